@@ -1,0 +1,1 @@
+"""The terminal: talks to people, does no arithmetic."""

@@ -1,0 +1,1 @@
+"""Seconds per task."""

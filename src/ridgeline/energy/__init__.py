@@ -1,0 +1,1 @@
+"""Joules, carbon and money."""

@@ -1,0 +1,90 @@
+"""Every error a person can meet, in one tree.
+
+RidgelineError                  exit code 2: the input cannot be used
+├── InputError                  a file, row or field is malformed
+│   └── UnitError               a quantity or its unit cannot be parsed
+├── UnknownNameError            a name is in no catalog; carries its nearest neighbours
+├── ModelError                  an architecture cannot be built from what was given
+├── ClusterError                a machine cannot be built from what was given
+├── WorkloadError               a workload contradicts itself or its model
+├── PlanError                   a plan breaks a rule of the model, the machine or the schedule
+├── DomainError                 a cost model was asked outside its domain
+└── NoPlanError                 exit code 1: asked well, but nothing fits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class RidgelineError(Exception):
+    """An error worded for the person who asked; its text is shown as it is."""
+
+    exit_code = 2
+
+
+class InputError(RidgelineError):
+    """A file, row or field is malformed; the text names file, line and field where known."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        field: str | None = None,
+    ) -> None:
+        place = file or ""
+        if line is not None:
+            place += f":{line}"
+        if field is not None:
+            place += f"{': ' if place else ''}field '{field}'"
+        super().__init__(f"{place}: {message}" if place else message)
+        self.file, self.line, self.field = file, line, field
+
+
+class UnitError(InputError):
+    """A quantity or its unit cannot be parsed."""
+
+
+class UnknownNameError(RidgelineError):
+    """A name is in no catalog."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
+        names = list(known)
+        by_key = {key.casefold(): key for key in names}
+        near = [by_key[key] for key in get_close_matches(name.casefold(), by_key, n=3, cutoff=0.5)]
+        text = f"unknown {kind} '{name}'"
+        if near:
+            text += "; nearest: " + ", ".join(near)
+        if hint:
+            text += f"; {hint}"
+        super().__init__(text)
+        self.kind, self.name, self.nearest = kind, name, tuple(near)
+
+
+class ModelError(RidgelineError):
+    """An architecture cannot be built from what was given."""
+
+
+class ClusterError(RidgelineError):
+    """A machine cannot be built from what was given."""
+
+
+class WorkloadError(RidgelineError):
+    """A workload contradicts itself or its model."""
+
+
+class PlanError(RidgelineError):
+    """A plan breaks a rule of the model, the machine or the schedule."""
+
+
+class DomainError(RidgelineError):
+    """A cost model was asked outside its domain."""
+
+
+class NoPlanError(RidgelineError):
+    """Asked well, but nothing fits; the text names the nearest feasible change."""
+
+    exit_code = 1

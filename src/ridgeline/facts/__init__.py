@@ -1,0 +1,1 @@
+"""Facts about machines and money: records, and the sole reader of `data/`."""

@@ -1,0 +1,114 @@
+"""What a fact is, and the machines made of facts. Pure data; nothing here reads a file."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class Evidence(enum.IntEnum):
+    """How a number is known; higher is better. Reports show the lowest rung they rest on."""
+
+    ASSUMED = 0
+    DERIVED = 1
+    DATASHEET = 2
+    MEASURED = 3  # measured elsewhere, by the named source
+    HERE = 4  # measured on this machine
+
+    @property
+    def label(self) -> str:
+        """The rung in people's words."""
+        return {4: "measured here", 3: "measured elsewhere"}.get(int(self), self.name.lower())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """A value with unit, source, conditions and evidence; the loader refuses less."""
+
+    value: float
+    unit: str
+    source: str
+    conditions: str
+    evidence: Evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """One device: what its datasheet says and what others have measured on it.
+
+    `peak_flop_per_s` maps a number format (fp64, fp32, tf32, fp16, bf16, fp8, int8, fp4) to the
+    dense matrix rate of the datasheet [FLOP/s]; `sustained` maps 'matrix.<dtype>', 'hbm' to the
+    best rate that a named source measured in a long run [FLOP/s or byte/s].
+    """
+
+    name: str
+    vendor: str
+    architecture: str  # volta, turing, ampere, ada, hopper, blackwell, cdna2, cdna3, tpu, ...
+    year: int | None
+    peak_flop_per_s: Mapping[str, float]
+    vector_flop_per_s: float  # non-matrix fp32 rate
+    memory_bytes: float
+    memory_bytes_per_s: float
+    l2_bytes: float | None
+    sm_count: int | None
+    boost_hz: float | None
+    link_name: str | None
+    link_bytes_per_s: float | None  # one way, per device
+    host_bytes_per_s: float | None  # PCIe or C2C, one way
+    tdp_w: float | None
+    sustained: Mapping[str, Fact] = field(default_factory=dict)
+    facts: Mapping[str, Fact] = field(default_factory=dict)  # every field above with its source
+    notes: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """One level of a cluster's network: groups of `size` devices joined by `link`.
+
+    `topology` is 'switch', 'ring', 'mesh' (fully connected, the link's bandwidth shared by the
+    peers), 'torus' or 'bus' (one shared host bridge). `bytes_per_s` is one way, per device.
+    `oversubscription` divides it for traffic that crosses the tier above its first switch.
+    """
+
+    name: str
+    size: int  # devices in one group of this tier, counted from the device up
+    bytes_per_s: float
+    latency_s: float
+    topology: str
+    oversubscription: float = 1.0
+    in_network_reduction: bool = False
+    fact: Fact | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What feeds the devices of one node."""
+
+    devices: int
+    dram_bytes: float
+    dram_bytes_per_s: float
+    device_bytes_per_s: float  # one device's own host link, one way
+    nvme_bytes: float
+    nvme_bytes_per_s: float  # node total, read
+    idle_w: float  # node power without the accelerators
+    evidence: Evidence = Evidence.ASSUMED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """`count` devices of one type, their network tiers (innermost first) and their host."""
+
+    name: str
+    accelerator: Accelerator
+    count: int
+    tiers: tuple[Tier, ...]  # the last one reaches every device: tiers[-1].size >= count
+    host: Host
+    price_usd_per_device_h: Fact | None = None
+    pue: Fact | None = None  # power usage effectiveness of the building
+    carbon_kg_per_j: Fact | None = None
+
+    @property
+    def node_devices(self) -> int:
+        """Devices under one host [1]."""
+        return self.host.devices

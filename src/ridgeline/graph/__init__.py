@@ -1,0 +1,1 @@
+"""What is computed: operators, shapes and the builders of each architecture family."""

@@ -1,0 +1,186 @@
+"""What is computed: operators with shapes, and how a layer's operators stand to each other.
+
+Shape letters: T tokens, S sequence, D hidden, H heads, K kv heads, F ffn, V vocabulary, E experts,
+L layers. Shapes are those of the whole, undivided model; degrees and ranks belong to `lower`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class OpKind(Enum):
+    """How an operator spends time; each has one mechanism in `cost`."""
+
+    GEMM = "gemm"
+    GROUPED_GEMM = "grouped_gemm"  # one gemm per expert, uneven rows
+    ATTENTION = "attention"  # scores, softmax and weighted sum, fused or not
+    ELEMENTWISE = "elementwise"  # norms, activations, rotary, residuals, casts: bound by bytes
+    EMBEDDING = "embedding"  # gather of rows
+    CROSS_ENTROPY = "cross_entropy"  # softmax and loss over the vocabulary
+    PERMUTE = "permute"  # tokens to experts and back
+    SCAN = "scan"  # state-space or linear attention recurrence
+
+
+class Region(Enum):
+    """Which tokens and which part of the width one rank holds when tensor parallelism is on.
+
+    SEQUENCE: whole width; tokens divided by tp if sequence parallel is on, else repeated.
+    TENSOR:   all tokens of the rank's context shard; width (heads or ffn) divided by tp.
+    VOCAB:    all tokens; vocabulary divided by tp.
+    EXPERT:   tokens * top_k, spread over the expert-parallel group; width divided by etp.
+    """
+
+    SEQUENCE = "sequence"
+    TENSOR = "tensor"
+    VOCAB = "vocab"
+    EXPERT = "expert"
+
+
+class Split(Enum):
+    """How a weight is divided over the tensor-parallel group (or the expert-tensor group)."""
+
+    NONE = "none"  # repeated on every rank
+    COLUMN = "column"  # n divided
+    ROW = "row"  # k divided
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A tensor kept from forward to backward: `elements` per token of `region`, whole width.
+
+    `element_bytes` is None for the activation dtype. `role` says which recompute policies drop it:
+    'core' (attention scores, dropped by selective recompute), 'input' (a layer's input, kept even
+    by full recompute), 'mlp' (the activation function's input), 'norm', 'logits', or ''.
+    """
+
+    elements: float
+    region: Region
+    element_bytes: float | None = None
+    role: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Op:
+    """One operator of one layer, with the shapes of the undivided model.
+
+    GEMM and GROUPED_GEMM: a (k, n) weight applied to T rows (T * top_k rows spread over the
+    experts for GROUPED_GEMM; the weight exists once per expert). ATTENTION: `heads`, `kv_heads`,
+    `qk_dim`, `v_dim`, `causal`, `window` (tokens seen by one query at most, None for all), `chunk`
+    (queries see their own chunk only). ELEMENTWISE and PERMUTE: `read` and `write` elements per
+    token at the whole width, and the same for backward. EMBEDDING: `n` rows of width `k`.
+    CROSS_ENTROPY: vocabulary `n`. SCAN: `flop_per_token` and `read`/`write`.
+    """
+
+    name: str
+    kind: OpKind
+    region: Region
+    k: int = 0
+    n: int = 0
+    split: Split = Split.NONE
+    heads: int = 0
+    kv_heads: int = 0
+    qk_dim: int = 0
+    v_dim: int = 0
+    causal: bool = True
+    window: int | None = None
+    chunk: int | None = None
+    cross: bool = False  # keys and values come from the encoder
+    read: float = 0.0
+    write: float = 0.0
+    backward_read: float = 0.0
+    backward_write: float = 0.0
+    flop_per_token: float = 0.0  # forward, for SCAN and anything the shapes do not say
+    params: int = 0  # trainable numbers of one copy (one expert for GROUPED_GEMM), bias included
+    params_split: bool = False  # divided over tp (or etp), else repeated on every rank
+    shared_params: str | None = None  # name of the op whose weight this one reuses (tied head)
+    saved: tuple[Saved, ...] = ()
+    kernels: int = 1  # launches in forward, eager mode
+    lora: bool = False  # a LoRA adapter may be attached to this weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boundary:
+    """A place where a block's activations enter and leave a divided region.
+
+    'tensor': an all-gather/reduce-scatter pair with sequence parallel, one all-reduce without, of
+    `width` elements per token, in forward and again in backward. 'expert': dispatch and combine
+    all-to-all of `width` elements per token and selected expert.
+    """
+
+    kind: str
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One kind of layer, stored once and repeated; `ops` in execution order."""
+
+    name: str
+    ops: tuple[Op, ...]
+    boundaries: tuple[Boundary, ...]
+    experts: int = 0
+    top_k: int = 0
+    shared_experts: int = 0
+    encoder: bool = False  # runs over the encoder's tokens in an encoder-decoder
+
+    @property
+    def params(self) -> int:
+        """Trainable numbers of one such layer, all experts counted [1]."""
+        return sum(op_params(op, self.experts) for op in self.ops)
+
+    @property
+    def active_params(self) -> int:
+        """Trainable numbers that one token passes through [1]."""
+        return sum(op_params(op, self.top_k) for op in self.ops)
+
+
+def op_params(op: Op, experts: int) -> int:
+    """Trainable numbers of an op when `experts` copies of an expert weight are counted [1]."""
+    if op.shared_params is not None:
+        return 0
+    return op.params * (experts if op.region is Region.EXPERT else 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """A model's computation: blocks stored once, the order of layers, and the two ends.
+
+    `embedding` runs before the first layer, `head` after the last (final norm, logits, loss).
+    """
+
+    blocks: Mapping[str, Block]
+    layers: tuple[str, ...]  # block name of each layer, in order
+    embedding: tuple[Op, ...]
+    head: tuple[Op, ...]
+    hidden: int  # D, the width that crosses a pipeline cut
+    vocab: int
+    tied_embeddings: bool
+
+    @property
+    def params(self) -> int:
+        """All trainable numbers [1]."""
+        return self._ends() + sum(self.blocks[name].params for name in self.layers)
+
+    @property
+    def active_params(self) -> int:
+        """Trainable numbers that one token passes through, the embedding table included [1]."""
+        return self._ends() + sum(self.blocks[name].active_params for name in self.layers)
+
+    def _ends(self) -> int:
+        return sum(op_params(op, 1) for op in (*self.embedding, *self.head))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """An architecture: its name, where its dimensions come from, and its graph."""
+
+    name: str
+    model_type: str
+    graph: Graph
+    max_positions: int | None
+    source: str
+    dims: Mapping[str, float | int | str | bool | None] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

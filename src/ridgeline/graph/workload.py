@@ -1,0 +1,131 @@
+"""What is asked of the model: training workloads, as choices of the person, not of the planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ridgeline.errors import WorkloadError
+
+
+class Task(Enum):
+    """What is trained."""
+
+    PRETRAIN = "pretrain"
+    FULL = "full"  # full fine-tuning
+    LORA = "lora"
+    QLORA = "qlora"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Bytes and matrix rates of one training recipe.
+
+    `compute` names the matrix rate used by the large GEMMs; `attention` that of the attention
+    core; `weight_bytes` the copy that is computed with and gathered; `grad_bytes` the gradient
+    that is accumulated and reduced; `master_bytes` a separate fp32 master copy (0 if none).
+    `quantize` marks recipes that cast GEMM operands on the fly (fp8, mxfp8, nvfp4).
+    """
+
+    name: str
+    compute: str
+    attention: str
+    activation_bytes: float
+    weight_bytes: float
+    grad_bytes: float
+    master_bytes: float
+    quantize: bool = False
+    block_scaled: bool = False
+
+
+PRECISIONS: dict[str, Precision] = {
+    p.name: p
+    for p in (
+        Precision(name="fp32", compute="fp32", attention="fp32", activation_bytes=4, weight_bytes=4, grad_bytes=4, master_bytes=0),
+        Precision(name="tf32", compute="tf32", attention="tf32", activation_bytes=4, weight_bytes=4, grad_bytes=4, master_bytes=0),
+        Precision(name="fp16", compute="fp16", attention="fp16", activation_bytes=2, weight_bytes=2, grad_bytes=4, master_bytes=4),
+        Precision(name="bf16", compute="bf16", attention="bf16", activation_bytes=2, weight_bytes=2, grad_bytes=4, master_bytes=4),
+        Precision(name="bf16-pure", compute="bf16", attention="bf16", activation_bytes=2, weight_bytes=2, grad_bytes=2, master_bytes=0),
+        Precision(name="fp16-amp", compute="fp16", attention="fp16", activation_bytes=2, weight_bytes=4, grad_bytes=4, master_bytes=0),
+        Precision(name="bf16-amp", compute="bf16", attention="bf16", activation_bytes=2, weight_bytes=4, grad_bytes=4, master_bytes=0),
+        Precision(name="fp8", compute="fp8", attention="bf16", activation_bytes=2, weight_bytes=2, grad_bytes=4, master_bytes=4, quantize=True),
+        Precision(name="mxfp8", compute="fp8", attention="bf16", activation_bytes=2, weight_bytes=2, grad_bytes=4, master_bytes=4, quantize=True, block_scaled=True),
+        Precision(name="nvfp4", compute="fp4", attention="bf16", activation_bytes=2, weight_bytes=2, grad_bytes=4, master_bytes=4, quantize=True, block_scaled=True),
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """Bytes of state and of memory traffic per trained parameter.
+
+    `state_bytes` per parameter (Adafactor keeps one number per row and column, so it is near 0 and
+    its exact size comes from the shapes: `factored`). `paged` states live in host memory and move
+    over the host link on demand. `matrix_iterations` is the number of Newton-Schulz steps (Muon).
+    """
+
+    name: str
+    state_bytes: float
+    factored: bool = False
+    paged: bool = False
+    matrix_iterations: int = 0
+
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    o.name: o
+    for o in (
+        Optimizer(name="adamw", state_bytes=8),
+        Optimizer(name="adam", state_bytes=8),
+        Optimizer(name="adamw-bf16", state_bytes=4),
+        Optimizer(name="sgd", state_bytes=0),
+        Optimizer(name="sgd-momentum", state_bytes=4),
+        Optimizer(name="adafactor", state_bytes=0, factored=True),
+        Optimizer(name="adamw-8bit", state_bytes=2),
+        Optimizer(name="paged-adamw", state_bytes=8, paged=True),
+        Optimizer(name="paged-adamw-8bit", state_bytes=2, paged=True),
+        Optimizer(name="lion", state_bytes=4),
+        Optimizer(name="muon", state_bytes=4, matrix_iterations=5),
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A training job: what is trained, on how many tokens, in what shape and precision.
+
+    `seq_len` S [tokens], `global_batch` [sequences per optimizer step], `tokens` of the whole run
+    (None when only the step is asked). `mean_document` [tokens] is the mean length of the packed
+    documents that attention may not cross (None: attention spans the sequence). `padding` is the
+    share of positions that carry no token when sequences are padded, not packed [1].
+    """
+
+    task: Task = Task.PRETRAIN
+    seq_len: int
+    global_batch: int
+    tokens: int | None = None
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    mean_document: float | None = None
+    padding: float = 0.0
+    encoder_seq_len: int | None = None
+    lora_rank: int = 16
+    lora_targets: str = "all"  # 'all' linear layers or 'attention'
+    attention_kernel: str = "flash"  # 'flash' or 'unfused'
+    execution: str = "compiled"  # 'eager', 'compiled' or 'graph': how kernels are launched
+
+    def __post_init__(self) -> None:
+        for name in ("seq_len", "global_batch", "lora_rank"):
+            value = getattr(self, name)
+            if value < 1:
+                raise WorkloadError(f"workload: {name} = {value}, needs >= 1")
+        if self.tokens is not None and self.tokens < 1:
+            raise WorkloadError(f"workload: tokens = {self.tokens}, needs >= 1")
+        if not 0.0 <= self.padding < 1.0:
+            raise WorkloadError(f"workload: padding = {self.padding}, needs 0 <= padding < 1 (a share)")
+        if self.mean_document is not None and self.mean_document < 1:
+            raise WorkloadError(f"workload: mean_document = {self.mean_document}, needs >= 1 token")
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of one optimizer step, padding positions included [token]."""
+        return self.global_batch * self.seq_len

@@ -1,0 +1,1 @@
+"""Graph + Plan -> work on ranks: sharding, collectives, transfers."""

@@ -1,0 +1,1 @@
+"""Bytes held per device, per category, over the step."""

@@ -1,0 +1,1 @@
+"""What we choose: plans as pure data."""

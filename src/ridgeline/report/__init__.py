@@ -1,0 +1,1 @@
+"""The report and its text, json and trace forms."""

@@ -1,0 +1,1 @@
+"""Every legal plan bounded, the promising ones simulated."""
