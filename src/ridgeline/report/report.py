@@ -1,0 +1,128 @@
+"""What an answer holds: numbers with intervals and evidence, what limits them, what was assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ridgeline.facts.records import Cluster, Evidence
+from ridgeline.graph.ops import Model
+from ridgeline.graph.workload import Workload
+from ridgeline.lower.tasks import TaskGraph
+from ridgeline.plan.plan import Plan
+from ridgeline.timeline.simulate import Timeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A predicted number in `unit`, its 80 % interval and the lowest rung of evidence behind it."""
+
+    value: float
+    low: float
+    high: float
+    unit: str
+    evidence: Evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """A part of the step time on the critical stage: `kind` is compute, hbm, link, bubble or host."""
+
+    label: str
+    kind: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpRow:
+    """One operator of one block on one rank, for one micro-batch; times in seconds."""
+
+    block: str
+    op: str
+    layers: int
+    forward_s: float
+    backward_s: float
+    flop: float
+    bytes: float
+    bound: str  # 'compute', 'hbm', 'link' or 'host'
+    evidence: Evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageMemory:
+    """Peak bytes of one device of one pipeline stage, by category, against its capacity."""
+
+    stage: int
+    categories: Mapping[str, float]  # weights, gradients, optimizer, activations, logits, buffers, context
+    capacity_bytes: float
+
+    @property
+    def total_bytes(self) -> float:
+        """Sum over the categories [byte]."""
+        return sum(self.categories.values())
+
+    @property
+    def headroom_bytes(self) -> float:
+        """Capacity left; negative when it does not fit [byte]."""
+        return self.capacity_bytes - self.total_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The answer to `predict`: one plan, explained."""
+
+    model: Model
+    cluster: Cluster
+    workload: Workload
+    plan: Plan
+    step_time: Estimate  # s
+    bound_s: float  # proven lower bound of the same step from the closed form
+    tokens_per_s: float
+    model_flop: float  # per step, whole job, without recompute
+    hardware_flop: float  # per step, whole job, with recompute
+    mfu: float
+    hfu: float
+    run_time_s: float | None  # whole run, when the workload names its tokens
+    energy_j_per_step: float
+    power_w: float  # mean, whole cluster at the wall
+    usd_per_step: float | None
+    carbon_kg_per_step: float | None
+    memory: tuple[StageMemory, ...]
+    shares: tuple[Share, ...]  # add up to step_time.value
+    limit: str  # one line: what limits this plan
+    ops: tuple[OpRow, ...]
+    assumptions: tuple[str, ...]
+    sources: tuple[str, ...]
+    evidence: Mapping[str, Evidence]  # by mechanism: 'matrix rate', 'memory rate', 'links', ...
+    what_if: tuple[str, ...] = ()
+    tasks: TaskGraph | None = field(default=None, repr=False)
+    timeline: Timeline | None = field(default=None, repr=False)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every stage fits in its device's memory."""
+        return all(stage.headroom_bytes >= 0 for stage in self.memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Infeasible:
+    """Plans refused for one reason, and the nearest change that would make one legal."""
+
+    reason: str
+    plans: int
+    nearest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchReport:
+    """The answer to `plan`: the best plans, and how far they can be from the best possible."""
+
+    best: tuple[Report, ...]
+    covered: int  # plans of the grid
+    legal: int  # that keep every rule
+    feasible: int  # that also fit in memory
+    simulated: int
+    pruned_by_bound: int
+    infeasible: tuple[Infeasible, ...]
+    bound_gap: float  # (best - lowest bound not simulated) / best, 0 when proven best
+    seconds: float
