@@ -112,6 +112,7 @@ class Workload:
     lora_targets: str = "all"  # 'all' linear layers or 'attention'
     attention_kernel: str = "flash"  # 'flash' or 'unfused'
     execution: str = "compiled"  # 'eager', 'compiled' or 'graph': how kernels are launched
+    framework: str = "megatron"  # whose habits of holding memory: 'megatron', 'fsdp', 'deepspeed', 'torch', 'ddp'
 
     def __post_init__(self) -> None:
         for name in ("seq_len", "global_batch", "lora_rank"):

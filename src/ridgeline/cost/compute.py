@@ -1,0 +1,139 @@
+"""Seconds of kernels on one device, from mechanisms: tiles, waves, memory traffic, launch.
+
+Every formula broadcasts over NumPy arrays. Shape letters: m, n, k of a product (m, k) x (k, n).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeline.facts.mechanisms import constant
+from ridgeline.cost.machine import Device
+from ridgeline.lower.work import Attention, Gemm, Number, Phase, Stream
+
+# Thread-block tiles (rows, columns) of the common matrix libraries, largest first.
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+# Pairs of SMs that work on one tile together and read each operand once (tensor memory, CTA pairs).
+PAIRED_TILES = ((256, 256), (256, 128), (128, 128))
+PAIRED_ARCHITECTURES = frozenset({"blackwell"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelCost:
+    """Time on the device [s], and the parts it is the envelope of."""
+
+    seconds: Number
+    flop: Number
+    bytes: Number
+    compute_s: Number
+    memory_s: Number
+    kernels: float
+
+
+def tile_seconds(m: Number, n: Number, k: Number, count: Number, *, rate_flop_per_s: float, element_bytes: float, device: Device) -> Number:
+    """Time of `count` products when tiles are spread over the SMs in waves [s].
+
+    For each tile shape: waves = ceil(tiles / SMs); a tile takes the longer of its FLOP at one SM's
+    share of the rate and its operands at one SM's share of the L2 bandwidth; each wave pays one
+    memory latency to fill. When tiles leave SMs idle, k is split over them. The fastest shape wins.
+    Lower bound: no instruction overhead. Source: NVIDIA, Matrix Multiplication Background User's
+    Guide (tile and wave quantization). Evidence: derived.
+    """
+    sms = device.sm_count
+    if sms <= 1:  # one systolic unit: padding to 128 x 128 only
+        padded = np.ceil(np.asarray(m) / 128) * 128 * np.ceil(np.asarray(n) / 128) * 128
+        return 2 * padded * k * count / rate_flop_per_s
+    sm_rate = rate_flop_per_s / sms
+    supply = constant("sm.l2_bytes_per_cycle") * device.clock_hz
+    best: Number = np.inf
+    paired = device.accelerator.architecture in PAIRED_ARCHITECTURES
+    shapes = [(tile, 1) for tile in TILES] + ([(tile, 2) for tile in PAIRED_TILES] if paired else [])
+    for (rows, columns), width in shapes:
+        tiles = np.ceil(np.asarray(m) / rows) * np.ceil(np.asarray(n) / columns) * count
+        slots = sms // width
+        splits = np.clip(np.floor(slots / tiles), 1, np.maximum(1, np.floor(np.asarray(k) / 256)))
+        waves = np.ceil(tiles * splits / slots)
+        per_k = max(2 * rows * columns / (width * sm_rate), (rows + columns) * element_bytes / (width * supply))
+        best = np.minimum(best, waves * (per_k * k / splits + device.memory_latency_s))
+    return best
+
+
+def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -> KernelCost:
+    """Time of a (grouped) product: the longer of its tiles and its HBM traffic [s].
+
+    HBM traffic is each operand once and the result once (twice when accumulated), plus, for formats
+    cast on the fly, a read at 2 bytes and a write of both layouts of the cast operand.
+    """
+    m, n, k, count = work.m, work.n, work.k, work.count
+    operands = (np.asarray(m) * k + np.asarray(k) * n) * element_bytes
+    result = np.asarray(m) * n * work.output_bytes * (2 if work.accumulate else 1)
+    cast = np.asarray(m) * k * (2 + 2 * element_bytes) if work.quantized else 0.0
+    dequantized = np.asarray(work.weight_rows) * (0.5 + 2.0)
+    traffic = (operands + result) * count
+    flop = 2.0 * np.asarray(m) * n * k * count
+    rate = device.matrix_rate(dtype)
+    compute = tile_seconds(m, n, k, count, rate_flop_per_s=rate, element_bytes=element_bytes, device=device)
+    memory = traffic / device.memory_bytes_per_s
+    extra = (cast * count + dequantized) / device.memory_bytes_per_s
+    return KernelCost(
+        seconds=np.maximum(compute, memory) + extra, flop=flop, bytes=traffic + cast * count + dequantized,
+        compute_s=compute, memory_s=memory + extra, kernels=work.kernels + (2 if work.quantized else 0),
+    )  # fmt: skip
+
+
+def attention_cost(work: Attention, device: Device, *, dtype: str, overlapped: bool) -> KernelCost:
+    """Time of the attention core [s].
+
+    Fused kernels: per score, the two products (forward; five in backward) on the matrix units, one
+    exponential on the special-function units and a few fp32 operations. Kernels that overlap
+    softmax with products (Shah et al. 2024, arXiv:2407.08608) take the root of the sum of squares
+    of the two, since the overlap is imperfect; others, and every backward, take the sum. Unfused
+    kernels move the whole score matrix through HBM between products, mask and softmax.
+    """
+    forward = work.phase in (Phase.FORWARD, Phase.RECOMPUTE)
+    if not work.fused:
+        return _unfused_attention(work, device, dtype=dtype, forward=forward)
+    context = np.minimum(work.mean_context + 64.0, work.kv_tokens)  # half a 128-row tile on the mask's edge
+    scores = np.asarray(work.sequences) * work.heads * work.q_tokens * context
+    products = (work.qk_dim + work.v_dim) if forward else (3 * work.qk_dim + 2 * work.v_dim)
+    flop = 2.0 * scores * products
+    rate = device.matrix_rate(dtype)
+    if device.accelerator.architecture == "hopper" and not overlapped:
+        rate = min(rate, constant("attention.hopper_mma_share") * device.accelerator.peak_flop_per_s.get(dtype, rate))
+    matrix = flop / rate
+    operations = constant("attention.forward_vector_ops" if forward else "attention.backward_vector_ops")
+    softmax = scores * operations / (device.vector_flop_per_s / 2)
+    if device.sm_count > 1:
+        softmax = softmax + scores / device.exp_per_s
+    fill = np.ceil(np.asarray(work.sequences) * work.heads * work.q_tokens / 128 / max(device.sm_count, 1)) * 2 * device.memory_latency_s
+    core = np.sqrt(matrix**2 + softmax**2) if forward and overlapped else matrix + softmax
+    query = np.asarray(work.sequences) * work.heads * work.q_tokens * (work.qk_dim + work.v_dim)
+    keys = np.asarray(work.sequences) * work.kv_heads * work.kv_tokens * (work.qk_dim + work.v_dim)
+    traffic = (query + keys) * (2.0 if forward else 6.0)
+    memory = traffic / device.memory_bytes_per_s
+    return KernelCost(seconds=np.maximum(core + fill, memory), flop=flop, bytes=traffic, compute_s=core + fill, memory_s=memory, kernels=1.0 if forward else 3.0)
+
+
+def _unfused_attention(work: Attention, device: Device, *, dtype: str, forward: bool) -> KernelCost:
+    matrices = np.asarray(work.sequences) * work.heads
+    scores = matrices * work.q_tokens * work.kv_tokens
+    passes = 1 if forward else 2
+    shapes = ((work.q_tokens, work.kv_tokens, work.qk_dim), (work.q_tokens, work.v_dim, work.kv_tokens))
+    compute: Number = 0.0
+    for m, n, k in shapes:
+        compute = compute + passes * tile_seconds(m, n, k, matrices, rate_flop_per_s=device.matrix_rate(dtype), element_bytes=2, device=device)
+    # forward: write scores, softmax reads and writes, dropout reads, writes and masks, product reads
+    # (2+2+2+2+2+1+2 bytes); backward: the same tensors and their gradients.
+    traffic = scores * (13.0 if forward else 20.0)
+    memory = traffic / device.memory_bytes_per_s
+    flop = passes * 2.0 * scores * (work.qk_dim + work.v_dim)
+    return KernelCost(seconds=compute + memory, flop=flop, bytes=traffic, compute_s=compute, memory_s=memory, kernels=5.0 if forward else 7.0)
+
+
+def stream_cost(work: Stream, device: Device) -> KernelCost:
+    """Time of memory-bound work: bytes at the sustained stream rate, or FLOP on vector units [s]."""
+    memory = np.asarray(work.bytes) / device.memory_bytes_per_s
+    compute = np.asarray(work.flop) / device.vector_flop_per_s
+    return KernelCost(seconds=np.maximum(memory, compute), flop=work.flop, bytes=work.bytes, compute_s=compute, memory_s=memory, kernels=work.kernels)

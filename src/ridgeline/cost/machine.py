@@ -1,0 +1,122 @@
+"""A device and its network, resolved to the rates that the mechanisms use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ridgeline.errors import DomainError
+from ridgeline.facts.mechanisms import constant, constants
+from ridgeline.facts.rates import sustained_rate
+from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Tier
+
+# Vendors whose devices spread tiles of a product over many independent cores; others have one or two large arrays.
+_TILED_VENDORS = frozenset({"NVIDIA", "AMD"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Rates of one accelerator, in SI, with the evidence behind each.
+
+    `matrix` maps a format to the sustained matrix rate [FLOP/s]; `memory_bytes_per_s` is the
+    sustained rate of a long stream. Without `sm_count` there is no wave quantization.
+    """
+
+    accelerator: Accelerator
+    matrix: Mapping[str, float]
+    vector_flop_per_s: float
+    memory_bytes_per_s: float
+    l2_bytes: float
+    sm_count: int
+    clock_hz: float
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+
+    @property
+    def exp_per_s(self) -> float:
+        """Exponentials per second of the special-function units [1/s]."""
+        return self.sm_count * constant("sm.exp_per_cycle") * self.clock_hz
+
+    @property
+    def memory_latency_s(self) -> float:
+        """Time from a load to its data, from DRAM [s]."""
+        return constant("memory.latency") / self.clock_hz
+
+    def matrix_rate(self, dtype: str) -> float:
+        """Sustained dense matrix rate of a number format [FLOP/s]; refuses formats it lacks."""
+        rate = self.matrix.get(dtype)
+        if rate is None:
+            known = ", ".join(sorted(self.matrix))
+            raise DomainError(
+                f"{self.accelerator.name} has no {dtype} matrix rate; it has {known}: choose another precision or device"
+            )
+        return rate
+
+
+def device(accelerator: Accelerator, *, datasheet_only: bool = False) -> Device:
+    """The rates of an accelerator: sustained rates that a source measured, or the datasheet alone."""
+    evidence: dict[str, Evidence] = {}
+
+    def rate(key: str, peak: float) -> float:
+        if datasheet_only:
+            evidence[key] = Evidence.DATASHEET
+            return peak
+        fact: Fact = sustained_rate(accelerator, key)
+        evidence[key] = fact.evidence
+        return min(fact.value, peak)
+
+    matrix = {dtype: rate(f"matrix.{dtype}", peak) for dtype, peak in accelerator.peak_flop_per_s.items()}
+    if "fp32" not in matrix:
+        matrix["fp32"] = accelerator.vector_flop_per_s
+    matrix.setdefault("tf32", matrix["fp32"])
+    sm_count = (accelerator.sm_count or 1) if accelerator.vendor in _TILED_VENDORS else 1
+    clock = accelerator.boost_hz or 1.5e9
+    return Device(
+        accelerator=accelerator,
+        matrix=matrix,
+        vector_flop_per_s=accelerator.vector_flop_per_s,
+        memory_bytes_per_s=rate("hbm", accelerator.memory_bytes_per_s),
+        l2_bytes=accelerator.l2_bytes or 0.0,
+        sm_count=sm_count,
+        clock_hz=clock,
+        evidence=evidence,
+    )
+
+
+def link_efficiency(tier: Tier, *, in_network: bool = False) -> Fact:
+    """Share of a tier's datasheet bandwidth that large collectives reach [1], with its source.
+
+    The row of the mechanism table whose key is the longest one that begins the link's name.
+    """
+    table, name = constants(), tier.name.casefold()
+    if in_network and name.startswith("nvlink"):
+        return table["efficiency.nvlink.in_network"]
+    keys = [key.split(".")[1] for key in table if key.startswith("efficiency.") and key.endswith(".ring")]
+    found = max((key for key in keys if name.startswith(key)), key=len, default="other")
+    return table[f"efficiency.{found}.ring"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A cluster's device and network tiers, resolved."""
+
+    cluster: Cluster
+    device: Device
+    tiers: tuple[Tier, ...]
+    efficiency: tuple[float, ...]  # per tier, ring algorithms
+    in_network_efficiency: tuple[float, ...]
+    link_evidence: Evidence
+
+
+def machine(cluster: Cluster, *, datasheet_only: bool = False) -> Machine:
+    """Resolve a cluster; with `datasheet_only` no rate that anyone measured is used."""
+    accelerator = cluster.accelerator
+    facts = [link_efficiency(tier) for tier in cluster.tiers]
+    in_network = [link_efficiency(tier, in_network=True) for tier in cluster.tiers]
+    return Machine(
+        cluster=cluster,
+        device=device(accelerator, datasheet_only=datasheet_only),
+        tiers=cluster.tiers,
+        efficiency=tuple(1.0 if datasheet_only else fact.value for fact in facts),
+        in_network_efficiency=tuple(1.0 if datasheet_only else fact.value for fact in in_network),
+        link_evidence=Evidence.DATASHEET if datasheet_only else min((f.evidence for f in facts), default=Evidence.DATASHEET),
+    )

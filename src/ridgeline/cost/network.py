@@ -1,0 +1,105 @@
+"""Seconds of collectives and transfers, by topology. Every formula broadcasts over plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.machine import Machine
+from ridgeline.lower.work import Collective, CollectiveKind, Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Path:
+    """How a group of ranks lies on the network: what limits a large message, what a small one waits for."""
+
+    bytes_per_s: NDArray[np.float64]  # per rank, ring algorithms
+    in_network_bytes_per_s: NDArray[np.float64]  # 0 where no switch reduces
+    hop_s: NDArray[np.float64]  # latency of the slowest hop
+    hops: NDArray[np.float64]  # sequential hops of a tree over the group, one way
+    inner_ranks: NDArray[np.float64]  # ranks that share the innermost tier
+    outer_bytes_per_s: NDArray[np.float64]  # per rank, the share of the outermost tier it crosses; inf if none
+
+
+def path(machine: Machine, ranks: Number, stride: Number) -> Path:
+    """Where a group of `ranks`, `stride` devices apart, runs: [byte/s] and [s] per rank.
+
+    Within the innermost tier a rank has its own link. A group that leaves a tier of n_t members
+    leaves it over the n_t network interfaces of these members at once (rails), so its ring runs at
+    the lower of the inner link and n_t times one interface.
+    """
+    ranks_a, stride_a = np.broadcast_arrays(np.asarray(ranks, dtype=float), np.asarray(stride, dtype=float))
+    bandwidth = np.full(ranks_a.shape, np.inf)
+    reduced = np.zeros(ranks_a.shape)
+    outer = np.full(ranks_a.shape, np.inf)
+    hop = np.zeros(ranks_a.shape)
+    hops = np.zeros(ranks_a.shape)
+    inside = np.ones(ranks_a.shape)  # members gathered by the tiers so far
+    inner = np.ones(ranks_a.shape)
+    for index, tier in enumerate(machine.tiers):
+        members = np.clip(np.floor(tier.size / stride_a), 1, ranks_a)
+        used = members > inside
+        rate = tier.bytes_per_s * machine.efficiency[index] / (tier.oversubscription if index else 1.0)
+        if tier.topology == "mesh":
+            rate = rate * np.clip((members - 1) / max(tier.size - 1, 1), 0, 1)
+        elif tier.topology == "bus":  # staged through host memory: every byte crosses the bridge twice
+            rate = rate / 2
+        bandwidth = np.where(used, np.minimum(bandwidth, rate * inside), bandwidth)
+        outer = np.where(used & (index > 0), np.minimum(outer, rate), outer)
+        if tier.in_network_reduction and index == 0:
+            whole = members >= ranks_a
+            reduced = np.where(used & whole, tier.bytes_per_s * machine.in_network_efficiency[index], reduced)
+        hop = np.where(used, np.maximum(hop, tier.latency_s), hop)
+        hops = hops + np.where(used, np.ceil(np.log2(np.maximum(members / inside, 1))), 0)
+        if index == 0:
+            inner = members
+        inside = np.maximum(inside, members)
+    return Path(bytes_per_s=bandwidth, in_network_bytes_per_s=reduced, hop_s=hop, hops=hops, inner_ranks=inner, outer_bytes_per_s=outer)
+
+
+def collective_seconds(work: Collective, machine: Machine) -> Number:
+    """Time of one collective over its group [s]; 0 for one rank.
+
+    With N ranks, B bytes of buffer, bandwidth W and hop latency a:
+    all-reduce      min(ring 2 (N-1)/N B/W + 2 (N-1) a, tree 2 (N-1)/N B/W + 2 log2(N) a,
+                        in-network (1 + 1/N) B/W' + 2 a)
+    all-gather, reduce-scatter   (N-1)/N B/W + log2(N) a
+    all-to-all      the longer of the part that stays inside and the part that leaves the inner tier
+    send            B/W + a
+    Lower bound: no contention. Source: patarasuk2009 (10.1016/j.jpdc.2008.09.002); Sanders et al.
+    2009 for trees. Evidence: derived, on the links' evidence.
+    """
+    ranks = np.asarray(work.ranks, dtype=float)
+    size = np.asarray(work.bytes, dtype=float)
+    if work.kind is CollectiveKind.SEND:
+        return send_seconds(size, work.stride, machine)
+    where = path(machine, ranks, work.stride)
+    share = (ranks - 1) / ranks
+    if work.kind is CollectiveKind.ALL_REDUCE:
+        seconds = 2 * share * size / where.bytes_per_s + 2 * where.hops * where.hop_s
+        with np.errstate(divide="ignore", invalid="ignore"):
+            switch = np.where(where.in_network_bytes_per_s > 0, (1 + 1 / ranks) * size / where.in_network_bytes_per_s + 2 * where.hop_s, np.inf)
+        seconds = np.minimum(seconds, switch)
+    elif work.kind is CollectiveKind.ALL_TO_ALL:
+        inside = (where.inner_ranks - 1) / ranks * size / (machine.tiers[0].bytes_per_s * machine.efficiency[0])
+        leaving = (ranks - where.inner_ranks) / ranks * size / where.outer_bytes_per_s
+        seconds = np.maximum(inside, leaving) + where.hops * where.hop_s
+    else:
+        seconds = share * size / where.bytes_per_s + where.hops * where.hop_s
+    return np.where(ranks > 1, seconds, 0.0) * work.repeats
+
+
+def send_seconds(size_bytes: Number, stride: Number, machine: Machine) -> Number:
+    """Time of one point-to-point message between devices `stride` apart [s]: B / W + a."""
+    stride_a = np.asarray(stride, dtype=float)
+    rate = np.zeros(np.broadcast(stride_a, np.asarray(size_bytes)).shape)
+    wait = np.zeros_like(rate)
+    for index, tier in reversed(list(enumerate(machine.tiers))):
+        inside = (stride_a < tier.size) | (index == len(machine.tiers) - 1)
+        peers = max(tier.size - 1, 1) if tier.topology == "mesh" else 1
+        share = (2 if tier.topology == "bus" else 1) * (tier.oversubscription if index else 1.0) * peers
+        rate = np.where(inside, tier.bytes_per_s * machine.efficiency[index] / share, rate)
+        wait = np.where(inside, tier.latency_s, wait)
+    return np.asarray(size_bytes) / rate + wait

@@ -1,0 +1,179 @@
+"""Seconds of one layer on one rank, by phase, from the work that `lower` put on it.
+
+Every number may be an array over plans. The host launches kernels while the device runs them, so a
+phase takes the longer of the two; collectives are exposed unless they have work to hide behind.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ridgeline.cost.compute import KernelCost, attention_cost, gemm_cost, stream_cost
+from ridgeline.facts.mechanisms import constant
+from ridgeline.cost.machine import Machine
+from ridgeline.cost.network import collective_seconds
+from ridgeline.graph.workload import PRECISIONS, Workload
+from ridgeline.lower.work import Attention, Collective, Gemm, Layout, Number, Phase, Stream, Work
+
+# Bytes of one operand element in each compute format.
+ELEMENT_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
+# Attention kernels that overlap softmax with products exist for these architectures.
+_OVERLAPPED_ATTENTION = frozenset({"hopper", "blackwell"})
+PARTS = ("matrix", "attention", "memory", "launch", "tensor link", "context link", "expert link")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseCost:
+    """Time of one phase of one layer [s] and the parts that add up to it."""
+
+    seconds: Number = 0.0
+    parts: dict[str, Number] = field(default_factory=dict)
+    flop: Number = 0.0
+    bytes: Number = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedWork:
+    """One piece of work with its price, for reports to the layer."""
+
+    work: Work
+    seconds: Number
+    flop: Number
+    bytes: Number
+    bound: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockCost:
+    """What one layer costs in each phase; `recompute` is one more forward, `core` the attention core's."""
+
+    forward: PhaseCost
+    backward_input: PhaseCost
+    backward_weight: PhaseCost
+    recompute: PhaseCost
+    core: PhaseCost
+
+
+class Pricer:
+    """Prices work on one machine for one workload."""
+
+    def __init__(self, machine: Machine, workload: Workload) -> None:
+        self.machine = machine
+        self.workload = workload
+        self.precision = PRECISIONS[workload.precision]
+        self.overlapped_attention = (
+            workload.attention_kernel == "flash" and machine.device.accelerator.architecture in _OVERLAPPED_ATTENTION
+        )
+        self.launch_device_s = constant("launch.device")
+
+    def kernel(self, work: Gemm | Attention | Stream) -> KernelCost:
+        """Price of one kernel, launch excluded."""
+        device = self.machine.device
+        if isinstance(work, Gemm):
+            cast = self.precision.quantize and not work.quantized
+            dtype = self.precision.attention if cast else self.precision.compute
+            return gemm_cost(work, device, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype])
+        if isinstance(work, Attention):
+            return attention_cost(work, device, dtype=self.precision.attention, overlapped=self.overlapped_attention)
+        return stream_cost(work, device)
+
+    def host_seconds(self, work: Gemm | Attention | Stream, kernels: float) -> float:
+        """Host time to issue one piece of work [s].
+
+        Megatron-LM's layers are Python modules around each product and attention; eager PyTorch dispatches every
+        operator; compiled code only launches; a captured graph is replayed.
+        """
+        execution = self.workload.execution
+        if execution in ("graph", "compiled") and not (execution == "compiled" and self.workload.framework == "megatron"):
+            return kernels * constant(f"launch.host.{execution}")
+        if self.workload.framework == "megatron" and not isinstance(work, Stream):
+            return constant("launch.host.module")
+        return constant("launch.host.eager") + (kernels - 1) * constant("launch.host.kernel")
+
+    def rows(self, work: Iterable[Work]) -> list[PricedWork]:
+        """Every piece of work with its own price, launch and overlap excluded."""
+        priced = []
+        for piece in work:
+            if isinstance(piece, Collective):
+                seconds = collective_seconds(piece, self.machine)
+                priced.append(PricedWork(work=piece, seconds=seconds, flop=0.0, bytes=piece.bytes, bound="link"))
+                continue
+            cost = self.kernel(piece)
+            bound = "compute" if float(np.max(cost.compute_s)) >= float(np.max(cost.memory_s)) else "hbm"
+            priced.append(PricedWork(work=piece, seconds=cost.seconds, flop=cost.flop, bytes=cost.bytes, bound=bound))
+        return priced
+
+    def block(self, work: Sequence[Work], layout: Layout) -> BlockCost:
+        """Price of one layer, every phase; recomputation repeats its forward."""
+        by_phase: dict[Phase, list[Work]] = defaultdict(list)
+        for piece in work:
+            by_phase[piece.phase].append(piece)
+        core = [piece for piece in by_phase[Phase.FORWARD] if isinstance(piece, Attention) and not piece.fused]
+        gemm_s = self._gemm_seconds(by_phase[Phase.BACKWARD_INPUT])
+        return BlockCost(
+            forward=self.phase(by_phase[Phase.FORWARD], layout),
+            backward_input=self.phase(by_phase[Phase.BACKWARD_INPUT], layout),
+            backward_weight=self.phase(by_phase[Phase.BACKWARD_WEIGHT], layout, cover_s=gemm_s),
+            recompute=self.phase(by_phase[Phase.FORWARD], layout),
+            core=self.phase(core, layout),
+        )
+
+    def _gemm_seconds(self, work: Iterable[Work]) -> Number:
+        return sum((self.kernel(piece).seconds for piece in work if isinstance(piece, Gemm)), start=np.zeros(()))
+
+    def phase(self, work: Iterable[Work], layout: Layout, *, cover_s: Number | None = None) -> PhaseCost:
+        """Time of one phase [s]: max(device, host launches) plus exposed collectives.
+
+        `cover_s` is the time of the products that a hidden collective may run under; by default
+        those of the same phase.
+        """
+        parts: dict[str, Number] = {name: 0.0 for name in PARTS}
+        flop: Number = 0.0
+        traffic: Number = 0.0
+        kernels = host_s = 0.0
+        links: list[Collective] = []
+        for piece in work:
+            if isinstance(piece, Collective):
+                links.append(piece)
+                continue
+            cost = self.kernel(piece)
+            name = "matrix" if isinstance(piece, Gemm) else "attention" if isinstance(piece, Attention) else "memory"
+            parts[name] = parts[name] + cost.seconds
+            flop, traffic, kernels = flop + cost.flop, traffic + cost.bytes, kernels + cost.kernels
+            host_s += self.host_seconds(piece, cost.kernels)
+        device_s = parts["matrix"] + parts["attention"] + parts["memory"]
+        parts["launch"] = np.maximum(kernels * self.launch_device_s, host_s - device_s)
+        cover = parts["matrix"] if cover_s is None else cover_s
+        self._links(parts, links, layout, cover_s=cover)
+        seconds = sum(parts.values(), start=np.zeros(()))
+        return PhaseCost(seconds=seconds, parts=parts, flop=flop, bytes=traffic)
+
+    def _links(self, parts: dict[str, Number], links: list[Collective], layout: Layout, *, cover_s: Number) -> None:
+        """Add the exposed part of collectives, and what hidden ones slow the work they run beside.
+
+        A collective cut into N pieces and pipelined with the work that feeds it shows its first
+        piece, or what is longer than the work: max(c / N, c - work). While both run, the work takes
+        `overlap.compute_slowdown` longer.
+        """
+        slowdown = constant("overlap.compute_slowdown")
+        for family in ("tensor", "attention", "moe"):
+            mine = [link for link in links if link.name.split(".")[0] == family]
+            if not mine:
+                continue
+            label = {"tensor": "tensor link", "attention": "context link", "moe": "expert link"}[family]
+            for behind in ("", "gemm", "attention"):
+                group = [link for link in mine if link.hidden_behind == behind]
+                total: Number = sum((collective_seconds(link, self.machine) for link in group), start=np.zeros(()))
+                if behind == "":
+                    parts[label] = parts[label] + total
+                    continue
+                cover = cover_s if behind == "gemm" else parts["attention"]
+                pieces = np.maximum(layout.tp if behind == "gemm" else layout.cp, 1)
+                exposed = np.maximum(total / pieces, total - cover)
+                hidden = np.ones(()) if behind == "attention" else np.asarray(group[0].hidden if group else 1.0)
+                shown = np.where(hidden > 0, exposed + slowdown * (total - exposed), total)
+                parts[label] = parts[label] + shown

@@ -1,0 +1,67 @@
+"""How many trainable numbers one rank holds of a layer, before any data-parallel sharding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeline.graph.ops import Op, OpKind, Region
+from ridgeline.graph.workload import Task, Workload
+from ridgeline.lower.work import Layout, Number
+
+
+def adapted(op: Op, workload: Workload) -> bool:
+    """Whether a low-rank adapter is attached to this op's weight by the workload."""
+    if workload.task not in (Task.LORA, Task.QLORA) or not op.lora:
+        return False
+    return workload.lora_targets == "all" or not op.name.startswith(("mlp", "expert", "shared", "router"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankParams:
+    """Numbers on one rank [1]: `dense` belong to the data-parallel group, `expert` to the experts' own.
+
+    `trained` ones have gradients and optimizer states; the rest are frozen base weights.
+    `orthogonal_flop` is one Newton-Schulz iteration over every trained matrix [FLOP]: with k <= n,
+    X X^T, its square and the product with X take 4 k^2 n + 2 k^3.
+    """
+
+    dense: Number
+    expert: Number
+    trained_dense: Number
+    trained_expert: Number
+    orthogonal_flop: Number
+
+
+def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, experts: int = 0) -> RankParams:
+    """Numbers of these ops on one rank: tensor-split ones over tp (etp), experts over ep [1].
+
+    Low-rank adapters add r (k + n) to each weight that admits one, and only they are trained.
+    """
+    adapters = workload.task in (Task.LORA, Task.QLORA)
+    dense: Number = 0.0
+    expert: Number = 0.0
+    trained_dense: Number = 0.0
+    trained_expert: Number = 0.0
+    orthogonal: Number = 0.0
+    for op in ops:
+        is_expert = op.region is Region.EXPERT
+        copies = np.maximum(1, experts / np.asarray(layout.ep)) if is_expert else 1
+        degree = (layout.etp if is_expert else layout.tp) if op.params_split else 1
+        own = 0.0 if op.shared_params is not None else op.params * copies / degree
+        trained = own
+        if adapters:
+            trained = workload.lora_rank * (op.k + op.n) * copies / degree if adapted(op, workload) else 0.0
+            own = own + trained
+        if op.k and op.n and op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM) and not adapters:
+            short, long = min(op.k, op.n), max(op.k, op.n)
+            orthogonal = orthogonal + (4.0 * short**2 * long + 2.0 * short**3) * copies
+        if is_expert:
+            expert, trained_expert = expert + own, trained_expert + trained
+        else:
+            dense, trained_dense = dense + own, trained_dense + trained
+    return RankParams(
+        dense=dense, expert=expert, trained_dense=trained_dense, trained_expert=trained_expert, orthogonal_flop=orthogonal
+    )

@@ -1,0 +1,230 @@
+"""A block's operators divided over ranks: what one rank does for one micro-batch.
+
+Shape letters: T tokens of a micro-batch on one context shard, S sequence, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from ridgeline.graph.flop import mean_context
+from ridgeline.graph.ops import Block, Boundary, Op, OpKind, Region, Split
+from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
+from ridgeline.lower.params import adapted
+from ridgeline.lower.work import (
+    Attention,
+    Collective,
+    CollectiveKind,
+    Gemm,
+    Layout,
+    Number,
+    Phase,
+    Stream,
+    Work,
+)
+
+# Bytes per logit that an unfused fp32 vocabulary-parallel cross entropy moves: cast 2+4, max 4,
+# subtract 8, exponent 8, sum 4, divide 8; backward: subtract one-hot 8, cast 4+2.
+_CROSS_ENTROPY_UNFUSED = (38.0, 14.0)
+# Fused: forward reads the logits twice (maximum and sum, then loss) and writes softmax in place;
+# backward reads and writes once, all in the activation dtype of 2 bytes, plus one fp32 pass.
+_CROSS_ENTROPY_FUSED = (8.0, 6.0)
+
+
+class Sharder:
+    """Divides ops by a layout for a workload; `block` gives the work of one layer.
+
+    `share` of a step's tokens is always one micro-batch of one rank. `frozen` base weights (LoRA)
+    have no weight gradients; adapters of rank `lora_rank` are added to ops that admit them.
+    """
+
+    def __init__(self, workload: Workload, layout: Layout) -> None:
+        self.workload = workload
+        self.layout = layout
+        self.precision: Precision = PRECISIONS[workload.precision]
+        self.adapters = workload.task in (Task.LORA, Task.QLORA)
+        self.quantized_base = workload.task is Task.QLORA
+        # Megatron-LM fuses its elementwise chains by hand but not, by default, its loss
+        self.eager = workload.execution == "eager" and workload.framework != "megatron"
+        self.unfused_loss = workload.execution == "eager" or workload.framework == "megatron"
+        self._handlers: dict[OpKind, Callable[[Op, Block | None], Iterable[Work]]] = {
+            OpKind.GEMM: self._gemm,
+            OpKind.GROUPED_GEMM: self._grouped_gemm,
+            OpKind.ATTENTION: self._attention,
+            OpKind.ELEMENTWISE: self._elementwise,
+            OpKind.PERMUTE: self._elementwise,
+            OpKind.SCAN: self._elementwise,
+            OpKind.EMBEDDING: self._embedding,
+            OpKind.CROSS_ENTROPY: self._cross_entropy,
+        }
+
+    def block(self, block: Block) -> list[Work]:
+        """All work of one layer of this kind, forward and backward, collectives included."""
+        work = [piece for op in block.ops for piece in self.op(op, block)]
+        for boundary in block.boundaries:
+            work += self._boundary(boundary, block)
+        return work
+
+    def end(self, ops: Iterable[Op]) -> list[Work]:
+        """All work of the embedding or the head."""
+        return [piece for op in ops for piece in self.op(op, None)]
+
+    def op(self, op: Op, block: Block | None) -> list[Work]:
+        """All work of one operator."""
+        return list(self._handlers[op.kind](op, block))
+
+    # tokens and widths -------------------------------------------------------------------------
+
+    def _seq_len(self, block: Block | None) -> float:
+        encoder = block is not None and block.encoder and self.workload.encoder_seq_len
+        return float(self.workload.encoder_seq_len or 0) if encoder else float(self.workload.seq_len)
+
+    def _rows(self, op: Op, block: Block | None) -> Number:
+        seq_len = self._seq_len(block)
+        if op.region is Region.SEQUENCE:
+            return self.layout.sequence_tokens(seq_len)
+        if op.region is Region.EXPERT:
+            assert block is not None
+            return self.layout.expert_rows(seq_len, block.top_k)
+        return self.layout.tokens(seq_len)
+
+    def _width_share(self, op: Op) -> Number:
+        if op.region is Region.EXPERT:
+            return 1 / np.asarray(self.layout.etp)
+        return 1.0 if op.region is Region.SEQUENCE else 1 / np.asarray(self.layout.tp)
+
+    # operators ---------------------------------------------------------------------------------
+
+    def _gemm(self, op: Op, block: Block | None) -> Iterable[Work]:
+        degree = self.layout.tp
+        n = op.n / degree if op.split is Split.COLUMN else op.n
+        k = op.k / degree if op.split is Split.ROW else op.k
+        m = self._rows(op, block)
+        return self._gemm_passes(op, m=m, n=n, k=k, count=1)
+
+    def _grouped_gemm(self, op: Op, block: Block | None) -> Iterable[Work]:
+        assert block is not None
+        local_experts = np.maximum(1, block.experts / np.asarray(self.layout.ep))
+        rows = self._rows(op, block)
+        n = op.n / self.layout.etp if op.split is Split.COLUMN else op.n
+        k = op.k / self.layout.etp if op.split is Split.ROW else op.k
+        return self._gemm_passes(op, m=rows / local_experts, n=n, k=k, count=local_experts)
+
+    def _gemm_passes(self, op: Op, *, m: Number, n: Number, k: Number, count: Number) -> Iterable[Work]:
+        precision = self.precision
+        quantized = precision.quantize and op.region is not Region.VOCAB
+        frozen = self.adapters
+        dequantized = k * n if self.quantized_base and op.lora else 0
+        shape = {"count": count, "quantized": quantized, "kernels": float(op.kernels)}
+        activation = precision.activation_bytes
+        yield Gemm(name=op.name, phase=Phase.FORWARD, m=m, n=n, k=k, output_bytes=activation, weight_rows=dequantized, **shape)  # type: ignore[arg-type]
+        yield Gemm(name=op.name, phase=Phase.BACKWARD_INPUT, m=m, n=k, k=n, output_bytes=activation, weight_rows=dequantized, **shape)  # type: ignore[arg-type]
+        if not frozen:
+            yield Gemm(name=op.name, phase=Phase.BACKWARD_WEIGHT, m=k, n=n, k=m, output_bytes=precision.grad_bytes, accumulate=True, **shape)  # type: ignore[arg-type]
+        elif adapted(op, self.workload):
+            yield from self._adapter(op, m=m, n=n, k=k, count=count)
+
+    def _adapter(self, op: Op, *, m: Number, n: Number, k: Number, count: Number) -> Iterable[Work]:
+        rank, activation = self.workload.lora_rank, self.precision.activation_bytes
+        for name, k_in, n_out in ((f"{op.name}.lora_a", k, rank), (f"{op.name}.lora_b", rank, n)):
+            yield Gemm(name=name, phase=Phase.FORWARD, m=m, n=n_out, k=k_in, count=count, output_bytes=activation)
+            yield Gemm(name=name, phase=Phase.BACKWARD_INPUT, m=m, n=k_in, k=n_out, count=count, output_bytes=activation)
+            yield Gemm(name=name, phase=Phase.BACKWARD_WEIGHT, m=k_in, n=n_out, k=m, count=count, output_bytes=activation)
+
+    def _attention(self, op: Op, block: Block | None) -> Iterable[Work]:
+        layout, workload = self.layout, self.workload
+        queries = self._seq_len(block)
+        keys = float(workload.encoder_seq_len or workload.seq_len) if op.cross else queries
+        context = mean_context(op, keys)
+        if workload.mean_document is not None and not op.cross:  # packed documents do not see each other
+            context = min(context, (workload.mean_document + 1) / 2 if op.causal else workload.mean_document)
+        fused = workload.attention_kernel != "unfused"
+        head_share = layout.tp * np.where(layout.ulysses, layout.cp, 1)
+        token_share = np.where(layout.ulysses, 1, layout.cp)
+        phases = [Phase.FORWARD, Phase.BACKWARD_INPUT]
+        for phase in phases:
+            yield Attention(
+                name=op.name, phase=phase, sequences=layout.micro_batch,
+                heads=op.heads / head_share, kv_heads=np.maximum(1, op.kv_heads / head_share),
+                q_tokens=queries / token_share, kv_tokens=keys, mean_context=context,
+                qk_dim=op.qk_dim, v_dim=op.v_dim, fused=fused, kernels=float(op.kernels),
+            )  # fmt: skip
+        yield from self._context_exchange(op, queries)
+
+    def _context_exchange(self, op: Op, queries: float) -> Iterable[Work]:
+        """Ring: keys and values pass all other shards; all-to-all: heads are traded for tokens."""
+        layout, size = self.layout, self.precision.activation_bytes
+        tokens = layout.tokens(queries)
+        ring = np.where(layout.ulysses, 0, 1)
+        kv_bytes = tokens * (op.qk_dim + op.v_dim) * np.maximum(1, op.kv_heads / np.asarray(layout.tp)) * size
+        qkvo = (op.qk_dim + op.v_dim) * (op.heads + op.kv_heads) / layout.tp
+        for phase, factor in ((Phase.FORWARD, 1.0), (Phase.BACKWARD_INPUT, 2.0)):
+            yield Collective(
+                name=f"{op.name}.ring", phase=phase, kind=CollectiveKind.ALL_GATHER, ranks=np.where(ring, layout.cp, 1),
+                bytes=factor * kv_bytes * layout.cp, stride=layout.tp, hidden_behind="attention",
+            )  # fmt: skip
+            yield Collective(
+                name=f"{op.name}.all_to_all", phase=phase, kind=CollectiveKind.ALL_TO_ALL, stride=layout.tp,
+                bytes=tokens * qkvo * size, ranks=np.where(ring, 1, layout.cp),
+            )  # fmt: skip
+
+    def _elementwise(self, op: Op, block: Block | None) -> Iterable[Work]:
+        rows = self._rows(op, block) * self._width_share(op)
+        size = self.precision.activation_bytes
+        forward, backward = op.read + op.write, op.backward_read + op.backward_write
+        if self.eager:  # every kernel of an unfused chain reads and writes the width
+            forward = max(forward, 2 * op.kernels * op.write)
+            backward = max(backward, 2 * op.kernels * op.backward_write)
+        kernels = float(op.kernels if self.eager else 1)
+        flop = rows * op.flop_per_token
+        yield Stream(name=op.name, phase=Phase.FORWARD, bytes=rows * forward * size, flop=flop, kernels=kernels)
+        if backward:
+            yield Stream(name=op.name, phase=Phase.BACKWARD_INPUT, bytes=rows * backward * size, flop=2 * flop, kernels=kernels)
+
+    def _embedding(self, op: Op, block: Block | None) -> Iterable[Work]:
+        tokens = self.layout.tokens(self._seq_len(block))
+        size = self.precision.activation_bytes
+        yield Stream(name=op.name, phase=Phase.FORWARD, bytes=tokens * op.k * 2 * size)
+        if not self.adapters:  # read the incoming gradient, add it to rows of the weight gradient
+            grad = 2 * self.precision.grad_bytes / np.asarray(self.layout.tp)
+            yield Stream(name=op.name, phase=Phase.BACKWARD_WEIGHT, bytes=tokens * op.k * (size + grad))
+
+    def _cross_entropy(self, op: Op, block: Block | None) -> Iterable[Work]:
+        logits = self.layout.tokens(self._seq_len(block)) * op.n / self.layout.tp
+        forward, backward = _CROSS_ENTROPY_UNFUSED if self.unfused_loss else _CROSS_ENTROPY_FUSED
+        kernels = 6.0 if self.unfused_loss else 2.0
+        yield Stream(name=op.name, phase=Phase.FORWARD, bytes=logits * forward, kernels=kernels)
+        yield Stream(name=op.name, phase=Phase.BACKWARD_INPUT, bytes=logits * backward, kernels=kernels / 2)
+
+    # collectives -------------------------------------------------------------------------------
+
+    def _boundary(self, boundary: Boundary, block: Block) -> list[Work]:
+        layout, size = self.layout, self.precision.activation_bytes
+        seq_len = self._seq_len(block)
+        if boundary.kind == "expert":
+            rows = layout.tokens(seq_len) / layout.tp * block.top_k
+            return [
+                Collective(name=f"moe.{way}", phase=phase, kind=CollectiveKind.ALL_TO_ALL, bytes=rows * boundary.width * size,
+                           ranks=layout.ep, stride=layout.etp)  # fmt: skip
+                for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT)
+                for way in ("dispatch", "combine")
+            ]
+        whole = layout.tokens(seq_len) * boundary.width * size
+        parallel = np.where(layout.sequence_parallel, layout.tp, 1)
+        repeated = np.where(layout.sequence_parallel, 1, layout.tp)
+        work: list[Work] = []
+        for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT):
+            for kind, ranks in (
+                (CollectiveKind.ALL_GATHER, parallel),
+                (CollectiveKind.REDUCE_SCATTER, parallel),
+                (CollectiveKind.ALL_REDUCE, repeated),
+            ):
+                work.append(Collective(name=f"tensor.{kind.value}", phase=phase, kind=kind, bytes=whole, ranks=ranks, stride=1,
+                                       hidden_behind="gemm", hidden=layout.overlap_tensor))  # fmt: skip
+        # backward gathers the saved input shards again for the weight gradient, under a product
+        if not self.adapters:
+            work.append(Collective(name="tensor.regather", phase=Phase.BACKWARD_WEIGHT, kind=CollectiveKind.ALL_GATHER, bytes=whole,
+                                   ranks=parallel, stride=1, hidden_behind="gemm"))  # fmt: skip
+        return work

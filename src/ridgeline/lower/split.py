@@ -1,0 +1,73 @@
+"""Which layers run on which stage: even, balanced with the two ends counted, or as the plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.errors import PlanError
+
+
+def even_split(layers: int, positions: int) -> tuple[int, ...]:
+    """Layers of each place in the chain, as even as whole layers allow [1].
+
+    When they do not divide, the places with fewer layers are the last (which also holds the head),
+    then the first (which holds the embedding), then the rest from the end.
+    """
+    if layers < positions:
+        raise PlanError(
+            f"plan: {layers} layers over {positions} pipeline places (pp x chunks) leaves some empty; use at most {layers}"
+        )
+    base, extra = divmod(layers, positions)
+    order = [*range(1, positions - 1), 0, positions - 1] if positions > 1 else [0]
+    counts = [base] * positions
+    for place in order[:extra]:
+        counts[place] += 1
+    return tuple(counts)
+
+
+def balanced_split(
+    layer_seconds: Sequence[float], positions: int, *, first_seconds: float, last_seconds: float
+) -> tuple[int, ...]:
+    """Contiguous layers of each place such that the slowest place is as fast as possible [1].
+
+    The embedding weighs `first_seconds` on the first place, the head `last_seconds` on the last.
+    Exact: a bisection on the slowest place, each step a greedy fill, which is optimal for contiguous
+    parts. Every place gets one layer at least.
+    """
+    count = len(layer_seconds)
+    if count < positions:
+        even_split(count, positions)  # raises with the reason
+    total = np.concatenate(([0.0], np.cumsum(layer_seconds)))
+    low = max(max(layer_seconds), total[-1] / positions)
+    high = float(total[-1]) + first_seconds + last_seconds
+    best = _fill(total, positions, high, first_seconds, last_seconds)
+    for _ in range(50):
+        middle = (low + high) / 2
+        found = _fill(total, positions, middle, first_seconds, last_seconds)
+        if found is None:
+            low = middle
+        else:
+            best, high = found, middle
+    if best is None:
+        return even_split(count, positions)
+    return best
+
+
+def _fill(
+    total: NDArray[np.float64], positions: int, limit: float, first_seconds: float, last_seconds: float
+) -> tuple[int, ...] | None:
+    """Fill places from the end, each up to `limit`, so that the ends' extra weight is met; None if not enough."""
+    counts: list[int] = []
+    end = len(total) - 1
+    for place in reversed(range(positions)):
+        extra = (last_seconds if place == positions - 1 else 0.0) + (first_seconds if place == 0 else 0.0)
+        start = int(np.searchsorted(total, total[end] - (limit - extra) - 1e-15, side="left"))
+        start = min(max(start, place), end - 1)  # one layer here, and one left for each earlier place
+        if total[end] - total[start] + extra > limit * (1 + 1e-12):
+            return None
+        counts.append(end - start)
+        end = start
+    return tuple(reversed(counts)) if end == 0 else None

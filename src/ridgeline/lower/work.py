@@ -1,0 +1,141 @@
+"""What one rank must do for one micro-batch of one block: sharded shapes and collectives.
+
+Every number may be a scalar or a NumPy array over plans; arrays broadcast. Shape letters: T tokens
+of a micro-batch on one context shard, S sequence, B micro-batch, D hidden, H heads, K kv heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Number = float | NDArray[Any]
+
+
+class Phase(Enum):
+    """When a piece of work runs."""
+
+    FORWARD = "forward"
+    BACKWARD_INPUT = "backward_input"  # gradients of activations
+    BACKWARD_WEIGHT = "backward_weight"  # gradients of weights
+    RECOMPUTE = "recompute"  # forward work repeated in backward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The degrees that decide a rank's share; each may be an array over plans."""
+
+    tp: Number = 1
+    cp: Number = 1
+    ep: Number = 1
+    etp: Number = 1
+    sequence_parallel: Number = 0  # 0 or 1
+    ulysses: Number = 0  # 0 ring, 1 all-to-all
+    micro_batch: Number = 1
+    overlap_tensor: Number = 0  # 0 or 1
+
+    def tokens(self, seq_len: float) -> Number:
+        """T, tokens of one micro-batch on one context shard [token]."""
+        return self.micro_batch * seq_len / self.cp
+
+    def sequence_tokens(self, seq_len: float) -> Number:
+        """Tokens of a SEQUENCE-region tensor on one rank [token]."""
+        return self.tokens(seq_len) / np.where(self.sequence_parallel, self.tp, 1)
+
+    def expert_rows(self, seq_len: float, top_k: int) -> Number:
+        """Rows that reach one rank's experts when routing is balanced [token].
+
+        ep * etp ranks bring T / tp tokens each, every token goes to top_k experts, and the rows of
+        an expert are seen by its etp ranks: ep * etp * T / tp * top_k / ep.
+        """
+        return self.tokens(seq_len) * top_k * self.etp / self.tp
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemm:
+    """`count` products of (m, k) by (k, n); `rows_uneven` marks grouped expert products.
+
+    `operand_bytes` is the size of one element of the two inputs, `output_bytes` of the result;
+    `accumulate` reads the result before writing it (gradient accumulation into fp32).
+    """
+
+    name: str
+    phase: Phase
+    m: Number
+    n: Number
+    k: Number
+    count: Number = 1
+    output_bytes: float = 2.0
+    accumulate: bool = False
+    quantized: bool = False  # operands are cast to the compute format first
+    weight_rows: Number = 0  # k * n elements dequantized before use (QLoRA), else 0
+    kernels: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """The attention core: `sequences` x `heads` independent score matrices of q x kv tokens.
+
+    `mean_context` is the mean number of keys that one query attends to, masks applied.
+    """
+
+    name: str
+    phase: Phase
+    sequences: Number
+    heads: Number
+    kv_heads: Number
+    q_tokens: Number
+    kv_tokens: Number
+    mean_context: Number
+    qk_dim: int
+    v_dim: int
+    fused: bool
+    dropout: bool = False
+    kernels: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Work bound by memory traffic: `bytes` through HBM, `flop` on the vector units."""
+
+    name: str
+    phase: Phase
+    bytes: Number
+    flop: Number = 0.0
+    kernels: float = 1.0
+
+
+class CollectiveKind(Enum):
+    """Collective operations; `bytes` is the whole buffer of one rank (nccl-tests convention)."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    SEND = "send"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """A collective over `ranks` ranks that are `stride` devices apart.
+
+    `hidden_behind` names the work it may overlap with: '' none (exposed), 'attention' (ring context
+    parallel), 'gemm' (pipelined tensor parallel, when the layout asks for it).
+    """
+
+    name: str
+    phase: Phase
+    kind: CollectiveKind
+    bytes: Number
+    ranks: Number
+    stride: Number
+    repeats: float = 1.0
+    hidden_behind: str = ""
+    hidden: Number = 1  # 0 or 1: whether it does hide there
+
+
+Work = Gemm | Attention | Stream | Collective

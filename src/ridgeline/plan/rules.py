@@ -1,0 +1,136 @@
+"""Which plans are legal: the rules of model, machine, batch and schedule, each with its nearest legal choice.
+
+Every rule broadcasts over arrays of plans; `check` applies them to one plan and raises for the first one broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.errors import PlanError
+from ridgeline.graph.ops import Graph, OpKind, Region, Split
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.plan import Plan, Schedule
+
+Columns = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelLimits:
+    """The numbers of a model that degrees must divide."""
+
+    layers: int
+    heads: int  # greatest common divisor over the attention layers; 0 without attention
+    kv_heads: int
+    tensor_width: int  # greatest common divisor of all widths that tensor parallelism divides
+    experts: int  # greatest common divisor over the expert layers; 0 without experts
+
+
+def model_limits(graph: Graph) -> ModelLimits:
+    """Collect the divisibility limits of a model's graph."""
+    heads = kv_heads = width = experts = 0
+    for block in graph.blocks.values():
+        experts = gcd(experts, block.experts)
+        for op in block.ops:
+            if op.kind is OpKind.ATTENTION:
+                heads, kv_heads = gcd(heads, op.heads), gcd(kv_heads, op.kv_heads)
+            elif op.kind is OpKind.GEMM and op.region is Region.TENSOR and op.split is not Split.NONE and not _is_key_value(op.name):
+                width = gcd(width, op.n if op.split is Split.COLUMN else op.k)
+    return ModelLimits(layers=len(graph.layers), heads=heads, kv_heads=kv_heads, tensor_width=width, experts=experts)
+
+
+def _is_key_value(name: str) -> bool:
+    """Projections whose width counts kv heads, which may be repeated when tp exceeds them."""
+    return name.rsplit(".", 1)[-1] in {"qkv", "k", "v", "kv"}
+
+
+def _divides(number: int, degree: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.asarray(number % np.maximum(degree, 1) == 0) if number else np.ones(np.shape(degree), dtype=bool)
+
+
+def nearest_divisor(number: int, wanted: int) -> int:
+    """The divisor of `number` closest to `wanted` [1]; the smaller one on a tie."""
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    return min(divisors, key=lambda d: (abs(d - wanted), d))
+
+
+def rules(limits: ModelLimits, workload: Workload, devices: int, plans: Columns) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Each rule's name and which plans keep it; `plans` holds columns named as Plan's fields, codes for schedules."""
+    tp, pp, cp, dp = plans["tp"], plans["pp"], plans["cp"], plans["dp"]
+    ep, etp, chunks = plans["ep"], plans["etp"], plans["chunks"]
+    yield "devices", tp * pp * cp * dp <= devices
+    yield "heads", _divides(limits.heads, tp)
+    if limits.kv_heads:
+        yield "kv_heads", (limits.kv_heads % tp == 0) | (tp % limits.kv_heads == 0)
+    yield "width", _divides(limits.tensor_width, tp)
+    yield "layers", pp * chunks <= limits.layers
+    ring = ~plans["ulysses"].astype(bool)
+    yield "context", (workload.seq_len % (cp * np.where(ring & (cp > 1), 2, 1)) == 0)
+    if limits.heads:
+        yield "ulysses", ring | (limits.heads % (tp * cp) == 0)
+    yield "sequence", ~plans["sequence_parallel"].astype(bool) | ((workload.seq_len // cp) % tp == 0)
+    yield "batch", workload.global_batch % (dp * plans["micro_batch"]) == 0
+    yield "experts", (ep == 1) & (etp == 1) if not limits.experts else limits.experts % ep == 0
+    yield "folding", (tp * cp * dp) % (ep * etp) == 0
+    group = plans["zero_group"]
+    yield "zero_group", (group == 0) | ((dp * cp) % np.maximum(group, 1) == 0)
+
+
+def columns(plan: Plan) -> dict[str, NDArray[Any]]:
+    """One plan as columns of length one, for the rules."""
+    fields = ("tp", "pp", "cp", "dp", "ep", "etp", "chunks", "micro_batch", "sequence_parallel")
+    table = {name: np.array([int(getattr(plan, name))]) for name in fields}
+    table["ulysses"] = np.array([int(plan.context_style == "ulysses")])
+    table["zero_group"] = np.array([plan.zero_group or 0])
+    return table
+
+
+def check(plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> None:
+    """Raise PlanError for the first rule that a plan breaks, naming the nearest legal choice."""
+    for name, kept in rules(limits, workload, devices, columns(plan)):
+        if not bool(kept[0]):
+            raise PlanError(explain(name, plan, limits, workload, devices))
+    if plan.schedule is Schedule.INTERLEAVED and plan.chunks == 1:
+        raise PlanError("plan: the interleaved schedule needs chunks >= 2; with 1 chunk it is 1f1b")
+    if plan.layer_split is not None:
+        places = plan.pp * plan.chunks
+        if len(plan.layer_split) != places or sum(plan.layer_split) != limits.layers or min(plan.layer_split) < 0:
+            raise PlanError(
+                f"plan: layer_split {list(plan.layer_split)} has {len(plan.layer_split)} parts that sum to {sum(plan.layer_split)};"
+                f" needs {places} parts (pp {plan.pp} x chunks {plan.chunks}) that sum to {limits.layers} layers"
+            )
+
+
+def explain(rule: str, plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> str:
+    """A broken rule in people's words: the value, the limit and the nearest legal choice."""
+    group = plan.dp * plan.cp
+    texts = {
+        "devices": f"tp {plan.tp} x pp {plan.pp} x cp {plan.cp} x dp {plan.dp} = {plan.devices} devices, the cluster has {devices};"
+        f" nearest: dp {max(1, devices // (plan.tp * plan.pp * plan.cp))}",
+        "heads": f"tp {plan.tp} does not divide {limits.heads} heads; nearest: tp {nearest_divisor(max(limits.heads, 1), plan.tp)}",
+        "kv_heads": f"tp {plan.tp} neither divides nor is a multiple of {limits.kv_heads} kv heads;"
+        f" nearest: tp {nearest_divisor(max(limits.kv_heads, 1), plan.tp)}",
+        "width": f"tp {plan.tp} does not divide the widths' common divisor {limits.tensor_width};"
+        f" nearest: tp {nearest_divisor(max(limits.tensor_width, 1), plan.tp)}",
+        "layers": f"pp {plan.pp} x chunks {plan.chunks} = {plan.pp * plan.chunks} pipeline places for {limits.layers} layers;"
+        f" nearest: pp {max(1, limits.layers // plan.chunks)}",
+        "context": f"sequence {workload.seq_len} is not a multiple of {plan.cp * (2 if plan.context_style == 'ring' else 1)}"
+        f" (cp {plan.cp}{', two halves per rank for a causal ring' if plan.context_style == 'ring' else ''});"
+        f" nearest: cp {nearest_divisor(workload.seq_len, plan.cp)}",
+        "ulysses": f"tp {plan.tp} x cp {plan.cp} does not divide {limits.heads} heads, as all-to-all context parallelism must; use a ring",
+        "sequence": f"sequence parallelism needs sequence {workload.seq_len} / cp {plan.cp} to be a multiple of tp {plan.tp}",
+        "batch": f"global batch {workload.global_batch} is not a multiple of dp {plan.dp} x micro-batch {plan.micro_batch};"
+        f" nearest: dp {nearest_divisor(max(1, workload.global_batch // plan.micro_batch), plan.dp)}",
+        "experts": f"ep {plan.ep}, etp {plan.etp} for {limits.experts} experts;"
+        f" nearest: ep {nearest_divisor(max(limits.experts, 1), plan.ep)}",
+        "folding": f"ep {plan.ep} x etp {plan.etp} does not divide tp x cp x dp = {plan.tp * plan.cp * plan.dp};"
+        f" nearest: ep {nearest_divisor(plan.tp * plan.cp * plan.dp, plan.ep * plan.etp)}",
+        "zero_group": f"zero_group {plan.zero_group} does not divide dp x cp = {group}; nearest: {nearest_divisor(group, plan.zero_group or 1)}",
+    }
+    return f"plan: {texts[rule]}"

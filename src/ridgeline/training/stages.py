@@ -1,0 +1,246 @@
+"""What each pipeline stage does for one micro-batch, and what it must exchange once a step.
+
+Shape letters: K plans (any leading axes), P stages, v chunks per stage, L layers. Layouts may hold arrays over
+plans; the number of stages and chunks is the same for all plans of one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.machine import Machine
+from ridgeline.cost.network import collective_seconds, send_seconds
+from ridgeline.cost.price import BlockCost, Pricer
+from ridgeline.graph.ops import Model
+from ridgeline.graph.workload import PRECISIONS, Workload
+from ridgeline.lower.params import RankParams, rank_params
+from ridgeline.lower.shard import Sharder
+from ridgeline.lower.work import Collective, CollectiveKind, Layout, Number, Phase
+from ridgeline.plan.plan import Schedule
+from ridgeline.training.optimizer import optimizer_seconds
+from ridgeline.training.schedules import positions
+
+Floats = NDArray[np.float64]
+NONE, SELECTIVE, FULL = 0, 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutCost:
+    """Prices and parameters of every block kind and of the two ends for one layout (or many)."""
+
+    layout: Layout
+    blocks: Mapping[str, BlockCost]
+    block_params: Mapping[str, RankParams]
+    embedding: BlockCost
+    head: BlockCost
+    embedding_params: RankParams
+    head_params: RankParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharding:
+    """Choices about model states; each a number or an array over plans."""
+
+    dp: Number = 1
+    pp: Number = 1
+    zero: Number = 0
+    zero_group: Number = 0  # 0: the whole data-parallel group
+    offload_optimizer: Number = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTimes:
+    """Seconds per micro-batch and chunk (..., P, v), and once-a-step seconds (..., P).
+
+    `gather_s` collects a chunk's weights, `reduce_s` reduces its gradients; `pieces` is the number of layers that a
+    chunk's exchange is cut into. `optimizer_s` is the update of one stage, `final_gather_s` the collection of the
+    updated weights when it is not hidden.
+    """
+
+    forward_s: Floats
+    backward_input_s: Floats
+    backward_weight_s: Floats
+    send_forward_s: Floats
+    send_backward_s: Floats
+    gather_s: Floats
+    reduce_s: Floats
+    pieces: NDArray[np.int64]
+    optimizer_s: Floats
+
+
+class StageModel:
+    """Prices the stages of one model on one machine for one workload."""
+
+    def __init__(self, model: Model, machine: Machine, workload: Workload) -> None:
+        self.model, self.machine, self.workload = model, machine, workload
+        self.precision = PRECISIONS[workload.precision]
+        self.pricer = Pricer(machine, workload)
+        self.block_names = tuple(model.graph.blocks)
+
+    def price(self, layout: Layout) -> LayoutCost:
+        """Price every block kind and both ends for a layout."""
+        sharder, graph = Sharder(self.workload, layout), self.model.graph
+        return LayoutCost(
+            layout=layout,
+            blocks={name: self.pricer.block(sharder.block(block), layout) for name, block in graph.blocks.items()},
+            block_params={
+                name: rank_params(block.ops, layout, self.workload, experts=block.experts)
+                for name, block in graph.blocks.items()
+            },
+            embedding=self.pricer.block(sharder.end(graph.embedding), layout),
+            head=self.pricer.block(sharder.end(graph.head), layout),
+            embedding_params=rank_params(graph.embedding, layout, self.workload),
+            head_params=rank_params(graph.head, layout, self.workload),
+        )
+
+    def counts(self, split: tuple[int, ...], schedule: Schedule, stages: int, chunks: int) -> NDArray[np.int64]:
+        """Layers of each block kind on each stage and chunk, (P, v, kinds) [1]."""
+        kinds = np.array([self.block_names.index(name) for name in self.model.graph.layers])
+        ends = np.cumsum(split)
+        place_of_layer = np.searchsorted(ends, np.arange(len(kinds)), side="right")
+        table = np.zeros((stages * chunks, len(self.block_names)), dtype=np.int64)
+        np.add.at(table, (place_of_layer, kinds), 1)
+        return table[positions(schedule, stages, chunks)]
+
+    def ends(self, schedule: Schedule, stages: int, chunks: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Where the embedding and the head run: two (P, v) arrays of 0 and 1."""
+        place = positions(schedule, stages, chunks)
+        return (place == 0).astype(float), (place == stages * chunks - 1).astype(float)
+
+    def times(
+        self,
+        cost: LayoutCost,
+        counts: NDArray[np.int64],
+        first: NDArray[np.float64],
+        last: NDArray[np.float64],
+        *,
+        recompute: Number,
+        sharding: Sharding,
+        recompute_layers: Number | None = None,
+    ) -> StageTimes:
+        """All times of the stages for these plans; counts (P, v, kinds), first and last (P, v)."""
+        forward, again, inputs, weights = (self._sum(cost, counts, first, last, part) for part in _PARTS)
+        share: Number = 1.0
+        if recompute_layers is not None:
+            share = np.minimum(1.0, np.asarray(recompute_layers)[..., None, None] / np.maximum(counts.sum(axis=(1, 2)), 1)[:, None])
+        code = np.asarray(recompute)[..., None, None]
+        core = self._sum(cost, counts, first * 0, last * 0, "core")
+        inputs = inputs + np.where(code == FULL, again * share, np.where(code == SELECTIVE, core, 0.0))
+        gather, reduce = self._exchanges(cost, counts, first, last, sharding)
+        sends = self._send(cost.layout, sharding)
+        return StageTimes(
+            forward_s=forward, backward_input_s=inputs, backward_weight_s=weights,
+            send_forward_s=sends[..., None, None] + np.zeros(counts.shape[:2]), send_backward_s=sends[..., None, None] + np.zeros(counts.shape[:2]),
+            gather_s=gather, reduce_s=reduce, pieces=np.maximum(1, counts.sum(axis=-1)),
+            optimizer_s=self._update(cost, counts, first, last, sharding),
+        )  # fmt: skip
+
+    def _sum(self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, part: str) -> Floats:
+        def grid(value: Number) -> Floats:
+            return np.asarray(value, dtype=np.float64)[..., None, None]
+
+        total = grid(0.0) * first
+        for index, name in enumerate(self.block_names):
+            total = total + grid(getattr(cost.blocks[name], part).seconds) * counts[..., index]
+        if part in ("core", "recompute"):
+            return total
+        return total + grid(getattr(cost.embedding, part).seconds) * first + grid(getattr(cost.head, part).seconds) * last
+
+    def _send(self, layout: Layout, sharding: Sharding) -> Floats:
+        """Time to hand one micro-batch's activations to the next stage [s]."""
+        tokens = layout.sequence_tokens(self.workload.seq_len)
+        stride = np.asarray(layout.tp) * layout.cp * sharding.dp
+        size = tokens * self.model.graph.hidden * self.precision.activation_bytes
+        return np.asarray(np.where(np.asarray(sharding.pp) > 1, send_seconds(size, stride, self.machine), 0.0))
+
+    def _exchanges(
+        self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
+    ) -> tuple[Floats, Floats]:
+        """Seconds to collect each chunk's weights and to reduce its gradients, (..., P, v)."""
+        gather, reduce = 0.0, 0.0
+        parts = [(cost.block_params[name], counts[..., i]) for i, name in enumerate(self.block_names)]
+        for params, count in [*parts, (cost.embedding_params, first), (cost.head_params, last)]:
+            one_gather, one_reduce = self.exchange(cost.layout, params, sharding)
+            gather = gather + np.asarray(one_gather)[..., None, None] * count
+            reduce = reduce + np.asarray(one_reduce)[..., None, None] * count
+        return np.asarray(gather), np.asarray(reduce)
+
+    def exchange(self, layout: Layout, params: RankParams, sharding: Sharding) -> tuple[Number, Number]:
+        """Seconds to collect one layer's weights over the shards, and to reduce its gradients [s].
+
+        Dense weights belong to dp * cp ranks, tp apart; experts to tp * cp * dp / (ep * etp) ranks, ep * etp apart.
+        """
+        whole = np.asarray(layout.tp) * layout.cp * sharding.dp
+        experts_stride = np.asarray(layout.ep) * layout.etp
+        dense = (params.dense, params.trained_dense, np.asarray(layout.cp) * sharding.dp, layout.tp)
+        expert = (params.expert, params.trained_expert, np.maximum(1, whole / experts_stride), experts_stride)
+        gather: Number = 0.0
+        reduce: Number = 0.0
+        for held, trained, ranks, stride in (dense, expert):
+            group = np.where(np.asarray(sharding.zero_group) > 0, np.minimum(sharding.zero_group, ranks), ranks)
+            sharded = np.asarray(sharding.zero) >= 1
+            weight_bytes = held * self.precision.weight_bytes
+            gradient_bytes = trained * self.precision.grad_bytes
+            gather = gather + self._collective(CollectiveKind.ALL_GATHER, weight_bytes, np.where(sharded, group, 1), stride)
+            scatter = self._collective(CollectiveKind.REDUCE_SCATTER, gradient_bytes, group, stride)
+            across = self._collective(CollectiveKind.ALL_REDUCE, gradient_bytes / group, ranks / group, stride * group)
+            reduce = reduce + np.where(sharded, scatter + across, self._collective(CollectiveKind.ALL_REDUCE, gradient_bytes, ranks, stride))
+        return gather, reduce
+
+    def _collective(self, kind: CollectiveKind, size_bytes: Number, ranks: Number, stride: Number) -> Number:
+        work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size_bytes, ranks=ranks, stride=stride)
+        return np.where(np.asarray(size_bytes) > 0, collective_seconds(work, self.machine), 0.0)
+
+    def _update(self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding) -> Floats:
+        """Seconds of the optimizer update of each stage, (..., P)."""
+        layout = cost.layout
+        ranks = np.asarray(layout.cp) * sharding.dp
+        group = np.where(np.asarray(sharding.zero_group) > 0, np.minimum(sharding.zero_group, ranks), ranks)
+        expert_ranks = np.maximum(1, ranks * layout.tp / (np.asarray(layout.ep) * layout.etp))
+        expert_group = np.minimum(group, expert_ranks)
+        sharded = np.asarray(sharding.zero) >= 1
+
+        def per_stage(field: str) -> Floats:
+            total: Number = 0.0
+            for index, name in enumerate(self.block_names):
+                total = total + np.asarray(getattr(cost.block_params[name], field))[..., None] * counts[..., index].sum(axis=-1)
+            ends = ((cost.embedding_params, first), (cost.head_params, last))
+            for params, place in ends:
+                total = total + np.asarray(getattr(params, field))[..., None] * place.sum(axis=-1)
+            return np.asarray(total)
+
+        trained = per_stage("trained_dense") / np.where(sharded, group, 1)[..., None]
+        trained = trained + per_stage("trained_expert") / np.where(sharded, expert_group, 1)[..., None]
+        matrices = per_stage("orthogonal_flop") / (np.where(sharded, group, 1) * np.asarray(layout.tp))[..., None]
+        return optimizer_seconds(
+            trained, workload=self.workload, machine=self.machine, offload=np.asarray(sharding.offload_optimizer)[..., None],
+            orthogonal_flop=matrices,
+        )  # fmt: skip
+
+
+_PARTS = ("forward", "recompute", "backward_input", "backward_weight")
+
+
+def stage_parts(cost: LayoutCost, names: tuple[str, ...], counts: NDArray[np.int64], first: float, last: float, *, recompute: int, share: float) -> dict[str, float]:
+    """Seconds of one micro-batch on one stage by part of the machine, for one plan; counts (kinds,) [s]."""
+    phases = ["forward", "backward_input", "backward_weight"]
+    total: dict[str, float] = {}
+
+    def add(block: BlockCost, phase: str, times: float) -> None:
+        for part, seconds in getattr(block, phase).parts.items():
+            total[part] = total.get(part, 0.0) + float(np.asarray(seconds)) * times
+
+    again = {FULL: "recompute", SELECTIVE: "core"}.get(recompute)
+    for index, name in enumerate(names):
+        for phase in phases:
+            add(cost.blocks[name], phase, float(counts[index]))
+        if again:
+            add(cost.blocks[name], again, float(counts[index]) * (share if recompute == FULL else 1.0))
+    for end, present in ((cost.embedding, first), (cost.head, last)):
+        for phase in phases:
+            add(end, phase, present)
+    return total
