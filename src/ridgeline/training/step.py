@@ -11,10 +11,12 @@ Shape letters: P stages, v chunks, m micro-batches, N compute tasks per stage.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.lower.work import Number
 from ridgeline.plan.plan import Plan, Schedule
@@ -25,6 +27,7 @@ from ridgeline.training.schedules import SPLIT_BACKWARD
 from ridgeline.training.stages import StageTimes
 
 GATHER, REDUCE, UPDATE = 6, 7, 8
+SLOWDOWN = partial(constant, "overlap.compute_slowdown")  # share of the shorter of the two by which compute grows
 STEP_LABEL = (*LABEL, "gather", "reduce", "update")
 Floats = NDArray[np.float64]
 
@@ -56,7 +59,7 @@ def step_bound_s(schedule: Schedule, micro_batches: Number, times: StageTimes, r
 
     The pipeline's own bound with what cannot hide added: an exposed exchange runs on the compute engine. Cut into n
     pieces, a hidden gather G delays its chunk's first forward f to max(G / n, G - f (n - 1) / n); a hidden reduction R
-    ends max(R / n, R - b (n - 1) / n) after the last backward b. A stage's link must carry all its exchanges; then
+    ends max(R / n, R - b (n - 1) / n) after the last backward b; what runs beside an exchange is slowed by it. A stage's link must carry all its exchanges; then
     comes the slowest update. Every term holds for each order that the schedule allows: never above the simulation.
     """
     m = np.asarray(micro_batches, dtype=np.float64)
@@ -71,20 +74,26 @@ def step_bound_s(schedule: Schedule, micro_batches: Number, times: StageTimes, r
         return value[..., None, None]
 
     forward, inputs, weights = times.forward_s, times.backward_input_s, times.backward_weight_s
-    if np.any(always * (1 - gather_hidden)):
-        shown = times.gather_s * grid(always * (1 - gather_hidden))
-        forward, inputs = forward + shown, inputs + shown
-    if np.any(often * (1 - reduce_hidden)):
-        weights = weights + times.reduce_s * grid(often * (1 - reduce_hidden))
+    alone = weights if schedule in SPLIT_BACKWARD else inputs + weights  # the task that makes gradients
+    whole = inputs if schedule in SPLIT_BACKWARD else alone
+    slow_reduce = SLOWDOWN() * np.minimum(times.reduce_s, alone)
+    if np.any(always):
+        hidden, shown = grid(always * gather_hidden), grid(always * (1 - gather_hidden)) * times.gather_s
+        inputs = inputs + shown + hidden * SLOWDOWN() * np.minimum(times.gather_s, whole)
+        forward = forward + shown + hidden * SLOWDOWN() * np.minimum(times.gather_s, forward)
+    if np.any(often):
+        weights = weights + grid(often) * np.where(grid(reduce_hidden) > 0, slow_reduce, times.reduce_s)
     pipeline = uneven_bound_s(
         schedule, micro_batches, forward_s=forward, backward_input_s=inputs, backward_weight_s=weights,
         send_forward_s=times.send_forward_s, send_backward_s=times.send_backward_s,
     )  # fmt: skip
-    whole, rest = times.gather_s[..., 0, 0], (times.pieces - 1) / times.pieces
-    first_gather = np.maximum(whole * (1 - rest[0, 0]), whole - forward[..., 0, 0] * rest[0, 0])
-    start = first_gather * gather_hidden * np.maximum(always, once)
+    rest = (times.pieces - 1) / times.pieces
+    first, slow_first = times.gather_s[..., 0, 0], SLOWDOWN() * np.minimum(times.gather_s, times.forward_s)[..., 0, 0]
+    delay = np.maximum(first * (1 - rest[0, 0]), first - (forward[..., 0, 0] + (1 - always) * slow_first) * rest[0, 0])
+    start = gather_hidden * np.where(always > 0, delay, once * (delay + slow_first))
     backward = weights if schedule in SPLIT_BACKWARD else inputs + weights
-    spilled = np.maximum(times.reduce_s * (1 - rest), times.reduce_s - backward * rest)
+    slow_last = grid(1 - often) * slow_reduce
+    spilled = slow_last + np.maximum(times.reduce_s * (1 - rest), times.reduce_s - (backward + slow_last) * rest)
     last_reduce = _last(schedule, spilled) * reduce_hidden
     once_shown = ((1 - gather_hidden) * once)[..., None] * times.gather_s.sum(axis=-1)
     end_reduce = ((1 - reduce_hidden) * (1 - often))[..., None] * times.reduce_s.sum(axis=-1)
@@ -171,12 +180,21 @@ class _Builder:
         place = np.arange(owner.size) - head[owner]
         pieces = np.ones(base.tasks)
         pieces[: self.compute] = self.times.pieces[self.stage, self.chunk]
-        duration = base.duration_s[owner] * _share(place, parts[owner], pieces[owner])
+        duration = self._slowed()[owner] * _share(place, parts[owner], pieces[owner])
         waits = [(head[np.repeat(np.arange(base.tasks), np.diff(base.dep_start))], tail[base.dep])]
         extra = _Extra(first=owner.size, stream=len(base.stream_names))
         self._exchanges(extra, waits, head, tail)
         self._update(extra, waits, head, tail)
         return self._assemble(owner, duration, waits, extra)
+
+    def _slowed(self) -> Floats:
+        """Durations with what a hidden exchange takes from the compute it runs beside [s]."""
+        duration = self.base.duration_s.copy()
+        own = self.base.duration_s[: self.compute]
+        gather = np.minimum(self.times.gather_s[self.stage, self.chunk], own) * (self.needs_gather & bool(self.rules.overlap_gather))
+        reduce = np.minimum(self.times.reduce_s[self.stage, self.chunk], own) * (self.needs_reduce & bool(self.rules.overlap_reduce))
+        duration[: self.compute] += SLOWDOWN() * (gather + reduce)
+        return duration
 
     def _exchanges(self, extra: _Extra, waits: list[tuple[NDArray[np.int64], NDArray[np.int64]]], head: NDArray[np.int64], tail: NDArray[np.int64]) -> None:
         """Per compute task, in the stage's order: gather first piece, the rest, reduce all but the last, the last."""

@@ -1,0 +1,44 @@
+"""The best plan that keeps every field a person (or a measured row) has stated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ridgeline.errors import NoPlanError
+from ridgeline.facts.records import Cluster
+from ridgeline.graph.ops import Model
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.plan import Plan, Schedule
+from ridgeline.predict import Predictor
+from ridgeline.search.search import Searcher
+from ridgeline.search.space import Space
+
+
+def complete(
+    model: Model, cluster: Cluster, workload: Workload, stated: Mapping[str, object], *, evidence: str | None = None
+) -> Plan:
+    """The fastest plan with the stated fields of Plan; it fits in memory when any such plan does.
+
+    When none fits, the one with the least excess memory is returned: what is stated ran, so it is the
+    memory prediction that is in doubt.
+    """
+    schedules = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED) if int(str(stated.get("chunks", 1))) > 1 else (Schedule.ONE_F_ONE_B,)
+    space = Space(
+        schedules=schedules, zero=(0, 1, 2, 3), overlap_tensor=(False,), offload_optimizer=(False,), fixed={"chunks": 1, **stated}
+    )
+    predictor = Predictor(model, cluster, workload, datasheet_only=evidence == "datasheet")
+    searcher = Searcher(predictor, space)
+    try:
+        return searcher.run(top=1, budget=8).plans[0][1]
+    except NoPlanError:
+        if not searcher.groups:
+            raise
+        return _least_excess(searcher)
+
+
+def _least_excess(searcher: Searcher) -> Plan:
+    import numpy as np
+
+    group = min(searcher.groups, key=lambda g: float(g.excess_bytes.min()))
+    place = np.unravel_index(int(group.excess_bytes.argmin()), group.excess_bytes.shape)
+    return group.plan((0, *(int(p) for p in place)))

@@ -1,0 +1,211 @@
+"""Bounds and memory of every plan of a space, by broadcasting.
+
+Layouts are priced once, all together. Plans that share stages, chunks and schedule form a group whose axes are
+layout (K), recompute (R), sharding (Z) and optimizer offload (O); stage times are (K, R, Z, O, P, v) by broadcasting.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.lower.work import Layout
+from ridgeline.memory.stage import device_peak, stage_memory
+from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.predict import RECOMPUTE_CODE, Predictor
+from ridgeline.search.space import Degrees, Space, chunk_choices, plan_of
+from ridgeline.training.schedules import SCHEDULE_CODE, SPLIT_BACKWARD, in_flight
+from ridgeline.training.stages import LayoutCost, Sharding
+from ridgeline.training.step import Exchange, step_bound_s
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One layout in the grid: degrees and the two choices that change a rank's share."""
+
+    degrees: Degrees
+    sequence_parallel: bool
+    overlap_tensor: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Bounds [s] and peak bytes of all plans that share stages, chunks and schedule.
+
+    `bound_s` (F, K, R, Z, O) over overlap flags, layouts, recompute, sharding and offload; `excess_bytes` (K, R, Z, O) is
+    the peak of the fullest stage looked at less the capacity: negative when it fits.
+    """
+
+    schedule: Schedule
+    chunks: int
+    entries: tuple[Entry, ...]
+    recompute: tuple[Recompute, ...]
+    sharding: tuple[tuple[int, int], ...]
+    offload: tuple[bool, ...]
+    overlaps: tuple[tuple[bool, bool], ...]
+    bound_s: Floats
+    excess_bytes: Floats
+
+    def plan(self, index: tuple[int, ...]) -> Plan:
+        """The plan at an index of `bound_s`."""
+        flags, layout, again, shard, away = index
+        entry = self.entries[layout]
+        zero, zero_group = self.sharding[shard]
+        overlap_gradients, overlap_weights = self.overlaps[flags]
+        return plan_of(
+            entry.degrees, sequence_parallel=entry.sequence_parallel, overlap_tensor=entry.overlap_tensor,
+            schedule=self.schedule, chunks=self.chunks, zero=zero, zero_group=zero_group or None, recompute=self.recompute[again],
+            offload_optimizer=self.offload[away], overlap_gradients=overlap_gradients, overlap_weights=overlap_weights,
+        )  # fmt: skip
+
+
+def entries(found: list[Degrees], space: Space, seq_len: int) -> list[Entry]:
+    """Every layout of the degrees: sequence parallelism and pipelined collectives where they apply."""
+    result = []
+    for item in found:
+        can = item.tp > 1 and (seq_len // item.cp) % item.tp == 0
+        for parallel in [s for s in space.sequence_parallel if can or not s] or [False]:
+            for pipelined in [o for o in space.overlap_tensor if item.tp > 1 or not o] or [False]:
+                result.append(Entry(degrees=item, sequence_parallel=parallel, overlap_tensor=pipelined))
+    return result
+
+
+class Grid:
+    """Prices a space for one predictor; iterate `groups` for the bounds."""
+
+    def __init__(self, predictor: Predictor, space: Space, found: list[Degrees]) -> None:
+        self.predictor, self.space = predictor, space
+        self.workload = predictor.workload
+        self.entries = entries(found, space, self.workload.seq_len)
+        self._layouts, self._index = self._unique()
+        self.cost = predictor.stages.price(self._layouts)
+
+    def _unique(self) -> tuple[Layout, list[int]]:
+        """Each different layout once, as arrays, and where each entry's is."""
+        keys: dict[tuple[int, ...], int] = {}
+        index = []
+        for entry in self.entries:
+            d = entry.degrees
+            key = (d.tp, d.cp, d.ep, d.etp, int(entry.sequence_parallel), int(d.ulysses), d.micro_batch, int(entry.overlap_tensor))
+            index.append(keys.setdefault(key, len(keys)))
+        columns = np.array(list(keys), dtype=float).reshape(-1, 8)[:, :, None, None, None]  # (K, 8, 1, 1, 1)
+        names = ("tp", "cp", "ep", "etp", "sequence_parallel", "ulysses", "micro_batch", "overlap_tensor")
+        return Layout(**{name: columns[:, i] for i, name in enumerate(names)}), index
+
+    def groups(self) -> Iterator[Group]:
+        """Every group of plans, bounded and measured."""
+        by_stages: dict[int, list[int]] = defaultdict(list)
+        for position, entry in enumerate(self.entries):
+            by_stages[entry.degrees.pp].append(position)
+        for stages, members in sorted(by_stages.items()):
+            for schedule in self.space.schedules:
+                for chunks in chunk_choices(schedule, stages, self.predictor.limits.layers, self.space):
+                    kept = [i for i in members if _runs(schedule, stages, self.entries[i].degrees.micro_batches)]
+                    if kept:
+                        yield self._group(stages, schedule, chunks, kept)
+
+    def _group(self, stages: int, schedule: Schedule, chunks: int, members: list[int]) -> Group:
+        model, space = self.predictor.stages, self.space
+        mine = tuple(self.entries[i] for i in members)
+        where = np.array([self._index[i] for i in members])
+        cost = _take(self.cost, where)
+        column = lambda name: np.array([getattr(e.degrees, name) for e in mine], dtype=np.int64)[:, None, None, None]  # noqa: E731
+        dp, batches = column("dp"), column("micro_batches")
+        again = self._recompute()
+        shards = self._sharding(stages)
+        zero = np.array([z for z, _ in shards])[None, None, :, None]
+        zero_group = np.array([g for _, g in shards])[None, None, :, None]
+        offload = np.array([int(o) for o in space.offload_optimizer])[None, None, None, :]
+        codes = np.array([RECOMPUTE_CODE[r] for r in again])[None, :, None, None]
+        split = self.predictor.split(Plan(pp=stages, chunks=chunks))
+        counts = model.counts(split, schedule, stages, chunks)
+        first, last = model.ends(schedule, stages, chunks)
+        times = model.times(
+            cost, counts, first, last, recompute=codes,
+            sharding=Sharding(dp=dp, pp=stages, zero=zero, zero_group=zero_group, offload_optimizer=offload),
+        )  # fmt: skip
+        shape = (len(mine), len(again), len(shards), offload.shape[-1])
+        overlaps = tuple(product(space.overlap_gradients, space.overlap_weights))
+        bounds = np.empty((len(overlaps), *shape))
+        for i, (gradients, weights) in enumerate(overlaps):
+            rules = Exchange(
+                gather_once=(zero == 1) | (zero == 2), gather_always=zero == 3, reduce_always=zero >= 2,
+                overlap_gather=int(weights), overlap_reduce=int(gradients),
+            )  # fmt: skip
+            bounds[i] = step_bound_s(schedule, batches, times, rules)
+        excess = self._excess(cost, counts, first, last, schedule, chunks, batches=batches, dp=dp, zero=zero, zero_group=zero_group, codes=codes, offload=offload)
+        return Group(
+            schedule=schedule, chunks=chunks, entries=mine, recompute=again, sharding=shards, offload=space.offload_optimizer,
+            overlaps=overlaps, bound_s=bounds, excess_bytes=np.broadcast_to(excess, shape),
+        )  # fmt: skip
+
+    def _recompute(self) -> tuple[Recompute, ...]:
+        """Recompute choices that differ: fused attention keeps no scores, so selective equals none."""
+        fused = self.workload.attention_kernel != "unfused" and len(self.space.recompute) > 1
+        same = fused and self.predictor.runtime.selective == "core"
+        return tuple(r for r in self.space.recompute if not (same and r is Recompute.SELECTIVE))
+
+    def _sharding(self, stages: int) -> tuple[tuple[int, int], ...]:
+        """(zero, zero_group) choices; 0 shards over all data-parallel ranks. Pipelines re-gather per micro-batch, so
+        by default they shard states only."""
+        stated = "zero" in self.space.fixed
+        wide = [(z, 0) for z in self.space.zero if stages == 1 or z <= 1 or stated or self.space.zero_in_node]
+        if self.space.zero_in_node:
+            node = self.predictor.cluster.host.devices
+            wide += [(z, node) for z in self.space.zero if z > 0 and node > 1]
+        group = self.space.fixed.get("zero_group")
+        if group is not None:
+            wide = [(z, int(str(group))) for z, _ in wide]
+        return tuple(dict.fromkeys(wide))
+
+    def _excess(self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, schedule: Schedule, chunks: int, *, batches: Floats, dp: Floats, zero: Floats, zero_group: Floats, codes: Floats, offload: Floats) -> Floats:
+        """Peak of the fullest of the first two and the last stage, less the device's capacity [byte]."""
+        layout = cost.layout
+        stages = counts.shape[0]
+        per_stage = counts.sum(axis=1)
+        shard = np.where(zero_group > 0, np.minimum(zero_group, dp * layout.cp), dp * layout.cp)
+        worst: Floats | None = None
+        for stage in sorted({0, min(1, stages - 1), stages - 1}):
+            held = in_flight(SCHEDULE_CODE[schedule], stages, batches, chunks, stage) / chunks
+            table = stage_memory(
+                self.predictor.model.graph, self.workload, tp=layout.tp, cp=layout.cp, ep=layout.ep, etp=layout.etp, dp=dp,
+                sequence_parallel=np.asarray(layout.sequence_parallel) > 0, micro_batch=layout.micro_batch, zero=zero, shard_ranks=shard,
+                layers={name: float(per_stage[stage, i]) for i, name in enumerate(self.predictor.stages.block_names)},
+                first=float(first[stage].sum()) > 0, last=float(last[stage].sum()) > 0, in_flight=held,
+                head_in_flight=batches if schedule is Schedule.GPIPE else 1, recompute=codes, offload_optimizer=offload > 0,
+                runtime=self.predictor.runtime,
+            )  # fmt: skip
+            peak = device_peak(table)
+            worst = peak if worst is None else np.maximum(worst, peak)
+        assert worst is not None
+        return worst - self.predictor.cluster.accelerator.memory_bytes
+
+
+def _runs(schedule: Schedule, stages: int, micro_batches: int) -> bool:
+    """Whether a schedule is defined for this many micro-batches."""
+    if schedule is Schedule.INTERLEAVED:
+        return micro_batches % stages == 0
+    return schedule not in SPLIT_BACKWARD or stages > 1
+
+
+def _take(cost: LayoutCost, where: NDArray[np.int64]) -> LayoutCost:
+    """The prices of some layouts, by position on the leading axis."""
+    total = int(np.asarray(cost.layout.tp).shape[0])
+
+    def pick(value: object) -> object:
+        if isinstance(value, np.ndarray) and value.ndim and value.shape[0] == total:
+            return value[where]
+        if hasattr(value, "__dataclass_fields__"):
+            return type(value)(**{name: pick(getattr(value, name)) for name in value.__dataclass_fields__})
+        if isinstance(value, dict):
+            return {name: pick(item) for name, item in value.items()}
+        return value
+
+    return pick(cost)  # type: ignore[return-value]

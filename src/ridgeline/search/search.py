@@ -1,0 +1,168 @@
+"""The best plans: bound every plan, simulate the promising ones until no bound can beat the best."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ridgeline.errors import NoPlanError, PlanError
+from ridgeline.facts.records import Cluster
+from ridgeline.graph.ops import Model
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.plan.rules import explain
+from ridgeline.predict import Predictor
+from ridgeline.report.report import Infeasible, SearchReport
+from ridgeline.search.grid import Grid, Group
+from ridgeline.search.space import Space, degrees, legal, plan_of
+from ridgeline.search.what_if import what_if
+from ridgeline.units import bytes_text
+
+SearchLimits = Space
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """Plans in order of simulated step time [s], and how the search went."""
+
+    plans: tuple[tuple[float, Plan], ...]
+    covered: int
+    legal: int
+    feasible: int
+    simulated: int
+    infeasible: tuple[Infeasible, ...]
+    gap: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Candidate:
+    bound_s: float
+    group: int
+    index: tuple[int, ...]
+
+
+class Searcher:
+    """One search over one space."""
+
+    def __init__(self, predictor: Predictor, space: Space) -> None:
+        self.predictor, self.space = predictor, space.narrowed()
+        self.covered = self.legal = self.feasible = 0
+        self.infeasible: list[Infeasible] = []
+        self.groups: list[Group] = []
+
+    def bound(self) -> None:
+        """Bound and measure every plan of the space."""
+        found = list(degrees(self.space, self.predictor.limits, self.predictor.workload, self.predictor.cluster))
+        keep, broken = legal(found, self.predictor.limits, self.predictor.workload, self.predictor.cluster)
+        kept = [item for item, ok in zip(found, keep, strict=True) if ok]
+        for rule, count in broken.items():
+            example = next(item for item, ok in zip(found, keep, strict=True) if not ok)
+            text = explain(rule, plan_of(example), self.predictor.limits, self.predictor.workload, self.predictor.cluster.count)
+            self.infeasible.append(Infeasible(reason=rule, plans=count, nearest=text.rpartition("nearest: ")[2] or text))
+            self.covered += count
+        if not kept:
+            return
+        self.groups = [group for group in Grid(self.predictor, self.space, kept).groups()]
+        sizes = [group.bound_s.size for group in self.groups]
+        self.legal = sum(sizes)
+        self.covered += self.legal
+        fits = [int(np.count_nonzero(g.excess_bytes <= 0)) * g.bound_s.shape[0] for g in self.groups]
+        self.feasible = sum(fits)
+        self._note_memory()
+
+    def _note_memory(self) -> None:
+        lost = self.legal - self.feasible
+        if not lost or not self.groups:
+            return
+        least, which = min((float(np.where(g.excess_bytes > 0, g.excess_bytes, np.inf).min()), i) for i, g in enumerate(self.groups))
+        group = self.groups[which]
+        place = np.unravel_index(int(np.where(group.excess_bytes > 0, group.excess_bytes, np.inf).argmin()), group.excess_bytes.shape)
+        plan = group.plan((0, *(int(p) for p in place)))
+        text = f"the nearest misses by {bytes_text(least)}: tp {plan.tp} pp {plan.pp} cp {plan.cp} dp {plan.dp} micro-batch {plan.micro_batch} recompute {plan.recompute.value} zero {plan.zero}"
+        self.infeasible.append(Infeasible(reason="memory", plans=lost, nearest=text))
+
+    def candidates(self, limit_s: float, count: int) -> list[_Candidate]:
+        """The `count` feasible plans with the lowest bounds under `limit_s`, in order."""
+        found: list[_Candidate] = []
+        for number, group in enumerate(self.groups):
+            bounds = np.where(group.excess_bytes[None] <= 0, group.bound_s, np.inf).ravel()
+            if bounds.size > count:
+                places = np.argpartition(bounds, count)[:count]
+            else:
+                places = np.arange(bounds.size)
+            places = places[bounds[places] < limit_s]
+            for place in places.tolist():
+                index = tuple(int(i) for i in np.unravel_index(place, group.bound_s.shape))
+                found.append(_Candidate(bound_s=float(bounds[place]), group=number, index=index))
+        found.sort(key=lambda item: (item.bound_s, item.group, item.index))
+        return found[:count]
+
+    def run(self, *, top: int, budget: int = 400) -> Ranked:
+        """Simulate in order of bound until the next bound cannot beat the best found."""
+        self.bound()
+        if not self.feasible:
+            raise NoPlanError(self._nothing_fits())
+        ranked: list[tuple[float, Plan]] = []
+        simulated = 0
+        gap = 0.0
+        for candidate in self.candidates(np.inf, budget + 1):
+            best = ranked[0][0] if ranked else np.inf
+            if candidate.bound_s >= best and len(ranked) >= top:
+                break
+            if simulated >= budget:
+                gap = max(0.0, (best - candidate.bound_s) / best)
+                break
+            plan = self.groups[candidate.group].plan(candidate.index)
+            try:
+                step_s = self.predictor.evaluate(plan).timeline.makespan_s
+            except PlanError:
+                continue
+            simulated += 1
+            if self._fits_everywhere(plan):
+                ranked.append((step_s, plan))
+                ranked.sort(key=lambda item: (item[0], _plainness(item[1])))
+        if not ranked:
+            raise NoPlanError(self._nothing_fits())
+        return Ranked(
+            plans=tuple(ranked[:top]), covered=self.covered, legal=self.legal, feasible=self.feasible, simulated=simulated,
+            infeasible=tuple(self.infeasible), gap=gap,
+        )  # fmt: skip
+
+    def _fits_everywhere(self, plan: Plan) -> bool:
+        table = self.predictor.memory(plan)
+        peak = sum(np.broadcast_to(value, (plan.pp,)) for value in table.values())
+        return bool(np.all(peak <= self.predictor.cluster.accelerator.memory_bytes))
+
+    def _nothing_fits(self) -> str:
+        reasons = "; ".join(f"{item.reason}: {item.plans} plans, {item.nearest}" for item in self.infeasible)
+        predictor = self.predictor
+        return (
+            f"no plan of {predictor.model.name} fits on {predictor.cluster.count} x {predictor.cluster.accelerator.name}"
+            f" ({bytes_text(predictor.cluster.accelerator.memory_bytes)} each); {reasons or 'no legal degrees'};"
+            " add devices, a larger accelerator, a smaller global batch or sequence, or a low-rank task"
+        )
+
+
+def _plainness(plan: Plan) -> tuple[int, ...]:
+    """Among equally fast plans the plainer one first: fewer shards, fewer options."""
+    return (plan.zero, int(plan.offload_optimizer), int(plan.recompute is not Recompute.NONE), int(plan.overlap_tensor), plan.tp, plan.pp, plan.cp)
+
+
+def search(
+    model: Model, cluster: Cluster, workload: Workload, *, limits: Space | None = None, top: int = 5, evidence: str | None = None
+) -> SearchReport:
+    """The best plans of a space, each explained, with the search's own account."""
+    started = time.perf_counter()
+    predictor = Predictor(model, cluster, workload, datasheet_only=evidence == "datasheet")
+    ranked = Searcher(predictor, limits or Space()).run(top=top)
+    reports = [predictor.report(plan) for _, plan in ranked.plans]
+    reports[0] = replace(reports[0], what_if=what_if(predictor, ranked.plans[0][1]))
+    return SearchReport(
+        best=tuple(reports), covered=ranked.covered, legal=ranked.legal, feasible=ranked.feasible, simulated=ranked.simulated,
+        pruned_by_bound=ranked.feasible - ranked.simulated, infeasible=ranked.infeasible, bound_gap=ranked.gap,
+        seconds=time.perf_counter() - started,
+    )  # fmt: skip
+
+

@@ -1,0 +1,176 @@
+"""The choices a search goes through, and which degrees are legal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
+
+import numpy as np
+
+from ridgeline.facts.records import Cluster
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.plan.rules import ModelLimits, rules
+
+_CHUNKED = {Schedule.INTERLEAVED: None, Schedule.ZB_V: 2, Schedule.V_HALF: 2, Schedule.V_MIN: 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """What each choice may be; `None` means every legal value up to the limit beside it.
+
+    `fixed` holds fields of Plan that the person stated: only plans with these values are covered.
+    """
+
+    max_tp: int = 64
+    max_pp: int = 128
+    max_cp: int = 64
+    max_ep: int = 512
+    max_micro_batch: int = 16
+    max_chunks: int = 16
+    schedules: tuple[Schedule, ...] = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZB_V)
+    recompute: tuple[Recompute, ...] = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+    zero: tuple[int, ...] = (0, 1, 3)
+    zero_in_node: bool = False  # also shard over one node only (hybrid)
+    offload_optimizer: tuple[bool, ...] = (False, True)
+    sequence_parallel: tuple[bool, ...] = (True, False)
+    overlap_tensor: tuple[bool, ...] = (False, True)
+    overlap_gradients: tuple[bool, ...] = (True,)
+    overlap_weights: tuple[bool, ...] = (True,)
+    context_style: tuple[str, ...] = ("ring", "ulysses")
+    min_context_tokens: int = 2048  # a context shard smaller than this is not tried
+    use_all_devices: bool = True
+    fixed: Mapping[str, object] = field(default_factory=dict)
+
+    def narrowed(self) -> Space:
+        """The space with every stated field's choices reduced to the stated value."""
+        names = {item.name for item in fields(self)}
+        changes: dict[str, object] = {}
+        for name, value in self.fixed.items():
+            if name in names and name not in ("fixed",):
+                changes[name] = (value,)
+            elif name == "schedule":
+                changes["schedules"] = (value,)
+            elif f"max_{name}" in names and isinstance(value, int):
+                changes[f"max_{name}"] = value
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+EXHAUSTIVE = Space(
+    max_micro_batch=1 << 20,
+    schedules=tuple(Schedule),
+    zero=(0, 1, 2, 3),
+    zero_in_node=True,
+    overlap_gradients=(True, False),
+    overlap_weights=(True, False),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Degrees:
+    """Parallel degrees and micro-batch of a family of plans; `dp` is the largest that the batch allows."""
+
+    tp: int
+    cp: int
+    pp: int
+    dp: int
+    ep: int
+    etp: int
+    micro_batch: int
+    micro_batches: int
+    ulysses: bool
+
+
+def divisors(number: int, limit: int | None = None) -> list[int]:
+    """Divisors of `number` up to `limit`, ascending [1]."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    found = sorted({*small, *(number // d for d in small)})
+    return found if limit is None else [d for d in found if d <= limit]
+
+
+def _pick(name: str, space: Space, choices: list[int]) -> list[int]:
+    stated = space.fixed.get(name)
+    return choices if stated is None else [int(str(stated))]
+
+
+def data_parallel(ranks: int, batch: int, *, exact: bool) -> int | None:
+    """The largest data-parallel degree over `ranks` ranks that divides `batch`; with `exact`, `ranks` or nothing [1]."""
+    if batch % ranks == 0:
+        return ranks
+    if exact:
+        return None
+    return max(d for d in divisors(batch) if d <= ranks)
+
+
+def degrees(space: Space, limits: ModelLimits, workload: Workload, cluster: Cluster) -> Iterator[Degrees]:
+    """All combinations of degrees worth pricing; rules are checked afterwards, in one broadcast."""
+    count, batch = cluster.count, workload.global_batch
+    domain = max(8, cluster.tiers[0].size) if cluster.tiers else 1
+    tps = _pick("tp", space, divisors(max(limits.heads, 1), min(space.max_tp, domain, count)))
+    cps = _pick("cp", space, [c for c in divisors(workload.seq_len, space.max_cp) if c & (c - 1) == 0 and (c == 1 or workload.seq_len // c >= space.min_context_tokens)])
+    micro = _pick("micro_batch", space, divisors(batch, space.max_micro_batch))
+    for tp, cp in product(tps, cps):
+        ranks = count // (tp * cp)
+        if ranks < 1:
+            continue
+        for pp in _pick("pp", space, divisors(ranks, min(space.max_pp, limits.layers))):
+            if pp > ranks:
+                continue
+            yield from _batches(space, limits, batch, cluster, tp=tp, cp=cp, pp=pp, micro=micro)
+
+
+def _batches(space: Space, limits: ModelLimits, batch: int, cluster: Cluster, *, tp: int, cp: int, pp: int, micro: list[int]) -> Iterator[Degrees]:
+    ranks = cluster.count // (tp * cp * pp)
+    stated_dp = space.fixed.get("dp")
+    styles = [False] if cp == 1 else [style == "ulysses" for style in space.context_style]
+    for size in micro:
+        if batch % size:
+            continue
+        dp = int(str(stated_dp)) if stated_dp is not None else data_parallel(ranks, batch // size, exact=False)
+        if dp is None or (batch // size) % dp:
+            continue
+        group = tp * cp * dp
+        experts = [e for e in divisors(limits.experts, space.max_ep) if group % e == 0] if limits.experts else [1]
+        for ep in _pick("ep", space, experts):
+            expert_tp = sorted({1, tp}) if limits.experts and tp > 1 and group % (ep * tp) == 0 else [1]
+            for etp, ulysses in product(_pick("etp", space, expert_tp), styles):
+                yield Degrees(tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, etp=etp, micro_batch=size, micro_batches=batch // size // dp, ulysses=ulysses)
+
+
+def chunk_choices(schedule: Schedule, pp: int, layers: int, space: Space) -> list[int]:
+    """Chunks per stage that a schedule may use on `pp` stages [1]; empty when it does not apply."""
+    stated = space.fixed.get("chunks")
+    if pp == 1:
+        found = [1] if schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE) else []
+    elif schedule not in _CHUNKED:
+        found = [1]
+    elif _CHUNKED[schedule] is not None:
+        found = [c for c in (_CHUNKED[schedule],) if c is not None and pp * c <= layers]
+    else:
+        found = [c for c in range(2, space.max_chunks + 1) if pp * c <= layers and layers % (pp * c) == 0]
+    return found if stated is None else [c for c in found if c == stated]
+
+
+def legal(found: list[Degrees], limits: ModelLimits, workload: Workload, cluster: Cluster) -> tuple[list[bool], dict[str, int]]:
+    """Which degrees keep every rule, and how many break each one first."""
+    if not found:
+        return [], {}
+    columns = {name: np.array([int(getattr(item, name)) for item in found]) for name in ("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "ulysses")}
+    columns |= {"chunks": np.ones(len(found), dtype=int), "sequence_parallel": np.zeros(len(found), dtype=int), "zero_group": np.zeros(len(found), dtype=int)}
+    kept = np.ones(len(found), dtype=bool)
+    broken: dict[str, int] = {}
+    for name, keeps in rules(limits, workload, cluster.count, columns):
+        lost = int(np.count_nonzero(kept & ~keeps))
+        if lost:
+            broken[name] = lost
+        kept &= keeps
+    return kept.tolist(), broken
+
+
+def plan_of(item: Degrees, **choices: object) -> Plan:
+    """The plan with these degrees and choices."""
+    return Plan(
+        tp=item.tp, cp=item.cp, pp=item.pp, dp=item.dp, ep=item.ep, etp=item.etp, micro_batch=item.micro_batch,
+        context_style="ulysses" if item.ulysses else "ring", **choices,  # type: ignore[arg-type]
+    )  # fmt: skip
