@@ -37,7 +37,8 @@ def tile_seconds(m: Number, n: Number, k: Number, count: Number, *, rate_flop_pe
 
     For each tile shape: waves = ceil(tiles / SMs); a tile takes the longer of its FLOP at one SM's
     share of the rate and its operands at one SM's share of the L2 bandwidth; each wave pays one
-    memory latency to fill. When tiles leave SMs idle, k is split over them. The fastest shape wins.
+    memory latency to fill and the store of its tiles at one SM's share of the memory rate. When tiles
+    leave SMs idle, k is split over them. The fastest shape wins.
     Lower bound: no instruction overhead. Source: NVIDIA, Matrix Multiplication Background User's
     Guide (tile and wave quantization). Evidence: derived.
     """
@@ -56,7 +57,8 @@ def tile_seconds(m: Number, n: Number, k: Number, count: Number, *, rate_flop_pe
         splits = np.clip(np.floor(slots / tiles), 1, np.maximum(1, np.floor(np.asarray(k) / 256)))
         waves = np.ceil(tiles * splits / slots)
         per_k = max(2 * rows * columns / (width * sm_rate), (rows + columns) * element_bytes / (width * supply))
-        best = np.minimum(best, waves * (per_k * k / splits + device.memory_latency_s))
+        store = rows * columns * 2.0 * slots / device.memory_bytes_per_s
+        best = np.minimum(best, waves * (per_k * k / splits + device.memory_latency_s + store))
     return best
 
 
@@ -76,21 +78,21 @@ def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -
     rate = device.matrix_rate(dtype)
     compute = tile_seconds(m, n, k, count, rate_flop_per_s=rate, element_bytes=element_bytes, device=device)
     memory = traffic / device.memory_bytes_per_s
-    extra = (cast * count + dequantized) / device.memory_bytes_per_s
+    extra = (cast * count + dequantized) / (device.memory_bytes_per_s * device.stream_share)
     return KernelCost(
         seconds=np.maximum(compute, memory) + extra, flop=flop, bytes=traffic + cast * count + dequantized,
         compute_s=compute, memory_s=memory + extra, kernels=work.kernels + (2 if work.quantized else 0),
     )  # fmt: skip
 
 
-def attention_cost(work: Attention, device: Device, *, dtype: str, overlapped: bool) -> KernelCost:
+def attention_cost(work: Attention, device: Device, *, dtype: str, overlapped: bool, slowdown: float = 1.0) -> KernelCost:
     """Time of the attention core [s].
 
     Fused kernels: per score, the two products (forward; five in backward) on the matrix units, one
     exponential on the special-function units and a few fp32 operations. Kernels that overlap
     softmax with products (Shah et al. 2024, arXiv:2407.08608) take the root of the sum of squares
-    of the two, since the overlap is imperfect; others, and every backward, take the sum. Unfused
-    kernels move the whole score matrix through HBM between products, mask and softmax.
+    of the two, since the overlap is imperfect; others, and every backward, take the sum. `slowdown`
+    multiplies the core of an older generation of kernels. Unfused kernels move the whole score matrix through HBM between products, mask and softmax.
     """
     forward = work.phase in (Phase.FORWARD, Phase.RECOMPUTE)
     if not work.fused:
@@ -108,7 +110,7 @@ def attention_cost(work: Attention, device: Device, *, dtype: str, overlapped: b
     if device.sm_count > 1:
         softmax = softmax + scores / device.exp_per_s
     fill = np.ceil(np.asarray(work.sequences) * work.heads * work.q_tokens / 128 / max(device.sm_count, 1)) * 2 * device.memory_latency_s
-    core = np.sqrt(matrix**2 + softmax**2) if forward and overlapped else matrix + softmax
+    core = (np.sqrt(matrix**2 + softmax**2) if forward and overlapped else matrix + softmax) * slowdown
     query = np.asarray(work.sequences) * work.heads * work.q_tokens * (work.qk_dim + work.v_dim)
     keys = np.asarray(work.sequences) * work.kv_heads * work.kv_tokens * (work.qk_dim + work.v_dim)
     traffic = (query + keys) * (2.0 if forward else 6.0)
@@ -127,13 +129,13 @@ def _unfused_attention(work: Attention, device: Device, *, dtype: str, forward: 
     # forward: write scores, softmax reads and writes, dropout reads, writes and masks, product reads
     # (2+2+2+2+2+1+2 bytes); backward: the same tensors and their gradients.
     traffic = scores * (13.0 if forward else 20.0)
-    memory = traffic / device.memory_bytes_per_s
+    memory = traffic / (device.memory_bytes_per_s * device.stream_share)
     flop = passes * 2.0 * scores * (work.qk_dim + work.v_dim)
     return KernelCost(seconds=compute + memory, flop=flop, bytes=traffic, compute_s=compute, memory_s=memory, kernels=5.0 if forward else 7.0)
 
 
 def stream_cost(work: Stream, device: Device) -> KernelCost:
     """Time of memory-bound work: bytes at the sustained stream rate, or FLOP on vector units [s]."""
-    memory = np.asarray(work.bytes) / device.memory_bytes_per_s
+    memory = np.asarray(work.bytes) / (device.memory_bytes_per_s * device.stream_share)
     compute = np.asarray(work.flop) / device.vector_flop_per_s
     return KernelCost(seconds=np.maximum(memory, compute), flop=work.flop, bytes=work.bytes, compute_s=compute, memory_s=memory, kernels=work.kernels)

@@ -10,6 +10,9 @@ from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.rates import sustained_rate
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Tier
 
+# Fastest graphics-memory board below the slowest stacked memory of a data-center part since 2020 (RTX 4090 1.01, A100 1.56 TB/s).
+_GRAPHICS_MEMORY_BYTES_PER_S = 1.2e12
+_CLOCK_HZ = 1.5e9  # assumed where no clock is published; it sets latencies only
 # Vendors whose devices spread tiles of a product over many independent cores; others have one or two large arrays.
 _TILED_VENDORS = frozenset({"NVIDIA", "AMD"})
 
@@ -19,13 +22,14 @@ class Device:
     """Rates of one accelerator, in SI, with the evidence behind each.
 
     `matrix` maps a format to the sustained matrix rate [FLOP/s]; `memory_bytes_per_s` is the
-    sustained rate of a long stream. Without `sm_count` there is no wave quantization.
+    sustained rate of a long stream, `stream_share` what a layer's kernels get of it. Without `sm_count` there is no wave quantization.
     """
 
     accelerator: Accelerator
     matrix: Mapping[str, float]
     vector_flop_per_s: float
     memory_bytes_per_s: float
+    stream_share: float  # of it that one elementwise kernel of a layer reaches
     l2_bytes: float
     sm_count: int
     clock_hz: float
@@ -52,6 +56,33 @@ class Device:
         return rate
 
 
+def power_share(accelerator: Accelerator) -> float:
+    """Share of the matrix rate that a power cap below the part's rated power leaves [1].
+
+    Dynamic power grows as the cube of the clock while voltage follows it, so the clock is
+    ((cap - idle) / (rated - idle)) ** (1/3) of the rated one. Domain: cap between idle and rated power.
+    Evidence: derived.
+    """
+    rated = accelerator.facts.get("tdp_w")
+    if rated is None or accelerator.tdp_w is None or accelerator.tdp_w >= rated.value:
+        return 1.0
+    idle = constant("power.idle") * rated.value
+    if accelerator.tdp_w <= idle:
+        raise DomainError(f"{accelerator.name}: power cap {accelerator.tdp_w:.0f} W is not above idle power {idle:.0f} W")
+    return float(((accelerator.tdp_w - idle) / (rated.value - idle)) ** (1 / 3))
+
+
+def stream_share(accelerator: Accelerator) -> float:
+    """Share of the sustained stream rate that one elementwise kernel of a layer reaches [1].
+
+    Graphics memory is narrow enough for few loads in flight to fill it; stacked memory is not.
+    """
+    table = constants()
+    graphics = accelerator.memory_bytes_per_s < _GRAPHICS_MEMORY_BYTES_PER_S
+    key = "gddr" if graphics else accelerator.architecture
+    return table.get(f"stream.share.{key}", table["stream.share.other"]).value
+
+
 def device(accelerator: Accelerator, *, datasheet_only: bool = False) -> Device:
     """The rates of an accelerator: sustained rates that a source measured, or the datasheet alone."""
     evidence: dict[str, Evidence] = {}
@@ -64,17 +95,19 @@ def device(accelerator: Accelerator, *, datasheet_only: bool = False) -> Device:
         evidence[key] = fact.evidence
         return min(fact.value, peak)
 
-    matrix = {dtype: rate(f"matrix.{dtype}", peak) for dtype, peak in accelerator.peak_flop_per_s.items()}
+    clock_share = power_share(accelerator)
+    matrix = {dtype: clock_share * rate(f"matrix.{dtype}", peak) for dtype, peak in accelerator.peak_flop_per_s.items()}
     if "fp32" not in matrix:
         matrix["fp32"] = accelerator.vector_flop_per_s
     matrix.setdefault("tf32", matrix["fp32"])
     sm_count = (accelerator.sm_count or 1) if accelerator.vendor in _TILED_VENDORS else 1
-    clock = accelerator.boost_hz or 1.5e9
+    clock = clock_share * (accelerator.boost_hz or _CLOCK_HZ)
     return Device(
         accelerator=accelerator,
         matrix=matrix,
-        vector_flop_per_s=accelerator.vector_flop_per_s,
+        vector_flop_per_s=clock_share * accelerator.vector_flop_per_s,
         memory_bytes_per_s=rate("hbm", accelerator.memory_bytes_per_s),
+        stream_share=1.0 if datasheet_only else stream_share(accelerator),
         l2_bytes=accelerator.l2_bytes or 0.0,
         sm_count=sm_count,
         clock_hz=clock,

@@ -68,6 +68,7 @@ class Pricer:
         self.overlapped_attention = (
             workload.attention_kernel == "flash" and machine.device.accelerator.architecture in _OVERLAPPED_ATTENTION
         )
+        self.attention_slowdown = constant("attention.flash1_slowdown") if workload.attention_kernel == "flash1" else 1.0
         self.launch_device_s = constant("launch.device")
 
     def kernel(self, work: Gemm | Attention | Stream) -> KernelCost:
@@ -78,7 +79,7 @@ class Pricer:
             dtype = self.precision.attention if cast else self.precision.compute
             return gemm_cost(work, device, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype])
         if isinstance(work, Attention):
-            return attention_cost(work, device, dtype=self.precision.attention, overlapped=self.overlapped_attention)
+            return attention_cost(work, device, dtype=self.precision.attention, overlapped=self.overlapped_attention, slowdown=self.attention_slowdown)
         return stream_cost(work, device)
 
     def host_seconds(self, work: Gemm | Attention | Stream, kernels: float) -> float:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError
 
-_DATA = files("ridgeline") / "data"
+_DATA = Path(__file__).parents[1] / "data"
 
 
 def read_text(name: str) -> str:

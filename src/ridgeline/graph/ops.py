@@ -54,12 +54,16 @@ class Saved:
     `element_bytes` is None for the activation dtype. `role` says which recompute policies drop it:
     'core' (attention scores, dropped by selective recompute), 'input' (a layer's input, kept even
     by full recompute), 'mlp' (the activation function's input), 'norm', 'logits', or ''.
+    `times_seq` tensors have `elements` per token and attended position (attention scores).
+    `kernel` names the attention kernel that keeps it, 'flash' or 'unfused'; '' when both do.
     """
 
     elements: float
     region: Region
     element_bytes: float | None = None
     role: str = ""
+    times_seq: bool = False
+    kernel: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,9 @@ class Op:
     causal: bool = True
     window: int | None = None
     chunk: int | None = None
-    cross: bool = False  # keys and values come from the encoder
+    cross: bool = (
+        False  # keys and values come from the encoder; a GEMM so marked, and what it saves, count encoder tokens
+    )
     read: float = 0.0
     write: float = 0.0
     backward_read: float = 0.0
@@ -99,6 +105,7 @@ class Op:
     saved: tuple[Saved, ...] = ()
     kernels: int = 1  # launches in forward, eager mode
     lora: bool = False  # a LoRA adapter may be attached to this weight
+    parts: int = 1  # linear layers that this GEMM merges, e.g. 3 for q, k and v; each gets its own adapter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,7 +110,7 @@ class Workload:
     encoder_seq_len: int | None = None
     lora_rank: int = 16
     lora_targets: str = "all"  # 'all' linear layers or 'attention'
-    attention_kernel: str = "flash"  # 'flash' or 'unfused'
+    attention_kernel: str = "flash"  # 'flash' (the device's best), 'flash1', 'flash2' or 'unfused'
     execution: str = "compiled"  # 'eager', 'compiled' or 'graph': how kernels are launched
     framework: str = "megatron"  # whose habits of holding memory: 'megatron', 'fsdp', 'deepspeed', 'torch', 'ddp'
 

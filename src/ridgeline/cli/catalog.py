@@ -1,0 +1,194 @@
+"""The command `catalog`: what ships with the package, each fact with source and evidence."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ridgeline.facts.records import Accelerator, Cluster, Fact
+from ridgeline.graph.ops import Model
+from ridgeline.report.as_json import as_value, cluster_as_dict, fact_as_dict, model_as_dict
+from ridgeline.report.blocks import Block, Line, Table, blank, show
+from ridgeline.report.text import count_text
+from ridgeline.units import bytes_text, rate_text, time_text
+
+_WIDTH = 160  # columns of a list that is piped
+Answer = tuple[list[Block], Any]  # the printed and the JSON form
+
+
+def catalog(kind: str, name: str | None, *, as_json: bool) -> None:
+    """Prints the list of a kind, or all facts of one name."""
+    listed, told = KINDS[kind]
+    blocks, answer = listed() if name is None else told(name)
+    if as_json:
+        print(json.dumps(answer, indent=1, allow_nan=False))
+    else:
+        show(blocks, sys.stdout, width=_WIDTH)
+
+
+def fact_text(fact: Fact) -> str:
+    """A fact's value with its unit, for people."""
+    match fact.unit:
+        case "byte":
+            return bytes_text(fact.value)
+        case "byte/s":
+            return rate_text(fact.value, "B/s")
+        case "FLOP/s" | "Hz" | "W":
+            return rate_text(fact.value, fact.unit)
+        case "s":
+            return time_text(fact.value)
+        case unit:
+            return f"{fact.value:g}" + ("" if unit == "1" else f" {unit}")
+
+
+def _facts(facts: Mapping[str, Fact]) -> Table:
+    rows = [(name, fact_text(f), f.evidence.label, f.source, f.conditions) for name, f in facts.items()]
+    return Table(
+        columns=("fact", "value", "evidence", "source", "conditions"), rows=tuple(rows), right=frozenset({"value"})
+    )
+
+
+def _models() -> Answer:
+    from ridgeline.graph.load import catalog as names
+    from ridgeline.graph.load import load
+
+    found = [load(name) for name in names()]
+    rows = [
+        (
+            model.name,
+            model.model_type,
+            count_text(model.graph.params),
+            count_text(model.graph.active_params),
+            str(len(model.graph.layers)),
+            "" if model.max_positions is None else str(model.max_positions),
+        )
+        for model in found
+    ]
+    columns = ("model", "type", "parameters", "active", "layers", "positions")
+    return [Table(columns=columns, rows=tuple(rows), right=frozenset(columns[2:]), indent=0)], [
+        model_as_dict(model) for model in found
+    ]
+
+
+def _model(name: str) -> Answer:
+    from ridgeline.graph.load import load
+
+    model: Model = load(name)
+    rows = tuple((key, str(value)) for key, value in model.dims.items())
+    graph = model.graph
+    sizes = f"{graph.params:,} parameters, {graph.active_params:,} active, {len(graph.layers)} layers"
+    blocks: list[Block] = [
+        Line(text=f"{model.name}: {model.model_type}, {sizes}", strong=True),
+        Line(text=f"source: {model.source}"),
+        *(Line(text=f"note: {note}", hang=2) for note in model.notes),
+        blank(),
+        Table(columns=("dimension", "value"), rows=rows, right=frozenset({"value"})),
+    ]
+    return blocks, {**model_as_dict(model), "dims": as_value(model.dims)}
+
+
+def _accelerators() -> Answer:
+    from ridgeline.facts.accelerators import accelerators
+
+    found = accelerators()
+    rows = [_accelerator_row(one) for one in found.values()]
+    columns = ("accelerator", "vendor", "year", "memory", "memory rate", "bf16", "fp8", "power")
+    return [Table(columns=columns, rows=tuple(rows), right=frozenset(columns[2:]), indent=0)], [
+        _accelerator_dict(one) for one in found.values()
+    ]
+
+
+def _accelerator_row(one: Accelerator) -> tuple[str, ...]:
+    rates = [one.peak_flop_per_s.get(name) for name in ("bf16", "fp8")]
+    return (
+        one.name,
+        one.vendor,
+        "" if one.year is None else str(one.year),
+        bytes_text(one.memory_bytes),
+        rate_text(one.memory_bytes_per_s, "B/s"),
+        *("" if rate is None else rate_text(rate, "FLOP/s") for rate in rates),
+        "" if one.tdp_w is None else rate_text(one.tdp_w, "W"),
+    )
+
+
+def _accelerator(name: str) -> Answer:
+    from ridgeline.facts.accelerators import accelerator
+
+    one = accelerator(name)
+    blocks: list[Block] = [
+        Line(text=f"{one.name}: {one.vendor}, {one.architecture}", strong=True),
+        *([Line(text=one.notes, hang=2)] if one.notes else []),
+        blank(),
+        _facts(one.facts),
+    ]
+    if one.sustained:
+        blocks += [blank(), Line(text="Sustained in long runs", strong=True), _facts(one.sustained)]
+    return blocks, _accelerator_dict(one)
+
+
+def _accelerator_dict(one: Accelerator) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "vendor": one.vendor,
+        "architecture": one.architecture,
+        "facts": {name: fact_as_dict(fact) for name, fact in one.facts.items()},
+        "sustained": {name: fact_as_dict(fact) for name, fact in one.sustained.items()},
+        "notes": one.notes,
+    }
+
+
+def _clusters() -> Answer:
+    from ridgeline.facts.clusters import cluster, clusters
+
+    found = [cluster(name) for name in clusters()]
+    rows = [
+        (
+            one.name,
+            one.accelerator.name,
+            str(one.count),
+            "" if one.price_usd_per_device_h is None else f"${one.price_usd_per_device_h.value:.2f}",
+            ", ".join(f"{tier.name} x{tier.size}" for tier in one.tiers),
+        )
+        for one in found
+    ]
+    columns = ("machine", "accelerator", "devices", "per device-hour", "network")
+    return [Table(columns=columns, rows=tuple(rows), right=frozenset(columns[2:4]), indent=0)], [
+        cluster_as_dict(one) for one in found
+    ]
+
+
+def _cluster(name: str) -> Answer:
+    from ridgeline.facts.clusters import cluster
+
+    one: Cluster = cluster(name)
+    tiers = tuple(
+        (
+            tier.name,
+            str(tier.size),
+            rate_text(tier.bytes_per_s, "B/s"),
+            time_text(tier.latency_s),
+            f"{tier.oversubscription:g}",
+            tier.topology,
+            "" if tier.fact is None else f"{tier.fact.evidence.label}: {tier.fact.source}",
+        )
+        for tier in one.tiers
+    )
+    columns = ("tier", "devices", "one way", "latency", "oversubscribed", "topology", "evidence")
+    prices = {"price": one.price_usd_per_device_h, "pue": one.pue, "carbon": one.carbon_kg_per_j}
+    blocks: list[Block] = [
+        Line(text=f"{one.name}: {one.count} x {one.accelerator.name}, {one.node_devices} per host", strong=True),
+        blank(),
+        Table(columns=columns, rows=tiers, right=frozenset(columns[1:5])),
+        blank(),
+        _facts({key: fact for key, fact in prices.items() if fact is not None}),
+    ]
+    return blocks, cluster_as_dict(one)
+
+
+KINDS: Mapping[str, tuple[Callable[[], Answer], Callable[[str], Answer]]] = {
+    "models": (_models, _model),
+    "accelerators": (_accelerators, _accelerator),
+    "clusters": (_clusters, _cluster),
+}

@@ -1,0 +1,74 @@
+"""Command-line flags made from the fields of a scenario, so that a flag and a TOML key never differ."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from ridgeline.errors import InputError
+from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, count, read_fields
+
+NOT_SEARCHED = ("layer_split", "recompute_layers", "offload_activations")  # a search has no such choice to hold
+STATED_FIELDS = tuple(field for field in PLAN_FIELDS if field.name not in NOT_SEARCHED)
+LIMIT_FIELDS = tuple(
+    Field(name=name, read=count(1), help=help_)
+    for name, help_ in (
+        ("max_tp", "largest tensor-parallel degree to try"),
+        ("max_pp", "largest pipeline-parallel degree to try"),
+        ("max_cp", "largest context-parallel degree to try"),
+        ("max_ep", "largest expert-parallel degree to try"),
+        ("max_micro_batch", "largest micro-batch to try"),
+        ("max_chunks", "most model chunks per stage to try"),
+    )
+)
+LIMIT_NAMES = frozenset(field.name for field in LIMIT_FIELDS)
+WORKLOAD_NAMES = frozenset(field.name for field in WORKLOAD_FIELDS)
+PLAN_NAMES = frozenset(field.name for field in PLAN_FIELDS)
+
+
+def with_flags(*fields: Field) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds a flag per field to a command whose last parameter is `**words`.
+
+    A flag that is not given is None; one that is given is text (True or False for a switch), for
+    the field's own reader.
+    """
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        shown = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        shown += [_parameter(field) for field in fields]
+
+        def call(**words: Any) -> None:
+            command(**words)
+
+        call.__doc__ = command.__doc__
+        call.__annotations__ = {one.name: one.annotation for one in shown}
+        setattr(call, "__signature__", inspect.Signature(shown))  # noqa: B010  (mypy knows no such attribute)
+        return call
+
+    return add
+
+
+def _parameter(field: Field) -> inspect.Parameter:
+    kind: Any = bool | None if field.switch else str | None
+    name = f"{field.flag}/--no-{field.flag[2:]}" if field.switch else field.flag
+    metavar = None if field.switch else "|".join(field.choices) or "VALUE"
+    option = typer.Option(name, help=field.help, metavar=metavar, show_default=False)
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+    )
+
+
+def read_flags(words: Mapping[str, Any], fields: tuple[Field, ...]) -> dict[str, Any]:
+    """The values of those flags among `fields` that the person gave."""
+    flags = {field.name: field.flag for field in fields}
+    table = given(words, frozenset(flags))
+    return read_fields(table, fields, lambda name, message: InputError(message, field=flags[name]))
+
+
+def given(words: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """The flags among `names` that the person gave."""
+    return {name: value for name, value in words.items() if name in names and value is not None}

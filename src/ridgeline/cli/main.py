@@ -1,0 +1,144 @@
+"""The command `ridgeline`: reads words, asks the rooms below, prints the answer.
+
+Exit codes: 0 answered, 1 asked well but impossible (nothing fits), 2 the input cannot be used,
+70 a defect of Ridgeline itself. Everything that takes time to import is imported when a command
+needs it, so `ridgeline --help` stays under 0.3 s.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from ridgeline.cli.flags import LIMIT_FIELDS, STATED_FIELDS, with_flags
+from ridgeline.errors import RidgelineError
+from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS
+
+DEFECT = 70  # EX_SOFTWARE of sysexits.h
+
+app = typer.Typer(
+    name="ridgeline",
+    help="Predicts, plans and explains how a deep-learning workload will run on a machine, before anyone rents it.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Kind(Enum):
+    """What the catalog lists."""
+
+    MODELS = "models"
+    ACCELERATORS = "accelerators"
+    CLUSTERS = "clusters"
+
+
+class Evidence(Enum):
+    """The best rung of evidence that a prediction may use."""
+
+    MEASURED = "measured"
+    DATASHEET = "datasheet"
+
+
+Subject = Annotated[
+    str, typer.Argument(metavar="MODEL|SCENARIO.toml", help="catalog name, config.json (file or folder), or a scenario")
+]
+On = Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="e.g. 64xH100-SXM, or a cluster's TOML file")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON with stable keys and SI numbers")]
+Rung = Annotated[Evidence, typer.Option("--evidence", help="rates that others measured, or the datasheet's alone")]
+Train = Annotated[bool, typer.Option("--train", help="the workload is training (the only kind today)")]
+
+
+@app.command("plan")
+@with_flags(*WORKLOAD_FIELDS, *STATED_FIELDS, *LIMIT_FIELDS)
+def plan_command(
+    subject: Subject,
+    on: On = None,
+    train: Train = True,
+    evidence: Rung = Evidence.MEASURED,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="try every schedule, sharding and micro-batch")
+    ] = False,
+    top: Annotated[int, typer.Option("--top", min=1, max=100, help="plans to show")] = 5,
+    as_json: Json = False,
+    **words: Any,
+) -> None:
+    """Find the best plan for a workload on a cluster; flags of a plan (--tp 8) are kept as given."""
+    from ridgeline.cli.planning import plan
+
+    plan(subject, on, words, evidence=evidence.value, exhaustive=exhaustive, top=top, as_json=as_json)
+
+
+@app.command("predict")
+@with_flags(*WORKLOAD_FIELDS, *PLAN_FIELDS)
+def predict_command(
+    subject: Subject,
+    on: On = None,
+    train: Train = True,
+    evidence: Rung = Evidence.MEASURED,
+    trace: Annotated[
+        str | None, typer.Option("--trace", metavar="FILE", help="write the timeline as a Chrome trace, for Perfetto")
+    ] = None,
+    as_json: Json = False,
+    **words: Any,
+) -> None:
+    """Explain one plan to the layer: time, memory, energy, money, and what limits it."""
+    from ridgeline.cli.planning import predict
+
+    predict(subject, on, words, evidence=evidence.value, trace=trace, as_json=as_json)
+
+
+@app.command("catalog")
+def catalog_command(
+    kind: Annotated[Kind, typer.Argument(help="what to list")],
+    name: Annotated[str | None, typer.Argument(help="one entry, with every fact")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show models, accelerators or clusters: facts with source and evidence."""
+    from ridgeline.cli.catalog import catalog
+
+    catalog(kind.value, name, as_json=as_json)
+
+
+@app.command("check")
+def check_command(
+    table: Annotated[str, typer.Argument(metavar="FILE.tsv", help="table of measurements, one header line")],
+    as_json: Json = False,
+) -> None:
+    """Predict every row of a table of measurements and say how wrong it was."""
+    from ridgeline.cli.checking import check
+
+    check(table, as_json=as_json)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code of a command line, run in this process; defects are raised, not hidden."""
+    try:
+        app(args=list(arguments), prog_name="ridgeline")
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+    except RidgelineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def main() -> None:
+    """The entry point of the console script."""
+    try:
+        code = run(sys.argv[1:])
+    except Exception as error:
+        print(f"internal error: {type(error).__name__}: {error}", file=sys.stderr)
+        print("this is a defect of ridgeline; please report it with the command line and files used", file=sys.stderr)
+        code = DEFECT
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Clusters from what people type: '64xH100-SXM', '4xdgx-h100', 'gb200-nvl72' or a TOML file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from ridgeline.errors import ClusterError, UnknownNameError
+from ridgeline.facts.accelerators import accelerator, accelerator_names, canonical
+from ridgeline.facts.machines import (
+    Machine,
+    default_machine,
+    host,
+    known_names,
+    machine,
+    machine_name,
+    machines,
+    resized,
+)
+from ridgeline.facts.prices import carbon_intensity, price, pue
+from ridgeline.facts.records import Accelerator, Cluster, Tier
+
+MAX_DEVICES = 1_000_000
+_TEXT = re.compile(r"^\s*(?:([\d_,]+)\s*[x*×]\s*)?(?:([\d_,]+)\s*[x*×]\s*)?(\S.*?)\s*$", re.IGNORECASE)
+_FORMS = "write 64xH100-SXM, 8x8xH100-SXM (nodes x devices), 4xdgx-h100, gb200-nvl72 or FILE.toml"
+
+
+def clusters() -> tuple[str, ...]:
+    """Names of all machines of the catalog, in table order."""
+    return tuple(machines())
+
+
+def cluster(text: str) -> Cluster:
+    """The cluster that `text` names; a plain device count gets the device's default machine.
+
+    'N x NAME' is N devices, or N units of a catalog machine; 'N x M x NAME' is N nodes of M
+    devices; a path that ends in '.toml' is read by `cluster_from_toml`.
+
+    >>> c = cluster("64xH100-SXM")
+    >>> c.count, [(t.name, t.size) for t in c.tiers]
+    (64, [('nvlink4', 8), ('ib-ndr leaf', 64)])
+    """
+    if text.strip().casefold().endswith(".toml"):
+        return cluster_from_toml(text.strip())
+    match = _TEXT.match(text)
+    if match is None:
+        raise ClusterError(f"'{text}' is no cluster; {_FORMS}")
+    whole, words = match[0].strip(), match[3]
+    named = machine_name(whole)
+    if named is not None:
+        return _of_machine(machine(named), units=1, text=text)
+    first, second = (_count(match[1], text), _count(match[2], text))
+    named = machine_name(words)
+    if named is not None:
+        if second is not None:
+            raise ClusterError(f"'{text}' gives two counts, but '{named}' is a whole machine; write {first}x{named}")
+        return _of_machine(machine(named), units=first or 1, text=text)
+    if canonical(words) is None:
+        raise UnknownNameError("cluster", words, _all_names(), hint=_FORMS)
+    return _of_devices(words, first or 1, second, text)
+
+
+def cluster_from_toml(path: str | Path) -> Cluster:
+    """The cluster that a TOML file describes; docs/facts.md shows the fields.
+
+    Raises InputError with file, line and field for any defect of the file.
+    """
+    from ridgeline.facts.cluster_file import read_cluster
+
+    return read_cluster(path)
+
+
+def _of_devices(name: str, first: int, second: int | None, text: str) -> Cluster:
+    device = accelerator(name)
+    count = first * (second or 1)
+    _bounded(count, text)
+    found = default_machine(device, second or count)
+    if second is not None and second != found.node_devices:
+        limit = found.inside[-1].size if found.inside else found.node_devices
+        if second > limit:
+            raise ClusterError(f"'{text}' has {second} devices a node, {found.name} holds {limit}; {_FORMS}")
+        found = resized(found, second)
+    return build(found, count, name=f"{count}x{device.name}")
+
+
+def _of_machine(found: Machine, *, units: int, text: str) -> Cluster:
+    count = units * found.devices
+    _bounded(count, text)
+    return build(found, count, name=f"{units}x{found.name}" if units > 1 else found.name)
+
+
+def build(found: Machine, count: int, *, name: str, device: Accelerator | None = None) -> Cluster:
+    """`count` devices in as many machines as they need; `device` replaces the catalog's."""
+    own = device is not None and device.name not in accelerator_names()
+    device = device or accelerator(found.accelerator)
+    return Cluster(
+        name=name,
+        accelerator=device,
+        count=count,
+        tiers=reach(found.inside, found.outside, count),
+        host=host(found.host, found.node_devices, device),
+        price_usd_per_device_h=None if own else price(device.name),
+        pue=pue(),
+        carbon_kg_per_j=carbon_intensity(),
+    )
+
+
+def reach(inside: tuple[Tier, ...], outside: tuple[Tier, ...], count: int) -> tuple[Tier, ...]:
+    """The tiers that `count` devices use: sizes rise, each a multiple of the one inside it.
+
+    Tiers inside a unit keep their size, except that a torus is cut to the slice in use. Tiers
+    outside shrink to the smallest multiple of the tier inside that holds all devices. Tiers
+    beyond the first that reaches every device are dropped.
+    """
+    kept: list[Tier] = []
+    for place, tier in enumerate((*inside, *outside)):
+        inner = kept[-1].size if kept else 1
+        needed = -(-count // inner) * inner
+        size = tier.size - tier.size % inner
+        if place >= len(inside) or tier.topology == "torus":
+            size = min(size, needed)
+        if size > inner or not kept:
+            kept.append(replace(tier, size=size))
+        if kept[-1].size >= count:
+            break
+    return tuple(kept)
+
+
+def _count(text: str | None, whole: str) -> int | None:
+    if text is None:
+        return None
+    digits = text.replace("_", "").replace(",", "")
+    if not digits or len(digits) > len(str(MAX_DEVICES)) or not 1 <= int(digits) <= MAX_DEVICES:
+        raise ClusterError(f"'{whole}' has the count {text[:24]}; needs 1 to {MAX_DEVICES:,} devices")
+    return int(digits)
+
+
+def _bounded(count: int, text: str) -> None:
+    if not 1 <= count <= MAX_DEVICES:
+        raise ClusterError(f"'{text}' has {count:,} devices; needs 1 to {MAX_DEVICES:,}")
+
+
+def _all_names() -> list[str]:
+    return [*accelerator_names(), *known_names()]

@@ -1,0 +1,86 @@
+"""The rate to expect in a long run: measured where somebody measured, derived where nobody did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from statistics import median
+
+from ridgeline.errors import UnknownNameError
+from ridgeline.facts.accelerators import accelerators
+from ridgeline.facts.records import Accelerator, Evidence, Fact
+
+# Formats whose matrix units are the same hardware at the same share of peak: a device measured in
+# one speaks for the other, before other devices do.
+_ALIKE = {"fp16": "bf16", "bf16": "fp16", "fp4": "fp8", "int8": "fp8", "fp64": "fp32"}
+_HBM = "hbm"
+_VENDOR_LEAST = 2  # one device says little about a vendor's other architectures
+
+
+def sustained_rate(accelerator: Accelerator, key: str) -> Fact:
+    """Rate that a long run sustains on a device [FLOP/s for 'matrix.<format>', byte/s for 'hbm'].
+
+    rate = measured; else peak x r, where r is the share of peak that was measured on the same
+    device in an alike format, else the median share of the same architecture, else of the same
+    vendor (two devices at least), else of all devices; else the datasheet's peak. Never above the
+    datasheet's peak.
+
+    Raises UnknownNameError when the device has no peak for `key`.
+    """
+    measured = accelerator.sustained.get(key)
+    if measured is not None:
+        return measured
+    peak = _peak(accelerator, key)
+    if peak is None:
+        known = [_HBM, *(f"matrix.{fmt}" for fmt in accelerator.peak_flop_per_s)]
+        raise UnknownNameError(f"rate of {accelerator.name}", key, known, hint=f"known: {', '.join(known)}")
+    found = _share(accelerator, key)
+    if found is None:
+        return peak
+    share, where = found
+    return Fact(
+        value=peak.value * share,
+        unit=peak.unit,
+        source=peak.source,
+        conditions=f"datasheet peak x {share:.3f}, {where}",
+        evidence=Evidence.DERIVED,
+    )
+
+
+def _peak(accelerator: Accelerator, key: str) -> Fact | None:
+    name = "memory_bytes_per_s" if key == _HBM else key.replace("matrix.", "peak_flop_per_s.", 1)
+    return accelerator.facts.get(name)
+
+
+def _alike(key: str) -> str | None:
+    other = _ALIKE.get(key.removeprefix("matrix."))
+    return f"matrix.{other}" if other else None
+
+
+def _share(accelerator: Accelerator, key: str) -> tuple[float, str] | None:
+    """Share of peak [1] and the devices it comes from; None when nothing alike was measured."""
+    alike = _alike(key)
+    peak = _peak(accelerator, alike) if alike else None
+    if alike and peak and alike in accelerator.sustained:
+        return accelerator.sustained[alike].value / peak.value, f"the share measured on it in {alike}"
+    for label, least, belongs in (
+        (f"architecture {accelerator.architecture}", 1, lambda a: a.architecture == accelerator.architecture),
+        (f"vendor {accelerator.vendor}", _VENDOR_LEAST, lambda a: a.vendor == accelerator.vendor),
+        ("all vendors", 1, lambda _: True),
+    ):
+        for candidate in (key, alike) if alike else (key,):
+            chosen = {name: share for name, share in _shares(candidate).items() if belongs(accelerators()[name])}
+            if len(chosen) >= least:
+                return median(chosen.values()), f"median share in {candidate} of {label}: {', '.join(chosen)}"
+    return None
+
+
+@cache
+def _shares(key: str) -> Mapping[str, float]:
+    """Measured over datasheet rate [1] of every device measured in `key`."""
+    found = {}
+    for name, device in accelerators().items():
+        peak, fact = _peak(device, key), device.sustained.get(key)
+        if peak is not None and fact is not None and fact.evidence >= Evidence.MEASURED:
+            found[name] = fact.value / peak.value
+    return found

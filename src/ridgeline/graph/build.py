@@ -1,0 +1,176 @@
+"""A model from the content of a config.json, or from explicit dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ridgeline.errors import ModelError, UnknownNameError
+from ridgeline.graph.config import Fields
+from ridgeline.graph.families.registry import FAMILIES, WRAPPERS
+from ridgeline.graph.families.stack import Family, Stack
+from ridgeline.graph.layers import graph_of
+from ridgeline.graph.ops import Graph, Model
+from ridgeline.graph.spec import Attention, GatedDelta, Layer, Lightning, Mlp, Moe, StateSpace
+
+EXPLICIT = "explicit"
+_SHOWN = 60  # characters of an unknown name that an error repeats
+_HINT = (
+    "to build it anyway give its dimensions: model_type 'explicit' with layers, hidden, heads, vocab and"
+    " where they differ kv_heads, head_dim, ffn, gated, activation, norm, bias, positions, tied, experts, top_k"
+)
+
+
+def build(config: Mapping[str, Any], *, name: str, source: str) -> Model:
+    """The model that a config.json describes, read by its `model_type`.
+
+    `name` is for people and errors, `source` says where the config comes from. Fields that the
+    file leaves out take the default of the family's configuration class, and `notes` says so.
+    """
+    if not isinstance(config, Mapping):
+        raise ModelError(f"{name}: a config is an object of fields, not {type(config).__name__}")
+    config, notes = _unwrapped(config)
+    kind, family = _family(config, name)
+    fields = Fields(values=config, where=name, family=kind, defaults=family.defaults, renamed=family.renamed)
+    stack = family.read(fields)
+    notes += stack.notes
+    if fields.assumed:
+        given = ", ".join(f"{key} = {value}" for key, value in sorted(fields.assumed.items()))
+        notes.append(f"not given, so the default of model_type '{kind}': {given}")
+    graph = graph_of(stack.ends, stack.layers)
+    return Model(
+        name=name,
+        model_type=kind,
+        graph=graph,
+        max_positions=stack.max_positions,
+        source=source,
+        dims=_dims(stack, graph),
+        notes=tuple(notes),
+    )
+
+
+def _unwrapped(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
+    """The text model's own config where the file wraps it beside a vision or audio model."""
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in WRAPPERS:
+        return config, []
+    inner = config.get("text_config")
+    fields = inner if isinstance(inner, Mapping) else config  # older files keep the text's fields at the top
+    own = fields.get("model_type")
+    known = own if isinstance(own, str) and own in FAMILIES else WRAPPERS[kind]
+    outer = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+    return {**outer, **fields, "model_type": known}, [f"the text model of '{kind}' alone"]
+
+
+def _family(config: Mapping[str, Any], name: str) -> tuple[str, Family]:
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        known = ", ".join(sorted(FAMILIES))
+        raise ModelError(f"{name}: no field 'model_type' of text; known: {known}; {_HINT}")
+    family = FAMILIES.get(kind)
+    if family is None:
+        known_types = (*FAMILIES, *WRAPPERS)
+        raise ModelError(f"{name}: {UnknownNameError('model_type', kind[:_SHOWN], known_types, hint=_HINT)}")
+    return kind, family
+
+
+def from_dims(
+    *,
+    layers: int,
+    hidden: int,
+    heads: int,
+    vocab: int,
+    name: str = "explicit",
+    source: str = "explicit dimensions",
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    ffn: int | None = None,
+    gated: bool = False,
+    activation: str = "gelu",
+    norm: str = "layer",
+    placement: str = "pre",
+    bias: bool | Mapping[str, bool] = True,
+    tied: bool = True,
+    positions: str = "learned",
+    max_positions: int | None = None,
+    experts: int = 0,
+    top_k: int | None = None,
+    expert_ffn: int | None = None,
+    expert_interval: int = 1,
+    shared_experts: int = 0,
+    shared_ffn: int | None = None,
+    dense_layers_first: int = 0,
+    window: int | None = None,
+    global_every: int | None = None,
+    parallel: bool = False,
+    encoder: bool = False,
+    causal: bool | None = None,
+    dropout: bool = False,
+    type_vocab: int = 0,
+    embed_norm: bool | None = None,
+    head_bias: bool | None = None,
+    pooler: bool = False,
+) -> Model:
+    """A decoder or encoder from explicit dimensions; defaults are those of a Megatron-LM GPT.
+
+    Parameters
+    ----------
+    ffn, kv_heads, head_dim : default 4 D, H and D / H.
+    gated, activation : act(gate) * up or act(up); 'gelu', 'silu', 'relu' or 'relu2'.
+    norm, placement : 'rms' or 'layer'; 'pre', 'post' (BERT), 'sandwich' or 'output'.
+    bias : one flag, or one each for the parts 'qkv', 'out' (attention output) and 'mlp'.
+    positions : 'rope', 'learned' (a table of `max_positions` rows), 'alibi' or 'none'.
+    experts, top_k, expert_ffn : experts replace the MLP in every `expert_interval`-th layer from
+        `dense_layers_first` on; `shared_ffn` is the summed width of the shared ones.
+    window, global_every : tokens that a query sees; every `global_every`-th layer sees all.
+    encoder : attention in both directions and a masked-language head.
+    dropout : masks on both residuals, the embeddings and, when unfused, the attention core.
+
+    >>> gpt3 = from_dims(layers=96, hidden=12288, heads=96, vocab=51200, max_positions=2048)
+    >>> gpt3.graph.params
+    174615846912
+    """
+    given = {key: value for key, value in locals().items() if value is not None and key not in ("name", "source")}
+    return build({"model_type": EXPLICIT, **given}, name=name, source=source)
+
+
+def _dims(stack: Stack, graph: Graph) -> dict[str, float | int | str | bool | None]:
+    """The dimensions that people name, from the first layer that has each."""
+    dims: dict[str, float | int | str | bool | None] = {
+        "layers": len(stack.layers),
+        "hidden": stack.ends.hidden,
+        "vocab": stack.ends.vocab,
+        "max_positions": stack.max_positions,
+        "tied": stack.ends.tied,
+    }
+    for layer in stack.layers:
+        for key, value in _layer_dims(layer).items():
+            dims.setdefault(key, value)
+    dims |= {"parameters": graph.params, "active_parameters": graph.active_params}
+    return dims
+
+
+def _layer_dims(layer: Layer) -> dict[str, int | bool | str]:
+    dims: dict[str, int | bool | str] = {}
+    match layer.mixer:
+        case Attention() as mixer:
+            dims |= {"heads": mixer.heads, "kv_heads": mixer.kv_heads, "head_dim": mixer.qk_dim}
+            dims |= {"window": mixer.window} if mixer.window else {}
+            dims |= {"kv_rank": mixer.latent.kv_rank} if mixer.latent else {}
+        case Lightning() as mixer:
+            dims |= {"linear_heads": mixer.heads}
+        case StateSpace() as mixer:
+            dims |= {"state_heads": mixer.heads, "state": mixer.state}
+        case GatedDelta() as mixer:
+            dims |= {"linear_heads": mixer.value_heads}
+        case None:
+            pass
+    match layer.feed:
+        case Mlp() as mlp:
+            dims |= {"ffn": mlp.ffn, "gated": mlp.gated, "activation": mlp.activation}
+        case Moe() as moe:
+            dims |= {"experts": moe.experts, "top_k": moe.top_k, "expert_ffn": moe.expert.ffn}
+            dims |= {"shared_experts": moe.shared_count} if moe.shared_count else {}
+        case None:
+            pass
+    return dims

@@ -1,0 +1,171 @@
+"""The two ends of a stack: embeddings before the first layer, logits and loss after the last.
+
+Letters: D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from ridgeline.graph.ops import Op, OpKind, Region, Saved, Split
+from ridgeline.graph.parts import MASK_BYTES, MASK_TRAFFIC, STATISTIC_BYTES, linear, norm_op, pointwise
+from ridgeline.graph.spec import Ends
+
+EMBED = "embed_tokens"
+
+
+def _gather(name: str, rows: int, width: int, region: Region, *, shared: str | None = None) -> Op:
+    split = Split.COLUMN if region is Region.VOCAB else Split.NONE
+    return Op(
+        name=name,
+        kind=OpKind.EMBEDDING,
+        region=region,
+        k=width,
+        n=rows,
+        split=split,
+        read=width,
+        write=width,
+        backward_read=width,
+        backward_write=width,
+        params=rows * width,
+        params_split=region is Region.VOCAB,
+        shared_params=shared,
+    )
+
+
+def embedding_ops(ends: Ends) -> list[Op]:
+    """Tables looked up and summed, with projection, norm and dropout where the model has them."""
+    width = ends.embed_dim or ends.hidden
+    ops = [_gather(EMBED, ends.vocab, width, Region.VOCAB)]
+    position_width = ends.hidden if ends.embed_project == "in_out" else width
+    for name, rows in (
+        ("embed_positions", ends.positions),
+        ("embed_decoder_positions", ends.decoder_positions),
+        ("embed_types", ends.token_types),
+    ):
+        if rows:
+            ops.append(_gather(name, rows, position_width, Region.SEQUENCE))
+    tables = len(ops)
+    if ends.embed_project:
+        ops.append(_project("embed_project", width, ends.hidden, bias=ends.embed_project == "in"))
+    if tables > 1 or ends.dropout:
+        ops.append(_embedding_sum(ends, tables))
+    if ends.embed_norm is not None:
+        name = "embed_norm"
+        ops += [norm_op(name if not i else f"{name}_{i + 1}", ends.embed_norm, width) for i in range(ends.embed_norms)]
+    return ops
+
+
+def _project(name: str, k: int, n: int, *, bias: bool) -> Op:
+    kept = (Saved(elements=k, region=Region.SEQUENCE),)
+    return linear(name, k, n, split=Split.NONE, bias=bias, region=Region.SEQUENCE, kept=kept, lora=False)
+
+
+def _embedding_sum(ends: Ends, tables: int) -> Op:
+    mask = MASK_TRAFFIC * ends.hidden if ends.dropout else 0.0
+    kept = Saved(elements=ends.hidden, region=Region.SEQUENCE, element_bytes=MASK_BYTES)
+    return pointwise(
+        "embed_sum",
+        Region.SEQUENCE,
+        read=tables * ends.hidden,
+        write=ends.hidden + mask,
+        backward_read=ends.hidden + mask,
+        backward_write=ends.hidden,
+        saved=(kept,) if ends.dropout else (),
+        kernels=tables - 1 + int(ends.dropout),
+    )
+
+
+def head_ops(ends: Ends) -> list[Op]:
+    """Final norm, the head's own layers, logits and loss."""
+    ops: list[Op] = []
+    width = ends.embed_dim or ends.hidden
+    if ends.norm is not None:
+        ops.append(norm_op("final_norm", ends.norm, ends.hidden))
+    if ends.embed_project == "in_out":
+        ops.append(_project("head_project", ends.hidden, width, bias=False))
+    if ends.pooler:
+        ops += [_unit("pooler", ends.hidden, ends.hidden), _unit("next_sentence", ends.hidden, 2)]
+    if ends.head == "discriminator":
+        return [*ops, *_transform(ends.hidden, ends.hidden), _project("head", ends.hidden, 1, bias=True)]
+    if ends.head == "mlm":
+        ops += _transform(ends.hidden, width)
+        if ends.embed_norm is not None:
+            ops.append(norm_op("head_norm", ends.embed_norm, width))
+    return [*ops, *_logits(ends, width)]
+
+
+def _transform(hidden: int, width: int) -> list[Op]:
+    """A dense layer and its activation, before the logits."""
+    kept = (Saved(elements=width, region=Region.SEQUENCE, role="mlp"),)
+    return [
+        _project("head_transform", hidden, width, bias=True),
+        pointwise(
+            "head_activation",
+            Region.SEQUENCE,
+            read=width,
+            write=width,
+            backward_read=2 * width,
+            backward_write=width,
+            saved=kept,
+        ),
+    ]
+
+
+def _unit(name: str, k: int, n: int) -> Op:
+    """A linear layer on one token of each sequence: parameters, but no work per token."""
+    return pointwise(
+        name,
+        Region.SEQUENCE,
+        read=0,
+        write=0,
+        backward_read=0,
+        backward_write=0,
+        params=k * n + n,
+        kernels=1,
+    )
+
+
+def _logits(ends: Ends, width: int) -> list[Op]:
+    vocab = ends.vocab
+    bias = vocab if ends.head_bias else 0
+    ops = [
+        Op(
+            name="lm_head",
+            kind=OpKind.GEMM,
+            region=Region.VOCAB,
+            k=width,
+            n=vocab,
+            split=Split.COLUMN,
+            params=width * vocab + (0 if ends.tied else bias),
+            params_split=True,
+            shared_params=EMBED if ends.tied else None,
+            saved=(Saved(elements=width, region=Region.SEQUENCE),),
+        )
+    ]
+    if ends.tied and bias:
+        ops.append(
+            pointwise(
+                "head_bias",
+                Region.VOCAB,
+                read=0,
+                write=0,
+                backward_read=vocab,
+                backward_write=0,
+                params=bias,
+                params_split=True,
+                kernels=0,
+            )
+        )
+    ops.append(
+        Op(
+            name="cross_entropy",
+            kind=OpKind.CROSS_ENTROPY,
+            region=Region.VOCAB,
+            n=vocab,
+            read=vocab,
+            write=vocab,
+            backward_read=vocab,
+            backward_write=vocab,
+            saved=(Saved(elements=vocab, region=Region.VOCAB, element_bytes=STATISTIC_BYTES, role="logits"),),
+        )
+    )
+    return ops

@@ -1,0 +1,226 @@
+"""GPT-2 and its kin, each with its own config keys: learned positions, ALiBi, parallel blocks.
+
+Letters: D hidden, H heads, K kv heads, F ffn, L layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ridgeline.graph.config import Fields
+from ridgeline.graph.families.decoder import LAYER, SCALE_ONLY, activation, has_dropout, rotary_share
+from ridgeline.graph.families.stack import Stack
+from ridgeline.graph.spec import Attention, Ends, Layer, Mlp, Norm
+
+_FFN_RATIO = 4  # F = 4 D in every one of these when the config does not say
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The dimensions that these families share, under whatever keys."""
+
+    count: int
+    hidden: int
+    heads: int
+    head_dim: int
+
+    def attention(self, *, bias: bool, kv_heads: int | None = None, rotary_dim: int = 0) -> Attention:
+        """Plain attention, merged q, k, v."""
+        return Attention(
+            heads=self.heads,
+            kv_heads=kv_heads or self.heads,
+            qk_dim=self.head_dim,
+            v_dim=self.head_dim,
+            qkv_bias=bias,
+            out_bias=bias,
+            merged_qkv=True,
+            rotary_dim=rotary_dim,
+        )
+
+    def mlp(self, fields: Fields, *ffn_keys: str, bias: bool, kind: str = "gelu") -> Mlp:
+        """Up, activation, down; F = 4 D by default."""
+        ffn = (fields.maybe(*ffn_keys) if ffn_keys else None) or _FFN_RATIO * self.hidden
+        return Mlp(ffn=ffn, gated=False, activation=kind, bias=bias)
+
+
+def _shape(fields: Fields, layers: tuple[str, ...], hidden: tuple[str, ...], heads: tuple[str, ...]) -> Shape:
+    width, number = fields.count(*hidden), fields.count(*heads)
+    return Shape(
+        count=fields.layers(*layers),
+        hidden=width,
+        heads=number,
+        head_dim=fields.divide(hidden[0], width, heads[0], number),
+    )
+
+
+_GPT2 = (("n_layer", "num_hidden_layers"), ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"))
+
+
+def gpt2(fields: Fields) -> Stack:
+    """GPT-2, and GPT-BigCode, which adds multi-query attention."""
+    shape = _shape(fields, *_GPT2)
+    limit = fields.count("n_positions", "max_position_embeddings")
+    dropout = has_dropout(fields, "resid_pdrop")
+    layer = Layer(
+        norm=LAYER,
+        mixer=shape.attention(bias=True, kv_heads=1 if fields.flag("multi_query") else None),
+        feed=shape.mlp(fields, "n_inner", bias=True, kind=activation(fields)),
+        dropout=dropout,
+    )
+    ends = _ends(fields, shape, positions=limit, dropout=dropout)
+    return Stack(ends=ends, layers=(layer,) * shape.count, max_positions=limit)
+
+
+def gptj(fields: Fields) -> Stack:
+    """GPT-J: one norm, attention and MLP side by side; bias in the MLP and the head alone."""
+    shape = _shape(fields, *_GPT2)
+    rotary = fields.maybe("rotary_dim", high=shape.head_dim) or shape.head_dim
+    layer = Layer(
+        norm=LAYER,
+        mixer=replace(shape.attention(bias=False, rotary_dim=rotary), merged_qkv=False),
+        feed=shape.mlp(fields, "n_inner", bias=True, kind=activation(fields)),
+        parallel="one",
+        dropout=has_dropout(fields, "resid_pdrop"),
+    )
+    ends = replace(_ends(fields, shape), head_bias=True)
+    limit = fields.maybe("n_positions", "max_position_embeddings")
+    return Stack(ends=ends, layers=(layer,) * shape.count, max_positions=limit)
+
+
+def gpt_neo(fields: Fields) -> Stack:
+    """GPT-Neo: every other layer sees a window of 256; only the output projection has a bias."""
+    shape = _shape(fields, ("num_layers", "num_hidden_layers"), ("hidden_size",), ("num_heads", "num_attention_heads"))
+    limit = fields.count("max_position_embeddings")
+    attention = replace(shape.attention(bias=False), out_bias=True, merged_qkv=False)
+    window = fields.maybe("window_size")
+    mlp = shape.mlp(fields, "intermediate_size", bias=True, kind=activation(fields))
+    layers = tuple(
+        Layer(norm=LAYER, mixer=replace(attention, window=window if index % 2 else None), feed=mlp)
+        for index in range(shape.count)
+    )
+    return Stack(ends=_ends(fields, shape, positions=limit), layers=layers, max_positions=limit)
+
+
+def gpt_neox(fields: Fields) -> Stack:
+    """GPT-NeoX and Pythia: two norms, attention and MLP side by side, a quarter of the head rotates."""
+    shape = _shape(fields, ("num_hidden_layers",), ("hidden_size",), ("num_attention_heads",))
+    rotary = int(shape.head_dim * rotary_share(fields, 0.25))
+    layer = Layer(
+        norm=LAYER,
+        mixer=shape.attention(bias=fields.flag("attention_bias", default=True), rotary_dim=rotary),
+        feed=shape.mlp(fields, "intermediate_size", bias=True, kind=activation(fields)),
+        parallel="two" if fields.flag("use_parallel_residual", default=True) else "",
+        dropout=has_dropout(fields, "hidden_dropout"),
+    )
+    limit = fields.maybe("max_position_embeddings")
+    return Stack(ends=_ends(fields, shape), layers=(layer,) * shape.count, max_positions=limit)
+
+
+def phi(fields: Fields) -> Stack:
+    """Phi-1, 1.5 and 2: GPT-J's layout with biases everywhere, half or 0.4 of the head rotates."""
+    shape = _shape(fields, ("num_hidden_layers",), ("hidden_size",), ("num_attention_heads",))
+    rotary = int(shape.head_dim * rotary_share(fields, 0.5))
+    kv_heads = fields.grouped(shape.heads, fields.maybe("num_key_value_heads") or shape.heads)
+    attention = replace(shape.attention(bias=True, kv_heads=kv_heads, rotary_dim=rotary), merged_qkv=False)
+    layer = Layer(
+        norm=LAYER,
+        mixer=replace(attention, qk_norm=LAYER) if fields.flag("qk_layernorm") else attention,
+        feed=shape.mlp(fields, "intermediate_size", bias=True, kind=activation(fields)),
+        parallel="one",
+        dropout=has_dropout(fields, "resid_pdrop"),
+    )
+    limit = fields.maybe("max_position_embeddings")
+    ends = replace(_ends(fields, shape), head_bias=True)
+    return Stack(ends=ends, layers=(layer,) * shape.count, max_positions=limit)
+
+
+def opt(fields: Fields) -> Stack:
+    """OPT: ReLU, learned positions with an offset of 2; OPT-350m is post-norm with a narrow table."""
+    shape = _shape(fields, ("num_hidden_layers",), ("hidden_size",), ("num_attention_heads",))
+    affine = fields.flag("layer_norm_elementwise_affine", default=True)
+    norm = Norm(kind="layer", scale=affine, bias=affine)
+    bias = fields.flag("enable_bias", default=True)
+    before = fields.flag("do_layer_norm_before", default=True)
+    limit = fields.count("max_position_embeddings")
+    dropout = has_dropout(fields, "dropout")
+    layer = Layer(
+        norm=norm,
+        mixer=replace(shape.attention(bias=bias), merged_qkv=False),
+        feed=shape.mlp(fields, "ffn_dim", bias=bias, kind=activation(fields)),
+        placement="pre" if before else "post",
+        dropout=dropout,
+    )
+    width = fields.maybe("word_embed_proj_dim") or shape.hidden
+    ends = replace(
+        _ends(fields, shape, positions=limit + 2),
+        norm=norm if before and not fields.flag("_remove_final_layer_norm") else None,
+        embed_dim=width,
+        embed_project="" if width == shape.hidden else "in_out",
+    )
+    return Stack(ends=ends, layers=(layer,) * shape.count, max_positions=limit)
+
+
+def bloom(fields: Fields) -> Stack:
+    """BLOOM: ALiBi, biases, a norm on the embeddings."""
+    heads = ("n_head", "num_attention_heads")
+    shape = _shape(fields, ("n_layer", "num_hidden_layers"), ("n_embed", "hidden_size"), heads)
+    dropout = has_dropout(fields, "hidden_dropout")
+    layer = Layer(norm=LAYER, mixer=shape.attention(bias=True), feed=shape.mlp(fields, bias=True), dropout=dropout)
+    ends = replace(_ends(fields, shape), embed_norm=LAYER)
+    return Stack(ends=ends, layers=(layer,) * shape.count, max_positions=fields.maybe("seq_length"))
+
+
+def falcon(fields: Fields) -> Stack:
+    """Falcon: 7B (multi-query, one norm), 40B and 180B (grouped-query, two norms), RW (ALiBi)."""
+    heads = ("num_attention_heads", "n_head")
+    shape = _shape(fields, ("num_hidden_layers", "n_layer"), ("n_embed", "hidden_size"), heads)
+    new = fields.flag("new_decoder_architecture")
+    kv_heads = shape.heads
+    if new:
+        kv_heads = fields.grouped(shape.heads, fields.maybe("num_kv_heads", "n_head_kv") or shape.heads, "num_kv_heads")
+    elif fields.flag("multi_query", default=True):
+        kv_heads = 1
+    bias = fields.flag("bias")
+    norms = fields.maybe("num_ln_in_parallel_attn", high=2) or (2 if new else 1)
+    parallel = fields.flag("parallel_attn", default=True)
+    layer = Layer(
+        norm=LAYER,
+        mixer=shape.attention(bias=bias, kv_heads=kv_heads, rotary_dim=0 if fields.flag("alibi") else shape.head_dim),
+        feed=shape.mlp(fields, "ffn_hidden_size", bias=bias, kind=activation(fields, "activation")),
+        parallel=("two" if norms == 2 else "one") if parallel else "",
+        dropout=has_dropout(fields, "hidden_dropout"),
+    )
+    limit = fields.maybe("max_position_embeddings")
+    return Stack(ends=_ends(fields, shape), layers=(layer,) * shape.count, max_positions=limit)
+
+
+def mpt(fields: Fields) -> Stack:
+    """MPT: no biases; ALiBi, or learned positions where `attn_config.alibi` is off."""
+    shape = _shape(fields, ("n_layers",), ("d_model",), ("n_heads",))
+    attention = fields.inner("attn_config")
+    alibi = attention.flag("alibi", default=True)
+    kind = attention.word("attn_type", default="multihead_attention")
+    kv_heads = 1 if kind == "multiquery_attention" else attention.maybe("kv_n_heads") or shape.heads
+    limit = fields.maybe("max_seq_len")
+    learned = fields.flag("learned_pos_emb", default=True) and not alibi
+    bias = not fields.flag("no_bias", default=True)
+    ratio = fields.maybe("expansion_ratio") or _FFN_RATIO
+    layer = Layer(
+        norm=LAYER if bias else SCALE_ONLY,
+        mixer=shape.attention(bias=bias, kv_heads=fields.grouped(shape.heads, kv_heads, "kv_n_heads")),
+        feed=Mlp(ffn=ratio * shape.hidden, gated=False, activation="gelu", bias=bias),
+        dropout=has_dropout(fields, "resid_pdrop"),
+    )
+    ends = replace(_ends(fields, shape, positions=limit or 0 if learned else 0), norm=layer.norm)
+    return Stack(ends=ends, layers=(layer,) * shape.count, max_positions=limit)
+
+
+def _ends(fields: Fields, shape: Shape, *, positions: int = 0, dropout: bool = False) -> Ends:
+    return Ends(
+        vocab=fields.count("vocab_size"),
+        hidden=shape.hidden,
+        tied=fields.flag("tie_word_embeddings"),
+        norm=LAYER,
+        positions=positions,
+        dropout=dropout,
+    )

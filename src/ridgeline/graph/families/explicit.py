@@ -1,0 +1,165 @@
+"""Models given by their dimensions alone, with the choices of Megatron-LM's GPT and BERT as defaults.
+
+Letters: D hidden, H heads, K kv heads, F ffn, E experts, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ridgeline.errors import ModelError, UnknownNameError
+from ridgeline.graph.config import Fields
+from ridgeline.graph.families.stack import Stack
+from ridgeline.graph.spec import Attention, Ends, Layer, Mlp, Moe, Norm
+
+ACTIVATIONS = ("gelu", "silu", "relu", "relu2")
+POSITIONS = ("rope", "learned", "alibi", "none")
+PLACEMENTS = ("pre", "post", "sandwich", "output")
+FIELDS = (
+    "layers",
+    "hidden",
+    "heads",
+    "vocab",
+    "kv_heads",
+    "head_dim",
+    "ffn",
+    "gated",
+    "activation",
+    "norm",
+    "placement",
+    "bias",
+    "tied",
+    "positions",
+    "max_positions",
+    "experts",
+    "top_k",
+    "expert_ffn",
+    "expert_interval",
+    "shared_experts",
+    "shared_ffn",
+    "dense_layers_first",
+    "window",
+    "global_every",
+    "parallel",
+    "encoder",
+    "causal",
+    "dropout",
+    "type_vocab",
+    "embed_norm",
+    "head_bias",
+    "pooler",
+)
+_SHOWN = 60  # characters of an unknown field that an error repeats
+_BESIDE = ("model_type", "source", "parameters")  # what a file may hold besides dimensions
+_FFN_RATIO = 4  # F = 4 D where no ffn is given, as in Vaswani et al. 2017
+
+
+def read(fields: Fields) -> Stack:
+    """Explicit dimensions; the fields are the parameters of `from_dims`."""
+    _refuse_unknown(fields)
+    layers = fields.layers("layers")
+    encoder = fields.flag("encoder")
+    norm_kind = fields.word("norm", choices=("rms", "layer"), default="layer")
+    norm = Norm(kind=norm_kind, bias=norm_kind == "layer")
+    attention = _attention(fields, causal=fields.flag("causal", default=not encoder))
+    positions = fields.word("positions", choices=POSITIONS, default="learned")
+    limit = fields.maybe("max_positions")
+    if positions == "learned" and limit is None:
+        raise fields.fail("max_positions", limit, "a whole number, because positions = 'learned' keeps a table")
+    placement = fields.word("placement", choices=PLACEMENTS, default="pre")
+    stack = tuple(
+        Layer(
+            norm=norm,
+            mixer=_windowed(fields, attention, index),
+            feed=_feed(fields, index),
+            placement=placement,
+            parallel="one" if fields.flag("parallel") else "",
+            dropout=fields.flag("dropout"),
+        )
+        for index in range(layers)
+    )
+    ends = Ends(
+        vocab=fields.count("vocab"),
+        hidden=fields.count("hidden"),
+        tied=fields.flag("tied", default=True),
+        norm=None if placement == "post" else norm,
+        positions=limit if positions == "learned" and limit else 0,
+        token_types=fields.maybe("type_vocab", low=0) or 0,
+        embed_norm=norm if fields.flag("embed_norm", default=placement == "post") else None,
+        head="mlm" if encoder else "lm",
+        head_bias=fields.flag("head_bias", default=encoder),
+        pooler=fields.flag("pooler"),
+        dropout=fields.flag("dropout"),
+    )
+    return Stack(ends=ends, layers=stack, max_positions=limit)
+
+
+def _refuse_unknown(fields: Fields) -> None:
+    """A misspelt dimension would otherwise be a silent default."""
+    for key in fields.values:
+        if key not in FIELDS and key not in _BESIDE:
+            text = UnknownNameError("field", str(key)[:_SHOWN], FIELDS, hint="known: " + ", ".join(FIELDS))
+            raise ModelError(f"{fields.where}: {text}")
+
+
+def _bias(fields: Fields, part: str) -> bool:
+    value = fields.values.get("bias", False)
+    if isinstance(value, Mapping):
+        unknown = set(value) - {"qkv", "out", "mlp"}
+        if unknown:
+            raise fields.fail("bias", dict(value), "only the parts 'qkv', 'out' and 'mlp'")
+        return Fields(values=value, where=f"{fields.where}: bias", family=fields.family).flag(part)
+    return fields.flag("bias")
+
+
+def _attention(fields: Fields, *, causal: bool) -> Attention:
+    hidden, heads = fields.count("hidden"), fields.count("heads")
+    head_dim = fields.maybe("head_dim") or fields.divide("hidden", hidden, "heads", heads)
+    kv_heads = fields.grouped(heads, fields.maybe("kv_heads") or heads, "kv_heads")
+    rope = fields.word("positions", choices=POSITIONS, default="learned") == "rope"
+    return Attention(
+        heads=heads,
+        kv_heads=kv_heads,
+        qk_dim=head_dim,
+        v_dim=head_dim,
+        qkv_bias=_bias(fields, "qkv"),
+        out_bias=_bias(fields, "out"),
+        merged_qkv=True,
+        rotary_dim=head_dim if rope else 0,
+        causal=causal,
+    )
+
+
+def _windowed(fields: Fields, attention: Attention, index: int) -> Attention:
+    window = fields.maybe("window")
+    every = fields.maybe("global_every")
+    if window is None or (every and (index + 1) % every == 0):
+        return attention
+    return replace(attention, window=window)
+
+
+def _feed(fields: Fields, index: int) -> Mlp | Moe:
+    gated = fields.flag("gated")
+    activation = fields.word("activation", choices=ACTIVATIONS, default="gelu")
+    bias = _bias(fields, "mlp")
+
+    def mlp(ffn: int) -> Mlp:
+        return Mlp(ffn=ffn, gated=gated, activation=activation, bias=bias, merged_gate=True)
+
+    ffn = fields.maybe("ffn") or _FFN_RATIO * fields.count("hidden")
+    experts = fields.maybe("experts", low=0) or 0
+    interval = fields.maybe("expert_interval") or 1
+    first = fields.maybe("dense_layers_first", low=0) or 0
+    if not experts or index < first or (index + 1) % interval:
+        return mlp(ffn)
+    expert_ffn = fields.maybe("expert_ffn") or ffn
+    shared = fields.maybe("shared_experts", low=0) or 0
+    shared_ffn = fields.maybe("shared_ffn") or shared * expert_ffn
+    return Moe(
+        experts=experts,
+        top_k=fields.top_k(fields.count("top_k"), experts, "top_k"),
+        expert=mlp(expert_ffn),
+        shared=mlp(shared_ffn) if shared else None,
+        shared_count=shared,
+    )

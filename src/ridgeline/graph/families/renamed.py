@@ -1,0 +1,62 @@
+"""Decoders of Llama's build under other keys or with a twist: ChatGLM, Qwen (first), Baichuan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ridgeline.graph.config import Fields
+from ridgeline.graph.families.decoder import Traits, decoder
+from ridgeline.graph.families.stack import Stack
+from ridgeline.graph.spec import Attention, Mlp
+
+_CHATGLM = Traits(
+    qkv_bias="add_qkv_bias",
+    out_bias="add_bias_linear",
+    mlp_bias="add_bias_linear",
+    merged_qkv=True,
+    merged_gate=True,
+    rotary=0.5,
+)
+CHATGLM_KEYS = {
+    "num_hidden_layers": "num_layers",
+    "intermediate_size": "ffn_hidden_size",
+    "vocab_size": "padded_vocab_size",
+    "head_dim": "kv_channels",
+    "num_key_value_heads": "multi_query_group_num",
+    "max_position_embeddings": "seq_length",
+}
+
+
+def chatglm(fields: Fields) -> Stack:
+    """ChatGLM2, ChatGLM3 and GLM-4-9B in their first form: multi-query groups, half of the head rotates."""
+    if not fields.flag("multi_query_attention", default=True):
+        kept = {key: name for key, name in fields.renamed.items() if key != "num_key_value_heads"}
+        fields.renamed = kept
+    return decoder(fields, _CHATGLM)
+
+
+QWEN_KEYS = {"head_dim": "kv_channels", "max_position_embeddings": "seq_length"}
+
+
+def qwen(fields: Fields) -> Stack:
+    """Qwen (first): q, k, v biases; `intermediate_size` is the sum of gate and up."""
+    stack = decoder(fields, Traits(qkv_bias=True, merged_qkv=True))
+    double = fields.count("intermediate_size")
+    ffn = fields.divide("intermediate_size", double, "gate and up", 2)
+    layers = tuple(
+        replace(layer, feed=replace(layer.feed, ffn=ffn) if isinstance(layer.feed, Mlp) else layer.feed)
+        for layer in stack.layers
+    )
+    return replace(stack, layers=layers)
+
+
+def baichuan(fields: Fields) -> Stack:
+    """Baichuan and Baichuan 2: 7B rotates; 13B, whose config gives `model_max_length` alone, uses ALiBi."""
+    stack = decoder(fields, Traits(merged_qkv=True))
+    if fields.values.get("max_position_embeddings") is not None:
+        return stack
+    layers = tuple(
+        replace(layer, mixer=replace(layer.mixer, rotary_dim=0)) if isinstance(layer.mixer, Attention) else layer
+        for layer in stack.layers
+    )
+    return replace(stack, layers=layers)

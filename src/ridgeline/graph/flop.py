@@ -1,0 +1,109 @@
+"""Model FLOP: the arithmetic that the mathematics needs, per token.
+
+Letters: S sequence, H heads, D hidden, V vocabulary. A multiply and an add are two FLOP. Only
+matrix products count; norms, activations and softmax are left out, as in published counts.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.errors import WorkloadError
+from ridgeline.graph.ops import Graph, Op, OpKind
+
+Number = TypeVar("Number", float, NDArray[np.float64])
+BACKWARD_RATIO = 2  # each product's backward is two products of its size
+COUNTS = ("causal", "full")
+
+
+def mean_context(op: Op, seq_len: Number, *, attention: str = "causal") -> Number:
+    """Positions that one query of an attention op attends to, on average over the sequence [token].
+
+    Full bidirectional: S. Causal: (S + 1) / 2. Causal within a window w < S:
+    w - w (w - 1) / (2 S). Causal within chunks c: S = q c + r gives (q c (c + 1) + r (r + 1)) / (2 S).
+    `attention='full'` counts every position of the window, chunk or sequence, as kernels without
+    causal skipping compute it and as Megatron-LM's published FLOP formula counts it.
+    """
+    if attention not in COUNTS:
+        raise WorkloadError(f"attention = '{attention}', needs 'causal' or 'full'")
+    s = np.asarray(seq_len, dtype=np.float64)
+    limit = s if op.window is None else np.minimum(s, op.window)
+    limit = limit if op.chunk is None else np.minimum(limit, op.chunk)
+    if attention == "full" or not op.causal:
+        found = limit
+    elif op.chunk is not None:
+        chunk = np.minimum(s, op.chunk)
+        rest = s % chunk
+        found = ((s - rest) * (chunk + 1) + rest * (rest + 1)) / (2 * s)
+    else:
+        found = limit - limit * (limit - 1) / (2 * s)
+    return found if isinstance(seq_len, np.ndarray) else float(found)
+
+
+def op_flop_per_token(op: Op, context: Number, *, top_k: int = 1) -> Number:
+    """Forward FLOP of one op per token of its own stream [FLOP/token].
+
+    GEMM 2 k n; GROUPED_GEMM that times `top_k`; ATTENTION 2 H (qk + v) context; SCAN as given.
+    """
+    zero = context * 0.0
+    if op.kind is OpKind.GEMM:
+        return zero + 2.0 * op.k * op.n
+    if op.kind is OpKind.GROUPED_GEMM:
+        return zero + 2.0 * op.k * op.n * top_k
+    if op.kind is OpKind.ATTENTION:
+        return context * (2.0 * op.heads * (op.qk_dim + op.v_dim))
+    return zero + op.flop_per_token
+
+
+def model_flop_per_token(
+    graph: Graph,
+    seq_len: Number,
+    *,
+    attention: str = "causal",
+    context: Number | None = None,
+    encoder_seq_len: Number | None = None,
+) -> Number:
+    """Forward FLOP per token of the (decoder's) sequence, logits included [FLOP/token].
+
+    Parameters
+    ----------
+    seq_len : S [token]; a float or an array, the result has its shape.
+    attention : 'causal' counts attended positions only, 'full' all S of them.
+    context : mean attended positions of an unwindowed self-attention [token], in place of S's, e.g.
+        for packed documents that attention may not cross; windows still cap it.
+    encoder_seq_len : tokens of the encoder for each decoder sequence (default S).
+
+    Domain: S >= 1. Training costs `1 + BACKWARD_RATIO` times this. Experts count `top_k` times.
+    """
+    source = seq_len if encoder_seq_len is None else encoder_seq_len
+    total = seq_len * 0.0
+    for block_name in dict.fromkeys(graph.layers):
+        block = graph.blocks[block_name]
+        repeats = graph.layers.count(block_name)
+        share = source / seq_len if block.encoder else 1.0
+        for op in block.ops:
+            own = source if block.encoder else seq_len
+            attended = _context(op, own, source, attention, context)
+            tokens = source / seq_len if op.cross and op.kind is OpKind.GEMM else share
+            total = total + op_flop_per_token(op, attended, top_k=block.top_k) * tokens * repeats
+    for op in (*graph.embedding, *graph.head):
+        total = total + op_flop_per_token(op, seq_len)
+    return total
+
+
+def _context(op: Op, own: Number, source: Number, attention: str, given: Number | None) -> Number:
+    if op.kind is not OpKind.ATTENTION or op.cross:
+        return source
+    found = mean_context(op, own, attention=attention)
+    if given is None:
+        return found
+    capped: Number = np.minimum(found, given) + own * 0.0
+    return capped
+
+
+def train_flop_per_token(graph: Graph, seq_len: Number, *, attention: str = "causal") -> Number:
+    """Forward and backward FLOP per token when every weight is trained, no recompute [FLOP/token]."""
+    return model_flop_per_token(graph, seq_len, attention=attention) * (1.0 + BACKWARD_RATIO)

@@ -1,0 +1,124 @@
+"""Models by name or file: the catalog, a config.json, or a folder that holds one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import InputError, UnknownNameError
+from ridgeline.facts import store
+from ridgeline.graph.build import build
+from ridgeline.graph.ops import Model
+
+_FOLDER = "models"
+_ALIASES = "_aliases"  # data/models/_aliases.json: other names people use -> catalog name
+_SHOWN = 80  # characters of an unknown name that an error repeats
+_TUNED = re.compile(r"[-_ ](instruct|chat|base|hf|it|pt|bf16)$", re.IGNORECASE)
+
+
+def catalog() -> tuple[str, ...]:
+    """Names of the models that ship with the package, sorted."""
+    return tuple(name for name in store.names(_FOLDER, ".json") if not name.startswith("_"))
+
+
+def catalog_config(name: str) -> Mapping[str, Any]:
+    """The config of a catalog model as it is stored, under its exact name."""
+    config: Mapping[str, Any] = store.read_json(f"{_FOLDER}/{name}.json")
+    return config
+
+
+def load(text_or_path: str | Path) -> Model:
+    """A model by catalog name, path of a config.json, or folder that holds one.
+
+    Names ignore case, punctuation, the organisation before '/', and endings such as -instruct or
+    -hf. A text that ends in .json or begins like a path is a path; any other is looked up first.
+    """
+    text = os.fspath(text_or_path)
+    path = _path(text)
+    looks_like_path = not isinstance(text_or_path, str) or text.endswith(".json") or text.startswith((".", "/", "~"))
+    if not looks_like_path:
+        name = find(text)
+        if name is not None:
+            config = catalog_config(name)
+            return build(config, name=name, source=str(config.get("source", f"catalog {name}")))
+    if looks_like_path or _exists(path):
+        return _load_file(path)
+    hint = "give a catalog name, a config.json or a folder that holds one"
+    raise UnknownNameError("model", text[:_SHOWN], (*catalog(), *_aliases()), hint=hint)
+
+
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # '~name' of no user
+        return Path(text)
+
+
+def find(text: str) -> str | None:
+    """The catalog name that `text` means, or None."""
+    tail = text.strip().rsplit("/", 1)[-1]
+    while True:
+        found = _by_key().get(_key(tail))
+        shorter = _TUNED.sub("", tail)
+        if found is not None or shorter == tail:
+            return found
+        tail = shorter
+
+
+def _key(text: str) -> str:
+    """Letters, digits and the points between digits: 1.3b is not 13b."""
+    return re.sub(r"(?<!\d)\.|\.(?!\d)|[^a-z0-9.]", "", text.casefold())
+
+
+@cache
+def _aliases() -> Mapping[str, str]:
+    found: Mapping[str, str] = store.read_json(f"{_FOLDER}/{_ALIASES}.json")
+    return found
+
+
+@cache
+def _by_key() -> Mapping[str, str]:
+    keys = {_key(alias): name for alias, name in _aliases().items()}
+    return keys | {_key(name): name for name in catalog()}
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _load_file(path: Path) -> Model:
+    """The model of a config.json; errors name the file and, for JSON, the line."""
+    try:
+        file = path / "config.json" if path.is_dir() else path
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        folder = " (the folder holds no config.json)" if path.is_dir() else ""
+        raise InputError(f"no such file{folder}", file=str(path)) from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read as text: {error}", file=str(path)) from error
+    return build(parse_config(text, file=str(file)), name=_name_of(file), source=str(file))
+
+
+def _name_of(file: Path) -> str:
+    return file.resolve().parent.name if file.name == "config.json" else file.stem
+
+
+def parse_config(text: str, *, file: str) -> Mapping[str, Any]:
+    """The content of a config.json; a mistake is an InputError with file and line."""
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"not JSON: {error.msg} (column {error.colno})", file=file, line=error.lineno) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not usable JSON: {error}", file=file) from error
+    if not isinstance(content, dict):
+        raise InputError(f"a config is an object of fields, not a {type(content).__name__}", file=file, line=1)
+    return content

@@ -1,0 +1,298 @@
+"""Operators of one part of a layer: norms, residuals, attention (MHA to MLA) and MLPs.
+
+Letters: D hidden, H heads, K kv heads, F ffn. Element counts are per token at the whole width.
+Traffic is that of one fused kernel per operator; `kernels` counts the launches of the eager
+PyTorch modules in Hugging Face transformers. A tensor kept for backward is listed once, on the
+first operator that needs it; `kept` hands the first GEMM the input it keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ridgeline.graph.ops import Op, OpKind, Region, Saved, Split
+from ridgeline.graph.spec import Attention, Latent, Mlp, Norm
+
+MASK_BYTES = 1.0  # a dropout mask is one byte per element
+MASK_TRAFFIC = 0.5  # that byte, in elements of a two-byte dtype
+STATISTIC_BYTES = 4.0  # log-sum-exp and router scores are fp32
+_NORM_KERNELS = {"rms": 8, "layer": 1}  # LlamaRMSNorm: two casts and six maths kernels
+_ROTARY_KERNELS = 10  # negate, concatenate, two products and a sum, for q and for k
+
+
+def linear(
+    name: str,
+    k: int,
+    n: int,
+    *,
+    split: Split,
+    bias: bool = False,
+    region: Region = Region.TENSOR,
+    kept: tuple[Saved, ...] = (),
+    parts: int = 1,
+    lora: bool = True,
+    cross: bool = False,
+) -> Op:
+    """A linear layer (k, n) as a GEMM; its bias rides in the epilogue."""
+    return Op(
+        name=name,
+        kind=OpKind.GEMM,
+        region=region,
+        k=k,
+        n=n,
+        split=split,
+        params=k * n + (n if bias else 0),
+        params_split=split is not Split.NONE,
+        saved=kept,
+        kernels=parts,
+        lora=lora,
+        parts=parts,
+        cross=cross,
+    )
+
+
+def pointwise(
+    name: str,
+    region: Region,
+    *,
+    read: float,
+    write: float,
+    backward_read: float,
+    backward_write: float,
+    saved: tuple[Saved, ...] = (),
+    kernels: int = 1,
+    params: int = 0,
+    params_split: bool = False,
+) -> Op:
+    """An operator bound by bytes: elements read and written per token, forward and backward."""
+    return Op(
+        name=name,
+        kind=OpKind.ELEMENTWISE,
+        region=region,
+        read=read,
+        write=write,
+        backward_read=backward_read,
+        backward_write=backward_write,
+        saved=saved,
+        kernels=kernels,
+        params=params,
+        params_split=params_split,
+    )
+
+
+def norm_op(
+    name: str,
+    norm: Norm,
+    width: int,
+    *,
+    role: str = "norm",
+    keep: bool = True,
+    region: Region = Region.SEQUENCE,
+    copies: int = 1,
+) -> Op:
+    """A norm over `width`, done `copies` times side by side; it keeps its input unless already kept."""
+    total = width * copies
+    return pointwise(
+        name,
+        region,
+        read=total,
+        write=total,
+        backward_read=2 * total,
+        backward_write=total,
+        saved=(Saved(elements=total, region=region, role=role),) if keep else (),
+        kernels=_NORM_KERNELS[norm.kind],
+        params=norm.params(width),
+    )
+
+
+def residual_op(name: str, width: int, *, branches: int = 1, dropout: bool = False) -> Op:
+    """Residual add of `branches` outputs, fused with their dropout; keeps one mask per branch."""
+    mask = width * branches * MASK_TRAFFIC if dropout else 0.0
+    saved = Saved(elements=width * branches, region=Region.SEQUENCE, element_bytes=MASK_BYTES)
+    return pointwise(
+        name,
+        Region.SEQUENCE,
+        read=width * (branches + 1),
+        write=width + mask,
+        backward_read=width * (branches + 1) + mask,
+        backward_write=width * branches,
+        saved=(saved,) if dropout else (),
+        kernels=branches * (2 if dropout else 1),
+    )
+
+
+def rotary_op(elements: int) -> Op:
+    """Rotary embedding of `elements` of q and k per token; backward rotates back and keeps nothing."""
+    return pointwise(
+        "rotary",
+        Region.TENSOR,
+        read=elements,
+        write=elements,
+        backward_read=elements,
+        backward_write=elements,
+        kernels=_ROTARY_KERNELS,
+    )
+
+
+def activation_op(mlp: Mlp, region: Region, name: str = "activation") -> Op:
+    """The activation, with the gate's product: reads 2F (gated) or F, writes F.
+
+    Backward needs its input (gate and up). A plain ReLU needs only its sign, which its output,
+    kept by the down projection, already holds.
+    """
+    wide = mlp.ffn * (2 if mlp.gated else 1)
+    keeps = mlp.gated or mlp.activation != "relu"
+    return pointwise(
+        name,
+        region,
+        read=wide,
+        write=mlp.ffn,
+        backward_read=wide + mlp.ffn,
+        backward_write=wide,
+        saved=(Saved(elements=wide, region=region, role="mlp"),) if keeps else (),
+        kernels=2 if mlp.gated or mlp.activation == "relu2" else 1,
+    )
+
+
+def mlp_ops(mlp: Mlp, hidden: int, kept: tuple[Saved, ...], prefix: str = "mlp") -> list[Op]:
+    """Up (and gate), activation, down."""
+    wide = mlp.ffn * (2 if mlp.gated else 1)
+    parts = 2 if mlp.gated and not mlp.merged_gate else 1
+    inner = (Saved(elements=mlp.ffn, region=Region.TENSOR),)
+    return [
+        linear(f"{prefix}_up", hidden, wide, split=Split.COLUMN, bias=mlp.bias, kept=kept, parts=parts),
+        activation_op(mlp, Region.TENSOR, f"{prefix}_activation"),
+        linear(f"{prefix}_down", mlp.ffn, hidden, split=Split.ROW, bias=mlp.bias, kept=inner),
+    ]
+
+
+def attention_ops(spec: Attention, hidden: int, kept: tuple[Saved, ...], *, dropout: bool) -> list[Op]:
+    """Projections, query and key norm, rotary, core, output projection."""
+    prefix = "cross_" if spec.cross else ""
+    if spec.latent is not None:
+        ops = _latent_projections(spec, spec.latent, hidden, kept)
+    elif spec.cross:
+        ops = _cross_projections(spec, hidden, kept)
+    else:
+        wide = spec.heads * spec.qk_dim + spec.kv_heads * (spec.qk_dim + spec.v_dim)
+        wide += spec.heads * spec.v_dim if spec.output_gate else 0
+        parts = 1 if spec.merged_qkv else 3
+        ops = [linear("qkv", hidden, wide, split=Split.COLUMN, bias=spec.qkv_bias, kept=kept, parts=parts)]
+    if spec.qk_norm is not None:
+        ops.append(_qk_norm(spec, spec.qk_norm))
+    if spec.rotary_dim:
+        keys = 1 if spec.latent is not None else spec.kv_heads
+        ops.append(rotary_op((spec.heads + keys) * spec.rotary_dim))
+    ops.append(_core(spec, f"{prefix}attention", dropout=dropout))
+    width = spec.heads * spec.v_dim
+    if spec.output_gate:
+        ops.append(gate_op("attention_gate", width))
+    ops.append(linear(f"{prefix}attention_out", width, hidden, split=Split.ROW, bias=spec.out_bias))
+    return ops
+
+
+def gate_op(name: str, width: int) -> Op:
+    """Product with a sigmoid gate; keeps the gate and the product, which the projection after it needs."""
+    return pointwise(
+        name,
+        Region.TENSOR,
+        read=2 * width,
+        write=width,
+        backward_read=3 * width,
+        backward_write=2 * width,
+        saved=(Saved(elements=2 * width, region=Region.TENSOR),),
+        kernels=2,
+    )
+
+
+def _cross_projections(spec: Attention, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
+    keys = spec.kv_heads * (spec.qk_dim + spec.v_dim)
+    return [
+        linear("cross_q", hidden, spec.heads * spec.qk_dim, split=Split.COLUMN, bias=spec.qkv_bias, kept=kept),
+        linear(
+            "cross_kv",
+            hidden,
+            keys,
+            split=Split.COLUMN,
+            bias=spec.qkv_bias,
+            kept=(Saved(elements=keys, region=Region.TENSOR),),
+            parts=2,
+            cross=True,
+        ),
+    ]
+
+
+def _repeated(name: str, k: int, n: int, *, bias: bool, kept: tuple[Saved, ...]) -> Op:
+    """A down-projection into a latent that every tensor rank holds whole."""
+    return linear(name, k, n, split=Split.NONE, region=Region.SEQUENCE, bias=bias, kept=kept)
+
+
+def _latent_projections(spec: Attention, latent: Latent, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
+    rms = Norm(kind="rms")
+    queries = spec.heads * spec.qk_dim
+    ops: list[Op] = []
+    if latent.q_rank is None:
+        ops.append(linear("q", hidden, queries, split=Split.COLUMN, kept=kept))
+    else:
+        rank = latent.q_rank
+        low = (Saved(elements=rank, region=Region.SEQUENCE),)
+        ops += [
+            _repeated("q_down", hidden, rank, bias=spec.qkv_bias, kept=kept),
+            norm_op("q_norm", rms, rank),
+            linear("q_up", rank, queries, split=Split.COLUMN, kept=low),
+        ]
+    low = (Saved(elements=latent.kv_rank, region=Region.SEQUENCE),)
+    keys = spec.heads * (latent.nope_dim + spec.v_dim)
+    ops += [
+        _repeated("kv_down", hidden, latent.kv_rank + latent.rope_dim, bias=spec.qkv_bias, kept=()),
+        norm_op("kv_norm", rms, latent.kv_rank),
+        linear("kv_up", latent.kv_rank, keys, split=Split.COLUMN, kept=low),
+    ]
+    return ops
+
+
+def _qk_norm(spec: Attention, norm: Norm) -> Op:
+    total = (spec.heads + spec.kv_heads) * spec.qk_dim
+    params = 2 * norm.params(spec.qk_dim) if spec.qk_norm_over == "head" else norm.params(total)
+    return pointwise(
+        "qk_norm",
+        Region.TENSOR,
+        read=total,
+        write=total,
+        backward_read=2 * total,
+        backward_write=total,
+        saved=(Saved(elements=total, region=Region.TENSOR, role="norm"),),
+        kernels=2 * _NORM_KERNELS[norm.kind],
+        params=params,
+        params_split=spec.qk_norm_over == "all",
+    )
+
+
+def _core(spec: Attention, name: str, *, dropout: bool) -> Op:
+    """Scores, softmax, weighted sum. Keeps q, k, v, the output and, by kernel, statistics or scores."""
+    keys = 0 if spec.cross else spec.kv_heads * (spec.qk_dim + spec.v_dim)
+    saved = [
+        Saved(elements=spec.heads * spec.qk_dim + keys, region=Region.TENSOR),
+        Saved(elements=spec.heads * spec.v_dim, region=Region.TENSOR),
+        Saved(elements=spec.heads, region=Region.TENSOR, element_bytes=STATISTIC_BYTES, kernel="flash"),
+    ]
+    scores = Saved(elements=spec.heads, region=Region.TENSOR, role="core", times_seq=True, kernel="unfused")
+    saved.append(scores)
+    if dropout:
+        saved += [replace(scores, element_bytes=MASK_BYTES), scores]
+    return Op(
+        name=name,
+        kind=OpKind.ATTENTION,
+        region=Region.TENSOR,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        qk_dim=spec.qk_dim,
+        v_dim=spec.v_dim,
+        causal=spec.causal,
+        window=spec.window,
+        chunk=spec.chunk,
+        cross=spec.cross,
+        params=spec.heads * (int(spec.sinks) + spec.relative_buckets),
+        params_split=True,
+        saved=tuple(saved),
+    )

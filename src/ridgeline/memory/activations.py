@@ -1,0 +1,64 @@
+"""Bytes kept from forward to backward, and what is alive only around one operator or one layer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ridgeline.memory.profile import FP32_BYTES, FULL, NONE, SELECTIVE, Part
+from ridgeline.memory.query import Stage
+from ridgeline.memory.shares import Array, as_array
+
+
+def kept_bytes(stage: Stage) -> Array:
+    """Bytes of all micro-batches in flight that wait for backward, logits apart [byte]."""
+    layers = _layers_kept(stage) + _end_kept(stage, stage.profile.embedding, stage.first)
+    return layers * stage.in_flight + _end_kept(stage, stage.profile.head, stage.last) * stage.head_in_flight
+
+
+def _layers_kept(stage: Stage) -> Array:
+    """Bytes that the layers keep of one micro-batch; full recompute may cover a part of them."""
+    count = stage.layer_count
+    limit = count if stage.recompute_layers is None else np.minimum(stage.recompute_layers, count)
+    covered = np.where(stage.recompute == FULL, limit / np.maximum(count, 1.0), 0.0)
+    total = as_array(0.0)
+    for name, number in stage.layers.items():
+        part = stage.profile.blocks[name]
+        none = stage.shares.kept(part.kept[NONE], part)
+        full = stage.shares.kept(part.kept[FULL], part)
+        selective = stage.shares.kept(part.kept[SELECTIVE], part)
+        kept = np.where(stage.recompute == SELECTIVE, selective, none + covered * (full - none))
+        total = total + kept * number
+    return total
+
+
+def _end_kept(stage: Stage, part: Part, present: Array) -> Array:
+    return present * stage.shares.kept(part.kept[NONE], part)
+
+
+def logit_bytes(stage: Stage) -> Array:
+    """Tensors of tokens x vocabulary alive at the worst moment of the loss, last stage only [byte].
+
+    One fp32 tensor per micro-batch in flight waits for backward; the others exist once. A loss done
+    in chunks keeps nothing but one chunk.
+    """
+    runtime, profile = stage.runtime, stage.profile
+    entries = stage.last * stage.shares.tokens * profile.vocab * stage.shares.tensor
+    spike = runtime.logit_copies * profile.precision.activation_bytes + runtime.logit_fp32_copies * FP32_BYTES
+    if runtime.logit_chunks > 1:
+        return entries * spike / runtime.logit_chunks
+    return entries * (spike + (stage.head_in_flight - 1.0) * min(1.0, runtime.logit_fp32_copies) * FP32_BYTES)
+
+
+def working_set_bytes(stage: Stage) -> Array:
+    """Bytes alive inside one layer's backward: what it recomputed and its widest gradients [byte]."""
+    largest = as_array(0.0)
+    for name, number in stage.layers.items():
+        part = stage.profile.blocks[name]
+        none = stage.shares.kept(part.kept[NONE], part)
+        full = stage.shares.kept(part.kept[FULL], part)
+        selective = stage.shares.kept(part.kept[SELECTIVE], part)
+        left = np.where(stage.recompute == FULL, full, np.where(stage.recompute == SELECTIVE, selective, none))
+        again = np.maximum(none - left, 0.0)
+        inside = again + stage.shares.kept(part.backward, part)
+        largest = np.maximum(largest, np.where(number > 0, inside, 0.0))
+    return largest

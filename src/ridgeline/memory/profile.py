@@ -1,0 +1,294 @@
+"""Numbers of a graph that memory depends on, summed once so that a plan costs a few array operations.
+
+Shape letters: T tokens, S sequence, D hidden, V vocabulary, E experts, r adapter rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from ridgeline.errors import UnknownNameError
+from ridgeline.graph.ops import Block, Graph, Op, OpKind, Region, Saved, Split
+from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Optimizer, Precision, Task, Workload
+from ridgeline.memory.runtime import MEGATRON, Runtime
+
+LINEAR = (OpKind.GEMM, OpKind.GROUPED_GEMM)
+NF4_BYTES = 0.5 + 0.127 / 8  # 4-bit NormalFloat and doubly quantized block constants, arXiv:2305.14314 section 3
+FP32_BYTES = 4.0
+EIGHT_BIT_BYTES = 1.0  # recipes that cast GEMM operands keep the 8-bit copy of the input alone (Transformer Engine)
+FEED_FORWARD = ("mlp_", "experts_", "shared_")  # names of a feed-forward's linear layers
+NONE, SELECTIVE, FULL = 0, 1, 2  # recompute policies, as coded in plan arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divided:
+    """Numbers or bytes by how ranks divide them.
+
+    `dense` splits over tp; `repeated` over nothing; `expert` over ep * etp; `expert_repeated` over
+    ep alone.
+    """
+
+    dense: float = 0.0
+    repeated: float = 0.0
+    expert: float = 0.0
+    expert_repeated: float = 0.0
+
+    def plus(self, op: Op, count: float) -> Divided:
+        """This sum with `count` more numbers, divided as the weight of `op` is."""
+        if op.region is Region.EXPERT:
+            name = "expert" if op.params_split else "expert_repeated"
+        else:
+            name = "dense" if op.params_split else "repeated"
+        return replace(self, **{name: getattr(self, name) + count})
+
+    @property
+    def total(self) -> float:
+        """All ranks together [1]."""
+        return self.dense + self.repeated + self.expert + self.expert_repeated
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Bytes per token of one layer [byte/token], by region."""
+
+    sequence: float = 0.0
+    tensor: float = 0.0
+    vocab: float = 0.0
+    expert: float = 0.0
+
+    def plus(self, region: Region, value: float) -> Kept:
+        """This sum with `value` more bytes per token in `region`."""
+        return replace(self, **{region.value: getattr(self, region.value) + value})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What memory needs to know of one block kind, of the embedding or of the head.
+
+    `trained` numbers carry gradients and optimizer states; `frozen` ones are held in the activation
+    format, `quantized` ones in NF4 (QLoRA) or in 8 bits (a frozen base under an 8-bit recipe).
+    `matrix` counts the trained numbers that Muon updates and `factored` Adafactor's row and column
+    sums. `kept` holds bytes per token by recompute policy.
+    `backward` is the widest operator's gradients in flight, per token. `largest` is the biggest
+    linear weight [1], whose gradient or dequantized copy is a transient.
+    """
+
+    trained: Divided = Divided()
+    frozen: Divided = Divided()
+    quantized: Divided = Divided()
+    factored: Divided = Divided()
+    matrix: Divided = Divided()
+    kept: tuple[Kept, Kept, Kept] = (Kept(), Kept(), Kept())
+    backward: Kept = Kept()
+    largest: Divided = Divided()
+    tokens_factor: float = 1.0
+    top_k: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphProfile:
+    """A graph and a workload as sums.
+
+    `table` is the embedding table that the last stage repeats when embeddings are tied.
+    """
+
+    blocks: dict[str, Part]
+    embedding: Part
+    head: Part
+    table: Part
+    hidden: int
+    vocab: int
+    precision: Precision
+    optimizer: Optimizer
+    adapters: bool
+    quantized_bytes: float
+    dequantizes: bool
+
+
+def named_precision(name: str) -> Precision:
+    """The precision recipe called `name`."""
+    if name not in PRECISIONS:
+        raise UnknownNameError("precision", name, PRECISIONS)
+    return PRECISIONS[name]
+
+
+def named_optimizer(name: str) -> Optimizer:
+    """The optimizer called `name`."""
+    if name not in OPTIMIZERS:
+        raise UnknownNameError("optimizer", name, OPTIMIZERS)
+    return OPTIMIZERS[name]
+
+
+@dataclass(kw_only=True)
+class _Builder:
+    """Sums one part, operator by operator."""
+
+    workload: Workload
+    precision: Precision
+    runtime: Runtime
+    experts: int = 0
+    encoder: bool = False
+    part: Part = field(default_factory=Part)
+
+    def run(self, ops: Iterable[Op]) -> Part:
+        """The sums over `ops`."""
+        for op in ops:
+            self._weights(op)
+            self._kept(op)
+            self._transients(op)
+        return self.part
+
+    def _adapted(self, op: Op) -> bool:
+        """Whether a low-rank adapter sits on this weight."""
+        if self.workload.task in (Task.PRETRAIN, Task.FULL) or not op.lora:
+            return False
+        return self.workload.lora_targets == "all" or not op.name.startswith(FEED_FORWARD)
+
+    def _weights(self, op: Op) -> None:
+        if not op.params or op.shared_params is not None:
+            return
+        copies = self.experts if op.region is Region.EXPERT else 1
+        count, part = float(op.params * copies), self.part
+        if self.workload.task in (Task.PRETRAIN, Task.FULL):
+            hidden = op.kind in LINEAR and op.region is not Region.VOCAB
+            matrix = float(op.k * op.n * copies) if hidden else 0.0
+            factored = float((op.k + op.n) * copies) if op.k and op.n else count
+            self.part = replace(
+                part,
+                trained=part.trained.plus(op, count),
+                factored=part.factored.plus(op, factored),
+                matrix=part.matrix.plus(op, matrix),
+            )
+            return
+        adapter = float(self.workload.lora_rank * (op.k * op.parts + op.n) * copies) if self._adapted(op) else 0.0
+        quantized = op.kind in LINEAR and op.lora and (self.workload.task is Task.QLORA or self.precision.quantize)
+        self.part = replace(
+            part,
+            trained=part.trained.plus(op, adapter),
+            factored=part.factored.plus(op, adapter),
+            matrix=part.matrix.plus(op, adapter),
+            frozen=part.frozen.plus(op, 0.0 if quantized else count),
+            quantized=part.quantized.plus(op, count if quantized else 0.0),
+        )
+
+    def _kept(self, op: Op) -> None:
+        keep_input = self.workload.task in (Task.PRETRAIN, Task.FULL) or self._adapted(op)
+        for saved in op.saved:
+            if saved.role == "logits" or saved.kernel not in ("", self.workload.attention_kernel):
+                continue  # logits have a category of their own
+            if op.kind in LINEAR and not keep_input and saved.role != "input":
+                continue  # the input of a frozen linear layer only serves its weight's gradient
+            if op.kind in LINEAR and self.precision.quantize and op.region is not Region.VOCAB and not saved.role:
+                saved = replace(saved, element_bytes=EIGHT_BIT_BYTES)
+            self._keep(op, saved)
+        if self._adapted(op):
+            self._keep(op, Saved(elements=float(self.workload.lora_rank * op.parts), region=op.region))
+        if self.workload.execution == "eager":
+            self._keep_eager(op)
+        if self.runtime.selective == "matmul":
+            self._keep_products(op)
+
+    def _keep_eager(self, op: Op) -> None:
+        """What eager mode keeps between the kernels that a fused operator would be.
+
+        A gated activation keeps act(gate) beside gate and up. A norm done in fp32 by hand keeps the
+        fp32 copy in place of its input, and the normalised values.
+        """
+        if op.kind is not OpKind.ELEMENTWISE or op.kernels < 2 or not op.saved:
+            return
+        role = op.saved[0].role
+        if role == "mlp" and op.saved[0].elements > op.write:
+            self._keep(op, Saved(elements=op.write, region=op.region, role="mlp"))
+        elif role in ("norm", "input"):
+            self._keep(op, Saved(elements=op.write, region=op.region, element_bytes=FP32_BYTES, role="norm"))
+
+    def _keep_products(self, op: Op) -> None:
+        """Selective recompute that keeps half the matrix products and the attention output."""
+        width, part = self.precision.activation_bytes, self.part
+        none, selective, full = part.kept
+        if op.kind in LINEAR and op.region is not Region.VOCAB:
+            region = Region.SEQUENCE if op.split is Split.ROW and op.region is Region.TENSOR else op.region
+            selective = selective.plus(region, op.n * width / 2.0)
+        elif op.kind is OpKind.ATTENTION:
+            selective = selective.plus(op.region, op.heads * op.v_dim * width)
+        self.part = replace(part, kept=(none, selective, full))
+
+    def _keep(self, op: Op, saved: Saved) -> None:
+        width = self.precision.activation_bytes if saved.element_bytes is None else saved.element_bytes
+        value = saved.elements * width
+        encoder_tokens = self.workload.encoder_seq_len or self.workload.seq_len
+        if saved.times_seq:
+            value *= encoder_tokens if op.cross or self.encoder else self.workload.seq_len
+        elif op.cross and op.kind in LINEAR:
+            value *= encoder_tokens / self.workload.seq_len
+        none, selective, full = self.part.kept
+        none = none.plus(saved.region, value)
+        dropped = saved.role == "core" if self.runtime.selective == "core" else saved.role != "input"
+        selective = selective if dropped else selective.plus(saved.region, value)
+        full = full.plus(saved.region, value) if saved.role == "input" else full
+        self.part = replace(self.part, kept=(none, selective, full))
+
+    def _transients(self, op: Op) -> None:
+        width, part = self.precision.activation_bytes, self.part
+        wide: Kept | None = None
+        if op.kind in LINEAR and op.region is not Region.VOCAB:
+            whole, split = (op.n, op.k) if op.split is Split.ROW else (op.k, op.n)
+            region = Region.EXPERT if op.region is Region.EXPERT else Region.TENSOR
+            wide = Kept().plus(Region.SEQUENCE, whole * width).plus(region, split * width)
+            if op.k * op.n * max(1, self.experts if op.region is Region.EXPERT else 1) > part.largest.total:
+                copies = self.experts if op.region is Region.EXPERT else 1
+                self.part = part = replace(part, largest=Divided().plus(op, float(op.k * op.n * copies)))
+        elif op.kind is OpKind.ELEMENTWISE and op.region in (Region.TENSOR, Region.EXPERT):
+            wide = Kept().plus(op.region, (op.write + op.backward_write) * width)
+        elif op.kind is OpKind.ATTENTION and self.workload.attention_kernel == "unfused":
+            scores = op.heads * (self.workload.seq_len if not self.encoder else self._encoder_tokens()) * width
+            wide = Kept().plus(Region.TENSOR, 2.0 * scores)  # gradients of the probabilities and of the scores
+        if wide is not None and _sum(wide) > _sum(part.backward):
+            self.part = replace(part, backward=wide)
+
+    def _encoder_tokens(self) -> int:
+        return self.workload.encoder_seq_len or self.workload.seq_len
+
+
+def _sum(kept: Kept) -> float:
+    return kept.sequence + kept.tensor + kept.vocab + kept.expert
+
+
+def profile_graph(graph: Graph, workload: Workload, runtime: Runtime = MEGATRON) -> GraphProfile:
+    """Sums of `graph` under `workload` and `runtime`: what a stage's bytes are made of.
+
+    Frozen linear layers without an adapter do not keep their input: it only serves the gradient of
+    their own weight. Norms, activations and attention keep theirs, for the gradient passes through.
+    """
+    precision, optimizer = named_precision(workload.precision), named_optimizer(workload.optimizer)
+    precision = replace(
+        precision,
+        weight_bytes=precision.weight_bytes if runtime.weight_bytes is None else runtime.weight_bytes,
+        grad_bytes=precision.grad_bytes if runtime.gradient_bytes is None else runtime.gradient_bytes,
+    )
+
+    def part(ops: Iterable[Op], experts: int = 0, *, encoder: bool = False) -> Part:
+        builder = _Builder(workload=workload, precision=precision, runtime=runtime, experts=experts, encoder=encoder)
+        return builder.run(ops)
+
+    def block_part(block: Block) -> Part:
+        sums = part(block.ops, block.experts, encoder=block.encoder)
+        encoder_tokens = workload.encoder_seq_len or workload.seq_len
+        factor = encoder_tokens / workload.seq_len if block.encoder else 1.0
+        return replace(sums, tokens_factor=factor, top_k=float(max(1, block.top_k)))
+
+    tables = [op for op in graph.embedding if op.kind is OpKind.EMBEDDING and op.n == graph.vocab]
+    return GraphProfile(
+        blocks={name: block_part(block) for name, block in graph.blocks.items()},
+        embedding=part(graph.embedding),
+        head=part(graph.head),
+        table=part(replace(op, saved=()) for op in tables[:1]) if graph.tied_embeddings else Part(),
+        hidden=graph.hidden,
+        vocab=graph.vocab,
+        precision=precision,
+        optimizer=optimizer,
+        adapters=workload.task in (Task.LORA, Task.QLORA),
+        dequantizes=workload.task is Task.QLORA,
+        quantized_bytes=NF4_BYTES if workload.task is Task.QLORA else EIGHT_BIT_BYTES,
+    )

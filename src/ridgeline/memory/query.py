@@ -1,0 +1,115 @@
+"""What is asked about a pipeline stage: the options of a call, with defaults, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Required, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ridgeline.errors import UnknownNameError
+from ridgeline.graph.ops import Graph
+from ridgeline.graph.workload import Workload
+from ridgeline.memory.profile import GraphProfile, profile_graph
+from ridgeline.memory.runtime import Runtime, named_runtime
+from ridgeline.memory.shares import Array, Shares, as_array, shares_of
+
+Bools = NDArray[np.bool_]
+Codes = NDArray[np.int64]
+
+
+class Options(TypedDict, total=False):
+    """Plans of one stage; every number may be an array over plans.
+
+    `layers` counts the layers of each block kind on the stage; `first` and `last` say whether it
+    holds the embedding and the head (default: both). `in_flight` [1] is the peak number of
+    micro-batches held, in units of the stage's whole activations; `head_in_flight` that of the loss
+    (1 but for schedules that run all forwards first). `zero` 0..3 shards over `shard_ranks` ranks
+    (None: dp * cp). `recompute` codes: 0 none, 1 selective, 2 full, the last limited to
+    `recompute_layers` layers of the stage (None: all). `runtime` is by default that of the
+    workload's framework.
+    """
+
+    layers: Required[Mapping[str, ArrayLike]]
+    tp: ArrayLike
+    cp: ArrayLike
+    ep: ArrayLike
+    etp: ArrayLike
+    dp: ArrayLike
+    sequence_parallel: ArrayLike
+    micro_batch: ArrayLike
+    zero: ArrayLike
+    shard_ranks: ArrayLike | None
+    first: ArrayLike
+    last: ArrayLike
+    in_flight: ArrayLike
+    head_in_flight: ArrayLike
+    recompute: ArrayLike
+    recompute_layers: ArrayLike | None
+    offload_optimizer: ArrayLike
+    offload_activations: ArrayLike
+    runtime: Runtime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A stage of one graph and workload under an array of plans."""
+
+    profile: GraphProfile
+    runtime: Runtime
+    shares: Shares
+    layers: Mapping[str, Array]
+    first: Array
+    last: Array
+    in_flight: Array
+    head_in_flight: Array
+    zero: Codes
+    recompute: Codes
+    recompute_layers: Array | None
+    offload_optimizer: Bools
+    offload_activations: Bools
+
+    @property
+    def layer_count(self) -> Array:
+        """Layers of all kinds [1]."""
+        return np.asarray(sum(self.layers.values(), start=np.zeros(())))
+
+
+def resolve(graph: Graph, workload: Workload, options: Options) -> Stage:
+    """The stage that `options` describe; unknown names and block kinds are refused."""
+    for name in options:
+        if name not in Options.__annotations__:
+            raise UnknownNameError("option of stage_memory", name, Options.__annotations__)
+    for name in options["layers"]:
+        if name not in graph.blocks:
+            raise UnknownNameError("block kind", name, graph.blocks)
+    runtime = options.get("runtime") or named_runtime(workload.framework)
+    cp, dp = as_array(options.get("cp", 1)), as_array(options.get("dp", 1))
+    ranks = options.get("shard_ranks")
+    limit = options.get("recompute_layers")
+    return Stage(
+        profile=profile_graph(graph, workload, runtime),
+        runtime=runtime,
+        shares=shares_of(
+            workload,
+            tp=options.get("tp", 1),
+            cp=cp,
+            ep=options.get("ep", 1),
+            etp=options.get("etp", 1),
+            sequence_parallel=options.get("sequence_parallel", False),
+            micro_batch=options.get("micro_batch", 1),
+            shard_ranks=dp * cp if ranks is None else ranks,
+        ),
+        layers={name: as_array(count) for name, count in options["layers"].items()},
+        first=as_array(options.get("first", True)),
+        last=as_array(options.get("last", True)),
+        in_flight=as_array(options.get("in_flight", 1)),
+        head_in_flight=as_array(options.get("head_in_flight", 1)),
+        zero=np.asarray(options.get("zero", 0), dtype=np.int64),
+        recompute=np.asarray(options.get("recompute", 0), dtype=np.int64),
+        recompute_layers=None if limit is None else as_array(limit),
+        offload_optimizer=np.asarray(options.get("offload_optimizer", False), dtype=bool),
+        offload_activations=np.asarray(options.get("offload_activations", False), dtype=bool),
+    )

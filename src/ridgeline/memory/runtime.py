@@ -1,0 +1,112 @@
+"""How a training program holds what the arithmetic needs: temporaries, buckets, scratch and context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ridgeline.errors import UnknownNameError
+
+MIB = 2.0**20
+KIB = 2.0**10
+
+# PyTorch gives each cuBLAS handle a workspace through its allocator; forward and the autograd thread
+# hold one each. Hopper: 4096 KiB x 8; others: 4096 KiB x 2 + 16 KiB x 8, though later releases count
+# Blackwell with Hopper (aten/src/ATen/cuda/CublasHandlePool.cpp). CUBLAS_WORKSPACE_CONFIG=:4096:8,
+# which deterministic runs set, makes it 4096 KiB x 8 anywhere.
+CUBLAS_HANDLES = 2
+CUBLAS_LARGE_BYTES = 8 * 4096 * KIB
+CUBLAS_SMALL_BYTES = 2 * 4096 * KIB + 8 * 16 * KIB
+# Transformer Engine holds its own: 32 MiB from Hopper on, 4 MiB before, and one for each of four
+# streams where it runs grouped matrix products (transformer_engine/pytorch/module/base.py).
+ENGINE_LARGE_BYTES = 32 * MIB
+ENGINE_SMALL_BYTES = 4 * MIB
+ENGINE_STREAMS = 4
+NEW_ARCHITECTURES = ("hopper", "blackwell")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """Habits of one training program that show in its memory.
+
+    `logit_copies` and `logit_fp32_copies` are the tensors of tokens x vocabulary alive at the worst
+    moment of the loss, in the activation format and in fp32. `logit_chunks` splits the loss over
+    tokens. `persistent_gradients` says whether gradients have a buffer of their own from the first
+    step on; otherwise they appear during backward as activations go. `weight_bytes` and
+    `gradient_bytes` are their widths where they are not the precision recipe's (8-bit weights,
+    16-bit reduction). `gradient_copies` are gradient-sized communication buckets beside the
+    gradients. `fused_gradients` accumulates weight gradients in place; otherwise one weight's
+    gradient exists apart, in the activation format. `gathered_layers` and `unreduced_layers` are
+    whole layers of weights and of gradients held at once under ZeRO-3 (infinite where a pipeline
+    keeps its stage gathered and reduces after the last micro-batch); `live_numbers` and
+    `bucket_numbers` are the least that a program with fixed allowances gathers and reduces at once;
+    `gathered_ends` says whether the embedding and the head stay gathered through the step.
+    `selective` says what selective recompute keeps: 'core' everything but attention scores
+    (arXiv:2205.05198), 'matmul' every other matrix product, the attention output and each layer's
+    input (torchtitan). `transformer_engine`, `architecture` and `deterministic` decide the matrix
+    libraries' scratch. `context_bytes` is assumed: about half for the CUDA context, half for the
+    channels of a few communicators; it is outside the allocator.
+    """
+
+    name: str
+    logit_copies: float
+    logit_fp32_copies: float
+    logit_chunks: int = 1
+    persistent_gradients: bool = True
+    weight_bytes: float | None = None
+    gradient_bytes: float | None = None
+    gradient_copies: float = 0.0
+    fused_gradients: bool = True
+    gathered_layers: float = 2.0
+    unreduced_layers: float = 1.0
+    live_numbers: float = 0.0
+    bucket_numbers: float = 0.0
+    gathered_ends: bool = False
+    selective: str = "core"
+    transformer_engine: bool = False
+    architecture: str = "hopper"
+    deterministic: bool = False
+    context_bytes: float = 1024 * MIB
+
+    def workspace_bytes(self, *, grouped: bool = False) -> float:
+        """Matrix library scratch taken through the allocator for good [byte].
+
+        >>> MEGATRON.workspace_bytes() / 2**20
+        96.0
+        """
+        large = self.deterministic or self.architecture == "hopper"
+        scratch = CUBLAS_HANDLES * (CUBLAS_LARGE_BYTES if large else CUBLAS_SMALL_BYTES)
+        if not self.transformer_engine:
+            return scratch
+        engine = ENGINE_LARGE_BYTES if self.architecture in NEW_ARCHITECTURES else ENGINE_SMALL_BYTES
+        return scratch + engine * (1 + (ENGINE_STREAMS if grouped else 0))
+
+
+# Loss tensors. Megatron-LM casts logits to fp32 and turns them into probabilities and then gradients
+# in place. PyTorch's cross entropy keeps fp32 log-probabilities and makes their gradient and the
+# logits' gradient beside them. Chunked losses do so for a few hundred tokens at a time.
+MEGATRON = Runtime(name="megatron", logit_copies=1, logit_fp32_copies=1, transformer_engine=True)
+FSDP = Runtime(
+    name="fsdp",
+    logit_copies=0,
+    logit_fp32_copies=3,
+    persistent_gradients=False,
+    gathered_ends=True,
+    selective="matmul",
+)
+DEEPSPEED = Runtime(
+    name="deepspeed",
+    logit_copies=0,
+    logit_fp32_copies=3,
+    live_numbers=1e9,  # stage3_max_live_parameters, default of deepspeed.ai/docs/config-json
+    bucket_numbers=5e8,  # reduce_bucket_size, same page
+)
+TORCH = Runtime(name="torch", logit_copies=0, logit_fp32_copies=3, persistent_gradients=False)
+DDP = Runtime(name="ddp", logit_copies=0, logit_fp32_copies=3, gradient_copies=1)
+RUNTIMES = {runtime.name: runtime for runtime in (MEGATRON, FSDP, DEEPSPEED, TORCH, DDP)}
+
+
+def named_runtime(name: str) -> Runtime:
+    """The runtime of the framework called `name`."""
+    if name not in RUNTIMES:
+        raise UnknownNameError("framework", name, RUNTIMES)
+    return RUNTIMES[name]

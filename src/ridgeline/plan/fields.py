@@ -1,0 +1,206 @@
+"""The words of a scenario: every field a person may write, how it is read, and what it means.
+
+One table serves the TOML reader, the command line's flags and the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from ridgeline.errors import InputError, UnitError
+from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Task
+from ridgeline.plan.plan import Recompute, Schedule
+from ridgeline.units import parse, parse_count
+
+_LARGEST_COUNT = 10**18  # a bound on nonsense: a run of 1e18 tokens is beyond any that was published
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One field: its name in a scenario, its reader, its help line and what it may be.
+
+    `read` turns the value as written (TOML value or flag text) into the value that `Workload` or
+    `Plan` takes, and raises `ValueError` or `UnitError` with a sentence. `switch` marks yes/no.
+    """
+
+    name: str
+    read: Callable[[object], Any]
+    help: str
+    choices: tuple[str, ...] = ()
+    switch: bool = False
+    write: Callable[[Any], object] = lambda value: value
+
+    @property
+    def flag(self) -> str:
+        """The field as a command-line flag."""
+        return "--" + self.name.replace("_", "-")
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """A sentence that names the valid words nearest to `word`, or all of them when none is near."""
+    names = list(known)
+    found = get_close_matches(word, names, n=3, cutoff=0.5)
+    return f"nearest: {', '.join(found)}" if found else f"valid: {', '.join(names)}"
+
+
+def count(least: int) -> Callable[[object], int]:
+    """A reader of whole numbers [1] that are no less than `least`."""
+
+    def read(value: object) -> int:
+        if not isinstance(value, int | float | str) or isinstance(value, bool):
+            raise ValueError(f"{_shown(value)} is not a count such as 1536, 4M or 15T")
+        number = parse_count(value)
+        if not least <= number <= _LARGEST_COUNT:
+            raise ValueError(f"{_shown(value)} is out of range; needs {least} to {_LARGEST_COUNT:.0e}")
+        return number
+
+    return read
+
+
+def _number(unit: str, least: float, below: float) -> Callable[[object], float]:
+    def read(value: object) -> float:
+        if not isinstance(value, int | float | str) or isinstance(value, bool):
+            raise ValueError(f"{_shown(value)} is not a number in {unit}")
+        number = parse(value, unit)
+        if not least <= number < below:
+            raise ValueError(f"{_shown(value)} is out of range; needs {least:g} <= value < {below:g}")
+        return number
+
+    return read
+
+
+def _switch(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    if isinstance(value, str) and value.casefold() in words:
+        return words[value.casefold()]
+    raise ValueError(f"{_shown(value)} is not true or false")
+
+
+def _counts(value: object) -> tuple[int, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not 1 <= len(parts) <= 10_000:
+        raise ValueError(f"{_shown(value)} is not a list of layer counts such as [20, 20, 20, 20]")
+    return tuple(count(0)(part) for part in parts)
+
+
+def _choice(names: tuple[str, ...], convert: Callable[[str], Any]) -> Callable[[object], Any]:
+    def read(value: object) -> Any:
+        if value not in names:
+            raise ValueError(f"{_shown(value)} is not one of them; {near(str(value)[:80], names)}")
+        return convert(str(value))
+
+    return read
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return f"'{text[:60]}...'" if len(text) > 60 else f"'{text}'"
+
+
+def _pick(name: str, names: Iterable[str], help_: str) -> Field:
+    options = tuple(names)
+    return Field(name=name, read=_choice(options, str), help=help_, choices=options)
+
+
+def _tokens(name: str, help_: str, least: int = 1) -> Field:
+    return Field(name=name, read=count(least), help=help_)
+
+
+def _yes(name: str, help_: str) -> Field:
+    return Field(name=name, read=_switch, help=help_, switch=True)
+
+
+_TASKS = tuple(task.value for task in Task)
+_SCHEDULES = tuple(schedule.value for schedule in Schedule)
+_RECOMPUTES = tuple(recompute.value for recompute in Recompute)
+
+WORKLOAD_FIELDS: tuple[Field, ...] = (
+    Field(
+        name="task",
+        read=_choice(_TASKS, Task),
+        help="what is trained",
+        choices=_TASKS,
+        write=lambda task: task.value,
+    ),
+    _tokens("seq_len", "tokens per sequence"),
+    _tokens("global_batch", "sequences per optimizer step"),
+    _tokens("tokens", "tokens of the whole run, e.g. 15T; the answer then has days and dollars"),
+    _pick("precision", PRECISIONS, "training recipe"),
+    _pick("optimizer", OPTIMIZERS, "optimizer"),
+    Field(
+        name="mean_document",
+        read=_number("1", 1.0, 1e12),
+        help="mean tokens of the packed documents that attention may not cross",
+    ),
+    Field(name="padding", read=_number("1", 0.0, 1.0), help="share of positions that carry no token, e.g. 0.1 or 10%"),
+    _tokens("encoder_seq_len", "encoder tokens per sequence (encoder-decoder models)"),
+    _tokens("lora_rank", "rank of the LoRA adapters"),
+    _pick("lora_targets", ("all", "attention"), "linear layers that carry an adapter"),
+    _pick("attention_kernel", ("flash", "unfused"), "attention kernel"),
+    _pick("execution", ("eager", "compiled", "graph"), "how kernels are launched"),
+    _pick("framework", ("megatron", "fsdp", "deepspeed", "torch", "ddp"), "whose habits of holding memory"),
+)
+
+PLAN_FIELDS: tuple[Field, ...] = (
+    _tokens("tp", "tensor-parallel degree"),
+    _tokens("pp", "pipeline-parallel degree"),
+    _tokens("cp", "context-parallel degree"),
+    _tokens("dp", "data-parallel degree; when absent, what the cluster leaves"),
+    _tokens("ep", "expert-parallel degree"),
+    _tokens("etp", "tensor-parallel degree inside an expert"),
+    _yes("sequence_parallel", "divide norms and residuals over the tensor-parallel ranks"),
+    _pick("context_style", ("ring", "ulysses"), "how context-parallel ranks exchange keys and values"),
+    _tokens("micro_batch", "sequences per micro-batch"),
+    Field(
+        name="schedule",
+        read=_choice(_SCHEDULES, Schedule),
+        help="pipeline schedule",
+        choices=_SCHEDULES,
+        write=lambda schedule: schedule.value,
+    ),
+    _tokens("chunks", "model chunks per pipeline stage"),
+    Field(
+        name="zero",
+        read=lambda value: int(_choice(("0", "1", "2", "3"), int)(str(value))),
+        help="sharded states: 1 optimizer, 2 and gradients, 3 and weights",
+        choices=("0", "1", "2", "3"),
+    ),
+    _tokens("zero_group", "ranks that share one sharded copy; when absent, all data-parallel ranks"),
+    Field(
+        name="recompute",
+        read=_choice(_RECOMPUTES, Recompute),
+        help="what backward computes again",
+        choices=_RECOMPUTES,
+        write=lambda recompute: recompute.value,
+    ),
+    _tokens("recompute_layers", "layers per stage under full recompute; when absent, all", 0),
+    Field(name="layer_split", read=_counts, help="layers of each stage, e.g. 20,20,20,20", write=list),
+    _yes("offload_optimizer", "keep optimizer states in host memory"),
+    _yes("offload_activations", "keep saved activations in host memory"),
+    _yes("overlap_gradients", "reduce gradients under backward"),
+    _yes("overlap_weights", "gather weights under forward"),
+    _yes("overlap_tensor", "pipeline tensor-parallel collectives with their matrix products"),
+)
+
+
+def read_fields(
+    table: Mapping[str, object],
+    fields: tuple[Field, ...],
+    fail: Callable[[str, str], InputError],
+) -> dict[str, Any]:
+    """The read values of a table; `fail(name, message)` makes the error that names the place."""
+    known = {field.name: field for field in fields}
+    values = {}
+    for name, value in table.items():
+        if name not in known:
+            raise fail(name, f"unknown field; {near(name, known)}")
+        try:
+            values[name] = known[name].read(value)
+        except (ValueError, UnitError) as error:
+            raise fail(name, str(error)) from None
+    return values

@@ -1,0 +1,334 @@
+"""A scenario: model, cluster, workload and perhaps a plan, read from one TOML file or from flags.
+
+People's units are read here ('15T' tokens, '80 GiB') and nowhere below. What a person wrote for
+the model and the cluster is kept as written, so a scenario can be written out again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ridgeline.errors import InputError, RidgelineError
+from ridgeline.graph.workload import Task, Workload
+from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near, read_fields
+from ridgeline.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from ridgeline.facts.records import Cluster
+    from ridgeline.graph.ops import Model
+
+SECTIONS = ("model", "cluster", "workload", "plan")
+_LARGEST_FILE_BYTES = 1_000_000  # a scenario is some dozens of lines
+_LARGEST_CONFIG_BYTES = 10_000_000  # the longest config.json are some 100 kB of quantisation lists
+_LONGEST_TEXT = 4_096  # characters of one value; the longest path on Linux
+_LARGEST_WHOLE = 10**18
+_SEQ_LEN, _STEP_TOKENS, _TUNE_BATCH = 4_096, 4_194_304, 64  # assumed where not given; source in `_fill`
+
+Table = Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What to predict or plan for; `plan` is None when the plan is asked for.
+
+    `written` holds the model and cluster tables as the person wrote them, paths made absolute.
+    `assumed` names what the person left out and what was put there, `file` where it was read.
+    """
+
+    model: Model
+    cluster: Cluster
+    workload: Workload
+    plan: Plan | None = None
+    written: Mapping[str, Table] = field(default_factory=dict)
+    assumed: tuple[str, ...] = ()
+    file: str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where each word was written: a line of the file, or a flag."""
+
+    file: str | None
+    folder: Path
+    lines: Mapping[tuple[str, str], int]
+    flags: frozenset[tuple[str, str]] = frozenset()
+
+    def fail(self, section: str, name: str, message: str) -> InputError:
+        """The error that names file, line and field."""
+        if self.file is None or (section, name) in self.flags:
+            flag = "--" + name.replace("_", "-")
+            return InputError(message, field={"model": "MODEL", "cluster": "--on"}.get(section, flag))
+        keys = (name, name.rsplit(".", 1)[-1], name.split(".", 1)[0], "")
+        line = next((self.lines[section, key] for key in keys if (section, key) in self.lines), None)
+        return InputError(message, file=self.file, line=line, field=f"{section}.{name}" if name else section)
+
+
+def read_scenario(path: str | Path, words: Mapping[str, Table] | None = None) -> Scenario:
+    """The scenario in a TOML file; `words` (section, field) are flags, and win over the file.
+
+    Raises InputError with file, line and field for anything that cannot be used.
+    """
+    file = str(path)
+    text = _text(Path(path), file)
+    tables = _tables(text, file)
+    over = dict(words or {})
+    place = _Place(
+        file=file,
+        folder=Path(path).resolve().parent,
+        lines=_lines(text),
+        flags=frozenset((section, name) for section, table in over.items() for name in table),
+    )
+    merged: dict[str, Table] = {**tables, **over}
+    for name in ("workload", "plan"):  # flag by flag; a model or a cluster is replaced whole
+        if name in merged:
+            merged[name] = {**tables.get(name, {}), **over.get(name, {})}
+    return _build(merged, place)
+
+
+def scenario_from_words(words: Mapping[str, Table]) -> Scenario:
+    """The scenario that the tables `words` describe, as `read_scenario` would read them from a file."""
+    return _build(words, _Place(file=None, folder=Path(), lines={}))
+
+
+def _text(path: Path, file: str) -> str:
+    try:
+        if not path.is_file():
+            raise InputError("no such file", file=file)
+        with path.open("rb") as handle:
+            raw = handle.read(_LARGEST_FILE_BYTES + 1)
+        if len(raw) > _LARGEST_FILE_BYTES:
+            raise InputError(f"is larger than {_LARGEST_FILE_BYTES} bytes, too large for a scenario", file=file)
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError("is not UTF-8 text", file=file, line=raw.count(b"\n", 0, error.start) + 1) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {error}", file=file) from None
+
+
+def _tables(text: str, file: str) -> dict[str, dict[str, object]]:
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        found = re.search(r"at line (\d+)", str(error))
+        last = int(found[1]) if found else text.count("\n") + 1
+        raise InputError(f"is not TOML: {error}", file=file, line=last) from None
+    lines, tables = _lines(text), {}
+    for section, value in document.items():
+        line = lines.get((section, ""), lines.get(("", section)))
+        if section not in SECTIONS:
+            raise InputError(f"unknown table; {near(section, SECTIONS)}", file=file, line=line, field=section)
+        table = {"name": value} if isinstance(value, str) and section in ("model", "cluster") else value
+        if not isinstance(table, dict):
+            raise InputError(f"needs a table [{section}]", file=file, line=line, field=section)
+        for name, item in table.items():
+            problem = _unfit(item)
+            if problem:
+                line = lines.get((section, name), line)
+                raise InputError(problem, file=file, line=line, field=f"{section}.{name}")
+        tables[section] = table
+    return tables
+
+
+def _unfit(value: object, depth: int = 0) -> str | None:
+    """Why a TOML value is beyond any honest scenario, or None."""
+    if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
+        return f"the whole number is beyond {_LARGEST_WHOLE:.0e}"
+    if isinstance(value, str) and len(value) > _LONGEST_TEXT:
+        return f"the text has {len(value)} characters, at most {_LONGEST_TEXT} are read"
+    if isinstance(value, dict | list):
+        if depth > 8 or len(value) > 10_000:
+            return "the value is nested more than 8 deep or longer than 10000"
+        parts = value.values() if isinstance(value, dict) else value
+        return next((problem for part in parts if (problem := _unfit(part, depth + 1))), None)
+    if not isinstance(value, bool | int | float | str):
+        return f"'{value}' is a date or time; no field takes one"
+    return None
+
+
+def _lines(text: str) -> dict[tuple[str, str], int]:
+    """The line of each section and of each of its fields."""
+    section = ""
+    lines: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[+\s*[\"']?([\w-]+)[^\]]*\]", line):
+            section = header[1]
+            lines.setdefault((section, ""), number)
+        elif key := re.match(r"\s*[\"']?([\w-]+)[\"']?\s*(?:\.\s*[\"']?([\w-]+)[\"']?\s*)?[=.]", line):
+            lines.setdefault((key[1], key[2]) if key[2] and not section else (section, key[1]), number)
+    return lines
+
+
+def _build(tables: Mapping[str, Table], place: _Place) -> Scenario:
+    for section, ask in (("model", "a name, config or dimensions"), ("cluster", "a name, file or description")):
+        if not tables.get(section):
+            raise place.fail(section, "", f"missing: say {ask}")
+    written = {
+        "model": _absolute(tables["model"], "config", place),
+        "cluster": _absolute(tables["cluster"], "file", place),
+    }
+    model = _guarded("model", tables["model"], place, lambda: _model(written["model"], place))
+    cluster = _guarded("cluster", tables["cluster"], place, lambda: _cluster(written["cluster"], place))
+    values = read_fields(tables.get("workload", {}), WORKLOAD_FIELDS, _failing("workload", place))
+    assumed = tuple(_fill(values, model))
+    workload = _guarded("workload", {}, place, lambda: Workload(**values))
+    plan = None
+    if "plan" in tables:
+        chosen = read_fields(tables["plan"], PLAN_FIELDS, _failing("plan", place))
+        plan = _guarded("plan", {}, place, lambda: _plan(chosen, cluster, place))
+    return Scenario(
+        model=model, cluster=cluster, workload=workload, plan=plan, written=written, assumed=assumed, file=place.file
+    )
+
+
+def _failing(section: str, place: _Place) -> Callable[[str, str], InputError]:
+    return lambda name, message: place.fail(section, name, message)
+
+
+def _guarded(section: str, table: Table, place: _Place, build: Callable[[], Any]) -> Any:
+    """What `build` makes; an error below that names no file gets the place of this table, or of its one field."""
+    try:
+        return build()
+    except (RidgelineError, RecursionError) as error:
+        if isinstance(error, InputError) and (error.file is not None or error.field is not None):
+            raise
+        name = next(iter(table)) if len(table) == 1 else ""
+        raise place.fail(section, name, str(error)) from None
+
+
+def _absolute(table: Table, name: str, place: _Place) -> dict[str, object]:
+    value = table.get(name)
+    return dict(table) if not isinstance(value, str) else {**table, name: str((place.folder / value).resolve())}
+
+
+def _model(table: Table, place: _Place) -> Model:
+    from ridgeline.graph.load import load
+
+    sources = [name for name in ("name", "config") if name in table]
+    if len(table) == 1 and sources:
+        text = table[sources[0]]
+        if not isinstance(text, str) or not text:
+            raise place.fail("model", sources[0], "needs a text: a catalog name, or a config.json file or folder")
+        _refuse_unbounded(Path(text), "model", sources[0], place)
+        return load(text)
+    return _from_dims(table, place)
+
+
+def _refuse_unbounded(path: Path, section: str, name: str, place: _Place) -> None:
+    """Refuses a device, a pipe or a file that no model or cluster comes near in size."""
+    try:
+        file = path / "config.json" if path.is_dir() else path
+        if not file.exists():
+            return
+        if not file.is_file():
+            raise place.fail(section, name, f"'{file}' is not a regular file")
+        if file.stat().st_size > _LARGEST_CONFIG_BYTES:
+            raise place.fail(section, name, f"'{file}' is larger than {_LARGEST_CONFIG_BYTES} bytes")
+    except (OSError, ValueError) as error:
+        raise place.fail(section, name, f"cannot be read: {error}") from None
+
+
+def _from_dims(table: Table, place: _Place) -> Model:
+    from inspect import Parameter, signature
+
+    from ridgeline.graph.build import from_dims
+
+    known = [name for name, one in signature(from_dims).parameters.items() if one.kind is not Parameter.VAR_KEYWORD]
+    for name in table:
+        if name not in known:
+            raise place.fail("model", name, f"unknown field; {near(name, [*known, 'name', 'config'])}")
+    dims: dict[str, Any] = dict(table)
+    try:
+        return from_dims(**dims)
+    except TypeError as error:
+        raise place.fail("model", "", f"the dimensions do not describe a model: {error}") from None
+
+
+def _cluster(table: Table, place: _Place) -> Cluster:
+    from ridgeline.facts.cluster_file import cluster_of, read_cluster
+    from ridgeline.facts.clusters import cluster
+
+    sources = [name for name in ("name", "file") if name in table]
+    if len(table) > 1 or not sources:
+        file = place.file or "command line"
+        try:
+            return cluster_of(table, file=file)
+        except InputError as error:
+            message = str(error).removeprefix(f"{file}: ").removeprefix(f"field '{error.field}': ")
+            raise place.fail("cluster", error.field or "", message) from None
+    text = table[sources[0]]
+    if not isinstance(text, str) or not text:
+        raise place.fail("cluster", sources[0], "needs a text, e.g. name = '64xH100-SXM' or file = 'machine.toml'")
+    if sources[0] == "file":
+        _refuse_unbounded(Path(text), "cluster", "file", place)
+        return read_cluster(text)
+    return cluster(text)
+
+
+def _fill(values: dict[str, Any], model: Model) -> Iterator[str]:
+    """Puts a sequence length and a batch where the person gave none, and says so.
+
+    Llama 2 (arXiv:2307.09288): pretraining at S = 4096 and 4M tokens per step (section 2.2),
+    fine-tuning at 64 sequences per step (section 3.1).
+    """
+    if "seq_len" not in values:
+        values["seq_len"] = min(_SEQ_LEN, model.max_positions or _SEQ_LEN)
+        yield f"seq_len = {values['seq_len']} tokens, as none was given"
+    if "global_batch" not in values:
+        pretrain = values.get("task", Task.PRETRAIN) is Task.PRETRAIN
+        values["global_batch"] = max(1, _STEP_TOKENS // values["seq_len"]) if pretrain else _TUNE_BATCH
+        yield f"global_batch = {values['global_batch']} sequences, as none was given"
+
+
+def _plan(values: dict[str, Any], cluster: Cluster, place: _Place) -> Plan:
+    """The plan; data parallelism takes the devices that the other degrees leave."""
+    if "dp" not in values:
+        others = values.get("tp", 1) * values.get("pp", 1) * values.get("cp", 1)
+        if cluster.count % others:
+            message = f"tp * pp * cp = {others} does not divide the {cluster.count} devices of {cluster.name}"
+            raise place.fail("plan", "", f"{message}; change one of them, or give dp to leave devices idle")
+        values["dp"] = cluster.count // others
+    return Plan(**values)
+
+
+def write_scenario(scenario: Scenario) -> str:
+    """The scenario as TOML that `read_scenario` reads back to an equal one.
+
+    Model and cluster are written as the person wrote them, units included.
+    """
+    parts = [_section(name, scenario.written[name]) for name in ("model", "cluster")]
+    parts.append(_section("workload", _values(scenario.workload, WORKLOAD_FIELDS)))
+    if scenario.plan is not None:
+        parts.append(_section("plan", _values(scenario.plan, PLAN_FIELDS)))
+    return "\n".join(parts)
+
+
+def _values(record: Workload | Plan, known: tuple[Field, ...]) -> dict[str, object]:
+    writers = {one.name: one.write for one in known}
+    pairs = ((one.name, getattr(record, one.name)) for one in fields(record))
+    return {name: writers[name](value) for name, value in pairs if value is not None}
+
+
+def _section(name: str, table: Table) -> str:
+    return f"[{name}]\n" + "".join(f"{_key(key)} = {_toml(value)}\n" for key, value in table.items())
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return repr(value)

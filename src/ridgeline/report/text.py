@@ -1,0 +1,310 @@
+"""A report in words and tables: the answer first, then the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.report.as_json import run_totals
+from ridgeline.report.blocks import Block, Line, Table, blank
+from ridgeline.report.report import Report, SearchReport, StageMemory
+from ridgeline.units import bytes_text, rate_text, time_text
+
+_BAR = 40  # columns of a memory bar
+_J_PER_WH = 3600.0
+_TOP_OPS = 24
+_STAGES = 4  # with different memory, shown one by one
+
+
+def money_text(value_usd: float) -> str:
+    """An amount [USD] for people, e.g. '$1,234' or '$0.0123'."""
+    return f"${value_usd:,.0f}" if value_usd >= 100 else f"${value_usd:.3g}"
+
+
+def count_text(value: float) -> str:
+    """A count [1] for people, as '70.6B' or '15T'."""
+    return rate_text(value, "").replace(" ", "").replace("G", "B")
+
+
+def energy_text(value_j: float) -> str:
+    """An energy [J] for people, in watt-hours with an SI prefix."""
+    return rate_text(value_j / _J_PER_WH, "Wh")
+
+
+def plan_text(plan: Plan) -> str:
+    """A plan in one line: degrees above one, then every choice that is not the default."""
+    degrees = [f"{name} {getattr(plan, name)}" for name in ("tp", "pp", "cp", "dp", "ep", "etp")]
+    words = [text for text in degrees if not text.endswith(" 1")] or ["one device"]
+    if plan.pp > 1 or plan.schedule is not Schedule.ONE_F_ONE_B:
+        words.append(plan.schedule.value + (f" x{plan.chunks} chunks" if plan.chunks > 1 else ""))
+    words.append(f"micro-batch {plan.micro_batch}")
+    if plan.zero:
+        words.append(f"ZeRO-{plan.zero}" + (f" over {plan.zero_group}" if plan.zero_group else ""))
+    words.append(_recompute_text(plan))
+    words += _switch_words(plan)
+    return ", ".join(words)
+
+
+def _recompute_text(plan: Plan) -> str:
+    layers = "" if plan.recompute_layers is None else f" on {plan.recompute_layers} layers per stage"
+    return "no recompute" if plan.recompute is Recompute.NONE else f"{plan.recompute.value} recompute{layers}"
+
+
+def _switch_words(plan: Plan) -> Iterator[str]:
+    if plan.sequence_parallel:
+        yield "sequence parallel"
+    if plan.cp > 1:
+        yield f"{plan.context_style} context"
+    if plan.offload_optimizer:
+        yield "optimizer in host memory"
+    if plan.offload_activations:
+        yield "activations in host memory"
+    if plan.layer_split is not None:
+        yield "layers " + "/".join(map(str, plan.layer_split))
+    if plan.dp * plan.cp > 1 and not plan.overlap_gradients:
+        yield "gradient reduction exposed"
+    if plan.zero == 3 and not plan.overlap_weights:
+        yield "weight gathering exposed"
+    if plan.tp > 1 and plan.overlap_tensor:
+        yield "overlapped tensor collectives"
+
+
+def title_text(report: Report) -> str:
+    """What was asked, in one line."""
+    work, graph = report.workload, report.model.graph
+    size = f"{count_text(graph.params)} parameters"
+    size += "" if graph.active_params == graph.params else f", {count_text(graph.active_params)} active"
+    return (
+        f"{report.model.name} ({size}), {work.task.value}, on {report.cluster.name}: "
+        f"{work.global_batch} sequences of {work.seq_len} tokens per step, {work.precision}, {work.optimizer}"
+    )
+
+
+def _answer(report: Report) -> Iterator[Block]:
+    step = report.step_time
+    yield Line(text=title_text(report), strong=True, hang=2)
+    yield blank()
+    for name, text in _answer_rows(report):
+        yield Line(text=f"{name:<13}{text}", indent=2, hang=13)
+    if not report.fits:
+        short = -min(stage.headroom_bytes for stage in report.memory)
+        yield Line(text=f"DOES NOT FIT {bytes_text(short)} short on the fullest device", indent=2, strong=True)
+    yield Line(text=f"{'evidence':<13}{step.evidence.label} is the lowest rung behind the step time", indent=2, hang=13)
+
+
+def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
+    step, run = report.step_time, run_totals(report)
+    per_device = report.tokens_per_s / report.plan.devices
+    yield "plan", plan_text(report.plan)
+    yield (
+        "step time",
+        f"{time_text(step.value)} (80 % interval {time_text(step.low)} to {time_text(step.high)}; "
+        f"proven lower bound {time_text(report.bound_s)})",
+    )
+    yield (
+        "throughput",
+        f"{report.tokens_per_s:,.0f} tokens/s, {per_device:,.0f} per device; "
+        f"MFU {report.mfu:.1%}, HFU {report.hfu:.1%}",
+    )
+    yield "power", f"{rate_text(report.power_w, 'W')} at the wall, {energy_text(report.energy_j_per_step)} per step"
+    yield "cost", f"{_or_unknown(report.usd_per_step)} per step"
+    if run["run_time_s"] is not None:
+        assert report.workload.tokens is not None
+        tokens = count_text(report.workload.tokens)
+        energy_j = run["run_energy_j"] or 0.0
+        run_time, price = time_text(run["run_time_s"]), _or_unknown(run["run_usd"])
+        yield "whole run", f"{run_time} for {tokens} tokens, {energy_text(energy_j)}, {price}"
+    yield "limited by", report.limit
+
+
+def _or_unknown(value_usd: float | None) -> str:
+    return "no price known" if value_usd is None else money_text(value_usd)
+
+
+def _shares(report: Report) -> Iterator[Block]:
+    rows = [
+        (share.label, share.kind, time_text(share.seconds), f"{share.seconds / report.step_time.value:.1%}")
+        for share in report.shares
+    ]
+    if rows:
+        yield Line(text="Where the step time goes", strong=True)
+        yield Table(columns=("part", "kind", "time", "share"), rows=tuple(rows), right=frozenset({"time", "share"}))
+        yield blank()
+
+
+def memory_bar(stage: StageMemory, letters: dict[str, str], capacity_columns: int = _BAR) -> str:
+    """One device's memory as a bar: a letter per category, dots for what is free, '!' past the end."""
+    bar, total = "", 0.0
+    for name, size in stage.categories.items():
+        total += size
+        end = min(total / stage.capacity_bytes, 2.0)  # what lies past twice the capacity is not drawn
+        bar += letters[name] * (round(capacity_columns * end) - len(bar))
+    over = len(bar) > capacity_columns
+    return f"[{bar[:capacity_columns].ljust(capacity_columns, '.')}]" + ("!" if over else "")
+
+
+def _bar_letters(stages: Sequence[StageMemory]) -> dict[str, str]:
+    """A letter per category: its own initial while free, else the next free letter of its name."""
+    letters: dict[str, str] = {}
+    for stage in stages:
+        for name in stage.categories:
+            free = [letter for letter in name.upper() if letter.isalpha() and letter not in letters.values()]
+            letters.setdefault(name, free[0] if free else "?")
+    return letters
+
+
+def _distinct(stages: Sequence[StageMemory]) -> list[tuple[str, StageMemory]]:
+    """Stages with equal memory told once, under the numbers of the first and the last in a row."""
+    groups: list[tuple[int, int, StageMemory]] = []
+    for stage in stages:
+        if groups and dict(groups[-1][2].categories) == dict(stage.categories):
+            groups[-1] = (groups[-1][0], stage.stage, groups[-1][2])
+        else:
+            groups.append((stage.stage, stage.stage, stage))
+    return [(str(first) if first == last else f"{first}-{last}", stage) for first, last, stage in groups]
+
+
+def _shown(groups: list[tuple[str, StageMemory]]) -> tuple[list[tuple[str, StageMemory]], list[float]]:
+    """The first, the fullest and the last of many stages, and the totals of those left out [byte]."""
+    if len(groups) <= _STAGES:
+        return groups, []
+    fullest = max(range(len(groups)), key=lambda place: groups[place][1].total_bytes)
+    kept = {0, fullest, len(groups) - 1}
+    rest = [stage.total_bytes for place, (_, stage) in enumerate(groups) if place not in kept]
+    return [groups[place] for place in sorted(kept)], rest
+
+
+def _memory(report: Report) -> Iterator[Block]:
+    if not report.memory:
+        return
+    letters = _bar_letters(report.memory)
+    shown, rest = _shown(_distinct(report.memory))
+    rows = [
+        (f"{letter} {name}", *(_gib(stage.categories.get(name, 0.0)) for _, stage in shown))
+        for name, letter in letters.items()
+    ]
+    rows.append(("total", *(_gib(stage.total_bytes) for _, stage in shown)))
+    rows.append(("free", *(_gib(stage.headroom_bytes) for _, stage in shown)))
+    columns = ("GiB", *(f"stage {number}" for number, _ in shown))
+    yield Line(text=f"Peak memory per device, of {bytes_text(report.memory[0].capacity_bytes)}", strong=True)
+    yield Table(columns=columns, rows=tuple(rows), right=frozenset(columns[1:]))
+    for number, stage in shown:
+        yield Line(text=f"stage {number:<7} {memory_bar(stage, letters)}", indent=2)
+    if rest:
+        yield Line(text=f"the stages between hold {bytes_text(min(rest))} to {bytes_text(max(rest))}", indent=2)
+    yield blank()
+
+
+def _gib(value_bytes: float) -> str:
+    return f"{value_bytes / 2**30:.2f}"
+
+
+def _ops(report: Report) -> Iterator[Block]:
+    ranked = sorted(report.ops, key=lambda row: -(row.forward_s + row.backward_s) * row.layers)
+    shown = set(map(id, ranked[:_TOP_OPS]))
+    rows = [
+        (
+            f"{row.block}.{row.op}",
+            str(row.layers),
+            time_text(row.forward_s),
+            time_text(row.backward_s),
+            rate_text(row.flop, "FLOP"),
+            bytes_text(row.bytes),
+            row.bound,
+            row.evidence.label.removesuffix(" elsewhere"),
+        )
+        for row in report.ops
+        if id(row) in shown
+    ]
+    if not rows:
+        return
+    rest = len(report.ops) - len(rows)
+    yield Line(text="Operators of one rank and one micro-batch, per layer", strong=True)
+    columns = ("operator", "layers", "forward", "backward", "work", "traffic", "bound by", "evidence")
+    yield Table(columns=columns, rows=tuple(rows), right=frozenset(columns[1:6]))
+    if rest > 0:
+        yield Line(text=f"and {rest} smaller ones; --json has them all", indent=2)
+    yield blank()
+
+
+def _listed(title: str, lines: Sequence[str]) -> Iterator[Block]:
+    if lines:
+        yield Line(text=title, strong=True)
+        for line in lines:
+            yield Line(text=f"- {line}", indent=2, hang=2)
+        yield blank()
+
+
+def _reasons(report: Report, assumed: Sequence[str]) -> Iterator[Block]:
+    if report.evidence:
+        yield Line(text="Evidence behind the numbers", strong=True)
+        rows = tuple((name, evidence.label) for name, evidence in report.evidence.items())
+        yield Table(columns=("mechanism", "lowest rung"), rows=rows)
+        yield blank()
+    yield from _listed("What would change the answer", report.what_if)
+    yield from _listed("Assumed", [*assumed, *report.assumptions])
+    yield from _listed("Sources", report.sources)
+
+
+def report_blocks(report: Report, *, assumed: Sequence[str] = ()) -> list[Block]:
+    """The answer to `predict`: numbers, memory, shares, operators, reasons."""
+    blocks = [*_answer(report), blank(), *_memory(report), *_shares(report), *_ops(report), *_reasons(report, assumed)]
+    return blocks[:-1] if blocks[-1] == blank() else blocks
+
+
+def _ranked(found: SearchReport) -> Table:
+    rows = []
+    for rank, report in enumerate(found.best, start=1):
+        fullest = min(report.memory, key=lambda stage: stage.headroom_bytes, default=None)
+        rows.append(
+            (
+                str(rank),
+                time_text(report.step_time.value),
+                f"{report.tokens_per_s:,.0f}",
+                f"{report.mfu:.1%}",
+                "" if fullest is None else f"{fullest.headroom_bytes / 2**30:.1f}",
+                plan_text(report.plan),
+            )
+        )
+    columns = ("#", "step", "tokens/s", "MFU", "free GiB", "plan")
+    return Table(columns=columns, rows=tuple(rows), right=frozenset(columns[:-1]))
+
+
+def search_text(found: SearchReport) -> str:
+    """How the search went, in one sentence: plans covered, refused, pruned and the gap [1] that is left."""
+    gap = (
+        "proven best of the grid"
+        if found.bound_gap <= 0
+        else f"at most {found.bound_gap:.1%} from the best of the grid"
+    )
+    return (
+        f"{found.covered:,} plans covered: {found.legal:,} keep every rule, {found.feasible:,} fit in memory, "
+        f"{found.pruned_by_bound:,} pruned by their lower bound, {found.simulated:,} simulated; the first is {gap}"
+    )
+
+
+def infeasible_blocks(found: SearchReport) -> Iterator[Block]:
+    """Why plans were refused, and the nearest change that would make one legal."""
+    if found.infeasible:
+        yield Line(text="Refused plans", strong=True)
+        rows = tuple((f"{row.plans:,}", row.reason, row.nearest) for row in found.infeasible)
+        yield Table(columns=("plans", "reason", "nearest change"), rows=rows, right=frozenset({"plans"}))
+        yield blank()
+
+
+def search_blocks(found: SearchReport, *, assumed: Sequence[str] = ()) -> list[Block]:
+    """The answer to `plan`: the best plan in full, its rivals in a table, how the search went."""
+    if not found.best:
+        return [
+            Line(text="No plan fits.", strong=True),
+            blank(),
+            Line(text=search_text(found)),
+            *infeasible_blocks(found),
+        ]
+    best = found.best[0]
+    blocks = [*_answer(best), blank(), Line(text="Best plans", strong=True), _ranked(found), blank()]
+    limits = [f"#{rank}: {report.limit}" for rank, report in enumerate(found.best, start=1)]
+    blocks += _listed("What limits each", limits)
+    blocks += [Line(text="Search", strong=True), Line(text=search_text(found), indent=2, hang=2), blank()]
+    blocks += [*infeasible_blocks(found), *_memory(best), *_shares(best), *_reasons(best, assumed)]
+    return blocks[:-1] if blocks[-1] == blank() else blocks

@@ -1,0 +1,158 @@
+"""From a program order to tasks: compute on every stage, transfers on every link between stages.
+
+Shape letters: P stages, v chunks per stage, m micro-batches, N tasks per stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ridgeline.lower.tasks import TaskGraph
+from ridgeline.training.orders import BACKWARD_WEIGHT, FORWARD, KIND_LABEL, Order
+from ridgeline.training.schedules import stage_table
+
+SEND_FORWARD, SEND_BACKWARD = 4, 5
+LABEL = (*KIND_LABEL, "send F", "send B")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Placed:
+    """The compute tasks of an order as flat arrays, stage by stage, and where their results go."""
+
+    kind: NDArray[np.int16]
+    micro_batch: NDArray[np.int32]
+    chunk: NDArray[np.int16]
+    stage: NDArray[np.int64]
+    position: NDArray[np.int64]
+    length: int  # positions in the chain
+    target: NDArray[np.int64]  # stage that waits for this task's result, -1 for none
+
+
+def _place(order: Order) -> _Placed:
+    chain = order.positions
+    stage = np.repeat(np.arange(order.stages), order.kind.shape[1])
+    kind, chunk = order.kind.ravel().astype(np.int16), order.chunk.ravel()
+    position = chain[stage, chunk]
+    stage_at = np.empty(chain.size, dtype=np.int64)
+    stage_at[chain] = np.arange(order.stages)[:, None]
+    neighbour = np.where(kind == FORWARD, position + 1, position - 1)
+    inside = (neighbour >= 0) & (neighbour < chain.size) & (kind != BACKWARD_WEIGHT)
+    return _Placed(
+        kind=kind,
+        micro_batch=order.micro_batch.ravel(),
+        chunk=chunk,
+        stage=stage,
+        position=position,
+        length=chain.size,
+        target=np.where(inside, stage_at[np.where(inside, neighbour, 0)], -1),
+    )
+
+
+def pipeline_tasks(
+    order: Order,
+    *,
+    forward_s: ArrayLike,
+    backward_input_s: ArrayLike,
+    backward_weight_s: ArrayLike,
+    send_forward_s: ArrayLike = 0.0,
+    send_backward_s: ArrayLike = 0.0,
+    activation_bytes: ArrayLike | None = None,
+    input_freed_share: ArrayLike = 0.0,
+) -> TaskGraph:
+    """Tasks of one pipeline's step: durations [s], streams, dependencies, bytes [byte].
+
+    Streams 0..P-1 are the stages' compute engines; then one per directed pair of stages that exchange
+    anything, named 'link 0>1', which sends in the order in which its source stage produces. Transfers are tasks
+    of their own, so they overlap with compute; those that take no time are left out. Compute tasks come
+    first: task s * N + i is entry i of row s of the order.
+
+    Parameters
+    ----------
+    forward_s, backward_input_s, backward_weight_s : number or (P, v) array [s]
+        Time of one micro-batch through a chunk; a whole backward takes the sum of its two parts.
+    send_forward_s, send_backward_s : number or (P, v) array [s]
+        Time to send a chunk's output onward, and the gradient of its input back, if another stage waits for it.
+    activation_bytes : number or (P, v) array [byte], or None
+        Kept from the start of a chunk's forward until the end of its backward.
+    input_freed_share : number or (P, v) array [1]
+        Share of it that a separate backward-input frees; the weight part frees the rest.
+    """
+    shape = (order.stages, order.chunks)
+    placed = _place(order)
+    whole = np.add(backward_input_s, backward_weight_s)
+    table = np.stack([stage_table(time, shape) for time in (forward_s, whole, backward_input_s, backward_weight_s)])
+    compute_s = table[placed.kind, placed.stage, placed.chunk]
+    sends = np.stack((stage_table(send_forward_s, shape), stage_table(send_backward_s, shape)))
+    send_s = sends[(placed.kind != FORWARD).astype(np.int8), placed.stage, placed.chunk]
+    source = np.flatnonzero((placed.target >= 0) & (placed.target != placed.stage) & (send_s > 0.0))
+    pair = placed.stage[source] * order.stages + placed.target[source]
+    links, link = np.unique(pair, return_inverse=True)
+    dep_start, dep = _dependencies(order, placed, source)
+    alloc, free = _bytes(placed, activation_bytes, input_freed_share, shape, source.size)
+    send_kind = np.where(placed.kind[source] == FORWARD, SEND_FORWARD, SEND_BACKWARD).astype(np.int16)
+    ends = [divmod(int(each), order.stages) for each in links]
+    return TaskGraph(
+        duration_s=np.concatenate((compute_s, send_s[source])),
+        stream=np.concatenate((placed.stage, link + order.stages)).astype(np.int32),
+        dep_start=dep_start,
+        dep=dep,
+        stream_names=(*(f"stage {s}" for s in range(order.stages)), *(f"link {a}>{b}" for a, b in ends)),
+        stream_device=(*range(order.stages), *(a for a, _ in ends)),
+        kind=np.concatenate((placed.kind, send_kind)),
+        label=LABEL,
+        micro_batch=np.concatenate((placed.micro_batch, placed.micro_batch[source])),
+        chunk=np.concatenate((placed.chunk, placed.chunk[source])),
+        alloc_bytes=alloc,
+        free_bytes=free,
+    )
+
+
+def _dependencies(
+    order: Order, placed: _Placed, source: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Compressed rows: a compute task waits for one result at most, a send for its source.
+
+    A forward waits for the forward one position earlier, a backward for the backward one position later or, at
+    the end of the chain, for its own forward; a weight part for its input part. Where a result travels by a
+    send, its receiver waits for the send.
+    """
+    count, length = placed.kind.size, placed.length
+    task = np.arange(count)
+    arrival = task.copy()
+    arrival[source] = count + np.arange(source.size)
+    is_forward, is_weight = placed.kind == FORWARD, placed.kind == BACKWARD_WEIGHT
+    is_input = ~(is_forward | is_weight)
+    # Tables over (position + 1, micro-batch): forward results, backward results, own backward.
+    # Row 0 stands for nothing before the first position, the last row for the loss.
+    ready = np.full((3, length + 2, order.micro_batches), -1, dtype=np.int64)
+    row, column = placed.position + 1, placed.micro_batch
+    ready[0, row[is_forward], column[is_forward]] = arrival[is_forward]
+    ready[1, row[is_input], column[is_input]] = arrival[is_input]
+    ready[2, row[is_input], column[is_input]] = task[is_input]
+    ready[1, length + 1] = ready[0, length]
+    line = np.where(is_forward, 0, np.where(is_weight, 2, 1))
+    wait = ready[line, row + np.array((-1, 1, 0))[line], column]
+    has = np.concatenate((wait >= 0, np.ones(source.size, dtype=np.bool_)))
+    dep_start = np.concatenate(([0], np.cumsum(has)))
+    return dep_start, np.concatenate((wait[wait >= 0], source))
+
+
+def _bytes(
+    placed: _Placed,
+    activation_bytes: ArrayLike | None,
+    input_freed_share: ArrayLike,
+    shape: tuple[int, int],
+    sends: int,
+) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+    """Bytes taken at the start and given back at the end of every task, sends last with none."""
+    if activation_bytes is None:
+        return None, None
+    held = stage_table(activation_bytes, shape)
+    early = held * stage_table(input_freed_share, shape)
+    nothing = np.zeros(shape)
+    alloc = np.stack((held, nothing, nothing, nothing))[placed.kind, placed.stage, placed.chunk]
+    free = np.stack((nothing, held, early, held - early))[placed.kind, placed.stage, placed.chunk]
+    return np.concatenate((alloc, np.zeros(sends))), np.concatenate((free, np.zeros(sends)))

@@ -1,0 +1,223 @@
+"""Reads a truth table, predicts every row it can, and says how wrong it was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import InputError, NoPlanError, RidgelineError
+from ridgeline.facts.records import Cluster, Evidence
+from ridgeline.graph.ops import Model
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.plan import Plan
+from ridgeline.report.report import Report
+from ridgeline.validate.interpret import Interpretation, Refusal, interpret
+from ridgeline.validate.machines import Machines
+from ridgeline.validate.metrics import Metric, Prediction, find_metric, said_word
+from ridgeline.validate.rows import MEASURED_KINDS, Row, TruthTable, read
+from ridgeline.validate.score import absolute_percentage_error, summarise
+
+Predictor = Callable[[Model, Cluster, Workload, Plan], Report]
+Completer = Callable[[Model, Cluster, Workload, Mapping[str, object]], Plan]
+
+PREDICTED_KINDS = ("training", "memory")
+SEQUENCE_STEP = 1024  # resolution of the longest sequence that fits, for one context rank [token]
+SEARCH_SHARE = 50  # the search ends within 1 / 50 of the answer
+LONGEST_SEQUENCE = 2**27  # 134M tokens, beyond any published run [token]
+_WHOLE_PLAN = ("tp", "pp", "cp", "dp", "micro_batch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckReport:
+    """The answer to `check`, ready for JSON: one dictionary a row, and the summary."""
+
+    path: str
+    rows: tuple[dict[str, Any], ...]
+    summary: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """The report under its stable keys."""
+        return {"path": self.path, "rows": list(self.rows), "summary": self.summary}
+
+
+def check(
+    path: str | Path,
+    *,
+    predictor: Predictor | None = None,
+    completer: Completer | None = None,
+    source: Machines | None = None,
+    strict: bool = False,
+) -> CheckReport:
+    """Every row of a truth table answered: scored, refused with the reason, or skipped by rule.
+
+    `predictor(model, cluster, workload, plan)` gives the report of a plan, `completer(model,
+    cluster, workload, stated)` the best plan that keeps the stated fields. `strict` lets errors
+    that are not Ridgeline's own through; else they are refused as 'internal'. Raises `InputError`
+    when nothing in the file can be used.
+    """
+    table = read(path)
+    checker = Checker(predictor=predictor, completer=completer, source=source, strict=strict)
+    rows = tuple(checker.answer(row, table) for row in table.rows)
+    return CheckReport(path=table.path, rows=rows, summary=summarise(rows, kind=table.kind))
+
+
+class Checker:
+    """Answers rows one by one; scenarios that ask the same are predicted once."""
+
+    def __init__(
+        self,
+        *,
+        predictor: Predictor | None = None,
+        completer: Completer | None = None,
+        source: Machines | None = None,
+        strict: bool = False,
+    ) -> None:
+        self._predictor = predictor or _default_predictor()
+        self._completer = completer or _default_completer()
+        self._source, self._strict = source, strict
+        self._reports: dict[str, Report | RidgelineError] = {}
+
+    def answer(self, row: Row, table: TruthTable) -> dict[str, Any]:
+        """One row's dictionary, with the keys of every row."""
+        answer = _blank(row)
+        reason = _refused_kind(row, table)
+        if reason is not None:
+            return answer | {"status": reason[0], "reason": reason[1]}
+        try:
+            metric = find_metric(row)
+        except InputError as error:
+            return answer | {"status": "refused", "reason": str(error)}
+        job = interpret(row, source=self._source)
+        if isinstance(job, Refusal):
+            return answer | {"status": "refused", "reason": job.reason, "engine": job.engine, "device": job.device}
+        answer |= {"engine": job.engine.name, "device": job.cluster.accelerator.name, "model": job.model.name}
+        answer["assumptions"] = list(job.assumptions)
+        try:
+            return answer | self._scored(row, job, metric)
+        except RidgelineError as error:
+            return answer | {"status": "refused", "reason": str(error)}
+        except Exception as error:
+            if self._strict:
+                raise
+            return answer | {"status": "refused", "reason": f"internal: {type(error).__name__}: {error}"}
+
+    def _scored(self, row: Row, job: Interpretation, metric: Metric) -> dict[str, Any]:
+        if metric.name == "fits":
+            return self._fits(row, job)
+        found = self._longest(job) if metric.read is None else metric.read(row, job, self._report(job))
+        measured = row.measured
+        assert measured is not None  # find_metric refused other values
+        evidence = Evidence.ASSUMED if job.derived else found.evidence
+        return {
+            "status": "scored",
+            "measured": measured,
+            "predicted": found.value,
+            "low": found.low,
+            "high": found.high,
+            "ape": absolute_percentage_error(found.value, measured),
+            "evidence": evidence.label,
+        }
+
+    def _fits(self, row: Row, job: Interpretation) -> dict[str, Any]:
+        word = "fits" if self._does_fit(job) else "OOM"
+        evidence = Evidence.ASSUMED if job.derived else Evidence.DERIVED
+        return {"status": "scored", "measured": said_word(row), "predicted": word, "evidence": evidence.label}
+
+    def _does_fit(self, job: Interpretation) -> bool:
+        try:
+            return self._report(job).fits
+        except NoPlanError:
+            return False
+
+    def _longest(self, job: Interpretation) -> Prediction:
+        """The longest sequence that fits, by bisection over multiples of `SEQUENCE_STEP` for each context rank."""
+        step = SEQUENCE_STEP * max(1, int(str(job.stated.get("cp", 1))))
+        low, high = 0, 1
+        while high * step <= LONGEST_SEQUENCE and self._fits_at(job, high * step):
+            low, high = high, 2 * high
+        while high - low > max(1, low // SEARCH_SHARE):
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._fits_at(job, middle * step) else (low, middle)
+        if low == 0:
+            raise NoPlanError(f"not even {step} tokens fit; the row measured {job.workload.seq_len}")
+        return Prediction(value=float(low * step), low=None, high=None, evidence=Evidence.DERIVED)
+
+    def _fits_at(self, job: Interpretation, seq_len: int) -> bool:
+        workload = replace(job.workload, seq_len=seq_len)
+        return self._does_fit(replace(job, workload=workload, key=f"{job.key} at {seq_len}"))
+
+    def _report(self, job: Interpretation) -> Report:
+        found = self._reports.get(job.key)
+        if found is None:
+            try:
+                found = self._predict(job)
+            except RidgelineError as error:
+                found = error
+            self._reports[job.key] = found
+        if isinstance(found, RidgelineError):
+            raise found
+        return found
+
+    def _predict(self, job: Interpretation) -> Report:
+        try:
+            plan = self._completer(job.model, job.cluster, job.workload, job.stated)
+        except NoPlanError:
+            # A measured run did fit, so a wholly stated plan is priced all the same.
+            if not all(name in job.stated for name in _WHOLE_PLAN):
+                raise
+            plan = Plan(**job.stated)  # type: ignore[arg-type]
+        report = self._predictor(job.model, job.cluster, job.workload, plan)
+        return replace(report, tasks=None, timeline=None)
+
+
+def _default_predictor() -> Predictor:
+    from ridgeline.predict import predict
+
+    return predict
+
+
+def _default_completer() -> Completer:
+    from ridgeline.search.complete import complete
+
+    return complete
+
+
+def _blank(row: Row) -> dict[str, Any]:
+    """A row's keys before it is answered."""
+    measured: float | str | None = row.measured
+    return {
+        "id": row.id,
+        "line": row.line,
+        "status": "",
+        "reason": "",
+        "metric": row.text("metric"),
+        "unit": row.text("unit"),
+        "scenario": row.text("scenario"),
+        "measured": row.text("value") if measured is None else measured,
+        "predicted": None,
+        "low": None,
+        "high": None,
+        "ape": None,
+        "evidence": None,
+        "model": row.text("model"),
+        "device": row.text("hardware") or row.text("gpu") or "not stated",
+        "engine": row.text("engine") or row.text("library") or "not stated",
+        "source": row.source,
+        "assumptions": [],
+    }
+
+
+def _refused_kind(row: Row, table: TruthTable) -> tuple[str, str] | None:
+    """Status and reason of rows that no prediction is tried for."""
+    if table.kind not in MEASURED_KINDS:
+        return "skipped", f"a table of {table.kind} holds facts, not measured results"
+    if row.problem is not None:
+        return "refused", row.problem
+    if re.fullmatch(r"low", row.text("confidence"), re.IGNORECASE):
+        return "skipped", "confidence low: inconsistent, never scored"
+    if table.kind not in PREDICTED_KINDS:
+        return "refused", f"{table.kind} rows are not predicted yet"
+    return None

@@ -1,0 +1,272 @@
+"""What a hardware cell says: which accelerator of the catalog, and what it states against the catalog."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ridgeline.errors import InputError
+from ridgeline.facts.records import Accelerator
+from ridgeline.units import parse
+
+GIGABYTE = 1e9
+SAME_MEMORY = 0.08
+"""Two nominal sizes are the same part within this share: 80 GiB is 85.9 GB, '140GB' and '141GB' are one H200."""
+
+_VENDORS = {
+    "nvidia": "NVIDIA", "tesla": "NVIDIA", "geforce": "NVIDIA", "quadro": "NVIDIA", "amd": "AMD",
+    "instinct": "AMD", "radeon": "AMD", "intel": "Intel", "habana": "Intel", "google": "Google", "aws": "AWS",
+    "amazon": "AWS", "cerebras": "Cerebras", "huawei": "Huawei", "ascend": "Huawei", "metax": "MetaX",
+    "iluvatar": "Iluvatar", "kunlunxin": "Kunlunxin", "kunlun": "Kunlunxin", "mthreads": "Moore Threads",
+    "cambricon": "Cambricon", "hygon": "Hygon", "dcu": "Hygon", "biren": "Biren", "enflame": "Enflame",
+    "apple": "Apple", "graphcore": "Graphcore", "sambanova": "SambaNova", "groq": "Groq",
+}  # fmt: skip
+"""Words that name a maker; they narrow the catalog and are dropped from names."""
+
+_BRANDS = ("tesla", "geforce", "quadro", "instinct", "radeon")
+_NOISE = frozenset(
+    (
+        "gpu",
+        "gpus",
+        "accelerator",
+        "accelerators",
+        "ai",
+        "tensor",
+        "core",
+        "cores",
+        "data",
+        "center",
+        "server",
+        "edition",
+        "card",
+        "memory",
+        "chip",
+        "chips",
+        "single",
+        "node",
+        "dgx",
+        "hgx",
+        "cts",
+        "custom",
+        "thermal",
+        "solution",
+        "cap",
+        "dlc",
+        "liquid",
+        "air",
+        "hbm",
+        "hbm2",
+        "hbm2e",
+        "hbm3",
+        "hbm3e",
+        "gddr5",
+        "gddr6",
+        "gddr6x",
+        "gddr7",
+        "gen3",
+        "gen4",
+        "gen5",
+        "not",
+        "stated",
+        "size",
+        "class",
+        "by",
+    )
+)
+_FORMS = {
+    "sxm": "sxm", "sxm2": "sxm", "sxm3": "sxm", "sxm4": "sxm", "sxm5": "sxm", "sxm6": "sxm", "oam": "sxm",
+    "pcie": "pcie", "nvl": "nvl", "laptop": "laptop", "mobile": "laptop",
+}  # fmt: skip
+_ALIASES = {"trillium": "tpuv6e", "tputrillium": "tpuv6e", "ironwood": "tpuv7x", "tpuironwood": "tpuv7x"}
+"""Code names that makers use beside the product's name. Source: cloud.google.com/tpu/docs."""
+
+ARCHITECTURES = {
+    "volta": "v100",
+    "ampere": "a100",
+    "hopper": "h100",
+    "blackwell": "b200",
+}
+"""The training part that stands for an architecture when a row names no more than that (assumed)."""
+
+_MEMORY = re.compile(r"(?<![\w.])(\d{1,4})\s*-?\s*Gi?B\b(?!\s*/\s*s)", re.IGNORECASE)
+_BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*TB/s", re.IGNORECASE)
+_POWER = re.compile(r"(\d{2,4})\s*W\b")
+_VAGUE = re.compile(r"not stated", re.IGNORECASE)
+_UNSTATED = re.compile(r"^\s*(?:not stated|n/?a|none|unknown|-+)?\s*$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceText:
+    """A hardware cell taken apart: words outside and inside parentheses, form factor and stated limits.
+
+    `memory_bytes`, `memory_bytes_per_s` and `power_w` are None where the cell is silent.
+    """
+
+    words: tuple[str, ...]
+    aside: tuple[str, ...]
+    vendors: frozenset[str]
+    form: str | None
+    memory_bytes: float | None
+    memory_bytes_per_s: float | None
+    power_w: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """The accelerator a hardware cell means, with what it states put over the catalog, and what was assumed."""
+
+    accelerator: Accelerator
+    assumptions: tuple[str, ...]
+
+
+@lru_cache(maxsize=4096)
+def read_device(text: str) -> DeviceText:
+    """A hardware cell taken apart; knows no catalog.
+
+    >>> read_device("H100 SXM 96GB HBM2e 2.4TB/s 500W cap").memory_bytes
+    96000000000.0
+    """
+    inside = " ".join(re.findall(r"\(([^()]*)\)", text))
+    outside = re.sub(r"\([^()]*\)?", " ", text)
+    memory, bandwidth, power = _MEMORY.search(text), _BANDWIDTH.search(text), _POWER.search(text)
+    tokens = _tokens(outside) or _tokens(inside)
+    aside = () if _VAGUE.search(inside) else tuple(_tokens(inside))
+    forms = [_FORMS[token] for token in (*_tokens(outside), *aside) if token in _FORMS]
+    return DeviceText(
+        words=tuple(token for token in tokens if not _plain(token)),
+        aside=tuple(token for token in _tokens(inside) if not _plain(token)),
+        vendors=frozenset(_VENDORS[token] for token in tokens if token in _VENDORS),
+        form="nvl" if "nvl" in forms else forms[0] if forms else None,
+        memory_bytes=float(memory[1]) * GIGABYTE if memory else None,
+        memory_bytes_per_s=parse(bandwidth[0], "byte/s") if bandwidth else None,
+        power_w=float(power[1]) if power else None,
+    )
+
+
+def find_device(text: str, catalog: Sequence[Accelerator], usual: Callable[[str], str | None]) -> Device:
+    """The catalog's accelerator that a hardware cell means, e.g. 'H100 SXM 96GB HBM2e 2.4TB/s 500W cap'.
+
+    Vendor words, form factor, memory size, memory bandwidth and power cap are read apart from the
+    name. `usual` names the part that a bare name such as 'H100' stands for. Raises `InputError`
+    with the reason when no part can be named.
+    """
+    if _UNSTATED.match(text):
+        raise InputError("the hardware is not stated", field="hardware")
+    said = read_device(text)
+    family, assumptions = _family(text, said, catalog)
+    parts = [part for part in catalog if family in family_keys(part.name)]
+    chosen, more = _part(said, parts, usual(family))
+    return _restated(said, chosen, (*assumptions, *more))
+
+
+@lru_cache(maxsize=4096)
+def family_keys(name: str) -> frozenset[str]:
+    """The keys under which a catalog name is found, free of vendor, form factor and memory size.
+
+    >>> sorted(family_keys("GeForce RTX 4090"))
+    ['4090', 'rtx4090']
+    """
+    said = read_device(name)
+    keys = {"".join(said.words)}
+    keys |= {key[3:] for key in keys if key.startswith(("rtx", "gtx")) and len(key) > 6}
+    keys |= {re.sub(r"^tesla|^quadro|^radeon", "", key) for key in keys}
+    return frozenset(_ALIASES.get(key, key) for key in keys if key)
+
+
+def _tokens(text: str) -> list[str]:
+    text = _MEMORY.sub(" ", _BANDWIDTH.sub(" ", text))
+    tokens = []
+    for token in re.findall(r"[a-z0-9]+", text.casefold()):
+        for brand in _BRANDS:
+            if token.startswith(brand) and token != brand:
+                tokens.append(brand)
+                token = token.removeprefix(brand)
+        tokens.append(token)
+    return tokens
+
+
+def _plain(token: str) -> bool:
+    return token in _VENDORS or token in _NOISE or token in _FORMS or bool(re.fullmatch(r"\d+w", token))
+
+
+def _family(text: str, said: DeviceText, catalog: Sequence[Accelerator]) -> tuple[str, tuple[str, ...]]:
+    known = {key for part in catalog if _vendor_fits(said, part) for key in family_keys(part.name)}
+    if not _VAGUE.search(text.split("(")[0]):
+        for words in (said.words, said.aside):
+            found = _longest(words, known)
+            if found:
+                return found, ()
+    named = _longest((*said.words, *said.aside), known)
+    for word in (*said.words, *said.aside):
+        named = named or (ARCHITECTURES.get(word) if not said.vendors - {"NVIDIA"} else None)
+    if named is None and "class" in text:
+        named = next((key for key in known if key in text.casefold()), None)
+    if named is None:
+        raise InputError(f"'{text}' names no accelerator of the catalog", field="hardware")
+    return named, (f"hardware '{text}': taken as {named.upper()} (assumed: the closest class it names)",)
+
+
+def _vendor_fits(said: DeviceText, part: Accelerator) -> bool:
+    return not said.vendors or part.vendor in said.vendors
+
+
+def _longest(words: Sequence[str], known: Iterable[str]) -> str | None:
+    """The longest known key that consecutive words spell."""
+    keys = set(known)
+    found = ""
+    for start in range(len(words)):
+        for end in range(start + 1, min(len(words), start + 5) + 1):
+            key = "".join(words[start:end])
+            key = _ALIASES.get(key, key)
+            if key in keys and len(key) > len(found):
+                found = key
+    return found or None
+
+
+def _part(said: DeviceText, parts: Sequence[Accelerator], usual: str | None) -> tuple[Accelerator, tuple[str, ...]]:
+    """The part of one family with the stated form and the nearest memory; else the usual one, SXM, the largest."""
+    forms = {part.name: read_device(part.name).form for part in parts}
+    same = [part for part in parts if said.form is not None and forms[part.name] == said.form]
+    assumptions: list[str] = []
+    pool = list(same or parts)
+    if said.form is not None and not same and any(forms.values()):
+        assumptions.append(f"the catalog has no {said.form.upper()} form of this part")
+    if said.memory_bytes is not None:
+        wanted = said.memory_bytes
+        pool.sort(
+            key=lambda part: (abs(_nominal_bytes(part) - wanted) > SAME_MEMORY * wanted, forms[part.name] != "sxm")
+        )
+        if not same:
+            pool.sort(key=lambda part: abs(_nominal_bytes(part) - wanted) > SAME_MEMORY * wanted)
+    else:
+        pool.sort(key=lambda part: (part.name != usual, forms[part.name] not in ("sxm", None), -part.memory_bytes))
+        if len(pool) > 1:
+            assumptions.append(f"memory size not stated: {pool[0].name} assumed")
+    if said.form is None and len({forms[part.name] for part in pool}) > 1:
+        assumptions.append(f"form factor not stated: {pool[0].name} assumed")
+    return pool[0], tuple(assumptions)
+
+
+def _nominal_bytes(part: Accelerator) -> float:
+    """Memory as sold [byte]: drivers report a few percent more or less than the label says."""
+    fact = part.facts.get("memory_nominal_bytes")
+    return fact.value if fact is not None else read_device(part.name).memory_bytes or part.memory_bytes
+
+
+def _restated(said: DeviceText, part: Accelerator, assumptions: tuple[str, ...]) -> Device:
+    """The part with stated memory, bandwidth and power in place of the catalog's."""
+    changes: dict[str, float] = {}
+    notes = list(assumptions)
+    nominal = _nominal_bytes(part)
+    if said.memory_bytes is not None and abs(said.memory_bytes - nominal) > SAME_MEMORY * nominal:
+        changes["memory_bytes"] = said.memory_bytes * part.memory_bytes / nominal
+        notes.append(f"{part.name} with {said.memory_bytes / GIGABYTE:g} GB as stated")
+    if said.memory_bytes_per_s is not None:
+        changes["memory_bytes_per_s"] = said.memory_bytes_per_s
+        notes.append(f"memory rate {said.memory_bytes_per_s / 1e12:g} TB/s as stated")
+    if said.power_w is not None and part.tdp_w is not None and said.power_w < part.tdp_w:
+        changes["tdp_w"] = said.power_w
+        notes.append(f"power cap {said.power_w:g} W as stated, peak rates those of the {part.tdp_w:g} W part")
+    return Device(accelerator=replace(part, **changes) if changes else part, assumptions=tuple(notes))  # type: ignore[arg-type]

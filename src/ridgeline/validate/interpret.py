@@ -1,0 +1,195 @@
+"""A row of a training or memory table as a scenario: model, cluster, workload, stated plan fields, assumptions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ridgeline.errors import InputError, RidgelineError
+from ridgeline.facts.records import Cluster
+from ridgeline.graph.ops import Model
+from ridgeline.graph.workload import Task, Workload
+from ridgeline.plan.plan import Recompute
+from ridgeline.validate.engines import Engine, find_engine
+from ridgeline.validate.hardware import Device, find_device
+from ridgeline.validate.layout import Layout, read_batch, read_layout, read_schedule
+from ridgeline.validate.machines import Machines, machines, place
+from ridgeline.validate.models import read_model
+from ridgeline.validate.names import plain_name, refuse_unsupported
+from ridgeline.validate.notes import Notes, read_notes
+from ridgeline.validate.recipes import Recipe, read_recipe
+from ridgeline.validate.rows import Row
+
+SEQUENCES: tuple[tuple[str, str, int, str], ...] = (
+    ("", r"(?:bert|electra|bart).*(?:squad|fine)", 384, "SQuAD fine-tuning of the public examples"),
+    ("", r"bert|electra", 512, "BERT's second phase, the length of public benchmarks (arXiv:1810.04805)"),
+    (r"torchtitan", r"llama", 8192, "torchtitan's llama3 configs, training.seq_len"),
+    (r"mlperf|mlcommons", r"llama", 8192, "MLPerf training rules"),
+    (r"maxtext", r"custom|moe \d", 2048, "MaxText base.yml, max_target_length"),
+    ("", r"llama[ -_]?3", 8192, "Llama 3's context in pre-training (arXiv:2407.21783)"),
+    ("", r"llama[ -_]?2|llama-like|baichuan2", 4096, "Llama 2's context in pre-training (arXiv:2307.09288)"),
+    ("", r"^llama|aquila", 2048, "Llama's context in pre-training (arXiv:2302.13971)"),
+    ("", r"mixtral|qwen|deepseek", 4096, "the length of published benchmarks of these models"),
+    ("", r"gpt-?2", 1024, "GPT-2's context"),
+    ("", r"gpt|megatron|turing|mt-?nlg|palm", 2048, "GPT-3's context (arXiv:2005.14165)"),
+)
+"""Sequence length when a row gives none: (source or engine, model, S [token], where known from)."""
+
+UNPADDED = r"mlcommons/training_results.*(?i:bert)"
+BERT_LENGTH, BERT_MEAN = 512, 256
+"""MLPerf's BERT drops padding; half of the positions of Wikipedia at 512 carry a token (arXiv:2107.02027, table 1)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interpretation:
+    """A row read as a scenario; `stated` holds the plan fields that are known, the others are to be chosen.
+
+    `key` is equal for rows that ask the same of the predictor. `derived` marks models whose
+    dimensions come from a parameter count alone.
+    """
+
+    model: Model
+    cluster: Cluster
+    workload: Workload
+    stated: Mapping[str, object]
+    engine: Engine
+    notes: Notes
+    assumptions: tuple[str, ...]
+    key: str = field(repr=False)
+    derived: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why a row cannot be predicted; `engine` and `device` are named as far as they are known."""
+
+    reason: str
+    engine: str
+    device: str
+
+
+def interpret(row: Row, *, source: Machines | None = None) -> Interpretation | Refusal:
+    """The scenario that a row describes, or why it cannot be told."""
+    engine = find_engine(row.text("engine"), row.text("source"))
+    device = row.text("hardware") or "not stated"
+    try:
+        if row.problem is not None:
+            raise InputError(row.problem)
+        refuse_unsupported(row.text("model"))
+        known = source or machines()
+        found = find_device(row.text("hardware"), known.accelerators(), known.usual)
+        device = found.accelerator.name
+        return _scenario(row, engine, found, known)
+    except RidgelineError as error:
+        return Refusal(reason=str(error), engine=engine.name, device=device)
+
+
+def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Interpretation:
+    notes = read_notes(row)
+    encoder = bool(re.search(r"bert|electra|\bbart\b", row.text("model"), re.IGNORECASE)) and not row.count("tp")
+    layout = read_layout(row, notes, engine, encoder=encoder)
+    said = [*device.assumptions, *layout.assumptions]
+    seq_len = _seq_len(row, notes, said)
+    reading = read_model(row, notes, seq_len=seq_len, stages=layout.pp or 1, width=layout.tp or 1)
+    recipe = read_recipe(row, notes, engine, device.accelerator)
+    batch = read_batch(row, notes, engine, layout, seq_len=seq_len)
+    said += [*reading.assumptions, *recipe.assumptions, *batch.assumptions]
+    texts = (row.text("interconnect"), row.text("hardware"), row.text("notes"))
+    cluster, wiring = place(device.accelerator, layout.devices, texts, source)
+    said += wiring
+    workload = Workload(
+        seq_len=seq_len,
+        global_batch=batch.global_batch,
+        encoder_seq_len=seq_len if re.search(r"\bbart\b|\bt5", row.text("model"), re.IGNORECASE) else None,
+        **recipe.workload,  # type: ignore[arg-type]
+    )
+    stated = _stated(row, notes, engine, layout, recipe, reading.model, said)
+    if batch.micro_batch is not None:
+        stated["micro_batch"] = batch.micro_batch
+    if batch.dp is not None:
+        stated["dp"] = batch.dp
+    return Interpretation(
+        model=reading.model,
+        cluster=cluster,
+        workload=workload,
+        stated=stated,
+        engine=engine,
+        notes=notes,
+        assumptions=tuple(dict.fromkeys(said)),
+        key=repr((reading.key, _machine_key(cluster), workload, sorted(stated.items(), key=str))),
+        derived=reading.derived,
+    )
+
+
+def _seq_len(row: Row, notes: Notes, said: list[str]) -> int:
+    stated = row.count("seq_len") or notes.count("mpe", "seq-len", "seq", "max-seq-len")
+    if (
+        stated is not None
+        and stated == BERT_LENGTH
+        and re.search(UNPADDED, f"{row.text('source')}; {row.text('model')}")
+    ):
+        said.append(f"padding is removed: {BERT_MEAN} of {BERT_LENGTH} positions carry a token (arXiv:2107.02027)")
+        return BERT_MEAN
+    if stated is not None:
+        return stated
+    whence = f"{row.text('engine')}; {row.text('source')}"
+    name = f"{plain_name(row.text('model'))}; {row.text('model')}"
+    for engine, model, length, reason in SEQUENCES:
+        if re.search(engine, whence, re.IGNORECASE) and re.search(model, name, re.IGNORECASE):
+            said.append(f"sequence length not stated: {length} ({reason})")
+            return length
+    raise InputError("the sequence length is not stated", field="seq_len")
+
+
+def _machine_key(cluster: Cluster) -> tuple[object, ...]:
+    part = cluster.accelerator
+    tiers = tuple((tier.name, tier.size, tier.bytes_per_s, tier.topology) for tier in cluster.tiers)
+    return (
+        part.name,
+        part.memory_bytes,
+        part.memory_bytes_per_s,
+        part.tdp_w,
+        cluster.count,
+        cluster.node_devices,
+        tiers,
+    )
+
+
+def _stated(
+    row: Row, notes: Notes, engine: Engine, layout: Layout, recipe: Recipe, model: Model, said: list[str]
+) -> dict[str, object]:
+    """Plan fields that the row states or its program fixes."""
+    layers = len(model.graph.layers)
+    stated: dict[str, object] = dict(recipe.plan)
+    degrees = {"tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "dp": layout.dp, "ep": layout.ep}
+    stated |= {name: value for name, value in degrees.items() if value is not None}
+    stated |= read_schedule(row, notes, engine, layout, layers, said)
+    share = stated.pop("recompute_share", None)
+    if isinstance(share, float):
+        stated["recompute_layers"] = max(1, round(share * layers / (layout.pp or 1)))
+    if layout.tp == 1:
+        stated["sequence_parallel"] = False
+    elif "sequence_parallel" not in stated and (layout.tp is not None or not engine.sequence_parallel):
+        flagged = "sequence-parallel" in notes.switches or notes.says(r"sequence parallel|_sp\b")
+        stated["sequence_parallel"] = bool(engine.sequence_parallel or flagged)
+    if stated.get("recompute") is not Recompute.FULL:
+        stated.pop("recompute_layers", None)
+    if re.search(r"ulysses", f"{row.text('engine')}; {notes.text}", re.IGNORECASE):
+        stated["context_style"] = "ulysses"
+    stated |= _experts(row, engine, layout, model)
+    if stated.get("offload_optimizer") and stated.get("zero") == 0 and recipe.workload["task"] is Task.PRETRAIN:
+        stated.pop("zero")
+    return stated
+
+
+def _experts(row: Row, engine: Engine, layout: Layout, model: Model) -> dict[str, object]:
+    """Expert degrees: 1 for dense models; Megatron-LM's tests divide experts by tp unless they say otherwise."""
+    if not any(block.experts for block in model.graph.blocks.values()):
+        return {"ep": 1, "etp": 1}
+    named = re.search(r"_etp(\d+)", row.text("source_where"))
+    width = int(named[1]) if named else layout.tp if engine.name == "Megatron-Core (CI)" else None
+    if width is None or layout.tp is None or layout.dp is None:
+        return {}
+    ranks = layout.tp * (layout.cp or 1) * layout.dp
+    return {"etp": width} if ranks % (width * (layout.ep or 1)) == 0 else {}

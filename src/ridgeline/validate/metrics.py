@@ -1,0 +1,287 @@
+"""What a metric and its unit ask for, and how it is read off a report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ridgeline.errors import InputError
+from ridgeline.facts.records import Evidence
+from ridgeline.graph.flop import model_flop_per_token
+from ridgeline.graph.workload import Task
+from ridgeline.plan.plan import Recompute
+from ridgeline.report.report import Report, StageMemory
+from ridgeline.units import UNITS
+from ridgeline.validate.engines import Engine
+from ridgeline.validate.interpret import Interpretation
+from ridgeline.validate.rows import Row
+
+PASSES = 3  # forward once and backward twice; recompute adds one more
+OUTSIDE_ALLOCATOR = ("context",)
+"""Memory categories that a framework's allocator does not count."""
+STATES = ("weights", "gradients", "optimizer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """A predicted number in the row's unit with its interval, None where the report gives none."""
+
+    value: float
+    low: float | None
+    high: float | None
+    evidence: Evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """How one kind of metric is read off a report; names that match `pattern` are of this kind.
+
+    `read` is None for metrics that ask whether jobs fit, which takes more than one report.
+    """
+
+    name: str
+    pattern: str
+    read: Callable[[Row, Interpretation, Report], Prediction] | None
+
+
+REFUSED: tuple[tuple[str, str], ...] = (
+    (r"time_to_train|time_to_accuracy|convergence", "it depends on convergence, which is not predicted"),
+    (r"needs_more_than|at_least|at_most", "a one-sided statement is no measurement"),
+)
+"""Metrics that no prediction of a step can answer."""
+
+
+def find_metric(row: Row) -> Metric:
+    """The kind of metric that a row asks for; raises `InputError` with the reason when it cannot be answered."""
+    name = row.text("metric").casefold()
+    for pattern, reason in REFUSED:
+        if re.search(pattern, name):
+            raise InputError(f"'{row.text('metric')}': {reason}", field="metric")
+    for metric in METRICS:
+        if re.fullmatch(metric.pattern, name):
+            if metric.name != "fits" and (row.measured is None or row.measured <= 0):
+                raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
+            _check_unit(metric, row)
+            return metric
+    known = ", ".join(metric.name for metric in METRICS)
+    raise InputError(
+        f"'{row.text('metric')}' is not a metric of training that is predicted; known: {known}", field="metric"
+    )
+
+
+def said_word(row: Row) -> str:
+    """'fits' or 'OOM' as the row's value says it."""
+    value = row.text("value").casefold()
+    return "OOM" if re.search(r"oom|not|no\b|out of memory|fail|false", value) else "fits"
+
+
+def _check_unit(metric: Metric, row: Row) -> None:
+    """Raises `InputError` when the unit cannot be that of the metric."""
+    unit = row.text("unit")
+    wanted = {"step_time": "s", "forward_time": "s", "memory": "byte", "allocated": "byte"}.get(metric.name)
+    if wanted is not None and unit and UNITS.get(unit, ("", 0.0))[0] != wanted:
+        raise InputError(f"'{unit}' is no unit of {row.text('metric')}; wanted one in {wanted}", field="unit")
+
+
+# ---------------------------------------------------------------- time and rates
+
+
+def _step_time(row: Row, job: Interpretation, report: Report) -> Prediction:
+    scale = _seconds(row)
+    step = report.step_time
+    return Prediction(value=step.value / scale, low=step.low / scale, high=step.high / scale, evidence=step.evidence)
+
+
+def _seconds(row: Row) -> float:
+    """Seconds in one of the row's unit [s]; seconds when the unit is blank."""
+    kind, factor = UNITS.get(row.text("unit"), ("s", 1.0))
+    return factor if kind == "s" else 1.0
+
+
+def _forward_time(row: Row, job: Interpretation, report: Report) -> Prediction:
+    seconds = sum(op.forward_s * op.layers for op in report.ops)
+    spread = report.step_time
+    share = seconds / spread.value if spread.value else 0.0
+    scale = _seconds(row)
+    return Prediction(
+        value=seconds / scale,
+        low=spread.low * share / scale,
+        high=spread.high * share / scale,
+        evidence=spread.evidence,
+    )
+
+
+def _rate(amount: float, report: Report) -> Prediction:
+    """`amount` a step as a rate; the interval of the time turned over."""
+    step = report.step_time
+    return Prediction(value=amount / step.value, low=amount / step.high, high=amount / step.low, evidence=step.evidence)
+
+
+def _per_device(row: Row, job: Interpretation) -> float:
+    """What a rate is divided by: the devices when metric or unit says per device, else 1 [1]."""
+    text = f"{row.text('metric')} {row.text('unit').split('(')[0]}".casefold()
+    single = re.search(r"per_(?:gpu|chip|device|core)|/\s*(?:gpu|device|chip|core)", text)
+    if single is None and job.engine.name == "torchtune":
+        single = re.search("tok", text)  # torchtune logs tokens a second and GPU (recipes, tokens_per_second_per_gpu)
+    return float(job.cluster.count) if single else 1.0
+
+
+def _tokens(row: Row, job: Interpretation, report: Report) -> Prediction:
+    return _rate(job.workload.step_tokens / _per_device(row, job), report)
+
+
+def _samples(row: Row, job: Interpretation, report: Report) -> Prediction:
+    unit = row.text("unit").casefold()
+    if re.match(r"tok", unit):
+        return _tokens(row, job, report)
+    if re.match(r"im(?:g|age)", unit):
+        raise InputError(f"'{row.text('unit')}' counts images; the model reads tokens", field="unit")
+    length = re.search(r"samples_(\d+)k", row.text("metric"))
+    samples = float(job.workload.global_batch)
+    if length:
+        samples = job.workload.step_tokens / (int(length[1]) * 1024)
+    return _rate(samples / _per_device(row, job), report)
+
+
+# ---------------------------------------------------------------- FLOP
+
+
+def counted_flop(row: Row, job: Interpretation, report: Report, *, hardware: bool | None = None) -> float:
+    """FLOP of one step as the row's source counts them [FLOP].
+
+    'full' counts every position in attention (Megatron-LM, PaLM appendix B), 'causal' the attended
+    ones, 'hardware' adds the recomputed forward pass: 96 B S L D^2 (1 + S / 6 D + V / 16 L D),
+    arXiv:2104.04473 eq. 3. LoRA counts what the report counts.
+    """
+    accounting = job.engine.accounting
+    text = f"{row.text('notes')} {row.text('source_where')}"
+    if re.search(r"HFU-style|hardware.FLOP|counts full recomputation", text, re.IGNORECASE):
+        accounting = "hardware"
+    if hardware is not None:
+        accounting = "hardware" if hardware else "full" if accounting == "hardware" else accounting
+    if job.workload.task in (Task.LORA, Task.QLORA):
+        return report.hardware_flop if accounting == "hardware" else report.model_flop
+    graph, seq_len = job.model.graph, float(job.workload.seq_len)
+    attention = "causal" if accounting == "causal" else "full"
+    source = None if job.workload.encoder_seq_len is None else float(job.workload.encoder_seq_len)
+    forward = model_flop_per_token(graph, seq_len, attention=attention, encoder_seq_len=source)
+    total = PASSES * forward
+    if accounting == "hardware" and _recomputes(job, report):
+        head = sum(2.0 * op.k * op.n for op in graph.head)
+        total += forward - head
+    return total * job.workload.step_tokens
+
+
+def _recomputes(job: Interpretation, report: Report) -> bool:
+    stated = job.stated.get("recompute", report.plan.recompute)
+    return stated is Recompute.FULL
+
+
+def _flop_rate(row: Row, job: Interpretation, report: Report) -> Prediction:
+    unit = row.text("unit").split("/")[0]
+    scale = {"TFLOP": 1e12, "GFLOP": 1e9, "PFLOP": 1e15, "EFLOP": 1e18}.get(unit, 1e12)
+    return _rate(counted_flop(row, job, report) / scale / _per_device(row, job), report)
+
+
+def _utilisation(row: Row, job: Interpretation, report: Report) -> Prediction:
+    name = row.text("metric").casefold()
+    hardware = {"mfu": False, "hfu": True}.get(name)
+    peaks = job.cluster.accelerator.peak_flop_per_s
+    peak = peaks.get("bf16") or peaks.get("fp16") or max(peaks.values())
+    percent = 100.0 if row.text("unit") in ("%", "") else 1.0
+    return _rate(percent * counted_flop(row, job, report, hardware=hardware) / peak / job.cluster.count, report)
+
+
+def _device_hours(row: Row, job: Interpretation, report: Report) -> Prediction:
+    tokens = job.notes.number("train-tokens-t")
+    count = tokens * 1e12 if tokens else job.notes.number("train-tokens")
+    if count is None:
+        raise InputError("device-hours need the tokens of the run (train_tokens_T in notes)", field="notes")
+    steps = count / job.workload.step_tokens
+    step, scale = report.step_time, steps * job.cluster.count / 3600.0
+    return Prediction(value=step.value * scale, low=step.low * scale, high=step.high * scale, evidence=step.evidence)
+
+
+def _power(row: Row, job: Interpretation, report: Report) -> Prediction:
+    """Mean power of one node or device at its own supply: building overhead is not in such meters."""
+    overhead = job.cluster.pue.value if job.cluster.pue is not None else 1.0
+    devices = min(job.cluster.node_devices, job.cluster.count) if "node" in row.text("metric") else 1
+    watts = report.power_w / overhead * devices / job.cluster.count
+    kind, factor = UNITS.get(row.text("unit"), ("W", 1.0))
+    return Prediction(value=watts / (factor if kind == "W" else 1.0), low=None, high=None, evidence=Evidence.DERIVED)
+
+
+# ---------------------------------------------------------------- memory
+
+
+def _memory_unit(row: Row, engine: Engine) -> float:
+    unit = row.text("unit")
+    if unit == "MB" and engine.mebibytes:
+        return 2.0**20
+    return UNITS.get(unit, ("byte", 1.0))[1]
+
+
+def _sum(stage: StageMemory, *, without: tuple[str, ...] = (), only: tuple[str, ...] = ()) -> float:
+    def kept(name: str) -> bool:
+        return (not only or name in only) and name not in without
+
+    return sum(held for name, held in stage.categories.items() if kept(name))
+
+
+def _held(
+    row: Row, job: Interpretation, report: Report, *, without: tuple[str, ...], only: tuple[str, ...]
+) -> Prediction:
+    stages = report.memory
+    if re.search(r"last rank", row.text("notes")):
+        stages = stages[-1:]
+    if re.search(r"rank 0\b", row.text("notes")):
+        stages = stages[:1]
+    if not stages:
+        raise InputError("the report holds no memory")
+    held = max(_sum(stage, without=without, only=only) for stage in stages)
+    return Prediction(value=held / _memory_unit(row, job.engine), low=None, high=None, evidence=Evidence.DERIVED)
+
+
+def _allocated(row: Row, job: Interpretation, report: Report) -> Prediction:
+    return _held(row, job, report, without=OUTSIDE_ALLOCATOR, only=())
+
+
+def _peak_memory(row: Row, job: Interpretation, report: Report) -> Prediction:
+    """Per-device peaks: the driver's view where a tool sampled it, the allocator's elsewhere."""
+    driver = re.search(r"nvidia_smi|per_device", row.text("metric"))
+    return _held(row, job, report, without=() if driver else OUTSIDE_ALLOCATOR, only=())
+
+
+def _states(row: Row, job: Interpretation, report: Report) -> Prediction:
+    return _held(row, job, report, without=(), only=STATES)
+
+
+def _activations(row: Row, job: Interpretation, report: Report) -> Prediction:
+    """What a step adds to the states: saved tensors with the loss's, and at the peak temporaries too."""
+    if "peak" in row.text("metric"):
+        return _held(row, job, report, without=(*OUTSIDE_ALLOCATOR, *STATES), only=())
+    return _held(row, job, report, without=(), only=("activations", "logits"))
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric(name="step_time", pattern=r"(?:step|iteration)_time(?:_\w+)?", read=_step_time),
+    Metric(name="forward_time", pattern=r"forward_time", read=_forward_time),
+    Metric(name="tokens_per_s", pattern=r"tok(?:en)?s_per_s(?:ec|econd)?(?:_per_\w+)?", read=_tokens),
+    Metric(
+        name="samples_per_s",
+        pattern=r"(?:samples|sequences|seqs?)(?:_\d+k)?_per_s(?:_per_\w+|_core)?|throughput",
+        read=_samples,
+    ),
+    Metric(name="flop_rate", pattern=r"(?:model_|aggregate_|hardware_)?[tp]flops(?:_per_\w+)?", read=_flop_rate),
+    Metric(name="utilisation", pattern=r"mfu|hfu|pct_of_peak|percent_of_peak", read=_utilisation),
+    Metric(name="device_hours", pattern=r"(?:gpu|tpu|device|chip)_hours", read=_device_hours),
+    Metric(name="power", pattern=r"(?:mean|avg|average)_(?:node|device|gpu)_power", read=_power),
+    Metric(name="allocated", pattern=r"torch_max_memory_allocated|max_memory_allocated", read=_allocated),
+    Metric(name="memory", pattern=r"peak_mem\w*|max_mem\w*|memory_gb", read=_peak_memory),
+    Metric(name="states", pattern=r"model_states?_mem\w*", read=_states),
+    Metric(name="activations", pattern=r"activation\w*_mem\w*", read=_activations),
+    Metric(name="fits", pattern=r"fits", read=None),
+    Metric(name="max_seq_len", pattern=r"max_seq(?:uence)?_len(?:gth)?", read=None),
+)
+"""Every metric that is answered; the first whose pattern matches the whole name."""

@@ -1,0 +1,316 @@
+"""From a model cell and stated dimensions to a `Model`: the catalog first, the row's dimensions win.
+
+Letters: L layers, D hidden, H heads, F ffn, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ridgeline.errors import InputError, RidgelineError
+from ridgeline.graph import load as catalog
+from ridgeline.graph.build import build, from_dims
+from ridgeline.graph.ops import Model
+from ridgeline.validate.names import catalog_spelling, meant_by, named_params, plain_name, refuse_unsupported
+from ridgeline.validate.notes import Notes
+from ridgeline.validate.published import LLAMA_STYLE, published, style_of
+from ridgeline.validate.rows import Row
+
+HEAD_DIM = 128  # width of one head in GPT-3 6.7B and above, Llama and Megatron-LM (arXiv:2005.14165, table 2.1)
+ASPECT = 128  # D / L of GPT-3 6.7B, 13B and 175B (arXiv:2005.14165, table 2.1)
+MEGATRON_VOCAB = 50257  # GPT-2's vocabulary, Megatron-LM's default tokenizer
+LLAMA_VOCAB = 32000
+SAME_PARAMS = 0.10  # nominal sizes are rounded: 'Llama 3 8B' has 8.03e9, 'GPT-3 175B' 174.6e9
+_LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers")
+_VOCAB_KEYS = ("vocab_size", "padded_vocab_size", "vocab")
+_EXPERT_KEYS = ("num_experts", "n_routed_experts", "num_local_experts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelReading:
+    """A model with what was assumed about it; `derived` when its dimensions come from a parameter count alone."""
+
+    model: Model
+    key: str
+    assumptions: tuple[str, ...]
+    derived: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stated:
+    """The dimensions a row states; None where blank. `params` [1]."""
+
+    layers: int | None
+    hidden: int | None
+    heads: int | None
+    vocab: int | None
+    params: float | None
+    experts: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Degrees that derived dimensions must be multiples of: pipeline stages, tensor-parallel width [1]."""
+
+    stages: int
+    width: int
+
+
+_BUILT: dict[str, ModelReading] = {}
+
+
+def read_model(row: Row, notes: Notes, *, seq_len: int | None, stages: int, width: int) -> ModelReading:
+    """The model of a row, built once for each combination of name, dimensions and flags.
+
+    `seq_len` sizes learned positions; `stages` and `width` are the pipeline and tensor-parallel
+    degrees that derived layers and heads must be multiples of.
+    """
+    name = meant_by(row.text("source"), row.text("model"))
+    refuse_unsupported(name)
+    cut = re.search(r"truncated to (\d+) layers(?:, (\d+) experts)?", name)
+    stated = Stated(
+        experts=int(cut[2]) if cut and cut[2] else None,
+        layers=row.count("layers"),
+        hidden=row.count("hidden"),
+        heads=row.count("heads"),
+        vocab=row.count("vocab") or notes.count("vocab-size"),
+        params=None if row.number("params_b") is None else (row.number("params_b") or 0.0) * 1e9,
+    )
+    flags = _flags(row, notes)
+    key = repr((name, stated, seq_len, stages, width, sorted(flags.items(), key=str)))
+    if key not in _BUILT:
+        _BUILT[key] = _read(name, stated, flags, seq_len, Grid(stages=stages, width=width), key)
+    return _BUILT[key]
+
+
+def _read(
+    name: str, stated: Stated, flags: Mapping[str, object], seq_len: int | None, grid: Grid, key: str
+) -> ModelReading:
+    plain = plain_name(name)
+    found = None if flags else _from_catalog(plain, stated, seq_len)
+    if found is not None:
+        return _checked(ModelReading(model=found[0], key=key, assumptions=found[1]), stated)
+    entry = published(plain)
+    if entry is not None and not flags and _agrees(entry.dims, stated):
+        dims = {**entry.dims, **_given(stated)}
+        model = _explicit(dims, plain, entry.source, seq_len)
+        return _checked(
+            ModelReading(model=model, key=key, assumptions=(f"dimensions of {plain}: {entry.source}",)), stated
+        )
+    return _from_numbers(name, plain, stated, flags, seq_len, grid, key)
+
+
+def _given(stated: Stated) -> dict[str, object]:
+    pairs = {"layers": stated.layers, "hidden": stated.hidden, "heads": stated.heads, "vocab": stated.vocab}
+    return {field: value for field, value in pairs.items() if value is not None}
+
+
+def _agrees(dims: Mapping[str, object], stated: Stated) -> bool:
+    return all(dims.get(field) == value for field, value in _given(stated).items() if field in ("hidden", "heads"))
+
+
+def _from_catalog(plain: str, stated: Stated, seq_len: int | None) -> tuple[Model, tuple[str, ...]] | None:
+    """The catalog's model of that name, with the row's layers and vocabulary; None when width or heads differ.
+
+    Also None when the sequence is longer than a learned table of positions: the row's has more rows.
+    """
+    known = catalog.find(catalog_spelling(plain)) or catalog.find(plain)
+    if known is None:
+        return None
+    model = catalog.load(known)
+    dims = model.dims
+    learned = "positions" not in style_of(plain)
+    if learned and model.max_positions is not None and (seq_len or 0) > model.max_positions:
+        return None
+    if any(stated_value not in (None, dims.get(field)) for field, stated_value in
+           (("hidden", stated.hidden), ("heads", stated.heads))):  # fmt: skip
+        return None
+    wanted = {"layers": stated.layers, "vocab": stated.vocab, "experts": stated.experts}
+    changes = {field: value for field, value in wanted.items() if value is not None and value != dims.get(field)}
+    if not changes:
+        return model, ()
+    if "layers" not in changes and isinstance(dims.get("vocab"), int) and _padded(changes["vocab"], dims["vocab"]):
+        return model, (f"vocabulary {changes['vocab']} as {dims['vocab']} of the catalog (padding)",)
+    try:
+        changed = build(_with(catalog.catalog_config(known), changes), name=known, source=f"catalog {known}, changed")
+    except RidgelineError:
+        return None
+    return changed, (
+        f"{known} with " + ", ".join(f"{field} = {value}" for field, value in changes.items()) + " as stated",
+    )
+
+
+def _padded(one: int, other: object) -> bool:
+    return isinstance(other, int) and abs(one - other) <= 0.02 * max(one, other)
+
+
+def _with(config: Mapping[str, object], changes: Mapping[str, int]) -> dict[str, object]:
+    """A config with layers, vocabulary or experts changed, per-layer lists cut to the new length."""
+    new = dict(config)
+    for field, keys in (("layers", _LAYER_KEYS), ("vocab", _VOCAB_KEYS), ("experts", _EXPERT_KEYS)):
+        if field not in changes:
+            continue
+        for key in keys:
+            if key in new:
+                new[key] = changes[field]
+        if field == "layers":
+            new |= {k: v[: changes[field]] for k, v in new.items() if isinstance(v, list) and len(v) > changes[field]}
+    return new
+
+
+def _flags(row: Row, notes: Notes) -> dict[str, object]:
+    """Architecture flags of Megatron-LM and kin in notes and test names, as keyword arguments of `from_dims`."""
+    flags: dict[str, object] = {}
+    where = row.text("source_where")
+    ffn, groups = notes.count("ffn-hidden-size"), notes.count("num-query-groups")
+    experts, top_k = notes.count("num-experts"), notes.count("moe-router-topk")
+    experts = experts or notes.found(r"(?<![\w.])(\d+) experts top-?\d")
+    top_k = top_k or notes.found(r"experts top-?(\d+)")
+    width = notes.count("moe-ffn-hidden-size") or notes.found(r"\bmlp (\d{3,})")
+    for field, value in (("ffn", ffn), ("kv_heads", groups), ("experts", experts), ("top_k", top_k)):
+        if value is not None:
+            flags[field] = value
+    if experts is not None and width is not None:
+        flags["expert_ffn"] = width
+    if "swiglu" in notes.switches or re.search(r"swiglu", where):
+        flags |= {"gated": True, "activation": "silu"}
+    if "untie-embeddings-and-output-weights" in notes.switches:
+        flags["tied"] = False
+    if re.search(r"rope_embeddings|_rope_", where):
+        flags["positions"] = "rope"
+    if "multi-latent-attention" in notes.switches:
+        flags["latent"] = True
+    return flags
+
+
+def _from_numbers(
+    name: str, plain: str, stated: Stated, flags: Mapping[str, object], seq_len: int | None, grid: Grid, key: str
+) -> ModelReading:
+    """A model from stated numbers: dimensions where given, else fitted to the parameter count."""
+    if "truncated" in name:
+        raise InputError(f"'{name}': the dimensions of {plain} are not in the catalog", field="model")
+    style = dict(style_of(name))
+    said: list[str] = []
+    params = stated.params or named_params(plain)
+    vocab = stated.vocab or style.pop("vocab", None) or (LLAMA_VOCAB if style.get("gated") else MEGATRON_VOCAB)
+    assert isinstance(vocab, int)
+    if stated.vocab is None:
+        said.append(f"vocabulary not stated: {vocab} assumed")
+    layers, hidden = _shape(name, stated, params, vocab, grid, 16 if style.get("gated") else 12, said)
+    heads = stated.heads or _heads(hidden, said)
+    dims: dict[str, object] = {**style, "layers": layers, "hidden": hidden, "heads": heads, "vocab": vocab}
+    dims |= flags
+    if stated.params is not None and stated.hidden is not None and "ffn" not in dims and "experts" not in dims:
+        _fit_ffn(dims, stated.params, seq_len, said)
+    if dims.get("experts") and dims.get("gated") is None and re.search(r"mixtral", name, re.IGNORECASE):
+        dims |= LLAMA_STYLE
+    if dims.pop("latent", False):
+        model = _latent(dims, plain)
+        said.append("latent attention with Megatron-LM's default ranks (kv 32, no query rank, 128 + 64 per head)")
+    else:
+        said.append(
+            "built from dimensions as a " + ("Llama-like" if dims.get("gated") else "Megatron-style") + " model"
+        )
+        model = _explicit(dims, plain, "dimensions stated in the row", seq_len)
+    derived = stated.hidden is None
+    return _checked(ModelReading(model=model, key=key, assumptions=tuple(said), derived=derived), stated)
+
+
+def _shape(
+    name: str, stated: Stated, params: float | None, vocab: int, grid: Grid, squares: int, said: list[str]
+) -> tuple[int, int]:
+    """Layers and width, stated or fitted to the parameters by c L D^2 + V D with D = 128 L.
+
+    c = `squares`: 4 of attention and 8 of a plain or 12 of a gated feed-forward of F = 4 D.
+    """
+    if stated.layers is not None and stated.hidden is not None:
+        return stated.layers, stated.hidden
+    if params is None:
+        raise InputError(f"'{name}' states neither dimensions nor parameters", field="model")
+    if stated.hidden is not None:
+        layers = max(1, round((params - vocab * stated.hidden) / (squares * stated.hidden**2)))
+        said.append(f"layers not stated: {layers} fits the parameters")
+        return layers, stated.hidden
+    layers = stated.layers or max(1, round((params / (squares * ASPECT**2)) ** (1 / 3)))
+    if stated.layers is None and grid.stages > 1:
+        layers = max(grid.stages, round(layers / grid.stages) * grid.stages)
+    width = (-vocab + math.sqrt(vocab**2 + 4.0 * squares * layers * params)) / (2.0 * squares * layers)
+    unit = HEAD_DIM * (grid.width if HEAD_DIM * grid.width <= width / 2 else 1)
+    hidden = max(HEAD_DIM, round(width / unit) * unit)
+    said.append(f"dimensions derived from {params / 1e9:g}e9 parameters: {layers} layers of {hidden} (D = {ASPECT} L)")
+    return layers, hidden
+
+
+def _heads(hidden: int, said: list[str]) -> int:
+    heads = (
+        max(1, hidden // HEAD_DIM) if hidden % HEAD_DIM == 0 else next(h for h in (16, 8, 4, 2, 1) if hidden % h == 0)
+    )
+    said.append(f"heads not stated: {heads} assumed (width {hidden // heads} each)")
+    return heads
+
+
+def _fit_ffn(dims: dict[str, object], params: float, seq_len: int | None, said: list[str]) -> None:
+    """Unties the embeddings or sets F where the style's parameters are off by more than `SAME_PARAMS`."""
+    hidden, layers = int(str(dims["hidden"])), int(str(dims["layers"]))
+    counted = _explicit(dims, "fit", "fit", seq_len).graph.params
+    if abs(counted - params) <= SAME_PARAMS * params:
+        return
+    if dims.get("tied", True):
+        untied = _explicit({**dims, "tied": False}, "fit", "fit", seq_len).graph.params
+        if abs(untied - params) <= SAME_PARAMS * params:
+            dims["tied"] = False
+            said.append(f"output embedding of its own: fits the {params / 1e9:g}e9 parameters")
+            return
+    products = 3 if dims.get("gated") else 2
+    ffn = 4 * hidden + (params - counted) / (layers * products * hidden)
+    rounded = round(ffn / HEAD_DIM) * HEAD_DIM
+    if rounded >= HEAD_DIM:
+        dims["ffn"] = rounded
+        said.append(f"ffn not stated: {rounded} fits the {params / 1e9:g}e9 parameters")
+
+
+def _explicit(dims: Mapping[str, object], name: str, source: str, seq_len: int | None) -> Model:
+    given = dict(dims)
+    learned = given.get("positions", "learned") == "learned"
+    rows = given.get("max_positions")
+    if learned and (not isinstance(rows, int) or rows < (seq_len or 1)):
+        given["max_positions"] = seq_len or 2048
+    return from_dims(name=name, source=source, **given)  # type: ignore[arg-type]
+
+
+def _latent(dims: Mapping[str, object], name: str) -> Model:
+    """A model with multi-head latent attention, ranks and widths those of Megatron-LM's arguments.
+
+    Source: Megatron-LM megatron/training/arguments.py, '--kv-lora-rank' and neighbours.
+    """
+    hidden = int(str(dims["hidden"]))
+    config: dict[str, object] = {
+        "model_type": "deepseek_v3", "hidden_size": hidden, "num_hidden_layers": dims["layers"],
+        "num_attention_heads": dims["heads"], "num_key_value_heads": dims["heads"], "vocab_size": dims["vocab"],
+        "intermediate_size": dims.get("ffn", 4 * hidden), "q_lora_rank": None, "kv_lora_rank": 32,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 4096,
+        "tie_word_embeddings": dims.get("tied", True),
+    }  # fmt: skip
+    experts = dims.get("experts")
+    config |= {
+        "n_routed_experts": experts or 8, "num_experts_per_tok": dims.get("top_k", 1), "n_shared_experts": 0,
+        "moe_intermediate_size": dims.get("expert_ffn", dims.get("ffn", 4 * hidden)),
+        "first_k_dense_replace": 0 if experts else dims["layers"], "n_group": 1, "topk_group": 1,
+    }  # fmt: skip
+    return build(config, name=name, source="dimensions stated in the row")
+
+
+def _checked(reading: ModelReading, stated: Stated) -> ModelReading:
+    """The reading, with a word when its parameters are not those that the row states."""
+    if stated.params is None:
+        return reading
+    counted = reading.model.graph.params
+    if abs(counted - stated.params) <= SAME_PARAMS * stated.params:
+        return reading
+    note = f"{counted / 1e9:.3g}e9 parameters counted, the row states {stated.params / 1e9:g}e9"
+    return ModelReading(
+        model=reading.model, key=reading.key, assumptions=(*reading.assumptions, note), derived=reading.derived
+    )

@@ -1,0 +1,275 @@
+"""Reads the cells that name a recipe: precision, recompute, sharding, optimizer, task, execution."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ridgeline.errors import InputError
+from ridgeline.facts.records import Accelerator
+from ridgeline.graph.workload import PRECISIONS, Task
+from ridgeline.plan.plan import Recompute
+from ridgeline.validate.engines import EARLY_SOURCES, Engine
+from ridgeline.validate.notes import Notes
+from ridgeline.validate.rows import Row
+
+_PRECISION_WORDS: tuple[tuple[str, str], ...] = (
+    (r"nvfp4|\bfp4|mxfp4", "nvfp4"),
+    (r"mx-?fp8|fp8[-_ ]?mx", "mxfp8"),
+    (r"nf4|int4|4-bit", "nf4"),
+    (r"fp8|float8", "fp8"),
+    (r"tf32", "tf32"),
+    (r"fp32|float32", "fp32"),
+    (r"bf16|bfloat16", "bf16"),
+    (r"fp16|float16|half", "fp16"),
+    (r"\bamp\b|mixed", "fp16"),
+)
+"""The first that a cell names wins: 'bf16+fp8' is fp8 compute, 'mixed (AMP fp16)' is fp16."""
+
+_OPTIMIZERS: tuple[tuple[str, str], ...] = (
+    (r"paged.?adamw.?(?:8|in 8)", "paged-adamw-8bit"),
+    (r"paged.?adamw", "paged-adamw"),
+    (r"8-?bit adamw|adamw.?8-?bit|galore 8-bit", "adamw-8bit"),
+    (r"adafactor", "adafactor"),
+    (r"\bmuon\b", "muon"),
+    (r"\blion\b", "lion"),
+    (r"sgd.*momentum", "sgd-momentum"),
+    (r"\bsgd\b", "sgd"),
+    (r"adamw", "adamw"),
+    (r"\badam\b", "adam"),
+)
+
+FP8_ARCHITECTURES = ("ada", "hopper", "blackwell", "cdna3", "cdna4")
+TF32_ARCHITECTURES = ("ampere", "ada", "hopper", "blackwell")
+HALF_ONLY = ("volta", "turing", "pascal")
+"""Generations without bf16 matrix units. Source: NVIDIA architecture white papers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Workload and plan fields that recipe cells state or that the program's conventions give."""
+
+    workload: Mapping[str, object]
+    plan: Mapping[str, object]
+    assumptions: tuple[str, ...]
+
+
+def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> Recipe:
+    """Precision, task, optimizer, attention kernel, execution, recompute, sharding and overlap of a row."""
+    said: list[str] = []
+    task = read_task(row)
+    workload: dict[str, object] = {
+        "task": task,
+        "precision": read_precision(row, notes, engine, device, said),
+        "optimizer": _optimizer(row, notes, engine, task),
+        "attention_kernel": _attention(row, notes, engine, device, said),
+        "execution": _execution(row, notes, engine),
+    }
+    if task in (Task.LORA, Task.QLORA):
+        workload["lora_rank"] = _lora_rank(row, said)
+        if "mlcommons/training_results" in row.text("source"):
+            workload["lora_targets"] = "attention"  # MLPerf llama2_70b_lora: linear_qkv and linear_proj
+    plan: dict[str, object] = {}
+    plan |= _recompute(row, engine, said)
+    plan |= _zero(row, notes, engine, task)
+    plan |= _overlap(row, notes, engine)
+    plan |= _offload(row)
+    said.append(f"{engine.name} conventions: {engine.reason}")
+    return Recipe(workload=workload, plan=plan, assumptions=tuple(said))
+
+
+def read_task(row: Row) -> Task:
+    """What a row trains: LoRA and QLoRA are named in engine, model, precision or notes."""
+    text = " ".join(row.text(name) for name in ("engine", "model", "precision"))
+    notes = re.match(r"^(?:task=)?(QLoRA|LoRA|SFT)\b", row.text("notes"))
+    words = f"{text} {notes[1] if notes else ''}"
+    both = re.search(r"LoRA/QLoRA", words, re.IGNORECASE)
+    if both or (re.search(r"LoRA", words) and not re.search(r"QLoRA|NF4", words, re.IGNORECASE)):
+        return Task.LORA
+    if re.search(r"QLoRA|NF4", words, re.IGNORECASE):
+        return Task.QLORA
+    full = re.search(r"fine-?tun|full finetun|SFT|SQuAD", f"{words} {row.text('notes')[:40]}", re.IGNORECASE)
+    return Task.FULL if full else Task.PRETRAIN
+
+
+def read_precision(row: Row, notes: Notes, engine: Engine, device: Accelerator, said: list[str]) -> str:
+    """The training recipe of a row, a name of `PRECISIONS`; what was assumed goes to `said`."""
+    cell = row.text("precision")
+    if not cell:
+        return _silent(row, engine, device, said)
+    kind = _named(cell)
+    if re.search(r"\bor\b", cell) or re.fullmatch(r"fp16/bf16", cell):
+        only = re.search(r"only for (\w+)", notes.text)
+        kind = _named(only[1]) if only and _named(only[1]) else "bf16"
+        said.append(f"precision '{cell}' is open: {kind} assumed")
+    if kind is None:
+        raise InputError(f"'{cell}' names no precision; known: {', '.join(PRECISIONS)}", field="precision")
+    return _recipe_name(kind, cell, engine, device, said)
+
+
+def _named(text: str) -> str | None:
+    return next((name for word, name in _PRECISION_WORDS if re.search(word, text, re.IGNORECASE)), None)
+
+
+def _recipe_name(kind: str, cell: str, engine: Engine, device: Accelerator, said: list[str]) -> str:
+    tensor_float = device.architecture in TF32_ARCHITECTURES
+    if kind == "nf4":
+        return "bf16-pure"
+    if kind == "tf32" and not tensor_float:
+        return "fp32"
+    if kind == "fp32" and tensor_float and (engine.tf32 or "TF32" in cell):
+        said.append("fp32 of NGC containers multiplies in TF32 on this device")
+        return "tf32"
+    if kind in ("fp16", "bf16"):
+        amp = re.search(r"\bamp\b", cell, re.IGNORECASE) and engine.name != "llm-foundry"
+        name = kind + ("-amp" if amp and engine.half == "" and engine.name != "PaddlePaddle" else engine.half)
+        return name if name in PRECISIONS else kind
+    return kind
+
+
+def _silent(row: Row, engine: Engine, device: Accelerator, said: list[str]) -> str:
+    """The recipe of a row without a precision."""
+    name = engine.precision
+    in_notes = re.search(r"(?:^|;\s*)(fp16|bf16|fp8|fp32)(?:;|$)|数据精度=(fp16|bf16|fp32)", row.text("notes"))
+    if in_notes:
+        return _recipe_name(in_notes[1] or in_notes[2], "", engine, device, said)
+    if "mlcommons/training_results" in row.text("source") or name == "mlperf":
+        name = "fp8" if device.architecture in FP8_ARCHITECTURES else "bf16" if device.vendor != "NVIDIA" else "fp16"
+    if name in ("fp8", "bf16") and row.second and engine.precision == "fp8":
+        name = "mxfp8"
+    if name in ("bf16", "bf16-amp") and device.architecture in HALF_ONLY:
+        name = name.replace("bf16", "fp16")
+    if name in ("tf32", "fp32"):
+        name = _recipe_name(name, "", engine, device, [])
+    said.append(f"precision not stated: {name} assumed ({engine.name})")
+    return name
+
+
+def _optimizer(row: Row, notes: Notes, engine: Engine, task: Task) -> str:
+    text = "; ".join((row.text("optimizer"), row.text("engine"), row.text("notes")))
+    stated = next((name for word, name in _OPTIMIZERS if re.search(word, text, re.IGNORECASE)), None)
+    if stated is not None and not notes.says(r"except .*8-bit adamw"):
+        return stated
+    single = (row.count("n_devices") or 1) == 1
+    if engine.name == "torchtune (recipes)" and task is Task.FULL and single:
+        return "paged-adamw-8bit"  # torchtune 8B_full_single_device.yaml
+    return engine.optimizer if task in (Task.PRETRAIN, Task.FULL) else "adamw"
+
+
+def _attention(row: Row, notes: Notes, engine: Engine, device: Accelerator, said: list[str]) -> str:
+    stated = re.search(r"attention-backend=(\w+)|flash_attention=(True|False)", notes.text, re.IGNORECASE)
+    if stated:
+        word = (stated[1] or stated[2]).casefold()
+        return "flash" if word in ("flash", "fused", "true", "auto") else "unfused"
+    if engine.name == "Megatron-Core (CI)" and "local" in row.text("engine"):
+        return "unfused"
+    if engine.attention_kernel == "flash" and (
+        device.architecture in HALF_ONLY or re.search(EARLY_SOURCES, row.text("source"))
+    ):
+        said.append("unfused attention: the device or the time of the source is before FlashAttention")
+        return "unfused"
+    if engine.attention_kernel == "unfused" and re.search(r"24\.1\d|25\.\d\d", row.text("engine")):
+        said.append("containers from 2024 on run fused scaled-dot-product attention")
+        return "flash"
+    return engine.attention_kernel
+
+
+def _execution(row: Row, notes: Notes, engine: Engine) -> str:
+    if notes.says(r"cuda-graph-impl=(?!none)") or notes.says(r"cuda.?graph"):
+        return "graph"
+    compiled = re.search(r"torch\.compile|\bcompile\b|async ?tp", f"{row.text('engine')}; {notes.text}", re.IGNORECASE)
+    return "compiled" if compiled and engine.execution == "eager" else engine.execution
+
+
+def _lora_rank(row: Row, said: list[str]) -> int:
+    stated = re.search(r"\br(?:ank)?\s?=?\s?(\d+)\b", f"{row.text('model')} {row.text('notes')}")
+    if stated and int(stated[1]) >= 1:
+        return int(stated[1])
+    said.append("LoRA rank not stated: 16 assumed")
+    return 16
+
+
+def _recompute(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
+    cell = row.text("recompute").casefold()
+    if not cell:
+        if engine.recompute is None:
+            return {}
+        said.append(f"recompute not stated: {engine.recompute} ({engine.name})")
+        return {"recompute": Recompute(engine.recompute)}
+    plan: dict[str, object] = {}
+    if "sequence parallel" in cell:
+        plan["sequence_parallel"] = True
+    if re.match(r"none|no\b|false|0", cell):
+        return plan | {"recompute": Recompute.NONE}
+    if re.match(r"full|true|yes|on\b|all", cell):
+        return plan | {"recompute": Recompute.FULL}
+    if cell.startswith("selective"):
+        if engine.name == "torchtitan":
+            said.append(
+                "selective per-op keeps every second matrix product: counted as full recompute of half the layers"
+            )
+            return plan | {"recompute": Recompute.FULL, "recompute_share": 0.5}
+        if "[" in cell:
+            said.append(f"recompute '{cell}' counted as selective (attention core)")
+        return plan | {"recompute": Recompute.SELECTIVE}
+    raise InputError(f"'{cell[:40]}' names no recompute; known: none, selective, full", field="recompute")
+
+
+def _zero(row: Row, notes: Notes, engine: Engine, task: Task) -> dict[str, object]:
+    cell = row.text("zero_stage")
+    strategy = notes.word("data-parallel-sharding-strategy")
+    by_strategy = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}
+    if strategy in by_strategy:
+        return {"zero": by_strategy[strategy]}
+    if notes.says(r"use-distributed-optimizer|distributed optimizer") or "distributed" in row.text("optimizer"):
+        return {"zero": 1}
+    if cell and row.second and re.search(r"FSDP", cell) and "(" in row.text("tp") and engine.zero is not None:
+        return {"zero": engine.zero}  # of two recipes in one line, FSDP is the first one's
+    if cell:
+        digit = re.search(r"(?<!FSDP)\b([0-3])\b", cell)
+        if digit:
+            return {"zero": int(digit[1])}
+        if re.search(r"SHARD_GRAD_OP", cell, re.IGNORECASE):
+            return {"zero": 2}
+        if re.search(r"NO_SHARD|DDP", cell, re.IGNORECASE):
+            return {"zero": 0}
+        if re.search(r"FSDP|FULL_SHARD|HYBRID|HSDP", cell, re.IGNORECASE):
+            return {"zero": 3}
+        raise InputError(
+            f"'{cell[:40]}' names no sharding; known: 0 to 3, FSDP, SHARD_GRAD_OP, DDP", field="zero_stage"
+        )
+    stage = re.search(r"ZeRO-?(?:stage )?([1-3])", row.text("engine"))
+    if stage:
+        return {"zero": int(stage[1])}
+    if task in (Task.LORA, Task.QLORA) and engine.zero in (1, None):
+        return {"zero": 0}
+    return {} if engine.zero is None else {"zero": engine.zero}
+
+
+def _overlap(row: Row, notes: Notes, engine: Engine) -> dict[str, object]:
+    named = f"{notes.text}; {row.text('source_where')}"
+    gradients = engine.overlap_gradients or bool(re.search(r"overlap.grad.reduce", named))
+    weights = engine.overlap_weights or bool(re.search(r"overlap.param.gather|param_gather", named))
+    tensor = engine.overlap_tensor or bool(re.search(r"Async ?TP|tp.comm.overlap|tp_overlap", named, re.IGNORECASE))
+    return {"overlap_gradients": gradients, "overlap_weights": weights, "overlap_tensor": tensor}
+
+
+def _offload(row: Row) -> dict[str, object]:
+    text = f"{row.text('offload')}; {row.text('engine')}; {row.text('recompute')}; {row.text('notes')}".casefold()
+    if re.search(r"nvme", text):
+        raise InputError("offload to NVMe is not predicted yet", field="offload")
+    activations = re.search(
+        r"activation\w* (?:cpu )?offload|activations? (?:to|\(see)|offload\w*.{0,12}activation", text
+    )
+    if activations is None:
+        activations = re.search(r"cpu \(activations", text)
+    plan: dict[str, object] = {}
+    if activations:
+        plan["offload_activations"] = True
+    without = re.sub(
+        r"activation\w* (?:cpu )?offload\w*|cpu \(activations[^)]*\)|activations? to cpu|opt offl=n[^;]*", "", text
+    )
+    if re.search(r"cpu.?offload|full offload|offload.*optimizer|superoffload|zero-?3 offload", without):
+        plan["offload_optimizer"] = True
+    return plan

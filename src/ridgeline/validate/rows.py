@@ -1,0 +1,243 @@
+"""Reads a truth table from strangers: any column order, missing and extra columns, bad lines.
+
+A truth table is tab-separated with one header line and no quoting; it may be gzipped. A line that
+cannot be used keeps its place as a row with a `problem`, so that the good rows are still answered.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ridgeline.errors import InputError
+
+LARGEST_BYTES = 512 * 2**20  # a bound on nonsense: the largest public table of this kind is under 2 MB
+
+KINDS: dict[str, frozenset[str]] = {
+    "training": frozenset({"model", "hardware", "global_batch", "micro_batch", "recompute", "interconnect", "seq_len"}),
+    "memory": frozenset({"model", "hardware", "global_batch", "micro_batch", "recompute", "offload", "optimizer"}),
+    "serving": frozenset({"scenario", "isl", "osl", "rate_rps", "batch_or_concurrency", "precision_weights"}),
+    "kernels": frozenset({"op", "shape", "dtype", "library"}),
+    "collectives": frozenset({"op", "bytes", "topology", "library", "n_nodes"}),
+    "offload": frozenset({"gpu", "n_gpu", "placement", "host_mem", "disk", "isl", "osl"}),
+    "diffusion": frozenset({"resolution", "frames", "steps", "batch", "technique"}),
+    "accelerators": frozenset({"name", "vendor", "year", "fp32_tflops"}),
+    "prices": frozenset({"accelerator", "mem_gb", "cloud", "instance", "usd_per_gpu_hour", "on_demand_or_spot"}),
+    "sources": frozenset({"title", "where", "commit", "quality", "caveats"}),
+}
+"""Columns that tell one kind of table from another; the kind with the most of its columns present wins."""
+
+MEASURED_KINDS = frozenset({"training", "memory", "serving", "kernels", "collectives", "offload", "diffusion"})
+
+COUNTS = (
+    "layers", "hidden", "heads", "vocab", "seq_len", "n_devices", "tp", "pp", "dp", "cp", "ep",
+    "micro_batch", "global_batch",
+)  # fmt: skip
+"""Columns that hold a count [1]."""
+
+NUMBERS = ("params_b",)
+"""Columns that hold a positive number: parameters [1e9]."""
+
+LARGEST_COUNT = 10**10
+_PAIR = re.compile(r"^([^\s()]+)\s*\(([^()]+)\)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of a truth table; `cells` holds every column of the header, '' where blank.
+
+    `problem` says why the line cannot be used, worded with file, line and field.
+    """
+
+    line: int
+    id: str
+    cells: Mapping[str, str]
+    problem: str | None = None
+
+    def text(self, name: str) -> str:
+        """A cell as written, '' when the column is missing or the cell blank."""
+        return self.cells.get(name, "")
+
+    def count(self, name: str) -> int | None:
+        """A count [1], None when blank; of 'a (b)', which states two recipes, the one that `second` names."""
+        cell = self._chosen(name)
+        return None if cell == "" else round(float(cell))
+
+    def number(self, name: str) -> float | None:
+        """A number, None when blank."""
+        cell = self._chosen(name)
+        return None if cell == "" else float(cell)
+
+    def _chosen(self, name: str) -> str:
+        match = _PAIR.match(self.text(name))
+        return self.text(name) if match is None else match[2 if self.second else 1]
+
+    @property
+    def measured(self) -> float | None:
+        """The measured value, None when it is a word such as 'fits'."""
+        try:
+            value = float(self.text("value"))
+        except ValueError:
+            return None
+        return value if math.isfinite(value) else None
+
+    @property
+    def second(self) -> bool:
+        """Whether this row is the parenthesised one of two recipes that share a line of their source.
+
+        Such sources print 'tp = 1 (2)' and '4079 (3546)'; the notes then quote '(3546)'.
+        """
+        value = self.measured
+        quoted = re.findall(r"\(([\d.]+)\)", self.text("notes"))
+        return value is not None and any(_is_number(each) and float(each) == value for each in quoted)
+
+    @property
+    def source(self) -> str:
+        """The code of the row's source: the middle of ids such as 't-titan-0001', else the source column."""
+        match = re.match(r"^[a-z]-([a-z0-9]+)-\d+$", self.id)
+        return match[1] if match else self.text("source") or "not stated"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruthTable:
+    """A truth table: which kind it is and its rows, bad ones included."""
+
+    path: str
+    kind: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...] = field(repr=False)
+
+
+def read(path: str | Path) -> TruthTable:
+    """The rows of a truth table; raises `InputError` when nothing in the file can be used."""
+    name = str(path)
+    lines = _text(Path(path), name).split("\n")
+    start = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), None)
+    if start is None:
+        raise InputError("the file is empty; a truth table has a header line and rows", file=name)
+    columns = _header(lines[start], name, start + 1)
+    kind = _kind(columns, name, start + 1)
+    rows = []
+    for number, line in enumerate(lines[start + 1 :], start=start + 2):
+        if line.strip() and not line.startswith("#"):
+            rows.append(_row(line.rstrip("\r"), columns, kind, name, number))
+    return TruthTable(path=name, kind=kind, columns=columns, rows=tuple(rows))
+
+
+def _text(path: Path, name: str) -> str:
+    try:
+        if path.is_file() and path.stat().st_size > LARGEST_BYTES:
+            raise InputError(f"{path.stat().st_size} bytes, the limit is {LARGEST_BYTES}; split the table", file=name)
+        raw = path.read_bytes()
+        if raw[:2] == b"\x1f\x8b":
+            with gzip.open(path, "rb") as stream:
+                raw = stream.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=name) from None
+    except (EOFError, zlib.error) as error:
+        raise InputError(f"is a broken gzip file: {error}", file=name) from None
+    if len(raw) > LARGEST_BYTES:
+        raise InputError(f"holds more than {LARGEST_BYTES} bytes; split the table", file=name)
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return raw.decode("utf-16", errors="replace")
+    return raw.decode("utf-8-sig", errors="replace")
+
+
+def _header(line: str, name: str, number: int) -> tuple[str, ...]:
+    columns = tuple(_cell(cell).strip().casefold() for cell in line.rstrip("\r").split("\t"))
+    twice = sorted({column for column in columns if column and columns.count(column) > 1})
+    if twice:
+        raise InputError(f"the column '{twice[0]}' appears twice in the header", file=name, line=number)
+    if len(columns) == 1:
+        raise InputError("the header has one column; a truth table is tab-separated", file=name, line=number)
+    return columns
+
+
+def _kind(columns: tuple[str, ...], name: str, number: int) -> str:
+    present = set(columns)
+    shares = {kind: len(marks & present) / len(marks) for kind, marks in KINDS.items()}
+    best = max(shares, key=lambda kind: shares[kind])
+    wanted = {"metric", "value"} if best in MEASURED_KINDS else set()
+    if len(KINDS[best] & present) < 2 or not wanted <= present:
+        missing = sorted(wanted - present)
+        raise InputError(
+            f"no kind of truth table has these columns ({', '.join(columns[:6])}, ...)"
+            + (f"; missing: {', '.join(missing)}" if missing else "")
+            + f"; known kinds: {', '.join(KINDS)}",
+            file=name,
+            line=number,
+        )
+    return best
+
+
+def _row(line: str, columns: tuple[str, ...], kind: str, name: str, number: int) -> Row:
+    parts = [_cell(part) for part in line.split("\t")]
+    cells = dict(zip(columns, parts, strict=False)) | dict.fromkeys(columns[len(parts) :], "")
+    problem = _problem(parts, columns, cells, kind, name, number)
+    return Row(line=number, id=cells.get("id") or f"line {number}", cells=cells, problem=problem)
+
+
+def _cell(text: str) -> str:
+    """A cell without surrounding blanks and without the quotes that a spreadsheet leaves around it."""
+    text = text.strip()
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        text = text[1:-1].replace('""', '"').strip()
+    return text
+
+
+def _problem(
+    parts: list[str], columns: tuple[str, ...], cells: Mapping[str, str], kind: str, name: str, number: int
+) -> str | None:
+    if kind not in MEASURED_KINDS:
+        return None
+    if len(parts) > len(columns):
+        return f"{name}:{number}: {len(parts)} cells, the header has {len(columns)}"
+    needed = [columns.index(column) for column in ("metric", "value", "unit") if column in columns]
+    if len(parts) <= max(needed):
+        return f"{name}:{number}: {len(parts)} cells, too few to hold metric, value and unit"
+    for column in ("metric", "value"):
+        if not cells[column]:
+            return f"{name}:{number}: field '{column}': blank"
+    if kind in ("training", "memory"):
+        for column in (*COUNTS, *NUMBERS):
+            fault = _fault(cells.get(column, ""), whole=column in COUNTS)
+            if fault:
+                return f"{name}:{number}: field '{column}': {fault}"
+    return _value_fault(cells["value"], name, number)
+
+
+def _fault(cell: str, *, whole: bool) -> str | None:
+    if cell == "":
+        return None
+    pair = _PAIR.match(cell)
+    for part in (pair[1], pair[2]) if pair else (cell,):
+        if not _is_number(part):
+            return f"'{cell[:40]}' is not a number"
+        value = float(part)
+        if not 0 < value <= LARGEST_COUNT:
+            return f"'{cell[:40]}' is out of range; needs 0 < value <= {LARGEST_COUNT:.0e}"
+        if whole and abs(value - round(value)) > 1e-9:
+            return f"'{cell[:40]}' is not a whole number"
+    return None
+
+
+def _value_fault(cell: str, name: str, number: int) -> str | None:
+    if re.search(r"[^\W\d_]", cell) and not re.fullmatch(r"[-+]?(?:inf|infinity|nan)", cell, re.IGNORECASE):
+        if re.fullmatch(r"[A-Za-z][A-Za-z ]{1,30}", cell) or _is_number(cell):
+            return None
+        return f"{name}:{number}: field 'value': '{cell[:40]}' is neither a number nor a word"
+    if not _is_number(cell):
+        return f"{name}:{number}: field 'value': '{cell[:40]}' is not a finite number"
+    return None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text)) and "_" not in text
+    except ValueError:
+        return False

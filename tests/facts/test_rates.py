@@ -1,0 +1,66 @@
+"""Sustained rates: measured where measured, derived where not, never above the datasheet."""
+
+from __future__ import annotations
+
+import pytest
+
+from ridgeline.errors import UnknownNameError
+from ridgeline.facts.accelerators import accelerator, accelerator_names, accelerators
+from ridgeline.facts.rates import sustained_rate
+from ridgeline.facts.records import Evidence
+
+
+@pytest.mark.parametrize("name", accelerator_names())
+def test_never_above_the_datasheet(name: str) -> None:
+    device = accelerators()[name]
+    for fmt, peak in device.peak_flop_per_s.items():
+        rate = sustained_rate(device, f"matrix.{fmt}")
+        assert 0.4 * peak < rate.value <= peak * (1 + 1e-12)
+        assert rate.unit == "FLOP/s"
+    hbm = sustained_rate(device, "hbm")
+    assert 0.4 * device.memory_bytes_per_s < hbm.value <= device.memory_bytes_per_s
+
+
+@pytest.mark.parametrize("name", accelerator_names())
+def test_sustained_facts_are_measured_and_conditioned(name: str) -> None:
+    for key, fact in accelerators()[name].sustained.items():
+        assert key == "hbm" or key.removeprefix("matrix.") in accelerators()[name].peak_flop_per_s
+        assert fact.source
+        assert fact.conditions
+        assert fact.evidence in (Evidence.MEASURED, Evidence.DERIVED)
+
+
+def test_the_more_careful_method_wins() -> None:
+    a100 = accelerator("A100-SXM-80GB").sustained
+    assert a100["matrix.bf16"].value == pytest.approx(271.2e12)  # not 267.9, 264.5 or 259.2 of other sources
+    assert a100["matrix.fp16"].value == pytest.approx(256.5e12)
+    assert a100["hbm"].value == pytest.approx(1.70e12)
+    assert "mean of 100 iterations" in a100["matrix.bf16"].conditions
+    assert a100["matrix.bf16"].source.startswith("ml-engineering, ")
+
+
+def test_a_rate_above_the_datasheet_is_held_to_it_and_says_so() -> None:
+    fact = accelerator("RTX-4090").sustained["matrix.bf16"]
+    assert fact.value == pytest.approx(165.2e12)
+    assert "measured 178.8e12, held to the datasheet's 165.2e12" in fact.conditions
+
+
+def test_alike_format_of_the_same_device_comes_first() -> None:
+    rate = sustained_rate(accelerator("H100-SXM"), "matrix.fp16")
+    assert rate.value == pytest.approx(794.5e12)  # fp16 peak equals bf16 peak
+    assert rate.evidence is Evidence.DERIVED
+    assert "matrix.bf16" in rate.conditions
+
+
+def test_derived_names_the_devices_it_came_from() -> None:
+    rate = sustained_rate(accelerator("MI250X"), "matrix.bf16")
+    assert rate.value == pytest.approx(383e12 * 142.8 / 181)
+    assert rate.conditions.endswith("architecture cdna2: MI210")
+    assert rate.evidence is Evidence.DERIVED
+
+
+def test_unknown_key_says_what_is_known() -> None:
+    with pytest.raises(
+        UnknownNameError, match=r"rate of V100-SXM2-16GB 'matrix.bf16'; nearest: .*known: hbm, matrix.fp64"
+    ):
+        sustained_rate(accelerator("V100"), "matrix.bf16")

@@ -1,0 +1,361 @@
+"""Graphs of known architectures, and errors for configs that cannot be built."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.errors import InputError, ModelError, RidgelineError
+from ridgeline.graph.build import build, from_dims
+from ridgeline.graph.families.explicit import FIELDS
+from ridgeline.graph.families.registry import FAMILIES, WRAPPERS
+from ridgeline.graph.load import catalog, catalog_config, load, parse_config
+from ridgeline.graph.ops import Block, Op, OpKind, Region, Split, op_params
+
+EXAMPLES = {str(catalog_config(name)["model_type"]): dict(catalog_config(name)) for name in catalog()}
+
+
+def one_block(name: str) -> Block:
+    (block,) = load(name).graph.blocks.values()
+    return block
+
+
+def named(block: Block) -> dict[str, Op]:
+    return {op.name: op for op in block.ops}
+
+
+def test_llama_ops_in_order() -> None:
+    assert [op.name for op in one_block("llama-3-8b").ops] == [
+        "attention_norm",
+        "qkv",
+        "rotary",
+        "attention",
+        "attention_out",
+        "attention_residual",
+        "mlp_norm",
+        "mlp_up",
+        "mlp_activation",
+        "mlp_down",
+        "mlp_residual",
+    ]
+
+
+def test_llama_shapes() -> None:
+    ops = named(one_block("llama-3-8b"))
+    assert (ops["qkv"].k, ops["qkv"].n, ops["qkv"].parts, ops["qkv"].split) == (4096, 6144, 3, Split.COLUMN)
+    assert (ops["attention_out"].k, ops["attention_out"].n, ops["attention_out"].split) == (4096, 4096, Split.ROW)
+    assert (ops["mlp_up"].n, ops["mlp_up"].parts) == (2 * 14336, 2)
+    assert (ops["attention"].heads, ops["attention"].kv_heads, ops["attention"].qk_dim) == (32, 8, 128)
+    assert ops["mlp_activation"].read == 2 * 14336
+    assert ops["mlp_activation"].backward_read == 3 * 14336
+    assert ops["rotary"].read == 40 * 128
+
+
+def test_every_catalog_model_has_the_count_that_was_published() -> None:
+    published = {name: catalog_config(name).get("parameters") for name in catalog()}
+    known = {name: count for name, count in published.items() if count is not None}
+    assert len(known) >= 100
+    assert {name: load(name).graph.params for name in known} == known
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("megatron-1.7b", 1.7),
+        ("megatron-18b", 18.4),
+        ("megatron-145b", 145.6),
+        ("megatron-310b", 310.1),
+        ("megatron-530b", 529.6),
+        ("megatron-1t", 1008.0),
+        ("palm-540b", 540.4),
+        ("nemotron-4-340b", 341.0),
+        ("glm-4.5", 352.8),
+        ("minimax-text-01", 456.1),
+        ("minimax-m2", 228.7),
+        ("kimi-k2", 1026.4),
+        ("nemotron-h-8b", 8.1),
+    ],
+)
+def test_counts_that_papers_round(name: str, billions: float) -> None:
+    assert round(load(name).graph.params / 1e9, 1) == billions
+
+
+def test_gpt_count_is_narayanans_formula_and_a_final_norm() -> None:
+    # arXiv:2104.04473, equation 2: 12 l h^2 (1 + 13/12h + (V + s)/12lh)
+    for layers, hidden, heads in ((24, 2304, 24), (105, 20480, 128)):
+        model = from_dims(layers=layers, hidden=hidden, heads=heads, vocab=51200, max_positions=2048)
+        expected = 12 * layers * hidden**2 + 13 * layers * hidden + (51200 + 2048) * hidden
+        assert model.graph.params == expected + 2 * hidden
+
+
+def test_active_parameters_of_deepseek_v3() -> None:
+    graph = load("deepseek-v3").graph
+    assert graph.params - graph.active_params == 58 * (256 - 8) * 3 * 7168 * 2048
+
+
+def test_deepseek_stacks_three_dense_layers_and_58_of_experts() -> None:
+    graph = load("deepseek-v3").graph
+    assert graph.layers == ("dense",) * 3 + ("moe",) * 58
+    ops = named(graph.blocks["moe"])
+    assert (ops["kv_down"].n, ops["q_up"].n, ops["kv_up"].n) == (512 + 64, 128 * 192, 128 * 256)
+    assert (ops["attention"].qk_dim, ops["attention"].v_dim) == (192, 128)
+    assert graph.blocks["moe"].shared_experts == 1
+    assert "multi-token-prediction" in load("deepseek-v3").notes[0]
+
+
+def test_windows_and_chunks() -> None:
+    assert load("gemma-3-27b").graph.layers[:6] == ("sliding-dense",) * 5 + ("dense",)
+    assert load("gemma-2-9b").graph.layers[:2] == ("sliding-dense", "dense")
+    assert load("gpt-oss-20b").graph.layers[:2] == ("sliding-moe", "moe")
+    assert named(load("gpt-oss-20b").graph.blocks["sliding-moe"])["attention"].window == 128
+    scout = load("llama-4-scout").graph
+    assert scout.layers[:4] == ("chunked-moe",) * 3 + ("moe",)
+    assert "rotary" not in named(scout.blocks["moe"])
+    assert load("llama-4-maverick").graph.layers[:4] == ("chunked-dense", "chunked-moe", "chunked-dense", "moe")
+    assert load("minimax-text-01").graph.layers[6:8] == ("lightning-moe", "moe")
+
+
+def test_boundaries() -> None:
+    def kinds(block: Block) -> list[str]:
+        return [edge.kind for edge in block.boundaries]
+
+    assert kinds(one_block("llama-3-8b")) == ["tensor", "tensor"]
+    assert kinds(one_block("pythia-1b")) == ["tensor"]
+    assert kinds(one_block("mixtral-8x7b")) == ["tensor", "expert"]
+    assert kinds(load("deepseek-v3").graph.blocks["moe"]) == ["tensor", "expert", "tensor"]
+    assert kinds(load("nemotron-h-8b").graph.blocks["mamba"]) == ["tensor"]
+
+
+def test_split_of_parameters() -> None:
+    for name in ("llama-3-8b", "mixtral-8x7b", "gpt3-125m", "deepseek-v3"):
+        for block in load(name).graph.blocks.values():
+            for op in block.ops:
+                if op.split in (Split.COLUMN, Split.ROW):
+                    assert op.params_split, (name, op.name)
+                if op.name.endswith("_norm") or op.name == "router":
+                    assert not op.params_split, (name, op.name)
+
+
+def test_lora_parameters_of_llama_2_7b() -> None:
+    # peft, rank 16 on all seven linear layers of Llama-2-7B: 39,976,960 trainable
+    ops = one_block("llama-2-7b").ops
+    assert 32 * sum(16 * (op.parts * op.k + op.n) for op in ops if op.lora) == 39_976_960
+
+
+def test_tied_heads_count_once() -> None:
+    tied = from_dims(layers=1, hidden=8, heads=2, vocab=10, max_positions=4)
+    free = from_dims(layers=1, hidden=8, heads=2, vocab=10, max_positions=4, tied=False)
+    assert free.graph.params - tied.graph.params == 80
+    head = next(op for op in tied.graph.head if op.name == "lm_head")
+    assert (head.shared_params, op_params(head, 1), head.params) == ("embed_tokens", 0, 80)
+
+
+def test_encoder_output_is_kept_once_for_the_decoder() -> None:
+    graph = load("bart-base").graph
+    ends = [name for name in graph.layers if any(op.name == "encoder_output" for op in graph.blocks[name].ops)]
+    assert len(ends) == 1
+    assert graph.layers.index(ends[0]) == 5
+
+
+def test_explicit_options_change_what_they_say() -> None:
+    base = partial(from_dims, layers=4, hidden=64, heads=8, vocab=100, max_positions=32)
+    model = base(experts=4, top_k=2, expert_ffn=32, dense_layers_first=1, shared_experts=1)
+    assert model.graph.layers == ("dense", "moe", "moe", "moe")
+    assert base(experts=4, top_k=1, expert_interval=2).graph.layers == ("dense", "moe", "dense", "moe")
+    assert base(window=16, global_every=2).graph.layers == (
+        "sliding-dense",
+        "dense",
+        "sliding-dense",
+        "dense",
+    )
+    encoder = base(encoder=True, placement="post", type_vocab=2, pooler=True)
+    assert not named(next(iter(encoder.graph.blocks.values())))["attention"].causal
+    assert [op.name for op in encoder.graph.head][:3] == ["pooler", "next_sentence", "head_transform"]
+    biased = base(bias={"qkv": True})
+    assert biased.graph.params == base(bias=False).graph.params + 4 * 3 * 64
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_attention_heads": 0}, "num_attention_heads = 0"),
+        ({"num_attention_heads": "32"}, "num_attention_heads = '32', needs a whole number"),
+        ({"num_attention_heads": 33}, "not a multiple of num_attention_heads = 33"),
+        ({"num_key_value_heads": 5}, "num_key_value_heads = 5 does not divide the 32 query heads"),
+        ({"hidden_size": -4096}, "hidden_size = -4096"),
+        ({"hidden_size": math.nan}, "hidden_size = nan"),
+        ({"hidden_size": 1e300}, "hidden_size = 1e"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000, needs a whole number from 1 to"),
+        ({"num_hidden_layers": None}, "no field 'num_hidden_layers'"),
+        ({"hidden_size": 10**5000}, "hidden_size = int too long to print"),
+        ({"hidden_size": {"a": [1]}}, "hidden_size = {'a': [1]}"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes', needs true or false"),
+        ({"hidden_act": 3}, "hidden_act = 3, needs a text"),
+        ({"model_type": "lama"}, "nearest: llama"),
+        ({"model_type": None}, "no field 'model_type'"),
+        ({"model_type": 7}, "no field 'model_type'"),
+    ],
+)
+def test_bad_fields_are_named(change: dict[str, Any], words: str) -> None:
+    config = dict(catalog_config("llama-3-8b")) | change
+    with pytest.raises(ModelError) as caught:
+        build(config, name="mine", source="test")
+    assert words in str(caught.value)
+    assert "mine" in str(caught.value)
+
+
+def test_an_unknown_type_says_how_to_give_dimensions() -> None:
+    with pytest.raises(ModelError, match="model_type 'explicit' with layers, hidden, heads, vocab"):
+        build({"model_type": "frobnicator"}, name="mine", source="test")
+
+
+def test_explicit_fields_are_the_parameters_of_from_dims() -> None:
+    assert set(FIELDS) == set(signature(from_dims).parameters) - {"name", "source"}
+
+
+def test_a_misspelt_dimension_is_not_a_silent_default() -> None:
+    config = {"model_type": "explicit", "layers": 2, "hidden": 8, "heads": 2, "vocab": 9, "kv_head": 1}
+    with pytest.raises(ModelError, match="unknown field 'kv_head'; nearest: kv_heads"):
+        build(config, name="mine", source="test")
+
+
+def test_more_experts_wanted_than_there_are() -> None:
+    config = dict(catalog_config("mixtral-8x7b")) | {"num_experts_per_tok": 9}
+    with pytest.raises(ModelError, match="num_experts_per_tok = 9 is more than the 8 experts"):
+        build(config, name="mine", source="test")
+
+
+def test_defaults_that_were_used_are_said() -> None:
+    config = {"model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 100}
+    model = build(config, name="mine", source="test")
+    assert any("num_attention_heads = 8" in note for note in model.notes)
+
+
+def test_wrapped_text_models() -> None:
+    inner = dict(catalog_config("gemma-3-4b"))
+    del inner["model_type"]
+    model = build({"model_type": "gemma3", "text_config": inner}, name="mine", source="test")
+    assert model.graph == load("gemma-3-4b").graph
+    assert model.model_type == "gemma3_text"
+    assert any("text model" in note for note in model.notes)
+
+
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 300)
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["full_attention", "moe", "gated-gelu", "explicit", "1" * 400]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_mutated_configs_build_or_raise_the_right_error(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(sorted(EXAMPLES)))
+    config = dict(EXAMPLES[kind])
+    for key in data.draw(st.lists(st.sampled_from(sorted(config)), min_size=1, max_size=4)):
+        if data.draw(st.booleans()):
+            config.pop(key, None)
+        else:
+            config[key] = data.draw(JUNK)
+    for key in data.draw(st.lists(st.sampled_from(EXTRA), max_size=2)):
+        config[key] = data.draw(JUNK)
+    try:
+        model = build(config, name="mutant", source="test")
+    except (ModelError, InputError):
+        return
+    assert model.graph.params > 0
+    assert model.graph.active_params <= model.graph.params
+
+
+EXTRA = (
+    "layer_types",
+    "no_rope_layers",
+    "moe_layers",
+    "mlp_only_layers",
+    "rope_parameters",
+    "rope_scaling",
+    "attn_config",
+    "text_config",
+    "head_dim",
+    "moe_layer_freq",
+    "partial_rotary_factor",
+    "architectures",
+    "num_nextn_predict_layers",
+    "bias",
+    "hybrid_override_pattern",
+    "use_sliding_window",
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(config=st.dictionaries(st.sampled_from(["model_type", "text_config", "layers", "x"]), JUNK, max_size=4))
+def test_arbitrary_objects_build_or_raise_the_right_error(config: Mapping[str, Any]) -> None:
+    with pytest.raises(ModelError):
+        build(config, name="junk", source="test")
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(max_size=40) | st.sampled_from(["[1]", "{", '{"a": 1,}', "1" * 5000, "[" * 100_000, "\x00", "NaN"]))
+def test_any_text_is_a_config_or_an_input_error(text: str) -> None:
+    with suppress(InputError):
+        assert isinstance(parse_config(text, file="config.json"), dict)
+
+
+@pytest.mark.parametrize("size", [2**40, 2**39 + 1])
+def test_huge_dimensions_stay_exact(size: int) -> None:
+    model = from_dims(layers=1, hidden=size, heads=1, vocab=size, max_positions=1, bias=False)
+    assert model.graph.params == 12 * size**2 + 4 * size + size**2 + size + 2 * size
+    json.dumps(model.dims)
+
+
+def test_wrappers_point_to_families() -> None:
+    assert set(WRAPPERS.values()) <= set(FAMILIES)
+    assert not set(WRAPPERS) & set(FAMILIES)
+
+
+def test_expert_weights_exist_once_per_expert() -> None:
+    block = one_block("mixtral-8x7b")
+    experts = [op for op in block.ops if op.region is Region.EXPERT and op.kind is OpKind.GROUPED_GEMM]
+    assert sum(op.params for op in experts) == 3 * 4096 * 14336
+    assert block.params - block.active_params == 6 * 3 * 4096 * 14336
+
+
+def test_files_and_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(dict(catalog_config("llama-3-8b"))))
+    for given_path in (folder, str(folder), folder / "config.json", str(folder / "config.json")):
+        assert load(given_path).name == "my-model"
+    (folder / "config.json").write_text('{\n "a": 1,\n "b": }\n')
+    with pytest.raises(InputError, match=r"config\.json:3"):
+        load(folder)
+    with pytest.raises(RidgelineError, match="holds no config"):
+        load(str(tmp_path))
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read"):
+        load(tmp_path / "binary.json")
+    with pytest.raises(InputError, match="no such file"):
+        load("./absent.json")
+
+
+def test_the_page_on_models_lists_every_type() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    rows = page.split("## Types", 1)[1].split("|---|---|", 1)[1].split("\n\n", 1)[0]
+    assert set(re.findall(r"`([^`]+)`", rows)) == set(FAMILIES) | set(WRAPPERS)

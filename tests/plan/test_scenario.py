@@ -1,0 +1,196 @@
+"""Scenario files: what they say, what they refuse and where, and that they survive writing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ridgeline.errors import InputError
+from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Task
+from ridgeline.plan.plan import Recompute, Schedule
+from ridgeline.plan.scenario import Scenario, read_scenario, scenario_from_words, write_scenario
+
+GPT2 = """\
+[model]
+layers = 12
+hidden = 768
+heads = 12
+vocab = 50257
+max_positions = 1024
+
+[cluster]
+name = "8xH100-SXM"
+
+[workload]
+task = "pretrain"
+seq_len = 1024
+global_batch = 512
+tokens = "300B"
+
+[plan]
+tp = 2
+pp = 2
+micro_batch = 4
+schedule = "gpipe"
+recompute = "selective"
+"""
+
+
+def read(folder: Path, text: str, words: dict[str, Any] | None = None) -> Scenario:
+    path = folder / "scenario.toml"
+    path.write_text(text, encoding="utf-8")
+    return read_scenario(path, words)
+
+
+def test_a_whole_scenario(tmp_path: Path) -> None:
+    scenario = read(tmp_path, GPT2)
+    assert scenario.model.dims["hidden"] == 768
+    assert scenario.cluster.count == 8
+    assert (scenario.workload.tokens, scenario.workload.task) == (300_000_000_000, Task.PRETRAIN)
+    assert scenario.plan is not None
+    assert (scenario.plan.tp, scenario.plan.pp, scenario.plan.dp) == (2, 2, 2)  # dp takes what is left of 8
+    assert (scenario.plan.schedule, scenario.plan.recompute) == (Schedule.GPIPE, Recompute.SELECTIVE)
+    assert scenario.assumed == ()
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    words = {"workload": {"seq_len": "512"}, "cluster": {"name": "16xH100-SXM"}, "plan": {"tp": "4"}}
+    scenario = read(tmp_path, GPT2, words)
+    assert (scenario.workload.seq_len, scenario.workload.global_batch) == (512, 512)
+    assert scenario.plan is not None
+    assert (scenario.plan.tp, scenario.plan.dp) == (4, 2)
+
+
+def test_short_forms_and_defaults(tmp_path: Path) -> None:
+    short = read(tmp_path, 'model = "llama-3.1-8b"\ncluster = "8xH100-SXM"\n')
+    assert short.plan is None
+    assert (short.workload.seq_len, short.workload.global_batch) == (4096, 1024)  # 4 Mi tokens, Llama 2's batch
+    assert len(short.assumed) == 2
+    tuned = scenario_from_words(
+        {"model": {"name": "llama-3.1-8b"}, "cluster": {"name": "8xH100-SXM"}, "workload": {"task": "lora"}}
+    )
+    assert tuned.workload.global_batch == 64
+
+
+def test_config_is_found_beside_the_scenario(tmp_path: Path) -> None:
+    config = '{"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 100, "n_positions": 64}'
+    (tmp_path / "config.json").write_text(config, encoding="utf-8")
+    for value in ("config.json", "."):
+        scenario = read(tmp_path, f'cluster = "8xH100-SXM"\n[model]\nconfig = "{value}"\n')
+        assert scenario.model.dims["hidden"] == 64
+        assert scenario.workload.seq_len == 64  # no longer than the model's positions
+
+
+REFUSED = [
+    ("[model", 1, "is not TOML"),
+    ('model = "llama-3.1-8b"\ncluster = "8xH100-SXM"\n[workload]\nseq_len = ', 4, "is not TOML"),
+    (GPT2.replace("hidden = 768", "hiden = 768"), 3, "field 'model.hiden': unknown field; nearest: hidden"),
+    (GPT2.replace("[plan]", "[paln]"), 17, "field 'paln': unknown table; nearest: plan"),
+    (GPT2.replace('"300B"', '"300 GB"'), 15, "field 'workload.tokens'"),
+    (GPT2.replace("seq_len = 1024", "seq_len = -1"), 13, "field 'workload.seq_len'"),
+    (GPT2.replace("micro_batch = 4", "micro_batch = 1979-05-27"), 20, "is a date or time"),
+    (GPT2.replace("hidden = 768", "hidden = 0xffffffffffffffffff"), 3, "beyond 1e+18"),
+    (GPT2.replace("8xH100-SXM", "8xH100-SMX"), 9, "H100-SXM"),
+    (GPT2.replace("tp = 2", "tp = 3"), 17, "does not divide the 8 devices"),
+    (GPT2.replace('schedule = "gpipe"', 'schedule = "gpip"'), 21, "nearest: gpipe"),
+    (GPT2.replace('task = "pretrain"', 'task = "' + "a" * 5000 + '"'), 12, "5000 characters"),
+    (GPT2.replace("micro_batch = 4", "layer_split = " + "[" * 200 + "]" * 200), 20, "nested"),
+    ("model = 3", 1, "needs a table [model]"),
+    ('model = "llama-3.1-8b"', None, "field 'cluster': missing"),
+    ('cluster = "8xH100-SXM"\n[model]\nname = 3', 3, "needs a text"),
+    ('cluster = "8xH100-SXM"\n[model]\nname = "llama-9-8b"', 3, "unknown model"),
+    ('cluster = "8xH100-SXM"\n[model]\nconfig = "missing.json"', None, "no such file"),
+    ('cluster = "8xH100-SXM"\n[model]\nconfig = "/dev/zero"', 3, "not a regular file"),
+    ('cluster = "8xH100-SXM"\n[model]\nname = "/dev/zero"', 3, "not a regular file"),
+    ('cluster = "8xH100-SXM"\n[model]\nlayers = 12', 2, "the dimensions do not describe a model"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "words"), REFUSED, ids=[words[:40] for _, _, words in REFUSED])
+def test_what_cannot_be_used_is_refused_by_place(tmp_path: Path, text: str, line: int | None, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, text)
+    message = str(caught.value)
+    assert words in message
+    assert ".toml" in message or ".json" in message
+    if line is not None:
+        assert caught.value.line == line
+
+
+def test_a_flag_that_is_wrong_is_named_as_a_flag(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^field '--seq-len': 'long' is not a count"):
+        read(tmp_path, GPT2, {"workload": {"seq_len": "long"}})
+
+
+def test_files_that_are_no_scenario(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_scenario(tmp_path / "none.toml")
+    with pytest.raises(InputError, match="no such file"):
+        read_scenario(tmp_path)
+    large = tmp_path / "large.toml"
+    large.write_bytes(b"#" * 1_000_001)
+    with pytest.raises(InputError, match="too large"):
+        read_scenario(large)
+    large.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match=r"large.toml:1: is not UTF-8 text"):
+        read_scenario(large)
+
+
+def test_deep_nesting_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"TOML|nested"):
+        read(tmp_path, GPT2 + "layer_split = " + "[" * 100_000)
+
+
+WORKLOADS = st.fixed_dictionaries(
+    {"seq_len": st.integers(1, 10**6), "global_batch": st.integers(1, 10**6)},
+    optional={
+        "task": st.sampled_from([task.value for task in Task]),
+        "tokens": st.one_of(st.integers(1, 10**15), st.integers(1, 900).map(lambda count: f"{count}B")),
+        "precision": st.sampled_from(list(PRECISIONS)),
+        "optimizer": st.sampled_from(list(OPTIMIZERS)),
+        "mean_document": st.floats(1.0, 1e9),
+        "padding": st.one_of(st.floats(0.0, 0.999), st.integers(0, 99).map(lambda share: f"{share}%")),
+        "lora_rank": st.integers(1, 512),
+    },
+)
+PLANS = st.fixed_dictionaries(
+    {"dp": st.integers(1, 8)},
+    optional={
+        "tp": st.integers(1, 64),
+        "pp": st.integers(1, 64),
+        "micro_batch": st.integers(1, 64),
+        "schedule": st.sampled_from([schedule.value for schedule in Schedule]),
+        "zero": st.integers(0, 3),
+        "zero_group": st.integers(1, 64),
+        "recompute": st.sampled_from([recompute.value for recompute in Recompute]),
+        "layer_split": st.lists(st.integers(0, 100), min_size=1, max_size=8),
+        "overlap_gradients": st.booleans(),
+    },
+)
+DIMENSIONS = {"layers": 2, "hidden": 64, "heads": 2, "vocab": 100, "max_positions": 128}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    workload=WORKLOADS,
+    plan=st.one_of(st.none(), PLANS),
+    name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
+)
+def test_what_is_written_reads_back_equal(
+    tmp_path: Path, workload: dict[str, object], plan: dict[str, object] | None, name: str
+) -> None:
+    words: dict[str, Any] = {
+        "model": {**DIMENSIONS, "name": name},
+        "cluster": {"name": "8xH100-SXM"},
+        "workload": workload,
+        **({} if plan is None else {"plan": plan}),
+    }
+    scenario = scenario_from_words(words)
+    text = write_scenario(scenario)
+    again = read(tmp_path, text)
+    assert again == scenario
+    assert write_scenario(again) == text

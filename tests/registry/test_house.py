@@ -1,0 +1,50 @@
+"""House rules that no linter knows: the banned word, the size of files, docstrings of what is public."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "ridgeline"
+FILES = sorted(SOURCE.rglob("*.py"))
+LONGEST_FILE = 400  # lines; files are meant to stay near 300
+LONGEST_FUNCTION = 80  # lines; functions are meant to stay near 40
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(SOURCE)) for path in FILES])
+def test_a_file_keeps_the_house_rules(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), "the module says nothing of itself"
+    assert len(text.splitlines()) <= LONGEST_FILE
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    assert not [name for name in names if re.search(r"(^|_)flops($|_)", name.lower())], "count or rate?"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            if not node.name.startswith("_") and not _inner(tree, node):
+                assert ast.get_docstring(node), f"{node.name} is public and says nothing of itself"
+            if isinstance(node, ast.FunctionDef):
+                told = len((ast.get_docstring(node) or "").splitlines())
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1 - told
+                assert lines <= LONGEST_FUNCTION, f"{node.name} has {lines} lines"
+
+
+def _inner(tree: ast.Module, node: ast.AST) -> bool:
+    """Whether a definition is inside a function, hence not public."""
+    return any(
+        node in ast.walk(outer) for outer in ast.walk(tree) if isinstance(outer, ast.FunctionDef) and outer is not node
+    )
+
+
+def test_no_word_left_for_later() -> None:
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    assert not [str(path) for path in FILES if marks.search(path.read_text(encoding="utf-8"))]
+
+
+def test_only_the_store_opens_shipped_data() -> None:
+    readers = [path for path in FILES if "importlib.resources" in path.read_text(encoding="utf-8")]
+    assert readers == [SOURCE / "facts" / "store.py"]

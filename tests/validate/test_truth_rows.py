@@ -1,0 +1,233 @@
+"""Reading truth tables from strangers."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from ridgeline.errors import InputError, RidgelineError
+from ridgeline.validate.check import Checker, check
+from ridgeline.validate.rows import KINDS, read
+
+HEADER = (
+    "id	model	params_b	layers	hidden	heads	vocab	seq_len	hardware	n_devices	interconnect	tp	pp	dp	cp	ep	zero_stage"
+    "	micro_batch	global_batch	recompute	precision	engine	metric	value	unit	source	source_where	confidence	also_reported	notes"
+)
+TITAN = (
+    "t-titan-0001	Llama 3.1 8B	8	32	4096	32	128256		H100 SXM 96GB HBM2e 2.4TB/s 500W cap	8	NVLink 8/node; 400Gb/s RDMA per GPU"
+    "			8			FSDP2	2	16	selective	bf16	torchtitan 9dec370	tokens_per_s_per_gpu	5762	tok/s/GPU	pytorch/torchtitan@b5bcd76"
+    "	Table 1	high	peak_mem_gib=82.4	FSDP"
+)
+SEQPAR = (
+    "t-seqpar-0001	Megatron 22B	22	48	6144	64		2048	A100 SXM 80GB	8	8x HDR 200Gb/s IB per node	8	1	1				4	4	full	fp16"
+    "	Megatron-LM 2022	step_time	1.42	s	arXiv:2205.05198	Table 5	high		vp=1"
+)
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_columns_are_found_by_name_in_any_order_with_missing_and_extra_ones(tmp_path: Path) -> None:
+    names = HEADER.split("\t")
+    cells = dict(zip(names, TITAN.split("\t"), strict=True))
+    chosen = [
+        "value",
+        "MODEL",
+        "unit",
+        "metric",
+        "id",
+        "mood",
+        "tp",
+        "hardware",
+        "seq_len",
+        "global_batch",
+        "recompute",
+    ]
+    line = "\t".join(cells.get(name.casefold(), "good") for name in chosen)
+    table = read(write(tmp_path / "a.tsv", "\t".join(chosen), line))
+    row = table.rows[0]
+    assert table.kind == "training"
+    assert (row.id, row.measured, row.text("model"), row.text("mood")) == (
+        "t-titan-0001",
+        5762.0,
+        "Llama 3.1 8B",
+        "good",
+    )
+    assert row.count("tp") is None
+    assert row.count("layers") is None
+    assert row.source == "titan"
+    assert row.problem is None
+
+
+def test_gzip_carriage_returns_byte_order_mark_quotes_and_stripped_tails(tmp_path: Path) -> None:
+    quoted = SEQPAR.replace("\tfull\t", '\t"full ""uniform"""\t')
+    text = "\ufeff" + "\r\n".join([HEADER, quoted.rstrip(), ""])
+    path = tmp_path / "a.tsv.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    row = read(path).rows[0]
+    assert row.text("recompute") == 'full "uniform"'
+    assert row.count("global_batch") == 4
+    assert row.problem is None
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "said"),
+    [
+        ("tp", "eight", "field 'tp': 'eight' is not a number"),
+        ("tp", "-8", "field 'tp': '-8' is out of range"),
+        ("hidden", "61.5", "field 'hidden': '61.5' is not a whole number"),
+        ("layers", "1e400", "field 'layers': '1e400' is not a number"),
+        ("value", "fast!", "field 'value'"),
+        ("value", "nan", "field 'value'"),
+        ("value", "", "field 'value': blank"),
+        ("metric", "", "field 'metric': blank"),
+    ],
+)
+def test_a_bad_cell_names_file_line_and_field_and_the_good_rows_stand(
+    tmp_path: Path, column: str, cell: str, said: str
+) -> None:
+    names = HEADER.split("\t")
+    cells = SEQPAR.split("\t")
+    cells[names.index(column)] = cell
+    path = write(tmp_path / "a.tsv", HEADER, SEQPAR, "\t".join(cells), SEQPAR)
+    rows = read(path).rows
+    assert [row.problem is None for row in rows] == [True, False, True]
+    assert str(rows[1].problem).startswith(f"{path}:3: {said}")
+
+
+def test_too_many_and_too_few_cells(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", HEADER, SEQPAR + "\textra", "t-x-1\tLlama", SEQPAR)
+    problems = [row.problem for row in read(path).rows]
+    assert problems == [
+        f"{path}:2: 31 cells, the header has 30",
+        f"{path}:3: 2 cells, too few to hold metric, value and unit",
+        None,
+    ]
+
+
+def test_a_row_without_id_is_named_by_its_line(tmp_path: Path) -> None:
+    row = read(write(tmp_path / "a.tsv", HEADER, "", SEQPAR.replace("t-seqpar-0001", ""))).rows[0]
+    assert row.id == "line 3"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "empty"),
+        ("id,model,metric,value\n1,a,b,2\n", "tab-separated"),
+        ("id\tname\tcolour\n1\t2\t3\n", "no kind of truth table"),
+        ("id\tmodel\thardware\tglobal_batch\tseq_len\tmetric\n", "missing: value"),
+        ("id\tid\tmetric\tvalue\n", "'id' appears twice"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        read(path)
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read(tmp_path / "absent.tsv")
+    with pytest.raises(InputError, match="cannot be read"):
+        read(tmp_path)
+    broken = tmp_path / "a.gz"
+    broken.write_bytes(gzip.compress(b"id\tmodel" * 99)[:30])
+    with pytest.raises(InputError, match="gzip"):
+        read(broken)
+
+
+def test_every_kind_is_told_by_its_columns(tmp_path: Path) -> None:
+    for kind, columns in KINDS.items():
+        header = "\t".join(["id", "metric", "value", *sorted(columns)])
+        assert read(write(tmp_path / f"{kind}.tsv", header)).kind == kind
+
+
+def test_of_two_recipes_in_one_line_the_value_tells_which(tmp_path: Path) -> None:
+    both = SEQPAR.replace("\t8\t1\t1\t", "\t2 (4)\t1 (8)\t\t").replace("vp=1", "vp=1 (5); (1.42) (99)")
+    first = both.replace("\t1.42\t", "\t2.5\t")
+    rows = read(write(tmp_path / "a.tsv", HEADER, first, both)).rows
+    assert [(row.count("tp"), row.count("pp")) for row in rows] == [(2, 1), (4, 8)]
+
+
+def refuse(*arguments: object) -> None:
+    raise RidgelineError("asked")
+
+
+def test_fuzzed_files_are_answered_or_refused_but_never_break(tmp_path: Path) -> None:
+    chance = random.Random(20211122)
+    base = "\n".join([HEADER, TITAN, SEQPAR, TITAN, SEQPAR]) + "\n"
+    pieces = [
+        "\t",
+        "\n",
+        '"',
+        "\x00",
+        "9" * 30,
+        "-1",
+        "é",
+        "(",
+        ")",
+        "nan",
+        "1e309",
+        ";",
+        "=",
+        "x",
+        "8x400Gb/s",
+        "\ufeff",
+    ]
+    begun, answered = time.monotonic(), 0
+    for number in range(300):
+        text = base
+        for _ in range(chance.randrange(1, 8)):
+            at, length = chance.randrange(len(text)), chance.choice((0, 0, 1, 3, 20))
+            text = text[:at] + chance.choice(pieces) + text[at + length :]
+        raw = text.encode()
+        if number % 10 == 0:
+            raw = bytes(chance.randrange(256) for _ in range(60)) + raw
+        path = tmp_path / "fuzz.tsv"
+        path.write_bytes(raw)
+        try:
+            report = check(path, predictor=refuse, completer=refuse, strict=True)
+        except InputError:
+            continue
+        answered += len(report.rows)
+        assert {row["status"] for row in report.rows} <= {"refused", "skipped"}
+        assert all(row["reason"] for row in report.rows)
+    assert answered > 300
+    assert time.monotonic() - begun < 30
+
+
+def test_other_tables_are_accepted_and_their_rows_answered(tmp_path: Path) -> None:
+    for kind, header in {
+        "serving": "id\tmodel\thardware\tscenario\tisl\tosl\trate_rps\tmetric\tvalue\tunit\tconfidence",
+        "kernels": "id\top\tshape\tdtype\thardware\tlibrary\tmetric\tvalue\tunit\tconfidence",
+        "collectives": "id\top\tbytes\tn_nodes\ttopology\tlibrary\tmetric\tvalue\tunit\tconfidence",
+    }.items():
+        cells = ["s1"] + ["1"] * header.count("\t")
+        low = [*cells[:-1], "low"]
+        path = write(tmp_path / f"{kind}.tsv", header, "\t".join(cells), "\t".join(low))
+        rows = check(path, predictor=refuse, completer=refuse).rows
+        assert [row["status"] for row in rows] == ["refused", "skipped"]
+        assert rows[0]["reason"] == f"{kind} rows are not predicted yet"
+    facts = write(tmp_path / "f.tsv", "name\tvendor\tyear\tfp32_tflops", "A\tB\t2020\t1")
+    assert check(facts, predictor=refuse, completer=refuse).rows[0]["status"] == "skipped"
+
+
+def test_checker_is_strict_only_when_asked(tmp_path: Path) -> None:
+    table = read(write(tmp_path / "a.tsv", HEADER, SEQPAR))
+
+    def broken(*arguments: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    lenient = Checker(predictor=broken, completer=broken).answer(table.rows[0], table)
+    assert lenient["status"] == "refused"
+    assert lenient["reason"] == "internal: ZeroDivisionError: oops"
+    with pytest.raises(ZeroDivisionError):
+        Checker(predictor=broken, completer=broken, strict=True).answer(table.rows[0], table)
