@@ -13,18 +13,98 @@ from ridgeline.errors import InputError, RidgelineError
 from ridgeline.validate.check import Checker, check
 from ridgeline.validate.rows import KINDS, read
 
-HEADER = (
-    "id	model	params_b	layers	hidden	heads	vocab	seq_len	hardware	n_devices	interconnect	tp	pp	dp	cp	ep	zero_stage"
-    "	micro_batch	global_batch	recompute	precision	engine	metric	value	unit	source	source_where	confidence	also_reported	notes"
+COLUMNS = [
+    "id",
+    "model",
+    "params_b",
+    "layers",
+    "hidden",
+    "heads",
+    "vocab",
+    "seq_len",
+    "hardware",
+    "n_devices",
+    "interconnect",
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "ep",
+    "zero_stage",
+    "micro_batch",
+    "global_batch",
+    "recompute",
+    "precision",
+    "engine",
+    "metric",
+    "value",
+    "unit",
+    "source",
+    "source_where",
+    "confidence",
+    "also_reported",
+    "notes",
+]
+HEADER = "\t".join(COLUMNS)
+
+
+def line(**cells: str) -> str:
+    return "\t".join(cells.get(column, "") for column in COLUMNS)
+
+
+TITAN = line(
+    id="t-titan-0001",
+    model="Llama 3.1 8B",
+    params_b="8",
+    layers="32",
+    hidden="4096",
+    heads="32",
+    vocab="128256",
+    hardware="H100 SXM 96GB HBM2e 2.4TB/s 500W cap",
+    n_devices="8",
+    interconnect="NVLink 8/node; 400Gb/s RDMA per GPU",
+    dp="8",
+    zero_stage="FSDP2",
+    micro_batch="2",
+    global_batch="16",
+    recompute="selective",
+    precision="bf16",
+    engine="torchtitan 9dec370",
+    metric="tokens_per_s_per_gpu",
+    value="5762",
+    unit="tok/s/GPU",
+    source="pytorch/torchtitan@b5bcd76",
+    source_where="Table 1",
+    confidence="high",
+    also_reported="peak_mem_gib=82.4",
+    notes="FSDP",
 )
-TITAN = (
-    "t-titan-0001	Llama 3.1 8B	8	32	4096	32	128256		H100 SXM 96GB HBM2e 2.4TB/s 500W cap	8	NVLink 8/node; 400Gb/s RDMA per GPU"
-    "			8			FSDP2	2	16	selective	bf16	torchtitan 9dec370	tokens_per_s_per_gpu	5762	tok/s/GPU	pytorch/torchtitan@b5bcd76"
-    "	Table 1	high	peak_mem_gib=82.4	FSDP"
-)
-SEQPAR = (
-    "t-seqpar-0001	Megatron 22B	22	48	6144	64		2048	A100 SXM 80GB	8	8x HDR 200Gb/s IB per node	8	1	1				4	4	full	fp16"
-    "	Megatron-LM 2022	step_time	1.42	s	arXiv:2205.05198	Table 5	high		vp=1"
+SEQPAR = line(
+    id="t-seqpar-0001",
+    model="Megatron 22B",
+    params_b="22",
+    layers="48",
+    hidden="6144",
+    heads="64",
+    seq_len="2048",
+    hardware="A100 SXM 80GB",
+    n_devices="8",
+    interconnect="8x HDR 200Gb/s IB per node",
+    tp="8",
+    pp="1",
+    dp="1",
+    micro_batch="4",
+    global_batch="4",
+    recompute="full",
+    precision="fp16",
+    engine="Megatron-LM 2022",
+    metric="step_time",
+    value="1.42",
+    unit="s",
+    source="arXiv:2205.05198",
+    source_where="Table 5",
+    confidence="high",
+    notes="vp=1",
 )
 
 

@@ -134,8 +134,9 @@ def _unfused_attention(work: Attention, device: Device, *, dtype: str, forward: 
     return KernelCost(seconds=compute + memory, flop=flop, bytes=traffic, compute_s=compute, memory_s=memory, kernels=5.0 if forward else 7.0)
 
 
-def stream_cost(work: Stream, device: Device) -> KernelCost:
-    """Time of memory-bound work: bytes at the sustained stream rate, or FLOP on vector units [s]."""
+def stream_cost(work: Stream, device: Device, *, dtype: str) -> KernelCost:
+    """Time of memory-bound work: bytes at the sustained stream rate, or FLOP on their units [s]."""
     memory = np.asarray(work.bytes) / (device.memory_bytes_per_s * device.stream_share)
-    compute = np.asarray(work.flop) / device.vector_flop_per_s
+    rate = device.matrix_rate(dtype) if work.matrix else device.vector_flop_per_s
+    compute = np.asarray(work.flop) / rate
     return KernelCost(seconds=np.maximum(memory, compute), flop=work.flop, bytes=work.bytes, compute_s=compute, memory_s=memory, kernels=work.kernels)

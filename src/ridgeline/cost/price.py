@@ -80,7 +80,7 @@ class Pricer:
             return gemm_cost(work, device, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype])
         if isinstance(work, Attention):
             return attention_cost(work, device, dtype=self.precision.attention, overlapped=self.overlapped_attention, slowdown=self.attention_slowdown)
-        return stream_cost(work, device)
+        return stream_cost(work, device, dtype=self.precision.attention)
 
     def host_seconds(self, work: Gemm | Attention | Stream, kernels: float) -> float:
         """Host time to issue one piece of work [s].

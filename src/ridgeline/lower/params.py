@@ -38,7 +38,7 @@ class RankParams:
 def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, experts: int = 0) -> RankParams:
     """Numbers of these ops on one rank: tensor-split ones over tp (etp), experts over ep [1].
 
-    Low-rank adapters add r (k + n) to each weight that admits one, and only they are trained.
+    Low-rank adapters add r (parts k + n) to each weight that admits one, and only they are trained.
     """
     adapters = workload.task in (Task.LORA, Task.QLORA)
     dense: Number = 0.0
@@ -53,7 +53,7 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
         own = 0.0 if op.shared_params is not None else op.params * copies / degree
         trained = own
         if adapters:
-            trained = workload.lora_rank * (op.k + op.n) * copies / degree if adapted(op, workload) else 0.0
+            trained = workload.lora_rank * (op.parts * op.k + op.n) * copies / degree if adapted(op, workload) else 0.0
             own = own + trained
         if op.k and op.n and op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM) and not adapters:
             short, long = min(op.k, op.n), max(op.k, op.n)

@@ -55,7 +55,7 @@ class Sharder:
             OpKind.ATTENTION: self._attention,
             OpKind.ELEMENTWISE: self._elementwise,
             OpKind.PERMUTE: self._elementwise,
-            OpKind.SCAN: self._elementwise,
+            OpKind.SCAN: self._scan,
             OpKind.EMBEDDING: self._embedding,
             OpKind.CROSS_ENTROPY: self._cross_entropy,
         }
@@ -83,6 +83,8 @@ class Sharder:
 
     def _rows(self, op: Op, block: Block | None) -> Number:
         seq_len = self._seq_len(block)
+        if op.cross and self.workload.encoder_seq_len:  # keys and values of the encoder's tokens
+            seq_len = float(self.workload.encoder_seq_len)
         if op.region is Region.SEQUENCE:
             return self.layout.sequence_tokens(seq_len)
         if op.region is Region.EXPERT:
@@ -127,11 +129,13 @@ class Sharder:
             yield from self._adapter(op, m=m, n=n, k=k, count=count)
 
     def _adapter(self, op: Op, *, m: Number, n: Number, k: Number, count: Number) -> Iterable[Work]:
-        rank, activation = self.workload.lora_rank, self.precision.activation_bytes
-        for name, k_in, n_out in ((f"{op.name}.lora_a", k, rank), (f"{op.name}.lora_b", rank, n)):
-            yield Gemm(name=name, phase=Phase.FORWARD, m=m, n=n_out, k=k_in, count=count, output_bytes=activation)
-            yield Gemm(name=name, phase=Phase.BACKWARD_INPUT, m=m, n=k_in, k=n_out, count=count, output_bytes=activation)
-            yield Gemm(name=name, phase=Phase.BACKWARD_WEIGHT, m=k_in, n=n_out, k=m, count=count, output_bytes=activation)
+        """Two thin products per linear layer that was merged into this one."""
+        rank, activation, parts = self.workload.lora_rank, self.precision.activation_bytes, op.parts
+        for name, k_in, n_out in ((f"{op.name}.lora_a", k, rank), (f"{op.name}.lora_b", rank, n / parts)):
+            shape = {"name": name, "count": count * parts, "output_bytes": activation, "kernels": float(parts)}
+            yield Gemm(phase=Phase.FORWARD, m=m, n=n_out, k=k_in, **shape)  # type: ignore[arg-type]
+            yield Gemm(phase=Phase.BACKWARD_INPUT, m=m, n=k_in, k=n_out, **shape)  # type: ignore[arg-type]
+            yield Gemm(phase=Phase.BACKWARD_WEIGHT, m=k_in, n=n_out, k=m, **shape)  # type: ignore[arg-type]
 
     def _attention(self, op: Op, block: Block | None) -> Iterable[Work]:
         layout, workload = self.layout, self.workload
@@ -182,6 +186,15 @@ class Sharder:
         yield Stream(name=op.name, phase=Phase.FORWARD, bytes=rows * forward * size, flop=flop, kernels=kernels)
         if backward:
             yield Stream(name=op.name, phase=Phase.BACKWARD_INPUT, bytes=rows * backward * size, flop=2 * flop, kernels=kernels)
+
+    def _scan(self, op: Op, block: Block | None) -> Iterable[Work]:
+        """A chunked recurrence: its products on the matrix units, its states and inputs through memory."""
+        rows = self._rows(op, block) * self._width_share(op)
+        size = self.precision.activation_bytes
+        for phase, factor in ((Phase.FORWARD, 1.0), (Phase.BACKWARD_INPUT, 2.0)):
+            moved = (op.read + op.write) if phase is Phase.FORWARD else (op.backward_read + op.backward_write)
+            flop = factor * rows * op.flop_per_token
+            yield Stream(name=op.name, phase=phase, bytes=rows * moved * size, flop=flop, matrix=True, kernels=float(op.kernels))
 
     def _embedding(self, op: Op, block: Block | None) -> Iterable[Work]:
         tokens = self.layout.tokens(self._seq_len(block))

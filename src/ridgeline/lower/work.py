@@ -100,12 +100,13 @@ class Attention:
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """Work bound by memory traffic: `bytes` through HBM, `flop` on the vector units."""
+    """Work bound by memory traffic: `bytes` through HBM, `flop` on the vector (or `matrix`) units."""
 
     name: str
     phase: Phase
     bytes: Number
     flop: Number = 0.0
+    matrix: bool = False
     kernels: float = 1.0
 
 

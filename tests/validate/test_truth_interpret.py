@@ -1,0 +1,342 @@
+"""Rows of public tables read as scenarios."""
+
+from __future__ import annotations
+
+import pytest
+
+from ridgeline.graph.workload import Task
+from ridgeline.plan.plan import Recompute, Schedule
+from ridgeline.validate.interpret import Interpretation, Refusal, interpret
+from ridgeline.validate.rows import Row
+
+DIMS = ("params_b", "layers", "hidden", "heads", "vocab", "seq_len")
+
+
+def row(**cells: object) -> Row:
+    text = {name: str(value) for name, value in cells.items()}
+    return Row(line=2, id=text.pop("id", "t-x-0001"), cells={"metric": "step_time", "value": "1", "unit": "s", **text})
+
+
+def job(**cells: object) -> Interpretation:
+    found = interpret(row(**cells))
+    assert isinstance(found, Interpretation), found
+    return found
+
+
+def test_torchtitan_pipeline_row() -> None:
+    found = job(
+        model="Llama 3.1 405B",
+        params_b=405,
+        layers=126,
+        hidden=16384,
+        heads=128,
+        vocab=128256,
+        hardware="H100 SXM 96GB HBM2e 2.4TB/s 500W cap",
+        n_devices=512,
+        interconnect="NVLink 8/node; 400Gb/s RDMA per GPU",
+        tp=8,
+        pp=8,
+        dp=8,
+        zero_stage="FSDP2",
+        micro_batch=32,
+        global_batch=256,
+        recompute="full",
+        precision="float8",
+        engine="torchtitan 9dec370 / torch 1963fc8 (2024-12)",
+        notes="1F1B; 3D + compile + Float8 + AsyncTP",
+    )
+    assert found.model.graph.params == pytest.approx(405.9e9, rel=1e-3)
+    assert (found.workload.seq_len, found.workload.global_batch, found.workload.precision) == (8192, 256, "fp8")
+    assert found.workload.execution == "compiled"
+    assert {name: found.stated[name] for name in ("tp", "pp", "cp", "dp", "zero", "micro_batch", "chunks")} == {
+        "tp": 8,
+        "pp": 8,
+        "cp": 1,
+        "dp": 8,
+        "zero": 3,
+        "micro_batch": 4,
+        "chunks": 1,
+    }
+    assert found.stated["schedule"] is Schedule.ONE_F_ONE_B
+    assert found.stated["sequence_parallel"] is True
+    assert found.cluster.accelerator.memory_bytes_per_s == 2.4e12
+    assert found.cluster.accelerator.tdp_w == 500
+    assert any("8192" in note for note in found.assumptions)
+
+
+def test_megatron_2021_row_splits_model_parallel_size_and_counts_chunks() -> None:
+    found = job(
+        model="GPT 145B",
+        params_b=145.6,
+        layers=80,
+        hidden=12288,
+        vocab=51200,
+        seq_len=2048,
+        hardware="A100 SXM 80GB",
+        n_devices=1536,
+        dp=24,
+        global_batch=2304,
+        recompute="full",
+        precision="fp16 mixed",
+        engine="Megatron-LM (Apr 2021, interleaved 1F1B)",
+        also_reported="pct_peak=47; model_parallel_size=64",
+    )
+    assert [found.stated[name] for name in ("tp", "pp", "dp", "chunks")] == [8, 8, 24, 2]
+    assert found.stated["schedule"] is Schedule.INTERLEAVED
+    assert found.stated["recompute"] is Recompute.FULL
+    assert found.stated["sequence_parallel"] is False
+    assert found.workload.attention_kernel == "unfused"
+    assert found.model.dims["heads"] == 96
+    assert found.model.graph.params == pytest.approx(145.6e9, rel=0.01)
+
+
+def test_mlperf_lora_batch_follows_from_accumulation() -> None:
+    found = job(
+        model="Llama2-70B LoRA r16",
+        params_b=70,
+        layers=80,
+        hidden=8192,
+        heads=64,
+        vocab=32000,
+        seq_len=8192,
+        hardware="H100-SXM5-80GB",
+        n_devices=8,
+        global_batch=8,
+        engine="NGC MXNet 23.09, NGC PyTorch 23.09",
+        source="mlcommons/training_results_v4.0@6fe9543",
+        metric="throughput",
+        unit="samples/s",
+        also_reported="grad_accum=4",
+    )
+    assert (found.workload.task, found.workload.lora_rank, found.workload.precision) == (Task.LORA, 16, "fp8")
+    assert (found.stated["dp"], found.stated["micro_batch"]) == (2, 1)
+    assert "tp" not in found.stated
+
+
+def test_mlperf_bert_drops_its_padding() -> None:
+    found = job(
+        model="BERT-large",
+        params_b=0.34,
+        layers=24,
+        hidden=1024,
+        heads=16,
+        seq_len=512,
+        hardware="A30-PCIE-24GB",
+        n_devices=8,
+        global_batch=448,
+        engine="NGC MXNet 22.09 , NGC PyTorch 22.09",
+        metric="throughput",
+        unit="samples/s",
+        source="mlcommons/training_results_v3.0@63e326c",
+        also_reported="grad_accum=2",
+    )
+    assert found.workload.seq_len == 256
+    assert (found.stated["dp"], found.stated["micro_batch"], found.workload.precision) == (8, 28, "fp16")
+
+
+def test_lambda_batch_cell_is_that_of_the_whole_job() -> None:
+    found = job(
+        model="BERT-large SQuAD fine-tune",
+        hardware="H100 80GB SXM5",
+        n_devices=8,
+        micro_batch=512,
+        precision="fp32 (TF32 on Ampere+)",
+        engine="PyTorch NGC (DeepLearningExamples)",
+        metric="throughput",
+        unit="seq/s",
+    )
+    assert (found.stated["micro_batch"], found.workload.global_batch, found.workload.seq_len) == (64, 512, 384)
+    assert (found.workload.precision, found.workload.task) == ("tf32", Task.FULL)
+    assert found.model.graph.params == pytest.approx(0.336e9, rel=0.02)
+
+
+def test_megatron_test_flags_shape_the_model_and_the_plan() -> None:
+    found = job(
+        model="mcore test moe",
+        layers=12,
+        hidden=512,
+        heads=8,
+        seq_len=1024,
+        hardware="H100 SXM 80GB (DGX)",
+        tp=2,
+        pp=1,
+        ep=2,
+        micro_batch=4,
+        global_batch=32,
+        recompute="none",
+        precision="bf16",
+        engine="Megatron-Core + TE",
+        notes="num-experts=8; moe-router-topk=2; moe-ffn-hidden-size=1024; num-query-groups=4; sequence-parallel;"
+        " use-distributed-optimizer; swiglu; untie-embeddings-and-output-weights",
+    )
+    dims = found.model.dims
+    assert (dims["experts"], dims["top_k"], dims["expert_ffn"], dims["kv_heads"], dims["tied"]) == (
+        8,
+        2,
+        1024,
+        4,
+        False,
+    )
+    assert (found.cluster.count, found.stated["dp"], found.stated["etp"]) == (8, 4, 2)
+    assert (found.stated["zero"], found.stated["sequence_parallel"]) == (1, True)
+    assert any("n_devices not stated: 8 assumed" in note for note in found.assumptions)
+
+
+def test_latent_attention_flag() -> None:
+    found = job(
+        model="mcore test gpt",
+        layers=4,
+        hidden=512,
+        heads=8,
+        seq_len=1024,
+        hardware="GB200",
+        tp=2,
+        pp=2,
+        micro_batch=4,
+        global_batch=32,
+        precision="bf16",
+        engine="Megatron-Core + TE",
+        notes="multi-latent-attention; sequence-parallel",
+        source_where="gpt/x_1node/golden_values.json",
+    )
+    assert found.model.dims["kv_rank"] == 32
+    assert (found.cluster.count, found.stated["dp"]) == (4, 1)
+
+
+def test_virtual_stages_from_layers_per_stage() -> None:
+    found = job(
+        model="mcore test gpt",
+        layers=12,
+        hidden=512,
+        heads=8,
+        seq_len=1024,
+        hardware="GB200",
+        tp=1,
+        pp=4,
+        micro_batch=4,
+        global_batch=32,
+        precision="bf16",
+        engine="Megatron-Core + TE",
+        notes="num-layers-per-virtual-pipeline-stage=1",
+    )
+    assert (found.stated["chunks"], found.stated["schedule"]) == (3, Schedule.INTERLEAVED)
+
+
+def test_dimensions_follow_from_parameters_alone_and_divide_the_degrees() -> None:
+    found = job(
+        model="GPT-2 style 52B",
+        params_b=52,
+        seq_len=1024,
+        hardware="V100 SXM2 32GB (Jean Zay)",
+        n_devices=64,
+        tp=4,
+        pp=16,
+        dp=1,
+        micro_batch=4,
+        global_batch=1024,
+        recompute="full",
+        precision="fp16",
+        engine="Megatron-LM",
+        source="bigscience-workshop/bigscience@9e64ede",
+        notes="4 GPUs/node, 4x100Gb OPA",
+    )
+    assert found.derived
+    assert found.model.graph.params == pytest.approx(52e9, rel=0.05)
+    assert len(found.model.graph.layers) % 16 == 0
+    assert int(str(found.model.dims["heads"])) % 4 == 0
+    assert found.cluster.node_devices == 4
+
+
+def test_the_row_s_layers_win_over_the_catalog_and_long_positions_over_the_published() -> None:
+    cut = job(
+        model="Llama2-7B (profiling, truncated layers)",
+        layers=2,
+        hidden=4096,
+        heads=32,
+        vocab=32000,
+        seq_len=2048,
+        hardware="A100 SXM 80GB",
+        n_devices=8,
+        tp=2,
+        pp=1,
+        dp=4,
+        global_batch=8,
+        precision="bf16",
+        engine="Galvatron",
+    )
+    assert len(cut.model.graph.layers) == 2
+    assert cut.stated["micro_batch"] == 2
+    long = job(
+        model="MPT-1b",
+        params_b=1.446,
+        layers=24,
+        hidden=2048,
+        heads=16,
+        vocab=50368,
+        seq_len=65536,
+        hardware="H100 SXM 80GB",
+        n_devices=8,
+        tp=1,
+        pp=1,
+        dp=8,
+        zero_stage="FSDP FULL_SHARD",
+        micro_batch=1,
+        global_batch=16,
+        recompute="full",
+        precision="amp_bf16",
+        engine="llm-foundry/Composer FSDP (DEFAULT)",
+    )
+    assert long.model.graph.params == pytest.approx(1.446e9, rel=1e-3)
+    assert "dp" in long.stated
+
+
+def test_tpu_cores_become_chips() -> None:
+    found = job(
+        model="GPT-2 style 1.4B",
+        params_b=1.4,
+        hardware="TPU v3",
+        n_devices=256,
+        metric="mfu",
+        unit="%",
+        value=40,
+        engine="Levanter FSDP (JAX)",
+        interconnect="TPU v3-256 slice (256 = TensorCores; 128 chips)",
+    )
+    assert (found.cluster.count, found.stated["dp"], found.stated["zero"]) == (128, 128, 3)
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"model": "ResNet-50", "hardware": "A100"}, "image classification"),
+        ({"model": "Llama 3 8B", "hardware": "N/A"}, "hardware is not stated"),
+        ({"model": "Llama 3 8B", "hardware": "A100"}, "number of devices is not stated"),
+        ({"model": "Gizmo", "hardware": "A100", "n_devices": 8, "seq_len": 512}, "neither dimensions nor parameters"),
+        ({"model": "Gizmo 7B", "hardware": "A100", "n_devices": 8}, "sequence length is not stated"),
+        ({"model": "GPT-3 13B", "hardware": "RTX 4090", "n_devices": 1, "notes": "NVMe + CPU offload"}, "NVMe"),
+        ({"model": "GPT 22B", "hardware": "A100", "n_devices": 12, "tp": 8, "pp": 1}, "does not divide"),
+        ({"model": "Llama 3 8B", "hardware": "A100", "n_devices": 8, "precision": "posit"}, "names no precision"),
+    ],
+)
+def test_refusals_say_why(cells: dict[str, object], reason: str) -> None:
+    found = interpret(row(**{"engine": "Megatron-Core", **cells}))
+    assert isinstance(found, Refusal)
+    assert reason in found.reason
+
+
+def test_equal_questions_have_equal_keys_and_other_batches_do_not() -> None:
+    base = {
+        "model": "Llama 3 8B",
+        "hardware": "H100 SXM 80GB",
+        "n_devices": 8,
+        "tp": 1,
+        "pp": 1,
+        "seq_len": 8192,
+        "global_batch": 128,
+        "micro_batch": 1,
+        "precision": "bf16",
+        "engine": "NeMo 24.07",
+    }
+    one, same = job(**base), job(**{**base, "metric": "tokens_per_s", "unit": "tok/s", "value": "9"})
+    assert one.key == same.key
+    assert job(**{**base, "global_batch": 256}).key != one.key
