@@ -287,7 +287,8 @@ def test_statuses_and_reasons(tmp_path: Path) -> None:
         "image",
     ]
     assert all(word in row["reason"] for word, row in zip(said, rows, strict=False))
-    (row,) = answers(tmp_path, {}, completer=illegal)
+    open_plan = {"tp": "", "pp": "", "dp": "", "zero_stage": "", "engine": "Megatron-Core"}
+    (row,) = answers(tmp_path, open_plan, completer=illegal)
     assert (row["status"], row["reason"]) == ("refused", "plan: tp 3 does not divide 32 heads; nearest: tp 4")
 
 
@@ -303,12 +304,28 @@ def test_equal_scenarios_are_predicted_once(tmp_path: Path) -> None:
     assert [workload.global_batch for workload in seen] == [16, 32]
 
 
-def test_a_wholly_stated_plan_is_priced_although_no_plan_is_found(tmp_path: Path) -> None:
-    def nothing(*arguments: object) -> Plan:
+def test_what_is_stated_is_kept_and_only_the_rest_is_chosen(tmp_path: Path) -> None:
+    asked: list[Mapping[str, Any]] = []
+
+    def chooser(model: Model, cluster: Cluster, workload: Workload, stated: Mapping[str, Any]) -> Plan:
+        asked.append(dict(stated))
         raise NoPlanError("nothing fits")
 
-    (row,) = answers(tmp_path, {}, completer=nothing)
-    assert row["status"] == "scored"
+    whole, part = answers(tmp_path, {}, {"recompute": ""}, completer=chooser)
+    assert (whole["status"], part["status"]) == ("scored", "scored")  # a measured run did fit
+    (stated,) = asked  # the first row leaves nothing to choose
+    assert {name: stated[name] for name in ("tp", "pp", "dp", "zero", "micro_batch")} == {
+        "tp": 1,
+        "pp": 1,
+        "dp": 8,
+        "zero": 3,
+        "micro_batch": 1,
+    }
+    assert "recompute" not in stated
+    (refused,) = answers(
+        tmp_path, {"dp": "", "tp": "", "pp": "", "zero_stage": "", "engine": "Megatron-Core"}, completer=chooser
+    )
+    assert (refused["status"], refused["reason"]) == ("refused", "nothing fits")
 
 
 def test_summary_never_pools_metrics(tmp_path: Path) -> None:

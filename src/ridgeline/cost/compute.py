@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.facts.mechanisms import constant
 from ridgeline.cost.machine import Device
+from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.work import Attention, Gemm, Number, Phase, Stream
 
 # Thread-block tiles (rows, columns) of the common matrix libraries, largest first.
@@ -32,7 +32,9 @@ class KernelCost:
     kernels: float
 
 
-def tile_seconds(m: Number, n: Number, k: Number, count: Number, *, rate_flop_per_s: float, element_bytes: float, device: Device) -> Number:
+def tile_seconds(
+    m: Number, n: Number, k: Number, count: Number, *, rate_flop_per_s: float, element_bytes: float, device: Device
+) -> Number:
     """Time of `count` products when tiles are spread over the SMs in waves [s].
 
     For each tile shape: waves = ceil(tiles / SMs); a tile takes the longer of its FLOP at one SM's
@@ -80,19 +82,26 @@ def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -
     memory = traffic / device.memory_bytes_per_s
     extra = (cast * count + dequantized) / (device.memory_bytes_per_s * device.stream_share)
     return KernelCost(
-        seconds=np.maximum(compute, memory) + extra, flop=flop, bytes=traffic + cast * count + dequantized,
-        compute_s=compute, memory_s=memory + extra, kernels=work.kernels + (2 if work.quantized else 0),
-    )  # fmt: skip
+        seconds=np.maximum(compute, memory) + extra,
+        flop=flop,
+        bytes=traffic + cast * count + dequantized,
+        compute_s=compute,
+        memory_s=memory + extra,
+        kernels=work.kernels + (2 if work.quantized else 0),
+    )
 
 
-def attention_cost(work: Attention, device: Device, *, dtype: str, overlapped: bool, slowdown: float = 1.0) -> KernelCost:
+def attention_cost(
+    work: Attention, device: Device, *, dtype: str, overlapped: bool, slowdown: float = 1.0
+) -> KernelCost:
     """Time of the attention core [s].
 
     Fused kernels: per score, the two products (forward; five in backward) on the matrix units, one
     exponential on the special-function units and a few fp32 operations. Kernels that overlap
     softmax with products (Shah et al. 2024, arXiv:2407.08608) take the root of the sum of squares
     of the two, since the overlap is imperfect; others, and every backward, take the sum. `slowdown`
-    multiplies the core of an older generation of kernels. Unfused kernels move the whole score matrix through HBM between products, mask and softmax.
+    multiplies the core of an older generation of kernels. Unfused kernels move the whole score
+    matrix through HBM between products, mask and softmax.
     """
     forward = work.phase in (Phase.FORWARD, Phase.RECOMPUTE)
     if not work.fused:
@@ -109,13 +118,24 @@ def attention_cost(work: Attention, device: Device, *, dtype: str, overlapped: b
     softmax = scores * operations / (device.vector_flop_per_s / 2)
     if device.sm_count > 1:
         softmax = softmax + scores / device.exp_per_s
-    fill = np.ceil(np.asarray(work.sequences) * work.heads * work.q_tokens / 128 / max(device.sm_count, 1)) * 2 * device.memory_latency_s
+    fill = (
+        np.ceil(np.asarray(work.sequences) * work.heads * work.q_tokens / 128 / max(device.sm_count, 1))
+        * 2
+        * device.memory_latency_s
+    )
     core = (np.sqrt(matrix**2 + softmax**2) if forward and overlapped else matrix + softmax) * slowdown
     query = np.asarray(work.sequences) * work.heads * work.q_tokens * (work.qk_dim + work.v_dim)
     keys = np.asarray(work.sequences) * work.kv_heads * work.kv_tokens * (work.qk_dim + work.v_dim)
     traffic = (query + keys) * (2.0 if forward else 6.0)
     memory = traffic / device.memory_bytes_per_s
-    return KernelCost(seconds=np.maximum(core + fill, memory), flop=flop, bytes=traffic, compute_s=core + fill, memory_s=memory, kernels=1.0 if forward else 3.0)
+    return KernelCost(
+        seconds=np.maximum(core + fill, memory),
+        flop=flop,
+        bytes=traffic,
+        compute_s=core + fill,
+        memory_s=memory,
+        kernels=1.0 if forward else 3.0,
+    )
 
 
 def _unfused_attention(work: Attention, device: Device, *, dtype: str, forward: bool) -> KernelCost:
@@ -125,13 +145,22 @@ def _unfused_attention(work: Attention, device: Device, *, dtype: str, forward: 
     shapes = ((work.q_tokens, work.kv_tokens, work.qk_dim), (work.q_tokens, work.v_dim, work.kv_tokens))
     compute: Number = 0.0
     for m, n, k in shapes:
-        compute = compute + passes * tile_seconds(m, n, k, matrices, rate_flop_per_s=device.matrix_rate(dtype), element_bytes=2, device=device)
+        compute = compute + passes * tile_seconds(
+            m, n, k, matrices, rate_flop_per_s=device.matrix_rate(dtype), element_bytes=2, device=device
+        )
     # forward: write scores, softmax reads and writes, dropout reads, writes and masks, product reads
     # (2+2+2+2+2+1+2 bytes); backward: the same tensors and their gradients.
     traffic = scores * (13.0 if forward else 20.0)
     memory = traffic / (device.memory_bytes_per_s * device.stream_share)
     flop = passes * 2.0 * scores * (work.qk_dim + work.v_dim)
-    return KernelCost(seconds=compute + memory, flop=flop, bytes=traffic, compute_s=compute, memory_s=memory, kernels=5.0 if forward else 7.0)
+    return KernelCost(
+        seconds=compute + memory,
+        flop=flop,
+        bytes=traffic,
+        compute_s=compute,
+        memory_s=memory,
+        kernels=5.0 if forward else 7.0,
+    )
 
 
 def stream_cost(work: Stream, device: Device, *, dtype: str) -> KernelCost:
@@ -139,4 +168,11 @@ def stream_cost(work: Stream, device: Device, *, dtype: str) -> KernelCost:
     memory = np.asarray(work.bytes) / (device.memory_bytes_per_s * device.stream_share)
     rate = device.matrix_rate(dtype) if work.matrix else device.vector_flop_per_s
     compute = np.asarray(work.flop) / rate
-    return KernelCost(seconds=np.maximum(memory, compute), flop=work.flop, bytes=work.bytes, compute_s=compute, memory_s=memory, kernels=work.kernels)
+    return KernelCost(
+        seconds=np.maximum(memory, compute),
+        flop=work.flop,
+        bytes=work.bytes,
+        compute_s=compute,
+        memory_s=memory,
+        kernels=work.kernels,
+    )

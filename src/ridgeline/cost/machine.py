@@ -10,7 +10,7 @@ from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.rates import sustained_rate
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Tier
 
-# Fastest graphics-memory board below the slowest stacked memory of a data-center part since 2020 (RTX 4090 1.01, A100 1.56 TB/s).
+# Between the fastest graphics-memory boards of 2020 to 2024 (RTX 4090: 1.01 TB/s) and stacked memory (A100: 1.56).
 _GRAPHICS_MEMORY_BYTES_PER_S = 1.2e12
 _CLOCK_HZ = 1.5e9  # assumed where no clock is published; it sets latencies only
 # Vendors whose devices spread tiles of a product over many independent cores; others have one or two large arrays.
@@ -22,7 +22,8 @@ class Device:
     """Rates of one accelerator, in SI, with the evidence behind each.
 
     `matrix` maps a format to the sustained matrix rate [FLOP/s]; `memory_bytes_per_s` is the
-    sustained rate of a long stream, `stream_share` what a layer's kernels get of it. Without `sm_count` there is no wave quantization.
+    sustained rate of a long stream, `stream_share` what a layer's kernels get of it. Without
+    `sm_count` there is no wave quantization.
     """
 
     accelerator: Accelerator
@@ -51,7 +52,7 @@ class Device:
         if rate is None:
             known = ", ".join(sorted(self.matrix))
             raise DomainError(
-                f"{self.accelerator.name} has no {dtype} matrix rate; it has {known}: choose another precision or device"
+                f"{self.accelerator.name} has no {dtype} matrix rate; it has {known}: choose another precision"
             )
         return rate
 
@@ -68,7 +69,9 @@ def power_share(accelerator: Accelerator) -> float:
         return 1.0
     idle = constant("power.idle") * rated.value
     if accelerator.tdp_w <= idle:
-        raise DomainError(f"{accelerator.name}: power cap {accelerator.tdp_w:.0f} W is not above idle power {idle:.0f} W")
+        raise DomainError(
+            f"{accelerator.name}: power cap {accelerator.tdp_w:.0f} W is not above idle power {idle:.0f} W"
+        )
     return float(((accelerator.tdp_w - idle) / (rated.value - idle)) ** (1 / 3))
 
 
@@ -151,5 +154,7 @@ def machine(cluster: Cluster, *, datasheet_only: bool = False) -> Machine:
         tiers=cluster.tiers,
         efficiency=tuple(1.0 if datasheet_only else fact.value for fact in facts),
         in_network_efficiency=tuple(1.0 if datasheet_only else fact.value for fact in in_network),
-        link_evidence=Evidence.DATASHEET if datasheet_only else min((f.evidence for f in facts), default=Evidence.DATASHEET),
+        link_evidence=Evidence.DATASHEET
+        if datasheet_only
+        else min((f.evidence for f in facts), default=Evidence.DATASHEET),
     )

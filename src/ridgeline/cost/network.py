@@ -41,7 +41,7 @@ def path(machine: Machine, ranks: Number, stride: Number) -> Path:
     for index, tier in enumerate(machine.tiers):
         members = np.clip(np.floor(tier.size / stride_a), 1, ranks_a)
         used = members > inside
-        rate = tier.bytes_per_s * machine.efficiency[index] / (tier.oversubscription if index else 1.0)
+        rate = np.asarray(tier.bytes_per_s * machine.efficiency[index] / (tier.oversubscription if index else 1.0))
         if tier.topology == "mesh":
             rate = rate * np.clip((members - 1) / max(tier.size - 1, 1), 0, 1)
         elif tier.topology == "bus":  # staged through host memory: every byte crosses the bridge twice
@@ -56,7 +56,14 @@ def path(machine: Machine, ranks: Number, stride: Number) -> Path:
         if index == 0:
             inner = members
         inside = np.maximum(inside, members)
-    return Path(bytes_per_s=bandwidth, in_network_bytes_per_s=reduced, hop_s=hop, hops=hops, inner_ranks=inner, outer_bytes_per_s=outer)
+    return Path(
+        bytes_per_s=bandwidth,
+        in_network_bytes_per_s=reduced,
+        hop_s=hop,
+        hops=hops,
+        inner_ranks=inner,
+        outer_bytes_per_s=outer,
+    )
 
 
 def collective_seconds(work: Collective, machine: Machine) -> Number:
@@ -80,7 +87,11 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
     if work.kind is CollectiveKind.ALL_REDUCE:
         seconds = 2 * share * size / where.bytes_per_s + 2 * where.hops * where.hop_s
         with np.errstate(divide="ignore", invalid="ignore"):
-            switch = np.where(where.in_network_bytes_per_s > 0, (1 + 1 / ranks) * size / where.in_network_bytes_per_s + 2 * where.hop_s, np.inf)
+            switch = np.where(
+                where.in_network_bytes_per_s > 0,
+                (1 + 1 / ranks) * size / where.in_network_bytes_per_s + 2 * where.hop_s,
+                np.inf,
+            )
         seconds = np.minimum(seconds, switch)
     elif work.kind is CollectiveKind.ALL_TO_ALL:
         inside = (where.inner_ranks - 1) / ranks * size / (machine.tiers[0].bytes_per_s * machine.efficiency[0])

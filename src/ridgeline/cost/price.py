@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ridgeline.cost.compute import KernelCost, attention_cost, gemm_cost, stream_cost
-from ridgeline.facts.mechanisms import constant
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
+from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.work import Attention, Collective, Gemm, Layout, Number, Phase, Stream, Work
 
@@ -68,7 +68,9 @@ class Pricer:
         self.overlapped_attention = (
             workload.attention_kernel == "flash" and machine.device.accelerator.architecture in _OVERLAPPED_ATTENTION
         )
-        self.attention_slowdown = constant("attention.flash1_slowdown") if workload.attention_kernel == "flash1" else 1.0
+        self.attention_slowdown = (
+            constant("attention.flash1_slowdown") if workload.attention_kernel == "flash1" else 1.0
+        )
         self.launch_device_s = constant("launch.device")
 
     def kernel(self, work: Gemm | Attention | Stream) -> KernelCost:
@@ -79,7 +81,13 @@ class Pricer:
             dtype = self.precision.attention if cast else self.precision.compute
             return gemm_cost(work, device, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype])
         if isinstance(work, Attention):
-            return attention_cost(work, device, dtype=self.precision.attention, overlapped=self.overlapped_attention, slowdown=self.attention_slowdown)
+            return attention_cost(
+                work,
+                device,
+                dtype=self.precision.attention,
+                overlapped=self.overlapped_attention,
+                slowdown=self.attention_slowdown,
+            )
         return stream_cost(work, device, dtype=self.precision.attention)
 
     def host_seconds(self, work: Gemm | Attention | Stream, kernels: float) -> float:
@@ -89,7 +97,9 @@ class Pricer:
         operator; compiled code only launches; a captured graph is replayed.
         """
         execution = self.workload.execution
-        if execution in ("graph", "compiled") and not (execution == "compiled" and self.workload.framework == "megatron"):
+        if execution in ("graph", "compiled") and not (
+            execution == "compiled" and self.workload.framework == "megatron"
+        ):
             return kernels * constant(f"launch.host.{execution}")
         if self.workload.framework == "megatron" and not isinstance(work, Stream):
             return constant("launch.host.module")
@@ -132,7 +142,7 @@ class Pricer:
         `cover_s` is the time of the products that a hidden collective may run under; by default
         those of the same phase.
         """
-        parts: dict[str, Number] = {name: 0.0 for name in PARTS}
+        parts: dict[str, Number] = dict.fromkeys(PARTS, 0.0)
         flop: Number = 0.0
         traffic: Number = 0.0
         kernels = host_s = 0.0

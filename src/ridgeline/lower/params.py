@@ -63,5 +63,9 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
         else:
             dense, trained_dense = dense + own, trained_dense + trained
     return RankParams(
-        dense=dense, expert=expert, trained_dense=trained_dense, trained_expert=trained_expert, orthogonal_flop=orthogonal
+        dense=dense,
+        expert=expert,
+        trained_dense=trained_dense,
+        trained_expert=trained_expert,
+        orthogonal_flop=orthogonal,
     )

@@ -6,6 +6,7 @@ Shape letters: T tokens of a micro-batch on one context shard, S sequence, D hid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 
@@ -119,23 +120,25 @@ class Sharder:
         quantized = precision.quantize and op.region is not Region.VOCAB
         frozen = self.adapters
         dequantized = k * n if self.quantized_base and op.lora else 0
-        shape = {"count": count, "quantized": quantized, "kernels": float(op.kernels)}
-        activation = precision.activation_bytes
-        yield Gemm(name=op.name, phase=Phase.FORWARD, m=m, n=n, k=k, output_bytes=activation, weight_rows=dequantized, **shape)  # type: ignore[arg-type]
-        yield Gemm(name=op.name, phase=Phase.BACKWARD_INPUT, m=m, n=k, k=n, output_bytes=activation, weight_rows=dequantized, **shape)  # type: ignore[arg-type]
+        piece = partial(Gemm, count=count, quantized=quantized, kernels=float(op.kernels))
+        thin = partial(piece, name=op.name, output_bytes=precision.activation_bytes, weight_rows=dequantized)
+        yield thin(phase=Phase.FORWARD, m=m, n=n, k=k)
+        yield thin(phase=Phase.BACKWARD_INPUT, m=m, n=k, k=n)
         if not frozen:
-            yield Gemm(name=op.name, phase=Phase.BACKWARD_WEIGHT, m=k, n=n, k=m, output_bytes=precision.grad_bytes, accumulate=True, **shape)  # type: ignore[arg-type]
+            weight = partial(piece, name=op.name, output_bytes=precision.grad_bytes, accumulate=True)
+            yield weight(phase=Phase.BACKWARD_WEIGHT, m=k, n=n, k=m)
         elif adapted(op, self.workload):
             yield from self._adapter(op, m=m, n=n, k=k, count=count)
 
     def _adapter(self, op: Op, *, m: Number, n: Number, k: Number, count: Number) -> Iterable[Work]:
         """Two thin products per linear layer that was merged into this one."""
-        rank, activation, parts = self.workload.lora_rank, self.precision.activation_bytes, op.parts
+        rank, parts = self.workload.lora_rank, op.parts
+        size = self.precision.activation_bytes
         for name, k_in, n_out in ((f"{op.name}.lora_a", k, rank), (f"{op.name}.lora_b", rank, n / parts)):
-            shape = {"name": name, "count": count * parts, "output_bytes": activation, "kernels": float(parts)}
-            yield Gemm(phase=Phase.FORWARD, m=m, n=n_out, k=k_in, **shape)  # type: ignore[arg-type]
-            yield Gemm(phase=Phase.BACKWARD_INPUT, m=m, n=k_in, k=n_out, **shape)  # type: ignore[arg-type]
-            yield Gemm(phase=Phase.BACKWARD_WEIGHT, m=k_in, n=n_out, k=m, **shape)  # type: ignore[arg-type]
+            piece = partial(Gemm, name=name, count=count * parts, output_bytes=size, kernels=float(parts))
+            yield piece(phase=Phase.FORWARD, m=m, n=n_out, k=k_in)
+            yield piece(phase=Phase.BACKWARD_INPUT, m=m, n=k_in, k=n_out)
+            yield piece(phase=Phase.BACKWARD_WEIGHT, m=k_in, n=n_out, k=m)
 
     def _attention(self, op: Op, block: Block | None) -> Iterable[Work]:
         layout, workload = self.layout, self.workload
@@ -150,11 +153,19 @@ class Sharder:
         phases = [Phase.FORWARD, Phase.BACKWARD_INPUT]
         for phase in phases:
             yield Attention(
-                name=op.name, phase=phase, sequences=layout.micro_batch,
-                heads=op.heads / head_share, kv_heads=np.maximum(1, op.kv_heads / head_share),
-                q_tokens=queries / token_share, kv_tokens=keys, mean_context=context,
-                qk_dim=op.qk_dim, v_dim=op.v_dim, fused=fused, kernels=float(op.kernels),
-            )  # fmt: skip
+                name=op.name,
+                phase=phase,
+                sequences=layout.micro_batch,
+                heads=op.heads / head_share,
+                kv_heads=np.maximum(1, op.kv_heads / head_share),
+                q_tokens=queries / token_share,
+                kv_tokens=keys,
+                mean_context=context,
+                qk_dim=op.qk_dim,
+                v_dim=op.v_dim,
+                fused=fused,
+                kernels=float(op.kernels),
+            )
         yield from self._context_exchange(op, queries)
 
     def _context_exchange(self, op: Op, queries: float) -> Iterable[Work]:
@@ -166,13 +177,22 @@ class Sharder:
         qkvo = (op.qk_dim + op.v_dim) * (op.heads + op.kv_heads) / layout.tp
         for phase, factor in ((Phase.FORWARD, 1.0), (Phase.BACKWARD_INPUT, 2.0)):
             yield Collective(
-                name=f"{op.name}.ring", phase=phase, kind=CollectiveKind.ALL_GATHER, ranks=np.where(ring, layout.cp, 1),
-                bytes=factor * kv_bytes * layout.cp, stride=layout.tp, hidden_behind="attention",
-            )  # fmt: skip
+                name=f"{op.name}.ring",
+                phase=phase,
+                kind=CollectiveKind.ALL_GATHER,
+                ranks=np.where(ring, layout.cp, 1),
+                bytes=factor * kv_bytes * layout.cp,
+                stride=layout.tp,
+                hidden_behind="attention",
+            )
             yield Collective(
-                name=f"{op.name}.all_to_all", phase=phase, kind=CollectiveKind.ALL_TO_ALL, stride=layout.tp,
-                bytes=tokens * qkvo * size, ranks=np.where(ring, 1, layout.cp),
-            )  # fmt: skip
+                name=f"{op.name}.all_to_all",
+                phase=phase,
+                kind=CollectiveKind.ALL_TO_ALL,
+                stride=layout.tp,
+                bytes=tokens * qkvo * size,
+                ranks=np.where(ring, 1, layout.cp),
+            )
 
     def _elementwise(self, op: Op, block: Block | None) -> Iterable[Work]:
         rows = self._rows(op, block) * self._width_share(op)
@@ -185,7 +205,9 @@ class Sharder:
         flop = rows * op.flop_per_token
         yield Stream(name=op.name, phase=Phase.FORWARD, bytes=rows * forward * size, flop=flop, kernels=kernels)
         if backward:
-            yield Stream(name=op.name, phase=Phase.BACKWARD_INPUT, bytes=rows * backward * size, flop=2 * flop, kernels=kernels)
+            yield Stream(
+                name=op.name, phase=Phase.BACKWARD_INPUT, bytes=rows * backward * size, flop=2 * flop, kernels=kernels
+            )
 
     def _scan(self, op: Op, block: Block | None) -> Iterable[Work]:
         """A chunked recurrence: its products on the matrix units, its states and inputs through memory."""
@@ -194,7 +216,9 @@ class Sharder:
         for phase, factor in ((Phase.FORWARD, 1.0), (Phase.BACKWARD_INPUT, 2.0)):
             moved = (op.read + op.write) if phase is Phase.FORWARD else (op.backward_read + op.backward_write)
             flop = factor * rows * op.flop_per_token
-            yield Stream(name=op.name, phase=phase, bytes=rows * moved * size, flop=flop, matrix=True, kernels=float(op.kernels))
+            yield Stream(
+                name=op.name, phase=phase, bytes=rows * moved * size, flop=flop, matrix=True, kernels=float(op.kernels)
+            )
 
     def _embedding(self, op: Op, block: Block | None) -> Iterable[Work]:
         tokens = self.layout.tokens(self._seq_len(block))
@@ -219,8 +243,14 @@ class Sharder:
         if boundary.kind == "expert":
             rows = layout.tokens(seq_len) / layout.tp * block.top_k
             return [
-                Collective(name=f"moe.{way}", phase=phase, kind=CollectiveKind.ALL_TO_ALL, bytes=rows * boundary.width * size,
-                           ranks=layout.ep, stride=layout.etp)  # fmt: skip
+                Collective(
+                    name=f"moe.{way}",
+                    phase=phase,
+                    kind=CollectiveKind.ALL_TO_ALL,
+                    bytes=rows * boundary.width * size,
+                    ranks=layout.ep,
+                    stride=layout.etp,
+                )
                 for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT)
                 for way in ("dispatch", "combine")
             ]
@@ -234,10 +264,29 @@ class Sharder:
                 (CollectiveKind.REDUCE_SCATTER, parallel),
                 (CollectiveKind.ALL_REDUCE, repeated),
             ):
-                work.append(Collective(name=f"tensor.{kind.value}", phase=phase, kind=kind, bytes=whole, ranks=ranks, stride=1,
-                                       hidden_behind="gemm", hidden=layout.overlap_tensor))  # fmt: skip
+                work.append(
+                    Collective(
+                        name=f"tensor.{kind.value}",
+                        phase=phase,
+                        kind=kind,
+                        bytes=whole,
+                        ranks=ranks,
+                        stride=1,
+                        hidden_behind="gemm",
+                        hidden=layout.overlap_tensor,
+                    )
+                )
         # backward gathers the saved input shards again for the weight gradient, under a product
         if not self.adapters:
-            work.append(Collective(name="tensor.regather", phase=Phase.BACKWARD_WEIGHT, kind=CollectiveKind.ALL_GATHER, bytes=whole,
-                                   ranks=parallel, stride=1, hidden_behind="gemm"))  # fmt: skip
+            work.append(
+                Collective(
+                    name="tensor.regather",
+                    phase=Phase.BACKWARD_WEIGHT,
+                    kind=CollectiveKind.ALL_GATHER,
+                    bytes=whole,
+                    ranks=parallel,
+                    stride=1,
+                    hidden_behind="gemm",
+                )
+            )
         return work

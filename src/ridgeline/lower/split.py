@@ -18,7 +18,8 @@ def even_split(layers: int, positions: int) -> tuple[int, ...]:
     """
     if layers < positions:
         raise PlanError(
-            f"plan: {layers} layers over {positions} pipeline places (pp x chunks) leaves some empty; use at most {layers}"
+            f"plan: {layers} layers over {positions} pipeline places (pp x chunks) leaves some empty;"
+            f" use at most {layers}"
         )
     base, extra = divmod(layers, positions)
     order = [*range(1, positions - 1), 0, positions - 1] if positions > 1 else [0]

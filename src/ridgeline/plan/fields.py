@@ -15,7 +15,8 @@ from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Task
 from ridgeline.plan.plan import Recompute, Schedule
 from ridgeline.units import parse, parse_count
 
-_LARGEST_COUNT = 10**18  # a bound on nonsense: a run of 1e18 tokens is beyond any that was published
+# Bounds on nonsense, far beyond any published run: tokens of a run, tokens or sequences of a step, devices of a job.
+_MOST_TOKENS, _MOST_IN_STEP, _MOST_DEVICES = 10**18, 10**9, 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +47,15 @@ def near(word: str, known: Iterable[str]) -> str:
     return f"nearest: {', '.join(found)}" if found else f"valid: {', '.join(names)}"
 
 
-def count(least: int) -> Callable[[object], int]:
-    """A reader of whole numbers [1] that are no less than `least`."""
+def count(least: int, most: int = _MOST_DEVICES) -> Callable[[object], int]:
+    """A reader of whole numbers [1] from `least` to `most`."""
 
     def read(value: object) -> int:
         if not isinstance(value, int | float | str) or isinstance(value, bool):
             raise ValueError(f"{_shown(value)} is not a count such as 1536, 4M or 15T")
         number = parse_count(value)
-        if not least <= number <= _LARGEST_COUNT:
-            raise ValueError(f"{_shown(value)} is out of range; needs {least} to {_LARGEST_COUNT:.0e}")
+        if not least <= number <= most:
+            raise ValueError(f"{_shown(value)} is out of range; needs {least} to {most:,}")
         return number
 
     return read
@@ -107,8 +108,8 @@ def _pick(name: str, names: Iterable[str], help_: str) -> Field:
     return Field(name=name, read=_choice(options, str), help=help_, choices=options)
 
 
-def _tokens(name: str, help_: str, least: int = 1) -> Field:
-    return Field(name=name, read=count(least), help=help_)
+def _whole(name: str, help_: str, *, least: int = 1, most: int = _MOST_DEVICES) -> Field:
+    return Field(name=name, read=count(least, most), help=help_)
 
 
 def _yes(name: str, help_: str) -> Field:
@@ -127,9 +128,9 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
         choices=_TASKS,
         write=lambda task: task.value,
     ),
-    _tokens("seq_len", "tokens per sequence"),
-    _tokens("global_batch", "sequences per optimizer step"),
-    _tokens("tokens", "tokens of the whole run, e.g. 15T; the answer then has days and dollars"),
+    _whole("seq_len", "tokens per sequence", most=_MOST_IN_STEP),
+    _whole("global_batch", "sequences per optimizer step", most=_MOST_IN_STEP),
+    _whole("tokens", "tokens of the whole run, e.g. 15T; the answer then has days and dollars", most=_MOST_TOKENS),
     _pick("precision", PRECISIONS, "training recipe"),
     _pick("optimizer", OPTIMIZERS, "optimizer"),
     Field(
@@ -138,8 +139,8 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
         help="mean tokens of the packed documents that attention may not cross",
     ),
     Field(name="padding", read=_number("1", 0.0, 1.0), help="share of positions that carry no token, e.g. 0.1 or 10%"),
-    _tokens("encoder_seq_len", "encoder tokens per sequence (encoder-decoder models)"),
-    _tokens("lora_rank", "rank of the LoRA adapters"),
+    _whole("encoder_seq_len", "encoder tokens per sequence (encoder-decoder models)", most=_MOST_IN_STEP),
+    _whole("lora_rank", "rank of the LoRA adapters"),
     _pick("lora_targets", ("all", "attention"), "linear layers that carry an adapter"),
     _pick("attention_kernel", ("flash", "unfused"), "attention kernel"),
     _pick("execution", ("eager", "compiled", "graph"), "how kernels are launched"),
@@ -147,15 +148,15 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
 )
 
 PLAN_FIELDS: tuple[Field, ...] = (
-    _tokens("tp", "tensor-parallel degree"),
-    _tokens("pp", "pipeline-parallel degree"),
-    _tokens("cp", "context-parallel degree"),
-    _tokens("dp", "data-parallel degree; when absent, what the cluster leaves"),
-    _tokens("ep", "expert-parallel degree"),
-    _tokens("etp", "tensor-parallel degree inside an expert"),
+    _whole("tp", "tensor-parallel degree"),
+    _whole("pp", "pipeline-parallel degree"),
+    _whole("cp", "context-parallel degree"),
+    _whole("dp", "data-parallel degree; when absent, what the cluster leaves"),
+    _whole("ep", "expert-parallel degree"),
+    _whole("etp", "tensor-parallel degree inside an expert"),
     _yes("sequence_parallel", "divide norms and residuals over the tensor-parallel ranks"),
     _pick("context_style", ("ring", "ulysses"), "how context-parallel ranks exchange keys and values"),
-    _tokens("micro_batch", "sequences per micro-batch"),
+    _whole("micro_batch", "sequences per micro-batch"),
     Field(
         name="schedule",
         read=_choice(_SCHEDULES, Schedule),
@@ -163,14 +164,14 @@ PLAN_FIELDS: tuple[Field, ...] = (
         choices=_SCHEDULES,
         write=lambda schedule: schedule.value,
     ),
-    _tokens("chunks", "model chunks per pipeline stage"),
+    _whole("chunks", "model chunks per pipeline stage"),
     Field(
         name="zero",
         read=lambda value: int(_choice(("0", "1", "2", "3"), int)(str(value))),
         help="sharded states: 1 optimizer, 2 and gradients, 3 and weights",
         choices=("0", "1", "2", "3"),
     ),
-    _tokens("zero_group", "ranks that share one sharded copy; when absent, all data-parallel ranks"),
+    _whole("zero_group", "ranks that share one sharded copy; when absent, all data-parallel ranks"),
     Field(
         name="recompute",
         read=_choice(_RECOMPUTES, Recompute),
@@ -178,7 +179,7 @@ PLAN_FIELDS: tuple[Field, ...] = (
         choices=_RECOMPUTES,
         write=lambda recompute: recompute.value,
     ),
-    _tokens("recompute_layers", "layers per stage under full recompute; when absent, all", 0),
+    _whole("recompute_layers", "layers per stage under full recompute; when absent, all", least=0),
     Field(name="layer_split", read=_counts, help="layers of each stage, e.g. 20,20,20,20", write=list),
     _yes("offload_optimizer", "keep optimizer states in host memory"),
     _yes("offload_activations", "keep saved activations in host memory"),

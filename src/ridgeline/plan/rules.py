@@ -40,7 +40,12 @@ def model_limits(graph: Graph) -> ModelLimits:
         for op in block.ops:
             if op.kind is OpKind.ATTENTION:
                 heads, kv_heads = gcd(heads, op.heads), gcd(kv_heads, op.kv_heads)
-            elif op.kind is OpKind.GEMM and op.region is Region.TENSOR and op.split is not Split.NONE and not _is_key_value(op.name):
+            elif (
+                op.kind is OpKind.GEMM
+                and op.region is Region.TENSOR
+                and op.split is not Split.NONE
+                and not _is_key_value(op.name)
+            ):
                 width = gcd(width, op.n if op.split is Split.COLUMN else op.k)
     return ModelLimits(layers=len(graph.layers), heads=heads, kv_heads=kv_heads, tensor_width=width, experts=experts)
 
@@ -60,7 +65,9 @@ def nearest_divisor(number: int, wanted: int) -> int:
     return min(divisors, key=lambda d: (abs(d - wanted), d))
 
 
-def rules(limits: ModelLimits, workload: Workload, devices: int, plans: Columns) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def rules(
+    limits: ModelLimits, workload: Workload, devices: int, plans: Columns
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Each rule's name and which plans keep it; `plans` holds columns named as Plan's fields, codes for schedules."""
     tp, pp, cp, dp = plans["tp"], plans["pp"], plans["cp"], plans["dp"]
     ep, etp, chunks = plans["ep"], plans["etp"], plans["chunks"]
@@ -102,7 +109,8 @@ def check(plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> 
         places = plan.pp * plan.chunks
         if len(plan.layer_split) != places or sum(plan.layer_split) != limits.layers or min(plan.layer_split) < 0:
             raise PlanError(
-                f"plan: layer_split {list(plan.layer_split)} has {len(plan.layer_split)} parts that sum to {sum(plan.layer_split)};"
+                f"plan: layer_split {list(plan.layer_split)} has {len(plan.layer_split)} parts that sum to"
+                f" {sum(plan.layer_split)};"
                 f" needs {places} parts (pp {plan.pp} x chunks {plan.chunks}) that sum to {limits.layers} layers"
             )
 
@@ -110,27 +118,35 @@ def check(plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> 
 def explain(rule: str, plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> str:
     """A broken rule in people's words: the value, the limit and the nearest legal choice."""
     group = plan.dp * plan.cp
+    halves = plan.cp * (2 if plan.context_style == "ring" else 1)
     texts = {
-        "devices": f"tp {plan.tp} x pp {plan.pp} x cp {plan.cp} x dp {plan.dp} = {plan.devices} devices, the cluster has {devices};"
+        "devices": f"tp {plan.tp} x pp {plan.pp} x cp {plan.cp} x dp {plan.dp} = {plan.devices} devices,"
+        f" the cluster has {devices};"
         f" nearest: dp {max(1, devices // (plan.tp * plan.pp * plan.cp))}",
-        "heads": f"tp {plan.tp} does not divide {limits.heads} heads; nearest: tp {nearest_divisor(max(limits.heads, 1), plan.tp)}",
+        "heads": f"tp {plan.tp} does not divide {limits.heads} heads;"
+        f" nearest: tp {nearest_divisor(max(limits.heads, 1), plan.tp)}",
         "kv_heads": f"tp {plan.tp} neither divides nor is a multiple of {limits.kv_heads} kv heads;"
         f" nearest: tp {nearest_divisor(max(limits.kv_heads, 1), plan.tp)}",
         "width": f"tp {plan.tp} does not divide the widths' common divisor {limits.tensor_width};"
         f" nearest: tp {nearest_divisor(max(limits.tensor_width, 1), plan.tp)}",
-        "layers": f"pp {plan.pp} x chunks {plan.chunks} = {plan.pp * plan.chunks} pipeline places for {limits.layers} layers;"
+        "layers": f"pp {plan.pp} x chunks {plan.chunks} = {plan.pp * plan.chunks} pipeline places for"
+        f" {limits.layers} layers;"
         f" nearest: pp {max(1, limits.layers // plan.chunks)}",
-        "context": f"sequence {workload.seq_len} is not a multiple of {plan.cp * (2 if plan.context_style == 'ring' else 1)}"
-        f" (cp {plan.cp}{', two halves per rank for a causal ring' if plan.context_style == 'ring' else ''});"
+        "context": f"sequence {workload.seq_len} is not a multiple of {halves} (cp {plan.cp}"
+        f"{', two halves per rank for a causal ring' if halves > plan.cp else ''});"
         f" nearest: cp {nearest_divisor(workload.seq_len, plan.cp)}",
-        "ulysses": f"tp {plan.tp} x cp {plan.cp} does not divide {limits.heads} heads, as all-to-all context parallelism must; use a ring",
-        "sequence": f"sequence parallelism needs sequence {workload.seq_len} / cp {plan.cp} to be a multiple of tp {plan.tp}",
-        "batch": f"global batch {workload.global_batch} is not a multiple of dp {plan.dp} x micro-batch {plan.micro_batch};"
+        "ulysses": f"tp {plan.tp} x cp {plan.cp} does not divide {limits.heads} heads, as all-to-all"
+        " context parallelism must; use a ring",
+        "sequence": f"sequence parallelism needs sequence {workload.seq_len} / cp {plan.cp} to be a"
+        f" multiple of tp {plan.tp}",
+        "batch": f"global batch {workload.global_batch} is not a multiple of dp {plan.dp} x micro-batch"
+        f" {plan.micro_batch};"
         f" nearest: dp {nearest_divisor(max(1, workload.global_batch // plan.micro_batch), plan.dp)}",
         "experts": f"ep {plan.ep}, etp {plan.etp} for {limits.experts} experts;"
         f" nearest: ep {nearest_divisor(max(limits.experts, 1), plan.ep)}",
         "folding": f"ep {plan.ep} x etp {plan.etp} does not divide tp x cp x dp = {plan.tp * plan.cp * plan.dp};"
         f" nearest: ep {nearest_divisor(plan.tp * plan.cp * plan.dp, plan.ep * plan.etp)}",
-        "zero_group": f"zero_group {plan.zero_group} does not divide dp x cp = {group}; nearest: {nearest_divisor(group, plan.zero_group or 1)}",
+        "zero_group": f"zero_group {plan.zero_group} does not divide dp x cp = {group};"
+        f" nearest: {nearest_divisor(group, plan.zero_group or 1)}",
     }
     return f"plan: {texts[rule]}"

@@ -14,6 +14,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.price import BlockCost
+from ridgeline.lower.split import balanced_split, even_split
 from ridgeline.lower.work import Layout
 from ridgeline.memory.stage import device_peak, stage_memory
 from ridgeline.plan.plan import Plan, Recompute, Schedule
@@ -24,6 +26,7 @@ from ridgeline.training.stages import LayoutCost, Sharding
 from ridgeline.training.step import Exchange, step_bound_s
 
 Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +42,13 @@ class Entry:
 class Group:
     """Bounds [s] and peak bytes of all plans that share stages, chunks and schedule.
 
-    `bound_s` (F, K, R, Z, O) over overlap flags, layouts, recompute, sharding and offload; `excess_bytes` (K, R, Z, O) is
-    the peak of the fullest stage looked at less the capacity: negative when it fits.
+    `bound_s` (F, K, R, Z, O) over overlap flags, layouts, recompute, sharding and offload; `excess_bytes`
+    (K, R, Z, O) is the peak of the fullest stage looked at less the capacity: negative when it fits.
     """
 
     schedule: Schedule
     chunks: int
+    layer_split: tuple[int, ...] | None  # None: as even as whole layers allow
     entries: tuple[Entry, ...]
     recompute: tuple[Recompute, ...]
     sharding: tuple[tuple[int, int], ...]
@@ -60,10 +64,19 @@ class Group:
         zero, zero_group = self.sharding[shard]
         overlap_gradients, overlap_weights = self.overlaps[flags]
         return plan_of(
-            entry.degrees, sequence_parallel=entry.sequence_parallel, overlap_tensor=entry.overlap_tensor,
-            schedule=self.schedule, chunks=self.chunks, zero=zero, zero_group=zero_group or None, recompute=self.recompute[again],
-            offload_optimizer=self.offload[away], overlap_gradients=overlap_gradients, overlap_weights=overlap_weights,
-        )  # fmt: skip
+            entry.degrees,
+            sequence_parallel=entry.sequence_parallel,
+            overlap_tensor=entry.overlap_tensor,
+            schedule=self.schedule,
+            chunks=self.chunks,
+            layer_split=self.layer_split,
+            zero=zero,
+            zero_group=zero_group or None,
+            recompute=self.recompute[again],
+            offload_optimizer=self.offload[away],
+            overlap_gradients=overlap_gradients,
+            overlap_weights=overlap_weights,
+        )
 
 
 def entries(found: list[Degrees], space: Space, seq_len: int) -> list[Entry]:
@@ -93,7 +106,16 @@ class Grid:
         index = []
         for entry in self.entries:
             d = entry.degrees
-            key = (d.tp, d.cp, d.ep, d.etp, int(entry.sequence_parallel), int(d.ulysses), d.micro_batch, int(entry.overlap_tensor))
+            key = (
+                d.tp,
+                d.cp,
+                d.ep,
+                d.etp,
+                int(entry.sequence_parallel),
+                int(d.ulysses),
+                d.micro_batch,
+                int(entry.overlap_tensor),
+            )
             index.append(keys.setdefault(key, len(keys)))
         columns = np.array(list(keys), dtype=float).reshape(-1, 8)[:, :, None, None, None]  # (K, 8, 1, 1, 1)
         names = ("tp", "cp", "ep", "etp", "sequence_parallel", "ulysses", "micro_batch", "overlap_tensor")
@@ -108,15 +130,44 @@ class Grid:
             for schedule in self.space.schedules:
                 for chunks in chunk_choices(schedule, stages, self.predictor.limits.layers, self.space):
                     kept = [i for i in members if _runs(schedule, stages, self.entries[i].degrees.micro_batches)]
-                    if kept:
-                        yield self._group(stages, schedule, chunks, kept)
+                    for split in self._splits(stages, chunks, kept) if kept else ():
+                        yield self._group(stages, schedule, chunks, kept, split)
 
-    def _group(self, stages: int, schedule: Schedule, chunks: int, members: list[int]) -> Group:
+    def _splits(self, stages: int, chunks: int, members: list[int]) -> list[tuple[int, ...] | None]:
+        """Even layers, and layers balanced with the embedding and the head counted where that differs.
+
+        The balance is struck for the middle one of the group's layouts: times scale alike, so others are near it.
+        """
+        if stages == 1 or not self.space.balance_stages or "layer_split" in self.space.fixed:
+            stated = self.space.fixed.get("layer_split")
+            return [tuple(stated) if isinstance(stated, list | tuple) else None]
+        cost = _take(self.cost, np.array([self._index[members[len(members) // 2]]]))
+
+        def seconds(block: BlockCost) -> float:
+            phases = (block.forward, block.backward_input, block.backward_weight)
+            return float(sum(np.asarray(phase.seconds).max() for phase in phases))
+
+        per_block = {name: seconds(block) for name, block in cost.blocks.items()}
+        balanced = balanced_split(
+            [per_block[name] for name in self.predictor.model.graph.layers],
+            stages * chunks,
+            first_seconds=seconds(cost.embedding),
+            last_seconds=seconds(cost.head),
+        )
+        even = even_split(self.predictor.limits.layers, stages * chunks)
+        return [None] if balanced == even else [None, balanced]
+
+    def _group(
+        self, stages: int, schedule: Schedule, chunks: int, members: list[int], layer_split: tuple[int, ...] | None
+    ) -> Group:
         model, space = self.predictor.stages, self.space
         mine = tuple(self.entries[i] for i in members)
         where = np.array([self._index[i] for i in members])
         cost = _take(self.cost, where)
-        column = lambda name: np.array([getattr(e.degrees, name) for e in mine], dtype=np.int64)[:, None, None, None]  # noqa: E731
+
+        def column(name: str) -> NDArray[np.int64]:
+            return np.array([getattr(e.degrees, name) for e in mine], dtype=np.int64)[:, None, None, None]
+
         dp, batches = column("dp"), column("micro_batches")
         again = self._recompute()
         shards = self._sharding(stages)
@@ -124,27 +175,55 @@ class Grid:
         zero_group = np.array([g for _, g in shards])[None, None, :, None]
         offload = np.array([int(o) for o in space.offload_optimizer])[None, None, None, :]
         codes = np.array([RECOMPUTE_CODE[r] for r in again])[None, :, None, None]
-        split = self.predictor.split(Plan(pp=stages, chunks=chunks))
+        split = self.predictor.split(Plan(pp=stages, chunks=chunks, layer_split=layer_split))
         counts = model.counts(split, schedule, stages, chunks)
         first, last = model.ends(schedule, stages, chunks)
         times = model.times(
-            cost, counts, first, last, recompute=codes,
+            cost,
+            counts,
+            first,
+            last,
+            recompute=codes,
             sharding=Sharding(dp=dp, pp=stages, zero=zero, zero_group=zero_group, offload_optimizer=offload),
-        )  # fmt: skip
+        )
         shape = (len(mine), len(again), len(shards), offload.shape[-1])
         overlaps = tuple(product(space.overlap_gradients, space.overlap_weights))
         bounds = np.empty((len(overlaps), *shape))
         for i, (gradients, weights) in enumerate(overlaps):
             rules = Exchange(
-                gather_once=(zero == 1) | (zero == 2), gather_always=zero == 3, reduce_always=zero >= 2,
-                overlap_gather=int(weights), overlap_reduce=int(gradients),
-            )  # fmt: skip
+                gather_once=(zero == 1) | (zero == 2),
+                gather_always=zero == 3,
+                reduce_always=zero >= 2,
+                overlap_gather=int(weights),
+                overlap_reduce=int(gradients),
+            )
             bounds[i] = step_bound_s(schedule, batches, times, rules)
-        excess = self._excess(cost, counts, first, last, schedule, chunks, batches=batches, dp=dp, zero=zero, zero_group=zero_group, codes=codes, offload=offload)
+        excess = self._excess(
+            cost,
+            counts,
+            first,
+            last,
+            schedule,
+            chunks,
+            batches=batches,
+            dp=dp,
+            zero=zero,
+            zero_group=zero_group,
+            codes=codes,
+            offload=offload,
+        )
         return Group(
-            schedule=schedule, chunks=chunks, entries=mine, recompute=again, sharding=shards, offload=space.offload_optimizer,
-            overlaps=overlaps, bound_s=bounds, excess_bytes=np.broadcast_to(excess, shape),
-        )  # fmt: skip
+            schedule=schedule,
+            chunks=chunks,
+            layer_split=layer_split,
+            entries=mine,
+            recompute=again,
+            sharding=shards,
+            offload=space.offload_optimizer,
+            overlaps=overlaps,
+            bound_s=bounds,
+            excess_bytes=np.broadcast_to(excess, shape),
+        )
 
     def _recompute(self) -> tuple[Recompute, ...]:
         """Recompute choices that differ: fused attention keeps no scores, so selective equals none."""
@@ -165,7 +244,22 @@ class Grid:
             wide = [(z, int(str(group))) for z, _ in wide]
         return tuple(dict.fromkeys(wide))
 
-    def _excess(self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, schedule: Schedule, chunks: int, *, batches: Floats, dp: Floats, zero: Floats, zero_group: Floats, codes: Floats, offload: Floats) -> Floats:
+    def _excess(
+        self,
+        cost: LayoutCost,
+        counts: NDArray[np.int64],
+        first: Floats,
+        last: Floats,
+        schedule: Schedule,
+        chunks: int,
+        *,
+        batches: Whole,
+        dp: Whole,
+        zero: Whole,
+        zero_group: Whole,
+        codes: Whole,
+        offload: Whole,
+    ) -> Floats:
         """Peak of the fullest of the first two and the last stage, less the device's capacity [byte]."""
         layout = cost.layout
         stages = counts.shape[0]
@@ -175,13 +269,26 @@ class Grid:
         for stage in sorted({0, min(1, stages - 1), stages - 1}):
             held = in_flight(SCHEDULE_CODE[schedule], stages, batches, chunks, stage) / chunks
             table = stage_memory(
-                self.predictor.model.graph, self.workload, tp=layout.tp, cp=layout.cp, ep=layout.ep, etp=layout.etp, dp=dp,
-                sequence_parallel=np.asarray(layout.sequence_parallel) > 0, micro_batch=layout.micro_batch, zero=zero, shard_ranks=shard,
+                self.predictor.model.graph,
+                self.workload,
+                tp=layout.tp,
+                cp=layout.cp,
+                ep=layout.ep,
+                etp=layout.etp,
+                dp=dp,
+                sequence_parallel=np.asarray(layout.sequence_parallel) > 0,
+                micro_batch=layout.micro_batch,
+                zero=zero,
+                shard_ranks=shard,
                 layers={name: float(per_stage[stage, i]) for i, name in enumerate(self.predictor.stages.block_names)},
-                first=float(first[stage].sum()) > 0, last=float(last[stage].sum()) > 0, in_flight=held,
-                head_in_flight=batches if schedule is Schedule.GPIPE else 1, recompute=codes, offload_optimizer=offload > 0,
+                first=float(first[stage].sum()) > 0,
+                last=float(last[stage].sum()) > 0,
+                in_flight=held,
+                head_in_flight=batches if schedule is Schedule.GPIPE else 1,
+                recompute=codes,
+                offload_optimizer=offload > 0,
                 runtime=self.predictor.runtime,
-            )  # fmt: skip
+            )
             peak = device_peak(table)
             worst = peak if worst is None else np.maximum(worst, peak)
         assert worst is not None

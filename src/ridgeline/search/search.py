@@ -12,8 +12,8 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan, Recompute
-from ridgeline.plan.rules import explain
-from ridgeline.predict import Predictor
+from ridgeline.plan.rules import explain as explain_rule
+from ridgeline.predict import Predictor, explain
 from ridgeline.report.report import Infeasible, SearchReport
 from ridgeline.search.grid import Grid, Group
 from ridgeline.search.space import Space, degrees, legal, plan_of
@@ -59,12 +59,16 @@ class Searcher:
         kept = [item for item, ok in zip(found, keep, strict=True) if ok]
         for rule, count in broken.items():
             example = next(item for item, ok in zip(found, keep, strict=True) if not ok)
-            text = explain(rule, plan_of(example), self.predictor.limits, self.predictor.workload, self.predictor.cluster.count)
-            self.infeasible.append(Infeasible(reason=rule, plans=count, nearest=text.rpartition("nearest: ")[2] or text))
+            text = explain_rule(
+                rule, plan_of(example), self.predictor.limits, self.predictor.workload, self.predictor.cluster.count
+            )
+            self.infeasible.append(
+                Infeasible(reason=rule, plans=count, nearest=text.rpartition("nearest: ")[2] or text)
+            )
             self.covered += count
         if not kept:
             return
-        self.groups = [group for group in Grid(self.predictor, self.space, kept).groups()]
+        self.groups = list(Grid(self.predictor, self.space, kept).groups())
         sizes = [group.bound_s.size for group in self.groups]
         self.legal = sum(sizes)
         self.covered += self.legal
@@ -76,11 +80,18 @@ class Searcher:
         lost = self.legal - self.feasible
         if not lost or not self.groups:
             return
-        least, which = min((float(np.where(g.excess_bytes > 0, g.excess_bytes, np.inf).min()), i) for i, g in enumerate(self.groups))
+        least, which = min(
+            (float(np.where(g.excess_bytes > 0, g.excess_bytes, np.inf).min()), i) for i, g in enumerate(self.groups)
+        )
         group = self.groups[which]
-        place = np.unravel_index(int(np.where(group.excess_bytes > 0, group.excess_bytes, np.inf).argmin()), group.excess_bytes.shape)
+        place = np.unravel_index(
+            int(np.where(group.excess_bytes > 0, group.excess_bytes, np.inf).argmin()), group.excess_bytes.shape
+        )
         plan = group.plan((0, *(int(p) for p in place)))
-        text = f"the nearest misses by {bytes_text(least)}: tp {plan.tp} pp {plan.pp} cp {plan.cp} dp {plan.dp} micro-batch {plan.micro_batch} recompute {plan.recompute.value} zero {plan.zero}"
+        text = (
+            f"the nearest misses by {bytes_text(least)}: tp {plan.tp} pp {plan.pp} cp {plan.cp} dp {plan.dp}"
+            f" micro-batch {plan.micro_batch} recompute {plan.recompute.value} zero {plan.zero}"
+        )
         self.infeasible.append(Infeasible(reason="memory", plans=lost, nearest=text))
 
     def candidates(self, limit_s: float, count: int) -> list[_Candidate]:
@@ -88,10 +99,7 @@ class Searcher:
         found: list[_Candidate] = []
         for number, group in enumerate(self.groups):
             bounds = np.where(group.excess_bytes[None] <= 0, group.bound_s, np.inf).ravel()
-            if bounds.size > count:
-                places = np.argpartition(bounds, count)[:count]
-            else:
-                places = np.arange(bounds.size)
+            places = np.argpartition(bounds, count)[:count] if bounds.size > count else np.arange(bounds.size)
             places = places[bounds[places] < limit_s]
             for place in places.tolist():
                 index = tuple(int(i) for i in np.unravel_index(place, group.bound_s.shape))
@@ -126,9 +134,14 @@ class Searcher:
         if not ranked:
             raise NoPlanError(self._nothing_fits())
         return Ranked(
-            plans=tuple(ranked[:top]), covered=self.covered, legal=self.legal, feasible=self.feasible, simulated=simulated,
-            infeasible=tuple(self.infeasible), gap=gap,
-        )  # fmt: skip
+            plans=tuple(ranked[:top]),
+            covered=self.covered,
+            legal=self.legal,
+            feasible=self.feasible,
+            simulated=simulated,
+            infeasible=tuple(self.infeasible),
+            gap=gap,
+        )
 
     def _fits_everywhere(self, plan: Plan) -> bool:
         table = self.predictor.memory(plan)
@@ -139,7 +152,8 @@ class Searcher:
         reasons = "; ".join(f"{item.reason}: {item.plans} plans, {item.nearest}" for item in self.infeasible)
         predictor = self.predictor
         return (
-            f"no plan of {predictor.model.name} fits on {predictor.cluster.count} x {predictor.cluster.accelerator.name}"
+            f"no plan of {predictor.model.name} fits on {predictor.cluster.count} x"
+            f" {predictor.cluster.accelerator.name}"
             f" ({bytes_text(predictor.cluster.accelerator.memory_bytes)} each); {reasons or 'no legal degrees'};"
             " add devices, a larger accelerator, a smaller global batch or sequence, or a low-rank task"
         )
@@ -147,22 +161,40 @@ class Searcher:
 
 def _plainness(plan: Plan) -> tuple[int, ...]:
     """Among equally fast plans the plainer one first: fewer shards, fewer options."""
-    return (plan.zero, int(plan.offload_optimizer), int(plan.recompute is not Recompute.NONE), int(plan.overlap_tensor), plan.tp, plan.pp, plan.cp)
+    return (
+        plan.zero,
+        int(plan.offload_optimizer),
+        int(plan.recompute is not Recompute.NONE),
+        int(plan.overlap_tensor),
+        plan.tp,
+        plan.pp,
+        plan.cp,
+    )
 
 
 def search(
-    model: Model, cluster: Cluster, workload: Workload, *, limits: Space | None = None, top: int = 5, evidence: str | None = None
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    limits: Space | None = None,
+    top: int = 5,
+    evidence: str | None = None,
 ) -> SearchReport:
     """The best plans of a space, each explained, with the search's own account."""
     started = time.perf_counter()
     predictor = Predictor(model, cluster, workload, datasheet_only=evidence == "datasheet")
     ranked = Searcher(predictor, limits or Space()).run(top=top)
-    reports = [predictor.report(plan) for _, plan in ranked.plans]
+    reports = [explain(predictor, predictor.evaluate(plan)) for _, plan in ranked.plans]
     reports[0] = replace(reports[0], what_if=what_if(predictor, ranked.plans[0][1]))
     return SearchReport(
-        best=tuple(reports), covered=ranked.covered, legal=ranked.legal, feasible=ranked.feasible, simulated=ranked.simulated,
-        pruned_by_bound=ranked.feasible - ranked.simulated, infeasible=ranked.infeasible, bound_gap=ranked.gap,
+        best=tuple(reports),
+        covered=ranked.covered,
+        legal=ranked.legal,
+        feasible=ranked.feasible,
+        simulated=ranked.simulated,
+        pruned_by_bound=ranked.feasible - ranked.simulated,
+        infeasible=ranked.infeasible,
+        bound_gap=ranked.gap,
         seconds=time.perf_counter() - started,
-    )  # fmt: skip
-
-
+    )

@@ -39,8 +39,8 @@ class Space:
     overlap_gradients: tuple[bool, ...] = (True,)
     overlap_weights: tuple[bool, ...] = (True,)
     context_style: tuple[str, ...] = ("ring", "ulysses")
+    balance_stages: bool = True  # also try layers balanced with the embedding and the head counted
     min_context_tokens: int = 2048  # a context shard smaller than this is not tried
-    use_all_devices: bool = True
     fixed: Mapping[str, object] = field(default_factory=dict)
 
     def narrowed(self) -> Space:
@@ -94,12 +94,10 @@ def _pick(name: str, space: Space, choices: list[int]) -> list[int]:
     return choices if stated is None else [int(str(stated))]
 
 
-def data_parallel(ranks: int, batch: int, *, exact: bool) -> int | None:
-    """The largest data-parallel degree over `ranks` ranks that divides `batch`; with `exact`, `ranks` or nothing [1]."""
+def data_parallel(ranks: int, batch: int) -> int:
+    """The largest data-parallel degree over `ranks` ranks that divides `batch` [1]."""
     if batch % ranks == 0:
         return ranks
-    if exact:
-        return None
     return max(d for d in divisors(batch) if d <= ranks)
 
 
@@ -108,7 +106,15 @@ def degrees(space: Space, limits: ModelLimits, workload: Workload, cluster: Clus
     count, batch = cluster.count, workload.global_batch
     domain = max(8, cluster.tiers[0].size) if cluster.tiers else 1
     tps = _pick("tp", space, divisors(max(limits.heads, 1), min(space.max_tp, domain, count)))
-    cps = _pick("cp", space, [c for c in divisors(workload.seq_len, space.max_cp) if c & (c - 1) == 0 and (c == 1 or workload.seq_len // c >= space.min_context_tokens)])
+    cps = _pick(
+        "cp",
+        space,
+        [
+            c
+            for c in divisors(workload.seq_len, space.max_cp)
+            if c & (c - 1) == 0 and (c == 1 or workload.seq_len // c >= space.min_context_tokens)
+        ],
+    )
     micro = _pick("micro_batch", space, divisors(batch, space.max_micro_batch))
     for tp, cp in product(tps, cps):
         ranks = count // (tp * cp)
@@ -120,22 +126,34 @@ def degrees(space: Space, limits: ModelLimits, workload: Workload, cluster: Clus
             yield from _batches(space, limits, batch, cluster, tp=tp, cp=cp, pp=pp, micro=micro)
 
 
-def _batches(space: Space, limits: ModelLimits, batch: int, cluster: Cluster, *, tp: int, cp: int, pp: int, micro: list[int]) -> Iterator[Degrees]:
+def _batches(
+    space: Space, limits: ModelLimits, batch: int, cluster: Cluster, *, tp: int, cp: int, pp: int, micro: list[int]
+) -> Iterator[Degrees]:
     ranks = cluster.count // (tp * cp * pp)
     stated_dp = space.fixed.get("dp")
     styles = [False] if cp == 1 else [style == "ulysses" for style in space.context_style]
     for size in micro:
         if batch % size:
             continue
-        dp = int(str(stated_dp)) if stated_dp is not None else data_parallel(ranks, batch // size, exact=False)
-        if dp is None or (batch // size) % dp:
+        dp = int(str(stated_dp)) if stated_dp is not None else data_parallel(ranks, batch // size)
+        if (batch // size) % dp:
             continue
         group = tp * cp * dp
         experts = [e for e in divisors(limits.experts, space.max_ep) if group % e == 0] if limits.experts else [1]
         for ep in _pick("ep", space, experts):
             expert_tp = sorted({1, tp}) if limits.experts and tp > 1 and group % (ep * tp) == 0 else [1]
             for etp, ulysses in product(_pick("etp", space, expert_tp), styles):
-                yield Degrees(tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, etp=etp, micro_batch=size, micro_batches=batch // size // dp, ulysses=ulysses)
+                yield Degrees(
+                    tp=tp,
+                    cp=cp,
+                    pp=pp,
+                    dp=dp,
+                    ep=ep,
+                    etp=etp,
+                    micro_batch=size,
+                    micro_batches=batch // size // dp,
+                    ulysses=ulysses,
+                )
 
 
 def chunk_choices(schedule: Schedule, pp: int, layers: int, space: Space) -> list[int]:
@@ -152,12 +170,21 @@ def chunk_choices(schedule: Schedule, pp: int, layers: int, space: Space) -> lis
     return found if stated is None else [c for c in found if c == stated]
 
 
-def legal(found: list[Degrees], limits: ModelLimits, workload: Workload, cluster: Cluster) -> tuple[list[bool], dict[str, int]]:
+def legal(
+    found: list[Degrees], limits: ModelLimits, workload: Workload, cluster: Cluster
+) -> tuple[list[bool], dict[str, int]]:
     """Which degrees keep every rule, and how many break each one first."""
     if not found:
         return [], {}
-    columns = {name: np.array([int(getattr(item, name)) for item in found]) for name in ("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "ulysses")}
-    columns |= {"chunks": np.ones(len(found), dtype=int), "sequence_parallel": np.zeros(len(found), dtype=int), "zero_group": np.zeros(len(found), dtype=int)}
+    columns = {
+        name: np.array([int(getattr(item, name)) for item in found])
+        for name in ("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "ulysses")
+    }
+    columns |= {
+        "chunks": np.ones(len(found), dtype=int),
+        "sequence_parallel": np.zeros(len(found), dtype=int),
+        "zero_group": np.zeros(len(found), dtype=int),
+    }
     kept = np.ones(len(found), dtype=bool)
     broken: dict[str, int] = {}
     for name, keeps in rules(limits, workload, cluster.count, columns):
@@ -171,6 +198,13 @@ def legal(found: list[Degrees], limits: ModelLimits, workload: Workload, cluster
 def plan_of(item: Degrees, **choices: object) -> Plan:
     """The plan with these degrees and choices."""
     return Plan(
-        tp=item.tp, cp=item.cp, pp=item.pp, dp=item.dp, ep=item.ep, etp=item.etp, micro_batch=item.micro_batch,
-        context_style="ulysses" if item.ulysses else "ring", **choices,  # type: ignore[arg-type]
-    )  # fmt: skip
+        tp=item.tp,
+        cp=item.cp,
+        pp=item.pp,
+        dp=item.dp,
+        ep=item.ep,
+        etp=item.etp,
+        micro_batch=item.micro_batch,
+        context_style="ulysses" if item.ulysses else "ring",
+        **choices,  # type: ignore[arg-type]
+    )

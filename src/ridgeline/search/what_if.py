@@ -27,10 +27,14 @@ def what_if(predictor: Predictor, plan: Plan) -> tuple[str, ...]:
     """Sentences on how the step time answers to a tenth more of each resource, greatest effect first."""
     base = predictor.evaluate(plan).timeline.makespan_s
     questions = ["matrix rate", "memory bandwidth"]
-    questions += ["link inside the node"] * (len(predictor.machine.tiers) > 0) + ["link between nodes"] * (len(predictor.machine.tiers) > 1)
+    questions += ["link inside the node"] * (len(predictor.machine.tiers) > 0) + ["link between nodes"] * (
+        len(predictor.machine.tiers) > 1
+    )
     found = []
     for question in questions:
-        other = Predictor(predictor.model, predictor.cluster, predictor.workload, resolved=_better(predictor.machine, question))
+        other = Predictor(
+            predictor.model, predictor.cluster, predictor.workload, resolved=_better(predictor.machine, question)
+        )
         gain = 1 - other.evaluate(plan).timeline.makespan_s / base
         if gain > 0.001:
             found.append((gain, f"10 % more {question}: {gain:.1%} less step time"))

@@ -126,18 +126,25 @@ class StageModel:
         forward, again, inputs, weights = (self._sum(cost, counts, first, last, part) for part in _PARTS)
         share: Number = 1.0
         if recompute_layers is not None:
-            share = np.minimum(1.0, np.asarray(recompute_layers)[..., None, None] / np.maximum(counts.sum(axis=(1, 2)), 1)[:, None])
+            share = np.minimum(
+                1.0, np.asarray(recompute_layers)[..., None, None] / np.maximum(counts.sum(axis=(1, 2)), 1)[:, None]
+            )
         code = np.asarray(recompute)[..., None, None]
         core = self._sum(cost, counts, first * 0, last * 0, "core")
         inputs = inputs + np.where(code == FULL, again * share, np.where(code == SELECTIVE, core, 0.0))
         gather, reduce = self._exchanges(cost, counts, first, last, sharding)
         sends = self._send(cost.layout, sharding)
         return StageTimes(
-            forward_s=forward, backward_input_s=inputs, backward_weight_s=weights,
-            send_forward_s=sends[..., None, None] + np.zeros(counts.shape[:2]), send_backward_s=sends[..., None, None] + np.zeros(counts.shape[:2]),
-            gather_s=gather, reduce_s=reduce, pieces=np.maximum(1, counts.sum(axis=-1)),
+            forward_s=forward,
+            backward_input_s=inputs,
+            backward_weight_s=weights,
+            send_forward_s=sends[..., None, None] + np.zeros(counts.shape[:2]),
+            send_backward_s=sends[..., None, None] + np.zeros(counts.shape[:2]),
+            gather_s=gather,
+            reduce_s=reduce,
+            pieces=np.maximum(1, counts.sum(axis=-1)),
             optimizer_s=self._update(cost, counts, first, last, sharding),
-        )  # fmt: skip
+        )
 
     def _sum(self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, part: str) -> Floats:
         def grid(value: Number) -> Floats:
@@ -148,7 +155,9 @@ class StageModel:
             total = total + grid(getattr(cost.blocks[name], part).seconds) * counts[..., index]
         if part in ("core", "recompute"):
             return total
-        return total + grid(getattr(cost.embedding, part).seconds) * first + grid(getattr(cost.head, part).seconds) * last
+        return (
+            total + grid(getattr(cost.embedding, part).seconds) * first + grid(getattr(cost.head, part).seconds) * last
+        )
 
     def _send(self, layout: Layout, sharding: Sharding) -> Floats:
         """Time to hand one micro-batch's activations to the next stage [s]."""
@@ -185,17 +194,23 @@ class StageModel:
             sharded = np.asarray(sharding.zero) >= 1
             weight_bytes = held * self.precision.weight_bytes
             gradient_bytes = trained * self.precision.grad_bytes
-            gather = gather + self._collective(CollectiveKind.ALL_GATHER, weight_bytes, np.where(sharded, group, 1), stride)
+            gather = gather + self._collective(
+                CollectiveKind.ALL_GATHER, weight_bytes, np.where(sharded, group, 1), stride
+            )
             scatter = self._collective(CollectiveKind.REDUCE_SCATTER, gradient_bytes, group, stride)
             across = self._collective(CollectiveKind.ALL_REDUCE, gradient_bytes / group, ranks / group, stride * group)
-            reduce = reduce + np.where(sharded, scatter + across, self._collective(CollectiveKind.ALL_REDUCE, gradient_bytes, ranks, stride))
+            reduce = reduce + np.where(
+                sharded, scatter + across, self._collective(CollectiveKind.ALL_REDUCE, gradient_bytes, ranks, stride)
+            )
         return gather, reduce
 
     def _collective(self, kind: CollectiveKind, size_bytes: Number, ranks: Number, stride: Number) -> Number:
         work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size_bytes, ranks=ranks, stride=stride)
         return np.where(np.asarray(size_bytes) > 0, collective_seconds(work, self.machine), 0.0)
 
-    def _update(self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding) -> Floats:
+    def _update(
+        self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
+    ) -> Floats:
         """Seconds of the optimizer update of each stage, (..., P)."""
         layout = cost.layout
         ranks = np.asarray(layout.cp) * sharding.dp
@@ -207,7 +222,9 @@ class StageModel:
         def per_stage(field: str) -> Floats:
             total: Number = 0.0
             for index, name in enumerate(self.block_names):
-                total = total + np.asarray(getattr(cost.block_params[name], field))[..., None] * counts[..., index].sum(axis=-1)
+                total = total + np.asarray(getattr(cost.block_params[name], field))[..., None] * counts[..., index].sum(
+                    axis=-1
+                )
             ends = ((cost.embedding_params, first), (cost.head_params, last))
             for params, place in ends:
                 total = total + np.asarray(getattr(params, field))[..., None] * place.sum(axis=-1)
@@ -217,15 +234,27 @@ class StageModel:
         trained = trained + per_stage("trained_expert") / np.where(sharded, expert_group, 1)[..., None]
         matrices = per_stage("orthogonal_flop") / (np.where(sharded, group, 1) * np.asarray(layout.tp))[..., None]
         return optimizer_seconds(
-            trained, workload=self.workload, machine=self.machine, offload=np.asarray(sharding.offload_optimizer)[..., None],
+            trained,
+            workload=self.workload,
+            machine=self.machine,
+            offload=np.asarray(sharding.offload_optimizer)[..., None],
             orthogonal_flop=matrices,
-        )  # fmt: skip
+        )
 
 
 _PARTS = ("forward", "recompute", "backward_input", "backward_weight")
 
 
-def stage_parts(cost: LayoutCost, names: tuple[str, ...], counts: NDArray[np.int64], first: float, last: float, *, recompute: int, share: float) -> dict[str, float]:
+def stage_parts(
+    cost: LayoutCost,
+    names: tuple[str, ...],
+    counts: NDArray[np.int64],
+    first: float,
+    last: float,
+    *,
+    recompute: int,
+    share: float,
+) -> dict[str, float]:
     """Seconds of one micro-batch on one stage by part of the machine, for one plan; counts (kinds,) [s]."""
     phases = ["forward", "backward_input", "backward_weight"]
     total: dict[str, float] = {}

@@ -59,7 +59,8 @@ def step_bound_s(schedule: Schedule, micro_batches: Number, times: StageTimes, r
 
     The pipeline's own bound with what cannot hide added: an exposed exchange runs on the compute engine. Cut into n
     pieces, a hidden gather G delays its chunk's first forward f to max(G / n, G - f (n - 1) / n); a hidden reduction R
-    ends max(R / n, R - b (n - 1) / n) after the last backward b; what runs beside an exchange is slowed by it. A stage's link must carry all its exchanges; then
+    ends max(R / n, R - b (n - 1) / n) after the last backward b; what runs beside an exchange is slowed
+    by it. A stage's link must carry all its exchanges; then
     comes the slowest update. Every term holds for each order that the schedule allows: never above the simulation.
     """
     m = np.asarray(micro_batches, dtype=np.float64)
@@ -84,9 +85,14 @@ def step_bound_s(schedule: Schedule, micro_batches: Number, times: StageTimes, r
     if np.any(often):
         weights = weights + grid(often) * np.where(grid(reduce_hidden) > 0, slow_reduce, times.reduce_s)
     pipeline = uneven_bound_s(
-        schedule, micro_batches, forward_s=forward, backward_input_s=inputs, backward_weight_s=weights,
-        send_forward_s=times.send_forward_s, send_backward_s=times.send_backward_s,
-    )  # fmt: skip
+        schedule,
+        micro_batches,
+        forward_s=forward,
+        backward_input_s=inputs,
+        backward_weight_s=weights,
+        send_forward_s=times.send_forward_s,
+        send_backward_s=times.send_backward_s,
+    )
     rest = (times.pieces - 1) / times.pieces
     first, slow_first = times.gather_s[..., 0, 0], SLOWDOWN() * np.minimum(times.gather_s, times.forward_s)[..., 0, 0]
     delay = np.maximum(first * (1 - rest[0, 0]), first - (forward[..., 0, 0] + (1 - always) * slow_first) * rest[0, 0])
@@ -122,14 +128,23 @@ def step_tasks(plan: Plan, micro_batches: int, times: StageTimes) -> TaskGraph:
     """The exact task graph of one step of one plan; times as (P, v) arrays without a plan axis."""
     rules = exchange_rules(plan)
     sequence = order(
-        plan.schedule, plan.pp, micro_batches, plan.chunks, forward_s=times.forward_s,
-        backward_input_s=times.backward_input_s, backward_weight_s=times.backward_weight_s,
+        plan.schedule,
+        plan.pp,
+        micro_batches,
+        plan.chunks,
+        forward_s=times.forward_s,
+        backward_input_s=times.backward_input_s,
+        backward_weight_s=times.backward_weight_s,
         send_s=float(times.send_forward_s.max(initial=0.0)),
-    )  # fmt: skip
+    )
     base = pipeline_tasks(
-        sequence, forward_s=times.forward_s, backward_input_s=times.backward_input_s,
-        backward_weight_s=times.backward_weight_s, send_forward_s=times.send_forward_s, send_backward_s=times.send_backward_s,
-    )  # fmt: skip
+        sequence,
+        forward_s=times.forward_s,
+        backward_input_s=times.backward_input_s,
+        backward_weight_s=times.backward_weight_s,
+        send_forward_s=times.send_forward_s,
+        send_backward_s=times.send_backward_s,
+    )
     return _Builder(base, sequence, times, rules).build()
 
 
@@ -191,12 +206,22 @@ class _Builder:
         """Durations with what a hidden exchange takes from the compute it runs beside [s]."""
         duration = self.base.duration_s.copy()
         own = self.base.duration_s[: self.compute]
-        gather = np.minimum(self.times.gather_s[self.stage, self.chunk], own) * (self.needs_gather & bool(self.rules.overlap_gather))
-        reduce = np.minimum(self.times.reduce_s[self.stage, self.chunk], own) * (self.needs_reduce & bool(self.rules.overlap_reduce))
+        gather = np.minimum(self.times.gather_s[self.stage, self.chunk], own) * (
+            self.needs_gather & bool(self.rules.overlap_gather)
+        )
+        reduce = np.minimum(self.times.reduce_s[self.stage, self.chunk], own) * (
+            self.needs_reduce & bool(self.rules.overlap_reduce)
+        )
         duration[: self.compute] += SLOWDOWN() * (gather + reduce)
         return duration
 
-    def _exchanges(self, extra: _Extra, waits: list[tuple[NDArray[np.int64], NDArray[np.int64]]], head: NDArray[np.int64], tail: NDArray[np.int64]) -> None:
+    def _exchanges(
+        self,
+        extra: _Extra,
+        waits: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+        head: NDArray[np.int64],
+        tail: NDArray[np.int64],
+    ) -> None:
         """Per compute task, in the stage's order: gather first piece, the rest, reduce all but the last, the last."""
         wanted = np.flatnonzero(self.needs_gather | self.needs_reduce)
         previous: dict[int, int] = {}
@@ -236,7 +261,13 @@ class _Builder:
         for stage in list(pending):
             flush(stage)
 
-    def _update(self, extra: _Extra, waits: list[tuple[NDArray[np.int64], NDArray[np.int64]]], head: NDArray[np.int64], tail: NDArray[np.int64]) -> None:
+    def _update(
+        self,
+        extra: _Extra,
+        waits: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+        head: NDArray[np.int64],
+        tail: NDArray[np.int64],
+    ) -> None:
         """After every stage's gradients are complete (their norm is global): update, then gather if not hidden."""
         rules, times = self.rules, self.times
         finals: list[int] = []
@@ -253,7 +284,13 @@ class _Builder:
             if rules.gather_once and not rules.overlap_gather:
                 extra.add(GATHER, float(times.gather_s[stage].sum()), stage, 0, 0, stage)
 
-    def _assemble(self, owner: NDArray[np.int64], duration: Floats, waits: list[tuple[NDArray[np.int64], NDArray[np.int64]]], extra: _Extra) -> TaskGraph:
+    def _assemble(
+        self,
+        owner: NDArray[np.int64],
+        duration: Floats,
+        waits: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+        extra: _Extra,
+    ) -> TaskGraph:
         base = self.base
         for task, seconds in extra.inlined:
             duration[task] += seconds
@@ -265,14 +302,15 @@ class _Builder:
         return TaskGraph(
             duration_s=np.concatenate((duration, np.asarray(extra.seconds, dtype=np.float64))),
             stream=np.concatenate((base.stream[owner], np.asarray(extra.streams, dtype=np.int32))),
-            dep_start=dep_start.astype(np.int64), dep=awaited[by_task].astype(np.int64),
+            dep_start=dep_start.astype(np.int64),
+            dep=awaited[by_task].astype(np.int64),
             stream_names=base.stream_names + tuple(f"data link {s}" for s in extra.links),
             stream_device=base.stream_device + tuple(extra.links),
             kind=np.concatenate((base.kind[owner], np.asarray(extra.kinds, dtype=np.int16))),
             label=STEP_LABEL,
             micro_batch=np.concatenate((base.micro_batch[owner], np.asarray(extra.micros, dtype=np.int32))),
             chunk=np.concatenate((base.chunk[owner], np.asarray(extra.chunks, dtype=np.int16))),
-        )  # fmt: skip
+        )
 
 
 class _Extra:

@@ -162,15 +162,28 @@ class Checker:
         return found
 
     def _predict(self, job: Interpretation) -> Report:
+        plan = _plan(job.stated) if _settled(job.stated) else self._chosen(job)
+        report = self._predictor(job.model, job.cluster, job.workload, plan)
+        return replace(report, tasks=None, timeline=None)
+
+    def _chosen(self, job: Interpretation) -> Plan:
         try:
-            plan = self._completer(job.model, job.cluster, job.workload, job.stated)
+            return self._completer(job.model, job.cluster, job.workload, job.stated)
         except NoPlanError:
             # A measured run did fit, so a wholly stated plan is priced all the same.
             if not all(name in job.stated for name in _WHOLE_PLAN):
                 raise
-            plan = Plan(**job.stated)  # type: ignore[arg-type]
-        report = self._predictor(job.model, job.cluster, job.workload, plan)
-        return replace(report, tasks=None, timeline=None)
+            return _plan(job.stated)
+
+
+def _plan(stated: Mapping[str, object]) -> Plan:
+    return Plan(**stated)  # type: ignore[arg-type]
+
+
+def _settled(stated: Mapping[str, object]) -> bool:
+    """Whether the stated fields leave nothing to choose: fields not stated are then switches that are off."""
+    needed = {*_WHOLE_PLAN, "ep", "etp", "zero", "recompute", "sequence_parallel"}
+    return needed <= stated.keys() and (stated["pp"] == 1 or "chunks" in stated)
 
 
 def _default_predictor() -> Predictor:

@@ -224,6 +224,17 @@ ENGINES: tuple[Engine, ...] = (
         data_only=True,
     ),
     Engine(
+        name="ZeRO-Infinity",
+        pattern=r"zero-infinity|zero-3 offload",
+        reason="arXiv:2104.07857: fp16, stage 3, recompute of every block; its FLOP are 8 x tokens x parameters",
+        precision="fp16",
+        attention_kernel="unfused",
+        zero=3,
+        recompute="full",
+        accounting="hardware",
+        data_only=True,
+    ),
+    Engine(
         name="DeepSpeed",
         pattern=r"deepspeed|zero-infinity|ulysses|arctic",
         reason="DeepSpeed documentation: overlap_comm on, eager PyTorch modules; stage 3 where ZeRO is not stated",

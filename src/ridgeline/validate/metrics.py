@@ -155,8 +155,8 @@ def counted_flop(row: Row, job: Interpretation, report: Report, *, hardware: boo
     arXiv:2104.04473 eq. 3. LoRA counts what the report counts.
     """
     accounting = job.engine.accounting
-    text = f"{row.text('notes')} {row.text('source_where')}"
-    if re.search(r"HFU-style|hardware.FLOP|counts full recomputation", text, re.IGNORECASE):
+    text = f"{row.text('notes')} {row.text('source')}"
+    if re.search(r"HFU-style|hardware.FLOP|counts full recomputation|arXiv:2104\.04473", text, re.IGNORECASE):
         accounting = "hardware"
     if hardware is not None:
         accounting = "hardware" if hardware else "full" if accounting == "hardware" else accounting

@@ -1,0 +1,238 @@
+"""Turns an evaluated plan into a report: parts of the step, memory, evidence, what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ridgeline.cost.interval import interval
+from ridgeline.energy.power import step_energy_j
+from ridgeline.facts.mechanisms import constants
+from ridgeline.facts.records import Cluster, Evidence
+from ridgeline.graph.workload import Task
+from ridgeline.lower.shard import Sharder
+from ridgeline.plan.plan import Recompute
+from ridgeline.predict.predictor import RECOMPUTE_CODE, Evaluation, Predictor
+from ridgeline.report.report import Estimate, OpRow, Report, Share, StageMemory
+from ridgeline.timeline.simulate import simulate
+from ridgeline.training.stages import stage_parts
+from ridgeline.training.step import step_tasks
+
+_PART_KIND = {
+    "matrix": "compute",
+    "attention": "compute",
+    "memory": "hbm",
+    "launch": "host",
+    "update": "hbm",
+    "bubble": "bubble",
+}
+_EVIDENCE_OF_PART = {
+    "matrix": "matrix rate",
+    "attention": "matrix rate",
+    "memory": "memory rate",
+    "launch": "launch",
+    "update": "memory rate",
+}
+
+
+def explain(predictor: Predictor, evaluation: Evaluation) -> Report:
+    """One evaluated plan as a report."""
+    return _Explainer(predictor, evaluation).report()
+
+
+class _Explainer:
+    """Turns an evaluation into a report."""
+
+    def __init__(self, predictor: Predictor, evaluation: Evaluation) -> None:
+        self.predictor, self.it = predictor, evaluation
+
+    def parts(self) -> dict[str, float]:
+        """Seconds of the step on the busiest stage, by part; they add up to the makespan."""
+        it, plan = self.it, self.it.plan
+        work = (it.times.forward_s + it.times.backward_input_s + it.times.backward_weight_s).sum(axis=1)
+        stage = int(np.argmax(work))
+        counts = it.counts[stage].sum(axis=0)
+        share = (
+            min(1.0, plan.recompute_layers / max(1, int(counts.sum()))) if plan.recompute_layers is not None else 1.0
+        )
+        one = stage_parts(
+            it.cost,
+            self.predictor.stages.block_names,
+            counts,
+            float(it.first[stage].sum()),
+            float(it.last[stage].sum()),
+            recompute=RECOMPUTE_CODE[plan.recompute],
+            share=share,
+        )
+        parts = {name: seconds * it.micro_batches for name, seconds in one.items() if seconds > 0}
+        parts["update"] = float(it.times.optimizer_s.max())
+        rest = it.timeline.makespan_s - sum(parts.values())
+        quiet = replace(it.times, gather_s=it.times.gather_s * 0, reduce_s=it.times.reduce_s * 0)
+        without = simulate(step_tasks(plan, it.micro_batches, quiet)).makespan_s
+        parts["data link"] = min(rest, it.timeline.makespan_s - without)
+        parts["bubble"] = rest - parts["data link"]
+        return {name: seconds for name, seconds in parts.items() if seconds > 0}
+
+    def memory(self) -> tuple[StageMemory, ...]:
+        table = self.predictor.memory(self.it.plan)
+        capacity = self.predictor.cluster.accelerator.memory_bytes
+        return tuple(
+            StageMemory(
+                stage=s,
+                categories={
+                    name: float(np.broadcast_to(value, (self.it.plan.pp,))[s]) for name, value in table.items()
+                },
+                capacity_bytes=capacity,
+            )
+            for s in range(self.it.plan.pp)
+        )
+
+    def evidence(self) -> dict[str, Evidence]:
+        """The rung behind each mechanism."""
+        pricer, device = self.predictor.stages.pricer, self.predictor.machine.device
+        return {
+            "matrix rate": device.evidence.get(f"matrix.{pricer.precision.compute}", Evidence.DATASHEET),
+            "memory rate": device.evidence.get("hbm", Evidence.DATASHEET),
+            "links": self.predictor.machine.link_evidence,
+            "launch": constants()["launch.host.eager"].evidence,
+        }
+
+    def lowest(self, parts: Mapping[str, float], evidence: Mapping[str, Evidence]) -> Evidence:
+        """The lowest rung among mechanisms that make up more than a twentieth of the step."""
+        step = self.it.timeline.makespan_s
+        used = [
+            evidence[_EVIDENCE_OF_PART.get(part, "links")]
+            for part, seconds in parts.items()
+            if part != "bubble" and seconds > step / 20
+        ]
+        return min(used, default=Evidence.DERIVED)
+
+    def report(self) -> Report:
+        it, predictor, workload = self.it, self.predictor, self.predictor.workload
+        parts, step_s = self.parts(), it.timeline.makespan_s
+        evidence = self.evidence()
+        rung = self.lowest(parts, evidence)
+        low, high = interval(step_s, rung)
+        tokens = workload.step_tokens * (1 - workload.padding)
+        trained = 3.0 if workload.task in (Task.PRETRAIN, Task.FULL) else 2.0
+        model_flop = predictor.flop_per_token * workload.step_tokens * trained
+        again = {Recompute.FULL: 1.0}.get(it.plan.recompute, 0.0)
+        hardware_flop = model_flop + again * predictor.flop_per_token * workload.step_tokens
+        peak = predictor.cluster.accelerator.peak_flop_per_s.get(
+            predictor.stages.precision.compute
+        ) or predictor.machine.device.matrix_rate(predictor.stages.precision.compute)
+        total_peak = peak * it.plan.devices
+        energy = step_energy_j(parts, predictor.cluster)
+        price, carbon = predictor.cluster.price_usd_per_device_h, predictor.cluster.carbon_kg_per_j
+        steps = None if workload.tokens is None else workload.tokens / workload.step_tokens
+        shares = tuple(
+            Share(label=name, kind=_PART_KIND.get(name, "link"), seconds=seconds)
+            for name, seconds in sorted(parts.items(), key=lambda item: -item[1])
+        )
+        return Report(
+            model=predictor.model,
+            cluster=predictor.cluster,
+            workload=workload,
+            plan=it.plan,
+            step_time=Estimate(value=step_s, low=low, high=high, unit="s", evidence=rung),
+            bound_s=it.bound_s,
+            tokens_per_s=tokens / step_s,
+            model_flop=model_flop,
+            hardware_flop=hardware_flop,
+            mfu=model_flop / step_s / total_peak,
+            hfu=hardware_flop / step_s / total_peak,
+            run_time_s=None if steps is None else steps * step_s,
+            energy_j_per_step=energy,
+            power_w=energy / step_s,
+            usd_per_step=None if price is None else price.value * predictor.cluster.count * step_s / 3600,
+            carbon_kg_per_step=None if carbon is None else carbon.value * energy,
+            memory=self.memory(),
+            shares=shares,
+            limit=_limit(shares, step_s),
+            ops=self.ops(),
+            assumptions=self.assumptions(),
+            sources=self.sources(),
+            evidence=evidence,
+            tasks=it.tasks,
+            timeline=it.timeline,
+        )
+
+    def ops(self) -> tuple[OpRow, ...]:
+        """Every operator of every block kind on one rank, one micro-batch."""
+        stages = self.predictor.stages
+        sharder = Sharder(self.predictor.workload, self.it.cost.layout)
+        graph = self.predictor.model.graph
+        groups = [
+            ("embedding", 1, graph.embedding, None),
+            *((n, graph.layers.count(n), b.ops, b) for n, b in graph.blocks.items()),
+            ("head", 1, graph.head, None),
+        ]
+        rung = self.evidence()
+        rows = []
+        for name, layers, ops, block in groups:
+            work = sharder.block(block) if block is not None else sharder.end(ops)
+            merged: dict[str, list[Any]] = {}
+            for priced in stages.pricer.rows(work):
+                seconds = float(np.asarray(priced.seconds))
+                if seconds <= 0:
+                    continue
+                row = merged.setdefault(priced.work.name, [0.0, 0.0, 0.0, 0.0, priced.bound])
+                row[0 if priced.work.phase.value == "forward" else 1] += seconds
+                row[2] += float(np.asarray(priced.flop))
+                row[3] += float(np.asarray(priced.bytes))
+            for op, (forward, backward, flop, size, bound) in merged.items():
+                mechanism = {"compute": "matrix rate", "hbm": "memory rate", "link": "links"}[bound]
+                rows.append(
+                    OpRow(
+                        block=name,
+                        op=op,
+                        layers=layers,
+                        forward_s=forward,
+                        backward_s=backward,
+                        flop=flop,
+                        bytes=size,
+                        bound=bound,
+                        evidence=rung[mechanism],
+                    )
+                )
+        return tuple(rows)
+
+    def assumptions(self) -> tuple[str, ...]:
+        workload, cluster = self.predictor.workload, self.predictor.cluster
+        found = [
+            "MFU counts attention over all token pairs (PaLM's convention) and no recompute",
+            "experts receive equal numbers of tokens" if self.predictor.limits.experts else "",
+            f"{workload.padding:.0%} of positions are padding and count as no tokens" if workload.padding else "",
+            f"price: {cluster.price_usd_per_device_h.conditions}"
+            if cluster.price_usd_per_device_h
+            else "no price is known for this accelerator",
+            *self.predictor.model.notes,
+        ]
+        return tuple(text for text in found if text)
+
+    def sources(self) -> tuple[str, ...]:
+        accelerator = self.predictor.cluster.accelerator
+        used = [
+            fact.source
+            for name, fact in accelerator.sustained.items()
+            if name in ("hbm", f"matrix.{self.predictor.stages.precision.compute}")
+        ]
+        used += [
+            fact.source for name, fact in accelerator.facts.items() if name in ("memory_bytes", "peak_flop_per_s.bf16")
+        ]
+        used += [tier.fact.source for tier in cluster_tiers(self.predictor.cluster) if tier.fact is not None]
+        return tuple(dict.fromkeys(used))
+
+
+def cluster_tiers(cluster: Cluster) -> tuple[Any, ...]:
+    """The network tiers that a job on this cluster can use."""
+    return cluster.tiers
+
+
+def _limit(shares: tuple[Share, ...], step_s: float) -> str:
+    """One line: the largest part of the step and the next."""
+    text = ", then ".join(f"{share.label} ({share.kind}) {share.seconds / step_s:.0%}" for share in shares[:2])
+    return f"{text} of the step" if text else "nothing to do"

@@ -1,0 +1,197 @@
+"""Prices and simulates plans of one model on one cluster; what plans share is computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.machine import Machine, machine
+from ridgeline.facts.records import Cluster
+from ridgeline.graph.flop import model_flop_per_token
+from ridgeline.graph.ops import Model
+from ridgeline.graph.workload import Workload
+from ridgeline.lower.split import even_split
+from ridgeline.lower.tasks import TaskGraph
+from ridgeline.lower.work import Layout
+from ridgeline.memory.runtime import RUNTIMES, Runtime
+from ridgeline.memory.stage import stage_memory
+from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.plan.rules import check, model_limits
+from ridgeline.timeline.simulate import Timeline, simulate
+from ridgeline.training.schedules import SCHEDULE_CODE, in_flight
+from ridgeline.training.stages import LayoutCost, Sharding, StageModel, StageTimes
+from ridgeline.training.step import exchange_rules, step_bound_s, step_tasks
+
+RECOMPUTE_CODE = {Recompute.NONE: 0, Recompute.SELECTIVE: 1, Recompute.FULL: 2}
+_PART_KIND = {
+    "matrix": "compute",
+    "attention": "compute",
+    "memory": "hbm",
+    "launch": "host",
+    "update": "hbm",
+    "bubble": "bubble",
+}
+_EVIDENCE_OF_PART = {
+    "matrix": "matrix rate",
+    "attention": "matrix rate",
+    "memory": "memory rate",
+    "launch": "launch",
+    "update": "memory rate",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One plan, priced and simulated."""
+
+    plan: Plan
+    micro_batches: int
+    cost: LayoutCost
+    counts: NDArray[np.int64]  # (P, v, kinds)
+    first: NDArray[np.float64]
+    last: NDArray[np.float64]
+    times: StageTimes
+    bound_s: float
+    tasks: TaskGraph
+    timeline: Timeline
+
+
+class Predictor:
+    """Predicts plans of one model, cluster and workload; everything that plans share is computed once."""
+
+    def __init__(
+        self,
+        model: Model,
+        cluster: Cluster,
+        workload: Workload,
+        *,
+        datasheet_only: bool = False,
+        resolved: Machine | None = None,
+    ) -> None:
+        self.model, self.cluster, self.workload = model, cluster, workload
+        self.machine = resolved or machine(cluster, datasheet_only=datasheet_only)
+        self.stages = StageModel(model, self.machine, workload)
+        self.limits = model_limits(model.graph)
+        self._prices: dict[tuple[Any, ...], LayoutCost] = {}
+
+    def layout(self, plan: Plan) -> Layout:
+        """The part of a plan that decides a rank's share of each operator."""
+        return Layout(
+            tp=plan.tp,
+            cp=plan.cp,
+            ep=plan.ep,
+            etp=plan.etp,
+            sequence_parallel=int(plan.sequence_parallel),
+            ulysses=int(plan.context_style == "ulysses"),
+            micro_batch=plan.micro_batch,
+            overlap_tensor=int(plan.overlap_tensor),
+        )
+
+    def price(self, plan: Plan) -> LayoutCost:
+        """Block prices for a plan's layout; layouts are priced once."""
+        layout = self.layout(plan)
+        key = tuple(vars(layout).values())
+        if key not in self._prices:
+            self._prices[key] = self.stages.price(layout)
+        return self._prices[key]
+
+    def split(self, plan: Plan) -> tuple[int, ...]:
+        """Layers of each pipeline place."""
+        return plan.layer_split or even_split(self.limits.layers, plan.pp * plan.chunks)
+
+    def prepare(
+        self, plan: Plan
+    ) -> tuple[LayoutCost, NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], StageTimes]:
+        """Prices, layers per stage and times per stage of a plan."""
+        cost = self.price(plan)
+        counts = self.stages.counts(self.split(plan), plan.schedule, plan.pp, plan.chunks)
+        first, last = self.stages.ends(plan.schedule, plan.pp, plan.chunks)
+        sharding = Sharding(
+            dp=plan.dp,
+            pp=plan.pp,
+            zero=plan.zero,
+            zero_group=plan.zero_group or 0,
+            offload_optimizer=int(plan.offload_optimizer),
+        )
+        times = self.stages.times(
+            cost,
+            counts,
+            first,
+            last,
+            recompute=RECOMPUTE_CODE[plan.recompute],
+            sharding=sharding,
+            recompute_layers=plan.recompute_layers,
+        )
+        return cost, counts, first, last, times
+
+    def evaluate(self, plan: Plan) -> Evaluation:
+        """Price and simulate one plan exactly; raises PlanError for an illegal one."""
+        check(plan, self.limits, self.workload, self.cluster.count)
+        micro_batches = plan.micro_batches(self.workload.global_batch)
+        cost, counts, first, last, times = self.prepare(plan)
+        tasks = step_tasks(plan, micro_batches, times)
+        bound = step_bound_s(plan.schedule, micro_batches, times, exchange_rules(plan))
+        return Evaluation(
+            plan=plan,
+            micro_batches=micro_batches,
+            cost=cost,
+            counts=counts,
+            first=first,
+            last=last,
+            times=times,
+            bound_s=float(bound),
+            tasks=tasks,
+            timeline=simulate(tasks),
+        )
+
+    def memory(self, plan: Plan) -> dict[str, NDArray[Any]]:
+        """Peak bytes of every stage by category, arrays over stages (P,) [byte]."""
+        counts = self.stages.counts(self.split(plan), plan.schedule, plan.pp, plan.chunks)
+        first, last = self.stages.ends(plan.schedule, plan.pp, plan.chunks)
+        micro_batches = plan.micro_batches(self.workload.global_batch)
+        held = in_flight(SCHEDULE_CODE[plan.schedule], plan.pp, micro_batches, plan.chunks, np.arange(plan.pp))
+        per_stage = counts.sum(axis=1)
+        return stage_memory(
+            self.model.graph,
+            self.workload,
+            tp=plan.tp,
+            cp=plan.cp,
+            ep=plan.ep,
+            etp=plan.etp,
+            dp=plan.dp,
+            sequence_parallel=plan.sequence_parallel,
+            micro_batch=plan.micro_batch,
+            zero=plan.zero,
+            shard_ranks=plan.zero_group or plan.dp * plan.cp,
+            layers={name: per_stage[:, i] for i, name in enumerate(self.stages.block_names)},
+            first=first.sum(axis=1) > 0,
+            last=last.sum(axis=1) > 0,
+            in_flight=held / plan.chunks,
+            head_in_flight=micro_batches if plan.schedule is Schedule.GPIPE else 1,
+            recompute=RECOMPUTE_CODE[plan.recompute],
+            recompute_layers=plan.recompute_layers,
+            offload_optimizer=plan.offload_optimizer,
+            offload_activations=plan.offload_activations,
+            runtime=self.runtime,
+        )
+
+    @cached_property
+    def runtime(self) -> Runtime:
+        """Habits of the training program that show in memory, on this accelerator."""
+        return replace(RUNTIMES[self.workload.framework], architecture=self.cluster.accelerator.architecture)
+
+    @cached_property
+    def flop_per_token(self) -> float:
+        """Forward model FLOP per token, attention counted over all pairs (PaLM's MFU convention)."""
+        return float(
+            model_flop_per_token(
+                self.model.graph,
+                float(self.workload.seq_len),
+                attention="full",
+                encoder_seq_len=self.workload.encoder_seq_len,
+            )
+        )

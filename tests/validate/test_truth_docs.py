@@ -1,0 +1,30 @@
+"""The page on check names what the code knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ridgeline.validate.engines import ENGINES
+from ridgeline.validate.interpret import SEQUENCES
+from ridgeline.validate.metrics import METRICS
+from ridgeline.validate.rows import COUNTS, KINDS, NUMBERS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "check.md").read_text(encoding="utf-8")
+
+
+def test_every_program_stands_with_its_conventions_and_reason() -> None:
+    for engine in ENGINES:
+        (line,) = [text for text in PAGE.splitlines() if text.startswith(f"| {engine.name} |")]
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        zero = "chosen" if engine.zero is None else str(engine.zero)
+        assert cells[2:6] == [engine.attention_kernel, engine.execution, zero, engine.recompute or "chosen"]
+        assert cells[6:] == [engine.accounting, engine.reason]
+
+
+def test_every_metric_kind_column_and_sequence_length_is_named() -> None:
+    for metric in METRICS:
+        assert f"\n| {metric.name} |" in PAGE
+    for name in (*KINDS, *COUNTS, *NUMBERS):
+        assert name in PAGE
+    for _, _, length, _ in SEQUENCES:
+        assert f"| {length} |" in PAGE
