@@ -191,6 +191,13 @@ def test_too_many_and_too_few_cells(tmp_path: Path) -> None:
     ]
 
 
+def test_counts_may_be_written_in_k(tmp_path: Path) -> None:
+    names = {name: cell for name, cell in zip(COLUMNS, SEQPAR.split("\t"), strict=True)}
+    rows = read(write(tmp_path / "a.tsv", HEADER, line(**{**names, "seq_len": "8k"}))).rows
+    assert rows[0].problem is None
+    assert rows[0].count("seq_len") == 8192
+
+
 def test_a_row_without_id_is_named_by_its_line(tmp_path: Path) -> None:
     row = read(write(tmp_path / "a.tsv", HEADER, "", SEQPAR.replace("t-seqpar-0001", ""))).rows[0]
     assert row.id == "line 3"

@@ -15,8 +15,9 @@ from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Task
 from ridgeline.plan.plan import Recompute, Schedule
 from ridgeline.units import parse, parse_count
 
-# Bounds on nonsense, far beyond any published run: tokens of a run, tokens or sequences of a step, devices of a job.
-_MOST_TOKENS, _MOST_IN_STEP, _MOST_DEVICES = 10**18, 10**9, 10**6
+# Bounds on nonsense, far beyond any published run: tokens of a run, tokens of a sequence, and anything smaller, such as
+# sequences of a step and devices of a job.
+_MOST_TOKENS, _LONGEST, _MOST = 10**18, 10**9, 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ def near(word: str, known: Iterable[str]) -> str:
     return f"nearest: {', '.join(found)}" if found else f"valid: {', '.join(names)}"
 
 
-def count(least: int, most: int = _MOST_DEVICES) -> Callable[[object], int]:
+def count(least: int, most: int = _MOST) -> Callable[[object], int]:
     """A reader of whole numbers [1] from `least` to `most`."""
 
     def read(value: object) -> int:
@@ -108,7 +109,7 @@ def _pick(name: str, names: Iterable[str], help_: str) -> Field:
     return Field(name=name, read=_choice(options, str), help=help_, choices=options)
 
 
-def _whole(name: str, help_: str, *, least: int = 1, most: int = _MOST_DEVICES) -> Field:
+def _whole(name: str, help_: str, *, least: int = 1, most: int = _MOST) -> Field:
     return Field(name=name, read=count(least, most), help=help_)
 
 
@@ -128,8 +129,8 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
         choices=_TASKS,
         write=lambda task: task.value,
     ),
-    _whole("seq_len", "tokens per sequence", most=_MOST_IN_STEP),
-    _whole("global_batch", "sequences per optimizer step", most=_MOST_IN_STEP),
+    _whole("seq_len", "tokens per sequence", most=_LONGEST),
+    _whole("global_batch", "sequences per optimizer step"),
     _whole("tokens", "tokens of the whole run, e.g. 15T; the answer then has days and dollars", most=_MOST_TOKENS),
     _pick("precision", PRECISIONS, "training recipe"),
     _pick("optimizer", OPTIMIZERS, "optimizer"),
@@ -139,7 +140,7 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
         help="mean tokens of the packed documents that attention may not cross",
     ),
     Field(name="padding", read=_number("1", 0.0, 1.0), help="share of positions that carry no token, e.g. 0.1 or 10%"),
-    _whole("encoder_seq_len", "encoder tokens per sequence (encoder-decoder models)", most=_MOST_IN_STEP),
+    _whole("encoder_seq_len", "encoder tokens per sequence (encoder-decoder models)", most=_LONGEST),
     _whole("lora_rank", "rank of the LoRA adapters"),
     _pick("lora_targets", ("all", "attention"), "linear layers that carry an adapter"),
     _pick("attention_kernel", ("flash", "unfused"), "attention kernel"),

@@ -126,7 +126,27 @@ class Predictor:
             sharding=sharding,
             recompute_layers=plan.recompute_layers,
         )
+        if plan.offload_activations:
+            times = self._with_moved_activations(plan, times, counts)
         return cost, counts, first, last, times
+
+    def _with_moved_activations(self, plan: Plan, times: StageTimes, counts: NDArray[np.int64]) -> StageTimes:
+        """Times when what forward keeps goes to the host and comes back under the compute [s].
+
+        A chunk's forward takes the longer of its compute and its copy out, its backward the longer of its compute and
+        its copy in, at the device's own host link.
+        """
+        one_layer = replace(plan, offload_activations=False)
+        kept = self._memory(one_layer, in_flight=np.ones(plan.pp))["activations"]
+        share = counts.sum(axis=-1) / np.maximum(counts.sum(axis=(1, 2)), 1)[:, None]
+        copy_s = np.broadcast_to(kept, (plan.pp,))[:, None] * share / self.cluster.host.device_bytes_per_s
+        backward = times.backward_input_s + times.backward_weight_s
+        waiting = np.maximum(0.0, copy_s - backward)
+        return replace(
+            times,
+            forward_s=np.maximum(times.forward_s, copy_s),
+            backward_input_s=times.backward_input_s + waiting,
+        )
 
     def evaluate(self, plan: Plan) -> Evaluation:
         """Price and simulate one plan exactly; raises PlanError for an illegal one."""
@@ -150,10 +170,14 @@ class Predictor:
 
     def memory(self, plan: Plan) -> dict[str, NDArray[Any]]:
         """Peak bytes of every stage by category, arrays over stages (P,) [byte]."""
+        micro_batches = plan.micro_batches(self.workload.global_batch)
+        held = in_flight(SCHEDULE_CODE[plan.schedule], plan.pp, micro_batches, plan.chunks, np.arange(plan.pp))
+        return self._memory(plan, in_flight=held / plan.chunks)
+
+    def _memory(self, plan: Plan, *, in_flight: NDArray[Any]) -> dict[str, NDArray[Any]]:
         counts = self.stages.counts(self.split(plan), plan.schedule, plan.pp, plan.chunks)
         first, last = self.stages.ends(plan.schedule, plan.pp, plan.chunks)
         micro_batches = plan.micro_batches(self.workload.global_batch)
-        held = in_flight(SCHEDULE_CODE[plan.schedule], plan.pp, micro_batches, plan.chunks, np.arange(plan.pp))
         per_stage = counts.sum(axis=1)
         return stage_memory(
             self.model.graph,
@@ -170,7 +194,7 @@ class Predictor:
             layers={name: per_stage[:, i] for i, name in enumerate(self.stages.block_names)},
             first=first.sum(axis=1) > 0,
             last=last.sum(axis=1) > 0,
-            in_flight=held / plan.chunks,
+            in_flight=in_flight,
             head_in_flight=micro_batches if plan.schedule is Schedule.GPIPE else 1,
             recompute=RECOMPUTE_CODE[plan.recompute],
             recompute_layers=plan.recompute_layers,

@@ -80,6 +80,10 @@ def read_layout(row: Row, notes: Notes, engine: Engine, *, encoder: bool) -> Lay
         if devices % product:
             raise InputError(f"tp*pp*cp = {product} does not divide n_devices = {devices}", field="tp")
         degrees |= {**shape, "dp": devices // product}
+        ranks = shape["tp"] * shape["cp"] * (devices // product)
+        if ranks % (degrees["ep"] or 1):
+            said.append(f"stated ep {degrees['ep']} does not divide tp*cp*dp = {ranks}: left to be chosen")
+            degrees["ep"] = None
     return Layout(
         devices=devices, tp=degrees["tp"], pp=degrees["pp"], cp=degrees["cp"], dp=degrees["dp"], ep=degrees["ep"],
         assumptions=tuple(said),

@@ -66,7 +66,7 @@ class Row:
     def count(self, name: str) -> int | None:
         """A count [1], None when blank; of 'a (b)', which states two recipes, the one that `second` names."""
         cell = self._chosen(name)
-        return None if cell == "" else round(float(cell))
+        return None if cell == "" else round(_number(cell))
 
     def number(self, name: str) -> float | None:
         """A number, None when blank."""
@@ -216,9 +216,10 @@ def _fault(cell: str, *, whole: bool) -> str | None:
         return None
     pair = _PAIR.match(cell)
     for part in (pair[1], pair[2]) if pair else (cell,):
-        if not _is_number(part):
+        digits = part[:-1] if whole and part[-1:] in ("k", "K") else part
+        if not _is_number(digits):
             return f"'{cell[:40]}' is not a number"
-        value = float(part)
+        value = _number(part)
         if not 0 < value <= LARGEST_COUNT:
             return f"'{cell[:40]}' is out of range; needs 0 < value <= {LARGEST_COUNT:.0e}"
         if whole and abs(value - round(value)) > 1e-9:
@@ -241,3 +242,8 @@ def _is_number(text: str) -> bool:
         return math.isfinite(float(text)) and "_" not in text
     except ValueError:
         return False
+
+
+def _number(text: str) -> float:
+    """A number; '8k' is 8192, as lengths and batches are written."""
+    return float(text[:-1]) * 1024 if text[-1:] in ("k", "K") else float(text)
