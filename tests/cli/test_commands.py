@@ -202,6 +202,18 @@ def test_check_answers_row_by_row(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert (code, "a2" in out) == (0, True)
 
 
+def test_check_shows_progress_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text(ROWS, encoding="utf-8")
+    piped = ask(capsys, "check", str(path))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    shown = ask(capsys, "check", str(path))
+    assert (piped[2], piped[1]) == ("", shown[1])
+    assert "checking" in shown[2]
+
+
 def test_a_defect_says_that_it_is_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: object) -> int:
         raise ZeroDivisionError("by nought")

@@ -1,13 +1,21 @@
-"""Documentation that is made from tables in the code says what the code says."""
+"""Documentation that is made from tables in the code says what the code says.
+
+`python tests/registry/test_docs.py` writes the tables anew.
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
 from pathlib import Path
 
 import pytest
 
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field
+from ridgeline.report import as_json
 
+SECTIONS = {"workload": WORKLOAD_FIELDS, "plan": PLAN_FIELDS}
+PAGE = Path(__file__).parents[2] / "docs" / "scenario.md"
 ROOT = Path(__file__).parents[2]
 
 
@@ -20,11 +28,9 @@ def field_table(fields: tuple[Field, ...]) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize(
-    ("section", "fields"), [("workload", WORKLOAD_FIELDS), ("plan", PLAN_FIELDS)], ids=["workload", "plan"]
-)
+@pytest.mark.parametrize(("section", "fields"), SECTIONS.items(), ids=list(SECTIONS))
 def test_scenario_page_lists_every_field(section: str, fields: tuple[Field, ...]) -> None:
-    page = (ROOT / "docs" / "scenario.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     part = page.split(f"## `[{section}]`", 1)[1].split("\n## ", 1)[0]
     assert field_table(fields) in part
 
@@ -41,6 +47,20 @@ def test_pages_link_to_pages_that_exist() -> None:
     assert not broken
 
 
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    pages = [path.name for path in (ROOT / "docs").glob("*.md") if path.name != "index.md"]
+    assert not [name for name in pages if f"]({name})" not in index]
+
+
+def test_the_command_page_names_every_key_of_the_answer() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    returned = re.findall(r'^        "(\w+)":', inspect.getsource(as_json.report_as_dict), re.MULTILINE)
+    returned += re.findall(r'^        "(\w+)":', inspect.getsource(as_json.search_as_dict), re.MULTILINE)
+    assert len(returned) > 30
+    assert not [key for key in returned if f"`{key}`" not in page]
+
+
 def test_decisions_are_numbered_without_gaps() -> None:
     names = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md"))
     assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
@@ -48,3 +68,16 @@ def test_decisions_are_numbered_without_gaps() -> None:
         text = (ROOT / "docs" / "decisions" / name).read_text(encoding="utf-8")
         assert text.startswith(f"# {int(name[:4])}. ")
         assert "**Decided.**" in text
+
+
+def renew() -> None:
+    """Writes the field tables of the scenario page."""
+    text = PAGE.read_text(encoding="utf-8")
+    for section, fields in SECTIONS.items():
+        head, mark, rest = text.partition(f"## `[{section}]`\n\n")
+        text = head + mark + field_table(fields) + "\n" + rest[rest.index("\n\n") + 1 :]
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    renew()

@@ -17,6 +17,7 @@ from ridgeline.cli.main import run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.toml") if path.stem != "machine")
+README_ENDS = "Evidence behind"  # the README shows an answer up to this line
 MARK = "<!-- output of: ridgeline "
 
 
@@ -49,10 +50,12 @@ def shown(readme: str) -> list[tuple[list[str], str]]:
 
 
 def test_the_readme_shows_what_is_printed() -> None:
+    """A block of the README holds the answer's first lines, and says by '...' that more follow."""
     parts = shown((ROOT / "README.md").read_text(encoding="utf-8"))
     assert parts
     for words, text in parts:
-        assert answer(words) == text
+        assert text.endswith("\n...\n")
+        assert answer(words).startswith(text.removesuffix("...\n"))
 
 
 def test_every_answer_has_its_example() -> None:
@@ -68,7 +71,8 @@ def renew() -> None:
     text = readme.read_text(encoding="utf-8")
     for words, old in shown(text):
         mark = f"{MARK}{' '.join(words)} -->"
-        text = text.replace(f"{mark}\n```text\n{old}```", f"{mark}\n```text\n{answer(words)}```")
+        head = answer(words).split(README_ENDS, 1)[0]
+        text = text.replace(f"{mark}\n```text\n{old}```", f"{mark}\n```text\n{head}...\n```")
     readme.write_text(text, encoding="utf-8")
 
 

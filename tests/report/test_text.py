@@ -66,6 +66,7 @@ def test_search_ranks_plans_and_tells_its_gap(found: SearchReport) -> None:
     assert "at most 2.0% from the best" in text
     assert "  1   2 s       256  25.0%       3.0  pp 2, 1f1b, micro-batch 1, full recompute\n" in text
     assert "  2   3 s       256  25.0%       3.0  tp 2, micro-batch 1, no recompute\n" in text
+    assert "  - #1, #2: matrix products take 75 % of the step" in text
     assert "260  exceeds memory  tp 2 needs 1.5 GiB less" in text
     assert "1.25" not in text  # the seconds of the search never reach the diffable output
 

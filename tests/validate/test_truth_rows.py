@@ -192,7 +192,7 @@ def test_too_many_and_too_few_cells(tmp_path: Path) -> None:
 
 
 def test_counts_may_be_written_in_k(tmp_path: Path) -> None:
-    names = {name: cell for name, cell in zip(COLUMNS, SEQPAR.split("\t"), strict=True)}
+    names = dict(zip(COLUMNS, SEQPAR.split("\t"), strict=True))
     rows = read(write(tmp_path / "a.tsv", HEADER, line(**{**names, "seq_len": "8k"}))).rows
     assert rows[0].problem is None
     assert rows[0].count("seq_len") == 8192

@@ -22,7 +22,6 @@ DEFECT = 70  # EX_SOFTWARE of sysexits.h
 
 app = typer.Typer(
     name="ridgeline",
-    help="Predicts, plans and explains how a deep-learning workload will run on a machine, before anyone rents it.",
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -55,7 +54,24 @@ Rung = Annotated[Evidence, typer.Option("--evidence", help="rates that others me
 Train = Annotated[bool, typer.Option("--train", help="the workload is training (the only kind today)")]
 
 
-@app.command("plan")
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"ridgeline {version('ridgeline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Predicts, plans and explains how a deep-learning workload will run on a machine, before anyone rents it."""
+
+
+@app.command("plan", short_help="Find the best plan for a workload.")
 @with_flags(*WORKLOAD_FIELDS, *STATED_FIELDS, *LIMIT_FIELDS)
 def plan_command(
     subject: Subject,
@@ -75,7 +91,7 @@ def plan_command(
     plan(subject, on, words, evidence=evidence.value, exhaustive=exhaustive, top=top, as_json=as_json)
 
 
-@app.command("predict")
+@app.command("predict", short_help="Explain one plan to the operator.")
 @with_flags(*WORKLOAD_FIELDS, *PLAN_FIELDS)
 def predict_command(
     subject: Subject,
@@ -94,7 +110,7 @@ def predict_command(
     predict(subject, on, words, evidence=evidence.value, trace=trace, as_json=as_json)
 
 
-@app.command("catalog")
+@app.command("catalog", short_help="Show facts with source and evidence.")
 def catalog_command(
     kind: Annotated[Kind, typer.Argument(help="what to list")],
     name: Annotated[str | None, typer.Argument(help="one entry, with every fact")] = None,
@@ -106,7 +122,7 @@ def catalog_command(
     catalog(kind.value, name, as_json=as_json)
 
 
-@app.command("check")
+@app.command("check", short_help="Compare predictions with measurements.")
 def check_command(
     table: Annotated[str, typer.Argument(metavar="FILE.tsv", help="table of measurements, one header line")],
     as_json: Json = False,

@@ -13,6 +13,7 @@ from ridgeline.units import bytes_text, rate_text, time_text
 _BAR = 40  # columns of a memory bar
 _J_PER_WH = 3600.0
 _TOP_OPS = 24
+_LEAST_SHARE = 5e-4  # of the step; what is less would print as 0.0%
 _STAGES = 4  # with different memory, shown one by one
 
 
@@ -107,24 +108,21 @@ def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
         f"MFU {report.mfu:.1%}, HFU {report.hfu:.1%}",
     )
     yield "power", f"{rate_text(report.power_w, 'W')} at the wall, {energy_text(report.energy_j_per_step)} per step"
-    yield "cost", f"{_or_unknown(report.usd_per_step)} per step"
+    yield "cost", "no price known" if report.usd_per_step is None else f"{money_text(report.usd_per_step)} per step"
     if run["run_time_s"] is not None:
         assert report.workload.tokens is not None
         tokens = count_text(report.workload.tokens)
         energy_j = run["run_energy_j"] or 0.0
-        run_time, price = time_text(run["run_time_s"]), _or_unknown(run["run_usd"])
-        yield "whole run", f"{run_time} for {tokens} tokens, {energy_text(energy_j)}, {price}"
+        price = "" if run["run_usd"] is None else f", {money_text(run['run_usd'])}"
+        yield "whole run", f"{time_text(run['run_time_s'])} for {tokens} tokens, {energy_text(energy_j)}{price}"
     yield "limited by", report.limit
-
-
-def _or_unknown(value_usd: float | None) -> str:
-    return "no price known" if value_usd is None else money_text(value_usd)
 
 
 def _shares(report: Report) -> Iterator[Block]:
     rows = [
         (share.label, share.kind, time_text(share.seconds), f"{share.seconds / report.step_time.value:.1%}")
         for share in report.shares
+        if share.seconds >= _LEAST_SHARE * report.step_time.value
     ]
     if rows:
         yield Line(text="Where the step time goes", strong=True)
@@ -270,6 +268,14 @@ def _ranked(found: SearchReport) -> Table:
     return Table(columns=columns, rows=tuple(rows), right=frozenset(columns[:-1]))
 
 
+def _limits(found: SearchReport) -> list[str]:
+    """What limits each plan; plans with the same limit share a line."""
+    ranks: dict[str, list[str]] = {}
+    for rank, report in enumerate(found.best, start=1):
+        ranks.setdefault(report.limit, []).append(f"#{rank}")
+    return [f"{', '.join(these)}: {limit}" for limit, these in ranks.items()]
+
+
 def search_text(found: SearchReport) -> str:
     """How the search went, in one sentence: plans covered, refused, pruned and the gap [1] that is left."""
     gap = (
@@ -303,8 +309,7 @@ def search_blocks(found: SearchReport, *, assumed: Sequence[str] = ()) -> list[B
         ]
     best = found.best[0]
     blocks = [*_answer(best), blank(), Line(text="Best plans", strong=True), _ranked(found), blank()]
-    limits = [f"#{rank}: {report.limit}" for rank, report in enumerate(found.best, start=1)]
-    blocks += _listed("What limits each", limits)
+    blocks += _listed("What limits each", _limits(found))
     blocks += [Line(text="Search", strong=True), Line(text=search_text(found), indent=2, hang=2), blank()]
     blocks += [*infeasible_blocks(found), *_memory(best), *_shares(best), *_reasons(best, assumed)]
     return blocks[:-1] if blocks[-1] == blank() else blocks

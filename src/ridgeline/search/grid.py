@@ -23,7 +23,7 @@ from ridgeline.predict import RECOMPUTE_CODE, Predictor
 from ridgeline.search.space import Degrees, Space, chunk_choices, plan_of
 from ridgeline.training.schedules import SCHEDULE_CODE, SPLIT_BACKWARD, in_flight
 from ridgeline.training.stages import LayoutCost, Sharding
-from ridgeline.training.step import Exchange, step_bound_s
+from ridgeline.training.step import Exchange, StepBound
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -189,15 +189,22 @@ class Grid:
         shape = (len(mine), len(again), len(shards), offload.shape[-1])
         overlaps = tuple(product(space.overlap_gradients, space.overlap_weights))
         bounds = np.empty((len(overlaps), *shape))
-        for i, (gradients, weights) in enumerate(overlaps):
-            rules = Exchange(
-                gather_once=(zero == 1) | (zero == 2),
-                gather_always=zero == 3,
-                reduce_always=zero >= 2,
-                overlap_gather=int(weights),
-                overlap_reduce=int(gradients),
-            )
-            bounds[i] = step_bound_s(schedule, batches, times, rules)
+        bound = StepBound(schedule, batches, times)
+        for busy in (False, True):  # exchanges of every micro-batch cost more to bound: apart
+            chosen = np.flatnonzero((zero.ravel() >= 2) == busy)
+            if not chosen.size:
+                continue
+            mine_zero = zero[:, :, chosen]
+            part = bound.sharded(chosen)
+            for i, (gradients, weights) in enumerate(overlaps):
+                rules = Exchange(
+                    gather_once=(mine_zero == 1) | (mine_zero == 2),
+                    gather_always=mine_zero == 3,
+                    reduce_always=mine_zero >= 2,
+                    overlap_gather=int(weights),
+                    overlap_reduce=int(gradients),
+                )
+                bounds[i][:, :, chosen] = part.seconds(rules)
         excess = self._excess(
             cost,
             counts,

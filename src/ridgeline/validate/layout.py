@@ -219,7 +219,7 @@ def _divisible(total: int, micro: int | None, dp: int, said: list[str]) -> tuple
         return total, micro
     if total % dp == 0:
         rank = total // dp
-        fitting = max(each for each in range(1, min(rank, micro or 1) + 1) if rank % each == 0)
+        fitting = _largest_divisor(rank, micro or 1)
         said.append(f"micro-batch {micro} does not divide {rank} sequences a rank: {fitting}")
         return total, fitting
     nearest = max(unit, round(total / unit) * unit)
@@ -227,6 +227,15 @@ def _divisible(total: int, micro: int | None, dp: int, said: list[str]) -> tuple
         nearest, micro = max(dp, round(total / dp) * dp), 1 if micro is not None else None
     said.append(f"global batch {total} is no multiple of dp {dp} * micro-batch {micro or 1}: {nearest}")
     return nearest, micro
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of a number that is no more than a limit [1]."""
+    found = 1
+    for small in range(1, math.isqrt(number) + 1):
+        if number % small == 0:
+            found = max(each for each in (found, small, number // small) if each <= limit)
+    return found
 
 
 def read_schedule(

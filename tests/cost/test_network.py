@@ -1,0 +1,119 @@
+"""Collectives by hand: nodes of 4 at 80 GB/s and 1 us, 2.5 GB/s a device and 5 us between them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ridgeline.cost.machine import Machine
+from ridgeline.cost.network import collective_seconds, send_seconds
+from ridgeline.lower.work import Collective, CollectiveKind, Phase
+
+SIZE = 1e9
+ALL_REDUCE, ALL_GATHER = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
+
+
+def seconds(machine: Machine, kind: CollectiveKind, ranks: float, stride: float = 1, size: float = SIZE) -> float:
+    work = Collective(name="c", phase=Phase.FORWARD, kind=kind, bytes=size, ranks=ranks, stride=stride)
+    return float(collective_seconds(work, machine))
+
+
+def first_tier(machine: Machine, **changes: object) -> Machine:
+    return replace(machine, tiers=(replace(machine.tiers[0], **changes), *machine.tiers[1:]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CollectiveKind if kind is not CollectiveKind.SEND])
+def test_one_rank_has_nothing_to_exchange(machine: Machine, kind: CollectiveKind) -> None:
+    assert seconds(machine, kind, 1) == 0.0
+
+
+def test_all_reduce_moves_twice_three_quarters_over_four_ranks(machine: Machine) -> None:
+    # 2 * 3/4 * 1 GB / 80 GB/s, and up and down a tree of two hops of 1 us
+    assert seconds(machine, ALL_REDUCE, 4) == pytest.approx(18.75e-3 + 4e-6)
+
+
+@pytest.mark.parametrize("kind", [ALL_GATHER, CollectiveKind.REDUCE_SCATTER])
+def test_gather_and_scatter_are_half_of_it(machine: Machine, kind: CollectiveKind) -> None:
+    assert seconds(machine, kind, 4) == pytest.approx(9.375e-3 + 2e-6)
+
+
+def test_a_switch_that_reduces_sends_each_byte_once(reducing: Machine) -> None:
+    # (1 + 1/4) * 1 GB / 70 GB/s + 2 us, less than the ring's 18.75 ms
+    assert seconds(reducing, ALL_REDUCE, 4) == pytest.approx(1.25 / 70 + 2e-6)
+
+
+def test_a_switch_that_reduces_helps_no_group_that_leaves_it(machine: Machine, reducing: Machine) -> None:
+    assert seconds(reducing, ALL_REDUCE, 16) == seconds(machine, ALL_REDUCE, 16)
+
+
+def test_two_tiers_leave_the_node_over_all_its_rails(machine: Machine) -> None:
+    # four devices of a node leave it together: 4 * 2.5 = 10 GB/s, below the 80 inside.
+    # 2 * 15/16 / 10 = 187.5 ms; hops: 2 inside, 2 between 4 nodes, each of the slowest 5 us, up and down
+    assert seconds(machine, ALL_REDUCE, 16) == pytest.approx(187.5e-3 + 2 * 4 * 5e-6)
+
+
+def test_fast_rails_leave_the_inner_link_as_the_limit(machine: Machine) -> None:
+    tiers = (machine.tiers[0], replace(machine.tiers[1], bytes_per_s=200e9))  # 4 * 50 GB/s of rails
+    assert seconds(replace(machine, tiers=tiers), ALL_GATHER, 16) == pytest.approx(15 / 16 / 80 + 4 * 5e-6)
+
+
+def test_a_group_with_one_member_a_node_has_one_rail(machine: Machine) -> None:
+    # stride 4: 2 * 3/4 / 2.5 = 600 ms, two hops up and down at 5 us
+    assert seconds(machine, ALL_REDUCE, 4, stride=4) == pytest.approx(0.6 + 20e-6)
+
+
+def test_a_stride_of_two_halves_the_members_of_a_node(machine: Machine) -> None:
+    # 8 ranks two apart: 2 in each node, 2 * 2.5 = 5 GB/s; hops 1 inside, 2 between
+    assert seconds(machine, ALL_GATHER, 8, stride=2) == pytest.approx(7 / 8 / 5 + 3 * 5e-6)
+
+
+def test_all_to_all_inside_a_node(machine: Machine) -> None:
+    assert seconds(machine, CollectiveKind.ALL_TO_ALL, 4) == pytest.approx(3 / 4 / 80 + 2e-6)
+
+
+def test_all_to_all_waits_for_the_part_that_leaves(machine: Machine) -> None:
+    # 3/16 of the buffer stays inside at 80 GB/s = 2.3 ms, 12/16 leave at 2.5 GB/s = 300 ms
+    assert seconds(machine, CollectiveKind.ALL_TO_ALL, 16) == pytest.approx(0.3 + 4 * 5e-6)
+
+
+def test_all_to_all_waits_for_the_part_that_stays_where_that_is_slower(machine: Machine) -> None:
+    slow = first_tier(machine, bytes_per_s=1e9)  # 0.8 GB/s inside: 3/16 / 0.8 = 234 ms; outside 2.5 * 1000
+    slow = replace(slow, tiers=(slow.tiers[0], replace(slow.tiers[1], bytes_per_s=10e12)))
+    assert seconds(slow, CollectiveKind.ALL_TO_ALL, 16) == pytest.approx(3 / 16 / 0.8 + 4 * 5e-6)
+
+
+def test_a_message_takes_the_innermost_tier_that_holds_both_ends(machine: Machine) -> None:
+    assert float(send_seconds(SIZE, 1, machine)) == pytest.approx(1 / 80 + 1e-6)
+    assert float(send_seconds(SIZE, 4, machine)) == pytest.approx(1 / 2.5 + 5e-6)
+    assert seconds(machine, CollectiveKind.SEND, 2, stride=4) == pytest.approx(1 / 2.5 + 5e-6)
+
+
+def test_a_mesh_shares_its_bandwidth_among_the_peers(machine: Machine) -> None:
+    mesh = first_tier(machine, topology="mesh")
+    # two of four: one of three links, 80 / 3 GB/s; all four use all three
+    assert seconds(mesh, ALL_REDUCE, 2) == pytest.approx(1 / (80 / 3) + 2e-6)
+    assert seconds(mesh, ALL_REDUCE, 4) == pytest.approx(18.75e-3 + 4e-6)
+    assert float(send_seconds(SIZE, 1, mesh)) == pytest.approx(3 / 80 + 1e-6)
+
+
+def test_a_host_bridge_is_crossed_twice(machine: Machine) -> None:
+    bus = first_tier(machine, topology="bus")
+    assert seconds(bus, ALL_GATHER, 4) == pytest.approx(2 * 9.375e-3 + 2e-6)
+    assert float(send_seconds(SIZE, 1, bus)) == pytest.approx(2 / 80 + 1e-6)
+
+
+def test_repeats_multiply(machine: Machine) -> None:
+    work = Collective(name="c", phase=Phase.FORWARD, kind=ALL_GATHER, bytes=SIZE, ranks=4, stride=1)
+    again = replace(work, repeats=3.0)
+    assert float(collective_seconds(again, machine)) == 3 * float(collective_seconds(work, machine))
+
+
+def test_a_grid_of_groups_prices_each_group(machine: Machine) -> None:
+    ranks, stride = np.array([[1.0], [2.0], [4.0], [8.0]]), np.array([[1.0, 2.0]])
+    for kind in CollectiveKind:
+        work = Collective(name="c", phase=Phase.FORWARD, kind=kind, bytes=SIZE, ranks=ranks, stride=stride)
+        together = np.broadcast_to(collective_seconds(work, machine), (4, 2))
+        alone = [[seconds(machine, kind, float(r), float(s)) for s in stride[0]] for r in ranks[:, 0]]
+        assert together.tolist() == alone
