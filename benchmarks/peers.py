@@ -147,12 +147,14 @@ def calculon_rows(home: str) -> dict[str, Any]:
         )
         seconds = []
         chunks = [c for c in range(1, layers // pp + 1) if layers % (pp * c) == 0] if pp > 1 else [1]
-        for micro, chunk, again, parallel in product(
-            [m for m in (1, 2, 4, 8) if batch // dp % m == 0], chunks, ("none", "attn_only", "full"), ("ar", "rs_ag")
+        micros = [m for m in (1, 2, 4, 8) if batch // dp % m == 0]
+        hidings = ("none", "ring", "pipe") if tp > 1 else ("none",)
+        for micro, chunk, again, parallel, hiding in product(
+            micros, chunks, ("none", "attn_only", "full"), ("ar", "p2p_rs_ag", "rs_ag"), hidings
         ):
             choice = (
                 *(tp * pp * dp, tp, pp, dp, 0, int(pp > 1), int(dp > 1), batch, micro, "float16", True, "multihead"),
-                *(again, chunk, True, parallel, "none", False, dp > 1, False, False, False, True),
+                *(again, chunk, True, parallel, hiding, False, dp > 1, False, False, False, True),
             )
             try:
                 one = Llm(app, logging.getLogger("peer"))

@@ -10,7 +10,8 @@ from ridgeline.cost.machine import Device, Machine
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Host, Tier
 
 
-def made_accelerator() -> Accelerator:
+@pytest.fixture
+def accelerator() -> Accelerator:
     """Four SMs at 1 GHz: 4 TFLOP/s of bf16, 1 TB/s, rated at 400 W."""
     return Accelerator(
         name="Toy",
@@ -32,10 +33,10 @@ def made_accelerator() -> Accelerator:
 
 
 @pytest.fixture
-def device() -> Device:
+def device(accelerator: Accelerator) -> Device:
     """1 TFLOP/s of bf16 on each of 4 SMs, 1 TB/s of which elementwise kernels get half."""
     return Device(
-        accelerator=made_accelerator(),
+        accelerator=accelerator,
         matrix={"bf16": 4e12, "fp32": 1e12, "tf32": 1e12},
         vector_flop_per_s=1e12,
         memory_bytes_per_s=1e12,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from ridgeline.report.as_json import as_value
 from ridgeline.report.blocks import show
 from ridgeline.report.check_text import check_blocks
+from ridgeline.search.complete import complete
 from ridgeline.validate.check import Checker
 from ridgeline.validate.rows import Row, read
 from ridgeline.validate.score import summarise
@@ -19,7 +20,7 @@ _WIDTH = 160  # columns of a table that is piped
 def check(path: str, *, as_json: bool) -> None:
     """Prints every row's answer and the summary; progress goes to standard error when that is a terminal."""
     table = read(path)
-    checker = Checker()
+    checker = Checker(completer=complete)
     rows = [checker.answer(row, table) for row in _progress(table.rows)]
     summary = summarise(rows, kind=table.kind)
     if as_json:

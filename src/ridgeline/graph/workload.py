@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from ridgeline.errors import WorkloadError
@@ -197,6 +198,7 @@ class Workload:
     lora_targets: str = "all"  # 'all' linear layers or 'attention'
     attention_kernel: str = "flash"  # 'flash' (the device's best), 'flash1', 'flash2' or 'unfused'
     execution: str = "compiled"  # 'eager', 'compiled' or 'graph': how kernels are launched
+    memory_habits: Mapping[str, float | bool | str] = field(default_factory=dict)  # changes to the framework's own
     framework: str = "megatron"  # whose habits of holding memory: 'megatron', 'fsdp', 'deepspeed', 'torch', 'ddp'
 
     def __post_init__(self) -> None:

@@ -206,7 +206,10 @@ class Predictor:
     @cached_property
     def runtime(self) -> Runtime:
         """Habits of the training program that show in memory, on this accelerator."""
-        return replace(RUNTIMES[self.workload.framework], architecture=self.cluster.accelerator.architecture)
+        habits: dict[str, Any] = dict(self.workload.memory_habits)
+        return replace(
+            RUNTIMES[self.workload.framework], **{"architecture": self.cluster.accelerator.architecture, **habits}
+        )
 
     @cached_property
     def flop_per_token(self) -> float:

@@ -46,8 +46,8 @@ class CheckReport:
 def check(
     path: str | Path,
     *,
+    completer: Completer,
     predictor: Predictor | None = None,
-    completer: Completer | None = None,
     source: Machines | None = None,
     strict: bool = False,
 ) -> CheckReport:
@@ -70,13 +70,13 @@ class Checker:
     def __init__(
         self,
         *,
+        completer: Completer,
         predictor: Predictor | None = None,
-        completer: Completer | None = None,
         source: Machines | None = None,
         strict: bool = False,
     ) -> None:
         self._predictor = predictor or _default_predictor()
-        self._completer = completer or _default_completer()
+        self._completer = completer
         self._source, self._strict = source, strict
         self._reports: dict[str, Report | RidgelineError] = {}
 
@@ -190,12 +190,6 @@ def _default_predictor() -> Predictor:
     from ridgeline.predict import predict
 
     return predict
-
-
-def _default_completer() -> Completer:
-    from ridgeline.search.complete import complete
-
-    return complete
 
 
 def _blank(row: Row) -> dict[str, Any]:

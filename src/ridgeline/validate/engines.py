@@ -19,7 +19,9 @@ class Engine:
     `mebibytes` marks programs that print MiB under the name MB; `tf32` those whose fp32 multiplies in
     TF32; `devices` is the count when a row does not say; `data_only` those that only divide
     data and sharded states; `interleaving_open` tables of tuned runs that leave out the virtual
-    pipeline; `single_micro_batch` runs without accumulation; `step_tokens` the batch [token] that
+    pipeline; `framework` names the habits of holding memory and launching kernels;
+    `older_attention` is the attention kernel of its tables for devices before Hopper, where that
+    differs; `single_micro_batch` runs without accumulation; `step_tokens` the batch [token] that
     the program's paper gives. `reason` says where this is known from.
     """
 
@@ -46,6 +48,8 @@ class Engine:
     interleaving_open: bool = False
     single_micro_batch: bool = False
     step_tokens: int | None = None
+    framework: str = "megatron"
+    older_attention: str = ""
 
 
 ENGINES: tuple[Engine, ...] = (
@@ -158,6 +162,8 @@ ENGINES: tuple[Engine, ...] = (
         reason="README and configs: FSDP2, bf16 compute, fp32 reduce; torch.compile only where a row says compile",
         zero=3,
         sequence_parallel=True,
+        framework="fsdp",
+        attention_kernel="flash2",
     ),
     Engine(
         name="llm-foundry",
@@ -165,6 +171,9 @@ ENGINES: tuple[Engine, ...] = (
         reason="scripts/train/benchmarking: FSDP, flash attention, eager; mfu tables count recompute apart",
         zero=3,
         data_only=True,
+        framework="fsdp",
+        attention_kernel="flash2",
+        older_attention="flash1",
     ),
     Engine(
         name="torchtune (recipes)",
@@ -175,6 +184,8 @@ ENGINES: tuple[Engine, ...] = (
         optimizer="adamw-bf16",
         recompute="full",
         data_only=True,
+        framework="fsdp",
+        attention_kernel="flash2",
     ),
     Engine(
         name="torchtune",
@@ -185,6 +196,8 @@ ENGINES: tuple[Engine, ...] = (
         optimizer="adamw-bf16",
         data_only=True,
         recompute="none",
+        framework="torch",
+        attention_kernel="flash2",
     ),
     Engine(
         name="MaxText",
@@ -193,6 +206,7 @@ ENGINES: tuple[Engine, ...] = (
         execution="graph",
         zero=3,
         data_only=True,
+        framework="fsdp",
     ),
     Engine(
         name="Levanter",
@@ -202,6 +216,7 @@ ENGINES: tuple[Engine, ...] = (
         zero=3,
         recompute="full",
         data_only=True,
+        framework="fsdp",
     ),
     Engine(
         name="Pathways",
@@ -210,6 +225,7 @@ ENGINES: tuple[Engine, ...] = (
         execution="graph",
         zero=3,
         recompute="full",
+        framework="fsdp",
     ),
     Engine(
         name="DeepSpeed transformer kernel",
@@ -222,6 +238,7 @@ ENGINES: tuple[Engine, ...] = (
         zero=0,
         recompute="none",
         data_only=True,
+        framework="deepspeed",
     ),
     Engine(
         name="ZeRO-Infinity",
@@ -240,6 +257,7 @@ ENGINES: tuple[Engine, ...] = (
         reason="DeepSpeed documentation: overlap_comm on, eager PyTorch modules; stage 3 where ZeRO is not stated",
         zero=3,
         data_only=True,
+        framework="deepspeed",
     ),
     Engine(
         name="Colossal-AI",
@@ -247,6 +265,8 @@ ENGINES: tuple[Engine, ...] = (
         reason="performance evaluator of examples/language: FLOP formula with four passes, i.e. recompute counted",
         recompute="full",
         accounting="hardware",
+        framework="fsdp",
+        attention_kernel="flash2",
     ),
     Engine(
         name="BMTrain",
@@ -257,6 +277,7 @@ ENGINES: tuple[Engine, ...] = (
         zero=3,
         recompute="full",
         data_only=True,
+        framework="deepspeed",
     ),
     Engine(
         name="Galvatron",
@@ -278,6 +299,7 @@ ENGINES: tuple[Engine, ...] = (
         execution="compiled",
         zero=0,
         recompute="none",
+        framework="deepspeed",
     ),
     Engine(
         name="NGC DeepLearningExamples (Lambda)",
@@ -291,6 +313,7 @@ ENGINES: tuple[Engine, ...] = (
         whole_job_batch=True,
         tf32=True,
         data_only=True,
+        framework="ddp",
     ),
     Engine(
         name="MLPerf (NVIDIA code)",
@@ -315,6 +338,7 @@ ENGINES: tuple[Engine, ...] = (
         recompute="none",
         tf32=True,
         data_only=True,
+        framework="ddp",
     ),
     Engine(
         name="Hugging Face",
@@ -326,6 +350,8 @@ ENGINES: tuple[Engine, ...] = (
         recompute="none",
         devices=1,
         data_only=True,
+        framework="torch",
+        attention_kernel="flash2",
     ),
     Engine(
         name="Meta",
@@ -337,6 +363,8 @@ ENGINES: tuple[Engine, ...] = (
         zero=3,
         interleaving_open=True,
         step_tokens=4_000_000,
+        framework="fsdp",
+        attention_kernel="flash2",
     ),
     Engine(
         name="MegaScale",
@@ -359,6 +387,7 @@ ENGINES: tuple[Engine, ...] = (
         recompute="none",
         tf32=True,
         data_only=True,
+        framework="torch",
     ),
 )
 
@@ -369,6 +398,8 @@ UNKNOWN = Engine(
     name="not stated",
     pattern="",
     reason="engine not in the table of conventions: eager execution, flash attention, bf16 with fp32 master (assumed)",
+    framework="torch",
+    attention_kernel="flash2",
 )
 
 

@@ -55,6 +55,9 @@ class Recipe:
     assumptions: tuple[str, ...]
 
 
+RECENT = ("hopper", "blackwell")  # devices whose tables a program made last
+
+
 def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> Recipe:
     """Precision, task, optimizer, attention kernel, execution, recompute, sharding and overlap of a row."""
     said: list[str] = []
@@ -65,6 +68,7 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
         "optimizer": _optimizer(row, notes, engine, task),
         "attention_kernel": _attention(row, notes, engine, device, said),
         "execution": _execution(row, notes, engine),
+        "framework": engine.framework,
     }
     if task in (Task.LORA, Task.QLORA):
         workload["lora_rank"] = _lora_rank(row, said)
@@ -164,14 +168,17 @@ def _attention(row: Row, notes: Notes, engine: Engine, device: Accelerator, said
         return "flash" if word in ("flash", "fused", "true", "auto") else "unfused"
     if engine.name == "Megatron-Core (CI)" and "local" in row.text("engine"):
         return "unfused"
-    if engine.attention_kernel == "flash" and (
+    if engine.attention_kernel.startswith("flash") and (
         device.architecture in HALF_ONLY or re.search(EARLY_SOURCES, row.text("source"))
     ):
         said.append("unfused attention: the device or the time of the source is before FlashAttention")
         return "unfused"
     if engine.attention_kernel == "unfused" and re.search(r"24\.1\d|25\.\d\d", row.text("engine")):
         said.append("containers from 2024 on run fused scaled-dot-product attention")
-        return "flash"
+        return "flash2"
+    if engine.older_attention and device.architecture not in RECENT:
+        said.append(f"{engine.older_attention} attention: the program's tables for {device.name} are older")
+        return engine.older_attention
     return engine.attention_kernel
 
 

@@ -1,0 +1,168 @@
+"""Phases by hand: what the device takes, what the host takes, and what of the links shows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ridgeline.cost.compute import gemm_cost
+from ridgeline.cost.machine import Machine
+from ridgeline.cost.network import collective_seconds
+from ridgeline.cost.price import Pricer
+from ridgeline.errors import DomainError
+from ridgeline.facts.mechanisms import constant
+from ridgeline.graph.workload import Workload
+from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Phase, Stream
+
+LONG = Stream(name="norm", phase=Phase.FORWARD, bytes=5e9)  # 10 ms at 0.5 TB/s
+SHORT = Stream(name="norm", phase=Phase.FORWARD, bytes=5e3, kernels=3.0)  # 10 ns
+PRODUCT = Gemm(name="up", phase=Phase.FORWARD, m=256, n=256, k=1024)
+CORE = Attention(
+    name="attention",
+    phase=Phase.FORWARD,
+    sequences=2,
+    heads=4,
+    kv_heads=4,
+    q_tokens=1024,
+    kv_tokens=1024,
+    mean_context=512.5,
+    qk_dim=64,
+    v_dim=64,
+    fused=False,
+)
+
+
+def pricer(machine: Machine, **choices: object) -> Pricer:
+    return Pricer(machine, Workload(seq_len=1024, global_batch=8, **choices))  # type: ignore[arg-type]
+
+
+def link(behind: str = "", *, hidden: float = 1, name: str = "tensor.all_reduce", size: float = 80e6) -> Collective:
+    """1.5 ms over four ranks of a node: 2 * 3/4 * 80 MB / 80 GB/s, and 4 us of hops."""
+    return Collective(
+        name=name,
+        phase=Phase.FORWARD,
+        kind=CollectiveKind.ALL_REDUCE,
+        bytes=size,
+        ranks=4,
+        stride=1,
+        hidden_behind=behind,
+        hidden=hidden,
+    )
+
+
+# host and device -----------------------------------------------------------------------------------
+
+
+def test_a_long_kernel_hides_the_host_and_pays_one_gap(machine: Machine) -> None:
+    found = pricer(machine, framework="torch", execution="eager").phase([LONG], Layout())
+    assert float(found.seconds) == pytest.approx(10e-3 + constant("launch.device"))
+    assert float(found.parts["memory"]) == pytest.approx(10e-3)
+
+
+def test_short_kernels_wait_for_the_host(machine: Machine) -> None:
+    found = pricer(machine, framework="torch", execution="eager").phase([SHORT] * 10, Layout())
+    # ten operators of three kernels each, dispatched by Python
+    host_s = 10 * (constant("launch.host.eager") + 2 * constant("launch.host.kernel"))
+    assert float(found.seconds) == pytest.approx(host_s)
+    assert float(found.parts["launch"]) == pytest.approx(host_s - 10 * 10e-9)
+
+
+def test_a_replayed_graph_launches_fastest(machine: Machine) -> None:
+    assert pricer(machine, execution="graph").host_seconds(SHORT, 3) == 3 * constant("launch.host.graph")
+
+
+def test_compiled_code_launches_without_dispatch(machine: Machine) -> None:
+    found = pricer(machine, framework="torch", execution="compiled").host_seconds(PRODUCT, 3)
+    assert found == 3 * constant("launch.host.compiled")
+
+
+def test_megatron_runs_a_module_around_each_product(machine: Machine) -> None:
+    one = pricer(machine, framework="megatron", execution="compiled")
+    assert one.host_seconds(PRODUCT, 3) == constant("launch.host.module")
+    assert one.host_seconds(CORE, 3) == constant("launch.host.module")
+    assert one.host_seconds(SHORT, 3) == constant("launch.host.eager") + 2 * constant("launch.host.kernel")
+
+
+def test_parts_add_up_to_the_phase(machine: Machine) -> None:
+    found = pricer(machine).phase([PRODUCT, CORE, LONG, SHORT, link(), link("gemm")], Layout(tp=4))
+    assert float(found.seconds) == pytest.approx(float(sum(np.asarray(p) for p in found.parts.values())))
+    assert float(found.flop) == pytest.approx(2 * 256 * 256 * 1024 + 2 * 8 * 1024 * 1024 * 128)
+
+
+# links ---------------------------------------------------------------------------------------------
+
+
+def test_an_exposed_collective_adds_its_whole_time(machine: Machine) -> None:
+    found = pricer(machine).phase([LONG, link()], Layout(tp=4))
+    assert float(found.parts["tensor link"]) == pytest.approx(1.5e-3 + 4e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("tensor.x", "tensor link"), ("attention.ring", "context link"), ("moe.dispatch", "expert link")],
+)
+def test_each_family_of_collectives_has_its_part(machine: Machine, name: str, part: str) -> None:
+    found = pricer(machine).phase([LONG, link(name=name)], Layout())
+    assert {key for key, value in found.parts.items() if "link" in key and float(np.asarray(value)) > 0} == {part}
+
+
+def test_a_pipelined_collective_shows_its_first_piece_and_slows_the_rest(machine: Machine) -> None:
+    total = 1.504e-3
+    found = pricer(machine).phase([link("gemm")], Layout(tp=4), cover_s=np.asarray(10e-3))
+    slow = constant("overlap.compute_slowdown")
+    assert float(found.parts["tensor link"]) == pytest.approx(total / 4 + slow * total * 3 / 4)
+
+
+def test_a_pipelined_collective_shows_what_its_cover_does_not_hold(machine: Machine) -> None:
+    total, cover = 1.504e-3, 0.5e-3
+    found = pricer(machine).phase([link("gemm")], Layout(tp=4), cover_s=np.asarray(cover))
+    assert float(found.parts["tensor link"]) == pytest.approx(
+        total - cover + constant("overlap.compute_slowdown") * cover
+    )
+
+
+def test_a_collective_that_could_hide_but_is_not_asked_to_shows_all(machine: Machine) -> None:
+    found = pricer(machine).phase([link("gemm", hidden=0)], Layout(tp=4), cover_s=np.asarray(10e-3))
+    assert float(found.parts["tensor link"]) == pytest.approx(1.504e-3)
+
+
+def test_a_ring_hides_behind_attention(machine: Machine) -> None:
+    one = pricer(machine, attention_kernel="unfused")
+    core_s = float(one.kernel(CORE).seconds)
+    work = link("attention", name="attention.ring", size=8e6)
+    total = float(collective_seconds(work, machine))
+    assert total < core_s
+    found = one.phase([CORE, work], Layout(cp=2))
+    expected = total / 2 + constant("overlap.compute_slowdown") * total / 2
+    assert float(found.parts["context link"]) == pytest.approx(expected)
+
+
+# blocks and formats --------------------------------------------------------------------------------
+
+
+def test_a_block_splits_work_by_phase_and_recompute_is_its_forward(machine: Machine) -> None:
+    backward = [
+        Gemm(name="up", phase=Phase.BACKWARD_INPUT, m=256, n=1024, k=256),
+        Gemm(name="up", phase=Phase.BACKWARD_WEIGHT, m=1024, n=256, k=256),
+    ]
+    block = pricer(machine).block([PRODUCT, CORE, LONG, *backward], Layout())
+    assert float(block.recompute.seconds) == float(block.forward.seconds)
+    assert float(block.forward.parts["memory"]) == pytest.approx(10e-3)
+    assert float(block.backward_input.flop) == float(block.backward_weight.flop) == 2 * 256 * 256 * 1024
+    # what selective recompute repeats is the unfused core alone
+    assert float(block.core.flop) == 2 * 8 * 1024 * 1024 * 128
+
+
+def test_eight_bit_recipes_need_a_device_that_has_them(machine: Machine) -> None:
+    one = pricer(machine, precision="fp8")
+    with pytest.raises(DomainError, match="no fp8 matrix rate"):
+        one.kernel(Gemm(name="up", phase=Phase.FORWARD, m=256, n=256, k=256, quantized=True))
+    # the logits stay in bf16
+    plain = gemm_cost(PRODUCT, machine.device, dtype="bf16", element_bytes=2)
+    assert float(one.kernel(PRODUCT).seconds) == float(plain.seconds)
+
+
+def test_rows_name_what_bounds_each_piece(machine: Machine) -> None:
+    rows = pricer(machine).rows([PRODUCT, LONG, link()])
+    assert [row.bound for row in rows] == ["compute", "hbm", "link"]
+    assert [float(np.asarray(row.flop)) for row in rows] == [2 * 256 * 256 * 1024, 0.0, 0.0]
