@@ -108,8 +108,8 @@ def bound_row(job: str, name: str) -> tuple[str, float, float]:
     distinct = sum(different(group) for group in one.groups)
     wall, core = one.legal / taken.wall_s, one.legal / taken.cpu_s
     row = (
-        f"| {job} | {name} | {one.legal:,} | {distinct:,} | {one.feasible:,} | {taken.wall_s:.2f} s | {taken.cpu_s:.2f} s"
-        f" | {wall:,.0f} | {core:,.0f} |"
+        f"| {job} | {name} | {one.legal:,} | {distinct:,} | {one.feasible:,}"
+        f" | {taken.wall_s:.2f} s | {taken.cpu_s:.2f} s | {wall:,.0f} | {core:,.0f} |"
     )
     return row, wall, core
 
@@ -194,8 +194,8 @@ ANSWERS: dict[str, dict[str, Any] | None] = {}
 
 def our_h100_rows() -> list[float]:
     """What `ridgeline check` predicts for the H100 rows [TFLOP/s per device]."""
-    head = "id model params_b layers hidden heads vocab seq_len hardware n_devices tp pp dp global_batch engine metric value unit"
-    lines = ["\t".join(head.split())]
+    head = "id model params_b layers hidden heads vocab seq_len hardware n_devices tp pp dp global_batch"
+    lines = ["\t".join([*head.split(), "engine", "metric", "value", "unit"])]
     for number, (size, layers, hidden, heads, tp, pp, dp, batch, rate) in enumerate(H100_ROWS):
         cells = (number, f"GPT {size}B", size, layers, hidden, heads, H100_VOCABULARY, H100_SEQ_LEN, "H100 SXM 80GB")
         more = (tp * pp * dp, tp, pp, dp, batch, "Megatron-Core r0.8.0", "tflops_per_gpu", rate, "TFLOP/s/GPU")
@@ -258,9 +258,10 @@ def page() -> list[str]:
         "",
         "## Bounds",
         "",
-        "Every plan of a space gets a lower bound of its step time, its memory and whether it fits. *Different*: plans that",
-        "the machine could tell apart. *Default*, *exhaustive*: `search.space`. *Wide*: exhaustive, with context shards down",
-        f"to 128 tokens and up to 96 chunks a stage; calculon's own space of the first job has {calculon['space']:,} configurations.",
+        "Every plan of a space gets a lower bound of its step time, its memory and whether it fits. *Different*: plans",
+        "that the machine could tell apart. *Default*, *exhaustive*: `search.space`. *Wide*: exhaustive, with context",
+        "shards down to 128 tokens and up to 96 chunks a stage; calculon's own space of the first job has",
+        f"{calculon['space']:,} configurations.",
         "",
         "| job | space | plans | different | fit | wall | processor | plans/s | plans/s per core |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -268,8 +269,8 @@ def page() -> list[str]:
         "",
         "## Whole searches",
         "",
-        "Bound everything, simulate until no bound can beat the best found. *Gap*: how far the best can be from the best of",
-        f"the space, proven. Most memory at any time so far: {peak:.1f} GiB.",
+        "Bound everything, simulate until no bound can beat the best found. *Gap*: how far the best can be from the",
+        f"best of the space, proven. Most memory at any time so far: {peak:.1f} GiB.",
         "",
         "| job | space | plans | simulated | gap | wall | processor | best step | best plan |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -293,10 +294,10 @@ def page() -> list[str]:
         "",
         "## Beside other planners",
         "",
-        f"GPT-3 175B on {DEVICES:,} A100, batch {BATCH:,}, in the same run. calculon: its own search over an even sample of its own",
-        "space. llm-analysis: a grid of tp, pp, recompute, ZeRO and micro-batch; it models no pipeline bubble. What one",
-        "configuration is differs: calculon answers with some 96 figures, Ridgeline's bound with a proven least step time",
-        "and the peak of memory. See `benchmarks/peers.py` for how to let them run.",
+        f"GPT-3 175B on {DEVICES:,} A100, batch {BATCH:,}, in the same run. calculon: its own search over an even",
+        "sample of its own space. llm-analysis: a grid of tp, pp, recompute, ZeRO and micro-batch; it models no pipeline",
+        "bubble. What one configuration is differs: calculon answers with some 96 figures, Ridgeline's bound with a",
+        "proven least step time and the peak of memory. See `benchmarks/peers.py` for how to let them run.",
         "",
         "| planner | configurations/s | Ridgeline per core over it |",
         "|---|---|---|",
@@ -304,9 +305,9 @@ def page() -> list[str]:
         "",
         "## Nine H100 rows of Megatron-LM's README",
         "",
-        "TFLOP/s per device, measured end to end with data loading and logging (github.com/NVIDIA/Megatron-LM, README.md,",
-        "Megatron-Core 0.8, sequences of 4,096). Neither planner is told micro-batch, chunks or recompute: each",
-        "takes its own fastest plan that fits.",
+        "TFLOP/s per device, measured end to end with data loading and logging (github.com/NVIDIA/Megatron-LM,",
+        "README.md, Megatron-Core 0.8, sequences of 4,096). Neither planner is told micro-batch, chunks or recompute:",
+        "each takes its own fastest plan that fits.",
         "",
         "| model | tp/pp/dp | measured | Ridgeline | error | calculon | error |",
         "|---|---|---|---|---|---|---|",

@@ -126,7 +126,7 @@ def model_flop(layers: int, hidden: int, batch: int) -> float:
 
 
 def calculon_rows(home: str) -> dict[str, Any]:
-    """Calculon on the H100 rows: its fastest feasible answer over what the table does not state [TFLOP/s per device]."""
+    """Calculon on the H100 rows: its fastest answer over what the table leaves open [TFLOP/s per device]."""
     from calculon.llm import Llm
     from calculon.system import System
 

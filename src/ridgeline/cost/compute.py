@@ -111,7 +111,10 @@ def attention_cost(
     products = (work.qk_dim + work.v_dim) if forward else (3 * work.qk_dim + 2 * work.v_dim)
     flop = 2.0 * scores * products
     rate = device.matrix_rate(dtype)
-    if device.accelerator.architecture == "hopper" and not overlapped:
+    older = device.accelerator.architecture == "hopper" and not overlapped
+    if older and not forward:
+        slowdown = slowdown * constant("attention.hopper_older_backward")
+    elif older:
         rate = min(rate, constant("attention.hopper_mma_share") * device.accelerator.peak_flop_per_s.get(dtype, rate))
     matrix = flop / rate
     operations = constant("attention.forward_vector_ops" if forward else "attention.backward_vector_ops")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, isqrt
 from typing import Any
 
 import numpy as np
@@ -59,10 +59,16 @@ def _divides(number: int, degree: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(number % np.maximum(degree, 1) == 0) if number else np.ones(np.shape(degree), dtype=bool)
 
 
+def divisors(number: int, limit: int | None = None) -> list[int]:
+    """Divisors of `number` up to `limit`, ascending [1]."""
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    found = sorted({*small, *(number // d for d in small)})
+    return found if limit is None else [d for d in found if d <= limit]
+
+
 def nearest_divisor(number: int, wanted: int) -> int:
     """The divisor of `number` closest to `wanted` [1]; the smaller one on a tie."""
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    return min(divisors, key=lambda d: (abs(d - wanted), d))
+    return min(divisors(number), key=lambda d: (abs(d - wanted), d))
 
 
 def rules(

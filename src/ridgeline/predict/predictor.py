@@ -22,9 +22,11 @@ from ridgeline.memory.stage import stage_memory
 from ridgeline.plan.plan import Plan, Recompute, Schedule
 from ridgeline.plan.rules import check, model_limits
 from ridgeline.timeline.simulate import Timeline, simulate
+from ridgeline.training.exchange import exchange_rules
 from ridgeline.training.schedules import SCHEDULE_CODE, in_flight
 from ridgeline.training.stages import LayoutCost, Sharding, StageModel, StageTimes
-from ridgeline.training.step import exchange_rules, step_bound_s, step_tasks
+from ridgeline.training.step import step_tasks
+from ridgeline.training.step_bound import step_bound_s
 
 RECOMPUTE_CODE = {Recompute.NONE: 0, Recompute.SELECTIVE: 1, Recompute.FULL: 2}
 _PART_KIND = {

@@ -21,9 +21,10 @@ from ridgeline.memory.stage import device_peak, stage_memory
 from ridgeline.plan.plan import Plan, Recompute, Schedule
 from ridgeline.predict import RECOMPUTE_CODE, Predictor
 from ridgeline.search.space import Degrees, Space, chunk_choices, plan_of
+from ridgeline.training.exchange import Exchange
 from ridgeline.training.schedules import SCHEDULE_CODE, SPLIT_BACKWARD, in_flight
 from ridgeline.training.stages import LayoutCost, Sharding
-from ridgeline.training.step import Exchange, StepBound
+from ridgeline.training.step_bound import StepBound
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]

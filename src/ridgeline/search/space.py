@@ -11,7 +11,7 @@ import numpy as np
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan, Recompute, Schedule
-from ridgeline.plan.rules import ModelLimits, rules
+from ridgeline.plan.rules import ModelLimits, divisors, rules
 
 _CHUNKED = {Schedule.INTERLEAVED: None, Schedule.ZB_V: 2, Schedule.V_HALF: 2, Schedule.V_MIN: 2}
 
@@ -80,13 +80,6 @@ class Degrees:
     micro_batch: int
     micro_batches: int
     ulysses: bool
-
-
-def divisors(number: int, limit: int | None = None) -> list[int]:
-    """Divisors of `number` up to `limit`, ascending [1]."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    found = sorted({*small, *(number // d for d in small)})
-    return found if limit is None else [d for d in found if d <= limit]
 
 
 def _pick(name: str, space: Space, choices: list[int]) -> list[int]:

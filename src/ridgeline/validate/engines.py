@@ -172,8 +172,7 @@ ENGINES: tuple[Engine, ...] = (
         zero=3,
         data_only=True,
         framework="fsdp",
-        attention_kernel="flash2",
-        older_attention="flash1",
+        attention_kernel="flash1",
     ),
     Engine(
         name="torchtune (recipes)",
