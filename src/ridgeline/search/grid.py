@@ -7,8 +7,8 @@ layout (K), recompute (R), sharding (Z) and optimizer offload (O); stage times a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
@@ -28,6 +28,7 @@ from ridgeline.training.step_bound import StepBound
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
+WITHOUT_AXIS = ("recompute_layers", "offload_activations")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,7 @@ class Group:
     overlaps: tuple[tuple[bool, bool], ...]
     bound_s: Floats
     excess_bytes: Floats
+    stated: Mapping[str, object] = field(default_factory=dict)  # fields of Plan without an axis
 
     def plan(self, index: tuple[int, ...]) -> Plan:
         """The plan at an index of `bound_s`."""
@@ -71,6 +73,7 @@ class Group:
             schedule=self.schedule,
             chunks=self.chunks,
             layer_split=self.layer_split,
+            **self.stated,
             zero=zero,
             zero_group=zero_group or None,
             recompute=self.recompute[again],
@@ -185,6 +188,7 @@ class Grid:
             first,
             last,
             recompute=codes,
+            recompute_layers=self._fixed_number("recompute_layers"),
             sharding=Sharding(dp=dp, pp=stages, zero=zero, zero_group=zero_group, offload_optimizer=offload),
         )
         shape = (len(mine), len(again), len(shards), offload.shape[-1])
@@ -229,9 +233,15 @@ class Grid:
             sharding=shards,
             offload=space.offload_optimizer,
             overlaps=overlaps,
+            stated={name: self.space.fixed[name] for name in WITHOUT_AXIS if name in self.space.fixed},
             bound_s=bounds,
             excess_bytes=np.broadcast_to(excess, shape),
         )
+
+    def _fixed_number(self, name: str) -> int | None:
+        """A stated field of Plan that the grid has no axis for."""
+        value = self.space.fixed.get(name)
+        return None if value is None else int(str(value))
 
     def _recompute(self) -> tuple[Recompute, ...]:
         """Recompute choices that differ: fused attention keeps no scores, so selective equals none."""
@@ -294,7 +304,9 @@ class Grid:
                 in_flight=held,
                 head_in_flight=batches if schedule is Schedule.GPIPE else 1,
                 recompute=codes,
+                recompute_layers=self._fixed_number("recompute_layers"),
                 offload_optimizer=offload > 0,
+                offload_activations=bool(self.space.fixed.get("offload_activations")),
                 runtime=self.predictor.runtime,
             )
             peak = device_peak(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,39 +91,51 @@ class Searcher:
         plan = group.plan((0, *(int(p) for p in place)))
         text = (
             f"the nearest misses by {bytes_text(least)}: tp {plan.tp} pp {plan.pp} cp {plan.cp} dp {plan.dp}"
-            f" micro-batch {plan.micro_batch} recompute {plan.recompute.value} zero {plan.zero}"
+            f" micro-batch {plan.micro_batch} recompute {plan.recompute.value} zero {plan.zero}; a device of"
+            f" {bytes_text(self.predictor.cluster.accelerator.memory_bytes + least)} would hold it"
         )
         self.infeasible.append(Infeasible(reason="memory", plans=lost, nearest=text))
 
-    def candidates(self, limit_s: float, count: int) -> list[_Candidate]:
-        """The `count` feasible plans with the lowest bounds under `limit_s`, in order."""
+    def candidates(self, count: int) -> list[_Candidate]:
+        """The `count` feasible plans with the lowest bounds, in order."""
         found: list[_Candidate] = []
         for number, group in enumerate(self.groups):
             bounds = np.where(group.excess_bytes[None] <= 0, group.bound_s, np.inf).ravel()
             places = np.argpartition(bounds, count)[:count] if bounds.size > count else np.arange(bounds.size)
-            places = places[bounds[places] < limit_s]
+            places = places[np.isfinite(bounds[places])]
             for place in places.tolist():
                 index = tuple(int(i) for i in np.unravel_index(place, group.bound_s.shape))
                 found.append(_Candidate(bound_s=float(bounds[place]), group=number, index=index))
         found.sort(key=lambda item: (item.bound_s, item.group, item.index))
         return found[:count]
 
+    def in_order(self) -> Iterator[_Candidate]:
+        """All feasible plans in order of their bounds; fetched in growing batches, since few are wanted."""
+        given, count = 0, 512
+        while given < self.feasible:
+            batch = self.candidates(count)
+            yield from batch[given:]
+            given, count = len(batch), 8 * count
+
     def run(self, *, top: int, budget: int = 400) -> Ranked:
-        """Simulate in order of bound until the next bound cannot beat the best found."""
+        """Simulate in order of bound until the next bound cannot beat the best found, `budget` plans at most."""
         self.bound()
         if not self.feasible:
             raise NoPlanError(self._nothing_fits())
         ranked: list[tuple[float, Plan]] = []
-        simulated = 0
-        gap = 0.0
-        for candidate in self.candidates(np.inf, budget + 1):
+        seen: set[Plan] = set()
+        simulated, gap = 0, 0.0
+        for candidate in self.in_order():
             best = ranked[0][0] if ranked else np.inf
-            if candidate.bound_s >= best and len(ranked) >= top:
+            if candidate.bound_s >= best and (len(ranked) >= top or simulated >= budget):
                 break
             if simulated >= budget:
-                gap = max(0.0, (best - candidate.bound_s) / best)
+                gap = (best - candidate.bound_s) / best if ranked else 1.0
                 break
-            plan = self.groups[candidate.group].plan(candidate.index)
+            plan = plainest(self.groups[candidate.group].plan(candidate.index))
+            if plan in seen:
+                continue
+            seen.add(plan)
             try:
                 step_s = self.predictor.evaluate(plan).timeline.makespan_s
             except PlanError:
@@ -157,6 +170,15 @@ class Searcher:
             f" ({bytes_text(predictor.cluster.accelerator.memory_bytes)} each); {reasons or 'no legal degrees'};"
             " add devices, a larger accelerator, a smaller global batch or sequence, or a low-rank task"
         )
+
+
+def plainest(plan: Plan) -> Plan:
+    """The same run without choices that change nothing: sharding over one rank, overlap of what is not exchanged."""
+    ranks = plan.dp * plan.cp
+    if ranks == 1:
+        return replace(plan, zero=0, zero_group=None, overlap_gradients=True, overlap_weights=True)
+    group = None if plan.zero == 0 or plan.zero_group is None or plan.zero_group >= ranks else plan.zero_group
+    return replace(plan, zero_group=group, overlap_weights=plan.overlap_weights or plan.zero == 0)
 
 
 def _plainness(plan: Plan) -> tuple[int, ...]:
