@@ -28,7 +28,8 @@ from ridgeline.training.step_bound import StepBound
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
-WITHOUT_AXIS = ("recompute_layers", "offload_activations")
+WITHOUT_AXIS = ("offload_activations",)
+ALL_LAYERS = 1_000_000  # more than any stage has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class Group:
     chunks: int
     layer_split: tuple[int, ...] | None  # None: as even as whole layers allow
     entries: tuple[Entry, ...]
-    recompute: tuple[Recompute, ...]
+    recompute: tuple[tuple[Recompute, int | None], ...]  # with the layers of a stage it is limited to
     sharding: tuple[tuple[int, int], ...]
     offload: tuple[bool, ...]
     overlaps: tuple[tuple[bool, bool], ...]
@@ -76,7 +77,8 @@ class Group:
             **self.stated,
             zero=zero,
             zero_group=zero_group or None,
-            recompute=self.recompute[again],
+            recompute=self.recompute[again][0],
+            recompute_layers=self.recompute[again][1],
             offload_optimizer=self.offload[away],
             overlap_gradients=overlap_gradients,
             overlap_weights=overlap_weights,
@@ -173,12 +175,13 @@ class Grid:
             return np.array([getattr(e.degrees, name) for e in mine], dtype=np.int64)[:, None, None, None]
 
         dp, batches = column("dp"), column("micro_batches")
-        again = self._recompute()
+        again = self._recompute(stages)
         shards = self._sharding(stages)
         zero = np.array([z for z, _ in shards])[None, None, :, None]
         zero_group = np.array([g for _, g in shards])[None, None, :, None]
         offload = np.array([int(o) for o in space.offload_optimizer])[None, None, None, :]
-        codes = np.array([RECOMPUTE_CODE[r] for r in again])[None, :, None, None]
+        codes = np.array([RECOMPUTE_CODE[r] for r, _ in again])[None, :, None, None]
+        limited = np.array([ALL_LAYERS if n is None else n for _, n in again])[None, :, None, None]
         split = self.predictor.split(Plan(pp=stages, chunks=chunks, layer_split=layer_split))
         counts = model.counts(split, schedule, stages, chunks)
         first, last = model.ends(schedule, stages, chunks)
@@ -188,7 +191,7 @@ class Grid:
             first,
             last,
             recompute=codes,
-            recompute_layers=self._fixed_number("recompute_layers"),
+            recompute_layers=limited,
             sharding=Sharding(dp=dp, pp=stages, zero=zero, zero_group=zero_group, offload_optimizer=offload),
         )
         shape = (len(mine), len(again), len(shards), offload.shape[-1])
@@ -222,6 +225,7 @@ class Grid:
             zero=zero,
             zero_group=zero_group,
             codes=codes,
+            limited=limited,
             offload=offload,
         )
         return Group(
@@ -238,16 +242,26 @@ class Grid:
             excess_bytes=np.broadcast_to(excess, shape),
         )
 
-    def _fixed_number(self, name: str) -> int | None:
-        """A stated field of Plan that the grid has no axis for."""
-        value = self.space.fixed.get(name)
-        return None if value is None else int(str(value))
+    def _recompute(self, stages: int) -> tuple[tuple[Recompute, int | None], ...]:
+        """Recompute choices that differ, full ones for several numbers of a stage's layers.
 
-    def _recompute(self) -> tuple[Recompute, ...]:
-        """Recompute choices that differ: fused attention keeps no scores, so selective equals none."""
+        Fused attention keeps no scores, so selective recompute of the core equals none.
+        """
         fused = self.workload.attention_kernel != "unfused" and len(self.space.recompute) > 1
         same = fused and self.predictor.runtime.selective == "core"
-        return tuple(r for r in self.space.recompute if not (same and r is Recompute.SELECTIVE))
+        stated = self.space.fixed.get("recompute_layers")
+        per_stage = max(1, self.predictor.limits.layers // stages)
+        partial = sorted({max(1, round(share * per_stage)) for share in self.space.recompute_shares if share < 1})
+        limits: list[int | None] = [None, *(n for n in partial if n < per_stage)]
+        found: list[tuple[Recompute, int | None]] = []
+        for kind in self.space.recompute:
+            if stated is not None or "recompute" in self.space.fixed:
+                found.append((kind, None if stated is None else int(str(stated))))
+            elif kind is Recompute.FULL:
+                found += [(kind, limit) for limit in limits]
+            elif not (same and kind is Recompute.SELECTIVE):
+                found.append((kind, None))
+        return tuple(found)
 
     def _sharding(self, stages: int) -> tuple[tuple[int, int], ...]:
         """(zero, zero_group) choices; 0 shards over all data-parallel ranks. Pipelines re-gather per micro-batch, so
@@ -276,6 +290,7 @@ class Grid:
         zero: Whole,
         zero_group: Whole,
         codes: Whole,
+        limited: Whole,
         offload: Whole,
     ) -> Floats:
         """Peak of the fullest of the first two and the last stage, less the device's capacity [byte]."""
@@ -304,7 +319,7 @@ class Grid:
                 in_flight=held,
                 head_in_flight=batches if schedule is Schedule.GPIPE else 1,
                 recompute=codes,
-                recompute_layers=self._fixed_number("recompute_layers"),
+                recompute_layers=limited,
                 offload_optimizer=offload > 0,
                 offload_activations=bool(self.space.fixed.get("offload_activations")),
                 runtime=self.predictor.runtime,

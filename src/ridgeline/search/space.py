@@ -24,6 +24,7 @@ class Space:
     """
 
     max_tp: int = 64
+    tensor_across_nodes: bool = False  # tp beyond the innermost network tier
     max_pp: int = 128
     max_cp: int = 64
     max_ep: int = 512
@@ -31,6 +32,7 @@ class Space:
     max_chunks: int = 16
     schedules: tuple[Schedule, ...] = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZB_V)
     recompute: tuple[Recompute, ...] = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+    recompute_shares: tuple[float, ...] = (1.0, 0.5)  # of a stage's layers, where recompute is full
     zero: tuple[int, ...] = (0, 1, 3)
     zero_in_node: bool = False  # also shard over one node only (hybrid)
     offload_optimizer: tuple[bool, ...] = (False, True)
@@ -59,6 +61,8 @@ class Space:
 
 EXHAUSTIVE = Space(
     max_micro_batch=1 << 20,
+    tensor_across_nodes=True,
+    recompute_shares=(1.0, 5 / 6, 2 / 3, 1 / 2, 1 / 3, 1 / 6),
     schedules=tuple(Schedule),
     zero=(0, 1, 2, 3),
     zero_in_node=True,
@@ -97,7 +101,7 @@ def data_parallel(ranks: int, batch: int) -> int:
 def degrees(space: Space, limits: ModelLimits, workload: Workload, cluster: Cluster) -> Iterator[Degrees]:
     """All combinations of degrees worth pricing; rules are checked afterwards, in one broadcast."""
     count, batch = cluster.count, workload.global_batch
-    domain = max(8, cluster.tiers[0].size) if cluster.tiers else 1
+    domain = max(8, cluster.tiers[0].size) if cluster.tiers and not space.tensor_across_nodes else count
     tps = _pick("tp", space, divisors(max(limits.heads, 1), min(space.max_tp, domain, count)))
     cps = _pick(
         "cp",
