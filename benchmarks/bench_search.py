@@ -37,8 +37,8 @@ from ridgeline.search.space import EXHAUSTIVE, Space
 from ridgeline.timeline.simulate import simulate
 
 TRIES = 3
-# Contexts are also cut where a shard is short, and a stage may have as many chunks as layers allow.
-WIDE = replace(EXHAUSTIVE, min_context_tokens=128, max_chunks=96)
+# A context is also cut in two, and a stage may have as many chunks as layers allow.
+WIDE = replace(EXHAUSTIVE, min_context_tokens=SEQ_LEN // 2, max_chunks=96)
 JOBS = {
     "GPT-3 175B, 1,024 A100, batch 1,536": ("gpt3-175b", f"{DEVICES}xA100-SXM-80GB", BATCH),
     "GPT 1T, 3,072 A100, batch 3,072": ("megatron-1t", "3072xA100-SXM-80GB", 3072),
@@ -137,7 +137,7 @@ def simulation_row(job: str, count: int = 40) -> str:
     """One row on exact simulations of the plans that the default search finds most promising."""
     one = searcher(job, Space())
     one.bound()
-    plans = [one.groups[item.group].plan(item.index) for item in one.candidates(np.inf, count)]
+    plans = [one.groups[item.group].plan(item.index) for item in one.candidates(count)]
     done = [one.predictor.evaluate(plan) for plan in plans]
     tasks = statistics.median(item.tasks.tasks for item in done)
     whole = best(lambda: [one.predictor.evaluate(plan) for plan in plans])
@@ -152,11 +152,14 @@ def simulation_row(job: str, count: int = 40) -> str:
 def process_s(*words: str, fresh: bool = False) -> float:
     """Least wall-clock time of the command in a new process; fresh: with no byte code or kernels stored [s]."""
     taken = []
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    if not fresh:  # fills the caches
+        subprocess.run([*COMMAND, *words], check=True, capture_output=True, env=usual)
     for _ in range(TRIES):
         with tempfile.TemporaryDirectory() as empty:
             extra = {"PYTHONPYCACHEPREFIX": empty, "NUMBA_CACHE_DIR": empty} if fresh else {}
             begin = time.perf_counter()
-            subprocess.run([*COMMAND, *words], check=True, capture_output=True, env=os.environ | extra)
+            subprocess.run([*COMMAND, *words], check=True, capture_output=True, env=usual | extra)
             taken.append(time.perf_counter() - begin)
     return min(taken)
 
@@ -211,7 +214,8 @@ def h100_rows() -> list[str]:
     """Errors on the H100 rows, ours and calculon's."""
     found = run_peer("calculon-rows")
     theirs = found["tflop_per_s"] if found else [None] * len(H100_ROWS)
-    rows, errors = [], ([], [])  # type: list[str], tuple[list[float], list[float]]
+    rows: list[str] = []
+    errors: tuple[list[float], list[float]] = ([], [])
     for row, our, their in zip(H100_ROWS, our_h100_rows(), theirs, strict=True):
         measured = row[-1]
         cells = []
@@ -260,7 +264,7 @@ def page() -> list[str]:
         "",
         "Every plan of a space gets a lower bound of its step time, its memory and whether it fits. *Different*: plans",
         "that the machine could tell apart. *Default*, *exhaustive*: `search.space`. *Wide*: exhaustive, with context",
-        "shards down to 128 tokens and up to 96 chunks a stage; calculon's own space of the first job has",
+        "shards down to 1,024 tokens and up to 96 chunks a stage; calculon's own space of the first job has",
         f"{calculon['space']:,} configurations.",
         "",
         "| job | space | plans | different | fit | wall | processor | plans/s | plans/s per core |",
@@ -295,9 +299,9 @@ def page() -> list[str]:
         "## Beside other planners",
         "",
         f"GPT-3 175B on {DEVICES:,} A100, batch {BATCH:,}, in the same run. calculon: its own search over an even",
-        "sample of its own space. llm-analysis: a grid of tp, pp, recompute, ZeRO and micro-batch; it models no pipeline",
-        "bubble. What one configuration is differs: calculon answers with some 96 figures, Ridgeline's bound with a",
-        "proven least step time and the peak of memory. See `benchmarks/peers.py` for how to let them run.",
+        "sample of its own space. llm-analysis: a grid of tp, pp, recompute, ZeRO and micro-batch; it models no",
+        "pipeline bubble. What one configuration is differs: calculon answers with some 96 figures, Ridgeline's bound",
+        "with a proven least step time and the peak of memory. `benchmarks/peers.py` says how to let them run.",
         "",
         "| planner | configurations/s | Ridgeline per core over it |",
         "|---|---|---|",

@@ -91,8 +91,8 @@ def drawn(items: Iterator[tuple[Any, ...]], count: int) -> tuple[list[tuple[Any,
 
 def calculon_rate(home: str) -> dict[str, Any]:
     """Calculon's own search over an even sample of its own space, as shipped and with logging switched off."""
-    from calculon.llm import AllExecutions, Llm
-    from calculon.system import System
+    from calculon.llm import AllExecutions, Llm  # type: ignore[import-not-found]
+    from calculon.system import System  # type: ignore[import-not-found]
 
     app = Llm.Application(json.loads(Path(home, "models/gpt3-175B.json").read_text()))
     system = System(json.loads(Path(home, "systems/a100_80g.json").read_text()))
@@ -170,8 +170,8 @@ def calculon_rows(home: str) -> dict[str, Any]:
 
 def llm_analysis_rate(home: str) -> dict[str, Any]:
     """llm-analysis over a grid: its model is built and asked for a training step once per configuration."""
-    from llm_analysis.analysis import ActivationRecomputation, DSZeRO, LLMAnalysis
-    from llm_analysis.config import (
+    from llm_analysis.analysis import ActivationRecomputation, DSZeRO, LLMAnalysis  # type: ignore[import-not-found]
+    from llm_analysis.config import (  # type: ignore[import-not-found]
         ModelConfig,
         ParallelismConfig,
         get_dtype_config_by_name,

@@ -18,7 +18,7 @@ from ridgeline.plan.plan import Recompute
 from ridgeline.predict.predictor import RECOMPUTE_CODE, Evaluation, Predictor
 from ridgeline.report.report import Estimate, OpRow, Report, Share, StageMemory
 from ridgeline.timeline.simulate import simulate
-from ridgeline.training.stages import stage_parts
+from ridgeline.training.parts import by_resource, part_tables
 from ridgeline.training.step import step_tasks
 
 _PART_KIND = {
@@ -48,25 +48,22 @@ class _Explainer:
 
     def __init__(self, predictor: Predictor, evaluation: Evaluation) -> None:
         self.predictor, self.it = predictor, evaluation
+        self.tables = part_tables(
+            evaluation.cost,
+            predictor.stages.block_names,
+            evaluation.counts,
+            evaluation.first,
+            evaluation.last,
+            recompute=RECOMPUTE_CODE[evaluation.plan.recompute],
+            recompute_layers=evaluation.plan.recompute_layers,
+        )
 
     def parts(self) -> dict[str, float]:
         """Seconds of the step on the busiest stage, by part; they add up to the makespan."""
         it, plan = self.it, self.it.plan
         work = (it.times.forward_s + it.times.backward_input_s + it.times.backward_weight_s).sum(axis=1)
         stage = int(np.argmax(work))
-        counts = it.counts[stage].sum(axis=0)
-        share = (
-            min(1.0, plan.recompute_layers / max(1, int(counts.sum()))) if plan.recompute_layers is not None else 1.0
-        )
-        one = stage_parts(
-            it.cost,
-            self.predictor.stages.block_names,
-            counts,
-            float(it.first[stage].sum()),
-            float(it.last[stage].sum()),
-            recompute=RECOMPUTE_CODE[plan.recompute],
-            share=share,
-        )
+        one = {name: float(table.total_s[stage].sum()) for name, table in self.tables.items()}
         parts = {name: seconds * it.micro_batches for name, seconds in one.items() if seconds > 0}
         parts["update"] = float(it.times.optimizer_s.max())
         rest = it.timeline.makespan_s - sum(parts.values())
@@ -113,6 +110,7 @@ class _Explainer:
     def report(self) -> Report:
         it, predictor, workload = self.it, self.predictor, self.predictor.workload
         parts, step_s = self.parts(), it.timeline.makespan_s
+        detailed = by_resource(it.tasks, self.tables)
         evidence = self.evidence()
         rung = self.lowest(parts, evidence)
         low, high = interval(step_s, rung)
@@ -156,8 +154,8 @@ class _Explainer:
             assumptions=self.assumptions(),
             sources=self.sources(),
             evidence=evidence,
-            tasks=it.tasks,
-            timeline=it.timeline,
+            tasks=detailed,
+            timeline=simulate(detailed),
         )
 
     def ops(self) -> tuple[OpRow, ...]:

@@ -243,33 +243,3 @@ class StageModel:
 
 
 _PARTS = ("forward", "recompute", "backward_input", "backward_weight")
-
-
-def stage_parts(
-    cost: LayoutCost,
-    names: tuple[str, ...],
-    counts: NDArray[np.int64],
-    first: float,
-    last: float,
-    *,
-    recompute: int,
-    share: float,
-) -> dict[str, float]:
-    """Seconds of one micro-batch on one stage by part of the machine, for one plan; counts (kinds,) [s]."""
-    phases = ["forward", "backward_input", "backward_weight"]
-    total: dict[str, float] = {}
-
-    def add(block: BlockCost, phase: str, times: float) -> None:
-        for part, seconds in getattr(block, phase).parts.items():
-            total[part] = total.get(part, 0.0) + float(np.asarray(seconds)) * times
-
-    again = {FULL: "recompute", SELECTIVE: "core"}.get(recompute)
-    for index, name in enumerate(names):
-        for phase in phases:
-            add(cost.blocks[name], phase, float(counts[index]))
-        if again:
-            add(cost.blocks[name], again, float(counts[index]) * (share if recompute == FULL else 1.0))
-    for end, present in ((cost.embedding, first), (cost.head, last)):
-        for phase in phases:
-            add(end, phase, present)
-    return total

@@ -1,0 +1,149 @@
+"""What a stage's time is made of, and the same step with each part on the resource it holds.
+
+Shape letters: P stages, v chunks per stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.price import PARTS, BlockCost
+from ridgeline.lower.tasks import TaskGraph
+from ridgeline.training.orders import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
+from ridgeline.training.stages import FULL, SELECTIVE, LayoutCost
+
+Floats = NDArray[np.float64]
+LINK_PARTS = ("tensor link", "context link", "expert link")
+HOST_PARTS = ("launch",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartTable:
+    """Seconds of one micro-batch that one part takes on every stage and chunk, (P, v)."""
+
+    forward_s: Floats
+    backward_input_s: Floats
+    backward_weight_s: Floats
+
+    @property
+    def total_s(self) -> Floats:
+        """All phases together [s]."""
+        return self.forward_s + self.backward_input_s + self.backward_weight_s
+
+
+def part_tables(
+    cost: LayoutCost,
+    names: tuple[str, ...],
+    counts: NDArray[np.int64],
+    first: Floats,
+    last: Floats,
+    *,
+    recompute: int,
+    recompute_layers: int | None,
+) -> dict[str, PartTable]:
+    """Every part of one plan's stage times; they add up to them [s]. `counts` (P, v, kinds), `first`, `last` (P, v)."""
+    per_stage = np.maximum(counts.sum(axis=(1, 2)), 1)[:, None]
+    share = np.ones((counts.shape[0], 1)) if recompute_layers is None else np.minimum(1.0, recompute_layers / per_stage)
+
+    def seconds(block: BlockCost, phase: str, part: str) -> float:
+        return float(np.asarray(getattr(block, phase).parts.get(part, 0.0)))
+
+    def table(phase: str, part: str) -> Floats:
+        layers = sum(seconds(cost.blocks[name], phase, part) * counts[..., i] for i, name in enumerate(names))
+        ends = seconds(cost.embedding, phase, part) * first + seconds(cost.head, phase, part) * last
+        return np.asarray(layers + ends)
+
+    def again(part: str) -> Floats:
+        phase = {FULL: "recompute", SELECTIVE: "core"}.get(recompute)
+        if phase is None:
+            return np.zeros(first.shape)
+        layers = sum(seconds(cost.blocks[name], phase, part) * counts[..., i] for i, name in enumerate(names))
+        return np.asarray(layers * (share if recompute == FULL else 1.0))
+
+    return {
+        part: PartTable(
+            forward_s=table("forward", part),
+            backward_input_s=table("backward_input", part) + again(part),
+            backward_weight_s=table("backward_weight", part),
+        )
+        for part in PARTS
+    }
+
+
+def by_resource(tasks: TaskGraph, tables: dict[str, PartTable]) -> TaskGraph:
+    """The same step with the link and host time inside compute tasks on streams of their own.
+
+    Each compute task that exposes collectives or launches is cut into compute, link and host, one after the other;
+    the next task of its stage waits for the last of them, so every start and end of the step stays.
+    """
+    link, host = (_shares(tables, parts) for parts in (LINK_PARTS, HOST_PARTS))
+    compute = np.isin(tasks.kind, (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT))
+    stages = 1 + max(tasks.stream_device)
+    stage, chunk = np.asarray(tasks.stream_device)[tasks.stream], np.maximum(tasks.chunk, 0)
+    kind = np.where(compute, tasks.kind, 0)
+    parts = np.where(compute, np.stack((link[kind, stage, chunk], host[kind, stage, chunk])), 0.0) * tasks.duration_s
+    streams, names, devices = [tasks.stream], list(tasks.stream_names), list(tasks.stream_device)
+    durations = [tasks.duration_s - parts.sum(axis=0)]
+    last = np.arange(tasks.tasks)
+    waiting, awaited = [np.repeat(np.arange(tasks.tasks), np.diff(tasks.dep_start))], [tasks.dep]
+    owners = [np.arange(tasks.tasks)]
+    count = tasks.tasks
+    for seconds, title in zip(parts, ("link", "host"), strict=True):
+        chosen = np.flatnonzero(seconds > 0)
+        used = np.unique(stage[chosen])
+        number = np.full(stages, -1)
+        number[used] = len(names) + np.arange(used.size)
+        names += [f"{title} of stage {s}" for s in used]
+        devices += used.tolist()
+        mine = count + np.arange(chosen.size)
+        waiting.append(mine)
+        awaited.append(last[chosen])
+        last[chosen] = mine
+        streams.append(number[stage[chosen]].astype(np.int32))
+        durations.append(seconds[chosen])
+        owners.append(chosen)
+        count += chosen.size
+    owner = np.concatenate(owners)
+    before = _previous(tasks.stream)
+    cut = np.flatnonzero((before >= 0) & (last[np.maximum(before, 0)] != before))
+    waits = np.concatenate((*waiting, cut))
+    old = np.concatenate((last[awaited[0]], *awaited[1:], last[before[cut]]))
+    order = np.argsort(waits, kind="stable")
+    return replace(
+        tasks,
+        duration_s=np.concatenate(durations),
+        stream=np.concatenate(streams),
+        dep_start=np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=count)))).astype(np.int64),
+        dep=old[order].astype(np.int64),
+        stream_names=tuple(names),
+        stream_device=tuple(devices),
+        kind=tasks.kind[owner],
+        micro_batch=tasks.micro_batch[owner],
+        chunk=tasks.chunk[owner],
+    )
+
+
+def _shares(tables: dict[str, PartTable], parts: tuple[str, ...]) -> Floats:
+    """Share of each kind of compute task that some parts take, (kinds, P, v) [1]."""
+
+    def phases(chosen: tuple[str, ...]) -> Floats:
+        forward, inputs, weights = (
+            np.asarray(sum(getattr(tables[part], name) for part in chosen))
+            for name in ("forward_s", "backward_input_s", "backward_weight_s")
+        )
+        return np.stack((forward, inputs + weights, inputs, weights))  # F, B, Bi, W
+
+    whole = phases(tuple(tables))
+    return np.divide(phases(parts), whole, out=np.zeros_like(whole), where=whole > 0)
+
+
+def _previous(stream: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The task before each one in its stream, -1 for the first [1]."""
+    order = np.argsort(stream, kind="stable")
+    before = np.full(stream.size, -1, dtype=np.int64)
+    same = stream[order][1:] == stream[order][:-1]
+    before[order[1:][same]] = order[:-1][same]
+    return before
