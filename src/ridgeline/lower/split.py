@@ -54,7 +54,28 @@ def balanced_split(
             best, high = found, middle
     if best is None:
         return even_split(count, positions)
-    return best
+    smooth = _by_share(total, positions, first_seconds, last_seconds)
+    candidates = [found for found in (smooth, best) if min(found) > 0]
+    return min(candidates, key=lambda found: _spread(found, total, first_seconds, last_seconds))
+
+
+def _by_share(total: NDArray[np.float64], positions: int, first_seconds: float, last_seconds: float) -> tuple[int, ...]:
+    """Cut where the running time passes equal shares of the whole, the ends' extra weight included."""
+    whole = first_seconds + total[-1] + last_seconds
+    wanted = whole * np.arange(1, positions) / positions - first_seconds
+    cuts = np.searchsorted((total[1:] + total[:-1]) / 2, wanted, side="left")
+    return tuple(int(n) for n in np.diff(np.concatenate(([0], cuts, [len(total) - 1]))))
+
+
+def _spread(
+    counts: tuple[int, ...], total: NDArray[np.float64], first_seconds: float, last_seconds: float
+) -> tuple[float, float]:
+    """Slowest place, to a millionth, then the sum of squares: of equally slow splits the smoother wins."""
+    places = np.diff(total[np.concatenate(([0], np.cumsum(counts)))])
+    places[0] += first_seconds
+    places[-1] += last_seconds
+    slowest = float(places.max())
+    return float(f"{slowest:.6e}"), float((places**2).sum())
 
 
 def _fill(
