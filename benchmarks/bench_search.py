@@ -80,23 +80,23 @@ def searcher(job: str, space: Space) -> Searcher:
 
 
 def different(group: Group) -> int:
-    """Plans of a group that differ in what the machine does [1].
+    """Legal plans of a group that differ in what the machine does [1].
 
     One data-parallel rank has nothing to shard or exchange; without sharding no weights are gathered; a sharding
-    group of at least all ranks is the whole group.
+    group of at least all ranks is the whole group, and a smaller one must divide them.
     """
     ranks = np.array([entry.degrees.dp * entry.degrees.cp for entry in group.entries])
     gradients = len({reduce for reduce, _ in group.overlaps})
     choices = np.zeros_like(ranks)
     for zero, within in group.sharding:
         flags = gradients if zero == 0 else len(group.overlaps)
-        choices += np.where((within == 0) | (within < ranks), flags, 0)
+        choices += np.where((within == 0) | ((within < ranks) & (ranks % max(within, 1) == 0)), flags, 0)
     choices = np.where(ranks == 1, 1, choices)
     return int(choices.sum()) * len(group.recompute) * len(group.offload)
 
 
 def bound_row(job: str, name: str) -> tuple[str, float, float]:
-    """One row on bounding a space, and plans a second by the clock and per core."""
+    """One row on bounding a space, and different plans a second by the clock and per core."""
     held: list[Searcher] = []
 
     def bound() -> None:
@@ -106,7 +106,7 @@ def bound_row(job: str, name: str) -> tuple[str, float, float]:
     taken = best(bound)
     one = held[0]
     distinct = sum(different(group) for group in one.groups)
-    wall, core = one.legal / taken.wall_s, one.legal / taken.cpu_s
+    wall, core = distinct / taken.wall_s, distinct / taken.cpu_s
     row = (
         f"| {job} | {name} | {one.legal:,} | {distinct:,} | {one.feasible:,}"
         f" | {taken.wall_s:.2f} s | {taken.cpu_s:.2f} s | {wall:,.0f} | {core:,.0f} |"
@@ -262,12 +262,12 @@ def page() -> list[str]:
         "",
         "## Bounds",
         "",
-        "Every plan of a space gets a lower bound of its step time, its memory and whether it fits. *Different*: plans",
-        "that the machine could tell apart. *Default*, *exhaustive*: `search.space`. *Wide*: exhaustive, with context",
-        "shards down to 1,024 tokens and up to 96 chunks a stage; calculon's own space of the first job has",
-        f"{calculon['space']:,} configurations.",
+        "Every plan of a space gets a lower bound of its step time, its memory and whether it fits. *Different*: legal",
+        "plans the machine could tell apart; only they make the rates. *Default*, *exhaustive*: `search.space`.",
+        "*Wide*: exhaustive, with context shards down to 1,024 tokens and up to 96 chunks a stage; calculon's",
+        f"own space of the first job has {calculon['space']:,} configurations.",
         "",
-        "| job | space | plans | different | fit | wall | processor | plans/s | plans/s per core |",
+        "| job | space | plans | different | fit | wall | processor | different/s | different/s per core |",
         "|---|---|---|---|---|---|---|---|---|",
         *(row for row, _, _ in bounds.values()),
         "",
@@ -311,7 +311,8 @@ def page() -> list[str]:
         "",
         "TFLOP/s per device, measured end to end with data loading and logging (github.com/NVIDIA/Megatron-LM,",
         "README.md, Megatron-Core 0.8, sequences of 4,096). Neither planner is told micro-batch, chunks or recompute:",
-        "each takes its own fastest plan that fits.",
+        "each takes its own fastest plan that fits. The rates divide the same model FLOP, logits included, by the",
+        "predicted step, so that errors are those of the time; calculon spends no time on logits.",
         "",
         "| model | tp/pp/dp | measured | Ridgeline | error | calculon | error |",
         "|---|---|---|---|---|---|---|",

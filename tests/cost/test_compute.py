@@ -56,7 +56,7 @@ def test_k_is_not_split_below_256(device: Device) -> None:
 
 
 def test_operands_limit_a_tile_where_l2_is_slow(device: Device) -> None:
-    # at a hundredth of the clock one SM reads constant * 1e7 byte/s: a 256 x 128 tile needs (256 + 128) * 2 bytes a step
+    # at a hundredth of the clock an SM reads constant * 1e7 byte/s; a 256 x 128 tile needs 384 * 2 bytes a step
     slow = replace(device, clock_hz=1e7)
     per_step = 384 * 2 / (constant("sm.l2_bytes_per_cycle") * 1e7)
     assert per_step > 65.536e-9

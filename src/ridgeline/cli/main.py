@@ -110,6 +110,25 @@ def predict_command(
     predict(subject, on, words, evidence=evidence.value, trace=trace, as_json=as_json)
 
 
+@app.command("op", short_help="Price one operator on some machines.")
+def op_command(
+    kind: Annotated[str, typer.Argument(help="gemm, attention, stream, all_reduce, all_gather, ...")],
+    shape: Annotated[str, typer.Argument(help="4096x4096x14336, 4x4096x32x8x128, or a size such as 256MiB")],
+    dtype: Annotated[str, typer.Argument(help="bf16, fp16, fp8, fp32, ...")] = "bf16",
+    on: Annotated[
+        str, typer.Option("--on", metavar="MACHINE[,MACHINE]", help="e.g. H100-SXM,MI300X or 8xH100-SXM")
+    ] = "H100-SXM",
+    full: Annotated[bool, typer.Option("--full", help="attention without the causal mask")] = False,
+    backward: Annotated[bool, typer.Option("--backward", help="attention's backward")] = False,
+    evidence: Rung = Evidence.MEASURED,
+    as_json: Json = False,
+) -> None:
+    """Price one matrix product, attention core, stream of bytes or collective: time, rate, bytes, what binds it."""
+    from ridgeline.cli.operating import operate
+
+    operate(kind, shape, dtype, on, causal=not full, backward=backward, evidence=evidence.value, as_json=as_json)
+
+
 @app.command("catalog", short_help="Show facts with source and evidence.")
 def catalog_command(
     kind: Annotated[Kind, typer.Argument(help="what to list")],

@@ -12,11 +12,13 @@ from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Recompute
 from ridgeline.validate.engines import Engine, find_engine
+from ridgeline.validate.habits import read_habits
 from ridgeline.validate.hardware import Device, find_device
 from ridgeline.validate.layout import Layout, read_batch, read_layout, read_schedule
 from ridgeline.validate.machines import Machines, machines, place
 from ridgeline.validate.models import read_model
-from ridgeline.validate.names import plain_name, refuse_unsupported
+from ridgeline.validate.megatron_tests import expert_width, is_test, named_flags, named_plan
+from ridgeline.validate.names import meant_device, plain_name, refuse_unsupported
 from ridgeline.validate.notes import Notes, read_notes
 from ridgeline.validate.recipes import Recipe, read_recipe
 from ridgeline.validate.rows import Row
@@ -78,7 +80,8 @@ def interpret(row: Row, *, source: Machines | None = None) -> Interpretation | R
             raise InputError(row.problem)
         refuse_unsupported(row.text("model"))
         known = source or machines()
-        found = find_device(row.text("hardware"), known.accelerators(), known.usual)
+        cell = meant_device(row.text("source"), row.text("hardware"))
+        found = find_device(cell, known.accelerators(), known.usual)
         device = found.accelerator.name
         return _scenario(row, engine, found, known)
     except RidgelineError as error:
@@ -91,17 +94,21 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
     layout = read_layout(row, notes, engine, encoder=encoder)
     said = [*device.assumptions, *layout.assumptions]
     seq_len = _seq_len(row, notes, said)
-    reading = read_model(row, notes, seq_len=seq_len, stages=layout.pp or 1, width=layout.tp or 1)
+    width, stages = layout.tp or 1, layout.pp or 1
+    flags = named_flags(row, notes, width=width) if is_test(engine) else {}
+    reading = read_model(row, notes, seq_len=seq_len, stages=stages, width=width, known=flags)
     recipe = read_recipe(row, notes, engine, device.accelerator)
     batch = read_batch(row, notes, engine, layout, seq_len=seq_len)
     said += [*reading.assumptions, *recipe.assumptions, *batch.assumptions]
     texts = (row.text("interconnect"), row.text("hardware"), row.text("notes"))
+    habits = read_habits(row, engine, reading.model.graph, stages=stages, said=said)
     cluster, wiring = place(device.accelerator, layout.devices, texts, source)
     said += wiring
     workload = Workload(
         seq_len=seq_len,
         global_batch=batch.global_batch,
         encoder_seq_len=seq_len if re.search(r"\bbart\b|\bt5", row.text("model"), re.IGNORECASE) else None,
+        memory_habits=habits,
         **recipe.workload,  # type: ignore[arg-type]
     )
     stated = _stated(row, notes, engine, layout, recipe, reading.model, said)
@@ -123,6 +130,8 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
 
 
 def _seq_len(row: Row, notes: Notes, said: list[str]) -> int:
+    if row.asks_bytes and notes.says(r"not packed"):
+        raise InputError("samples are not packed and their length is not stated", field="seq_len")
     stated = row.count("seq_len") or notes.count("mpe", "seq-len", "seq", "max-seq-len")
     if (
         stated is not None
@@ -165,6 +174,9 @@ def _stated(
     degrees = {"tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "dp": layout.dp, "ep": layout.ep}
     stated |= {name: value for name, value in degrees.items() if value is not None}
     stated |= read_schedule(row, notes, engine, layout, layers, said)
+    if is_test(engine):
+        ranks = (layout.dp or 1) * (layout.cp or 1)
+        stated |= named_plan(row, pp=layout.pp or 1, ranks=ranks, layers=layers, said=said)
     share = stated.pop("recompute_share", None)
     if isinstance(share, float):
         stated["recompute_layers"] = max(1, round(share * layers / (layout.pp or 1)))
@@ -187,9 +199,8 @@ def _experts(row: Row, engine: Engine, layout: Layout, model: Model) -> dict[str
     """Expert degrees: 1 for dense models; Megatron-LM's tests divide experts by tp unless they say otherwise."""
     if not any(block.experts for block in model.graph.blocks.values()):
         return {"ep": 1, "etp": 1}
-    named = re.search(r"_etp(\d+)", row.text("source_where"))
-    width = int(named[1]) if named else layout.tp if engine.name == "Megatron-Core (CI)" else None
-    if width is None or layout.tp is None or layout.dp is None:
+    if not is_test(engine) or layout.tp is None or layout.dp is None:
         return {}
+    width = expert_width(row, layout.tp)
     ranks = layout.tp * (layout.cp or 1) * layout.dp
     return {"etp": width} if ranks % (width * (layout.ep or 1)) == 0 else {}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ridgeline.errors import InputError
 from ridgeline.plan.plan import Schedule
 from ridgeline.validate.engines import Engine
+from ridgeline.validate.megatron_tests import is_test, named_chunks, named_devices
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
 
@@ -61,9 +62,10 @@ def read_layout(row: Row, notes: Notes, engine: Engine, *, encoder: bool) -> Lay
         tensor = math.gcd(model_parallel, MODEL_PARALLEL_NODE)
         degrees |= {"tp": tensor, "pp": model_parallel // tensor}
         said.append(f"model-parallel size {model_parallel}: tp {degrees['tp']}, pp {degrees['pp']} (tp within a node)")
+    degrees |= _adapters(row, degrees, said)
     shape = {name: degrees[name] or 1 for name in ("tp", "pp", "cp")}
     product = math.prod(shape.values())
-    devices = _devices(row, engine, product * (degrees["dp"] or 1), degrees, said)
+    devices = _devices(row, notes, engine, product * (degrees["dp"] or 1), degrees, said)
     sharded = bool(re.search(r"(?<![\w.])3\b|FSDP|FULL_SHARD", row.text("zero_stage"))) or encoder
     data_only = (engine.data_only or sharded) and degrees["pp"] is None
     if not data_only and all(degrees[name] is None for name in ("tp", "pp", "cp", "dp")):
@@ -90,7 +92,25 @@ def read_layout(row: Row, notes: Notes, engine: Engine, *, encoder: bool) -> Lay
     )  # fmt: skip
 
 
-def _devices(row: Row, engine: Engine, product: int, degrees: dict[str, int | None], said: list[str]) -> int:
+def _adapters(row: Row, degrees: dict[str, int | None], said: list[str]) -> dict[str, int | None]:
+    """Degrees of MLPerf's LoRA runs on devices that hold the 8-bit base whole: data and context parallelism alone.
+
+    Source: mlcommons/training_results_v5.0, NVIDIA's config_*.sh of llama2_70b_lora on Blackwell devices.
+    """
+    devices, batch = row.count("n_devices"), row.count("global_batch")
+    ours = "mlcommons/training_results" in row.text("source") and re.search(r"LoRA", row.text("model"))
+    if not ours or not re.search(r"Blackwell|G?B[23]00", row.text("hardware")) or devices is None or batch is None:
+        return {}
+    dp = degrees["dp"] or batch
+    if any(degrees[name] is not None for name in ("tp", "pp", "cp")) or devices % dp:
+        return {}
+    said.append(f"LoRA on devices that hold the 8-bit base whole: dp {dp}, cp {devices // dp}, no tp or pp")
+    return {"tp": 1, "pp": 1, "cp": devices // dp, "dp": dp}
+
+
+def _devices(
+    row: Row, notes: Notes, engine: Engine, product: int, degrees: dict[str, int | None], said: list[str]
+) -> int:
     stated = row.count("n_devices")
     if stated is not None:
         if stated > LARGEST_WORLD:
@@ -105,12 +125,12 @@ def _devices(row: Row, engine: Engine, product: int, degrees: dict[str, int | No
     usual = engine.devices
     if usual is None:
         raise InputError("the number of devices is not stated", field="n_devices")
-    if re.search(r"_1node\b", row.text("source_where")) and re.search(r"GB200|GB300", row.text("hardware")):
-        usual = 4  # one tray holds four devices
-    needed = product * max(1, math.ceil((degrees["ep"] or 1) / max(1, (degrees["tp"] or 1) * (degrees["cp"] or 1))))
-    devices = needed * max(1, math.ceil(usual / needed)) if usual < needed else usual
-    if usual > needed and usual % product:
-        devices = needed * math.ceil(usual / needed)
+    ranks, ep = (degrees["tp"] or 1) * (degrees["cp"] or 1), degrees["ep"] or 1
+    if is_test(engine):
+        devices = named_devices(row, notes, product=product, ranks=ranks, ep=ep)
+    else:
+        needed = product * math.ceil(ep / ranks)
+        devices = usual if usual % product == 0 and usual >= needed else needed * math.ceil(usual / needed)
     said.append(f"n_devices not stated: {devices} assumed ({engine.name})")
     return devices
 
@@ -145,6 +165,9 @@ def _micro(row: Row, engine: Engine, layout: Layout, said: list[str]) -> int | N
     if engine.whole_job_batch and layout.devices > 1:
         said.append(f"micro-batch cell {micro} is that of all {layout.devices} devices")
         return max(1, micro // layout.devices)
+    if "OpenBMB/BMTrain" in row.text("source") and (layout.tp or 1) > 1:
+        said.append(f"batches are counted a device: {layout.tp} devices of one replica run {micro * (layout.tp or 1)}")
+        return micro * (layout.tp or 1)
     if engine.name == "torchtitan" and (layout.pp or 1) > 1 and micro % (layout.pp or 1) == 0:
         said.append(f"local batch {micro} runs as {layout.pp} micro-batches (torchtitan's default: one a stage)")
         return micro // (layout.pp or 1)
@@ -247,6 +270,8 @@ def read_schedule(
         return {}
     named = f"{row.text('engine')}; {notes.text}"
     per_chunk = notes.count("num-layers-per-virtual-pipeline-stage")
+    if per_chunk is None and is_test(engine):
+        per_chunk = named_chunks(row)
     chunks = notes.count("vp")
     if per_chunk is not None:
         chunks = max(1, layers // (pp * per_chunk))

@@ -62,24 +62,29 @@ class Grid:
 _BUILT: dict[str, ModelReading] = {}
 
 
-def read_model(row: Row, notes: Notes, *, seq_len: int | None, stages: int, width: int) -> ModelReading:
+def read_model(
+    row: Row, notes: Notes, *, seq_len: int | None, stages: int, width: int, known: Mapping[str, object] | None = None
+) -> ModelReading:
     """The model of a row, built once for each combination of name, dimensions and flags.
 
     `seq_len` sizes learned positions; `stages` and `width` are the pipeline and tensor-parallel
-    degrees that derived layers and heads must be multiples of.
+    degrees that derived layers and heads must be multiples of. `known` are keyword arguments of
+    `from_dims` that the program's habits give.
     """
     name = meant_by(row.text("source"), row.text("model"))
     refuse_unsupported(name)
+    known = known or {}
+    vocab = known.get("vocab")
     cut = re.search(r"truncated to (\d+) layers(?:, (\d+) experts)?", name)
     stated = Stated(
         experts=int(cut[2]) if cut and cut[2] else None,
         layers=row.count("layers"),
         hidden=row.count("hidden"),
         heads=row.count("heads"),
-        vocab=row.count("vocab") or notes.count("vocab-size"),
+        vocab=vocab if isinstance(vocab, int) else row.count("vocab") or notes.count("vocab-size"),
         params=None if row.number("params_b") is None else (row.number("params_b") or 0.0) * 1e9,
     )
-    flags = _flags(row, notes)
+    flags = {**_flags(row, notes), **{field: value for field, value in known.items() if field != "vocab"}}
     key = repr((name, stated, seq_len, stages, width, sorted(flags.items(), key=str)))
     if key not in _BUILT:
         _BUILT[key] = _read(name, stated, flags, seq_len, Grid(stages=stages, width=width), key)
@@ -209,7 +214,8 @@ def _from_numbers(
         dims |= LLAMA_STYLE
     if dims.pop("latent", False):
         model = _latent(dims, plain)
-        said.append("latent attention with Megatron-LM's default ranks (kv 32, no query rank, 128 + 64 per head)")
+        ranks = f"kv {dims.get('kv_lora_rank', 32)}, query {dims.get('q_lora_rank', 'none')}"
+        said.append(f"latent attention with ranks {ranks} and 128 + 64 per head")
     else:
         said.append(
             "built from dimensions as a " + ("Llama-like" if dims.get("gated") else "Megatron-style") + " model"
@@ -290,7 +296,8 @@ def _latent(dims: Mapping[str, object], name: str) -> Model:
     config: dict[str, object] = {
         "model_type": "deepseek_v3", "hidden_size": hidden, "num_hidden_layers": dims["layers"],
         "num_attention_heads": dims["heads"], "num_key_value_heads": dims["heads"], "vocab_size": dims["vocab"],
-        "intermediate_size": dims.get("ffn", 4 * hidden), "q_lora_rank": None, "kv_lora_rank": 32,
+        "intermediate_size": dims.get("ffn", 4 * hidden), "q_lora_rank": dims.get("q_lora_rank"),
+        "kv_lora_rank": dims.get("kv_lora_rank", 32),
         "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 4096,
         "tie_word_embeddings": dims.get("tied", True),
     }  # fmt: skip

@@ -61,6 +61,20 @@ SOURCE_NAMES: tuple[tuple[str, str, str], ...] = (
 """Names that one source uses for another size: (source, name, what is meant)."""
 
 
+SOURCE_DEVICES: tuple[tuple[str, str, str], ...] = (
+    ("OpenBMB/BMTrain", r"^V100$", "V100 SXM2 32GB"),  # memory not stated; eight of 32 GB to a server assumed
+)
+"""Devices that one source names in part: (source, cell, what is meant)."""
+
+
+def meant_device(source: str, cell: str) -> str:
+    """The device that a source means by a hardware cell."""
+    for where, pattern, meant in SOURCE_DEVICES:
+        if where in source and re.search(pattern, cell, re.IGNORECASE):
+            return meant
+    return cell
+
+
 def meant_by(source: str, name: str) -> str:
     """The model that a source means by a name."""
     for where, pattern, meant in SOURCE_NAMES:

@@ -11,6 +11,7 @@ from ridgeline.facts.records import Accelerator
 from ridgeline.graph.workload import PRECISIONS, Task
 from ridgeline.plan.plan import Recompute
 from ridgeline.validate.engines import EARLY_SOURCES, Engine
+from ridgeline.validate.habits import bytes_precision
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
 
@@ -55,6 +56,18 @@ class Recipe:
     assumptions: tuple[str, ...]
 
 
+ALL_ABOVE = "all of the above"
+"""How torchtune's table of optimization flags ends: with compile, chunked loss and offloaded activations."""
+
+SOURCE_OFFLOADS: tuple[tuple[str, Mapping[str, object], str], ...] = (
+    (
+        "stas00/ml-engineering",
+        {"offload_optimizer": True},
+        "its README: activation checkpointing and AdamW on the CPU; activations stay on the device",
+    ),
+)
+"""What sources offload where a cell is vague: (source, plan fields, known from)."""
+
 RECENT = ("hopper", "blackwell")  # devices whose tables a program made last
 
 
@@ -64,7 +77,7 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
     task = read_task(row)
     workload: dict[str, object] = {
         "task": task,
-        "precision": read_precision(row, notes, engine, device, said),
+        "precision": bytes_precision(row, engine, read_precision(row, notes, engine, device, said), said),
         "optimizer": _optimizer(row, notes, engine, task),
         "attention_kernel": _attention(row, notes, engine, device, said),
         "execution": _execution(row, notes, engine),
@@ -78,7 +91,7 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
     plan |= _recompute(row, engine, said)
     plan |= _zero(row, notes, engine, task)
     plan |= _overlap(row, notes, engine)
-    plan |= _offload(row)
+    plan |= _offload(row, said)
     said.append(f"{engine.name} conventions: {engine.reason}")
     return Recipe(workload=workload, plan=plan, assumptions=tuple(said))
 
@@ -185,7 +198,10 @@ def _attention(row: Row, notes: Notes, engine: Engine, device: Accelerator, said
 def _execution(row: Row, notes: Notes, engine: Engine) -> str:
     if notes.says(r"cuda-graph-impl=(?!none)") or notes.says(r"cuda.?graph"):
         return "graph"
-    compiled = re.search(r"torch\.compile|\bcompile\b|async ?tp", f"{row.text('engine')}; {notes.text}", re.IGNORECASE)
+    words = f"{row.text('engine')}; {notes.text}"
+    compiled = re.search(rf"torch\.compile|\bcompile\b|async ?tp|\bliger\b|{ALL_ABOVE}", words, re.IGNORECASE)
+    if engine.name == "torchtitan" and _named(row.text("precision")) == "fp8":
+        return "compiled"  # torchtitan docs/float8.md: float8 needs torch.compile to be of use
     return "compiled" if compiled and engine.execution == "eager" else engine.execution
 
 
@@ -203,7 +219,7 @@ def _recompute(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
         if engine.recompute is None:
             return {}
         said.append(f"recompute not stated: {engine.recompute} ({engine.name})")
-        return {"recompute": Recompute(engine.recompute)}
+        cell = engine.recompute
     plan: dict[str, object] = {}
     if "sequence parallel" in cell:
         plan["sequence_parallel"] = True
@@ -212,11 +228,14 @@ def _recompute(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
     if re.match(r"full|true|yes|on\b|all", cell):
         return plan | {"recompute": Recompute.FULL}
     if cell.startswith("selective"):
-        if engine.name == "torchtitan":
+        if engine.name == "torchtitan" and not row.asks_bytes:
             said.append(
                 "selective per-op keeps every second matrix product: counted as full recompute of half the layers"
             )
             return plan | {"recompute": Recompute.FULL, "recompute_share": 0.5}
+        if "[" in cell and "core_attn" not in cell:
+            said.append(f"recompute '{cell}' leaves the attention core alone and the rest is small: counted as none")
+            return plan | {"recompute": Recompute.NONE}
         if "[" in cell:
             said.append(f"recompute '{cell}' counted as selective (attention core)")
         return plan | {"recompute": Recompute.SELECTIVE}
@@ -229,6 +248,8 @@ def _zero(row: Row, notes: Notes, engine: Engine, task: Task) -> dict[str, objec
     by_strategy = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}
     if strategy in by_strategy:
         return {"zero": by_strategy[strategy]}
+    if "use-megatron-fsdp" in notes.switches:
+        return {"zero": 3}
     if notes.says(r"use-distributed-optimizer|distributed optimizer") or "distributed" in row.text("optimizer"):
         return {"zero": 1}
     if cell and row.second and re.search(r"FSDP", cell) and "(" in row.text("tp") and engine.zero is not None:
@@ -262,12 +283,16 @@ def _overlap(row: Row, notes: Notes, engine: Engine) -> dict[str, object]:
     return {"overlap_gradients": gradients, "overlap_weights": weights, "overlap_tensor": tensor}
 
 
-def _offload(row: Row) -> dict[str, object]:
+def _offload(row: Row, said: list[str]) -> dict[str, object]:
+    for source, fields, reason in SOURCE_OFFLOADS:
+        if source in row.text("source"):
+            said.append(reason)
+            return dict(fields)
     text = f"{row.text('offload')}; {row.text('engine')}; {row.text('recompute')}; {row.text('notes')}".casefold()
     if re.search(r"nvme", text):
         raise InputError("offload to NVMe is not predicted yet", field="offload")
     activations = re.search(
-        r"activation\w* (?:cpu )?offload|activations? (?:to|\(see)|offload\w*.{0,12}activation", text
+        rf"activation\w* (?:cpu )?offload|activations? (?:to|\(see)|offload\w*.{{0,12}}activation|{ALL_ABOVE}", text
     )
     if activations is None:
         activations = re.search(r"cpu \(activations", text)

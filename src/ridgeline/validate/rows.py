@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ridgeline.errors import InputError
+from ridgeline.units import UNITS
 
 LARGEST_BYTES = 512 * 2**20  # a bound on nonsense: the largest public table of this kind is under 2 MB
 
@@ -95,6 +96,12 @@ class Row:
         value = self.measured
         quoted = re.findall(r"\(([\d.]+)\)", self.text("notes"))
         return value is not None and any(_is_number(each) and float(each) == value for each in quoted)
+
+    @property
+    def asks_bytes(self) -> bool:
+        """Whether the row asks what is held in memory: bytes, whether a job fits, the longest sequence that does."""
+        held = UNITS.get(self.text("unit"), ("", 0.0))[0] == "byte"
+        return held or re.match(r"fits|max_seq", self.text("metric"), re.IGNORECASE) is not None
 
     @property
     def source(self) -> str:

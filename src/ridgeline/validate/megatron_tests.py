@@ -1,0 +1,103 @@
+"""What Megatron-LM's functional tests do not say in a row's cells but in their names, or by their defaults.
+
+Source: Megatron-LM, tests/functional_tests/test_cases/*/*/model_config.yaml. A test's name is the
+folder of its golden values: 'gpt3_mcore_te_tp2_pp2_cross_entropy_loss_fusion'.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ridgeline.errors import InputError
+from ridgeline.validate.engine import Engine
+from ridgeline.validate.notes import Notes
+from ridgeline.validate.rows import Row
+
+PROGRAM = "Megatron-Core (CI)"
+PADDING = 128  # --make-vocab-size-divisible-by, default of Megatron-LM's arguments, times tp
+NODE, TRAY = 8, 4  # devices of a test: one node; with '_1node' on GB200 one tray
+VOCABULARIES: tuple[tuple[str, int], ...] = (
+    (r"/bert/", 30522),  # bert-large-uncased-vocab.txt
+    (r"/mixtral/", 32000),  # Mixtral's tokenizer
+    (r"15b_8t", 256000),  # nemotron_2_256k
+    (r"", 50257),  # GPT-2's
+)
+"""Vocabulary of a test that states none: (where, V)."""
+LATENT_RANKS = {"q_lora_rank": 1536, "kv_lora_rank": 512}
+"""Ranks of the tests with latent attention, DeepSeek-V3's (arXiv:2412.19437, section 4.2)."""
+
+
+def is_test(engine: Engine) -> bool:
+    """Whether the program is Megatron-LM in its functional tests."""
+    return engine.name == PROGRAM
+
+
+def named_devices(row: Row, notes: Notes, *, product: int, ranks: int, ep: int) -> int:
+    """Devices of a test [1]: one node, more where the degrees need them.
+
+    `product` is tp * pp * cp, `ranks` tp * cp. Experts are divided by tp as well unless the name
+    says `etp1`. Raises `InputError` for release runs, whose world is of several nodes and not
+    stated, where the answer depends on it: times, and states sharded over data-parallel ranks.
+    """
+    where = row.text("source_where")
+    sharded = "use-distributed-optimizer" in notes.switches or "distributed" in row.text("optimizer")
+    if re.search(r"release", where) and row.asks_bytes and sharded:
+        raise InputError("the number of devices of a release run is not stated", field="n_devices")
+    world = TRAY if re.search(r"_1node\b", where) and re.search(r"GB[23]00", row.text("hardware")) else NODE
+    etp = expert_width(row, row.count("tp") or 1)
+    return product * max(1, world // product, math.ceil(ep * etp / ranks))
+
+
+def expert_width(row: Row, tp: int) -> int:
+    """Expert-tensor degree [1]: Megatron-LM's default is tp; names say `etp1` where it is not."""
+    named = re.search(r"etp(\d+)", row.text("source_where"))
+    return int(named[1]) if named else tp
+
+
+def named_flags(row: Row, notes: Notes, *, width: int) -> dict[str, object]:
+    """Keyword arguments of `from_dims` that a test's name and Megatron-LM's defaults give.
+
+    Defaults are dropout, bias, layer norms and learned positions. Tests of newer models, which
+    untie the embeddings and use SwiGLU or are releases, turn all of them over; context parallelism
+    runs without dropout.
+    """
+    where, switches = row.text("source_where"), notes.switches
+    stated = row.count("vocab") or notes.count("vocab-size")
+    vocab = stated or next(size for pattern, size in VOCABULARIES if re.search(pattern, where))
+    unit = PADDING * width
+    flags: dict[str, object] = {"vocab": math.ceil(vocab / unit) * unit}
+    swiglu = "swiglu" in switches
+    modern = "untie-embeddings-and-output-weights" in switches and (swiglu or "release" in where)
+    if modern or re.search(r"rope", where):
+        flags["positions"] = "rope"
+    if modern or "disable_bias" in where:
+        flags["bias"] = False
+    if modern and swiglu:
+        flags["norm"] = "rms"
+    hidden = row.count("hidden")
+    if swiglu and hidden and notes.count("ffn-hidden-size") is None:
+        flags["ffn"] = max(64, int(4 * hidden * 2 / 3 / 64) * 64)  # Megatron-LM's default with --swiglu
+    if "multi-latent-attention" in switches:
+        flags |= LATENT_RANKS
+    flags["dropout"] = not modern and (row.count("cp") or 1) == 1
+    return flags
+
+
+def named_plan(row: Row, *, pp: int, ranks: int, layers: int, said: list[str]) -> dict[str, object]:
+    """Plan fields that a test's name gives; `ranks` is dp * cp."""
+    where = row.text("source_where")
+    plan: dict[str, object] = {}
+    if "multi_dist_optimizer_instances" in where and ranks % 2 == 0:
+        plan["zero_group"] = ranks // 2
+        said.append("multi_dist_optimizer_instances: states sharded within halves of the data-parallel group")
+    if "uneven_pipeline" in where and pp > 2 and (layers - 4) % (pp - 2) == 0:
+        plan["layer_split"] = (2, *[(layers - 4) // (pp - 2)] * (pp - 2), 2)
+        said.append("uneven_pipeline: two layers on the first and the last stage")
+    return plan
+
+
+def named_chunks(row: Row) -> int | None:
+    """Layers of a virtual stage that a name gives: '_vp1_' is one, unless the split is uneven [1]."""
+    where = row.text("source_where")
+    return 1 if "_vp1_" in where and "uneven" not in where else None

@@ -1,0 +1,59 @@
+"""Joules of a step by hand: shares of the rated power by what the devices do, the host, and the building."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ridgeline.energy.power import step_energy_j
+from ridgeline.facts.clusters import cluster
+from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.records import Cluster, Evidence, Fact
+
+
+def made(**changes: object) -> Cluster:
+    """Sixteen A100 of 400 W in two nodes that idle at 100 W, in a building without overhead."""
+    base = cluster("16xA100-SXM-80GB")
+    accelerator = replace(base.accelerator, tdp_w=400.0)
+    host = replace(base.host, devices=8, idle_w=100.0)
+    return replace(base, **({"accelerator": accelerator, "host": host, "pue": None} | changes))  # type: ignore[arg-type]
+
+
+def test_each_part_draws_its_share_of_the_rated_power() -> None:
+    parts = {"matrix": 2.0, "memory": 1.0, "launch": 0.5}
+    watt_s = 400 * (2.0 * constant("power.matrix") + constant("power.memory") + 0.5 * constant("power.idle"))
+    assert step_energy_j(parts, made()) == pytest.approx(16 * watt_s + 2 * 100 * 3.5)
+
+
+@pytest.mark.parametrize(
+    ("part", "state"),
+    [("attention", "matrix"), ("update", "memory"), ("data link", "link"), ("tensor link", "link"), ("bubble", None)],
+)
+def test_states_of_other_parts(part: str, state: str | None) -> None:
+    device_j = step_energy_j({part: 1.0}, made()) - 200.0
+    if state is None:  # nothing runs: no more than waiting on a link, no less than idle
+        assert 16 * 400 * constant("power.idle") * 0.999 <= device_j <= 16 * 400 * constant("power.link") * 1.001
+    else:
+        assert device_j == pytest.approx(16 * 400 * constant(f"power.{state}"))
+
+
+def test_a_part_filled_node_idles_like_a_full_one() -> None:
+    assert step_energy_j({"matrix": 1.0}, made(count=9)) == pytest.approx(9 * 400 * constant("power.matrix") + 200)
+
+
+def test_the_building_multiplies_everything() -> None:
+    overhead = Fact(value=1.5, unit="1", source="made by hand", conditions="", evidence=Evidence.ASSUMED)
+    parts = {"matrix": 2.0, "bubble": 1.0}
+    assert step_energy_j(parts, made(pue=overhead)) == pytest.approx(1.5 * step_energy_j(parts, made()))
+
+
+def test_without_a_rated_power_only_the_hosts_count() -> None:
+    bare = made()
+    bare = replace(bare, accelerator=replace(bare.accelerator, tdp_w=None))
+    assert step_energy_j({"matrix": 2.0}, bare) == pytest.approx(2 * 100 * 2.0)
+
+
+def test_energy_lies_between_idle_and_rated_power() -> None:
+    everything = dict.fromkeys(("matrix", "attention", "memory", "launch", "update", "data link", "bubble"), 1.0)
+    assert 16 * 400 * 7 * constant("power.idle") < step_energy_j(everything, made()) - 1400 < 16 * 400 * 7

@@ -1,0 +1,92 @@
+"""Numbers on a rank: all ranks together hold the model, adapters add what they must."""
+
+from __future__ import annotations
+
+import pytest
+
+from ridgeline.graph.build import from_dims
+from ridgeline.graph.ops import Model, OpKind
+from ridgeline.graph.workload import Task, Workload
+from ridgeline.lower.params import rank_params
+from ridgeline.lower.work import Layout
+
+DENSE = from_dims(layers=3, hidden=64, heads=4, vocab=1024, max_positions=128)
+EXPERTS = from_dims(
+    layers=3, hidden=64, heads=4, vocab=1024, max_positions=128, experts=8, top_k=2, expert_ffn=128, tied=False
+)
+PRETRAIN = Workload(seq_len=128, global_batch=8)
+
+
+def repeated(model: Model) -> tuple[int, int]:
+    """Numbers of a layer, and of the two ends, that every tensor rank holds whole."""
+    block = next(iter(model.graph.blocks.values()))
+    layer = sum(op.params for op in block.ops if not op.params_split)
+    ends = sum(op.params for op in (*model.graph.embedding, *model.graph.head) if not op.params_split and not op.shared_params)
+    return layer, ends
+
+
+def total(model: Model, layout: Layout, ranks: int, dense_ranks: int) -> tuple[float, float]:
+    """All dense numbers over `dense_ranks` tensor ranks, and all expert numbers over `ranks` expert ranks."""
+    dense = expert = 0.0
+    for name in model.graph.layers:
+        block = model.graph.blocks[name]
+        found = rank_params(block.ops, layout, PRETRAIN, experts=block.experts)
+        dense, expert = dense + float(found.dense) * dense_ranks, expert + float(found.expert) * ranks
+    for ops in (model.graph.embedding, model.graph.head):
+        dense += float(rank_params(ops, layout, PRETRAIN).dense) * dense_ranks
+    return dense, expert
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_tensor_ranks_together_hold_a_dense_model(tp: int) -> None:
+    layer, ends = repeated(DENSE)
+    dense, expert = total(DENSE, Layout(tp=tp), 1, tp)
+    assert dense == pytest.approx(DENSE.graph.params + (tp - 1) * (3 * layer + ends))
+    assert expert == 0
+
+
+@pytest.mark.parametrize(("tp", "ep", "etp"), [(1, 1, 1), (2, 4, 1), (2, 2, 2), (4, 8, 4)])
+def test_expert_and_tensor_ranks_together_hold_a_sparse_model(tp: int, ep: int, etp: int) -> None:
+    layer, ends = repeated(EXPERTS)
+    dense, expert = total(EXPERTS, Layout(tp=tp, ep=ep, etp=etp), ep * etp, tp)
+    assert dense + expert == pytest.approx(EXPERTS.graph.params + (tp - 1) * (3 * layer + ends))
+    weights = sum(op.params for op in EXPERTS.graph.blocks[EXPERTS.graph.layers[0]].ops if op.kind is OpKind.GROUPED_GEMM)
+    assert expert == pytest.approx(3 * 8 * weights)
+
+
+def test_everything_is_trained_unless_adapters_are() -> None:
+    block = DENSE.graph.blocks[DENSE.graph.layers[0]]
+    found = rank_params(block.ops, Layout(tp=2), PRETRAIN)
+    assert found.trained_dense == found.dense
+
+
+def test_adapters_add_rank_numbers_for_each_side_of_a_weight() -> None:
+    block = DENSE.graph.blocks[DENSE.graph.layers[0]]
+    whole = rank_params(block.ops, Layout(), PRETRAIN)
+    found = rank_params(block.ops, Layout(), Workload(seq_len=128, global_batch=8, task=Task.LORA, lora_rank=8))
+    parts = next(op.parts for op in block.ops if op.name == "qkv")
+    # q, k, v merged: 64 in for each part, 192 out; out 64 + 64; up 64 + 256; down 256 + 64
+    expected = 8 * (parts * 64 + 192 + 128 + 320 + 320)
+    assert found.trained_dense == expected
+    assert found.dense == whole.dense + expected
+
+
+def test_adapters_of_attention_alone() -> None:
+    block = DENSE.graph.blocks[DENSE.graph.layers[0]]
+    choices = Workload(seq_len=128, global_batch=8, task=Task.LORA, lora_rank=8, lora_targets="attention")
+    parts = next(op.parts for op in block.ops if op.name == "qkv")
+    assert rank_params(block.ops, Layout(), choices).trained_dense == 8 * (parts * 64 + 192 + 128)
+
+
+def test_a_newton_schulz_iteration_by_hand() -> None:
+    block = DENSE.graph.blocks[DENSE.graph.layers[0]]
+    # 4 k^2 n + 2 k^3 with k <= n: qkv 64 x 192, out 64 x 64, up and down 64 x 256
+    k = 64
+    expected = sum(4 * k**2 * n + 2 * k**3 for n in (192, 64, 256, 256))
+    assert rank_params(block.ops, Layout(), PRETRAIN).orthogonal_flop == expected
+
+
+def test_a_tied_head_holds_nothing_of_its_own() -> None:
+    tied = float(rank_params(DENSE.graph.head, Layout(), PRETRAIN).dense)
+    untied = float(rank_params(EXPERTS.graph.head, Layout(), PRETRAIN).dense)
+    assert untied - tied == 1024 * 64

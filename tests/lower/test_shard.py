@@ -1,0 +1,291 @@
+"""What one rank does: widths, tokens, experts, adapters and collectives, by hand on a GPT of four heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from ridgeline.graph.build import from_dims
+from ridgeline.graph.ops import Model
+from ridgeline.graph.workload import Task, Workload
+from ridgeline.lower.shard import Sharder
+from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Phase, Stream, Work
+
+SEQ = 256  # tokens
+DENSE = from_dims(layers=2, hidden=64, heads=4, vocab=1000, max_positions=SEQ)
+EXPERTS = from_dims(
+    layers=2, hidden=64, heads=4, vocab=1000, max_positions=SEQ, experts=8, top_k=2, expert_ffn=128, gated=True
+)
+FORWARD, INPUT, WEIGHT = Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT
+
+
+def workload(**choices: object) -> Workload:
+    return Workload(seq_len=SEQ, global_batch=8, **choices)  # type: ignore[arg-type]
+
+
+def work_of(model: Model, layout: Layout, **choices: object) -> list[Work]:
+    return Sharder(workload(**choices), layout).block(next(iter(model.graph.blocks.values())))
+
+
+def gemms(work: Iterable[Work], name: str) -> dict[Phase, tuple[float, float, float, float]]:
+    """(m, n, k, count) of a product by phase."""
+    return {
+        piece.phase: tuple(float(np.asarray(x)) for x in (piece.m, piece.n, piece.k, piece.count))
+        for piece in work
+        if isinstance(piece, Gemm) and piece.name == name
+    }
+
+
+def links(work: Iterable[Work], name: str) -> dict[Phase, Collective]:
+    return {piece.phase: piece for piece in work if isinstance(piece, Collective) and piece.name == name}
+
+
+def gemm_flop(work: Iterable[Work]) -> float:
+    pieces = (piece for piece in work if isinstance(piece, Gemm))
+    return sum(float(np.asarray(2.0 * p.m * p.n * p.k * p.count)) for p in pieces)
+
+
+def attention_flop(work: Iterable[Work]) -> float:
+    pieces = (piece for piece in work if isinstance(piece, Attention))
+    return sum(float(np.asarray(p.sequences * p.heads * p.q_tokens * p.mean_context * p.qk_dim)) for p in pieces)
+
+
+# tensor parallelism --------------------------------------------------------------------------------
+
+
+def test_column_products_divide_n_and_row_products_k() -> None:
+    work = work_of(DENSE, Layout(tp=2, micro_batch=3))
+    tokens = 3 * SEQ
+    assert gemms(work, "qkv")[FORWARD] == (tokens, 192 / 2, 64, 1)
+    assert gemms(work, "attention_out")[FORWARD] == (tokens, 64, 64 / 2, 1)
+    assert gemms(work, "mlp_up")[FORWARD] == (tokens, 256 / 2, 64, 1)
+    assert gemms(work, "mlp_down")[FORWARD] == (tokens, 64, 256 / 2, 1)
+
+
+def test_backward_is_two_products_of_the_same_size() -> None:
+    found = gemms(work_of(DENSE, Layout(tp=2)), "mlp_up")
+    assert found[INPUT] == (SEQ, 64, 128, 1)  # gradient (T, 128) times the weight turned
+    assert found[WEIGHT] == (64, 128, SEQ, 1)  # input turned times gradient
+    assert len({np.prod(shape) for shape in found.values()}) == 1
+
+
+def test_gradients_of_weights_are_accumulated_in_four_bytes() -> None:
+    pieces = [p for p in work_of(DENSE, Layout()) if isinstance(p, Gemm) and p.phase is WEIGHT]
+    assert pieces
+    assert all(piece.accumulate and piece.output_bytes == 4 for piece in pieces)
+
+
+def test_attention_divides_its_heads() -> None:
+    found = next(p for p in work_of(DENSE, Layout(tp=2, micro_batch=3)) if isinstance(p, Attention))
+    assert (found.sequences, found.heads, found.kv_heads) == (3, 2, 2)
+    assert (found.q_tokens, found.kv_tokens, found.mean_context) == (SEQ, SEQ, (SEQ + 1) / 2)
+
+
+def test_kv_heads_are_repeated_beyond_their_number() -> None:
+    grouped = from_dims(layers=1, hidden=64, heads=4, kv_heads=2, vocab=1000, max_positions=SEQ)
+    found = next(p for p in work_of(grouped, Layout(tp=4)) if isinstance(p, Attention))
+    assert (found.heads, found.kv_heads) == (1, 1)
+
+
+@pytest.mark.parametrize(("parallel", "tokens"), [(0, SEQ), (1, SEQ / 2)])
+def test_sequence_parallelism_divides_the_tokens_of_norms(parallel: int, tokens: float) -> None:
+    work = work_of(DENSE, Layout(tp=2, sequence_parallel=parallel))
+    norm = next(p for p in work if isinstance(p, Stream) and p.name == "mlp_norm")
+    assert norm.bytes == tokens * 2 * 64 * 2  # read and write 64 numbers of two bytes
+
+
+def test_sequence_parallelism_trades_one_all_reduce_for_gather_and_scatter() -> None:
+    whole = SEQ * 64 * 2  # bytes of the activations of one micro-batch
+    plain = work_of(DENSE, Layout(tp=2, sequence_parallel=0))
+    sharded = work_of(DENSE, Layout(tp=2, sequence_parallel=1))
+    for phase in (FORWARD, INPUT):
+        assert links(plain, "tensor.all_reduce")[phase].ranks == 2
+        assert links(plain, "tensor.all_gather")[phase].ranks == 1
+        assert links(sharded, "tensor.all_reduce")[phase].ranks == 1
+        for kind in ("all_gather", "reduce_scatter"):
+            piece = links(sharded, f"tensor.{kind}")[phase]
+            assert (piece.ranks, piece.bytes, piece.stride) == (2, whole, 1)
+
+
+def test_a_dense_layer_has_two_pairs_of_boundaries() -> None:
+    work = work_of(DENSE, Layout(tp=2))
+    assert sum(isinstance(p, Collective) and p.name == "tensor.all_reduce" and p.phase is FORWARD for p in work) == 2
+
+
+def test_inputs_are_gathered_again_for_weight_gradients() -> None:
+    found = links(work_of(DENSE, Layout(tp=2, sequence_parallel=1)), "tensor.regather")
+    assert set(found) == {WEIGHT}
+    assert found[WEIGHT].hidden_behind == "gemm"
+
+
+# context parallelism -------------------------------------------------------------------------------
+
+
+def test_a_context_shard_has_its_share_of_the_tokens() -> None:
+    work = work_of(DENSE, Layout(cp=4))
+    assert gemms(work, "mlp_up")[FORWARD][0] == SEQ / 4
+    found = next(p for p in work if isinstance(p, Attention))
+    assert (found.heads, found.q_tokens, found.kv_tokens) == (4, SEQ / 4, SEQ)
+
+
+def test_a_ring_passes_keys_and_values_and_twice_as_much_backward() -> None:
+    work = work_of(DENSE, Layout(tp=2, cp=4))
+    found = links(work, "attention.ring")
+    # a shard's 64 tokens x 2 kv heads x (16 + 16) x 2 bytes, from all four shards
+    assert found[FORWARD].bytes == 64 * 2 * 32 * 2 * 4
+    assert found[INPUT].bytes == 2 * found[FORWARD].bytes
+    assert (found[FORWARD].kind, found[FORWARD].ranks, found[FORWARD].stride) == (CollectiveKind.ALL_GATHER, 4, 2)
+    assert links(work, "attention.all_to_all")[FORWARD].ranks == 1
+
+
+def test_all_to_all_trades_heads_for_tokens() -> None:
+    work = work_of(DENSE, Layout(tp=2, cp=2, ulysses=1))
+    core = next(p for p in work if isinstance(p, Attention))
+    assert (float(core.heads), float(core.q_tokens)) == (1, SEQ)
+    found = links(work, "attention.all_to_all")[FORWARD]
+    # 128 tokens x (q, k, v and o of 16 x 4 heads / 2) x 2 bytes
+    assert (found.ranks, found.bytes) == (2, 128 * 4 * 16 * 2 * 2)
+    assert links(work, "attention.ring")[FORWARD].ranks == 1
+
+
+def test_packed_documents_do_not_see_each_other() -> None:
+    found = next(p for p in work_of(DENSE, Layout(), mean_document=100) if isinstance(p, Attention))
+    assert found.mean_context == 101 / 2
+
+
+# conservation --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("tp", "cp", "ulysses"), [(2, 1, 0), (4, 1, 0), (1, 2, 0), (2, 2, 0), (2, 2, 1), (4, 4, 0)])
+@pytest.mark.parametrize("parallel", [0, 1])
+def test_flop_over_all_ranks_is_the_flop_of_one(tp: int, cp: int, ulysses: int, parallel: int) -> None:
+    whole = work_of(DENSE, Layout(micro_batch=2))
+    layout = Layout(tp=tp, cp=cp, ulysses=ulysses, sequence_parallel=parallel, micro_batch=2)
+    one = work_of(DENSE, layout)
+    assert gemm_flop(one) * tp * cp == pytest.approx(gemm_flop(whole))
+    assert attention_flop(one) * tp * cp == pytest.approx(attention_flop(whole))
+
+
+@pytest.mark.parametrize(("tp", "cp", "dp", "ep", "etp"), [(1, 1, 4, 4, 1), (2, 1, 4, 4, 2), (2, 2, 2, 8, 1), (4, 1, 2, 2, 4)])
+def test_expert_flop_over_all_ranks_is_conserved(tp: int, cp: int, dp: int, ep: int, etp: int) -> None:
+    names = ("experts_up", "experts_down")
+    whole = [p for p in work_of(EXPERTS, Layout()) if p.name in names]
+    one = [p for p in work_of(EXPERTS, Layout(tp=tp, cp=cp, ep=ep, etp=etp)) if p.name in names]
+    # tp * cp * dp ranks work on dp micro-batches
+    assert gemm_flop(one) * tp * cp * dp == pytest.approx(gemm_flop(whole) * dp)
+    assert gemm_flop(whole) == 3 * 2 * (SEQ * 2) * (64 * 256 + 128 * 64)
+
+
+def test_repeated_products_are_not_divided() -> None:
+    router = gemms(work_of(EXPERTS, Layout(tp=2)), "router")[FORWARD]
+    assert router == (SEQ, 8, 64, 1)
+    assert gemms(work_of(EXPERTS, Layout(tp=2, sequence_parallel=1)), "router")[FORWARD][0] == SEQ / 2
+
+
+@pytest.mark.parametrize(("ep", "local", "rows"), [(1, 8, 64), (2, 4, 128), (8, 1, 512)])
+def test_experts_of_a_rank_get_the_rows_of_the_others(ep: int, local: int, rows: float) -> None:
+    # 256 tokens x 2 choices = 512 rows reach every rank, whatever ep; over 8 / ep local experts
+    assert gemms(work_of(EXPERTS, Layout(ep=ep)), "experts_up")[FORWARD] == (rows, 256, 64, local)
+
+
+def test_experts_divide_their_width_over_their_own_degree() -> None:
+    work = work_of(EXPERTS, Layout(tp=2, ep=2, etp=2))
+    assert gemms(work, "experts_up")[FORWARD] == (SEQ * 2 / 4, 128, 64, 4)
+    assert gemms(work, "experts_down")[FORWARD] == (SEQ * 2 / 4, 64, 64, 4)
+
+
+def test_dispatch_and_combine_move_each_choice_once() -> None:
+    work = work_of(EXPERTS, Layout(tp=2, ep=4, etp=2))
+    for name, phase in product(("moe.dispatch", "moe.combine"), (FORWARD, INPUT)):
+        piece = links(work, name)[phase]
+        assert (piece.kind, piece.ranks, piece.stride) == (CollectiveKind.ALL_TO_ALL, 4, 2)
+        assert piece.bytes == SEQ / 2 * 2 * 64 * 2  # half the tokens, two choices, 64 numbers of two bytes
+
+
+# adapters ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", [Task.LORA, Task.QLORA])
+def test_frozen_weights_have_no_gradients(task: Task) -> None:
+    work = work_of(DENSE, Layout(), task=task, lora_rank=8)
+    products = [p for p in work if isinstance(p, Gemm)]
+    assert {p.name.split(".")[-1] for p in products if p.phase is WEIGHT} == {"lora_a", "lora_b"}
+    assert set(gemms(work, "mlp_up")) == {FORWARD, INPUT}
+
+
+def test_an_adapter_is_two_thin_products_for_each_merged_layer() -> None:
+    work = work_of(DENSE, Layout(tp=2), task=Task.LORA, lora_rank=8)
+    assert gemms(work, "mlp_down.lora_a")[FORWARD] == (SEQ, 8, 128, 1)
+    assert gemms(work, "mlp_down.lora_b")[FORWARD] == (SEQ, 64, 8, 1)
+    parts = next(op.parts for op in next(iter(DENSE.graph.blocks.values())).ops if op.name == "qkv")
+    assert gemms(work, "qkv.lora_b")[FORWARD] == (SEQ, 96 / parts, 8, parts)
+
+
+def test_adapters_of_attention_alone_leave_the_mlp_bare() -> None:
+    work = work_of(DENSE, Layout(), task=Task.LORA, lora_targets="attention")
+    assert gemms(work, "qkv.lora_a")
+    assert not gemms(work, "mlp_up.lora_a")
+
+
+def test_four_bit_base_weights_are_expanded_in_both_directions() -> None:
+    work = work_of(DENSE, Layout(tp=2), task=Task.QLORA, lora_rank=8)
+    found = {p.phase: p.weight_rows for p in work if isinstance(p, Gemm) and p.name == "mlp_up"}
+    assert found == {FORWARD: 64 * 128, INPUT: 64 * 128}
+    plain = work_of(DENSE, Layout(tp=2), task=Task.LORA, lora_rank=8)
+    assert all(p.weight_rows == 0 for p in plain if isinstance(p, Gemm))
+
+
+# ends ----------------------------------------------------------------------------------------------
+
+
+def test_logits_divide_the_vocabulary() -> None:
+    sharder = Sharder(workload(), Layout(tp=2, micro_batch=3))
+    work = sharder.end(DENSE.graph.head)
+    logits = next(p for p in work if isinstance(p, Gemm) and p.phase is FORWARD)
+    assert (logits.m, logits.n, logits.k) == (3 * SEQ, 500, 64)
+    assert not logits.quantized
+    loss = [p for p in work if isinstance(p, Stream) and p.name == "cross_entropy"]
+    assert {float(p.bytes) / (3 * SEQ * 500) for p in loss} == {38.0, 14.0}  # Megatron-LM's loss is not fused
+
+
+def test_compiled_frameworks_fuse_their_loss() -> None:
+    work = Sharder(workload(framework="torch"), Layout()).end(DENSE.graph.head)
+    loss = {p.phase: float(p.bytes) for p in work if isinstance(p, Stream) and p.name == "cross_entropy"}
+    assert loss == {FORWARD: SEQ * 1000 * 8.0, INPUT: SEQ * 1000 * 6.0}
+
+
+def test_eight_bit_recipes_cast_layers_but_not_logits() -> None:
+    layer = work_of(DENSE, Layout(), precision="fp8")
+    assert all(p.quantized for p in layer if isinstance(p, Gemm))
+
+
+def test_eager_chains_move_the_width_once_a_kernel() -> None:
+    gated = from_dims(layers=1, hidden=64, heads=4, vocab=1000, max_positions=SEQ, gated=True, activation="silu")
+    fused = work_of(gated, Layout(), framework="torch")
+    eager = work_of(gated, Layout(), framework="torch", execution="eager")
+
+    def norm(work: list[Work]) -> Stream:
+        return next(p for p in work if isinstance(p, Stream) and p.name == "mlp_activation" and p.phase is FORWARD)
+
+    assert norm(fused).kernels == 1
+    assert norm(eager).kernels == 2
+    # fused: reads gate and up, writes one; eager: two kernels read and write the width each
+    assert norm(fused).bytes == SEQ * 3 * 256 * 2
+    assert norm(eager).bytes == SEQ * 4 * 256 * 2
+
+
+def test_arrays_of_layouts_shard_as_each_layout() -> None:
+    layouts = [Layout(tp=t, cp=c, sequence_parallel=s, micro_batch=b) for t, c, s, b in product((1, 2), (1, 2), (0, 1), (1, 3))]
+    names = ("tp", "cp", "sequence_parallel", "micro_batch")
+    stacked = replace(Layout(), **{name: np.array([getattr(x, name) for x in layouts], dtype=float) for name in names})
+    together = work_of(DENSE, stacked)
+    for index, layout in enumerate(layouts):
+        for one, many in zip(work_of(DENSE, layout), together, strict=True):
+            for name, value in vars(one).items():
+                if isinstance(value, int | float | np.ndarray) and not isinstance(value, bool):
+                    found = np.broadcast_to(getattr(many, name), (len(layouts),))[index]
+                    assert float(found) == float(np.asarray(value)), (one.name, name)

@@ -1,0 +1,124 @@
+"""Each rule of a legal plan: what keeps it, what breaks it, and what the message says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ridgeline.errors import PlanError
+from ridgeline.graph.build import from_dims
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.plan import Plan, Schedule
+from ridgeline.plan.rules import ModelLimits, check, columns, model_limits, nearest_divisor, rules
+
+LIMITS = ModelLimits(layers=12, heads=12, kv_heads=4, tensor_width=96, experts=0)
+SPARSE = ModelLimits(layers=12, heads=12, kv_heads=4, tensor_width=96, experts=8)
+JOB = Workload(seq_len=1024, global_batch=24)
+
+BROKEN: list[tuple[str, Plan, ModelLimits, Workload, str]] = [
+    ("devices", Plan(tp=2, dp=12), LIMITS, JOB, "tp 2 x pp 1 x cp 1 x dp 12 = 24 devices, the cluster has 16; nearest: dp 8"),
+    ("heads", Plan(tp=8), LIMITS, JOB, "tp 8 does not divide 12 heads; nearest: tp 6"),
+    ("kv_heads", Plan(tp=3), LIMITS, JOB, "tp 3 neither divides nor is a multiple of 4 kv heads; nearest: tp 2"),
+    ("width", Plan(tp=4), ModelLimits(layers=12, heads=12, kv_heads=4, tensor_width=90, experts=0), JOB,
+     "tp 4 does not divide the widths' common divisor 90; nearest: tp 3"),
+    ("layers", Plan(pp=5, chunks=3, schedule=Schedule.INTERLEAVED), LIMITS, JOB,
+     "pp 5 x chunks 3 = 15 pipeline places for 12 layers; nearest: pp 4"),
+    ("context", Plan(cp=3), LIMITS, JOB,
+     "sequence 1024 is not a multiple of 6 (cp 3, two halves per rank for a causal ring); nearest: cp 2"),
+    ("context", Plan(cp=3, context_style="ulysses"), LIMITS, JOB, "sequence 1024 is not a multiple of 3 (cp 3); nearest: cp 2"),
+    ("ulysses", Plan(tp=2, cp=4, context_style="ulysses"), LIMITS, JOB,
+     "tp 2 x cp 4 does not divide 12 heads, as all-to-all context parallelism must; use a ring"),
+    ("sequence", Plan(tp=4, sequence_parallel=True), LIMITS, Workload(seq_len=1022, global_batch=24),
+     "sequence parallelism needs sequence 1022 / cp 1 to be a multiple of tp 4"),
+    ("batch", Plan(dp=5, micro_batch=2), LIMITS, JOB,
+     "global batch 24 is not a multiple of dp 5 x micro-batch 2; nearest: dp 4"),
+    ("experts", Plan(dp=6, ep=3), SPARSE, JOB, "ep 3, etp 1 for 8 experts; nearest: ep 2"),
+    ("experts", Plan(dp=2, ep=2), LIMITS, JOB, "ep 2, etp 1 for 0 experts; nearest: ep 1"),
+    ("folding", Plan(tp=2, dp=3, ep=4), SPARSE, JOB, "ep 4 x etp 1 does not divide tp x cp x dp = 6; nearest: ep 3"),
+    ("zero_group", Plan(dp=8, zero=1, zero_group=3), LIMITS, JOB, "zero_group 3 does not divide dp x cp = 8; nearest: 2"),
+]  # fmt: skip
+
+
+def first_broken(plan: Plan, limits: ModelLimits, workload: Workload) -> str | None:
+    return next((name for name, kept in rules(limits, workload, 16, columns(plan)) if not kept[0]), None)
+
+
+@pytest.mark.parametrize(("rule", "plan", "limits", "workload", "text"), BROKEN, ids=lambda value: str(value)[:24])
+def test_a_broken_rule_names_value_limit_and_nearest(
+    rule: str, plan: Plan, limits: ModelLimits, workload: Workload, text: str
+) -> None:
+    assert first_broken(plan, limits, workload) == rule
+    with pytest.raises(PlanError) as error:
+        check(plan, limits, workload, 16)
+    assert str(error.value) == f"plan: {text}"
+
+
+def test_every_rule_has_a_plan_that_breaks_it() -> None:
+    names = {name for limits in (LIMITS, SPARSE) for name, _ in rules(limits, JOB, 16, columns(Plan()))}
+    assert {rule for rule, *_ in BROKEN} == names
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(),
+        Plan(tp=4, pp=2, dp=2, sequence_parallel=True),
+        Plan(tp=12),  # a multiple of the kv heads
+        Plan(cp=4, dp=2, micro_batch=3),
+        Plan(cp=2, tp=2, context_style="ulysses"),
+        Plan(pp=4, chunks=3, schedule=Schedule.INTERLEAVED),
+        Plan(dp=8, zero=3, zero_group=4),
+    ],
+)
+def test_legal_plans_break_nothing(plan: Plan) -> None:
+    check(plan, LIMITS, JOB, 16)
+
+
+def test_experts_fold_over_the_devices() -> None:
+    check(Plan(tp=2, dp=4, ep=8), SPARSE, JOB, 16)
+    check(Plan(tp=2, dp=4, ep=4, etp=2), SPARSE, JOB, 16)
+
+
+def test_nearest_choices_of_broken_rules_keep_them() -> None:
+    assert first_broken(Plan(tp=6), LIMITS, JOB) == "kv_heads"  # 6 divides the heads, but not the 4 kv heads
+    assert first_broken(Plan(tp=2), LIMITS, JOB) is None
+    assert first_broken(Plan(dp=4, micro_batch=2), LIMITS, JOB) is None
+    assert first_broken(Plan(dp=6, ep=2), SPARSE, JOB) is None
+
+
+def test_interleaving_one_chunk_is_refused() -> None:
+    with pytest.raises(PlanError, match="interleaved schedule needs chunks >= 2"):
+        check(Plan(pp=2, schedule=Schedule.INTERLEAVED), LIMITS, JOB, 16)
+
+
+@pytest.mark.parametrize("split", [(6, 5), (12,), (13, -1)])
+def test_a_layer_split_must_cover_the_layers(split: tuple[int, ...]) -> None:
+    with pytest.raises(PlanError, match=r"layer_split .* needs 2 parts \(pp 2 x chunks 1\) that sum to 12 layers"):
+        check(Plan(pp=2, layer_split=split), LIMITS, JOB, 16)
+
+
+def test_a_stated_layer_split_that_covers_them_is_kept() -> None:
+    check(Plan(pp=2, layer_split=(7, 5)), LIMITS, JOB, 16)
+
+
+@pytest.mark.parametrize(("number", "wanted", "found"), [(12, 8, 6), (12, 5, 4), (12, 100, 12), (7, 3, 1), (1, 4, 1)])
+def test_nearest_divisor_prefers_the_smaller_on_a_tie(number: int, wanted: int, found: int) -> None:
+    assert nearest_divisor(number, wanted) == found
+
+
+def test_limits_of_a_dense_and_a_sparse_model() -> None:
+    dense = from_dims(layers=6, hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=176, vocab=100, max_positions=64)
+    # widths that are divided: 64 of the output projection, 176 up and down
+    assert model_limits(dense.graph) == ModelLimits(layers=6, heads=4, kv_heads=2, tensor_width=16, experts=0)
+    sparse = from_dims(layers=6, hidden=64, heads=4, vocab=100, max_positions=64, experts=8, top_k=2)
+    assert model_limits(sparse.graph).experts == 8
+
+
+def test_a_table_of_plans_is_judged_as_each_plan() -> None:
+    plans = [plan for _, plan, limits, job, _ in BROKEN if limits is LIMITS and job is JOB] + [Plan(), Plan(tp=4)]
+    table = {name: np.concatenate([columns(plan)[name] for plan in plans]) for name in columns(plans[0])}
+    together = dict(rules(LIMITS, JOB, 16, table))
+    for index, plan in enumerate(plans):
+        alone = dict(rules(LIMITS, JOB, 16, columns(plan)))
+        for name, kept in together.items():
+            assert np.broadcast_to(kept, (len(plans),))[index] == alone[name][0], (name, plan)

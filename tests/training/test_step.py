@@ -1,0 +1,307 @@
+"""Steps by hand: gathers before, reductions behind, the update last; and the bound beneath every simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.cost.machine import machine
+from ridgeline.facts.clusters import cluster
+from ridgeline.facts.mechanisms import constant
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.plan import Plan, Schedule
+from ridgeline.timeline.simulate import simulate
+from ridgeline.training.exchange import Exchange, exchange_rules
+from ridgeline.training.optimizer import optimizer_seconds
+from ridgeline.training.schedules import V_SHAPED
+from ridgeline.training.stages import StageTimes
+from ridgeline.training.step import step_tasks
+from ridgeline.training.step_bound import step_bound_s
+
+SLOW = constant("overlap.compute_slowdown")
+ROUNDING = 1 + 1e-9
+
+
+def times(
+    *,
+    forward: float = 4.0,
+    inputs: float = 4.0,
+    weights: float = 4.0,
+    send: float = 0.0,
+    gather: float = 0.0,
+    reduce: float = 0.0,
+    pieces: int = 4,
+    update: float = 1.0,
+    stages: int = 1,
+) -> StageTimes:
+    """The same seconds on every stage; a chunk has four layers, so exchanges come in four pieces."""
+    grid = np.ones((stages, 1))
+    return StageTimes(
+        forward_s=forward * grid,
+        backward_input_s=inputs * grid,
+        backward_weight_s=weights * grid,
+        send_forward_s=send * grid,
+        send_backward_s=send * grid,
+        gather_s=gather * grid,
+        reduce_s=reduce * grid,
+        pieces=np.full((stages, 1), pieces),
+        optimizer_s=np.full(stages, update),
+    )
+
+
+def step_s(plan: Plan, micro_batches: int, seconds: StageTimes) -> float:
+    return simulate(step_tasks(plan, micro_batches, seconds)).makespan_s
+
+
+def bound_s(plan: Plan, micro_batches: int, seconds: StageTimes) -> float:
+    return float(step_bound_s(plan.schedule, micro_batches, seconds, exchange_rules(plan)))
+
+
+def both(plan: Plan, micro_batches: int, seconds: StageTimes) -> float:
+    """The simulated step, after checking that the bound of one stage equals it."""
+    simulated = step_s(plan, micro_batches, seconds)
+    assert bound_s(plan, micro_batches, seconds) == pytest.approx(simulated)
+    return simulated
+
+
+# one stage -----------------------------------------------------------------------------------------
+
+
+def test_without_exchanges_work_and_update_add_up() -> None:
+    assert both(Plan(), 3, times()) == pytest.approx(3 * 12 + 1)
+
+
+def test_exposed_reduction_comes_once_after_the_last_backward() -> None:
+    assert both(Plan(overlap_gradients=False), 3, times(reduce=5.0)) == pytest.approx(36 + 5 + 1)
+
+
+def test_hidden_reduction_leaves_its_last_piece() -> None:
+    # 2 s over a backward of 8 s: three of four pieces hide, 0.5 s is left; the backward is slowed while it runs
+    assert both(Plan(), 3, times(reduce=2.0)) == pytest.approx(36 + SLOW * 2.0 + 0.5 + 1)
+
+
+def test_a_reduction_longer_than_the_backward_shows_what_is_left() -> None:
+    # the backward of 8 s, slowed by 12.56 %, makes its first layer's gradients after a quarter; then the link runs 20 s
+    assert both(Plan(), 1, times(reduce=20.0)) == pytest.approx(4 + 8 * (1 + SLOW) / 4 + 20 + 1)
+
+
+def test_exposed_gather_of_sharded_states_follows_the_update() -> None:
+    plan = Plan(zero=1, overlap_weights=False, overlap_gradients=False)
+    assert both(plan, 2, times(gather=3.0, reduce=2.0)) == pytest.approx(24 + 2 + 1 + 3)
+
+
+def test_hidden_gather_of_sharded_states_delays_the_first_forward_by_a_piece() -> None:
+    # 2 s in four pieces under a forward of 4 s: 0.5 s before it starts, and the forward is slowed by 12.56 % of 2 s
+    assert both(Plan(zero=1), 2, times(gather=2.0)) == pytest.approx(24 + 0.5 + SLOW * 2.0 + 1)
+
+
+def test_sharded_weights_are_gathered_before_each_forward_and_backward() -> None:
+    plan = Plan(zero=3, overlap_weights=False, overlap_gradients=False)
+    # per micro-batch: gather, forward, gather, backward, reduce
+    assert both(plan, 3, times(gather=2.0, reduce=1.0)) == pytest.approx(3 * (2 + 4 + 2 + 8 + 1) + 1)
+
+
+def test_sharded_gradients_are_reduced_after_every_backward() -> None:
+    plan = Plan(zero=2, overlap_weights=False, overlap_gradients=False)
+    assert both(plan, 3, times(reduce=1.0)) == pytest.approx(3 * 13 + 1)
+
+
+def test_hidden_exchanges_of_sharded_weights_cost_ends_and_slowing() -> None:
+    found = both(Plan(zero=3), 2, times(gather=2.0, reduce=2.0))
+    # each micro-batch: forward slowed by one gather, backward by a gather and a reduction; 0.5 s before the first
+    # forward, 0.5 s behind the last backward
+    assert found == pytest.approx(2 * (12 + SLOW * (2 + 2 + 2)) + 0.5 + 0.5 + 1)
+
+
+def test_a_link_that_must_carry_more_than_the_work_sets_the_step() -> None:
+    seconds = times(gather=30.0, reduce=30.0)
+    # each micro-batch gathers twice and reduces once
+    assert both(Plan(zero=3), 4, seconds) >= 4 * 90
+
+
+def test_one_layer_cannot_hide_behind_itself() -> None:
+    # one piece: nothing of the gather overlaps its own forward
+    found = both(Plan(zero=1), 1, times(gather=2.0, pieces=1))
+    assert found == pytest.approx(2.0 + 12 + SLOW * 2.0 + 1)
+
+
+# pipelines -----------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_of_equal_stages_pays_its_bubble() -> None:
+    # (m + P - 1) * 12 s
+    assert step_s(Plan(pp=4), 8, times(stages=4)) == pytest.approx((8 + 3) * 12 + 1)
+    assert bound_s(Plan(pp=4), 8, times(stages=4)) == pytest.approx((8 + 3) * 12 + 1)
+
+
+def test_the_update_waits_for_the_slowest_stage() -> None:
+    seconds = times(stages=2, reduce=5.0)
+    plan = Plan(pp=2, overlap_gradients=False)
+    tasks = step_tasks(plan, 4, seconds)
+    timeline = simulate(tasks)
+    updates = [i for i in range(tasks.tasks) if tasks.label[tasks.kind[i]] == "update"]
+    others = [i for i in range(tasks.tasks) if i not in updates]
+    assert len(updates) == 2
+    assert min(timeline.start_s[updates]) >= max(timeline.end_s[others]) - 1e-12
+
+
+def test_compute_seconds_are_kept_when_tasks_are_split() -> None:
+    plan, seconds = Plan(zero=3), times(gather=2.0, reduce=2.0)
+    tasks = step_tasks(plan, 3, seconds)
+    compute = tasks.duration_s[(tasks.stream == 0) & (tasks.kind < 6)].sum()
+    assert compute == pytest.approx(3 * (12 + SLOW * 6.0))
+    assert tasks.stream_names[-1] == "data link 0"
+
+
+def test_streams_of_links_belong_to_their_stage() -> None:
+    tasks = step_tasks(Plan(pp=2, zero=1), 2, times(stages=2, gather=1.0, reduce=1.0))
+    found = {n: d for n, d in zip(tasks.stream_names, tasks.stream_device, strict=True) if n.startswith("data link")}
+    assert found == {"data link 0": 0, "data link 1": 1}
+
+
+# the bound -----------------------------------------------------------------------------------------
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[Plan, int, StageTimes]:
+    schedule = draw(st.sampled_from(list(Schedule)))
+    stages = draw(st.integers(1, 4))
+    chunks = 2 if schedule in V_SHAPED or schedule is Schedule.INTERLEAVED else 1
+    rounds = draw(st.integers(1, 3))
+    micro_batches = stages * rounds if schedule is Schedule.INTERLEAVED else draw(st.integers(1, 8))
+    random = np.random.default_rng(draw(st.integers(0, 10**6)))
+    shape = (stages, chunks)
+    exchange = draw(st.sampled_from([0.0, 0.1, 1.0, 10.0]))
+    send = draw(st.sampled_from([0.0, 0.1]))
+    seconds = StageTimes(
+        forward_s=random.uniform(0.5, 2, shape),
+        backward_input_s=random.uniform(0.5, 2, shape),
+        backward_weight_s=random.uniform(0.5, 2, shape),
+        send_forward_s=np.full(shape, send),
+        send_backward_s=np.full(shape, send),
+        gather_s=exchange * random.uniform(0.5, 1, shape),
+        reduce_s=exchange * random.uniform(0.5, 1, shape),
+        pieces=random.integers(1, 6, shape),
+        optimizer_s=random.uniform(0, 1, stages),
+    )
+    plan = Plan(
+        pp=stages,
+        chunks=chunks,
+        schedule=schedule,
+        zero=draw(st.integers(0, 3)),
+        overlap_gradients=draw(st.booleans()),
+        overlap_weights=draw(st.booleans()),
+    )
+    return plan, micro_batches, seconds
+
+
+@settings(deadline=None, max_examples=300)
+@given(steps())
+def test_bound_never_exceeds_the_simulation(step: tuple[Plan, int, StageTimes]) -> None:
+    plan, micro_batches, seconds = step
+    assert bound_s(plan, micro_batches, seconds) <= step_s(plan, micro_batches, seconds) * ROUNDING
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    zero=st.integers(0, 3),
+    hidden=st.tuples(st.booleans(), st.booleans()),
+    micro_batches=st.integers(1, 6),
+    parts=st.tuples(*[st.floats(0.1, 5.0)] * 3),
+    exchanges=st.tuples(st.floats(0.0, 2.0), st.floats(0.0, 2.0)),
+    pieces=st.integers(1, 8),
+)
+def test_bound_of_one_stage_whose_exchanges_can_hide_is_the_simulation(
+    zero: int,
+    hidden: tuple[bool, bool],
+    micro_batches: int,
+    parts: tuple[float, float, float],
+    exchanges: tuple[float, float],
+    pieces: int,
+) -> None:
+    forward, inputs, weights = parts
+    # shorter than what they hide behind; longer ones queue on the link, where the bound is a bound
+    gather = min(exchanges[0], forward / 2, (inputs + weights) / 4)
+    reduce = min(exchanges[1], (inputs + weights) / 4, forward / 2)
+    seconds = times(
+        forward=forward, inputs=inputs, weights=weights, gather=gather, reduce=reduce, pieces=pieces
+    )
+    plan = Plan(zero=zero, overlap_gradients=hidden[0], overlap_weights=hidden[1])
+    if zero == 3 and any(hidden):
+        assert bound_s(plan, micro_batches, seconds) <= step_s(plan, micro_batches, seconds) * ROUNDING
+    else:
+        both(plan, micro_batches, seconds)
+
+
+def test_a_table_of_plans_is_bounded_as_each_plan() -> None:
+    random = np.random.default_rng(3)
+    plans = [
+        Plan(pp=2, zero=z, overlap_gradients=g, overlap_weights=w)
+        for z in range(4)
+        for g in (False, True)
+        for w in (False, True)
+    ]
+    one = times(stages=2, gather=1.0, reduce=2.0, send=0.1)
+    scale = random.uniform(0.5, 2.0, (len(plans), 1, 1))
+    stacked = StageTimes(
+        **{
+            name: value if name == "pieces" else value * (scale if value.ndim == 2 else scale[:, 0])
+            for name, value in vars(one).items()
+        }
+    )
+    rules = [exchange_rules(plan) for plan in plans]
+    together = step_bound_s(
+        Schedule.ONE_F_ONE_B, 4, stacked, Exchange(**{n: np.array([getattr(r, n) for r in rules]) for n in vars(rules[0])})
+    )
+    for index, plan in enumerate(plans):
+        factor = float(scale[index, 0, 0])
+        alone = StageTimes(**{n: v if n == "pieces" else v * factor for n, v in vars(one).items()})
+        assert float(together[index]) == pytest.approx(bound_s(plan, 4, alone))
+
+
+# the update ----------------------------------------------------------------------------------------
+
+NODE = machine(cluster("8xA100-SXM-80GB"))
+MEMORY = NODE.device.memory_bytes_per_s
+
+
+def update_s(numbers: float, *, offload: int = 0, flop: float = 0.0, **choices: object) -> float:
+    workload = Workload(seq_len=1024, global_batch=8, **choices)  # type: ignore[arg-type]
+    found = optimizer_seconds(numbers, workload=workload, machine=NODE, offload=offload, orthogonal_flop=flop)
+    return float(found)
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "moved"),
+    [
+        # gradient three times, states and master read and written, the computed copy written
+        ("bf16", "adamw", 3 * 4 + 2 * (8 + 4) + 2),
+        ("fp32", "adamw", 3 * 4 + 2 * 8 + 2 * 4),  # no master: the weights are read and written
+        ("bf16", "sgd", 3 * 4 + 2 * 4 + 2),
+        ("bf16", "adamw-8bit", 3 * 4 + 2 * (2 + 4) + 2),
+        ("bf16", "lion", 3 * 4 + 2 * (4 + 4) + 2),
+        ("bf16-pure", "adamw-bf16", 3 * 2 + 2 * 4 + 2 * 2),
+    ],
+)
+def test_bytes_of_an_update(precision: str, optimizer: str, moved: float) -> None:
+    assert update_s(1e9, precision=precision, optimizer=optimizer) == pytest.approx(1e9 * moved / MEMORY)
+
+
+def test_an_offloaded_update_runs_at_the_hosts_rates() -> None:
+    host = NODE.cluster.host
+    # states 12 twice, gradient 4 and copy 2 at an eighth of the host's memory; gradient and copy over the link
+    per_number = 30 * 8 / host.dram_bytes_per_s + 6 / host.device_bytes_per_s
+    assert update_s(1e9, offload=1) == pytest.approx(1e9 * per_number)
+
+
+def test_paged_states_live_on_the_host_unasked() -> None:
+    assert update_s(1e9, optimizer="paged-adamw") == update_s(1e9, offload=1)
+
+
+def test_muon_adds_five_iterations_on_the_matrix_units() -> None:
+    moved = 3 * 4 + 2 * (4 + 4) + 2
+    expected = 1e9 * moved / MEMORY + 5 * 1e15 / NODE.device.matrix["bf16"]
+    assert update_s(1e9, optimizer="muon", flop=1e15) == pytest.approx(expected)
+    assert update_s(1e9, flop=1e15) == update_s(1e9)  # others have none
