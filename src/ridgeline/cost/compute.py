@@ -33,14 +33,23 @@ class KernelCost:
 
 
 def tile_seconds(
-    m: Number, n: Number, k: Number, count: Number, *, rate_flop_per_s: float, element_bytes: float, device: Device
+    m: Number,
+    n: Number,
+    k: Number,
+    count: Number,
+    *,
+    rate_flop_per_s: float,
+    element_bytes: float,
+    device: Device,
+    result_bytes: float = 2.0,
 ) -> Number:
     """Time of `count` products when tiles are spread over the SMs in waves [s].
 
     For each tile shape: waves = ceil(tiles / SMs); a tile takes the longer of its FLOP at one SM's
     share of the rate and its operands at one SM's share of the L2 bandwidth; each wave pays one
-    memory latency to fill and the store of its tiles at one SM's share of the memory rate. When tiles
-    leave SMs idle, k is split over them. The fastest shape wins.
+    memory latency to fill and the store of its tiles (`result_bytes` per element, read and written
+    when accumulated) at one SM's share of the memory rate. When tiles leave SMs idle, k is split
+    over them. The fastest shape wins.
     Lower bound: no instruction overhead. Source: NVIDIA, Matrix Multiplication Background User's
     Guide (tile and wave quantization). Evidence: derived.
     """
@@ -59,7 +68,7 @@ def tile_seconds(
         splits = np.clip(np.floor(slots / tiles), 1, np.maximum(1, np.floor(np.asarray(k) / 256)))
         waves = np.ceil(tiles * splits / slots)
         per_k = max(2 * rows * columns / (width * sm_rate), (rows + columns) * element_bytes / (width * supply))
-        store = rows * columns * 2.0 * slots / device.memory_bytes_per_s
+        store = rows * columns * result_bytes * slots / device.memory_bytes_per_s
         best = np.minimum(best, waves * (per_k * k / splits + device.memory_latency_s + store))
     return best
 
@@ -72,13 +81,16 @@ def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -
     """
     m, n, k, count = work.m, work.n, work.k, work.count
     operands = (np.asarray(m) * k + np.asarray(k) * n) * element_bytes
-    result = np.asarray(m) * n * work.output_bytes * (2 if work.accumulate else 1)
+    result_bytes = work.output_bytes * (2 if work.accumulate else 1)
+    result = np.asarray(m) * n * result_bytes
     cast = np.asarray(m) * k * (2 + 2 * element_bytes) if work.quantized else 0.0
     dequantized = np.asarray(work.weight_rows) * (0.5 + 2.0)
     traffic = (operands + result) * count
     flop = 2.0 * np.asarray(m) * n * k * count
     rate = device.matrix_rate(dtype)
-    compute = tile_seconds(m, n, k, count, rate_flop_per_s=rate, element_bytes=element_bytes, device=device)
+    compute = tile_seconds(
+        m, n, k, count, rate_flop_per_s=rate, element_bytes=element_bytes, device=device, result_bytes=result_bytes
+    )
     memory = traffic / device.memory_bytes_per_s
     extra = (cast * count + dequantized) / (device.memory_bytes_per_s * device.stream_share)
     return KernelCost(

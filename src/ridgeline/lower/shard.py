@@ -127,6 +127,9 @@ class Sharder:
         if not frozen:
             weight = partial(piece, name=op.name, output_bytes=precision.grad_bytes, accumulate=True)
             yield weight(phase=Phase.BACKWARD_WEIGHT, m=k, n=n, k=m)
+            if op.params > op.k * op.n:  # a bias: its gradient sums the incoming one over all rows
+                incoming = np.asarray(m) * n * count * precision.activation_bytes
+                yield Stream(name=f"{op.name}.bias", phase=Phase.BACKWARD_WEIGHT, bytes=incoming)
         elif adapted(op, self.workload):
             yield from self._adapter(op, m=m, n=n, k=k, count=count)
 

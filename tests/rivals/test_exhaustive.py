@@ -1,0 +1,215 @@
+"""The rival of the search: every legal plan of small problems, each simulated, none bounded away."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice, product
+
+import pytest
+
+from ridgeline.errors import NoPlanError, PlanError
+from ridgeline.facts.clusters import cluster
+from ridgeline.facts.records import Cluster
+from ridgeline.graph.build import from_dims
+from ridgeline.graph.ops import Model
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.predict import Predictor
+from ridgeline.search.search import search
+from ridgeline.search.space import Space
+
+PROBLEMS = 36
+MOST_PLANS = 250  # of one problem
+BUDGET_S = 20.0  # all problems together
+MACHINES = ("4xA100-SXM-80GB", "8xH100-SXM", "16xA100-SXM-80GB", "8xV100-SXM2-32GB", "4xRTX-4090", "8xMI300X", "16xH100-SXM")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A small model on a few devices and the choices that its search goes through."""
+
+    model: Model
+    cluster: Cluster
+    workload: Workload
+    space: Space
+
+
+def problem(seed: int) -> Problem:
+    """A random problem of at most MOST_PLANS plans; every third has devices with little memory."""
+    chance = random.Random(seed)
+    while True:
+        found = _draw(chance)
+        if 0 < sum(1 for _ in islice(plans(found), MOST_PLANS + 1)) <= MOST_PLANS:
+            return found
+
+
+def _draw(chance: random.Random) -> Problem:
+    machine = cluster(chance.choice(MACHINES))
+    experts = chance.choice([0, 0, 0, 4])
+    model = from_dims(
+        name="small",
+        layers=chance.choice([3, 4, 8]),
+        hidden=chance.choice([256, 1024]),
+        heads=chance.choice([4, 8]),
+        vocab=8192,
+        max_positions=2048,
+        experts=experts,
+        top_k=2 if experts else None,
+        expert_ffn=512 if experts else None,
+    )
+    workload = Workload(
+        seq_len=chance.choice([512, 2048]),
+        global_batch=chance.choice([8, 12, 16]),
+        precision="fp16",
+        attention_kernel=chance.choice(["flash", "unfused"]),
+    )
+    if chance.random() < 1 / 3:
+        need = max(24 * model.graph.params / machine.count, 2**28) + 2**31
+        machine = replace(machine, accelerator=replace(machine.accelerator, memory_bytes=need * chance.uniform(0.8, 2)))
+
+    def some(choices: tuple, most: int = 2) -> tuple:  # type: ignore[type-arg]
+        return tuple(x for x in choices if x in chance.sample(choices, min(len(choices), chance.randint(1, most))))
+
+    space = Space(
+        max_tp=chance.choice([2, 8]),
+        max_pp=chance.choice([2, 4]),
+        max_cp=chance.choice([1, 2]),
+        max_micro_batch=chance.choice([1, 2, 4]),
+        max_chunks=2,
+        schedules=some(tuple(Schedule), 4),
+        recompute=chance.choice([(Recompute.NONE,), (Recompute.NONE, Recompute.SELECTIVE), (Recompute.FULL,)]),
+        zero=chance.choice([(0,), (1,), (0, 2), (1, 3)]),
+        offload_optimizer=some((False, True)),
+        sequence_parallel=some((True, False)),
+        overlap_tensor=some((False, True)),
+        overlap_gradients=some((True, False)),
+        overlap_weights=some((True, False)),
+        min_context_tokens=1024,
+        balance_stages=False,
+        recompute_shares=(1.0,),
+    )
+    return Problem(model=model, cluster=machine, workload=workload, space=space)
+
+
+def divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def plans(it: Problem) -> Iterator[Plan]:
+    """Every plan of the space, from its words alone: dp is the largest that the batch allows."""
+    space, batch, limits = it.space, it.workload.global_batch, it.model
+    heads, layers, experts = limits.dims["heads"], limits.dims["layers"], limits.dims.get("experts") or 0
+    for tp, cp, micro in product(divisors(int(heads)), (1, 2), divisors(batch)):  # type: ignore[arg-type]
+        if tp > min(space.max_tp, 8) or cp > space.max_cp or micro > space.max_micro_batch or tp * cp > it.cluster.count:
+            continue
+        if cp > 1 and it.workload.seq_len // cp < space.min_context_tokens:
+            continue
+        ranks = it.cluster.count // (tp * cp)
+        for pp in divisors(ranks):
+            if pp > min(space.max_pp, int(layers)):  # type: ignore[arg-type]
+                continue
+            dp = max(d for d in divisors(batch // micro) if d <= ranks // pp)
+            for ep, etp in product(divisors(int(experts)) if experts else [1], {1, tp} if experts else {1}):  # type: ignore[arg-type]
+                if tp * cp * dp % (ep * etp):
+                    continue
+                base = Plan(tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, etp=etp, micro_batch=micro)
+                yield from _choices(base, space, int(layers))  # type: ignore[arg-type]
+
+
+def _choices(base: Plan, space: Space, layers: int) -> Iterator[Plan]:
+    """Every schedule and option on these degrees."""
+    shapes = [(schedule, chunks) for schedule in space.schedules for chunks in _chunks(schedule, base.pp, layers)]
+    zeros = [z for z in space.zero if base.pp == 1 or z <= 1]
+    sequence = [s for s in space.sequence_parallel if base.tp > 1 or not s] or [False]
+    pipelined = [o for o in space.overlap_tensor if base.tp > 1 or not o] or [False]
+    styles = space.context_style if base.cp > 1 else ("ring",)
+    for (schedule, chunks), zero, parallel, overlap, style, again, away, gradients, weights in product(
+        shapes,
+        zeros,
+        sequence,
+        pipelined,
+        styles,
+        space.recompute,
+        space.offload_optimizer,
+        space.overlap_gradients,
+        space.overlap_weights,
+    ):
+        yield replace(
+            base,
+            schedule=schedule,
+            chunks=chunks,
+            zero=zero,
+            sequence_parallel=parallel,
+            overlap_tensor=overlap,
+            context_style=style,
+            recompute=again,
+            offload_optimizer=away,
+            overlap_gradients=gradients,
+            overlap_weights=weights,
+        )
+
+
+def _chunks(schedule: Schedule, pp: int, layers: int) -> list[int]:
+    """Chunks that a schedule may have: without stages there is nothing to interleave or to fill."""
+    if pp == 1:
+        return [1] if schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE) else []
+    if schedule is Schedule.INTERLEAVED:
+        return [2] if layers % (2 * pp) == 0 else []
+    if schedule in (Schedule.ZB_V, Schedule.V_HALF, Schedule.V_MIN):
+        return [2] if 2 * pp <= layers else []
+    return [1]
+
+
+def exhaustive_s(it: Problem) -> tuple[float | None, int]:
+    """The fastest plan that fits, by simulating every one [s], and how many were simulated."""
+    predictor = Predictor(it.model, it.cluster, it.workload)
+    best, count = None, 0
+    for plan in plans(it):
+        try:
+            step_s = predictor.evaluate(plan).timeline.makespan_s
+        except PlanError:
+            continue
+        count += 1
+        peaks = sum(predictor.memory(plan).values())
+        if (peaks <= it.cluster.accelerator.memory_bytes).all() and (best is None or step_s < best):  # type: ignore[union-attr]
+            best = step_s
+    return best, count
+
+
+def searched_s(it: Problem) -> float | None:
+    """The fastest plan that the search finds and proves best [s], or None when it says that none fits."""
+    try:
+        found = search(it.model, it.cluster, it.workload, limits=it.space, top=1)
+    except NoPlanError:
+        return None
+    assert found.bound_gap == 0.0, "not proven"
+    return found.best[0].step_time.value
+
+
+@pytest.mark.rival
+def test_search_finds_what_trying_everything_finds() -> None:
+    started, simulated, infeasible, wrong = time.perf_counter(), 0, 0, []
+    for seed in range(PROBLEMS):
+        it = problem(seed)
+        (everything, count), found = exhaustive_s(it), searched_s(it)
+        simulated, infeasible = simulated + count, infeasible + (everything is None)
+        if found != everything:
+            wrong.append((seed, found, everything))
+    seconds = time.perf_counter() - started
+    print(f"{PROBLEMS} problems, {simulated} plans simulated, {infeasible} problems without a plan, {seconds:.1f} s")
+    assert not wrong
+    assert simulated > 50 * PROBLEMS / 2
+    assert infeasible < PROBLEMS / 2
+    assert seconds < BUDGET_S
+
+
+@pytest.mark.rival
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_balancing_stages_is_never_worse(seed: int) -> None:
+    it = problem(seed)
+    even = searched_s(it)
+    both = searched_s(replace(it, space=replace(it.space, balance_stages=True, recompute_shares=(1.0, 0.5))))
+    assert even is None or (both is not None and both <= even)
