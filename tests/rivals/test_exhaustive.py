@@ -21,9 +21,9 @@ from ridgeline.predict import Predictor
 from ridgeline.search.search import search
 from ridgeline.search.space import Space
 
-PROBLEMS = 36
-MOST_PLANS = 250  # of one problem
-BUDGET_S = 20.0  # all problems together
+PROBLEMS = 32
+MOST_PLANS = 100  # of one problem
+BUDGET_S = 20.0  # of one core, all problems together
 MACHINES = ("4xA100-SXM-80GB", "8xH100-SXM", "16xA100-SXM-80GB", "8xV100-SXM2-32GB", "4xRTX-4090", "8xMI300X", "16xH100-SXM")
 
 
@@ -38,12 +38,26 @@ class Problem:
 
 
 def problem(seed: int) -> Problem:
-    """A random problem of at most MOST_PLANS plans; every third has devices with little memory."""
+    """A random problem of at most MOST_PLANS plans; every third has little memory."""
     chance = random.Random(seed)
     while True:
         found = _draw(chance)
-        if 0 < sum(1 for _ in islice(plans(found), MOST_PLANS + 1)) <= MOST_PLANS:
-            return found
+        drawn = list(islice(plans(found), MOST_PLANS + 1))
+        if 12 < len(drawn) <= MOST_PLANS:
+            return found if seed % 3 else _tight(found, drawn, chance)
+
+
+def _tight(it: Problem, drawn: list[Plan], chance: random.Random) -> Problem:
+    """The same problem on devices that hold about half of the plans, or now and then none."""
+    predictor = Predictor(it.model, it.cluster, it.workload)
+    peaks = []
+    for plan in chance.sample(drawn, 12):
+        try:
+            peaks.append(float(max(sum(predictor.memory(plan).values()))))  # type: ignore[call-overload]
+        except PlanError:
+            continue
+    capacity = 0.5 * min(peaks) if chance.random() < 0.25 else sorted(peaks)[len(peaks) // 2]
+    return replace(it, cluster=replace(it.cluster, accelerator=replace(it.cluster.accelerator, memory_bytes=capacity)))
 
 
 def _draw(chance: random.Random) -> Problem:
@@ -66,10 +80,6 @@ def _draw(chance: random.Random) -> Problem:
         precision="fp16",
         attention_kernel=chance.choice(["flash", "unfused"]),
     )
-    if chance.random() < 1 / 3:
-        need = max(24 * model.graph.params / machine.count, 2**28) + 2**31
-        machine = replace(machine, accelerator=replace(machine.accelerator, memory_bytes=need * chance.uniform(0.8, 2)))
-
     def some(choices: tuple, most: int = 2) -> tuple:  # type: ignore[type-arg]
         return tuple(x for x in choices if x in chance.sample(choices, min(len(choices), chance.randint(1, most))))
 
@@ -163,20 +173,19 @@ def _chunks(schedule: Schedule, pp: int, layers: int) -> list[int]:
     return [1]
 
 
-def exhaustive_s(it: Problem) -> tuple[float | None, int]:
-    """The fastest plan that fits, by simulating every one [s], and how many were simulated."""
+def exhaustive_s(it: Problem) -> tuple[float | None, int, int]:
+    """The fastest plan that fits, by simulating every one [s]; how many were simulated, how many fit."""
     predictor = Predictor(it.model, it.cluster, it.workload)
-    best, count = None, 0
+    times, count = [], 0
     for plan in plans(it):
         try:
             step_s = predictor.evaluate(plan).timeline.makespan_s
         except PlanError:
             continue
         count += 1
-        peaks = sum(predictor.memory(plan).values())
-        if (peaks <= it.cluster.accelerator.memory_bytes).all() and (best is None or step_s < best):  # type: ignore[union-attr]
-            best = step_s
-    return best, count
+        if max(sum(predictor.memory(plan).values())) <= it.cluster.accelerator.memory_bytes:  # type: ignore[call-overload]
+            times.append(step_s)
+    return min(times, default=None), count, len(times)
 
 
 def searched_s(it: Problem) -> float | None:
@@ -191,18 +200,19 @@ def searched_s(it: Problem) -> float | None:
 
 @pytest.mark.rival
 def test_search_finds_what_trying_everything_finds() -> None:
-    started, simulated, infeasible, wrong = time.perf_counter(), 0, 0, []
+    started, simulated, fitting, infeasible, wrong = time.process_time(), 0, 0, 0, []
     for seed in range(PROBLEMS):
         it = problem(seed)
-        (everything, count), found = exhaustive_s(it), searched_s(it)
-        simulated, infeasible = simulated + count, infeasible + (everything is None)
+        (everything, count, fit), found = exhaustive_s(it), searched_s(it)
+        simulated, fitting, infeasible = simulated + count, fitting + fit, infeasible + (everything is None)
         if found != everything:
             wrong.append((seed, found, everything))
-    seconds = time.perf_counter() - started
-    print(f"{PROBLEMS} problems, {simulated} plans simulated, {infeasible} problems without a plan, {seconds:.1f} s")
+    seconds = time.process_time() - started
+    print(f"{PROBLEMS} problems, {simulated} plans, {fitting} fit, {infeasible} problems without, {seconds:.1f} s")
     assert not wrong
-    assert simulated > 50 * PROBLEMS / 2
-    assert infeasible < PROBLEMS / 2
+    assert simulated > 25 * PROBLEMS
+    assert 0 < infeasible < PROBLEMS / 2
+    assert fitting < simulated
     assert seconds < BUDGET_S
 
 

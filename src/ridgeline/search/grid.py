@@ -213,6 +213,7 @@ class Grid:
                     overlap_reduce=int(gradients),
                 )
                 bounds[i][:, :, chosen] = part.seconds(rules)
+        bounds[self._repeats(overlaps, shards, dp * np.asarray(cost.layout.cp, dtype=np.int64), shape)] = np.inf
         excess = self._excess(
             cost,
             counts,
@@ -241,6 +242,31 @@ class Grid:
             bound_s=bounds,
             excess_bytes=np.broadcast_to(excess, shape),
         )
+
+    def _repeats(
+        self,
+        overlaps: tuple[tuple[bool, bool], ...],
+        shards: tuple[tuple[int, int], ...],
+        ranks: Whole,
+        shape: tuple[int, ...],
+    ) -> NDArray[np.bool_]:
+        """Plans (F, K, R, Z, O) that are not legal or the same as another of the group, so that each counts once.
+
+        A sharding group must divide the data-parallel ranks; over all of them it is no group, over one rank nothing is
+        sharded, and what is not exchanged cannot overlap.
+        """
+        zero, group = (np.array(column)[None, None, :, None] for column in zip(*shards, strict=True))
+        lost = (group > 0) & (ranks % np.maximum(group, 1) > 0)
+        plain = np.isin(zero, [z for z, g in shards if g == 0])
+        lost |= plain & (group > 0) & (group >= ranks)
+        if (0, 0) in shards:
+            lost |= (zero > 0) & (ranks == 1)
+        found = np.zeros((len(overlaps), *shape), dtype=bool)
+        for i, (gradients, weights) in enumerate(overlaps):
+            idle = (not weights and (gradients, True) in overlaps) & (zero == 0)
+            idle = idle | ((not gradients and (True, weights) in overlaps) & (ranks == 1))
+            found[i] = np.broadcast_to(lost | idle, shape)
+        return found
 
     def _recompute(self, stages: int) -> tuple[tuple[Recompute, int | None], ...]:
         """Recompute choices that differ, full ones for several numbers of a stage's layers.

@@ -70,11 +70,13 @@ class Searcher:
         if not kept:
             return
         self.groups = list(Grid(self.predictor, self.space, kept).groups())
-        sizes = [group.bound_s.size for group in self.groups]
-        self.legal = sum(sizes)
+        for group in self.groups:
+            real = np.isfinite(group.bound_s)
+            self.legal += int(np.count_nonzero(real))
+            fits = group.excess_bytes <= 0
+            self.feasible += int(np.count_nonzero(real & fits))
+            group.bound_s[:, ~fits] = np.inf  # from here on only feasible plans have a bound
         self.covered += self.legal
-        fits = [int(np.count_nonzero(g.excess_bytes <= 0)) * g.bound_s.shape[0] for g in self.groups]
-        self.feasible = sum(fits)
         self._note_memory()
 
     def _note_memory(self) -> None:
@@ -97,25 +99,36 @@ class Searcher:
         self.infeasible.append(Infeasible(reason="memory", plans=lost, nearest=text))
 
     def candidates(self, count: int) -> list[_Candidate]:
-        """The `count` feasible plans with the lowest bounds, in order."""
+        """The `count` feasible plans with the lowest bounds, in order; groups that can hold none are left out."""
         found: list[_Candidate] = []
-        for number, group in enumerate(self.groups):
-            bounds = np.where(group.excess_bytes[None] <= 0, group.bound_s, np.inf).ravel()
-            places = np.argpartition(bounds, count)[:count] if bounds.size > count else np.arange(bounds.size)
-            places = places[np.isfinite(bounds[places])]
+        threshold = np.inf
+        for lowest, number in sorted((float(group.bound_s.min()), i) for i, group in enumerate(self.groups)):
+            if lowest > threshold or not np.isfinite(lowest):
+                break
+            bounds = self.groups[number].bound_s
+            flat = bounds.ravel()
+            places = np.argpartition(flat, count)[:count] if flat.size > count else np.arange(flat.size)
+            places = places[np.isfinite(flat[places]) & (flat[places] <= threshold)]
             for place in places.tolist():
-                index = tuple(int(i) for i in np.unravel_index(place, group.bound_s.shape))
-                found.append(_Candidate(bound_s=float(bounds[place]), group=number, index=index))
-        found.sort(key=lambda item: (item.bound_s, item.group, item.index))
-        return found[:count]
+                index = tuple(int(i) for i in np.unravel_index(place, bounds.shape))
+                found.append(_Candidate(bound_s=float(flat[place]), group=number, index=index))
+            if len(found) >= count:
+                found.sort(key=lambda item: (item.bound_s, item.group, item.index))
+                found = found[:count]
+                threshold = found[-1].bound_s
+        return sorted(found, key=lambda item: (item.bound_s, item.group, item.index))
 
     def in_order(self) -> Iterator[_Candidate]:
         """All feasible plans in order of their bounds; fetched in growing batches, since few are wanted."""
-        given, count = 0, 512
-        while given < self.feasible:
-            batch = self.candidates(count)
-            yield from batch[given:]
-            given, count = len(batch), 8 * count
+        given: set[tuple[int, tuple[int, ...]]] = set()
+        count = 512
+        while len(given) < self.feasible:
+            for candidate in self.candidates(count):
+                place = (candidate.group, candidate.index)
+                if place not in given:
+                    given.add(place)
+                    yield candidate
+            count *= 8
 
     def run(self, *, top: int, budget: int = 400) -> Ranked:
         """Simulate in order of bound until the next bound cannot beat the best found, `budget` plans at most."""

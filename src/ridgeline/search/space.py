@@ -61,6 +61,7 @@ class Space:
 
 EXHAUSTIVE = Space(
     max_micro_batch=1 << 20,
+    min_context_tokens=1024,
     tensor_across_nodes=True,
     recompute_shares=(1.0, 5 / 6, 2 / 3, 1 / 2, 1 / 3, 1 / 6),
     schedules=tuple(Schedule),

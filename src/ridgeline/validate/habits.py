@@ -30,6 +30,9 @@ class Habit:
     reason: str
 
 
+TITAN_2025 = r"_202[5-9]\d\d_"
+"""torchtitan's tables since 2025, by their file names: whole runs are compiled, the loss with them."""
+
 HABITS: tuple[Habit, ...] = (
     Habit(
         program=r"Megatron-Core \(CI\)",
@@ -63,7 +66,7 @@ HABITS: tuple[Habit, ...] = (
     ),
     Habit(
         program=r"^torchtitan$",
-        says=r"_202[5-9]\d\d_",
+        says=TITAN_2025,
         fields={"logit_copies": 1, "logit_fp32_copies": 1},
         reason="since 2025 the loss is compiled with the model: one fp32 tensor beside the logits",
     ),
@@ -80,7 +83,7 @@ HABITS: tuple[Habit, ...] = (
     ),
     Habit(
         program=r"^torchtune",
-        says=r"\+ fuse optimizer step|fused optimizer",
+        says=r"\+ fuse optimizer step",
         fields={"gradient_bytes": 0},
         reason="optimizer step in backward: a gradient is used up before the next one is made",
     ),
@@ -93,6 +96,11 @@ HABITS: tuple[Habit, ...] = (
         program=r"PaddlePaddle",
         fields={"gradient_bytes": 2, "logit_fp32_copies": 2},
         reason="O2 keeps fp16 gradients; softmax_with_cross_entropy returns its fp32 softmax beside the fp32 logits",
+    ),
+    Habit(
+        program=r"Galvatron",
+        fields={"persistent_gradients": True},
+        reason="its FSDP units keep their gradient shards, which its profiler counts among the states",
     ),
     Habit(
         program="",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ridgeline.errors import InputError
 from ridgeline.plan.plan import Schedule
 from ridgeline.validate.engines import Engine
-from ridgeline.validate.megatron_tests import is_test, named_chunks, named_devices
+from ridgeline.validate.megatron_tests import is_test, named_chunks, named_devices, refuse_unsaid
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
 
@@ -52,6 +52,9 @@ def read_layout(row: Row, notes: Notes, engine: Engine, *, encoder: bool) -> Lay
     """
     said: list[str] = []
     degrees = {name: row.count(name) for name in ("tp", "pp", "cp", "dp", "ep")}
+    if is_test(engine):
+        refuse_unsaid(row)
+        degrees["ep"] = degrees["ep"] or 1
     if re.search(r"ulysses", row.text("engine"), re.IGNORECASE) and all(
         degrees[name] is None for name in ("tp", "cp", "dp")
     ):
@@ -66,7 +69,8 @@ def read_layout(row: Row, notes: Notes, engine: Engine, *, encoder: bool) -> Lay
     shape = {name: degrees[name] or 1 for name in ("tp", "pp", "cp")}
     product = math.prod(shape.values())
     devices = _devices(row, notes, engine, product * (degrees["dp"] or 1), degrees, said)
-    sharded = bool(re.search(r"(?<![\w.])3\b|FSDP|FULL_SHARD", row.text("zero_stage"))) or encoder
+    stages = "[23]" if engine.framework == "deepspeed" else "3"  # DeepSpeed's pipelines refuse ZeRO-2 and 3
+    sharded = bool(re.search(rf"(?<![\w.]){stages}\b|FSDP|FULL_SHARD", row.text("zero_stage"))) or encoder
     data_only = (engine.data_only or sharded) and degrees["pp"] is None
     if not data_only and all(degrees[name] is None for name in ("tp", "pp", "cp", "dp")):
         return Layout(devices=devices, tp=None, pp=None, cp=None, dp=None, ep=degrees["ep"], assumptions=tuple(said))

@@ -24,6 +24,11 @@ VOCABULARIES: tuple[tuple[str, int], ...] = (
     (r"", 50257),  # GPT-2's
 )
 """Vocabulary of a test that states none: (where, V)."""
+UNSAID: tuple[tuple[str, str], ...] = (
+    (r"distill", "distillation is not predicted yet: its teacher is not stated"),
+    (r"grpo", "reinforcement learning is not predicted yet: it generates as well"),
+)
+"""Tests that are refused by name: (word, why)."""
 LATENT_RANKS = {"q_lora_rank": 1536, "kv_lora_rank": 512}
 """Ranks of the tests with latent attention, DeepSeek-V3's (arXiv:2412.19437, section 4.2)."""
 
@@ -31,6 +36,13 @@ LATENT_RANKS = {"q_lora_rank": 1536, "kv_lora_rank": 512}
 def is_test(engine: Engine) -> bool:
     """Whether the program is Megatron-LM in its functional tests."""
     return engine.name == PROGRAM
+
+
+def refuse_unsaid(row: Row) -> None:
+    """Raises `InputError` for tests that run more than the model of their row."""
+    for word, reason in UNSAID:
+        if re.search(word, row.text("source_where")):
+            raise InputError(reason, field="model")
 
 
 def named_devices(row: Row, notes: Notes, *, product: int, ranks: int, ep: int) -> int:

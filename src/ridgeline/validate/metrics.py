@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
 from ridgeline.facts.records import Evidence
@@ -20,6 +20,7 @@ from ridgeline.validate.rows import Row
 PASSES = 3  # forward once and backward twice; recompute adds one more
 OUTSIDE_ALLOCATOR = ("context",)
 """Memory categories that a framework's allocator does not count."""
+FP32_BYTES = 4.0
 STATES = ("weights", "gradients", "optimizer")
 
 
@@ -258,10 +259,19 @@ def _states(row: Row, job: Interpretation, report: Report) -> Prediction:
 
 
 def _activations(row: Row, job: Interpretation, report: Report) -> Prediction:
-    """What a step adds to the states: saved tensors with the loss's, and at the peak temporaries too."""
+    """What a step adds to the states: saved tensors with the loss's, and at the peak temporaries too.
+
+    After forward one fp32 tensor of tokens x vocabulary waits for backward on the last stage.
+    """
     if "peak" in row.text("metric"):
         return _held(row, job, report, without=(*OUTSIDE_ALLOCATOR, *STATES), only=())
-    return _held(row, job, report, without=(), only=("activations", "logits"))
+    plan, scale = report.plan, _memory_unit(row, job.engine)
+    kept = _held(row, job, report, without=(), only=("activations",))
+    if plan.pp > 1 and re.search(r"rank 0\b", row.text("notes")):
+        return kept
+    tokens = plan.micro_batch * job.workload.seq_len / plan.cp
+    logits = FP32_BYTES * tokens * job.model.graph.vocab / plan.tp
+    return replace(kept, value=kept.value + logits / scale)
 
 
 METRICS: tuple[Metric, ...] = (

@@ -11,7 +11,7 @@ from ridgeline.facts.records import Accelerator
 from ridgeline.graph.workload import PRECISIONS, Task
 from ridgeline.plan.plan import Recompute
 from ridgeline.validate.engines import EARLY_SOURCES, Engine
-from ridgeline.validate.habits import bytes_precision
+from ridgeline.validate.habits import TITAN_2025, bytes_precision
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
 
@@ -181,6 +181,9 @@ def _attention(row: Row, notes: Notes, engine: Engine, device: Accelerator, said
         return "flash" if word in ("flash", "fused", "true", "auto") else "unfused"
     if engine.name == "Megatron-Core (CI)" and "local" in row.text("engine"):
         return "unfused"
+    if engine.name == "Galvatron" and "memory_profiling" in row.text("source_where"):
+        said.append("unfused attention: each layer of the memory profiles holds S x S scores")
+        return "unfused"
     if engine.attention_kernel.startswith("flash") and (
         device.architecture in HALF_ONLY or re.search(EARLY_SOURCES, row.text("source"))
     ):
@@ -200,8 +203,8 @@ def _execution(row: Row, notes: Notes, engine: Engine) -> str:
         return "graph"
     words = f"{row.text('engine')}; {notes.text}"
     compiled = re.search(rf"torch\.compile|\bcompile\b|async ?tp|\bliger\b|{ALL_ABOVE}", words, re.IGNORECASE)
-    if engine.name == "torchtitan" and _named(row.text("precision")) == "fp8":
-        return "compiled"  # torchtitan docs/float8.md: float8 needs torch.compile to be of use
+    if engine.name == "torchtitan" and re.search(TITAN_2025, row.text("source_where")):
+        return "compiled"
     return "compiled" if compiled and engine.execution == "eager" else engine.execution
 
 

@@ -1,0 +1,242 @@
+"""The search: what it covers, what it proves, what it says when nothing fits, and how it completes a plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from ridgeline.errors import NoPlanError, PlanError
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.build import from_dims
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.plan.rules import check
+from ridgeline.predict import Predictor
+from ridgeline.report.report import SearchReport
+from ridgeline.search.complete import complete
+from ridgeline.search.search import Searcher, search
+from ridgeline.search.space import Space, chunk_choices, data_parallel, degrees, legal
+from ridgeline.search.what_if import what_if
+
+MODEL = from_dims(name="small", layers=8, hidden=1024, heads=8, vocab=32000, max_positions=2048)
+SPARSE = from_dims(
+    name="sparse", layers=4, hidden=512, heads=8, vocab=32000, max_positions=2048, experts=8, top_k=2, expert_ffn=1024
+)
+NODE = cluster("8xA100-SXM-80GB")
+JOB = Workload(seq_len=2048, global_batch=32)
+FAST = Space(max_micro_batch=4)
+
+
+@cache
+def found() -> SearchReport:
+    return search(MODEL, NODE, JOB, limits=FAST, top=3)
+
+
+def searcher(space: Space = FAST) -> Searcher:
+    result = Searcher(Predictor(MODEL, NODE, JOB), space)
+    result.bound()
+    return result
+
+
+# the account ---------------------------------------------------------------------------------------
+
+
+def test_best_plans_come_in_order_and_each_is_legal_and_fits() -> None:
+    times = [report.step_time.value for report in found().best]
+    assert times == sorted(times)
+    assert len(times) == 3
+    for report in found().best:
+        check(report.plan, Predictor(MODEL, NODE, JOB).limits, JOB, NODE.count)
+        assert report.fits
+
+
+def test_numbers_of_plans_add_up() -> None:
+    it = found()
+    assert it.covered >= it.legal >= it.feasible >= it.simulated > 0
+    assert it.pruned_by_bound == it.feasible - it.simulated
+    assert it.covered == it.legal + sum(item.plans for item in it.infeasible if item.reason != "memory")
+    assert it.bound_gap == 0.0
+
+
+def test_only_the_best_plan_asks_what_would_change_it() -> None:
+    first, *others = found().best
+    assert first.what_if
+    assert all(not report.what_if for report in others)
+
+
+def test_the_same_search_gives_the_same_plans() -> None:
+    again = search(MODEL, NODE, JOB, limits=FAST, top=3)
+    assert [r.plan for r in again.best] == [r.plan for r in found().best]
+
+
+def test_a_small_budget_says_how_far_from_the_best_it_may_be() -> None:
+    result = Searcher(Predictor(MODEL, NODE, JOB), FAST).run(top=1, budget=1)
+    assert result.simulated == 1
+    best, proven = result.plans[0][0], found().best[0].step_time.value
+    assert best * (1 - result.gap) <= proven <= best
+
+
+# the grid ------------------------------------------------------------------------------------------
+
+
+def test_bounds_of_the_grid_are_below_the_simulation_of_their_plans() -> None:
+    it = searcher(replace(FAST, zero=(0, 1, 2, 3), overlap_weights=(True, False), overlap_gradients=(True, False)))
+    random = np.random.default_rng(0)
+    for group in it.groups:
+        for _ in range(4):
+            index = tuple(int(random.integers(n)) for n in group.bound_s.shape)
+            try:
+                evaluation = it.predictor.evaluate(group.plan(index))
+            except PlanError:
+                continue
+            assert group.bound_s[index] <= evaluation.timeline.makespan_s * (1 + 1e-9)
+            assert group.bound_s[index] == pytest.approx(evaluation.bound_s)
+
+
+def test_memory_of_the_grid_is_the_memory_of_the_plan() -> None:
+    it = searcher()
+    random = np.random.default_rng(1)
+    for group in it.groups:
+        index = tuple(int(random.integers(n)) for n in group.bound_s.shape)
+        plan = group.plan(index)
+        if plan.pp > 3:
+            continue  # the grid looks at the first two stages and the last
+        peaks = np.broadcast_to(sum(it.predictor.memory(plan).values()), (plan.pp,))  # type: ignore[arg-type]
+        excess = float(peaks.max()) - NODE.accelerator.memory_bytes
+        assert group.excess_bytes[index[1:]] == pytest.approx(excess, rel=1e-6)
+
+
+def test_every_schedule_and_degree_has_its_group() -> None:
+    it = searcher()
+    assert {group.schedule for group in it.groups} == set(FAST.schedules)
+    assert {entry.degrees.pp for group in it.groups for entry in group.entries} == {1, 2, 4, 8}
+
+
+# the space -----------------------------------------------------------------------------------------
+
+
+def test_degrees_use_all_devices_that_the_batch_allows() -> None:
+    limits = Predictor(MODEL, NODE, JOB).limits
+    for item in degrees(FAST, limits, JOB, NODE):
+        ranks = NODE.count // (item.tp * item.cp * item.pp)
+        assert item.dp == max(d for d in range(1, ranks + 1) if 32 // item.micro_batch % d == 0)
+        assert item.dp * item.micro_batch * item.micro_batches == 32
+
+
+@pytest.mark.parametrize(("ranks", "batch", "expected"), [(8, 32, 8), (8, 12, 6), (7, 12, 6), (5, 7, 1), (1, 5, 1)])
+def test_data_parallel_degree_divides_the_batch(ranks: int, batch: int, expected: int) -> None:
+    assert data_parallel(ranks, batch) == expected
+
+
+def test_experts_spread_over_groups_they_divide() -> None:
+    limits = Predictor(SPARSE, NODE, JOB).limits
+    items = list(degrees(FAST, limits, JOB, NODE))
+    assert {item.ep for item in items} == {1, 2, 4, 8}
+    assert all(item.tp * item.cp * item.dp % (item.ep * item.etp) == 0 for item in items)
+    keep, broken = legal(items, limits, JOB, NODE)
+    assert all(keep)
+    assert not broken
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pp", "expected"),
+    [
+        (Schedule.ONE_F_ONE_B, 1, [1]),
+        (Schedule.ZB_H1, 1, []),
+        (Schedule.INTERLEAVED, 2, [2, 4]),  # 8 layers over 4 or 8 places
+        (Schedule.INTERLEAVED, 8, []),
+        (Schedule.ZB_V, 4, [2]),
+        (Schedule.ZB_V, 8, []),
+        (Schedule.ZB_H2, 8, [1]),
+    ],
+)
+def test_chunks_that_a_schedule_may_have(schedule: Schedule, pp: int, expected: list[int]) -> None:
+    assert chunk_choices(schedule, pp, 8, FAST) == expected
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"tp": 2, "pp": 2},
+        {"micro_batch": 2, "zero": 1},
+        {"schedule": Schedule.ZB_H1, "pp": 4},
+        {"recompute": Recompute.FULL, "offload_optimizer": True},
+        {"sequence_parallel": True, "tp": 4, "overlap_gradients": False},
+        {"pp": 2, "layer_split": (5, 3)},
+    ],
+)
+def test_what_is_stated_is_kept(stated: dict[str, object]) -> None:
+    best = search(MODEL, NODE, JOB, limits=replace(FAST, fixed=stated), top=1).best[0].plan
+    assert {name: getattr(best, name) for name in stated} == stated
+
+
+# spaces with few choices ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zero", [(2,), (3,), (2, 3)])
+def test_a_space_of_deep_sharding_alone_is_searched(zero: tuple[int, ...]) -> None:
+    # pipelines do not shard gradients or weights by default; what is left is pp = 1
+    best = search(MODEL, NODE, JOB, limits=replace(FAST, zero=zero), top=1).best[0].plan
+    assert best.zero in zero
+
+
+def test_selective_recompute_stands_in_for_none_where_none_is_no_choice() -> None:
+    # with a fused kernel selective recompute costs nothing: full recompute cannot be faster
+    both = replace(FAST, recompute=(Recompute.SELECTIVE, Recompute.FULL), recompute_shares=(1.0,))
+    alone = replace(FAST, recompute=(Recompute.SELECTIVE,))
+    times = [search(MODEL, NODE, JOB, limits=space, top=1).best[0].step_time.value for space in (both, alone)]
+    assert times[0] == times[1]
+
+
+# nothing fits --------------------------------------------------------------------------------------
+
+
+def test_when_nothing_fits_the_nearest_miss_is_named() -> None:
+    small = replace(NODE, accelerator=replace(NODE.accelerator, memory_bytes=0.9e9))
+    with pytest.raises(NoPlanError) as error:
+        search(MODEL, small, JOB, limits=FAST, top=1)
+    text = str(error.value)
+    assert "no plan of small fits on 8 x A100-SXM-80GB" in text
+    assert "the nearest misses by" in text
+    assert error.value.exit_code == 1
+
+
+def test_an_impossible_wish_says_which_rule_it_breaks() -> None:
+    with pytest.raises(NoPlanError, match="heads|width"):
+        search(MODEL, NODE, JOB, limits=replace(FAST, fixed={"tp": 3}), top=1)
+
+
+# completion ----------------------------------------------------------------------------------------
+
+
+def test_completion_keeps_what_is_stated_and_is_the_fastest_that_fits() -> None:
+    stated = {"tp": 2, "pp": 1, "dp": 4, "zero": 1}
+    plan = complete(MODEL, NODE, JOB, stated)
+    assert {name: getattr(plan, name) for name in stated} == stated
+    predictor = Predictor(MODEL, NODE, JOB)
+    best = predictor.evaluate(plan).timeline.makespan_s
+    for micro, parallel, again in [(1, True, "none"), (2, True, "none"), (8, True, "none"), (4, False, "full")]:
+        other = Plan(tp=2, dp=4, zero=1, micro_batch=micro, sequence_parallel=parallel, recompute=Recompute(again))
+        assert best <= predictor.evaluate(other).timeline.makespan_s
+
+
+def test_completion_returns_the_least_excess_when_nothing_fits() -> None:
+    small = replace(NODE, accelerator=replace(NODE.accelerator, memory_bytes=0.9e9))
+    plan = complete(MODEL, small, JOB, {"tp": 1, "dp": 8})
+    assert plan.tp == 1
+    # the most frugal choices
+    assert (plan.micro_batch, plan.recompute, plan.zero) == (1, Recompute.FULL, 3)
+
+
+# what if -------------------------------------------------------------------------------------------
+
+
+def test_what_if_orders_answers_by_effect() -> None:
+    predictor = Predictor(MODEL, cluster("16xA100-SXM-80GB"), JOB)
+    lines = what_if(predictor, Plan(tp=8, dp=2, sequence_parallel=True))
+    gains = [float(line.split(": ")[1].split("%")[0]) for line in lines]
+    assert gains == sorted(gains, reverse=True)
+    assert all(0 < gain < 100 / 11 + 0.1 for gain in gains)  # a tenth more of one thing is at most 1 - 1 / 1.1
