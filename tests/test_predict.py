@@ -47,7 +47,9 @@ def found(name: str) -> Machine:
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, schedules: tuple[Schedule, ...] = tuple(Schedule)) -> tuple[str, int, int, int, Workload, Plan]:
+def scenarios(
+    draw: st.DrawFn, schedules: tuple[Schedule, ...] = tuple(Schedule)
+) -> tuple[str, int, int, int, Workload, Plan]:
     """Cluster, layers, hidden width, experts, workload and a plan that is usually legal."""
     name = draw(st.sampled_from(CLUSTERS))
     count = cluster(name).count
@@ -254,7 +256,9 @@ def test_datasheet_evidence_is_faster_and_says_so() -> None:
     arguments = (made_model(8, 2048), cluster("16xH100-SXM"), Workload(seq_len=2048, global_batch=32), Plan(dp=16))
     measured, sheet = predict(*arguments), predict(*arguments, evidence="datasheet")
     assert sheet.step_time.value < measured.step_time.value
-    assert sheet.evidence["matrix rate"] is sheet.evidence["memory rate"] is sheet.evidence["links"] is Evidence.DATASHEET
+    assert (
+        sheet.evidence["matrix rate"] is sheet.evidence["memory rate"] is sheet.evidence["links"] is Evidence.DATASHEET
+    )
 
 
 def test_adapters_are_faster_than_full_training_and_recompute_is_slower() -> None:

@@ -21,7 +21,9 @@ def repeated(model: Model) -> tuple[int, int]:
     """Numbers of a layer, and of the two ends, that every tensor rank holds whole."""
     block = next(iter(model.graph.blocks.values()))
     layer = sum(op.params for op in block.ops if not op.params_split)
-    ends = sum(op.params for op in (*model.graph.embedding, *model.graph.head) if not op.params_split and not op.shared_params)
+    ends = sum(
+        op.params for op in (*model.graph.embedding, *model.graph.head) if not op.params_split and not op.shared_params
+    )
     return layer, ends
 
 
@@ -50,7 +52,9 @@ def test_expert_and_tensor_ranks_together_hold_a_sparse_model(tp: int, ep: int, 
     layer, ends = repeated(EXPERTS)
     dense, expert = total(EXPERTS, Layout(tp=tp, ep=ep, etp=etp), ep * etp, tp)
     assert dense + expert == pytest.approx(EXPERTS.graph.params + (tp - 1) * (3 * layer + ends))
-    weights = sum(op.params for op in EXPERTS.graph.blocks[EXPERTS.graph.layers[0]].ops if op.kind is OpKind.GROUPED_GEMM)
+    weights = sum(
+        op.params for op in EXPERTS.graph.blocks[EXPERTS.graph.layers[0]].ops if op.kind is OpKind.GROUPED_GEMM
+    )
     assert expert == pytest.approx(3 * 8 * weights)
 
 

@@ -170,7 +170,9 @@ def test_flop_over_all_ranks_is_the_flop_of_one(tp: int, cp: int, ulysses: int, 
     assert attention_flop(one) * tp * cp == pytest.approx(attention_flop(whole))
 
 
-@pytest.mark.parametrize(("tp", "cp", "dp", "ep", "etp"), [(1, 1, 4, 4, 1), (2, 1, 4, 4, 2), (2, 2, 2, 8, 1), (4, 1, 2, 2, 4)])
+@pytest.mark.parametrize(
+    ("tp", "cp", "dp", "ep", "etp"), [(1, 1, 4, 4, 1), (2, 1, 4, 4, 2), (2, 2, 2, 8, 1), (4, 1, 2, 2, 4)]
+)
 def test_expert_flop_over_all_ranks_is_conserved(tp: int, cp: int, dp: int, ep: int, etp: int) -> None:
     names = ("experts_up", "experts_down")
     whole = [p for p in work_of(EXPERTS, Layout()) if p.name in names]
@@ -279,7 +281,9 @@ def test_eager_chains_move_the_width_once_a_kernel() -> None:
 
 
 def test_arrays_of_layouts_shard_as_each_layout() -> None:
-    layouts = [Layout(tp=t, cp=c, sequence_parallel=s, micro_batch=b) for t, c, s, b in product((1, 2), (1, 2), (0, 1), (1, 3))]
+    layouts = [
+        Layout(tp=t, cp=c, sequence_parallel=s, micro_batch=b) for t, c, s, b in product((1, 2), (1, 2), (0, 1), (1, 3))
+    ]
     names = ("tp", "cp", "sequence_parallel", "micro_batch")
     stacked = replace(Layout(), **{name: np.array([getattr(x, name) for x in layouts], dtype=float) for name in names})
     together = work_of(DENSE, stacked)

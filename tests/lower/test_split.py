@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -61,7 +61,7 @@ def best_of_all(seconds: Sequence[float], places: int, first: float, last: float
     found = []
     for cuts in combinations(range(1, len(seconds)), places - 1):
         ends = (0, *cuts, len(seconds))
-        counts = [b - a for a, b in zip(ends, ends[1:], strict=False)]
+        counts = [b - a for a, b in pairwise(ends)]
         found.append(slowest(seconds, counts, first, last))
     return min(found)
 

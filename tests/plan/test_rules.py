@@ -16,7 +16,8 @@ SPARSE = ModelLimits(layers=12, heads=12, kv_heads=4, tensor_width=96, experts=8
 JOB = Workload(seq_len=1024, global_batch=24)
 
 BROKEN: list[tuple[str, Plan, ModelLimits, Workload, str]] = [
-    ("devices", Plan(tp=2, dp=12), LIMITS, JOB, "tp 2 x pp 1 x cp 1 x dp 12 = 24 devices, the cluster has 16; nearest: dp 8"),
+    ("devices", Plan(tp=2, dp=12), LIMITS, JOB,
+     "tp 2 x pp 1 x cp 1 x dp 12 = 24 devices, the cluster has 16; nearest: dp 8"),
     ("heads", Plan(tp=8), LIMITS, JOB, "tp 8 does not divide 12 heads; nearest: tp 6"),
     ("kv_heads", Plan(tp=3), LIMITS, JOB, "tp 3 neither divides nor is a multiple of 4 kv heads; nearest: tp 2"),
     ("width", Plan(tp=4), ModelLimits(layers=12, heads=12, kv_heads=4, tensor_width=90, experts=0), JOB,
@@ -25,7 +26,8 @@ BROKEN: list[tuple[str, Plan, ModelLimits, Workload, str]] = [
      "pp 5 x chunks 3 = 15 pipeline places for 12 layers; nearest: pp 4"),
     ("context", Plan(cp=3), LIMITS, JOB,
      "sequence 1024 is not a multiple of 6 (cp 3, two halves per rank for a causal ring); nearest: cp 2"),
-    ("context", Plan(cp=3, context_style="ulysses"), LIMITS, JOB, "sequence 1024 is not a multiple of 3 (cp 3); nearest: cp 2"),
+    ("context", Plan(cp=3, context_style="ulysses"), LIMITS, JOB,
+     "sequence 1024 is not a multiple of 3 (cp 3); nearest: cp 2"),
     ("ulysses", Plan(tp=2, cp=4, context_style="ulysses"), LIMITS, JOB,
      "tp 2 x cp 4 does not divide 12 heads, as all-to-all context parallelism must; use a ring"),
     ("sequence", Plan(tp=4, sequence_parallel=True), LIMITS, Workload(seq_len=1022, global_batch=24),
@@ -35,7 +37,8 @@ BROKEN: list[tuple[str, Plan, ModelLimits, Workload, str]] = [
     ("experts", Plan(dp=6, ep=3), SPARSE, JOB, "ep 3, etp 1 for 8 experts; nearest: ep 2"),
     ("experts", Plan(dp=2, ep=2), LIMITS, JOB, "ep 2, etp 1 for 0 experts; nearest: ep 1"),
     ("folding", Plan(tp=2, dp=3, ep=4), SPARSE, JOB, "ep 4 x etp 1 does not divide tp x cp x dp = 6; nearest: ep 3"),
-    ("zero_group", Plan(dp=8, zero=1, zero_group=3), LIMITS, JOB, "zero_group 3 does not divide dp x cp = 8; nearest: 2"),
+    ("zero_group", Plan(dp=8, zero=1, zero_group=3), LIMITS, JOB,
+     "zero_group 3 does not divide dp x cp = 8; nearest: 2"),
 ]  # fmt: skip
 
 

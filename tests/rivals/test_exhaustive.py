@@ -24,7 +24,15 @@ from ridgeline.search.space import Space
 PROBLEMS = 32
 MOST_PLANS = 100  # of one problem
 BUDGET_S = 20.0  # of one core, all problems together
-MACHINES = ("4xA100-SXM-80GB", "8xH100-SXM", "16xA100-SXM-80GB", "8xV100-SXM2-32GB", "4xRTX-4090", "8xMI300X", "16xH100-SXM")
+MACHINES = (
+    "4xA100-SXM-80GB",
+    "8xH100-SXM",
+    "16xA100-SXM-80GB",
+    "8xV100-SXM2-32GB",
+    "4xRTX-4090",
+    "8xMI300X",
+    "16xH100-SXM",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +88,7 @@ def _draw(chance: random.Random) -> Problem:
         precision="fp16",
         attention_kernel=chance.choice(["flash", "unfused"]),
     )
+
     def some(choices: tuple, most: int = 2) -> tuple:  # type: ignore[type-arg]
         return tuple(x for x in choices if x in chance.sample(choices, min(len(choices), chance.randint(1, most))))
 
@@ -113,7 +122,12 @@ def plans(it: Problem) -> Iterator[Plan]:
     space, batch, limits = it.space, it.workload.global_batch, it.model
     heads, layers, experts = limits.dims["heads"], limits.dims["layers"], limits.dims.get("experts") or 0
     for tp, cp, micro in product(divisors(int(heads)), (1, 2), divisors(batch)):  # type: ignore[arg-type]
-        if tp > min(space.max_tp, 8) or cp > space.max_cp or micro > space.max_micro_batch or tp * cp > it.cluster.count:
+        if (
+            tp > min(space.max_tp, 8)
+            or cp > space.max_cp
+            or micro > space.max_micro_batch
+            or tp * cp > it.cluster.count
+        ):
             continue
         if cp > 1 and it.workload.seq_len // cp < space.min_context_tokens:
             continue

@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 from ridgeline.cost.machine import machine
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.mechanisms import constant
+from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import Workload
+from ridgeline.lower.work import Layout
 from ridgeline.plan.plan import Plan, Schedule
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.exchange import Exchange, exchange_rules
 from ridgeline.training.optimizer import optimizer_seconds
 from ridgeline.training.schedules import V_SHAPED
-from ridgeline.training.stages import StageTimes
+from ridgeline.training.stages import Sharding, StageModel, StageTimes
 from ridgeline.training.step import step_tasks
 from ridgeline.training.step_bound import step_bound_s
 
@@ -225,9 +227,7 @@ def test_bound_of_one_stage_whose_exchanges_can_hide_is_the_simulation(
     # shorter than what they hide behind; longer ones queue on the link, where the bound is a bound
     gather = min(exchanges[0], forward / 2, (inputs + weights) / 4)
     reduce = min(exchanges[1], (inputs + weights) / 4, forward / 2)
-    seconds = times(
-        forward=forward, inputs=inputs, weights=weights, gather=gather, reduce=reduce, pieces=pieces
-    )
+    seconds = times(forward=forward, inputs=inputs, weights=weights, gather=gather, reduce=reduce, pieces=pieces)
     plan = Plan(zero=zero, overlap_gradients=hidden[0], overlap_weights=hidden[1])
     if zero == 3 and any(hidden):
         assert bound_s(plan, micro_batches, seconds) <= step_s(plan, micro_batches, seconds) * ROUNDING
@@ -253,7 +253,10 @@ def test_a_table_of_plans_is_bounded_as_each_plan() -> None:
     )
     rules = [exchange_rules(plan) for plan in plans]
     together = step_bound_s(
-        Schedule.ONE_F_ONE_B, 4, stacked, Exchange(**{n: np.array([getattr(r, n) for r in rules]) for n in vars(rules[0])})
+        Schedule.ONE_F_ONE_B,
+        4,
+        stacked,
+        Exchange(**{n: np.array([getattr(r, n) for r in rules]) for n in vars(rules[0])}),
     )
     for index, plan in enumerate(plans):
         factor = float(scale[index, 0, 0])
@@ -305,3 +308,20 @@ def test_muon_adds_five_iterations_on_the_matrix_units() -> None:
     expected = 1e9 * moved / MEMORY + 5 * 1e15 / NODE.device.matrix["bf16"]
     assert update_s(1e9, optimizer="muon", flop=1e15) == pytest.approx(expected)
     assert update_s(1e9, flop=1e15) == update_s(1e9)  # others have none
+
+
+def test_states_of_experts_shard_over_all_ranks_that_hold_them() -> None:
+    # tp 8, dp 1, ep 1: every expert is on eight ranks, each updates an eighth of it; dense weights have one owner
+    model = from_dims(
+        layers=2, hidden=256, heads=8, vocab=1024, max_positions=1024, experts=8, top_k=2, expert_ffn=1024
+    )
+    workload = Workload(seq_len=1024, global_batch=8)
+    stages = StageModel(model, NODE, workload)
+    cost = stages.price(Layout(tp=8, sequence_parallel=1))
+    counts = stages.counts((2,), Schedule.ONE_F_ONE_B, 1, 1)
+    first, last = stages.ends(Schedule.ONE_F_ONE_B, 1, 1)
+    params = next(iter(cost.block_params.values()))
+    dense = 2 * params.trained_dense + cost.embedding_params.trained_dense + cost.head_params.trained_dense
+    for zero, share in ((0, 1), (1, 8)):
+        found = stages.times(cost, counts, first, last, recompute=0, sharding=Sharding(zero=zero)).optimizer_s
+        assert float(found[0]) == pytest.approx(update_s(float(dense + 2 * params.trained_expert / share)))

@@ -65,7 +65,7 @@ def tile_seconds(
     for (rows, columns), width in shapes:
         tiles = np.ceil(np.asarray(m) / rows) * np.ceil(np.asarray(n) / columns) * count
         slots = sms // width
-        splits = np.clip(np.floor(slots / tiles), 1, np.maximum(1, np.floor(np.asarray(k) / 256)))
+        splits = np.clip(np.floor(slots / tiles), 1, np.maximum(1, np.asarray(k) / 256))
         waves = np.ceil(tiles * splits / slots)
         per_k = max(2 * rows * columns / (width * sm_rate), (rows + columns) * element_bytes / (width * supply))
         store = rows * columns * result_bytes * slots / device.memory_bytes_per_s
@@ -165,9 +165,11 @@ def _unfused_attention(work: Attention, device: Device, *, dtype: str, forward: 
         )
     # forward: write scores, softmax reads and writes, dropout reads, writes and masks, product reads
     # (2+2+2+2+2+1+2 bytes); backward: the same tensors and their gradients.
-    traffic = scores * (13.0 if forward else 20.0)
+    width = work.qk_dim + work.v_dim
+    operands = np.asarray(work.sequences) * (work.heads * work.q_tokens + work.kv_heads * work.kv_tokens) * width
+    traffic = scores * (13.0 if forward else 20.0) + operands * (2.0 if forward else 6.0)
     memory = traffic / (device.memory_bytes_per_s * device.stream_share)
-    flop = passes * 2.0 * scores * (work.qk_dim + work.v_dim)
+    flop = passes * 2.0 * scores * width
     return KernelCost(
         seconds=compute + memory,
         flop=flop,

@@ -124,23 +124,21 @@ class Pricer:
         for piece in work:
             by_phase[piece.phase].append(piece)
         core = [piece for piece in by_phase[Phase.FORWARD] if isinstance(piece, Attention) and not piece.fused]
-        gemm_s = self._gemm_seconds(by_phase[Phase.BACKWARD_INPUT])
+        inputs = self.phase(by_phase[Phase.BACKWARD_INPUT], layout)
+        cover = inputs.parts["matrix"] + inputs.parts["launch"]
         return BlockCost(
             forward=self.phase(by_phase[Phase.FORWARD], layout),
-            backward_input=self.phase(by_phase[Phase.BACKWARD_INPUT], layout),
-            backward_weight=self.phase(by_phase[Phase.BACKWARD_WEIGHT], layout, cover_s=gemm_s),
+            backward_input=inputs,
+            backward_weight=self.phase(by_phase[Phase.BACKWARD_WEIGHT], layout, cover_s=cover),
             recompute=self.phase(by_phase[Phase.FORWARD], layout),
             core=self.phase(core, layout),
         )
 
-    def _gemm_seconds(self, work: Iterable[Work]) -> Number:
-        return sum((self.kernel(piece).seconds for piece in work if isinstance(piece, Gemm)), start=np.zeros(()))
-
     def phase(self, work: Iterable[Work], layout: Layout, *, cover_s: Number | None = None) -> PhaseCost:
         """Time of one phase [s]: max(device, host launches) plus exposed collectives.
 
-        `cover_s` is the time of the products that a hidden collective may run under; by default
-        those of the same phase.
+        `cover_s` is what a hidden collective may run under: by default the products of the same phase and
+        the time in which the device waits for the host.
         """
         parts: dict[str, Number] = dict.fromkeys(PARTS, 0.0)
         flop: Number = 0.0
@@ -158,7 +156,7 @@ class Pricer:
             host_s += self.host_seconds(piece, cost.kernels)
         device_s = parts["matrix"] + parts["attention"] + parts["memory"]
         parts["launch"] = np.maximum(kernels * self.launch_device_s, host_s - device_s)
-        cover = parts["matrix"] if cover_s is None else cover_s
+        cover = parts["matrix"] + parts["launch"] if cover_s is None else cover_s
         self._links(parts, links, layout, cover_s=cover)
         seconds = sum(parts.values(), start=np.zeros(()))
         return PhaseCost(seconds=seconds, parts=parts, flop=flop, bytes=traffic)
@@ -182,7 +180,7 @@ class Pricer:
                 if behind == "":
                     parts[label] = parts[label] + total
                     continue
-                cover = cover_s if behind == "gemm" else parts["attention"]
+                cover = cover_s if behind == "gemm" else parts["attention"] + parts["launch"]
                 pieces = np.maximum(layout.tp if behind == "gemm" else layout.cp, 1)
                 exposed = np.maximum(total / pieces, total - cover)
                 hidden = np.ones(()) if behind == "attention" else np.asarray(group[0].hidden if group else 1.0)

@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -309,9 +309,8 @@ def write_scenario(scenario: Scenario) -> str:
 
 
 def _values(record: Workload | Plan, known: tuple[Field, ...]) -> dict[str, object]:
-    writers = {one.name: one.write for one in known}
-    pairs = ((one.name, getattr(record, one.name)) for one in fields(record))
-    return {name: writers[name](value) for name, value in pairs if value is not None}
+    pairs = ((one, getattr(record, one.name)) for one in known)
+    return {one.name: one.write(value) for one, value in pairs if value is not None}
 
 
 def _section(name: str, table: Table) -> str:

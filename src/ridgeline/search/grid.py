@@ -133,7 +133,7 @@ class Grid:
         for position, entry in enumerate(self.entries):
             by_stages[entry.degrees.pp].append(position)
         for stages, members in sorted(by_stages.items()):
-            for schedule in self.space.schedules:
+            for schedule in self.space.schedules if self._sharding(stages) else ():
                 for chunks in chunk_choices(schedule, stages, self.predictor.limits.layers, self.space):
                     kept = [i for i in members if _runs(schedule, stages, self.entries[i].degrees.micro_batches)]
                     for split in self._splits(stages, chunks, kept) if kept else ():
@@ -274,7 +274,7 @@ class Grid:
         Fused attention keeps no scores, so selective recompute of the core equals none.
         """
         fused = self.workload.attention_kernel != "unfused" and len(self.space.recompute) > 1
-        same = fused and self.predictor.runtime.selective == "core"
+        same = fused and self.predictor.runtime.selective == "core" and Recompute.NONE in self.space.recompute
         stated = self.space.fixed.get("recompute_layers")
         per_stage = max(1, self.predictor.limits.layers // stages)
         partial = sorted({max(1, round(share * per_stage)) for share in self.space.recompute_shares if share < 1})

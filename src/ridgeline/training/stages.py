@@ -216,7 +216,7 @@ class StageModel:
         ranks = np.asarray(layout.cp) * sharding.dp
         group = np.where(np.asarray(sharding.zero_group) > 0, np.minimum(sharding.zero_group, ranks), ranks)
         expert_ranks = np.maximum(1, ranks * layout.tp / (np.asarray(layout.ep) * layout.etp))
-        expert_group = np.minimum(group, expert_ranks)
+        expert_group = np.where(np.asarray(sharding.zero_group) > 0, np.minimum(group, expert_ranks), expert_ranks)
         sharded = np.asarray(sharding.zero) >= 1
 
         def per_stage(field: str) -> Floats:

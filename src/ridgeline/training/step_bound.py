@@ -93,7 +93,7 @@ class StepBound:
         if not np.all(reduce_hidden):  # reductions after the stage's own work
             late = ((1 - reduce_hidden) * (1 - often))[..., None] * reduces
             body = np.maximum(body, (m[..., None] * self.work_s + late).max(axis=-1))
-            body = np.maximum(body, self.pipeline_s + self._last(late[..., None]))
+            body = np.maximum(body, self.pipeline_s + start + self._last(late[..., None]))
         shown = ((1 - gather_hidden) * once)[..., None] * gathers
         return np.asarray(body + (times.optimizer_s + shown).max(axis=-1))
 

@@ -17,6 +17,7 @@ from ridgeline.report.report import Report
 from ridgeline.validate.interpret import Interpretation, Refusal, interpret
 from ridgeline.validate.machines import Machines
 from ridgeline.validate.metrics import Metric, Prediction, find_metric, said_word
+from ridgeline.validate.names import is_language
 from ridgeline.validate.rows import MEASURED_KINDS, Row, TruthTable, read
 from ridgeline.validate.score import absolute_percentage_error, summarise
 
@@ -210,6 +211,7 @@ def _blank(row: Row) -> dict[str, Any]:
         "ape": None,
         "evidence": None,
         "model": row.text("model"),
+        "language_model": is_language(row.text("model")),
         "device": row.text("hardware") or row.text("gpu") or "not stated",
         "engine": row.text("engine") or row.text("library") or "not stated",
         "source": row.source,

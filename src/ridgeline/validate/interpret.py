@@ -16,8 +16,8 @@ from ridgeline.validate.habits import read_habits
 from ridgeline.validate.hardware import Device, find_device
 from ridgeline.validate.layout import Layout, read_batch, read_layout, read_schedule
 from ridgeline.validate.machines import Machines, machines, place
-from ridgeline.validate.models import read_model
 from ridgeline.validate.megatron_tests import expert_width, is_test, named_flags, named_plan
+from ridgeline.validate.models import read_model
 from ridgeline.validate.names import meant_device, plain_name, refuse_unsupported
 from ridgeline.validate.notes import Notes, read_notes
 from ridgeline.validate.recipes import Recipe, read_recipe

@@ -10,6 +10,7 @@ from ridgeline.errors import InputError
 from ridgeline.plan.plan import Schedule
 from ridgeline.validate.engines import Engine
 from ridgeline.validate.megatron_tests import is_test, named_chunks, named_devices, refuse_unsaid
+from ridgeline.validate.names import holds_whole_base
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
 
@@ -97,13 +98,9 @@ def read_layout(row: Row, notes: Notes, engine: Engine, *, encoder: bool) -> Lay
 
 
 def _adapters(row: Row, degrees: dict[str, int | None], said: list[str]) -> dict[str, int | None]:
-    """Degrees of MLPerf's LoRA runs on devices that hold the 8-bit base whole: data and context parallelism alone.
-
-    Source: mlcommons/training_results_v5.0, NVIDIA's config_*.sh of llama2_70b_lora on Blackwell devices.
-    """
+    """Degrees of MLPerf's LoRA runs on devices that hold the 8-bit base whole: data and context parallelism alone."""
     devices, batch = row.count("n_devices"), row.count("global_batch")
-    ours = "mlcommons/training_results" in row.text("source") and re.search(r"LoRA", row.text("model"))
-    if not ours or not re.search(r"Blackwell|G?B[23]00", row.text("hardware")) or devices is None or batch is None:
+    if not holds_whole_base(row) or devices is None or batch is None:
         return {}
     dp = degrees["dp"] or batch
     if any(degrees[name] is not None for name in ("tp", "pp", "cp")) or devices % dp:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ridgeline.errors import InputError
+from ridgeline.validate.rows import Row
 
 NOT_LANGUAGE: tuple[tuple[str, str], ...] = (
     (
@@ -61,6 +62,15 @@ SOURCE_NAMES: tuple[tuple[str, str, str], ...] = (
 """Names that one source uses for another size: (source, name, what is meant)."""
 
 
+def holds_whole_base(row: Row) -> bool:
+    """Whether a row is an MLPerf LoRA run on Blackwell, whose memory holds the 8-bit base and all activations.
+
+    Source: mlcommons/training_results_v5.0, llama2_70b_lora: 70e9 bytes of base beside 180 GB and more.
+    """
+    ours = "mlcommons/training_results" in row.text("source") and "LoRA" in row.text("model")
+    return ours and re.search(r"Blackwell|B[23]00", row.text("hardware")) is not None
+
+
 SOURCE_DEVICES: tuple[tuple[str, str, str], ...] = (
     ("OpenBMB/BMTrain", r"^V100$", "V100 SXM2 32GB"),  # memory not stated; eight of 32 GB to a server assumed
 )
@@ -73,6 +83,20 @@ def meant_device(source: str, cell: str) -> str:
         if where in source and re.search(pattern, cell, re.IGNORECASE):
             return meant
     return cell
+
+
+TEXT_FAMILIES = ("recurrent network", "Transformer-XL", "translation transformer", "Longformer", "hybrid state-space")
+"""Families of `NOT_LANGUAGE` that read text all the same: their rows count among those of language models."""
+
+
+def is_language(name: str) -> bool:
+    """Whether a model cell names a language model, one that is refused included; a blank cell names none.
+
+    >>> is_language("ResNet-50"), is_language("Transformer-XL Base"), is_language("Llama 3 8B")
+    (False, True, True)
+    """
+    family = next((said for pattern, said in NOT_LANGUAGE if re.search(pattern, name, re.IGNORECASE)), None)
+    return bool(name.strip()) and (family is None or family in TEXT_FAMILIES)
 
 
 def meant_by(source: str, name: str) -> str:

@@ -12,6 +12,7 @@ from ridgeline.graph.workload import PRECISIONS, Task
 from ridgeline.plan.plan import Recompute
 from ridgeline.validate.engines import EARLY_SOURCES, Engine
 from ridgeline.validate.habits import TITAN_2025, bytes_precision
+from ridgeline.validate.names import holds_whole_base
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
 
@@ -219,6 +220,9 @@ def _lora_rank(row: Row, said: list[str]) -> int:
 def _recompute(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
     cell = row.text("recompute").casefold()
     if not cell:
+        if row.asks_bytes and holds_whole_base(row):
+            said.append("recompute not stated: none (assumed; choosing it to fit would answer the question asked)")
+            return {"recompute": Recompute.NONE}
         if engine.recompute is None:
             return {}
         said.append(f"recompute not stated: {engine.recompute} ({engine.name})")

@@ -73,11 +73,19 @@ def summarise(answers: Sequence[Answer], *, kind: str) -> dict[str, Any]:
         "scored": counts["scored"],
         "refused": counts["refused"],
         "skipped": counts["skipped"],
+        "language_models": _language(answers),
         "metrics": {metric: _metric_summary(rows) for metric, rows in by_metric.items()},
         "fits": confusion(answers),
         "refusals": _reasons(answers, "refused"),
         "skips": _reasons(answers, "skipped"),
     }
+
+
+def _language(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Rows of language models that are not skipped by rule, those scored, and their share [1]."""
+    rows = [row for row in answers if row.get("language_model") and row["status"] != "skipped"]
+    scored = sum(row["status"] == "scored" for row in rows)
+    return {"rows": len(rows), "scored": scored, "scored_share": scored / len(rows) if rows else None}
 
 
 def _metric(row: Answer) -> str:
