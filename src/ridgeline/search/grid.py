@@ -20,7 +20,7 @@ from ridgeline.lower.work import Layout
 from ridgeline.memory.stage import device_peak, stage_memory
 from ridgeline.plan.plan import Plan, Recompute, Schedule
 from ridgeline.predict import RECOMPUTE_CODE, Predictor
-from ridgeline.search.space import Degrees, Space, chunk_choices, plan_of
+from ridgeline.search.space import Degrees, Space, alone, chunk_choices, plan_of
 from ridgeline.training.exchange import Exchange
 from ridgeline.training.schedules import SCHEDULE_CODE, SPLIT_BACKWARD, in_flight
 from ridgeline.training.stages import LayoutCost, Sharding
@@ -213,7 +213,7 @@ class Grid:
                     overlap_reduce=int(gradients),
                 )
                 bounds[i][:, :, chosen] = part.seconds(rules)
-        bounds[self._repeats(overlaps, shards, dp * np.asarray(cost.layout.cp, dtype=np.int64), shape)] = np.inf
+        bounds[self._repeats(overlaps, shards, mine, shape)] = np.inf
         excess = self._excess(
             cost,
             counts,
@@ -247,7 +247,7 @@ class Grid:
         self,
         overlaps: tuple[tuple[bool, bool], ...],
         shards: tuple[tuple[int, int], ...],
-        ranks: Whole,
+        mine: tuple[Entry, ...],
         shape: tuple[int, ...],
     ) -> NDArray[np.bool_]:
         """Plans (F, K, R, Z, O) that are not legal or the same as another of the group, so that each counts once.
@@ -255,16 +255,19 @@ class Grid:
         A sharding group must divide the data-parallel ranks; over all of them it is no group, over one rank nothing is
         sharded, and what is not exchanged cannot overlap.
         """
+        experts = self.predictor.limits.experts > 0
+        ranks = np.array([e.degrees.dp * e.degrees.cp for e in mine])[:, None, None, None]
+        lone = np.array([alone(e.degrees, experts=experts) for e in mine])[:, None, None, None]
         zero, group = (np.array(column)[None, None, :, None] for column in zip(*shards, strict=True))
         lost = (group > 0) & (ranks % np.maximum(group, 1) > 0)
         plain = np.isin(zero, [z for z, g in shards if g == 0])
         lost |= plain & (group > 0) & (group >= ranks)
         if (0, 0) in shards:
-            lost |= (zero > 0) & (ranks == 1)
+            lost |= (zero > 0) & lone
         found = np.zeros((len(overlaps), *shape), dtype=bool)
         for i, (gradients, weights) in enumerate(overlaps):
             idle = (not weights and (gradients, True) in overlaps) & (zero == 0)
-            idle = idle | ((not gradients and (True, weights) in overlaps) & (ranks == 1))
+            idle = idle | ((not gradients and (True, weights) in overlaps) & lone)
             found[i] = np.broadcast_to(lost | idle, shape)
         return found
 

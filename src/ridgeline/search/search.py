@@ -17,7 +17,7 @@ from ridgeline.plan.rules import explain as explain_rule
 from ridgeline.predict import Predictor, explain
 from ridgeline.report.report import Infeasible, SearchReport
 from ridgeline.search.grid import Grid, Group
-from ridgeline.search.space import Space, degrees, legal, plan_of
+from ridgeline.search.space import Space, alone, degrees, legal, plan_of
 from ridgeline.search.what_if import what_if
 from ridgeline.units import bytes_text
 
@@ -138,6 +138,7 @@ class Searcher:
         ranked: list[tuple[float, Plan]] = []
         seen: set[Plan] = set()
         simulated, gap = 0, 0.0
+        experts = self.predictor.limits.experts > 0
         for candidate in self.in_order():
             best = ranked[0][0] if ranked else np.inf
             if candidate.bound_s >= best and (len(ranked) >= top or simulated >= budget):
@@ -145,7 +146,7 @@ class Searcher:
             if simulated >= budget:
                 gap = (best - candidate.bound_s) / best if ranked else 1.0
                 break
-            plan = plainest(self.groups[candidate.group].plan(candidate.index))
+            plan = plainest(self.groups[candidate.group].plan(candidate.index), experts=experts)
             if plan in seen:
                 continue
             seen.add(plan)
@@ -185,10 +186,10 @@ class Searcher:
         )
 
 
-def plainest(plan: Plan) -> Plan:
+def plainest(plan: Plan, *, experts: bool) -> Plan:
     """The same run without choices that change nothing: sharding over one rank, overlap of what is not exchanged."""
     ranks = plan.dp * plan.cp
-    if ranks == 1:
+    if alone(plan, experts=experts):
         return replace(plan, zero=0, zero_group=None, overlap_gradients=True, overlap_weights=True)
     group = None if plan.zero == 0 or plan.zero_group is None or plan.zero_group >= ranks else plan.zero_group
     return replace(plan, zero_group=group, overlap_weights=plan.overlap_weights or plan.zero == 0)

@@ -206,3 +206,9 @@ def plan_of(item: Degrees, **choices: object) -> Plan:
         context_style="ulysses" if item.ulysses else "ring",
         **choices,  # type: ignore[arg-type]
     )
+
+
+def alone(item: Degrees | Plan, *, experts: bool) -> bool:
+    """Whether no rank shares its weights with another: nothing to shard, reduce or gather."""
+    ranks = item.dp * item.cp
+    return ranks == 1 and (not experts or item.tp * ranks <= item.ep * item.etp)
