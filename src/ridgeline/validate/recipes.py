@@ -90,7 +90,7 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
             workload["lora_targets"] = "attention"  # MLPerf llama2_70b_lora: linear_qkv and linear_proj
     plan: dict[str, object] = {}
     plan |= _recompute(row, engine, said)
-    plan |= _zero(row, notes, engine, task)
+    plan |= _zero(row, notes, engine, task, said)
     plan |= _overlap(row, notes, engine)
     plan |= _offload(row, said)
     said.append(f"{engine.name} conventions: {engine.reason}")
@@ -249,8 +249,11 @@ def _recompute(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
     raise InputError(f"'{cell[:40]}' names no recompute; known: none, selective, full", field="recompute")
 
 
-def _zero(row: Row, notes: Notes, engine: Engine, task: Task) -> dict[str, object]:
+def _zero(row: Row, notes: Notes, engine: Engine, task: Task, said: list[str]) -> dict[str, object]:
     cell = row.text("zero_stage")
+    if engine.name == "Galvatron" and "activation" in row.text("metric"):
+        said.append("activations of its profiles leave gathered weights out: ZeRO-1 taken (inferred from the numbers)")
+        return {"zero": 1}
     strategy = notes.word("data-parallel-sharding-strategy")
     by_strategy = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}
     if strategy in by_strategy:
