@@ -57,7 +57,8 @@ def main() -> None:
     """Print one table per file."""
     print("# Accuracy\n")
     print(
-        "`ridgeline check` on public measurements; every row counted. Errors are absolute percentage errors, never pooled"
+    scored = [row for row in rows if row["low"] is not None]
+    ends = [(float(str(row["low"])), float(str(row["measured"])), float(str(row["high"]))) for row in scored]
     )
     print("over metrics; bias is the median signed error; covered is the share inside the 80 % interval.\n")
     print("\n\n".join(table(Path(name)) for name in sys.argv[1:]))

@@ -84,7 +84,8 @@ def seconds(row: dict[str, str], flop: float) -> float | None:
 def main() -> None:
     """Print the table."""
     only_datasheet = "--datasheet" in sys.argv
-    rows = csv.DictReader(Path(sys.argv[1]).open(encoding="utf-8"), delimiter="\t", quoting=csv.QUOTE_NONE)
+    lines = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
+    rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     ratios: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         dtype = FORMATS.get(row["dtype"].split(" ")[0])

@@ -229,7 +229,7 @@ def test_device_hours_and_power(tmp_path: Path) -> None:
         ("peak_mem_nvidia_smi", "MiB", "", 47.5 * 1024),
         ("peak_mem_per_device", "GiB", "", 47.5),
         ("model_states_mem", "GiB", "", 35.0),
-        ("activation_mem", "GiB", "", 10.0),
+        ("activation_mem", "GiB", "", 8.0 + 4 * 8192 * 128256 / GIB),  # fp32 logits of one sequence
         ("activation_peak_mem", "GiB", "", 11.5),
     ],
 )
@@ -353,6 +353,7 @@ def test_summary_never_pools_metrics(tmp_path: Path) -> None:
     assert set(step["by_device"]) == {"H100 SXM 80GB", "H100-SXM"}
     assert step["by_engine"]["NeMo"]["scored"] == 3
     assert step["by_source"]["x"]["scored"] == 3
+    assert summary["language_models"] == {"rows": 5, "scored": 4, "scored_share": pytest.approx(0.8)}
     assert summary["skips"] == {"confidence low: inconsistent, never scored": 1}
 
 

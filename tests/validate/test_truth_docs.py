@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
+from ridgeline.memory.runtime import Runtime
 from ridgeline.validate.engines import ENGINES
+from ridgeline.validate.habits import BYTES_PRECISION, HABITS, LIGER
 from ridgeline.validate.interpret import SEQUENCES
 from ridgeline.validate.metrics import METRICS
 from ridgeline.validate.rows import COUNTS, KINDS, NUMBERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "check.md").read_text(encoding="utf-8")
+TABLE = PAGE.split("## What programs do when", 1)[1].split("\n## ", 1)[0].splitlines()
 
 
 def test_every_program_stands_with_its_conventions_and_reason() -> None:
     for engine in ENGINES:
-        (line,) = [text for text in PAGE.splitlines() if text.startswith(f"| {engine.name} |")]
+        (line,) = [text for text in TABLE if text.startswith(f"| {engine.name} |")]
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         zero = "chosen" if engine.zero is None else str(engine.zero)
         assert cells[2:6] == [engine.attention_kernel, engine.execution, zero, engine.recompute or "chosen"]
-        assert cells[6:] == [engine.accounting, engine.reason]
+        assert cells[6:] == [engine.accounting, engine.framework, engine.reason]
+
+
+def test_every_memory_habit_stands_with_its_fields_and_reason() -> None:
+    for habit in HABITS:
+        (line,) = [text for text in PAGE.splitlines() if text.endswith(f"| {habit.reason} |")]
+        assert all(f"`{name}`" in line for name in habit.fields)
+        assert habit.fields.keys() <= {field.name for field in fields(Runtime)}
+    assert f"| {LIGER} |" in PAGE
+    assert all(reason in PAGE for *_, reason in BYTES_PRECISION)
 
 
 def test_every_metric_kind_column_and_sequence_length_is_named() -> None:

@@ -199,7 +199,7 @@ def test_latent_attention_flag() -> None:
         notes="multi-latent-attention; sequence-parallel",
         source_where="gpt/x_1node/golden_values.json",
     )
-    assert found.model.dims["kv_rank"] == 32
+    assert found.model.dims["kv_rank"] == 512
     assert (found.cluster.count, found.stated["dp"]) == (4, 1)
 
 

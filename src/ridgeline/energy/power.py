@@ -13,6 +13,7 @@ _STATE = {
     "attention": "power.matrix",
     "memory": "power.memory",
     "launch": "power.idle",
+    "bubble": "power.idle",
     "update": "power.memory",
 }
 

@@ -261,7 +261,9 @@ class Grid:
         zero, group = (np.array(column)[None, None, :, None] for column in zip(*shards, strict=True))
         lost = (group > 0) & (ranks % np.maximum(group, 1) > 0)
         plain = np.isin(zero, [z for z, g in shards if g == 0])
-        lost |= plain & (group > 0) & (group >= ranks)
+        holders = np.array([e.degrees.tp * e.degrees.cp * e.degrees.dp / (e.degrees.ep * e.degrees.etp) for e in mine])
+        most = np.maximum(ranks, holders[:, None, None, None] if experts else 0)
+        lost |= plain & (group > 0) & (group >= most)
         if (0, 0) in shards:
             lost |= (zero > 0) & lone
         found = np.zeros((len(overlaps), *shape), dtype=bool)

@@ -1,0 +1,175 @@
+"""What programs and tests hold in memory, read from rows that ask for bytes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ridgeline.graph.workload import Task
+from ridgeline.plan.plan import Recompute
+from ridgeline.validate.interpret import Interpretation, Refusal, interpret
+from ridgeline.validate.metrics import find_metric
+from ridgeline.validate.names import is_language
+from ridgeline.validate.rows import Row
+
+GPT = {
+    "model": "mcore test gpt", "layers": 12, "hidden": 512, "heads": 8, "seq_len": 1024, "tp": 1, "pp": 1,
+    "micro_batch": 4, "global_batch": 32, "precision": "bf16", "recompute": "none", "hardware": "H100 SXM 80GB (DGX)",
+    "engine": "Megatron-Core + TE",
+}  # fmt: skip
+LLAMA = {
+    "model": "Llama 3.1 8B", "layers": 32, "hidden": 4096, "heads": 32, "vocab": 128256, "seq_len": 8192,
+    "hardware": "H200 SXM", "n_devices": 8, "micro_batch": 1, "precision": "bf16",
+}  # fmt: skip
+
+
+def read(**cells: object) -> Interpretation | Refusal:
+    text = {"metric": "peak_mem_per_gpu", "value": "9", "unit": "GiB"} | {
+        key: str(value) for key, value in cells.items()
+    }
+    return interpret(Row(line=2, id=text.pop("id", "m-x-0001"), cells=text))
+
+
+def job(**cells: object) -> Interpretation:
+    found = read(**cells)
+    assert isinstance(found, Interpretation), found
+    return found
+
+
+def named(name: str, **cells: object) -> Interpretation:
+    return job(**{**GPT, "source_where": f"tests/functional_tests/test_cases/gpt/{name}/golden_values.json", **cells})
+
+
+def test_names_of_megatron_tests_shape_the_model() -> None:
+    plain = named("gpt3_mcore_te_tp2_pp2", tp=2)
+    assert plain.model.graph.vocab == 50432  # 50257 rounded up to a multiple of 128 * 2
+    assert plain.model.dims["max_positions"] == 1024
+    assert any(
+        saved.element_bytes == 1
+        for block in plain.model.graph.blocks.values()
+        for op in block.ops
+        for saved in op.saved
+    )
+    modern = named("gpt3_release", notes="untie-embeddings-and-output-weights; swiglu")
+    assert modern.model.dims["norm"] == "rms"
+    assert modern.model.dims["ffn"] == 1344  # 4 * 512 * 2 / 3, down to a multiple of 64
+    assert modern.model.graph.params < plain.model.graph.params + 50304 * 512
+    bare = named("gpt3_rope_embeddings_disable_bias_linear")
+    table, biases = 1024 * 512, 12 * (3 * 512 + 512 + 4 * 512 + 512)
+    vocabulary = (50432 - 50304) * 512
+    assert plain.model.graph.params - bare.model.graph.params == table + biases + vocabulary
+
+
+def test_flags_of_megatron_tests_change_what_is_held() -> None:
+    assert named("a").workload.memory_habits == {}
+    assert named("a", notes="deterministic-mode").workload.memory_habits == {"deterministic": True}
+    assert named("a", engine="Megatron-Core + local").workload.memory_habits == {"transformer_engine": False}
+    assert named("a_cross_entropy_loss_fusion").workload.memory_habits == {"logit_fp32_copies": 2}
+    kept = named("a", recompute="selective [mlp moe_act]")
+    assert kept.stated["recompute"] is Recompute.NONE
+    assert any("core alone" in note for note in kept.assumptions)
+    assert named("a", notes="use-megatron-fsdp").stated["zero"] == 3
+
+
+def test_names_of_megatron_tests_divide_layers_states_and_experts() -> None:
+    uneven = named("gpt3_te_tp1_pp4_vp1_uneven_pipeline", pp=4)
+    assert (uneven.stated["layer_split"], uneven.stated["chunks"]) == ((2, 4, 4, 2), 1)
+    assert named("gpt3_tp1_pp4_vp1_x", pp=4).stated["chunks"] == 3
+    half = named("gpt3_multi_dist_optimizer_instances", notes="use-distributed-optimizer")
+    assert (half.stated["dp"], half.stated["zero_group"]) == (8, 4)
+    experts = {"notes": "num-experts=8; moe-router-topk=2", "tp": 2, "ep": 8}
+    assert (named("moe_te", **experts).cluster.count, named("moe_te", **experts).stated["etp"]) == (16, 2)
+    assert (named("moe_etp1", **experts).cluster.count, named("moe_etp1", **experts).stated["etp"]) == (8, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "notes", "reason"),
+    [
+        ("gpt3_15b_release", "use-distributed-optimizer", "number of devices of a release"),
+        ("gpt3_modelopt_distill", "", "teacher"),
+        ("gpt_grpo_tp4", "", "generates"),
+    ],
+)
+def test_megatron_tests_that_do_not_say_what_they_run_are_refused(name: str, notes: str, reason: str) -> None:
+    found = read(**{**GPT, "source_where": f"tests/functional_tests/test_cases/gpt/{name}/golden.json", "notes": notes})
+    assert isinstance(found, Refusal)
+    assert reason in found.reason
+
+
+def test_torchtitan_counts_fp32_shards_only_where_bytes_are_asked() -> None:
+    titan = {**LLAMA, "engine": "torchtitan", "precision": "float8", "zero_stage": "FSDP2", "recompute": "selective"}
+    bytes_of, time_of = job(**titan), job(**{**titan, "metric": "step_time", "unit": "s"})
+    assert (bytes_of.workload.precision, time_of.workload.precision) == ("bf16-amp", "fp8")
+    assert (bytes_of.stated["recompute"], time_of.stated["recompute"]) == (Recompute.SELECTIVE, Recompute.FULL)
+    assert bytes_of.workload.memory_habits == {}
+    piped = job(**{**titan, "n_devices": 64, "tp": 1, "pp": 8, "dp": 8, "micro_batch": 8})
+    assert piped.workload.memory_habits == {"gathered_layers": math.inf, "unreduced_layers": math.inf}
+    later = job(**{**titan, "source_where": "benchmarks/llama3-8b_h200_202506_x.md"})
+    assert later.workload.execution == "compiled"
+    assert later.workload.memory_habits == {"logit_copies": 1, "logit_fp32_copies": 1}
+
+
+def test_torchtune_flags() -> None:
+    tune = {**LLAMA, "engine": "torchtune", "n_devices": 1, "metric": "peak_mem_active_per_gpu"}
+    steps = "full finetune + Packed Dataset + Compile + Chunked Cross Entropy + Fuse optimizer step into backward"
+    assert job(**tune, notes=steps).workload.memory_habits == {"logit_chunks": 8, "gradient_bytes": 0}
+    lora = job(**tune, notes="LoRA (all of the above except optimizer-in-backward and 8-bit AdamW)")
+    assert (lora.workload.task, lora.workload.execution) == (Task.LORA, "compiled")
+    assert (lora.stated["offload_activations"], lora.workload.memory_habits) == (True, {"logit_chunks": 8})
+    assert isinstance(read(**tune, notes="full finetune baseline (not packed)"), Refusal)
+
+
+def test_liger_chunks_and_what_a_source_offloads() -> None:
+    found = job(
+        **LLAMA, engine="HF + DeepSpeed ZeRO-3 + Liger", zero_stage=3, recompute="full", offload="CPU (see source)",
+        source="stas00/ml-engineering@744d01e",
+    )  # fmt: skip
+    assert found.workload.memory_habits == {"logit_chunks": 32}  # 128256 / 4096 rounded up
+    assert (found.stated["offload_optimizer"], found.stated.get("offload_activations")) == (True, None)
+    assert found.workload.execution == "compiled"
+
+
+def test_mlperf_adapters_on_blackwell_divide_data_and_context_alone() -> None:
+    cells = {
+        "model": "Llama2-70B LoRA r16", "layers": 80, "hidden": 8192, "heads": 64, "vocab": 32000, "seq_len": 8192,
+        "hardware": "Blackwell GPU (GB200)", "n_devices": 64, "global_batch": 8, "engine": "NGC Pytorch 25.04",
+        "source": "mlcommons/training_results_v5.0@0fdc28f",
+    }  # fmt: skip
+    found = job(**cells)
+    assert [found.stated[name] for name in ("tp", "pp", "cp", "dp")] == [1, 1, 8, 8]
+    assert found.stated["recompute"] is Recompute.NONE
+    assert found.workload.memory_habits == {"gradient_bytes": 2}
+    assert "recompute" not in job(**{**cells, "metric": "step_time", "unit": "s"}).stated
+    assert "cp" not in job(**{**cells, "hardware": "H100-SXM5-80GB"}).stated
+
+
+def test_a_batch_counted_by_device_grows_with_tensor_parallelism() -> None:
+    cells = {
+        "model": "GPT-2 13B", "layers": 40, "hidden": 5120, "heads": 128, "seq_len": 512, "hardware": "V100",
+        "n_devices": 32, "zero_stage": 2, "micro_batch": 8, "engine": "DeepSpeed + Megatron", "metric": "fits",
+        "value": "OOM", "unit": "", "source": "OpenBMB/BMTrain@30e6469",
+    }  # fmt: skip
+    found = job(**cells, tp=4)
+    assert (found.stated["micro_batch"], found.stated["dp"], found.stated["pp"]) == (32, 8, 1)
+    assert found.cluster.accelerator.memory_bytes > 30e9
+    assert (found.workload.framework, found.workload.memory_habits) == ("deepspeed", {"gradient_bytes": 2})
+    assert job(**cells, tp=1).stated["micro_batch"] == 8
+
+
+def test_rows_that_ask_for_bytes_are_told_by_unit_and_metric() -> None:
+    def asks(metric: str, unit: str) -> bool:
+        row = Row(line=2, id="a", cells={"metric": metric, "unit": unit, "value": "1"})
+        find_metric(row)
+        return row.asks_bytes
+
+    assert asks("peak_mem_per_gpu", "MiB")
+    assert asks("fits", "")
+    assert asks("max_seq_len", "tokens")
+    assert not asks("step_time", "s")
+    assert not asks("tokens_per_s", "tok/s")
+
+
+def test_language_models_are_told_from_others() -> None:
+    assert [is_language(name) for name in ("Llama 3 8B", "GNMT train", "mcore test hybrid")] == [True] * 3
+    assert [is_language(name) for name in ("ResNet-50", "DLRM-DCNv2", "Stable Diffusion v2", "")] == [False] * 4
