@@ -53,14 +53,16 @@ def statistics(rows: list[dict[str, object]]) -> tuple[str, ...]:
     return str(len(rows)), f"{median:.1%}", f"{tail:.0%}", f"{bias:+.1%}", covered
 
 
+TITLE = """# Accuracy
+
+`ridgeline check` on public measurements, all rows counted. Errors are absolute percentage errors, never pooled over
+metrics; bias is the median signed error; covered is the share of rows inside the 80 % interval.
+"""
+
+
 def main() -> None:
     """Print one table per file."""
-    print("# Accuracy\n")
-    print(
-    scored = [row for row in rows if row["low"] is not None]
-    ends = [(float(str(row["low"])), float(str(row["measured"])), float(str(row["high"]))) for row in scored]
-    )
-    print("over metrics; bias is the median signed error; covered is the share inside the 80 % interval.\n")
+    print(TITLE)
     print("\n\n".join(table(Path(name)) for name in sys.argv[1:]))
 
 
