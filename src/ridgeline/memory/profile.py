@@ -174,8 +174,9 @@ class _Builder:
 
     def _kept(self, op: Op) -> None:
         keep_input = self.workload.task in (Task.PRETRAIN, Task.FULL) or self._adapted(op)
+        kernel = "unfused" if self.workload.attention_kernel == "unfused" else "flash"
         for saved in op.saved:
-            if saved.role == "logits" or saved.kernel not in ("", self.workload.attention_kernel):
+            if saved.role == "logits" or saved.kernel not in ("", kernel):
                 continue  # logits have a category of their own
             if op.kind in LINEAR and not keep_input and saved.role != "input":
                 continue  # the input of a frozen linear layer only serves its weight's gradient

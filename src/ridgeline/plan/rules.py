@@ -107,6 +107,8 @@ def columns(plan: Plan) -> dict[str, NDArray[Any]]:
 def check(plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> None:
     """Raise PlanError for the first rule that a plan breaks, naming the nearest legal choice."""
     for name, kept in rules(limits, workload, devices, columns(plan)):
+        if name == "layers" and plan.layer_split is not None:
+            continue  # a stated split may leave places to the embedding or the head alone
         if not bool(kept[0]):
             raise PlanError(explain(name, plan, limits, workload, devices))
     if plan.schedule is Schedule.INTERLEAVED and plan.chunks == 1:

@@ -192,7 +192,8 @@ class StageModel:
         for held, trained, ranks, stride in (dense, expert):
             group = np.where(np.asarray(sharding.zero_group) > 0, np.minimum(sharding.zero_group, ranks), ranks)
             sharded = np.asarray(sharding.zero) >= 1
-            weight_bytes = held * self.precision.weight_bytes
+            moved = np.where(np.asarray(sharding.zero) >= 3, held, trained)  # updated weights, or all of them
+            weight_bytes = moved * self.precision.weight_bytes
             gradient_bytes = trained * self.precision.grad_bytes
             gather = gather + self._collective(
                 CollectiveKind.ALL_GATHER, weight_bytes, np.where(sharded, group, 1), stride

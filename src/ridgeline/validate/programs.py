@@ -122,7 +122,7 @@ ENGINES: tuple[Engine, ...] = (
     Engine(
         name="llm-foundry",
         pattern=r"llm-foundry|composer",
-        reason="scripts/train/benchmarking: FSDP, flash attention, eager; mfu tables count recompute apart",
+        reason="scripts/train/benchmarking: FSDP, eager; tables older than torch 2.0, with Triton attention",
         zero=3,
         data_only=True,
         framework="fsdp",

@@ -69,8 +69,6 @@ SOURCE_OFFLOADS: tuple[tuple[str, Mapping[str, object], str], ...] = (
 )
 """What sources offload where a cell is vague: (source, plan fields, known from)."""
 
-RECENT = ("hopper", "blackwell")  # devices whose tables a program made last
-
 
 def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> Recipe:
     """Precision, task, optimizer, attention kernel, execution, recompute, sharding and overlap of a row."""
@@ -193,9 +191,6 @@ def _attention(row: Row, notes: Notes, engine: Engine, device: Accelerator, said
     if engine.attention_kernel == "unfused" and re.search(r"24\.1\d|25\.\d\d", row.text("engine")):
         said.append("containers from 2024 on run fused scaled-dot-product attention")
         return "flash2"
-    if engine.older_attention and device.architecture not in RECENT:
-        said.append(f"{engine.older_attention} attention: the program's tables for {device.name} are older")
-        return engine.older_attention
     return engine.attention_kernel
 
 
