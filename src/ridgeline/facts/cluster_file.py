@@ -37,7 +37,8 @@ class _Source:
         raise InputError(message, file=self.file, line=line_of(self.text, place) if place else None, field=field)
 
     def fact(self, value: float, unit: str, rung: Evidence = Evidence.DATASHEET, conditions: str = _SAID) -> Fact:
-        return Fact(value=value, unit=unit, source=self.file, conditions=conditions, evidence=rung)
+        source = Path(self.file).name  # the same answer wherever the file lies
+        return Fact(value=value, unit=unit, source=source, conditions=conditions, evidence=rung)
 
 
 def read_cluster(path: str | Path) -> Cluster:
