@@ -9,19 +9,28 @@ import pytest
 
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds, send_seconds
+from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
 
 SIZE = 1e9
+START_S = constant("collective.start")
 ALL_REDUCE, ALL_GATHER = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
 
 
 def seconds(machine: Machine, kind: CollectiveKind, ranks: float, stride: float = 1, size: float = SIZE) -> float:
+    """Time of a collective without its start, which every one but a send pays once."""
     work = Collective(name="c", phase=Phase.FORWARD, kind=kind, bytes=size, ranks=ranks, stride=stride)
-    return float(collective_seconds(work, machine))
+    start = START_S if ranks > 1 and kind is not CollectiveKind.SEND else 0.0
+    return float(collective_seconds(work, machine)) - start
 
 
 def first_tier(machine: Machine, **changes: object) -> Machine:
     return replace(machine, tiers=(replace(machine.tiers[0], **changes), *machine.tiers[1:]))  # type: ignore[arg-type]
+
+
+def test_a_collective_of_no_bytes_takes_its_start_and_its_hops(machine: Machine) -> None:
+    work = Collective(name="c", phase=Phase.FORWARD, kind=ALL_GATHER, bytes=0.0, ranks=4, stride=1)
+    assert float(collective_seconds(work, machine)) == pytest.approx(5.4e-6 + 2e-6)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CollectiveKind if kind is not CollectiveKind.SEND])
@@ -115,5 +124,8 @@ def test_a_grid_of_groups_prices_each_group(machine: Machine) -> None:
     for kind in CollectiveKind:
         work = Collective(name="c", phase=Phase.FORWARD, kind=kind, bytes=SIZE, ranks=ranks, stride=stride)
         together = np.broadcast_to(collective_seconds(work, machine), (4, 2))
-        alone = [[seconds(machine, kind, float(r), float(s)) for s in stride[0]] for r in ranks[:, 0]]
+        alone = [
+            [float(collective_seconds(replace(work, ranks=r, stride=s), machine)) for s in stride[0]]
+            for r in ranks[:, 0]
+        ]
         assert together.tolist() == alone

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine
+from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.work import Collective, CollectiveKind, Number
 
 
@@ -75,6 +76,7 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
     all-gather, reduce-scatter   (N-1)/N B/W + log2(N) a
     all-to-all      the longer of the part that stays inside and the part that leaves the inner tier
     send            B/W + a
+    and the start of a collective (`collective.start`) in each but the send.
     Lower bound: no contention. Source: patarasuk2009 (10.1016/j.jpdc.2008.09.002); Sanders et al.
     2009 for trees. Evidence: derived, on the links' evidence.
     """
@@ -99,7 +101,7 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
         seconds = np.maximum(inside, leaving) + where.hops * where.hop_s
     else:
         seconds = share * size / where.bytes_per_s + where.hops * where.hop_s
-    return np.where(ranks > 1, seconds, 0.0) * work.repeats
+    return np.where(ranks > 1, seconds + constant("collective.start"), 0.0) * work.repeats
 
 
 def send_seconds(size_bytes: Number, stride: Number, machine: Machine) -> Number:
