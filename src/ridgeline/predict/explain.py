@@ -11,7 +11,7 @@ import numpy as np
 from ridgeline.cost.interval import interval
 from ridgeline.energy.power import step_energy_j
 from ridgeline.facts.mechanisms import constants
-from ridgeline.facts.records import Cluster, Evidence
+from ridgeline.facts.records import Evidence
 from ridgeline.graph.workload import Task
 from ridgeline.lower.shard import Sharder
 from ridgeline.plan.plan import Recompute
@@ -107,6 +107,16 @@ class _Explainer:
         ]
         return min(used, default=Evidence.DERIVED)
 
+    def recomputed_flop(self) -> float:
+        """Forward FLOP per token that backward repeats: of the layers recomputed in full, or of unfused attention."""
+        plan, predictor = self.it.plan, self.predictor
+        if plan.recompute is Recompute.FULL:
+            per_stage = self.it.counts.sum(axis=(1, 2))
+            limit = per_stage if plan.recompute_layers is None else np.minimum(per_stage, plan.recompute_layers)
+            return predictor.layers_flop_per_token * float(limit.sum() / per_stage.sum())
+        unfused = predictor.workload.attention_kernel == "unfused"
+        return predictor.attention_flop_per_token if plan.recompute is Recompute.SELECTIVE and unfused else 0.0
+
     def report(self) -> Report:
         it, predictor, workload = self.it, self.predictor, self.predictor.workload
         parts, step_s = self.parts(), it.timeline.makespan_s
@@ -117,8 +127,7 @@ class _Explainer:
         tokens = workload.step_tokens * (1 - workload.padding)
         trained = 3.0 if workload.task in (Task.PRETRAIN, Task.FULL) else 2.0
         model_flop = predictor.flop_per_token * workload.step_tokens * trained
-        again = {Recompute.FULL: 1.0}.get(it.plan.recompute, 0.0)
-        hardware_flop = model_flop + again * predictor.flop_per_token * workload.step_tokens
+        hardware_flop = model_flop + self.recomputed_flop() * workload.step_tokens
         peak = predictor.cluster.accelerator.peak_flop_per_s.get(
             predictor.stages.precision.compute
         ) or predictor.machine.device.matrix_rate(predictor.stages.precision.compute)
@@ -221,13 +230,8 @@ class _Explainer:
         used += [
             fact.source for name, fact in accelerator.facts.items() if name in ("memory_bytes", "peak_flop_per_s.bf16")
         ]
-        used += [tier.fact.source for tier in cluster_tiers(self.predictor.cluster) if tier.fact is not None]
+        used += [tier.fact.source for tier in self.predictor.cluster.tiers if tier.fact is not None]
         return tuple(dict.fromkeys(used))
-
-
-def cluster_tiers(cluster: Cluster) -> tuple[Any, ...]:
-    """The network tiers that a job on this cluster can use."""
-    return cluster.tiers
 
 
 def _limit(shares: tuple[Share, ...], step_s: float) -> str:

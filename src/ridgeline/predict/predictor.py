@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.flop import model_flop_per_token
-from ridgeline.graph.ops import Model
+from ridgeline.graph.flop import mean_context, model_flop_per_token, op_flop_per_token
+from ridgeline.graph.ops import Model, OpKind
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.split import even_split
 from ridgeline.lower.tasks import TaskGraph
@@ -212,6 +212,20 @@ class Predictor:
         return replace(
             RUNTIMES[self.workload.framework], **{"architecture": self.cluster.accelerator.architecture, **habits}
         )
+
+    @cached_property
+    def layers_flop_per_token(self) -> float:
+        """The part of `flop_per_token` that layers take: without embedding, logits and loss [FLOP/token]."""
+        graph, tokens = self.model.graph, float(self.workload.seq_len)
+        ends = sum(op_flop_per_token(op, tokens) for op in (*graph.embedding, *graph.head))
+        return self.flop_per_token - float(ends)
+
+    @cached_property
+    def attention_flop_per_token(self) -> float:
+        """The part of `flop_per_token` that attention cores take [FLOP/token]."""
+        graph, tokens = self.model.graph, float(self.workload.seq_len)
+        cores = [op for name in graph.layers for op in graph.blocks[name].ops if op.kind is OpKind.ATTENTION]
+        return float(sum(op_flop_per_token(op, mean_context(op, tokens, attention="full")) for op in cores))
 
     @cached_property
     def flop_per_token(self) -> float:
