@@ -10,6 +10,10 @@ from ridgeline.validate.engines import ENGINES
 from ridgeline.validate.habits import BYTES_PRECISION, HABITS, LIGER
 from ridgeline.validate.interpret import SEQUENCES
 from ridgeline.validate.metrics import METRICS
+from ridgeline.validate.operator_kernels import LAYER_PRODUCTS, LAYER_STREAMS
+from ridgeline.validate.operator_links import KINDS as KINDS_OF_LINKS
+from ridgeline.validate.operator_sources import SUSTAINED
+from ridgeline.validate.operators import REFUSED
 from ridgeline.validate.rows import COUNTS, KINDS, NUMBERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "check.md").read_text(encoding="utf-8")
@@ -41,3 +45,14 @@ def test_every_metric_kind_column_and_sequence_length_is_named() -> None:
         assert name in PAGE
     for _, _, length, _ in SEQUENCES:
         assert f"| {length} |" in PAGE
+
+
+def test_every_family_and_refusal_of_operators_is_named() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
+    for _, reason in REFUSED:
+        assert f"| {reason} |" in page
+    for name in (*LAYER_PRODUCTS, *LAYER_STREAMS, *(family for family, _ in LAYER_STREAMS.values())):
+        assert f"`{name}`" in page or f": {name}`" in page
+    for _, kind in KINDS_OF_LINKS:
+        assert f"`{kind.value}`" in page
+    assert SUSTAINED in page

@@ -294,8 +294,8 @@ def test_fuzzed_files_are_answered_or_refused_but_never_break(tmp_path: Path) ->
 def test_other_tables_are_accepted_and_their_rows_answered(tmp_path: Path) -> None:
     for kind, header in {
         "serving": "id\tmodel\thardware\tscenario\tisl\tosl\trate_rps\tmetric\tvalue\tunit\tconfidence",
-        "kernels": "id\top\tshape\tdtype\thardware\tlibrary\tmetric\tvalue\tunit\tconfidence",
-        "collectives": "id\top\tbytes\tn_nodes\ttopology\tlibrary\tmetric\tvalue\tunit\tconfidence",
+        "offload": "id\tgpu\tn_gpu\tplacement\thost_mem\tdisk\tisl\tosl\tmetric\tvalue\tunit\tconfidence",
+        "diffusion": "id\tresolution\tframes\tsteps\tbatch\ttechnique\tmetric\tvalue\tunit\tconfidence",
     }.items():
         cells = ["s1"] + ["1"] * header.count("\t")
         low = [*cells[:-1], "low"]

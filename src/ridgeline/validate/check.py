@@ -15,9 +15,10 @@ from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.report.report import Report
 from ridgeline.validate.interpret import Interpretation, Refusal, interpret
-from ridgeline.validate.machines import Machines
+from ridgeline.validate.machines import Machines, machines
 from ridgeline.validate.metrics import Metric, Prediction, find_metric, said_word
 from ridgeline.validate.names import is_language
+from ridgeline.validate.operators import answer_operator
 from ridgeline.validate.rows import MEASURED_KINDS, Row, TruthTable, read
 from ridgeline.validate.score import absolute_percentage_error, summarise
 
@@ -25,6 +26,7 @@ Predictor = Callable[[Model, Cluster, Workload, Plan], Report]
 Completer = Callable[[Model, Cluster, Workload, Mapping[str, object]], Plan]
 
 PREDICTED_KINDS = ("training", "memory")
+OPERATOR_KINDS = ("kernels", "collectives")
 SEQUENCE_STEP = 1024  # resolution of the longest sequence that fits, for one context rank [token]
 SEARCH_SHARE = 50  # the search ends within 1 / 50 of the answer
 LONGEST_SEQUENCE = 2**27  # 134M tokens, beyond any published run [token]
@@ -87,6 +89,8 @@ class Checker:
         reason = _refused_kind(row, table)
         if reason is not None:
             return answer | {"status": reason[0], "reason": reason[1]}
+        if table.kind in OPERATOR_KINDS:
+            return answer | self._tried(lambda: answer_operator(row, table.kind, self._source or machines()))
         try:
             metric = find_metric(row)
         except InputError as error:
@@ -96,14 +100,18 @@ class Checker:
             return answer | {"status": "refused", "reason": job.reason, "engine": job.engine, "device": job.device}
         answer |= {"engine": job.engine.name, "device": job.cluster.accelerator.name, "model": job.model.name}
         answer["assumptions"] = list(job.assumptions)
+        return answer | self._tried(lambda: self._scored(row, job, metric))
+
+    def _tried(self, predict: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What `predict` answers, or the refusal that its error is."""
         try:
-            return answer | self._scored(row, job, metric)
+            return predict()
         except RidgelineError as error:
-            return answer | {"status": "refused", "reason": str(error)}
+            return {"status": "refused", "reason": str(error)}
         except Exception as error:
             if self._strict:
                 raise
-            return answer | {"status": "refused", "reason": f"internal: {type(error).__name__}: {error}"}
+            return {"status": "refused", "reason": f"internal: {type(error).__name__}: {error}"}
 
     def _scored(self, row: Row, job: Interpretation, metric: Metric) -> dict[str, Any]:
         if metric.name == "fits":
@@ -227,6 +235,6 @@ def _refused_kind(row: Row, table: TruthTable) -> tuple[str, str] | None:
         return "refused", row.problem
     if re.fullmatch(r"low", row.text("confidence"), re.IGNORECASE):
         return "skipped", "confidence low: inconsistent, never scored"
-    if table.kind not in PREDICTED_KINDS:
+    if table.kind not in (*PREDICTED_KINDS, *OPERATOR_KINDS):
         return "refused", f"{table.kind} rows are not predicted yet"
     return None

@@ -1,0 +1,42 @@
+"""Feed-forwards of experts on one rank: grouped products, activation, gathering and combining of rows.
+
+Shape letters: T tokens of the expert-parallel group, D hidden, F feed-forward, E experts.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ridgeline.errors import InputError
+from ridgeline.validate.operator_cells import Ask, Priced, bill
+from ridgeline.validate.operator_kernels import product_cost, stream
+
+
+def experts(ask: Ask) -> Priced:
+    """The feed-forward of one rank's experts when routing is balanced [s].
+
+    Of T top_k rows, one rank of `moe_ep` gets its share; fewer rows than experts reach as many experts as there
+    are rows. Two grouped products of F / moe_tp, the first twice as wide when gated, with the activation between
+    them, the rows gathered before and combined after.
+    """
+    form = ask.format()
+    tokens, hidden, inner = ask.size("tokens"), ask.size("hidden"), ask.size("inter", "ffn")
+    top_k, count = ask.size("topk", "top_k"), ask.size("experts")
+    inner /= ask.size("moe_tp", "tp", default=1.0)
+    ranks = ask.size("moe_ep", "ep", default=1.0)
+    if min(tokens, hidden, inner, top_k, count, ranks) <= 0:
+        raise InputError(f"'{ask.words}' has a size of 0", field="shape")
+    rows = max(1.0, tokens * top_k / ranks)
+    reached = max(1.0, min(count / ranks, rows))
+    each = math.ceil(rows / reached)
+    gated = 1 if "nongated" in ask.library.casefold() else 2
+    costs = [
+        stream(2 * rows * hidden * 2, ask),
+        product_cost(each, gated * inner, hidden, reached, form, ask),
+        stream((gated + 1) * rows * inner * 2, ask),
+        product_cost(each, hidden, inner, reached, form, ask),
+        stream((rows + tokens / ranks) * hidden * 2, ask),
+    ]
+    flop = 2.0 * rows * hidden * inner * (gated + 1)
+    notes = ["balanced routing over the experts (assumed)"]
+    return bill("moe feed-forward", costs, ask, form.matrix, flop=flop, notes=notes)

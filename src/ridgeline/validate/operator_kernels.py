@@ -1,0 +1,244 @@
+"""Products, layer operators, streams, copies and power of one device, priced by the mechanisms.
+
+Shape letters: m, n, k of a product (m, k) x (k, n); T tokens, D hidden, F feed-forward, H heads, K kv heads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost, tile_seconds
+from ridgeline.cost.machine import link_efficiency
+from ridgeline.errors import InputError
+from ridgeline.facts.mechanisms import constant, constants
+from ridgeline.facts.records import Evidence
+from ridgeline.lower.work import Gemm, Phase, Stream
+from ridgeline.validate.operator_cells import Ask, Format, Priced, bill
+
+LONG_STREAM_BYTES = 2.0**30  # where only a rate is asked and no size is stated
+_UNSTATED = re.compile(r"not stated|default|^\s*$", re.IGNORECASE)
+
+
+def product_cost(m: float, n: float, k: float, count: float, form: Format, ask: Ask) -> KernelCost:
+    """Time of `count` products [s]: `gemm_cost`, or with weights of another size their own traffic.
+
+    Weights that are stored smaller than the format they are multiplied in are expanded on the way; HBM moves
+    m k, k n and m n elements at their own sizes, tiles run at the rate of the wider format.
+    """
+    device = ask.device
+    if form.weight_bytes == form.input_bytes:
+        work = Gemm(name="product", phase=Phase.FORWARD, m=m, n=n, k=k, count=count, output_bytes=form.output_bytes)
+        return gemm_cost(work, device, dtype=form.matrix, element_bytes=form.input_bytes)
+    compute = tile_seconds(
+        m,
+        n,
+        k,
+        count,
+        rate_flop_per_s=device.matrix_rate(form.matrix),
+        element_bytes=(form.input_bytes + form.weight_bytes) / 2,  # of a square tile's two operands
+        device=device,
+    )
+    traffic = (m * k * form.input_bytes + k * n * form.weight_bytes + m * n * form.output_bytes) * count
+    memory = traffic / device.memory_bytes_per_s
+    return KernelCost(
+        seconds=np.maximum(compute, memory),
+        flop=2.0 * m * n * k * count,
+        bytes=traffic,
+        compute_s=compute,
+        memory_s=memory,
+        kernels=1.0,
+    )
+
+
+def stream(size_bytes: float, ask: Ask) -> KernelCost:
+    """Time of one elementwise kernel that moves `size_bytes` [s]."""
+    return stream_cost(Stream(name="stream", phase=Phase.FORWARD, bytes=size_bytes), ask.device, dtype="")
+
+
+def gemm(ask: Ask) -> Priced:
+    """One product, or a batch or group of equal ones; without a shape the sustained rate of large products."""
+    form = ask.format()
+    if not {"m", "n", "k"} <= ask.shape.keys() and "m_per_group" not in ask.shape:
+        return _peak(ask, form)
+    m, n, k = ask.size("m_per_group", "m"), ask.size("n"), ask.size("k")
+    count = ask.size("groups", "batch", "b", "count", default=1.0)
+    family = "gemm" if count == 1 and "group" not in ask.op else "grouped gemm" if "group" in ask.op else "batched gemm"
+    costs = [product_cost(m, n, k, count, form, ask)]
+    notes = []
+    if form.cast:
+        costs.append(stream(m * k * count * (2 + form.input_bytes), ask))
+        notes.append(f"the engine's layer casts 16-bit activations to {form.matrix} first")
+    if form.weight_bytes < form.input_bytes:
+        family = "weight-only gemm"
+    return bill(family, costs, ask, form.matrix, flop=2.0 * m * n * k * count, notes=notes)
+
+
+def _peak(ask: Ask, form: Format) -> Priced:
+    if not _UNSTATED.search(ask.words):
+        raise InputError(f"'{ask.words}' does not state m, n and k", field="shape")
+    key = f"matrix.{form.matrix}"
+    rate = ask.device.matrix_rate(form.matrix)
+    return Priced(
+        family="gemm at its best shape",
+        seconds=1.0,
+        flop=rate,
+        sized=False,
+        rate=key,
+        evidence=ask.device.evidence.get(key, Evidence.DATASHEET),
+        assumptions=("shape not stated: the sustained rate of a large product",),
+    )
+
+
+def convolution(ask: Ask) -> Priced:
+    """A convolution as an implicit product of m = N P Q, n = K, k = C R S.
+
+    Without the filter's size, an output as large as the input means stride 1 and R = 2 pad + 1.
+    """
+    form = ask.format()
+    batch, rows, columns = ask.size("n"), ask.size("p"), ask.size("q")
+    notes = ["implicit product, input read once for each filter tap"]
+    if {"r", "s"} <= ask.shape.keys():
+        height, width = ask.size("r"), ask.size("s")
+    elif {rows, columns} == {ask.size("h"), ask.size("w")}:
+        height, width = 2 * ask.size("pad_h", default=0.0) + 1, 2 * ask.size("pad_w", default=0.0) + 1
+        notes.append(f"filter {height:g} x {width:g}: the output is as large as the padded input allows at stride 1")
+    else:
+        raise InputError(f"'{ask.words}' states neither filter size nor stride", field="shape")
+    m, n, k = batch * rows * columns, ask.size("k"), ask.size("c") * height * width
+    return bill("conv2d", [product_cost(m, n, k, 1, form, ask)], ask, form.matrix, flop=2 * m * n * k, notes=notes)
+
+
+def _act(ask: Ask) -> float:
+    gated = "gated=true" in ask.words.casefold()
+    return (3 if gated else 2) * ask.size("tokens") * ask.size("n_expanded_embd") / ask.size("tp", default=1.0) * 2
+
+
+def _rope(ask: Ask) -> float:
+    heads, kv_heads = ask.size("n_head"), ask.size("n_kv_head", "n_head")
+    width = ask.size("n_embd") * (1 + kv_heads / heads) / ask.size("tp", default=1.0)
+    return 2 * ask.size("tokens") * width * 2
+
+
+def _hidden(passes: float) -> Callable[[Ask], float]:
+    return lambda ask: passes * ask.size("tokens") * ask.size("n_embd") * 2
+
+
+def _up(ask: Ask) -> tuple[float, float]:
+    gated = 2 if "gated=true" in ask.words.casefold() else 1
+    return gated * ask.size("n_expanded_embd") / ask.size("tp", default=1.0), ask.size("n_embd")
+
+
+def _down(ask: Ask) -> tuple[float, float]:
+    return ask.size("n_embd"), ask.size("n_expanded_embd") / ask.size("tp", default=1.0)
+
+
+def _pre(ask: Ask) -> tuple[float, float]:
+    kv = ask.size("n_kv_head", "n_head") / ask.size("n_head")
+    return ask.size("n_embd") * (1 + 2 * kv) / ask.size("tp", default=1.0), ask.size("n_embd")
+
+
+def _post(ask: Ask) -> tuple[float, float]:
+    return ask.size("n_embd"), ask.size("n_embd") / ask.size("tp", default=1.0)
+
+
+LAYER_PRODUCTS: dict[str, Callable[[Ask], tuple[float, float]]] = {
+    "mlp_up_proj": _up, "mlp_down_proj": _down, "attn_pre_proj": _pre, "attn_post_proj": _post,
+}  # fmt: skip
+"""Layer operators that are products: n and k, with T rows."""
+
+LAYER_STREAMS: dict[str, tuple[str, Callable[[Ask], float]]] = {
+    "mlp_act": ("activation", _act),
+    "attn_rope": ("rope", _rope),
+    "input_layernorm": ("norm", _hidden(2)),
+    "post_attention_layernorm": ("norm", _hidden(2)),
+    "add": ("residual", _hidden(3)),
+    "emb": ("embedding", _hidden(2)),
+}
+"""Layer operators that only move memory: family and bytes; 16-bit tensors, each read or written once."""
+
+
+def layer(ask: Ask) -> Priced:
+    """A layer's operator by its profiler's name: a product of the layer's widths, or a stream."""
+    name = ask.op.rpartition(":")[2].strip()
+    form = ask.format()
+    if name in LAYER_PRODUCTS:
+        m = ask.size("tokens")
+        n, k = LAYER_PRODUCTS[name](ask)
+        return bill("layer gemm", [product_cost(m, n, k, 1, form, ask)], ask, form.matrix, flop=2 * m * n * k)
+    if name in LAYER_STREAMS:
+        family, moved = LAYER_STREAMS[name]
+        size = moved(ask)
+        return bill(family, [stream(size, ask)], ask, form.matrix, flop=0.0, size=size)
+    known = ", ".join((*LAYER_PRODUCTS, *LAYER_STREAMS))
+    raise InputError(f"'{name}' is no layer operator that is predicted; known: {known}", field="op")
+
+
+def long_stream(ask: Ask) -> Priced:
+    """A long stream over device memory at the sustained rate; its bandwidth counts every byte moved."""
+    sized = "bytes" in ask.shape
+    size = ask.size("bytes", default=LONG_STREAM_BYTES)
+    gap = constant("launch.device") if sized else 0.0
+    return Priced(
+        family="stream",
+        seconds=size / ask.device.memory_bytes_per_s + gap,
+        bytes=size,
+        sized=sized,
+        rate="hbm",
+        evidence=ask.device.evidence.get("hbm", Evidence.DATASHEET),
+        assumptions=() if sized else ("size not stated: the sustained rate of a long stream",),
+    )
+
+
+def host_copy(ask: Ask) -> Priced:
+    """A copy between host and device at the host link's rate and PCIe's share of it [byte/s]."""
+    rate = ask.machine.cluster.host.device_bytes_per_s
+    share = constants()["efficiency.pcie.ring"]
+    size = ask.size("bytes", default=LONG_STREAM_BYTES)
+    return Priced(
+        family="host copy",
+        seconds=size / (rate * share.value),
+        bytes=size,
+        sized="bytes" in ask.shape,
+        evidence=share.evidence,
+        assumptions=("pinned host memory (assumed)",),
+    )
+
+
+def peer_copy(ask: Ask) -> Priced:
+    """A copy between two devices of a node at their link's rate, one way [byte/s]."""
+    cluster = ask.machine.cluster
+    if cluster.count < 2:
+        raise InputError("a copy between devices needs two of them", field="op")
+    tier = cluster.tiers[0]
+    share = link_efficiency(tier)
+    both = 2.0 if re.search(r"duplex|bidirectional", ask.op) else 1.0
+    size = ask.size("bytes", default=LONG_STREAM_BYTES)
+    through = 2.0 if tier.topology == "bus" else 1.0
+    return Priced(
+        family="device copy",
+        seconds=size * through / (tier.bytes_per_s * share.value * both),
+        bytes=size,
+        sized="bytes" in ask.shape,
+        evidence=share.evidence,
+        assumptions=(f"link {tier.name}",),
+    )
+
+
+def power(ask: Ask) -> Priced:
+    """Board power of a long run of one kind of work [W]: its share of the rated power."""
+    rated = ask.accelerator.tdp_w
+    if rated is None:
+        raise InputError(f"{ask.accelerator.name}: the catalog holds no rated power", field="hardware")
+    key = "power.memory" if re.search(r"memory|bandwidth|stream", ask.op) else "power.matrix"
+    fact = constants()[key]
+    return Priced(
+        family="power",
+        seconds=1.0,
+        sized=False,
+        power_w=rated * fact.value,
+        evidence=fact.evidence,
+        assumptions=(f"{fact.value:g} of the rated {rated:g} W",),
+    )

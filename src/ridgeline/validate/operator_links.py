@@ -1,0 +1,183 @@
+"""Collectives, copies between devices and expert exchanges: the group that a row names, and its price."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from ridgeline.cost.network import collective_seconds
+from ridgeline.errors import InputError
+from ridgeline.facts.links import link
+from ridgeline.facts.records import Accelerator, Cluster, Tier
+from ridgeline.lower.work import Collective, CollectiveKind, Phase
+from ridgeline.validate.machines import Machines, place
+from ridgeline.validate.operator_cells import Ask, Priced
+from ridgeline.validate.rows import Row
+
+LARGE_BYTES = 2.0**33  # 'large payload' where only a bandwidth is asked [byte]
+LARGEST_GROUP = 100_000  # devices of a group [1]
+
+KINDS: tuple[tuple[str, CollectiveKind], ...] = (
+    (r"all[-_ ]?reduce", CollectiveKind.ALL_REDUCE),
+    (r"all[-_ ]?gather", CollectiveKind.ALL_GATHER),
+    (r"reduce[-_ ]?scatter", CollectiveKind.REDUCE_SCATTER),
+    (r"all[-_ ]?to[-_ ]?all", CollectiveKind.ALL_TO_ALL),
+    (r"send[-_ ]?recv|\bsend\b|p2p|rdma write", CollectiveKind.SEND),
+)
+"""Names of collectives, first match first."""
+
+_RING = re.compile(r"\bring\b|nvls disabled|no (?:nvls|sharp)", re.IGNORECASE)
+_PAIRS = re.compile(r"pairwise[_ -]?nvlink", re.IGNORECASE)
+_SCALES = 4 / 128  # bytes of an fp32 scale for 128 fp8 values. Source: DeepEP, README
+_EXCHANGE = {"tokens": 4096.0, "hidden": 7168.0, "topk": 8.0}
+"""DeepEP's published setting, where a bandwidth is stated without one. Source: DeepEP, README."""
+
+
+def group(row: Row, part: Accelerator, source: Machines) -> tuple[Cluster, tuple[str, ...]]:
+    """The devices that a row's collective runs over, in the machine that its cells name or imply."""
+    op, topology = row.text("op").casefold(), row.text("topology")
+    nodes = _count(row, "n_nodes")
+    count, notes = _devices(row, op, nodes, source.cluster(part.name).node_devices)
+    texts = [topology]
+    apart = "low latency" in op and re.match(r"rdma", topology, re.IGNORECASE) is not None
+    if apart or (nodes is not None and nodes > 1):
+        texts.append(f"{1 if apart else -(-count // max(1, nodes or 1))} devices per node")
+    found, more = place(part, count, texts, source)
+    if _PAIRS.search(topology) and part.link_bytes_per_s and part.host_bytes_per_s:
+        found = _paired(found, part)
+        more = (*more, "NVLink joins pairs, PCIe the pairs of a node")
+    if _RING.search(topology):
+        tiers = tuple(replace(tier, in_network_reduction=False) for tier in found.tiers)
+        found, more = replace(found, tiers=tiers), (*more, "no reduction in the switch, as stated")
+    return found, (*notes, *more)
+
+
+def _devices(row: Row, op: str, nodes: int | None, node: int) -> tuple[int, tuple[str, ...]]:
+    count = _count(row, "n_devices")
+    if count is not None:
+        return count, ()
+    if nodes is not None and "moe" in op:
+        return nodes * node, (f"{node} devices a node (assumed)",)
+    if re.search(r"p2p|copy|rdma", op):
+        return (1 if "host" in op else 2), ()
+    raise InputError("the number of devices is not stated", field="n_devices")
+
+
+def _count(row: Row, name: str) -> int | None:
+    text = row.text(name)
+    if not text:
+        return None
+    if not text.isdecimal() or not 1 <= int(text[:12]) <= LARGEST_GROUP:
+        raise InputError(f"'{text[:24]}' is no count from 1 to {LARGEST_GROUP}", field=name)
+    return int(text)
+
+
+def _paired(found: Cluster, part: Accelerator) -> Cluster:
+    """Nodes whose bridges join two devices each; PCIe joins the pairs."""
+    host = part.host_bytes_per_s or 0.0
+    bus = min(("pcie3", "pcie4", "pcie5"), key=lambda name: abs(link(name).bandwidth.value - host))
+    node = found.node_devices if found.count <= found.node_devices else found.tiers[0].size
+    pair = Tier(
+        name=found.tiers[0].name if found.tiers[0].name.startswith("nvlink") else "nvlink3",
+        size=min(2, found.count),
+        bytes_per_s=part.link_bytes_per_s or host,
+        latency_s=link("nvlink3").latency.value,
+        topology="switch",
+    )
+    shared = Tier(name=bus, size=node, bytes_per_s=host, latency_s=link(bus).latency.value, topology="bus")
+    inner = [tier for tier in (pair, shared) if tier.size > 1]
+    outer = [tier for tier in found.tiers[1:] if tier.size > node]
+    if node == 1:
+        inner, outer = [], list(found.tiers)
+    kept = inner[:1] if inner and inner[0].size >= found.count else [*inner, *outer]
+    return replace(found, tiers=tuple(kept) or found.tiers)
+
+
+def collective(ask: Ask) -> Priced:
+    """A collective over the whole group; `bytes` is the whole buffer of one rank, busbw as nccl-tests tells it."""
+    kind = next(found for pattern, found in KINDS if re.search(pattern, ask.op))
+    ranks = ask.machine.cluster.count
+    if ranks < 2:
+        raise InputError(f"{kind.value} needs at least 2 devices; got {ranks}", field="n_devices")
+    if re.search(r"\bosu\b|\bmpi\b", f"{ask.op} {ask.library}", re.IGNORECASE) and "nccl" not in ask.library.casefold():
+        raise InputError("messages of MPI go through host memory, which is not modelled", field="library")
+    size, sized = ask.shape.get("bytes"), "bytes" in ask.shape
+    size = LARGE_BYTES if size is None else size
+    work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size, ranks=ranks, stride=1)
+    both = 2.0 if re.search(r"bidirectional|duplex", ask.op) else 1.0
+    ring = {CollectiveKind.ALL_REDUCE: 2.0 * (ranks - 1) / ranks, CollectiveKind.SEND: 1.0}
+    return Priced(
+        family=kind.value,
+        seconds=float(np.asarray(collective_seconds(work, ask.machine))) / both,
+        bytes=size,
+        bus=ring.get(kind, (ranks - 1) / ranks),
+        sized=sized,
+        evidence=ask.machine.link_evidence,
+        assumptions=() if sized else (f"size not stated: {LARGE_BYTES / 2**30:g} GiB (assumed)",),
+    )
+
+
+def exchange(ask: Ask) -> Priced:
+    """Tokens sent to their experts' ranks or combined again [s].
+
+    Low-latency kernels send every one of top_k copies on its own. Normal ones send a token once to each node over the
+    outer network and once to each rank inside: of R places, R (1 - (1 - 1/R)^top_k) are reached on average. A rate is
+    of all bytes that the slower network carries, a rank's own included, as DeepEP counts.
+    """
+    cells = {name: ask.shape.get(name) or _worded(name, ask.words) for name in _EXCHANGE}
+    stated = all(value is not None for value in cells.values())
+    tokens, hidden, top_k = (cells[name] or _EXCHANGE[name] for name in _EXCHANGE)
+    element = 1 + _SCALES if "dispatch" in ask.op else 2.0
+    token_bytes = tokens * hidden * element
+    cluster = ask.machine.cluster
+    ranks, node = cluster.count, max(1, min(cluster.tiers[0].size, cluster.count))
+    if ranks < 2:
+        raise InputError("experts are exchanged between at least 2 devices", field="n_devices")
+    if "low latency" in ask.op:
+        size = token_bytes * top_k
+        seconds = _all_to_all(ask, size, ranks, 1)
+    elif ranks <= node:
+        size = token_bytes * _reached(ranks, top_k)
+        seconds = _all_to_all(ask, size, ranks, 1)
+    else:
+        nodes = -(-ranks // node)
+        size = token_bytes * _reached(nodes, top_k)
+        inside = _all_to_all(ask, token_bytes * _reached(ranks, top_k), node, 1) if node > 1 else 0.0
+        seconds = max(_all_to_all(ask, size, nodes, node), inside)
+    notes = ["fp8 with fp32 scales out, bf16 back (assumed)", "balanced routing (assumed)"]
+    if not stated:
+        notes.append("4096 tokens, hidden 7168, top 8: DeepEP's published setting (assumed)")
+    return Priced(
+        family="expert exchange",
+        seconds=seconds,
+        bytes=size,
+        sized=stated,
+        evidence=ask.machine.link_evidence,
+        assumptions=tuple(notes),
+    )
+
+
+def _all_to_all(ask: Ask, size: float, ranks: int, stride: int) -> float:
+    work = Collective(
+        name="exchange", phase=Phase.FORWARD, kind=CollectiveKind.ALL_TO_ALL, bytes=size, ranks=ranks, stride=stride
+    )
+    return float(np.asarray(collective_seconds(work, ask.machine)))
+
+
+def _reached(places: int, top_k: float) -> float:
+    return places * (1.0 - float((1.0 - 1.0 / places) ** top_k))
+
+
+_WORDS = {
+    "tokens": r"(\d{1,9})(k?)\s*tokens",
+    "hidden": r"hidden[ =](\d{1,9})()",
+    "topk": r"top-?(\d{1,4})()(?!\s*groups|\d)",
+}
+
+
+def _worded(name: str, text: str) -> float | None:
+    """A setting that the topology cell words: '8K tokens hidden 7168 top-8' [1]."""
+    match = re.search(_WORDS[name], text.casefold())
+    return float(match[1]) * (1024 if match[2] else 1) if match and int(match[1]) else None

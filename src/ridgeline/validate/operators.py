@@ -1,0 +1,167 @@
+"""Answers rows of kernels and collectives: which family a row belongs to, its price, and the row's own unit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ridgeline.cost.interval import interval
+from ridgeline.cost.machine import Machine, machine
+from ridgeline.errors import InputError
+from ridgeline.facts.records import Accelerator, Cluster, Evidence
+from ridgeline.units import UNITS
+from ridgeline.validate import operator_attention as attention
+from ridgeline.validate import operator_experts as experts
+from ridgeline.validate import operator_kernels as kernels
+from ridgeline.validate import operator_links as links
+from ridgeline.validate.hardware import find_device, read_device
+from ridgeline.validate.machines import Machines
+from ridgeline.validate.operator_cells import Ask, Priced, sizes
+from ridgeline.validate.operator_sources import own_source
+from ridgeline.validate.rows import Row
+from ridgeline.validate.score import absolute_percentage_error
+
+REFUSED: tuple[tuple[str, str], ...] = (
+    (r"sort", "sorting is no operator of models"),
+    (r"\brnn\b|\blstm\b|\bgru\b", "recurrent kernels wait step by step on small products, which is not modelled"),
+    (r"pointer|chase", "a latency of memory is a constant of the model, not its prediction"),
+    (r"vector fma|dp4a|fma peak", "the peak of the vector units is the datasheet's number, not a prediction"),
+    (r"hand-written|naive", "the time of a kernel written by hand depends on its code"),
+    (r"swiglu mlp", "the rows of the product are not stated"),
+    (r"overlap", "how much one kernel slows another is a constant of the model"),
+    (r"^(?:all_reduce-style )?mpi\b", "the benchmark counts bandwidth in a way of its own"),
+)
+"""Operators that are refused, and why."""
+
+FAMILIES: tuple[tuple[str, Callable[[Ask], Priced]], ...] = (
+    (r"\bpower\b", kernels.power),
+    (r"layer op", kernels.layer),
+    (r"mla.*decode|decode.*mla", attention.latent_decode),
+    (r"\bmla\b", attention.latent_prefill),
+    (r"moe.*(?:dispatch|combine)", links.exchange),
+    (r"attention", attention.attention),
+    (r"\bmoe\b", experts.experts),
+    (r"conv2d|convolution", kernels.convolution),
+    (r"gemm|matmul|matrix", kernels.gemm),
+    (r"copy.*host|host.*copy|h2d|d2h", kernels.host_copy),
+    (r"stream|coalesced|memory bandwidth", kernels.long_stream),
+    (r"copy device to device|p2p.*(?:copy|intra)", kernels.peer_copy),
+    *((pattern, links.collective) for pattern, _ in links.KINDS),
+)
+"""Operators that are priced, first match first."""
+
+_RATE_UNIT = re.compile(r"^([kMGTPE]?)(?:FL|I)?OPs?(?:/s|S)?$", re.IGNORECASE)
+
+
+def answer_operator(row: Row, kind: str, source: Machines) -> dict[str, Any]:
+    """The keys of a row's answer that its prediction fills; raises Ridgeline's errors with the reason of a refusal."""
+    op = row.text("op").casefold()
+    measured, measured_si, dimension = _measured(row)
+    family = _family(op)
+    device = find_device(row.text("hardware"), source.accelerators(), source.usual)
+    _same_form(row.text("hardware"), device.accelerator)
+    found, notes = _cluster(row, kind, op, device.accelerator, source)
+    answer: dict[str, Any] = {"device": device.accelerator.name}
+    ask = _ask(row, kind, op, machine(found))
+    priced = family(ask)
+    value, low, high = _predicted(priced, measured_si / measured, dimension, row)
+    assumptions = [*device.assumptions, *notes, *priced.assumptions]
+    scenario, evidence = priced.family, priced.evidence
+    marked = own_source(row, device.accelerator, priced, measured_si)
+    if marked is not None:
+        assumptions.append(marked)
+        scenario, evidence = f"{priced.family}, own source", Evidence.MEASURED
+    return answer | {
+        "status": "scored",
+        "scenario": scenario,
+        "measured": measured,
+        "predicted": value,
+        "low": low,
+        "high": high,
+        "ape": absolute_percentage_error(value, measured),
+        "evidence": evidence.label,
+        "assumptions": assumptions,
+    }
+
+
+def _measured(row: Row) -> tuple[float, float, str]:
+    """The measured value, the same in SI, and the dimension of its unit."""
+    value = row.measured
+    if value is None:
+        raise InputError(f"'{row.text('metric')}' asks for a word; only times and rates are predicted", field="metric")
+    if value <= 0:
+        raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
+    unit = row.text("unit")
+    dimension, factor = UNITS.get(unit, ("", 0.0))
+    rate = _RATE_UNIT.match(unit)
+    if rate:
+        dimension, factor = "FLOP/s", UNITS[f"{rate[1].upper().replace('K', 'k')}FLOP/s"][1]
+    if dimension not in ("s", "FLOP/s", "byte/s", "W"):
+        raise InputError(f"'{unit}' is no unit of an operator's time, rate or power", field="unit")
+    return value, value * factor, dimension
+
+
+def _family(op: str) -> Callable[[Ask], Priced]:
+    for pattern, reason in REFUSED:
+        if re.search(pattern, op):
+            raise InputError(f"'{op}': {reason}", field="op")
+    for pattern, family in FAMILIES:
+        if re.search(pattern, op):
+            return family
+    raise InputError(f"'{op[:60]}' is no operator that is predicted", field="op")
+
+
+def _same_form(text: str, part: Accelerator) -> None:
+    """Refuses a mobile part in place of which the catalog would give the desktop's."""
+    if read_device(text).form == "laptop" and read_device(part.name).form != "laptop":
+        raise InputError(f"'{text}' is a laptop's part, which the catalog does not hold", field="hardware")
+
+
+def _cluster(row: Row, kind: str, op: str, part: Accelerator, source: Machines) -> tuple[Cluster, tuple[str, ...]]:
+    if kind == "collectives":
+        return links.group(row, part, source)
+    count = 2 if re.search(r"device to device|p2p", op) else 1
+    found = source.cluster(f"{count}x{part.name}")
+    return (found if found.accelerator == part else replace(found, accelerator=part)), ()
+
+
+def _ask(row: Row, kind: str, op: str, resolved: Machine) -> Ask:
+    words = row.text("topology" if kind == "collectives" else "shape")
+    shape = sizes(words)
+    size = row.text("bytes")
+    if size:
+        if not re.fullmatch(r"\d{1,18}(?:\.0*)?", size) or float(size) <= 0:
+            raise InputError(f"'{size[:24]}' is no size in bytes", field="bytes")
+        shape["bytes"] = float(size)
+    return Ask(
+        op=op,
+        shape=shape,
+        words=words,
+        dtype=row.text("dtype"),
+        library=row.text("library"),
+        notes=row.text("notes"),
+        metric=row.text("metric").casefold(),
+        machine=resolved,
+    )
+
+
+def _predicted(priced: Priced, unit_si: float, dimension: str, row: Row) -> tuple[float, float | None, float | None]:
+    """The value in the row's unit with the ends of its 80 % interval."""
+    if dimension == "W":
+        if priced.power_w is None:
+            raise InputError(f"power is not predicted for '{row.text('op')}'", field="metric")
+        return priced.power_w / unit_si, None, None
+    if priced.power_w is not None:
+        raise InputError(f"'{row.text('unit')}' is no unit of power; wanted W", field="unit")
+    low_s, high_s = interval(priced.seconds, priced.evidence)
+    if dimension == "s":
+        if not priced.sized:
+            raise InputError(f"a time needs a size; '{row.text('op')}' states none", field="metric")
+        return priced.seconds / unit_si, low_s / unit_si, high_s / unit_si
+    bus = priced.bus if "bus" in row.text("metric").casefold() else 1.0
+    amount = priced.flop if dimension == "FLOP/s" else priced.bytes * bus
+    if not amount > 0:
+        raise InputError(f"'{row.text('op')}' has no rate in {row.text('unit')}", field="metric")
+    return tuple(amount / seconds / unit_si for seconds in (priced.seconds, high_s, low_s))  # type: ignore[return-value]

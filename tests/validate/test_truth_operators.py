@@ -1,0 +1,399 @@
+"""Rows of kernels and collectives, against hand-worked times and against the operator command's prices."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.cost.machine import machine
+from ridgeline.errors import InputError
+from ridgeline.facts.clusters import cluster
+from ridgeline.facts.mechanisms import constant
+from ridgeline.predict.operator import operator_cost
+from ridgeline.validate.check import check
+from ridgeline.validate.operator_cells import sizes
+from ridgeline.validate.operator_sources import SUSTAINED
+
+KERNEL = ("id", "op", "shape", "dtype", "hardware", "library", "metric", "value", "unit", "source", "confidence")
+GROUP = ("id", "op", "bytes", "n_devices", "n_nodes", "topology", "hardware", "library", "metric", "value", "unit")
+GAP = constant("launch.device")
+H100 = machine(cluster("1xH100-SXM")).device
+
+
+def never(*arguments: object) -> Any:
+    raise AssertionError("rows of operators need no plan")
+
+
+def answers(path: Path, columns: tuple[str, ...], *rows: dict[str, str]) -> list[dict[str, Any]]:
+    base = {"metric": "latency", "unit": "ms", "value": "1", "hardware": "H100 SXM5 80GB", "confidence": "high"}
+    lines = ["\t".join(columns)]
+    lines += ["\t".join((base | row).get(column, "") for column in columns) for row in rows]
+    file = path / "rows.tsv"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    report = check(file, completer=never, predictor=never, strict=True)
+    json.dumps(report.as_json(), allow_nan=False)
+    return list(report.rows)
+
+
+def kernel(path: Path, op: str, shape: str, dtype: str = "bfloat16", **cells: str) -> dict[str, Any]:
+    (row,) = answers(path, KERNEL, {"op": op, "shape": shape, "dtype": dtype, **cells})
+    assert row["status"] == "scored", row["reason"]
+    return row
+
+
+def group(path: Path, op: str, size: int | str, devices: int, nodes: int = 1, **cells: str) -> dict[str, Any]:
+    words = {"op": op, "bytes": str(size), "n_devices": str(devices), "n_nodes": str(nodes)}
+    (row,) = answers(path, GROUP, {**words, "topology": "NVSwitch", "library": "nccl-tests", **cells})
+    assert row["status"] == "scored", row["reason"]
+    return row
+
+
+def milliseconds(kind: str, shape: str, on: str = "H100-SXM", dtype: str = "bf16", **options: bool) -> float:
+    return operator_cost(kind, shape, dtype, cluster(on), **options).seconds * 1e3
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("m=64 n=8192 k=8192", {"m": 64, "n": 8192, "k": 8192}),
+        ("m,n,k=2048,5120,6144", {"m": 2048, "n": 5120, "k": 6144}),
+        ("m=n=k=8000", {"m": 8000, "n": 8000, "k": 8000}),
+        ("512 x 16 x 4096", {"m": 512, "n": 16, "k": 4096}),
+        ("W=14 H=7 pad_w=1 opA=N causal=False", {"w": 14, "h": 7, "pad_w": 1}),
+        ("not stated in the table", {}),
+    ],
+)
+def test_shapes_are_read_as_sources_write_them(text: str, found: dict[str, float]) -> None:
+    assert sizes(text) == found
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_shape_or_a_named_error(text: str) -> None:
+    try:
+        found = sizes(text)
+    except InputError:
+        found = {}
+    assert all(0 <= value <= 2.0**40 for value in found.values())
+
+
+def test_a_product_is_the_operator_command_s_in_every_unit(tmp_path: Path) -> None:
+    wanted, shape = milliseconds("gemm", "4096x8192x2048"), "m=4096 n=8192 k=2048"
+    found = kernel(tmp_path, "gemm", shape)
+    assert (found["predicted"], found["scenario"]) == (pytest.approx(wanted), "gemm")
+    assert found["low"] < found["predicted"] < found["high"]
+    rate = kernel(tmp_path, "gemm", shape, metric="tflops", unit="TFLOPs/s", value="500")
+    assert rate["predicted"] == pytest.approx(2 * 4096 * 8192 * 2048 / wanted * 1e3 / 1e12)
+    assert rate["high"] / rate["predicted"] == pytest.approx(found["predicted"] / found["low"])
+    assert rate["ape"] == pytest.approx(abs(rate["predicted"] - 500) / 500)
+
+
+def test_a_serving_layer_pays_the_cast_that_a_library_s_product_does_not(tmp_path: Path) -> None:
+    shape = "m=8192 n=8192 k=8192"
+    bare = kernel(tmp_path, "gemm", shape, "fp8 (block scaled) -> bf16", library="DeepGEMM")["predicted"]
+    served = kernel(tmp_path, "gemm", shape, "fp8", library="TRTLLM 1.3.0rc20 torch_flow")["predicted"]
+    cast = 8192 * 8192 * 3 / (H100.memory_bytes_per_s * H100.stream_share) + GAP
+    assert served - bare == pytest.approx(cast * 1e3)
+
+
+def test_small_weights_are_read_at_their_own_size(tmp_path: Path) -> None:
+    found = kernel(tmp_path, "gemm", "m=1 n=16384 k=16384", "int4_wo")
+    moved = 16384 * 16384 * 0.5 + 2 * 16384 * 2
+    memory = (moved / H100.memory_bytes_per_s + GAP) * 1e3
+    assert memory <= found["predicted"] < 1.05 * memory
+    assert found["scenario"] == "weight-only gemm"
+
+
+def test_groups_count_every_product(tmp_path: Path) -> None:
+    found = kernel(tmp_path, "grouped gemm masked", "groups=4 m_per_group=1024 n=4096 k=7168", "bf16")
+    assert found["predicted"] == pytest.approx(milliseconds("gemm", "4x1024x4096x7168"))
+
+
+def test_prefill_is_the_operator_command_s(tmp_path: Path) -> None:
+    shape = "batch=2 isl=4096 heads=32 kv_heads=8 head_dim=128 kv_past=0"
+    found = kernel(tmp_path, "attention prefill (causal)", shape, "bfloat16/kv bfloat16")
+    assert found["predicted"] == pytest.approx(milliseconds("attention", "2x4096x32x8x128"))
+    longer = kernel(tmp_path, "attention prefill (causal)", shape.replace("past=0", "past=4096"), "bfloat16")
+    assert 2.8 < longer["predicted"] / found["predicted"] < 3.1  # 4096 + 2048 keys a query, not 2048
+
+
+@pytest.mark.parametrize(("past", "window", "mean"), [(0, 8192, 2048.5), (0, 1024, 896.125), (4096, 1024, 1024.0)])
+def test_a_window_cuts_the_keys_that_a_query_sees(tmp_path: Path, past: int, window: int, mean: float) -> None:
+    assert sum(min(past + i, window) for i in range(1, 4097)) / 4096 == mean
+    shape = "batch=8 isl=4096 heads=32 kv_heads=8 head_dim=128 kv_past={} window={}"
+    found = kernel(tmp_path, "attention prefill (causal)", shape.format(past, window))["predicted"]
+    whole = kernel(tmp_path, "attention prefill (causal)", shape.format(0, 0))
+    assert found / whole["predicted"] == pytest.approx((mean + 64) / (2048.5 + 64), rel=0.03)
+
+
+def test_flash_attention_s_rate_halves_causal_work_and_both_passes_add(tmp_path: Path) -> None:
+    shape, rate = "batch=4 seq=4096 heads=16 head_dim=128 causal=True", {"metric": "tflops", "unit": "TFLOP/s"}
+    flop = 4 * 4 * 16 * 4096**2 * 128 / 2
+    forward = kernel(tmp_path, "attention forward: FlashAttention-3", shape, "fp16", **rate)["predicted"]
+    assert forward == pytest.approx(flop / milliseconds("attention", "4x4096x16x16x128", dtype="fp16") * 1e3 / 1e12)
+    older = kernel(tmp_path, "attention forward: FlashAttention-2", shape, "fp16", **rate)["predicted"]
+    unfused = kernel(tmp_path, "attention forward: PyTorch standard", shape, "fp16", **rate)["predicted"]
+    assert forward > older > unfused
+    both = kernel(tmp_path, "attention fwd+bwd: FlashAttention-2", shape, "fp16", **rate)["predicted"]
+    backward = kernel(tmp_path, "attention backward: FlashAttention-2", shape, "fp16", **rate)["predicted"]
+    assert 3.5 / both == pytest.approx(1 / older + 2.5 / backward)
+
+
+@pytest.mark.parametrize(("kv", "size"), [("bfloat16", 2), ("fp8", 1)])
+def test_decode_reads_keys_and_values_once_at_their_own_size(tmp_path: Path, kv: str, size: int) -> None:
+    shape = "batch=64 isl=1 heads=32 kv_heads=8 head_dim=128 kv_past=8191"
+    found = kernel(tmp_path, "attention decode", shape, f"bfloat16/kv {kv}")
+    moved = 2 * 64 * 8 * 8192 * 128 * size + 4 * 64 * 32 * 128
+    assert found["predicted"] == pytest.approx((moved / H100.memory_bytes_per_s + GAP) * 1e3)
+
+
+@pytest.mark.parametrize(("op", "past"), [("attention prefill (causal)", 0), ("attention decode", 4095)])
+def test_an_engine_s_attention_rotates_and_stores_keys(tmp_path: Path, op: str, past: int) -> None:
+    shape = f"batch=16 isl={4096 if past == 0 else 1} heads=32 kv_heads=8 head_dim=128 kv_past={past}"
+    bare = kernel(tmp_path, op, shape, "bfloat16/kv fp8")["predicted"]
+    served = kernel(tmp_path, op, shape, "bfloat16/kv fp8", library="TRTLLM 1.3.0rc20 torch_flow")
+    elements = 16 * (1 if past else 4096) * 128
+    moved = elements * (2 * (32 + 16) + 2 * 32 + 16)  # packed inputs, queries, an fp8 cache
+    assert served["predicted"] - bare == pytest.approx(milliseconds("stream", f"{moved} B"))
+    assert any("writes the cache" in told for told in served["assumptions"])
+
+
+def test_latent_decode_reads_one_latent_for_all_heads(tmp_path: Path) -> None:
+    found = kernel(tmp_path, "mla decode", "batch=64 isl=1 heads=8 tp=16 step=8191", "bfloat16/kv bfloat16")
+    moved = 64 * 8192 * 576 * 2 + 2 * 64 * 8 * (576 + 512)
+    assert found["predicted"] == pytest.approx((moved / H100.memory_bytes_per_s + GAP) * 1e3)
+    narrow = kernel(tmp_path, "mla prefill", "batch=1 isl=4096 heads=16 tp=8 step=0", "bfloat16/kv fp8")
+    wide = kernel(tmp_path, "mla prefill", "batch=1 isl=4096 heads=32 tp=4 step=0", "bfloat16/kv fp8")
+    assert 1.8 < wide["predicted"] / narrow["predicted"] < 2.1
+
+
+def test_experts_reached_bound_the_weights_read(tmp_path: Path) -> None:
+    shape = "tokens={} hidden=4096 inter=2048 topk=8 experts=256 moe_tp=1 moe_ep=1 dist=balanced"
+    few = kernel(tmp_path, "moe ffn (grouped gemm)", shape.format(1), library="TRTLLM moe_torch_flow")
+    weights = 8 * 3 * 4096 * 2048 * 2  # of the eight experts of one token
+    assert few["predicted"] > weights / H100.memory_bytes_per_s * 1e3
+    all_weights = 256 * 3 * 4096 * 2048 * 2
+    many = kernel(tmp_path, "moe ffn (grouped gemm)", shape.format(64), library="TRTLLM moe_torch_flow")
+    assert many["predicted"] > all_weights / H100.memory_bytes_per_s * 1e3
+    half = kernel(tmp_path, "moe ffn (grouped gemm)", shape.format(64), library="moe_torch_flow_nongated")
+    assert 0.6 < half["predicted"] / many["predicted"] < 0.75  # two of three matrices
+
+
+def test_layer_operators_take_their_widths_from_the_shape(tmp_path: Path) -> None:
+    shape = "tokens=2048 n_embd=8192 n_expanded_embd=28672 n_head=64 n_kv_head=8 tp=8 gated=True"
+    for name, product in {
+        "mlp_up_proj": "2048x7168x8192",
+        "mlp_down_proj": "2048x8192x3584",
+        "attn_pre_proj": "2048x1280x8192",
+        "attn_post_proj": "2048x8192x1024",
+    }.items():
+        found = kernel(tmp_path, f"Llama-2-70b-hf layer op: {name}", shape, "fp16")
+        assert found["predicted"] == pytest.approx(milliseconds("gemm", product, dtype="fp16"))
+    for name, elements in {
+        "mlp_act": 3 * 2048 * 3584,
+        "attn_rope": 2 * 2048 * 8192 * 9 / 8 / 8,
+        "input_layernorm": 2 * 2048 * 8192,
+    }.items():
+        found = kernel(tmp_path, f"Llama-2-70b-hf layer op: {name}", shape, "fp16")
+        assert found["predicted"] == pytest.approx(milliseconds("stream", f"{elements * 2:.0f} B"))
+
+
+def test_a_convolution_is_an_implicit_product(tmp_path: Path) -> None:
+    shape = "W=56 H=56 C=64 N=16 K=128 {}pad_w=1 pad_h=1 P=56 Q=56"
+    stated = kernel(tmp_path, "conv2d forward", shape.format("R=3 S=3 "), "fp16")
+    assert stated["predicted"] == pytest.approx(milliseconds("gemm", "50176x128x576", dtype="fp16"))
+    derived = kernel(tmp_path, "conv2d forward", shape.format(""), "fp16")
+    assert derived["predicted"] == stated["predicted"]
+    assert "filter 3 x 3" in " ".join(derived["assumptions"])
+
+
+def test_streams_copies_and_power_are_rates_of_the_machine(tmp_path: Path) -> None:
+    rate = {"metric": "bandwidth", "unit": "TB/s", "value": "3"}
+    triad = kernel(tmp_path, "stream triad", "BabelStream", "", **rate)
+    assert triad["predicted"] == pytest.approx(H100.memory_bytes_per_s / 1e12)
+    copy = kernel(tmp_path, "copy Host to Device", "nvbandwidth", "", **(rate | {"unit": "GB/s"}))
+    assert copy["predicted"] == pytest.approx(63 * constant("efficiency.pcie.ring"))
+    bits = kernel(tmp_path, "copy Host to Device", "nvbandwidth", "", **(rate | {"unit": "Gb/s"}))
+    assert bits["predicted"] == pytest.approx(8 * copy["predicted"])
+    peer = kernel(tmp_path, "copy Device to Device read", "nvbandwidth", "", **(rate | {"unit": "GB/s"}))
+    assert peer["predicted"] == pytest.approx(450 * constant("efficiency.nvlink4.ring"))
+    drawn = kernel(tmp_path, "card power during computation-BF16", "", "", metric="avg_board_power", unit="W")
+    assert drawn["predicted"] == pytest.approx(700 * constant("power.matrix"))
+
+
+@pytest.mark.parametrize(
+    ("op", "kind", "factor"),
+    [
+        ("all_reduce", "all_reduce", 14 / 8),
+        ("all_gather", "all_gather", 7 / 8),
+        ("reduce_scatter", "reduce_scatter", 7 / 8),
+        ("alltoall", "all_to_all", 7 / 8),
+        ("send_recv", "send", 1.0),
+    ],
+)
+def test_collectives_are_the_operator_command_s_and_busbw_is_nccl_tests_s(
+    tmp_path: Path, op: str, kind: str, factor: float
+) -> None:
+    wanted = milliseconds(kind, f"{2**26} B", "8xH100-SXM")
+    assert group(tmp_path, op, 2**26, 8)["predicted"] == pytest.approx(wanted)
+    assert group(tmp_path, op, 2**26, 8, unit="us")["predicted"] == pytest.approx(wanted * 1e3)
+    algorithm = group(tmp_path, op, 2**26, 8, metric="algbw", unit="GB/s")["predicted"]
+    assert algorithm == pytest.approx(2**26 / wanted * 1e3 / 1e9)
+    assert group(tmp_path, op, 2**26, 8, metric="busbw", unit="GB/s")["predicted"] == pytest.approx(factor * algorithm)
+
+
+def test_nodes_pairs_and_the_switch_are_told_from_the_topology(tmp_path: Path) -> None:
+    inside = group(tmp_path, "all_reduce", 2**28, 8)["predicted"]
+    ring = group(tmp_path, "all_reduce", 2**28, 8, topology="NVSwitch, NVLS disabled (ring)")
+    assert ring["predicted"] > 1.2 * inside
+    assert "no reduction in the switch, as stated" in ring["assumptions"]
+    apart = group(tmp_path, "send_recv", 2**20, 2, nodes=2)["predicted"]
+    assert apart > 3 * group(tmp_path, "send_recv", 2**20, 2)["predicted"]
+    spread = group(tmp_path, "all_reduce", 2**28, 8, nodes=2)["predicted"]
+    assert spread > 1.5 * inside  # four network cards a node instead of the switch
+    paired = {"topology": "a100_pairwise_nvlink (4 devices per node)", "hardware": "A100"}
+    pair = group(tmp_path, "all_reduce", 2**28, 2, **paired)["predicted"]
+    four = group(tmp_path, "all_reduce", 2**28, 4, **paired)["predicted"]
+    assert four > 3 * pair  # the pairs share PCIe
+
+
+def test_a_large_payload_answers_bandwidth_only(tmp_path: Path) -> None:
+    found = group(tmp_path, "all_reduce", "", 8, metric="busbw", unit="GB/s", topology="ring")
+    assert found["predicted"] == pytest.approx(450 * constant("efficiency.nvlink4.ring"), rel=0.01)
+    (row,) = answers(tmp_path, GROUP, {"op": "all_reduce", "n_devices": "8"})
+    assert "a time needs a size" in row["reason"]
+
+
+def test_expert_exchange_sends_a_token_once_to_each_place(tmp_path: Path) -> None:
+    setting = "tokens=4096 hidden=7168 topk=8 experts=256"
+    normal = group(tmp_path, "moe dispatch (normal)", "", 8, topology=setting)["predicted"]
+    reached = 8 * (1 - (7 / 8) ** 8)
+    size = 4096 * 7168 * (1 + 4 / 128) * reached
+    assert normal == pytest.approx(milliseconds("all_to_all", f"{size:.0f} B", "8xH100-SXM"), rel=1e-6)
+    each = group(tmp_path, "moe dispatch (low latency)", "", 8, topology=setting)["predicted"]
+    assert each / normal == pytest.approx(8 / reached, rel=0.05)
+    back = group(tmp_path, "moe combine (normal)", "", 8, topology=setting)["predicted"]
+    assert back / normal == pytest.approx(2 / (1 + 4 / 128), rel=0.05)
+    worded = "NVLink; 4K tokens hidden 7168 top-4 groups top-8 experts"
+    assert group(tmp_path, "moe dispatch (normal)", "", 8, topology=worded)["predicted"] == pytest.approx(normal)
+
+
+def test_rows_that_rates_come_from_are_marked_and_kept_apart(tmp_path: Path) -> None:
+    best = {"op": "gemm (best shape found, MAMF)", "shape": "m,n,k=2048,2048,13312", "dtype": "bf16"}
+    best |= {"library": "torch 2.7.0+cu126", "metric": "tflops", "unit": "TFLOP/s", "value": "794.5"}
+    own, other = answers(tmp_path, KERNEL, best, best | {"value": "700"})
+    assert (own["status"], own["evidence"], own["scenario"]) == ("scored", "measured elsewhere", "gemm, own source")
+    assert SUSTAINED in own["assumptions"]
+    assert (other["scenario"], SUSTAINED in other["assumptions"]) == ("gemm", False)
+    summary = check(tmp_path / "rows.tsv", completer=never, predictor=never).summary["metrics"]
+    assert {name: found["scored"] for name, found in summary.items()} == {
+        "tflops (gemm)": 1,
+        "tflops (gemm, own source)": 1,
+    }
+    assert set(summary["tflops (gemm)"]["by_device"]) == {"H100-SXM"}
+    assert set(summary["tflops (gemm)"]["by_evidence"]) == {other["evidence"]}
+
+
+def test_rows_that_constants_come_from_are_marked(tmp_path: Path) -> None:
+    source = {"source": "stas00/ml-engineering@744d01e (CC-BY-SA-4.0)"}
+    columns = (*GROUP, "source")
+    row = {"op": "all_reduce", "n_devices": "8", "n_nodes": "1", "topology": "NVSwitch, algo Ring", "metric": "busbw"}
+    row |= {"hardware": "H200", "unit": "GB/s", "value": "365.6", "bytes": "8589934592"}
+    own, elsewhere, other = answers(tmp_path, columns, row | source, row, row | source | {"value": "450.29"})
+    assert "efficiency.nvlink4.ring" in own["assumptions"][-1]
+    assert (elsewhere["scenario"], other["scenario"]) == ("all_reduce", "all_reduce")
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"op": "sort 1-D"}, "sorting"),
+        ({"op": "rnn LSTM forward"}, "recurrent"),
+        ({"op": "pointer-chase latency, DRAM"}, "latency of memory"),
+        ({"op": "vector fma peak", "unit": "TFLOPs/s"}, "vector units"),
+        ({"op": "tiled sgemm (hand-written kernel)"}, "written by hand"),
+        ({"op": "frobnicate"}, "no operator that is predicted"),
+        ({"shape": "n=4 k=4"}, "does not state m"),
+        ({"shape": "not stated"}, "needs a size"),
+        ({"dtype": "fp16 (CUDA cores)"}, "no rate of these units"),
+        ({"dtype": "posit"}, "no number format"),
+        ({"dtype": "nvfp4"}, "no fp4 matrix rate"),
+        ({"hardware": "not stated"}, "not stated"),
+        ({"hardware": "Voodoo 2"}, "names no accelerator"),
+        ({"hardware": "RTX 5090 Laptop"}, "laptop"),
+        ({"unit": "cycles"}, "no unit"),
+        ({"unit": "W", "metric": "avg_board_power"}, "power is not predicted"),
+        ({"value": "OOM", "metric": "fits"}, "asks for a word"),
+        ({"value": "-1"}, "not a positive number"),
+        ({"op": "attention decode", "shape": "batch=1 heads=8 head_dim=1e9 kv_past=9"}, "head_dim"),
+        ({"op": "conv2d forward", "shape": "W=14 H=14 C=8 N=8 K=8 pad_w=0 pad_h=0 P=7 Q=7"}, "filter"),
+    ],
+)
+def test_what_cannot_be_priced_is_refused_with_the_reason(tmp_path: Path, cells: dict[str, str], reason: str) -> None:
+    base = {"op": "gemm", "shape": "m=64 n=64 k=64", "dtype": "bf16"}
+    (row,) = answers(tmp_path, KERNEL, base | cells)
+    assert row["status"] == "refused"
+    assert reason in row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"n_devices": ""}, "number of devices"),
+        ({"n_devices": "1"}, "at least 2 devices"),
+        ({"n_devices": "0"}, "no count"),
+        ({"bytes": "many"}, "no size in bytes"),
+        ({"op": "all_reduce-style MPI, intra-server"}, "way of its own"),
+        ({"library": "OSU Allreduce"}, "host memory"),
+        ({"op": "compute/communication overlap slowdown", "unit": "x"}, "unit"),
+    ],
+)
+def test_groups_that_cannot_be_priced_are_refused(tmp_path: Path, cells: dict[str, str], reason: str) -> None:
+    base = {"op": "all_reduce", "bytes": "1024", "n_devices": "8", "n_nodes": "1", "library": "NCCL"}
+    (row,) = answers(tmp_path, GROUP, base | cells)
+    assert row["status"] == "refused"
+    assert reason in row["reason"]
+
+
+def test_fuzzed_operators_are_answered_or_refused_but_never_break(tmp_path: Path) -> None:
+    chance = random.Random(20211122)
+    shapes = (
+        "m=64 n=64 k=64",
+        "batch=2 isl=64 heads=8 kv_heads=2 head_dim=64 kv_past=0 step=3",
+        "tokens=8 hidden=64 inter=64 topk=2 experts=8 moe_tp=2 moe_ep=2",
+        "tokens=8 n_embd=64 n_expanded_embd=128 n_head=8 n_kv_head=2 tp=2 gated=True",
+        "W=7 H=7 C=8 N=8 K=8 pad_w=1 pad_h=1 P=7 Q=7",
+    )
+    ops = ("gemm", "attention decode", "mla prefill", "moe ffn", "x layer op: attn_rope", "conv2d", "attention fwd+bwd")
+    pieces = ("0", "9" * 30, "-", "=", ",", "é", "1e309", " ", "x")
+    kernels, groups = [], []
+    for _ in range(150):
+        shape = list(chance.choice(shapes))
+        for _ in range(chance.randrange(4)):
+            shape[chance.randrange(len(shape))] = chance.choice(pieces)
+        dtype, unit = (
+            chance.choice(("bf16", "fp8/kv fp8", "int4_wo", "Float")),
+            chance.choice(("ms", "TFLOP/s", "GB/s")),
+        )
+        kernels.append({"op": chance.choice(ops), "shape": "".join(shape), "dtype": dtype, "unit": unit})
+        counts = [chance.choice(("", "0", "1", "2", "7", "64", "9" * 12, "x")) for _ in range(3)]
+        words = chance.choice(
+            ("NVLS", "ring", "pairwise_nvlink (2 devices per node)", "RDMA", "3 devices per node", "é")
+        )
+        groups.append(
+            {"op": chance.choice(("all_reduce", "alltoall", "moe dispatch (low latency)", "p2p copy", "send_recv"))}
+            | dict(zip(("bytes", "n_devices", "n_nodes"), counts, strict=True))
+            | {
+                "topology": words,
+                "unit": unit,
+                "hardware": chance.choice(("H100", "A40", "GB200", "MI300X", "TPU v5e")),
+            }
+        )
+    for rows in (answers(tmp_path, KERNEL, *kernels), answers(tmp_path, GROUP, *groups)):
+        assert {row["status"] for row in rows} == {"scored", "refused"}
+        assert all(row["reason"] if row["status"] == "refused" else row["predicted"] > 0 for row in rows)
