@@ -111,6 +111,15 @@ def test_a_host_bridge_is_crossed_twice(machine: Machine) -> None:
     bus = first_tier(machine, topology="bus")
     assert seconds(bus, ALL_GATHER, 4) == pytest.approx(2 * 9.375e-3 + 2e-6)
     assert float(send_seconds(SIZE, 1, bus)) == pytest.approx(2 / 80 + 1e-6)
+    assert seconds(bus, CollectiveKind.ALL_TO_ALL, 4) == pytest.approx(2 * 3 / 4 / 80 + 2e-6)
+
+
+def test_all_to_all_over_half_a_mesh_has_the_links_to_its_members_alone(machine: Machine) -> None:
+    mesh = first_tier(machine, topology="mesh", size=4)
+    assert seconds(mesh, CollectiveKind.ALL_TO_ALL, 2) == pytest.approx(1 / 2 / (80 / 3) + 1e-6)
+    assert seconds(mesh, CollectiveKind.ALL_TO_ALL, 2, stride=4) == pytest.approx(
+        seconds(machine, CollectiveKind.ALL_TO_ALL, 2, stride=4)
+    )
 
 
 def test_repeats_multiply(machine: Machine) -> None:

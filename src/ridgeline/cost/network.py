@@ -21,6 +21,7 @@ class Path:
     hop_s: NDArray[np.float64]  # latency of the slowest hop
     hops: NDArray[np.float64]  # sequential hops of a tree over the group, one way
     inner_ranks: NDArray[np.float64]  # ranks that share the innermost tier
+    inner_bytes_per_s: NDArray[np.float64]  # per rank, within the innermost tier; inf if it has no peer there
     outer_bytes_per_s: NDArray[np.float64]  # per rank, the share of the outermost tier it crosses; inf if none
 
 
@@ -39,6 +40,7 @@ def path(machine: Machine, ranks: Number, stride: Number) -> Path:
     hops = np.zeros(ranks_a.shape)
     inside = np.ones(ranks_a.shape)  # members gathered by the tiers so far
     inner = np.ones(ranks_a.shape)
+    inner_rate = np.full(ranks_a.shape, np.inf)
     for index, tier in enumerate(machine.tiers):
         members = np.clip(np.floor(tier.size / stride_a), 1, ranks_a)
         used = members > inside
@@ -55,7 +57,7 @@ def path(machine: Machine, ranks: Number, stride: Number) -> Path:
         hop = np.where(used, np.maximum(hop, tier.latency_s), hop)
         hops = hops + np.where(used, np.ceil(np.log2(np.maximum(members / inside, 1))), 0)
         if index == 0:
-            inner = members
+            inner, inner_rate = members, np.where(used, rate, np.inf)
         inside = np.maximum(inside, members)
     return Path(
         bytes_per_s=bandwidth,
@@ -63,6 +65,7 @@ def path(machine: Machine, ranks: Number, stride: Number) -> Path:
         hop_s=hop,
         hops=hops,
         inner_ranks=inner,
+        inner_bytes_per_s=inner_rate,
         outer_bytes_per_s=outer,
     )
 
@@ -96,7 +99,7 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
             )
         seconds = np.minimum(seconds, switch)
     elif work.kind is CollectiveKind.ALL_TO_ALL:
-        inside = (where.inner_ranks - 1) / ranks * size / (machine.tiers[0].bytes_per_s * machine.efficiency[0])
+        inside = (where.inner_ranks - 1) / ranks * size / where.inner_bytes_per_s
         leaving = (ranks - where.inner_ranks) / ranks * size / where.outer_bytes_per_s
         seconds = np.maximum(inside, leaving) + where.hops * where.hop_s
     else:
