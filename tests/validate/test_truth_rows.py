@@ -191,6 +191,16 @@ def test_too_many_and_too_few_cells(tmp_path: Path) -> None:
     ]
 
 
+def test_a_cell_of_a_megabyte_is_refused_and_the_next_row_stands(tmp_path: Path) -> None:
+    head = "op\tshape\tdtype\tlibrary\tmetric\tvalue\tunit"
+    path = tmp_path / "kernels.tsv"
+    good = "gemm\tm=1 n=2 k=3\tbf16\tcuBLAS\tlatency\t1\tms"
+    path.write_text("\n".join([head, good.replace("m=1", "a," * 500_000), good]), encoding="utf-8")
+    long, short = read(path).rows
+    assert short.problem is None
+    assert str(long.problem) == f"{path}:2: field 'shape': 1000008 characters, the limit is 2000"
+
+
 def test_counts_may_be_written_in_k(tmp_path: Path) -> None:
     names = dict(zip(COLUMNS, SEQPAR.split("\t"), strict=True))
     rows = read(write(tmp_path / "a.tsv", HEADER, line(**{**names, "seq_len": "8k"}))).rows

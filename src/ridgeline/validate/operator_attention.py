@@ -20,6 +20,7 @@ LATENT, ROTARY, NOPE, VALUE = 512, 64, 128, 128
 BENCHMARK_HIDDEN = 2048
 """Heads x head size of FlashAttention's benchmark. Source: arXiv:2307.08691, section 4.1."""
 BACKWARD_FLOP = 2.5  # of a backward over a forward: five products against two, arXiv:2307.08691 section 4.1
+_WIDTHS = "widths of DeepSeek-V3's heads (assumed)"
 _ROTATED = "with the engine's kernel that rotates queries and keys and writes the cache"
 _NEWER = ("hopper", "blackwell")  # architectures whose newest kernels overlap softmax with products
 
@@ -123,9 +124,6 @@ def latent_prefill(ask: Ask) -> Priced:
     )
     cost = attention_cost(work, ask.device, dtype=form.matrix, overlapped=overlapped)
     return bill("mla prefill", [cost], ask, form.matrix, flop=float(np.asarray(cost.flop)), notes=(_WIDTHS,))
-
-
-_WIDTHS = "widths of DeepSeek-V3's heads (assumed)"
 
 
 def _decoded(

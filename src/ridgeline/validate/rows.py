@@ -45,6 +45,7 @@ NUMBERS = ("params_b",)
 """Columns that hold a positive number: parameters [1e9]."""
 
 LARGEST_COUNT = 10**10
+LONGEST_CELL = 2000  # patterns are searched in cells; none of public tables is longer than 600 [character]
 _PAIR = re.compile(r"^([^\s()]+)\s*\(([^()]+)\)$")
 
 
@@ -204,6 +205,9 @@ def _problem(
         return None
     if len(parts) > len(columns):
         return f"{name}:{number}: {len(parts)} cells, the header has {len(columns)}"
+    long = next((column for column in columns if len(cells[column]) > LONGEST_CELL), None)
+    if long is not None:
+        return f"{name}:{number}: field '{long}': {len(cells[long])} characters, the limit is {LONGEST_CELL}"
     needed = [columns.index(column) for column in ("metric", "value", "unit") if column in columns]
     if len(parts) <= max(needed):
         return f"{name}:{number}: {len(parts)} cells, too few to hold metric, value and unit"
