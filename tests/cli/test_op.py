@@ -7,6 +7,7 @@ import json
 import pytest
 
 from ridgeline.cli.main import run
+from ridgeline.facts.fits import own_fits
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
@@ -25,18 +26,41 @@ def test_a_product_counts_its_flop_and_stays_above_its_roofline(capsys: pytest.C
         assert row["low_s"] < row["high_s"]
 
 
-def test_a_ring_all_reduce_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
-    row = answer(capsys, "all_reduce", "1 GB", "--on", "8xA100-SXM-80GB")["rows"][0]
-    transfer = 2 * 7 / 8 * 1e9 / (300e9 * 0.783)  # NVLink 3 at the measured share of its bandwidth
+@pytest.mark.parametrize(("machine", "rate"), [("8xMI300X", 448e9 * 0.698), ("8xRTX-4090", 31.5e9 / 2 * 0.88)])
+def test_a_ring_all_reduce_by_hand(capsys: pytest.CaptureFixture[str], machine: str, rate: float) -> None:
+    row = answer(capsys, "all_reduce", "1 GB", "--on", machine)["rows"][0]
+    transfer = 2 * 7 / 8 * 1e9 / rate  # at the measured share of the link; a host bridge is crossed twice
     assert row["seconds"] == pytest.approx(transfer, rel=0.01)
-    assert row["bound"] == "link"
+    assert (row["bound"], row["rung"]) == ("link", "mechanism")
+
+
+def test_a_fitted_ring_takes_its_wire_time_and_little_more(capsys: pytest.CaptureFixture[str]) -> None:
+    row = answer(capsys, "all_reduce", "1 GB", "--on", "8xA100-SXM-80GB", "--evidence", "fitted")["rows"][0]
+    (fit,) = own_fits("collective", "A100-SXM-80GB", form="any")
+    wire = 2 * 7 / 8 * 1e9 / (300e9 * fit.values["link_share_"])  # NVLink 3
+    assert wire < row["seconds"] < 1.1 * wire
+    assert (row["rung"], row["library"], row["source"]) == ("fitted", f"nccl {fit.version}", fit.source)
 
 
 def test_backward_attention_costs_more_than_forward(capsys: pytest.CaptureFixture[str]) -> None:
-    shape = ("attention", "4x4096x32x8x128")
-    forward, backward = (answer(capsys, *shape, *more)["rows"][0] for more in ((), ("--backward",)))
-    assert backward["flop"] == pytest.approx(2.5 * forward["flop"])
-    assert backward["seconds"] > 2 * forward["seconds"]
+    shape = ("attention", "4x4096x32x8x128", "--on", "MI300X,H100-SXM", "--evidence", "fitted")
+    forward, backward = (answer(capsys, *shape, *more)["rows"] for more in ((), ("--backward",)))
+    assert backward[0]["flop"] == pytest.approx(2.5 * forward[0]["flop"])
+    for one, other in zip(forward, backward, strict=True):
+        assert other["seconds"] > 2 * one["seconds"]
+    assert [row["rung"] for row in forward + backward] == ["mechanism", "fitted", "mechanism", "mechanism"]
+    assert forward[1]["flop"] == 4 * 4 * 32 * 128 * (4096 * 4097 / 2)  # two products over the keys that each query sees
+
+
+def test_better_evidence_takes_a_better_rung_and_a_narrower_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    widths = []
+    for evidence, rung in (("fitted", "fitted"), ("borrowed", "borrowed"), ("datasheet", "mechanism")):
+        row = answer(capsys, "gemm", "4096x4096x14336", "--on", "H100-SXM", "--evidence", evidence)["rows"][0]
+        assert row["rung"] == rung
+        assert row["low_s"] <= row["seconds"] <= row["high_s"]
+        widths.append(row["high_s"] / row["low_s"])
+    assert widths[0] < widths[1]
+    assert row["seconds"] < 1.1 * row["compute_s"]  # of the datasheet, edges of tiles aside
 
 
 @pytest.mark.parametrize(
@@ -49,6 +73,10 @@ def test_backward_attention_costs_more_than_forward(capsys: pytest.CaptureFixtur
         (("gemm", "64x64x64", "bf17"), "no number format"),
         (("all_reduce", "1GiB", "--on", "H100-SXM"), "at least 2 devices"),
         (("stream", "12 parsecs"), "unknown unit"),
+        (("decode", "64x4096x32x8x128", "--on", "MI300X"), "no decode in bf16 was measured on it or its relatives"),
+        (("decode", "64x4096x32x8x128", "--on", "MI300X"), "ask for another format"),
+        (("experts", "512x7168x2048x8"), "TOKENSxHIDDENxINNERxTOP_KxEXPERTS"),
+        (("dispatch", "128x7168x8x256", "--on", "H100-SXM"), "at least 2 devices"),
     ],
 )
 def test_bad_words_are_named(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str) -> None:

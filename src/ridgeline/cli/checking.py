@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 
+from ridgeline.predict.operator import RUNGS
 from ridgeline.report.as_json import as_value
 from ridgeline.report.blocks import show
 from ridgeline.report.check_text import check_blocks
@@ -17,10 +18,10 @@ from ridgeline.validate.score import summarise
 _WIDTH = 160  # columns of a table that is piped
 
 
-def check(path: str, *, as_json: bool) -> None:
+def check(path: str, *, evidence: str, as_json: bool) -> None:
     """Prints every row's answer and the summary; progress goes to standard error when that is a terminal."""
     table = read(path)
-    checker = Checker(completer=complete)
+    checker = Checker(completer=complete, rungs=RUNGS[evidence])
     rows = [checker.answer(row, table) for row in _progress(table.rows)]
     summary = summarise(rows, kind=table.kind)
     if as_json:

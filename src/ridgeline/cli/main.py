@@ -45,12 +45,25 @@ class Evidence(Enum):
     DATASHEET = "datasheet"
 
 
+class OperatorEvidence(Enum):
+    """The best rung that may answer for an operator."""
+
+    MEASURED = "measured"  # tables of measured kernels, when they are installed
+    FITTED = "fitted"  # mechanisms with values fitted to the device's kernels
+    BORROWED = "borrowed"  # with values of other devices only
+    DATASHEET = "datasheet"
+
+
 Subject = Annotated[
     str, typer.Argument(metavar="MODEL|SCENARIO.toml", help="catalog name, config.json (file or folder), or a scenario")
 ]
 On = Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="e.g. 64xH100-SXM, or a cluster's TOML file")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON with stable keys and SI numbers")]
 Rung = Annotated[Evidence, typer.Option("--evidence", help="rates that others measured, or the datasheet's alone")]
+OperatorRung = Annotated[
+    OperatorEvidence,
+    typer.Option("--evidence", help="best rung: measured tables, fits, fits of other devices, or the datasheet alone"),
+]
 Train = Annotated[bool, typer.Option("--train", help="the workload is training (the only kind today)")]
 
 
@@ -112,21 +125,34 @@ def predict_command(
 
 @app.command("op", short_help="Price one operator on some machines.")
 def op_command(
-    kind: Annotated[str, typer.Argument(help="gemm, attention, stream, all_reduce, all_gather, ...")],
+    kind: Annotated[str, typer.Argument(help="gemm, prefill, decode, mla_decode, experts, stream, all_reduce, ...")],
     shape: Annotated[str, typer.Argument(help="4096x4096x14336, 4x4096x32x8x128, or a size such as 256MiB")],
-    dtype: Annotated[str, typer.Argument(help="bf16, fp16, fp8, fp32, ...")] = "bf16",
+    dtype: Annotated[str, typer.Argument(help="bf16, fp16, fp8, fp8_block, nvfp4, int4_wo, ...")] = "bf16",
     on: Annotated[
         str, typer.Option("--on", metavar="MACHINE[,MACHINE]", help="e.g. H100-SXM,MI300X or 8xH100-SXM")
     ] = "H100-SXM",
     full: Annotated[bool, typer.Option("--full", help="attention without the causal mask")] = False,
     backward: Annotated[bool, typer.Option("--backward", help="attention's backward")] = False,
-    evidence: Rung = Evidence.MEASURED,
+    window: Annotated[int, typer.Option("--window", min=0, help="sliding window of attention [token]; 0 none")] = 0,
+    kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="format of the KV cache, if narrower: fp8")] = "",
+    skew: Annotated[float, typer.Option("--skew", min=0, max=4, help="power law of rows per expert; 0 balanced")] = 0,
+    library: Annotated[
+        str, typer.Option("--library", metavar="ENGINE [VERSION]", help="whose kernels: vllm, sglang, trtllm, nccl")
+    ] = "",
+    evidence: OperatorRung = OperatorEvidence.MEASURED,
+    picture: Annotated[
+        str | None, typer.Option("--picture", metavar="FILE.svg", help="draw the roofline of the machines")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Price one matrix product, attention core, stream of bytes or collective: time, rate, bytes, what binds it."""
+    """Price one product, attention, experts, stream of bytes or collective: time, rate, bytes, what binds it."""
     from ridgeline.cli.operating import operate
 
-    operate(kind, shape, dtype, on, causal=not full, backward=backward, evidence=evidence.value, as_json=as_json)
+    options = {"causal": not full, "backward": backward, "window": window, "cache_dtype": kv_dtype, "skew": skew}
+    operate(
+        kind, shape, dtype, on, {**options, "library": library, "evidence": evidence.value}, picture=picture,
+        as_json=as_json,
+    )  # fmt: skip
 
 
 @app.command("catalog", short_help="Show facts with source and evidence.")
@@ -144,12 +170,29 @@ def catalog_command(
 @app.command("check", short_help="Compare predictions with measurements.")
 def check_command(
     table: Annotated[str, typer.Argument(metavar="FILE.tsv", help="table of measurements, one header line")],
+    evidence: OperatorRung = OperatorEvidence.MEASURED,
     as_json: Json = False,
 ) -> None:
     """Predict every row of a table of measurements and say how wrong it was."""
     from ridgeline.cli.checking import check
 
-    check(table, as_json=as_json)
+    check(table, evidence=evidence.value, as_json=as_json)
+
+
+@app.command("fit", short_help="Refit the mechanisms from public operator tables.")
+def fit_command(
+    out: Annotated[str, typer.Option("--out", metavar="FOLDER", help="where the tables of fits are written")] = "fits",
+    families: Annotated[list[str] | None, typer.Option("--family", help="only this family; may be repeated")] = None,
+    processes: Annotated[int, typer.Option("--processes", min=1, max=256, help="fits at a time")] = 2,
+    rungs: Annotated[
+        bool, typer.Option("--rungs", help="judge the shipped fits on rows that no fit used, instead of refitting")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Refit every device, operator family and library version from the public tables of ridgeline[measured]."""
+    from ridgeline.cli.fitting import fit
+
+    fit(out, tuple(families or ()), processes=processes, rungs=rungs, as_json=as_json)
 
 
 def run(arguments: Sequence[str]) -> int:

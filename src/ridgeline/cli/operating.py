@@ -4,43 +4,44 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-from ridgeline.errors import UnknownNameError
+from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.facts.clusters import cluster
-from ridgeline.predict.operator import COLLECTIVES, KINDS, OperatorCost, operator_cost
-from ridgeline.report.blocks import Block, Table, show
+from ridgeline.predict.operator import KINDS, LINKED, OperatorCost, operator_cost
+from ridgeline.report.blocks import Block, Line, Table, blank, show
 from ridgeline.units import bytes_text, rate_text, time_text
 
 _WIDTH = 120  # columns when piped
 
 
 def operate(
-    kind: str, shape: str, dtype: str, on: str, *, causal: bool, backward: bool, evidence: str, as_json: bool
+    kind: str, shape: str, dtype: str, on: str, options: Mapping[str, Any], *, picture: str | None, as_json: bool
 ) -> None:
-    """Prints the price of an operator on each machine named, separated by commas."""
+    """Prints the price of an operator on each machine named, separated by commas; draws the roofline when asked."""
     if kind not in KINDS:
         raise UnknownNameError("operator", kind, KINDS, hint=f"known: {', '.join(KINDS)}")
     machines = [name.strip() for name in on.split(",") if name.strip()]
-    found = [
-        operator_cost(kind, shape, dtype, cluster(name), causal=causal, backward=backward, evidence=evidence)
-        for name in machines
-    ]
+    found = [operator_cost(kind, shape, dtype, cluster(name), **options) for name in machines]
+    if picture is not None:
+        _draw(picture, f"{kind} {shape} {dtype}", machines, found)
     if as_json:
-        rows = [vars(cost) | {"evidence": cost.evidence.label} for cost in found]
+        rows = [
+            vars(cost) | {"evidence": cost.evidence.label, "flop_per_s": cost.flop_per_s, "energy_j": cost.energy_j}
+            for cost in found
+        ]
         print(json.dumps({"kind": kind, "shape": shape, "dtype": dtype, "rows": rows}, indent=1, allow_nan=False))
     else:
-        show([_table(kind, found)], sys.stdout, width=_WIDTH)
+        show([_table(kind, found), blank(), *_sources(found)], sys.stdout, width=_WIDTH)
 
 
 def _table(kind: str, found: list[OperatorCost]) -> Block:
-    link = kind in COLLECTIVES
     rows = []
     for cost in found:
-        rate = (
-            rate_text(cost.bytes / cost.seconds, "B/s")
-            if link or not cost.flop
-            else rate_text(cost.flop_per_s, "FLOP/s")
-        )
+        moved = kind in LINKED or not cost.flop
+        rate = rate_text(cost.bytes / cost.seconds, "B/s") if moved else rate_text(cost.flop_per_s, "FLOP/s")
         floor = max(cost.compute_s, cost.memory_s) / cost.seconds
         rows.append(
             (
@@ -51,8 +52,35 @@ def _table(kind: str, found: list[OperatorCost]) -> Block:
                 bytes_text(cost.bytes),
                 cost.bound,
                 f"{floor:.0%}",
-                cost.evidence.label,
+                "" if cost.power_w is None else f"{cost.power_w:.0f} W",
+                cost.rung,
             )
         )
-    columns = ("machine", "time", "80 % interval", "rate", "bytes", "bound", "of roofline", "evidence")
-    return Table(columns=columns, rows=tuple(rows), right=frozenset({"time", "rate", "bytes", "of roofline"}))
+    columns = ("machine", "time", "80 % interval", "rate", "bytes", "bound", "of roofline", "power", "rung")
+    return Table(columns=columns, rows=tuple(rows), right=frozenset({"time", "rate", "bytes", "of roofline", "power"}))
+
+
+def _sources(found: list[OperatorCost]) -> Iterator[Line]:
+    """Where each price comes from, one line a machine."""
+    for cost in found:
+        told = f"{cost.library}, {cost.source}" if cost.library else "the mechanism on sustained rates"
+        yield Line(text=f"{cost.machine}: {told} ({cost.evidence.label})", indent=2, hang=2)
+
+
+def _draw(path: str, title: str, machines: list[str], found: list[OperatorCost]) -> None:
+    """Writes the roofs of the machines and where the operator stands under them."""
+    from ridgeline.report.picture import Roof, RoofPoint, roofline
+
+    if any(not cost.flop for cost in found):
+        raise InputError(f"{title}: no FLOP, so it has no place under a roofline", field="--picture")
+    roofs, points = [], []
+    for name, cost in zip(machines, found, strict=True):
+        part = cluster(name).accelerator
+        peak = cost.flop / cost.compute_s
+        roofs.append(Roof(name=part.name, peak_flop_per_s=peak, memory_bytes_per_s=part.memory_bytes_per_s))
+        points.append(
+            RoofPoint(
+                name=time_text(cost.seconds), machine=part.name, flop=cost.flop, bytes=cost.bytes, seconds=cost.seconds
+            )
+        )
+    Path(path).write_text(roofline(roofs, points, title=title), encoding="utf-8")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ridgeline.errors import DomainError
+from ridgeline.facts.fits import Fit, borrowed_fits, own_fits
 from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.rates import sustained_rate
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Tier
@@ -141,11 +142,22 @@ class Machine:
     efficiency: tuple[float, ...]  # per tier, ring algorithms
     in_network_efficiency: tuple[float, ...]
     link_evidence: Evidence
+    collectives: Fit | None = None  # measured behaviour of its collectives, where a switch joins its devices
+
+
+def collective_fit(cluster: Cluster) -> Fit | None:
+    """How collectives behave on the links of a cluster: fitted to its device, else to devices with the same link."""
+    if cluster.count < 2 or cluster.tiers[0].topology != "switch":
+        return None
+    part = cluster.accelerator
+    found = own_fits("collective", part.name, form="any") or borrowed_fits("collective", part, form="any")
+    return found[0] if found else None
 
 
 def machine(cluster: Cluster, *, datasheet_only: bool = False) -> Machine:
     """Resolve a cluster; with `datasheet_only` no rate that anyone measured is used."""
     accelerator = cluster.accelerator
+    fit = None if datasheet_only else collective_fit(cluster)
     facts = [link_efficiency(tier) for tier in cluster.tiers]
     in_network = [link_efficiency(tier, in_network=True) for tier in cluster.tiers]
     return Machine(
@@ -157,4 +169,5 @@ def machine(cluster: Cluster, *, datasheet_only: bool = False) -> Machine:
         link_evidence=Evidence.DATASHEET
         if datasheet_only
         else min((f.evidence for f in facts), default=Evidence.DATASHEET),
+        collectives=fit,
     )

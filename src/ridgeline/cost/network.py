@@ -7,9 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.machine import Machine
+from ridgeline.cost.mechanism import device_vector
+from ridgeline.facts.fits import Fit
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.work import Collective, CollectiveKind, Number
+
+# The order in which the fitted mechanism numbers collectives.
+OPERATIONS = tuple(kind.value for kind in CollectiveKind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +79,9 @@ def path(machine: Machine, ranks: Number, stride: Number) -> Path:
 def collective_seconds(work: Collective, machine: Machine) -> Number:
     """Time of one collective over its group [s]; 0 for one rank.
 
-    With N ranks, B bytes of buffer, bandwidth W and hop latency a:
+    Where a switch joins the devices and collectives were measured on such links, the fitted mechanism of
+    `families.collective`; beyond the node it takes the network's datasheet rate, its efficiency and latency. Else
+    with N ranks, B bytes of buffer, bandwidth W and hop latency a:
     all-reduce      min(ring 2 (N-1)/N B/W + 2 (N-1) a, tree 2 (N-1)/N B/W + 2 log2(N) a,
                         in-network (1 + 1/N) B/W' + 2 a)
     all-gather, reduce-scatter   (N-1)/N B/W + log2(N) a
@@ -87,6 +95,8 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
     size = np.asarray(work.bytes, dtype=float)
     if work.kind is CollectiveKind.SEND:
         return send_seconds(size, work.stride, machine)
+    if machine.collectives is not None:
+        return _fitted_seconds(work, machine, machine.collectives)
     where = path(machine, ranks, work.stride)
     share = (ranks - 1) / ranks
     if work.kind is CollectiveKind.ALL_REDUCE:
@@ -107,6 +117,24 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
     return np.where(ranks > 1, seconds + constant("collective.start"), 0.0) * work.repeats
 
 
+def _fitted_seconds(work: Collective, machine: Machine, fit: Fit) -> Number:
+    """Time by the fitted mechanism [s]; all-reduces are done in place, as frameworks do gradients and activations."""
+    model = mechanism("collective")
+    values = dict(fit.values)
+    if len(machine.tiers) > 1:
+        values |= {"nic_share_": machine.efficiency[-1], "net_hop_s_": machine.tiers[-1].latency_s}
+    sizes: dict[str, Number] = {
+        "operation": float(OPERATIONS.index(work.kind.value)),
+        "bytes": work.bytes,
+        "ranks": work.ranks,
+        "in_place": float(work.kind is CollectiveKind.ALL_REDUCE),
+        **group_sizes(machine, work.ranks, work.stride),
+    }
+    device = device_vector(machine.cluster.accelerator, "bf16")
+    found: Number = model.seconds(sizes, device, model.vector(values)) * work.repeats
+    return found
+
+
 def send_seconds(size_bytes: Number, stride: Number, machine: Machine) -> Number:
     """Time of one point-to-point message between devices `stride` apart [s]: B / W + a."""
     stride_a = np.asarray(stride, dtype=float)
@@ -119,3 +147,35 @@ def send_seconds(size_bytes: Number, stride: Number, machine: Machine) -> Number
         rate = np.where(inside, tier.bytes_per_s * machine.efficiency[index] / share, rate)
         wait = np.where(inside, tier.latency_s, wait)
     return np.asarray(size_bytes) / rate + wait
+
+
+_ROOT = 4.0  # devices under one root of a small box; larger ones have two roots (assumed)
+
+
+def group_sizes(machine: Machine, ranks: Number, stride: Number) -> dict[str, Number]:
+    """How a group of `ranks` devices, `stride` apart, lies on the network, in the sizes of the collective mechanism.
+
+    `nodes` it spans [1], rate of the inner link and of the network beyond it per device [byte/s], whether a switch
+    joins peers (else a host bridge), whether it reduces, and the devices under one root of the bridge [1].
+    """
+    ranks_a, stride_a = np.broadcast_arrays(np.asarray(ranks, dtype=float), np.asarray(stride, dtype=float))
+    inner, outer = machine.tiers[0], machine.tiers[1:]
+    members = np.clip(np.floor(inner.size / stride_a), 1, ranks_a)
+    link = np.full(ranks_a.shape, inner.bytes_per_s)
+    if inner.topology == "mesh":  # a link to each peer
+        link = link * np.clip((members - 1) / max(inner.size - 1, 1), 0, 1)
+    network = np.full(ranks_a.shape, inner.bytes_per_s)
+    reached = float(inner.size)
+    for tier in outer:
+        crossed = ranks_a * stride_a > reached
+        rate = tier.bytes_per_s / tier.oversubscription
+        network = np.where(crossed, np.minimum(network, rate) if tier is not outer[0] else rate, network)
+        reached = float(tier.size)
+    return {
+        "nodes": np.ceil(ranks_a / members),
+        "link_bytes_per_s": np.maximum(link, 1.0),
+        "switched": 0.0 if inner.topology == "bus" else 1.0,
+        "in_network": float(inner.in_network_reduction),
+        "root_ranks": max(_ROOT, machine.cluster.node_devices / 2) if inner.topology == "bus" else float(inner.size),
+        "nic_bytes_per_s": network,
+    }

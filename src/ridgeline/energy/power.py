@@ -33,3 +33,15 @@ def step_energy_j(seconds_by_part: Mapping[str, float], cluster: Cluster) -> flo
     nodes = -(-cluster.count // cluster.host.devices)
     overhead = cluster.pue.value if cluster.pue is not None else 1.0
     return overhead * (device_j * cluster.count + cluster.host.idle_w * nodes * step_s)
+
+
+def operator_power_w(tdp_w: float, compute_share: float, memory_share: float) -> float:
+    """Board power while one operator runs [W].
+
+    P = TDP * min(1, idle + (matrix - idle) c + (memory - idle) m), with c and m the shares of the time in which the
+    matrix units and the memory are busy. Domain: shares from 0 to 1; larger ones are taken as 1.
+    Source of the levels: rows power.* of the mechanism table. Evidence: measured levels, derived mix.
+    """
+    idle, matrix, memory = (constant(f"power.{name}") for name in ("idle", "matrix", "memory"))
+    share = idle + (matrix - idle) * min(1.0, compute_share) + (memory - idle) * min(1.0, memory_share)
+    return tdp_w * min(1.0, share)

@@ -1,16 +1,21 @@
-"""What one operator costs on one machine: a product, attention, a stream of bytes or a collective."""
+"""What one operator costs on one machine: a product, attention, experts, a stream of bytes or a collective."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from ridgeline.cost import questions
 from ridgeline.cost.compute import KernelCost, attention_cost, gemm_cost, stream_cost
+from ridgeline.cost.formats import form
 from ridgeline.cost.interval import interval
+from ridgeline.cost.ladder import Answer, Rung, price
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.price import ELEMENT_BYTES
+from ridgeline.energy.power import operator_power_w
 from ridgeline.errors import DomainError, InputError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster, Evidence
@@ -18,12 +23,26 @@ from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Ph
 from ridgeline.units import parse
 
 COLLECTIVES = tuple(kind.value for kind in CollectiveKind)
-KINDS = ("gemm", "attention", "stream", *COLLECTIVES)
-_SHAPES = {"gemm": (3, 4), "attention": (5,)}
-_MEANING = {
-    "gemm": "MxNxK, or COUNTxMxNxK for a batch, e.g. 4096x4096x14336",
-    "attention": "BATCHxSEQUENCExHEADSxKV_HEADSxHEAD_DIM, e.g. 4x4096x32x8x128",
+_SHAPES = {
+    "gemm": ((3, 4), "MxNxK, or COUNTxMxNxK for a batch, e.g. 4096x4096x14336"),
+    "attention": ((5,), "BATCHxSEQUENCExHEADSxKV_HEADSxHEAD_DIM, e.g. 4x4096x32x8x128"),
+    "prefill": ((5, 6), "BATCHxTOKENSxHEADSxKV_HEADSxHEAD_DIM, and xCACHED for cached tokens, e.g. 4x4096x32x8x128"),
+    "decode": ((5,), "BATCHxCONTEXTxHEADSxKV_HEADSxHEAD_DIM, e.g. 64x4096x32x8x128"),
+    "mla_prefill": ((3, 4), "BATCHxTOKENSxHEADS, and xCACHED for cached tokens, e.g. 4x4096x128"),
+    "mla_decode": ((3,), "BATCHxCONTEXTxHEADS, e.g. 64x4096x128"),
+    "experts": ((5, 6), "TOKENSxHIDDENxINNERxTOP_KxEXPERTS, and xRANKS of experts, e.g. 512x7168x2048x8x256"),
+    "dispatch": ((4,), "TOKENSxHIDDENxTOP_KxEXPERTS, tokens of one rank, e.g. 128x7168x8x256"),
+    "combine": ((4,), "TOKENSxHIDDENxTOP_KxEXPERTS, tokens of one rank, e.g. 128x7168x8x256"),
 }
+KINDS = (*_SHAPES, "stream", *COLLECTIVES)
+LINKED = frozenset({*COLLECTIVES, "dispatch", "combine"})
+RUNGS: dict[str, tuple[Rung, ...]] = {
+    "measured": tuple(Rung),
+    "fitted": (Rung.FITTED, Rung.BORROWED),
+    "borrowed": (Rung.BORROWED,),
+    "datasheet": (),
+}
+"""Rungs that each best evidence allows; a mechanism without fitted values always may answer."""
 _LARGEST = 2**40  # of one dimension
 
 
@@ -32,7 +51,9 @@ class OperatorCost:
     """One operator's price: time [s] with its 80 % interval, work, traffic, and the two sides of its roofline.
 
     `compute_s` and `memory_s` are the datasheet's floor: FLOP at the peak rate, bytes at the peak bandwidth.
-    `bound` names what the time is made of mostly: 'compute', 'hbm' or 'link'.
+    `bound` names what the time is made of mostly: 'compute', 'hbm', 'link' or 'start'. `rung` is 'table', 'fitted',
+    'borrowed' or 'mechanism', `library` whose kernels were measured. `power_w` is the board's while it runs [W],
+    None without a rated power, `energy_j` over the time [J].
     """
 
     machine: str
@@ -45,18 +66,28 @@ class OperatorCost:
     memory_s: float
     bound: str
     evidence: Evidence
+    rung: str = "mechanism"
+    library: str = ""
+    source: str = ""
+    power_w: float | None = None
 
     @property
     def flop_per_s(self) -> float:
         """Rate reached [FLOP/s]."""
         return self.flop / self.seconds
 
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of one device while it runs [J]."""
+        return None if self.power_w is None else self.power_w * self.seconds
+
 
 def dimensions(kind: str, shape: str) -> tuple[int, ...]:
     """The numbers of a shape such as '4096x4096x14336' [1]."""
+    counts, meaning = _SHAPES[kind]
     words = shape.lower().split("x")
-    if len(words) not in _SHAPES[kind] or not all(word.strip().isdigit() for word in words):
-        raise InputError(f"'{shape}' is no shape of {kind}; write {_MEANING[kind]}", field="SHAPE")
+    if len(words) not in counts or not all(word.strip().isdigit() for word in words):
+        raise InputError(f"'{shape}' is no shape of {kind}; write {meaning}", field="SHAPE")
     found = tuple(int(word) for word in words)
     if not all(0 < number <= _LARGEST for number in found):
         raise InputError(f"'{shape}' has a dimension outside 1 to {_LARGEST}", field="SHAPE")
@@ -71,37 +102,130 @@ def operator_cost(
     *,
     causal: bool = True,
     backward: bool = False,
+    window: int = 0,
+    cache_dtype: str = "",
+    skew: float = 0.0,
+    library: str = "",
     evidence: str | None = None,
 ) -> OperatorCost:
-    """Price one operator on a cluster's device, or one collective over all its devices [s].
+    """Price one operator on a cluster's device, or one exchange over all its devices [s].
 
     `shape` as in `dimensions`, or a size such as '256 MiB' for a stream (bytes moved) and for collectives (the whole
-    buffer of one rank). The launch gap of one kernel is included.
+    buffer of one rank). The best rung that `evidence` allows answers; without one the mechanism on sustained rates.
     """
     resolved = machine(cluster, datasheet_only=evidence == "datasheet")
+    if kind in LINKED and cluster.count < 2:
+        raise DomainError(f"{kind} over {cluster.count} device needs at least 2 devices; try --on 8xH100-SXM")
+    rungs = RUNGS[evidence or "measured"]
+    asked = None
+    if not (kind == "attention" and (backward or not causal)) and kind != "stream":
+        asked = _question(kind, shape, dtype, resolved, window=window, cache_dtype=cache_dtype, skew=skew)
+        engine, _, version = library.partition(" ")
+        asked = asked.by(engine.casefold(), version, library)
+    if asked is not None and rungs:
+        try:
+            return _laddered(kind, asked, resolved, price(asked.question, cluster.accelerator, rungs=rungs))
+        except DomainError:
+            if library or kind not in ("gemm", "attention", *COLLECTIVES):
+                raise
     if kind in COLLECTIVES:
         return _collective(CollectiveKind(kind), shape, resolved)
-    if dtype not in ELEMENT_BYTES:
-        raise DomainError(f"'{dtype}' is no number format; known: {', '.join(ELEMENT_BYTES)}")
-    cost, key = _kernel(kind, shape, dtype, resolved, causal=causal, backward=backward)
-    device = resolved.device
-    seconds = float(np.asarray(cost.seconds)) + cost.kernels * constant("launch.device")
-    flop, size = float(np.asarray(cost.flop)), float(np.asarray(cost.bytes))
-    compute_s, memory_s = float(np.asarray(cost.compute_s)), float(np.asarray(cost.memory_s))
-    rung = device.evidence.get(key if compute_s >= memory_s else "hbm", Evidence.DATASHEET)
-    low, high = interval(seconds, rung)
-    peak = cluster.accelerator.peak_flop_per_s.get(dtype, device.matrix_rate(dtype))
+    if kind not in ("gemm", "attention", "stream"):
+        raise DomainError(f"{kind} has no price from the datasheet alone; leave out --evidence datasheet")
+    return _mechanism(kind, shape, dtype, resolved, causal=causal, backward=backward)
+
+
+def _question(
+    kind: str, shape: str, dtype: str, resolved: Machine, *, window: int, cache_dtype: str, skew: float
+) -> questions.Asked:
+    """The operator as the ladder is asked for it."""
+    if kind in COLLECTIVES:
+        return questions.collective(CollectiveKind(kind), _size(shape), resolved.cluster.count, resolved)
+    numbers = dimensions(kind, shape)
+    if kind == "gemm":
+        count, m, n, k = numbers if len(numbers) == 4 else (1, *numbers)
+        return questions.gemm(m, n, k, count=count, dtype=dtype)
+    if kind in ("attention", "prefill", "decode"):
+        build: Callable[..., questions.Asked] = questions.decode if kind == "decode" else questions.prefill
+        more = {"cached": numbers[5]} if len(numbers) == 6 else {}
+        return build(*numbers[:5], window=window, dtype=dtype, cache_dtype=cache_dtype, **more)
+    if kind == "mla_prefill":
+        more = {"cached": numbers[3]} if len(numbers) == 4 else {}
+        return questions.mla_prefill(*numbers[:3], dtype=dtype, cache_dtype=cache_dtype, **more)
+    if kind == "mla_decode":
+        return questions.mla_decode(*numbers, dtype=dtype, cache_dtype=cache_dtype)
+    if kind == "experts":
+        ranks = numbers[5] if len(numbers) == 6 else 1
+        return questions.experts(*numbers[:5], ranks=ranks, skew=skew, dtype=dtype)
+    tokens, hidden, top_k, count = numbers
+    return questions.exchange(tokens, hidden, top_k, count, resolved, combine=kind == "combine")
+
+
+def _size(shape: str) -> float:
+    size = parse(shape, "byte", field="SHAPE")
+    if size <= 0:
+        raise InputError(f"'{shape}' is no size to move; needs more than 0 bytes", field="SHAPE")
+    return size
+
+
+def _laddered(kind: str, asked: questions.Asked, resolved: Machine, answer: Answer) -> OperatorCost:
+    part = resolved.cluster.accelerator
+    seconds, low, high, busy, moved = (
+        float(np.asarray(x)) for x in (answer.seconds, answer.low_s, answer.high_s, answer.compute_s, answer.memory_s)
+    )
+    flop, size = float(np.asarray(asked.flop)), float(np.asarray(asked.bytes))
+    linked = kind in LINKED
+    matrix = form(asked.question.form).matrix
+    peak = part.peak_flop_per_s.get(matrix) or resolved.device.matrix_rate("fp32")
+    bound = "link" if linked else "compute" if busy >= moved else "hbm"
+    if not linked and max(busy, moved) < 0.5 * seconds:
+        bound = "start"
     return OperatorCost(
-        machine=cluster.accelerator.name,
+        machine=f"{resolved.cluster.count}x{part.name}" if linked else part.name,
         seconds=seconds,
         low_s=low,
         high_s=high,
         flop=flop,
         bytes=size,
         compute_s=flop / peak,
-        memory_s=size / cluster.accelerator.memory_bytes_per_s,
+        memory_s=size / (max(tier.bytes_per_s for tier in resolved.tiers) if linked else part.memory_bytes_per_s),
+        bound=bound,
+        evidence=answer.rung.evidence,
+        rung=answer.rung.value,
+        library=answer.library,
+        source=answer.source,
+        power_w=None if linked else _power(resolved, busy / seconds, moved / seconds),
+    )
+
+
+def _power(resolved: Machine, compute_share: float, memory_share: float) -> float | None:
+    tdp_w = resolved.cluster.accelerator.tdp_w
+    return None if tdp_w is None else operator_power_w(tdp_w, compute_share, memory_share)
+
+
+def _mechanism(kind: str, shape: str, dtype: str, resolved: Machine, *, causal: bool, backward: bool) -> OperatorCost:
+    """The price from the mechanism on sustained rates, or on the datasheet's alone; one launch gap a kernel."""
+    if dtype not in ELEMENT_BYTES:
+        raise DomainError(f"'{dtype}' has no mechanism of its own; known: {', '.join(ELEMENT_BYTES)}")
+    cost, key = _kernel(kind, shape, dtype, resolved, causal=causal, backward=backward)
+    device, part = resolved.device, resolved.cluster.accelerator
+    seconds = float(np.asarray(cost.seconds)) + cost.kernels * constant("launch.device")
+    flop, size = float(np.asarray(cost.flop)), float(np.asarray(cost.bytes))
+    compute_s, memory_s = float(np.asarray(cost.compute_s)), float(np.asarray(cost.memory_s))
+    rung = device.evidence.get(key if compute_s >= memory_s else "hbm", Evidence.DATASHEET)
+    low, high = interval(seconds, rung)
+    return OperatorCost(
+        machine=part.name,
+        seconds=seconds,
+        low_s=low,
+        high_s=high,
+        flop=flop,
+        bytes=size,
+        compute_s=flop / part.peak_flop_per_s.get(dtype, device.matrix_rate(dtype)),
+        memory_s=size / part.memory_bytes_per_s,
         bound="compute" if compute_s >= memory_s else "hbm",
         evidence=rung,
+        power_w=_power(resolved, compute_s / seconds, memory_s / seconds),
     )
 
 
@@ -111,10 +235,7 @@ def _kernel(
     device = resolved.device
     phase = Phase.BACKWARD_INPUT if backward else Phase.FORWARD
     if kind == "stream":
-        size = parse(shape, "byte", field="SHAPE")
-        if size <= 0:
-            raise InputError(f"'{shape}' is no size to move; needs more than 0 bytes", field="SHAPE")
-        return stream_cost(Stream(name=kind, phase=phase, bytes=size), device, dtype=dtype), "hbm"
+        return stream_cost(Stream(name=kind, phase=phase, bytes=_size(shape)), device, dtype=dtype), "hbm"
     numbers = dimensions(kind, shape)
     if kind == "gemm":
         count, m, n, k = numbers if len(numbers) == 4 else (1, *numbers)
@@ -139,17 +260,10 @@ def _kernel(
 
 
 def _collective(kind: CollectiveKind, shape: str, resolved: Machine) -> OperatorCost:
-    size = parse(shape, "byte", field="SHAPE")
-    ranks = resolved.cluster.count
-    if size <= 0 or ranks < 2:
-        raise DomainError(
-            f"{kind.value} of {shape} over {ranks} device: needs more than 0 bytes and at least 2 devices;"
-            " try --on 8xH100-SXM"
-        )
+    size, ranks = _size(shape), resolved.cluster.count
     work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size, ranks=ranks, stride=1)
     seconds = float(np.asarray(collective_seconds(work, resolved)))
     low, high = interval(seconds, resolved.link_evidence)
-    fastest = max(tier.bytes_per_s for tier in resolved.tiers)
     return OperatorCost(
         machine=f"{ranks}x{resolved.cluster.accelerator.name}",
         seconds=seconds,
@@ -158,7 +272,7 @@ def _collective(kind: CollectiveKind, shape: str, resolved: Machine) -> Operator
         flop=0.0,
         bytes=size,
         compute_s=0.0,
-        memory_s=size * (ranks - 1) / ranks / fastest,
+        memory_s=size * (ranks - 1) / ranks / max(tier.bytes_per_s for tier in resolved.tiers),
         bound="link",
         evidence=resolved.link_evidence,
     )

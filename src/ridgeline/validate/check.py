@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ridgeline.cost.ladder import ALL, Rung
 from ridgeline.errors import InputError, NoPlanError, RidgelineError
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.ops import Model
@@ -77,7 +78,9 @@ class Checker:
         predictor: Predictor | None = None,
         source: Machines | None = None,
         strict: bool = False,
+        rungs: tuple[Rung, ...] = ALL,
     ) -> None:
+        self._rungs = rungs
         self._predictor = predictor or _default_predictor()
         self._completer = completer
         self._source, self._strict = source, strict
@@ -90,7 +93,9 @@ class Checker:
         if reason is not None:
             return answer | {"status": reason[0], "reason": reason[1]}
         if table.kind in OPERATOR_KINDS:
-            return answer | self._tried(lambda: answer_operator(row, table.kind, self._source or machines()))
+            return answer | self._tried(
+                lambda: answer_operator(row, table.kind, self._source or machines(), self._rungs)
+            )
         try:
             metric = find_metric(row)
         except InputError as error:

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from ridgeline.cost import questions
 from ridgeline.cost.compute import KernelCost, attention_cost
 from ridgeline.errors import InputError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.work import Attention, Phase
-from ridgeline.validate.operator_cells import LARGEST_HEAD, Ask, Priced, bill
+from ridgeline.validate.operator_cells import LARGEST_HEAD, Ask, Priced, bill, laddered
 from ridgeline.validate.operator_kernels import stream
 
 LATENT, ROTARY, NOPE, VALUE = 512, 64, 128, 128
@@ -55,6 +56,14 @@ def attention(ask: Ask) -> Priced:
         raise InputError(f"'{ask.words}' has a size of 0", field="shape")
     past = ask.size("kv_past", "past", default=0.0)
     causal = _causal(ask)
+    if causal and ask.serving and kv_heads > 0:
+        asked = questions.prefill(
+            batch, tokens, heads, kv_heads, head, cached=past, window=_finite(_window(ask)), dtype=form.name,
+            cache_dtype=ask.cache_format,
+        )  # fmt: skip
+        found = laddered("attention prefill", asked, ask, flop=float(np.asarray(asked.flop)), notes=notes)
+        if found is not None:
+            return found
     fused, overlapped, slowdown, told = _kernel(ask)
     notes.append(told)
     costs, share = [], 0.0
@@ -88,6 +97,14 @@ def decode(ask: Ask) -> Priced:
     kv_heads = ask.size("kv_heads", "num_kv_heads", default=heads)
     head = _head(ask.size("head_dim", "d"))
     context = ask.size("kv_past", "past", "context", "kv_len") + ask.size("isl", default=1.0)
+    if ask.serving and kv_heads > 0:
+        asked = questions.decode(
+            batch, context, heads, kv_heads, head, window=_finite(_window(ask)), dtype=ask.format().name,
+            cache_dtype=ask.cache_format,
+        )  # fmt: skip
+        priced = laddered("attention decode", asked, ask, flop=float(np.asarray(asked.flop)))
+        if priced is not None:
+            return priced
     context = min(context, _window(ask))
     size = 2 * batch * kv_heads * context * head * _kv_bytes(ask) + 4 * batch * heads * head
     found = _decoded("attention decode", ask, batch, heads, kv_heads, context, (head, head), size)
@@ -98,6 +115,10 @@ def latent_decode(ask: Ask) -> Priced:
     """Latent attention of one token a sequence with absorbed products: all heads share one latent of 512 + 64."""
     batch, heads = ask.size("batch", "b"), ask.size("heads", "h")
     context = ask.size("step", "kv_past", default=0.0) + ask.size("isl", default=1.0)
+    asked = questions.mla_decode(batch, context, heads, dtype=ask.format().name, cache_dtype=ask.cache_format)
+    priced = laddered("mla decode", asked, ask, flop=float(np.asarray(asked.flop)), notes=(_WIDTHS,))
+    if priced is not None:
+        return priced
     wide = (LATENT + ROTARY, LATENT)
     size = batch * context * wide[0] * _kv_bytes(ask) + 2 * batch * heads * sum(wide)
     return _decoded("mla decode", ask, batch, heads, 1.0, context, wide, size)
@@ -108,6 +129,10 @@ def latent_prefill(ask: Ask) -> Priced:
     form = ask.format()
     batch, heads, tokens = ask.size("batch", "b"), ask.size("heads", "h"), ask.size("isl", "seq")
     past = ask.size("step", "kv_past", default=0.0)
+    asked = questions.mla_prefill(batch, tokens, heads, cached=past, dtype=form.name, cache_dtype=ask.cache_format)
+    priced = laddered("mla prefill", asked, ask, flop=float(np.asarray(asked.flop)), notes=(_WIDTHS,))
+    if priced is not None:
+        return priced
     overlapped = ask.accelerator.architecture in _NEWER
     work = Attention(
         name="mla",
@@ -186,6 +211,10 @@ def _with_rotation(found: Priced, kernel: KernelCost) -> Priced:
 def _window(ask: Ask) -> float:
     """Keys that a query may look back on; infinite without a sliding window [token]."""
     return ask.size("window", "window_size", default=0.0) or math.inf
+
+
+def _finite(window: float) -> float:
+    return 0.0 if math.isinf(window) else window
 
 
 def _mean_context(ask: Ask, tokens: float, past: float) -> float:

@@ -9,8 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ridgeline.cost.compute import KernelCost
+from ridgeline.cost.formats import FORMS, Form, form
+from ridgeline.cost.ladder import ALL, Rung, price
 from ridgeline.cost.machine import Device, Machine
-from ridgeline.errors import InputError
+from ridgeline.cost.questions import Asked
+from ridgeline.cost.samples import held_out
+from ridgeline.errors import DomainError, InputError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Evidence
 
@@ -21,40 +25,30 @@ _SIZES = re.compile(r"((?:[A-Za-z_]\w*[=,]\s*)*[A-Za-z_]\w*)\s*=\s*([\w.+-]+(?:,
 _PRODUCT = re.compile(r"^\s*(\d+)\s*[xX*]\s*(\d+)\s*[xX*]\s*(\d+)\s*$")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Format:
-    """Number formats of a product: `matrix` is the rate it runs at, sizes are of one element [byte].
-
-    `cast` is the format that a serving layer casts its 16-bit activations to before the product.
-    """
-
-    matrix: str
-    input_bytes: float
-    weight_bytes: float
-    output_bytes: float = 2.0
-    cast: bool = False
-
-
-_FORMATS: tuple[tuple[str, Format], ...] = (
-    (r"cuda cores", Format(matrix="", input_bytes=2, weight_bytes=2)),
-    (r"fp16 acc", Format(matrix="", input_bytes=2, weight_bytes=2)),
-    (r"16 bit inputs, 16 bit mult", Format(matrix="fp16", input_bytes=2, weight_bytes=2, output_bytes=4)),
-    (r"16 bit inputs, 32 bit mult", Format(matrix="fp32", input_bytes=2, weight_bytes=2, output_bytes=4)),
-    (r"int4_wo|w4a16|int4 weight", Format(matrix="bf16", input_bytes=2, weight_bytes=0.5)),
-    (r"int8_wo|w8a16|int8 weight", Format(matrix="bf16", input_bytes=2, weight_bytes=1)),
-    (r"w4a8", Format(matrix="fp8", input_bytes=1, weight_bytes=0.5, cast=True)),
-    (r"nvfp4|mxfp4|fp4", Format(matrix="fp4", input_bytes=0.5, weight_bytes=0.5, cast=True)),
-    (r"fp8|float8|e4m3|e5m2", Format(matrix="fp8", input_bytes=1, weight_bytes=1, cast=True)),
-    (r"^sq$|smooth|int8|w8a8", Format(matrix="int8", input_bytes=1, weight_bytes=1)),
-    (r"bf16|bfloat16", Format(matrix="bf16", input_bytes=2, weight_bytes=2)),
-    (r"fp16|float16|half", Format(matrix="fp16", input_bytes=2, weight_bytes=2)),
-    (r"tf32", Format(matrix="tf32", input_bytes=4, weight_bytes=4, output_bytes=4)),
-    (r"fp64|float64|double", Format(matrix="fp64", input_bytes=8, weight_bytes=8, output_bytes=8)),
-    (r"fp32|float32|^float$|single", Format(matrix="fp32", input_bytes=4, weight_bytes=4, output_bytes=4)),
+_UNPRICED = re.compile(r"cuda cores|fp16 acc")
+_HALF = FORMS["fp16"]
+_FORMATS: tuple[tuple[str, Form], ...] = (
+    (r"16 bit inputs, 16 bit mult", replace(_HALF, output_bytes=4)),
+    (r"16 bit inputs, 32 bit mult", replace(_HALF, matrix="fp32", output_bytes=4)),
+    (r"w4a16_mxfp4|w4a8_mxfp4_mxfp8", FORMS["w4a16_mxfp4"]),
+    (r"int4_wo|w4a16|int4 weight", FORMS["int4_wo"]),
+    (r"int8_wo|w8a16|int8 weight", FORMS["int8_wo"]),
+    (r"w4a8|w4afp8", FORMS["w4afp8"]),
+    (r"nvfp4|mxfp4|fp4", FORMS["nvfp4"]),
+    (r"fp8_block|fp8 \(block|block.scaled", FORMS["fp8_block"]),
+    (r"fp8|float8|e4m3|e5m2", FORMS["fp8"]),
+    (r"^sq$|smooth|int8|w8a8", FORMS["int8"]),
+    (r"bf16|bfloat16", FORMS["bf16"]),
+    (r"fp16|float16|half", FORMS["fp16"]),
+    (r"tf32", FORMS["tf32"]),
+    (r"fp64|float64|double", FORMS["fp64"]),
+    (r"fp32|float32|^float$|single", FORMS["fp32"]),
 )
-"""What dtype cells mean, first match first. An empty `matrix` is a rate that the catalog does not hold."""
+"""What dtype cells mean, first match first."""
 
 _SERVING = re.compile(r"trt-?llm|tensorrt|vllm|sglang", re.IGNORECASE)
+_ENGINE = re.compile(r"\b(vllm|sglang|trt-?llm|oneccl|nccl)\b(?:\s+v?(\d[\w.]*))?", re.IGNORECASE)
+_ENGINES = {name: name for name in ("vllm", "sglang", "trtllm", "oneccl", "nccl")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +63,13 @@ class Ask:
     notes: str
     metric: str
     machine: Machine
+    rungs: tuple[Rung, ...] = ALL
+
+    @property
+    def engine(self) -> tuple[str, str]:
+        """The serving engine or collective library that the library cell names, and its version; '' where none."""
+        found = _ENGINE.search(self.library)
+        return (_ENGINES[found[1].casefold().replace("-", "")], found[2] or "") if found else ("", "")
 
     @property
     def device(self) -> Device:
@@ -94,16 +95,25 @@ class Ask:
             return default
         raise InputError(f"'{self.words}' does not state {names[0]}", field="shape")
 
-    def format(self) -> Format:
-        """The formats that the dtype cell means; raises `InputError` where it means none that has a rate."""
-        text = self.dtype.split("/kv")[0].casefold()
-        for pattern, found in _FORMATS:
-            if re.search(pattern, text):
-                if not found.matrix:
-                    raise InputError(f"'{self.dtype}': the catalog holds no rate of these units", field="dtype")
-                cast = found.cast and self.serving
-                return replace(found, cast=cast)
-        raise InputError(f"'{self.dtype}' is no number format", field="dtype")
+    @property
+    def cache_format(self) -> str:
+        """The format of the KV cache that the dtype cell states after '/kv'; '' where it states none."""
+        found = re.search(r"/kv\W*(\w+)", self.dtype, re.IGNORECASE)
+        word = found[1].casefold() if found else ""
+        return "fp8" if re.search(r"fp8|int8|float8|e4m3", word) else "bf16" if word else ""
+
+    def format(self) -> Form:
+        """The formats that the dtype cell means; raises `InputError` where it means none that has a rate.
+
+        Only the layers of serving engines cast their activations; other products find them cast.
+        """
+        text = self.dtype.split("/kv")[0].strip().casefold()
+        if _UNPRICED.search(text):
+            raise InputError(f"'{self.dtype}': the catalog holds no rate of these units", field="dtype")
+        found = FORMS.get(text) or next((what for pattern, what in _FORMATS if re.search(pattern, text)), None)
+        if found is None:
+            raise InputError(f"'{self.dtype}' is no number format", field="dtype")
+        return replace(found, cast=found.cast and self.serving)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +122,8 @@ class Priced:
 
     `bytes` is what a bandwidth is of, `flop` what a FLOP rate is of; `power_w` answers rows of power. Where the cells
     give no size, `sized` is False and only rates can be told. `rate` is the key of the sustained rate that decides
-    ('hbm', 'matrix.bf16', '' for links and constants).
+    ('hbm', 'matrix.bf16', '' for links and constants). Where
+    the ladder answered, `rung` and the ends of its interval stand beside.
     """
 
     family: str
@@ -125,6 +136,8 @@ class Priced:
     sized: bool = True
     rate: str = ""
     assumptions: tuple[str, ...] = ()
+    rung: str = ""
+    interval_s: tuple[float, float] | None = None
 
 
 def sizes(text: str) -> dict[str, float]:
@@ -182,4 +195,27 @@ def bill(
         bytes=size,
         rate=rate,
         assumptions=tuple(notes),
+    )
+
+
+def laddered(family: str, asked: Asked, ask: Ask, *, flop: float, notes: Sequence[str] = ()) -> Priced | None:
+    """The price of an operator from the best rung that answers, for the engine the row names [s]; None if none does."""
+    try:
+        answer = price(asked.by(*ask.engine, ask.library).question, ask.accelerator, rungs=ask.rungs)
+    except DomainError:
+        return None
+    seconds, low, high = (float(np.asarray(value)) for value in (answer.seconds, answer.low_s, answer.high_s))
+    question = asked.question
+    seen = "held out of the fit" if held_out(question.family, question.sizes) else "of the fit"
+    told = (f"{answer.library}: {answer.source}", *((f"shape block {seen}",) if answer.rung is Rung.FITTED else ()))
+    return Priced(
+        family=family,
+        seconds=seconds,
+        evidence=answer.rung.evidence,
+        flop=flop,
+        bytes=float(np.asarray(asked.bytes)),
+        rate=f"matrix.{form(question.form).matrix}" if answer.rung is Rung.BORROWED else "",
+        assumptions=(*told, *notes),
+        rung=answer.rung.value,
+        interval_s=(low, high),
     )

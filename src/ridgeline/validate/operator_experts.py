@@ -6,9 +6,14 @@ Shape letters: T tokens of the expert-parallel group, D hidden, F feed-forward, 
 from __future__ import annotations
 
 import math
+import re
 
+import numpy as np
+
+from ridgeline.cost import questions
+from ridgeline.cost.readers import UNGATED
 from ridgeline.errors import InputError
-from ridgeline.validate.operator_cells import Ask, Priced, bill
+from ridgeline.validate.operator_cells import Ask, Priced, bill, laddered
 from ridgeline.validate.operator_kernels import product_cost, stream
 
 
@@ -26,6 +31,18 @@ def experts(ask: Ask) -> Priced:
     ranks = ask.size("moe_ep", "ep", default=1.0)
     if min(tokens, hidden, inner, top_k, count, ranks) <= 0:
         raise InputError(f"'{ask.words}' has a size of 0", field="shape")
+    skewed = re.search(r"dist(?:ribution)?\s*=\s*power_law_([\d.]+)", ask.words)
+    gate = (
+        not re.search(r"non-?gated", ask.library, re.IGNORECASE) and (hidden, ask.size("inter", "ffn")) not in UNGATED
+    )
+    asked = questions.experts(
+        tokens, hidden, inner, top_k, count, ranks=ranks, skew=float(skewed[1]) if skewed else 0.0, gated=gate,
+        dtype=form.name,
+    )  # fmt: skip
+    told = f"rows of experts by a power law of {skewed[1]}" if skewed else "balanced routing over the experts (assumed)"
+    priced = laddered("moe feed-forward", asked, ask, flop=float(np.asarray(asked.flop)), notes=[told])
+    if priced is not None:
+        return priced
     rows = max(1.0, tokens * top_k / ranks)
     reached = max(1.0, min(count / ranks, rows))
     each = math.ceil(rows / reached)

@@ -10,19 +10,21 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ridgeline.cost import questions
 from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost, tile_seconds
+from ridgeline.cost.formats import Form
 from ridgeline.cost.machine import link_efficiency
 from ridgeline.errors import InputError
 from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.records import Evidence
 from ridgeline.lower.work import Gemm, Phase, Stream
-from ridgeline.validate.operator_cells import Ask, Format, Priced, bill
+from ridgeline.validate.operator_cells import Ask, Priced, bill, laddered
 
 LONG_STREAM_BYTES = 2.0**30  # where only a rate is asked and no size is stated
 _UNSTATED = re.compile(r"not stated|default|^\s*$", re.IGNORECASE)
 
 
-def product_cost(m: float, n: float, k: float, count: float, form: Format, ask: Ask) -> KernelCost:
+def product_cost(m: float, n: float, k: float, count: float, form: Form, ask: Ask) -> KernelCost:
     """Time of `count` products [s]: `gemm_cost`, or with weights of another size their own traffic.
 
     Weights that are stored smaller than the format they are multiplied in are expanded on the way; HBM moves
@@ -66,17 +68,27 @@ def gemm(ask: Ask) -> Priced:
     m, n, k = ask.size("m_per_group", "m"), ask.size("n"), ask.size("k")
     count = ask.size("groups", "batch", "b", "count", default=1.0)
     family = "gemm" if count == 1 and "group" not in ask.op else "grouped gemm" if "group" in ask.op else "batched gemm"
+    if count == 1:
+        named = "weight-only gemm" if _weight_only(form) else family
+        priced = laddered(named, questions.gemm(m, n, k, dtype=form.name, cast=form.cast), ask, flop=2.0 * m * n * k)
+        if priced is not None:
+            return priced
     costs = [product_cost(m, n, k, count, form, ask)]
     notes = []
     if form.cast:
         costs.append(stream(m * k * count * (2 + form.input_bytes), ask))
         notes.append(f"the engine's layer casts 16-bit activations to {form.matrix} first")
-    if form.weight_bytes < form.input_bytes:
+    if _weight_only(form):
         family = "weight-only gemm"
     return bill(family, costs, ask, form.matrix, flop=2.0 * m * n * k * count, notes=notes)
 
 
-def _peak(ask: Ask, form: Format) -> Priced:
+def _weight_only(form: Form) -> bool:
+    """Whether weights are stored smaller than inputs; the scales of a block format do not count."""
+    return form.weight_bytes < 0.9 * form.input_bytes
+
+
+def _peak(ask: Ask, form: Form) -> Priced:
     if not _UNSTATED.search(ask.words):
         raise InputError(f"'{ask.words}' does not state m, n and k", field="shape")
     key = f"matrix.{form.matrix}"
@@ -167,6 +179,9 @@ def layer(ask: Ask) -> Priced:
     if name in LAYER_PRODUCTS:
         m = ask.size("tokens")
         n, k = LAYER_PRODUCTS[name](ask)
+        priced = laddered("layer gemm", questions.gemm(m, n, k, dtype=form.name, cast=False), ask, flop=2 * m * n * k)
+        if priced is not None:
+            return priced
         return bill("layer gemm", [product_cost(m, n, k, 1, form, ask)], ask, form.matrix, flop=2 * m * n * k)
     if name in LAYER_STREAMS:
         family, moved = LAYER_STREAMS[name]

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from ridgeline.cost import questions
 from ridgeline.cost.network import collective_seconds
 from ridgeline.errors import InputError
 from ridgeline.facts.links import link
 from ridgeline.facts.records import Accelerator, Cluster, Tier
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
 from ridgeline.validate.machines import Machines, place
-from ridgeline.validate.operator_cells import Ask, Priced
+from ridgeline.validate.operator_cells import Ask, Priced, laddered
 from ridgeline.validate.rows import Row
 
 LARGE_BYTES = 2.0**33  # 'large payload' where only a bandwidth is asked [byte]
@@ -105,17 +106,27 @@ def collective(ask: Ask) -> Priced:
         raise InputError("messages of MPI go through host memory, which is not modelled", field="library")
     size, sized = ask.shape.get("bytes"), "bytes" in ask.shape
     size = LARGE_BYTES if size is None else size
+    ring = {CollectiveKind.ALL_REDUCE: 2.0 * (ranks - 1) / ranks, CollectiveKind.SEND: 1.0}
+    bus = ring.get(kind, (ranks - 1) / ranks)
+    notes = () if sized else (f"size not stated: {LARGE_BYTES / 2**30:g} GiB (assumed)",)
+    if kind is not CollectiveKind.SEND:
+        said = ask.library.casefold()
+        in_place = kind is CollectiveKind.ALL_REDUCE and re.search(r"in-place|torch", said) is not None
+        eager = re.search(r"nccl-tests|torch|\bmpi\b", said) is not None
+        asked = questions.collective(kind, size, ranks, ask.machine, in_place=in_place, eager=eager)
+        priced = laddered(kind.value, asked, ask, flop=0.0, notes=notes)
+        if priced is not None:
+            return replace(priced, bus=bus, sized=sized)
     work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size, ranks=ranks, stride=1)
     both = 2.0 if re.search(r"bidirectional|duplex", ask.op) else 1.0
-    ring = {CollectiveKind.ALL_REDUCE: 2.0 * (ranks - 1) / ranks, CollectiveKind.SEND: 1.0}
     return Priced(
         family=kind.value,
         seconds=float(np.asarray(collective_seconds(work, ask.machine))) / both,
         bytes=size,
-        bus=ring.get(kind, (ranks - 1) / ranks),
+        bus=bus,
         sized=sized,
         evidence=ask.machine.link_evidence,
-        assumptions=() if sized else (f"size not stated: {LARGE_BYTES / 2**30:g} GiB (assumed)",),
+        assumptions=notes,
     )
 
 
@@ -135,6 +146,9 @@ def exchange(ask: Ask) -> Priced:
     ranks, node = cluster.count, max(1, min(cluster.tiers[0].size, cluster.count))
     if ranks < 2:
         raise InputError("experts are exchanged between at least 2 devices", field="n_devices")
+    priced = _exchanged(ask, tokens, hidden, top_k) if stated else None
+    if priced is not None:
+        return priced
     if "low latency" in ask.op:
         size = token_bytes * top_k
         seconds = _all_to_all(ask, size, ranks, 1)
@@ -157,6 +171,19 @@ def exchange(ask: Ask) -> Priced:
         evidence=ask.machine.link_evidence,
         assumptions=tuple(notes),
     )
+
+
+def _exchanged(ask: Ask, tokens: float, hidden: float, top_k: float) -> Priced | None:
+    """The exchange by the ladder; only rows that state their sizes ask for it."""
+    count = ask.shape.get("experts", 256.0)
+    asked = questions.exchange(
+        tokens, hidden, top_k, count, ask.machine, combine="combine" in ask.op, quick="low latency" in ask.op,
+        sms=ask.shape.get("sms", 20.0),
+    )  # fmt: skip
+    notes = ["fp8 with fp32 scales out, bf16 back (assumed)", "balanced routing (assumed)"]
+    if "experts" not in ask.shape:
+        notes.append(f"{count:g} experts (assumed)")
+    return laddered("expert exchange", asked, ask, flop=0.0, notes=notes)
 
 
 def _all_to_all(ask: Ask, size: float, ranks: int, stride: int) -> float:

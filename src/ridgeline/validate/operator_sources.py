@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ridgeline.cost.ladder import Rung
 from ridgeline.facts.links import link, link_names
 from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import Accelerator, Fact
@@ -12,6 +13,7 @@ from ridgeline.lower.work import CollectiveKind
 from ridgeline.validate.operator_cells import Priced
 from ridgeline.validate.rows import Row
 
+TABULATED = "this row is one of the measured table that answers"
 SUSTAINED = "this row is the source of the device's sustained rate"
 SAME = 2e-3  # a value copied, with one figure rounded [1]
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*\d)")
@@ -25,6 +27,8 @@ def own_source(row: Row, accelerator: Accelerator, found: Priced, measured_si: f
     A rate row whose value and program are those of the device's sustained rate, or a row of the source named by a
     constant or a link whose conditions quote the row's value. A row that merely repeats such a value is marked too.
     """
+    if found.rung == Rung.TABLE.value and "aiconfigurator" in row.text("source").casefold():
+        return TABULATED
     for key, fact in accelerator.sustained.items():
         if _taken(row, key, fact, found, measured_si):
             return SUSTAINED

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ridgeline.cost.interval import interval
+from ridgeline.cost.ladder import ALL, Rung
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.errors import InputError
 from ridgeline.facts.records import Accelerator, Cluster, Evidence
@@ -55,7 +56,7 @@ FAMILIES: tuple[tuple[str, Callable[[Ask], Priced]], ...] = (
 _RATE_UNIT = re.compile(r"^([kMGTPE]?)(?:FL|I)?OPs?(?:/s|S)?$", re.IGNORECASE)
 
 
-def answer_operator(row: Row, kind: str, source: Machines) -> dict[str, Any]:
+def answer_operator(row: Row, kind: str, source: Machines, rungs: tuple[Rung, ...] = ALL) -> dict[str, Any]:
     """The keys of a row's answer that its prediction fills; raises Ridgeline's errors with the reason of a refusal."""
     op = row.text("op").casefold()
     measured, measured_si, dimension = _measured(row)
@@ -64,7 +65,7 @@ def answer_operator(row: Row, kind: str, source: Machines) -> dict[str, Any]:
     _same_form(row.text("hardware"), device.accelerator)
     found, notes = _cluster(row, kind, op, device.accelerator, source)
     answer: dict[str, Any] = {"device": device.accelerator.name}
-    ask = _ask(row, kind, op, machine(found))
+    ask = replace(_ask(row, kind, op, machine(found)), rungs=rungs)
     priced = family(ask)
     value, low, high = _predicted(priced, measured_si / measured, dimension, row)
     assumptions = [*device.assumptions, *notes, *priced.assumptions]
@@ -82,6 +83,7 @@ def answer_operator(row: Row, kind: str, source: Machines) -> dict[str, Any]:
         "high": high,
         "ape": absolute_percentage_error(value, measured),
         "evidence": evidence.label,
+        "rung": priced.rung or "mechanism",
         "assumptions": assumptions,
     }
 
@@ -155,7 +157,7 @@ def _predicted(priced: Priced, unit_si: float, dimension: str, row: Row) -> tupl
         return priced.power_w / unit_si, None, None
     if priced.power_w is not None:
         raise InputError(f"'{row.text('unit')}' is no unit of power; wanted W", field="unit")
-    low_s, high_s = interval(priced.seconds, priced.evidence)
+    low_s, high_s = priced.interval_s or interval(priced.seconds, priced.evidence)
     if dimension == "s":
         if not priced.sized:
             raise InputError(f"a time needs a size; '{row.text('op')}' states none", field="metric")

@@ -94,8 +94,8 @@ def _metric(row: Answer) -> str:
 
 def _metric_summary(rows: Sequence[Answer]) -> dict[str, Any]:
     found = statistics(rows)
-    for field in ("device", "engine", "source", "evidence"):
-        groups = _grouped(rows, lambda row, field=field: row[field] or "not stated")  # type: ignore[misc]
+    for field in ("device", "engine", "source", "evidence", "rung"):
+        groups = _grouped(rows, lambda row, field=field: row.get(field) or "not stated")  # type: ignore[misc]
         found[f"by_{field}"] = {name: statistics(group) for name, group in groups.items()}
     return found
 

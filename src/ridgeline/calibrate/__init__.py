@@ -1,0 +1,1 @@
+"""Fits the few physical parameters of mechanisms to measured kernels."""

@@ -1,0 +1,143 @@
+"""Refits every family from public operator tables: parameters, residuals on shapes set aside, and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from itertools import pairwise
+
+import numpy as np
+
+from ridgeline.calibrate.least_squares import fit_values
+from ridgeline.cost.families.registry import mechanism
+from ridgeline.cost.formats import form
+from ridgeline.cost.mechanism import Array, Mechanism, device_vector
+from ridgeline.cost.readers import READERS
+from ridgeline.cost.samples import HELD_OUT, INTERVAL, Sample, form_sizes
+from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.fits import BANDS_S, KEYS, RECORD, Fit
+from ridgeline.facts.traits import kernel_traits
+
+FEWEST = 60  # rows of a fit; fewer say little about ten parameters
+_HOST_QUANTILES = (0.02, 0.3)  # of the times: where a host that issues slowly would show as a floor
+_QUANTILES = (0.1, 0.9)
+_FEWEST_OF_BAND = 30
+_FIGURES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A sample as the mechanism takes it."""
+
+    sizes: Array
+    device: Array
+
+
+def table_of(sample: Sample, model: Mechanism) -> Table:
+    """The sizes of a sample, with those that its format decides, and its device's datasheet."""
+    what = form(sample.form)
+    traits = kernel_traits(sample.family, sample.accelerator, sample.engine, sample.kernel, sample.form)
+    sizes, _ = model.columns({**form_sizes(model, what), **traits, **sample.sizes})
+    return Table(sizes=sizes, device=device_vector(accelerator(sample.accelerator), what.matrix))
+
+
+def fit_sample(sample: Sample) -> Fit | None:
+    """The fit of one device, library, format and kernel; None when too few rows are left to fit to."""
+    model = mechanism(sample.family)
+    table = table_of(sample, model)
+    inside = (sample.folds != HELD_OUT) & (sample.folds != INTERVAL)
+    if inside.sum() < FEWEST:
+        return None
+    seconds = sample.seconds
+    values = fit_values(
+        model, table.sizes[inside], table.device, seconds[inside],
+        starts=_starts(model, seconds[inside]), free=_free(model, table.sizes),
+    )  # fmt: skip
+    priced = model.price(table.sizes, table.device, values)[:, 0]
+    held = sample.folds == HELD_OUT if (sample.folds == HELD_OUT).any() else inside
+    error = np.abs(priced / seconds - 1)[held]
+    bias = float(np.median((priced / seconds - 1)[held]))
+    apart = sample.folds == INTERVAL if (sample.folds == INTERVAL).sum() >= _FEWEST_OF_BAND else inside
+    low, high = residual_bands(seconds[apart] / priced[apart], priced[apart])
+    return Fit(
+        family=sample.family,
+        device=sample.accelerator,
+        engine=sample.engine,
+        version=sample.version,
+        form=sample.form,
+        kernel=sample.kernel,
+        values={p.name: float(f"{v:.{_FIGURES}g}") for p, v in zip(model.parameters, values, strict=True)},
+        rows=int(inside.sum()),
+        held_median=float(np.median(error)),
+        held_p90=float(np.quantile(error, 0.9)),
+        held_bias=bias,
+        low=low,
+        high=high,
+        domain=_domain(sample),
+        span={name: (float(column.min()), float(column.max())) for name, column in sample.sizes.items()},
+        source=sample.source,
+        date=date.today().isoformat(),
+    )
+
+
+def _starts(model: Mechanism, seconds: Array) -> list[Array]:
+    """The usual start, the host's issue time at the floor that the shortest kernels show, and every switch point."""
+    starts = [model.start]
+    for index, parameter in enumerate(model.parameters):
+        others: tuple[float, ...] = parameter.grid
+        if parameter.name == "issue_s_":
+            floors = np.quantile(seconds, _HOST_QUANTILES)
+            others = tuple(float(np.clip(floor, parameter.low, 0.9 * parameter.high)) for floor in floors)
+        for value in others:
+            values = model.start.copy()
+            values[index] = value
+            starts.append(values)
+    return starts
+
+
+def _free(model: Mechanism, sizes: Array) -> list[bool]:
+    """Which parameters the rows can tell: those of a cast only when there is one."""
+    cast = "cast" in model.sizes and bool(sizes[:, model.sizes.index("cast")].any())
+    return [cast or not parameter.name.startswith("cast_") for parameter in model.parameters]
+
+
+def residual_bands(ratios: Array, priced: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The 10 % and 90 % quantiles of measured / predicted by band of predicted time; bands with few rows take all."""
+    edges = (0.0, *BANDS_S, np.inf)
+    low, high = [], []
+    for a, b in pairwise(edges):
+        inside = (priced >= a) & (priced < b)
+        chosen = ratios[inside] if inside.sum() >= _FEWEST_OF_BAND else ratios
+        low.append(round(float(np.quantile(chosen, _QUANTILES[0])), 4))
+        high.append(round(float(np.quantile(chosen, _QUANTILES[1])), 4))
+    return tuple(low), tuple(high)
+
+
+def _domain(sample: Sample) -> dict[str, tuple[float, float, float]]:
+    """Least, greatest and common divisor of each size that a kernel was chosen for."""
+    found = {}
+    reader = READERS[sample.family]
+    for name in (*reader.smooth, *reader.exact):
+        column = sample.sizes[name]
+        whole = np.gcd.reduce(column.astype(np.int64)) if np.all(column == np.floor(column)) else 1
+        found[name] = (float(column.min()), float(column.max()), float(max(1, whole)))
+    return found
+
+
+def rows_of(found: Sequence[Fit], model: Mechanism) -> Iterator[str]:
+    """The lines of a family's table, header first."""
+    names = [parameter.name for parameter in model.parameters]
+    units = ", ".join(f"{p.name} [{p.unit}] {p.meaning}" for p in model.parameters)
+    yield f"# Fitted by `ridgeline fit` from named public rows. Parameters: {units}."
+    yield "\t".join((*KEYS, *RECORD, *names))
+    for fit in found:
+        record = (
+            fit.rows, f"{fit.held_median:.4f}", f"{fit.held_p90:.4f}", f"{fit.held_bias:.4f}",
+            " ".join(f"{v:g}" for v in fit.low), " ".join(f"{v:g}" for v in fit.high),
+            " ".join(f"{n}={a:g}:{b:g}:{c:g}" for n, (a, b, c) in fit.domain.items()),
+            " ".join(f"{n}={a:g}:{b:g}" for n, (a, b) in fit.span.items()),
+            fit.source, fit.date,
+        )  # fmt: skip
+        keys = (getattr(fit, name) for name in KEYS)
+        yield "\t".join(map(str, (*keys, *record, *(f"{fit.values[name]:.{_FIGURES}g}" for name in names))))

@@ -1,0 +1,116 @@
+"""How far measured times lie from the answers of a rung as a whole: tables with a fold hidden, borrowed values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ridgeline.calibrate.public import residual_bands
+from ridgeline.cost.ladder import Question, Rung, find_fits, from_fits
+from ridgeline.cost.measured import interpolated, table_interval
+from ridgeline.cost.mechanism import Array
+from ridgeline.cost.samples import INTERVAL, Sample, family_tables, samples
+from ridgeline.errors import DomainError
+from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.opdata import OpTable
+
+DRAWN = 400  # kernels of one table, format and kernel
+_HEADER = (
+    "# How far the answers of a rung lie from measured times of shape blocks that no fit used. Written by"
+    " `ridgeline fit --rungs`.\n" + "\t".join(("family", "rung", "rows", "median", "p90", "low", "high"))
+)
+JUDGED = (Rung.TABLE, Rung.FITTED, Rung.BORROWED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Measured and predicted times of kernels that a rung has not seen, and the interval it stated [s]."""
+
+    family: str
+    rung: Rung
+    device: str
+    engine: str
+    form: str
+    measured: Array
+    predicted: Array  # NaN where the rung does not answer
+    low: Array
+    high: Array
+
+
+def judge(family: str, *, fold: int = INTERVAL, drawn: int = DRAWN, seed: int = 0) -> Iterator[Judged]:
+    """Every rung on rows of one fold, drawn at random from every table of a family."""
+    for table in family_tables(family):
+        for sample in samples(family, table):
+            inside = np.flatnonzero(sample.folds == fold)
+            if not len(inside):
+                continue
+            chosen = np.random.default_rng(seed).permutation(inside)[:drawn]
+            mask = np.zeros(len(sample), dtype=bool)
+            mask[chosen] = True
+            for rung in JUDGED:
+                yield judged_sample(sample.where(mask), table, rung, fold)
+
+
+def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judged:
+    """The times of a sample by one rung; a table is asked with the fold hidden."""
+    part = accelerator(sample.accelerator)
+    question = Question(
+        family=sample.family,
+        sizes=sample.sizes,
+        form=sample.form,
+        engine=sample.engine,
+        version=sample.version,
+        kernel=sample.kernel,
+    )
+    low = high = np.full(len(sample), np.nan)
+    if rung is Rung.TABLE:
+        predicted = interpolated(question, part, table, hidden_fold=fold)
+        low, high = table_interval(sample.family, predicted)
+    else:
+        try:
+            answer = from_fits(question, part, find_fits(question, part, rung), rung)
+            predicted, low, high = (np.asarray(x) for x in (answer.seconds, answer.low_s, answer.high_s))
+        except (DomainError, IndexError):
+            predicted = low
+    return Judged(
+        family=sample.family,
+        rung=rung,
+        device=sample.accelerator,
+        engine=sample.engine,
+        form=sample.form,
+        measured=sample.seconds,
+        predicted=predicted,
+        low=low,
+        high=high,
+    )
+
+
+def rung_rows(family: str, found: Sequence[Judged]) -> Iterator[str]:
+    """Lines of the table of rung intervals, for the rungs whose residuals are a family's."""
+    for rung in (Rung.TABLE, Rung.BORROWED):
+        measured = np.concatenate([one.measured for one in found if one.rung is rung])
+        predicted = np.concatenate([one.predicted for one in found if one.rung is rung])
+        answered = np.isfinite(predicted)
+        if not answered.any():
+            continue
+        ratios, priced = measured[answered] / predicted[answered], predicted[answered]
+        low, high = residual_bands(ratios, priced)
+        error = np.abs(1 / ratios - 1)
+        yield "\t".join(
+            (
+                family, rung.value, str(int(answered.sum())), f"{np.median(error):.4f}",
+                f"{np.quantile(error, 0.9):.4f}", " ".join(f"{v:g}" for v in low), " ".join(f"{v:g}" for v in high),
+            )
+        )  # fmt: skip
+
+
+def write_rungs(folder: Path, found: Mapping[str, Sequence[Judged]]) -> Path:
+    """Writes the table of rung intervals, families in order; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "fit_rungs.tsv"
+    lines = [line for family, judged in found.items() for line in rung_rows(family, judged)]
+    path.write_text("\n".join((_HEADER, *lines)) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,1 @@
+"""Formulas of operator families, one module each, compiled at first use."""

@@ -1,0 +1,155 @@
+"""The feed-forward of one rank's experts: two grouped products over uneven rows, and the small kernels around them.
+
+Shape letters: T tokens of the expert-parallel group, D hidden, F feed-forward of one expert on this rank, E experts.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from ridgeline.cost.families.gemm import FILL, MATRIX, MEMORY, SM_L2, SM_MEMORY, START, issued, norm4
+from ridgeline.cost.families.routing import STATISTICS, TILE_ROWS, routed
+from ridgeline.cost.mechanism import Array, Mechanism, Parameter
+
+_COLUMNS = np.array([64, 128, 256], dtype=np.float64)
+_LARGEST_TILE = 32_768.0  # rows x columns that fit in an SM's registers
+_STATED = 13
+_SIZES = (
+    "tokens",
+    "hidden",
+    "inner",
+    "top_k",
+    "experts",
+    "ranks",
+    "skew",
+    "gated",
+    "input_bytes",
+    "weight_bytes",
+    "least_rows",
+    "most_rows",
+    "every_row",
+)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _derive(sizes: Array, derived: Array) -> None:
+    found = np.zeros(STATISTICS)
+    for i in range(sizes.shape[0]):
+        routed(sizes[i, 0], sizes[i, 3], sizes[i, 4], sizes[i, 5], sizes[i, 6], found)
+        derived[i, :_STATED] = sizes[i]
+        derived[i, _STATED:] = found
+
+
+def derive(sizes: Array) -> Array:
+    """The stated sizes with the statistics of the rows that reach the rank."""
+    derived = np.empty((len(sizes), _STATED + STATISTICS))
+    _derive(sizes, derived)
+    return derived
+
+
+@njit(cache=True, error_model="numpy")
+def _grouped(
+    row: Array, n: float, k: float, dram_share: float, sms: float, rate: float, dram_s: float, v: Array
+) -> tuple[float, float, float]:
+    """One grouped product: (together, compute, memory) [s]; tiles of every expert share the SMs."""
+    fill, sm_memory, sm_l2, edge = v[3], v[4], v[5], v[7]
+    input_bytes, weight_bytes = row[8], row[9]
+    rows, reached, fullest = row[_STATED], row[_STATED + 1], row[_STATED + 2]
+    mean = rows / max(reached, 1e-9)
+    dram = (reached * n * k * weight_bytes + rows * (k * input_bytes + 2.0 * n)) * dram_share
+    best, best_compute, best_memory = math.inf, 0.0, 0.0
+    for index in range(TILE_ROWS.size):
+        a = TILE_ROWS[index]
+        if a < row[10] or a > row[11]:
+            continue
+        if a > row[10] and TILE_ROWS[index - 1] >= fullest:
+            break
+        for b in _COLUMNS:
+            if a * b > _LARGEST_TILE:
+                continue
+            tiles = row[_STATED + 3 + index] * math.ceil(n / b)
+            matrix = 2.0 * a * b * k / (rate / sms) * (1.0 + edge * (1.0 / a + 1.0 / b))
+            supply = (min(a, mean) * input_bytes + b * weight_bytes) * k / sm_l2
+            compute = max(1.0, math.ceil(tiles / sms)) * (max(matrix, supply) + fill)
+            memory = norm4(dram * dram_s, dram / (max(1.0, min(tiles, sms)) * sm_memory))
+            together = norm4(compute, memory)
+            if together < best:
+                best, best_compute, best_memory = together, compute, memory
+    return best, best_compute, best_memory
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _experts(sizes: Array, device: Array, values: Array, out: Array) -> None:
+    sms, rate, memory, l2 = device[0], device[1], device[2], device[3]
+    dram_s = 1.0 / (memory * values[2])
+    for i in range(sizes.shape[0]):
+        row = sizes[i]
+        tokens, hidden, inner, top_k, experts, ranks = row[0], row[1], row[2], row[3], row[4], row[5]
+        gate, input_bytes, weight_bytes = 1.0 + row[7], row[8], row[9]
+        rows, reached = row[_STATED], row[_STATED + 1]
+        seconds = values[0] + values[8] * tokens * top_k + values[9] * experts / ranks
+        seconds += values[10] if ranks > 1.0 else 0.0
+        compute = moved_s = 0.0
+        if rows > 0.0:
+            weights = reached * (gate + 1.0) * hidden * inner * weight_bytes
+            kept = (weights + rows * (hidden * (input_bytes + 2.0) + inner * (2.0 * gate + input_bytes))) / (
+                l2 * values[6]
+            )
+            missed = kept * kept / (1.0 + kept * kept)
+            for product in range(2):
+                n, k = (gate * inner, hidden) if product == 0 else (hidden, inner)
+                together, worked, moved = _grouped(row, n, k, missed, sms, rate * values[1], dram_s, values)
+                seconds += together
+                compute += worked
+                moved_s += moved
+            small = tokens * top_k if row[12] > 0.0 else rows
+            passed = 4.0 * tokens * hidden + rows * hidden * input_bytes
+            passed += small * (inner * (2.0 * gate + input_bytes) + 2.0 * hidden)
+            passed = passed * passed / (passed + values[6] * l2) / (memory * values[11])
+            seconds += passed
+            moved_s += passed
+        out[i, 0], out[i, 1], out[i, 2] = issued(seconds, values[12]), compute, moved_s
+
+
+def _number(name: str, unit: str, low: float, high: float, start: float, meaning: str) -> Parameter:
+    return Parameter(name=name, unit=unit, low=low, high=high, start=start, meaning=meaning)
+
+
+def _like(parameter: Parameter, **changed: object) -> Parameter:
+    return Parameter(**{**vars(parameter), **changed})
+
+
+EXPERTS = Mechanism(
+    family="experts",
+    sizes=_SIZES,
+    defaults={
+        "ranks": 1.0,
+        "skew": 0.0,
+        "gated": 1.0,
+        "least_rows": 8.0,
+        "most_rows": 256.0,
+        "every_row": 0.0,
+    },
+    derive=derive,
+    kernel=_experts,
+    parameters=(
+        _like(START, low=2e-6, high=1.5e-4, start=1.5e-5, meaning="launches of router, sort, products and combine"),
+        _like(MATRIX, low=0.05, start=0.7),
+        _like(MEMORY, low=0.2),
+        FILL,
+        SM_MEMORY,
+        SM_L2,
+        _number("l2_kept_", "1", 1e-3, 1, 0.3, "share of L2 that stays warm between calls"),
+        _number("edge_", "1", 0.01, 200, 4, "rows that the edges of a tile cost"),
+        _number("sort_s_per_row_", "s", 1e-12, 1e-8, 1e-10, "sorting one row by expert"),
+        _number("expert_s_", "s", 1e-10, 3e-7, 5e-9, "setting up the group of one expert"),
+        _number("ranks_start_s_", "s", 1e-8, 5e-5, 1e-6, "masking rows of other ranks"),
+        _number(
+            "elementwise_share_", "1", 0.05, 1, 0.6, "share of memory bandwidth of activation, gathering and combining"
+        ),
+        Parameter(name="issue_s_", unit="s", low=3e-7, high=1e-3, start=2e-6, meaning="host time to issue the kernels"),
+    ),
+)

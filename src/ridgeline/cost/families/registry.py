@@ -1,0 +1,28 @@
+"""The mechanisms by family; a family's formula is compiled when it is first asked for."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from ridgeline.cost.mechanism import Mechanism
+
+_MODULES = {
+    "gemm": ("gemm", "GEMM"),
+    "prefill": ("attention", "PREFILL"),
+    "decode": ("attention", "DECODE"),
+    "mla_prefill": ("attention", "PREFILL"),
+    "mla_decode": ("attention", "DECODE"),
+    "experts": ("experts", "EXPERTS"),
+    "collective": ("collective", "COLLECTIVE"),
+    "exchange": ("exchange", "EXCHANGE"),
+}
+FAMILIES = tuple(_MODULES)
+
+
+@cache
+def mechanism(family: str) -> Mechanism:
+    """The mechanism of a family."""
+    module, name = _MODULES[family]
+    found: Mechanism = getattr(import_module(f"ridgeline.cost.families.{module}"), name)
+    return found

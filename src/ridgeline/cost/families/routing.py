@@ -1,0 +1,145 @@
+"""How many rows reach each expert of one rank, balanced or by a power law, and how they fill tiles.
+
+Shape letters: T tokens of the expert-parallel group, E experts, e experts of a rank.
+The power law is that of the public operator tables (ai-dynamo/aiconfigurator, collector/helper.py): experts' rows are
+drawn from a truncated power law, scaled to T top_k, clamped at T, the rest filled from the bottom; the rank priced is
+the most loaded one. Here the draws are replaced by their quantiles.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from ridgeline.cost.mechanism import Array
+
+TILE_ROWS = np.array([8, 16, 32, 64, 128, 256], dtype=np.float64)
+STATISTICS = 3 + 6
+"""Rows of the rank, experts reached, rows of the fullest, and row tiles for each tile height."""
+_LIFT, _LIFT_OTHERS = (
+    0.48,
+    1.0,
+)  # how much the fullest of several ranks exceeds the mean; fitted to draws, see docs/experts.md
+_QUANTILES = 64
+
+
+@njit(cache=True, error_model="numpy")
+def _count(rows: Array, found: Array) -> None:
+    for value in rows:
+        if value > 0:
+            found[0] += value
+            found[1] += 1
+            found[2] = max(found[2], value)
+            for tile in range(TILE_ROWS.size):
+                found[3 + tile] += math.ceil(value / TILE_ROWS[tile])
+
+
+@njit(cache=True, error_model="numpy")
+def _balanced(tokens: int, top_k: int, experts: int, own: int) -> Array:
+    """Rows of each of the rank's experts when token i takes experts i, i + E / top_k, i + 2 E / top_k ..."""
+    stride = math.ceil(experts / top_k)
+    rows = np.zeros(own)
+    if tokens < stride:
+        for token in range(tokens):
+            for pick in range(top_k):
+                expert = int(token * stride / tokens + pick * stride) % experts
+                if expert < own:
+                    rows[expert] += 1
+        return rows
+    for expert in range(own):
+        for pick in range(top_k):
+            first = (expert - pick * stride) % experts
+            if first < tokens:
+                rows[expert] += (tokens - 1 - first) // experts + 1
+    return rows
+
+
+@njit(cache=True, error_model="numpy")
+def _spread(rows: Array, rest: float, ceiling: float) -> None:
+    """Adds `rest` rows from the emptiest expert up, or takes them from the fullest down; `rows` is sorted."""
+    experts = rows.size
+    at = 0 if rest > 0 else experts - 1
+    left = abs(rest)
+    while left > 0:
+        if rest > 0:
+            level = rows[at + 1] if at + 1 < experts else ceiling
+            width, last = at + 1, at + 1 >= experts
+        else:
+            level = rows[at - 1] if at > 0 else 0.0
+            width, last = experts - at, at == 0
+        gap = abs(level - rows[at]) * width
+        first, end = (0, at + 1) if rest > 0 else (at, experts)
+        if gap >= left or last:
+            whole = math.floor(left / width)
+            more = left - whole * width
+            base = rows[at]
+            for index in range(first, end):
+                extra = 1.0 if (end - index <= more if rest > 0 else index - first < more) else 0.0
+                rows[index] = base + (whole + extra) * (1.0 if rest > 0 else -1.0)
+            return
+        for index in range(first, end):
+            rows[index] = level
+        left -= gap
+        at += 1 if rest > 0 else -1
+
+
+@njit(cache=True, error_model="numpy")
+def _skewed(tokens: float, top_k: float, experts: int, skew: float) -> Array:
+    """Rows of all experts, sorted, at equal quantiles of the truncated power law."""
+    total = tokens * top_k
+    low, high = (1.0, tokens * 0.8) if total > experts else (0.01, 2.0)
+    power = 1.0 - skew
+    top, bottom = high**power, low**power
+    rows = np.empty(experts)
+    for index in range(experts):
+        rows[index] = ((top - bottom) * ((index + 0.5) / experts) + bottom) ** (1.0 / power)
+    scale = total / rows.sum()
+    for index in range(experts):
+        rows[index] = min(tokens, float(np.rint(rows[index] * scale)))
+    _spread(rows, total - rows.sum(), tokens)
+    return rows
+
+
+@njit(cache=True, error_model="numpy")
+def _fullest_rank(rows: Array, ranks: int, total: float, found: Array) -> None:
+    """Statistics of the most loaded of `ranks`: its experts' quantiles are lifted, u -> u^(1/g)."""
+    experts = rows.size
+    own = experts // ranks
+    lift = ranks ** (1.0 / (1.0 + _LIFT_OTHERS * (own - 1)) ** _LIFT)
+    drawn = max(1, _QUANTILES // own)
+    weight = 1.0 / drawn
+    for index in range(own * drawn):
+        at = min(experts - 1, int(((index + 0.5) / (own * drawn)) ** (1.0 / lift) * experts))
+        value = rows[at]
+        if value > 0:
+            found[0] += weight * value
+            found[1] += weight
+            found[2] = max(found[2], value)
+            for tile in range(TILE_ROWS.size):
+                found[3 + tile] += weight * math.ceil(value / TILE_ROWS[tile])
+    least = math.ceil(total / ranks)  # the fullest rank is never below the mean
+    if found[0] < least:
+        grown = least / found[0] if found[0] > 1e-3 else 1.0
+        found[1] = max(1.0, min(found[1] * grown, min(float(own), float(least))))
+        found[0] = least
+        found[2] = max(found[2], math.ceil(least / found[1]))
+        for tile in range(TILE_ROWS.size):
+            found[3 + tile] = max(found[3 + tile], math.ceil(least / TILE_ROWS[tile]), found[1])
+
+
+@njit(cache=True, error_model="numpy")
+def routed(tokens: float, top_k: float, experts: float, ranks: float, skew: float, found: Array) -> None:
+    """Fills `found` with the statistics of one rank [1]; `skew` 0 is balanced, else the power law's exponent."""
+    found[:] = 0.0
+    count = max(1, int(experts))
+    shared = max(1, min(int(ranks), count))
+    if skew <= 0.0:
+        _count(_balanced(int(tokens), max(1, int(top_k)), count, count // shared), found)
+        return
+    rows = _skewed(tokens, top_k, count, skew)
+    if shared == 1:
+        _count(rows, found)
+    else:
+        _fullest_rank(rows, shared, tokens * top_k, found)

@@ -1,0 +1,77 @@
+"""Number formats of matrix products: bytes of operands and results, and the matrix rate they run at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ridgeline.errors import DomainError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """One format: `matrix` is the rate it runs at, sizes are of one element, scales included [byte].
+
+    `cast` says that 16-bit activations are cast to the format before the product, in serving layers.
+    """
+
+    name: str
+    matrix: str
+    input_bytes: float
+    weight_bytes: float
+    output_bytes: float = 2.0
+    cast: bool = False
+
+
+_BLOCK = 4 / 128  # an fp32 scale for 128 values. Source: DeepSeek-V3 report (arXiv:2412.19437), section 3.3
+_MICRO = 1 / 16  # an fp8 scale for 16 values (NVFP4). Source: NVIDIA, NVFP4 blog
+_MX = 1 / 32  # an 8-bit scale for 32 values. Source: OCP Microscaling Formats v1.0
+FORMS = {
+    form.name: form
+    for form in (
+        Form(name="fp64", matrix="fp64", input_bytes=8, weight_bytes=8, output_bytes=8),
+        Form(name="fp32", matrix="fp32", input_bytes=4, weight_bytes=4, output_bytes=4),
+        Form(name="tf32", matrix="tf32", input_bytes=4, weight_bytes=4, output_bytes=4),
+        Form(name="bf16", matrix="bf16", input_bytes=2, weight_bytes=2),
+        Form(name="fp16", matrix="fp16", input_bytes=2, weight_bytes=2),
+        Form(name="fp8", matrix="fp8", input_bytes=1, weight_bytes=1, cast=True),
+        Form(name="fp8_block", matrix="fp8", input_bytes=1 + _BLOCK, weight_bytes=1, cast=True),
+        Form(name="int8", matrix="int8", input_bytes=1, weight_bytes=1),
+        Form(name="int8_wo", matrix="bf16", input_bytes=2, weight_bytes=1),
+        Form(name="int4_wo", matrix="bf16", input_bytes=2, weight_bytes=0.5 + _MX),
+        Form(name="nvfp4", matrix="fp4", input_bytes=0.5 + _MICRO, weight_bytes=0.5 + _MICRO, cast=True),
+        Form(name="fp4", matrix="fp4", input_bytes=0.5 + _MICRO, weight_bytes=0.5 + _MICRO, cast=True),
+        Form(name="w4a16_mxfp4", matrix="bf16", input_bytes=2, weight_bytes=0.5 + _MX),
+        Form(name="w4a8_mxfp4_mxfp8", matrix="fp8", input_bytes=1 + _MX, weight_bytes=0.5 + _MX, cast=True),
+        Form(name="bf16_kv8", matrix="fp8", input_bytes=2, weight_bytes=1),  # attention over an 8-bit cache
+        Form(name="any", matrix="bf16", input_bytes=2, weight_bytes=2),  # bytes that nothing computes with
+        Form(name="w4afp8", matrix="fp8", input_bytes=1, weight_bytes=0.5 + _MX, cast=True),
+    )
+}
+_SAME = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float8": "fp8",
+    "sq": "int8",
+    "w8a8": "int8",
+    "w8a16": "int8_wo",
+    "w4a16": "int4_wo",
+    "mxfp4": "w4a16_mxfp4",
+    "w4a8": "w4afp8",
+    "float32": "fp32",
+    "float64": "fp64",
+}
+
+
+def form(name: str) -> Form:
+    """A format by name or alias; raises `DomainError` with the names known."""
+    word = name.strip().casefold()
+    found = FORMS.get(_SAME.get(word, word))
+    if found is None:
+        raise DomainError(f"'{name}' is no number format; known: {', '.join(FORMS)}")
+    return found
+
+
+def words(what: Form) -> tuple[str, ...]:
+    """Every word that means the format."""
+    return (what.name, *(word for word, name in _SAME.items() if name == what.name))

@@ -1,0 +1,210 @@
+"""The measured rung: kernels of a table, interpolated in the logarithm between their grid points, never beyond.
+
+What is interpolated is the ratio of measured to fitted time where there is a fit, so that between grid points the
+mechanism's steps stay; on a grid point the answer is the measurement itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from ridgeline.cost.families.registry import mechanism
+from ridgeline.cost.formats import Form, form
+from ridgeline.cost.ladder import Answer, Question, Rung, find_fits, from_fits
+from ridgeline.cost.mechanism import Array
+from ridgeline.cost.readers import READERS
+from ridgeline.cost.samples import Sample, family_tables, samples
+from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.fits import BANDS_S, nearest_version, preferred_engine, rung_interval
+from ridgeline.facts.opdata import OpTable
+from ridgeline.facts.records import Accelerator
+from ridgeline.lower.work import Number
+
+_SAME = 1e-9  # relative difference of sizes that must be met exactly
+_CACHED = 32  # tables kept
+_GRIDS = 4096  # grids kept, one for each combination of exact sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Values on a grid of sizes, NaN where nothing was measured; `axes` are sorted sizes in the logarithm."""
+
+    names: tuple[str, ...]
+    axes: tuple[Array, ...]
+    values: Array
+
+    def at(self, points: Sequence[Array]) -> Array:
+        """Multilinear interpolation at points, one array per axis; NaN outside or beside a gap."""
+        count = len(points[0])
+        total, inside = np.zeros(count), np.ones(count, dtype=bool)
+        lower, shares = [], []
+        for axis, raw in zip(self.axes, points, strict=True):
+            point = np.log(np.maximum(raw, 1e-9))
+            inside &= (point >= axis[0] - _SAME) & (point <= axis[-1] + _SAME)
+            index = np.clip(np.searchsorted(axis, point, side="right") - 1, 0, max(len(axis) - 2, 0))
+            width = axis[index + 1] - axis[index] if len(axis) > 1 else np.ones(count)
+            share = np.clip((point - axis[index]) / width, 0, 1)
+            shares.append(np.where(share < _SAME, 0.0, np.where(share > 1 - _SAME, 1.0, share)))
+            lower.append(index)
+        for corner in product((0, 1), repeat=len(self.axes)):
+            weight = np.ones(count)
+            for share, up in zip(shares, corner, strict=True):
+                weight = weight * (share if up else 1 - share)
+            used = weight > 0
+            where = tuple(
+                np.minimum(index + up, len(axis) - 1) for index, up, axis in zip(lower, corner, self.axes, strict=True)
+            )
+            total = total + np.where(used, weight * np.where(used, self.values[where], 0.0), 0.0)
+        return np.where(inside, total, np.nan)
+
+
+def measured(question: Question, part: Accelerator) -> Answer | None:
+    """The answer of the nearest table of the device and engine; None where no table holds all of the sizes."""
+    table = find_table(question, part)
+    if table is None:
+        return None
+    base = _base(question, part)
+    seconds = interpolated(question, part, table)
+    if np.isnan(seconds).any():
+        return None
+    low, high = table_interval(question.family, seconds)
+    return Answer(
+        seconds=seconds,
+        low_s=low,
+        high_s=high,
+        compute_s=0.0 if base is None else base.compute_s,
+        memory_s=0.0 if base is None else base.memory_s,
+        rung=Rung.TABLE,
+        library=f"{table.engine} {table.version}",
+        source=table.place,
+    )
+
+
+def table_interval(family: str, seconds: Array) -> tuple[Array, Array]:
+    """Ends of the 80 % interval of interpolated times [s], from blocks that were hidden."""
+    factors = rung_interval(family, Rung.TABLE.value)
+    band = np.searchsorted(BANDS_S, seconds, side="right")
+    return seconds * np.asarray(factors.low)[band], seconds * np.asarray(factors.high)[band]
+
+
+def interpolated(question: Question, part: Accelerator, table: OpTable, *, hidden_fold: int | None = None) -> Array:
+    """Times between the measured kernels of a table [s]; NaN outside its sizes and beside gaps.
+
+    With `hidden_fold`, rows of that fold are not used: it is how the rung itself is judged.
+    """
+    reader, model = READERS[question.family], mechanism(question.family)
+    names = (*reader.smooth, *reader.exact)
+    columns = np.broadcast_arrays(*(np.asarray(_size(name, question, model.defaults), dtype=float) for name in names))
+    shape = columns[0].shape
+    flat = np.stack([column.ravel() for column in columns])
+    ratio = np.full(flat.shape[1], np.nan)
+    smooth, exact = flat[: len(reader.smooth)], flat[len(reader.smooth) :]
+    for fixed in np.unique(exact, axis=1).T:
+        mask = (exact == fixed[:, None]).all(axis=0)
+        grid = _grid(question, table, tuple(map(float, fixed)), part, hidden_fold)
+        if grid is not None:
+            ratio[mask] = grid.at(list(smooth[:, mask]))
+    base = _base(question, part)
+    found: Array = np.exp(ratio.reshape(shape)) * (1.0 if base is None else np.asarray(base.seconds))
+    return found
+
+
+def _size(name: str, question: Question, defaults: Mapping[str, float]) -> Number:
+    return question.sizes.get(name, defaults.get(name, np.nan))
+
+
+def _base(question: Question, part: Accelerator) -> Answer | None:
+    fits = find_fits(question, part, Rung.FITTED)
+    return from_fits(question, part, fits, Rung.FITTED) if fits else None
+
+
+def find_table(question: Question, part: Accelerator) -> OpTable | None:
+    """The table of a device and engine in the nearest version; without an engine, of the last one that has any."""
+    if question.family not in READERS:
+        return None
+    found = [table for table in family_tables(question.family) if table.accelerator == part.name]
+    if question.engine:
+        found = [table for table in found if table.engine == question.engine]
+    if not found:
+        return None
+    engine = preferred_engine({table.engine for table in found})
+    of_engine = [table for table in found if table.engine == engine]
+    version = nearest_version([table.version for table in of_engine], question.version)
+    return next(table for table in of_engine if table.version == version)
+
+
+@lru_cache(maxsize=_CACHED)
+def _rows(family: str, table: OpTable, what: Form) -> tuple[Sample, ...]:
+    return tuple(samples(family, table, wanted=what))
+
+
+def _grid(
+    question: Question, table: OpTable, fixed: tuple[float, ...], part: Accelerator, hidden_fold: int | None
+) -> Grid | None:
+    what = form(question.form)
+    found = _rows(question.family, table, what)
+    sources = {sample.kernel.split(" ")[0] for sample in found} & set(question.kernel.split())
+    return _made(question.family, table, what, frozenset(sources), fixed, part.name, hidden_fold)
+
+
+@lru_cache(maxsize=_GRIDS)
+def _made(
+    family: str,
+    table: OpTable,
+    what: Form,
+    sources: frozenset[str],
+    fixed: tuple[float, ...],
+    device: str,
+    hidden_fold: int | None,
+) -> Grid | None:
+    reader, part = READERS[family], accelerator(device)
+    kept = []
+    for sample in _rows(family, table, what):
+        if sources and sample.kernel.split(" ")[0] not in sources:
+            continue
+        mask = np.ones(len(sample), dtype=bool)
+        for name, value in zip(reader.exact, fixed, strict=True):
+            mask &= np.isclose(sample.sizes[name], value, rtol=_SAME, atol=0)
+        if hidden_fold is not None:
+            mask &= sample.folds != hidden_fold
+        if mask.any():
+            kept.append(sample.where(mask))
+    if not kept:
+        return None
+    sizes = {name: np.concatenate([sample.sizes[name] for sample in kept]) for name in kept[0].sizes}
+    seconds = np.concatenate([sample.seconds for sample in kept])
+    question = Question(
+        family=family, sizes=sizes, form=what.name, engine=table.engine, version=table.version, kernel=" ".join(sources)
+    )
+    base = _base(question, part)
+    ratio = np.log(seconds / (1.0 if base is None else np.asarray(base.seconds)))
+    axes = tuple(np.unique(sizes[name]) for name in reader.smooth)
+    values = np.full([len(axis) for axis in axes], np.nan)
+    where = tuple(np.searchsorted(axis, sizes[name]) for axis, name in zip(axes, reader.smooth, strict=True))
+    values[where] = ratio
+    logs = tuple(np.log(np.maximum(axis, 1e-9)) for axis in axes)
+    return Grid(names=reader.smooth, axes=logs, values=_bridged(values, logs))
+
+
+def _bridged(values: Array, axes: Sequence[Array]) -> Array:
+    """The grid with gaps filled that have measured points on both sides: the mean over the axes that do."""
+    total, count = np.zeros_like(values), np.zeros_like(values)
+    for index, axis in enumerate(axes):
+        lines = np.moveaxis(values, index, -1).reshape(-1, len(axis))
+        filled = np.full_like(lines, np.nan)
+        for line, target in zip(lines, filled, strict=True):
+            known = np.flatnonzero(~np.isnan(line))
+            if len(known) > 1:
+                target[:] = np.interp(axis, axis[known], line[known], left=np.nan, right=np.nan)
+        shape = np.moveaxis(values, index, -1).shape
+        back = np.moveaxis(filled.reshape(shape), -1, index)
+        found = ~np.isnan(back)
+        total[found] += back[found]
+        count[found] += 1
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isnan(values), total / np.where(count > 0, count, np.nan), values)

@@ -1,0 +1,121 @@
+"""What a fitted mechanism is: the formula of one operator family, its sizes and its few physical parameters.
+
+A mechanism prices arrays of shapes on one device with one set of parameter values. The same formula answers with
+values fitted to a device's measured kernels and with values borrowed from its relatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.errors import DomainError
+from ridgeline.facts.records import Accelerator
+from ridgeline.lower.work import Number
+
+Array = NDArray[np.float64]
+Kernel = Callable[[Array, Array, Array, Array], None]
+"""`kernel(sizes (N, S), device (7,), values (P,), out (N, 3))` fills seconds, compute seconds and memory seconds."""
+
+_THREADS = 2
+_CHUNK = 16_384  # shapes of one thread; fewer are priced in the caller's
+_L2_BYTES = 64 * 2.0**20  # assumed where no datasheet tells
+_CLOCK_HZ = 1.5e9  # assumed where no datasheet tells
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One physical parameter: a fit moves it between `low` and `high`, starting and shrunk to `start`."""
+
+    name: str  # ends in '_': a fitted number
+    unit: str
+    low: float
+    high: float
+    start: float
+    meaning: str
+    grid: tuple[float, ...] = ()  # more starts, for a switch point: it has no gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """A formula over `sizes` with `parameters`; `defaults` are sizes that may be left out.
+
+    `derive` turns a table of sizes into what the kernel reads, where that is costly and the same for all values.
+    """
+
+    family: str
+    sizes: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    kernel: Kernel
+    defaults: Mapping[str, float]
+    derive: Callable[[Array], Array] | None = None
+
+    def columns(self, sizes: Mapping[str, Number]) -> tuple[Array, tuple[int, ...]]:
+        """The sizes as one (N, S) table, and the shape that they broadcast to."""
+        parts = [np.asarray(self._size(name, sizes), dtype=float) for name in self.sizes]
+        shape = np.broadcast_shapes(*(part.shape for part in parts))
+        table = np.empty((int(np.prod(shape)), len(parts)))
+        for index, part in enumerate(parts):
+            table[:, index] = part if part.ndim == 0 else np.broadcast_to(part, shape).ravel()
+        return table, shape
+
+    def _size(self, name: str, sizes: Mapping[str, Number]) -> Number:
+        found = sizes.get(name, self.defaults.get(name))
+        if found is None:
+            raise DomainError(f"{self.family} needs the size '{name}'; it takes {', '.join(self.sizes)}")
+        return found
+
+    def price(self, table: Array, device: Array, values: Array) -> Array:
+        """Seconds, compute seconds and memory seconds of each row of a table of sizes, (N, 3) [s]."""
+        return self.priced(self.derive(table) if self.derive is not None else table, device, values)
+
+    def priced(self, table: Array, device: Array, values: Array) -> Array:
+        """As `price`, of a table that `derive` has made."""
+        out = np.empty((len(table), 3))
+        if len(table) <= _CHUNK:
+            self.kernel(table, device, values, out)
+            return out
+        bounds = np.linspace(0, len(table), _THREADS + 1).astype(int)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(lambda a, b: self.kernel(table[a:b], device, values, out[a:b]), bounds[:-1], bounds[1:]))
+        return out
+
+    def seconds(self, sizes: Mapping[str, Number], device: Array, values: Array) -> Any:
+        """Time of shapes [s], in the shape that the sizes broadcast to."""
+        table, shape = self.columns(sizes)
+        return self.price(table, device, values)[:, 0].reshape(shape)
+
+    def vector(self, values: Mapping[str, float]) -> Array:
+        """Parameter values in the formula's order."""
+        return np.array([values[parameter.name] for parameter in self.parameters])
+
+    @property
+    def start(self) -> Array:
+        """The values that a fit starts from."""
+        return np.array([parameter.start for parameter in self.parameters])
+
+
+def device_vector(part: Accelerator, matrix: str) -> Array:
+    """Datasheet rates of an accelerator in the order that kernels read, for products in the format `matrix`.
+
+    SMs [1], matrix rate [FLOP/s], memory [byte/s], L2 [byte], clock [Hz], vector rate [FLOP/s], matrix rate of 16-bit
+    products [FLOP/s]. A format without a rate of its own runs at the 16-bit one: its operands are converted first.
+    """
+    plain = part.peak_flop_per_s.get("bf16") or part.peak_flop_per_s.get("fp16") or part.vector_flop_per_s
+    return np.array(
+        [
+            part.sm_count or 1,
+            part.peak_flop_per_s.get(matrix) or plain,
+            part.memory_bytes_per_s,
+            part.l2_bytes or _L2_BYTES,
+            part.boost_hz or _CLOCK_HZ,
+            part.vector_flop_per_s,
+            plain,
+        ],
+        dtype=float,
+    )

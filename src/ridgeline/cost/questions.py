@@ -1,0 +1,226 @@
+"""Operators as people and tables state them, turned into questions of the ladder with their FLOP and bytes.
+
+Shape letters: m, n, k of a product; B sequences, S tokens, H heads, K kv heads, D head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ridgeline.cost.formats import form
+from ridgeline.cost.ladder import Question
+from ridgeline.cost.machine import Machine
+from ridgeline.cost.network import OPERATIONS, group_sizes
+from ridgeline.cost.readers import FP8_ROW, LATENT, ROTARY, latent_decode, latent_prefill
+from ridgeline.facts.mechanisms import constants
+from ridgeline.lower.work import CollectiveKind, Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A question with what it computes and moves: `flop` [FLOP], `bytes` once through memory or link [byte]."""
+
+    question: Question
+    flop: Number
+    bytes: Number
+
+    def by(self, engine: str, version: str = "", kernel: str = "") -> Asked:
+        """The same asked of one engine's kernels."""
+        return replace(self, question=replace(self.question, engine=engine, version=version, kernel=kernel))
+
+
+def gemm(
+    m: Number, n: Number, k: Number, *, count: Number = 1.0, dtype: str = "bf16", cast: bool | None = None
+) -> Asked:
+    """`count` products (m, k) x (k, n): 2 m n k FLOP each; operands and result once through memory.
+
+    `cast` says whether 16-bit activations are cast to the format first, as serving layers do; None leaves it to the
+    format.
+    """
+    what = form(dtype)
+    sizes: dict[str, Number] = {"m": m, "n": n, "k": k, "count": count}
+    if cast is not None:
+        sizes["cast"] = float(cast)
+    a, b, c = np.asarray(m), np.asarray(n), np.asarray(k)
+    moved = (a * c * what.input_bytes + c * b * what.weight_bytes + a * b * what.output_bytes) * count
+    return Asked(question=Question(family="gemm", sizes=sizes, form=dtype), flop=2.0 * a * b * c * count, bytes=moved)
+
+
+def attention_form(dtype: str, cache_dtype: str = "") -> str:
+    """The format of attention: that of its products, and of the cache where it is narrower."""
+    products = form(dtype).name
+    narrow = bool(cache_dtype) and form(cache_dtype).weight_bytes < 2
+    return "fp8" if products.startswith("fp8") else "bf16_kv8" if narrow else "bf16"
+
+
+def prefill(
+    batch: Number,
+    tokens: Number,
+    heads: Number,
+    kv_heads: Number,
+    head_dim: Number,
+    *,
+    cached: Number = 0.0,
+    window: Number = 0.0,
+    dtype: str = "bf16",
+    cache_dtype: str = "",
+) -> Asked:
+    """Causal attention of `tokens` new tokens after `cached` ones: 4 H D FLOP for each query and key that it sees."""
+    what = form(attention_form(dtype, cache_dtype))
+    size, past = np.asarray(tokens, dtype=float), np.asarray(cached, dtype=float)
+    limit = np.where(np.asarray(window) > 0, window, np.inf)
+    whole = np.clip(limit - past, 0, size)  # queries that the window does not cut
+    seen = whole * (past + (whole + 1) / 2) + np.where(whole < size, (size - whole) * np.minimum(limit, 2.0**62), 0)
+    keys = np.minimum(past + size, np.minimum(limit, 2.0**62) + size)
+    sizes: dict[str, Number] = {
+        "batch": batch, "tokens": tokens, "cached": cached, "kv_heads": kv_heads, "group": np.asarray(heads) / kv_heads,
+        "head_dim": head_dim, "window": window,
+    }  # fmt: skip
+    moved = batch * head_dim * (4.0 * size * heads + 2.0 * keys * kv_heads * what.weight_bytes)
+    return Asked(
+        question=Question(family="prefill", sizes=sizes, form=what.name),
+        flop=4.0 * batch * heads * head_dim * seen,
+        bytes=moved,
+    )
+
+
+def decode(
+    batch: Number,
+    context: Number,
+    heads: Number,
+    kv_heads: Number,
+    head_dim: Number,
+    *,
+    window: Number = 0.0,
+    dtype: str = "bf16",
+    cache_dtype: str = "",
+) -> Asked:
+    """Attention of one new token a sequence over `context` keys, which are read once at the cache's own size."""
+    what = form(attention_form(dtype, cache_dtype))
+    seen = np.where(np.asarray(window) > 0, np.minimum(context, np.maximum(window, 1)), context)
+    sizes: dict[str, Number] = {
+        "batch": batch, "context": context, "kv_heads": kv_heads, "group": np.asarray(heads) / kv_heads,
+        "head_dim": head_dim, "window": window,
+    }  # fmt: skip
+    return Asked(
+        question=Question(family="decode", sizes=sizes, form=what.name),
+        flop=4.0 * batch * heads * head_dim * seen,
+        bytes=batch * head_dim * (2.0 * kv_heads * seen * what.weight_bytes + 4.0 * heads),
+    )
+
+
+def mla_prefill(
+    batch: Number, tokens: Number, heads: Number, *, cached: Number = 0.0, dtype: str = "bf16", cache_dtype: str = ""
+) -> Asked:
+    """Latent attention over whole prompts with keys and values expanded, in DeepSeek-V3's widths."""
+    sizes = latent_prefill(batch, tokens, heads, cached)
+    name = attention_form(dtype, cache_dtype)
+    size = np.asarray(tokens, dtype=float)
+    seen = size * (np.asarray(cached) + (size + 1) / 2)
+    head = np.asarray(sizes["head_dim"])
+    moved = batch * heads * head * (4.0 * size + 2.0 * (size + np.asarray(cached)) * form(name).weight_bytes)
+    return Asked(
+        question=Question(family="mla_prefill", sizes=sizes, form=name),
+        flop=4.0 * batch * heads * head * seen,
+        bytes=moved,
+    )
+
+
+def mla_decode(batch: Number, context: Number, heads: Number, *, dtype: str = "bf16", cache_dtype: str = "") -> Asked:
+    """Latent attention of one token a sequence with absorbed products: one latent of 576 elements for all heads."""
+    name = attention_form(dtype, cache_dtype)
+    sizes = latent_decode(batch, context, heads, form(name).weight_bytes)
+    wide = LATENT + ROTARY
+    return Asked(
+        question=Question(family="mla_decode", sizes=sizes, form=name),
+        flop=2.0 * batch * heads * np.asarray(context) * (wide + LATENT),
+        bytes=batch * (np.asarray(context) * wide * form(name).weight_bytes + 2.0 * heads * (wide + LATENT)),
+    )
+
+
+def experts(
+    tokens: Number,
+    hidden: Number,
+    inner: Number,
+    top_k: Number,
+    count: Number,
+    *,
+    ranks: Number = 1.0,
+    skew: Number = 0.0,
+    gated: bool = True,
+    dtype: str = "bf16",
+) -> Asked:
+    """The feed-forward of one rank's experts; `inner` is an expert's width on this rank, `skew` 0 balanced routing."""
+    what = form(dtype)
+    sizes: dict[str, Number] = {
+        "tokens": tokens, "hidden": hidden, "inner": inner, "top_k": top_k, "experts": count, "ranks": ranks,
+        "skew": skew, "gated": float(gated),
+    }  # fmt: skip
+    rows = np.asarray(tokens, dtype=float) * top_k / ranks
+    reached = np.minimum(np.asarray(count, dtype=float) / ranks, np.ceil(rows))
+    weights = reached * (2.0 + gated) * hidden * inner * what.weight_bytes
+    return Asked(
+        question=Question(family="experts", sizes=sizes, form=dtype),
+        flop=2.0 * rows * hidden * inner * (2.0 + gated),
+        bytes=weights + rows * hidden * (what.input_bytes + 2.0),
+    )
+
+
+def exchange(
+    tokens: Number,
+    hidden: Number,
+    top_k: Number,
+    count: Number,
+    machine: Machine,
+    *,
+    combine: bool = False,
+    quick: bool = False,
+    sms: Number = 20.0,
+) -> Asked:
+    """Tokens of every rank sent to their experts' ranks in fp8 with scales, or combined again in bf16."""
+    ranks = machine.cluster.count
+    where = group_sizes(machine, ranks, 1)
+    row_bytes = np.asarray(hidden) * (2.0 if combine else FP8_ROW)
+    sizes: dict[str, Number] = {
+        "quick": float(quick), "combine": float(combine), "tokens": tokens, "row_bytes": row_bytes, "top_k": top_k,
+        "experts": count, "ranks": ranks, "nodes": where["nodes"], "sms": 1.0 if quick else sms,
+        "link_bytes_per_s": where["link_bytes_per_s"], "nic_bytes_per_s": where["nic_bytes_per_s"],
+    }  # fmt: skip
+    return Asked(
+        question=Question(family="exchange", sizes=sizes, form="any"), flop=0.0, bytes=tokens * row_bytes * top_k
+    )
+
+
+def collective(
+    kind: CollectiveKind,
+    size_bytes: Number,
+    ranks: Number,
+    machine: Machine,
+    *,
+    stride: Number = 1,
+    in_place: bool = False,
+    eager: bool = False,
+) -> Asked:
+    """A collective of `ranks` devices, `stride` apart; `size_bytes` is the whole buffer of one rank [byte].
+
+    `eager` calls are issued one by one by the host, others replayed from a graph.
+    """
+    sizes: dict[str, Number] = {
+        "operation": float(OPERATIONS.index(kind.value)),
+        "bytes": size_bytes,
+        "ranks": ranks,
+        "in_place": float(in_place),
+        **group_sizes(machine, ranks, stride),
+    }
+    issue_s = issue_seconds(machine.cluster.accelerator.architecture) if eager else 0.0
+    return Asked(
+        question=Question(family="collective", sizes=sizes, form="any", issue_s=issue_s), flop=0.0, bytes=size_bytes
+    )
+
+
+def issue_seconds(architecture: str) -> float:
+    """Host time to issue one collective outside a graph, in the hosts that a generation of devices comes with [s]."""
+    table = constants()
+    return table.get(f"collective.issue.{architecture}", table["collective.issue.other"]).value

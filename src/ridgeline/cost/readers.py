@@ -1,0 +1,309 @@
+"""How each family is read from the public operator tables: columns to the sizes of its mechanism.
+
+Every family says which tables hold it, which of its sizes lie on a grid that may be interpolated and which must be
+met exactly, and what makes a block of shapes: blocks are kept whole when rows are set aside to judge a fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.machine import machine as resolve
+from ridgeline.cost.mechanism import Array
+from ridgeline.cost.network import OPERATIONS, group_sizes
+from ridgeline.facts.clusters import cluster
+from ridgeline.facts.opdata import OpTable, read
+from ridgeline.lower.work import Number
+
+Columns = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """How a family is read from tables: `sizes(columns, form)` are the mechanism's, `blocks` name the shape blocks.
+
+    `smooth` sizes span the grid, `exact` ones must be met as they are.
+    """
+
+    tables: tuple[str, ...]
+    columns: tuple[str, ...]
+    sizes: Callable[[Columns, OpTable], Mapping[str, Number]]
+    blocks: tuple[str, ...]
+    smooth: tuple[str, ...]
+    exact: tuple[str, ...] = ()
+    form_column: str = ""  # none: any format
+    forms: Callable[[Columns], NDArray[Any]] | None = None  # where several columns decide the format
+    kernels: Callable[[Columns, OpTable], NDArray[Any]] | None = (
+        None  # where sizes decide which kernel of a source runs
+    )
+    engines: tuple[str, ...] = ()  # none: any
+    parts: Callable[[OpTable], Iterator[tuple[str, Mapping[str, Number], Array]]] | None = None
+    """Kernel, sizes and seconds of a table that holds several kernels in a row."""
+
+
+def _gemm(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+    return {name: columns[name].astype(float) for name in "mnk"}
+
+
+_OPERATIONS = {"alltoall": "all_to_all"}
+_ELEMENT = {"half": 2.0, "int8": 1.0}
+
+
+def _collective(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+    """Message sizes count elements of the whole buffer, but those of oneCCL's all-gather one rank's share of it."""
+    words = [_OPERATIONS.get(str(word), str(word)) for word in columns["op_name"]]
+    operation = np.array([OPERATIONS.index(word) for word in words], dtype=float)
+    ranks = columns["num_gpus"].astype(float)
+    element = np.array([_ELEMENT[str(word)] for word in columns["nccl_dtype"]])
+    size = columns["message_size"].astype(float) * element
+    if table.engine == "oneccl":
+        size = np.where(operation == OPERATIONS.index("all_gather"), size * ranks, size)
+    most = max(int(ranks.max()), 2)
+    machine = resolve(cluster(f"{most}x{table.accelerator}"))
+    where = group_sizes(machine, ranks, 1)
+    return {"operation": operation, "bytes": size, "ranks": ranks, "element_bytes": element, **where}
+
+
+def _attention_forms(columns: Columns) -> NDArray[Any]:
+    """The format of products, and of the cache where it is narrower."""
+    products, cache = columns["attn_dtype"].astype(str), columns["kv_cache_dtype"].astype(str)
+    return np.where(products == "fp8", "fp8", np.where(cache == "fp8", "bf16_kv8", "bf16")).astype(object)
+
+
+def _heads(columns: Columns) -> dict[str, Number]:
+    kv_heads = columns["num_key_value_heads"].astype(float)
+    return {
+        "batch": columns["batch_size"].astype(float),
+        "kv_heads": kv_heads,
+        "group": columns["num_heads"].astype(float) / kv_heads,
+        "head_dim": columns["head_dim"].astype(float),
+        "window": columns["window_size"].astype(float),
+    }
+
+
+def _prefill(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+    return {**_heads(columns), "tokens": columns["isl"].astype(float), "cached": columns["step"].astype(float)}
+
+
+def _decode(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+    return {**_heads(columns), "context": columns["isl"].astype(float) + columns["step"].astype(float)}
+
+
+WIDE_GROUP = 32  # query heads of a kv head that TensorRT-LLM's grouped kernels take
+VECTOR_GROUP = 4  # from which FlashInfer's decode runs on matrix units, for 16-bit caches
+
+
+def _by_width(columns: Columns, table: OpTable) -> NDArray[Any]:
+    """Kernels whose tiles change with the head size stand apart by it: those written in Triton."""
+    pairs = zip(columns["kernel_source"].astype(str), columns["head_dim"].astype(int), strict=True)
+    return np.array([f"{source} d{width}" if "triton" in source else source for source, width in pairs], dtype=object)
+
+
+def _decode_kernels(columns: Columns, table: OpTable) -> NDArray[Any]:
+    """Kernels that an engine chooses by the group of heads, which its tables do not tell apart."""
+    group = columns["num_heads"].astype(float) / columns["num_key_value_heads"].astype(float)
+    source = _by_width(columns, table)
+    if table.engine == "trtllm":
+        kind = np.where(group == 1, "mmha", np.where(group > WIDE_GROUP, "mmha-wide", "xqa"))
+    elif table.engine == "sglang":
+        narrow = (group < VECTOR_GROUP) & (columns["kv_cache_dtype"].astype(str) != "fp8")
+        kind = np.where(columns["kernel_source"].astype(str) != "flashinfer", "", np.where(narrow, "vector", "matrix"))
+    else:
+        return source
+    return np.array([f"{a} {b}".strip() for a, b in zip(source, kind, strict=True)], dtype=object)
+
+
+LATENT, ROTARY, NOPE, VALUE = 512.0, 64.0, 128.0, 128.0
+"""Widths of latent attention of a DeepSeek-V3 head. Source: arXiv:2412.19437, section 4.2."""
+
+
+def latent_prefill(batch: Number, tokens: Number, heads: Number, cached: Number = 0.0) -> dict[str, Number]:
+    """Latent attention, keys and values expanded, as sizes of ordinary prefill: 192 wide scores, 128 wide values."""
+    head = (NOPE + ROTARY + VALUE) / 2
+    return {"batch": batch, "tokens": tokens, "cached": cached, "kv_heads": heads, "group": 1.0, "head_dim": head}
+
+
+def latent_decode(batch: Number, context: Number, heads: Number, cache_bytes: float) -> dict[str, Number]:
+    """Latent attention with absorbed products, as sizes of ordinary decode: all heads share one latent of 512 + 64."""
+    scores, values = LATENT + ROTARY, LATENT
+    head = (scores + values) / 2
+    read_once = scores / (scores + values)  # values are part of the keys
+    return {
+        "batch": batch, "context": context, "kv_heads": 1.0, "group": heads, "head_dim": head,
+        "kv_bytes": cache_bytes * read_once,
+    }  # fmt: skip
+
+
+def _latent_forms(columns: Columns) -> NDArray[Any]:
+    return _attention_forms({**columns, "attn_dtype": columns["mla_dtype"]})
+
+
+def _mla_prefill(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+    found = (columns[name].astype(float) for name in ("batch_size", "isl", "num_heads", "step"))
+    return latent_prefill(*found)
+
+
+def _mla_decode(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+    batch, isl, step, heads = (columns[name].astype(float) for name in ("batch_size", "isl", "step", "num_heads"))
+    narrow = columns["kv_cache_dtype"].astype(str)[0] == "fp8"
+    return latent_decode(batch, isl + step, heads, 1.0 if narrow else 2.0)
+
+
+_MLA = ("batch_size", "isl", "step", "num_heads", "mla_dtype", "kv_cache_dtype")
+
+# Hidden and feed-forward sizes of models whose experts have no gate, which the tables do not say.
+# Source: model cards of the Nemotron 3 family and of Nemotron-H.
+UNGATED = frozenset({(2688, 1856), (2048, 5120), (1024, 2688), (8192, 5120)})
+
+
+def _experts(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+    """Feed-forward widths are divided over tensor ranks; a distribution 'power_law_1.2' has the skew 1.2."""
+    hidden, inner = columns["hidden_size"].astype(float), columns["inter_size"].astype(float)
+    ungated = np.array([pair in UNGATED for pair in zip(hidden.astype(int), inner.astype(int), strict=True)])
+    ungated |= np.array(["nongated" in str(word) for word in columns["kernel_source"]])
+    words = [str(word) for word in columns["distribution"]]
+    skew = np.array([float(word.rpartition("_")[2]) if word.startswith("power_law") else 0.0 for word in words])
+    return {
+        "tokens": columns["num_tokens"].astype(float),
+        "hidden": hidden,
+        "inner": inner / columns["moe_tp_size"].astype(float),
+        "top_k": columns["topk"].astype(float),
+        "experts": columns["num_experts"].astype(float),
+        "ranks": columns["moe_ep_size"].astype(float),
+        "skew": skew,
+        "gated": np.where(ungated, 0.0, 1.0),
+    }
+
+
+_MICROSECOND = 1e-6
+FP8_ROW = 1 + 4 / 128  # bytes of an fp8 value with its share of an fp32 scale. Source: DeepEP, README
+
+
+def _exchange(table: OpTable) -> Iterator[tuple[str, Mapping[str, Number], Array]]:
+    """Dispatches in fp8 and combines in bf16, in one sample: they share the link; times are in microseconds."""
+    quick = table.name.endswith("_ll_perf")
+    shapes = ("node_num", "hidden_size", "num_token", "num_topk", "num_experts")
+    times = ("{0}_avg_t_us",) if quick else ("{0}_transmit_us", "{0}_notify_us")
+    parts: dict[str, list[Array]] = {}
+    for combine, word in enumerate(("dispatch", "combine")):
+        columns = (*shapes, *(time.format(word) for time in times), f"{word}_sms")
+        found = {name: np.nan_to_num(column.astype(float)) for name, column in read(table, columns).items()}
+        one = np.ones(len(found["num_token"]))
+        ranks = found["node_num"] * resolve(cluster(f"1x{table.accelerator}")).cluster.node_devices
+        machine = resolve(cluster(f"{int(ranks.max())}x{table.accelerator}"))
+        where = group_sizes(machine, ranks, 1)
+        row: dict[str, Number] = {
+            "quick": one * quick,
+            "combine": one * combine,
+            "tokens": found["num_token"],
+            "row_bytes": found["hidden_size"] * (2.0 if combine else FP8_ROW),
+            "top_k": found["num_topk"],
+            "experts": found["num_experts"],
+            "ranks": ranks,
+            "nodes": found["node_num"],
+            "sms": found[f"{word}_sms"] if not quick else one,
+            "link_bytes_per_s": where["link_bytes_per_s"] * one,
+            "nic_bytes_per_s": where["nic_bytes_per_s"] * one,
+            "seconds": sum(found[time.format(word)] for time in times) * _MICROSECOND,
+        }
+        for name, column in row.items():
+            parts.setdefault(name, []).append(np.asarray(column, dtype=float))
+    whole = {name: np.concatenate(columns) for name, columns in parts.items()}
+    seconds = whole.pop("seconds")
+    yield f"deepep {'low latency' if quick else 'normal'}", whole, seconds
+
+
+_ATTENTION = (
+    "batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size", "attn_dtype",
+    "kv_cache_dtype",
+)  # fmt: skip
+
+READERS: dict[str, Reader] = {
+    "gemm": Reader(
+        tables=("gemm_perf",),
+        form_column="gemm_dtype",
+        columns=("m", "n", "k"),
+        sizes=_gemm,
+        blocks=("n", "k"),
+        smooth=("m", "n", "k"),
+    ),
+    "prefill": Reader(
+        tables=("context_attention_perf",),
+        columns=_ATTENTION,
+        forms=_attention_forms,
+        kernels=_by_width,
+        sizes=_prefill,
+        blocks=("kv_heads", "group", "head_dim", "window"),
+        smooth=("batch", "tokens", "kv_heads"),
+        exact=("group", "head_dim", "window", "cached"),
+    ),
+    "decode": Reader(
+        tables=("generation_attention_perf",),
+        columns=_ATTENTION,
+        forms=_attention_forms,
+        kernels=_decode_kernels,
+        sizes=_decode,
+        blocks=("kv_heads", "group", "head_dim", "window"),
+        smooth=("batch", "context", "kv_heads"),
+        exact=("group", "head_dim", "window"),
+    ),
+    "mla_prefill": Reader(
+        tables=("context_mla_perf",),
+        columns=_MLA,
+        forms=_latent_forms,
+        sizes=_mla_prefill,
+        blocks=("batch", "tokens"),
+        smooth=("batch", "tokens", "kv_heads"),
+        exact=("cached",),
+    ),
+    "mla_decode": Reader(
+        tables=("generation_mla_perf",),
+        columns=_MLA,
+        forms=_latent_forms,
+        sizes=_mla_decode,
+        blocks=("batch", "context"),
+        smooth=("batch", "context", "group"),
+    ),
+    "experts": Reader(
+        tables=("moe_perf",),
+        columns=(
+            "num_tokens",
+            "hidden_size",
+            "inter_size",
+            "topk",
+            "num_experts",
+            "moe_tp_size",
+            "moe_ep_size",
+            "distribution",
+            "kernel_source",
+        ),
+        form_column="moe_dtype",
+        sizes=_experts,
+        blocks=("hidden", "inner", "top_k", "experts", "ranks"),
+        smooth=("tokens",),
+        exact=("hidden", "inner", "top_k", "experts", "ranks", "skew", "gated"),
+    ),
+    "exchange": Reader(
+        tables=("wideep_deepep_ll_perf", "wideep_deepep_normal_perf"),
+        columns=(),
+        sizes=lambda columns, table: {},
+        parts=_exchange,
+        blocks=("tokens", "row_bytes", "top_k", "experts"),
+        smooth=("tokens", "row_bytes"),
+        exact=("quick", "combine", "top_k", "experts", "nodes", "sms"),
+    ),
+    "collective": Reader(
+        tables=("nccl_perf", "oneccl_perf"),
+        columns=("op_name", "nccl_dtype", "num_gpus", "message_size"),
+        sizes=_collective,
+        blocks=("bytes", "ranks"),
+        smooth=("bytes", "ranks"),
+        exact=("operation", "nodes", "element_bytes"),
+        engines=("nccl", "oneccl"),
+    ),
+}

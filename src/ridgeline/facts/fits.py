@@ -1,0 +1,255 @@
+"""Parameters fitted to measured kernels: one row per device, library, format and kernel, one table per family.
+
+`ridgeline fit` writes the tables of `data/fits/` from named public rows; this module reads them and borrows for
+devices that have none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from ridgeline.facts import store
+from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.records import Accelerator
+
+FOLDER = "fits"
+ENGINES = ("vllm", "sglang", "trtllm", "nccl", "oneccl")  # whose kernels answer when none is asked for
+BORROWED = "borrowed from "
+BANDS_S = (1e-5, 1e-4)  # residuals are kept apart below 10 us, to 100 us and above
+# Columns of every table that are not parameters, in order.
+KEYS = ("device", "engine", "version", "form", "kernel")
+RECORD = ("rows", "held_median", "held_p90", "held_bias", "low", "high", "domain", "span", "source", "date")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """Fitted values of one mechanism, with how well they hold on shapes that no fit has seen.
+
+    `low` and `high` are the 10 % and 90 % quantiles of measured / predicted in each time band; `domain` bounds the
+    sizes that this kernel is chosen for, (low, high, multiple); `span` the sizes measured, (low, high).
+    """
+
+    family: str
+    device: str
+    engine: str
+    version: str
+    form: str
+    kernel: str
+    values: Mapping[str, float]
+    rows: int
+    held_median: float
+    held_p90: float
+    held_bias: float
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    domain: Mapping[str, tuple[float, float, float]]
+    span: Mapping[str, tuple[float, float]]
+    source: str
+    date: str
+
+    @property
+    def kernel_device(self) -> str:
+        """The device whose kernel it is: the first relative's where values are borrowed."""
+        return self.source.removeprefix(BORROWED).split(", ")[0] if self.source.startswith(BORROWED) else self.device
+
+    @property
+    def library(self) -> str:
+        """Engine and version in people's words."""
+        return f"{self.engine} {self.version}".strip()
+
+
+@cache
+def families() -> tuple[str, ...]:
+    """Families that have a table of fits."""
+    return store.names(FOLDER, ".tsv")
+
+
+@cache
+def fits(family: str) -> tuple[Fit, ...]:
+    """Every fit of a family; none when it has no table."""
+    if family not in families():
+        return ()
+    return tuple(_fit(family, row) for row in store.read_tsv(f"{FOLDER}/{family}.tsv"))
+
+
+def _fit(family: str, row: Mapping[str, str]) -> Fit:
+    values = {name: float(cell) for name, cell in row.items() if name not in KEYS + RECORD and cell}
+    return Fit(
+        family=family,
+        **{name: row[name] for name in KEYS},
+        values=MappingProxyType(values),
+        rows=int(row["rows"]),
+        held_median=float(row["held_median"]),
+        held_p90=float(row["held_p90"]),
+        held_bias=float(row["held_bias"]),
+        low=_numbers(row["low"]),
+        high=_numbers(row["high"]),
+        domain={name: (a, b, c) for name, (a, b, c) in _ranges(row["domain"]).items()},
+        span={name: (a, b) for name, (a, b) in _ranges(row["span"]).items()},
+        source=row["source"],
+        date=row["date"],
+    )
+
+
+def _numbers(cell: str) -> tuple[float, ...]:
+    return tuple(float(word) for word in cell.split())
+
+
+def _ranges(cell: str) -> dict[str, tuple[float, ...]]:
+    words = (word.partition("=") for word in cell.split())
+    return {name: tuple(float(number) for number in numbers.split(":")) for name, _, numbers in words}
+
+
+def own_fits(family: str, device: str, *, engine: str = "", version: str = "", form: str = "") -> tuple[Fit, ...]:
+    """Fits of a device itself: of the engine asked for, or of the first that has any, in the nearest version.
+
+    The nearest is the newest that is not newer than `version`, else the oldest; without `version` the newest.
+    """
+    found = [fit for fit in fits(family) if fit.device == device and fit.form == form]
+    engines = {fit.engine for fit in found}
+    if engine and engine not in engines:
+        return ()
+    chosen = engine or preferred_engine(engines)
+    of_engine = [fit for fit in found if fit.engine == chosen]
+    chosen_version = nearest_version({fit.version for fit in of_engine}, version)
+    return tuple(fit for fit in of_engine if fit.version == chosen_version)
+
+
+def preferred_engine(known: Iterable[str]) -> str:
+    """The engine whose kernels stand for any: the first of `ENGINES` that is known, '' when none is known."""
+    return min(known, key=lambda name: (ENGINES.index(name) if name in ENGINES else len(ENGINES), name), default="")
+
+
+def nearest_version(known: Iterable[str], wanted: str) -> str:
+    """The newest version that is not newer than the one wanted, else the oldest; the newest when none is wanted."""
+    ordered = sorted(known, key=release_key)
+    older = [version for version in ordered if not wanted or release_key(version) <= release_key(wanted)]
+    return (older or ordered[:1] or [""])[-1]
+
+
+def release_key(version: str) -> tuple[tuple[int, int | str], ...]:
+    """Sorts versions as their writers meant: 0.5.14 after 0.5.9, and a release candidate before its release."""
+    words = re.findall(r"\d+|[a-z]+", version.casefold())
+    numbers = tuple((1, int(word)) if word.isdigit() else (0, word) for word in words)
+    return numbers if any(word.isalpha() for word in words) else (*numbers, (0, "zz"))
+
+
+LINK_FAMILIES = frozenset({"collective", "exchange"})
+Kind = tuple[str, str, str]  # vendor, architecture, link ('' none)
+
+
+def borrowed_fits(family: str, part: Accelerator, *, engine: str = "", form: str = "") -> tuple[Fit, ...]:
+    """Fits for a device from its relatives, itself left out: same engine and format, nearest kind of device.
+
+    Relatives of kernels are devices of the same architecture, those with links among them first when it has links;
+    of collectives those with the same link, else the same kind of link: host bridges differ from box to box and lend
+    nothing. Each value is the geometric mean of theirs, kernel by kernel; the interval is that of borrowed answers
+    judged device by device.
+    """
+    return _borrowed(family, part.name, _kind(part), engine, form)
+
+
+def _kind(part: Accelerator) -> Kind:
+    return part.vendor, part.architecture, part.link_name or ""
+
+
+def _relatives(family: str, kind: Kind) -> tuple[Callable[[Kind], bool], ...]:
+    """Who lends to a device, nearest first."""
+    vendor, architecture, link = kind
+    if family not in LINK_FAMILIES:
+        return (
+            lambda other: other[:2] == (vendor, architecture) and bool(other[2]) == bool(link),
+            lambda other: other[:2] == (vendor, architecture),
+        )
+    if not link:
+        return ()
+    return (
+        lambda other: (other[0], other[2]) == (vendor, link),
+        lambda other: (other[0], other[2].split(" ")[0]) == (vendor, link.split(" ")[0]),
+    )
+
+
+@cache
+def _borrowed(family: str, device: str, kind: Kind, engine: str, form: str) -> tuple[Fit, ...]:
+    others = [fit for fit in fits(family) if fit.device != device and fit.form == form]
+    if engine and any(fit.engine == engine for fit in others):
+        others = [fit for fit in others if fit.engine == engine]
+    chosen: list[Fit] = []
+    for lends in _relatives(family, kind):
+        chosen = chosen or [fit for fit in others if lends(_kind(accelerator(fit.device)))]
+    latest = [
+        fit
+        for name in sorted({fit.device for fit in chosen})
+        for fit in own_fits(family, name, engine=engine, form=form)
+    ]
+    kernels = list(dict.fromkeys((fit.engine, fit.kernel) for fit in latest))
+    first_engine = preferred_engine({key[0] for key in kernels})
+    return tuple(
+        _blend([fit for fit in latest if (fit.engine, fit.kernel) == key], device)
+        for key in kernels
+        if key[0] == first_engine
+    )
+
+
+def _blend(relatives: Sequence[Fit], device: str) -> Fit:
+    first = relatives[0]
+    names = [name for name in first.values if all(name in fit.values for fit in relatives)]
+    values = {name: math.exp(sum(math.log(fit.values[name]) for fit in relatives) / len(relatives)) for name in names}
+    known = rung_interval(first.family, "borrowed")
+    return Fit(
+        family=first.family,
+        device=device,
+        engine=first.engine,
+        version=first.version,
+        form=first.form,
+        kernel=first.kernel,
+        values=values,
+        rows=sum(fit.rows for fit in relatives),
+        held_median=max(fit.held_median for fit in relatives),
+        held_p90=max(fit.held_p90 for fit in relatives),
+        held_bias=sum(fit.held_bias for fit in relatives) / len(relatives),
+        low=known.low,
+        high=known.high,
+        domain=first.domain,
+        span=first.span,
+        source=BORROWED + ", ".join(dict.fromkeys(fit.device for fit in relatives)),
+        date=max(fit.date for fit in relatives),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RungInterval:
+    """How far measured times lie from a rung's answers: quantiles of measured / predicted per time band [1]."""
+
+    rows: int
+    median: float
+    p90: float
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+_UNJUDGED = RungInterval(rows=0, median=1.0, p90=1.0, low=(0.5,) * 3, high=(2.0,) * 3)
+
+
+@cache
+def _rung_intervals() -> Mapping[tuple[str, str], RungInterval]:
+    return {
+        (row["family"], row["rung"]): RungInterval(
+            rows=int(row["rows"]),
+            median=float(row["median"]),
+            p90=float(row["p90"]),
+            low=_numbers(row["low"]),
+            high=_numbers(row["high"]),
+        )
+        for row in store.read_tsv("fit_rungs.tsv")
+    }
+
+
+def rung_interval(family: str, rung: str) -> RungInterval:
+    """The interval of a rung whose residuals are a family's, not one fit's: 'table' or 'borrowed'; wide if unjudged."""
+    return _rung_intervals().get((family, rung), _UNJUDGED)

@@ -1,0 +1,25 @@
+"""The optional wheel of measured operator tables is hidden: tests answer alike with it and without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ridgeline.facts import opdata
+
+
+def forget() -> None:
+    """What was found of the wheel is looked for again."""
+    opdata.root.cache_clear()
+    opdata.tables.cache_clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_wheel() -> Iterator[pytest.MonkeyPatch]:
+    """As if the reader of the wheel's files were not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opdata, "find_spec", lambda name: None)
+        forget()
+        yield patch
+    forget()

@@ -1,0 +1,125 @@
+"""Experts by hand: rows that reach each expert of a rank, balanced or skewed, and what the feed-forward pays for."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from ridgeline.cost import questions
+from ridgeline.cost.families.experts import EXPERTS, derive
+from ridgeline.cost.families.routing import TILE_ROWS
+
+DEVICE = np.array([4, 4e12, 1e12, 1e3, 1e9, 1e12, 4e12])  # four SMs of 1 TFLOP/s each, 1 TB/s, hardly any L2
+IDEAL = {
+    "start_s_": 0.0, "matrix_share_": 1.0, "memory_share_": 1.0, "fill_s_": 0.0, "sm_bytes_per_s_": 1e15,
+    "sm_l2_bytes_per_s_": 1e15, "l2_kept_": 1e-3, "edge_": 0.0, "sort_s_per_row_": 0.0, "expert_s_": 0.0,
+    "ranks_start_s_": 0.0, "elementwise_share_": 1e6, "issue_s_": 1e-12,
+}  # fmt: skip
+
+
+def routed(tokens: int, top_k: int, experts: int, ranks: int = 1, skew: float = 0.0) -> np.ndarray:
+    """Rows of the rank, experts reached, rows of the fullest, then row tiles of each height."""
+    row = dict(zip(EXPERTS.sizes, [0.0] * len(EXPERTS.sizes), strict=True))
+    row |= {"tokens": tokens, "top_k": top_k, "experts": experts, "ranks": ranks, "skew": skew}
+    return derive(np.array([list(row.values())], dtype=float))[0, len(EXPERTS.sizes) :]
+
+
+def seconds(values: dict[str, float] | None = None, **sizes: float) -> float:
+    base = {"hidden": 256.0, "inner": 512.0, "input_bytes": 2.0, "weight_bytes": 2.0}
+    return float(EXPERTS.seconds(base | sizes, DEVICE, EXPERTS.vector(IDEAL | (values or {}))))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "top_k", "experts", "ranks", "rows", "reached", "fullest"),
+    [
+        (4, 2, 4, 1, 8, 4, 2),  # token i takes i and i + 2: each expert twice
+        (1, 2, 4, 1, 2, 2, 1),  # experts 0 and 2
+        (1, 2, 4, 2, 1, 1, 1),  # of which the first rank has 0
+        (3, 2, 4, 1, 6, 4, 2),  # (0, 2), (1, 3), (2, 0)
+        (8, 1, 4, 2, 4, 2, 2),
+        (3, 5, 8, 1, 15, 8, 3),
+        (64, 8, 64, 4, 128, 16, 8),
+    ],
+)
+def test_balanced_rows_by_hand(
+    tokens: int, top_k: int, experts: int, ranks: int, rows: int, reached: int, fullest: int
+) -> None:
+    assert routed(tokens, top_k, experts, ranks)[:3].tolist() == [rows, reached, fullest]
+
+
+def test_rows_are_padded_to_tiles_expert_by_expert() -> None:
+    """Twelve rows at each of four experts: two tiles of 8 rows each, one of 16 and of any larger height."""
+    assert dict(zip(TILE_ROWS.tolist(), routed(24, 2, 4)[3:].tolist(), strict=True)) == {
+        8: 8, 16: 4, 32: 4, 64: 4, 128: 4, 256: 4,
+    }  # fmt: skip
+
+
+SIZES = {"tokens": st.integers(1, 5000), "top_k": st.integers(1, 16), "experts": st.integers(1, 256)}
+SKEW = st.sampled_from((0.0, 0.6, 1.01, 1.2, 1.9))
+
+
+@given(**SIZES, skew=SKEW)
+def test_rows_at_one_rank_are_all_rows(tokens: int, top_k: int, experts: int, skew: float) -> None:
+    assume((top_k - 1) * math.ceil(experts / top_k) < experts)  # a token takes different experts
+    rows, reached, fullest, *tiles = routed(tokens, top_k, experts, skew=skew)
+    assert rows == tokens * top_k
+    assert fullest <= tokens
+    assert 0 < reached <= min(experts, rows)
+    assert reached * fullest >= rows
+    assert tiles == sorted(tiles, reverse=True)
+    assert all(tile * height >= rows and tile >= reached for tile, height in zip(tiles, TILE_ROWS, strict=True))
+
+
+@given(**SIZES, ranks=st.sampled_from((2, 4, 8)))
+def test_the_most_loaded_rank_holds_the_mean_at_least(tokens: int, top_k: int, experts: int, ranks: int) -> None:
+    assume(top_k <= experts and experts % ranks == 0)
+    rows, reached, fullest, *_ = routed(tokens, top_k, experts, ranks, skew=1.2)
+    assert tokens * top_k / ranks <= rows <= tokens * top_k + ranks
+    assert reached <= experts // ranks
+    assert fullest <= tokens
+
+
+@given(**SIZES)
+def test_skew_fills_the_fullest_expert(tokens: int, top_k: int, experts: int) -> None:
+    assume((top_k - 1) * math.ceil(experts / top_k) < experts)
+    even, skewed = routed(tokens, top_k, experts), routed(tokens, top_k, experts, skew=1.2)
+    assert skewed[2] >= even[2]
+    assert skewed[1] <= even[1]
+
+
+def test_two_products_take_their_flop_when_tiles_are_full() -> None:
+    """128 rows at each of four experts: one tile of 128 rows x 256 columns wide for each SM, four and one times."""
+    flop = 2 * 4 * 128 * 256 * 512 * 3
+    assert seconds(tokens=256.0, top_k=2.0, experts=4.0) == pytest.approx(flop / 4e12, rel=1e-3)
+    assert seconds(tokens=256.0, top_k=2.0, experts=4.0, gated=0.0) == pytest.approx(flop / 4e12 * 2 / 3, rel=1e-3)
+
+
+def test_few_tokens_read_the_weights_of_the_experts_that_they_reach() -> None:
+    fast = {"matrix_share_": 1e6}
+    each = 3 * 256 * 512 * 2 / 1e12
+    assert seconds(fast, tokens=1.0, top_k=2.0, experts=64.0) == pytest.approx(2 * each, rel=0.02)
+    assert seconds(fast, tokens=32.0, top_k=2.0, experts=64.0) == pytest.approx(64 * each, rel=0.05)
+
+
+def test_small_kernels_around_the_products_add_up() -> None:
+    sizes = {"tokens": 100.0, "top_k": 2.0, "experts": 64.0}
+    for values, more in (
+        ({"start_s_": 1e-3}, 1e-3),
+        ({"sort_s_per_row_": 1e-6}, 200e-6),
+        ({"expert_s_": 1e-6}, 64e-6),
+        ({"ranks_start_s_": 1e-3}, 0.0),
+    ):
+        assert seconds(values, **sizes) - seconds(**sizes) == pytest.approx(more)
+    shared = seconds({"ranks_start_s_": 1e-3}, ranks=4.0, **sizes) - seconds(ranks=4.0, **sizes)
+    assert shared == pytest.approx(1e-3)
+
+
+def test_experts_count_the_flop_of_their_own_rows() -> None:
+    asked = questions.experts(64, 4096, 1536, 8, 128, ranks=4, dtype="bf16")
+    assert asked.flop == 2 * (64 * 8 / 4) * 4096 * 1536 * 3
+    assert asked.bytes == 32 * 3 * 4096 * 1536 * 2 + 128 * 4096 * 4
+    assert questions.experts(64, 4096, 1536, 8, 128, gated=False).flop == 2 * 64 * 8 * 4096 * 1536 * 2
