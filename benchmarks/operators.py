@@ -1,6 +1,6 @@
 """Judges every rung on random kernels of the public tables that no fit used; writes the table and the pictures.
 
-    python benchmarks/operators.py            # needs ridgeline[measured]; writes benchmarks/operators.md, docs/pictures/
+    python benchmarks/operators.py    # needs ridgeline[measured]; writes benchmarks/operators.md and docs/pictures/
 
 Shape blocks are split by a hash into five folds that are the same on every device: three are fitted to, one sets the
 intervals, one (fold 0) judges. Of all rows of fold 0, ROWS are drawn with SEED.
@@ -99,7 +99,7 @@ TITLE = (
     "# Operators: every rung on kernels that no fit used",
     "",
     f"`python benchmarks/operators.py`: {ROWS:,} random rows (seed {SEED}) of the tables of aiconfigurator-core 0.12.0",
-    "whose shape blocks no fit and no interval used. `table` interpolates with these blocks hidden; `borrowed` uses the",
+    "whose shape blocks no fit and no interval used. `table` interpolates with them hidden; `borrowed` uses the",
     "fits of other devices only. Errors are absolute, of the measured time; `covered` is the share inside the 80 %",
     "interval.",
     "",

@@ -44,7 +44,8 @@ SHAPES: Mapping[str, tuple[dict[str, float], ...]] = {
     "experts": tuple(s | {"skew": skew, "gated": 1.0} for s, skew in product(EXPERTS, (0.0, 1.2))),
     "collective": grid(operation=range(5), bytes=(512, 3e5, 2e9), ranks=(1, 2, 8, 16), in_place=(0, 1)),
     "exchange": grid(
-        quick=(0, 1), combine=(0, 1), tokens=(1, 128, 4096), row_bytes=(7392,), top_k=(8,), experts=(256,), ranks=(8, 16)
+        quick=(0, 1), combine=(0, 1), tokens=(1, 128, 4096), row_bytes=(7392,),
+        top_k=(8,), experts=(256,), ranks=(8, 16)
     ),
 }  # fmt: skip
 # Rows and columns of small products are left out: more of them keep more SMs busy, and that is priced faster.
