@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
@@ -16,10 +17,22 @@ def forget() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_wheel() -> Iterator[pytest.MonkeyPatch]:
+def no_wheel() -> Iterator[None]:
     """As if the reader of the wheel's files were not installed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(opdata, "find_spec", lambda name: None)
         forget()
-        yield patch
+        yield
+    forget()
+
+
+@pytest.fixture
+def wheel(no_wheel: None) -> Iterator[None]:
+    """The wheel for a test that asks for it, which is skipped where it is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opdata, "find_spec", find_spec)
+        forget()
+        if opdata.root() is None:
+            pytest.skip("the measured tables are not installed: pip install 'ridgeline[measured]'")
+        yield
     forget()

@@ -77,10 +77,10 @@ def test_rows_at_one_rank_are_all_rows(tokens: int, top_k: int, experts: int, sk
 @given(**SIZES, ranks=st.sampled_from((2, 4, 8)))
 def test_the_most_loaded_rank_holds_the_mean_at_least(tokens: int, top_k: int, experts: int, ranks: int) -> None:
     assume(top_k <= experts and experts % ranks == 0)
-    rows, reached, fullest, *_ = routed(tokens, top_k, experts, ranks, skew=1.2)
-    assert tokens * top_k / ranks <= rows <= tokens * top_k + ranks
-    assert reached <= experts // ranks
-    assert fullest <= tokens
+    rows, reached, *_ = routed(tokens, top_k, experts, ranks, skew=1.2)
+    assert tokens * top_k / ranks <= rows * (1 + 1e-9)
+    assert rows <= tokens * top_k + ranks
+    assert 0 < reached <= experts // ranks * (1 + 1e-9)
 
 
 @given(**SIZES)
