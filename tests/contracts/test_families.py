@@ -13,9 +13,10 @@ import pytest
 from check_cost_model import Mechanism, Sizes, check_cost_model
 
 from ridgeline.cost import questions
+from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.families.registry import FAMILIES, mechanism
 from ridgeline.cost.formats import form
-from ridgeline.cost.ladder import Question, Rung, price
+from ridgeline.cost.ladder import price
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.cost.mechanism import device_vector
 from ridgeline.cost.network import group_sizes

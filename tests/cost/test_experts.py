@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.cost import questions
@@ -14,6 +14,7 @@ from ridgeline.cost.families.experts import EXPERTS, derive
 from ridgeline.cost.families.routing import TILE_ROWS
 
 DEVICE = np.array([4, 4e12, 1e12, 1e3, 1e9, 1e12, 4e12])  # four SMs of 1 TFLOP/s each, 1 TB/s, hardly any L2
+COMPILED = settings(deadline=None)  # the first example compiles the formula
 IDEAL = {
     "start_s_": 0.0, "matrix_share_": 1.0, "memory_share_": 1.0, "fill_s_": 0.0, "sm_bytes_per_s_": 1e15,
     "sm_l2_bytes_per_s_": 1e15, "l2_kept_": 1e-3, "edge_": 0.0, "sort_s_per_row_": 0.0, "expert_s_": 0.0,
@@ -62,6 +63,7 @@ SIZES = {"tokens": st.integers(1, 5000), "top_k": st.integers(1, 16), "experts":
 SKEW = st.sampled_from((0.0, 0.6, 1.01, 1.2, 1.9))
 
 
+@COMPILED
 @given(**SIZES, skew=SKEW)
 def test_rows_at_one_rank_are_all_rows(tokens: int, top_k: int, experts: int, skew: float) -> None:
     assume((top_k - 1) * math.ceil(experts / top_k) < experts)  # a token takes different experts
@@ -74,6 +76,7 @@ def test_rows_at_one_rank_are_all_rows(tokens: int, top_k: int, experts: int, sk
     assert all(tile * height >= rows and tile >= reached for tile, height in zip(tiles, TILE_ROWS, strict=True))
 
 
+@COMPILED
 @given(**SIZES, ranks=st.sampled_from((2, 4, 8)))
 def test_the_most_loaded_rank_holds_the_mean_at_least(tokens: int, top_k: int, experts: int, ranks: int) -> None:
     assume(top_k <= experts and experts % ranks == 0)
@@ -83,6 +86,7 @@ def test_the_most_loaded_rank_holds_the_mean_at_least(tokens: int, top_k: int, e
     assert 0 < reached <= experts // ranks * (1 + 1e-9)
 
 
+@COMPILED
 @given(**SIZES)
 def test_skew_fills_the_fullest_expert(tokens: int, top_k: int, experts: int) -> None:
     assume((top_k - 1) * math.ceil(experts / top_k) < experts)

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from ridgeline.calibrate.public import residual_bands
-from ridgeline.cost.ladder import Question, Rung, find_fits, from_fits
+from ridgeline.cost.answer import Question, Rung
+from ridgeline.cost.fitted import find_fits, from_fits
 from ridgeline.cost.measured import interpolated, table_interval
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.samples import INTERVAL, Sample, family_tables, samples

@@ -13,9 +13,10 @@ from itertools import product
 
 import numpy as np
 
+from ridgeline.cost.answer import Answer, Question, Rung
 from ridgeline.cost.families.registry import mechanism
+from ridgeline.cost.fitted import find_fits, from_fits
 from ridgeline.cost.formats import Form, form
-from ridgeline.cost.ladder import Answer, Question, Rung, find_fits, from_fits
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.readers import READERS
 from ridgeline.cost.samples import Sample, family_tables, samples

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.cost import questions
+from ridgeline.cost.answer import Answer, Rung
 from ridgeline.cost.compute import KernelCost, attention_cost, gemm_cost, stream_cost
 from ridgeline.cost.formats import form
 from ridgeline.cost.interval import interval
-from ridgeline.cost.ladder import Answer, Rung, price
+from ridgeline.cost.ladder import price
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.price import ELEMENT_BYTES

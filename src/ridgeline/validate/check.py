@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ridgeline.cost.ladder import ALL, Rung
+from ridgeline.cost.answer import ALL, Rung
 from ridgeline.errors import InputError, NoPlanError, RidgelineError
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.ops import Model

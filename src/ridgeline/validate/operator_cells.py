@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ridgeline.cost.answer import ALL, Rung
 from ridgeline.cost.compute import KernelCost
 from ridgeline.cost.formats import FORMS, Form, form
-from ridgeline.cost.ladder import ALL, Rung, price
+from ridgeline.cost.ladder import price
 from ridgeline.cost.machine import Device, Machine
 from ridgeline.cost.questions import Asked
 from ridgeline.cost.samples import held_out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ridgeline.cost.ladder import Rung
+from ridgeline.cost.answer import Rung
 from ridgeline.facts.links import link, link_names
 from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import Accelerator, Fact

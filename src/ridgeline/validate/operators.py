@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ridgeline.cost.answer import ALL, Rung
 from ridgeline.cost.interval import interval
-from ridgeline.cost.ladder import ALL, Rung
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.errors import InputError
 from ridgeline.facts.records import Accelerator, Cluster, Evidence

@@ -1,0 +1,64 @@
+"""What is asked of an operator's price, and what is answered: sizes in, seconds with interval and rung out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from ridgeline.facts.records import Evidence
+from ridgeline.lower.work import Number
+
+
+class Rung(Enum):
+    """Where a price comes from, best first."""
+
+    TABLE = "table"  # interpolated between measured kernels of this device and library
+    FITTED = "fitted"  # the mechanism, with values fitted to this device and library
+    BORROWED = "borrowed"  # the mechanism, with values of related devices
+
+    @property
+    def evidence(self) -> Evidence:
+        """The rung of evidence that it rests on."""
+        return Evidence.DERIVED if self is Rung.BORROWED else Evidence.MEASURED
+
+
+ALL = tuple(Rung)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """An operator to price: sizes as its family's mechanism takes them, number format, and library if it matters."""
+
+    family: str
+    sizes: Mapping[str, Number]
+    form: str = "bf16"
+    engine: str = ""  # vllm, sglang, trtllm, nccl; '' any
+    version: str = ""
+    kernel: str = ""  # text that may name the kernel's source; '' whichever the engine takes
+    issue_s: float = 0.0  # host time to issue it, where calls are not captured in a graph [s]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Time [s] with its 80 % interval and the parts that overlap in it; arrays in the shape of the sizes."""
+
+    seconds: Number
+    low_s: Number
+    high_s: Number
+    compute_s: Number
+    memory_s: Number
+    rung: Rung
+    library: str
+    source: str
+
+
+def held_by_host(answer: Answer, issue_s: float) -> Answer:
+    """The answer when the host takes `issue_s` to issue each call [s]: the longer of both."""
+    if issue_s <= 0:
+        return answer
+    seconds = np.maximum(answer.seconds, issue_s)
+    grown = seconds / np.asarray(answer.seconds)
+    return replace(answer, seconds=seconds, low_s=answer.low_s * grown, high_s=answer.high_s * grown)

@@ -1,0 +1,221 @@
+"""The fitted and the borrowed rung: a mechanism with the values of a device's kernels, ready to price shapes.
+
+A `FittedModel` is made once for a device, format and library; then a shape takes microseconds and a million shapes
+one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from ridgeline.cost.answer import Answer, Question, Rung
+from ridgeline.cost.families.registry import mechanism
+from ridgeline.cost.formats import Form, form
+from ridgeline.cost.mechanism import Array, Mechanism, device_vector
+from ridgeline.cost.samples import form_sizes
+from ridgeline.errors import DomainError
+from ridgeline.facts.fits import BANDS_S, Fit, borrowed_fits, own_fits
+from ridgeline.facts.records import Accelerator, Evidence
+from ridgeline.facts.traits import kernel_traits
+from ridgeline.lower.work import Number
+
+_REACH = 1.3  # interval factor for each factor of e outside the sizes measured
+_MODELS = 512  # kept ready
+_READY: dict[tuple[object, ...], FittedModel] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kernel:
+    """One kernel of a model: its fit, its values in the formula's order, and the sizes that it and its form decide."""
+
+    fit: Fit
+    values: Array
+    row: Array  # NaN where the question must state the size
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedModel:
+    """A mechanism on one device with the values of its kernels, the narrowest domain first."""
+
+    mechanism: Mechanism
+    device: Array
+    kernels: tuple[_Kernel, ...]
+    rung: Rung
+
+    def seconds(self, sizes: Mapping[str, Number]) -> Number:
+        """Time of shapes [s], as a number or in the shape that the sizes broadcast to."""
+        if len(self.kernels) == 1 and all(isinstance(size, int | float) for size in sizes.values()):
+            table = self._one(self.kernels[0], sizes)
+            return float(self.mechanism.price(table, self.device, self.kernels[0].values)[0, 0])
+        if len(self.kernels) == 1:
+            table, shape = self.mechanism.columns({**self._decided(self.kernels[0]), **sizes})
+            priced = self.mechanism.price(table, self.device, self.kernels[0].values)
+        else:
+            priced, _, shape = self.price(sizes)
+        return priced[:, 0].reshape(shape)
+
+    def _one(self, kernel: _Kernel, sizes: Mapping[str, Number]) -> Array:
+        row = kernel.row.copy()
+        for name, size in sizes.items():
+            row[self._places[name]] = size
+        if np.isnan(row).any():
+            missing = [name for name, value in zip(self.mechanism.sizes, row, strict=True) if np.isnan(value)]
+            raise DomainError(f"{self.mechanism.family} needs the size '{missing[0]}'")
+        return row[None, :]
+
+    @property
+    def _places(self) -> Mapping[str, int]:
+        return _places(self.mechanism.sizes)
+
+    def price(self, sizes: Mapping[str, Number]) -> tuple[Array, tuple[Array, Array], tuple[int, ...]]:
+        """Seconds, compute and memory seconds (N, 3), the factors of the interval's ends, and the sizes' shape.
+
+        Each size takes the kernel whose domain it lies in, the narrowest first, else the last.
+        """
+        model = self.mechanism
+        table, shape = model.columns({**self._decided(self.kernels[0]), **sizes})
+        left = np.ones(len(table), dtype=bool)
+        priced = np.empty((len(table), 3))
+        low, high = np.empty(len(table)), np.empty(len(table))
+        for index, kernel in enumerate(self.kernels):
+            mask = left & _admits(kernel.fit, model, table) if index + 1 < len(self.kernels) else left
+            if not mask.any():
+                continue
+            rows = table if index == 0 else model.columns({**self._decided(kernel), **sizes})[0]
+            chosen = rows if mask.all() else np.ascontiguousarray(rows[mask])
+            priced[mask] = model.price(chosen, self.device, kernel.values)
+            low[mask], high[mask] = interval_factors(kernel.fit, model, chosen, priced[mask, 0])
+            left = left & ~mask
+        return priced, (low, high), shape
+
+    def _decided(self, kernel: _Kernel) -> dict[str, Number]:
+        pairs = zip(self.mechanism.sizes, kernel.row, strict=True)
+        return {name: float(value) for name, value in pairs if not np.isnan(value)}
+
+
+@cache
+def _places(sizes: tuple[str, ...]) -> Mapping[str, int]:
+    return {name: index for index, name in enumerate(sizes)}
+
+
+def find_fits(question: Question, part: Accelerator, rung: Rung) -> tuple[Fit, ...]:
+    """The fits of a rung: of the engine asked for, else of any; 16-bit formats stand for each other."""
+    for engine in dict.fromkeys((question.engine, "")):
+        for name in _like(form(question.form)):
+            if rung is Rung.FITTED:
+                found = own_fits(question.family, part.name, engine=engine, version=question.version, form=name)
+            else:
+                found = borrowed_fits(question.family, part, engine=engine, form=name)
+            if found:
+                return named_kernels(found, question.kernel)
+    return ()
+
+
+def named_kernels(found: tuple[Fit, ...], text: str) -> tuple[Fit, ...]:
+    """The fits whose kernel's source the text names; all of them where it names none."""
+    named = tuple(fit for fit in found if fit.kernel.split(" ")[0] in text.split())
+    return named or found
+
+
+def _like(what: Form) -> tuple[str, ...]:
+    """The format itself, then one that runs alike."""
+    alike = {"fp16": "bf16", "fp4": "nvfp4"}
+    return (what.name, alike[what.name]) if what.name in alike else (what.name,)
+
+
+def fitted_model(question: Question, part: Accelerator, rung: Rung) -> FittedModel:
+    """The mechanism of a question's family with the values of a rung; `DomainError` where the rung has none."""
+    fits = find_fits(question, part, rung)
+    if not fits:
+        raise DomainError(f"{part.name}: no {question.family} in {question.form} by the {rung.value} rung")
+    return model_of(question.family, question.form, part, fits, rung)
+
+
+def model_of(family: str, form_name: str, part: Accelerator, fits: Sequence[Fit], rung: Rung) -> FittedModel:
+    """The mechanism of a family on a device with the values of fits; made once for the same device and fits."""
+    matrix = form(form_name).matrix
+    own = () if rung is Rung.FITTED else tuple(sorted(own_rates(part, matrix).items()))
+    kernels = tuple((fit.device, fit.engine, fit.version, fit.form, fit.kernel, fit.source) for fit in fits)
+    key = (family, form_name, tuple(device_vector(part, matrix)), kernels, own, rung)
+    if key not in _READY:
+        if len(_READY) >= _MODELS:
+            _READY.clear()
+        _READY[key] = _made(family, form_name, part, fits, dict(own), rung)
+    return _READY[key]
+
+
+def _made(
+    family: str, form_name: str, part: Accelerator, fits: Sequence[Fit], own: Mapping[str, float], rung: Rung
+) -> FittedModel:
+    model, what = mechanism(family), form(form_name)
+    kernels = []
+    for fit in sorted(fits, key=_narrowness):
+        traits = kernel_traits(fit.family, fit.kernel_device, fit.engine, fit.kernel, fit.form)
+        decided = {**model.defaults, **form_sizes(model, what), **traits}
+        row = np.array([decided.get(name, np.nan) for name in model.sizes])
+        values = {**fit.values, **{name: value for name, value in own.items() if name in fit.values}}
+        kernels.append(_Kernel(fit=fit, values=model.vector(values), row=row))
+    device = device_vector(part, what.matrix)
+    return FittedModel(mechanism=model, device=device, kernels=tuple(kernels), rung=rung)
+
+
+def from_fits(question: Question, part: Accelerator, fits: Sequence[Fit], rung: Rung) -> Answer:
+    """The answer of the mechanism with the values of fits."""
+    model = model_of(question.family, question.form, part, fits, rung)
+    priced, (low, high), shape = model.price(question.sizes)
+    columns = (priced[:, 0], priced[:, 1], priced[:, 2], low, high)
+    seconds, compute_s, memory_s, least, most = (column.reshape(shape) for column in columns)
+    return Answer(
+        seconds=seconds,
+        low_s=seconds * least,
+        high_s=seconds * most,
+        compute_s=compute_s,
+        memory_s=memory_s,
+        rung=rung,
+        library=model.kernels[0].fit.library,
+        source=model.kernels[0].fit.source,
+    )
+
+
+def own_rates(part: Accelerator, matrix: str) -> dict[str, float]:
+    """Shares of peak and of memory bandwidth that somebody measured on the device itself, by parameter [1]."""
+    peaks = {"matrix_share_": part.peak_flop_per_s.get(matrix, 0.0), "memory_share_": part.memory_bytes_per_s}
+    rates = {"matrix_share_": part.sustained.get(f"matrix.{matrix}"), "memory_share_": part.sustained.get("hbm")}
+    return {
+        name: min(1.0, fact.value / peaks[name])
+        for name, fact in rates.items()
+        if fact is not None and fact.evidence >= Evidence.MEASURED and peaks[name] > 0
+    }
+
+
+def _narrowness(fit: Fit) -> tuple[float, str]:
+    """How much of the sizes a kernel is for: kernels that need a multiple, or a range, come first."""
+    wide = sum(np.log(max(b, 1.0) / max(a, 1.0)) - np.log(step) for a, b, step in fit.domain.values())
+    return float(wide), fit.kernel
+
+
+def _admits(fit: Fit, model: Mechanism, table: Array) -> Array:
+    inside = np.ones(len(table), dtype=bool)
+    for name, (low, high, step) in fit.domain.items():
+        column = table[:, model.sizes.index(name)]
+        inside &= (column >= low) & (column <= high) & (np.mod(column, step) == 0)
+    return inside
+
+
+def interval_factors(fit: Fit, model: Mechanism, table: Array, seconds: Array) -> tuple[Array, Array]:
+    """Factors of the ends of the 80 % interval [1]: the fit's residuals at this length, wider outside its sizes."""
+    band = np.searchsorted(BANDS_S, seconds, side="right")
+    low, high = np.asarray(fit.low)[band], np.asarray(fit.high)[band]
+    outside = np.zeros(len(table))
+    for name, (least, most) in fit.span.items():
+        if name in model.sizes:
+            column = np.maximum(table[:, model.sizes.index(name)], 1e-9)
+            outside += np.maximum(0, np.log(column / max(most, 1e-9))) + np.maximum(
+                0, np.log(max(least, 1e-9) / column)
+            )
+    reach = _REACH**outside
+    return low / reach, high * reach

@@ -1,0 +1,139 @@
+"""The ladder: which rung answers, which kernel, whose values are borrowed, and how wide the interval is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.cost import fitted, measured, questions
+from ridgeline.cost.answer import Answer, Question, Rung, held_by_host
+from ridgeline.cost.families.registry import FAMILIES
+from ridgeline.cost.fitted import find_fits, from_fits, named_kernels, own_rates
+from ridgeline.cost.ladder import price
+from ridgeline.errors import DomainError
+from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.fits import Fit, fits, own_fits
+from ridgeline.facts.records import Evidence
+
+COMPILED = settings(deadline=None)  # the first example compiles the formula
+H100 = accelerator("H100-SXM")
+GEMM = questions.gemm(4096, 4096, 4096).question
+
+
+def answer(**changes: Any) -> Answer:
+    base = {"low_s": 0.8, "high_s": 1.5, "compute_s": 0.0, "memory_s": 0.0, "library": "", "source": ""}
+    return Answer(**({"seconds": 1.0, "rung": Rung.TABLE} | base | changes))
+
+
+def made(kernel: str, start_s: float, **changes: Any) -> Fit:
+    """A fit of H100's products with another start, for the sizes of `domain`."""
+    (fit,) = own_fits("gemm", "H100-SXM", engine="vllm", form="bf16")
+    changed = {"kernel": kernel, "values": {**fit.values, "start_s_": start_s}, "span": {}}
+    return replace(fit, **(changed | changes))
+
+
+def test_the_best_rung_that_may_answer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "measured", lambda question, part: answer())
+    assert price(GEMM, H100).rung is Rung.TABLE
+    assert price(GEMM, H100, rungs=(Rung.FITTED, Rung.BORROWED)).rung is Rung.FITTED
+    assert price(GEMM, H100, rungs=(Rung.BORROWED,)).rung is Rung.BORROWED
+    monkeypatch.setattr(measured, "measured", lambda question, part: None)
+    assert price(GEMM, H100).rung is Rung.FITTED
+    assert price(GEMM, accelerator("RTX-4090")).rung is Rung.BORROWED
+
+
+def test_rungs_tell_how_they_were_found() -> None:
+    assert [rung.evidence for rung in Rung] == [Evidence.MEASURED, Evidence.MEASURED, Evidence.DERIVED]
+
+
+def test_what_nobody_measured_is_refused_with_a_next_step() -> None:
+    for part, what in ((accelerator("MI300X"), GEMM), (H100, replace(GEMM, form="fp64"))):
+        with pytest.raises(DomainError, match="ask for another format, or take the datasheet's bound") as refused:
+            price(what, part)
+        assert f"{part.name}: no gemm in {what.form} was measured on it or its relatives" in str(refused.value)
+    with pytest.raises(DomainError, match=r"'posit' is no number format; known: fp64, .*nvfp4"):
+        price(replace(GEMM, form="posit"), H100)
+    with pytest.raises(DomainError, match=r"gemm needs the size 'k'; it takes m, n, k"):
+        price(replace(GEMM, sizes={"m": 1, "n": 1}), H100)
+
+
+def test_an_engine_is_asked_for_its_own_kernels_first() -> None:
+    for engine in ("vllm", "sglang", "trtllm"):
+        assert price(replace(GEMM, engine=engine), H100).library.startswith(engine)
+    assert price(replace(GEMM, engine="llama.cpp"), H100) == price(GEMM, H100)  # nobody measured it: any engine
+    older = price(replace(GEMM, engine="sglang", form="fp8", version="0.5.7"), H100)
+    assert older.library == "sglang 0.5.6.post2"
+
+
+def test_sixteen_bits_stand_for_each_other() -> None:
+    assert price(replace(GEMM, form="fp16"), H100).source == price(GEMM, H100).source
+
+
+def test_a_size_takes_the_narrowest_kernel_whose_domain_it_lies_in() -> None:
+    wide = made("wide", 1e-3, domain={"m": (1.0, 1e6, 1.0)})
+    small = made("small", 2e-3, domain={"m": (1.0, 64.0, 1.0)})
+    even = made("even", 3e-3, domain={"m": (1.0, 1e6, 128.0)})
+    question = replace(GEMM, sizes={"m": np.array([1, 64, 65, 128, 2e6]), "n": 64, "k": 64})
+    starts = np.asarray(from_fits(question, H100, (wide, even, small), Rung.FITTED).seconds)
+    assert np.round(starts * 1e3).tolist() == [2, 2, 1, 3, 1]  # beyond every domain the widest answers
+
+
+def test_text_that_names_a_kernel_s_source_chooses_it() -> None:
+    both = (made("cutlass a", 1e-3), made("deepgemm", 1e-3))
+    assert fitted.named_kernels(both, "vLLM 0.24 deepgemm") == both[1:]
+    assert fitted.named_kernels(both, "vLLM 0.24") == both
+
+
+@COMPILED
+@given(st.floats(1e-7, 1e-2), st.floats(0, 1e-2))
+def test_the_host_holds_a_call_that_it_issues_slowly(seconds: float, issue_s: float) -> None:
+    held = held_by_host(answer(seconds=seconds, low_s=0.9 * seconds, high_s=1.2 * seconds), issue_s)
+    assert held.seconds == max(seconds, issue_s)
+    assert held.low_s / held.seconds == pytest.approx(0.9)
+    assert held.high_s / held.seconds == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_borrowed_answers_leave_the_device_itself_out(family: str) -> None:
+    for device in {fit.device for fit in fits(family)}:
+        for fit in find_fits(
+            Question(family=family, sizes={}, form=fits(family)[0].form), accelerator(device), Rung.BORROWED
+        ):
+            assert fit.device == device
+            assert device not in fit.source.removeprefix("borrowed from ").split(", ")
+
+
+def test_borrowed_values_are_the_geometric_mean_of_the_relatives() -> None:
+    first, second = (own_fits("gemm", name, engine="vllm", form="bf16")[0] for name in ("H100-SXM", "H200-SXM"))
+    (found,) = find_fits(replace(GEMM, engine="vllm"), accelerator("H800-SXM"), Rung.BORROWED)
+    assert found.source == "borrowed from H100-SXM, H200-SXM"
+    for name, value in found.values.items():
+        assert value == pytest.approx((first.values[name] * second.values[name]) ** 0.5)
+
+
+def test_rates_that_were_measured_on_the_device_replace_borrowed_ones() -> None:
+    part = accelerator("RTX-4090")
+    found = own_rates(part, "bf16")
+    share = part.sustained["matrix.bf16"].value / part.peak_flop_per_s["bf16"]
+    assert found["matrix_share_"] == pytest.approx(min(1.0, share))
+
+
+@COMPILED
+@given(st.floats(1, 30000), st.floats(1, 30000), st.floats(1, 30000), st.sampled_from(("H100-SXM", "RTX-4090")))
+def test_the_answer_lies_in_its_interval(m: float, n: float, k: float, device: str) -> None:
+    found = price(questions.gemm(m, n, k).question, accelerator(device))
+    assert 0 < found.low_s <= found.seconds * (1 + 1e-9)
+    assert found.seconds <= found.high_s * (1 + 1e-9)
+
+
+def test_the_interval_widens_outside_the_sizes_measured() -> None:
+    fit = made("k", 1e-6, span={"m": (16.0, 64.0)}, low=(0.8,) * 3, high=(1.25,) * 3)
+    sizes = {"m": np.array([32, 64, 64 * np.e, 16 / np.e, 1.0]), "n": 64, "k": 64}
+    found = from_fits(replace(GEMM, sizes=sizes), H100, (fit,), Rung.FITTED)
+    widths = (np.asarray(found.high_s) / np.asarray(found.seconds)).tolist()
+    assert widths == pytest.approx([1.25, 1.25, 1.25 * 1.3, 1.25 * 1.3, 1.25 * 1.3 ** np.log(16)])
