@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ridgeline.cost import fitted, measured, questions
 from ridgeline.cost.answer import Answer, Question, Rung, held_by_host
 from ridgeline.cost.families.registry import FAMILIES
-from ridgeline.cost.fitted import find_fits, from_fits, named_kernels, own_rates
+from ridgeline.cost.fitted import find_fits, from_fits, own_rates
 from ridgeline.cost.ladder import price
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
