@@ -20,6 +20,9 @@ from ridgeline.facts.records import Evidence
 from ridgeline.lower.work import Gemm, Phase, Stream
 from ridgeline.validate.operator_cells import Ask, Priced, bill, laddered
 
+# The profiled norm reads its input for the variance and again to scale it, and writes.
+# Source: github.com/vllm-project/vllm, csrc/layernorm_kernels.cu, rms_norm_kernel
+_NORM_PASSES = 3
 LONG_STREAM_BYTES = 2.0**30  # where only a rate is asked and no size is stated
 _UNSTATED = re.compile(r"not stated|default|^\s*$", re.IGNORECASE)
 
@@ -164,8 +167,8 @@ LAYER_PRODUCTS: dict[str, Callable[[Ask], tuple[float, float]]] = {
 LAYER_STREAMS: dict[str, tuple[str, Callable[[Ask], float]]] = {
     "mlp_act": ("activation", _act),
     "attn_rope": ("rope", _rope),
-    "input_layernorm": ("norm", _hidden(2)),
-    "post_attention_layernorm": ("norm", _hidden(2)),
+    "input_layernorm": ("norm", _hidden(_NORM_PASSES)),
+    "post_attention_layernorm": ("norm", _hidden(_NORM_PASSES)),
     "add": ("residual", _hidden(3)),
     "emb": ("embedding", _hidden(2)),
 }
