@@ -66,4 +66,4 @@ def test_judging_writes_the_intervals_of_rungs(
     comment, header, line = (tmp_path / "fit_rungs.tsv").read_text().splitlines()
     assert comment.startswith("#")
     cells = dict(zip(header.split("\t"), line.split("\t"), strict=True))
-    assert (cells["family"], cells["rung"], cells["rows"], cells["low"]) == ("gemm", "table", "40", "1.1 1.1 1.1")
+    assert (cells["family"], cells["rung"], cells["rows"], cells["low"]) == ("gemm", "table", "40", "1 1 1")

@@ -109,6 +109,14 @@ def test_few_tokens_read_the_weights_of_the_experts_that_they_reach() -> None:
     assert seconds(fast, tokens=32.0, top_k=2.0, experts=64.0) == pytest.approx(64 * each, rel=0.05)
 
 
+def test_l2_halves_the_traffic_of_a_set_as_large_as_it_keeps() -> None:
+    """Weights of two experts, and two rows in and out of both products."""
+    fast, sizes = {"matrix_share_": 1e6}, {"tokens": 1.0, "top_k": 2.0, "experts": 64.0}
+    touched = 2 * 3 * 256 * 512 * 2 + 2 * (256 * (2 + 2) + 512 * (2 * 2 + 2))
+    warm = seconds(fast | {"l2_kept_": touched / 1e3}, **sizes)
+    assert warm == pytest.approx(seconds(fast, **sizes) / 2, rel=0.01)
+
+
 def test_small_kernels_around_the_products_add_up() -> None:
     sizes = {"tokens": 100.0, "top_k": 2.0, "experts": 64.0}
     for values, more in (

@@ -19,6 +19,7 @@ from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import BANDS_S, KEYS, RECORD, Fit
 from ridgeline.facts.traits import kernel_traits
 
+WORST = 0.5  # median error of shapes set aside, from which a fit answers nothing
 FEWEST = 60  # rows of a fit; fewer say little about ten parameters
 _HOST_QUANTILES = (0.02, 0.3)  # of the times: where a host that issues slowly would show as a floor
 _QUANTILES = (0.1, 0.9)
@@ -43,7 +44,7 @@ def table_of(sample: Sample, model: Mechanism) -> Table:
 
 
 def fit_sample(sample: Sample) -> Fit | None:
-    """The fit of one device, library, format and kernel; None when too few rows are left to fit to."""
+    """The fit of one device, library, format and kernel; None with too few rows, or if it holds for no others."""
     model = mechanism(sample.family)
     table = table_of(sample, model)
     inside = (sample.folds != HELD_OUT) & (sample.folds != INTERVAL)
@@ -57,6 +58,8 @@ def fit_sample(sample: Sample) -> Fit | None:
     priced = model.price(table.sizes, table.device, values)[:, 0]
     held = sample.folds == HELD_OUT if (sample.folds == HELD_OUT).any() else inside
     error = np.abs(priced / seconds - 1)[held]
+    if np.median(error) > WORST:
+        return None
     bias = float(np.median((priced / seconds - 1)[held]))
     apart = sample.folds == INTERVAL if (sample.folds == INTERVAL).sum() >= _FEWEST_OF_BAND else inside
     low, high = residual_bands(seconds[apart] / priced[apart], priced[apart])
@@ -103,14 +106,17 @@ def _free(model: Mechanism, sizes: Array) -> list[bool]:
 
 
 def residual_bands(ratios: Array, priced: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The 10 % and 90 % quantiles of measured / predicted by band of predicted time; bands with few rows take all."""
+    """The 10 % and 90 % quantiles of measured / predicted by band of predicted time, the answer itself always between.
+
+    Bands with few rows take all.
+    """
     edges = (0.0, *BANDS_S, np.inf)
     low, high = [], []
     for a, b in pairwise(edges):
         inside = (priced >= a) & (priced < b)
         chosen = ratios[inside] if inside.sum() >= _FEWEST_OF_BAND else ratios
-        low.append(round(float(np.quantile(chosen, _QUANTILES[0])), 4))
-        high.append(round(float(np.quantile(chosen, _QUANTILES[1])), 4))
+        low.append(min(1.0, round(float(np.quantile(chosen, _QUANTILES[0])), 4)))
+        high.append(max(1.0, round(float(np.quantile(chosen, _QUANTILES[1])), 4)))
     return tuple(low), tuple(high)
 
 

@@ -13,12 +13,13 @@ from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fitted import find_fits, from_fits
 from ridgeline.cost.measured import interpolated, table_interval
 from ridgeline.cost.mechanism import Array
-from ridgeline.cost.samples import INTERVAL, Sample, family_tables, samples
+from ridgeline.cost.samples import INTERVAL, Sample, family_tables, hidden_folds, samples
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.opdata import OpTable
 
 DRAWN = 400  # kernels of one table, format and kernel
+TABULATED = 60  # of them for the table rung, which makes a grid for every combination of exact sizes
 _HEADER = (
     "# How far the answers of a rung lie from measured times of shape blocks that no fit used. Written by"
     " `ridgeline fit --rungs`.\n" + "\t".join(("family", "rung", "rows", "median", "p90", "low", "high"))
@@ -49,9 +50,9 @@ def judge(family: str, *, fold: int = INTERVAL, drawn: int = DRAWN, seed: int = 
             if not len(inside):
                 continue
             chosen = np.random.default_rng(seed).permutation(inside)[:drawn]
-            mask = np.zeros(len(sample), dtype=bool)
-            mask[chosen] = True
             for rung in JUDGED:
+                mask = np.zeros(len(sample), dtype=bool)
+                mask[chosen[:TABULATED] if rung is Rung.TABLE else chosen] = True
                 yield judged_sample(sample.where(mask), table, rung, fold)
 
 
@@ -68,7 +69,8 @@ def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judg
     )
     low = high = np.full(len(sample), np.nan)
     if rung is Rung.TABLE:
-        predicted = interpolated(question, part, table, hidden_fold=fold)
+        hidden = hidden_folds(sample.family, sample.sizes) == fold
+        predicted = np.where(hidden, interpolated(question, part, table, hidden_fold=fold), np.nan)
         low, high = table_interval(sample.family, predicted)
     else:
         try:

@@ -24,6 +24,7 @@ from ridgeline.facts.traits import kernel_traits
 from ridgeline.lower.work import Number
 
 _REACH = 1.3  # interval factor for each factor of e outside the sizes measured
+_NO_HOST_S = 1e-9  # a host that issues at once; the knee of `issued` needs a number above 0
 _MODELS = 512  # kept ready
 _READY: dict[tuple[object, ...], FittedModel] = {}
 
@@ -71,8 +72,8 @@ class FittedModel:
     def _places(self) -> Mapping[str, int]:
         return _places(self.mechanism.sizes)
 
-    def price(self, sizes: Mapping[str, Number]) -> tuple[Array, tuple[Array, Array], tuple[int, ...]]:
-        """Seconds, compute and memory seconds (N, 3), the factors of the interval's ends, and the sizes' shape.
+    def price(self, sizes: Mapping[str, Number]) -> tuple[Array, tuple[Array, Array, Array], tuple[int, ...]]:
+        """Seconds, compute and memory seconds (N, 3), low, high and kernel of each (N,), and the sizes' shape.
 
         Each size takes the kernel whose domain it lies in, the narrowest first, else the last.
         """
@@ -80,7 +81,7 @@ class FittedModel:
         table, shape = model.columns({**self._decided(self.kernels[0]), **sizes})
         left = np.ones(len(table), dtype=bool)
         priced = np.empty((len(table), 3))
-        low, high = np.empty(len(table)), np.empty(len(table))
+        low, high, used = np.empty(len(table)), np.empty(len(table)), np.zeros(len(table))
         for index, kernel in enumerate(self.kernels):
             mask = left & _admits(kernel.fit, model, table) if index + 1 < len(self.kernels) else left
             if not mask.any():
@@ -89,8 +90,9 @@ class FittedModel:
             chosen = rows if mask.all() else np.ascontiguousarray(rows[mask])
             priced[mask] = model.price(chosen, self.device, kernel.values)
             low[mask], high[mask] = interval_factors(kernel.fit, model, chosen, priced[mask, 0])
+            used[mask] = index
             left = left & ~mask
-        return priced, (low, high), shape
+        return priced, (low, high, used), shape
 
     def _decided(self, kernel: _Kernel) -> dict[str, Number]:
         pairs = zip(self.mechanism.sizes, kernel.row, strict=True)
@@ -132,19 +134,26 @@ def fitted_model(question: Question, part: Accelerator, rung: Rung) -> FittedMod
     fits = find_fits(question, part, rung)
     if not fits:
         raise DomainError(f"{part.name}: no {question.family} in {question.form} by the {rung.value} rung")
-    return model_of(question.family, question.form, part, fits, rung)
+    return model_of(question.family, question.form, part, fits, rung, hosted=bool(question.engine))
 
 
-def model_of(family: str, form_name: str, part: Accelerator, fits: Sequence[Fit], rung: Rung) -> FittedModel:
-    """The mechanism of a family on a device with the values of fits; made once for the same device and fits."""
+def model_of(
+    family: str, form_name: str, part: Accelerator, fits: Sequence[Fit], rung: Rung, *, hosted: bool = True
+) -> FittedModel:
+    """The mechanism of a family on a device with the values of fits; made once for the same device and fits.
+
+    `hosted` kernels wait for the engine's host where it issues them slowly; others are taken alone.
+    """
     matrix = form(form_name).matrix
-    own = () if rung is Rung.FITTED else tuple(sorted(own_rates(part, matrix).items()))
+    own = {} if rung is Rung.FITTED else own_rates(part, matrix)
+    if not hosted:
+        own["issue_s_"] = _NO_HOST_S
     kernels = tuple((fit.device, fit.engine, fit.version, fit.form, fit.kernel, fit.source) for fit in fits)
-    key = (family, form_name, tuple(device_vector(part, matrix)), kernels, own, rung)
+    key = (family, form_name, tuple(device_vector(part, matrix)), kernels, tuple(sorted(own.items())), rung)
     if key not in _READY:
         if len(_READY) >= _MODELS:
             _READY.clear()
-        _READY[key] = _made(family, form_name, part, fits, dict(own), rung)
+        _READY[key] = _made(family, form_name, part, fits, own, rung)
     return _READY[key]
 
 
@@ -165,8 +174,9 @@ def _made(
 
 def from_fits(question: Question, part: Accelerator, fits: Sequence[Fit], rung: Rung) -> Answer:
     """The answer of the mechanism with the values of fits."""
-    model = model_of(question.family, question.form, part, fits, rung)
-    priced, (low, high), shape = model.price(question.sizes)
+    model = model_of(question.family, question.form, part, fits, rung, hosted=bool(question.engine))
+    priced, (low, high, used), shape = model.price(question.sizes)
+    fit = model.kernels[int(used[0])].fit if len(used) else model.kernels[0].fit
     columns = (priced[:, 0], priced[:, 1], priced[:, 2], low, high)
     seconds, compute_s, memory_s, least, most = (column.reshape(shape) for column in columns)
     return Answer(
@@ -176,8 +186,8 @@ def from_fits(question: Question, part: Accelerator, fits: Sequence[Fit], rung: 
         compute_s=compute_s,
         memory_s=memory_s,
         rung=rung,
-        library=model.kernels[0].fit.library,
-        source=model.kernels[0].fit.source,
+        library=fit.library,
+        source=fit.source,
     )
 
 
@@ -212,10 +222,8 @@ def interval_factors(fit: Fit, model: Mechanism, table: Array, seconds: Array) -
     low, high = np.asarray(fit.low)[band], np.asarray(fit.high)[band]
     outside = np.zeros(len(table))
     for name, (least, most) in fit.span.items():
-        if name in model.sizes:
-            column = np.maximum(table[:, model.sizes.index(name)], 1e-9)
-            outside += np.maximum(0, np.log(column / max(most, 1e-9))) + np.maximum(
-                0, np.log(max(least, 1e-9) / column)
-            )
+        if name in model.sizes:  # sizes below 1, such as no cached tokens, count as 1
+            column = np.maximum(table[:, model.sizes.index(name)], 1.0)
+            outside += np.maximum(0, np.log(column / max(most, 1.0))) + np.maximum(0, np.log(max(least, 1.0) / column))
     reach = _REACH**outside
     return low / reach, high * reach

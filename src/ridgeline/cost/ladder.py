@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ridgeline.cost.answer import ALL, Answer, Question, Rung, held_by_host
 from ridgeline.cost.fitted import find_fits, from_fits
 from ridgeline.errors import DomainError
+from ridgeline.facts.fits import measured_devices
 from ridgeline.facts.records import Accelerator
 
 
@@ -33,5 +34,5 @@ def price(question: Question, part: Accelerator, *, rungs: Sequence[Rung] = ALL)
     asked = f" by {question.engine}" if question.engine else ""
     raise DomainError(
         f"{part.name}: no {question.family} in {question.form}{asked} was measured on it or its relatives;"
-        " ask for another format, or take the datasheet's bound with --evidence datasheet"
+        f" ask for another format or library, or for a device that was: {', '.join(measured_devices(question.family))}"
     )

@@ -1,12 +1,13 @@
 """The measured rung: kernels of a table, interpolated in the logarithm between their grid points, never beyond.
 
 What is interpolated is the ratio of measured to fitted time where there is a fit, so that between grid points the
-mechanism's steps stay; on a grid point the answer is the measurement itself.
+mechanism's steps stay, and the time itself on grids dense enough to show them; on a grid point the answer is the
+measurement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -19,7 +20,7 @@ from ridgeline.cost.fitted import find_fits, from_fits
 from ridgeline.cost.formats import Form, form
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.readers import READERS
-from ridgeline.cost.samples import Sample, family_tables, samples
+from ridgeline.cost.samples import Sample, family_tables, hidden_folds, samples
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import BANDS_S, nearest_version, preferred_engine, rung_interval
 from ridgeline.facts.opdata import OpTable
@@ -65,14 +66,16 @@ class Grid:
 
 
 def measured(question: Question, part: Accelerator) -> Answer | None:
-    """The answer of the nearest table of the device and engine; None where no table holds all of the sizes."""
-    table = find_table(question, part)
-    if table is None:
-        return None
+    """The answer of the nearest tables of the device and engine; None where none holds all of the sizes."""
+    for table in find_tables(question, part):
+        seconds = interpolated(question, part, table)
+        if not np.isnan(seconds).any():
+            return _answer(question, part, table, seconds)
+    return None
+
+
+def _answer(question: Question, part: Accelerator, table: OpTable, seconds: Array) -> Answer:
     base = _base(question, part)
-    seconds = interpolated(question, part, table)
-    if np.isnan(seconds).any():
-        return None
     low, high = table_interval(question.family, seconds)
     return Answer(
         seconds=seconds,
@@ -98,9 +101,9 @@ def interpolated(question: Question, part: Accelerator, table: OpTable, *, hidde
 
     With `hidden_fold`, rows of that fold are not used: it is how the rung itself is judged.
     """
-    reader, model = READERS[question.family], mechanism(question.family)
+    reader = READERS[question.family]
     names = (*reader.smooth, *reader.exact)
-    columns = np.broadcast_arrays(*(np.asarray(_size(name, question, model.defaults), dtype=float) for name in names))
+    columns = np.broadcast_arrays(*(np.asarray(_size(name, question), dtype=float) for name in names))
     shape = columns[0].shape
     flat = np.stack([column.ravel() for column in columns])
     ratio = np.full(flat.shape[1], np.nan)
@@ -115,28 +118,29 @@ def interpolated(question: Question, part: Accelerator, table: OpTable, *, hidde
     return found
 
 
-def _size(name: str, question: Question, defaults: Mapping[str, float]) -> Number:
-    return question.sizes.get(name, defaults.get(name, np.nan))
+def _size(name: str, question: Question) -> Number:
+    if name in question.sizes:
+        return question.sizes[name]
+    return mechanism(question.family).defaults.get(name, np.nan)
 
 
 def _base(question: Question, part: Accelerator) -> Answer | None:
+    """The fitted answer that ratios are taken to; None where times are interpolated, or nothing is fitted."""
+    if READERS[question.family].dense:
+        return None
     fits = find_fits(question, part, Rung.FITTED)
     return from_fits(question, part, fits, Rung.FITTED) if fits else None
 
 
-def find_table(question: Question, part: Accelerator) -> OpTable | None:
-    """The table of a device and engine in the nearest version; without an engine, of the last one that has any."""
+def find_tables(question: Question, part: Accelerator) -> tuple[OpTable, ...]:
+    """The tables of a device and engine in the nearest version; without an engine, of the preferred one."""
     if question.family not in READERS:
-        return None
+        return ()
     found = [table for table in family_tables(question.family) if table.accelerator == part.name]
-    if question.engine:
-        found = [table for table in found if table.engine == question.engine]
-    if not found:
-        return None
-    engine = preferred_engine({table.engine for table in found})
+    engine = question.engine or preferred_engine({table.engine for table in found})
     of_engine = [table for table in found if table.engine == engine]
-    version = nearest_version([table.version for table in of_engine], question.version)
-    return next(table for table in of_engine if table.version == version)
+    version = nearest_version({table.version for table in of_engine}, question.version)
+    return tuple(table for table in of_engine if table.version == version)
 
 
 @lru_cache(maxsize=_CACHED)
@@ -171,10 +175,11 @@ def _made(
         mask = np.ones(len(sample), dtype=bool)
         for name, value in zip(reader.exact, fixed, strict=True):
             mask &= np.isclose(sample.sizes[name], value, rtol=_SAME, atol=0)
-        if hidden_fold is not None:
-            mask &= sample.folds != hidden_fold
-        if mask.any():
-            kept.append(sample.where(mask))
+        chosen = sample.where(mask)
+        if hidden_fold is not None and len(chosen):
+            chosen = chosen.where(hidden_folds(family, chosen.sizes) != hidden_fold)
+        if len(chosen):
+            kept.append(chosen)
     if not kept:
         return None
     sizes = {name: np.concatenate([sample.sizes[name] for sample in kept]) for name in kept[0].sizes}
@@ -185,9 +190,12 @@ def _made(
     base = _base(question, part)
     ratio = np.log(seconds / (1.0 if base is None else np.asarray(base.seconds)))
     axes = tuple(np.unique(sizes[name]) for name in reader.smooth)
-    values = np.full([len(axis) for axis in axes], np.nan)
+    total, count = (np.zeros([len(axis) for axis in axes]) for _ in range(2))
     where = tuple(np.searchsorted(axis, sizes[name]) for axis, name in zip(axes, reader.smooth, strict=True))
-    values[where] = ratio
+    np.add.at(total, where, ratio)  # rows that repeat a shape count alike
+    np.add.at(count, where, 1)
+    with np.errstate(invalid="ignore"):
+        values = np.where(count > 0, total / np.where(count > 0, count, 1), np.nan)
     logs = tuple(np.log(np.maximum(axis, 1e-9)) for axis in axes)
     return Grid(names=reader.smooth, axes=logs, values=_bridged(values, logs))
 

@@ -120,9 +120,6 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
 def _fitted_seconds(work: Collective, machine: Machine, fit: Fit) -> Number:
     """Time by the fitted mechanism [s]; all-reduces are done in place, as frameworks do gradients and activations."""
     model = mechanism("collective")
-    values = dict(fit.values)
-    if len(machine.tiers) > 1:
-        values |= {"nic_share_": machine.efficiency[-1], "net_hop_s_": machine.tiers[-1].latency_s}
     sizes: dict[str, Number] = {
         "operation": float(OPERATIONS.index(work.kind.value)),
         "bytes": work.bytes,
@@ -131,7 +128,7 @@ def _fitted_seconds(work: Collective, machine: Machine, fit: Fit) -> Number:
         **group_sizes(machine, work.ranks, work.stride),
     }
     device = device_vector(machine.cluster.accelerator, "bf16")
-    found: Number = model.seconds(sizes, device, model.vector(values)) * work.repeats
+    found: Number = model.seconds(sizes, device, model.vector(fit.values)) * work.repeats
     return found
 
 
@@ -155,8 +152,9 @@ _ROOT = 4.0  # devices under one root of a small box; larger ones have two roots
 def group_sizes(machine: Machine, ranks: Number, stride: Number) -> dict[str, Number]:
     """How a group of `ranks` devices, `stride` apart, lies on the network, in the sizes of the collective mechanism.
 
-    `nodes` it spans [1], rate of the inner link and of the network beyond it per device [byte/s], whether a switch
-    joins peers (else a host bridge), whether it reduces, and the devices under one root of the bridge [1].
+    `nodes` it spans [1], rate of the inner link and what the network beyond it sustains per device [byte/s], the
+    latency of one of its hops [s], whether a switch joins peers (else a host bridge), whether it reduces, and the
+    devices under one root of the bridge [1].
     """
     ranks_a, stride_a = np.broadcast_arrays(np.asarray(ranks, dtype=float), np.asarray(stride, dtype=float))
     inner, outer = machine.tiers[0], machine.tiers[1:]
@@ -164,12 +162,13 @@ def group_sizes(machine: Machine, ranks: Number, stride: Number) -> dict[str, Nu
     link = np.full(ranks_a.shape, inner.bytes_per_s)
     if inner.topology == "mesh":  # a link to each peer
         link = link * np.clip((members - 1) / max(inner.size - 1, 1), 0, 1)
-    network = np.full(ranks_a.shape, inner.bytes_per_s)
+    network, hop = np.full(ranks_a.shape, inner.bytes_per_s), np.zeros(ranks_a.shape)
     reached = float(inner.size)
-    for tier in outer:
+    for tier, efficiency in zip(outer, machine.efficiency[1:], strict=True):
         crossed = ranks_a * stride_a > reached
-        rate = tier.bytes_per_s / tier.oversubscription
+        rate = tier.bytes_per_s * efficiency / tier.oversubscription
         network = np.where(crossed, np.minimum(network, rate) if tier is not outer[0] else rate, network)
+        hop = np.where(crossed, np.maximum(hop, tier.latency_s), hop)
         reached = float(tier.size)
     return {
         "nodes": np.ceil(ranks_a / members),
@@ -178,4 +177,5 @@ def group_sizes(machine: Machine, ranks: Number, stride: Number) -> dict[str, Nu
         "in_network": float(inner.in_network_reduction),
         "root_ranks": max(_ROOT, machine.cluster.node_devices / 2) if inner.topology == "bus" else float(inner.size),
         "nic_bytes_per_s": network,
+        "net_hop_s": hop,
     }

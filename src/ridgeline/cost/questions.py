@@ -15,7 +15,10 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import OPERATIONS, group_sizes
 from ridgeline.cost.readers import FP8_ROW, LATENT, ROTARY, latent_decode, latent_prefill
 from ridgeline.facts.mechanisms import constants
+from ridgeline.facts.records import Accelerator
 from ridgeline.lower.work import CollectiveKind, Number
+
+_FASTEST_BUS = 150e9  # byte/s one way; PCIe 6 x16 has 126, chip-to-chip links to a Grace host 225 and more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,13 +217,15 @@ def collective(
         "in_place": float(in_place),
         **group_sizes(machine, ranks, stride),
     }
-    issue_s = issue_seconds(machine.cluster.accelerator.architecture) if eager else 0.0
+    issue_s = issue_seconds(machine.cluster.accelerator) if eager else 0.0
     return Asked(
         question=Question(family="collective", sizes=sizes, form="any", issue_s=issue_s), flop=0.0, bytes=size_bytes
     )
 
 
-def issue_seconds(architecture: str) -> float:
+def issue_seconds(part: Accelerator) -> float:
     """Host time to issue one collective outside a graph, in the hosts that a generation of devices comes with [s]."""
     table = constants()
-    return table.get(f"collective.issue.{architecture}", table["collective.issue.other"]).value
+    joined = (part.host_bytes_per_s or 0.0) > _FASTEST_BUS
+    key = "grace" if joined and part.vendor == "NVIDIA" else part.architecture
+    return table.get(f"collective.issue.{key}", table["collective.issue.other"]).value

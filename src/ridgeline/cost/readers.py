@@ -42,6 +42,7 @@ class Reader:
         None  # where sizes decide which kernel of a source runs
     )
     engines: tuple[str, ...] = ()  # none: any
+    dense: bool = False  # a grid so dense that times themselves are interpolated, not their ratio to the mechanism
     parts: Callable[[OpTable], Iterator[tuple[str, Mapping[str, Number], Array]]] | None = None
     """Kernel, sizes and seconds of a table that holds several kernels in a row."""
 
@@ -231,6 +232,7 @@ READERS: dict[str, Reader] = {
         sizes=_gemm,
         blocks=("n", "k"),
         smooth=("m", "n", "k"),
+        dense=True,
     ),
     "prefill": Reader(
         tables=("context_attention_perf",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -137,10 +137,19 @@ def held_out(family: str, sizes: Mapping[str, Number]) -> bool:
     return bool((folds(family, one) == HELD_OUT).all())
 
 
-def folds(family: str, sizes: Mapping[str, Array]) -> NDArray[np.int64]:
-    """The fold of each row, from 0 to 4: the same shape block is in the same fold on every device [1]."""
-    columns = [np.asarray(sizes[name], dtype=float) for name in READERS[family].blocks]
+def folds(family: str, sizes: Mapping[str, Array], names: Sequence[str] = ()) -> NDArray[np.int64]:
+    """The fold of each row, from 0 to 4: the same shape block (or `names`) is in the same fold on every device [1]."""
+    chosen_names = tuple(names) or READERS[family].blocks
+    columns = [np.asarray(sizes[name], dtype=float) for name in chosen_names]
     table = np.stack(np.broadcast_arrays(*columns), axis=-1)
     unique, inverse = np.unique(table, axis=0, return_inverse=True)
     chosen = np.array([crc32(f"{family}:{row.tolist()}".encode()) % FOLDS for row in unique], dtype=np.int64)
     return chosen[inverse.ravel()]
+
+
+def hidden_folds(family: str, sizes: Mapping[str, Array]) -> NDArray[np.int64]:
+    """The folds hidden from a table to judge it: shape blocks, or single shapes where a block is a whole axis."""
+    reader = READERS[family]
+    if set(reader.blocks) & set(reader.smooth):
+        return folds(family, sizes)
+    return folds(family, sizes, (*reader.blocks, *reader.smooth))

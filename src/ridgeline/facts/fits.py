@@ -105,6 +105,11 @@ def _ranges(cell: str) -> dict[str, tuple[float, ...]]:
     return {name: tuple(float(number) for number in numbers.split(":")) for name, _, numbers in words}
 
 
+def measured_devices(family: str) -> tuple[str, ...]:
+    """Devices that a family has fits for."""
+    return tuple(sorted({fit.device for fit in fits(family)}))
+
+
 def own_fits(family: str, device: str, *, engine: str = "", version: str = "", form: str = "") -> tuple[Fit, ...]:
     """Fits of a device itself: of the engine asked for, or of the first that has any, in the nearest version.
 
@@ -133,10 +138,10 @@ def nearest_version(known: Iterable[str], wanted: str) -> str:
 
 
 def release_key(version: str) -> tuple[tuple[int, int | str], ...]:
-    """Sorts versions as their writers meant: 0.5.14 after 0.5.9, and a release candidate before its release."""
+    """Sorts versions as their writers meant: 0.5.14 after 0.5.9, candidates before a release, post-releases after."""
     words = re.findall(r"\d+|[a-z]+", version.casefold())
-    numbers = tuple((1, int(word)) if word.isdigit() else (0, word) for word in words)
-    return numbers if any(word.isalpha() for word in words) else (*numbers, (0, "zz"))
+    keys = tuple((1, int(word)) if word.isdigit() else (2 if word == "post" else 0, word) for word in words)
+    return keys if any(word.isalpha() for word in words) else (*keys, (0, "zz"))
 
 
 LINK_FAMILIES = frozenset({"collective", "exchange"})

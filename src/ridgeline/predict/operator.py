@@ -119,7 +119,8 @@ def operator_cost(
         raise DomainError(f"{kind} over {cluster.count} device needs at least 2 devices; try --on 8xH100-SXM")
     rungs = RUNGS[evidence or "measured"]
     asked = None
-    if not (kind == "attention" and (backward or not causal)) and kind != "stream":
+    unmeasured = kind in ("stream", "send") or (kind == "attention" and (backward or not causal))
+    if not unmeasured:
         asked = _question(kind, shape, dtype, resolved, window=window, cache_dtype=cache_dtype, skew=skew)
         engine, _, version = library.partition(" ")
         asked = asked.by(engine.casefold(), version, library)
@@ -178,6 +179,8 @@ def _laddered(kind: str, asked: questions.Asked, resolved: Machine, answer: Answ
     linked = kind in LINKED
     matrix = form(asked.question.form).matrix
     peak = part.peak_flop_per_s.get(matrix) or resolved.device.matrix_rate("fp32")
+    if not linked and busy == moved == 0.0:  # interpolated times do not tell what they are made of: take the floor
+        busy, moved = flop / peak, size / part.memory_bytes_per_s
     bound = "link" if linked else "compute" if busy >= moved else "hbm"
     if not linked and max(busy, moved) < 0.5 * seconds:
         bound = "start"

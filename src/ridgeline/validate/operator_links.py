@@ -148,7 +148,9 @@ def exchange(ask: Ask) -> Priced:
         raise InputError("experts are exchanged between at least 2 devices", field="n_devices")
     priced = _exchanged(ask, tokens, hidden, top_k) if stated else None
     if priced is not None:
-        return priced
+        places = ranks if ranks <= node else -(-ranks // node)
+        copies = top_k if "low latency" in ask.op else _reached(places, top_k)
+        return replace(priced, bytes=token_bytes * copies)
     if "low latency" in ask.op:
         size = token_bytes * top_k
         seconds = _all_to_all(ask, size, ranks, 1)

@@ -37,6 +37,7 @@ def _ring_time(
     in_network: float,
     memory: float,
     in_place: float,
+    net_hop: float,
     v: Array,
 ) -> float:
     """All-reduce, all-gather or reduce-scatter: k = N - 1 steps of s bytes (twice as many to reduce and gather) [s].
@@ -47,7 +48,7 @@ def _ring_time(
     is copied through memory.
     """
     hop, ll_rate, mid, ll128, simple, simple_hop = v[1], v[2], v[3], v[4], v[5], v[6]
-    own_share, simple_from, overlap, switch_share, net_hop = v[8], v[9], v[10], v[11], v[16]
+    own_share, simple_from, overlap, switch_share = v[8], v[9], v[10], v[11]
     group = ranks / nodes
     piece = size / ranks
     best: float
@@ -80,11 +81,19 @@ def _ring_time(
 
 @njit(cache=True, error_model="numpy")
 def _peer_time(
-    operation: float, size: float, ranks: float, nodes: float, rate: float, nic: float, memory: float, v: Array
+    operation: float,
+    size: float,
+    ranks: float,
+    nodes: float,
+    rate: float,
+    nic: float,
+    memory: float,
+    net_hop: float,
+    v: Array,
 ) -> float:
     """All-to-all, or one message: a start for each peer, then every message at once over link and network [s]."""
     hop, ll_rate, mid, simple_hop, own_share, overlap = v[1], v[2], v[3], v[6], v[8], v[10]
-    peer, peer_share, net_hop = v[12], v[14], v[16]
+    peer, peer_share = v[12], v[14]
     group = ranks / nodes
     sending = operation == 4.0
     piece = size if sending else size / ranks
@@ -115,17 +124,28 @@ def _collective(sizes: Array, device: Array, values: Array, out: Array) -> None:
         group = ranks / nodes
         rate = link * values[7]
         if switched == 0.0 and group > 2.0:
-            bridge = values[17] * link * root / min(group, root)
+            bridge = values[15] * link * root / min(group, root)
             rate = min(rate, bridge * values[13] if group > root else bridge)
-        leaving = group * nic * values[15]
+        leaving = group * nic
         if nodes > 1.0 and operation < 3.0:
             rate = leaving if group == 1.0 else min(rate, leaving)
         if operation < 3.0:
             waited = _ring_time(
-                operation, size, ranks, nodes, rate, leaving, link, in_network, memory, sizes[i, 9], values
+                operation,
+                size,
+                ranks,
+                nodes,
+                rate,
+                leaving,
+                link,
+                in_network,
+                memory,
+                sizes[i, 9],
+                sizes[i, 11],
+                values,
             )
         else:
-            waited = _peer_time(operation, size, ranks, nodes, rate, nic * values[15], memory, values)
+            waited = _peer_time(operation, size, ranks, nodes, rate, nic, memory, sizes[i, 11], values)
         out[i, 0], out[i, 1], out[i, 2] = values[0] + waited, 0.0, waited
 
 
@@ -151,10 +171,12 @@ COLLECTIVE = Mechanism(
         "nic_bytes_per_s",
         "in_place",
         "element_bytes",  # of measured tables: reduction of narrow elements is slower; the formula leaves it out
+        "net_hop_s",
     ),
     defaults={
         "in_place": 0.0,
         "element_bytes": 2.0,
+        "net_hop_s": 0.0,
         "nodes": 1.0,
         "nic_bytes_per_s": 0.0,
         "in_network": 0.0,
@@ -190,8 +212,6 @@ COLLECTIVE = Mechanism(
         _seconds("peer_s_", 1e-8, 3e-6, 4e-7, "start of one more peer of an all-to-all"),
         _share("cross_share_", 0.1, 0.6, "share of the bridge that is left between two roots"),
         _share("peer_share_", 0.5, 0.95, "share of the ring's rate in an all-to-all"),
-        _share("nic_share_", 0.3, 0.92, "share of a network interface that is sustained"),
-        _seconds("net_hop_s_", 1e-6, 3e-5, 6e-6, "one hop of the network beyond the node"),
         _share("bridge_share_", 0.05, 0.6, "share of a host bridge that a ring of more than two sustains"),
     ),
 )

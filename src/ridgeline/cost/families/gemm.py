@@ -54,14 +54,17 @@ def product_time(
     For each tile (a, b): waves = ceil(tiles / SMs); a step of k takes the longer of its FLOP at one SM's share of the
     rate (edges of small tiles cost `edge` rows more) and its operands at one SM's share of L2; a wave fills and
     drains in `fill_s`. Memory takes `dram_bytes` at the lower of the device's rate (1 / `dram_s` bytes/s) and what
-    the busy SMs can ask for. Splitting k keeps more SMs busy and pays `split_s` and the partial sums.
+    the SMs whose tiles share no operand can ask for. Splitting k keeps more SMs busy and pays `split_s` and the
+    partial sums.
     """
     best, best_compute, best_memory = math.inf, 0.0, 0.0
     flop_s, supply_s = 2.0 * sms / rate, 1.0 / sm_l2_bytes_per_s
     floor = dram_bytes * dram_s
     for index in range(_ROWS.size):
         a, b, by_a, by_b = _ROWS[index], _COLUMNS[index], _BY_ROWS[index], _BY_COLUMNS[index]
-        tiles = math.ceil(m * by_a) * math.ceil(n * by_b) * count
+        down, across = math.ceil(m * by_a), math.ceil(n * by_b)
+        tiles = down * across * count
+        apart = max(down, across) * count  # blocks that share no operand
         supply = (min(a, m) * input_bytes + min(b, n) * weight_bytes) * supply_s
         per_k = max(a * b * flop_s * (1.0 + edge * (by_a + by_b)), supply)
         if max(tiles * per_k * k / sms, per_k * k / _DEEPEST_SPLIT, floor) >= best * _SLACK:
@@ -72,7 +75,7 @@ def product_time(
             compute = math.ceil(blocks / sms) * (per_k * math.ceil(k / (split * 64.0)) * 64.0 + fill_s)
             extra = 0.0 if split == 1.0 else split_s + m * n * count * 4.0 * split * dram_s
             if max(compute, floor) + extra < best * _SLACK:
-                memory = norm4(floor, dram_bytes / (min(blocks, sms) * sm_bytes_per_s))
+                memory = norm4(floor, dram_bytes / (min(apart * split, sms) * sm_bytes_per_s))
                 together = norm4(compute, memory) + extra
                 if together < best:
                     best, best_compute, best_memory = together, compute, memory + extra

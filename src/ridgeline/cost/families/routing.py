@@ -23,6 +23,7 @@ _LIFT, _LIFT_OTHERS = (
     1.0,
 )  # how much the fullest of several ranks exceeds the mean; fitted to draws, see docs/experts.md
 _QUANTILES = 64
+_LOGARITHMIC = 1e-9  # distance of the exponent from 1 within which the law is 1 / rows
 
 
 @njit(cache=True, error_model="numpy")
@@ -47,13 +48,13 @@ def _balanced(tokens: int, top_k: int, experts: int, own: int) -> Array:
                 expert = int(token * stride / tokens + pick * stride) % experts
                 if expert < own:
                     rows[expert] += 1
-        return rows
+        return np.minimum(rows, tokens)
     for expert in range(own):
         for pick in range(top_k):
             first = (expert - pick * stride) % experts
             if first < tokens:
                 rows[expert] += (tokens - 1 - first) // experts + 1
-    return rows
+    return np.minimum(rows, tokens)
 
 
 @njit(cache=True, error_model="numpy")
@@ -91,10 +92,13 @@ def _skewed(tokens: float, top_k: float, experts: int, skew: float) -> Array:
     total = tokens * top_k
     low, high = (1.0, tokens * 0.8) if total > experts else (0.01, 2.0)
     power = 1.0 - skew
-    top, bottom = high**power, low**power
     rows = np.empty(experts)
     for index in range(experts):
-        rows[index] = ((top - bottom) * ((index + 0.5) / experts) + bottom) ** (1.0 / power)
+        share = (index + 0.5) / experts
+        if abs(power) < _LOGARITHMIC:
+            rows[index] = low * (high / low) ** share
+        else:
+            rows[index] = ((high**power - low**power) * share + low**power) ** (1.0 / power)
     scale = total / rows.sum()
     for index in range(experts):
         rows[index] = min(tokens, float(np.rint(rows[index] * scale)))
@@ -103,7 +107,7 @@ def _skewed(tokens: float, top_k: float, experts: int, skew: float) -> Array:
 
 
 @njit(cache=True, error_model="numpy")
-def _fullest_rank(rows: Array, ranks: int, total: float, found: Array) -> None:
+def _fullest_rank(rows: Array, ranks: int, tokens: float, total: float, found: Array) -> None:
     """Statistics of the most loaded of `ranks`: its experts' quantiles are lifted, u -> u^(1/g)."""
     experts = rows.size
     own = experts // ranks
@@ -124,7 +128,7 @@ def _fullest_rank(rows: Array, ranks: int, total: float, found: Array) -> None:
         grown = least / found[0] if found[0] > 1e-3 else 1.0
         found[1] = max(1.0, min(found[1] * grown, min(float(own), float(least))))
         found[0] = least
-        found[2] = max(found[2], math.ceil(least / found[1]))
+        found[2] = min(tokens, max(found[2], math.ceil(least / found[1])))
         for tile in range(TILE_ROWS.size):
             found[3 + tile] = max(found[3 + tile], math.ceil(least / TILE_ROWS[tile]), found[1])
 
@@ -142,4 +146,4 @@ def routed(tokens: float, top_k: float, experts: float, ranks: float, skew: floa
     if shared == 1:
         _count(rows, found)
     else:
-        _fullest_rank(rows, shared, tokens * top_k, found)
+        _fullest_rank(rows, shared, tokens, tokens * top_k, found)
