@@ -61,9 +61,8 @@ def section(name: str, paths: list[str]) -> list[str]:
 
 def main() -> None:
     """Prints the page."""
-    print(
-        "# Operators against public tables\n\nWritten by `benchmarks/accuracy_operators.py`; own sources are left out.\n"
-    )
+    print("# Operators against public tables\n")
+    print("Written by `benchmarks/accuracy_operators.py`; own sources are left out.\n")
     for word in sys.argv[1:]:
         name, _, paths = word.partition("=")
         print("\n".join(section(name, paths.split(","))))
