@@ -53,10 +53,10 @@ class FittedModel:
             table = self._one(self.kernels[0], sizes)
             return float(self.mechanism.price(table, self.device, self.kernels[0].values)[0, 0])
         if len(self.kernels) == 1:
-            table, shape = self.mechanism.columns({**self._decided(self.kernels[0]), **sizes})
-            priced = self.mechanism.price(table, self.device, self.kernels[0].values)
-        else:
-            priced, _, shape = self.price(sizes)
+            (kernel,) = self.kernels
+            found: Number = self.mechanism.seconds({**self._decided(kernel), **sizes}, self.device, kernel.values)
+            return found
+        priced, _, shape = self.price(sizes)
         return priced[:, 0].reshape(shape)
 
     def _one(self, kernel: _Kernel, sizes: Mapping[str, Number]) -> Array:

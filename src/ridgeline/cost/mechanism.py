@@ -23,6 +23,7 @@ Kernel = Callable[[Array, Array, Array, Array], None]
 """`kernel(sizes (N, S), device (7,), values (P,), out (N, 3))` fills seconds, compute seconds and memory seconds."""
 
 _THREADS = 2
+_BLOCK = 4_096  # shapes priced at a time
 _CHUNK = 16_384  # shapes of one thread; fewer are priced in the caller's
 _L2_BYTES = 64 * 2.0**20  # assumed where no datasheet tells
 _CLOCK_HZ = 1.5e9  # assumed where no datasheet tells
@@ -86,9 +87,29 @@ class Mechanism:
         return out
 
     def seconds(self, sizes: Mapping[str, Number], device: Array, values: Array) -> Any:
-        """Time of shapes [s], in the shape that the sizes broadcast to."""
-        table, shape = self.columns(sizes)
-        return self.price(table, device, values)[:, 0].reshape(shape)
+        """Time of shapes [s], in the shape that the sizes broadcast to; blocks of them stay in a core's cache."""
+        parts = [np.asarray(self._size(name, sizes), dtype=float) for name in self.sizes]
+        shape = np.broadcast_shapes(*(part.shape for part in parts))
+        flat = [part if part.ndim == 0 else np.broadcast_to(part, shape).ravel() for part in parts]
+        seconds = np.empty(int(np.prod(shape)))
+
+        def block(begin: int) -> None:
+            end = min(begin + _BLOCK, len(seconds))
+            table = np.empty((end - begin, len(flat)))
+            for index, part in enumerate(flat):
+                table[:, index] = part if part.ndim == 0 else part[begin:end]
+            table = self.derive(table) if self.derive is not None else table
+            out = np.empty((end - begin, 3))
+            self.kernel(table, device, values, out)
+            seconds[begin:end] = out[:, 0]
+
+        begins = range(0, len(seconds), _BLOCK)
+        if len(begins) < _THREADS:
+            list(map(block, begins))
+        else:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                list(pool.map(block, begins))
+        return seconds.reshape(shape)
 
     def vector(self, values: Mapping[str, float]) -> Array:
         """Parameter values in the formula's order."""
