@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,16 @@ class Parameter:
     start: float
     meaning: str
     grid: tuple[float, ...] = ()  # more starts, for a switch point: it has no gradient
+
+
+def parameter(name: str, unit: str, low: float, high: float, start: float, meaning: str) -> Parameter:
+    """One parameter in a line of a table."""
+    return Parameter(name=name, unit=unit, low=low, high=high, start=start, meaning=meaning)
+
+
+def like(other: Parameter, **changed: Any) -> Parameter:
+    """A parameter that means the same in another family, with other bounds."""
+    return replace(other, **changed)
 
 
 @dataclass(frozen=True, kw_only=True)

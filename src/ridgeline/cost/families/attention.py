@@ -11,7 +11,7 @@ import math
 from numba import njit
 
 from ridgeline.cost.families.gemm import FILL, MATRIX, MEMORY, SM_MEMORY, START
-from ridgeline.cost.mechanism import Array, Mechanism, Parameter
+from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
 
 _KEYS = 64.0  # keys of one step of a kernel's loop
 _BLOCKS_A_SM = 6.0  # beyond which splitting keys keeps no more SMs busy
@@ -159,17 +159,9 @@ def _decode(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 1], out[i, 2] = best_core, dram
 
 
-def _number(name: str, unit: str, low: float, high: float, start: float, meaning: str) -> Parameter:
-    return Parameter(name=name, unit=unit, low=low, high=high, start=start, meaning=meaning)
-
-
-def _like(parameter: Parameter, **changed: float) -> Parameter:
-    return Parameter(**{**vars(parameter), **changed})
-
-
-_L2_KEPT = _number("l2_kept_", "1", 0.02, 1, 0.3, "share of L2 that stays warm between calls")
-_TAIL = _number("tail_", "1", 0.01, 1.2, 0.3, "part of the last block's time in which it runs alone")
-_OVERLAP = _number("memory_overlap_", "1", 1, 8, 2, "norm in which the core and its memory traffic overlap")
+_L2_KEPT = parameter("l2_kept_", "1", 0.02, 1, 0.3, "share of L2 that stays warm between calls")
+_TAIL = parameter("tail_", "1", 0.01, 1.2, 0.3, "part of the last block's time in which it runs alone")
+_OVERLAP = parameter("memory_overlap_", "1", 1, 8, 2, "norm in which the core and its memory traffic overlap")
 
 PREFILL = Mechanism(
     family="prefill",
@@ -202,17 +194,17 @@ PREFILL = Mechanism(
     },
     kernel=_prefill,
     parameters=(
-        _like(START, low=1e-6, high=2e-4, start=9e-6),
-        _like(MATRIX, low=0.03, start=0.6),
-        _like(MEMORY, low=0.2, start=0.8),
-        _like(FILL, high=3e-5, start=1e-6),
-        _number("exponents_per_clock_", "1/cycle", 1, 64, 14, "exponentials of one SM"),
-        _number("softmax_overlap_", "1", 1, 12, 2, "norm in which products and exponentials overlap"),
+        like(START, low=1e-6, high=2e-4, start=9e-6),
+        like(MATRIX, low=0.03, start=0.6),
+        like(MEMORY, low=0.2, start=0.8),
+        like(FILL, high=3e-5, start=1e-6),
+        parameter("exponents_per_clock_", "1/cycle", 1, 64, 14, "exponentials of one SM"),
+        parameter("softmax_overlap_", "1", 1, 12, 2, "norm in which products and exponentials overlap"),
         _TAIL,
         _L2_KEPT,
-        _number("rotary_share_", "1", 0.05, 1, 0.6, "share of L2 bandwidth of the cache write and query pass"),
-        _number("wide_", "1", 1e-3, 3, 0.1, "loss of the matrix rate for each 128 of head size beyond 128"),
-        _number("masked_keys_", "1", 0.01, 20, 1, "keys paid for each query row that a tile spans"),
+        parameter("rotary_share_", "1", 0.05, 1, 0.6, "share of L2 bandwidth of the cache write and query pass"),
+        parameter("wide_", "1", 1e-3, 3, 0.1, "loss of the matrix rate for each 128 of head size beyond 128"),
+        parameter("masked_keys_", "1", 0.01, 20, 1, "keys paid for each query row that a tile spans"),
         _OVERLAP,
     ),
 )
@@ -245,19 +237,19 @@ DECODE = Mechanism(
     },
     kernel=_decode,
     parameters=(
-        _like(START, low=1e-6, high=2e-4, start=6e-6),
-        _like(MATRIX, low=0.01, start=0.4),
-        _like(MEMORY, low=0.2, start=0.8),
-        _like(FILL, high=3e-5, start=1e-6),
-        _like(SM_MEMORY, low=1e9, high=3e11, start=3e10),
-        _number("tile_s_", "s", 1e-9, 5e-6, 1e-7, "one step over 64 keys, beyond its traffic and products"),
-        _like(_TAIL, start=0.4),
-        _number("split_s_", "s", 1e-8, 2e-5, 2e-6, "combining the parts of split keys"),
+        like(START, low=1e-6, high=2e-4, start=6e-6),
+        like(MATRIX, low=0.01, start=0.4),
+        like(MEMORY, low=0.2, start=0.8),
+        like(FILL, high=3e-5, start=1e-6),
+        like(SM_MEMORY, low=1e9, high=3e11, start=3e10),
+        parameter("tile_s_", "s", 1e-9, 5e-6, 1e-7, "one step over 64 keys, beyond its traffic and products"),
+        like(_TAIL, start=0.4),
+        parameter("split_s_", "s", 1e-8, 2e-5, 2e-6, "combining the parts of split keys"),
         _L2_KEPT,
-        _number("fill_per_width_s_", "s", 1e-10, 1e-7, 1e-8, "fill of a block, for each element of the head"),
-        _number("split_each_s_", "s", 1e-10, 1e-6, 5e-8, "combining one more part"),
-        _number("window_fill_s_", "s", 1e-9, 2e-5, 1e-7, "fill of a block when a window cuts its keys"),
-        _number("wide_", "1", 1e-3, 3, 0.05, "loss of an SM's traffic for each 64 of head size beyond 64"),
-        _like(_OVERLAP, start=3),
+        parameter("fill_per_width_s_", "s", 1e-10, 1e-7, 1e-8, "fill of a block, for each element of the head"),
+        parameter("split_each_s_", "s", 1e-10, 1e-6, 5e-8, "combining one more part"),
+        parameter("window_fill_s_", "s", 1e-9, 2e-5, 1e-7, "fill of a block when a window cuts its keys"),
+        parameter("wide_", "1", 1e-3, 3, 0.05, "loss of an SM's traffic for each 64 of head size beyond 64"),
+        like(_OVERLAP, start=3),
     ),
 )

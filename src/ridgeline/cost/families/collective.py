@@ -10,7 +10,7 @@ import math
 from numba import njit
 
 from ridgeline.cost.families.gemm import START
-from ridgeline.cost.mechanism import Array, Mechanism, Parameter
+from ridgeline.cost.mechanism import Array, Mechanism, Parameter, like, parameter
 
 # The size `operation` counts: 0 all-reduce, 1 all-gather, 2 reduce-scatter, 3 all-to-all, 4 send.
 
@@ -150,11 +150,11 @@ def _collective(sizes: Array, device: Array, values: Array, out: Array) -> None:
 
 
 def _seconds(name: str, low: float, high: float, start: float, meaning: str) -> Parameter:
-    return Parameter(name=name, unit="s", low=low, high=high, start=start, meaning=meaning)
+    return parameter(name, "s", low, high, start, meaning)
 
 
 def _share(name: str, low: float, start: float, meaning: str) -> Parameter:
-    return Parameter(name=name, unit="1", low=low, high=1.0, start=start, meaning=meaning)
+    return parameter(name, "1", low, 1.0, start, meaning)
 
 
 COLLECTIVE = Mechanism(
@@ -185,7 +185,7 @@ COLLECTIVE = Mechanism(
     },
     kernel=_collective,
     parameters=(
-        Parameter(**{**vars(START), "low": 1e-6, "high": 3e-5, "start": 6e-6, "meaning": "launch of the collective"}),
+        like(START, low=1e-6, high=3e-5, start=6e-6, meaning="launch of the collective"),
         _seconds("hop_s_", 1e-7, 1e-5, 9e-7, "one step of a ring in LL and LL128"),
         Parameter(
             name="ll_bytes_per_s_", unit="byte/s", low=2e8, high=2e11, start=6e9, meaning="rate of flagged words (LL)"

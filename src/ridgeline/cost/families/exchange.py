@@ -9,7 +9,7 @@ import math
 
 from numba import njit
 
-from ridgeline.cost.mechanism import Array, Mechanism, Parameter
+from ridgeline.cost.mechanism import Array, Mechanism, parameter
 
 _GROUPS = (
     4.0  # nodes that group-limited routing lets a token reach. Source: DeepSeek-V3 (arXiv:2412.19437), section 2.1.2
@@ -55,10 +55,6 @@ def _exchange(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 0], out[i, 1], out[i, 2] = seconds + moved, work, max(wire, network)
 
 
-def _number(name: str, unit: str, low: float, high: float, start: float, meaning: str) -> Parameter:
-    return Parameter(name=name, unit=unit, low=low, high=high, start=start, meaning=meaning)
-
-
 EXCHANGE = Mechanism(
     family="exchange",
     sizes=(
@@ -77,15 +73,15 @@ EXCHANGE = Mechanism(
     defaults={"nodes": 1.0, "sms": 20.0},
     kernel=_exchange,
     parameters=(
-        _number("start_s_", "s", 3e-6, 2e-4, 1.2e-5, "launch and notification of a dispatch"),
-        _number("expert_s_", "s", 1e-10, 2e-7, 1e-8, "polling of one expert"),
-        _number("message_s_", "s", 1e-9, 2e-5, 3e-7, "one SM's time for a message of a dispatch"),
-        _number("sm_bytes_per_s_", "byte/s", 1e9, 3e11, 3e10, "copy rate of one SM"),
-        _number("link_share_", "1", 0.05, 1, 0.6, "share of the link that is sustained"),
-        _number("nic_share_", "1", 0.1, 1, 0.85, "share of a network interface that is sustained"),
-        _number("net_hop_s_", "s", 1e-6, 5e-5, 8e-6, "one doubling of nodes"),
-        _number("overlap_", "1", 1, 8, 3, "norm in which copies, link and network overlap"),
-        _number("combine_start_s_", "s", 3e-6, 2e-4, 1.4e-5, "launch of a combine"),
-        _number("combine_message_s_", "s", 1e-9, 2e-5, 3e-7, "one SM's time for a message of a combine"),
+        parameter("start_s_", "s", 3e-6, 2e-4, 1.2e-5, "launch and notification of a dispatch"),
+        parameter("expert_s_", "s", 1e-10, 2e-7, 1e-8, "polling of one expert"),
+        parameter("message_s_", "s", 1e-9, 2e-5, 3e-7, "one SM's time for a message of a dispatch"),
+        parameter("sm_bytes_per_s_", "byte/s", 1e9, 3e11, 3e10, "copy rate of one SM"),
+        parameter("link_share_", "1", 0.05, 1, 0.6, "share of the link that is sustained"),
+        parameter("nic_share_", "1", 0.1, 1, 0.85, "share of a network interface that is sustained"),
+        parameter("net_hop_s_", "s", 1e-6, 5e-5, 8e-6, "one doubling of nodes"),
+        parameter("overlap_", "1", 1, 8, 3, "norm in which copies, link and network overlap"),
+        parameter("combine_start_s_", "s", 3e-6, 2e-4, 1.4e-5, "launch of a combine"),
+        parameter("combine_message_s_", "s", 1e-9, 2e-5, 3e-7, "one SM's time for a message of a combine"),
     ),
 )

@@ -12,7 +12,7 @@ from numba import njit
 
 from ridgeline.cost.families.gemm import FILL, MATRIX, MEMORY, SM_L2, SM_MEMORY, START, issued, norm4
 from ridgeline.cost.families.routing import STATISTICS, TILE_ROWS, routed
-from ridgeline.cost.mechanism import Array, Mechanism, Parameter
+from ridgeline.cost.mechanism import Array, Mechanism, Parameter, like, parameter
 
 _COLUMNS = np.array([64, 128, 256], dtype=np.float64)
 _LARGEST_TILE = 32_768.0  # rows x columns that fit in an SM's registers
@@ -114,14 +114,6 @@ def _experts(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 0], out[i, 1], out[i, 2] = issued(seconds, values[12]), compute, moved_s
 
 
-def _number(name: str, unit: str, low: float, high: float, start: float, meaning: str) -> Parameter:
-    return Parameter(name=name, unit=unit, low=low, high=high, start=start, meaning=meaning)
-
-
-def _like(parameter: Parameter, **changed: object) -> Parameter:
-    return Parameter(**{**vars(parameter), **changed})
-
-
 EXPERTS = Mechanism(
     family="experts",
     sizes=_SIZES,
@@ -136,18 +128,18 @@ EXPERTS = Mechanism(
     derive=derive,
     kernel=_experts,
     parameters=(
-        _like(START, low=2e-6, high=1.5e-4, start=1.5e-5, meaning="launches of router, sort, products and combine"),
-        _like(MATRIX, low=0.05, start=0.7),
-        _like(MEMORY, low=0.2),
+        like(START, low=2e-6, high=1.5e-4, start=1.5e-5, meaning="launches of router, sort, products and combine"),
+        like(MATRIX, low=0.05, start=0.7),
+        like(MEMORY, low=0.2),
         FILL,
         SM_MEMORY,
         SM_L2,
-        _number("l2_kept_", "1", 1e-3, 1, 0.3, "share of L2 that stays warm between calls"),
-        _number("edge_", "1", 0.01, 200, 4, "rows that the edges of a tile cost"),
-        _number("sort_s_per_row_", "s", 1e-12, 1e-8, 1e-10, "sorting one row by expert"),
-        _number("expert_s_", "s", 1e-10, 3e-7, 5e-9, "setting up the group of one expert"),
-        _number("ranks_start_s_", "s", 1e-8, 5e-5, 1e-6, "masking rows of other ranks"),
-        _number(
+        parameter("l2_kept_", "1", 1e-3, 1, 0.3, "share of L2 that stays warm between calls"),
+        parameter("edge_", "1", 0.01, 200, 4, "rows that the edges of a tile cost"),
+        parameter("sort_s_per_row_", "s", 1e-12, 1e-8, 1e-10, "sorting one row by expert"),
+        parameter("expert_s_", "s", 1e-10, 3e-7, 5e-9, "setting up the group of one expert"),
+        parameter("ranks_start_s_", "s", 1e-8, 5e-5, 1e-6, "masking rows of other ranks"),
+        parameter(
             "elementwise_share_", "1", 0.05, 1, 0.6, "share of memory bandwidth of activation, gathering and combining"
         ),
         Parameter(name="issue_s_", unit="s", low=3e-7, high=1e-3, start=2e-6, meaning="host time to issue the kernels"),
