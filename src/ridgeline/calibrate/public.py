@@ -19,7 +19,7 @@ from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import BANDS_S, KEYS, RECORD, Fit
 from ridgeline.facts.traits import kernel_traits
 
-WORST = 0.5  # median error of shapes set aside, from which a fit answers nothing
+WORST = 0.5  # median error of the interval's shapes, from which a fit answers nothing
 FEWEST = 60  # rows of a fit; fewer say little about ten parameters
 _HOST_QUANTILES = (0.02, 0.3)  # of the times: where a host that issues slowly would show as a floor
 _QUANTILES = (0.1, 0.9)
@@ -58,10 +58,10 @@ def fit_sample(sample: Sample) -> Fit | None:
     priced = model.price(table.sizes, table.device, values)[:, 0]
     held = sample.folds == HELD_OUT if (sample.folds == HELD_OUT).any() else inside
     error = np.abs(priced / seconds - 1)[held]
-    if np.median(error) > WORST:
-        return None
     bias = float(np.median((priced / seconds - 1)[held]))
     apart = sample.folds == INTERVAL if (sample.folds == INTERVAL).sum() >= _FEWEST_OF_BAND else inside
+    if np.median(np.abs(priced / seconds - 1)[apart]) > WORST:  # the fold that judges chooses nothing
+        return None
     low, high = residual_bands(seconds[apart] / priced[apart], priced[apart])
     return Fit(
         family=sample.family,

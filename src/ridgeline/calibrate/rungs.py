@@ -14,7 +14,6 @@ from ridgeline.cost.fitted import find_fits, from_fits
 from ridgeline.cost.measured import interpolated, table_interval
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.samples import INTERVAL, Sample, family_tables, hidden_folds, samples
-from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.opdata import OpTable
 
@@ -67,17 +66,16 @@ def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judg
         version=sample.version,
         kernel=sample.kernel,
     )
-    low = high = np.full(len(sample), np.nan)
+    predicted = low = high = np.full(len(sample), np.nan)
     if rung is Rung.TABLE:
         hidden = hidden_folds(sample.family, sample.sizes) == fold
         predicted = np.where(hidden, interpolated(question, part, table, hidden_fold=fold), np.nan)
         low, high = table_interval(sample.family, predicted)
     else:
-        try:
-            answer = from_fits(question, part, find_fits(question, part, rung), rung)
+        fits = find_fits(question, part, rung)
+        if fits:
+            answer = from_fits(question, part, fits, rung)
             predicted, low, high = (np.asarray(x) for x in (answer.seconds, answer.low_s, answer.high_s))
-        except (DomainError, IndexError):
-            predicted = low
     return Judged(
         family=sample.family,
         rung=rung,

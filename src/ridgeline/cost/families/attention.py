@@ -17,7 +17,6 @@ _KEYS = 64.0  # keys of one step of a kernel's loop
 _BLOCKS_A_SM = 6.0  # beyond which splitting keys keeps no more SMs busy
 _FEWEST_KEYS = 32.0  # of one part
 _SMALL_TILE = 1.3  # cost of a score in a tile of 64 query rows, against 128: half the operands are reused
-_CLIFF = 5.0  # replays of a set a little larger than the cache miss almost all of it
 _CACHE_RATE = 4.0  # L2 against memory bandwidth
 
 
