@@ -1,0 +1,90 @@
+"""How a model is served: degrees, formats, batching and KV policy of one engine. Pure data.
+
+Degrees: tp tensor, pp pipeline, dp attention data-parallel ranks of one instance (they share its experts), ep
+expert-parallel ranks, over which the experts of an instance are divided. An instance uses tp * pp * dp devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ridgeline.errors import PlanError
+
+
+class Role(Enum):
+    """What an instance does for a request."""
+
+    WHOLE = "whole"  # prefill and decode
+    PREFILL = "prefill"  # the prompt and its first token; the cache is then sent on
+    DECODE = "decode"  # every token after the first
+
+
+class Router(Enum):
+    """How requests choose among instances."""
+
+    ROUND_ROBIN = "round-robin"
+    LEAST_LOADED = "least-loaded"  # fewest requests that have not ended
+    PREFIX = "prefix"  # the longest cached prefix, then least loaded
+
+
+class Preemption(Enum):
+    """What happens to a request whose cache must give way."""
+
+    RECOMPUTE = "recompute"
+    SWAP = "swap"  # its cache goes to host memory and comes back
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """One way to serve a model with one engine; None leaves a choice to the engine's policy file.
+
+    `weights` and `kv` are number formats ('' for the model's own 16 bits), `other_weights` the format of attention's
+    products where it differs from that of the experts and feed-forwards. `token_budget` [token] bounds one iteration,
+    `max_seqs` [sequence] the running batch of one attention rank, `memory_fraction` [1] the share of device memory
+    that the engine may fill, `cache_tokens` [token] the KV capacity of one attention rank where it is known from a
+    run. `experts_apart` says that experts are divided whole over the `ep` ranks.
+    """
+
+    engine: str = "vLLM"
+    version: str = ""  # '' the newest that the policy file knows
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    instances: int = 1
+    weights: str = ""
+    other_weights: str = ""
+    kv: str = ""
+    token_budget: int | None = None
+    max_seqs: int | None = None
+    chunked: bool | None = None
+    prefix_cache: bool | None = None
+    graphs: bool | None = None
+    memory_fraction: float | None = None
+    cache_tokens: int | None = None
+    router: Router = Router.ROUND_ROBIN
+    preemption: Preemption | None = None
+    role: Role = Role.WHOLE
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "dp", "ep", "instances", "token_budget", "max_seqs", "cache_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise PlanError(f"deployment: {name} = {value}, needs >= 1")
+        if self.memory_fraction is not None and not 0 < self.memory_fraction <= 1:
+            raise PlanError(f"deployment: memory_fraction = {self.memory_fraction}, needs 0 < memory_fraction <= 1")
+        if (self.tp * self.dp) % self.ep:
+            raise PlanError(
+                f"deployment: ep = {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.tp * self.dp}"
+            )
+
+    @property
+    def instance_devices(self) -> int:
+        """Devices of one instance [1]."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def devices(self) -> int:
+        """Devices of all instances [1]."""
+        return self.instance_devices * self.instances
