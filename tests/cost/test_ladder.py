@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.cost import fitted, measured, questions
-from ridgeline.cost.answer import Answer, Question, Rung, held_by_host
+from ridgeline.cost.answer import ALL, Answer, Question, Rung, held_by_host
 from ridgeline.cost.families.registry import FAMILIES
 from ridgeline.cost.fitted import find_fits, from_fits, own_rates
 from ridgeline.cost.ladder import price
@@ -48,7 +48,16 @@ def test_the_best_rung_that_may_answer_does(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_rungs_tell_how_they_were_found() -> None:
-    assert [rung.evidence for rung in Rung] == [Evidence.MEASURED, Evidence.MEASURED, Evidence.DERIVED]
+    measured_or_derived = [Evidence.MEASURED, Evidence.MEASURED, Evidence.DERIVED, Evidence.DERIVED]
+    assert [rung.evidence for rung in Rung] == measured_or_derived
+
+
+def test_what_all_devices_have_in_common_answers_only_when_asked_and_widest() -> None:
+    part = accelerator("MI300X")
+    found = price(GEMM, part, rungs=(*ALL, Rung.COMMON))
+    assert found.rung is Rung.COMMON
+    assert float(found.high_s / found.low_s) >= 4.0
+    assert float(np.asarray(found.seconds)) > 2.0 * 4096**3 / part.peak_flop_per_s["bf16"]
 
 
 def test_what_nobody_measured_is_refused_with_a_next_step() -> None:

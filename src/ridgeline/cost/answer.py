@@ -18,14 +18,16 @@ class Rung(Enum):
     TABLE = "table"  # interpolated between measured kernels of this device and library
     FITTED = "fitted"  # the mechanism, with values fitted to this device and library
     BORROWED = "borrowed"  # the mechanism, with values of related devices
+    COMMON = "common"  # the mechanism on the datasheet's rates, with what the values of every device have in common
 
     @property
     def evidence(self) -> Evidence:
         """The rung of evidence that it rests on."""
-        return Evidence.DERIVED if self is Rung.BORROWED else Evidence.MEASURED
+        return Evidence.DERIVED if self in (Rung.BORROWED, Rung.COMMON) else Evidence.MEASURED
 
 
-ALL = tuple(Rung)
+ALL = (Rung.TABLE, Rung.FITTED, Rung.BORROWED)
+"""Rungs that rest on kernels of the device or of its relatives."""
 
 
 @dataclass(frozen=True, kw_only=True)

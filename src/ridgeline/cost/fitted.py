@@ -18,7 +18,7 @@ from ridgeline.cost.formats import Form, form
 from ridgeline.cost.mechanism import Array, Mechanism, device_vector
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
-from ridgeline.facts.fits import BANDS_S, Fit, borrowed_fits, own_fits
+from ridgeline.facts.fits import BANDS_S, Fit, borrowed_fits, common_fits, own_fits
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.traits import kernel_traits
 from ridgeline.lower.work import Number
@@ -105,7 +105,13 @@ def _places(sizes: tuple[str, ...]) -> Mapping[str, int]:
 
 
 def find_fits(question: Question, part: Accelerator, rung: Rung) -> tuple[Fit, ...]:
-    """The fits of a rung: of the engine asked for, else of any; 16-bit formats stand for each other."""
+    """The fits of a rung: of the engine asked for, else of any; 16-bit formats stand for each other.
+
+    What all devices have in common may also be lent by another format, whose kernels are nearest to those asked for.
+    """
+    if rung is Rung.COMMON:
+        lenders = (common_fits(question.family, part.name, name) for name in _nearest(form(question.form)))
+        return next((found for found in lenders if found), ())
     for engine in dict.fromkeys((question.engine, "")):
         for name in _like(form(question.form)):
             if rung is Rung.FITTED:
@@ -127,6 +133,12 @@ def _like(what: Form) -> tuple[str, ...]:
     """The format itself, then one that runs alike."""
     alike = {"fp16": "bf16", "fp4": "nvfp4"}
     return (what.name, alike[what.name]) if what.name in alike else (what.name,)
+
+
+def _nearest(what: Form) -> tuple[str, ...]:
+    """Formats whose kernels stand for those of a format, nearest first: of as many bits, then wider ones."""
+    narrow = {"fp4": ("nvfp4",), "w4a16_mxfp4": ("int4_wo",), "int8": ("fp8",), "fp8_block": ("fp8",)}
+    return (*_like(what), *narrow.get(what.name, ()), *(("fp8",) if what.cast else ()), "bf16", "any")
 
 
 def fitted_model(question: Question, part: Accelerator, rung: Rung) -> FittedModel:

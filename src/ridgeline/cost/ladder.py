@@ -1,7 +1,7 @@
 """One question, three rungs: what an operator costs from a measured table, a fitted mechanism, or borrowed values.
 
 The best rung that can answer does: the table inside what was measured, the fit of this device and library, the fits
-of its relatives.
+of its relatives; where it is asked for, what the fits of all devices have in common.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def price(question: Question, part: Accelerator, *, rungs: Sequence[Rung] = ALL)
         found = measured(question, part)
         if found is not None:
             return held_by_host(found, question.issue_s)
-    for rung in (Rung.FITTED, Rung.BORROWED):
+    for rung in (Rung.FITTED, Rung.BORROWED, Rung.COMMON):
         if rung in rungs:
             fits = find_fits(question, part, rung)
             if fits:

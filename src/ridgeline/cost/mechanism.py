@@ -27,6 +27,8 @@ _BLOCK = 4_096  # shapes priced at a time
 _CHUNK = 16_384  # shapes of one thread; fewer are priced in the caller's
 _L2_BYTES = 64 * 2.0**20  # assumed where no datasheet tells
 _CLOCK_HZ = 1.5e9  # assumed where no datasheet tells
+_TILED_VENDORS = frozenset({"NVIDIA", "AMD", "Intel"})
+_SM_BYTES_PER_S = 25e9  # memory bandwidth to one SM of an H100; others' few large cores count as so many SMs (assumed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +142,9 @@ def device_vector(part: Accelerator, matrix: str) -> Array:
     plain = part.peak_flop_per_s.get("bf16") or part.peak_flop_per_s.get("fp16") or part.vector_flop_per_s
     return np.array(
         [
-            part.sm_count or 1,
+            (part.sm_count or 1)
+            if part.vendor in _TILED_VENDORS
+            else max(1.0, part.memory_bytes_per_s / _SM_BYTES_PER_S),
             part.peak_flop_per_s.get(matrix) or plain,
             part.memory_bytes_per_s,
             part.l2_bytes or _L2_BYTES,

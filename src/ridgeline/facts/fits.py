@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
@@ -199,6 +199,21 @@ def _borrowed(family: str, device: str, kind: Kind, engine: str, form: str) -> t
         for key in kernels
         if key[0] == first_engine
     )
+
+
+@cache
+def common_fits(family: str, device: str, form: str) -> tuple[Fit, ...]:
+    """What the kernels of every measured device have in common: one fit, the geometric mean of all others' values.
+
+    For devices without relatives, and formats that no relative was measured in. The interval is the widest.
+    """
+    lenders = [name for name in measured_devices(family) if name != device]
+    found = [own_fits(family, name, form=form)[:1] for name in lenders]
+    chosen = [fit for fits_of_one in found for fit in fits_of_one]
+    if not chosen:
+        return ()
+    first = _blend(chosen, device)
+    return (replace(first, domain={}, low=_UNJUDGED.low, high=_UNJUDGED.high),)
 
 
 def _blend(relatives: Sequence[Fit], device: str) -> Fit:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.cost import questions
-from ridgeline.cost.answer import Answer, Rung
+from ridgeline.cost.answer import ALL, Answer, Rung
 from ridgeline.cost.compute import KernelCost, attention_cost, gemm_cost, stream_cost
 from ridgeline.cost.formats import form
 from ridgeline.cost.interval import interval
@@ -38,7 +38,7 @@ _SHAPES = {
 KINDS = (*_SHAPES, "stream", *COLLECTIVES)
 LINKED = frozenset({*COLLECTIVES, "dispatch", "combine"})
 RUNGS: dict[str, tuple[Rung, ...]] = {
-    "measured": tuple(Rung),
+    "measured": ALL,
     "fitted": (Rung.FITTED, Rung.BORROWED),
     "borrowed": (Rung.BORROWED,),
     "datasheet": (),
