@@ -1,0 +1,132 @@
+"""Number formats of serving rows: what a precision cell means for weights, attention and cache."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ridgeline.cost.formats import form
+from ridgeline.errors import DomainError, InputError
+from ridgeline.facts.records import Accelerator
+from ridgeline.graph.ops import Model
+from ridgeline.validate.rows import Row
+
+GGUF_BITS: tuple[tuple[str, float], ...] = (
+    (r"^q2_k", 3.16), (r"^q3_k", 4.0), (r"^q4_0", 4.54), (r"^q4_1", 5.0), (r"^q4(?:_k)?", 4.89),
+    (r"^q5_0", 5.5), (r"^q5(?:_k)?", 5.7), (r"^q6_k", 6.56), (r"^q8_0", 8.5), (r"^iq1_s", 2.0), (r"^iq2", 2.6),
+    (r"^iq3", 3.5), (r"^iq4", 4.5),
+)  # fmt: skip
+"""Bits of one weight in files of llama.cpp, scales included. Source: tools/quantize/README.md of ggml-org/llama.cpp,
+file sizes of Llama 3.1 8B over its parameters."""
+
+NATIVE_BLOCK_FP8 = ("deepseek", "minimax-m2", "qwen3.5", "qwen3-next", "kimi-k2")
+"""Models whose own fp8 checkpoints scale blocks of 128. Source: their config.json, quantization_config."""
+
+ATTENTION_KEPT = ("deepseek", "minimax-m2", "qwen3.5", "kimi-k2")
+"""Models whose NVFP4 checkpoints keep attention in 16 bits. Source: hf_quant_config.json, exclude_modules, of
+nvidia/DeepSeek-V3.1-NVFP4, nvidia/MiniMax-M2.5-NVFP4 and nvidia/Qwen3.5-397B-A17B-NVFP4."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Formats of a row: `weights`, `other` (attention's products where they differ) and `kv`, '' for 16 bits.
+
+    `bits` is the size of one weight where the format of the product does not say it [bit].
+    """
+
+    weights: str
+    other: str = ""
+    kv: str = ""
+    bits: float | None = None
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def weight_bytes(self) -> float:
+        """Size of one weight, scales included [byte]."""
+        if self.bits is not None:
+            return self.bits / 8
+        return form(self.weights).weight_bytes if self.weights else 2.0
+
+
+def precision_of(row: Row, model: Model, part: Accelerator, engine: str) -> Precision:
+    """The formats that a row states or its source implies; raises `InputError` for a word that means none."""
+    cell = re.sub(r"\(.*?\)", "", row.text("precision_weights")).strip().casefold()
+    stated = _weights(cell, model, engine) if cell else _unstated(row, part)
+    kv, more = _cache(row, stated, engine)
+    return Precision(
+        weights=stated.weights, other=stated.other, kv=kv, bits=stated.bits, assumptions=(*stated.assumptions, *more)
+    )
+
+
+def _weights(cell: str, model: Model, engine: str) -> Precision:
+    name = model.name.casefold()
+    if cell in ("fp16", "bf16", "float16", "bfloat16", "16-bit", "f16"):
+        return Precision(weights="fp16" if cell in ("fp16", "float16", "f16") else "bf16")
+    if cell in ("fp8-block", "fp8_block"):
+        return Precision(weights="fp8_block")
+    if cell == "fp8":
+        if name.startswith(NATIVE_BLOCK_FP8):
+            return Precision(weights="fp8_block", assumptions=("fp8 with scales of blocks of 128, as published",))
+        return Precision(weights="fp8")
+    if cell in ("fp4", "nvfp4"):
+        if name.startswith(ATTENTION_KEPT):
+            return Precision(weights="nvfp4", other="bf16", assumptions=("attention in 16 bits, as published",))
+        return Precision(weights="nvfp4")
+    if cell == "mxfp4":
+        said = ("experts in mxfp4, the rest in 16 bits, as published",) if name.startswith("gpt-oss") else ()
+        return Precision(weights="w4a16_mxfp4", other="bf16" if said else "", bits=4.25, assumptions=said)
+    found = next((bits for pattern, bits in GGUF_BITS if re.match(pattern, cell)), None)
+    if found is not None:
+        word = "int8_wo" if found > 6 else "int4_wo"
+        said = (f"{cell.upper()}: {found:g} bits a weight, products in 16 bits",)
+        return Precision(weights=word, bits=found, assumptions=said)
+    return _small(cell, engine)
+
+
+def _small(cell: str, engine: str) -> Precision:
+    """Integer formats, where the engine says whether activations are integers too."""
+    match = re.match(r"^exl2-(\d+(?:\.\d+)?)bpw$", cell)
+    if match and 1 <= float(match[1]) <= 8:
+        bits = float(match[1])
+        said = (f"{bits:g} bits a weight, products in 16 bits",)
+        return Precision(weights="int8_wo" if bits > 6 else "int4_wo", bits=bits, assumptions=said)
+    if re.match(r"^(?:gptq|awq)|^int4|^w4a16|^4-?bit", cell):
+        group = re.search(r"g(\d+)$", cell)
+        bits = 4 + 20 / int(group[1]) if group and int(group[1]) else 4.5 if engine == "MLC-LLM" else 4.16
+        said = (f"{bits:.4g} bits a weight with scales, products in 16 bits",)
+        return Precision(weights="int4_wo", bits=bits, assumptions=said)
+    if cell in ("int8", "w8a16") and engine != "TensorRT-LLM":
+        return Precision(weights="int8_wo", assumptions=("int8 weights, products in 16 bits (assumed)",))
+    try:
+        return Precision(weights=form(cell).name)
+    except DomainError as error:
+        raise InputError(str(error), field="precision_weights") from None
+
+
+def _unstated(row: Row, part: Accelerator) -> Precision:
+    """The format where the cell is blank: MLPerf submissions use the smallest that the part computes in."""
+    if row.source != "MLP":
+        return Precision(weights="bf16", assumptions=("precision not stated: 16 bits assumed",))
+    rates = part.peak_flop_per_s
+    if "fp4" in rates and part.architecture == "blackwell":
+        return Precision(weights="nvfp4", kv="fp8", assumptions=("precision not stated: fp4 assumed, a v4.1 preview",))
+    if "fp8" in rates:
+        said = "precision not stated: fp8 with an fp8 cache, as the configs of NVIDIA's v4.1 code and AMD's quantizer"
+        return Precision(weights="fp8", kv="fp8", assumptions=(said,))
+    return Precision(weights="int4_wo", bits=4.16, assumptions=("precision not stated: 4-bit weights assumed",))
+
+
+def _cache(row: Row, weights: Precision, engine: str) -> tuple[str, tuple[str, ...]]:
+    cell = row.text("precision_kv").strip().casefold()
+    if cell in ("fp16", "bf16", "16-bit"):
+        return "", ()
+    if cell:
+        try:
+            return form(cell.removeprefix("k ")).name, ()
+        except DomainError as error:
+            raise InputError(str(error), field="precision_kv") from None
+    if weights.kv:
+        return weights.kv, ()
+    if engine == "TensorRT-LLM" and weights.weights in ("fp8", "nvfp4"):
+        return "fp8", ("cache in fp8: kv_cache_quant_algo of ModelOpt's fp8 and NVFP4 checkpoints",)
+    return "", ()

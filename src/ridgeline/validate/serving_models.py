@@ -1,0 +1,161 @@
+"""The model of a serving row, and the lengths of data sets whose rows state none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ridgeline.errors import InputError
+from ridgeline.graph import load as catalog
+from ridgeline.graph.build import from_dims
+from ridgeline.graph.ops import Model
+from ridgeline.validate.models import SAME_PARAMS, read_model
+from ridgeline.validate.names import catalog_spelling, plain_name, refuse_unsupported
+from ridgeline.validate.notes import Notes
+from ridgeline.validate.rows import Row
+from ridgeline.validate.serving_words import number
+
+_GUIDE = "NVIDIA/FasterTransformer docs/gpt_guide.md @ df4a7534, section Performance"
+GUIDE_MODELS: Mapping[str, tuple[int, int, int]] = {
+    "gpt-350m": (24, 1024, 16),
+    "gpt-1.3b": (24, 2048, 32),
+    "gpt-6.7b": (32, 4096, 32),
+    "gpt-20b": (44, 6144, 48),
+    "gpt-89b": (48, 12288, 96),
+    "gpt-175b": (96, 12288, 96),
+}
+"""Layers, width and heads of the models of FasterTransformer's guide; their vocabulary is 51200."""
+
+FAMILIES: tuple[tuple[str, str], ...] = (
+    (r"^deepseek-v3(?:\.1|-0324)?$", "deepseek-v3"),
+    (r"^minimax-m2(?:\.\d)?$", "minimax-m2"),
+    (r"^qwen3-coder-30b-a3b", "qwen3-30b-a3b"),
+    (r"^qwen2\.5-coder-(\d+)b", r"qwen2.5-\1b"),
+    (r"^deepseek-r1-distill-qwen-(\d+)b", r"qwen2.5-\1b"),
+    (r"^deepseek-r1-distill-llama-8b", "llama-3.1-8b"),
+    (r"^deepseek-r1-distill-llama-70b", "llama-3.3-70b"),
+    (r"^kimi-k2", "kimi-k2"),
+    (r"^qwen3-(4b|30b-a3b|235b-a22b)-(?:instruct|thinking)-2507", r"qwen3-\1"),
+)
+"""Names of models that share the dimensions of a catalog model. Source: their config.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Mean tokens of a data set's requests; `name` is the data set, `said` where the numbers come from."""
+
+    name: str
+    prompt: float
+    output: float
+    said: str
+
+
+DATASETS: tuple[tuple[str, Lengths], ...] = (
+    (
+        r"llama-?2-?70b",
+        Lengths(
+            name="OpenOrca",
+            prompt=294.45,
+            output=294.45,
+            said="input length not in the logs: OpenOrca's mean taken as its mean output, 294.45 tokens (assumed); "
+            "inputs end at 1024 tokens",
+        ),
+    ),
+    (
+        r"gpt-?j",
+        Lengths(
+            name="CNN/DailyMail",
+            prompt=781.0,
+            output=75.1,
+            said="CNN/DailyMail: 781 tokens an article (arXiv:1704.04368, section 4), summaries of 4016878 "
+            "characters in 13368 samples (mlcommons/inference_policies) at 4 characters a token",
+        ),
+    ),
+    (
+        r"llama-?3\.1-?8b",
+        Lengths(
+            name="CNN/DailyMail",
+            prompt=781.0,
+            output=128.0,
+            said="CNN/DailyMail: 781 tokens an article (arXiv:1704.04368, section 4), output ends at 128 tokens "
+            "(mlcommons/inference language/llama3.1-8b)",
+        ),
+    ),
+    (
+        r"mixtral",
+        Lengths(
+            name="OpenOrca, GSM8K and MBXP",
+            prompt=294.45,
+            output=144.84,
+            said="input length not in the logs: that assumed of OpenOrca, the third of the samples with long inputs",
+        ),
+    ),
+    (
+        r"llama-?3\.1-?405b",
+        Lengths(
+            name="LongBench, RULER and GovReport",
+            prompt=9400.0,
+            output=684.68,
+            said="9400 input tokens on average (mlcommons.org, LLM task force of Inference v5.0)",
+        ),
+    ),
+    (
+        r"deepseek-?r1",
+        Lengths(
+            name="AIME, MATH500, GPQA, MMLU-Pro and LiveCodeBench",
+            prompt=800.0,
+            output=3886.2,
+            said="input length not in the logs: 800 tokens assumed",
+        ),
+    ),
+)
+"""Data sets of MLPerf Inference by model. Source of outputs: mlcommons/inference READMEs @ b66003e1."""
+
+
+def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
+    """The model of a serving row with what was assumed; raises a Ridgeline error when it cannot be built."""
+    name = row.text("model").strip()
+    refuse_unsupported(name)
+    if name.startswith("("):
+        raise InputError(f"'{name[:60]}' is not one model", field="model")
+    params, active = number(row, "params_b"), number(row, "active_params_b")
+    model, said = _known(name, row.source)
+    if model is None:
+        if active is not None and params is not None and active < 0.9 * params:
+            raise InputError(f"'{name[:60]}' is not in the catalog and its experts are not stated", field="model")
+        if params is None and not re.search(r"\d\s?[mb]\b", name, re.IGNORECASE):
+            raise InputError(f"'{name[:60]}' is not in the catalog; give its params_b", field="model")
+        notes = Notes(text="", pairs={}, switches=frozenset())
+        plain = Row(line=row.line, id=row.id, cells={each: row.text(each) for each in ("model", "params_b", "source")})
+        reading = read_model(plain, notes, seq_len=None, stages=1, width=1)
+        return reading.model, reading.assumptions
+    counted = model.graph.params
+    if params is not None and abs(counted - params * 1e9) > SAME_PARAMS * params * 1e9:
+        said = (*said, f"{counted / 1e9:.3g}e9 parameters counted, the row states {params:g}e9")
+    return model, said
+
+
+@lru_cache(maxsize=512)
+def _known(name: str, source: str) -> tuple[Model | None, tuple[str, ...]]:
+    plain = plain_name(name).casefold()
+    if source == "FT" and plain in GUIDE_MODELS:
+        layers, hidden, heads = GUIDE_MODELS[plain]
+        built = from_dims(
+            layers=layers, hidden=hidden, heads=heads, vocab=51200, max_positions=2048, name=plain, source=_GUIDE
+        )
+        return built, (f"dimensions of {plain}: {_GUIDE}",)
+    for pattern, family in FAMILIES:
+        match = re.match(pattern, plain)
+        if match and catalog.find(match.expand(family)):
+            shared = match.expand(family)
+            said = () if shared == plain else (f"dimensions of {shared}",)
+            return catalog.load(str(catalog.find(shared))), said
+    found = catalog.find(catalog_spelling(plain)) or catalog.find(plain)
+    return (None, ()) if found is None else (catalog.load(found), ())
+
+
+def dataset_of(model: str) -> Lengths | None:
+    """The data set that MLPerf Inference sends to a model, None where it has none."""
+    return next((lengths for pattern, lengths in DATASETS if re.search(pattern, model, re.IGNORECASE)), None)

@@ -1,0 +1,220 @@
+"""A row of a table of measured serving, read as a job: model, machine, deployment, requests and what was measured."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ridgeline.errors import InputError
+from ridgeline.facts.records import Cluster
+from ridgeline.graph.ops import Model
+from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.validate.machines import Machines, machines
+from ridgeline.validate.rows import Row
+from ridgeline.validate.serving_device import find, meant, put
+from ridgeline.validate.serving_formats import Precision, precision_of
+from ridgeline.validate.serving_layout import Ask, Degrees, Layout, layout_of
+from ridgeline.validate.serving_models import dataset_of, model_of
+from ridgeline.validate.serving_words import arrivals_of, engine_of, metric_of, number, whole
+
+SPREAD: dict[str, tuple[float, float]] = {"IX": (0.8, 1.0)}
+"""Shares of the nominal lengths between which sources draw them. Source: InferenceMAX, --random-range-ratio 0.8."""
+
+USUAL_LENGTHS: tuple[tuple[str, float | None, float | None, str], ...] = (
+    ("GPTF", 5.0, 200.0, "output not stated: 200 tokens, the default of gpt-fast's generate.py"),
+    ("MLCB", 8.0, 256.0, "prompt not stated: a short question, 8 tokens assumed"),
+    ("GEER", 32.0, 400.0, "lengths not stated: a short question and 400 tokens of answer assumed"),
+    ("EXL2", 128.0, 128.0, "lengths not stated: 128 tokens each assumed"),
+)
+"""Lengths of sources that state none: (source, prompt, output, words) [token]."""
+
+NEVER_SCORED = re.compile(r"burst|all-at-once|offline", re.IGNORECASE)
+DRAFT_LENGTH = 5.0  # speculate_k of gpt-fast's generate.py, where a row names a draft model and no length
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedJob:
+    """What a row of a serving table ran and measured.
+
+    `deployment` is that of a whole instance, of a disaggregated row the decode side; `prefill` is then the pool of
+    prompts. `prompt_tokens` and `output_tokens` are means [token]; each length is uniform between the shares
+    `spread` of a nominal length, mean / ((low + high) / 2). `lengths` names a data set whose distribution matters.
+    `speculative` is the draft length [token]. `weight_bits` is the size of a weight where its format does not say
+    it [bit]. A measured value times `unit_si` is SI. `key` is equal for rows that one run answers.
+    """
+
+    model: Model
+    cluster: Cluster
+    deployment: Deployment
+    prefill: Deployment | None
+    arrivals: str
+    batch: int | None
+    rate_rps: float | None
+    prompt_tokens: float | None
+    output_tokens: float | None
+    spread: tuple[float, float]
+    lengths: str
+    metric: str
+    statistic: str
+    speculative: float | None
+    weight_bits: float | None
+    assumptions: tuple[str, ...]
+    unit_si: float
+    key: tuple[str, ...]
+
+
+def read_served(row: Row, source: Machines | None = None) -> ServedJob:
+    """The job of a serving row; raises a Ridgeline error with the reason when it cannot be read."""
+    if row.problem is not None:
+        raise InputError(row.problem)
+    known = source or machines()
+    metric, arrivals = metric_of(row), arrivals_of(row)
+    _refuse_drains(row, metric.name)
+    engine, said = engine_of(row)
+    model, about_model = model_of(row)
+    cell, about_device = meant(row.source, row.text("hardware"))
+    part = find(cell, known).accelerator
+    precision = precision_of(row, model, part, engine)
+    batch, rate, about_load = _load(row, arrivals)
+    alone = arrivals == "static" and batch == 1
+    ask = Ask(model=model, part=part, weight_bytes=precision.weight_bytes, engine=engine, alone=alone)
+    layout = layout_of(row, ask)
+    where = put(cell, layout.devices, (row.text("note"), row.text("interconnect")), known)
+    lengths = _lengths(row, arrivals, metric.name)
+    speculative, about_draft = _draft(row.text("note"))
+    about = (
+        about_device,
+        about_model,
+        precision.assumptions,
+        layout.assumptions,
+        where.assumptions,
+        about_load,
+        lengths.said,
+    )
+    return ServedJob(
+        model=model,
+        cluster=where.cluster,
+        deployment=_deployment(row, engine, precision, layout, layout.main),
+        prefill=None if layout.prefill is None else _deployment(row, engine, precision, layout, layout.prefill),
+        arrivals=arrivals,
+        batch=batch,
+        rate_rps=rate,
+        prompt_tokens=lengths.prompt,
+        output_tokens=lengths.output,
+        spread=lengths.spread,
+        lengths=lengths.name,
+        metric=metric.name,
+        statistic=metric.statistic,
+        speculative=speculative,
+        weight_bits=precision.bits,
+        assumptions=(*said, *(words for group in about for words in group), *about_draft),
+        unit_si=metric.unit_si,
+        key=_key(row),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lengths:
+    prompt: float | None
+    output: float | None
+    spread: tuple[float, float] = (1.0, 1.0)
+    name: str = ""
+    said: tuple[str, ...] = ()
+
+
+def _refuse_drains(row: Row, metric: str) -> None:
+    """Times of requests that all wait in a queue from the start say how long the queue is."""
+    scenario = row.text("scenario")
+    if metric in ("ttft", "latency") and NEVER_SCORED.search(scenario):
+        raise InputError(
+            f"{metric} of '{scenario[:40]}' is the drain of a queue, which its length decides", field="metric"
+        )
+
+
+def _load(row: Row, arrivals: str) -> tuple[int | None, float | None, tuple[str, ...]]:
+    """Sequences and requests a second, as far as the way of arriving needs them."""
+    batch, rate = whole(row, "batch_or_concurrency"), number(row, "rate_rps")
+    if arrivals == "static" and batch is None:
+        if "single" not in row.text("scenario").casefold():
+            raise InputError("a static batch whose size is not stated", field="batch_or_concurrency")
+        batch = 1
+    if arrivals == "closed" and batch is None:
+        raise InputError("a closed loop whose number of users is not stated", field="batch_or_concurrency")
+    if arrivals == "poisson" and rate is None:
+        raise InputError("arrivals whose rate is not stated", field="rate_rps")
+    if "open-loop" in row.text("scenario").casefold():
+        return batch, rate, ("open loop: Poisson arrivals assumed",)
+    return batch, rate, ()
+
+
+def _lengths(row: Row, arrivals: str, metric: str) -> _Lengths:
+    """Prompt and output of a row, its data set's or its source's usual ones where blank."""
+    prompt, output = number(row, "isl", zero=True), number(row, "osl", zero=True)
+    if arrivals == "cold" or metric == "load_time":
+        return _Lengths(prompt=prompt, output=output)
+    low, high = SPREAD.get(row.source, (1.0, 1.0))
+    if (low, high) != (1.0, 1.0) and prompt is not None and output is not None:
+        mean = (low + high) / 2
+        said = (f"lengths drawn between {low:.0%} and {high:.0%} of {prompt:g} and {output:g} tokens",)
+        return _Lengths(prompt=prompt * mean, output=output * mean, spread=(low, high), said=said)
+    if prompt is not None and output is not None:
+        return _Lengths(prompt=prompt, output=output)
+    data = dataset_of(row.text("model")) if row.source == "MLP" else None
+    if data is not None:
+        return _Lengths(prompt=prompt or data.prompt, output=output or data.output, name=data.name, said=(data.said,))
+    for code, usual_prompt, usual_output, words in USUAL_LENGTHS:
+        if row.source == code:
+            chosen = usual_prompt if prompt is None else prompt, usual_output if output is None else output
+            return _Lengths(prompt=chosen[0], output=chosen[1], said=(words,))
+    if metric in ("ttft", "prefill_rate") and prompt is not None:
+        return _Lengths(prompt=prompt, output=1.0, said=("output not stated: one token",))
+    if arrivals == "static":
+        words = "lengths not stated: 128 tokens each assumed where blank"
+        chosen = 128.0 if prompt is None else prompt, 128.0 if output is None else output
+        return _Lengths(prompt=chosen[0], output=chosen[1], said=(words,))
+    blank = "isl" if prompt is None else "osl"
+    raise InputError("the length of requests is not stated", field=blank)
+
+
+def _draft(note: str) -> tuple[float | None, tuple[str, ...]]:
+    """The draft length that a note tells of, None without speculation [token]."""
+    if re.search(r"specul\w* (?:decoding )?off|MTP off|no (?:MTP|speculat)", note, re.IGNORECASE):
+        return None, ()
+    if not re.search(r"specul|\bMTP\b|eagle|nextn|medusa", note, re.IGNORECASE):
+        return None, ()
+    match = re.search(r"(?:nextn|\bk|MTP|depth|draft(?: length| tokens)?)\s*[=:]?\s*(\d{1,2})\b", note, re.IGNORECASE)
+    if match:
+        return float(match[1]), ()
+    return DRAFT_LENGTH, (f"draft length not stated: {DRAFT_LENGTH:g} tokens, gpt-fast's default",)
+
+
+def _deployment(row: Row, engine: str, precision: Precision, layout: Layout, degrees: Degrees) -> Deployment:
+    apart = layout.prefill is not None
+    role = Role.WHOLE if not apart else Role.DECODE if degrees is layout.main else Role.PREFILL
+    budget = re.search(r"\bn_batch (\d{1,6})\b", row.text("note"))
+    return Deployment(
+        engine=engine,
+        version=row.text("engine_version").strip()[:60],
+        tp=degrees.tp,
+        pp=degrees.pp,
+        dp=degrees.dp,
+        ep=degrees.ep,
+        instances=degrees.instances,
+        weights=precision.weights,
+        other_weights=precision.other,
+        kv=precision.kv,
+        token_budget=int(budget[1]) if budget and int(budget[1]) >= 1 else None,
+        role=role,
+    )
+
+
+_RUN = (
+    "source", "model", "params_b", "hardware", "n_devices", "tp", "pp", "ep", "precision_weights", "precision_kv",
+    "engine", "engine_version", "scenario", "batch_or_concurrency", "rate_rps", "isl", "osl",
+)  # fmt: skip
+
+
+def _key(row: Row) -> tuple[str, ...]:
+    """What decides the prediction: the cells of the configuration and the note without its dates."""
+    note = re.sub(r"\d{4}-\d{2}-\d{2}", "", row.text("note")).strip("; ")
+    return (*(row.text(name) for name in _RUN), note)

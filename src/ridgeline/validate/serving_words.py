@@ -1,0 +1,146 @@
+"""Words of serving rows: what is measured and how, in which unit, how requests arrive, which engine."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from ridgeline.errors import InputError
+from ridgeline.validate.rows import Row
+
+LARGEST = 1e10
+"""A bound on nonsense: no count, length or rate of a serving row is above it."""
+
+ARRIVALS: tuple[tuple[str, str], ...] = (
+    (r"disagg|concurrency|closed", "closed"),
+    (r"^fixed-batch|^static|^single-stream|^batch\b", "static"),
+    (r"poisson|open-loop|^server|^interactive|rate", "poisson"),
+    (r"offline|burst|all-at-once|throughput|queue", "queue"),
+    (r"cold", "cold"),
+)
+"""How the requests of a scenario arrive; the first pattern that fits wins."""
+
+ENGINES: tuple[tuple[str, str], ...] = (
+    (r"tensorrt|trt-?llm", "TensorRT-LLM"),
+    (r"^vllm", "vLLM"),
+    (r"^sglang", "SGLang"),
+    (r"faster ?transformer", "FasterTransformer"),
+    (r"llama\.?cpp|ollama", "llama.cpp"),
+    (r"exllama", "ExLlamaV2"),
+    (r"mlc", "MLC-LLM"),
+    (r"gpt-?fast", "gpt-fast"),
+    (r"deepspeed-?(?:mii|fastgen)", "DeepSpeed-MII"),
+    (r"deepspeed", "DeepSpeed"),
+    (r"megatron", "Megatron-LM"),
+    (r"^tgi|text-generation-inference", "TGI"),
+    (r"neuron|nxd", "Neuron"),
+)
+"""Engines by the words that rows use."""
+
+_STATISTICS = {
+    "mean": "mean", "avg": "mean", "average": "mean", "p50": "p50", "median": "p50",
+    "p90": "p90", "p95": "p95", "p99": "p99",
+}  # fmt: skip
+_TIMES = {
+    "ttft": "ttft", "tpot": "tpot", "itl": "itl", "latency": "latency", "e2e": "latency", "e2e_latency": "latency",
+    "request_latency": "latency", "batch_latency": "batch_latency", "model_load": "load_time", "load": "load_time",
+    "load_time": "load_time",
+}  # fmt: skip
+_RATES = {
+    "output_tok": "output_rate", "total_tok": "total_rate", "prefill_tok": "prefill_rate",
+    "decode_tok": "decode_rate", "generation_tok": "output_rate", "throughput_tok": "output_rate",
+    "samples": "samples_rate", "requests": "samples_rate", "req": "samples_rate",
+}  # fmt: skip
+_LEVELS = {"memory": "memory", "peak_memory": "memory", "avg_power": "power", "power": "power"}
+_SECONDS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
+_BYTES = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20, "bytes": 1.0, "B": 1.0}
+_WATTS = {"W": 1.0, "kW": 1e3, "mW": 1e-3}
+_METRIC = re.compile(
+    r"^(?P<base>[a-z0-9_]+?)(?:_(?P<statistic>mean|avg|average|p50|median|p90|p95|p99))?"
+    r"_(?P<unit>ms|us|s|gb|gib|w)(?P<each>_per_gpu|_per_device|_per_chip)?$"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """What a row measures: canonical name, statistic ('' not stated) and the factor that makes its value SI."""
+
+    name: str
+    statistic: str
+    unit_si: float
+
+
+def metric_of(row: Row) -> Metric:
+    """The metric of a serving row; raises `InputError` when the word or the unit is unknown."""
+    cell = row.text("metric").strip().casefold()
+    match = _METRIC.match(cell)
+    if match is None:
+        raise InputError(f"'{cell[:40]}' is no metric of serving", field="metric")
+    base, each = match["base"], match["each"] is not None
+    statistic = _STATISTICS.get(match["statistic"] or "", "")
+    unit = row.text("unit").strip()
+    if base in _TIMES and not each:
+        return Metric(name=_TIMES[base], statistic=statistic, unit_si=_factor(_SECONDS, unit or match["unit"]))
+    if base in _RATES:
+        name = _RATES[base]
+        if each and name != "output_rate":
+            raise InputError(f"'{cell[:40]}': only output tokens are known per device", field="metric")
+        if not re.match(r"^(?:tok(?:ens?)?|1|req(?:uests?)?|samples?)/s", unit or "tok/s"):
+            raise InputError(f"'{unit[:20]}' is no unit of a rate; needs tok/s or 1/s", field="unit")
+        return Metric(name="output_rate_per_device" if each else name, statistic=statistic, unit_si=1.0)
+    if base in _LEVELS and not each:
+        name = _LEVELS[base]
+        factor = _factor(_BYTES if name == "memory" else _WATTS, unit or match["unit"].upper())
+        return Metric(name=name, statistic=statistic or ("mean" if name == "power" else ""), unit_si=factor)
+    raise InputError(f"'{cell[:40]}' is no metric of serving", field="metric")
+
+
+def _factor(units: dict[str, float], unit: str) -> float:
+    found = units.get(unit)
+    if found is None:
+        raise InputError(f"'{unit[:20]}' is no unit of this metric; known: {', '.join(units)}", field="unit")
+    return found
+
+
+def arrivals_of(row: Row) -> str:
+    """How requests arrive: 'static', 'closed', 'poisson', 'queue' or 'cold'."""
+    cell = row.text("scenario").strip().casefold()
+    found = next((name for pattern, name in ARRIVALS if re.search(pattern, cell)), None)
+    if found is None:
+        raise InputError(f"'{cell[:40]}' is no known way of sending requests", field="scenario")
+    return found
+
+
+def engine_of(row: Row) -> tuple[str, tuple[str, ...]]:
+    """The engine by its usual name, with what was assumed where the cell is blank."""
+    cell = row.text("engine").strip()
+    if not cell:
+        return "vLLM", ("engine not stated: vLLM assumed",)
+    return next((name for pattern, name in ENGINES if re.search(pattern, cell, re.IGNORECASE)), cell[:60]), ()
+
+
+def number(row: Row, name: str, *, zero: bool = False) -> float | None:
+    """A number of a cell, None where blank; raises `InputError` when it is none or out of range."""
+    cell = row.text(name).strip()
+    if cell == "":
+        return None
+    try:
+        value = float(cell) if "_" not in cell else math.nan
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"'{cell[:40]}' is not a number", field=name)
+    if not (0 if zero else 1e-9) <= value <= LARGEST:
+        raise InputError(f"{cell[:40]} is out of range; needs 0 < value <= {LARGEST:.0e}", field=name)
+    return value
+
+
+def whole(row: Row, name: str) -> int | None:
+    """A count of a cell [1], None where blank."""
+    value = number(row, name)
+    if value is None:
+        return None
+    if value < 1 or abs(value - round(value)) > 1e-9:
+        raise InputError(f"'{row.text(name)[:40]}' is not a whole number above zero", field=name)
+    return round(value)

@@ -1,0 +1,190 @@
+"""Rows of serving tables as jobs: degrees, formats, lengths and units worked by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.errors import RidgelineError
+from ridgeline.plan.deployment import Role
+from ridgeline.validate.rows import Row
+from ridgeline.validate.serving_rows import read_served
+
+BASE = {
+    "model": "Llama-3.1-8B", "params_b": "8", "active_params_b": "8", "hardware": "H100-SXM-80GB", "n_devices": "1",
+    "tp": "1", "precision_weights": "fp16", "engine": "vLLM", "scenario": "fixed-batch", "batch_or_concurrency": "16",
+    "isl": "1024", "osl": "128", "metric": "batch_latency_ms", "value": "2000", "unit": "ms", "source": "LIB",
+}  # fmt: skip
+
+
+def row(**cells: str) -> Row:
+    return Row(line=2, id="x0001a", cells={**BASE, **cells})
+
+
+def test_a_static_batch_reads_as_stated() -> None:
+    job = read_served(row())
+    assert (job.arrivals, job.batch, job.prompt_tokens, job.output_tokens) == ("static", 16, 1024.0, 128.0)
+    assert (job.metric, job.statistic, job.unit_si) == ("batch_latency", "", 1e-3)
+    assert (job.deployment.engine, job.deployment.weights, job.deployment.devices) == ("vLLM", "fp16", 1)
+    assert job.model.name == "llama-3.1-8b"
+    assert job.assumptions == ()
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "name", "statistic", "unit_si"),
+    [
+        ("ttft_p99_ms", "ms", "ttft", "p99", 1e-3),
+        ("tpot_mean_ms", "ms", "tpot", "mean", 1e-3),
+        ("itl_p50_ms", "ms", "itl", "p50", 1e-3),
+        ("latency_median_s", "s", "latency", "p50", 1.0),
+        ("output_tok_s_per_gpu", "tok/s/GPU", "output_rate_per_device", "", 1.0),
+        ("total_tok_s", "tok/s", "total_rate", "", 1.0),
+        ("samples_s", "1/s", "samples_rate", "", 1.0),
+        ("memory_gb", "GB", "memory", "", 1e9),
+        ("avg_power_w", "W", "power", "mean", 1.0),
+        ("model_load_s", "s", "load_time", "", 1.0),
+    ],
+)
+def test_metrics_and_units(metric: str, unit: str, name: str, statistic: str, unit_si: float) -> None:
+    job = read_served(row(metric=metric, unit=unit))
+    assert (job.metric, job.statistic, job.unit_si) == (name, statistic, unit_si)
+
+
+def test_attention_data_parallel_of_a_note() -> None:
+    cells = {"model": "DeepSeek-V3", "params_b": "671", "active_params_b": "37", "hardware": "B200-SXM"}
+    note = "file width dp64; dp8; 2026-02-03"
+    job = read_served(
+        row(**cells, n_devices="8", ep="8", precision_weights="nvfp4", note=note, scenario="fixed-concurrency")
+    )
+    deployment = job.deployment
+    assert (deployment.tp, deployment.dp, deployment.ep, deployment.instances) == (1, 8, 8, 1)
+    assert (deployment.weights, deployment.other_weights) == ("nvfp4", "bf16")
+    assert job.arrivals == "closed"
+
+
+def test_attention_dp_without_a_width_takes_the_devices_of_tp() -> None:
+    cells = {"model": "Qwen3-235B-A22B", "params_b": "235", "active_params_b": "22", "engine": "TensorRT-LLM"}
+    note = "attention DP; ep not stated"
+    job = read_served(row(**cells, n_devices="8", tp="4", pp="2", precision_weights="fp8", note=note))
+    deployment = job.deployment
+    assert (deployment.tp, deployment.pp, deployment.dp, deployment.ep, deployment.kv) == (1, 2, 4, 4, "fp8")
+
+
+def test_disaggregated_pools_of_a_note() -> None:
+    cells = {"model": "DeepSeek-V3", "params_b": "671", "active_params_b": "37", "hardware": "GB200", "tp": ""}
+    note = "P 4 x (tp1 dp4 ep4), D 1 x (tp1 dp32 ep32); 2026-02-08"
+    job = read_served(row(**cells, n_devices="48", scenario="fixed-concurrency-disagg", note=note, source="IX"))
+    assert job.prefill is not None
+    assert (job.prefill.role, job.prefill.instances, job.prefill.dp, job.prefill.ep) == (Role.PREFILL, 4, 4, 4)
+    assert (job.deployment.role, job.deployment.dp, job.deployment.ep) == (Role.DECODE, 32, 32)
+    assert job.prefill.devices + job.deployment.devices == 48 == job.cluster.count
+
+
+def test_pools_that_miss_the_device_count_are_refused() -> None:
+    note = "P 1 x (tp4 dp1 ep1), D 1 x (tp4 dp1 ep1)"
+    with pytest.raises(RidgelineError, match="the pools of the note have 8 devices, the row 12"):
+        read_served(row(n_devices="12", scenario="fixed-concurrency-disagg", note=note))
+
+
+def test_lengths_of_inferencex_are_means_of_a_spread() -> None:
+    job = read_served(row(source="IX", scenario="fixed-concurrency"))
+    assert job.spread == (0.8, 1.0)
+    assert job.prompt_tokens == pytest.approx(921.6)
+    assert job.output_tokens == pytest.approx(115.2)
+
+
+def test_mlperf_takes_tp_from_memory_and_lengths_from_the_data_set() -> None:
+    cells = {"model": "Llama-2-70B", "params_b": "70", "active_params_b": "70", "n_devices": "8", "tp": "", "isl": ""}
+    job = read_served(
+        row(
+            **cells, osl="290.1", source="MLP", engine="TensorRT-LLM", scenario="poisson-rate", rate_rps="80",
+            batch_or_concurrency="", precision_weights="", metric="ttft_p99_ms",
+        )
+    )  # fmt: skip
+    deployment = job.deployment
+    assert (deployment.tp, deployment.instances, deployment.weights, deployment.kv) == (2, 4, "fp8", "fp8")
+    assert (job.arrivals, job.rate_rps, job.output_tokens, job.lengths) == ("poisson", 80.0, 290.1, "OpenOrca")
+    assert any("tp not stated: 2" in words for words in job.assumptions)
+
+
+def test_degrees_left_open_are_the_fewest_that_hold_the_weights() -> None:
+    cells = {"model": "Llama-3.1-70B", "params_b": "70", "active_params_b": "70", "n_devices": "8", "tp": ""}
+    job = read_served(row(**cells))  # 141 GB in 16 bits over 0.8 x 85 GB a device: more than 2, so 4
+    assert (job.deployment.tp, job.deployment.instances) == (4, 2)
+
+
+def test_llama_cpp_puts_layers_on_devices() -> None:
+    job = read_served(row(n_devices="4", tp="", engine="llama.cpp", precision_weights="Q4_K_M", note="n_batch 64"))
+    assert (job.deployment.tp, job.deployment.pp, job.deployment.token_budget) == (1, 4, 64)
+    assert (job.deployment.weights, job.weight_bits) == ("int4_wo", 4.89)
+
+
+def test_shards_of_an_expert_are_not_the_width_of_attention() -> None:
+    cells = {"model": "Mixtral-8x7B", "params_b": "46.7", "active_params_b": "12.9", "engine": "TensorRT-LLM"}
+    job = read_served(row(**cells, n_devices="4", tp="2", ep="2"))
+    assert (job.deployment.tp, job.deployment.ep, job.deployment.instances) == (4, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("note", "draft"),
+    [
+        ("speculative: draft JackFram/llama-68m, k=3", 3.0),
+        ("speculative off (pair)", None),
+        ("MTP nextn=3, real data set", 3.0),
+        ("speculative sampling, draft Llama-7B int4", 5.0),
+        ("median of 2 runs, spread 0.9%", None),
+    ],
+)
+def test_speculation(note: str, draft: float | None) -> None:
+    assert read_served(row(note=note)).speculative == draft
+
+
+def test_metrics_of_one_run_share_a_key_and_dates_do_not_part_it() -> None:
+    first = read_served(row(scenario="fixed-concurrency", metric="ttft_ms", note="2026-04-17"))
+    second = read_served(row(scenario="fixed-concurrency", metric="tpot_ms", note="2026-04-18", value="12"))
+    other = read_served(row(scenario="fixed-concurrency", metric="ttft_ms", isl="2048"))
+    assert first.key == second.key != other.key
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"hardware": "Xeon-EMR (CPU only)"}, "no accelerator"),
+        ({"metric": "perplexity"}, "no metric of serving"),
+        ({"unit": "furlongs"}, "no unit of this metric"),
+        ({"scenario": "on a whim"}, "no known way of sending"),
+        ({"scenario": "burst-all-at-once", "metric": "ttft_ms"}, "drain of a queue"),
+        ({"scenario": "poisson-rate"}, "rate is not stated"),
+        ({"scenario": "fixed-concurrency", "batch_or_concurrency": ""}, "users is not stated"),
+        ({"n_devices": "6", "tp": "4"}, "no multiple of tp 4"),
+        ({"n_devices": "-3"}, "out of range"),
+        ({"isl": "many"}, "is not a number"),
+        ({"precision_weights": "int3.7"}, "no number format"),
+        ({"model": "Mystery-MoE", "params_b": "100", "active_params_b": "10"}, "its experts are not stated"),
+        ({"model": ""}, "model is not stated"),
+    ],
+)
+def test_rows_that_cannot_be_read_say_why(cells: dict[str, str], message: str) -> None:
+    with pytest.raises(RidgelineError, match=message):
+        read_served(row(**cells))
+
+
+def test_a_card_behind_a_small_computer() -> None:
+    job = read_served(row(hardware="Pi 5 - 16GB (AMD Pro W7700)", precision_weights="Q4_K_M", engine="llama.cpp"))
+    assert job.cluster.accelerator.name == "Pro-W7700"
+    assert job.cluster.accelerator.host_bytes_per_s == 0.5e9
+
+
+@given(
+    st.sampled_from(sorted([*BASE, "pp", "ep", "rate_rps", "note", "precision_kv", "engine_version"])),
+    st.text(max_size=30) | st.sampled_from(["0", "nan", "inf", "1e99", "P 0 x (tp0 dp0 ep0)", "dp0", "tp", "8 "]),
+)
+def test_whatever_a_cell_holds_the_answer_is_a_job_or_a_reason(name: str, text: str) -> None:
+    try:
+        job = read_served(row(**{name: text}))
+    except RidgelineError as error:
+        words = str(error)
+    else:
+        words = job.model.name if job.deployment.devices <= job.cluster.count else ""
+    assert words
