@@ -17,6 +17,11 @@ def read_text(name: str) -> str:
     return (_DATA / name).read_text(encoding="utf-8")
 
 
+def read_bytes(name: str) -> bytes:
+    """The bytes of `data/<name>`, for files that are packed."""
+    return (_DATA / name).read_bytes()
+
+
 @cache
 def read_tsv(name: str) -> tuple[dict[str, str], ...]:
     """The rows of the tab-separated table `data/<name>`; one header line, '#' lines are comments."""
