@@ -31,10 +31,7 @@ def test_the_example_has_the_published_answer() -> None:
     [(2, 2, 5.69), (3, 1, 4.68), (4, 2, 5.69), (None, 1, 4.68)],
 )
 def test_finer_shares_are_never_dearer_and_any_share_is_cheapest(slices: int | None, small: int, cost: float) -> None:
-    """The large machine lacks an eighth of itself. A third of the third bucket (5 of 15 requests/s) is just that,
-
-    and just what one small machine serves; halves or quarters of a bucket overfill it.
-    """
+    """All load fills 1.125 large machines; a third of bucket three is 0.125 of one, and just one small machine."""
     answer = solved(slices)
     assert answer.counts == {"A10G": small, "A100-80GB": 1}
     assert answer.cost_usd_per_hour == pytest.approx(cost)

@@ -116,7 +116,7 @@ def by_slices(asked: Problem) -> float:
         if not np.isfinite(load).all():
             continue
         counts = [math.ceil(on / o.capacity(1) - 1e-9) for on, o in zip(load, asked.options, strict=True)]
-        used = {name: 0 for name in asked.limits}
+        used = dict.fromkeys(asked.limits, 0)
         for option, count in zip(asked.options, counts, strict=True):
             if option.accelerator in used:
                 used[option.accelerator] += option.devices * count

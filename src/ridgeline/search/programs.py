@@ -105,7 +105,9 @@ class Draft:
         self.rows += count
         return index
 
-    def solve(self, *, time_limit_s: float = 60.0, gap: float = 0.0, relaxed: bool = False) -> Answer | None:
+    def solve(
+        self, *, time_limit_s: float = 60.0, gap: float = 0.0, relaxed: bool = False, start: Floats | None = None
+    ) -> Answer | None:
         """The best values found within a time limit, with their proven bound; None when no values satisfy the rows.
 
         Parameters
@@ -116,6 +118,8 @@ class Draft:
             It also stops when the gap is no more than this.
         relaxed : bool
             Whole variables may be fractions: a lower bound of the program, with prices.
+        start : array (variables)
+            Values of a solution that is known; NaN where unknown. The answer is no worse.
 
         Raises
         ------
@@ -139,6 +143,9 @@ class Draft:
             solver.setOptionValue(name, value)
         if solver.passModel(self._model(highspy, mixed)) == highspy.HighsStatus.kError:
             raise DomainError("the solver refused the program: a number in it is not finite; check rates and limits")
+        if start is not None and mixed:
+            known = np.flatnonzero(np.isfinite(start))
+            solver.setSolution(known.size, known.astype(np.int32), start[known])
         solver.run()
         return self._answer(highspy, solver, mixed, time.perf_counter() - began)
 
