@@ -1,0 +1,220 @@
+"""What an engine's policy file may say: one dataclass, whose fields are the keys, their units and their limits."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any
+
+from ridgeline.facts.records import Evidence, Fact
+
+_RANGE = re.compile(r"^(\d{1,7})\.\.(\d{1,7})(?:/(\d{1,7}))?$")
+_LARGEST_GRAPHS = 20_000
+
+
+def _key(default: Any, about: str, *, unit: str = "", **limits: Any) -> Any:
+    return field(default=default, metadata={"about": about, "unit": unit, **limits})
+
+
+def _count(default: Any, about: str, unit: str, low: int = 0) -> Any:
+    return _key(default, about, unit=unit, kind=int, low=low, high=10**9)
+
+
+def _share(default: float, about: str) -> Any:
+    return _key(default, about, unit="1", kind=float, low=0.0, high=1.0)
+
+
+def _cost(about: str, unit: str = "s") -> Any:
+    return _key(0.0, about, unit=unit, kind=float, low=0.0, high=10.0 if unit == "s" else 1e12, measured=True)
+
+
+def _flag(default: bool, about: str) -> Any:
+    return _key(default, about, kind=bool)
+
+
+def _word(default: str, about: str, *words: str) -> Any:
+    return _key(default, about, kind=str, words=words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The keys of a policy. Their metadata is the schema: unit, limits, meaning."""
+
+    scheduler: str = _word(
+        "mixed",
+        "how an iteration is filled: whole prompts in iterations of their own, decode tokens first and prompts with "
+        "them, a batch that starts and ends together, or one sequence at a time",
+        *("prefill-first", "mixed", "static", "single"),
+    )
+    chunked: bool = _flag(False, "prompts may be cut to the token budget")
+    token_budget: int = _count(8192, "tokens of one iteration; of prompts only where prompts run apart", "token", 1)
+    budget_covers_context: bool = _flag(False, "the budget grows to the model's context length")
+    max_seqs: int = _count(256, "sequences that run at once, on one attention rank", "sequence", 1)
+    block_tokens: int = _count(16, "tokens of one cache block", "token", 1)
+    memory_fraction: float = _share(0.9, "share of device memory, see memory_of")
+    memory_of: str = _word(
+        "total",
+        "what the fraction is of: of the device, for weights, activations and cache; of what is free after weights "
+        "and activations, for the cache; of the device, for weights and cache",
+        *("total", "free", "static"),
+    )
+    reserved_bytes: float = _key(
+        0.0, "memory left free, in place of a fraction", unit="byte", kind=float, low=0.0, high=1e12
+    )
+    reserved_rank_bytes: float = _key(
+        0.0, "memory left free for each rank of the instance", unit="byte", kind=float, low=0.0, high=1e12
+    )
+    watermark: float = _share(0.0, "share of blocks kept free when a request is admitted")
+    admits: str = _word(
+        "prompt",
+        "what must fit before a request starts: its first chunk, its prompt, prompt and the longest output, or "
+        "prompt and an estimate of the output",
+        *("chunk", "prompt", "whole", "estimate"),
+    )
+    output_estimate: float = _share(1.0, "share of the longest output that an estimate counts, at first")
+    output_estimate_floor: float = _share(1.0, "the share at last")
+    output_estimate_steps: int = _count(0, "iterations from first to last; a preemption starts over", "iteration")
+    preemption: str = _word("recompute", "what happens when blocks run out", "recompute", "swap", "none")
+    prefix_cache: bool = _flag(False, "blocks of common prefixes are kept and found again")
+    graph_sizes: tuple[int, ...] = _key(
+        (), "decode batches that replay a captured graph; empty: none", unit="sequence", kind=tuple
+    )
+    graph_max: int = _count(0, "sizes above it are not captured; 0: all are", "sequence")
+    graph_padding: bool = _flag(True, "other batches are padded up to the next size; else they run without a graph")
+    graph_prefill: bool = _flag(
+        False, "iterations with prompts replay piecewise graphs, up to the largest size in tokens"
+    )
+    step_host_s: float = _cost("host time per iteration: scheduling, inputs, sampling, outputs")
+    seq_host_s: float = _cost("and per running sequence")
+    group_host_s: float = _cost("and per iteration where an instance has several devices")
+    exposed_host_s: float = _cost("part of the host time that the device waits for although host work overlaps")
+    overlapped_host: bool = _flag(False, "the host prepares the next iteration while the device runs")
+    eager_kernel_host_s: float = _cost("host time to launch one kernel outside graphs")
+    all_reduce: str = _word(
+        "nccl", "kernels for small all-reduces: own one- and two-shot ones, or NCCL", "custom", "nccl"
+    )
+    fused_norm: bool = _flag(True, "norm and residual are one kernel")
+    fused_all_reduce_norm: bool = _flag(False, "all-reduce, residual and norm are one kernel")
+    context_bytes: float = _cost("memory held beside weights, activations and cache, within the fraction", "byte")
+    group_context_bytes: float = _cost("and for communicators where an instance has several devices", "byte")
+
+
+KEYS: Mapping[str, Field[Any]] = {entry.name: entry for entry in fields(Settings)}
+MEASURED = tuple(name for name, entry in KEYS.items() if entry.metadata.get("measured"))
+CONDITIONS: Mapping[str, str] = {
+    "memory_above_bytes": "device memory is at least this",
+    "memory_below_bytes": "device memory is less than this",
+    "offline": "requests are known beforehand (true), or come over a network (false)",
+    "context_above_tokens": "the model's context is longer than this",
+    "ranks_at_least": "the instance has at least so many devices",
+    "device": "the accelerator's name holds this word",
+}
+TEXTS = ("source", "why")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginePolicy(Settings):
+    """How one version of an engine batches, holds memory and spends host time; `facts` tell how each key is known."""
+
+    name: str
+    version: str
+    facts: Mapping[str, Fact] = field(compare=False, repr=False)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The sources of all keys that the file sets, each once."""
+        return tuple(dict.fromkeys(fact.source for fact in self.facts.values()))
+
+    @property
+    def evidence(self) -> Evidence:
+        """The lowest rung that the policy's times and bytes rest on."""
+        return min((self.facts[name].evidence for name in MEASURED if name in self.facts), default=Evidence.ASSUMED)
+
+    def step_seconds(self, seqs: int, *, devices: int = 1) -> float:
+        """Host time of one iteration with `seqs` running sequences [s]."""
+        return self.step_host_s + self.seq_host_s * seqs + (self.group_host_s if devices > 1 else 0.0)
+
+    def graph_batch(self, seqs: int) -> int | None:
+        """Size of the graph that a decode batch of `seqs` replays [sequence]; None where it runs without one."""
+        if not self.graph_padding:
+            return seqs if seqs in self.graph_sizes else None
+        return next((size for size in self.graph_sizes if size >= seqs), None)
+
+
+def checked(name: str, value: object) -> Any:
+    """The value of one key, in the type of the schema; a ValueError says what is wrong."""
+    rule = KEYS[name].metadata
+    kind = rule["kind"]
+    if kind is tuple:
+        return _sizes(value)
+    if kind is bool:
+        return _typed(value, bool, "true or false")
+    if kind is str:
+        words: tuple[str, ...] = rule["words"]
+        text = _typed(value, str, "one of " + ", ".join(words))
+        if text not in words:
+            near = get_close_matches(text, words, n=1, cutoff=0.5)
+            raise ValueError(
+                f"needs one of {', '.join(words)}; got '{text[:40]}'" + (f"; nearest: {near[0]}" if near else "")
+            )
+        return text
+    return number(value, kind, rule["low"], rule["high"], rule["unit"])
+
+
+def number(value: object, kind: type, low: float, high: float, unit: str) -> Any:
+    """`value` as a number of `kind` in [low, high] `unit`."""
+    wanted = "a whole number" if kind is int else "a number"
+    if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
+        raise ValueError(f"needs {wanted} of {unit}; got {_short(value)}")
+    if not (low <= value <= high) or not math.isfinite(value):
+        raise ValueError(f"needs {wanted} from {low:g} to {high:g} {unit}; got {_short(value)}")
+    return value if kind is int else float(value)
+
+
+def _typed(value: object, kind: type, wanted: str) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"needs {wanted}; got {_short(value)}")
+    return value
+
+
+def _sizes(value: object) -> tuple[int, ...]:
+    """Batch sizes in rising order, from whole numbers and runs such as '8..256/8'."""
+    found: list[int] = []
+    for part in _typed(value, list, "a list such as [1, 2, 4, '8..256/8']"):
+        found.extend(_run(part))
+        if len(found) > _LARGEST_GRAPHS:
+            raise ValueError(f"holds more than {_LARGEST_GRAPHS} sizes")
+    return tuple(sorted(set(found)))
+
+
+def _run(part: object) -> Iterator[int] | tuple[int, ...]:
+    if not isinstance(part, str):
+        return (number(part, int, 1, 10**7, "sequences"),)
+    match = _RANGE.match(part)
+    if match is None:
+        raise ValueError(f"needs runs such as '8..256/8'; got '{part[:40]}'")
+    first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
+    if first < 1 or last < first or step < 1 or (last - first) // step > _LARGEST_GRAPHS:
+        raise ValueError(f"needs 1 <= first <= last and a step >= 1; got '{part}'")
+    return iter(range(first, last + 1, step))
+
+
+def _short(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+Check = Callable[[object], Any]
+CONDITION_CHECKS: Mapping[str, Check] = {
+    "memory_above_bytes": lambda value: number(value, float, 0, 1e15, "byte"),
+    "memory_below_bytes": lambda value: number(value, float, 0, 1e15, "byte"),
+    "offline": lambda value: _typed(value, bool, "true or false"),
+    "context_above_tokens": lambda value: number(value, int, 0, 10**9, "token"),
+    "ranks_at_least": lambda value: number(value, int, 1, 10**7, "device"),
+    "device": lambda value: _typed(value, str, "a word of the accelerator's name"),
+}

@@ -1,0 +1,268 @@
+"""Policies of engines: versions, conditions, evidence, and files that people write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.errors import DomainError, InputError, RidgelineError, UnknownNameError
+from ridgeline.facts.engine_schema import CONDITIONS, KEYS, MEASURED, Settings, checked
+from ridgeline.facts.engines import engine_names, engine_policy, engine_policy_from_file, version_key
+from ridgeline.facts.records import Evidence
+from ridgeline.facts.sources import source
+
+_H100 = 85.0e9  # what the driver reports
+_GIB = 2**30
+_DOCS = Path(__file__).parents[2] / "docs" / "engines.md"
+_SMALL = """
+name = "Mine"
+[[policy]]
+from = "0"
+token_budget = 1024
+graph_sizes = [1, 2, "4..8/4"]
+[[policy.when]]
+offline = true
+token_budget = 4096
+[[policy]]
+from = "2.1"
+max_seqs = 7
+"""
+
+
+def _write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_versions_are_ordered_by_number_and_dates_are_the_newest() -> None:
+    ordered = ["0", "0.2.6", "0.6.3.post1", "0.6.6", "v0.10.2", "1.0.0rc1", "1.3"]
+    assert sorted(ordered, key=version_key) == ordered
+    assert version_key("1.0") == version_key("v1") == version_key("1.0.0")
+    for newest in ("", "nightly-20250101", "main", "2024-09-05"):
+        assert version_key(newest) > version_key("99")
+    assert version_key("b3000") == (3000.0,)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_version(text: str) -> None:
+    assert len(version_key(text)) >= 1
+    assert engine_policy("vLLM", text, memory_bytes=_H100).scheduler in ("mixed", "prefill-first")
+
+
+def test_names_are_matched_without_case_and_punctuation() -> None:
+    assert engine_policy("TRT_LLM", memory_bytes=_H100) == engine_policy("TensorRT-LLM", memory_bytes=_H100)
+    assert engine_policy("trtllm", memory_bytes=_H100).name == "TensorRT-LLM"
+    with pytest.raises(UnknownNameError, match=r"unknown engine 'vlm'; nearest: vLLM"):
+        engine_policy("vlm", memory_bytes=_H100)
+
+
+def test_vllm_runs_prompts_apart_then_mixes_them() -> None:
+    old = engine_policy("vLLM", "0.2.7", memory_bytes=_H100, context_tokens=4096)
+    assert (old.scheduler, old.chunked, old.token_budget, old.watermark) == ("prefill-first", False, 4096, 0.01)
+    assert old.graph_sizes[:5] == (1, 2, 4, 8, 16)
+    assert old.graph_sizes[-1] == 256
+    assert not engine_policy("vLLM", "0.2.5", memory_bytes=_H100).graph_sizes
+    assert old.all_reduce == "nccl"
+    long = engine_policy("vLLM", "0.6.3", memory_bytes=_H100, context_tokens=131_072)
+    assert (long.scheduler, long.chunked, long.token_budget) == ("mixed", True, 512)
+    assert engine_policy("vLLM", "0.6.6.post1", memory_bytes=_H100, context_tokens=131_072).token_budget == 2048
+    new = engine_policy("vLLM", "0.8.5", memory_bytes=_H100)
+    assert (new.scheduler, new.chunked, new.prefix_cache, new.admits) == ("mixed", True, True, "chunk")
+
+
+@pytest.mark.parametrize(
+    ("version", "memory", "offline", "device", "budget", "seqs"),
+    [
+        ("0.8.5", 24e9, False, "", 2048, 256),
+        ("0.8.5", 24e9, True, "", 8192, 256),
+        ("0.8.5", _H100, False, "H100", 8192, 1024),
+        ("0.8.5", _H100, True, "H100", 16384, 1024),
+        ("0.8.5", _H100, False, "A100-SXM", 8192, 1024),  # the exception for it came with 0.9
+        ("0.10.2", _H100, False, "A100-SXM", 2048, 256),
+        ("0.10.2", _H100, True, "A100-SXM", 8192, 256),
+        ("0.20.2", 192e9, False, "B200", 8192, 1024),
+        ("0.33.0", 192e9, False, "B200", 16384, 1024),
+    ],
+)
+def test_vllm_v1_defaults_follow_memory_use_and_device(
+    version: str, memory: float, offline: bool, device: str, budget: int, seqs: int
+) -> None:
+    policy = engine_policy("vLLM", version, memory_bytes=memory, offline=offline, device=device, context_tokens=131_072)
+    assert (policy.token_budget, policy.max_seqs) == (budget, seqs)
+
+
+def test_vllm_host_time_is_the_fit_of_the_profile_with_an_api_server_beside_it() -> None:
+    online = engine_policy("vLLM", "0.5.3", memory_bytes=_H100)
+    offline = engine_policy("vLLM", "0.5.3", memory_bytes=_H100, offline=True)
+    assert offline.step_seconds(100) == pytest.approx(0.97e-3 + 100 * 48.7e-6)
+    assert online.seq_host_s - offline.seq_host_s == pytest.approx(33 / 29 * 42.3e-6, rel=0.02)
+    assert online.step_seconds(1, devices=4) - online.step_seconds(1) == online.group_host_s > 0
+    assert online.facts["seq_host_s"].evidence is Evidence.DERIVED
+    assert offline.facts["seq_host_s"].evidence is Evidence.MEASURED
+    assert not engine_policy("vLLM", "0.12", memory_bytes=_H100).overlapped_host
+    assert engine_policy("vLLM", "0.14.1", memory_bytes=_H100).overlapped_host
+
+
+@pytest.mark.parametrize(
+    ("version", "memory", "ranks", "fraction", "budget", "largest"),
+    [
+        ("0.2.0", _H100, 8, 0.84, 16384, 128),
+        ("0.3.2", _H100, 1, 0.88, 8192, 160),
+        ("0.4.1", _H100, 8, 0.81, 8192, 160),
+        ("0.4.1", 24e9, 1, 0.88, 2048, 8),
+        ("0.4.6", 141 * _GIB, 8, 1 - 13 / 141, 8192, 256),
+        ("0.4.9", 80 * _GIB, 4, 1 - 11.5 / 80, 8192, 160),
+        ("0.5.3", 80 * _GIB, 1, 1 - (13_312 + 128) / (80 * 1024), 8192, 256),
+        ("0.5.3", 180 * _GIB, 8, 1 - (26_112 + 1024) / (180 * 1024), 16384, 512),
+    ],
+)
+def test_sglang_leaves_memory_by_size_and_ranks(
+    version: str, memory: float, ranks: int, fraction: float, budget: int, largest: int
+) -> None:
+    policy = engine_policy("SGLang", version, memory_bytes=memory, ranks=ranks)
+    assert policy.memory_of == "static"
+    assert policy.memory_fraction == pytest.approx(fraction, abs=1e-6)
+    assert (policy.token_budget, policy.graph_sizes[-1]) == (budget, largest)
+
+
+def test_sglang_overlaps_its_scheduler_since_0_4() -> None:
+    assert not engine_policy("sglang", "0.3.6", memory_bytes=_H100).overlapped_host
+    policy = engine_policy("sglang", "0.4.0", memory_bytes=_H100)
+    assert policy.overlapped_host
+    assert (policy.admits, policy.output_estimate, policy.output_estimate_floor) == ("estimate", 0.7, 0.098)
+
+
+def test_tensorrt_llm_guarantees_no_eviction() -> None:
+    policy = engine_policy("TensorRT-LLM", "0.9", memory_bytes=_H100)
+    assert (policy.memory_of, policy.memory_fraction, policy.admits) == ("free", 0.9, "whole")
+    assert (policy.block_tokens, policy.max_seqs, policy.prefix_cache) == (128, 256, False)
+    later = engine_policy("TensorRT-LLM", "0.18.2", memory_bytes=_H100)
+    assert (later.block_tokens, later.max_seqs, later.prefix_cache) == (32, 2048, True)
+    assert not engine_policy("TensorRT-LLM", "0.19", memory_bytes=_H100).overlapped_host
+    assert engine_policy("TensorRT-LLM", "0.20", memory_bytes=_H100).overlapped_host
+
+
+def test_graphs_without_padding_serve_their_own_size_only() -> None:
+    policy = engine_policy("TensorRT-LLM", "1.0", memory_bytes=_H100)
+    assert (policy.graph_batch(31), policy.graph_batch(33), policy.graph_batch(64)) == (31, None, 64)
+    padded = replace(policy, graph_padding=True)
+    assert (padded.graph_batch(33), padded.graph_batch(129)) == (64, None)
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_every_number_of_a_shipped_policy_has_a_source_that_is_known(name: str) -> None:
+    for version in ("0", ""):
+        for offline in (False, True):
+            policy = engine_policy(name, version, memory_bytes=_H100, offline=offline, ranks=8, device="H100-SXM")
+            assert policy.sources
+            for text in policy.sources:
+                assert source(text).title
+            for key in MEASURED:
+                if getattr(policy, key):
+                    assert policy.facts[key].conditions
+            assert policy.evidence in tuple(Evidence)
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_an_engine_never_fills_more_than_the_device(name: str) -> None:
+    for memory in (16e9, 24e9, 40e9, _H100, 150e9, 190e9, 288e9):
+        policy = engine_policy(name, memory_bytes=memory, ranks=8)
+        assert 0 < policy.memory_fraction <= 1
+        assert policy.graph_sizes == tuple(sorted(policy.graph_sizes))
+
+
+def test_the_page_names_every_key_and_condition() -> None:
+    page = _DOCS.read_text(encoding="utf-8")
+    for name in (*KEYS, *CONDITIONS):
+        assert f"| `{name}` |" in page
+    for name in engine_names():
+        assert name in page
+
+
+def test_the_defaults_of_the_schema_are_within_it() -> None:
+    settings = Settings()
+    for name, entry in KEYS.items():
+        if entry.metadata["kind"] is not tuple:
+            assert checked(name, getattr(settings, name)) == getattr(settings, name)
+
+
+def test_a_file_of_ones_own_is_an_engine(tmp_path: Path) -> None:
+    path = _write(tmp_path, _SMALL)
+    policy = engine_policy_from_file(path, memory_bytes=_H100)
+    assert (policy.name, policy.token_budget, policy.max_seqs, policy.graph_sizes) == ("Mine", 1024, 7, (1, 2, 4, 8))
+    assert engine_policy_from_file(path, "2.0", memory_bytes=_H100).max_seqs == 256
+    assert engine_policy_from_file(path, memory_bytes=_H100, offline=True).token_budget == 4096
+    assert policy.sources == ("mine.toml",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wanted"),
+    [
+        (
+            "token_budget = 1024",
+            "token_buget = 1024",
+            r"mine.toml:5: field 'policy.0.token_buget': .*nearest: token_budget",
+        ),
+        ("token_budget = 1024", "token_budget = 0", r":5: .*from 1 to 1e\+09 token; got 0"),
+        ("token_budget = 1024", "token_budget = 1.5", r":5: .*needs a whole number of token"),
+        ("token_budget = 1024", "token_budget = true", r":5: .*needs a whole number"),
+        ("token_budget = 1024", "memory_fraction = nan", r":5: .*from 0 to 1"),
+        ("token_budget = 1024", "scheduler = 'mixd'", r":5: .*nearest: mixed"),
+        ("token_budget = 1024", "chunked = 1", r":5: .*true or false"),
+        ("4..8/4", "8..4", r":6: .*first <= last"),
+        ("4..8/4", "1..9999999", r":6: .*first <= last"),
+        ("offline = true", "max_seqs = 3", r"needs a condition"),
+        ("offline = true", "offline = 'yes'", r"policy.0.when.0.offline"),
+        ('from = "2.1"', 'from = "0.0"', r"later version"),
+        ('from = "0"\n', 'from = "0.5"\n', r"first policy needs"),
+        ('from = "0"\n', 'from = "new"\n', r"needs a version"),
+        ('name = "Mine"', "title = 1", r"unknown field"),
+        ("max_seqs = 7", "max_seqs = 7\nwhy = {max_seqs = {evidence = 'seen'}}", r"evidence needs to be one of"),
+        ("max_seqs = 7", "why = {max_seqs = {evidence = 'assumed'}}", r"does not set"),
+    ],
+)
+def test_defects_of_a_file_are_named_by_line_and_field(tmp_path: Path, old: str, new: str, wanted: str) -> None:
+    path = _write(tmp_path, _SMALL.replace(old, new))
+    with pytest.raises(InputError, match=wanted):
+        engine_policy_from_file(path, memory_bytes=_H100)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from((*KEYS, *CONDITIONS, "from", "why", "when", "source", "odd")),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(),
+            st.floats(),
+            st.text(max_size=5),
+            st.lists(st.integers(), max_size=3),
+        ),
+        max_size=6,
+    )
+)
+def test_no_table_causes_a_traceback(table: dict[str, object]) -> None:
+    from ridgeline.facts import engines
+
+    file = engines._File(name="x.toml", text="", shipped=False)
+    try:
+        engine = engines._read({"name": "x", "policy": [{"from": "0"}, {"from": "1", "when": [table]}]}, file)
+        engines._resolve(engine, "", engines._given(80e9, False, 0, 1, ""))
+    except RidgelineError:
+        pass
+
+
+def test_questions_outside_the_domain_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DomainError, match="memory_bytes"):
+        engine_policy("vllm", memory_bytes=0.0)
+    with pytest.raises(DomainError, match="ranks"):
+        engine_policy("vllm", memory_bytes=_H100, ranks=0)
+    with pytest.raises(DomainError, match=r"leaves 3\.91e\+09 byte free of 2e\+09"):
+        engine_policy("sglang", "0.5.3", memory_bytes=2e9)
+    with pytest.raises(InputError, match="cannot be read"):
+        engine_policy_from_file(tmp_path / "none.toml", memory_bytes=_H100)
