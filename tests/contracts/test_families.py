@@ -14,6 +14,7 @@ from check_cost_model import Mechanism, Sizes, check_cost_model
 
 from ridgeline.cost import questions
 from ridgeline.cost.answer import Question, Rung
+from ridgeline.cost.families.custom_all_reduce import NEVER_BYTES
 from ridgeline.cost.families.registry import FAMILIES, mechanism
 from ridgeline.cost.formats import form
 from ridgeline.cost.ladder import price
@@ -27,7 +28,7 @@ from ridgeline.facts.fits import Fit, fits
 from ridgeline.facts.traits import kernel_traits
 
 SEVERAL = 8  # fits of each family, spread over its table
-LINKED = ("collective", "exchange")
+LINKED = ("collective", "exchange", "custom_all_reduce")
 
 
 def grid(**sizes: tuple[float, ...]) -> tuple[dict[str, float], ...]:
@@ -48,6 +49,10 @@ SHAPES: Mapping[str, tuple[dict[str, float], ...]] = {
         quick=(0, 1), combine=(0, 1), tokens=(1, 128, 4096), row_bytes=(7392,),
         top_k=(8,), experts=(256,), ranks=(8, 16)
     ),
+    "custom_all_reduce": grid(
+        bytes=(512, 2e5, 5e7), ranks=(1, 2, 8), two_shot_from_bytes=(3e5, NEVER_BYTES),
+        symmetric_from_bytes=(1, NEVER_BYTES), issue_s=(0, 2e-5)
+    ),
 }  # fmt: skip
 # Rows and columns of small products are left out: more of them keep more SMs busy, and that is priced faster.
 GROWS = {
@@ -59,6 +64,7 @@ GROWS = {
     "experts": ("hidden", "inner"),
     "collective": ("bytes",),
     "exchange": ("tokens", "row_bytes", "experts"),
+    "custom_all_reduce": ("bytes",),
 }
 UNTOLD = {"l2_bytes": 2.0**26, "boost_hz": 1.5e9}  # assumed where no datasheet tells
 LARGE = grid(m=(4096, 9000), n=(4096, 11008), k=(512, 4096), count=(1, 2))  # tiles for every SM
@@ -114,6 +120,9 @@ def roofline_s(fit: Fit, s: Sizes, m: Machine) -> float:
 
 def link_s(family: str, s: Sizes, where: Mapping[str, Any]) -> float:
     """What one rank sends at least, over its link inside the node and its node's interfaces beyond it [s]."""
+    if family == "custom_all_reduce":  # two shots, unless the switch adds up
+        moved = min(1 + 1 / s["ranks"] if s["symmetric_from_bytes"] == 1 else 2, 2 * (1 - 1 / s["ranks"]))
+        return s["bytes"] * moved / float(where["link_bytes_per_s"])
     ranks, nodes = s["ranks"], float(where["nodes"])
     node, link, nic = ranks / nodes, float(where["link_bytes_per_s"]), float(where["nic_bytes_per_s"])
     if ranks == 1:

@@ -20,7 +20,6 @@ from ridgeline.facts.fits import BANDS_S, KEYS, RECORD, Fit
 from ridgeline.facts.traits import kernel_traits
 
 WORST = 0.5  # median error of the interval's shapes, from which a fit answers nothing
-FEWEST = 60  # rows of a fit; fewer say little about ten parameters
 _HOST_QUANTILES = (0.02, 0.3)  # of the times: where a host that issues slowly would show as a floor
 _QUANTILES = (0.1, 0.9)
 _FEWEST_OF_BAND = 30
@@ -48,7 +47,7 @@ def fit_sample(sample: Sample) -> Fit | None:
     model = mechanism(sample.family)
     table = table_of(sample, model)
     inside = (sample.folds != HELD_OUT) & (sample.folds != INTERVAL)
-    if inside.sum() < FEWEST:
+    if inside.sum() < READERS[sample.family].fewest:
         return None
     seconds = sample.seconds
     values = fit_values(

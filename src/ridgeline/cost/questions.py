@@ -10,15 +10,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ridgeline.cost.answer import Question
+from ridgeline.cost.engine_limits import issue_seconds as issue_seconds
+from ridgeline.cost.engine_limits import kernel_sizes
 from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import OPERATIONS, group_sizes
 from ridgeline.cost.readers import FP8_ROW, LATENT, ROTARY, latent_decode, latent_prefill
-from ridgeline.facts.mechanisms import constants
-from ridgeline.facts.records import Accelerator
+from ridgeline.facts.fits import ENGINES
 from ridgeline.lower.work import CollectiveKind, Number
-
-_FASTEST_BUS = 150e9  # byte/s one way; PCIe 6 x16 has 126, chip-to-chip links to a Grace host 225 and more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,9 +222,13 @@ def collective(
     )
 
 
-def issue_seconds(part: Accelerator) -> float:
-    """Host time to issue one collective outside a graph, in the hosts that a generation of devices comes with [s]."""
-    table = constants()
-    joined = (part.host_bytes_per_s or 0.0) > _FASTEST_BUS
-    key = "grace" if joined and part.vendor == "NVIDIA" else part.architecture
-    return table.get(f"collective.issue.{key}", table["collective.issue.other"]).value
+def engine_all_reduce(
+    size_bytes: Number, ranks: Number, machine: Machine, *, engine: str = "", version: str = "", eager: bool = False
+) -> Asked:
+    """An all-reduce inside one node by a serving engine's own kernels, captured or `eager`; sizes of one rank's buffer.
+
+    Whether the engine would take its kernels for this size, `all_reduce.all_reduce_seconds` asks.
+    """
+    sizes = kernel_sizes(machine, size_bytes, ranks, engine or ENGINES[0], version, eager=float(eager))
+    question = Question(family="custom_all_reduce", sizes=sizes, form="any", engine=engine, version=version)
+    return Asked(question=question, flop=0.0, bytes=size_bytes)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.engine_limits import kernel_sizes, most_bytes
 from ridgeline.cost.machine import machine as resolve
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.network import OPERATIONS, group_sizes
@@ -42,6 +43,7 @@ class Reader:
         None  # where sizes decide which kernel of a source runs
     )
     engines: tuple[str, ...] = ()  # none: any
+    fewest: int = 60  # rows of a fit; fewer say little about ten parameters
     dense: bool = False  # a grid so dense that times themselves are interpolated, not their ratio to the mechanism
     parts: Callable[[OpTable], Iterator[tuple[str, Mapping[str, Number], Array]]] | None = None
     """Kernel, sizes and seconds of a table that holds several kernels in a row."""
@@ -182,6 +184,7 @@ def _experts(columns: Columns, table: OpTable) -> Mapping[str, Number]:
 
 
 _MICROSECOND = 1e-6
+_MILLISECOND = 1e-3
 FP8_ROW = 1 + 4 / 128  # bytes of an fp8 value with its share of an fp32 scale. Source: DeepEP, README
 
 
@@ -217,6 +220,31 @@ def _exchange(table: OpTable) -> Iterator[tuple[str, Mapping[str, Number], Array
     whole = {name: np.concatenate(columns) for name, columns in parts.items()}
     seconds = whole.pop("seconds")
     yield f"deepep {'low latency' if quick else 'normal'}", whole, seconds
+
+
+_BFLOAT_BYTES = 2.0
+# Boxes whose devices cannot read each other: from 2 KiB on, rows take the library's time.
+_WITHOUT_PEERS = frozenset({("RTX-PRO-6000", "0.19.0"), ("RTX-PRO-6000", "0.5.10"), ("L40S", "0.5.12")})
+
+
+def _custom_all_reduce(table: OpTable) -> Iterator[tuple[str, Mapping[str, Number], Array]]:
+    """Rows that an engine's own kernels answer, captured or eager; messages count elements, as those of NCCL's tables.
+
+    Tables of TensorRT-LLM's kernels in SGLang's folder repeat those of TensorRT-LLM; its kernels for racks are few.
+    """
+    found = read(table, ("kernel_source", "num_gpus", "message_size", "latency"))
+    sources = np.array([str(word) for word in found["kernel_source"]])
+    ranks = found["num_gpus"].astype(float)
+    machine = resolve(cluster(f"{max(int(ranks.max()), 2)}x{table.accelerator}"))
+    size = found["message_size"].astype(float) * _BFLOAT_BYTES
+    own = np.char.startswith(np.char.lower(sources), table.engine) & (np.char.find(sources, "MNNVL") < 0)
+    mask = own & (size <= most_bytes(machine, ranks, 1, table.engine, table.version))
+    if not mask.any() or (table.accelerator, table.version) in _WITHOUT_PEERS:
+        return
+    eager = np.char.endswith(sources[mask], "eager").astype(float)
+    sizes = kernel_sizes(machine, size[mask], ranks[mask], table.engine, table.version, eager=eager)
+    full = {name: np.broadcast_to(np.asarray(column, dtype=float), mask.sum()) for name, column in sizes.items()}
+    yield "custom", full, found["latency"][mask].astype(float) * _MILLISECOND
 
 
 _ATTENTION = (
@@ -298,6 +326,17 @@ READERS: dict[str, Reader] = {
         blocks=("tokens", "row_bytes", "top_k", "experts"),
         smooth=("tokens", "row_bytes"),
         exact=("quick", "combine", "top_k", "experts", "nodes", "sms"),
+    ),
+    "custom_all_reduce": Reader(
+        tables=("custom_allreduce_perf",),
+        columns=(),
+        sizes=lambda columns, table: {},
+        parts=_custom_all_reduce,
+        blocks=("bytes", "ranks"),
+        smooth=("bytes", "ranks"),
+        exact=("issue_s",),
+        engines=("vllm", "sglang", "trtllm"),
+        fewest=10,
     ),
     "collective": Reader(
         tables=("nccl_perf", "oneccl_perf"),

@@ -16,6 +16,7 @@ _MODULES = {
     "experts": ("experts", "EXPERTS"),
     "collective": ("collective", "COLLECTIVE"),
     "exchange": ("exchange", "EXCHANGE"),
+    "custom_all_reduce": ("custom_all_reduce", "CUSTOM_ALL_REDUCE"),
 }
 FAMILIES = tuple(_MODULES)
 
