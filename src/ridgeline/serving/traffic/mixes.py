@@ -18,7 +18,7 @@ from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-_PRINTED = 1e-3  # requests by which a window's count is off because its rate is printed with six digits
+_DECIMAL, _DIGIT = 1e-6, 6e-6  # rates are printed with six decimals below 1, with six digits above
 
 
 def servegen(*, scale: float = 1.0, start_s: float = 0.0, end_s: float = DAY_S, seed: int = SEED) -> Traffic:
@@ -54,12 +54,12 @@ def from_mix(
     _refuse(scale, start_s, end_s)
     chosen = np.flatnonzero((mix.window_start_s + WINDOW_S > start_s) & (mix.window_start_s < end_s))
     chosen = chosen[np.argsort(mix.segment[chosen], kind="stable")]
-    expected = scale * WINDOW_S * mix.rate_per_s[chosen]
+    expected = scale * _measured(mix.rate_per_s[chosen])
     if expected.sum() > MOST_REQUESTS:
         raise WorkloadError(f"{expected.sum():.3g} requests, the limit is {MOST_REQUESTS:.3g}; lower scale or end_s")
     times_seed, prompt_seed, output_seed = np.random.SeedSequence(seed).spawn(3)
     rng = np.random.default_rng(times_seed)
-    counts = _counts(expected, rng)
+    counts = np.floor(expected + rng.random(len(expected))).astype(np.int64)
     times = _times(mix, chosen, counts, rng)
     segments = np.bincount(mix.segment[chosen], weights=counts, minlength=len(mix.prompt_tokens)).astype(np.int64)
     prompt = _lengths(mix.prompt_tokens, segments, np.random.default_rng(prompt_seed))
@@ -87,11 +87,12 @@ def _refuse(scale: float, start_s: float, end_s: float) -> None:
         raise WorkloadError(f"from {start_s} to {end_s} s; needs 0 <= start_s < end_s <= {DAY_S:g}")
 
 
-def _counts(expected: Floats, rng: np.random.Generator) -> Ints:
-    nearest = np.rint(expected)
-    whole = np.abs(expected - nearest) < _PRINTED
-    drawn = np.floor(expected + rng.random(len(expected)))
-    return np.where(whole & (nearest > 0), nearest, drawn).astype(np.int64)
+def _measured(rate_per_s: Floats) -> Floats:
+    """Requests of a window as counted [1]: whole where the printed rate allows it."""
+    count = WINDOW_S * rate_per_s
+    nearest = np.rint(count)
+    printed = np.maximum(WINDOW_S * _DECIMAL, count * _DIGIT)
+    return np.where((np.abs(count - nearest) <= printed) & (nearest > 0), nearest, count)
 
 
 def _times(mix: ClientMix, chosen: Ints, counts: Ints, rng: np.random.Generator) -> Floats:
