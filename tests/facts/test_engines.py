@@ -266,3 +266,14 @@ def test_questions_outside_the_domain_are_refused(tmp_path: Path) -> None:
         engine_policy("sglang", "0.5.3", memory_bytes=2e9)
     with pytest.raises(InputError, match="cannot be read"):
         engine_policy_from_file(tmp_path / "none.toml", memory_bytes=_H100)
+
+
+def test_small_engines_run_what_their_loops_run() -> None:
+    assert engine_policy("gpt-fast", memory_bytes=_H100).max_seqs == 1
+    assert engine_policy("DeepSpeed(Gaudi)", memory_bytes=96e9).name == "Optimum-Habana"
+    assert engine_policy("FasterTransformer", memory_bytes=80e9).scheduler == "static"
+    mii = engine_policy("MII", memory_bytes=80e9)
+    assert (mii.token_budget, mii.max_seqs, mii.memory_fraction) == (768, 512, pytest.approx(1 - 1 / 80))
+    llama = [engine_policy("llama.cpp", version, memory_bytes=24e9) for version in ("b1000", "b3000", "b7000", "")]
+    assert [policy.max_seqs for policy in llama] == [1, 1, 4, 4]
+    assert [policy.graph_batch(1) for policy in llama] == [None, 1, 1, 1]
