@@ -104,6 +104,13 @@ def test_dates_of_azure_become_seconds() -> None:
     assert faults(trace) == [(4, "TIMESTAMP")]
 
 
+def test_the_first_rows_decide_between_dates_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_text, "CHUNK_ROWS", 2)
+    trace = parsed("0,1,1", "1,1,1", "2023-11-16 18:15:46,1,1", "2023-11-16 18:15:47,1,1", "4,1,1")
+    assert trace.arrival_s.tolist() == [0.0, 1.0, 4.0]
+    assert faults(trace) == [(4, "arrival_s"), (5, "arrival_s")]
+
+
 def test_mooncake_json_lines_count_milliseconds() -> None:
     rows = [
         {"timestamp": 0, "input_length": 1000, "output_length": 5, "hash_ids": [7, 8]},

@@ -180,8 +180,11 @@ def test_names_and_paths(tmp_path: Path) -> None:
 def test_what_names_nothing_is_told_its_neighbours() -> None:
     with pytest.raises(UnknownNameError, match="nearest: mooncake"):
         named_traffic("moncake")
-    with pytest.raises(InputError, match="cannot be read"):
-        named_traffic("absent.csv")
+    for path in ("absent.csv", ".", "x/" * 5000, "nul\0.csv"):
+        with pytest.raises(InputError, match="cannot be read"):
+            named_traffic(path)
+    with pytest.raises(UnknownNameError, match="unknown trace"):
+        named_traffic("x" * 5000)
     with pytest.raises(WorkloadError, match="written, chained"):
         named_traffic("mooncake", sessions="often")
 

@@ -70,9 +70,11 @@ def parse_trace(raw: bytes, name: str, *, block_tokens: int = DEFAULT_BLOCK_TOKE
     text = trace_text.split(raw, name)
     parts: list[_Part] = []
     dropped: list[Dropped] = []
-    blocks = 0
+    blocks, dated = 0, None
     for chunk in text.chunks:
-        part = _Part(chunk, text, block_tokens)
+        if dated is None and chunk.lines:
+            dated = _holds_dates(chunk.cells["arrival"][:100])
+        part = _Part(chunk, text, block_tokens, dated=dated or False)
         blocks += len(part.blocks)
         if blocks > LARGEST_BLOCKS:
             raise InputError(
@@ -127,10 +129,10 @@ def _joined(parts: Sequence[_Part], dropped: list[Dropped], name: str, block_tok
 class _Part:
     """The usable rows of one chunk as arrays, and the others with their reasons."""
 
-    def __init__(self, chunk: Chunk, text: TraceText, block_tokens: int) -> None:
+    def __init__(self, chunk: Chunk, text: TraceText, block_tokens: int, *, dated: bool) -> None:
         self._chunk, self._columns = chunk, text.columns
         self._bad: dict[int, tuple[str, str]] = {}
-        arrival = self._arrivals(text.unit_s)
+        arrival = self._arrivals(text.unit_s, dated=dated)
         prompt = self._whole("prompt", 1, LARGEST_TOKENS)
         output = self._whole("output", 1, LARGEST_TOKENS)
         priority = self._whole("priority", -LARGEST_PRIORITY, LARGEST_PRIORITY, blank="0")
@@ -151,9 +153,8 @@ class _Part:
             Dropped(line=chunk.lines[i], field=column, reason=reason) for i, (column, reason) in self._bad.items()
         ]
 
-    def _arrivals(self, unit_s: float) -> Floats:
+    def _arrivals(self, unit_s: float, *, dated: bool) -> Floats:
         cells = self._chunk.cells["arrival"]
-        dated = sum(_moment(cell) is not None for cell in cells[:100]) > min(len(cells), 100) / 2
         values = self._numbers("arrival", cells, _moment if dated else _number, "a date" if dated else "a number")
         if not dated:
             values *= unit_s
@@ -259,6 +260,11 @@ def _named(names: list[str], order: Ints) -> tuple[Ints, tuple[str, ...]]:
         indices = [places.setdefault(names[i], len(places)) if names[i] else -1 for i in order.tolist()]
         return np.array(indices, dtype=np.int64), tuple(places)
     return np.full(len(names), -1, dtype=np.int64), ()
+
+
+def _holds_dates(cells: Sequence[str]) -> bool:
+    """Whether more of the cells are dates than numbers; numbers of a file of dates are bad, and the reverse."""
+    return sum(_moment(cell) is not None for cell in cells) > sum(_number(cell) is not None for cell in cells)
 
 
 def _number(cell: str) -> float | None:

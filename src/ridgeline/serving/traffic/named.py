@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ridgeline.errors import UnknownNameError, WorkloadError
@@ -41,7 +42,7 @@ def named_traffic(
         found = servegen(seed=seed)
     elif name in trace_names():
         found = from_trace(shipped_trace(name), name=name, source=shipped()[name].source)
-    elif Path(text).exists() or any(mark in text for mark in "/\\."):
+    elif os.path.exists(text) or any(mark in text for mark in "/\\."):
         found = from_trace(read_trace(text, block_tokens=block_tokens), name=Path(text).name, source=text)
     else:
         raise UnknownNameError("trace", text, traffic_names(), hint="a path of a CSV file is also accepted")
