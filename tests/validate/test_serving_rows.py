@@ -120,6 +120,11 @@ def test_llama_cpp_puts_layers_on_devices() -> None:
     assert (job.deployment.weights, job.weight_bits) == ("int4_wo", 4.89)
 
 
+def test_cores_of_trainium_are_not_chips() -> None:
+    job = read_served(row(hardware="Trainium1", engine="Neuron", n_devices="16", tp="16", precision_weights="bf16"))
+    assert (job.deployment.tp, job.deployment.instances) == (8, 2)  # two cores to a chip
+
+
 def test_shards_of_an_expert_are_not_the_width_of_attention() -> None:
     cells = {"model": "Mixtral-8x7B", "params_b": "46.7", "active_params_b": "12.9", "engine": "TensorRT-LLM"}
     job = read_served(row(**cells, n_devices="4", tp="2", ep="2"))

@@ -27,6 +27,10 @@ ATTENTION_KEPT = ("deepseek", "minimax-m2", "qwen3.5", "kimi-k2")
 nvidia/DeepSeek-V3.1-NVFP4, nvidia/MiniMax-M2.5-NVFP4 and nvidia/Qwen3.5-397B-A17B-NVFP4."""
 
 
+FOUR_BITS = ("blackwell", "cdna4")
+"""Architectures whose MLPerf submissions run in four bits."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Precision:
     """Formats of a row: `weights`, `other` (attention's products where they differ) and `kv`, '' for 16 bits.
@@ -51,7 +55,7 @@ class Precision:
 def precision_of(row: Row, model: Model, part: Accelerator, engine: str) -> Precision:
     """The formats that a row states or its source implies; raises `InputError` for a word that means none."""
     cell = re.sub(r"\(.*?\)", "", row.text("precision_weights")).strip().casefold()
-    stated = _weights(cell, model, engine) if cell else _unstated(row, part)
+    stated = _weights(cell, model, engine) if cell else _unstated(row, model, part, engine)
     kv, more = _cache(row, stated, engine)
     return Precision(
         weights=stated.weights, other=stated.other, kv=kv, bits=stated.bits, assumptions=(*stated.assumptions, *more)
@@ -103,13 +107,20 @@ def _small(cell: str, engine: str) -> Precision:
         raise InputError(str(error), field="precision_weights") from None
 
 
-def _unstated(row: Row, part: Accelerator) -> Precision:
+def _unstated(row: Row, model: Model, part: Accelerator, engine: str) -> Precision:
     """The format where the cell is blank: MLPerf submissions use the smallest that the part computes in."""
+    if engine == "llama.cpp":
+        found = _weights("q4_k_m", model, engine)
+        return Precision(weights=found.weights, bits=found.bits, assumptions=("precision not stated: Q4_K_M assumed",))
+    if engine == "Mixtral Offloading":
+        said = "precision not stated: 4 bits, the least that this engine's experts were published in (assumed)"
+        return Precision(weights="int4_wo", bits=4.5, assumptions=(said,))
     if row.source != "MLP":
         return Precision(weights="bf16", assumptions=("precision not stated: 16 bits assumed",))
     rates = part.peak_flop_per_s
-    if "fp4" in rates and part.architecture == "blackwell":
-        return Precision(weights="nvfp4", kv="fp8", assumptions=("precision not stated: fp4 assumed, a v4.1 preview",))
+    if "fp4" in rates and part.architecture in FOUR_BITS:
+        said = "precision not stated: fp4 with an fp8 cache, the smallest that the part computes in (assumed)"
+        return Precision(weights="nvfp4", kv="fp8", assumptions=(said,))
     if "fp8" in rates:
         said = "precision not stated: fp8 with an fp8 cache, as the configs of NVIDIA's v4.1 code and AMD's quantizer"
         return Precision(weights="fp8", kv="fp8", assumptions=(said,))
@@ -118,11 +129,13 @@ def _unstated(row: Row, part: Accelerator) -> Precision:
 
 def _cache(row: Row, weights: Precision, engine: str) -> tuple[str, tuple[str, ...]]:
     cell = row.text("precision_kv").strip().casefold()
-    if cell in ("fp16", "bf16", "16-bit"):
+    if cell in ("fp16", "bf16", "16-bit", "auto"):
         return "", ()
+    if cell == "k q4_0":
+        return "int8", ("cache: keys in q4_0, values in 16 bits, priced as 8 bits each",)
     if cell:
         try:
-            return form(cell.removeprefix("k ")).name, ()
+            return form(cell).name, ()
         except DomainError as error:
             raise InputError(str(error), field="precision_kv") from None
     if weights.kv:

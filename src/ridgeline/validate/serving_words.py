@@ -44,8 +44,8 @@ _STATISTICS = {
 }  # fmt: skip
 _TIMES = {
     "ttft": "ttft", "tpot": "tpot", "itl": "itl", "latency": "latency", "e2e": "latency", "e2e_latency": "latency",
-    "request_latency": "latency", "batch_latency": "batch_latency", "model_load": "load_time", "load": "load_time",
-    "load_time": "load_time",
+    "request_latency": "latency", "latency_per_token": "tpot", "batch_latency": "batch_latency",
+    "model_load": "load_time", "load": "load_time", "load_time": "load_time",
 }  # fmt: skip
 _RATES = {
     "output_tok": "output_rate", "total_tok": "total_rate", "prefill_tok": "prefill_rate",

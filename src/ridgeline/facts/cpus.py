@@ -1,0 +1,83 @@
+"""Processors of `data/cpus.tsv`: cores, memory rate and product rates of one socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from ridgeline.errors import UnknownNameError
+from ridgeline.facts import rows, store
+from ridgeline.facts.records import Evidence, Fact
+
+FILE = "data/cpus.tsv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cpu:
+    """One socket: `memory` [byte/s, nominal] and `peak` by format [FLOP/s], each rate a fact.
+
+    `peak` has 'fp32' always, 'bf16' and 'int8' where instructions multiply them; rates are derived from
+    cores, clock and operations of one cycle, so they are upper bounds.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    vendor: str
+    year: int
+    cores: int
+    clock_hz: float
+    channels: int
+    memory_type: str
+    memory: Fact
+    peak: Mapping[str, Fact]
+
+    def peak_flop_per_s(self, name: str) -> float:
+        """The rate of products in a format, that of fp32 where the socket has no instruction for it [FLOP/s]."""
+        return (self.peak.get(name) or self.peak["fp32"]).value
+
+
+@cache
+def cpus() -> Mapping[str, Cpu]:
+    """All processors by name, in table order."""
+    return {row["name"]: _cpu(row) for row in store.read_tsv("cpus.tsv")}
+
+
+def cpu(name: str) -> Cpu:
+    """The processor of that name or alias, case ignored."""
+    wanted = name.strip().casefold()
+    for found in cpus().values():
+        if wanted in (found.name.casefold(), *(alias.casefold() for alias in found.aliases)):
+            return found
+    raise UnknownNameError("processor", name[:80], cpus())
+
+
+def _cpu(row: Mapping[str, str]) -> Cpu:
+    rung = row["evidence"]
+    derived = rung if rows.evidence(rung, file=FILE) is Evidence.ASSUMED else "derived"
+    words = f"{row['cores']} cores x {row['clock_ghz']} GHz x operations a cycle of {row['units']}; {row['conditions']}"
+    peak = {
+        name: rows.fact(float(row[column]) * 1e12, "FLOP/s", row["source"], words, derived, file=FILE)
+        for name, column in (("fp32", "fp32_tflops"), ("bf16", "bf16_tflops"), ("int8", "int8_tops"))
+        if row[column]
+    }
+    memory = rows.fact(
+        float(row["mem_gbs"]) * 1e9,
+        "byte/s",
+        row["source"],
+        f"{row['channels']} channels {row['mem_type']}, one socket",
+        rung,
+        file=FILE,
+    )
+    return Cpu(
+        name=row["name"],
+        aliases=tuple(filter(None, row["aliases"].split(";"))),
+        vendor=row["vendor"],
+        year=int(row["year"]),
+        cores=int(row["cores"]),
+        clock_hz=float(row["clock_ghz"]) * 1e9,
+        channels=int(row["channels"]),
+        memory_type=row["mem_type"],
+        memory=memory,
+        peak=peak,
+    )
