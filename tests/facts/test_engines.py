@@ -108,15 +108,23 @@ def test_vllm_host_time_is_the_fit_of_the_profile_with_an_api_server_beside_it()
     assert engine_policy("vLLM", "0.14.1", memory_bytes=_H100).overlapped_host
 
 
+def test_vllm_left_attention_outside_its_graphs_until_0_11() -> None:
+    whole = [engine_policy("vLLM", version, memory_bytes=_H100).graph_whole for version in ("0.6.6", "0.10.2", "0.11")]
+    assert whole == [True, False, True]
+
+
 @pytest.mark.parametrize(
     ("version", "memory", "ranks", "fraction", "budget", "largest"),
     [
         ("0.2.0", _H100, 8, 0.84, 16384, 128),
+        ("0.2.13", _H100, 1, 0.88, 8192, 128),
         ("0.3.2", _H100, 1, 0.88, 8192, 160),
         ("0.4.1", _H100, 8, 0.81, 8192, 160),
         ("0.4.1", 24e9, 1, 0.88, 2048, 8),
         ("0.4.6", 141 * _GIB, 8, 1 - 13 / 141, 8192, 256),
         ("0.4.9", 80 * _GIB, 4, 1 - 11.5 / 80, 8192, 160),
+        ("0.5.1", 80 * _GIB, 4, 1 - 11.5 / 80, 8192, 160),
+        ("0.5.6", 24 * _GIB, 1, 1 - (3_632 + 128) / (24 * 1024), 2048, 24),
         ("0.5.3", 80 * _GIB, 1, 1 - (13_312 + 128) / (80 * 1024), 8192, 256),
         ("0.5.3", 180 * _GIB, 8, 1 - (26_112 + 1024) / (180 * 1024), 16384, 512),
     ],

@@ -87,6 +87,7 @@ class Settings:
     graph_prefill: bool = _flag(
         False, "iterations with prompts replay piecewise graphs, up to the largest size in tokens"
     )
+    graph_whole: bool = _flag(True, "a decode graph holds the whole model; else attention runs between its pieces")
     step_host_s: float = _cost("host time per iteration: scheduling, inputs, sampling, outputs")
     seq_host_s: float = _cost("and per running sequence")
     group_host_s: float = _cost("and per iteration where an instance has several devices")
