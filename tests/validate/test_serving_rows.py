@@ -110,8 +110,9 @@ def test_mlperf_takes_tp_from_memory_and_lengths_from_the_data_set() -> None:
 
 def test_degrees_left_open_are_the_fewest_that_hold_the_weights() -> None:
     cells = {"model": "Llama-3.1-70B", "params_b": "70", "active_params_b": "70", "n_devices": "8", "tp": ""}
-    job = read_served(row(**cells))  # 141 GB in 16 bits over 0.8 x 85 GB a device: more than 2, so 4
+    job = read_served(row(**cells, scenario="offline"))  # 141 GB in 16 bits over 0.8 x 85 GB: more than 2, so 4
     assert (job.deployment.tp, job.deployment.instances) == (4, 2)
+    assert read_served(row(**cells)).deployment.tp == 8  # one batch on all devices
 
 
 def test_llama_cpp_puts_layers_on_devices() -> None:

@@ -65,7 +65,7 @@ class Ask:
     part: Accelerator
     weight_bytes: float
     engine: str
-    alone: bool  # one static batch or stream: nothing to spread over several instances
+    alone: bool  # one static batch: nothing to spread over several instances
 
 
 def layout_of(row: Row, ask: Ask) -> Layout:
@@ -128,8 +128,9 @@ def _open(count: int, pp: int | None, ep: int | None, dp: int | None, row: Row, 
         return Degrees(tp=1, pp=count, dp=1, ep=1, instances=1)
     tp = _mlperf(row, ask, count)
     why = "rule of thumb of NVIDIA's v4.1 code, closed/NVIDIA/code/llama2-70b/tensorrt/README.md"
-    if tp is None and ask.alone:
-        tp, why = max(1, count // (pp or 1)), "one batch on all devices"
+    width = max(1, count // (pp or 1))
+    if tp is None and ask.alone and width & (width - 1) == 0:
+        tp, why = width, "one batch on all devices"
     if tp is None:
         tp = _least(ask, count)
         why = f"the fewest devices whose memory holds the weights in {SHARE:.0%}"

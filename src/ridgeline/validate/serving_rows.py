@@ -76,8 +76,7 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
     part = find(cell, known).accelerator
     precision = precision_of(row, model, part, engine)
     batch, rate, about_load = _load(row, arrivals)
-    alone = arrivals == "static" and batch == 1
-    ask = Ask(model=model, part=part, weight_bytes=precision.weight_bytes, engine=engine, alone=alone)
+    ask = Ask(model=model, part=part, weight_bytes=precision.weight_bytes, engine=engine, alone=arrivals == "static")
     layout = layout_of(row, ask)
     where = put(cell, layout.devices, (row.text("note"), row.text("interconnect")), known)
     lengths = _lengths(row, arrivals, metric.name)
