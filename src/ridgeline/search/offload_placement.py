@@ -1,0 +1,287 @@
+"""Where weights, cache and activations live when they do not fit the GPU: FlexGen's policy, proven best.
+
+A block of sequences, `gpu_batch` at a time, goes through the layers together, so that a layer's weights are fetched
+once per block (Sheng et al. 2023). Shares of weights, cache and activations on GPU, in DRAM and on disk minimise
+
+    token_s = L (T_prefill + (n - 1) T_decode) / (block n)
+    T_prefill = max(load from DRAM + read disk, store to DRAM + write disk, compute)
+    T_decode  = load from DRAM + max(store to DRAM, read disk, write disk, compute)
+
+within the memory of each tier. Divided by the block, all this is linear in the shares, in y = 1 / block, in
+weights' shares times y, and in products of y with the other shares (`offload_costs`). A product is held between its
+four McCormick planes over a range of y: the program of a range is a lower bound of every block in it, and exact where
+the range is one block. Ranges are halved in the order of their bounds over all batch sizes and methods at once; the
+first range of one block that comes up is the best of all.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import count
+
+import numpy as np
+
+from ridgeline.errors import InputError, NoPlanError
+from ridgeline.search.offload_costs import (
+    CACHE,
+    DISK,
+    GPU,
+    HIDDEN,
+    INVERSE,
+    SIZE,
+    WEIGHTS,
+    Job,
+    Machine,
+    Method,
+    Terms,
+    place_of,
+    terms,
+)
+from ridgeline.search.programs import Draft, Floats, Whole, gap
+
+__all__ = ["METHODS", "PLAIN", "Job", "Machine", "Method", "Offload", "Policy", "evaluate", "place"]
+
+MOST_GPU_BATCH = 512
+PLAIN = (Method(cpu_attention=True), Method(cpu_attention=False))
+METHODS = (
+    *PLAIN,
+    Method(cpu_attention=True, compress_weights=True),
+    Method(cpu_attention=False, compress_weights=True),
+    Method(cpu_attention=False, compress_cache=True),
+    Method(cpu_attention=False, compress_weights=True, compress_cache=True),
+)  # attention on the CPU over a compressed cache would have to decompress it there
+TIERS = ("GPU memory", "DRAM", "disk")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """A block, its batches, a method and shares (weights, cache, activations) x (GPU, DRAM, disk)."""
+
+    gpu_batch: int
+    gpu_batches: int
+    shares: Floats
+    method: Method = PLAIN[0]
+
+    @property
+    def block(self) -> int:
+        """Sequences that go through a layer together [1]."""
+        return self.gpu_batch * self.gpu_batches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offload:
+    """A policy, what it takes, and how far it can be from the best.
+
+    `tier_bytes` is the peak on GPU, in DRAM and on disk by the cost model; `programs` counts linear programs solved.
+    """
+
+    policy: Policy
+    prefill_s: float
+    decode_s: float
+    token_s: float
+    bound_s: float
+    tier_bytes: tuple[float, float, float]
+    programs: int = 0
+    elapsed_s: float = 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens over the time of prefill and decode [1/s]."""
+        return 1.0 / self.token_s
+
+    @property
+    def gap(self) -> float:
+        """How far the time per token can be from the least one, as a share of it [1]."""
+        return gap(self.token_s, self.bound_s)
+
+    def fits(self, machine: Machine) -> bool:
+        """Whether the peak of every tier is within what may be used of it."""
+        return bool((np.array(self.tier_bytes) <= machine.usable_bytes * (1 + 1e-6)).all())
+
+
+def evaluate(job: Job, machine: Machine, policy: Policy) -> Offload:
+    """Time and peak memory of a given policy, whether or not it fits; its bound is 0, as none is sought.
+
+    The closed form that the program of `place` must meet.
+    """
+    shares = np.asarray(policy.shares, dtype=np.float64)
+    if shares.shape != (3, 3) or (shares < -1e-9).any() or not np.allclose(shares.sum(axis=1), 1.0):
+        raise InputError("shares are 3 x 3, at least 0, and each row adds up to 1", field="shares")
+    found = terms(job, machine, policy.gpu_batch, policy.method)
+    inverse = 1.0 / policy.block
+    vector = np.concatenate([shares[WEIGHTS] * inverse, shares[1:].ravel(), [inverse], shares[1:].ravel() * inverse])
+    passes = job.layers * policy.block
+    prefill_s = passes * float((found.prefill_s @ vector).max())
+    decode_s = passes * (job.output_tokens - 1) * float((found.decode_s @ vector).max())
+    token_s = (prefill_s + decode_s) / (policy.block * job.output_tokens)
+    gpu, cpu, disk = (policy.block * float((rows @ vector).max()) for rows in found.tier_bytes)
+    return Offload(
+        policy=policy,
+        prefill_s=prefill_s,
+        decode_s=decode_s,
+        token_s=token_s,
+        bound_s=0.0,
+        tier_bytes=(gpu, cpu, disk),
+    )
+
+
+def place(
+    job: Job,
+    machine: Machine,
+    *,
+    methods: Iterable[Method] = METHODS,
+    gpu_batches: Iterable[int] = range(1, MOST_GPU_BATCH + 1),
+    most_batches: int | None = None,
+) -> Offload:
+    """The policy of least time per token over all methods, batch sizes and numbers of batches, proven [s].
+
+    Parameters
+    ----------
+    gpu_batches : sizes [1]
+        Sequences that the GPU works on at a time; larger ones end where none fits.
+    most_batches : int [1]
+        Most batches of a block; absent: as many as memory and disk hold.
+
+    Raises
+    ------
+    NoPlanError
+        Not even one sequence fits; the text tells which tier would have to hold how much.
+
+    Domain: layers of 4 D x D and 2 D x F weights, one GPU, blocks of equal sequences. Source: flexgen.
+    Evidence: derived.
+    """
+    began, serial, solved = time.perf_counter(), count(), 0
+    methods, sizes = tuple(methods), sorted(set(gpu_batches))
+    heap: list[tuple[float, int, _Program, int, int, Floats]] = []
+    for method in methods:
+        for size in sizes:
+            program = _Program(job=job, machine=machine, size=size, method=method)
+            most = most_batches or program.most_batches()
+            found = program.solve(1, most)
+            solved += 1
+            if found is None:
+                break
+            heap.append((found[0], next(serial), program, 1, most, found[1]))
+    heapq.heapify(heap)
+    while heap:
+        bound_s, _, program, low, high, values = heapq.heappop(heap)
+        if low == high:
+            answer = evaluate(job, machine, program.policy(values, low))
+            return replace(
+                answer,
+                bound_s=min(bound_s, answer.token_s),
+                programs=solved,
+                elapsed_s=time.perf_counter() - began,
+            )
+        real = 1.0 / (float(values[INVERSE]) * program.size)
+        middle = min(max(int(real), low), high - 1)
+        for first, last in ((low, middle), (middle + 1, high)):
+            found = program.solve(first, last)
+            solved += 1
+            if found is not None:
+                heapq.heappush(heap, (found[0], next(serial), program, first, last, found[1]))
+    raise NoPlanError(_nearest(job, machine, methods, sizes[0]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Program:
+    """The linear programs of one batch size and method."""
+
+    job: Job
+    machine: Machine
+    size: int
+    method: Method
+
+    def most_batches(self) -> int:
+        """Batches beyond which no memory holds the cache of a block [1]."""
+        cache = 4.0 * self.job.hidden * self.job.layers * (self.job.prompt_tokens + self.job.output_tokens)
+        cache *= self.machine.compressed_share if self.method.compress_cache else 1.0
+        return max(1, int(self.machine.usable_bytes.sum() / (cache * self.size)))
+
+    def solve(self, low: int, high: int, *, grow: int | None = None) -> tuple[float, Floats] | None:
+        """Least time per token [s] over blocks of low to high batches, and v; None where nothing fits.
+
+        With `grow`, that tier may exceed its limit, and the excess [byte] is what is least.
+        """
+        found = terms(self.job, self.machine, self.size, self.method)
+        least, most = 1.0 / (self.size * high), 1.0 / (self.size * low)
+        draft = Draft()
+        values = draft.variable(SIZE, high=self._highs(most))
+        draft.row((values[INVERSE : INVERSE + 1], 1.0), low=least, high=most)
+        draft.row((values[:3], 1.0), (values[INVERSE : INVERSE + 1], -1.0), low=0.0, high=0.0)
+        for kind in (CACHE, HIDDEN):
+            first = place_of(kind, GPU)
+            draft.row((values[first : first + 3], 1.0), low=1.0, high=1.0)
+            products = values[place_of(kind, GPU, product=True) :][:3]
+            draft.row((products, 1.0), (values[INVERSE : INVERSE + 1], -1.0), low=0.0, high=0.0)
+            _planes(draft, products, values[first : first + 3], int(values[INVERSE]), least, most)
+        self._times(draft, values, found, 0.0 if grow is not None else 1.0)
+        self._memory(draft, values, found, grow)
+        answer = draft.solve()
+        return None if answer is None else (answer.objective, answer.values)
+
+    def _highs(self, most: float) -> Floats:
+        """Upper ends of v."""
+        highs = np.ones(SIZE)
+        highs[:3] = most
+        highs[INVERSE:] = most
+        if not self.machine.activations_on_disk:
+            highs[[place_of(HIDDEN, DISK), place_of(HIDDEN, DISK, product=True)]] = 0.0
+        return highs
+
+    def _times(self, draft: Draft, values: Whole, found: Terms, weight: float) -> None:
+        """Prefill and decode of a layer take as long as their slowest rows."""
+        job = self.job
+        share = weight * job.layers / job.output_tokens
+        for rows, passes in ((found.prefill_s, 1), (found.decode_s, job.output_tokens - 1)):
+            slowest = draft.variable(1, cost=share * passes)
+            tiled = np.broadcast_to(values, rows.shape)
+            draft.row((tiled, rows), (np.full((len(rows), 1), slowest[0]), -1.0), high=0.0)
+
+    def _memory(self, draft: Draft, values: Whole, found: Terms, grow: int | None) -> None:
+        """No tier holds more than it may, in units of what it may hold."""
+        for tier, (rows, limit) in enumerate(zip(found.tier_bytes, self.machine.usable_bytes, strict=True)):
+            unit = max(float(limit), 1.0)
+            excess = draft.variable(1, cost=unit) if tier == grow else None
+            for one in rows:
+                line = one / unit
+                line[INVERSE] -= limit / unit
+                if excess is not None:
+                    draft.row((values, line), (excess, -1.0), high=0.0)
+                else:
+                    draft.row((values, line), high=0.0)
+
+    def policy(self, values: Floats, batches: int) -> Policy:
+        """The shares of v as a policy."""
+        shares = np.clip(values[:INVERSE].reshape(3, 3), 0.0, None)
+        shares = shares / shares.sum(axis=1, keepdims=True)
+        return Policy(gpu_batch=self.size, gpu_batches=batches, shares=shares, method=self.method)
+
+
+def _planes(draft: Draft, products: Whole, shares: Whole, inverse: int, least: float, most: float) -> None:
+    """Holds each product of a share (0 to 1) with y (least to most) between its four McCormick planes."""
+    for product, share in zip(products, shares, strict=True):
+        for coefficients, high in (
+            ((-1.0, least, 0.0), 0.0),
+            ((-1.0, most, 1.0), most),
+            ((1.0, -most, 0.0), 0.0),
+            ((1.0, -least, -1.0), -least),
+        ):
+            draft.row(([int(product), int(share), inverse], coefficients), high=high)
+
+
+def _nearest(job: Job, machine: Machine, methods: tuple[Method, ...], size: int) -> str:
+    """Which tier alone could grow so that one batch fits, and to what."""
+    wanted = []
+    for tier, name in enumerate(TIERS):
+        programs = [_Program(job=job, machine=machine, size=size, method=method) for method in methods]
+        found = [one for program in programs if (one := program.solve(1, 1, grow=tier)) is not None]
+        if found:
+            more = min(one[0] for one in found) * size
+            now, needed = (float(machine.usable_bytes[tier]), float(machine.usable_bytes[tier]) + more)
+            wanted.append(f"{name} from {now / 2**30:.4g} to {needed / 2**30:.4g} GiB")
+    change = " or ".join(wanted) if wanted else "several tiers at once"
+    return f"no policy holds a batch of {size} sequences; nearest change: raise usable {change}"
