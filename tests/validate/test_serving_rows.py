@@ -108,6 +108,12 @@ def test_mlperf_takes_tp_from_memory_and_lengths_from_the_data_set() -> None:
     assert any("tp not stated: 2" in words for words in job.assumptions)
 
 
+def test_mlperf_weights_that_fit_in_no_more_than_four_bits() -> None:
+    cells = {"model": "Llama-2-70B", "params_b": "70", "active_params_b": "70", "hardware": "RTX-4090", "tp": ""}
+    job = read_served(row(**cells, n_devices="2", source="MLP", scenario="offline", precision_weights="", isl=""))
+    assert (job.deployment.weights, job.weight_bits) == ("int4_wo", 4.16)  # 69 GB in fp8, 51 GB of memory
+
+
 def test_degrees_left_open_are_the_fewest_that_hold_the_weights() -> None:
     cells = {"model": "Llama-3.1-70B", "params_b": "70", "active_params_b": "70", "n_devices": "8", "tp": ""}
     job = read_served(row(**cells, scenario="offline"))  # 141 GB in 16 bits over 0.8 x 85 GB: more than 2, so 4

@@ -10,6 +10,7 @@ from ridgeline.errors import DomainError, InputError
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.ops import Model
 from ridgeline.validate.rows import Row
+from ridgeline.validate.serving_words import whole
 
 GGUF_BITS: tuple[tuple[str, float], ...] = (
     (r"^q2_k", 3.16), (r"^q3_k", 4.0), (r"^q4_0", 4.54), (r"^q4_1", 5.0), (r"^q4(?:_k)?", 4.89),
@@ -121,7 +122,8 @@ def _unstated(row: Row, model: Model, part: Accelerator, engine: str) -> Precisi
     if "fp4" in rates and part.architecture in FOUR_BITS:
         said = "precision not stated: fp4 with an fp8 cache, the smallest that the part computes in (assumed)"
         return Precision(weights="nvfp4", kv="fp8", assumptions=(said,))
-    if "fp8" in rates:
+    held = (whole(row, "n_devices") or 1) * part.memory_bytes
+    if "fp8" in rates and model.graph.params < held:
         said = "precision not stated: fp8 with an fp8 cache, as the configs of NVIDIA's v4.1 code and AMD's quantizer"
         return Precision(weights="fp8", kv="fp8", assumptions=(said,))
     return Precision(weights="int4_wo", bits=4.16, assumptions=("precision not stated: 4-bit weights assumed",))
