@@ -43,7 +43,8 @@ class Deployment:
     products where it differs from that of the experts and feed-forwards. `token_budget` [token] bounds one iteration,
     `max_seqs` [sequence] the running batch of one attention rank, `memory_fraction` [1] the share of device memory
     that the engine may fill, `cache_tokens` [token] the KV capacity of one attention rank where it is known from a
-    run. `experts_apart` says that experts are divided whole over the `ep` ranks.
+    run. With `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, of which each is accepted with
+    probability `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step (None: one layer).
     """
 
     engine: str = "vLLM"
@@ -66,6 +67,9 @@ class Deployment:
     router: Router = Router.ROUND_ROBIN
     preemption: Preemption | None = None
     role: Role = Role.WHOLE
+    draft_tokens: int = 0
+    acceptance: float = 0.0
+    draft_share: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "dp", "ep", "instances", "token_budget", "max_seqs", "cache_tokens"):
@@ -74,10 +78,20 @@ class Deployment:
                 raise PlanError(f"deployment: {name} = {value}, needs >= 1")
         if self.memory_fraction is not None and not 0 < self.memory_fraction <= 1:
             raise PlanError(f"deployment: memory_fraction = {self.memory_fraction}, needs 0 < memory_fraction <= 1")
+        if self.draft_tokens < 0 or not 0 <= self.acceptance <= 1:
+            raise PlanError(
+                f"deployment: draft_tokens = {self.draft_tokens}, acceptance = {self.acceptance};"
+                " needs draft_tokens >= 0 and a probability"
+            )
         if (self.tp * self.dp) % self.ep:
             raise PlanError(
                 f"deployment: ep = {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.tp * self.dp}"
             )
+
+    @property
+    def gained(self) -> float:
+        """Tokens that a sequence gains in one step on average [token]: 1 + a + a^2 + ... + a^drafts."""
+        return sum(self.acceptance**place for place in range(self.draft_tokens + 1))
 
     @property
     def instance_devices(self) -> int:

@@ -1,0 +1,229 @@
+"""Seconds of the pieces of a served layer, over arrays of tokens, sequences and contexts.
+
+Each piece is asked of the ladder once, as an array; what engines replay from graphs does not wait for the host.
+Shape letters: T tokens, N sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost import questions
+from ridgeline.cost.all_reduce import all_reduce_seconds
+from ridgeline.cost.answer import Question, Rung
+from ridgeline.cost.fitted import FittedModel, find_fits, model_of
+from ridgeline.cost.machine import Machine
+from ridgeline.cost.network import collective_seconds, send_seconds
+from ridgeline.errors import DomainError
+from ridgeline.facts.mechanisms import constant
+from ridgeline.lower.inference import Core, Experts, Pass, Product, Recurrence, Reduce, Trade
+from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
+
+Array = NDArray[np.float64]
+RUNGS = (Rung.FITTED, Rung.BORROWED, Rung.COMMON)
+_ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm"}
+_LINK_BAND = (0.85, 1.3)  # of unfitted links and streams: the residuals of datasheet rates (interval.* of mechanisms)
+_WIDE_EXPERT_RANKS = 16  # from here on engines trade tokens with the kernels of DeepEP instead of collectives
+LATENT_SKEW = 1.01  # power of expert loads where nothing is known of the traffic (AIConfigurator's measured default)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seconds:
+    """Time with its 80 % interval, and how long the matrix units and the memory are busy in it, arrays [s]."""
+
+    mid: Array
+    low: Array
+    high: Array
+    compute: Array
+    memory: Array
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(
+            mid=self.mid + other.mid,
+            low=self.low + other.low,
+            high=self.high + other.high,
+            compute=self.compute + other.compute,
+            memory=self.memory + other.memory,
+        )
+
+    def times(self, factor: float) -> Seconds:
+        """The same, `factor` times over [s]."""
+        return Seconds(**{name: factor * value for name, value in vars(self).items()})
+
+
+def nothing(shape: tuple[int, ...]) -> Seconds:
+    """No time at all [s]."""
+    zero = np.zeros(shape)
+    return Seconds(mid=zero, low=zero, high=zero, compute=zero, memory=zero)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formats:
+    """Number formats of a deployment: of feed-forwards, of attention's projections, of the cache."""
+
+    feed: str = "bf16"
+    attention: str = "bf16"
+    cache: str = "bf16"
+
+    def of(self, part: str) -> str:
+        """The format of a product's weight."""
+        return {"feed": self.feed, "attention": self.attention}.get(part, "bf16")
+
+
+class ServedPrices:
+    """Prices pieces of served layers on one machine with one engine's kernels; `rungs_used` tells what answered."""
+
+    def __init__(
+        self, machine: Machine, formats: Formats, *, engine: str = "", version: str = "", skew: float = LATENT_SKEW
+    ) -> None:
+        self.machine, self.formats, self.skew = machine, formats, skew
+        self.part = machine.cluster.accelerator
+        self.engine, self.version = _ENGINES.get(engine, ""), version if engine in _ENGINES else ""
+        self.rungs_used: dict[str, Rung] = {}
+
+    # kernels -----------------------------------------------------------------------------------
+
+    def _model(self, question: Question) -> FittedModel:
+        asked = replace(question, engine=self.engine, version=self.version)
+        for rung in RUNGS:
+            fits = find_fits(asked, self.part, rung)
+            if fits:
+                worst = self.rungs_used.get(question.family, rung)
+                self.rungs_used[question.family] = max(worst, rung, key=RUNGS.index)
+                return model_of(question.family, question.form, self.part, fits, rung, hosted=False)
+        raise DomainError(f"{self.part.name}: no device was ever measured for {question.family} in {question.form}")
+
+    def ask(self, asked: questions.Asked) -> Seconds:
+        """The price of an operator from the best rung [s]."""
+        priced, (low, high, _), shape = self._model(asked.question).price(asked.question.sizes)
+        mid, compute, memory = (priced[:, index].reshape(shape) for index in range(3))
+        return Seconds(
+            mid=mid, low=mid * low.reshape(shape), high=mid * high.reshape(shape), compute=compute, memory=memory
+        )
+
+    def product(self, piece: Product, rows: Array) -> Seconds:
+        """A projection over `rows` tokens or sequences [s]."""
+        name = self.formats.of(piece.part)
+        return self.ask(questions.gemm(np.maximum(rows, 1.0), piece.n, piece.k, count=piece.count, dtype=name))
+
+    def experts(self, piece: Experts, rows: Array) -> Seconds:
+        """The routed experts over the tokens of all attention ranks [s]."""
+        return self.ask(
+            questions.experts(
+                np.maximum(rows, 1.0), piece.hidden, piece.inner, piece.top_k, piece.count, ranks=float(piece.ranks),
+                skew=self.skew, gated=piece.gated, dtype=self.formats.feed,
+            )
+        )  # fmt: skip
+
+    def prefill(self, core: Core, batch: float, tokens: Array, cached: Array) -> Seconds:
+        """Attention of `batch` prompts of `tokens` after `cached` tokens each [s]."""
+        if core.latent:
+            asked = questions.mla_prefill(
+                batch, tokens, core.heads, cached=cached, dtype=self._products, cache_dtype=self.formats.cache
+            )
+        else:
+            asked = questions.prefill(
+                batch, tokens, core.heads, core.kv_heads, (core.qk_dim + core.v_dim) / 2, cached=cached,
+                window=float(core.window), dtype=self._products, cache_dtype=self.formats.cache,
+            )  # fmt: skip
+        return self.ask(asked)
+
+    def decode(self, core: Core, sequences: Array, context: Array) -> Seconds:
+        """Attention of one new token of each of `sequences` over `context` tokens of cache [s]."""
+        if core.latent:
+            asked = questions.mla_decode(
+                sequences, context, core.heads, dtype=self._products, cache_dtype=self.formats.cache
+            )
+        else:
+            asked = questions.decode(
+                sequences, context, core.heads, core.kv_heads, (core.qk_dim + core.v_dim) / 2,
+                window=float(core.window), dtype=self._products, cache_dtype=self.formats.cache,
+            )  # fmt: skip
+        return self.ask(asked)
+
+    @property
+    def _products(self) -> str:
+        return "bf16"  # scores are taken in 16 bits; an 8-bit cache is widened as it is read
+
+    def stream(self, piece: Pass, rows: Array) -> Seconds:
+        """A pass over elements of 16 bits: launch, first load, and bytes at the stream's rate [s]."""
+        return self._streamed(2.0 * piece.elements * rows, piece.kernels)
+
+    def _streamed(self, moved_bytes: Array, kernels: float) -> Seconds:
+        device = self.machine.device
+        memory = moved_bytes / (device.memory_bytes_per_s * device.stream_share)
+        mid = memory + kernels * (constant("launch.device") + 2.0 * device.memory_latency_s)
+        return Seconds(mid=mid, low=_LINK_BAND[0] * mid, high=_LINK_BAND[1] * mid, compute=0.0 * mid, memory=memory)
+
+    def recurrence(self, piece: Recurrence, tokens: Array, sequences: Array) -> Seconds:
+        """A scan over tokens, with the states of its sequences read and written [s]."""
+        moved = self._streamed(2.0 * piece.elements * tokens + piece.state_bytes * sequences, 2.0)
+        compute = piece.flop_per_token * tokens / self.machine.device.matrix_rate("bf16")
+        mid = np.maximum(moved.mid, compute)
+        return replace(moved, mid=mid, low=_LINK_BAND[0] * mid, high=_LINK_BAND[1] * mid, compute=compute)
+
+    # links -------------------------------------------------------------------------------------
+
+    def reduce(self, piece: Reduce, rows: Array, ranks: int) -> Seconds:
+        """A reduction (or gathering) of 16-bit activations over tensor-parallel ranks [s]."""
+        size = 2.0 * piece.width * np.maximum(rows, 1.0)
+        if piece.gather:
+            return self._linked(self._collective(CollectiveKind.ALL_GATHER, size, ranks))
+        return self._linked(self._all_reduce(size, ranks))
+
+    def _all_reduce(self, size_bytes: Array, ranks: int) -> Array:
+        found = all_reduce_seconds(size_bytes, ranks, self.machine, engine=self.engine, version=self.version)
+        return np.asarray(found, dtype=float)
+
+    def _collective(self, kind: CollectiveKind, size_bytes: Array, ranks: int, stride: int = 1) -> Array:
+        work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size_bytes, ranks=ranks, stride=stride)
+        return np.asarray(collective_seconds(work, self.machine), dtype=float)
+
+    def trade(self, piece: Trade, rows: Array) -> Seconds:
+        """Tokens of every attention rank to their experts and back [s]; `rows` are those of all ranks together.
+
+        Few ranks gather all tokens and scatter the sums; many send each token to the ranks of its experts only.
+        """
+        size = 2.0 * piece.width * np.maximum(rows, piece.ranks)
+        if piece.ranks >= _WIDE_EXPERT_RANKS and self._exchanges:
+            machine = self.group(piece.ranks)
+            per_rank = np.maximum(rows / piece.ranks, 1.0)
+            total = nothing(rows.shape)
+            for combine in (False, True):
+                asked = questions.exchange(
+                    per_rank, piece.width, piece.top_k, piece.experts, machine, combine=combine, quick=True
+                )
+                total = total + self.ask(asked)
+            return total
+        gathered = self._collective(CollectiveKind.ALL_GATHER, size, piece.ranks)
+        scattered = self._collective(CollectiveKind.REDUCE_SCATTER, size, piece.ranks)
+        return self._linked(gathered + scattered)
+
+    @cached_property
+    def _exchanges(self) -> bool:
+        asked = Question(family="exchange", sizes={}, form="any")
+        return any(find_fits(asked, self.part, rung) for rung in RUNGS[:2])
+
+    def group(self, ranks: int) -> Machine:
+        """The machine of `ranks` of the devices."""
+        return replace(self.machine, cluster=replace(self.machine.cluster, count=ranks))
+
+    def send(self, size_bytes: Number, stride: int) -> Seconds:
+        """Activations sent to the next pipeline stage, `stride` devices away [s]."""
+        return self._linked(np.asarray(send_seconds(size_bytes, stride, self.machine), dtype=float))
+
+    def _linked(self, seconds: Array) -> Seconds:
+        return Seconds(
+            mid=seconds, low=_LINK_BAND[0] * seconds, high=_LINK_BAND[1] * seconds, compute=0.0 * seconds,
+            memory=0.0 * seconds,
+        )  # fmt: skip
+
+
+def worst(rungs: Sequence[Rung]) -> Rung:
+    """The lowest of the rungs that answered."""
+    return max(rungs, key=RUNGS.index)

@@ -1,0 +1,222 @@
+"""A layer divided for serving: what one device does in one iteration, as shapes that tokens multiply.
+
+Shape letters: T tokens of an iteration on one attention rank, N sequences, D hidden, H heads, K kv heads, E experts.
+Products, passes and reductions count each of T tokens; what `rows` calls 'sequences' runs once a sequence (the head),
+and what it calls 'group' sees the tokens of all attention ranks together (experts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ridgeline.errors import PlanError
+from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Split
+from ridgeline.plan.deployment import Deployment
+
+_STATE_BYTES = 4.0  # recurrent states are kept in fp32 (vLLM mamba_ssm_cache_dtype, gated delta kernels)
+_INSIDE_EXPERTS = frozenset({"route", "dispatch", "experts_activation", "combine"})  # done by the experts' own kernels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """`count` products of (rows, k) by (k, n); `part` says whose number format the weight has."""
+
+    name: str
+    n: float
+    k: float
+    count: float = 1.0
+    part: str = "feed"  # 'feed' (feed-forwards), 'attention' (its projections), 'plain' (16 bits: router, head)
+    rows: str = "tokens"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Core:
+    """An attention core over a cache; `latent` ones share one latent vector a token among all heads."""
+
+    heads: float
+    kv_heads: float
+    qk_dim: int
+    v_dim: int
+    window: int = 0  # tokens that a query sees at most; 0 all
+    latent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recurrence:
+    """A scan: FLOP and elements a token, and the state of one sequence that every iteration reads and writes [byte]."""
+
+    flop_per_token: float
+    elements: float
+    state_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """Routed experts on one rank: `inner` is an expert's width here, `ranks` those that experts are divided over."""
+
+    hidden: int
+    inner: float
+    top_k: int
+    count: int
+    ranks: int
+    gated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """A pass over `elements` numbers of each token (or sequence), read and written; `kernels` 0 when fused away."""
+
+    name: str
+    elements: float
+    kernels: float = 1.0
+    rows: str = "tokens"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduce:
+    """An all-reduce of `width` elements of each token over the tensor-parallel ranks."""
+
+    width: int
+    rows: str = "tokens"
+    gather: bool = False  # an all-gather of the parts instead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trade:
+    """Tokens of attention ranks sent to their experts and back: `width` elements of each, over `ranks` devices."""
+
+    width: int
+    ranks: int
+    top_k: int
+    experts: int
+
+
+Piece = Product | Core | Recurrence | Experts | Pass | Reduce | Trade
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerKind:
+    """One kind of layer: how often it occurs in the model and what one device does in one of them."""
+
+    name: str
+    count: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A model divided for serving: kinds of layers, and the two ends."""
+
+    kinds: tuple[LayerKind, ...]
+    embedding: tuple[Piece, ...]
+    head: tuple[Piece, ...]
+    hidden: int
+
+
+def serve(model: Model, deployment: Deployment) -> Served:
+    """What one device of an instance does; raises `PlanError` where degrees do not divide the model."""
+    graph = model.graph
+    _check(graph, deployment)
+    kinds = []
+    for name, block in graph.blocks.items():
+        if block.encoder or any(op.cross for op in block.ops):
+            raise PlanError(f"{model.name} has an encoder; only decoders are served")
+        pieces = tuple(_layer(block, graph, deployment))
+        kinds.append(LayerKind(name=name, count=graph.layers.count(name), pieces=pieces))
+    tp = deployment.tp
+    head: list[Piece] = [
+        Product(name="lm_head", n=graph.vocab / tp, k=graph.hidden, part="plain", rows="sequences"),
+        Pass(name="sample", elements=2.0 * graph.vocab, kernels=3.0, rows="sequences"),
+    ]
+    embedding: list[Piece] = [Pass(name="embed", elements=2.0 * graph.hidden)]
+    if tp > 1:
+        head.insert(1, Reduce(width=graph.vocab, rows="sequences", gather=True))
+        embedding.append(Reduce(width=graph.hidden))
+    norm = Pass(name="final_norm", elements=2.0 * graph.hidden)
+    return Served(kinds=tuple(kinds), embedding=tuple(embedding), head=(norm, *head), hidden=graph.hidden)
+
+
+def _check(graph: Graph, deployment: Deployment) -> None:
+    for block in graph.blocks.values():
+        for op in block.ops:
+            if op.kind is OpKind.ATTENTION and op.heads % deployment.tp:
+                raise PlanError(f"deployment: tp = {deployment.tp} does not divide {op.heads} attention heads")
+        if block.experts % deployment.ep:
+            raise PlanError(f"deployment: ep = {deployment.ep} does not divide {block.experts} experts")
+    layers = len(graph.layers)
+    if deployment.pp > layers:
+        raise PlanError(f"deployment: pp = {deployment.pp} is more than the {layers} layers")
+    if deployment.ep > 1 and not any(block.experts for block in graph.blocks.values()):
+        raise PlanError(f"deployment: ep = {deployment.ep} needs experts; the model has none: leave it at 1")
+
+
+def _layer(block: Block, graph: Graph, deployment: Deployment) -> Iterator[Piece]:
+    core = next((op for op in block.ops if op.kind is OpKind.ATTENTION), None)
+    latent = any(op.name == "kv_up" for op in block.ops)
+    for op in block.ops:
+        yield from _op(op, block, core, deployment, latent=latent)
+    yield from _edges(block, graph, deployment)
+
+
+def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, *, latent: bool) -> Iterator[Piece]:
+    tp = deployment.tp
+    if op.kind is OpKind.GEMM:
+        yield _product(op, core, tp)
+    elif op.kind is OpKind.ATTENTION:
+        window = min(op.window or op.chunk or 0, op.chunk or op.window or 0)
+        kv_heads = 1.0 if latent else max(1.0, op.kv_heads / tp)
+        yield Core(
+            heads=op.heads / tp, kv_heads=kv_heads, qk_dim=op.qk_dim, v_dim=op.v_dim, window=window, latent=latent
+        )
+        yield Pass(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim))
+    elif op.kind is OpKind.SCAN:
+        state = op.heads * op.qk_dim * op.v_dim * _STATE_BYTES / tp
+        yield Recurrence(
+            flop_per_token=op.flop_per_token / tp, elements=(op.read + op.write) / tp, state_bytes=2.0 * state
+        )
+    elif op.kind is OpKind.GROUPED_GEMM:
+        if op.split is Split.COLUMN:
+            yield _experts(op, block, deployment)
+    elif op.kind in (OpKind.ELEMENTWISE, OpKind.PERMUTE) and op.name not in _INSIDE_EXPERTS:
+        share = 1.0 if op.region is Region.SEQUENCE else 1.0 / tp
+        fused = op.name.endswith("_residual")  # added by the norm that follows
+        yield Pass(name=op.name, elements=(op.read + op.write) * share, kernels=0.0 if fused else 1.0)
+
+
+def _product(op: Op, core: Op | None, tp: int) -> Product:
+    """A projection on one rank; keys and values of fewer heads than ranks are repeated."""
+    n, k = float(op.n), float(op.k)
+    if op.split is Split.COLUMN:
+        kv = core.kv_heads * (core.qk_dim + core.v_dim) if core is not None and op.name == "qkv" else 0
+        repeated = max(1.0, core.kv_heads / tp) / core.kv_heads if core is not None and kv else 1.0
+        n = (op.n - kv) / tp + kv * repeated
+    elif op.split is Split.ROW:
+        k = op.k / tp
+    small = op.name.startswith(("router", "shared_gate"))
+    feed = op.name.startswith(("mlp", "shared"))
+    return Product(name=op.name, n=n, k=k, part="plain" if small else "feed" if feed else "attention")
+
+
+def _experts(op: Op, block: Block, deployment: Deployment) -> Experts:
+    """The experts of one rank: whole over `ep` ranks, each cut over the ranks that are left."""
+    gated = any(other.name == "experts_activation" and other.read > other.write for other in block.ops)
+    cut = deployment.tp * deployment.dp // deployment.ep
+    inner = op.n / (2.0 if gated else 1.0) / cut
+    return Experts(hidden=op.k, inner=inner, top_k=block.top_k, count=block.experts, ranks=deployment.ep, gated=gated)
+
+
+def _edges(block: Block, graph: Graph, deployment: Deployment) -> Iterable[Piece]:
+    """What a layer sends: one reduction after each part, the shared expert's with the experts'."""
+    parts = sum(edge.kind == "tensor" for edge in block.boundaries)
+    pieces: list[Piece] = []
+    if block.experts:
+        parts -= bool(block.shared_experts)
+        if deployment.dp > 1:
+            ranks = deployment.tp * deployment.dp
+            pieces.append(Trade(width=graph.hidden, ranks=ranks, top_k=block.top_k, experts=block.experts))
+        else:
+            parts += 1
+    if deployment.tp > 1:
+        pieces += [Reduce(width=graph.hidden)] * parts
+    return pieces

@@ -1,0 +1,150 @@
+"""Memory of a served model on one device: weights, workspace, and what is left for the cache.
+
+Letters: T tokens of an iteration, V vocabulary, N sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ridgeline.cost.formats import form
+from ridgeline.cost.served import Formats
+from ridgeline.errors import NoPlanError
+from ridgeline.facts.engine_schema import EnginePolicy
+from ridgeline.facts.records import Accelerator
+from ridgeline.graph.ops import Model, op_params
+from ridgeline.lower.inference import Core, Experts, LayerKind, Piece, Product, Recurrence, Served
+from ridgeline.plan.deployment import Deployment
+from ridgeline.units import bytes_text
+
+_LATENT_TOKEN = 576.0  # elements of a latent token: 512 and 64 that carry the position (DeepSeek-V2, arXiv:2405.04434)
+_WIDE_LOGITS = 4.0  # byte; logits are sampled in fp32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """How the fullest device's memory is divided [byte], and the cache of one attention rank in tokens."""
+
+    memory_bytes: float
+    weights_bytes: float
+    workspace_bytes: float
+    context_bytes: float
+    state_bytes: float  # recurrent states and windows of the sequences that may run
+    cache_bytes: float
+    token_bytes: float  # of cache, on one device
+    cache_tokens: int
+
+
+def piece_bytes(piece: Piece, formats: Formats) -> float:
+    """Weights of one piece on one device [byte]."""
+    if isinstance(piece, Product):
+        return piece.n * piece.k * piece.count * form(formats.of(piece.part)).weight_bytes
+    if isinstance(piece, Experts):
+        held = piece.count / piece.ranks
+        return held * (2.0 + piece.gated) * piece.hidden * piece.inner * form(formats.feed).weight_bytes
+    return 0.0
+
+
+def token_bytes(kinds: Iterable[LayerKind], formats: Formats) -> tuple[float, float]:
+    """Cache of one token in layers that see everything, and of one token within a window, on one device [byte]."""
+    size = form(formats.cache).weight_bytes
+    whole = windowed = 0.0
+    for kind in kinds:
+        for piece in kind.pieces:
+            if isinstance(piece, Core):
+                elements = _LATENT_TOKEN if piece.latent else piece.kv_heads * (piece.qk_dim + piece.v_dim)
+                if piece.window:
+                    windowed += kind.count * elements * size * piece.window
+                else:
+                    whole += kind.count * elements * size
+    if whole == 0.0:  # every layer has a window: engines keep the cache of the whole sequence
+        cores = [(kind.count, piece) for kind in kinds for piece in kind.pieces if isinstance(piece, Core)]
+        return sum(count * core.kv_heads * (core.qk_dim + core.v_dim) * size for count, core in cores), 0.0
+    return whole, windowed
+
+
+def weights_bytes(model: Model, served: Served, deployment: Deployment, formats: Formats) -> float:
+    """Weights on the fullest device: the last pipeline stage holds the head, the first the embedding [byte]."""
+    layers = sum(kind.count * sum(piece_bytes(piece, formats) for piece in kind.pieces) for kind in served.kinds)
+    share = -(-len(model.graph.layers) // deployment.pp) / len(model.graph.layers)
+    table = 2.0 * sum(op_params(op, 1) for op in model.graph.embedding) / deployment.tp
+    head = sum(piece_bytes(piece, formats) for piece in served.head)
+    if model.graph.tied_embeddings and deployment.pp == 1:
+        head = 0.0
+    ends = table + head if deployment.pp == 1 else max(table, head)
+    return layers * share + ends
+
+
+def workspace_bytes(model: Model, served: Served, deployment: Deployment, policy: EnginePolicy, tokens: int) -> float:
+    """Activations of the largest iteration, as engines find them by a dry run [byte]."""
+    widest = 0.0
+    for kind in served.kinds:
+        for piece in kind.pieces:
+            if isinstance(piece, Product):
+                widest = max(widest, piece.n + piece.k)
+            elif isinstance(piece, Experts):
+                rows = piece.top_k / piece.ranks * deployment.dp
+                widest = max(widest, rows * ((1.0 + piece.gated) * piece.inner + piece.hidden))
+    body = 2.0 * tokens * (widest + 3.0 * served.hidden)
+    logits = min(tokens, policy.max_seqs) * model.graph.vocab * (2.0 + _WIDE_LOGITS)
+    return max(body, logits + 2.0 * tokens * served.hidden)
+
+
+def capacity(
+    model: Model, served: Served, deployment: Deployment, policy: EnginePolicy, formats: Formats, part: Accelerator
+) -> Capacity:
+    """What a device holds and what is left for the cache.
+
+    Raises `NoPlanError` where the weights or the cache of a single token do not fit: the engine will not start.
+    """
+    memory = part.memory_bytes
+    weights = weights_bytes(model, served, deployment, formats)
+    work = workspace_bytes(model, served, deployment, policy, policy.token_budget)
+    context = policy.context_bytes + (policy.group_context_bytes if deployment.instance_devices > 1 else 0.0)
+    fraction = deployment.memory_fraction or policy.memory_fraction
+    whole, windowed = token_bytes(served.kinds, formats)
+    share = 1.0 / deployment.pp
+    state = policy.max_seqs * share * (windowed + _state_bytes(served))
+    if policy.reserved_bytes or policy.reserved_rank_bytes:
+        left = memory - policy.reserved_bytes - policy.reserved_rank_bytes * deployment.instance_devices - weights
+    elif policy.memory_of == "free":
+        left = (memory - weights - work - context) * fraction
+    elif policy.memory_of == "static":
+        left = memory * fraction - weights
+    else:
+        left = memory * fraction - weights - work - context
+    if left - state < 0.0 <= left:  # fewer sequences of recurrent states are kept
+        state = left / 2.0
+    cache = left - state
+    each = whole * share
+    tokens = int(cache / each) if each > 0 else 2**31
+    if deployment.cache_tokens is not None:
+        tokens = deployment.cache_tokens * deployment.pp
+    if cache <= 0 or tokens < policy.block_tokens:
+        raise NoPlanError(
+            f"{model.name} will not start on {deployment.instance_devices}x{part.name}: weights take"
+            f" {bytes_text(weights)} and workspace {bytes_text(work + context)} of {bytes_text(memory)} a device"
+            f" ({fraction:.0%} may be used), which leaves {bytes_text(max(cache, 0.0))} for the cache;"
+            " divide it over more devices (tp, pp), or take narrower weights"
+        )
+    return Capacity(
+        memory_bytes=memory,
+        weights_bytes=weights,
+        workspace_bytes=work,
+        context_bytes=context,
+        state_bytes=state,
+        cache_bytes=cache,
+        token_bytes=each,
+        cache_tokens=tokens // deployment.pp,
+    )
+
+
+def _state_bytes(served: Served) -> float:
+    """Recurrent states of one sequence [byte]."""
+    return sum(
+        kind.count * piece.state_bytes / 2.0
+        for kind in served.kinds
+        for piece in kind.pieces
+        if isinstance(piece, Recurrence)
+    )

@@ -1,0 +1,203 @@
+"""What one iteration of an engine takes: tables over tokens, sequences and contexts, made once for a deployment.
+
+Shape letters: T tokens of an iteration on one attention rank, N sequences that decode, C their mean context, Q tokens
+of one prompt's chunk, P tokens cached before it. Between grid points tables are linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.machine import Machine
+from ridgeline.cost.served import Formats, Seconds, ServedPrices, nothing
+from ridgeline.graph.ops import Model
+from ridgeline.lower.inference import (
+    Core,
+    Experts,
+    LayerKind,
+    Pass,
+    Piece,
+    Product,
+    Recurrence,
+    Reduce,
+    Served,
+    Trade,
+    serve,
+)
+from ridgeline.plan.deployment import Deployment
+
+Array = NDArray[np.float64]
+_MANY = 16.0  # prompts side by side, from which what one more takes is read
+_EXPERT_KERNELS = 8.0  # launches of a layer's routed experts: router, sort, two products, activation, combine
+
+
+def token_grid(most: int) -> Array:
+    """Tokens at which iterations are priced: every one to 32, then ever wider steps that keep to tiles [token]."""
+    parts = [np.arange(1, 33), np.arange(40, 257, 8), np.arange(288, 1025, 32), np.arange(1152, 8193, 128)]
+    beyond = np.arange(8704, max(most, 8704) + 512, 512)
+    grid = np.concatenate([*parts, beyond]).astype(float)
+    return grid[: int(np.searchsorted(grid, most)) + 1]
+
+
+def spread_grid(first: float, most: float, *, each_octave: int) -> Array:
+    """Points from `first` to beyond `most`, `each_octave` in every doubling, in whole numbers."""
+    octaves = max(0.0, np.log2(most / first))
+    return np.unique(np.round(first * 2.0 ** (np.arange(np.ceil(octaves * each_octave) + 1) / each_octave)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTables:
+    """Time of every part of an iteration on its grid [s].
+
+    `lane` (T,) what tokens of one attention rank take outside attention, `group` (T,) what those of all ranks take
+    together (experts and their trade), `head` (N,) what sampled sequences take, `decode` (N, C), and of a prompt's
+    chunk `first` (Q, P) when it is alone and `each` (Q, P) when it is one of many. `kernels` is launches [1].
+    """
+
+    tokens: Array
+    lane: Seconds
+    group: Seconds
+    head: Seconds
+    sequences: Array
+    contexts: Array
+    decode: Seconds
+    chunks: Array
+    pasts: Array
+    first: Seconds
+    each: Seconds
+    kernels: float
+    stage_share: float  # of the layers on the fullest pipeline stage
+    send_s: float  # of one token's activations past a stage [s/token]
+    send_start_s: float
+
+
+class StepModel:
+    """Builds the tables of one deployment; `served` is the divided model, `prices` what answers."""
+
+    def __init__(self, model: Model, machine: Machine, deployment: Deployment, formats: Formats) -> None:
+        self.model, self.machine, self.deployment = model, machine, deployment
+        self.served: Served = serve(model, deployment)
+        self.prices = ServedPrices(machine, formats, engine=deployment.engine, version=deployment.version)
+
+    def tables(self, *, most_tokens: int, most_sequences: int, most_context: int) -> StepTables:
+        """The tables up to a token budget, sequences of one rank and the longest context."""
+        tokens = token_grid(most_tokens)
+        group_tokens = token_grid(most_tokens * self.deployment.dp)
+        sequences = spread_grid(1.0, float(max(most_sequences, 2)), each_octave=2)
+        contexts = np.concatenate([[1.0], spread_grid(64.0, float(max(most_context, 128)), each_octave=3)])
+        chunks = np.concatenate([[1.0], spread_grid(16.0, float(max(most_tokens, 32)), each_octave=4)])
+        pasts = np.concatenate([[0.0], spread_grid(128.0, float(max(most_context, 256)), each_octave=2)])
+        n, c = np.meshgrid(sequences, contexts, indexing="ij")
+        q, p = np.meshgrid(chunks, pasts, indexing="ij")
+        many = self._cores(lambda core: self.prices.prefill(core, _MANY, q, p))
+        start_s, token_s = self._sends()
+        return StepTables(
+            tokens=tokens,
+            lane=self._sum(tokens, "tokens"),
+            group=_on(self._sum(group_tokens, "group"), group_tokens, tokens, self.deployment.dp),
+            head=self._sum(sequences, "sequences"),
+            sequences=sequences,
+            contexts=contexts,
+            decode=self._cores(lambda core: self.prices.decode(core, n, c)),
+            chunks=chunks,
+            pasts=pasts,
+            first=self._cores(lambda core: self.prices.prefill(core, 1.0, q, p)),
+            each=many.times(1.0 / _MANY),
+            kernels=self.kernels,
+            stage_share=-(-len(self.model.graph.layers) // self.deployment.pp) / len(self.model.graph.layers),
+            send_s=token_s,
+            send_start_s=start_s,
+        )
+
+    def _sends(self) -> tuple[float, float]:
+        """Start of a send past a pipeline stage, and what each token adds [s]."""
+        if self.deployment.pp == 1:
+            return 0.0, 0.0
+        stride = self.deployment.tp * self.deployment.dp
+        size = 2.0 * self.served.hidden
+        one, many = (float(self.prices.send(size * count, stride).mid) for count in (1.0, 1025.0))
+        token_s = (many - one) / 1024.0
+        return one - token_s, token_s
+
+    def _cores(self, price: Callable[[Core], Seconds]) -> Seconds:
+        """The attention of all layers, each kind of core asked once."""
+        counts: dict[Core, int] = {}
+        for kind in self.served.kinds:
+            for piece in kind.pieces:
+                if isinstance(piece, Core):
+                    counts[piece] = counts.get(piece, 0) + kind.count
+        total: Seconds | None = None
+        for core, count in counts.items():
+            part = price(core).times(count)
+            total = part if total is None else total + part
+        return total if total is not None else nothing((1, 1))
+
+    def _sum(self, rows: Array, of: str) -> Seconds:
+        """What all layers and ends take for `rows` of one sort: 'tokens', 'group' or 'sequences'."""
+        total = nothing(rows.shape)
+        asked: dict[Piece, int] = {}
+        for count, pieces in self._pieces():
+            for piece in pieces:
+                asked[piece] = asked.get(piece, 0) + count
+        for piece, times in asked.items():
+            if isinstance(piece, Recurrence) and of in ("tokens", "sequences"):
+                zero = np.zeros_like(rows)
+                both = (rows, zero) if of == "tokens" else (zero, rows)
+                total = total + self.prices.recurrence(piece, *both).times(times)
+            elif _rows_of(piece) == of:
+                total = total + self._piece(piece, rows).times(times)
+        return total
+
+    def _piece(self, piece: Piece, rows: Array) -> Seconds:
+        match piece:
+            case Product():
+                return self.prices.product(piece, rows)
+            case Experts():
+                return self.prices.experts(piece, rows)
+            case Pass():
+                return self.prices.stream(piece, rows)
+            case Reduce():
+                return self.prices.reduce(piece, rows, self.deployment.tp)
+            case Trade():
+                return self.prices.trade(piece, rows)
+            case _:
+                raise AssertionError(piece)
+
+    def _pieces(self) -> Iterable[tuple[int, tuple[Piece, ...]]]:
+        kinds: Iterable[LayerKind] = self.served.kinds
+        return (*((kind.count, kind.pieces) for kind in kinds), (1, self.served.embedding), (1, self.served.head))
+
+    @cached_property
+    def kernels(self) -> float:
+        """Launches of one iteration [1]."""
+        return sum(count * sum(_launches(piece) for piece in pieces) for count, pieces in self._pieces())
+
+
+def _rows_of(piece: Piece) -> str:
+    if isinstance(piece, Experts | Trade):
+        return "group"
+    if isinstance(piece, Core | Recurrence):
+        return ""
+    return piece.rows
+
+
+def _launches(piece: Piece) -> float:
+    match piece:
+        case Pass():
+            return piece.kernels
+        case Experts():
+            return _EXPERT_KERNELS
+        case Trade() | Recurrence():
+            return 2.0
+        case _:
+            return 1.0
+
+
+def _on(found: Seconds, grid: Array, tokens: Array, ranks: int) -> Seconds:
+    """A table over the tokens of all ranks, read where each of `ranks` has `tokens` of its own."""
+    return Seconds(**{name: np.interp(tokens * ranks, grid, value) for name, value in vars(found).items()})
