@@ -148,6 +148,7 @@ def test_exact_traffic_is_that_of_exhaustive_search(seed: int) -> None:
         for second, other in enumerate(ways):
             crossing = float((problem.flow[0] * problem.distance[np.ix_(one, other)]).sum())
             best = min(best, crossing + problem.load_cost * (fullest[0][first] + fullest[1][second]))
+    assert place(problem).objective <= best * 1.02
     answer = place(problem, exact=True, time_limit_s=30)
     assert answer.objective == pytest.approx(best)
     assert answer.gap <= 1e-6
@@ -212,6 +213,24 @@ def test_256_experts_on_64_ranks_within_a_second_and_a_few_percent(skew: float, 
     answer = place(Experts(loads=loads[None], ranks=64, slots_per_rank=slots, redundant=redundant))
     assert answer.elapsed_s < 1.0
     assert answer.gap < 0.03
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hidden_groups_are_found(seed: int) -> None:
+    """Tokens stay within eight groups of four experts, whose names differ from layer to layer: nothing need cross."""
+    draw = np.random.default_rng(seed)
+    layers, groups, members = 4, 8, 4
+    names = [draw.permutation(groups * members) for _ in range(layers)]
+    flow = np.zeros((layers - 1, groups * members, groups * members))
+    for layer in range(layers - 1):
+        for group in range(groups):
+            rows, columns = (names[layer + up][group * members : (group + 1) * members] for up in (0, 1))
+            flow[layer][np.ix_(rows, columns)] = draw.uniform(0.5, 1.5, (members, members))
+    loads = np.ones((layers, groups * members))
+    problem = Experts(loads=loads, ranks=groups, slots_per_rank=members, traffic=flow, inside_cost=1, between_cost=1)
+    answer = place(problem)
+    assert answer.traffic_cost == 0.0
+    assert answer.gap == 0.0
 
 
 def test_what_cannot_be_placed_is_refused() -> None:

@@ -178,27 +178,38 @@ def lower_bound(problem: Experts) -> float:
     return least
 
 
-def place(problem: Experts, *, time_limit_s: float = 1.0, exact: bool = False) -> Placement:
+def place(problem: Experts, *, time_limit_s: float = 1.0, exact: bool = False, kicks: int = 20) -> Placement:
     """A placement of little cost, with its proven bound.
 
     Parameters
     ----------
     time_limit_s : float [s]
-        For exchanges, and once more for the exact program.
+        For exchanges that weigh traffic, and once more for the exact program. Reached only by large problems; the
+        answer then depends on the machine's speed.
     exact : bool
         Also solve the mixed program of `expert_program`, for small problems; the better placement and the better
         bound are kept.
+    kicks : int [1]
+        With traffic: how often some slots of the best placement are exchanged at random and it is improved anew.
 
     Domain: replicas split load evenly; tokens choose among replicas at random. Source: moetuner, exflow.
     Evidence: derived.
     """
     began = time.perf_counter()
     deadline = began + time_limit_s
-    starts = [_balanced(problem)]
+    starts = [_balanced(problem, np.arange(problem.ranks))]
     if problem.moves:
-        starts.append(_by_affinity(problem, starts[0]))
+        for ranks in _rank_sets(problem):
+            even = _balanced(problem, ranks)
+            starts += [even, _by_affinity(problem, even, ranks)]
         starts = [_descended(problem, start, deadline) for start in starts]
     best = min((evaluate(problem, start) for start in starts), key=lambda one: one.objective)
+    draw = np.random.default_rng(0)
+    for _ in range(kicks if problem.moves else 0):
+        if not best.gap or time.perf_counter() > deadline:
+            break
+        kicked = _descended(problem, _kicked(best.slots, draw), deadline)
+        best = min(best, evaluate(problem, kicked), key=lambda one: one.objective)
     if exact and best.gap:
         from ridgeline.search.expert_program import solve_exactly
 
@@ -208,28 +219,55 @@ def place(problem: Experts, *, time_limit_s: float = 1.0, exact: bool = False) -
     return replace(best, elapsed_s=time.perf_counter() - began)
 
 
-def _balanced(problem: Experts) -> Whole:
-    """Every layer filled largest expert first, then evened out, whatever the traffic (L, R, S)."""
-    layers = []
-    for loads in problem.load:
-        counts = replica_counts(loads, problem.ranks, problem.redundant)
-        layer = Layer(loads=loads / counts, ranks=problem.ranks, slots_per_rank=problem.slots_per_rank)
-        layers.append(even_out(layer, fill(layer, np.repeat(np.arange(loads.size), counts))))
-    return np.stack(layers)
+def _kicked(slots: Whole, draw: np.random.Generator) -> Whole:
+    """A placement in which some slots of every layer are exchanged with slots of other ranks (L, R, S)."""
+    new = slots.copy()
+    layers, ranks, width = new.shape
+    for layer in range(layers):
+        for _ in range(1 + ranks * width // 16):
+            one, other = draw.integers(ranks, size=2)
+            here, there = draw.integers(width, size=2)
+            moved, back = new[layer, one, here], new[layer, other, there]
+            doubled = (moved >= 0 and moved in new[layer, other]) or (back >= 0 and back in new[layer, one])
+            if one != other and not doubled:
+                new[layer, one, here], new[layer, other, there] = back, moved
+    return new
 
 
-def _by_affinity(problem: Experts, start: Whole) -> Whole:
+def _rank_sets(problem: Experts) -> list[Whole]:
+    """Ranks to begin with: the fewest that have room, then those of the fewest nodes, of twice as many, and so on."""
+    node = np.asarray(problem.nodes if problem.nodes is not None else [0] * problem.ranks)
+    names, counts = np.unique(node, return_counts=True)
+    by_size = {int(name): place for place, name in enumerate(names[np.argsort(-counts, kind="stable")])}
+    order = np.argsort([by_size[int(name)] for name in node], kind="stable")
+    fewest = -(-(problem.load.shape[1] + problem.redundant) // problem.slots_per_rank)
+    ends = np.cumsum(np.sort(counts)[::-1])
+    first = int(np.searchsorted(ends, fewest))
+    chosen = {min(first + 2**step, len(ends)) for step in range(len(ends).bit_length() + 1)} | {first + 1}
+    return [np.sort(order[:size]) for size in sorted({fewest} | {int(ends[count - 1]) for count in chosen})]
+
+
+def _balanced(problem: Experts, ranks: Whole) -> Whole:
+    """Every layer filled largest expert first on some ranks, then evened out, whatever the traffic (L, R, S)."""
+    found = np.full((problem.load.shape[0], problem.ranks, problem.slots_per_rank), -1, dtype=np.int64)
+    for number, loads in enumerate(problem.load):
+        counts = replica_counts(loads, ranks.size, problem.redundant)
+        layer = Layer(loads=loads / counts, ranks=ranks.size, slots_per_rank=problem.slots_per_rank)
+        found[number, ranks] = even_out(layer, fill(layer, np.repeat(np.arange(loads.size), counts)))
+    return found
+
+
+def _by_affinity(problem: Experts, start: Whole, ranks: Whole) -> Whole:
     """Every layer but the first filled by where the traffic of the layer before comes from (L, R, S)."""
-    experts = problem.load.shape[1]
-    found = [start[0]]
+    experts, found = problem.load.shape[1], start.copy()
     for number in range(1, start.shape[0]):
         members = start[number][start[number] >= 0]
         counts = np.bincount(members, minlength=experts)
-        before = shares(found[-1][None], experts)[0]
-        cost = problem.flow[number - 1].T @ before @ problem.distance
-        layer = Layer(loads=problem.load[number] / counts, ranks=problem.ranks, slots_per_rank=problem.slots_per_rank)
-        found.append(fill(layer, members, cost=cost))
-    return np.stack(found)
+        before = shares(found[number - 1 : number], experts)[0]
+        cost = problem.flow[number - 1].T @ before @ problem.distance[:, ranks]
+        layer = Layer(loads=problem.load[number] / counts, ranks=ranks.size, slots_per_rank=problem.slots_per_rank)
+        found[number, ranks] = fill(layer, members, cost=cost)
+    return found
 
 
 def _descended(problem: Experts, start: Whole, deadline: float) -> Whole:
