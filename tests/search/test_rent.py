@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,6 +219,43 @@ def test_a_target_above_the_limit_names_the_devices() -> None:
     asked = Problem(options=(frail,), rates_per_s=[1.0], availability_target=0.99, limits={"S": 1})
     with pytest.raises(NoPlanError, match="raise S from 1 to 2 devices"):
         rent(asked)
+
+
+def test_a_large_problem_cut_short_is_no_dearer_than_any_single_option_and_tells_its_gap() -> None:
+    draw = np.random.default_rng(1)
+    rates = draw.random(100)
+    rates *= 300.0 / rates.sum()
+    rho = ceilings(most=32, slots_each=8, service_s=4.0, wait_s=0.5, epsilon=0.05)
+    options = tuple(
+        Option(
+            name=f"o{place}",
+            accelerator=f"o{place}",
+            price_usd_per_hour=price,
+            most_per_s=price * draw.uniform(0.5, 1.5, 100),
+            availability=0.97,
+            rho_max=rho,
+        )
+        for place, price in enumerate(draw.uniform(1, 10, 8))
+    )
+    alone = min(
+        rent(Problem(options=(one,), rates_per_s=rates, availability_target=0.999)).cost_usd_per_hour for one in options
+    )
+    answer = rent(Problem(options=options, rates_per_s=rates, availability_target=0.999), time_limit_s=1.0)
+    assert answer.cost_usd_per_hour <= alone
+    assert answer.availability >= 0.999
+    assert answer.relaxation_usd_per_hour <= answer.bound_usd_per_hour + 1e-6 <= answer.cost_usd_per_hour + 1e-5
+    assert answer.gap < 0.3
+    carried = (answer.shares * rates[:, None] / np.stack([one.most_per_s for one in options], 1)).sum(axis=0)
+    for one, row, load in zip(options, answer.rented, carried, strict=True):
+        assert load <= one.capacity(row.needed) + 1e-6
+
+
+@pytest.mark.parametrize("page", ["rent.md", "placement.md"])
+def test_the_page_shows_what_its_example_prints(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    code, rest = text.split("```python\n", 1)[1].split("```", 1)
+    exec(code, {})
+    assert capsys.readouterr().out == rest.split("```text\n", 1)[1].split("```", 1)[0]
 
 
 def test_erlang_c_of_one_slot_is_its_load_and_of_two_is_the_textbook_form() -> None:

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 from ridgeline.errors import NoPlanError
 from ridgeline.search.programs import INFINITE, Answer, Draft, Floats, Whole, gap
 from ridgeline.search.rent_problem import Option, Problem
+from ridgeline.search.rent_start import good_mix
 from ridgeline.search.rent_utilisation import up_probability
 
 __all__ = ["Binding", "Option", "Problem", "Rent", "Rented", "nearest_limits", "rent"]
@@ -124,7 +125,7 @@ def rent(problem: Problem, *, time_limit_s: float = 30.0, gap: float = 0.0) -> R
             f"(so with {blind.size} buckets); add an option that serves it or loosen the SLO"
         )
     written = _program(problem)
-    answer = written.draft.solve(time_limit_s=time_limit_s, gap=gap)
+    answer = written.draft.solve(time_limit_s=time_limit_s, gap=gap, start=_start(problem, written))
     if answer is None:
         wanted = nearest_limits(problem, time_limit_s=time_limit_s)
         changes = [f"{name} from {problem.limits[name]} to {wanted[name]} devices" for name in sorted(wanted)]
@@ -216,6 +217,23 @@ def _steps(problem: Problem, place: int, elastic: bool) -> _Steps | None:
         needed += 1
     table = np.array(ways, dtype=np.float64).reshape(-1, 3)
     return _Steps(needed=table[:, 0].astype(np.int64), rented=table[:, 1].astype(np.int64), log_up=table[:, 2])
+
+
+def _start(problem: Problem, written: _Written) -> Floats | None:
+    """Values of a good mix where options are rented in steps; None where counts alone are easy."""
+    if problem.slices is not None or all(ways is None for ways in written.steps):
+        return None
+    mix = good_mix(problem)
+    if mix is None:
+        return None
+    known = np.zeros(written.draft.variables)
+    known[written.shares] = mix.shares
+    for place, (count, ways) in enumerate(zip(written.counts, written.steps, strict=True)):
+        if ways is None:
+            known[count] = mix.rented[place]
+        elif mix.rented[place]:
+            known[count[(ways.needed == mix.needed[place]) & (ways.rented == mix.rented[place])]] = 1.0
+    return known
 
 
 def _told(problem: Problem, written: _Written, answer: Answer, relaxed: Answer) -> Rent:
