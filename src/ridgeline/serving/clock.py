@@ -13,39 +13,28 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ridgeline.serving.state import Record
+
 Array = NDArray[np.float64]
 BINS = 640  # of the histogram of inter-token latencies
 BIN_LOW_S, BINS_A_FACTOR = 1e-5, 40.0  # 40 bins in each factor of e: 2.5 % wide
 
 
 class Times(NamedTuple):
-    """The tables of `serving.step` as the compiled loop reads them [s], and the engine's host."""
+    """The tables of `serving.step` [s] for each kind of instance X, filled up to the size of the largest."""
 
-    tokens: Array
+    tokens: Array  # (X, T)
     lane: Array
     group: Array
-    sequences: Array
+    sequences: Array  # (X, N)
     head: Array
-    contexts: Array
-    decode: Array  # (N, C)
-    chunks: Array
-    pasts: Array
-    first: Array  # (Q, P)
-    each: Array  # (Q, P)
-    graphs: Array  # sizes of captured batches, ascending; empty: none
-    eager_s: float  # host time to launch one iteration kernel by kernel
-    step_host_s: float
-    seq_host_s: float
-    overlapped: bool  # the host prepares the next iteration while the device runs
-    prefill_graphs: float  # tokens up to which iterations with prompts replay captured pieces
-    balance: float  # cycle of a full pipeline over its latency, at least 1
-    hops: float  # sends of one iteration
-    send_start_s: float
-    send_s: float  # a token
-    ranks: int  # attention ranks whose tokens the experts see together
-    drafted: float  # further tokens that each sequence verifies in an iteration
-    gained: float  # tokens that a sequence gains in an iteration
-    draft_share: float  # of a decode iteration that drafting adds
+    contexts: Array  # (X, C)
+    decode: Array  # (X, N, C)
+    chunks: Array  # (X, Q)
+    pasts: Array  # (X, P)
+    first: Array  # (X, Q, P)
+    each: Array  # (X, Q, P)
+    graphs: Array  # (X, sizes of captured batches), ascending
 
 
 @njit(cache=True, error_model="numpy")
@@ -85,50 +74,87 @@ def between_two(rows: Array, columns: Array, values: Array, row: float, column: 
 
 
 @njit(cache=True, error_model="numpy")
-def padded(times: Times, sequences: float) -> float:
-    """Sequences that a captured graph runs for so many [1]; as many where none is large enough."""
-    place = np.searchsorted(times.graphs, sequences)
-    return float(times.graphs[place]) if place < times.graphs.size else sequences
+def token_s(times: Times, rule: Record, tokens: float) -> float:
+    """What the tokens of one attention rank take outside attention [s]."""
+    size = rule.tokens_size
+    return float(between(times.tokens[rule.kind, :size], times.lane[rule.kind, :size], tokens))
 
 
 @njit(cache=True, error_model="numpy")
-def hosted(times: Times, device_s: float, sequences: float) -> float:
+def group_s(times: Times, rule: Record, tokens: float) -> float:
+    """What the experts take when each attention rank brings `tokens` [s]."""
+    size = rule.tokens_size
+    return between(times.tokens[rule.kind, :size], times.group[rule.kind, :size], tokens)
+
+
+@njit(cache=True, error_model="numpy")
+def head_s(times: Times, rule: Record, sequences: float) -> float:
+    """What sampling so many sequences takes [s]."""
+    size = rule.sequences_size
+    return between(times.sequences[rule.kind, :size], times.head[rule.kind, :size], sequences)
+
+
+@njit(cache=True, error_model="numpy")
+def decode_s(times: Times, rule: Record, sequences: float, context: float) -> float:
+    """Attention of decoding sequences over their mean context in one iteration [s]."""
+    rows, columns, kind = rule.sequences_size, rule.contexts_size, rule.kind
+    return between_two(
+        times.sequences[kind, :rows], times.contexts[kind, :columns], times.decode[kind], sequences, context
+    )
+
+
+@njit(cache=True, error_model="numpy")
+def padded(times: Times, rule: Record, sequences: float) -> float:
+    """Sequences that a captured graph runs for so many [1]; 0 where no graph is large enough."""
+    graphs = times.graphs[rule.kind, : rule.graphs_size]
+    if rule.graphs_size == 0 or sequences > graphs[rule.graphs_size - 1]:
+        return 0.0
+    place = below(graphs, sequences) if rule.graphs_size > 1 else 0
+    while graphs[place] < sequences:
+        place += 1
+    return float(graphs[place])
+
+
+@njit(cache=True, error_model="numpy")
+def hosted(rule: Record, device_s: float, sequences: float) -> float:
     """An iteration with the host's part: beside the device where the engine overlaps it, else after it [s]."""
-    host_s = times.step_host_s + times.seq_host_s * sequences
-    return max(device_s, host_s) if times.overlapped else device_s + host_s
+    host_s = rule.step_host_s + rule.seq_host_s * sequences
+    return float(max(device_s, host_s) if rule.overlapped else device_s + host_s)
 
 
 @njit(cache=True, error_model="numpy")
-def decode_constant(times: Times, busiest: float, mean: float, filled: bool) -> float:
+def decode_constant(times: Times, rule: Record, busiest: float, mean: float, filled: bool) -> float:
     """What does not depend on the context in an iteration that only decodes, captured in a graph or launched [s]."""
-    captured = times.graphs.size > 0 and busiest <= times.graphs[-1]
-    run = padded(times, busiest) if captured else busiest
-    tokens = run * (1.0 + times.drafted)
-    shared = max(mean, 1.0) * (1.0 + times.drafted) * (run / max(busiest, 1.0))
-    seconds = between(times.tokens, times.lane, tokens) + between(times.tokens, times.group, shared)
-    seconds += between(times.sequences, times.head, run)
-    if not captured:
-        seconds = max(seconds, times.eager_s)
+    captured = padded(times, rule, busiest)
+    batch = captured if captured > 0.0 else busiest
+    tokens = batch * (1.0 + rule.drafted)
+    shared = max(mean, 1.0) * (1.0 + rule.drafted) * (batch / max(busiest, 1.0))
+    seconds = token_s(times, rule, tokens) + group_s(times, rule, shared) + head_s(times, rule, batch)
+    if captured == 0.0:
+        seconds = max(seconds, rule.eager_s)
     if filled:
-        seconds *= times.balance
-    return seconds * (1.0 + times.draft_share) + times.hops * (times.send_start_s + times.send_s * tokens)
+        seconds *= rule.balance
+    return seconds * (1.0 + rule.draft_share) + rule.hops * (rule.send_start_s + rule.send_s * tokens)
 
 
 @njit(cache=True, error_model="numpy")
-def chunks_s(times: Times, chunks: NDArray[np.int64], pasts: NDArray[np.int64], count: int) -> float:
+def chunks_s(times: Times, rule: Record, chunks: NDArray[np.int64], count: int) -> float:
     """Attention of the chunks of prompts in one iteration: one alone, or many that fill the device together [s]."""
     together, longest = 0.0, 0.0
+    kind = rule.kind
+    rows, columns = times.chunks[kind, : rule.chunks_size], times.pasts[kind, : rule.pasts_size]
     for index in range(count):
-        q, p = float(chunks[index]), float(pasts[index])
-        longest = max(longest, between_two(times.chunks, times.pasts, times.first, q, p))
+        tokens, before = float(chunks[index, 1]), float(chunks[index, 2])
+        longest = max(longest, between_two(rows, columns, times.first[kind], tokens, before))
         if count > 1:
-            together += between_two(times.chunks, times.pasts, times.each, q, p)
+            together += between_two(rows, columns, times.each[kind], tokens, before)
     return max(longest, together)
 
 
 @njit(cache=True, error_model="numpy")
 def run(
     times: Times,
+    rule: Record,
     sequences: float,
     running: float,
     context: float,
@@ -144,25 +170,25 @@ def run(
     With a `weight` above 0 each step's time is counted in the histogram.
     """
     done, elapsed = 0, 0.0
-    row = below(times.sequences, sequences)
-    share = (sequences - times.sequences[row]) / (times.sequences[row + 1] - times.sequences[row])
-    share = max(share, 0.0)
-    grid = times.contexts
+    counts = times.sequences[rule.kind, : rule.sequences_size]
+    row = below(counts, sequences)
+    share = max((sequences - counts[row]) / (counts[row + 1] - counts[row]), 0.0)
+    grid = times.contexts[rule.kind, : rule.contexts_size]
+    lower, upper = times.decode[rule.kind, row], times.decode[rule.kind, row + 1]
     while done < steps and elapsed < limit_s:
         column = below(grid, context)
         width = grid[column + 1] - grid[column]
-        low = times.decode[row, column] + share * (times.decode[row + 1, column] - times.decode[row, column])
-        high = times.decode[row, column + 1]
-        high += share * (times.decode[row + 1, column + 1] - times.decode[row, column + 1])
+        low = lower[column] + share * (upper[column] - lower[column])
+        high = lower[column + 1] + share * (upper[column + 1] - lower[column + 1])
         slope = (high - low) / width
         here = constant_s + low + slope * (context - grid[column])
-        growth = slope * times.gained
-        inside = 1.0 + math.floor((grid[column + 1] - context) / times.gained) if column < grid.size - 2 else math.inf
+        growth = slope * rule.gained
+        inside = 1.0 + math.floor((grid[column + 1] - context) / rule.gained) if column < grid.size - 2 else math.inf
         count = int(min(float(steps - done), max(inside, 1.0)))
-        first, last = hosted(times, here, running), hosted(times, here + growth * (count - 1), running)
-        if times.overlapped and count > 1:
+        first, last = hosted(rule, here, running), hosted(rule, here + growth * (count - 1), running)
+        if rule.overlapped and count > 1:
             # the host may be the longer part at one end only: such steps are taken one by one
-            by_host = times.step_host_s + times.seq_host_s * running
+            by_host = rule.step_host_s + rule.seq_host_s * running
             if (here > by_host) != (here + growth * (count - 1) > by_host):
                 count, last = 1, first
         step_growth = (last - first) / (count - 1) if count > 1 else 0.0
@@ -174,7 +200,7 @@ def run(
             _tally_series(histogram, first, step_growth, count, weight)
         done += count
         elapsed += total
-        context += times.gained * count
+        context += rule.gained * count
     return done, elapsed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,10 +19,11 @@ from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Preemption, Role
 from ridgeline.serving.capacity import Capacity, capacity
 from ridgeline.serving.clock import Times
-from ridgeline.serving.state import MIXED_BATCHES, PREFILL_FIRST, STATIC, Rules
+from ridgeline.serving.state import MIXED_BATCHES, PREFILL_FIRST, RULE, STATIC, Array, Records
 from ridgeline.serving.step import StepModel, StepTables
 
 _SCHEDULERS = {"prefill-first": PREFILL_FIRST, "mixed": MIXED_BATCHES, "static": STATIC, "single": STATIC}
+_GRIDS = ("tokens", "sequences", "contexts", "chunks", "pasts", "graphs")
 _EXPERTS_ONLY = frozenset({"w4a16_mxfp4", "w4a8_mxfp4_mxfp8"})  # checkpoints in which only experts are so narrow
 
 Policies = Callable[..., EnginePolicy]
@@ -52,75 +53,101 @@ class Engine:
         most = int(most * (1 + self.deployment.draft_tokens))
         return self.steps.tables(most_tokens=most, most_sequences=self.policy.max_seqs, most_context=longest)
 
-    def times(self, tables: StepTables) -> Times:
-        """The tables and the host's share as the compiled loop reads them."""
+    def rule(self, tables: StepTables, *, prefix_tokens: int = 0, stride: int = 0) -> Records:
+        """One record of `state.RULE`; `stride` devices lie between pools that send caches to each other."""
         policy, deployment = self.policy, self.deployment
-        graphs = policy.graph_sizes if deployment.graphs is not False else ()
-        if policy.graph_max:
-            graphs = tuple(size for size in graphs if size <= policy.graph_max)
-        group = policy.group_host_s if deployment.instance_devices > 1 else 0.0
-        host = policy.step_host_s + group
+        graphs = self.graphs
         layers = len(self.model.graph.layers)
         drafting = deployment.draft_share if deployment.draft_share is not None else 1.0 / layers
-        prefill_graphs = float(graphs[-1]) if graphs and policy.graph_prefill else 0.0
-        return Times(
-            tokens=tables.tokens,
-            lane=tables.lane.mid + policy.exposed_host_s,
-            group=tables.group.mid,
-            sequences=tables.sequences,
-            head=tables.head.mid,
-            contexts=tables.contexts,
-            decode=np.ascontiguousarray(np.broadcast_to(tables.decode.mid, _shape(tables))),
-            chunks=tables.chunks,
-            pasts=tables.pasts,
-            first=np.ascontiguousarray(np.broadcast_to(tables.first.mid, _prompt_shape(tables))),
-            each=np.ascontiguousarray(np.broadcast_to(tables.each.mid, _prompt_shape(tables))),
-            graphs=np.array(graphs, dtype=float),
-            eager_s=tables.kernels * policy.eager_kernel_host_s,
-            step_host_s=host,
-            seq_host_s=policy.seq_host_s,
-            overlapped=policy.overlapped_host,
-            prefill_graphs=prefill_graphs,
-            balance=max(1.0, deployment.pp * tables.stage_share),
-            hops=float(deployment.pp - 1),
-            send_start_s=tables.send_start_s,
-            send_s=tables.send_s,
-            ranks=deployment.dp,
-            drafted=float(deployment.draft_tokens),
-            gained=deployment.gained,
-            draft_share=deployment.draft_tokens * drafting,
-        )
+        rule = np.zeros((), dtype=RULE)
+        values = {
+            **self._scheduling(prefix_tokens),
+            **self._moving(stride),
+            "eager_s": tables.kernels * policy.eager_kernel_host_s,
+            "step_host_s": policy.step_host_s + (policy.group_host_s if deployment.instance_devices > 1 else 0.0),
+            "seq_host_s": policy.seq_host_s,
+            "overlapped": policy.overlapped_host,
+            "prefill_graphs": float(graphs[-1]) if graphs and policy.graph_prefill else 0.0,
+            "balance": max(1.0, deployment.pp * tables.stage_share),
+            "hops": float(deployment.pp - 1),
+            "send_start_s": tables.send_start_s,
+            "send_s": tables.send_s,
+            "drafted": float(deployment.draft_tokens),
+            "gained": deployment.gained,
+            "draft_share": deployment.draft_tokens * drafting,
+        }
+        for name, value in values.items():
+            rule[name] = value
+        return rule
 
-    def rules(self, *, prefix_tokens: int = 0, stride: int = 0) -> Rules:
-        """What the scheduler does; `stride` devices lie between pools that send caches to each other."""
+    @property
+    def graphs(self) -> tuple[int, ...]:
+        """Decode batches that replay a captured graph [sequence]."""
+        policy = self.policy
+        if self.deployment.graphs is False:
+            return ()
+        return tuple(size for size in policy.graph_sizes if not policy.graph_max or size <= policy.graph_max)
+
+    def _scheduling(self, prefix_tokens: int) -> dict[str, float]:
+        """How iterations are filled and what admission asks for."""
         policy, deployment = self.policy, self.deployment
         tokens = policy.block_tokens
         blocks = self.capacity.cache_tokens // tokens
         shares = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
-        shared = prefix_tokens // tokens * tokens if shares and prefix_tokens >= tokens else 0
-        reserve = {"whole": 1.0, "estimate": policy.output_estimate_floor}.get(policy.admits, 0.0)
-        each = self.capacity.token_bytes
-        host = self.machine.cluster.host.device_bytes_per_s
         preemption = deployment.preemption.value if deployment.preemption else policy.preemption
-        start = float(send_seconds(1.0, stride, self.machine)) if stride else 0.0
-        moved = float(send_seconds(each * 1e4, stride, self.machine)) - start if stride else 0.0
-        return Rules(
-            scheduler=_SCHEDULERS[policy.scheduler],
-            chunked=policy.chunked,
-            token_budget=policy.token_budget,
-            max_seqs=policy.max_seqs,
-            block_tokens=tokens,
-            period=max(1, round(tokens / deployment.gained)),
-            capacity=blocks,
-            kept_free=int(policy.watermark * blocks),
-            reserve=reserve,
-            swaps=preemption == Preemption.SWAP.value,
-            swap_token_s=each / host,
-            ranks=deployment.dp * deployment.pp,
-            prefix_tokens=shared,
-            move_token_s=moved / 1e4,
-            move_start_s=start,
-        )
+        return {
+            "scheduler": _SCHEDULERS[policy.scheduler],
+            "chunked": policy.chunked,
+            "token_budget": policy.token_budget,
+            "max_seqs": policy.max_seqs,
+            "block_tokens": tokens,
+            "period": max(1, round(tokens / deployment.gained)),
+            "capacity": blocks,
+            "kept_free": int(policy.watermark * blocks),
+            "reserve": {"whole": 1.0, "estimate": policy.output_estimate_floor}.get(policy.admits, 0.0),
+            "swaps": preemption == Preemption.SWAP.value,
+            "ranks": deployment.dp * deployment.pp,
+            "prefix_tokens": prefix_tokens // tokens * tokens if shares and prefix_tokens >= tokens else 0,
+        }
+
+    def _moving(self, stride: int) -> dict[str, float]:
+        """What it takes to move a token's cache to the host, and to an instance `stride` devices away [s]."""
+        each = self.capacity.token_bytes
+        found = {"swap_token_s": each / self.machine.cluster.host.device_bytes_per_s}
+        if stride:
+            start = float(send_seconds(1.0, stride, self.machine))
+            found["move_start_s"] = start
+            found["move_token_s"] = (float(send_seconds(each * 1e4, stride, self.machine)) - start) / 1e4
+        return found
+
+
+def times_of(engines: Sequence[Engine], tables: Sequence[StepTables]) -> tuple[Times, dict[str, list[int]]]:
+    """The tables of several engines as the compiled loop reads them, and the sizes of each one's own grids."""
+    fields = {
+        "tokens": [table.tokens for table in tables],
+        "lane": [table.lane.mid + one.policy.exposed_host_s for one, table in zip(engines, tables, strict=True)],
+        "group": [table.group.mid for table in tables],
+        "sequences": [table.sequences for table in tables],
+        "head": [table.head.mid for table in tables],
+        "contexts": [table.contexts for table in tables],
+        "decode": [np.broadcast_to(table.decode.mid, (len(table.sequences), len(table.contexts))) for table in tables],
+        "chunks": [table.chunks for table in tables],
+        "pasts": [table.pasts for table in tables],
+        "first": [np.broadcast_to(table.first.mid, (len(table.chunks), len(table.pasts))) for table in tables],
+        "each": [np.broadcast_to(table.each.mid, (len(table.chunks), len(table.pasts))) for table in tables],
+        "graphs": [np.array(one.graphs, dtype=float) for one in engines],
+    }
+    sizes = {f"{name}_size": [len(part) for part in fields[name]] for name in _GRIDS}
+    return Times(**{name: _stacked(parts) for name, parts in fields.items()}), sizes
+
+
+def _stacked(parts: Sequence[Array]) -> Array:
+    """Arrays of different sizes in one, zeros beyond each one's own."""
+    shape = np.max([part.shape for part in parts], axis=0)
+    whole = np.zeros((len(parts), *np.maximum(shape, 1)))
+    for index, part in enumerate(parts):
+        whole[(index, *(slice(0, size) for size in part.shape))] = part
+    return whole
 
 
 def engine(
@@ -164,14 +191,6 @@ def formats_of(deployment: Deployment) -> Formats:
     feed = form(deployment.weights or "bf16").name
     other = deployment.other_weights or ("bf16" if feed in _EXPERTS_ONLY else feed)
     return Formats(feed=feed, attention=form(other).name, cache=form(deployment.kv or "bf16").name)
-
-
-def _shape(tables: StepTables) -> tuple[int, int]:
-    return len(tables.sequences), len(tables.contexts)
-
-
-def _prompt_shape(tables: StepTables) -> tuple[int, int]:
-    return len(tables.chunks), len(tables.pasts)
 
 
 def pool_role(deployment: Deployment) -> tuple[int, int]:

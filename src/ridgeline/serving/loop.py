@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from numba import njit
 
 from ridgeline.serving.clock import Times
@@ -17,6 +16,7 @@ from ridgeline.serving.queues import blocks_of, join_queue, leave_running
 from ridgeline.serving.routing import choose_instance, choose_rank, ended, pop
 from ridgeline.serving.schedule import release
 from ridgeline.serving.state import (
+    BY_PRIORITY,
     DECODES,
     IDLE,
     MOVING,
@@ -25,139 +25,142 @@ from ridgeline.serving.state import (
     SAMPLES,
     WAITING,
     Fleet,
-    Instances,
-    Pending,
-    Ranks,
-    Record,
-    Requests,
-    Rules,
+    Lists,
+    Records,
     Whole,
 )
 
 
 @njit(cache=True)
-def _sample(ranks: Ranks, record: Record, now_s: float) -> None:
+def _sample(ranks: Records, fleet: Fleet, now_s: float) -> None:
     """Keeps the most of cache in use, waiting and running requests in each stretch of time."""
-    while now_s >= record.series_s[0] * SAMPLES:  # twice as wide stretches, half as many
+    while now_s >= fleet.series_s[0] * SAMPLES:  # twice as wide stretches, half as many
         for place in range(SAMPLES // 2):
             for column in range(4):
-                one, two = record.series[2 * place, column], record.series[2 * place + 1, column]
-                record.series[place, column] = max(one, two)
-        record.series[SAMPLES // 2 :] = 0.0
-        record.series_s[0] *= 2.0
-    place = int(now_s / record.series_s[0])
+                one, two = fleet.series[2 * place, column], fleet.series[2 * place + 1, column]
+                fleet.series[place, column] = max(one, two)
+        fleet.series[SAMPLES // 2 :] = 0.0
+        fleet.series_s[0] *= 2.0
+    place = int(now_s / fleet.series_s[0])
     used, waiting, running = 0.0, 0.0, 0.0
-    for rank in range(ranks.used.size):
-        used += ranks.used[rank]
-        waiting += ranks.waiting[rank]
-        running += ranks.running[rank]
-    row = record.series[place]
+    for rank in range(ranks.size):
+        used += ranks[rank].used
+        waiting += ranks[rank].waiting
+        running += ranks[rank].running
+    row = fleet.series[place]
     row[0], row[1], row[2], row[3] = max(row[0], used), max(row[1], waiting), max(row[2], running), 1.0
 
 
 @njit(cache=True)
-def _refuse(requests: Requests, pending: Pending, record: Record, fleet: Fleet, request: int, now_s: float) -> None:
-    requests.stage[request], requests.end_s[request] = REFUSED, now_s
-    ended(requests, pending, fleet, record, request, now_s)
+def _refuse(requests: Records, fleet: Fleet, request: int, now_s: float) -> None:
+    requests[request].stage, requests[request].end_s = REFUSED, now_s
+    ended(requests, fleet, request, now_s)
 
 
 @njit(cache=True)
 def _arrive(
-    ranks: Ranks,
-    requests: Requests,
-    instances: Instances,
-    pending: Pending,
-    record: Record,
-    times: tuple[Times, ...],
-    rules: tuple[Rules, ...],
+    ranks: Records,
+    lists: Lists,
+    requests: Records,
+    instances: Records,
     fleet: Fleet,
+    rules: Records,
     request: int,
     now_s: float,
 ) -> None:
     """A request, or the cache of one, reaches the system: it joins a queue, and its instance takes note."""
     pool = 1
-    if requests.stage[request] == MOVING:
+    if requests[request].stage == MOVING:
         pool = 2
-        rank = requests.rank[request]
-        index = ranks.instance[rank]
-        kind = instances.kind[index]
-        release(ranks, requests, times[kind], rules[kind], rank, request, False)
+        rank = requests[request].rank
+        index = ranks[rank].instance
+        kind = instances[index].kind
+        release(ranks, lists, requests, rules[kind], rank, request, False)
         leave_running(ranks, requests, rank, request)
-        instances.load[index] -= 1
-        requests.needed[request] = requests.prompt[request] + requests.made[request] - 1
-        requests.ready[request] = requests.needed[request]
-        _wake(ranks, requests, instances, record, times[kind], rules[kind], index, now_s)
+        instances[index].load -= 1
+        requests[request].needed = requests[request].prompt + requests[request].made - 1
+        requests[request].ready = requests[request].needed
+        instances[index].stirred = 1
     else:
-        requests.came_s[request] = now_s
-    instance = choose_instance(ranks, requests, instances, rules[0], fleet, pool, request)
+        requests[request].came_s = now_s
+    instance = choose_instance(ranks, lists, requests, instances, rules[0], fleet, pool, request)
     if instance == NOBODY:
-        _refuse(requests, pending, record, fleet, request, now_s)
+        _refuse(requests, fleet, request, now_s)
         return
-    kind = instances.kind[instance]
-    longest = requests.prompt[request] + (requests.output[request] if instances.gives[instance] == 0 else 0)
+    kind = instances[instance].kind
+    longest = requests[request].prompt + (requests[request].output if instances[instance].gives == 0 else 0)
     if blocks_of(longest, rules[kind].block_tokens) > rules[kind].capacity:
-        _refuse(requests, pending, record, fleet, request, now_s)
+        _refuse(requests, fleet, request, now_s)
         return
-    rank = choose_rank(ranks, requests, instances, rules[kind], fleet, instance, request)
-    requests.rank[request], requests.stage[request] = rank, WAITING
-    instances.load[instance] += 1
-    join_queue(ranks, requests, rank, request, False, fleet.by_priority)
-    _wake(ranks, requests, instances, record, times[kind], rules[kind], instance, now_s)
+    rank = choose_rank(ranks, lists, requests, instances, rules[kind], fleet, instance, request)
+    requests[request].rank, requests[request].stage = rank, WAITING
+    instances[instance].load += 1
+    join_queue(ranks, requests, rank, request, False, bool(fleet.settings[BY_PRIORITY]))
+    instances[instance].stirred = 1
 
 
 @njit(cache=True)
-def _wake(
-    ranks: Ranks,
-    requests: Requests,
-    instances: Instances,
-    record: Record,
+def _attend(
+    ranks: Records,
+    lists: Lists,
+    requests: Records,
+    instances: Records,
+    fleet: Fleet,
     times: Times,
-    rules: Rules,
-    instance: int,
+    rules: Records,
     now_s: float,
-) -> None:
-    """An instance learns of a change: an idle one begins, a run of decode steps is cut at its next step."""
-    if instances.at[instance] == IDLE:
-        begin(ranks, requests, instances, record, times, rules, instance, now_s)
-    elif instances.at[instance] == DECODES:
-        set_run(ranks, instances, record, times, rules, instance, instances.steps[instance], now_s)
+) -> tuple[int, float]:
+    """Lets stirred instances take note: an idle one begins, a run of decode steps is cut at its next step.
+
+    Returns the instance that is next to end what it is at, and when [s].
+    """
+    first, first_s = instances.size - 1, math.inf
+    for instance in range(instances.size):
+        if instances[instance].stirred:
+            instances[instance].stirred = 0
+            rule = rules[instances[instance].kind]
+            if instances[instance].at == IDLE:
+                begin(ranks, lists, requests, instances, fleet, times, rule, instance, now_s)
+            elif instances[instance].at == DECODES:
+                set_run(ranks, instances, fleet, times, rule, instance, instances[instance].steps, now_s)
+        if instances[instance].next_s < first_s:
+            first, first_s = instance, instances[instance].next_s
+    return first, first_s
 
 
 @njit(cache=True, nogil=True)
 def replay(
-    ranks: Ranks,
-    requests: Requests,
-    instances: Instances,
-    pending: Pending,
-    record: Record,
-    times: tuple[Times, ...],
-    rules: tuple[Rules, ...],
+    ranks: Records,
+    lists: Lists,
+    requests: Records,
+    instances: Records,
     fleet: Fleet,
+    times: Times,
+    rules: Records,
     arrivals: Whole,
     most_s: float,
 ) -> float:
     """Runs the clock until every request has ended, or until `most_s`; returns the time that it shows then [s]."""
     next_arrival, now = 0, 0.0
     while True:
-        instance = int(np.argmin(instances.next_s))
-        iteration_s = instances.next_s[instance]
+        instance, iteration_s = _attend(ranks, lists, requests, instances, fleet, times, rules, now)
+        _sample(ranks, fleet, now)
         arrival_s = math.inf
         if next_arrival < arrivals.size:
-            arrival_s = requests.arrival_s[arrivals[next_arrival]]
-        pending_s = pending.at_s[0] if pending.counts[0] > 0 else math.inf
-        event_s = min(iteration_s, arrival_s, pending_s)
+            arrival_s = requests[arrivals[next_arrival]].arrival_s
+        coming_s = fleet.coming[0].at_s if fleet.coming_counts[0] > 0 else math.inf
+        event_s = min(iteration_s, arrival_s, coming_s)
         if event_s == math.inf or event_s > most_s:
             return now
         now = event_s
         if iteration_s <= now:
-            kind = instances.kind[instance]
-            commit(ranks, requests, instances, pending, record, times[kind], rules[kind], fleet, instance)
-            begin(ranks, requests, instances, record, times[kind], rules[kind], instance, now)
-        elif pending_s <= now:
-            request = pop(pending)
-            _arrive(ranks, requests, instances, pending, record, times, rules, fleet, request, now)
+            rule = rules[instances[instance].kind]
+            commit(ranks, lists, requests, instances, fleet, times, rule, instance)
+            instances[instance].at, instances[instance].stirred = IDLE, 1
+            continue
+        if coming_s <= now:
+            request = pop(fleet)
         else:
             request = arrivals[next_arrival]
             next_arrival += 1
-            _arrive(ranks, requests, instances, pending, record, times, rules, fleet, request, now)
-        _sample(ranks, record, now)
+        _arrive(ranks, lists, requests, instances, fleet, rules, request, now)

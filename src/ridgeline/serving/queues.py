@@ -4,132 +4,130 @@ from __future__ import annotations
 
 from numba import njit
 
-from ridgeline.serving.state import NOBODY, Ranks, Requests, Rules
+from ridgeline.serving.state import NOBODY, Lists, Record, Records, Whole
 
 
 @njit(cache=True)
-def push_end(ranks: Ranks, rank: int, until: int, request: int) -> None:
-    """Notes that a request ends when the rank has done `until` steps."""
-    steps, names = ranks.heap_step[rank], ranks.heap_request[rank]
-    place = ranks.heap_size[rank]
-    ranks.heap_size[rank] = place + 1
+def _earlier(one: Whole, two: Whole) -> bool:
+    """Whether one entry of the order of ends comes before another: by step, then by request."""
+    return bool(one[0] < two[0] or (one[0] == two[0] and one[1] < two[1]))
+
+
+@njit(cache=True)
+def _swap(one: Whole, two: Whole) -> None:
+    one[0], two[0] = two[0], one[0]
+    one[1], two[1] = two[1], one[1]
+
+
+@njit(cache=True)
+def _rise(ends: Whole, place: int, always: bool) -> None:
+    """Moves an entry up to where it belongs, or to the top."""
     while place > 0:
         above = (place - 1) // 2
-        if steps[above] < until or (steps[above] == until and names[above] <= request):
+        if not always and not _earlier(ends[place], ends[above]):
             break
-        steps[place], names[place] = steps[above], names[above]
+        _swap(ends[place], ends[above])
         place = above
-    steps[place], names[place] = until, request
 
 
 @njit(cache=True)
-def pop_end(ranks: Ranks, rank: int) -> None:
+def push_end(ranks: Records, lists: Lists, rank: int, until: int, request: int) -> None:
+    """Notes that a request ends when the rank has done `until` steps."""
+    ends, place = lists.ends[rank], ranks[rank].ends
+    ranks[rank].ends = place + 1
+    ends[place, 0], ends[place, 1] = until, request
+    _rise(ends, place, False)
+
+
+@njit(cache=True)
+def pop_end(ranks: Records, lists: Lists, rank: int) -> None:
     """Removes the request that ends first."""
-    steps, names = ranks.heap_step[rank], ranks.heap_request[rank]
-    size = ranks.heap_size[rank] - 1
-    ranks.heap_size[rank] = size
-    until, request = steps[size], names[size]
+    ends, size = lists.ends[rank], ranks[rank].ends - 1
+    ranks[rank].ends = size
+    _swap(ends[0], ends[size])
     place = 0
     while True:
-        below = 2 * place + 1
-        if below >= size:
+        least = place
+        for below in range(2 * place + 1, min(2 * place + 3, size)):
+            if _earlier(ends[below], ends[least]):
+                least = below
+        if least == place:
             break
-        other = below + 1
-        if other < size and (
-            steps[other] < steps[below] or (steps[other] == steps[below] and names[other] < names[below])
-        ):
-            below = other
-        if until < steps[below] or (until == steps[below] and request <= names[below]):
-            break
-        steps[place], names[place] = steps[below], names[below]
-        place = below
-    steps[place], names[place] = until, request
+        _swap(ends[place], ends[least])
+        place = least
 
 
 @njit(cache=True)
-def drop_end(ranks: Ranks, rank: int, request: int) -> None:
+def drop_end(ranks: Records, lists: Lists, rank: int, request: int) -> None:
     """Removes a request that is preempted from the order of ends."""
-    names = ranks.heap_request[rank]
-    size = ranks.heap_size[rank]
-    for place in range(size):
-        if names[place] == request:
-            ranks.heap_step[rank, place] = -1  # it rises to the top and is popped there
-            _rise(ranks, rank, place)
-            pop_end(ranks, rank)
+    for place in range(ranks[rank].ends):
+        if lists.ends[rank, place, 1] == request:
+            _rise(lists.ends[rank], place, True)
+            pop_end(ranks, lists, rank)
             return
 
 
 @njit(cache=True)
-def _rise(ranks: Ranks, rank: int, place: int) -> None:
-    steps, names = ranks.heap_step[rank], ranks.heap_request[rank]
-    while place > 0:
-        above = (place - 1) // 2
-        steps[place], steps[above] = steps[above], steps[place]
-        names[place], names[above] = names[above], names[place]
-        place = above
-
-
-@njit(cache=True)
-def join_queue(ranks: Ranks, requests: Requests, rank: int, request: int, first: bool, by_priority: bool) -> None:
+def join_queue(ranks: Records, requests: Records, rank: int, request: int, first: bool, by_priority: bool) -> None:
     """Puts a request into a rank's queue: last, first (after a preemption), or where its priority says."""
-    ranks.waiting[rank] += 1
-    before, after = ranks.wait_last[rank], NOBODY
+    ranks[rank].waiting += 1
+    before, after = ranks[rank].wait_last, NOBODY
     if first:
-        before, after = NOBODY, ranks.wait_first[rank]
+        before, after = NOBODY, ranks[rank].wait_first
     elif by_priority:
-        while before != NOBODY and requests.priority[before] > requests.priority[request]:
-            before, after = requests.before[before], before
-    requests.before[request], requests.after[request] = before, after
+        while before != NOBODY and requests[before].priority > requests[request].priority:
+            before, after = requests[before].before, before
+    requests[request].before, requests[request].after = before, after
     if before == NOBODY:
-        ranks.wait_first[rank] = request
+        ranks[rank].wait_first = request
     else:
-        requests.after[before] = request
+        requests[before].after = request
     if after == NOBODY:
-        ranks.wait_last[rank] = request
+        ranks[rank].wait_last = request
     else:
-        requests.before[after] = request
+        requests[after].before = request
 
 
 @njit(cache=True)
-def leave_queue(ranks: Ranks, requests: Requests, rank: int) -> int:
+def leave_queue(ranks: Records, requests: Records, rank: int) -> int:
     """Takes the first request out of a rank's queue."""
-    request = int(ranks.wait_first[rank])
-    after = requests.after[request]
-    ranks.wait_first[rank] = after
+    request = int(ranks[rank].wait_first)
+    after = requests[request].after
+    ranks[rank].wait_first = after
     if after == NOBODY:
-        ranks.wait_last[rank] = NOBODY
+        ranks[rank].wait_last = NOBODY
     else:
-        requests.before[after] = NOBODY
-    ranks.waiting[rank] -= 1
+        requests[after].before = NOBODY
+    ranks[rank].waiting -= 1
     return request
 
 
 @njit(cache=True)
-def join_running(ranks: Ranks, requests: Requests, rank: int, request: int) -> None:
+def join_running(ranks: Records, requests: Records, rank: int, request: int) -> None:
     """Adds a request to the end of the order of admission."""
-    last = ranks.run_last[rank]
-    requests.before[request], requests.after[request] = last, NOBODY
+    last = ranks[rank].run_last
+    requests[request].before, requests[request].after = last, NOBODY
     if last == NOBODY:
-        ranks.run_first[rank] = request
+        ranks[rank].run_first = request
     else:
-        requests.after[last] = request
-    ranks.run_last[rank] = request
-    ranks.running[rank] += 1
+        requests[last].after = request
+    ranks[rank].run_last = request
+    ranks[rank].running += 1
 
 
 @njit(cache=True)
-def leave_running(ranks: Ranks, requests: Requests, rank: int, request: int) -> None:
+def leave_running(ranks: Records, requests: Records, rank: int, request: int) -> None:
     """Takes a request out of the order of admission."""
-    before, after = requests.before[request], requests.after[request]
+    before, after = requests[request].before, requests[request].after
     if before == NOBODY:
-        ranks.run_first[rank] = after
+        ranks[rank].run_first = after
     else:
-        requests.after[before] = after
+        requests[before].after = after
     if after == NOBODY:
-        ranks.run_last[rank] = before
+        ranks[rank].run_last = before
     else:
-        requests.before[after] = before
-    ranks.running[rank] -= 1
+        requests[after].before = before
+    ranks[rank].running -= 1
 
 
 # blocks ----------------------------------------------------------------------------------------------
@@ -148,36 +146,36 @@ def first_growth(length: int, block_tokens: int, gained: float) -> int:
 
 
 @njit(cache=True)
-def held_blocks(requests: Requests, rules: Rules, request: int, step: int, gained: float) -> int:
+def held_blocks(requests: Records, rule: Record, request: int, step: int) -> int:
     """Blocks that a decoding request holds when its rank has done `step` steps, shared ones included [1]."""
-    length = requests.length[request]
-    held = blocks_of(length, rules.block_tokens)
-    since = step - 1 - requests.since[request] - first_growth(length, rules.block_tokens, gained)
-    return held + (since // rules.period + 1 if since >= 0 else 0)
+    length = requests[request].length
+    held = blocks_of(length, rule.block_tokens)
+    since = step - 1 - requests[request].since - first_growth(length, rule.block_tokens, rule.gained)
+    return held + (since // rule.period + 1 if since >= 0 else 0)
 
 
 @njit(cache=True)
-def growth(ranks: Ranks, rules: Rules, rank: int, steps: int) -> int:
+def growth(ranks: Records, lists: Lists, rule: Record, rank: int, steps: int) -> int:
     """Blocks that the decoding sequences of a rank need over its next steps [1]."""
-    phase = ranks.phase[rank]
-    period = rules.period
+    phase = lists.phase[rank]
+    period = rule.period
     whole = steps // period
-    needed = whole * ranks.decoding[rank]
+    needed = whole * ranks[rank].decoding
     for ahead in range(steps - whole * period):
-        needed += phase[(ranks.step[rank] + ahead) % period]
+        needed += phase[(ranks[rank].step + ahead) % period]
     return int(needed)
 
 
 @njit(cache=True)
-def steps_that_fit(ranks: Ranks, rules: Rules, rank: int, available: int, most: int) -> int:
+def steps_that_fit(ranks: Records, lists: Lists, rule: Record, rank: int, available: int, most: int) -> int:
     """How many of the next `most` steps the rank's free blocks suffice for [step]."""
-    decoding, period = ranks.decoding[rank], rules.period
-    if decoding == 0 or growth(ranks, rules, rank, most) <= available:
+    decoding, period = ranks[rank].decoding, rule.period
+    if decoding == 0 or growth(ranks, lists, rule, rank, most) <= available:
         return most
     steps = min((available // decoding) * period, most)
-    left = available - growth(ranks, rules, rank, steps)
+    left = available - growth(ranks, lists, rule, rank, steps)
     while steps < most:
-        left -= ranks.phase[rank, (ranks.step[rank] + steps) % period]
+        left -= lists.phase[rank, (ranks[rank].step + steps) % period]
         if left < 0:
             break
         steps += 1
@@ -188,100 +186,100 @@ def steps_that_fit(ranks: Ranks, rules: Rules, rank: int, available: int, most: 
 
 
 @njit(cache=True)
-def resident(ranks: Ranks, requests: Requests, rules: Rules, rank: int, request: int) -> int:
+def resident(lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> int:
     """Leading prefix blocks of a prompt that the rank's cache holds [1]; one token is always left to compute."""
-    if rules.prefix_tokens == 0:
+    if rule.prefix_tokens == 0:
         return 0
-    start = requests.prefix_start[request]
-    whole = min(requests.prefix_start[request + 1] - start, (requests.needed[request] - 1) // rules.prefix_tokens)
+    start = lists.prefix_start[request]
+    whole = min(lists.prefix_start[request + 1] - start, (requests[request].needed - 1) // rule.prefix_tokens)
     found = 0
-    while found < whole and ranks.holders[rank, requests.prefix_blocks[start + found]] >= 0:
+    while found < whole and lists.use[rank, lists.prefix_blocks[start + found], 0] >= 0:
         found += 1
     return int(found)
 
 
 @njit(cache=True)
-def idle_among(ranks: Ranks, requests: Requests, rank: int, request: int, count: int) -> int:
+def idle_among(lists: Lists, rank: int, request: int, count: int) -> int:
     """How many of the first `count` prefix blocks of a prompt nobody holds [1]."""
-    start, idle = requests.prefix_start[request], 0
+    start, idle = lists.prefix_start[request], 0
     for place in range(count):
-        idle += ranks.holders[rank, requests.prefix_blocks[start + place]] == 0
+        idle += lists.use[rank, lists.prefix_blocks[start + place], 0] == 0
     return idle
 
 
 @njit(cache=True)
-def _forget(ranks: Ranks, rank: int, block: int) -> None:
+def _forget(ranks: Records, lists: Lists, rank: int, block: int) -> None:
     """Takes a block out of the order of last use."""
-    older, newer = ranks.older[rank, block], ranks.newer[rank, block]
+    older, newer = lists.use[rank, block, 2], lists.use[rank, block, 1]
     if older == NOBODY:
-        ranks.oldest[rank] = newer
+        ranks[rank].oldest = newer
     else:
-        ranks.newer[rank, older] = newer
+        lists.use[rank, older, 1] = newer
     if newer == NOBODY:
-        ranks.newest[rank] = older
+        ranks[rank].newest = older
     else:
-        ranks.older[rank, newer] = older
-    ranks.idle_blocks[rank] -= 1
+        lists.use[rank, newer, 2] = older
+    ranks[rank].idle_blocks -= 1
 
 
 @njit(cache=True)
-def _remember(ranks: Ranks, rank: int, block: int) -> None:
+def _remember(ranks: Records, lists: Lists, rank: int, block: int) -> None:
     """Puts a block that nobody holds at the newest end of the order of last use."""
-    newest = ranks.newest[rank]
-    ranks.older[rank, block], ranks.newer[rank, block] = newest, NOBODY
+    newest = ranks[rank].newest
+    lists.use[rank, block, 2], lists.use[rank, block, 1] = newest, NOBODY
     if newest == NOBODY:
-        ranks.oldest[rank] = block
+        ranks[rank].oldest = block
     else:
-        ranks.newer[rank, newest] = block
-    ranks.newest[rank] = block
-    ranks.idle_blocks[rank] += 1
+        lists.use[rank, newest, 1] = block
+    ranks[rank].newest = block
+    ranks[rank].idle_blocks += 1
 
 
 @njit(cache=True)
-def hold(ranks: Ranks, requests: Requests, rank: int, request: int, count: int) -> None:
+def hold(ranks: Records, lists: Lists, requests: Records, rank: int, request: int, count: int) -> None:
     """Holds the first `count` prefix blocks of a prompt, all of them resident."""
-    start = requests.prefix_start[request]
+    start = lists.prefix_start[request]
     for place in range(count):
-        block = requests.prefix_blocks[start + place]
-        if ranks.holders[rank, block] == 0:
-            _forget(ranks, rank, block)
-        ranks.holders[rank, block] += 1
-    requests.shared[request] = count
+        block = lists.prefix_blocks[start + place]
+        if lists.use[rank, block, 0] == 0:
+            _forget(ranks, lists, rank, block)
+        lists.use[rank, block, 0] += 1
+    requests[request].shared = count
 
 
 @njit(cache=True)
-def publish(ranks: Ranks, requests: Requests, rules: Rules, rank: int, request: int) -> None:
+def publish(lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
     """Makes the whole prefix blocks of a computed prompt known; those that another published first stay its own."""
-    if rules.prefix_tokens == 0:
+    if rule.prefix_tokens == 0:
         return
-    start = requests.prefix_start[request]
-    whole = min(requests.prefix_start[request + 1] - start, requests.prompt[request] // rules.prefix_tokens)
-    shared = requests.shared[request]
-    while shared < whole and ranks.holders[rank, requests.prefix_blocks[start + shared]] < 0:
-        ranks.holders[rank, requests.prefix_blocks[start + shared]] = 1
+    start = lists.prefix_start[request]
+    whole = min(lists.prefix_start[request + 1] - start, requests[request].prompt // rule.prefix_tokens)
+    shared = requests[request].shared
+    while shared < whole and lists.use[rank, lists.prefix_blocks[start + shared], 0] < 0:
+        lists.use[rank, lists.prefix_blocks[start + shared], 0] = 1
         shared += 1
-    requests.shared[request] = shared
+    requests[request].shared = shared
 
 
 @njit(cache=True)
-def let_go(ranks: Ranks, requests: Requests, rules: Rules, rank: int, request: int) -> int:
+def let_go(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> int:
     """Releases the prefix blocks of a request; returns the cache blocks that nobody uses any more [1]."""
-    start, freed = requests.prefix_start[request], 0
-    for place in range(requests.shared[request] - 1, -1, -1):
-        block = requests.prefix_blocks[start + place]
-        ranks.holders[rank, block] -= 1
-        if ranks.holders[rank, block] == 0:
-            _remember(ranks, rank, block)
-            freed += rules.prefix_tokens // rules.block_tokens
-    requests.shared[request] = 0
+    start, freed = lists.prefix_start[request], 0
+    for place in range(requests[request].shared - 1, -1, -1):
+        block = lists.prefix_blocks[start + place]
+        lists.use[rank, block, 0] -= 1
+        if lists.use[rank, block, 0] == 0:
+            _remember(ranks, lists, rank, block)
+            freed += rule.prefix_tokens // rule.block_tokens
+    requests[request].shared = 0
     return freed
 
 
 @njit(cache=True)
-def make_room(ranks: Ranks, rules: Rules, rank: int, blocks: int) -> None:
+def make_room(ranks: Records, lists: Lists, rule: Record, rank: int, blocks: int) -> None:
     """Evicts prefix blocks, the longest unused first, until `blocks` more fit beside what is in use."""
-    each = max(rules.prefix_tokens // rules.block_tokens, 1)
-    while ranks.idle_blocks[rank] > 0 and (ranks.used[rank] + ranks.idle_blocks[rank] * each + blocks > rules.capacity):
-        block = ranks.oldest[rank]
-        _forget(ranks, rank, block)
-        ranks.holders[rank, block] = -1
+    each = max(rule.prefix_tokens // rule.block_tokens, 1)
+    while ranks[rank].idle_blocks > 0 and (ranks[rank].used + ranks[rank].idle_blocks * each + blocks > rule.capacity):
+        block = ranks[rank].oldest
+        _forget(ranks, lists, rank, block)
+        lists.use[rank, block, 0] = -1

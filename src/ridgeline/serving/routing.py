@@ -6,74 +6,79 @@ from numba import njit
 
 from ridgeline.serving.queues import resident
 from ridgeline.serving.state import (
+    CONCURRENCY,
     DONE,
     LEAST_LOADED,
     LONGEST_PREFIX,
     NOBODY,
     ROUND_ROBIN,
+    ROUTER,
     Fleet,
-    Instances,
-    Pending,
-    Ranks,
+    Lists,
     Record,
-    Requests,
-    Rules,
+    Records,
 )
 
 _IMBALANCE, _IMBALANCE_SHARE = 32, 1.1  # beyond both, a prefix-aware router takes the least loaded (SGLang's defaults)
 
 
 @njit(cache=True)
-def push(pending: Pending, at_s: float, request: int) -> None:
-    """Notes that a request arrives, or that its cache does, at a time."""
-    place = pending.counts[0]
-    pending.counts[0] += 1
-    number = pending.counts[1]
-    pending.counts[1] += 1
-    while place > 0:
-        above = (place - 1) // 2
-        if pending.at_s[above] <= at_s:
-            break
-        pending.at_s[place], pending.number[place] = pending.at_s[above], pending.number[above]
-        pending.request[place] = pending.request[above]
-        place = above
-    pending.at_s[place], pending.number[place], pending.request[place] = at_s, number, request
+def _sooner(one: Record, two: Record) -> bool:
+    """Whether one entry comes before another: by time, then by number."""
+    return bool(one.at_s < two.at_s or (one.at_s == two.at_s and one.number < two.number))
 
 
 @njit(cache=True)
-def pop(pending: Pending) -> int:
+def _swap(coming: Records, one: int, two: int) -> None:
+    a, b = coming[one], coming[two]
+    at_s, number, request = a.at_s, a.number, a.request
+    a.at_s, a.number, a.request = b.at_s, b.number, b.request
+    b.at_s, b.number, b.request = at_s, number, request
+
+
+@njit(cache=True)
+def push(fleet: Fleet, at_s: float, request: int) -> None:
+    """Notes that a request arrives, or that its cache does, at a time."""
+    coming, place = fleet.coming, fleet.coming_counts[0]
+    entry = coming[place]
+    entry.at_s, entry.number, entry.request = at_s, fleet.coming_counts[1], request
+    fleet.coming_counts[0] += 1
+    fleet.coming_counts[1] += 1
+    while place > 0:
+        above = (place - 1) // 2
+        if not _sooner(coming[place], coming[above]):
+            break
+        _swap(coming, place, above)
+        place = above
+
+
+@njit(cache=True)
+def pop(fleet: Fleet) -> int:
     """The request that is next to arrive."""
-    found = int(pending.request[0])
-    pending.counts[0] -= 1
-    size = pending.counts[0]
-    at_s, number, request = pending.at_s[size], pending.number[size], pending.request[size]
+    coming, size = fleet.coming, fleet.coming_counts[0] - 1
+    found = int(coming[0].request)
+    fleet.coming_counts[0] = size
+    _swap(coming, 0, size)
     place = 0
     while True:
-        below = 2 * place + 1
-        if below >= size:
+        least = place
+        for below in range(2 * place + 1, min(2 * place + 3, size)):
+            if _sooner(coming[below], coming[least]):
+                least = below
+        if least == place:
             break
-        other = below + 1
-        if other < size and (
-            pending.at_s[other] < pending.at_s[below]
-            or (pending.at_s[other] == pending.at_s[below] and pending.number[other] < pending.number[below])
-        ):
-            below = other
-        if at_s < pending.at_s[below] or (at_s == pending.at_s[below] and number < pending.number[below]):
-            break
-        pending.at_s[place], pending.number[place] = pending.at_s[below], pending.number[below]
-        pending.request[place] = pending.request[below]
-        place = below
-    pending.at_s[place], pending.number[place], pending.request[place] = at_s, number, request
+        _swap(coming, place, least)
+        place = least
     return found
 
 
 @njit(cache=True)
-def _least_loaded(instances: Instances, pool: int) -> tuple[int, int, int]:
+def _least_loaded(instances: Records, pool: int) -> tuple[int, int, int]:
     """The instance of a pool with the fewest requests, or nobody; the fewest and the most [1]."""
     least, most, chosen = -1, -1, NOBODY
-    for index in range(instances.next_s.size):
-        if instances.up[index] > 0 and instances.takes[index] == pool:
-            load = int(instances.load[index])
+    for index in range(instances.size):
+        if instances[index].up > 0 and instances[index].takes == pool:
+            load = int(instances[index].load)
             if chosen == NOBODY or load < least:
                 least, chosen = load, index
             most = max(most, load)
@@ -82,26 +87,33 @@ def _least_loaded(instances: Instances, pool: int) -> tuple[int, int, int]:
 
 @njit(cache=True)
 def choose_instance(
-    ranks: Ranks, requests: Requests, instances: Instances, rules: Rules, fleet: Fleet, pool: int, request: int
+    ranks: Records,
+    lists: Lists,
+    requests: Records,
+    instances: Records,
+    rule: Record,
+    fleet: Fleet,
+    pool: int,
+    request: int,
 ) -> int:
     """The instance that a request goes to, by the router's rule; nobody when no instance of the pool is up."""
-    count = instances.next_s.size
+    count = instances.size
     chosen, least, most = _least_loaded(instances, pool)
-    if chosen == NOBODY or fleet.router == LEAST_LOADED:
+    if chosen == NOBODY or fleet.settings[ROUTER] == LEAST_LOADED:
         return chosen
-    if fleet.router == ROUND_ROBIN:
+    if fleet.settings[ROUTER] == ROUND_ROBIN:
         for ahead in range(count):
             index = int((fleet.turns[pool] + ahead) % count)
-            if instances.up[index] > 0 and instances.takes[index] == pool:
+            if instances[index].up > 0 and instances[index].takes == pool:
                 fleet.turns[pool] = index + 1
                 return index
     if most - least > _IMBALANCE and most > _IMBALANCE_SHARE * least:
         return chosen
     longest = 0
-    for rank in range(ranks.used.size):
-        index = int(ranks.instance[rank])
-        if instances.up[index] > 0 and instances.takes[index] == pool:
-            found = resident(ranks, requests, rules, rank, request)
+    for rank in range(ranks.size):
+        index = int(ranks[rank].instance)
+        if instances[index].up > 0 and instances[index].takes == pool:
+            found = resident(lists, requests, rule, rank, request)
             if found > longest:
                 longest, chosen = found, index
     return chosen
@@ -109,27 +121,34 @@ def choose_instance(
 
 @njit(cache=True)
 def choose_rank(
-    ranks: Ranks, requests: Requests, instances: Instances, rules: Rules, fleet: Fleet, instance: int, request: int
+    ranks: Records,
+    lists: Lists,
+    requests: Records,
+    instances: Records,
+    rule: Record,
+    fleet: Fleet,
+    instance: int,
+    request: int,
 ) -> int:
     """The rank of an instance with the longest prefix of the request, then the fewest requests."""
-    first = int(instances.first_rank[instance])
+    first = int(instances[instance].first_rank)
     chosen, fewest, longest = first, -1, 0
-    for rank in range(first, first + rules.ranks):
-        load = ranks.waiting[rank] + ranks.running[rank]
-        found = resident(ranks, requests, rules, rank, request) if fleet.router == LONGEST_PREFIX else 0
+    for rank in range(first, first + rule.ranks):
+        load = ranks[rank].waiting + ranks[rank].running
+        found = resident(lists, requests, rule, rank, request) if fleet.settings[ROUTER] == LONGEST_PREFIX else 0
         if fewest < 0 or found > longest or (found == longest and load < fewest):
             chosen, fewest, longest = rank, load, found
     return chosen
 
 
 @njit(cache=True)
-def ended(requests: Requests, pending: Pending, fleet: Fleet, record: Record, request: int, now_s: float) -> None:
+def ended(requests: Records, fleet: Fleet, request: int, now_s: float) -> None:
     """Lets what waited for the end of a request arrive: its session's next turn, or a closed loop's next request."""
-    record.counts[DONE] += 1
-    child = requests.first_child[request]
+    fleet.counts[DONE] += 1
+    child = requests[request].first_child
     while child != NOBODY:
-        push(pending, max(now_s + requests.think_s[child], requests.arrival_s[child]), child)
-        child = requests.next_child[child]
-    if fleet.concurrency > 0 and pending.counts[2] < requests.prompt.size:
-        push(pending, max(now_s, requests.arrival_s[pending.counts[2]]), pending.counts[2])
-        pending.counts[2] += 1
+        push(fleet, max(now_s + requests[child].think_s, requests[child].arrival_s), child)
+        child = requests[child].next_child
+    if fleet.settings[CONCURRENCY] > 0 and fleet.coming_counts[2] < requests.size:
+        push(fleet, max(now_s, requests[fleet.coming_counts[2]].arrival_s), fleet.coming_counts[2])
+        fleet.coming_counts[2] += 1
