@@ -134,7 +134,7 @@ def decode_constant(times: Times, rule: Record, busiest: float, mean: float, fil
         seconds = max(seconds, rule.eager_s)
     if filled:
         seconds *= rule.balance
-    return seconds * (1.0 + rule.draft_share) + rule.hops * (rule.send_start_s + rule.send_s * tokens)
+    return float(seconds * (1.0 + rule.draft_share) + rule.hops * (rule.send_start_s + rule.send_s * tokens))
 
 
 @njit(cache=True, error_model="numpy")

@@ -145,8 +145,8 @@ def _stacked(parts: Sequence[Array]) -> Array:
     """Arrays of different sizes in one, zeros beyond each one's own."""
     shape = np.max([part.shape for part in parts], axis=0)
     whole = np.zeros((len(parts), *np.maximum(shape, 1)))
-    for index, part in enumerate(parts):
-        whole[(index, *(slice(0, size) for size in part.shape))] = part
+    for one, part in zip(whole, parts, strict=True):
+        one[tuple(slice(0, size) for size in part.shape)] = part
     return whole
 
 

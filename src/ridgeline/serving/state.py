@@ -42,8 +42,8 @@ at `swap_token_s`, else they are computed again; `prefix_tokens` of a prefix blo
 `move_token_s` and `move_start_s` [s] from a prefill to a decode instance. `eager_s` [s] launching an iteration kernel
 by kernel, `step_host_s` and `seq_host_s` [s] of the host, `overlapped` with the device or not; iterations with prompts
 of up to `prefill_graphs` tokens replay captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops`
-sends of one iteration. A step verifies `drafted` further tokens a sequence, gains `gained`, and drafting adds `draft_share`.
-The sizes are those of the kind's own grids in tables that all kinds share.
+sends of one iteration. A step verifies `drafted` further tokens a sequence, gains `gained`, and drafting adds
+`draft_share`. The sizes are those of the kind's own grids in tables that all kinds share.
 """
 
 REQUEST = _dtype(

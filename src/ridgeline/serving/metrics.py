@@ -1,0 +1,191 @@
+"""What users of a served model see: latencies by quantile, goodput under an objective, overload, intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeline.cost.served import Seconds
+from ridgeline.serving.engine import Engine
+from ridgeline.serving.replay import Replay
+from ridgeline.serving.state import Array
+from ridgeline.serving.step import StepTables
+from ridgeline.serving.traffic.traffic import Traffic
+
+_GROWTH, _DRAIN_SHARE, _SLACK = 2.0, 0.1, 8  # a queue that doubles over the second half and takes long to empty
+_HOST_BAND = (0.5, 2.0)  # of host times, most of which are assumed within a factor of two
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantiles:
+    """A latency over requests [s]; nan where nothing was measured."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """A service-level objective [s]; None where there is no bound."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    latency_s: float | None = None
+
+    @property
+    def stated(self) -> bool:
+        """Whether anything is asked for."""
+        return any(bound is not None for bound in vars(self).values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """What came out of a replay.
+
+    Rates are over the time from the first arrival to the last token. `attained` [1] is the share of requests that kept
+    to the objective, `goodput_rps` their rate; both None without an objective. `overloaded` says why, '' if it is not.
+    """
+
+    ttft: Quantiles
+    tpot: Quantiles
+    itl: Quantiles
+    latency: Quantiles
+    requests_per_s: float
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    attained: float | None
+    goodput_rps: float | None
+    overloaded: str
+    hit_share: float
+    refused: int
+
+
+def quantiles(values: Array) -> Quantiles:
+    """Mean and quantiles of the values that exist [s]."""
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return Quantiles(mean=float("nan"), p50=float("nan"), p90=float("nan"), p99=float("nan"))
+    p50, p90, p99 = (float(value) for value in np.percentile(known, (50, 90, 99)))
+    return Quantiles(mean=float(np.mean(known)), p50=p50, p90=p90, p99=p99)
+
+
+def measure(found: Replay, traffic: Traffic, objective: Objective | None = None) -> Metrics:
+    """The metrics of a replay; requests that were refused count against the objective."""
+    ttft = found.first_s - found.came_s
+    latency = found.end_s - found.came_s
+    with np.errstate(invalid="ignore", divide="ignore"):
+        tpot = np.where(found.output > 1, (found.end_s - found.first_s) / (found.output - 1), np.nan)
+    span = max(float(np.nanmax(found.end_s, initial=0.0)) - float(np.nanmin(found.came_s, initial=np.inf)), 1e-12)
+    done = found.done
+    kept = None
+    if objective is not None and objective.stated:
+        kept = done.copy()
+        for bound, values in ((objective.ttft_s, ttft), (objective.tpot_s, tpot), (objective.latency_s, latency)):
+            if bound is not None:
+                kept &= ~(values > bound)
+    itl = [found.itl_quantile(share) for share in (0.5, 0.9, 0.99)]
+    return Metrics(
+        ttft=quantiles(np.where(done, ttft, np.nan)),
+        tpot=quantiles(np.where(done, tpot, np.nan)),
+        itl=Quantiles(mean=_mean_itl(found), p50=itl[0], p90=itl[1], p99=itl[2]),
+        latency=quantiles(np.where(done, latency, np.nan)),
+        requests_per_s=float(done.sum() / span),
+        output_tokens_per_s=float(found.output[done].sum() / span),
+        total_tokens_per_s=float((found.output[done] + found.prompt[done]).sum() / span),
+        attained=None if kept is None else float(kept.mean()),
+        goodput_rps=None if kept is None else float(kept.sum() / span),
+        overloaded=overload(found, traffic),
+        hit_share=float(found.hit_tokens.sum() / max(found.prompt.sum(), 1)),
+        refused=int(found.refused.sum()),
+    )
+
+
+def _mean_itl(found: Replay) -> float:
+    steps = found.output[found.done] - 1
+    spent = (found.end_s - found.first_s)[found.done]
+    return float(spent.sum() / steps.sum()) if steps.sum() else float("nan")
+
+
+def overload(found: Replay, traffic: Traffic) -> str:
+    """Why the fleet cannot keep up with open traffic, '' when it can.
+
+    It cannot when the queue of requests without a first token has doubled from the middle of the arrivals to their end
+    and the rest takes more than a tenth of their span to serve.
+    """
+    if traffic.concurrency is not None or (traffic.after >= 0).any():
+        return ""
+    last = float(traffic.arrival_s[-1])
+    if last <= 0 or traffic.requests < 2 * _SLACK:
+        return ""
+    middle = float(np.median(traffic.arrival_s))
+    waiting = [int(((found.came_s <= at) & ~(found.first_s <= at) & ~found.refused).sum()) for at in (middle, last)]
+    drain = found.span_s - last
+    if waiting[1] > _GROWTH * waiting[0] + _SLACK and drain > _DRAIN_SHARE * last:
+        return (
+            f"{waiting[1]} requests wait when the last arrives, {waiting[0]} did halfway;"
+            f" {drain:.0f} s more are needed to serve them"
+        )
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """Factors of the ends of an 80 % interval around a time [1], and the busy shares of what makes it up [1]."""
+
+    low: float
+    high: float
+    compute: float
+    memory: float
+
+
+def decode_band(one: Engine, tables: StepTables, sequences: float, context: float) -> Band:
+    """The interval of decode iterations at a mean batch of one rank and a mean context."""
+    parts = [
+        _at(tables.lane, tables.tokens, sequences * (1.0 + one.deployment.draft_tokens)),
+        _at(tables.group, tables.tokens, sequences * (1.0 + one.deployment.draft_tokens)),
+        _at(tables.head, tables.sequences, sequences),
+        _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context),
+    ]
+    return _band(parts, one, sequences)
+
+
+def prefill_band(one: Engine, tables: StepTables, tokens: float) -> Band:
+    """The interval of an iteration over one prompt."""
+    parts = [
+        _at(tables.lane, tables.tokens, tokens),
+        _at(tables.group, tables.tokens, tokens),
+        _at_two(tables.first, tables.chunks, tables.pasts, tokens, 0.0),
+    ]
+    return _band(parts, one, 1.0)
+
+
+def _band(parts: Sequence[Seconds], one: Engine, sequences: float) -> Band:
+    policy = one.policy
+    host = policy.step_host_s + policy.seq_host_s * sequences
+    host += policy.group_host_s if one.deployment.instance_devices > 1 else 0.0
+    low, mid, high, compute, memory = (
+        sum(float(getattr(part, name)) for part in parts) for name in ("low", "mid", "high", "compute", "memory")
+    )
+    ends = []
+    for device, factor in ((low, _HOST_BAND[0]), (mid, 1.0), (high, _HOST_BAND[1])):
+        own = policy.exposed_host_s * factor
+        ends.append(max(device, host * factor) + own if policy.overlapped_host else device + host * factor)
+    total = max(ends[1], 1e-12)
+    return Band(low=ends[0] / total, high=ends[2] / total, compute=compute / total, memory=memory / total)
+
+
+def _at(table: Seconds, grid: Array, place: float) -> Seconds:
+    return Seconds(**{name: np.interp(place, grid, value) for name, value in vars(table).items()})
+
+
+def _at_two(table: Seconds, rows: Array, columns: Array, row: float, column: float) -> Seconds:
+    def read(value: Array) -> Array:
+        full = np.broadcast_to(value, (len(rows), len(columns)))
+        across = np.array([np.interp(column, columns, line) for line in full])
+        return np.asarray(np.interp(row, rows, across))
+
+    return Seconds(**{name: read(value) for name, value in vars(table).items()})
