@@ -1,0 +1,258 @@
+"""Answers rows of measured serving: the traffic of a row replayed on its deployment, and the row's own metric."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ridgeline.cost.machine import Machine, machine
+from ridgeline.cost.served import worst
+from ridgeline.energy.power import operator_power_w
+from ridgeline.errors import InputError, RidgelineError
+from ridgeline.facts.records import Cluster, Evidence
+from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.serving.engine import Engine, engine
+from ridgeline.serving.metrics import Band, Metrics, decode_band, measure, prefill_band
+from ridgeline.serving.replay import Replay, replay_tables
+from ridgeline.serving.step import StepTables
+from ridgeline.serving.traffic.arrivals import burst, poisson
+from ridgeline.serving.traffic.lengths import Fixed, LengthLaw, Uniform
+from ridgeline.serving.traffic.synthetic import closed_loop, synthetic
+from ridgeline.serving.traffic.traffic import Traffic
+from ridgeline.validate.machines import Machines
+from ridgeline.validate.rows import Row
+from ridgeline.validate.score import absolute_percentage_error
+from ridgeline.validate.serving_rows import ServedJob, read_served
+
+ROUNDS = 10  # requests of a closed loop for each user, as InferenceMAX and vLLM's benchmark send them
+FEWEST, MOST = 32, 4000  # requests of a closed loop
+OPEN_REQUESTS = 1000  # of Poisson arrivals
+QUEUED_ROUNDS = 4  # requests of a saturated queue for each sequence that can run
+ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
+_KEPT = 64  # engines and answers kept ready; rows of one run follow each other
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A job replayed: what it ran on, what users saw, and the intervals of its two kinds of iterations."""
+
+    engines: tuple[Engine, ...]
+    traffic: Traffic
+    replay: Replay
+    metrics: Metrics
+    prefill: Band
+    decode: Band
+    evidence: Evidence
+
+
+class ServedRows:
+    """Answers rows one by one; rows that one run answers are replayed once."""
+
+    def __init__(self, source: Machines | None = None) -> None:
+        self._source = source
+        self._runs: OrderedDict[tuple[str, ...], Served | RidgelineError] = OrderedDict()
+
+    def answer(self, row: Row) -> dict[str, Any]:
+        """The keys of a row's answer that its prediction fills; raises Ridgeline's errors with a refusal's reason."""
+        job = read_served(row, self._source)
+        found = self._served(job)
+        measured = row.measured
+        if measured is None or measured <= 0:
+            raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
+        value, band, inverse = _value(job, found)
+        predicted = value / job.unit_si
+        low, high = (band.low, band.high) if not inverse else (1.0 / band.high, 1.0 / band.low)
+        return {
+            "status": "scored",
+            "device": job.cluster.accelerator.name,
+            "engine": job.deployment.engine,
+            "model": job.model.name,
+            "measured": measured,
+            "predicted": predicted,
+            "low": predicted * low,
+            "high": predicted * high,
+            "ape": absolute_percentage_error(predicted, measured),
+            "evidence": found.evidence.label,
+            "rung": worst([rung for one in found.engines for rung in one.steps.prices.rungs_used.values()]).value,
+            "assumptions": list(job.assumptions),
+        }
+
+    def _served(self, job: ServedJob) -> Served:
+        if job.key not in self._runs:
+            try:
+                self._runs[job.key] = serve(job)
+            except RidgelineError as error:
+                self._runs[job.key] = error
+            while len(self._runs) > _KEPT:
+                self._runs.popitem(last=False)
+        found = self._runs[job.key]
+        if isinstance(found, RidgelineError):
+            raise found
+        return found
+
+
+def serve(job: ServedJob) -> Served:
+    """Replays a job."""
+    if job.arrivals == "cold":
+        raise InputError("loading a model is not predicted", field="scenario")
+    drafted = {}
+    if job.speculative:
+        drafted = {"draft_tokens": round(job.speculative), "acceptance": ACCEPTANCE}
+    pools = [replace(pool, **drafted) for pool in (job.prefill, job.deployment) if pool is not None]  # type: ignore[arg-type]
+    offline = job.arrivals in ("static", "queue")
+    engines = tuple(_engine(job, pool, offline) for pool in pools)
+    traffic = traffic_of(job, engines)
+    longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
+    tables = [one.tables(longest_prompt=int(np.max(traffic.prompt_tokens)), longest=longest) for one in engines]
+    found = replay_tables(engines, tables, traffic, router=Router.LEAST_LOADED)
+    if found.refused.all():
+        raise InputError(f"a request of {longest} tokens exceeds the cache of {found.capacity_blocks} blocks")
+    return Served(
+        engines=engines,
+        traffic=traffic,
+        replay=found,
+        metrics=measure(found, traffic),
+        prefill=prefill_band(engines[0], tables[0], float(np.mean(traffic.prompt_tokens))),
+        decode=_decoding(engines[-1], tables[-1], found, traffic),
+        evidence=Evidence.DERIVED,
+    )
+
+
+def _engine(job: ServedJob, deployment: Deployment, offline: bool) -> Engine:
+    made = engine(job.model, _machine(job.cluster), deployment, offline=offline)
+    if job.arrivals == "static" and job.batch is not None and made.policy.max_seqs < job.batch:
+        made = replace(made, policy=replace(made.policy, max_seqs=job.batch))
+    return made
+
+
+@lru_cache(maxsize=_KEPT)
+def _resolved(name: str, count: int, cluster: _Hashed) -> Machine:
+    return machine(cluster.value)
+
+
+@dataclass(frozen=True, eq=False)
+class _Hashed:
+    """A cluster as a key: equal when name and size are."""
+
+    value: Cluster
+
+    def __hash__(self) -> int:
+        return hash((self.value.name, self.value.count))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hashed) and self.value == other.value
+
+
+def _machine(cluster: Cluster) -> Machine:
+    return _resolved(cluster.name, cluster.count, _Hashed(cluster))
+
+
+def traffic_of(job: ServedJob, engines: Sequence[Engine]) -> Traffic:
+    """The requests of a job: a burst, a closed loop, Poisson arrivals or a saturated queue."""
+    prompt, output = _law(job.prompt_tokens, job.spread), _law(job.output_tokens, job.spread)
+    if job.arrivals == "static":
+        return synthetic(burst(max(job.batch or 1, 1)), prompt, output)
+    if job.arrivals == "closed":
+        users = max(job.batch or 1, 1)
+        count = max(min(ROUNDS * users, MOST), FEWEST, 2 * users)
+        return closed_loop(users, count, prompt, output)
+    if job.arrivals == "poisson":
+        if not job.rate_rps:
+            raise InputError("Poisson arrivals without a rate", field="rate_rps")
+        return synthetic(poisson(job.rate_rps, requests=OPEN_REQUESTS), prompt, output)
+    slots = sum(one.policy.max_seqs * one.deployment.dp * one.deployment.instances for one in engines[-1:])
+    fitting = sum(_fitting(one, job) for one in engines[-1:])
+    count = int(QUEUED_ROUNDS * max(1, min(slots, fitting)))
+    return synthetic(burst(min(max(count, FEWEST), MOST)), prompt, output)
+
+
+def _fitting(one: Engine, job: ServedJob) -> int:
+    each = (job.prompt_tokens or 1.0) + (job.output_tokens or 1.0)
+    ranks = one.deployment.dp * one.deployment.pp * one.deployment.instances
+    return int(one.capacity.cache_tokens * ranks / each) + 1
+
+
+def _law(mean_tokens: float | None, spread: tuple[float, float]) -> LengthLaw:
+    mean = max(mean_tokens or 1.0, 1.0)
+    low, high = spread
+    if low == high:
+        return Fixed(tokens=max(1, round(mean)))
+    nominal = mean / ((low + high) / 2)
+    return Uniform(low=max(1, round(low * nominal)), high=max(1, round(high * nominal)))
+
+
+def _decoding(one: Engine, tables: StepTables, found: Replay, traffic: Traffic) -> Band:
+    ranks = one.deployment.dp * one.deployment.pp
+    mean = float(np.mean(traffic.prompt_tokens + traffic.output_tokens / 2))
+    busy = max(1.0, found.mean_sequences / ranks)
+    return decode_band(one, tables, busy, found.mean_context or mean)
+
+
+def _value(job: ServedJob, found: Served) -> tuple[float, Band, bool]:
+    """A job's metric in SI, its interval, and whether it is a rate (an inverse of time)."""
+    metrics, replayed, traffic = found.metrics, found.replay, found.traffic
+    statistic = job.statistic or "p50"
+    devices = sum(one.deployment.devices for one in found.engines)
+    span = max(float(np.nanmax(replayed.end_s)), 1e-12)
+    whole = _mixed(found)
+    latencies = {
+        "ttft": (metrics.ttft, found.prefill),
+        "tpot": (metrics.tpot, found.decode),
+        "itl": (metrics.itl, found.decode),
+        "latency": (metrics.latency, whole),
+    }
+    if job.metric in latencies:
+        values, band = latencies[job.metric]
+        return float(getattr(values, statistic)), band, False
+    if job.metric == "batch_latency":
+        return span, whole, False
+    tokens = {
+        "output_rate": float(traffic.output_tokens.sum()),
+        "output_rate_per_device": float(traffic.output_tokens.sum()) / devices,
+        "total_rate": float((traffic.output_tokens + traffic.prompt_tokens).sum()),
+        "samples_rate": float(traffic.requests),
+    }
+    if job.metric in tokens:
+        return tokens[job.metric] / span, whole, True
+    if job.metric == "prefill_rate":
+        first = float(np.nanmax(replayed.first_s))
+        return float(traffic.prompt_tokens.sum()) / first, found.prefill, True
+    if job.metric == "decode_rate":
+        started = float(np.nanmax(replayed.first_s)) if traffic.output_tokens.max() > 1 else 0.0
+        steps = float(np.maximum(traffic.output_tokens - 1, 1).sum())
+        return steps / max(span - started, 1e-12), found.decode, True
+    if job.metric == "memory":
+        held = found.engines[-1].capacity
+        return (
+            held.weights_bytes + held.workspace_bytes + held.context_bytes + _cache(job, held),
+            Band(low=0.9, high=1.1, compute=0.0, memory=0.0),
+            False,
+        )
+    if job.metric == "power":
+        tdp = job.cluster.accelerator.tdp_w
+        if tdp is None:
+            raise InputError(f"{job.cluster.accelerator.name} has no rated power", field="metric")
+        watts = operator_power_w(tdp, found.decode.compute, found.decode.memory)
+        return watts, Band(low=0.8, high=1.25, compute=0.0, memory=0.0), False
+    raise InputError(f"'{job.metric}' is not predicted for serving", field="metric")
+
+
+def _cache(job: ServedJob, held: Any) -> float:
+    tokens = (job.prompt_tokens or 0.0) + (job.output_tokens or 0.0)
+    return float(held.token_bytes * tokens * (job.batch or 1))
+
+
+def _mixed(found: Served) -> Band:
+    """The interval of a whole request: of prompts and of decoding, by the time that each takes."""
+    spent = found.replay.prefill_s + found.replay.decode_s
+    share = found.replay.prefill_s / spent if spent > 0 else 0.5
+    one, two = found.prefill, found.decode
+    low, high, compute, memory = (
+        share * getattr(one, name) + (1 - share) * getattr(two, name) for name in ("low", "high", "compute", "memory")
+    )
+    return Band(low=low, high=high, compute=compute, memory=memory)
