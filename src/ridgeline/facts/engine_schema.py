@@ -92,6 +92,8 @@ class Settings:
     seq_host_s: float = _cost("and per running sequence")
     group_host_s: float = _cost("and per iteration where an instance has several devices")
     exposed_host_s: float = _cost("part of the host time that the device waits for although host work overlaps")
+    request_host_s: float = _cost("time from a person's request to the scheduler and back: network, parsing, streaming")
+    prompt_token_host_s: float = _cost("and per token of the prompt: tokenizing")
     overlapped_host: bool = _flag(False, "the host prepares the next iteration while the device runs")
     eager_kernel_host_s: float = _cost("host time to launch one kernel outside graphs")
     all_reduce: str = _word(

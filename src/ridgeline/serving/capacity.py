@@ -19,6 +19,7 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.units import bytes_text
 
 _LATENT_TOKEN = 576.0  # elements of a latent token: 512 and 64 that carry the position (DeepSeek-V2, arXiv:2405.04434)
+_STATIC_TOKENS = 2048  # of the workspace of engines that plan none ahead (assumed)
 _WIDE_LOGITS = 4.0  # byte; logits are sampled in fp32
 
 
@@ -100,7 +101,8 @@ def capacity(
     """
     memory = part.memory_bytes
     weights = weights_bytes(model, served, deployment, formats)
-    work = workspace_bytes(model, served, deployment, policy, policy.token_budget)
+    dry_run = policy.token_budget if policy.scheduler in ("mixed", "prefill-first") else _STATIC_TOKENS
+    work = workspace_bytes(model, served, deployment, policy, dry_run)
     context = policy.context_bytes + (policy.group_context_bytes if deployment.instance_devices > 1 else 0.0)
     fraction = deployment.memory_fraction or policy.memory_fraction
     whole, windowed = token_bytes(served.kinds, formats)

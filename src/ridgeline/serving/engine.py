@@ -174,6 +174,8 @@ def engine(
         policy = replace(policy, token_budget=max(policy.token_budget, min(context, 131_072)))
     if policy.scheduler == "single":
         policy = replace(policy, max_seqs=1)
+    if offline:  # requests are handed over in the engine's own process
+        policy = replace(policy, request_host_s=0.0, prompt_token_host_s=0.0)
     stated = {
         "token_budget": deployment.token_budget, "max_seqs": deployment.max_seqs, "chunked": deployment.chunked,
         "memory_fraction": deployment.memory_fraction,

@@ -13,14 +13,16 @@ from numba import njit
 from ridgeline.serving.clock import Times
 from ridgeline.serving.iterate import begin, commit, set_run
 from ridgeline.serving.queues import blocks_of, join_queue, leave_running
-from ridgeline.serving.routing import choose_instance, choose_rank, ended, pop
+from ridgeline.serving.routing import choose_instance, choose_rank, ended, pop, push
 from ridgeline.serving.schedule import release
 from ridgeline.serving.state import (
     BY_PRIORITY,
+    COMES_IN,
     DECODES,
     IDLE,
     MOVING,
     NOBODY,
+    NOT_ARRIVED,
     REFUSED,
     SAMPLES,
     WAITING,
@@ -81,8 +83,12 @@ def _arrive(
         requests[request].needed = requests[request].prompt + requests[request].made - 1
         requests[request].ready = requests[request].needed
         instances[index].stirred = 1
-    else:
+    elif requests[request].stage == NOT_ARRIVED:
         requests[request].came_s = now_s
+        if requests[request].front_s > 0.0:
+            requests[request].stage = COMES_IN
+            push(fleet, now_s + requests[request].front_s, request)
+            return
     instance = choose_instance(ranks, lists, requests, instances, rules[0], fleet, pool, request)
     if instance == NOBODY:
         _refuse(requests, fleet, request, now_s)

@@ -19,6 +19,7 @@ from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
 
 _FOREVER_S = 1e9
+_GOLDEN = 0.6180339887498949  # its multiples fill the unit interval evenly
 _ROUTERS = {Router.ROUND_ROBIN: 0, Router.LEAST_LOADED: 1, Router.PREFIX: 2}
 
 
@@ -101,6 +102,7 @@ def replay_tables(
         np.ascontiguousarray(traffic.prefix_blocks if rules["prefix_tokens"].any() else [], dtype=np.int64),
     )
     requests, fleet = _requests(traffic), _fleet(traffic, router)
+    requests["front_s"] = front_seconds(engines[0], traffic)
     free = np.flatnonzero(traffic.after < 0)
     arrivals = free[: traffic.concurrency] if traffic.concurrency else free
     span_s = _run(ranks, lists, requests, instances, fleet, times, rules, arrivals, most_s)
@@ -166,6 +168,17 @@ def _requests(traffic: Traffic) -> Records:
         requests["next_child"][request] = requests["first_child"][before]
         requests["first_child"][before] = request
     return requests
+
+
+def front_seconds(one: Engine, traffic: Traffic) -> Array:
+    """Time from each person's request to the scheduler, the way back of the first token included [s].
+
+    a + b * prompt tokens, times a share between 1/2 and 3/2 that goes evenly round: people and network are uneven, and
+    requests that end together do not come back together.
+    """
+    uneven = 0.5 + np.modf(np.arange(traffic.requests) * _GOLDEN)[0]
+    policy = one.policy
+    return np.asarray((policy.request_host_s + policy.prompt_token_host_s * traffic.prompt_tokens) * uneven)
 
 
 def _instances(engines: Sequence[Engine], rules: Records) -> Records:

@@ -16,7 +16,7 @@ Whole = NDArray[np.int64]
 Records = NDArray[Any]
 Record = Any  # one row of `Records`
 
-NOT_ARRIVED, WAITING, PREFILLING, DECODING, MOVING, ENDED, REFUSED = range(7)
+NOT_ARRIVED, COMES_IN, WAITING, PREFILLING, DECODING, MOVING, ENDED, REFUSED = range(8)
 IDLE, MIXED, DECODES = range(3)  # what an instance is at
 PREFILL_FIRST, MIXED_BATCHES, STATIC = range(3)  # schedulers
 ROUND_ROBIN, LEAST_LOADED, LONGEST_PREFIX = range(3)  # routers
@@ -49,15 +49,15 @@ sends of one iteration. A step verifies `drafted` further tokens a sequence, gai
 REQUEST = _dtype(
     "prompt output priority first_child next_child stage rank ready needed made since length until shared hit reserved"
     " preempted after before",
-    "arrival_s think_s came_s first_s end_s",
+    "arrival_s think_s front_s came_s first_s end_s",
 )
 """What was asked, and what became of it.
 
-`first_child`, `next_child` requests that wait for it to end; `came_s`, `first_s`, `end_s` entering, first and last
-token; `needed` tokens whose cache must exist before it decodes and `ready` those whose does; `made` tokens generated;
-`since` the rank's step at which it began to decode with `length` tokens of cache, `until` that at which it ends;
-`shared` prefix blocks that others may hold too; `hit` prompt tokens found in the cache; `reserved` blocks; `after` and
-`before` it in a queue or in the order of admission.
+`first_child`, `next_child` requests that wait for it to end; `front_s` from the person to the scheduler; `came_s`,
+`first_s`, `end_s` entering, first and last token; `needed` tokens whose cache must exist before it decodes and `ready`
+those whose does; `made` tokens generated; `since` the rank's step at which it began to decode with `length` tokens of
+cache, `until` that at which it ends; `shared` prefix blocks that others may hold too; `hit` prompt tokens found in the
+cache; `reserved` blocks; `after` and `before` it in a queue or in the order of admission.
 """
 
 RANK = _dtype(

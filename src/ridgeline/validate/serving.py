@@ -31,7 +31,7 @@ from ridgeline.validate.serving_rows import ServedJob, read_served
 
 ROUNDS = 10  # requests of a closed loop for each user, as InferenceMAX and vLLM's benchmark send them
 FEWEST, MOST = 32, 4000  # requests of a closed loop
-OPEN_REQUESTS = 1000  # of Poisson arrivals
+OPEN_S, OPEN_MOST = 600.0, 60_000  # length of Poisson arrivals: MLPerf Inference's shortest run; and requests at most
 QUEUED_ROUNDS = 4  # requests of a saturated queue for each sequence that can run
 ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
 _KEPT = 64  # engines and answers kept ready; rows of one run follow each other
@@ -164,7 +164,9 @@ def traffic_of(job: ServedJob, engines: Sequence[Engine]) -> Traffic:
     if job.arrivals == "poisson":
         if not job.rate_rps:
             raise InputError("Poisson arrivals without a rate", field="rate_rps")
-        return synthetic(poisson(job.rate_rps, requests=OPEN_REQUESTS), prompt, output)
+        return synthetic(
+            poisson(job.rate_rps, requests=int(min(max(job.rate_rps * OPEN_S, FEWEST), OPEN_MOST))), prompt, output
+        )
     slots = sum(one.policy.max_seqs * one.deployment.dp * one.deployment.instances for one in engines[-1:])
     fitting = sum(_fitting(one, job) for one in engines[-1:])
     count = int(QUEUED_ROUNDS * max(1, min(slots, fitting)))
@@ -196,7 +198,7 @@ def _decoding(one: Engine, tables: StepTables, found: Replay, traffic: Traffic) 
 def _value(job: ServedJob, found: Served) -> tuple[float, Band, bool]:
     """A job's metric in SI, its interval, and whether it is a rate (an inverse of time)."""
     metrics, replayed, traffic = found.metrics, found.replay, found.traffic
-    statistic = job.statistic or "p50"
+    statistic = job.statistic or "mean"
     devices = sum(one.deployment.devices for one in found.engines)
     span = max(float(np.nanmax(replayed.end_s)), 1e-12)
     whole = _mixed(found)
