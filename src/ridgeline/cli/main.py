@@ -17,6 +17,7 @@ import typer
 from ridgeline.cli.flags import LIMIT_FIELDS, STATED_FIELDS, with_flags
 from ridgeline.errors import RidgelineError
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS
+from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 
 DEFECT = 70  # EX_SOFTWARE of sysexits.h
 
@@ -121,6 +122,20 @@ def predict_command(
     from ridgeline.cli.planning import predict
 
     predict(subject, on, words, evidence=evidence.value, trace=trace, as_json=as_json)
+
+
+@app.command("simulate", short_help="Replay traffic on a deployment.")
+@with_flags(*TRAFFIC_FIELDS, *DEPLOYMENT_FIELDS)
+def simulate_command(
+    subject: Subject,
+    on: On = None,
+    as_json: Json = False,
+    **words: Any,
+) -> None:
+    """Replay a trace, a rate or users on a deployment: latencies by quantile, goodput, cache, energy, money."""
+    from ridgeline.cli.simulating import simulate
+
+    simulate(subject, on, words, as_json=as_json)
 
 
 @app.command("op", short_help="Price one operator on some machines.")

@@ -53,22 +53,24 @@ def count(least: int, most: int = _MOST) -> Callable[[object], int]:
 
     def read(value: object) -> int:
         if not isinstance(value, int | float | str) or isinstance(value, bool):
-            raise ValueError(f"{_shown(value)} is not a count such as 1536, 4M or 15T")
+            raise ValueError(f"{shown(value)} is not a count such as 1536, 4M or 15T")
         number = parse_count(value)
         if not least <= number <= most:
-            raise ValueError(f"{_shown(value)} is out of range; needs {least} to {most:,}")
+            raise ValueError(f"{shown(value)} is out of range; needs {least} to {most:,}")
         return number
 
     return read
 
 
-def _number(unit: str, least: float, below: float) -> Callable[[object], float]:
+def number(unit: str, least: float, below: float) -> Callable[[object], float]:
+    """A reader of numbers in `unit`, at least `least` and below `below`."""
+
     def read(value: object) -> float:
         if not isinstance(value, int | float | str) or isinstance(value, bool):
-            raise ValueError(f"{_shown(value)} is not a number in {unit}")
+            raise ValueError(f"{shown(value)} is not a number in {unit}")
         number = parse(value, unit)
         if not least <= number < below:
-            raise ValueError(f"{_shown(value)} is out of range; needs {least:g} <= value < {below:g}")
+            raise ValueError(f"{shown(value)} is out of range; needs {least:g} <= value < {below:g}")
         return number
 
     return read
@@ -80,40 +82,44 @@ def _switch(value: object) -> bool:
     words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
     if isinstance(value, str) and value.casefold() in words:
         return words[value.casefold()]
-    raise ValueError(f"{_shown(value)} is not true or false")
+    raise ValueError(f"{shown(value)} is not true or false")
 
 
 def _counts(value: object) -> tuple[int, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or not 1 <= len(parts) <= 10_000:
-        raise ValueError(f"{_shown(value)} is not a list of layer counts such as [20, 20, 20, 20]")
+        raise ValueError(f"{shown(value)} is not a list of layer counts such as [20, 20, 20, 20]")
     return tuple(count(0)(part) for part in parts)
 
 
 def _choice(names: tuple[str, ...], convert: Callable[[str], Any]) -> Callable[[object], Any]:
     def read(value: object) -> Any:
         if value not in names:
-            raise ValueError(f"{_shown(value)} is not one of them; {near(str(value)[:80], names)}")
+            raise ValueError(f"{shown(value)} is not one of them; {near(str(value)[:80], names)}")
         return convert(str(value))
 
     return read
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as an error repeats it, at most 60 characters."""
     text = str(value)
     return f"'{text[:60]}...'" if len(text) > 60 else f"'{text}'"
 
 
-def _pick(name: str, names: Iterable[str], help_: str) -> Field:
+def pick(name: str, names: Iterable[str], help_: str) -> Field:
+    """A field that is one of some words."""
     options = tuple(names)
     return Field(name=name, read=_choice(options, str), help=help_, choices=options)
 
 
-def _whole(name: str, help_: str, *, least: int = 1, most: int = _MOST) -> Field:
+def whole(name: str, help_: str, *, least: int = 1, most: int = _MOST) -> Field:
+    """A field that is a whole number."""
     return Field(name=name, read=count(least, most), help=help_)
 
 
-def _yes(name: str, help_: str) -> Field:
+def yes(name: str, help_: str) -> Field:
+    """A field that is yes or no."""
     return Field(name=name, read=_switch, help=help_, switch=True)
 
 
@@ -129,35 +135,35 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
         choices=_TASKS,
         write=lambda task: task.value,
     ),
-    _whole("seq_len", "tokens per sequence", most=_LONGEST),
-    _whole("global_batch", "sequences per optimizer step"),
-    _whole("tokens", "tokens of the whole run, e.g. 15T; the answer then has days and dollars", most=_MOST_TOKENS),
-    _pick("precision", PRECISIONS, "training recipe"),
-    _pick("optimizer", OPTIMIZERS, "optimizer"),
+    whole("seq_len", "tokens per sequence", most=_LONGEST),
+    whole("global_batch", "sequences per optimizer step"),
+    whole("tokens", "tokens of the whole run, e.g. 15T; the answer then has days and dollars", most=_MOST_TOKENS),
+    pick("precision", PRECISIONS, "training recipe"),
+    pick("optimizer", OPTIMIZERS, "optimizer"),
     Field(
         name="mean_document",
-        read=_number("1", 1.0, 1e12),
+        read=number("1", 1.0, 1e12),
         help="mean tokens of the packed documents that attention may not cross",
     ),
-    Field(name="padding", read=_number("1", 0.0, 1.0), help="share of positions that carry no token, e.g. 0.1 or 10%"),
-    _whole("encoder_seq_len", "encoder tokens per sequence (encoder-decoder models)", most=_LONGEST),
-    _whole("lora_rank", "rank of the LoRA adapters"),
-    _pick("lora_targets", ("all", "attention"), "linear layers that carry an adapter"),
-    _pick("attention_kernel", ("flash", "unfused"), "attention kernel"),
-    _pick("execution", ("eager", "compiled", "graph"), "how kernels are launched"),
-    _pick("framework", ("megatron", "fsdp", "deepspeed", "torch", "ddp"), "whose habits of holding memory"),
+    Field(name="padding", read=number("1", 0.0, 1.0), help="share of positions that carry no token, e.g. 0.1 or 10%"),
+    whole("encoder_seq_len", "encoder tokens per sequence (encoder-decoder models)", most=_LONGEST),
+    whole("lora_rank", "rank of the LoRA adapters"),
+    pick("lora_targets", ("all", "attention"), "linear layers that carry an adapter"),
+    pick("attention_kernel", ("flash", "unfused"), "attention kernel"),
+    pick("execution", ("eager", "compiled", "graph"), "how kernels are launched"),
+    pick("framework", ("megatron", "fsdp", "deepspeed", "torch", "ddp"), "whose habits of holding memory"),
 )
 
 PLAN_FIELDS: tuple[Field, ...] = (
-    _whole("tp", "tensor-parallel degree"),
-    _whole("pp", "pipeline-parallel degree"),
-    _whole("cp", "context-parallel degree"),
-    _whole("dp", "data-parallel degree; when absent, what the cluster leaves"),
-    _whole("ep", "expert-parallel degree"),
-    _whole("etp", "tensor-parallel degree inside an expert"),
-    _yes("sequence_parallel", "divide norms and residuals over the tensor-parallel ranks"),
-    _pick("context_style", ("ring", "ulysses"), "how context-parallel ranks exchange keys and values"),
-    _whole("micro_batch", "sequences per micro-batch"),
+    whole("tp", "tensor-parallel degree"),
+    whole("pp", "pipeline-parallel degree"),
+    whole("cp", "context-parallel degree"),
+    whole("dp", "data-parallel degree; when absent, what the cluster leaves"),
+    whole("ep", "expert-parallel degree"),
+    whole("etp", "tensor-parallel degree inside an expert"),
+    yes("sequence_parallel", "divide norms and residuals over the tensor-parallel ranks"),
+    pick("context_style", ("ring", "ulysses"), "how context-parallel ranks exchange keys and values"),
+    whole("micro_batch", "sequences per micro-batch"),
     Field(
         name="schedule",
         read=_choice(_SCHEDULES, Schedule),
@@ -165,14 +171,14 @@ PLAN_FIELDS: tuple[Field, ...] = (
         choices=_SCHEDULES,
         write=lambda schedule: schedule.value,
     ),
-    _whole("chunks", "model chunks per pipeline stage"),
+    whole("chunks", "model chunks per pipeline stage"),
     Field(
         name="zero",
         read=lambda value: int(_choice(("0", "1", "2", "3"), int)(str(value))),
         help="sharded states: 1 optimizer, 2 and gradients, 3 and weights",
         choices=("0", "1", "2", "3"),
     ),
-    _whole("zero_group", "ranks that share one sharded copy; when absent, all data-parallel ranks"),
+    whole("zero_group", "ranks that share one sharded copy; when absent, all data-parallel ranks"),
     Field(
         name="recompute",
         read=_choice(_RECOMPUTES, Recompute),
@@ -180,13 +186,13 @@ PLAN_FIELDS: tuple[Field, ...] = (
         choices=_RECOMPUTES,
         write=lambda recompute: recompute.value,
     ),
-    _whole("recompute_layers", "layers per stage under full recompute; when absent, all", least=0),
+    whole("recompute_layers", "layers per stage under full recompute; when absent, all", least=0),
     Field(name="layer_split", read=_counts, help="layers of each stage, e.g. 20,20,20,20", write=list),
-    _yes("offload_optimizer", "keep optimizer states in host memory"),
-    _yes("offload_activations", "keep saved activations in host memory"),
-    _yes("overlap_gradients", "reduce gradients under backward"),
-    _yes("overlap_weights", "gather weights under forward"),
-    _yes("overlap_tensor", "pipeline tensor-parallel collectives with their matrix products"),
+    yes("offload_optimizer", "keep optimizer states in host memory"),
+    yes("offload_activations", "keep saved activations in host memory"),
+    yes("overlap_gradients", "reduce gradients under backward"),
+    yes("overlap_weights", "gather weights under forward"),
+    yes("overlap_tensor", "pipeline tensor-parallel collectives with their matrix products"),
 )
 
 

@@ -51,8 +51,8 @@ class Scenario:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Place:
-    """Where each word was written: a line of the file, or a flag."""
+class Place:
+    """Where each word of a scenario was written: a line of the file, or a flag."""
 
     file: str | None
     folder: Path
@@ -74,11 +74,21 @@ def read_scenario(path: str | Path, words: Mapping[str, Table] | None = None) ->
 
     Raises InputError with file, line and field for anything that cannot be used.
     """
+    return _build(*tables_of(path, words))
+
+
+def scenario_from_words(words: Mapping[str, Table]) -> Scenario:
+    """The scenario that the tables `words` describe, as `read_scenario` would read them from a file."""
+    return _build(words, Place(file=None, folder=Path(), lines={}))
+
+
+def tables_of(path: str | Path, words: Mapping[str, Table] | None = None) -> tuple[Mapping[str, Table], Place]:
+    """The tables of a scenario file, flags laid over them, and where each word was written."""
     file = str(path)
     text = _text(Path(path), file)
     tables = _tables(text, file)
     over = dict(words or {})
-    place = _Place(
+    place = Place(
         file=file,
         folder=Path(path).resolve().parent,
         lines=_lines(text),
@@ -88,12 +98,7 @@ def read_scenario(path: str | Path, words: Mapping[str, Table] | None = None) ->
     for name in ("workload", "plan"):  # flag by flag; a model or a cluster is replaced whole
         if name in merged:
             merged[name] = {**tables.get(name, {}), **over.get(name, {})}
-    return _build(merged, place)
-
-
-def scenario_from_words(words: Mapping[str, Table]) -> Scenario:
-    """The scenario that the tables `words` describe, as `read_scenario` would read them from a file."""
-    return _build(words, _Place(file=None, folder=Path(), lines={}))
+    return merged, place
 
 
 def _text(path: Path, file: str) -> str:
@@ -164,7 +169,8 @@ def _lines(text: str) -> dict[tuple[str, str], int]:
     return lines
 
 
-def _build(tables: Mapping[str, Table], place: _Place) -> Scenario:
+def model_and_cluster(tables: Mapping[str, Table], place: Place) -> tuple[Model, Cluster, Mapping[str, Table]]:
+    """The model and the cluster that tables name, and how they were written, paths made absolute."""
     for section, ask in (("model", "a name, config or dimensions"), ("cluster", "a name, file or description")):
         if not tables.get(section):
             raise place.fail(section, "", f"missing: say {ask}")
@@ -172,25 +178,31 @@ def _build(tables: Mapping[str, Table], place: _Place) -> Scenario:
         "model": _absolute(tables["model"], "config", place),
         "cluster": _absolute(tables["cluster"], "file", place),
     }
-    model = _guarded("model", tables["model"], place, lambda: _model(written["model"], place))
-    cluster = _guarded("cluster", tables["cluster"], place, lambda: _cluster(written["cluster"], place))
-    values = read_fields(tables.get("workload", {}), WORKLOAD_FIELDS, _failing("workload", place))
+    model = guarded("model", tables["model"], place, lambda: _model(written["model"], place))
+    cluster = guarded("cluster", tables["cluster"], place, lambda: _cluster(written["cluster"], place))
+    return model, cluster, written
+
+
+def _build(tables: Mapping[str, Table], place: Place) -> Scenario:
+    model, cluster, written = model_and_cluster(tables, place)
+    values = read_fields(tables.get("workload", {}), WORKLOAD_FIELDS, failing("workload", place))
     assumed = tuple(_fill(values, model))
-    workload = _guarded("workload", {}, place, lambda: Workload(**values))
+    workload = guarded("workload", {}, place, lambda: Workload(**values))
     plan = None
     if "plan" in tables:
-        chosen = read_fields(tables["plan"], PLAN_FIELDS, _failing("plan", place))
-        plan = _guarded("plan", {}, place, lambda: _plan(chosen, cluster, place))
+        chosen = read_fields(tables["plan"], PLAN_FIELDS, failing("plan", place))
+        plan = guarded("plan", {}, place, lambda: _plan(chosen, cluster, place))
     return Scenario(
         model=model, cluster=cluster, workload=workload, plan=plan, written=written, assumed=assumed, file=place.file
     )
 
 
-def _failing(section: str, place: _Place) -> Callable[[str, str], InputError]:
+def failing(section: str, place: Place) -> Callable[[str, str], InputError]:
+    """The error of a field of a section, in its place."""
     return lambda name, message: place.fail(section, name, message)
 
 
-def _guarded(section: str, table: Table, place: _Place, build: Callable[[], Any]) -> Any:
+def guarded(section: str, table: Table, place: Place, build: Callable[[], Any]) -> Any:
     """What `build` makes; an error below that names no file gets the place of this table, or of its one field."""
     try:
         return build()
@@ -201,12 +213,12 @@ def _guarded(section: str, table: Table, place: _Place, build: Callable[[], Any]
         raise place.fail(section, name, str(error)) from None
 
 
-def _absolute(table: Table, name: str, place: _Place) -> dict[str, object]:
+def _absolute(table: Table, name: str, place: Place) -> dict[str, object]:
     value = table.get(name)
     return dict(table) if not isinstance(value, str) else {**table, name: str((place.folder / value).resolve())}
 
 
-def _model(table: Table, place: _Place) -> Model:
+def _model(table: Table, place: Place) -> Model:
     from ridgeline.graph.load import load
 
     sources = [name for name in ("name", "config") if name in table]
@@ -219,7 +231,7 @@ def _model(table: Table, place: _Place) -> Model:
     return _from_dims(table, place)
 
 
-def _refuse_unbounded(path: Path, section: str, name: str, place: _Place) -> None:
+def _refuse_unbounded(path: Path, section: str, name: str, place: Place) -> None:
     """Refuses a device, a pipe or a file that no model or cluster comes near in size."""
     try:
         file = path / "config.json" if path.is_dir() else path
@@ -233,7 +245,7 @@ def _refuse_unbounded(path: Path, section: str, name: str, place: _Place) -> Non
         raise place.fail(section, name, f"cannot be read: {error}") from None
 
 
-def _from_dims(table: Table, place: _Place) -> Model:
+def _from_dims(table: Table, place: Place) -> Model:
     from inspect import Parameter, signature
 
     from ridgeline.graph.build import from_dims
@@ -249,7 +261,7 @@ def _from_dims(table: Table, place: _Place) -> Model:
         raise place.fail("model", "", f"the dimensions do not describe a model: {error}") from None
 
 
-def _cluster(table: Table, place: _Place) -> Cluster:
+def _cluster(table: Table, place: Place) -> Cluster:
     from ridgeline.facts.cluster_file import cluster_of, read_cluster
     from ridgeline.facts.clusters import cluster
 
@@ -285,7 +297,7 @@ def _fill(values: dict[str, Any], model: Model) -> Iterator[str]:
         yield f"global_batch = {values['global_batch']} sequences, as none was given"
 
 
-def _plan(values: dict[str, Any], cluster: Cluster, place: _Place) -> Plan:
+def _plan(values: dict[str, Any], cluster: Cluster, place: Place) -> Plan:
     """The plan; data parallelism takes the devices that the other degrees leave."""
     if "dp" not in values:
         others = values.get("tp", 1) * values.get("pp", 1) * values.get("cp", 1)

@@ -103,8 +103,8 @@ def _steps_to_go(
     steps = ranks[instances[instance].first_rank].step + rule.capacity * rule.block_tokens  # no run is longer
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         if ranks[rank].decoding > 0:
-            if rule.scheduler != MIXED_BATCHES:
-                ensure_growth(ranks, lists, requests, fleet, rule, rank)
+            if rule.scheduler != MIXED_BATCHES and ensure_growth(ranks, lists, requests, fleet, rule, rank):
+                steps = 1  # whom it sent back may fit again after it
             free = rule.capacity - ranks[rank].used
             first = lists.ends[rank, 0, 0] - ranks[rank].step
             steps = min(steps, max(steps_that_fit(ranks, lists, rule, rank, free, first), 1))

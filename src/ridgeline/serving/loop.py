@@ -89,7 +89,7 @@ def _arrive(
             requests[request].stage = COMES_IN
             push(fleet, now_s + requests[request].front_s, request)
             return
-    instance = choose_instance(ranks, lists, requests, instances, rules[0], fleet, pool, request)
+    instance = choose_instance(ranks, lists, requests, instances, rules, fleet, pool, request)
     if instance == NOBODY:
         _refuse(requests, fleet, request, now_s)
         return

@@ -142,25 +142,53 @@ class Band:
     memory: float
 
 
+def decode_parts(one: Engine, tables: StepTables, sequences: float, context: float) -> dict[str, float]:
+    """What a decode iteration at a mean batch of one rank and a mean context is made of [s]."""
+    names = ("weights and links", "experts", "sampling", "attention")
+    found = {name: float(part.mid) for name, part in zip(names, _decode(one, tables, sequences, context), strict=True)}
+    return {**found, "host": _host_s(one, sequences)}
+
+
+def prefill_parts(one: Engine, tables: StepTables, tokens: float) -> dict[str, float]:
+    """What an iteration over one prompt is made of [s]."""
+    names = ("weights and links", "experts", "attention")
+    found = {name: float(part.mid) for name, part in zip(names, _prefill(tables, tokens), strict=True)}
+    return {**found, "host": _host_s(one, 1.0)}
+
+
 def decode_band(one: Engine, tables: StepTables, sequences: float, context: float) -> Band:
     """The interval of decode iterations at a mean batch of one rank and a mean context."""
-    parts = [
-        _at(tables.lane, tables.tokens, sequences * (1.0 + one.deployment.draft_tokens)),
-        _at(tables.group, tables.tokens, sequences * (1.0 + one.deployment.draft_tokens)),
-        _at(tables.head, tables.sequences, sequences),
-        _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context),
-    ]
-    return _band(parts, one, sequences)
+    return _band(_decode(one, tables, sequences, context), one, sequences)
 
 
 def prefill_band(one: Engine, tables: StepTables, tokens: float) -> Band:
     """The interval of an iteration over one prompt."""
-    parts = [
+    return _band(_prefill(tables, tokens), one, 1.0)
+
+
+def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -> list[Seconds]:
+    tokens = sequences * (1.0 + one.deployment.draft_tokens)
+    return [
+        _at(tables.lane, tables.tokens, tokens),
+        _at(tables.group, tables.tokens, tokens),
+        _at(tables.head, tables.sequences, sequences),
+        _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context),
+    ]
+
+
+def _prefill(tables: StepTables, tokens: float) -> list[Seconds]:
+    return [
         _at(tables.lane, tables.tokens, tokens),
         _at(tables.group, tables.tokens, tokens),
         _at_two(tables.first, tables.chunks, tables.pasts, tokens, 0.0),
     ]
-    return _band(parts, one, 1.0)
+
+
+def _host_s(one: Engine, sequences: float) -> float:
+    policy = one.policy
+    group = policy.group_host_s if one.deployment.instance_devices > 1 else 0.0
+    shown = policy.exposed_host_s if policy.overlapped_host else policy.step_host_s + group
+    return shown if policy.overlapped_host else shown + policy.seq_host_s * sequences
 
 
 def _band(parts: Sequence[Seconds], one: Engine, sequences: float) -> Band:

@@ -136,7 +136,7 @@ def leave_running(ranks: Records, requests: Records, rank: int, request: int) ->
 @njit(cache=True)
 def blocks_of(tokens: float, block_tokens: int) -> int:
     """Blocks that hold so many tokens [1]."""
-    return int((tokens + block_tokens - 1) // block_tokens)
+    return -int(-tokens // block_tokens)
 
 
 @njit(cache=True)

@@ -91,7 +91,7 @@ def choose_instance(
     lists: Lists,
     requests: Records,
     instances: Records,
-    rule: Record,
+    rules: Records,
     fleet: Fleet,
     pool: int,
     request: int,
@@ -113,8 +113,9 @@ def choose_instance(
     for rank in range(ranks.size):
         index = int(ranks[rank].instance)
         if instances[index].up > 0 and instances[index].takes == pool:
-            found = resident(lists, requests, rule, rank, request)
-            if found > longest:
+            found = resident(lists, requests, rules[instances[index].kind], rank, request)
+            lighter = instances[index].load < instances[chosen].load
+            if found > longest or (found > 0 and found == longest and lighter):
                 longest, chosen = found, index
     return chosen
 

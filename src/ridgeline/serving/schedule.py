@@ -29,6 +29,7 @@ from ridgeline.serving.state import (
     DECODING,
     ENDED,
     HIT_TOKENS,
+    MIXED_BATCHES,
     NOBODY,
     PEAK_BLOCKS,
     PREEMPTIONS,
@@ -100,6 +101,10 @@ def admit(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: R
     needed = blocks_of(requests[request].needed, rule.block_tokens) - hits * each
     taken = needed + each * idle_among(lists, rank, request, hits)
     kept = rule.kept_free if ranks[rank].running > 0 else 0
+    if ranks[rank].running > 0 and (moved or rule.scheduler == MIXED_BATCHES):  # of what decodes in this iteration
+        kept += growth(ranks, lists, rule, rank, 1)
+        if moved:
+            kept += first_growth(requests[request].needed, rule.block_tokens, rule.gained) == 0
     left = requests[request].output - requests[request].made
     reserved = blocks_of(requests[request].needed + rule.reserve * left, rule.block_tokens)
     if ranks[rank].used + taken + kept > rule.capacity:
@@ -153,11 +158,14 @@ def preempt(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule:
 
 
 @njit(cache=True)
-def ensure_growth(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int) -> None:
-    """Preempts until the next step's blocks are free."""
+def ensure_growth(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int) -> bool:
+    """Preempts until the next step's blocks are free; whether it had to."""
+    preempted = False
     while ranks[rank].used + growth(ranks, lists, rule, rank, 1) > rule.capacity:
         if not preempt(ranks, lists, requests, fleet, rule, rank):
             break
+        preempted = True
+    return preempted
 
 
 @njit(cache=True)

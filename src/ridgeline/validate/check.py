@@ -22,11 +22,12 @@ from ridgeline.validate.names import is_language
 from ridgeline.validate.operators import answer_operator
 from ridgeline.validate.rows import MEASURED_KINDS, Row, TruthTable, read
 from ridgeline.validate.score import absolute_percentage_error, summarise
+from ridgeline.validate.serving import ServedRows
 
 Predictor = Callable[[Model, Cluster, Workload, Plan], Report]
 Completer = Callable[[Model, Cluster, Workload, Mapping[str, object]], Plan]
 
-PREDICTED_KINDS = ("training", "memory")
+PREDICTED_KINDS = ("training", "memory", "serving")
 OPERATOR_KINDS = ("kernels", "collectives")
 SEQUENCE_STEP = 1024  # resolution of the longest sequence that fits, for one context rank [token]
 SEARCH_SHARE = 50  # the search ends within 1 / 50 of the answer
@@ -84,6 +85,7 @@ class Checker:
         self._predictor = predictor or _default_predictor()
         self._completer = completer
         self._source, self._strict = source, strict
+        self._served = ServedRows(source)
         self._reports: dict[str, Report | RidgelineError] = {}
 
     def answer(self, row: Row, table: TruthTable) -> dict[str, Any]:
@@ -92,6 +94,8 @@ class Checker:
         reason = _refused_kind(row, table)
         if reason is not None:
             return answer | {"status": reason[0], "reason": reason[1]}
+        if table.kind == "serving":
+            return answer | self._tried(lambda: self._served.answer(row))
         if table.kind in OPERATOR_KINDS:
             return answer | self._tried(
                 lambda: answer_operator(row, table.kind, self._source or machines(), self._rungs)

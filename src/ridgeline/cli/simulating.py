@@ -1,0 +1,74 @@
+"""The command `simulate`: from words to traffic and deployments, to a replay, to the screen."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ridgeline.cli.flags import given
+from ridgeline.errors import InputError
+from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
+from ridgeline.plan.serving_scenario import ServingScenario, read_serving, serving_from_words
+
+TRAFFIC_NAMES = frozenset(field.name for field in TRAFFIC_FIELDS)
+DEPLOYMENT_NAMES = frozenset(field.name for field in DEPLOYMENT_FIELDS)
+
+
+def serving_scenario_of(subject: str, on: str | None, words: Mapping[str, Any]) -> ServingScenario:
+    """The serving scenario that a command line describes; flags win over the scenario file."""
+    tables: dict[str, dict[str, object]] = {
+        "workload": given(words, TRAFFIC_NAMES),
+        "plan": given(words, DEPLOYMENT_NAMES),
+    }
+    if on is not None:
+        tables["cluster"] = {"file": str(Path(on).resolve())} if on.endswith(".toml") else {"name": on}
+    if subject.endswith(".toml"):
+        return read_serving(subject, tables)
+    is_file = subject.endswith(".json") or Path(subject).is_dir()
+    tables["model"] = {"config" if is_file else "name": subject}
+    if on is None:
+        raise InputError("say which machine, e.g. --on 8xH100-SXM", field="--on")
+    return serving_from_words(tables)
+
+
+def policies_of(asked: ServingScenario) -> Callable[..., Any] | None:
+    """Where engines' policies come from: a person's own file, or those that ship (None)."""
+    if asked.engine_file is None:
+        return None
+    from ridgeline.facts.engines import engine_policy_from_file
+
+    def read(name: str, version: str, **given_facts: Any) -> Any:
+        return engine_policy_from_file(str(asked.engine_file), version, **given_facts)
+
+    return partial(read)
+
+
+def simulate(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
+    """Prints what a deployment does under traffic; raises NoPlanError when it will not start."""
+    asked = serving_scenario_of(subject, on, words)
+
+    from ridgeline.predict.serving import simulate_serving
+    from ridgeline.report.blocks import show
+    from ridgeline.report.serving import serving_as_dict, serving_blocks
+    from ridgeline.serving.metrics import Objective
+    from ridgeline.serving.traffic.asked import asked_traffic
+
+    traffic, assumed = asked_traffic(asked.traffic)
+    report = simulate_serving(
+        asked.model,
+        asked.cluster,
+        asked.deployments,
+        traffic,
+        objective=Objective(**asked.traffic.get("slo", {})),
+        router=asked.router,
+        assumed=assumed,
+        policies=policies_of(asked),
+    )
+    if as_json:
+        print(json.dumps(serving_as_dict(report), indent=1, allow_nan=False))
+    else:
+        show(serving_blocks(report), sys.stdout)

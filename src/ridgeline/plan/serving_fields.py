@@ -1,0 +1,115 @@
+"""The words of a serving scenario: the traffic, the objective and the deployment that a person may write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ridgeline.errors import UnitError
+from ridgeline.plan.deployment import Preemption, Router
+from ridgeline.plan.fields import Field, count, number, pick, shown, whole, yes
+from ridgeline.units import parse
+
+ARRIVALS = ("poisson", "gamma", "weibull", "constant", "burst", "closed")
+_MOST_TOKENS = 10_000_000
+_POOL = re.compile(r"^(\d{1,5})x((?:(?:tp|pp|dp|ep)\d{1,5},?)+)$")
+_DEGREE = re.compile(r"(tp|pp|dp|ep)(\d+)")
+_BOUNDS = ("ttft", "tpot", "latency")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Instances of one role and their degrees [1]."""
+
+    instances: int
+    degrees: Mapping[str, int]
+
+
+def _lengths(value: object) -> tuple[int, int]:
+    """A length in tokens, or two between which lengths are drawn evenly."""
+    parts = str(value).split("-") if isinstance(value, str) else [value]
+    if not 1 <= len(parts) <= 2:
+        raise ValueError(f"{shown(value)} is no length in tokens; write 1024, or 800-1200 for a range")
+    found = [count(1, _MOST_TOKENS)(part.strip() if isinstance(part, str) else part) for part in parts]
+    if found[0] > found[-1]:
+        raise ValueError(f"{shown(value)} ends before it begins")
+    return found[0], found[-1]
+
+
+def _objective(value: object) -> dict[str, float]:
+    """Bounds such as 'ttft=1s,tpot=50ms' [s]."""
+    bounds: dict[str, float] = {}
+    for word in str(value).split(","):
+        name, _, bound = word.partition("=")
+        key = name.strip().casefold()
+        if key not in _BOUNDS or not bound:
+            raise ValueError(f"{shown(word)} is no bound; write ttft=1s, tpot=50ms or latency=20s")
+        bounds[f"{key}_s"] = number("s", 1e-9, 1e9)(bound.strip())
+    return bounds
+
+
+def _pool(value: object) -> Pool:
+    match = _POOL.match(str(value).replace(" ", "").casefold())
+    if match is None or int(match[1]) < 1:
+        raise ValueError(f"{shown(value)} is no pool; write a count and degrees such as 2xtp4 or 1xtp1,dp8,ep8")
+    degrees = {name: int(degree) for name, degree in _DEGREE.findall(match[2])}
+    return Pool(instances=int(match[1]), degrees=degrees)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{shown(value)} is not a text")
+    return value.strip()
+
+
+def _seconds(value: object) -> float:
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
+        raise UnitError(f"{shown(value)} is not a time")
+    found = parse(value, "s")
+    if not 0 <= found < 1e9:
+        raise ValueError(f"{shown(value)} is out of range; needs 0 s to 1e9 s")
+    return found
+
+
+TRAFFIC_FIELDS: tuple[Field, ...] = (
+    Field(name="trace", read=_text, help="azure-conv, azure-code, mooncake, servegen, or a CSV file of requests"),
+    Field(name="rate", read=number("1", 1e-9, 1e9), help="requests per second; of a trace, its mean is scaled to this"),
+    pick("arrivals", ARRIVALS, "how requests come where no trace says it"),
+    Field(name="cv", read=number("1", 0.05, 100.0), help="burstiness of gamma and weibull arrivals; 1 is Poisson"),
+    whole("concurrency", "users of a closed loop: requests in flight at most"),
+    whole("requests", "requests to replay; of a trace, the first so many", most=10_000_000),
+    Field(name="duration", read=_seconds, help="time over which requests arrive, e.g. 10min"),
+    Field(name="prompt", read=_lengths, help="prompt tokens, 1024 or 800-1200; without a trace"),
+    Field(name="output", read=_lengths, help="output tokens, 256 or 100-400; without a trace"),
+    pick("sessions", ("written", "chained"), "a trace's turns come as written, or each after the one before"),
+    Field(name="think", read=_seconds, help="wait between the turns of a chained session"),
+    Field(name="seed", read=count(0), help="of everything that is drawn"),
+    Field(name="slo", read=_objective, help="objective, e.g. ttft=1s,tpot=50ms or latency=20s"),
+)
+
+DEPLOYMENT_FIELDS: tuple[Field, ...] = (
+    Field(name="engine", read=_text, help="vllm, sglang, trtllm, llama.cpp ..., and perhaps a version: 'vllm 0.11'"),
+    Field(name="engine_file", read=_text, help="a policy file of your own for the engine"),
+    whole("tp", "tensor-parallel degree of an instance"),
+    whole("pp", "pipeline-parallel degree of an instance"),
+    whole("dp", "attention data-parallel ranks of an instance, which share its experts"),
+    whole("ep", "ranks over which the experts of an instance are divided"),
+    whole("instances", "instances; when absent, as many as the devices hold"),
+    Field(name="prefill", read=_pool, help="prefill instances of a disaggregated fleet, e.g. 2xtp4"),
+    Field(name="decode", read=_pool, help="decode instances of a disaggregated fleet, e.g. 1xtp8"),
+    Field(name="weights", read=_text, help="number format of weights: bf16, fp8, fp8_block, nvfp4, int4_wo ..."),
+    Field(name="attention_weights", read=_text, help="that of attention's projections, if another"),
+    Field(name="kv", read=_text, help="number format of the KV cache: bf16 or fp8"),
+    whole("token_budget", "tokens of one iteration", most=_MOST_TOKENS),
+    whole("max_seqs", "sequences that run at once on one attention rank"),
+    yes("chunked", "prompts may be cut to the token budget"),
+    yes("prefix_cache", "blocks of common prefixes are kept and found again"),
+    yes("graphs", "decode batches replay captured graphs"),
+    Field(name="memory_fraction", read=number("1", 0.01, 1.0001), help="share of device memory that the engine fills"),
+    pick("router", (router.value for router in Router), "how requests choose among instances"),
+    pick("preemption", (way.value for way in Preemption), "what happens to a cache that must give way"),
+    whole("draft_tokens", "tokens drafted for each step of speculative decoding", least=0, most=64),
+    Field(name="acceptance", read=number("1", 0.0, 1.0001), help="probability that a drafted token is accepted"),
+    Field(name="draft_share", read=number("1", 0.0, 10.0), help="time to draft one token, as a share of a step"),
+)

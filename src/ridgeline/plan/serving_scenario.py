@@ -1,0 +1,103 @@
+"""A serving scenario: model, cluster, traffic, objective and deployments, from a TOML file or from flags.
+
+The traffic and its objective are the scenario's [workload], the deployment its [plan].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ridgeline.errors import PlanError
+from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
+from ridgeline.plan.fields import read_fields
+from ridgeline.plan.scenario import Place, Table, failing, guarded, model_and_cluster, tables_of
+from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
+
+if TYPE_CHECKING:
+    from ridgeline.facts.records import Cluster
+    from ridgeline.graph.ops import Model
+
+_SAME = (
+    "weights", "kv", "tp", "pp", "dp", "ep", "token_budget", "max_seqs", "chunked", "prefix_cache", "graphs",
+    "memory_fraction", "draft_tokens", "acceptance", "draft_share",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingScenario:
+    """What to replay: `traffic` holds the words of the workload as read, `deployments` one instance or two pools.
+
+    `stated` are the words of the deployment that a person wrote, which a search keeps.
+    """
+
+    model: Model
+    cluster: Cluster
+    traffic: Mapping[str, Any]
+    deployments: tuple[Deployment, ...]
+    router: Router
+    stated: Mapping[str, Any]
+    engine_file: str | None = None
+    file: str | None = field(default=None, compare=False)
+
+
+def read_serving(path: str | Path, words: Mapping[str, Table]) -> ServingScenario:
+    """The serving scenario in a TOML file, flags laid over it; raises InputError with file, line and field."""
+    return _build(*tables_of(path, words))
+
+
+def serving_from_words(words: Mapping[str, Table]) -> ServingScenario:
+    """The serving scenario that tables describe."""
+    return _build(words, Place(file=None, folder=Path(), lines={}))
+
+
+def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
+    model, cluster, _ = model_and_cluster(tables, place)
+    traffic = read_fields(tables.get("workload", {}), TRAFFIC_FIELDS, failing("workload", place))
+    stated = read_fields(tables.get("plan", {}), DEPLOYMENT_FIELDS, failing("plan", place))
+    deployments = guarded("plan", {}, place, lambda: deployments_of(stated, cluster))
+    trace = traffic.get("trace")
+    if isinstance(trace, str) and (place.folder / trace).is_file():
+        traffic["trace"] = str((place.folder / trace).resolve())
+    return ServingScenario(
+        model=model,
+        cluster=cluster,
+        traffic=traffic,
+        deployments=deployments,
+        router=Router(stated.get("router", Router.ROUND_ROBIN.value)),
+        stated=stated,
+        engine_file=stated.get("engine_file"),
+        file=place.file,
+    )
+
+
+def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deployment, ...]:
+    """One deployment on all devices, or a prefill and a decode pool; raises PlanError where they do not fit."""
+    name, _, version = str(stated.get("engine", "vllm")).partition(" ")
+    common = {word: stated[word] for word in _SAME if word in stated}
+    common |= {"engine": name, "version": version.strip()}
+    if "attention_weights" in stated:
+        common["other_weights"] = stated["attention_weights"]
+    if "preemption" in stated:
+        common["preemption"] = Preemption(stated["preemption"])
+    pools = [pool for pool in ("prefill", "decode") if pool in stated]
+    if len(pools) == 1:
+        raise PlanError(f"a {pools[0]} pool alone cannot serve; give both, e.g. --prefill 2xtp4 --decode 1xtp8")
+    if pools:
+        found = tuple(
+            Deployment(**{**common, **stated[pool].degrees}, instances=stated[pool].instances, role=Role(pool))
+            for pool in pools
+        )
+    else:
+        one = Deployment(**common)
+        fitting = max(1, cluster.count // one.instance_devices)
+        found = (Deployment(**common, instances=stated.get("instances", fitting)),)
+    used = sum(one.devices for one in found)
+    if used > cluster.count:
+        raise PlanError(
+            f"deployment: {used} devices are asked for, {cluster.name} has {cluster.count};"
+            " take fewer instances or smaller degrees"
+        )
+    return found

@@ -1,0 +1,114 @@
+"""Serving, composed: a deployment on a cluster under traffic, replayed, measured and explained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ridgeline.cost.machine import Machine, machine
+from ridgeline.energy.power import operator_power_w
+from ridgeline.facts.engines import engine_policy
+from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.records import Cluster, Evidence
+from ridgeline.graph.ops import Model
+from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.report.serving import ServingReport
+from ridgeline.serving.engine import Engine, Policies, engine
+from ridgeline.serving.metrics import Band, Objective, decode_band, decode_parts, measure, prefill_band, prefill_parts
+from ridgeline.serving.replay import Replay, replay_tables
+from ridgeline.serving.traffic.summary import summarize
+from ridgeline.serving.traffic.traffic import Traffic
+
+
+def simulate_serving(
+    model: Model,
+    cluster: Cluster,
+    deployments: Sequence[Deployment],
+    traffic: Traffic,
+    *,
+    objective: Objective | None = None,
+    router: Router | None = None,
+    assumed: Sequence[str] = (),
+    resolved: Machine | None = None,
+    policies: Policies | None = None,
+) -> ServingReport:
+    """Replays traffic on deployments of one model and explains what came out.
+
+    Raises `NoPlanError` where an engine will not start, `PlanError` for degrees or a fleet that cannot be.
+    """
+    begun = time.perf_counter()
+    where = resolved or machine(cluster)
+    engines = [engine(model, where, one, policies=policies or engine_policy) for one in deployments]
+    longest_prompt = int(np.max(traffic.prompt_tokens))
+    longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
+    for one in engines:
+        _ = one.capacity  # engines that will not start say so before anything is priced
+    tables = [one.tables(longest_prompt=longest_prompt, longest=longest) for one in engines]
+    found = replay_tables(engines, tables, traffic, router=router or deployments[0].router)
+    goal = objective or Objective()
+    metrics = measure(found, traffic, goal)
+    prompt = float(np.mean(traffic.prompt_tokens))
+    first, last = engines[0], engines[-1]
+    ranks = last.deployment.dp * last.deployment.pp
+    batch = max(1.0, found.mean_sequences / ranks / 1.0)
+    context = found.mean_context or prompt
+    decode = decode_band(last, tables[-1], batch, context)
+    prefill = prefill_band(first, tables[0], prompt)
+    alone = sum(prefill_parts(first, tables[0], prompt).values())
+    ttft = metrics.ttft.mean
+    power = _power_w(cluster, engines, found, prefill, decode)
+    return ServingReport(
+        model=model,
+        cluster=cluster,
+        deployments=tuple(deployments),
+        engines=tuple(f"{one.policy.name} {one.policy.version}".strip() for one in engines),
+        capacities=tuple(one.capacity for one in engines),
+        traffic=summarize(traffic),
+        traffic_name=traffic.name,
+        dropped=tuple(f"line {row.line}, {row.field}: {row.reason}" for row in traffic.dropped),
+        objective=goal,
+        metrics=metrics,
+        replay=found,
+        prefill=prefill,
+        decode=decode,
+        prefill_parts=prefill_parts(first, tables[0], prompt),
+        decode_parts=decode_parts(last, tables[-1], batch, context),
+        queue_share=max(0.0, 1.0 - alone / ttft) if ttft and np.isfinite(ttft) else 0.0,
+        power_w=power,
+        energy_j=None if power is None else power * found.span_s,
+        usd_per_h=_price(cluster, deployments),
+        evidence=min([Evidence.DERIVED, *(one.policy.evidence for one in engines)]),
+        rungs=_rungs(engines),
+        assumed=tuple(assumed),
+        seconds=time.perf_counter() - begun,
+    )
+
+
+def _rungs(engines: Sequence[Engine]) -> Mapping[str, str]:
+    return {family: rung.value for one in engines for family, rung in one.steps.prices.rungs_used.items()}
+
+
+def _price(cluster: Cluster, deployments: Sequence[Deployment]) -> float | None:
+    price = cluster.price_usd_per_device_h
+    return None if price is None else price.value * sum(one.devices for one in deployments)
+
+
+def _power_w(cluster: Cluster, engines: Sequence[Engine], found: Replay, prefill: Band, decode: Band) -> float | None:
+    """Mean power of the devices that serve and of their hosts at the wall [W]; None without a rated power.
+
+    Busy time at what its iterations keep busy, the rest idle; times the building's overhead.
+    """
+    tdp = cluster.accelerator.tdp_w
+    if tdp is None:
+        return None
+    devices = sum(one.deployment.devices for one in engines)
+    spent = found.prefill_s + found.decode_s
+    share = found.prefill_s / spent if spent else 0.0
+    busy = float(np.mean(found.busy_s)) / found.span_s if found.span_s else 0.0
+    working = share * operator_power_w(tdp, prefill.compute, prefill.memory)
+    working += (1.0 - share) * operator_power_w(tdp, decode.compute, decode.memory)
+    each = busy * working + (1.0 - busy) * constant("power.idle") * tdp
+    hosts = -(-devices // cluster.host.devices) * cluster.host.idle_w
+    return (each * devices + hosts) * (cluster.pue.value if cluster.pue is not None else 1.0)

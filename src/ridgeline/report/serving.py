@@ -1,0 +1,311 @@
+"""The report of a replay, its words, tables and JSON: the answer first, then what limits it and what it rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.facts.records import Cluster, Evidence
+from ridgeline.graph.ops import Model
+from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.report.blocks import Block, Line, Table, blank
+from ridgeline.report.text import energy_text, money_text
+from ridgeline.serving.capacity import Capacity
+from ridgeline.serving.metrics import Band, Metrics, Objective, Quantiles
+from ridgeline.serving.replay import Replay
+from ridgeline.serving.traffic.summary import Summary
+from ridgeline.units import bytes_text, rate_text, time_text
+
+_SERIES_ROWS = 12  # stretches of time shown
+_BAR = 24  # columns
+_DROPPED = 5  # rows of a trace that are named one by one
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingReport:
+    """What a deployment does under traffic.
+
+    `decode_parts` and `prefill_parts` say what an iteration at the mean batch is made of [s]; `queue_share` is the part
+    of TTFT that is not the prompt's own iteration [1]. `usd_per_h` is None without a price.
+    """
+
+    model: Model
+    cluster: Cluster
+    deployments: tuple[Deployment, ...]
+    engines: tuple[str, ...]
+    capacities: tuple[Capacity, ...]
+    traffic: Summary
+    traffic_name: str
+    dropped: tuple[str, ...]
+    objective: Objective
+    metrics: Metrics
+    replay: Replay
+    prefill: Band
+    decode: Band
+    prefill_parts: Mapping[str, float]
+    decode_parts: Mapping[str, float]
+    queue_share: float
+    power_w: float | None
+    energy_j: float | None
+    usd_per_h: float | None
+    evidence: Evidence
+    rungs: Mapping[str, str]
+    assumed: tuple[str, ...]
+    seconds: float
+
+    @property
+    def devices(self) -> int:
+        """Devices that serve [1]."""
+        return sum(one.devices for one in self.deployments)
+
+    @property
+    def usd_per_million_output_tokens(self) -> float | None:
+        """Price of a million generated tokens [USD]; None without a price or tokens."""
+        rate = self.metrics.output_tokens_per_s
+        return None if self.usd_per_h is None or not rate else self.usd_per_h / 3600.0 / rate * 1e6
+
+
+def deployment_text(one: Deployment) -> str:
+    """A deployment in one line: its count, degrees above one, formats."""
+    degrees = [f"{name} {getattr(one, name)}" for name in ("tp", "pp", "dp", "ep") if getattr(one, name) > 1]
+    words = [f"{one.instances} x ({', '.join(degrees) or 'one device'})"]
+    if one.role is not Role.WHOLE:
+        words.insert(0, one.role.value)
+    words += [one.weights] if one.weights else []
+    words += [f"{one.kv} cache"] if one.kv else []
+    if one.draft_tokens:
+        words.append(f"{one.draft_tokens} drafted, {one.acceptance:.0%} accepted")
+    return " ".join(words)
+
+
+def _with_interval(value: float, low: float, high: float) -> str:
+    return f"{time_text(value)} (80 % interval {time_text(value * low)} to {time_text(value * high)})"
+
+
+def serving_blocks(report: ServingReport) -> list[Block]:
+    """The report in words and tables."""
+    metrics, found = report.metrics, report.replay
+    blocks: list[Block] = [Line(text=_title(report), hang=2), blank()]
+    if metrics.overloaded:
+        blocks.append(Line(text=f"OVERLOADED: {metrics.overloaded}", strong=True, hang=2))
+    rows = [
+        ("deployment", "; ".join(deployment_text(one) for one in report.deployments)),
+        ("engine", "; ".join(dict.fromkeys(report.engines))),
+        ("TTFT", f"{_with_interval(metrics.ttft.p50, report.prefill.low, report.prefill.high)} median"),
+        ("TPOT", f"{_with_interval(metrics.tpot.p50, report.decode.low, report.decode.high)} median"),
+        ("throughput", _throughput(report)),
+    ]
+    if metrics.attained is not None:
+        rows.append(("goodput", _goodput(report)))
+    rows += _costs(report)
+    rows.append(("limited by", _limits(report)))
+    rows.append(("evidence", _evidence(report)))
+    width = max(len(name) for name, _ in rows) + 2
+    blocks += [Line(text=f"{name:<{width}}{text}", indent=2, hang=width) for name, text in rows]
+    blocks += [blank(), Line(text="Latency", strong=True), _latencies(metrics), blank()]
+    blocks += [Line(text="Memory per device", strong=True), _memory(report), blank()]
+    blocks += [Line(text="Over time", strong=True), _series(found), blank()]
+    blocks += [Line(text="Where an iteration's time goes", strong=True), _parts(report)]
+    blocks += _notes(report)
+    return blocks
+
+
+def _title(report: ServingReport) -> str:
+    asked, traffic = report.model, report.traffic
+    rate = f", {traffic.rate_per_s:.3g} requests/s" if traffic.rate_per_s else ""
+    return (
+        f"{asked.name} on {report.cluster.name}: {report.traffic_name}, {traffic.requests:,} requests{rate}, prompts of"
+        f" {traffic.prompt.mean:,.0f} and answers of {traffic.output.mean:,.0f} tokens on average"
+    )
+
+
+def _throughput(report: ServingReport) -> str:
+    metrics = report.metrics
+    each = metrics.output_tokens_per_s / report.devices
+    return (
+        f"{metrics.requests_per_s:.3g} requests/s, {metrics.output_tokens_per_s:,.0f} output tokens/s"
+        f" ({each:,.0f} per device), {metrics.total_tokens_per_s:,.0f} with prompts"
+    )
+
+
+def _goodput(report: ServingReport) -> str:
+    bounds = {"TTFT": report.objective.ttft_s, "TPOT": report.objective.tpot_s, "latency": report.objective.latency_s}
+    words = ", ".join(f"{name} <= {time_text(bound)}" for name, bound in bounds.items() if bound is not None)
+    return f"{report.metrics.goodput_rps:.3g} requests/s keep to {words}: {report.metrics.attained:.1%} of all"
+
+
+def _costs(report: ServingReport) -> list[tuple[str, str]]:
+    rows = []
+    if report.power_w is not None and report.energy_j is not None:
+        tokens = report.metrics.output_tokens_per_s * report.replay.span_s
+        each = report.energy_j / tokens if tokens else math.nan
+        rows.append(
+            (
+                "power",
+                f"{rate_text(report.power_w, 'W')} at the wall, {energy_text(report.energy_j)}, {each:.3g} J a token",
+            )
+        )
+    price = report.usd_per_million_output_tokens
+    if price is not None and report.usd_per_h is not None:
+        rows.append(
+            ("cost", f"{money_text(price)} per million output tokens at {money_text(report.usd_per_h)} an hour")
+        )
+    return rows
+
+
+def _limits(report: ServingReport) -> str:
+    def longest(parts: Mapping[str, float]) -> str:
+        total = sum(parts.values()) or 1.0
+        name = max(parts, key=lambda part: parts[part])
+        return f"{name} {parts[name] / total:.0%}"
+
+    queue = f", {report.queue_share:.0%} of TTFT is waiting" if report.queue_share >= 0.01 else ""
+    return f"decode: {longest(report.decode_parts)}; prompts: {longest(report.prefill_parts)}{queue}"
+
+
+def _evidence(report: ServingReport) -> str:
+    worst = ", ".join(f"{family} {rung}" for family, rung in report.rungs.items())
+    return f"{report.evidence.label} is the lowest rung; kernels: {worst}"
+
+
+def _latencies(metrics: Metrics) -> Table:
+    kinds = (("TTFT", metrics.ttft), ("TPOT", metrics.tpot), ("ITL", metrics.itl), ("latency", metrics.latency))
+    rows = tuple((name, *(_cell(value) for value in (q.mean, q.p50, q.p90, q.p99))) for name, q in kinds)
+    return Table(columns=("", "mean", "p50", "p90", "p99"), rows=rows, right=frozenset({"mean", "p50", "p90", "p99"}))
+
+
+def _cell(value_s: float) -> str:
+    return time_text(value_s) if math.isfinite(value_s) and value_s > 0 else "-"
+
+
+def _memory(report: ServingReport) -> Table:
+    rows = []
+    for one, held in zip(report.deployments, report.capacities, strict=True):
+        rows.append(
+            (
+                one.role.value, bytes_text(held.memory_bytes), bytes_text(held.weights_bytes),
+                bytes_text(held.workspace_bytes + held.context_bytes), bytes_text(held.cache_bytes),
+                f"{held.cache_tokens:,}",
+            )
+        )  # fmt: skip
+    columns = ("instance", "device", "weights", "workspace", "cache", "tokens of cache a rank")
+    return Table(columns=columns, rows=tuple(rows), right=frozenset(columns[1:]))
+
+
+def _series(found: Replay) -> Table:
+    """Cache in use, waiting and running requests, the most in each stretch of time."""
+    last = int(found.span_s / found.series_s) + 1
+    each = max(1, -(-last // _SERIES_ROWS))
+    rows = []
+    for start in range(0, last, each):
+        part = found.series[start : min(start + each, last)]
+        used, waiting, running = (float(part[:, column].max()) for column in range(3))
+        share = used / max(found.capacity_blocks, 1)
+        bar = "#" * round(_BAR * min(share, 1.0))
+        rows.append(
+            (
+                time_text(start * found.series_s),
+                f"{running:,.0f}",
+                f"{waiting:,.0f}",
+                f"{share:.1%}",
+                f"[{bar:<{_BAR}}]",
+            )
+        )
+    columns = ("from", "running", "waiting", "cache", "")
+    return Table(columns=columns, rows=tuple(rows), right=frozenset(columns[:4]))
+
+
+def _parts(report: ServingReport) -> Table:
+    names = list(dict.fromkeys((*report.decode_parts, *report.prefill_parts)))
+    rows = tuple(
+        (name, _cell(report.decode_parts.get(name, 0.0)), _cell(report.prefill_parts.get(name, 0.0))) for name in names
+    )
+    return Table(
+        columns=("part", "mean decode step", "mean prompt alone"), rows=rows,
+        right=frozenset({"mean decode step", "mean prompt alone"}),
+    )  # fmt: skip
+
+
+def _notes(report: ServingReport) -> list[Block]:
+    metrics, found = report.metrics, report.replay
+    notes = [
+        f"{found.iterations:,} iterations of {found.runs:,} runs in {time_text(report.seconds)};"
+        f" {found.preemptions:,} preemptions; {metrics.hit_share:.1%} of prompt tokens found in the cache"
+    ]
+    if found.moves:
+        notes.append(f"{found.moves:,} caches sent from prefill to decode instances")
+    if metrics.refused:
+        notes.append(f"{metrics.refused:,} requests refused: longer than the cache of one rank")
+    if report.dropped:
+        more = len(report.dropped) - _DROPPED
+        rows = "; ".join(report.dropped[:_DROPPED]) + (f"; and {more:,} more" if more > 0 else "")
+        notes.append(f"{len(report.dropped):,} rows of the trace not used: {rows}")
+    notes += [f"assumed: {text}" for text in report.assumed]
+    return [blank(), Line(text="Notes", strong=True), *(Line(text=f"- {text}", indent=2, hang=2) for text in notes)]
+
+
+def _quantiles_dict(values: Quantiles) -> dict[str, float | None]:
+    return {f"{name}_s": (value if math.isfinite(value) else None) for name, value in vars(values).items()}
+
+
+def serving_as_dict(report: ServingReport) -> dict[str, Any]:
+    """The report under stable keys, SI numbers."""
+    metrics, found = report.metrics, report.replay
+    last = int(found.span_s / found.series_s) + 1
+    return {
+        "model": report.model.name,
+        "cluster": report.cluster.name,
+        "deployments": [_deployment_dict(one) for one in report.deployments],
+        "engines": list(report.engines),
+        "traffic": {
+            "name": report.traffic_name,
+            "requests": report.traffic.requests,
+            "rate_per_s": report.traffic.rate_per_s,
+            "prompt_tokens_mean": report.traffic.prompt.mean,
+            "output_tokens_mean": report.traffic.output.mean,
+            "dropped": list(report.dropped),
+        },
+        "overloaded": metrics.overloaded or None,
+        "ttft": _quantiles_dict(metrics.ttft),
+        "tpot": _quantiles_dict(metrics.tpot),
+        "itl": _quantiles_dict(metrics.itl),
+        "latency": _quantiles_dict(metrics.latency),
+        "interval": {
+            "ttft": [report.prefill.low, report.prefill.high],
+            "tpot": [report.decode.low, report.decode.high],
+        },
+        "requests_per_s": metrics.requests_per_s,
+        "output_tokens_per_s": metrics.output_tokens_per_s,
+        "total_tokens_per_s": metrics.total_tokens_per_s,
+        "attained": metrics.attained,
+        "goodput_rps": metrics.goodput_rps,
+        "hit_share": metrics.hit_share,
+        "refused": metrics.refused,
+        "preemptions": found.preemptions,
+        "moves": found.moves,
+        "iterations": found.iterations,
+        "span_s": found.span_s,
+        "power_w": report.power_w,
+        "energy_j": report.energy_j,
+        "usd_per_h": report.usd_per_h,
+        "usd_per_million_output_tokens": report.usd_per_million_output_tokens,
+        "decode_parts_s": dict(report.decode_parts),
+        "prefill_parts_s": dict(report.prefill_parts),
+        "capacities": [vars(held) for held in report.capacities],
+        "series_s": found.series_s,
+        "series": [[float(cell) for cell in row] for row in found.series[:last]],
+        "rungs": dict(report.rungs),
+        "evidence": report.evidence.label,
+        "assumed": list(report.assumed),
+    }
+
+
+def _deployment_dict(one: Deployment) -> dict[str, Any]:
+    return {name: getattr(value, "value", value) for name, value in vars(one).items()}
+
+
+def serving_series(reports: Sequence[ServingReport]) -> list[dict[str, Any]]:
+    """Several reports as dictionaries."""
+    return [serving_as_dict(report) for report in reports]

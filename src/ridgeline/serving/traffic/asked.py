@@ -1,0 +1,99 @@
+"""The traffic that the words of a scenario describe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ridgeline.errors import WorkloadError
+from ridgeline.serving.traffic import arrivals
+from ridgeline.serving.traffic.lengths import Fixed, LengthLaw, Uniform
+from ridgeline.serving.traffic.named import named_traffic
+from ridgeline.serving.traffic.synthetic import synthetic
+from ridgeline.serving.traffic.traffic import Floats, Traffic
+
+_ROUNDS, _FEWEST = 10, 200  # requests of a closed loop for each user; and at least, when nothing is said
+_USUAL_PROMPT, _USUAL_OUTPUT = 1024, 256
+
+
+def asked_traffic(words: Mapping[str, Any]) -> tuple[Traffic, tuple[str, ...]]:
+    """The traffic of the workload's words, and what was assumed; raises `WorkloadError` for words that conflict."""
+    seed = words.get("seed", arrivals.SEED)
+    if "trace" in words:
+        return _traced(words, seed)
+    for name in ("sessions", "think"):
+        if name in words:
+            raise WorkloadError(f"{name} is said, but no trace; give --trace")
+    assumed = [
+        f"{name} of {usual} tokens, as none was given"
+        for name, usual in (("prompt", _USUAL_PROMPT), ("output", _USUAL_OUTPUT))
+        if name not in words
+    ]
+    prompt, output = _law(words, "prompt", _USUAL_PROMPT), _law(words, "output", _USUAL_OUTPUT)
+    kind = words.get("arrivals", "closed" if "concurrency" in words else "poisson")
+    if kind == "closed":
+        users = words.get("concurrency")
+        if users is None:
+            raise WorkloadError("a closed loop needs users; give --concurrency")
+        count = words.get("requests", max(_ROUNDS * users, _FEWEST))
+        found = synthetic(arrivals.burst(count), prompt, output, seed=seed, name=f"closed loop of {users}")
+        return found.closed(users), tuple(assumed)
+    times = _times(kind, words, seed)
+    found = synthetic(times, prompt, output, seed=seed, name=_named(kind, words))
+    return (found.closed(words["concurrency"]) if "concurrency" in words else found), tuple(assumed)
+
+
+def _named(kind: str, words: Mapping[str, Any]) -> str:
+    rate = f" at {words['rate']:g}/s" if "rate" in words else ""
+    return f"{kind} arrivals{rate}" if kind != "burst" else "a burst"
+
+
+def _times(kind: str, words: Mapping[str, Any], seed: int) -> Floats:
+    count, duration = words.get("requests"), words.get("duration")
+    if kind == "burst":
+        return arrivals.burst(count or _FEWEST)
+    rate = words.get("rate")
+    if rate is None:
+        raise WorkloadError("no traffic is said; give --rate, --concurrency, --trace, or --arrivals burst")
+    if count is None and duration is None:
+        count = max(_FEWEST, int(rate * 600))
+    if count is not None and duration is not None:
+        count = max(1, min(count, round(rate * duration)))
+        duration = None
+    if kind == "constant":
+        return arrivals.constant(rate, requests=count, duration_s=duration)
+    if kind == "poisson":
+        return arrivals.poisson(rate, requests=count, duration_s=duration, seed=seed)
+    make = arrivals.gamma if kind == "gamma" else arrivals.weibull
+    return make(rate, cv=words.get("cv", 1.0), requests=count, duration_s=duration, seed=seed)
+
+
+def _traced(words: Mapping[str, Any], seed: int) -> tuple[Traffic, tuple[str, ...]]:
+    for name in ("arrivals", "cv", "prompt", "output"):
+        if name in words:
+            raise WorkloadError(f"{name} is said beside a trace, which has its own; leave one of them out")
+    found = named_traffic(
+        words["trace"], sessions=words.get("sessions", "written"), think_s=words.get("think", 0.0), seed=seed
+    )
+    if "duration" in words:
+        found = found.between(0.0, words["duration"])
+    if "requests" in words:
+        found = found.first(words["requests"])
+    span = float(found.arrival_s[-1])
+    if "rate" in words and span > 0:
+        found = found.scaled(words["rate"] * span / max(found.requests - 1, 1))
+    if "concurrency" in words:
+        found = found.closed(words["concurrency"])
+    return found, tuple(found.notes)
+
+
+def _law(words: Mapping[str, Any], name: str, usual: int) -> LengthLaw:
+    low, high = words.get(name, (usual, usual))
+    return Fixed(tokens=low) if low == high else Uniform(low=low, high=high)
+
+
+def longest_tokens(traffic: Traffic) -> int:
+    """The longest request, prompt and answer together [token]."""
+    return int(np.max(traffic.prompt_tokens + traffic.output_tokens))
