@@ -1,0 +1,227 @@
+"""One rank of the slow serving simulator: its queue, its cache and what it takes into an iteration, in plain lists.
+
+Nothing is kept that can be counted again: blocks and contexts are sums over requests whenever they are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Rule = Any  # a record of `state.RULE`
+PREFILL_FIRST, MIXED, STATIC = range(3)
+
+
+def read(grid: np.ndarray, values: np.ndarray, at: float) -> float:
+    """A table at one point: constant below the first grid point, linear beyond the last."""
+    if at <= grid[-1] or len(grid) == 1:
+        return float(np.interp(at, grid, values))
+    slope = (values[-1] - values[-2]) / (grid[-1] - grid[-2])
+    return float(values[-1] + slope * (at - grid[-1]))
+
+
+def read_two(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, row: float, column: float) -> float:
+    """A table of two sizes at one point."""
+    return read(rows, np.array([read(columns, line, column) for line in values]), row)
+
+
+@dataclass(eq=False)
+class Asked:
+    """A request and what has become of it."""
+
+    number: int
+    prompt: int
+    output: int
+    priority: int
+    arrival_s: float
+    after: int
+    think_s: float
+    blocks: list[int]
+    needed: int
+    front_s: float = 0.0  # from the person to the scheduler
+    stage: str = "outside"
+    ready: int = 0
+    made: int = 0
+    steps: int = 0
+    hit: int = 0
+    preempted: int = 0
+    reserved: int = 0
+    chunk: int = 0
+    held: list[int] = field(default_factory=list)
+    home: Rank | None = None
+    came_s: float = math.nan
+    first_s: float = math.nan
+    end_s: float = math.nan
+
+    def block_count(self, rule: Rule, *, ahead: int = 0) -> int:
+        """Blocks of its cache, `ahead` steps from now if it decodes."""
+        size, steps = int(rule["block_tokens"]), self.steps + ahead
+        if self.stage != "decoding":
+            return -(-self.needed // size)
+        if rule["gained"] == 1.0:
+            return -(-(self.needed + steps) // size)
+        begin = int((-self.needed % size) / rule["gained"])
+        return -(-self.needed // size) + len(range(begin, steps, int(rule["period"])))
+
+
+@dataclass(eq=False)
+class Rank:
+    """A scheduler with its cache: queue and running requests in order, prefix blocks with their holders."""
+
+    rule: Rule
+    queue: list[Asked] = field(default_factory=list)
+    running: list[Asked] = field(default_factory=list)
+    holders: dict[int, int] = field(default_factory=dict)
+    idle: OrderedDict[int, None] = field(default_factory=OrderedDict)  # the longest unused first
+    chunks: list[Asked] = field(default_factory=list)
+    moved_s: float = 0.0
+
+    @property
+    def each(self) -> int:
+        """Cache blocks of a prefix block."""
+        return int(self.rule["prefix_tokens"] // self.rule["block_tokens"])
+
+    @property
+    def decoding(self) -> list[Asked]:
+        """The requests that gain tokens each step."""
+        return [one for one in self.running if one.stage == "decoding"]
+
+    @property
+    def context(self) -> float:
+        """Tokens of cache that the next step reads."""
+        return sum(one.needed + 1 + self.rule["gained"] * one.steps for one in self.decoding)
+
+    @property
+    def used(self) -> int:
+        """Blocks in use: everybody's own, and each shared one once."""
+        own = sum(one.block_count(self.rule) - len(one.held) * self.each for one in self.running)
+        return own + self.each * len(self.holders)
+
+    @property
+    def growth(self) -> int:
+        """Blocks that the next step needs."""
+        return sum(one.block_count(self.rule, ahead=1) - one.block_count(self.rule) for one in self.decoding)
+
+    def found(self, one: Asked) -> int:
+        """Leading prefix blocks of a prompt in the cache, such that a token is left to compute."""
+        if not self.rule["prefix_tokens"]:
+            return 0
+        most = min(len(one.blocks), (one.needed - 1) // int(self.rule["prefix_tokens"]))
+        for place, block in enumerate(one.blocks[:most]):
+            if block not in self.holders and block not in self.idle:
+                return place
+        return most
+
+    def evict(self, blocks: int) -> None:
+        """Forgets idle prefix blocks until `blocks` more fit."""
+        while self.idle and self.used + len(self.idle) * self.each + blocks > self.rule["capacity"]:
+            self.idle.popitem(last=False)
+
+    def release(self, one: Asked) -> None:
+        """Gives back the cache of a request, the end of its prefix first."""
+        self.running.remove(one)
+        for block in reversed(one.held):
+            self.holders[block] -= 1
+            if not self.holders[block]:
+                del self.holders[block]
+                self.idle[block] = None
+        one.held, one.reserved, one.chunk = [], 0, 0
+
+    def admits(self, one: Asked) -> bool:
+        """Takes the first waiting request in, if its whole prompt fits."""
+        rule = self.rule
+        if len(self.running) >= rule["max_seqs"]:
+            return False
+        computed = one.ready == one.needed
+        hits = [] if computed else one.blocks[: self.found(one)]
+        taken = one.block_count(rule) - self.each * sum(block in self.holders for block in hits)
+        grows = self.growth if rule["scheduler"] == MIXED or computed else 0
+        if computed and -one.needed % rule["block_tokens"] < rule["gained"]:
+            grows += 1  # it decodes at once
+        kept = int(rule["kept_free"]) if self.running else 0
+        goal = one.needed + rule["reserve"] * (one.output - one.made)
+        reserved = int(-(-goal // rule["block_tokens"]))
+        if self.running and self.used + grows + taken + kept > rule["capacity"]:
+            return False
+        if self.running and sum(other.reserved for other in self.running) + reserved > rule["capacity"]:
+            return False
+        self.queue.remove(one)
+        for block in hits:
+            self.idle.pop(block, None)
+            self.holders[block] = self.holders.get(block, 0) + 1
+        one.held, one.reserved = list(hits), reserved
+        self.evict(taken - self.each * (len(hits) - sum(self.holders[block] > 1 for block in hits)))
+        self.running.append(one)
+        if not computed:
+            one.ready = len(hits) * int(rule["prefix_tokens"])
+            one.hit += one.ready
+        one.stage = "decoding" if computed else "prefilling"
+        one.steps = 0
+        return True
+
+    def preempt(self) -> bool:
+        """Sends the request admitted last to the head of the queue, unless it is alone."""
+        if len(self.running) < 2:
+            return False
+        one = self.running[-1]
+        decoded = one.stage == "decoding"
+        if decoded:
+            one.made = min(one.output, one.made + math.floor(self.rule["gained"] * one.steps))
+        self.release(one)
+        swapped = decoded and self.rule["swaps"]
+        one.needed = one.prompt + one.made - (1 if swapped else 0)
+        one.ready = one.needed if swapped else 0
+        if swapped:
+            self.moved_s += 2.0 * self.rule["swap_token_s"] * one.needed
+        one.stage, one.steps = "waiting", 0
+        one.preempted += 1
+        self.queue.insert(0, one)
+        return True
+
+    def make_growth_fit(self) -> None:
+        """Preempts until the next step's blocks are free."""
+        while self.used + self.growth > self.rule["capacity"] and self.preempt():
+            pass
+
+    def fill(self) -> None:
+        """Chooses the chunks of the next iteration."""
+        rule = self.rule
+        self.chunks = []
+        if rule["scheduler"] == STATIC and self.running:
+            return
+        mixes = rule["scheduler"] == MIXED
+        budget = left = int(rule["token_budget"])
+        if mixes:
+            self.make_growth_fit()
+            left -= int(len(self.decoding) * (1 + rule["drafted"]))
+        decodes = left < budget
+        begun = [one for one in self.running if one.stage == "prefilling"]
+        for one in begun:
+            if left > 0:
+                left -= self._chunk(one, min(left, one.needed - one.ready))
+        while left > 0 and self.queue and not self._cut():
+            one = self.queue[0]
+            tokens = one.needed - max(one.ready, self.found(one) * int(rule["prefix_tokens"]))
+            alone = not self.chunks and (not decodes or tokens > budget)
+            if not rule["chunked"] and tokens > left and not alone:
+                break
+            if not self.admits(one):
+                break
+            if one.stage == "decoding":
+                left -= 1 if mixes else 0
+                continue
+            tokens = one.needed - one.ready
+            left -= self._chunk(one, min(tokens, left) if rule["chunked"] else tokens)
+
+    def _chunk(self, one: Asked, tokens: int) -> int:
+        one.chunk = tokens
+        self.chunks.append(one)
+        return tokens
+
+    def _cut(self) -> bool:
+        """Whether a prompt will be left computed in part."""
+        return any(one.stage == "prefilling" and one.ready + one.chunk < one.needed for one in self.running)

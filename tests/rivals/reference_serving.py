@@ -1,0 +1,251 @@
+"""A slow serving simulator in plain lists, one iteration at a time: the rival of the compiled clock.
+
+Loads and batch sizes are counted at every event, and every decode step is an iteration of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reference_rank import MIXED, Asked, Rank, Rule, read, read_two
+
+Tables = Any  # `StepTables`
+
+
+@dataclass(eq=False)
+class Instance:
+    """One engine: ranks that step together."""
+
+    kind: int
+    rule: Rule
+    tables: Tables
+    graphs: Sequence[float]
+    extra_s: float  # of every iteration, outside attention
+    role: str
+    ranks: list[Rank]
+    at: str = "idle"
+    end_s: float = math.inf
+    link_free_s: float = 0.0
+
+    def parts_s(self, tokens: float, shared: float, sampled: float) -> tuple[float, float]:
+        """What tokens and samples of one rank take outside attention, and what the experts take [s]."""
+        t = self.tables
+        lane = read(t.tokens, t.lane.mid, tokens) + self.extra_s
+        return lane + read(t.sequences, t.head.mid, sampled), read(t.tokens, t.group.mid, shared)
+
+    def hosted(self, seconds: float) -> float:
+        """With the host's part [s]."""
+        running = sum(len(rank.running) for rank in self.ranks)
+        host = self.rule["step_host_s"] + self.rule["seq_host_s"] * running
+        return float(max(seconds, host) if self.rule["overlapped"] else seconds + host)
+
+    def decode_s(self) -> float:
+        """One step of all decoding sequences [s]."""
+        rule, t = self.rule, self.tables
+        busiest = max(self.ranks, key=lambda rank: (len(rank.decoding), rank.context))
+        batch = sequences = len(busiest.decoding)
+        captured = [size for size in self.graphs if size >= sequences]
+        batch = min(captured) if captured else sequences
+        mean = max(sum(len(rank.decoding) for rank in self.ranks) / len(self.ranks), 1.0)
+        width = 1 + rule["drafted"]
+        own, group = self.parts_s(batch * width, mean * width * batch / sequences, batch)
+        seconds = own + group
+        if not captured:
+            seconds = max(seconds, rule["eager_s"])
+        if sum(bool(rank.decoding) for rank in self.ranks) > 1:
+            seconds *= rule["balance"]
+        seconds = seconds * (1 + rule["draft_share"])
+        seconds += rule["hops"] * (rule["send_start_s"] + rule["send_s"] * batch * width)
+        attention = read_two(t.sequences, t.contexts, t.decode.mid, sequences, busiest.context / sequences)
+        return self.hosted(seconds + attention) + max(rank.moved_s for rank in self.ranks)
+
+    def mixed_s(self) -> float:
+        """One iteration with prompts [s]."""
+        rule, t = self.rule, self.tables
+        lanes, tokens_of = [0.0], []
+        for rank in self.ranks:
+            decoding = len(rank.decoding) if rule["scheduler"] == MIXED else 0
+            tokens = decoding * (1 + rule["drafted"]) + sum(one.chunk for one in rank.chunks)
+            if not tokens:
+                continue
+            tokens_of.append(tokens)
+            seconds, _ = self.parts_s(tokens, 1.0, decoding + len(rank.chunks))
+            if decoding:
+                seconds += read_two(t.sequences, t.contexts, t.decode.mid, decoding, rank.context / decoding)
+            first = [read_two(t.chunks, t.pasts, t.first.mid, one.chunk, one.ready) for one in rank.chunks]
+            each = [read_two(t.chunks, t.pasts, t.each.mid, one.chunk, one.ready) for one in rank.chunks]
+            seconds += max([*first, sum(each) if len(each) > 1 else 0.0], default=0.0)
+            lanes.append(seconds)
+        seconds = max(lanes) + self.parts_s(1.0, sum(tokens_of) / len(self.ranks), 1.0)[1]
+        if max(tokens_of) > rule["prefill_graphs"]:
+            seconds = max(seconds, rule["eager_s"])
+        if len(tokens_of) > 1:
+            seconds *= rule["balance"]
+        seconds += rule["hops"] * (rule["send_start_s"] + rule["send_s"] * max(tokens_of))
+        return self.hosted(seconds) + max(rank.moved_s for rank in self.ranks)
+
+    def begin(self, now_s: float) -> None:
+        """Starts the next iteration, or idles."""
+        for rank in self.ranks:
+            rank.fill()
+        if any(rank.chunks for rank in self.ranks):
+            self.at, self.end_s = "mixed", now_s + self.mixed_s()
+        elif any(rank.decoding for rank in self.ranks):
+            for rank in self.ranks:
+                if rank.decoding and self.rule["scheduler"] != MIXED:
+                    rank.make_growth_fit()
+            self.at, self.end_s = "decode", now_s + self.decode_s()
+        else:
+            self.at, self.end_s = "idle", math.inf
+
+
+@dataclass(eq=False)
+class Fleet:
+    """Everything that steps, and the clock."""
+
+    instances: list[Instance]
+    asked: list[Asked]
+    router: str
+    concurrency: int | None
+    by_priority: bool
+    coming: list[tuple[float, int, Asked]] = field(default_factory=list)
+    next_turn: dict[str, int] = field(default_factory=lambda: {"new": 0, "moved": 0})
+    started: int = 0
+    serial: int = 0
+    now_s: float = 0.0
+    iterations: int = 0
+    moves: int = 0
+    peak_share: float = 0.0  # of any rank's cache
+
+    def run(self) -> Fleet:
+        """Runs until nothing is left to happen."""
+        free = [one for one in self.asked if one.after < 0]
+        arrivals = free[: self.concurrency] if self.concurrency else free
+        self.started = len(arrivals)
+        while True:
+            for instance in self.instances:
+                if instance.at == "idle":
+                    instance.begin(self.now_s)
+            ending = min(self.instances, key=lambda instance: instance.end_s)
+            coming_s = self.coming[0][0] if self.coming else math.inf
+            arrival_s = arrivals[0].arrival_s if arrivals else math.inf
+            self.now_s, before = min(ending.end_s, coming_s, arrival_s), self.now_s
+            if self.now_s == math.inf:
+                self.now_s = before
+                return self
+            if ending.end_s <= self.now_s:
+                self.finish_iteration(ending)
+            else:
+                self.arrive(heapq.heappop(self.coming)[2] if coming_s <= self.now_s else arrivals.pop(0))
+
+    def push(self, at_s: float, one: Asked) -> None:
+        """Notes an arrival to come."""
+        heapq.heappush(self.coming, (at_s, self.serial, one))
+        self.serial += 1
+
+    def end(self, one: Asked, stage: str) -> None:
+        """Ends a request, and lets what waited for it come."""
+        one.stage, one.end_s = stage, self.now_s
+        for other in self.asked:
+            if other.after == one.number:
+                self.push(max(self.now_s + other.think_s, other.arrival_s), other)
+        if self.concurrency and self.started < len(self.asked):
+            self.push(self.now_s, self.asked[self.started])
+            self.started += 1
+
+    def load(self, instance: Instance) -> int:
+        """Requests of an instance that have not ended."""
+        return sum(len(rank.queue) + len(rank.running) for rank in instance.ranks)
+
+    def choose(self, pool: list[Instance], one: Asked, kind: str) -> Instance:
+        """The instance that takes a request."""
+        if self.router == "round-robin":
+            order = self.instances[self.next_turn[kind] :] + self.instances
+            chosen = next(instance for instance in order if instance in pool)
+            self.next_turn[kind] = self.instances.index(chosen) + 1
+            return chosen
+        if self.router == "least-loaded":
+            return min(pool, key=self.load)
+        return min(pool, key=lambda each: (-max(rank.found(one) for rank in each.ranks), self.load(each)))
+
+    def arrive(self, one: Asked) -> None:
+        """A request, or its cache, reaches the fleet."""
+        kind = "moved" if one.stage == "moving" else "new"
+        if kind == "moved":
+            one.home.release(one)  # type: ignore[union-attr]
+            one.needed = one.ready = one.prompt + one.made - 1
+        elif one.stage == "outside":
+            one.came_s = self.now_s
+            if one.front_s > 0:
+                one.stage = "coming in"
+                self.push(self.now_s + one.front_s, one)
+                return
+        pool = [each for each in self.instances if (each.role == "decode") == (kind == "moved")]
+        chosen = self.choose(pool, one, kind)
+        longest = one.prompt + (0 if chosen.role == "prefill" else one.output)
+        if -(-longest // int(chosen.rule["block_tokens"])) > chosen.rule["capacity"]:
+            self.end(one, "refused")
+            return
+        prefix = self.router == "prefix"
+        one.home = min(
+            chosen.ranks,
+            key=lambda rank: (-rank.found(one) if prefix else 0, len(rank.queue) + len(rank.running)),
+        )
+        one.stage = "waiting"
+        queue = one.home.queue
+        place = len(queue)
+        while self.by_priority and place and queue[place - 1].priority > one.priority:
+            place -= 1
+        queue.insert(place, one)
+
+    def finish_iteration(self, instance: Instance) -> None:
+        """Books what an iteration has done."""
+        self.iterations += 1
+        mixed = instance.at == "mixed"
+        instance.at, instance.end_s = "idle", math.inf
+        decodes = not mixed or instance.rule["scheduler"] == MIXED
+        for rank in instance.ranks:
+            for one in rank.decoding if decodes else []:
+                one.steps += 1
+            rank.evict(0)
+            rank.moved_s = 0.0
+            self.peak_share = max(self.peak_share, rank.used / int(rank.rule["capacity"]))
+        for rank in instance.ranks:
+            done = [one for one in rank.decoding if rank.rule["gained"] * one.steps >= one.output - one.made]
+            for one in sorted(done, key=lambda one: one.number):
+                one.made = one.output
+                rank.release(one)
+                self.end(one, "ended")
+            for one in rank.chunks if mixed else []:
+                self.prompt_step(instance, rank, one)
+            rank.chunks = []
+
+    def prompt_step(self, instance: Instance, rank: Rank, one: Asked) -> None:
+        """A chunk of a prompt has been computed."""
+        one.ready, one.chunk = one.ready + one.chunk, 0
+        if one.ready < one.needed:
+            return
+        size = int(rank.rule["prefix_tokens"])
+        for block in one.blocks[len(one.held) : one.prompt // size if size else 0]:
+            if block in rank.holders or block in rank.idle:
+                break
+            rank.holders[block] = 1
+            one.held.append(block)
+        if one.made == 0:
+            one.first_s = self.now_s
+        one.made += 1
+        if one.made >= one.output:
+            rank.release(one)
+            self.end(one, "ended")
+        elif instance.role == "prefill":
+            one.stage = "moving"
+            begin_s = max(self.now_s, instance.link_free_s)
+            instance.link_free_s = begin_s + one.needed * float(instance.rule["move_token_s"])
+            self.moves += 1
+            self.push(instance.link_free_s + float(instance.rule["move_start_s"]), one)
+        else:
+            one.stage, one.steps = "decoding", 0

@@ -1,0 +1,294 @@
+"""A thousand small fleets, drawn at random, end every request as the slow simulator says, to the last digits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from reference_rank import Asked, Rank
+from reference_serving import Fleet, Instance
+
+from ridgeline.cost.served import Seconds
+from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.serving import state
+from ridgeline.serving.replay import Replay, replay_tables
+from ridgeline.serving.step import StepTables
+from ridgeline.serving.traffic.traffic import Traffic, traffic
+
+BATCHES, CASES = 20, 50
+ROUTERS = (Router.ROUND_ROBIN, Router.LEAST_LOADED, Router.PREFIX)
+
+
+def seconds(values: np.ndarray) -> Seconds:
+    return Seconds(mid=values, low=values, high=values, compute=values, memory=values)
+
+
+def rising(draw: np.random.Generator, *shape: int) -> np.ndarray:
+    """A table of times that grow along every axis [s]."""
+    values = draw.uniform(1e-4, 3e-3, shape)
+    for axis in range(len(shape)):
+        values = np.cumsum(values, axis=axis)
+    return values
+
+
+def random_tables(draw: np.random.Generator) -> StepTables:
+    tokens = np.array([1.0, 2.0, 3.0, 5.0, 8.0, 16.0])
+    sequences, contexts = np.array([1.0, 2.0, 4.0]), np.array([1.0, 4.0, 9.0, 20.0])
+    chunks, pasts = np.array([1.0, 3.0, 10.0]), np.array([0.0, 5.0, 12.0])
+    return StepTables(
+        tokens=tokens, lane=seconds(rising(draw, 6)), group=seconds(rising(draw, 6)), head=seconds(rising(draw, 3)),
+        sequences=sequences, contexts=contexts, decode=seconds(rising(draw, 3, 4)), chunks=chunks, pasts=pasts,
+        first=seconds(rising(draw, 3, 3)), each=seconds(rising(draw, 3, 3) * 0.7), kernels=1.0, stage_share=1.0,
+        send_s=0.0, send_start_s=0.0,
+    )  # fmt: skip
+
+
+@dataclass
+class FakeEngine:
+    """What a replay asks of an engine."""
+
+    deployment: Deployment
+    values: dict[str, float]
+    graphs: tuple[int, ...]
+    policy: Any
+
+    def rule(self, table: StepTables, *, prefix_tokens: int = 0, stride: int = 0) -> np.ndarray:
+        rule = np.zeros((), dtype=state.RULE)
+        for name, value in self.values.items():
+            rule[name] = value
+        return rule
+
+
+def random_values(draw: np.random.Generator, prefix_blocks: int, block: int) -> dict[str, float]:
+    """The numbers of a rule, such that caches are short in most cases."""
+    scheduler = int(draw.integers(3))
+    gained = float(draw.choice([1.0, 1.0, 1.0, 1.5, 1.75])) if block >= 4 else 1.0
+    return {
+        "scheduler": scheduler,
+        "chunked": int(draw.integers(2)) if scheduler != state.STATIC else 0,
+        "token_budget": int(draw.integers(4, 65)),
+        "max_seqs": int(draw.integers(1, 13)),
+        "block_tokens": block,
+        "period": max(1, round(block / gained)),
+        "capacity": int(draw.integers(1, 4)) + -(-int(draw.integers(30, 56)) // block),
+        "kept_free": int(draw.integers(2)),
+        "reserve": float(draw.choice([0.0, 0.0, 0.0, 0.0, 0.5, 1.0])),
+        "swaps": int(draw.integers(2)),
+        "ranks": int(draw.integers(1, 3)),
+        "prefix_tokens": prefix_blocks * block,
+        "overlapped": int(draw.integers(2)),
+        "swap_token_s": draw.uniform(0, 1e-3),
+        "move_token_s": draw.uniform(0, 1e-3),
+        "move_start_s": draw.uniform(0, 1e-3),
+        "eager_s": draw.uniform(0, 0.02),
+        "step_host_s": draw.uniform(0, 0.02),
+        "seq_host_s": draw.uniform(0, 1e-3),
+        "prefill_graphs": float(draw.choice([0.0, 8.0])),
+        "balance": float(draw.choice([1.0, 1.25])),
+        "hops": float(draw.integers(2)),
+        "send_start_s": draw.uniform(0, 1e-3),
+        "send_s": draw.uniform(0, 1e-4),
+        "drafted": 0.0 if gained == 1.0 else 2.0,
+        "gained": gained,
+        "draft_share": 0.0 if gained == 1.0 else draw.uniform(0, 0.3),
+    }
+
+
+def random_engines(draw: np.random.Generator, prefix_blocks: int, block: int) -> list[FakeEngine]:
+    """One kind of instance, two, or a pool for prompts and one for the rest."""
+    roles = [(Role.WHOLE,), (Role.WHOLE, Role.WHOLE), (Role.PREFILL, Role.DECODE)][draw.choice(3, p=[0.5, 0.2, 0.3])]
+    engines = []
+    for role in roles:
+        count = int(draw.integers(1, 4 - len(roles) + 1))
+        graphs = [(), (2, 4), (1, 3, 8)][int(draw.integers(3))]
+        values = random_values(draw, prefix_blocks, block)
+        if role is Role.PREFILL:
+            values["reserve"] = 0.0
+        policy = SimpleNamespace(
+            exposed_host_s=draw.uniform(0, 1e-3),
+            request_host_s=draw.uniform(0, 1e-2) * (draw.random() < 0.5),
+            prompt_token_host_s=0.0,
+        )
+        engines.append(FakeEngine(Deployment(instances=count, role=role), values, graphs, policy))
+    return engines
+
+
+def random_prefixes(draw: np.random.Generator, prompts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Blocks of prompts that branch like a tree: equal numbers mean equal content in equal place."""
+    known: dict[tuple[int, ...], int] = {}
+    lists = []
+    for prompt in prompts:
+        path: tuple[int, ...] = ()
+        blocks = []
+        for _ in range(int(draw.integers(0, prompt // size + 1))):
+            path = (*path, int(draw.random() < 0.3))
+            blocks.append(known.setdefault(path, len(known)))
+        lists.append(blocks)
+    starts = np.cumsum([0, *map(len, lists)])
+    return starts.astype(np.int64), np.array([block for blocks in lists for block in blocks], dtype=np.int64)
+
+
+def random_traffic(draw: np.random.Generator, prefix_tokens: int) -> Traffic:
+    count = int(draw.integers(3, 13))
+    prompts, outputs = draw.integers(1, 33, count), draw.integers(1, 33, count)
+    closed = int(draw.integers(1, 6)) if draw.random() < 0.25 else None
+    arrival = np.zeros(count) if closed else np.sort(draw.uniform(0, float(draw.choice([0.01, 0.1, 1.0])), count))
+    after = np.full(count, -1)
+    if closed is None and draw.random() < 0.4:
+        for index in range(1, count):
+            if draw.random() < 0.4:
+                after[index] = draw.integers(index)
+    shares = draw.random() < 0.7
+    start, blocks = random_prefixes(draw, prompts, prefix_tokens) if shares else (None, None)
+    return traffic(
+        arrival, prompts, outputs, after=after, think_s=np.where(after < 0, 0.0, draw.uniform(0, 0.1, count)),
+        priority=draw.integers(3, size=count) if draw.random() < 0.3 else None, concurrency=closed,
+        prefix_start=start, prefix_blocks=blocks, prefix_block_tokens=prefix_tokens if shares else 0,
+    )  # fmt: skip
+
+
+@dataclass
+class Case:
+    engines: list[FakeEngine]
+    tables: list[StepTables]
+    traffic: Traffic
+    router: Router
+
+    def compiled(self) -> Replay:
+        return replay_tables(self.engines, self.tables, self.traffic, router=self.router)  # type: ignore[arg-type]
+
+    def plain(self) -> Fleet:
+        instances = []
+        for kind, (one, table) in enumerate(zip(self.engines, self.tables, strict=True)):
+            record = one.rule(table)
+            rule = {name: record[name].item() for name in record.dtype.names}
+            for _ in range(one.deployment.instances):
+                ranks = [Rank(rule=rule) for _ in range(int(rule["ranks"]))]
+                instances.append(
+                    Instance(
+                        kind=kind, rule=rule, tables=table, graphs=one.graphs, ranks=ranks,
+                        extra_s=one.policy.exposed_host_s, role=one.deployment.role.value,
+                    )
+                )  # fmt: skip
+        t = self.traffic
+        front = self.engines[0].policy
+        asked = [
+            Asked(
+                number=i, prompt=int(t.prompt_tokens[i]), output=int(t.output_tokens[i]), priority=int(t.priority[i]),
+                arrival_s=float(t.arrival_s[i]), after=int(t.after[i]), think_s=float(t.think_s[i]),
+                blocks=[int(block) for block in t.prefix_blocks[t.prefix_start[i] : t.prefix_start[i + 1]]],
+                needed=int(t.prompt_tokens[i]), front_s=front.request_host_s * (0.5 + i * (5**0.5 - 1) / 2 % 1),
+            )
+            for i in range(t.requests)
+        ]  # fmt: skip
+        fleet = Fleet(
+            instances=instances, asked=asked, router=self.router.value, concurrency=t.concurrency,
+            by_priority=len(set(t.priority)) > 1,
+        )  # fmt: skip
+        return fleet.run()
+
+
+def random_case(seed: int) -> Case:
+    draw = np.random.default_rng(seed)
+    block, prefix_blocks = int(draw.integers(1, 17)), int(draw.integers(1, 3))
+    engines = random_engines(draw, prefix_blocks, block)
+    return Case(
+        engines=engines,
+        tables=[random_tables(draw) for _ in engines],
+        traffic=random_traffic(draw, prefix_blocks * block),
+        router=ROUTERS[int(draw.integers(3))],
+    )
+
+
+def differences(case: Case) -> tuple[list[str], Fleet]:
+    """What the two simulators answer differently."""
+    fast, slow = case.compiled(), case.plain()
+    wrong = []
+    for name in ("came_s", "first_s", "end_s"):
+        theirs = np.array([getattr(one, name) for one in slow.asked])
+        if not np.allclose(getattr(fast, name), theirs, rtol=1e-9, atol=0.0, equal_nan=True):
+            wrong.append(name)
+    wholes = {
+        "preempted": [one.preempted for one in slow.asked],
+        "hit_tokens": [one.hit for one in slow.asked],
+        "refused": [one.stage == "refused" for one in slow.asked],
+        "done": [one.stage == "ended" for one in slow.asked],
+        "iterations": slow.iterations,
+        "moves": slow.moves,
+    }
+    wrong += [name for name, theirs in wholes.items() if not np.array_equal(getattr(fast, name), theirs)]
+    return wrong, slow
+
+
+@cache
+def compared(batch: int) -> tuple[list[str], Counter[str]]:
+    """What differs in one batch of cases, and in how many of them what happened."""
+    wrong, seen = [], Counter[str]()
+    for seed in range(batch * CASES, (batch + 1) * CASES):
+        case = random_case(seed)
+        names, slow = differences(case)
+        wrong += [f"case {seed}: {', '.join(names)}"] if names else []
+        preempted = any(one.preempted for one in slow.asked)
+        gains = any(one.values["gained"] > 1 for one in case.engines)
+        happened = {
+            "preempted": preempted,
+            "swapped": preempted and any(one.values["swaps"] for one in case.engines),
+            "hit": any(one.hit for one in slow.asked),
+            "moved": slow.moves > 0,
+            "refused": any(one.stage == "refused" for one in slow.asked),
+            "drafted": gains,
+            "closed": case.traffic.concurrency is not None,
+            "sessions": bool((case.traffic.after >= 0).any()),
+            "priorities": bool(np.ptp(case.traffic.priority)),
+            "several ranks": any(one.values["ranks"] > 1 for one in case.engines),
+            "several instances": len(slow.instances) > 1,
+            "cache full": slow.peak_share == 1.0,
+        }
+        seen.update(name for name, true in happened.items() if true)
+    return wrong, seen
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_every_request_ends_as_the_slow_simulator_says(batch: int) -> None:
+    wrong, _ = compared(batch)
+    assert not wrong
+
+
+def test_the_cases_are_not_vacuous() -> None:
+    seen = sum((compared(batch)[1] for batch in range(BATCHES)), Counter[str]())
+    least = {
+        "preempted": 200, "swapped": 100, "hit": 200, "moved": 200, "refused": 50, "drafted": 100, "closed": 150,
+        "sessions": 200, "priorities": 200, "several ranks": 400, "several instances": 400, "cache full": 100,
+    }  # fmt: skip
+    assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
+
+
+def test_the_slow_simulator_itself_by_hand() -> None:
+    """Two requests, every part of an iteration known: 1 s of lane, 2 s of attention to decode, 4 s to a prompt.
+
+    A: prompt 0 to 5, first token at 5; B comes at 6, in the step from 5 to 8; its prompt then rides with A's third
+    token: 1 + 2 + 4 = 7 s, to 15; both decode to 18, when A has its four tokens; B's third comes at 21.
+    """
+    flat = np.ones((2, 2))
+    grid = np.array([1.0, 2.0])
+    table = StepTables(
+        tokens=grid, lane=seconds(flat[0]), group=seconds(0 * flat[0]), head=seconds(0 * flat[0]), sequences=grid,
+        contexts=grid, decode=seconds(2 * flat), chunks=grid, pasts=grid - 1, first=seconds(4 * flat),
+        each=seconds(4 * flat), kernels=1.0, stage_share=1.0, send_s=0.0, send_start_s=0.0,
+    )  # fmt: skip
+    values = {
+        "scheduler": state.MIXED_BATCHES, "chunked": 1, "token_budget": 64, "max_seqs": 8, "block_tokens": 4,
+        "period": 4, "capacity": 10, "ranks": 1, "balance": 1.0, "gained": 1.0,
+    }  # fmt: skip
+    policy = SimpleNamespace(exposed_host_s=0.0, request_host_s=0.0, prompt_token_host_s=0.0)
+    engine = FakeEngine(Deployment(), values, (), policy)
+    case = Case([engine], [table], traffic([0.0, 6.0], [3, 3], [4, 3]), Router.ROUND_ROBIN)
+    slow = case.plain()
+    assert [(one.came_s, one.first_s, one.end_s) for one in slow.asked] == [(0.0, 5.0, 18.0), (6.0, 15.0, 21.0)]
+    assert slow.iterations == 5
+    assert differences(case)[0] == []
