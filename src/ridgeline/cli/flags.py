@@ -39,7 +39,8 @@ def with_flags(*fields: Field) -> Callable[[Callable[..., None]], Callable[..., 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters.values()
         shown = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        shown += [_parameter(field) for field in fields]
+        distinct = {field.name: field for field in reversed(fields)}  # a word of two tables is one flag
+        shown += [_parameter(distinct[name]) for name in dict.fromkeys(field.name for field in fields)]
 
         def call(**words: Any) -> None:
             command(**words)

@@ -17,7 +17,7 @@ import typer
 from ridgeline.cli.flags import LIMIT_FIELDS, STATED_FIELDS, with_flags
 from ridgeline.errors import RidgelineError
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS
-from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
+from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 
 DEFECT = 70  # EX_SOFTWARE of sysexits.h
 
@@ -65,7 +65,8 @@ OperatorRung = Annotated[
     OperatorEvidence,
     typer.Option("--evidence", help="best rung: measured tables, fits, fits of other devices, or the datasheet alone"),
 ]
-Train = Annotated[bool, typer.Option("--train", help="the workload is training (the only kind today)")]
+Train = Annotated[bool, typer.Option("--train", help="the workload is training")]
+Serve = Annotated[bool, typer.Option("--serve", help="the workload is serving: say traffic and an objective")]
 
 
 def _print_version(asked: bool) -> None:
@@ -86,11 +87,21 @@ def options(
 
 
 @app.command("plan", short_help="Find the best plan for a workload.")
-@with_flags(*WORKLOAD_FIELDS, *STATED_FIELDS, *LIMIT_FIELDS)
+@with_flags(*WORKLOAD_FIELDS, *STATED_FIELDS, *LIMIT_FIELDS, *TRAFFIC_FIELDS, *DEPLOYMENT_FIELDS)
 def plan_command(
     subject: Subject,
     on: On = None,
     train: Train = True,
+    serve: Serve = False,
+    quantize: Annotated[
+        bool, typer.Option("--quantize", help="with --serve: also try weights and caches narrower than the model's")
+    ] = False,
+    pools: Annotated[
+        bool, typer.Option("--pools/--no-pools", help="with --serve: also try prefill and decode pools")
+    ] = True,
+    min_devices: Annotated[
+        bool, typer.Option("--min-devices", help="with --serve: the fewest devices that keep to the objective")
+    ] = False,
     evidence: Rung = Evidence.MEASURED,
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="try every schedule, sharding and micro-batch")
@@ -100,17 +111,25 @@ def plan_command(
     **words: Any,
 ) -> None:
     """Find the best plan for a workload on a cluster; flags of a plan (--tp 8) are kept as given."""
+    if serve:
+        from ridgeline.cli.deploying import plan_serving
+
+        plan_serving(
+            subject, on, words, quantize=quantize, pools=pools, min_devices=min_devices, top=top, as_json=as_json
+        )
+        return
     from ridgeline.cli.planning import plan
 
     plan(subject, on, words, evidence=evidence.value, exhaustive=exhaustive, top=top, as_json=as_json)
 
 
 @app.command("predict", short_help="Explain one plan to the operator.")
-@with_flags(*WORKLOAD_FIELDS, *PLAN_FIELDS)
+@with_flags(*WORKLOAD_FIELDS, *PLAN_FIELDS, *BATCH_FIELDS, *DEPLOYMENT_FIELDS)
 def predict_command(
     subject: Subject,
     on: On = None,
     train: Train = True,
+    serve: Serve = False,
     evidence: Rung = Evidence.MEASURED,
     trace: Annotated[
         str | None, typer.Option("--trace", metavar="FILE", help="write the timeline as a Chrome trace, for Perfetto")
@@ -119,6 +138,11 @@ def predict_command(
     **words: Any,
 ) -> None:
     """Explain one plan to the layer: time, memory, energy, money, and what limits it."""
+    if serve:
+        from ridgeline.cli.simulating import predict_batch
+
+        predict_batch(subject, on, words, as_json=as_json)
+        return
     from ridgeline.cli.planning import predict
 
     predict(subject, on, words, evidence=evidence.value, trace=trace, as_json=as_json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,22 @@ def policies_of(asked: ServingScenario) -> Callable[..., Any] | None:
 
 def simulate(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints what a deployment does under traffic; raises NoPlanError when it will not start."""
-    asked = serving_scenario_of(subject, on, words)
+    _replay(serving_scenario_of(subject, on, words), as_json=as_json)
 
+
+def predict_batch(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
+    """Prints what a deployment does with one static batch, or with a queue that never runs dry."""
+    known = {**words, "arrivals": "burst", "requests": words.get("batch")}
+    asked = serving_scenario_of(subject, on, known)
+    if words.get("batch") is None:
+        from ridgeline.predict.serving import queue_requests
+
+        count = queue_requests(asked.model, asked.cluster, asked.deployments, asked.traffic)
+        asked = replace(asked, traffic={**asked.traffic, "requests": count})
+    _replay(asked, as_json=as_json, offline=True)
+
+
+def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> None:
     from ridgeline.predict.serving import simulate_serving
     from ridgeline.report.blocks import show
     from ridgeline.report.serving import serving_as_dict, serving_blocks
@@ -67,6 +82,7 @@ def simulate(subject: str, on: str | None, words: Mapping[str, Any], *, as_json:
         router=asked.router,
         assumed=assumed,
         policies=policies_of(asked),
+        offline=offline,
     )
     if as_json:
         print(json.dumps(serving_as_dict(report), indent=1, allow_nan=False))

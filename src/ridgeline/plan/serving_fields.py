@@ -88,6 +88,11 @@ TRAFFIC_FIELDS: tuple[Field, ...] = (
     Field(name="slo", read=_objective, help="objective, e.g. ttft=1s,tpot=50ms or latency=20s"),
 )
 
+BATCH_FIELDS: tuple[Field, ...] = (
+    whole("batch", "sequences of one static batch; when absent, a queue that never runs dry", most=1_000_000),
+    *(entry for entry in TRAFFIC_FIELDS if entry.name in ("prompt", "output", "seed")),
+)
+
 DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     Field(name="engine", read=_text, help="vllm, sglang, trtllm, llama.cpp ..., and perhaps a version: 'vllm 0.11'"),
     Field(name="engine_file", read=_text, help="a policy file of your own for the engine"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.traffic.summary import summarize
 from ridgeline.serving.traffic.traffic import Traffic
 
+_QUEUE_ROUNDS, _FEWEST_QUEUED, _MOST_QUEUED = 5, 64, 20_000
+
 
 def simulate_serving(
     model: Model,
@@ -33,14 +36,16 @@ def simulate_serving(
     assumed: Sequence[str] = (),
     resolved: Machine | None = None,
     policies: Policies | None = None,
+    offline: bool = False,
 ) -> ServingReport:
     """Replays traffic on deployments of one model and explains what came out.
 
+    `offline` says that requests are handed over within the engine's process, not sent to a server.
     Raises `NoPlanError` where an engine will not start, `PlanError` for degrees or a fleet that cannot be.
     """
     begun = time.perf_counter()
     where = resolved or machine(cluster)
-    engines = [engine(model, where, one, policies=policies or engine_policy) for one in deployments]
+    engines = [engine(model, where, one, policies=policies or engine_policy, offline=offline) for one in deployments]
     longest_prompt = int(np.max(traffic.prompt_tokens))
     longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
     for one in engines:
@@ -86,6 +91,18 @@ def simulate_serving(
     )
 
 
+def queue_requests(model: Model, cluster: Cluster, deployments: Sequence[Deployment], words: Mapping[str, Any]) -> int:
+    """Requests of a queue long enough to show the steady state: some rounds of all sequences that can run [1]."""
+    where = machine(cluster)
+    each = sum(np.mean(words.get(name, (usual,))) for name, usual in (("prompt", 1024), ("output", 256)))
+    slots = 0.0
+    for one in deployments:
+        made = engine(model, where, one, offline=True)
+        ranks = one.dp * one.pp * one.instances
+        slots += min(made.policy.max_seqs * ranks, made.capacity.cache_tokens * ranks / each)
+    return int(min(max(_QUEUE_ROUNDS * slots, _FEWEST_QUEUED), _MOST_QUEUED))
+
+
 def _rungs(engines: Sequence[Engine]) -> Mapping[str, str]:
     return {family: rung.value for one in engines for family, rung in one.steps.prices.rungs_used.items()}
 
@@ -96,7 +113,7 @@ def _price(cluster: Cluster, deployments: Sequence[Deployment]) -> float | None:
 
 
 def _power_w(cluster: Cluster, engines: Sequence[Engine], found: Replay, prefill: Band, decode: Band) -> float | None:
-    """Mean power of the devices that serve and of their hosts at the wall [W]; None without a rated power.
+    """Mean power of the devices that serve and of their share of hosts at the wall [W]; None without a rated power.
 
     Busy time at what its iterations keep busy, the rest idle; times the building's overhead.
     """
@@ -110,5 +127,5 @@ def _power_w(cluster: Cluster, engines: Sequence[Engine], found: Replay, prefill
     working = share * operator_power_w(tdp, prefill.compute, prefill.memory)
     working += (1.0 - share) * operator_power_w(tdp, decode.compute, decode.memory)
     each = busy * working + (1.0 - busy) * constant("power.idle") * tdp
-    hosts = -(-devices // cluster.host.devices) * cluster.host.idle_w
+    hosts = devices / cluster.host.devices * cluster.host.idle_w
     return (each * devices + hosts) * (cluster.pue.value if cluster.pue is not None else 1.0)

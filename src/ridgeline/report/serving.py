@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -257,7 +257,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
     return {
         "model": report.model.name,
         "cluster": report.cluster.name,
-        "deployments": [_deployment_dict(one) for one in report.deployments],
+        "deployments": [deployment_as_dict(one) for one in report.deployments],
         "engines": list(report.engines),
         "traffic": {
             "name": report.traffic_name,
@@ -302,10 +302,6 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
     }
 
 
-def _deployment_dict(one: Deployment) -> dict[str, Any]:
+def deployment_as_dict(one: Deployment) -> dict[str, Any]:
+    """A deployment under stable keys."""
     return {name: getattr(value, "value", value) for name, value in vars(one).items()}
-
-
-def serving_series(reports: Sequence[ServingReport]) -> list[dict[str, Any]]:
-    """Several reports as dictionaries."""
-    return [serving_as_dict(report) for report in reports]

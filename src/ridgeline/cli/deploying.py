@@ -1,0 +1,80 @@
+"""The command `plan --serve`: the best deployment for traffic under an objective."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ridgeline.cli.simulating import policies_of, serving_scenario_of
+from ridgeline.errors import NoPlanError
+
+
+@contextmanager
+def progress_bar(words: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on a terminal's error stream; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(words, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def plan_serving(
+    subject: str,
+    on: str | None,
+    words: Mapping[str, Any],
+    *,
+    quantize: bool,
+    pools: bool,
+    min_devices: bool,
+    top: int,
+    as_json: bool,
+) -> None:
+    """Prints the best deployments; raises NoPlanError when none starts, or none keeps to the objective as asked."""
+    asked = serving_scenario_of(subject, on, words)
+
+    from ridgeline.report.blocks import show
+    from ridgeline.report.serving_search import ranked_as_dict, search_text
+    from ridgeline.search.serving import search_serving
+    from ridgeline.search.serving_space import Space
+    from ridgeline.serving.metrics import Objective
+    from ridgeline.serving.traffic.asked import asked_traffic
+
+    traffic, assumed = asked_traffic(asked.traffic)
+    objective = Objective(**asked.traffic.get("slo", {}))
+    with progress_bar("replaying deployments") as progress:
+        found = search_serving(
+            asked.model, asked.cluster, traffic, objective, stated=asked.stated,
+            space=Space(quantize=quantize, pools=pools), top=top, policies=policies_of(asked), progress=progress,
+        )  # fmt: skip
+    if as_json:
+        answer = {
+            "best": [ranked_as_dict(one) for one in found.ranked],
+            "fewest": None if found.fewest is None else ranked_as_dict(found.fewest),
+            "considered": found.considered,
+            "refused": dict(found.refused),
+            "assumed": list(assumed),
+        }
+        print(json.dumps(answer, indent=1, allow_nan=False))
+    else:
+        title = f"{asked.model.name} on {asked.cluster.name}: {traffic.name}, {traffic.requests:,} requests"
+        ranked = (found.fewest,) if min_devices and found.fewest is not None else found.ranked
+        blocks = search_text(
+            title, ranked, found.fewest, considered=found.considered, refused=found.refused, seconds=found.seconds,
+            assumed=assumed,
+        )  # fmt: skip
+        show(blocks, sys.stdout)
+    if min_devices and found.fewest is None:
+        best = found.ranked[0]
+        kept = best.metrics.attained
+        raise NoPlanError(
+            f"no deployment on {asked.cluster.count} devices keeps 99 % of requests to the objective; the best keeps"
+            f" {kept if kept is not None else 0.0:.1%}: take more devices, or loosen the objective (--slo)"
+        )

@@ -1,0 +1,161 @@
+"""How published serving benchmarks were run: rows of `data/benchmark_settings.tsv`, a setting each."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from ridgeline.errors import InputError
+from ridgeline.facts import store
+from ridgeline.facts.fits import release_key
+from ridgeline.facts.records import Evidence
+from ridgeline.facts.rows import evidence
+from ridgeline.facts.sources import sources
+
+TABLE = "benchmark_settings.tsv"
+
+KINDS: Mapping[str, str] = {
+    "version": "text", "statistic": "text", "client": "text", "kv": "text", "graph_kind": "text", "doubt": "text",
+    "token_budget": "count", "physical_batch": "count", "max_seqs": "count", "graph_max": "count",
+    "stream_interval": "count", "receive_interval": "count", "beam_width": "count", "draft_tokens": "count",
+    "block_tokens": "count", "requests": "count", "batch_wait_steps": "count", "attention_wait_steps": "count",
+    "memory_fraction": "number", "requests_per_user": "number", "warmups_per_user": "number", "repeats": "number",
+    "duration_s": "number", "ttft_limit_s": "number", "tpot_limit_s": "number", "most_prompt_tokens": "count",
+    "most_output_tokens": "count", "chunked": "flag", "prefix_cache": "flag", "graphs": "flag",
+    "prefill_graphs": "flag", "stream_first": "flag", "attention_dp": "flag", "expert_parallel": "flag",
+    "all_reduce_fusion": "flag", "same_prompts": "flag", "flash_attention": "flag",
+}  # fmt: skip
+"""Keys of settings and what their values are: text, a whole count or a number (formulas of the run), yes or no."""
+
+VARIABLES = ("concurrency", "isl", "osl", "devices", "ep", "dp", "disaggregated")
+"""Numbers of a run that formulas and conditions may name; conditions may also name `date` and `scenario`."""
+
+_FORMULA = re.compile(r"(?P<sum>[^ ]+)(?: up (?P<up>\d+))?(?: least (?P<least>\d+))?")
+_TERM = re.compile(r"(?:(?P<times>\d+)\*)?(?P<name>[a-z]+)(?:/(?P<by>\d+))?|(?P<number>\d+(?:\.\d+)?)")
+_CONDITION = re.compile(r"(?P<name>[a-z]+)(?P<sign>>=|<=|>|<|=)(?P<value>[\w.-]+)")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_SIGNS: Mapping[str, Callable[[str | float, str | float], bool]] = {
+    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "=": operator.eq,
+}  # fmt: skip
+Run = Mapping[str, float | str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkSetting:
+    """One setting of the runs that `code` published, with patterns of the runs it holds for ('' all).
+
+    `engine`, `model`, `device` and `precision` are regular expressions from the start of a name. `versions` is a
+    release, a range 'a..b' with either end open, or 'blank' where the run states none. `condition` joins comparisons
+    of the run's numbers by ';'. `source` is a key of the bibliography and a place.
+    """
+
+    code: str
+    engine: str
+    versions: str
+    model: str
+    device: str
+    precision: str
+    condition: str
+    key: str
+    value: str
+    unit: str
+    source: str
+    evidence: Evidence
+    note: str
+
+    def fits(self, names: Mapping[str, str], stated: str, version: str, run: Run) -> bool:
+        """Whether the setting holds for a run; `stated` is the release its row gives, `version` the one it used."""
+        if self.code not in ("", names["code"]):
+            return False
+        patterns = ("engine", "model", "device", "precision")
+        if not all(re.match(getattr(self, name), names[name], re.IGNORECASE) for name in patterns):
+            return False
+        return _release_fits(self.versions, stated, version) and all(
+            _holds(part, run) for part in self.condition.split("; ") if part
+        )
+
+
+def amount(formula: str, run: Run) -> float | None:
+    """The value of a formula such as '2*concurrency+isl+64 up 64 least 8192'; None where the run lacks a number."""
+    match = _FORMULA.fullmatch(formula)
+    if match is None:
+        raise InputError(f"'{formula}' is no formula of {', '.join(VARIABLES)}", file=TABLE, field="value")
+    total = 0.0
+    for part in match["sum"].split("+"):
+        term = _TERM.fullmatch(part)
+        if term is None or (term["name"] and term["name"] not in VARIABLES):
+            raise InputError(f"'{part}' is no term of {', '.join(VARIABLES)}", file=TABLE, field="value")
+        if term["number"]:
+            total += float(term["number"])
+            continue
+        value = run.get(term["name"])
+        if not isinstance(value, int | float):
+            return None
+        total += value * float(term["times"] or 1) // float(term["by"]) if term["by"] else value * float(
+            term["times"] or 1
+        )
+    step, least = int(match["up"] or 0), int(match["least"] or 0)
+    return max(math.ceil(total / step) * step if step else total, least)
+
+
+@cache
+def benchmark_settings() -> tuple[BenchmarkSetting, ...]:
+    """All settings in the order of the table: of several that fit a run and share a key the first holds."""
+    return tuple(_checked(row) for row in store.read_tsv(TABLE))
+
+
+def _checked(row: Mapping[str, str]) -> BenchmarkSetting:
+    """A row as a setting; raises `InputError` where a cell cannot be what its column says."""
+    cells = {name: row[name] for name in row if name != "evidence"}
+    setting = BenchmarkSetting(**cells, evidence=evidence(row["evidence"], file=TABLE))
+    kind = KINDS.get(setting.key)
+    if kind is None:
+        raise InputError(f"'{setting.key}' is no setting; one of {', '.join(KINDS)}", file=TABLE, field="key")
+    if kind == "flag" and setting.value not in ("yes", "no"):
+        raise InputError(f"{setting.key} = '{setting.value}', needs yes or no", file=TABLE, field="value")
+    if kind in ("count", "number"):
+        amount(setting.value, dict.fromkeys(VARIABLES, 1.0))
+    if not setting.value:
+        raise InputError(f"{setting.key} has no value", file=TABLE, field="value")
+    key, _, place = setting.source.partition(",")
+    if key not in sources() or not place.strip():
+        raise InputError(f"'{setting.source}' names no source and place", file=TABLE, field="source")
+    if setting.evidence in (Evidence.DERIVED, Evidence.ASSUMED) and not setting.note:
+        raise InputError(f"{setting.key} is {setting.evidence.value} without a note that says why", file=TABLE)
+    for part in filter(None, setting.condition.split("; ")):
+        match = _CONDITION.fullmatch(part)
+        if match is None or match["name"] not in (*VARIABLES, "date", "scenario"):
+            raise InputError(f"'{part}' compares no number of a run", file=TABLE, field="condition")
+    for name in ("engine", "model", "device", "precision"):
+        re.compile(row[name])
+    return setting
+
+
+def _release_fits(cell: str, stated: str, version: str) -> bool:
+    """Whether a release is one that a cell of versions names."""
+    if cell in ("", "blank"):
+        return cell == "" or not stated
+    if not version:
+        return False
+    low, dots, high = cell.partition("..")
+    wanted = release_key(version)
+    if not dots:
+        return release_key(low) == wanted
+    return (not low or release_key(low) <= wanted) and (not high or wanted <= release_key(high))
+
+
+def _holds(part: str, run: Run) -> bool:
+    """Whether a comparison holds; one of a number that the run does not give never does."""
+    match = _CONDITION.fullmatch(part)
+    value = run.get(match["name"]) if match else None
+    if match is None or value is None or value == "":
+        return False
+    if isinstance(value, str):
+        return value.startswith(match["value"]) if match["sign"] == "=" else _SIGNS[match["sign"]](
+            value, match["value"]
+        )
+    return bool(_NUMBER.fullmatch(match["value"])) and _SIGNS[match["sign"]](float(value), float(match["value"]))

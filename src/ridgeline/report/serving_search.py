@@ -1,0 +1,126 @@
+"""The report of a search over deployments: the best first, what each costs, why others were not possible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ridgeline.plan.deployment import Deployment
+from ridgeline.report.blocks import Block, Line, Table, blank
+from ridgeline.report.serving import deployment_as_dict, deployment_text
+from ridgeline.report.text import money_text
+from ridgeline.serving.metrics import Metrics
+from ridgeline.units import time_text
+
+
+class Ranked(Protocol):
+    """A deployment that was replayed."""
+
+    @property
+    def deployments(self) -> tuple[Deployment, ...]:
+        """Its instances, or its pools."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """What users saw."""
+
+    @property
+    def devices(self) -> int:
+        """Devices that it takes [1]."""
+
+    @property
+    def good_rps(self) -> float:
+        """Requests that keep to the objective [1/s]."""
+
+    @property
+    def good_per_usd(self) -> float | None:
+        """The same for a dollar [1/USD]."""
+
+
+def fleet_text(found: Ranked) -> str:
+    """A fleet in one line."""
+    return "; ".join(deployment_text(one) + _limits(one) for one in found.deployments)
+
+
+def _limits(one: Deployment) -> str:
+    words = [f"budget {one.token_budget}"] if one.token_budget else []
+    words += [f"batch {one.max_seqs}"] if one.max_seqs else []
+    return f" {', '.join(words)}" if words else ""
+
+
+def search_table(ranked: Sequence[Ranked]) -> Table:
+    """The best deployments, one a row."""
+    rows = []
+    for place, one in enumerate(ranked, start=1):
+        metrics = one.metrics
+        kept = "-" if metrics.attained is None else f"{metrics.attained:.1%}"
+        dollars = "-" if one.good_per_usd is None else f"{one.good_per_usd:,.0f}"
+        rows.append(
+            (
+                str(place), str(one.devices), f"{one.good_rps:.3g}", f"{one.good_rps / one.devices:.3g}", dollars, kept,
+                _cell(metrics.ttft.p50), _cell(metrics.ttft.p99), _cell(metrics.tpot.p50), _cell(metrics.tpot.p99),
+                fleet_text(one) + (" OVERLOADED" if metrics.overloaded else ""),
+            )
+        )  # fmt: skip
+    columns = (
+        "#", "devices", "good/s", "per device", "per $", "kept", "TTFT p50", "p99", "TPOT p50", "p99 ", "deployment",
+    )  # fmt: skip
+    return Table(columns=columns, rows=tuple(rows), right=frozenset(columns[:-1]))
+
+
+def search_text(
+    title: str,
+    ranked: Sequence[Ranked],
+    fewest: Ranked | None,
+    *,
+    considered: int,
+    refused: Mapping[str, int],
+    seconds: float,
+    assumed: Sequence[str],
+) -> list[Block]:
+    """A search in words and tables."""
+    best = ranked[0]
+    blocks: list[Block] = [Line(text=title, hang=2), blank()]
+    rows = [("best", fleet_text(best)), ("goodput", _goodput(best))]
+    if fewest is not None:
+        rows.append(("fewest devices", f"{fewest.devices}: {fleet_text(fewest)}, {fewest.metrics.attained:.1%} kept"))
+    width = max(len(name) for name, _ in rows) + 2
+    blocks += [Line(text=f"{name:<{width}}{text}", indent=2, hang=width) for name, text in rows]
+    blocks += [blank(), Line(text="Best deployments", strong=True), search_table(ranked), blank()]
+    blocks.append(Line(text=f"{considered:,} deployments replayed with their queues in {seconds:.1f} s", indent=2))
+    blocks += [Line(text=f"- {count:,} not possible: {reason}", indent=2, hang=2) for reason, count in refused.items()]
+    blocks += [Line(text=f"- assumed: {text}", indent=2, hang=2) for text in assumed]
+    return blocks
+
+
+def _goodput(best: Ranked) -> str:
+    dollars = "" if best.good_per_usd is None else f", {best.good_per_usd:,.0f} for a dollar"
+    price = f" ({money_text(1e6 / best.good_per_usd)} per million requests)" if best.good_per_usd else ""
+    kept = "" if best.metrics.attained is None else f"; {best.metrics.attained:.1%} of requests keep to the objective"
+    return f"{best.good_rps:.3g} requests/s, {best.good_rps / best.devices:.3g} per device{dollars}{price}{kept}"
+
+
+def _cell(value_s: float) -> str:
+    return time_text(value_s) if math.isfinite(value_s) else "-"
+
+
+def ranked_as_dict(one: Ranked) -> dict[str, Any]:
+    """A replayed deployment under stable keys."""
+    metrics = one.metrics
+
+    def plain(values: object) -> dict[str, float | None]:
+        return {f"{name}_s": (value if math.isfinite(value) else None) for name, value in vars(values).items()}
+
+    return {
+        "deployments": [deployment_as_dict(each) for each in one.deployments],
+        "devices": one.devices,
+        "goodput_rps": one.good_rps,
+        "goodput_per_usd": one.good_per_usd,
+        "attained": metrics.attained,
+        "overloaded": metrics.overloaded or None,
+        "ttft": plain(metrics.ttft),
+        "tpot": plain(metrics.tpot),
+        "latency": plain(metrics.latency),
+        "output_tokens_per_s": metrics.output_tokens_per_s,
+    }

@@ -1,0 +1,155 @@
+"""The grid of deployments: degrees that divide model and machine, formats, budgets, pools for prompts and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ridgeline.facts.records import Cluster
+from ridgeline.graph.ops import Model, OpKind
+from ridgeline.plan.deployment import Deployment, Preemption, Role
+from ridgeline.serving.engine import Engine
+from ridgeline.serving.metrics import decode_parts, prefill_parts
+from ridgeline.serving.step import StepTables
+from ridgeline.serving.traffic.traffic import Traffic
+
+_FIXED = (
+    "weights", "kv", "tp", "pp", "dp", "ep", "token_budget", "max_seqs", "chunked", "prefix_cache", "graphs",
+    "memory_fraction", "draft_tokens", "acceptance", "draft_share",
+)  # fmt: skip
+_NARROW_WEIGHTS = (("fp4", "nvfp4"), ("fp8", "fp8"))  # matrix rates that admit narrower weights, and their format
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """What a search may vary; `quantize` admits formats narrower than the model's own, `pools` disaggregation."""
+
+    token_budgets: tuple[int | None, ...] = (None, 2048, 16384)
+    max_seqs: tuple[int | None, ...] = (None, 64)
+    quantize: bool = False
+    pools: bool = True
+    most_pp: int = 4
+    splits: int = 3  # prefill instances tried on either side of the balanced number
+
+
+def _powers(most: int) -> list[int]:
+    return [2**place for place in range(most.bit_length()) if 2**place <= most]
+
+
+def deployments(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space) -> Iterator[Deployment]:
+    """Shapes of one instance, those with what a person stated only."""
+    fixed = {name: stated[name] for name in _FIXED if name in stated}
+    name, _, version = str(stated.get("engine", "vllm")).partition(" ")
+    fixed |= {"engine": name, "version": version.strip()}
+    if "attention_weights" in stated:
+        fixed["other_weights"] = stated["attention_weights"]
+    if "preemption" in stated:
+        fixed["preemption"] = Preemption(stated["preemption"])
+    for degrees in _degrees(model, cluster, stated, space):
+        for formats in _formats(cluster, stated, space):
+            for budget in _options("token_budget", space.token_budgets, stated):
+                for seqs in _options("max_seqs", space.max_seqs, stated):
+                    yield Deployment(**{**fixed, **degrees, **formats, "token_budget": budget, "max_seqs": seqs})
+
+
+def _options(name: str, values: Sequence[int | None], stated: Mapping[str, Any]) -> Sequence[int | None]:
+    return (stated[name],) if name in stated else values
+
+
+def _degrees(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space) -> Iterator[dict[str, int]]:
+    graph = model.graph
+    cores = [op for block in graph.blocks.values() for op in block.ops if op.kind is OpKind.ATTENTION]
+    experts = max((block.experts for block in graph.blocks.values()), default=0)
+    node = min(cluster.tiers[0].size if cluster.tiers else 1, cluster.count)
+    for tp in _given("tp", _powers(min(node, cluster.count)), stated):
+        if any(op.heads % tp for op in cores):
+            continue
+        for pp in _given("pp", _powers(min(space.most_pp, len(graph.layers))), stated):
+            for dp in _given("dp", _powers(cluster.count) if experts else [1], stated):
+                ranks = tp * dp
+                if ranks * pp > cluster.count or (pp > 1 and dp > 1 and "pp" not in stated):
+                    continue
+                spread = sorted({1, ranks} if dp == 1 else {ranks}) if experts else [1]
+                for ep in _given("ep", [one for one in spread if not experts or experts % one == 0], stated):
+                    if ranks % ep == 0:
+                        yield {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
+
+
+def _given(name: str, values: Iterable[int], stated: Mapping[str, Any]) -> list[int]:
+    return [stated[name]] if name in stated else list(values)
+
+
+def _formats(cluster: Cluster, stated: Mapping[str, Any], space: Space) -> Iterator[dict[str, str]]:
+    """Formats of weights and cache: as stated, else the model's own and, where admitted, narrower ones."""
+    rates = cluster.accelerator.peak_flop_per_s
+    narrower = [name for rate, name in _NARROW_WEIGHTS if space.quantize and rate in rates]
+    weights = [stated["weights"]] if "weights" in stated else ["", *narrower]
+    caches = [stated["kv"]] if "kv" in stated else ["", *(["fp8"] if space.quantize and "fp8" in rates else [])]
+    for one in weights:
+        for cache in caches:
+            yield {"weights": one, "kv": cache}
+
+
+def fleets(
+    shapes: Sequence[Deployment],
+    cluster: Cluster,
+    space: Space,
+    ready: Callable[[Deployment], tuple[Engine, StepTables]],
+    traffic: Traffic,
+    stated: Mapping[str, Any],
+) -> Iterator[tuple[Deployment, ...]]:
+    """Fleets that fill the cluster: whole instances of each shape, and pools of two shapes near their balance."""
+    for one in shapes:
+        most = cluster.count // one.instance_devices
+        yield (replace(one, instances=min(stated.get("instances", most), most)),)
+    if not space.pools or cluster.count < 2 or "instances" in stated:
+        return
+    plain = [one for one in shapes if one.pp == 1 and one.max_seqs == shapes[0].max_seqs]
+    smallest = {_degree_key(one): one for one in reversed(plain)}  # the first budget of each shape
+    for first in smallest.values():
+        for second in smallest.values():
+            if first.weights == second.weights and first.kv == second.kv:
+                yield from _pools(first, second, cluster, space, ready, traffic)
+
+
+def _degree_key(one: Deployment) -> tuple[object, ...]:
+    return one.tp, one.pp, one.dp, one.ep, one.weights, one.kv
+
+
+def _pools(
+    first: Deployment,
+    second: Deployment,
+    cluster: Cluster,
+    space: Space,
+    ready: Callable[[Deployment], tuple[Engine, StepTables]],
+    traffic: Traffic,
+) -> Iterator[tuple[Deployment, ...]]:
+    """Splits of the devices over prefill and decode instances, near the one in which both keep pace."""
+    one, two = first.instance_devices, second.instance_devices
+    if one + two > cluster.count:
+        return
+    prompt = float(np.mean(traffic.prompt_tokens))
+    output = float(np.mean(traffic.output_tokens))
+    engine_one, tables_one = ready(first)
+    engine_two, tables_two = ready(second)
+    prefill_s = sum(prefill_parts(engine_one, tables_one, prompt).values()) / first.dp
+    batch = min(64.0, float(engine_two.policy.max_seqs))
+    decode_s = (
+        output * sum(decode_parts(engine_two, tables_two, batch, prompt + output / 2).values()) / batch / second.dp
+    )
+    # n prefill instances keep pace with m decode ones when n / prefill_s = m / decode_s
+    balanced = cluster.count * prefill_s / (one * prefill_s + two * decode_s)
+    middle = max(1, round(balanced))
+    tried = set()
+    for count in range(middle - space.splits, middle + space.splits + 1):
+        others = (cluster.count - count * one) // two
+        if count < 1 or others < 1 or (count, others) in tried:
+            continue
+        tried.add((count, others))
+        yield (
+            replace(first, instances=count, role=Role.PREFILL),
+            replace(second, instances=others, role=Role.DECODE),
+        )

@@ -1,0 +1,162 @@
+"""How the benchmark behind a serving row was run, where the row does not say: launch flags, client, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+
+from ridgeline.facts.benchmark_settings import KINDS, BenchmarkSetting, Run, amount, benchmark_settings
+from ridgeline.facts.records import Evidence
+
+UNSAID = frozenset({Evidence.DERIVED, Evidence.ASSUMED})
+"""Rungs below what a source states in so many words: these settings tell why they are believed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the sources say of a run; None where they say nothing.
+
+    `version_if_blank` is the engine's release where the row gives none, or gives that of a container around it;
+    `statistic_if_blank` the statistic of latencies whose row names none. `kv` is a number format, '' the model's own
+    16 bits. `token_budget` [token] bounds one iteration, `physical_batch` [token] one pass of llama.cpp inside it,
+    `max_seqs` the sequences of an instance, of one attention rank under attention data parallelism. With
+    `stream_interval` N a client hears of every Nth token and of the last; `stream_first`: and of the first at once.
+    With `receive_interval` N a scheduler looks for new requests after N decode iterations or one prefill.
+    `requests_per_user` and `warmups_per_user` are per concurrent user. `told` holds assumptions with their sources.
+    """
+
+    version_if_blank: str | None = None
+    statistic_if_blank: str | None = None
+    client: str | None = None
+    token_budget: int | None = None
+    physical_batch: int | None = None
+    max_seqs: int | None = None
+    block_tokens: int | None = None
+    chunked: bool | None = None
+    kv: str | None = None
+    memory_fraction: float | None = None
+    prefix_cache: bool | None = None
+    graphs: bool | None = None
+    graph_kind: str | None = None
+    graph_max: int | None = None
+    prefill_graphs: bool | None = None
+    flash_attention: bool | None = None
+    stream_interval: int | None = None
+    stream_first: bool | None = None
+    receive_interval: int | None = None
+    beam_width: int | None = None
+    attention_dp: bool | None = None
+    expert_parallel: bool | None = None
+    all_reduce_fusion: bool | None = None
+    batch_wait_steps: int | None = None
+    attention_wait_steps: int | None = None
+    draft_tokens: int | None = None
+    requests: int | None = None
+    requests_per_user: float | None = None
+    warmups_per_user: float | None = None
+    repeats: float | None = None
+    same_prompts: bool | None = None
+    duration_s: float | None = None
+    ttft_limit_s: float | None = None
+    tpot_limit_s: float | None = None
+    most_prompt_tokens: int | None = None
+    most_output_tokens: int | None = None
+    doubt: str | None = None
+    told: tuple[str, ...] = ()
+
+
+_FIELDS: Mapping[str, str] = {key: key for key in KINDS} | {
+    "version": "version_if_blank",
+    "statistic": "statistic_if_blank",
+}
+
+
+def settings_of(
+    source: str,
+    engine: str,
+    version: str,
+    model: str,
+    device: str,
+    precision: str,
+    concurrency: int | None,
+    isl: float | None,
+    osl: float | None,
+    *,
+    devices: int | None = None,
+    ep: int | None = None,
+    dp: int | None = None,
+    date: str = "",
+    scenario: str = "",
+    disaggregated: bool = False,
+) -> Settings:
+    """The settings of the run behind a row, as far as public sources tell them.
+
+    Names are those of serving rows: `source` its code, `engine` the engine's usual name, `precision` the weights'.
+    `devices` are those of one instance, `ep` and `dp` its expert and attention data parallel ranks, `date` the day of
+    the run as 2026-01-14, `scenario` the row's cell; what is left out decides nothing.
+    """
+    names = {"code": source, "engine": engine, "model": model, "device": device, "precision": precision}
+    run: Run = {
+        "concurrency": concurrency,
+        "isl": isl,
+        "osl": osl,
+        "devices": devices,
+        "ep": ep,
+        "dp": dp,
+        "disaggregated": float(disaggregated),
+        "date": date,
+        "scenario": scenario,
+    }
+    stated = version.strip()
+    found = _chosen(names, stated, stated, run, keys=frozenset({"version"}))
+    used = found["version"].value if "version" in found else stated
+    found |= _chosen(names, stated, used, run, keys=frozenset(KINDS) - {"version"})
+    values = {_FIELDS[key]: _value(setting, run) for key, setting in found.items()}
+    return Settings(**values, told=_told(found, values))  # type: ignore[arg-type]
+
+
+@cache
+def _table(keys: frozenset[str]) -> tuple[BenchmarkSetting, ...]:
+    return tuple(setting for setting in benchmark_settings() if setting.key in keys)
+
+
+def _chosen(
+    names: Mapping[str, str], stated: str, version: str, run: Run, *, keys: frozenset[str]
+) -> dict[str, BenchmarkSetting]:
+    """The first setting of each key that fits the run and whose formula the run can answer."""
+    found: dict[str, BenchmarkSetting] = {}
+    for setting in _table(keys):
+        if setting.key in found or not setting.fits(names, stated, version, run):
+            continue
+        if _value(setting, run) is not None:
+            found[setting.key] = setting
+    return found
+
+
+def _value(setting: BenchmarkSetting, run: Run) -> bool | int | float | str | None:
+    """The value of a setting for a run, in the type of its key."""
+    kind = KINDS[setting.key]
+    if kind == "flag":
+        return setting.value == "yes"
+    if kind == "text":
+        return "" if setting.value == "auto" else setting.value
+    number = amount(setting.value, run)
+    return number if number is None or kind == "number" else round(number)
+
+
+def _told(found: Mapping[str, BenchmarkSetting], values: Mapping[str, object]) -> tuple[str, ...]:
+    """The settings in words, one line a source, then a line for each that no source states in so many words."""
+    lines: dict[str, list[str]] = {}
+    more: list[str] = []
+    for key, setting in found.items():
+        shown = values[_FIELDS[key]]
+        words = f"{key} {shown if shown != '' else 'of the model'}"
+        if setting.evidence in UNSAID:
+            more.append(f"{words} ({setting.evidence.value}: {setting.note}; {setting.source})")
+        else:
+            lines.setdefault(setting.source, []).append(words)
+    return (*(f"{', '.join(words)} ({source})" for source, words in lines.items()), *more)
+
+
+assert set(_FIELDS.values()) <= {field.name for field in fields(Settings)}
