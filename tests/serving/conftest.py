@@ -1,0 +1,78 @@
+"""Engines made of numbers alone, so that a replay can be worked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ridgeline.cost.served import Seconds
+from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.serving import state
+from ridgeline.serving.replay import Replay, replay_tables
+from ridgeline.serving.step import StepTables
+from ridgeline.serving.traffic.traffic import Traffic
+
+HOST = ("exposed_host_s", "request_host_s", "prompt_token_host_s")
+RULE: dict[str, float] = {
+    "scheduler": state.MIXED_BATCHES, "chunked": 1, "token_budget": 2**20, "max_seqs": 2**20, "block_tokens": 16,
+    "capacity": 2**30, "ranks": 1, "balance": 1.0, "gained": 1.0,
+}  # fmt: skip
+
+
+@dataclass
+class NumbersEngine:
+    """What a replay asks of an engine: a rule and tables whose every time is given [s]."""
+
+    values: dict[str, float]
+    deployment: Deployment
+    table: StepTables
+    graphs: tuple[int, ...] = ()
+    policy: Any = field(default_factory=lambda: SimpleNamespace(**dict.fromkeys(HOST, 0.0)))
+
+    def rule(self, table: StepTables, *, prefix_tokens: int = 0, stride: int = 0) -> np.ndarray:
+        rule = np.zeros((), dtype=state.RULE)
+        values = {**RULE, "prefix_tokens": prefix_tokens, **self.values}
+        values["period"] = max(1, round(values["block_tokens"] / values["gained"]))
+        for name, value in values.items():
+            rule[name] = value
+        return rule
+
+
+def _seconds(values: np.ndarray) -> Seconds:
+    return Seconds(mid=values, low=values, high=values, compute=values, memory=values)
+
+
+def numbers_table(
+    *, lane_s: float = 0.0, token_s: float = 0.0, step_s: float = 0.0, context_s: float = 0.0, prompt_s: float = 0.0
+) -> StepTables:
+    """An iteration of T tokens takes lane + token * T, a decode step besides step + context * C, a chunk prompt [s]."""
+    grid, flat = np.array([1.0, 2.0]), np.ones((2, 2))
+    return StepTables(
+        tokens=grid, lane=_seconds(lane_s + token_s * grid), group=_seconds(0 * grid), head=_seconds(0 * grid),
+        sequences=grid, contexts=grid, decode=_seconds(step_s + context_s * grid * flat), chunks=grid, pasts=grid - 1,
+        first=_seconds(prompt_s * flat), each=_seconds(0 * flat), kernels=1.0, stage_share=1.0, send_s=0.0,
+        send_start_s=0.0,
+    )  # fmt: skip
+
+
+Replays = Callable[..., Replay]
+
+
+@pytest.fixture(scope="session")
+def replayed() -> Replays:
+    """Replays traffic on `instances` of a made-up engine; numbers that the table knows go there, others to the rule."""
+
+    def run(traffic: Traffic, *, instances: int = 1, router: Router = Router.ROUND_ROBIN, **numbers: float) -> Replay:
+        times = {name: numbers.pop(name) for name in _TIMES if name in numbers}
+        engine = NumbersEngine(numbers, Deployment(instances=instances, role=Role.WHOLE), numbers_table(**times))
+        return replay_tables([engine], [engine.table], traffic, router=router)  # type: ignore[list-item]
+
+    return run
+
+
+_TIMES = ("lane_s", "token_s", "step_s", "context_s", "prompt_s")

@@ -1,0 +1,183 @@
+"""The compiled time of iterations against sums step by step and numpy.interp."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.serving import state
+from ridgeline.serving.clock import (
+    BIN_LOW_S,
+    BINS,
+    BINS_A_FACTOR,
+    Times,
+    below,
+    between,
+    between_two,
+    padded,
+    run,
+    tally,
+)
+
+SEEDS = st.integers(0, 2**32)
+NOTHING = np.zeros((1, 2))
+
+
+def grid_of(draw: np.random.Generator, size: int) -> np.ndarray:
+    return np.cumsum(draw.uniform(0.5, 20.0, size))
+
+
+@dataclass
+class Decode:
+    """A table of decode steps and the rule that reads it, drawn at random; times may fall as contexts grow."""
+
+    times: Times
+    rule: np.ndarray
+    sequences: np.ndarray
+    contexts: np.ndarray
+    values: np.ndarray
+
+    def step_s(self, sequences: float, context: float, running: float, constant_s: float) -> float:
+        """One step, read by numpy.interp [s]."""
+        rows = [float(np.interp(context, self.contexts, row)) for row in self.values]
+        device_s = constant_s + float(np.interp(sequences, self.sequences, rows))
+        host_s = float(self.rule["step_host_s"][0] + self.rule["seq_host_s"][0] * running)
+        return max(device_s, host_s) if self.rule["overlapped"][0] else device_s + host_s
+
+
+def decode_of(seed: int, *, gained: float, overlapped: bool) -> Decode:
+    draw = np.random.default_rng(seed)
+    sequences, contexts = np.array([1.0, 2.0, 5.0, 9.0]), np.concatenate([[1.0], 1.0 + grid_of(draw, 6)])
+    contexts[-1] = 1e6  # nothing is read beyond the table here
+    values = draw.uniform(0.01, 0.05, (4, 7))
+    rule = np.zeros(1, dtype=state.RULE)
+    rule["gained"], rule["overlapped"], rule["sequences_size"], rule["contexts_size"] = gained, overlapped, 4, 7
+    rule["step_host_s"], rule["seq_host_s"] = draw.uniform(0, 0.06), 0.001
+    times = Times(
+        tokens=NOTHING, lane=NOTHING, group=NOTHING, sequences=sequences[None], head=NOTHING, contexts=contexts[None],
+        decode=values[None], chunks=NOTHING, pasts=NOTHING, first=NOTHING[None], each=NOTHING[None], graphs=NOTHING,
+    )  # fmt: skip
+    return Decode(times, rule, sequences, contexts, values)
+
+
+CASES = {
+    "seed": SEEDS,
+    "gained": st.sampled_from([1.0, 1.5, 2.25, 3.7]),
+    "overlapped": st.booleans(),
+    "sequences": st.integers(1, 9),
+    "context": st.floats(1.0, 150.0),
+    "steps": st.integers(1, 120),
+}
+
+
+@given(**CASES)
+@settings(max_examples=300, deadline=None)
+def test_a_run_is_the_sum_of_its_steps(
+    seed: int, gained: float, overlapped: bool, sequences: int, context: float, steps: int
+) -> None:
+    found = decode_of(seed, gained=gained, overlapped=overlapped)
+    histogram = np.zeros(BINS)
+    done, elapsed = run(
+        found.times, found.rule[0], sequences, 10.0, context, 0.02, steps, math.inf, histogram, 3.0
+    )  # fmt: skip
+    one_by_one = [found.step_s(sequences, context + gained * step, 10.0, 0.02) for step in range(steps)]
+    assert done == steps
+    np.testing.assert_allclose(elapsed, math.fsum(one_by_one), rtol=1e-9)
+    np.testing.assert_allclose(histogram.sum(), 3.0 * steps, rtol=1e-12)
+    places = np.flatnonzero(histogram)
+    edges = BIN_LOW_S * np.exp((places + np.array([[0], [1]])) / BINS_A_FACTOR)
+    assert (edges[1] > min(one_by_one) * 0.97).all()
+    assert (edges[0] < max(one_by_one) * 1.03).all()
+
+
+@given(limit_s=st.floats(0.0, 6.0), **CASES)
+@settings(max_examples=300, deadline=None)
+def test_a_run_is_cut_at_the_first_step_that_ends_at_the_limit_or_later(
+    limit_s: float, seed: int, gained: float, overlapped: bool, sequences: int, context: float, steps: int
+) -> None:
+    found = decode_of(seed, gained=gained, overlapped=overlapped)
+    done, elapsed = run(
+        found.times, found.rule[0], sequences, 10.0, context, 0.02, steps, limit_s, np.zeros(BINS), 0.0
+    )  # fmt: skip
+    ends = list(
+        itertools.accumulate(found.step_s(sequences, context + gained * step, 10.0, 0.02) for step in range(steps))
+    )
+    reached = next((place + 1 for place, end in enumerate(ends) if end >= limit_s), steps)
+    if limit_s == 0.0:
+        assert (done, elapsed) == (0, 0.0)  # nothing fits; the caller takes one step
+    elif min(abs(end - limit_s) for end in ends) > 1e-9:
+        assert done == reached
+        np.testing.assert_allclose(elapsed, ends[reached - 1], rtol=1e-9)
+
+
+def test_a_run_of_known_series() -> None:
+    """Steps of 2, 3, 4, ... s: 14 s after four; a limit of 9 is reached by the third exactly."""
+    rule = np.zeros(1, dtype=state.RULE)
+    rule["gained"], rule["sequences_size"], rule["contexts_size"] = 1.0, 2, 2
+    grid, slope = np.array([[1.0, 2.0]]), np.array([[[1.0, 2.0], [1.0, 2.0]]])
+    times = Times(
+        tokens=NOTHING, lane=NOTHING, group=NOTHING, sequences=grid, head=NOTHING, contexts=grid, decode=slope,
+        chunks=NOTHING, pasts=NOTHING, first=NOTHING[None], each=NOTHING[None], graphs=NOTHING,
+    )  # fmt: skip
+    nobody = np.zeros(BINS)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, 1.0, 4, math.inf, nobody, 0.0) == (4, 14.0)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, 1.0, 100, 9.0, nobody, 0.0) == (3, 9.0)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, 1.0, 100, 9.001, nobody, 0.0) == (4, 14.0)
+    assert nobody.sum() == 0.0
+
+
+@given(seed=SEEDS, size=st.integers(2, 12))
+@settings(max_examples=100, deadline=None)
+def test_tables_read_as_numpy_interp_within_and_in_a_line_beyond(seed: int, size: int) -> None:
+    draw = np.random.default_rng(seed)
+    grid, values = grid_of(draw, size), draw.uniform(0, 1, size)
+    for at in draw.uniform(grid[0] - 5, grid[-1], 20):
+        np.testing.assert_allclose(between(grid, values, at), np.interp(at, grid, values), rtol=1e-12)
+        place = below(grid, at)
+        assert 0 <= place <= size - 2
+        assert at < grid[0] or grid[place] <= at <= grid[place + 1]
+    for at in grid:
+        np.testing.assert_allclose(between(grid, values, at), np.interp(at, grid, values), rtol=1e-12)
+    slope = (values[-1] - values[-2]) / (grid[-1] - grid[-2])
+    np.testing.assert_allclose(between(grid, values, grid[-1] + 3.0), values[-1] + 3.0 * slope, rtol=1e-9)
+
+
+@given(seed=SEEDS, rows=st.integers(1, 6), columns=st.integers(2, 6))
+@settings(max_examples=100, deadline=None)
+def test_two_sizes_read_as_interp_of_interps(seed: int, rows: int, columns: int) -> None:
+    draw = np.random.default_rng(seed)
+    row_grid, column_grid, values = grid_of(draw, rows), grid_of(draw, columns), draw.uniform(0, 1, (rows, columns))
+    for _ in range(10):
+        row, column = draw.uniform(row_grid[0] - 3, row_grid[-1]), draw.uniform(column_grid[0] - 3, column_grid[-1])
+        inner = [np.interp(column, column_grid, line) for line in values]
+        expected = np.interp(row, row_grid, inner)
+        np.testing.assert_allclose(between_two(row_grid, column_grid, values, row, column), expected, rtol=1e-9)
+
+
+def test_batches_are_padded_to_the_next_graph() -> None:
+    rule = np.zeros(1, dtype=state.RULE)
+    rule["graphs_size"] = 3
+    graphs = np.array([[1.0, 4.0, 8.0]])
+    times = Times(*[NOTHING] * 11, graphs=graphs)
+    assert [padded(times, rule[0], float(size)) for size in (1, 2, 4, 5, 8, 9)] == [1.0, 4.0, 4.0, 8.0, 8.0, 0.0]
+    rule["graphs_size"] = 1
+    assert [padded(times, rule[0], float(size)) for size in (1, 2)] == [1.0, 0.0]
+    rule["graphs_size"] = 0
+    assert padded(times, rule[0], 1.0) == 0.0
+
+
+@given(seconds=st.floats(0.0, 1e6), weight=st.floats(0.1, 100))
+@settings(max_examples=100, deadline=None)
+def test_a_latency_is_counted_in_the_bin_that_holds_it(seconds: float, weight: float) -> None:
+    histogram = np.zeros(BINS)
+    tally(histogram, seconds, weight)
+    (place,) = np.flatnonzero(histogram)
+    assert histogram[place] == weight
+    if BIN_LOW_S < seconds < BIN_LOW_S * math.exp((BINS - 1) / BINS_A_FACTOR):
+        low = BIN_LOW_S * math.exp(place / BINS_A_FACTOR)
+        assert low * (1 - 1e-9) <= seconds <= low * math.exp(1 / BINS_A_FACTOR) * (1 + 1e-9)

@@ -1,0 +1,287 @@
+"""Replays against queueing theory and hand arithmetic, and what must hold whatever the traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.errors import DomainError
+from ridgeline.plan.deployment import Router
+from ridgeline.serving import state
+from ridgeline.serving.clock import BIN_LOW_S, BINS_A_FACTOR
+from ridgeline.serving.replay import Replay
+from ridgeline.serving.traffic.traffic import Traffic, traffic
+
+Replays = Callable[..., Replay]
+MANY = 200_000
+SEEDS = st.integers(0, 2**32)
+
+
+def poisson(rate: float, outputs: np.ndarray, seed: int) -> Traffic:
+    gaps = np.random.default_rng(seed).exponential(1 / rate, len(outputs))
+    return traffic(np.cumsum(gaps), np.full(len(outputs), 5), outputs)
+
+
+def counted(found: Replay, seconds: float) -> float:
+    """Tokens in the bin of this inter-token latency."""
+    return float(found.histogram[int(np.log(seconds / BIN_LOW_S) * BINS_A_FACTOR)])
+
+
+# closed forms ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("load", [0.3, 0.7])
+def test_one_server_of_fixed_time_waits_as_pollaczek_and_khinchine_say(replayed: Replays, load: float) -> None:
+    """M/D/1: W = load * D / (2 (1 - load))."""
+    service_s = 0.25
+    found = replayed(poisson(load / service_s, np.ones(MANY, dtype=int), 1), max_seqs=1, prompt_s=0.2, lane_s=0.05)
+    wait_s = float(np.mean(found.first_s - found.came_s)) - service_s
+    assert wait_s == pytest.approx(load * service_s / (2 * (1 - load)), rel=0.02)
+    assert found.busy_s.sum() == pytest.approx(MANY * service_s, rel=1e-9)
+
+
+def test_geometric_outputs_wait_as_exponential_service_does(replayed: Replays) -> None:
+    """Steps that stop by a chance of 1/m: W = rate E[S^2] / (2 (1 - load)), near M/M/1's load / (1 - load) E[S]."""
+    mean_tokens, step_s, load = 50, 0.01, 0.6
+    outputs = np.random.default_rng(2).geometric(1 / mean_tokens, MANY)
+    service_s = mean_tokens * step_s
+    found = replayed(poisson(load / service_s, outputs, 3), max_seqs=1, lane_s=step_s)
+    wait_s = float(np.mean(found.first_s - found.came_s)) - step_s
+    second = step_s**2 * (2 - 1 / mean_tokens) * mean_tokens**2
+    assert wait_s == pytest.approx(load / service_s * second / (2 * (1 - load)), rel=0.03)
+    assert wait_s == pytest.approx(load / (1 - load) * service_s, rel=0.04)
+
+
+def test_regular_arrivals_below_the_rate_of_service_never_wait(replayed: Replays) -> None:
+    arrival = 1.01 * np.arange(1000)
+    found = replayed(traffic(arrival, np.full(1000, 3), np.full(1000, 4)), max_seqs=1, lane_s=0.25)
+    np.testing.assert_allclose(found.first_s - arrival, 0.25, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(found.end_s - arrival, 1.0, rtol=0, atol=1e-9)
+
+
+def test_a_saturated_queue_yields_a_batch_of_tokens_a_step(replayed: Replays) -> None:
+    requests, batch, tokens, step_s = 800, 8, 40, 0.05
+    crowd = traffic(np.zeros(requests), np.full(requests, 7), np.full(requests, tokens))
+    found = replayed(crowd, max_seqs=batch, lane_s=step_s)
+    steps = requests * tokens / batch
+    assert steps <= round(found.span_s / step_s) <= steps + 1  # the first request may start alone
+    assert found.iterations == round(found.span_s / step_s)
+
+
+def test_instances_share_a_saturated_load_evenly(replayed: Replays) -> None:
+    crowd = traffic(np.zeros(400), np.full(400, 7), np.full(400, 20))
+    found = replayed(crowd, instances=4, max_seqs=5, lane_s=0.1)
+    assert found.span_s == pytest.approx(400 * 20 / (4 * 5) * 0.1, rel=0.01)
+    np.testing.assert_allclose(found.busy_s, found.span_s, rtol=0.01)
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_little_s_law_of_decoding_sequences(replayed: Replays, seed: int) -> None:
+    """Sequences that decode on average = tokens a second * seconds a token; prompts run apart here."""
+    draw = np.random.default_rng(seed)
+    outputs = draw.geometric(1 / 30, 3000)
+    found = replayed(
+        poisson(1.5, outputs, seed), scheduler=state.PREFILL_FIRST, max_seqs=64, lane_s=0.001, step_s=0.019
+    )
+    assert found.mean_sequences > 1.0
+    assert found.mean_sequences * found.decode_s / 0.02 == pytest.approx((outputs - 1).sum(), rel=1e-9)
+
+
+def test_users_of_a_closed_loop_share_the_batch(replayed: Replays) -> None:
+    """With as many places as users nobody waits: users / latency requests a second."""
+    crowd = traffic(np.zeros(300), np.full(300, 4), np.full(300, 10), concurrency=6)
+    found = replayed(crowd, max_seqs=6, lane_s=0.1)
+    settled = slice(6, None)  # the first ones come while an iteration runs
+    latency_s = (found.end_s - found.came_s)[settled]
+    assert latency_s.max() <= 1.1 + 1e-9  # ten steps, and at most one that has begun
+    assert found.span_s == pytest.approx(300 / 6 * latency_s.mean(), rel=0.02)
+
+
+# hand arithmetic -------------------------------------------------------------------------------------
+
+
+@given(prompt=st.integers(1, 500), output=st.integers(1, 5000), arrival=st.floats(0, 100))
+@settings(max_examples=50, deadline=None)
+def test_a_lone_request_is_an_arithmetic_series(replayed: Replays, prompt: int, output: int, arrival: float) -> None:
+    """First token after lane + prompt; step k reads prompt + k tokens of cache."""
+    lane_s, step_s, context_s, prompt_s = 0.01, 0.002, 1e-6, 0.05
+    found = replayed(
+        traffic([arrival], [prompt], [output]),
+        lane_s=lane_s, step_s=step_s, context_s=context_s, prompt_s=prompt_s,
+    )  # fmt: skip
+    first_s = arrival + lane_s + prompt_s
+    steps = output - 1
+    decoding_s = steps * (lane_s + step_s) + context_s * (steps * prompt + steps * (steps + 1) / 2)
+    assert found.first_s[0] == pytest.approx(first_s, rel=1e-12)
+    assert found.end_s[0] == pytest.approx(first_s + decoding_s, rel=1e-12)
+    assert found.iterations == output
+    assert found.runs <= 2  # one for the prompt, one for everything after it
+
+
+def test_an_arrival_waits_for_the_step_that_runs(replayed: Replays) -> None:
+    """Steps of 1 s from 0; the arrival at 3.5 enters the iteration from 4, which ends both prompt and step at 6."""
+    pair = traffic([0.0, 3.5], [4, 4], [8, 3])
+    found = replayed(pair, lane_s=1.0, prompt_s=1.0)
+    assert found.first_s.tolist() == [2.0, 6.0]  # 2: lane and prompt
+    assert found.end_s.tolist() == [10.0, 8.0]  # A: steps to 3, 4, 6, 7, 8, 9, 10; B: to 7, 8
+    assert found.came_s.tolist() == [0.0, 3.5]
+    apart = replayed(pair, scheduler=state.PREFILL_FIRST, lane_s=1.0, prompt_s=1.0)
+    assert apart.first_s.tolist() == [2.0, 6.0]
+    assert apart.end_s.tolist() == [11.0, 8.0]  # A stands still from 4 to 6
+
+
+def test_a_prompt_is_cut_to_the_budget(replayed: Replays) -> None:
+    """A budget of 8 computes a prompt of 20 in chunks of 8, 8 and 4; beside a decoding sequence in 7, 7 and 6."""
+    alone = replayed(traffic([0.0], [20], [1]), token_budget=8, lane_s=1.0)
+    assert (alone.first_s[0], alone.iterations) == (3.0, 3)
+    beside = replayed(traffic([0.0, 0.5], [1, 20], [10, 1]), token_budget=8, token_s=1.0)
+    assert beside.first_s.tolist() == [1.0, 1.0 + 8 + 8 + 7]
+    whole = replayed(traffic([0.0], [20], [1]), token_budget=8, chunked=0, lane_s=1.0)
+    assert (whole.first_s[0], whole.iterations) == (1.0, 1)
+
+
+def test_a_session_waits_for_its_turn_and_thinks(replayed: Replays) -> None:
+    turns = traffic(
+        [0.0, 0.0, 100.0], [2, 2, 2], [3, 3, 3], after=np.array([-1, 0, 1]), think_s=np.array([0.0, 5.0, 5.0])
+    )
+    found = replayed(turns, lane_s=1.0)
+    assert found.came_s.tolist() == [0.0, 8.0, 100.0]  # 3 and 5 of thinking; the third no earlier than 100
+    assert found.end_s.tolist() == [3.0, 11.0, 103.0]
+
+
+def test_the_urgent_overtake_those_who_wait(replayed: Replays) -> None:
+    crowd = traffic([0.0, 0.1, 0.2, 0.3], [2] * 4, [1] * 4, priority=np.array([1, 2, 1, 0]))
+    found = replayed(crowd, max_seqs=1, lane_s=1.0)
+    assert found.end_s.tolist() == [1.0, 4.0, 3.0, 2.0]
+
+
+def test_preemption_by_hand(replayed: Replays) -> None:
+    """Two sequences of 4 and 8 tokens in a cache of 3 blocks of 4: both need a second block in their first step.
+
+    Iteration 1 computes A's prompt, 2 B's beside A's second token (A takes its second block). B would need a third
+    block then: it goes, A ends alone after its 6 tokens at 6; B computes 5 tokens again to 7 and ends at 11.
+    """
+    pair = traffic([0.0, 0.5], [4, 4], [6, 6])
+    found = replayed(pair, lane_s=1.0, block_tokens=4, capacity=3)
+    assert found.preempted.tolist() == [0, 1]
+    assert found.first_s.tolist() == [1.0, 2.0]
+    assert found.end_s.tolist() == [6.0, 11.0]
+    swapped = replayed(pair, lane_s=1.0, block_tokens=4, capacity=3, swaps=1, swap_token_s=0.125)
+    assert swapped.end_s.tolist() == [7.0, 12.0]  # 4 tokens out and in again: 1 s; B needs no prompt, but a step more
+
+
+def test_a_prefix_is_computed_once(replayed: Replays) -> None:
+    """Blocks of 16: the second prompt of 40 finds 32 tokens; a prompt of 32 has one token left to compute, so 16."""
+    blocks = np.array([0, 1, 0, 1, 0, 1])
+    shared = traffic(
+        [0.0, 100.0, 200.0], [40, 40, 32], [1, 1, 1],
+        prefix_start=np.array([0, 2, 4, 6]), prefix_blocks=blocks, prefix_block_tokens=16,
+    )  # fmt: skip
+    found = replayed(shared, token_s=1.0)
+    assert found.hit_tokens.tolist() == [0, 32, 16]
+    assert (found.first_s - found.came_s).tolist() == [40.0, 8.0, 16.0]
+
+
+def test_what_can_never_fit_is_refused(replayed: Replays) -> None:
+    found = replayed(traffic([0.0, 1.0], [100, 10], [10, 10]), block_tokens=10, capacity=10, lane_s=1.0)
+    assert found.refused.tolist() == [True, False]
+    assert found.done.tolist() == [False, True]
+    assert np.isnan(found.first_s[0])
+
+
+def test_a_prefix_router_keeps_to_the_warm_instance_and_spreads_the_rest(replayed: Replays) -> None:
+    shared = traffic(
+        [0.0, 100.0, 200.0], [17, 17, 17], [1, 1, 1],
+        prefix_start=np.array([0, 1, 2, 3]), prefix_blocks=np.zeros(3, dtype=int), prefix_block_tokens=16,
+    )  # fmt: skip
+    warm = replayed(shared, instances=2, router=Router.PREFIX, token_s=1.0)
+    assert warm.hit_tokens.tolist() == [0, 16, 16]
+    cold = replayed(shared, instances=2, router=Router.ROUND_ROBIN, token_s=1.0)
+    assert cold.hit_tokens.tolist() == [0, 0, 16]
+
+
+def test_sessions_in_a_closed_loop_are_refused_in_words(replayed: Replays) -> None:
+    both = traffic([0.0, 0.0], [1, 1], [1, 1], after=np.array([-1, 0]), concurrency=1)
+    with pytest.raises(DomainError, match="closed loop of sessions"):
+        replayed(both, lane_s=1.0)
+
+
+# what always holds -----------------------------------------------------------------------------------
+
+
+def drawn(seed: int, requests: int = 60) -> Traffic:
+    draw = np.random.default_rng(seed)
+    return traffic(
+        np.sort(draw.uniform(0, 5, requests)), draw.integers(1, 200, requests), draw.integers(1, 100, requests)
+    )
+
+
+@given(
+    seed=SEEDS, scheduler=st.sampled_from([state.PREFILL_FIRST, state.MIXED_BATCHES, state.STATIC]),
+    capacity=st.integers(20, 200), ranks=st.integers(1, 3), instances=st.integers(1, 3), swaps=st.booleans(),
+    router=st.sampled_from([Router.ROUND_ROBIN, Router.LEAST_LOADED]),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_no_request_is_lost_and_time_goes_forward(
+    replayed: Replays, seed: int, scheduler: int, capacity: int, ranks: int, instances: int, swaps: bool, router: Router
+) -> None:
+    asked = drawn(seed)
+    chunked = scheduler != state.STATIC
+    found = replayed(
+        asked, instances=instances, router=router, scheduler=scheduler, chunked=chunked, capacity=capacity, ranks=ranks,
+        swaps=swaps, token_budget=256, max_seqs=16, lane_s=0.01, token_s=1e-4, context_s=1e-5, swap_token_s=1e-5,
+    )  # fmt: skip
+    assert found.done.all()
+    assert (found.came_s == asked.arrival_s).all()
+    assert (found.first_s > found.came_s).all()
+    assert (found.end_s >= found.first_s).all()
+    assert ((found.end_s > found.first_s) == (asked.output_tokens > 1)).all()
+    assert found.preemptions == found.preempted.sum()
+    assert found.capacity_blocks == capacity * ranks * instances
+    assert found.series[:, 0].max() <= found.capacity_blocks
+    assert found.series[:, 2].max() <= 16 * ranks * instances
+    if found.preemptions == 0:
+        assert found.histogram.sum() == pytest.approx((asked.output_tokens - 1).sum())
+    assert (found.busy_s <= found.span_s + 1e-9).all()
+
+
+@given(seed=SEEDS)
+@settings(max_examples=10, deadline=None)
+def test_the_same_input_gives_the_same_bytes(replayed: Replays, seed: int) -> None:
+    asked = drawn(seed)
+    one, two = (replayed(asked, instances=2, capacity=40, max_seqs=8, lane_s=0.01, context_s=1e-5) for _ in range(2))
+    for name, value in vars(one).items():
+        assert np.asarray(value).tobytes() == np.asarray(getattr(two, name)).tobytes(), name
+
+
+@given(seed=SEEDS, faster=st.floats(0.1, 1.0))
+@settings(max_examples=40, deadline=None)
+def test_faster_steps_never_lengthen_a_queue_of_one(replayed: Replays, seed: int, faster: float) -> None:
+    asked = drawn(seed)
+    times = {"lane_s": 0.01, "token_s": 1e-4, "context_s": 1e-5}
+    slow = replayed(asked, max_seqs=1, **times)
+    fast = replayed(asked, max_seqs=1, **{name: faster * value for name, value in times.items()})
+    assert (fast.end_s <= slow.end_s + 1e-9).all()
+
+
+def test_more_cache_preempts_less(replayed: Replays) -> None:
+    crowd = traffic(np.zeros(24), np.full(24, 32), np.full(24, 64))
+    counts = [replayed(crowd, capacity=blocks, lane_s=0.1).preemptions for blocks in (12, 24, 48, 96, 144)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > 10
+    assert counts[-1] == 0  # 24 requests of 6 blocks
+
+
+def test_least_loaded_beats_taking_turns_where_lengths_differ(replayed: Replays) -> None:
+    """Every other request is long: taking turns sends all of those to one of two instances."""
+    outputs = np.tile([100, 1], 50)
+    asked = traffic(0.4 * np.arange(100), np.full(100, 4), outputs)
+    numbers = {"instances": 2, "max_seqs": 1, "lane_s": 0.01}
+    turns = replayed(asked, router=Router.ROUND_ROBIN, **numbers)
+    least = replayed(asked, router=Router.LEAST_LOADED, **numbers)
+    assert (least.first_s - least.came_s).mean() < (turns.first_s - turns.came_s).mean()
+    assert turns.busy_s[0] == pytest.approx(100 * turns.busy_s[1])
