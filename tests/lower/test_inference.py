@@ -1,0 +1,211 @@
+"""What one device of a served model does, by hand: widths, repeated keys, experts and collectives."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from ridgeline.errors import PlanError, RidgelineError
+from ridgeline.graph.build import from_dims
+from ridgeline.graph.load import catalog, load
+from ridgeline.graph.ops import Model, OpKind, op_params
+from ridgeline.lower.inference import Core, Experts, LayerKind, Pass, Product, Reduce, Served, Trade, serve
+from ridgeline.plan.deployment import Deployment
+
+LLAMA = load("llama-3.1-8b")  # D 4096, 32 heads and 8 kv heads of 128, F 14336, V 128256, 32 layers
+MIXTRAL = load("mixtral-8x7b")  # 8 experts of 14336, 2 chosen
+DEEPSEEK = load("deepseek-v3")  # 256 experts of 2048, 8 chosen, 1 shared; 3 dense layers, 58 with experts
+
+MATRICES = (OpKind.GEMM, OpKind.GROUPED_GEMM)
+
+
+def products(kind: LayerKind) -> dict[str, tuple[float, float]]:
+    return {piece.name: (piece.n, piece.k) for piece in kind.pieces if isinstance(piece, Product)}
+
+
+def experts(served: Served) -> Experts:
+    (found,) = {piece for kind in served.kinds for piece in kind.pieces if isinstance(piece, Experts)}
+    return found
+
+
+def count(served: Served, sort: type) -> int:
+    """How many such pieces an iteration runs, all layers and both ends."""
+    layers = sum(kind.count * sum(isinstance(piece, sort) for piece in kind.pieces) for kind in served.kinds)
+    return layers + sum(isinstance(piece, sort) for piece in (*served.embedding, *served.head))
+
+
+def matrix_elements(served: Served) -> float:
+    """Elements of all weight matrices in the layers of one device [1]."""
+    total = 0.0
+    for kind in served.kinds:
+        for piece in kind.pieces:
+            if isinstance(piece, Product):
+                total += kind.count * piece.count * piece.n * piece.k
+            elif isinstance(piece, Experts):
+                each = (2 + piece.gated) * piece.hidden * piece.inner
+                total += kind.count * piece.count / piece.ranks * each
+    return total
+
+
+def whole_elements(model: Model) -> int:
+    """The same of the undivided model [1]."""
+    graph = model.graph
+    blocks = [graph.blocks[name] for name in graph.layers]
+    return sum(op_params(op, block.experts) for block in blocks for op in block.ops if op.kind in MATRICES)
+
+
+def test_a_layer_of_llama_on_one_device_and_on_four() -> None:
+    one, four = (serve(LLAMA, Deployment(tp=tp)).kinds for tp in (1, 4))
+    assert [kind.count for kind in one] == [32]
+    assert products(one[0]) == {
+        "qkv": (6144, 4096),  # (32 + 2 * 8) heads of 128
+        "attention_out": (4096, 4096),
+        "mlp_up": (28672, 4096),  # gate and up
+        "mlp_down": (4096, 14336),
+    }
+    assert products(four[0]) == {
+        "qkv": (1536, 4096),
+        "attention_out": (4096, 1024),
+        "mlp_up": (7168, 4096),
+        "mlp_down": (4096, 3584),
+    }
+    cores = [piece for kind in four for piece in kind.pieces if isinstance(piece, Core)]
+    assert cores == [Core(heads=8, kv_heads=2, qk_dim=128, v_dim=128)]
+
+
+@pytest.mark.parametrize(
+    ("tp", "width", "kv_heads"),
+    [(1, 6144, 8), (8, 768, 1), (16, 512, 1), (32, 384, 1)],  # beyond 8 ranks: own queries, and one key and value head
+)
+def test_keys_and_values_of_fewer_heads_than_ranks_are_repeated(tp: int, width: int, kv_heads: int) -> None:
+    (kind,) = serve(LLAMA, Deployment(tp=tp)).kinds
+    assert products(kind)["qkv"] == (width, 4096)
+    assert [piece.kv_heads for piece in kind.pieces if isinstance(piece, Core)] == [kv_heads]
+
+
+def test_the_head_is_divided_over_the_vocabulary() -> None:
+    head = serve(LLAMA, Deployment(tp=4)).head
+    assert [(piece.n, piece.k, piece.rows) for piece in head if isinstance(piece, Product)] == [
+        (128256 / 4, 4096, "sequences")
+    ]
+    assert [(piece.width, piece.gather) for piece in head if isinstance(piece, Reduce)] == [(128256, True)]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "ranks", "inner"),
+    [
+        (Deployment(), 1, 14336),
+        (Deployment(tp=8), 1, 1792),  # every expert on every rank, an eighth of each
+        (Deployment(tp=8, ep=8), 8, 14336),  # one whole expert a rank
+        (Deployment(tp=8, ep=2), 2, 3584),  # four experts a rank, a quarter of each
+        (Deployment(dp=4, ep=4), 4, 14336),
+        (Deployment(tp=2, dp=4, ep=4), 4, 7168),
+    ],
+)
+def test_experts_are_divided_over_their_ranks_and_cut_over_the_rest(
+    deployment: Deployment, ranks: int, inner: float
+) -> None:
+    found = experts(serve(MIXTRAL, deployment))
+    assert found == Experts(hidden=4096, inner=inner, top_k=2, count=8, ranks=ranks, gated=True)
+    held = found.count / found.ranks * 3 * found.hidden * found.inner
+    assert held * deployment.tp * deployment.dp == 8 * 3 * 4096 * 14336
+
+
+def test_deepseek_s_layers_are_of_two_kinds() -> None:
+    served = serve(DEEPSEEK, Deployment(tp=8))
+    assert {kind.name: kind.count for kind in served.kinds} == {"dense": 3, "moe": 58}
+    cores = [piece for kind in served.kinds for piece in kind.pieces if isinstance(piece, Core)]
+    assert all(core.latent and core.kv_heads == 1 and core.heads == 16 for core in cores)
+    assert experts(served).inner == 2048 / 8
+
+
+@pytest.mark.parametrize("model", [LLAMA, MIXTRAL, DEEPSEEK], ids=lambda model: model.name)
+def test_collectives_are_only_where_something_is_divided(model: Model) -> None:
+    alone = serve(model, Deployment())
+    assert (count(alone, Reduce), count(alone, Trade)) == (0, 0)
+    layers = len(model.graph.layers)
+    divided = serve(model, Deployment(tp=4))
+    assert count(divided, Reduce) == 2 * layers + 2  # after attention and after the rest; embedding, logits
+    assert count(divided, Trade) == 0
+    routed = sum(model.graph.blocks[name].experts > 0 for name in model.graph.layers)
+    ranks = Deployment(dp=4, ep=4 if routed else 1)
+    side_by_side = serve(model, ranks)
+    assert (count(side_by_side, Reduce), count(side_by_side, Trade)) == (0, routed)
+
+
+def test_the_trade_spans_all_ranks_of_an_instance() -> None:
+    trades = {piece for kind in serve(MIXTRAL, Deployment(tp=2, dp=4, ep=8)).kinds for piece in kind.pieces}
+    assert Trade(width=4096, ranks=8, top_k=2, experts=8) in trades
+
+
+def test_what_experts_do_themselves_is_not_counted_twice() -> None:
+    names = {
+        piece.name for kind in serve(MIXTRAL, Deployment()).kinds for piece in kind.pieces if isinstance(piece, Pass)
+    }
+    assert names.isdisjoint({"route", "dispatch", "experts_activation", "combine"})
+    fused = [
+        piece.kernels
+        for kind in serve(LLAMA, Deployment()).kinds
+        for piece in kind.pieces
+        if isinstance(piece, Pass) and piece.name.endswith("_residual")
+    ]
+    assert fused == [0.0, 0.0]
+
+
+@cache
+def servable() -> tuple[Model, ...]:
+    found = []
+    for name in catalog():
+        model = load(name)
+        try:
+            serve(model, Deployment())
+        except RidgelineError:
+            continue
+        found.append(model)
+    return tuple(found)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8, 16])
+def test_ranks_together_hold_at_least_every_matrix_of_the_model(tp: int) -> None:
+    """Equal on one device; more on several only where keys, values, routers or latent vectors are repeated."""
+    seen = 0
+    for model in servable():
+        try:
+            served = serve(model, Deployment(tp=tp))
+        except PlanError:  # heads that tp does not divide
+            continue
+        whole, held = whole_elements(model), matrix_elements(served) * tp
+        assert held >= 0.99 * whole, model.name  # biases are no matrices
+        if tp == 1:
+            assert held <= whole, model.name
+        assert held <= 1.25 * whole or tp > 4, model.name
+        seen += 1
+    assert seen > 50
+
+
+@pytest.mark.parametrize(
+    ("deployment", "model", "words"),
+    [
+        (Deployment(tp=3), LLAMA, "tp = 3 does not divide 32 attention heads"),
+        (Deployment(tp=16, ep=16), MIXTRAL, "ep = 16 does not divide 8 experts"),
+        (Deployment(pp=33), LLAMA, "pp = 33 is more than the 32 layers"),
+        (Deployment(tp=2, ep=2), LLAMA, "ep = 2 needs experts"),
+        (Deployment(), load("t5-small"), "encoder"),
+    ],
+)
+def test_degrees_that_do_not_divide_are_refused(deployment: Deployment, model: Model, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        serve(model, deployment)
+
+
+def test_a_window_stays_with_its_core() -> None:
+    gemma = serve(load("gemma-3-27b"), Deployment())
+    windows = {piece.window: kind.count for kind in gemma.kinds for piece in kind.pieces if isinstance(piece, Core)}
+    assert windows == {1024: 52, 0: 10}  # five of six layers see 1024 tokens
+
+
+def test_heads_of_a_made_up_model() -> None:
+    tiny = from_dims(layers=2, hidden=64, heads=4, vocab=1000, max_positions=256)
+    (kind,) = serve(tiny, Deployment(tp=4)).kinds
+    assert products(kind)["qkv"] == (3 * 64 / 4, 64)
