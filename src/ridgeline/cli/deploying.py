@@ -78,3 +78,51 @@ def plan_serving(
             f"no deployment on {asked.cluster.count} devices keeps 99 % of requests to the objective; the best keeps"
             f" {kept if kept is not None else 0.0:.1%}: take more devices, or loosen the objective (--slo)"
         )
+
+
+def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json: bool) -> None:
+    """Prints the cheapest mix of accelerators for traffic; raises NoPlanError when no mix serves it."""
+    import numpy as np
+
+    first = offers.split(",")[0].partition("=")[0].strip()
+    asked = serving_scenario_of(subject, f"1x{first}", words)
+
+    from ridgeline.facts.prices import price
+    from ridgeline.report.blocks import show
+    from ridgeline.report.serving_search import rent_text
+    from ridgeline.search.renting import offers_of, rent_fleet
+    from ridgeline.serving.metrics import Objective
+    from ridgeline.serving.traffic.asked import asked_traffic
+
+    def usd_per_h(name: str) -> float | None:
+        fact = price(name)
+        return None if fact is None else fact.value
+
+    traffic, assumed = asked_traffic(asked.traffic)
+    objective = Objective(**asked.traffic.get("slo", {}))
+    with progress_bar("replaying offers") as progress:
+        found = rent_fleet(
+            asked.model, offers_of(offers, usd_per_h), traffic, objective, stated=asked.stated,
+            policies=policies_of(asked), progress=progress,
+        )  # fmt: skip
+    chosen = found.rent
+    if as_json:
+        answer = {
+            "rented": [vars(one) for one in chosen.rented if one.rented],
+            "usd_per_h": chosen.cost_usd_per_hour,
+            "bound_usd_per_h": chosen.bound_usd_per_hour,
+            "headroom": chosen.headroom,
+            "buckets": {name: [float(cell) for cell in values] for name, values in vars(found.buckets).items()},
+            "options": {name: np.asarray(option.most_per_s).tolist() for name, _, option in found.options},
+            "refused": dict(found.refused),
+            "assumed": list(assumed),
+        }
+        print(json.dumps(answer, indent=1, allow_nan=False))
+        return
+    title = f"{asked.model.name}: {traffic.name}, {traffic.requests:,} requests, offers {offers}"
+    blocks = rent_text(
+        title, chosen.rented, cost_usd_per_hour=chosen.cost_usd_per_hour, gap=chosen.gap, headroom=chosen.headroom,
+        deployments={name: one for name, one, _ in found.options}, refused=found.refused, seconds=found.seconds,
+        assumed=assumed,
+    )  # fmt: skip
+    show(blocks, sys.stdout)

@@ -102,6 +102,9 @@ def plan_command(
     min_devices: Annotated[
         bool, typer.Option("--min-devices", help="with --serve: the fewest devices that keep to the objective")
     ] = False,
+    rent: Annotated[
+        str | None, typer.Option("--rent", metavar="OFFERS", help="with --serve: rent the cheapest of H100-SXM=16,L40S")
+    ] = None,
     evidence: Rung = Evidence.MEASURED,
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="try every schedule, sharding and micro-batch")
@@ -111,6 +114,11 @@ def plan_command(
     **words: Any,
 ) -> None:
     """Find the best plan for a workload on a cluster; flags of a plan (--tp 8) are kept as given."""
+    if serve and rent is not None:
+        from ridgeline.cli.deploying import rent_serving
+
+        rent_serving(subject, words, rent, as_json=as_json)
+        return
     if serve:
         from ridgeline.cli.deploying import plan_serving
 

@@ -95,9 +95,8 @@ def amount(formula: str, run: Run) -> float | None:
         value = run.get(term["name"])
         if not isinstance(value, int | float):
             return None
-        total += value * float(term["times"] or 1) // float(term["by"]) if term["by"] else value * float(
-            term["times"] or 1
-        )
+        share = value * float(term["times"] or 1)
+        total += share // float(term["by"]) if term["by"] else share
     step, least = int(match["up"] or 0), int(match["least"] or 0)
     return max(math.ceil(total / step) * step if step else total, least)
 
@@ -125,7 +124,7 @@ def _checked(row: Mapping[str, str]) -> BenchmarkSetting:
     if key not in sources() or not place.strip():
         raise InputError(f"'{setting.source}' names no source and place", file=TABLE, field="source")
     if setting.evidence in (Evidence.DERIVED, Evidence.ASSUMED) and not setting.note:
-        raise InputError(f"{setting.key} is {setting.evidence.value} without a note that says why", file=TABLE)
+        raise InputError(f"{setting.key} is {setting.evidence.label} without a note that says why", file=TABLE)
     for part in filter(None, setting.condition.split("; ")):
         match = _CONDITION.fullmatch(part)
         if match is None or match["name"] not in (*VARIABLES, "date", "scenario"):
@@ -155,7 +154,6 @@ def _holds(part: str, run: Run) -> bool:
     if match is None or value is None or value == "":
         return False
     if isinstance(value, str):
-        return value.startswith(match["value"]) if match["sign"] == "=" else _SIGNS[match["sign"]](
-            value, match["value"]
-        )
+        begins = match["sign"] == "=" and value.startswith(match["value"])
+        return begins or _SIGNS[match["sign"]](value, match["value"])
     return bool(_NUMBER.fullmatch(match["value"])) and _SIGNS[match["sign"]](float(value), float(match["value"]))

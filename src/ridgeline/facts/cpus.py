@@ -11,6 +11,7 @@ from ridgeline.facts import rows, store
 from ridgeline.facts.records import Evidence, Fact
 
 FILE = "data/cpus.tsv"
+CONSTANTS = "data/cpu_mechanisms.tsv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,3 +82,19 @@ def _cpu(row: Mapping[str, str]) -> Cpu:
         memory=memory,
         peak=peak,
     )
+
+
+@cache
+def cpu_constants() -> Mapping[str, Fact]:
+    """Constants of products on processors by key, each with unit, source and evidence."""
+    return {
+        row["key"]: rows.fact(
+            float(row["value"]), row["unit"], row["source"], row["conditions"], row["evidence"], file=CONSTANTS
+        )
+        for row in store.read_tsv("cpu_mechanisms.tsv")
+    }
+
+
+def cpu_constant(key: str) -> float:
+    """The value of one constant of processors, in its row's unit."""
+    return cpu_constants()[key].value

@@ -124,3 +124,63 @@ def ranked_as_dict(one: Ranked) -> dict[str, Any]:
         "latency": plain(metrics.latency),
         "output_tokens_per_s": metrics.output_tokens_per_s,
     }
+
+
+class Mixed(Protocol):
+    """One line of a rented fleet."""
+
+    @property
+    def option(self) -> str:
+        """Its name."""
+
+    @property
+    def rented(self) -> int:
+        """Instances [1]."""
+
+    @property
+    def load(self) -> float:
+        """Load on them in full instances [1]."""
+
+    @property
+    def cost_usd_per_hour(self) -> float:
+        """Their price [USD/h]."""
+
+
+def rent_text(
+    title: str,
+    rented: Sequence[Mixed],
+    *,
+    cost_usd_per_hour: float,
+    gap: float,
+    headroom: float,
+    deployments: Mapping[str, Deployment],
+    refused: Mapping[str, str],
+    seconds: float,
+    assumed: Sequence[str],
+) -> list[Block]:
+    """A rented fleet in words and tables."""
+    mixes = ", ".join(f"{one.rented} x {one.option}" for one in rented if one.rented)
+    proof = "proven cheapest" if gap <= 0 else f"within {gap:.1%} of the cheapest"
+    rows = [
+        ("rent", mixes),
+        ("price", f"{money_text(cost_usd_per_hour)} an hour, {proof} for these rates"),
+        ("headroom", f"the same mix of requests may grow {headroom:.2f} times on it"),
+    ]
+    width = max(len(name) for name, _ in rows) + 2
+    blocks: list[Block] = [Line(text=title, hang=2), blank()]
+    blocks += [Line(text=f"{name:<{width}}{text}", indent=2, hang=width) for name, text in rows]
+    table = tuple(
+        (
+            str(one.rented), one.option, deployment_text(deployments[one.option]), f"{one.load / one.rented:.0%}",
+            money_text(one.cost_usd_per_hour),
+        )
+        for one in rented
+        if one.rented
+    )  # fmt: skip
+    columns = ("instances", "of", "each", "filled to", "an hour")
+    numbers = frozenset({"instances", "filled to", "an hour"})
+    blocks += [blank(), Table(columns=columns, rows=table, right=numbers), blank()]
+    blocks.append(Line(text=f"found in {seconds:.1f} s", indent=2))
+    blocks += [Line(text=f"- left out {name}: {reason}", indent=2, hang=2) for name, reason in refused.items()]
+    blocks += [Line(text=f"- assumed: {text}", indent=2, hang=2) for text in assumed]
+    return blocks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 
 from ridgeline.facts.benchmark_settings import KINDS, BenchmarkSetting, Run, amount, benchmark_settings
@@ -153,10 +153,7 @@ def _told(found: Mapping[str, BenchmarkSetting], values: Mapping[str, object]) -
         shown = values[_FIELDS[key]]
         words = f"{key} {shown if shown != '' else 'of the model'}"
         if setting.evidence in UNSAID:
-            more.append(f"{words} ({setting.evidence.value}: {setting.note}; {setting.source})")
+            more.append(f"{words} ({setting.evidence.label}: {setting.note}; {setting.source})")
         else:
             lines.setdefault(setting.source, []).append(words)
     return (*(f"{', '.join(words)} ({source})" for source, words in lines.items()), *more)
-
-
-assert set(_FIELDS.values()) <= {field.name for field in fields(Settings)}

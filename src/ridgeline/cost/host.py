@@ -1,0 +1,127 @@
+"""Seconds of products, attention and experts on processors: bytes over sustained memory, or FLOP over product rates.
+
+Shape letters: T tokens, E experts, k experts that a token takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from ridgeline.facts.cpus import Cpu, cpu_constant
+from ridgeline.lower.work import Number
+
+_WIDE_MATRIX = 8.0  # AMX does eight times the operations of AVX-512 in a cycle (units of data/cpus.tsv)
+
+
+class Kernel(Enum):
+    """Whose products run on the processor; they differ in the share of its rate that they reach."""
+
+    AMX_INT8 = "amx.int8"
+    AMX_BF16 = "amx.bf16"
+    VECTOR = "vector"  # weights of any format widened to vectors of 32 bits
+    LLAMAFILE = "llamafile"  # K-quants multiplied in blocks with AVX2
+    LLAMA_CPP = "llama.cpp"  # dot products of quantised rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processors:
+    """Processors of one host that work together: `sockets` of `cpu`, `cores` in use in all [1].
+
+    `memory_bytes_per_s` is the nominal rate of all sockets together, `memory_bytes` what they hold (None unknown).
+    With `numa_aware` each socket reads its own copy or part of the weights; otherwise they lie where they fell.
+    """
+
+    cpu: Cpu
+    sockets: int
+    cores: int
+    memory_bytes_per_s: float
+    memory_bytes: float | None = None
+    numa_aware: bool = True
+
+    @property
+    def read_bytes_per_s(self) -> float:
+        """What reading weights once sustains [byte/s].
+
+        share x nominal, at most what the line buffers of the cores in use keep in flight; sockets whose weights lie
+        where they fell get of one socket's rate the share that a remote memory leaves.
+        """
+        rate = self.stream_bytes_per_s * cpu_constant("read.share")
+        in_flight = self.cores * max(cpu_constant("core.bytes_per_s"), self._widest_core)
+        return min(rate, in_flight)
+
+    @property
+    def stream_bytes_per_s(self) -> float:
+        """What a long stream sustains, reads and writes together [byte/s]."""
+        kind = "lpddr" if self.cpu.memory_type.startswith("LP") else "ddr"
+        rate = self.memory_bytes_per_s * cpu_constant(f"stream.{kind}")
+        if self.sockets > 1 and not self.numa_aware:
+            rate *= cpu_constant("remote.share") / self.sockets * 2.0 / 2.0
+        return rate
+
+    @property
+    def _widest_core(self) -> float:
+        """Cores of machines with few of them have buffers for a fair part of the memory [byte/s]."""
+        return self.memory_bytes_per_s / self.sockets / max(self.cpu.cores / 2.0, 1.0)
+
+    def flop_per_s(self, kernel: Kernel) -> float:
+        """What products of many rows sustain by the cores in use [FLOP/s]."""
+        share = self.cores / self.cpu.cores
+        vector = self.cpu.peak["fp32"].value * share
+        has_matrix = self.has_matrix_units
+        if kernel is Kernel.AMX_INT8 and has_matrix:
+            return self.cpu.peak["int8"].value * share * cpu_constant("product.amx.int8")
+        if kernel is Kernel.AMX_BF16 and has_matrix:
+            return self.cpu.peak["bf16"].value * share * cpu_constant("product.amx.bf16")
+        if kernel in (Kernel.LLAMAFILE, Kernel.LLAMA_CPP):
+            narrow = min(vector, self.cores * self.cpu.clock_hz * cpu_constant("avx2.operations"))
+            return narrow * cpu_constant(f"product.{kernel.value}")
+        return vector * cpu_constant("product.vector")
+
+    @property
+    def has_matrix_units(self) -> bool:
+        """Whether the processor multiplies tiles (AMX)."""
+        bf16 = self.cpu.peak.get("bf16")
+        return bf16 is not None and bf16.value > _WIDE_MATRIX * self.cpu.peak["fp32"].value
+
+
+def products_s(host: Processors, weight_bytes: Number, flop: Number, kernel: Kernel) -> Number:
+    """Time of products whose weights are read once [s].
+
+    t = max(bytes / sustained reads, FLOP / sustained products); a lower bound without the start of the threads.
+    """
+    return np.maximum(weight_bytes / host.read_bytes_per_s, flop / host.flop_per_s(kernel))
+
+
+def copy_s(host: Processors, size_bytes: Number) -> Number:
+    """Time in which all cores copy bytes from one place in memory to another [s]: read, fetched to be written, written."""
+    return 3.0 * size_bytes / host.stream_bytes_per_s
+
+
+def experts_touched(experts: Number, top_k: Number, tokens: Number) -> Number:
+    """Expected number of distinct experts that T tokens take, each k of E at random [1].
+
+    E (1 - (1 - k / E)^T)
+    """
+    return experts * (1.0 - (1.0 - np.minimum(top_k / experts, 1.0)) ** tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """A storage device whose blocks are read on demand: first byte [s] and sequential rate [byte/s]."""
+
+    latency_s: float
+    bytes_per_s: float
+
+    @property
+    def fault_bytes_per_s(self) -> float:
+        """Rate of a mapped file that is read as it is touched, one read-ahead window after the other [byte/s]."""
+        window = cpu_constant("fault.bytes")
+        return window / (self.latency_s + window / self.bytes_per_s)
+
+
+def disk(kind: str) -> Disk:
+    """The usual storage device of a kind of machine: 'nvme', 'ufs', 'emmc' or 'card'."""
+    return Disk(latency_s=cpu_constant(f"disk.{kind}.latency"), bytes_per_s=cpu_constant(f"disk.{kind}.rate"))

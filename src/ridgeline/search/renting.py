@@ -1,0 +1,240 @@
+"""Which accelerators to rent for traffic under an objective: offers replayed on kinds of requests, then a program.
+
+A bucket is a cell of prompt by answer lengths. What an instance of an offer can serve of it is the highest Poisson rate
+of such requests at which nearly all keep to the objective, found by replays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ridgeline.cost.machine import machine
+from ridgeline.errors import InputError, NoPlanError, PlanError
+from ridgeline.facts.clusters import cluster
+from ridgeline.facts.records import Cluster
+from ridgeline.graph.ops import Model
+from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.search.rent import Option, Problem, Rent, rent
+from ridgeline.search.serving import ATTAINED
+from ridgeline.search.serving_space import Space, deployments
+from ridgeline.serving.engine import Engine, Policies, engine
+from ridgeline.serving.metrics import Objective, measure
+from ridgeline.serving.replay import replay_tables
+from ridgeline.serving.state import Array
+from ridgeline.serving.step import StepTables
+from ridgeline.serving.traffic.arrivals import burst, poisson
+from ridgeline.serving.traffic.lengths import Fixed
+from ridgeline.serving.traffic.synthetic import synthetic
+from ridgeline.serving.traffic.traffic import Traffic
+
+CELLS = 4  # of prompt lengths, and as many of answers, with about as many requests in each
+PROBE, SEED = 400, 0  # requests of one replay of a bucket
+_HALVINGS = 6  # of the interval in which the highest rate lies: 1.6 % of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """Accelerators that can be rented: `limit` devices at most (None: any number), at `usd_per_h` each."""
+
+    accelerator: str
+    limit: int | None
+    usd_per_h: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buckets:
+    """Traffic by lengths: requests per second of each cell and its mean lengths [token], arrays (cells,)."""
+
+    rates_per_s: Array
+    prompt_tokens: Array
+    output_tokens: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class RentedFleet:
+    """What to rent; `most_per_s` (cells, options) is what one instance of each option can serve."""
+
+    rent: Rent
+    options: tuple[tuple[str, Deployment, Option], ...]
+    buckets: Buckets
+    refused: Mapping[str, str]
+    seconds: float
+
+
+def offers_of(text: str, price: Callable[[str], float | None]) -> tuple[Offer, ...]:
+    """Offers written as 'H100-SXM=16,L40S=8,A10G': names with the most devices that can be had."""
+    found = []
+    for word in text.split(","):
+        name, _, most = word.strip().partition("=")
+        if not name or (most and not most.strip().isdigit()) or most.strip() == "0":
+            raise InputError(f"'{word[:40]}' is no offer; write NAME or NAME=DEVICES, e.g. H100-SXM=16", field="--rent")
+        part = cluster(f"1x{name}").accelerator.name
+        usd = price(part)
+        if usd is None:
+            raise InputError(f"{part} has no price in the catalog; leave it out of the offers", field="--rent")
+        found.append(Offer(accelerator=part, limit=int(most) if most else None, usd_per_h=usd))
+    return tuple(found)
+
+
+def buckets_of(traffic: Traffic, *, cells: int = CELLS) -> Buckets:
+    """Requests by quantiles of prompt and of answer lengths; empty cells are left out.
+
+    Raises `InputError` for traffic without a rate: a closed loop or a burst.
+    """
+    span = float(traffic.arrival_s[-1])
+    if traffic.concurrency is not None or span <= 0:
+        raise InputError("renting needs traffic with a rate; give --rate or a trace")
+    rows = _cell(traffic.prompt_tokens, cells) * cells + _cell(traffic.output_tokens, cells)
+    used = np.unique(rows)
+    members = [rows == one for one in used]
+    return Buckets(
+        rates_per_s=np.array([mask.sum() for mask in members]) / span,
+        prompt_tokens=np.array([traffic.prompt_tokens[mask].mean() for mask in members]),
+        output_tokens=np.array([traffic.output_tokens[mask].mean() for mask in members]),
+    )
+
+
+def _cell(lengths: Any, cells: int) -> Any:
+    edges = np.unique(np.quantile(lengths, np.arange(1, cells) / cells))
+    return np.searchsorted(edges, lengths, side="left")
+
+
+def rent_fleet(
+    model: Model,
+    offers: Sequence[Offer],
+    traffic: Traffic,
+    objective: Objective,
+    *,
+    stated: Mapping[str, Any] | None = None,
+    policies: Policies | None = None,
+    availability: float = 1.0,
+    availability_target: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> RentedFleet:
+    """The cheapest mix of offers that serves the traffic under the objective.
+
+    An option is one instance of an offer: each degree within a node that holds the model. Raises `NoPlanError` where no
+    offer can serve some requests, or limits do not suffice.
+    """
+    begun = time.perf_counter()
+    buckets = buckets_of(traffic)
+    refused: dict[str, str] = {}
+    made = [found for offer in offers for found in _options(model, offer, stated or {}, policies, traffic, refused)]
+    rates = _rates(made, buckets, objective, progress)
+    options, kept = [], []
+    for (offer, one, _), most in zip(made, rates, strict=True):
+        name = f"{one.deployment.instance_devices}x{offer.accelerator}"
+        if not (most > 0).any():
+            refused[name] = "no request keeps to the objective on it"
+            continue
+        option = Option(
+            name=name,
+            accelerator=offer.accelerator,
+            price_usd_per_hour=offer.usd_per_h * one.deployment.instance_devices,
+            most_per_s=most,
+            devices=one.deployment.instance_devices,
+            availability=availability,
+        )
+        options.append(option)
+        kept.append((name, one.deployment, option))
+    if not options:
+        reason = next(iter(refused.values()), "no offer was given")
+        raise NoPlanError(f"no offer serves {model.name} under the objective: {reason}")
+    problem = Problem(
+        options=tuple(options),
+        rates_per_s=buckets.rates_per_s,
+        limits={offer.accelerator: offer.limit for offer in offers if offer.limit is not None},
+        availability_target=availability_target,
+    )
+    return RentedFleet(
+        rent=rent(problem), options=tuple(kept), buckets=buckets, refused=refused, seconds=time.perf_counter() - begun
+    )
+
+
+def _options(
+    model: Model,
+    offer: Offer,
+    stated: Mapping[str, Any],
+    policies: Policies | None,
+    traffic: Traffic,
+    refused: dict[str, str],
+) -> list[tuple[Offer, Engine, StepTables]]:
+    """Instances of an offer that start: within a node, one budget each."""
+    node = cluster(f"8x{offer.accelerator}") if offer.limit is None or offer.limit >= 8 else _node(offer)
+    where = machine(node)
+    space = Space(token_budgets=(None,), max_seqs=(None,), pools=False, most_pp=1)
+    longest_prompt = int(np.max(traffic.prompt_tokens))
+    longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
+    found = []
+    for one in deployments(model, node, stated, space):
+        try:
+            made = engine(model, where, one, **({} if policies is None else {"policies": policies}))  # type: ignore[arg-type]
+            _ = made.capacity
+        except (NoPlanError, PlanError) as error:
+            refused.setdefault(f"{one.instance_devices}x{offer.accelerator}", str(error))
+            continue
+        found.append((offer, made, made.tables(longest_prompt=longest_prompt, longest=longest)))
+    return found
+
+
+def _node(offer: Offer) -> Cluster:
+    return cluster(f"{2 ** ((offer.limit or 1).bit_length() - 1)}x{offer.accelerator}")
+
+
+def _rates(
+    made: Sequence[tuple[Offer, Engine, StepTables]],
+    buckets: Buckets,
+    objective: Objective,
+    progress: Callable[[int, int], None] | None,
+) -> list[Array]:
+    """What one instance of each option can serve of each bucket alone [1/s]."""
+    cells = len(buckets.rates_per_s)
+    tasks = [(option, cell) for option in range(len(made)) for cell in range(cells)]
+
+    def found(task: tuple[int, int]) -> float:
+        _, one, tables = made[task[0]]
+        lengths = round(buckets.prompt_tokens[task[1]]), round(buckets.output_tokens[task[1]])
+        return most_per_s(one, tables, *lengths, objective)
+
+    rates = np.zeros((len(made), cells))
+    with ThreadPoolExecutor() as pool:
+        for index, (task, rate) in enumerate(zip(tasks, pool.map(found, tasks), strict=True)):
+            rates[task] = rate
+            if progress is not None:
+                progress(index + 1, len(tasks))
+    return list(rates)
+
+
+def most_per_s(one: Engine, tables: StepTables, prompt: int, output: int, objective: Objective) -> float:
+    """The highest Poisson rate of equal requests at which 99 % keep to the objective on one instance [1/s].
+
+    0 where one request alone does not. Above the rate of a saturated queue no rate can be sustained; below it the
+    highest is found by halving.
+    """
+    lengths = Fixed(tokens=max(prompt, 1)), Fixed(tokens=max(output, 1))
+    single = replace(one, deployment=replace(one.deployment, instances=1))
+
+    def kept(traffic: Traffic) -> tuple[float, float]:
+        found = replay_tables([single], [tables], traffic, router=Router.LEAST_LOADED)
+        metrics = measure(found, traffic, objective)
+        attained = metrics.attained if metrics.attained is not None else float(not metrics.overloaded)
+        return attained, metrics.requests_per_s
+
+    if kept(synthetic(burst(1), *lengths))[0] < 1.0:
+        return 0.0
+    high = kept(synthetic(burst(PROBE), *lengths))[1]
+    low = 0.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        arrivals = poisson(middle, requests=PROBE, seed=SEED)
+        if kept(synthetic(arrivals, *lengths))[0] >= ATTAINED:
+            low = middle
+        else:
+            high = middle
+    return low
