@@ -1,0 +1,189 @@
+"""Settings of published benchmarks: what the scripts of their sources say, worked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.errors import InputError
+from ridgeline.facts import store
+from ridgeline.facts.benchmark_settings import KINDS, amount, benchmark_settings
+from ridgeline.validate.serving_settings import Settings, settings_of
+
+ROWS = 514
+GOOD = {
+    "code": "IX", "engine": "", "versions": "", "model": "", "device": "", "precision": "", "condition": "",
+    "key": "beam_width", "value": "4", "unit": "beam", "source": "vllm, a file", "evidence": "datasheet", "note": "",
+}  # fmt: skip
+
+
+def deepseek(engine: str, version: str, users: int, prompt: int, **more: object) -> Settings:
+    """Settings of a DeepSeek-R1 run on B200."""
+    words = {"device": "B200-SXM", "precision": "nvfp4", "answer": 1024} | more
+    device, precision, answer = str(words.pop("device")), str(words.pop("precision")), float(str(words.pop("answer")))
+    return settings_of(
+        "IX", engine, version, "DeepSeek-R1", device, precision, users, prompt, answer, **words  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_the_table_is_whole() -> None:
+    table = benchmark_settings()
+    assert len(table) == ROWS
+    keys = [(s.code, s.engine, s.versions, s.model, s.device, s.precision, s.condition, s.key) for s in table]
+    assert len(set(keys)) == ROWS  # a second row of the same runs and key would never hold
+
+
+def test_every_key_has_a_field() -> None:
+    renamed = {"version": "version_if_blank", "statistic": "statistic_if_blank"}
+    assert {renamed.get(key, key) for key in KINDS} | {"told"} == {field.name for field in fields(Settings)}
+
+
+@pytest.mark.parametrize(("users", "interval"), [(4, 10), (15, 10), (16, 30), (128, 30)])
+def test_sglang_looks_for_requests_more_rarely_when_there_are_many(users: int, interval: int) -> None:
+    found = deepseek("SGLang", "0.5.9", users, 8192, devices=4)
+    assert (found.receive_interval, found.stream_interval, found.stream_first) == (interval, 10, True)
+    assert (found.token_budget, found.max_seqs, found.memory_fraction, found.kv) == (16384, 256, 0.85, "fp8")
+
+
+def test_sglang_on_h200_keeps_the_cache_of_the_model_and_polls_every_step() -> None:
+    found = deepseek("SGLang", "0.5.9", 16, 1024, device="H200-SXM-141GB", precision="fp8", devices=8)
+    assert (found.kv, found.receive_interval, found.max_seqs) == ("", 1, 512)
+    assert any("kv of the model (derived" in line for line in found.told)
+
+
+@pytest.mark.parametrize(
+    ("version", "users", "prompt", "budget"),
+    [
+        ("1.1.0rc2.post2", 4, 1024, 1152),  # 4 + 1024 + 64 = 1092, to the next multiple of 64
+        ("1.1.0rc2.post2", 64, 8192, 8320),  # 64 + 8192 + 64
+        ("1.2.0rc6.post2", 4, 1024, 8192),  # never below 8192
+        ("1.2.0rc6.post3", 64, 1024, 1344),  # 4 x 64 + 1024 + 64
+    ],
+)
+def test_the_token_budget_follows_users_and_prompt(version: str, users: int, prompt: int, budget: int) -> None:
+    assert deepseek("TensorRT-LLM", version, users, prompt, devices=8, date="2025-12-15").token_budget == budget
+
+
+def test_one_release_marks_speculation() -> None:
+    drafted = deepseek("TensorRT-LLM", "1.2.0rc6.post3", 64, 1024, devices=8, dp=1)
+    apart = deepseek("TensorRT-LLM", "1.2.0rc6.post3", 256, 1024, devices=8, dp=8)
+    plain = deepseek("TensorRT-LLM", "1.2.0rc6.post2", 64, 1024, devices=8, dp=1)
+    assert [found.draft_tokens for found in (drafted, apart, plain)] == [3, 1, 0]
+    assert (apart.max_seqs, apart.attention_wait_steps) == (32, 60)
+    assert any("draft_tokens 3 (derived" in line for line in drafted.told)
+
+
+def test_a_day_tells_what_a_release_does_not() -> None:
+    days = ("2025-12-15", "2026-01-14", "")
+    found = [deepseek("TensorRT-LLM", "1.1.0rc2.post2", 16, 1024, devices=4, dp=1, date=day) for day in days]
+    assert [settings.draft_tokens for settings in found] == [0, 3, None]
+    assert [settings.warmups_per_user for settings in found] == [0, 0, None]
+
+
+def test_runs_that_could_be_either_say_so() -> None:
+    doubtful = deepseek("SGLang", "0.5.9", 64, 1024, precision="fp8", devices=8, ep=1, dp=1)
+    certain = deepseek("SGLang", "0.5.9", 256, 1024, precision="fp8", devices=8, ep=1, dp=1)
+    assert doubtful.draft_tokens is None
+    assert doubtful.doubt is not None
+    assert certain.draft_tokens == 2
+
+
+def test_blank_releases_are_filled_and_decide_what_follows() -> None:
+    found = settings_of("IX", "vLLM", "", "Llama-3.1-70B", "H100-SXM-80GB", "fp8", 64, 1024, 1024, devices=4)
+    assert (found.version_if_blank, found.max_seqs, found.token_budget) == ("0.10.2", 64, 8192)
+    before = settings_of("X", "TensorRT-LLM", "0.21", "Any", "H100", "fp8", 1, 1, 1)
+    after = settings_of("X", "TensorRT-LLM", "1.2.0rc6", "Any", "H100", "fp8", 1, 1, 1)
+    assert (before.stream_first, after.stream_first) == (False, True)
+
+
+def test_a_container_stands_for_the_engine_within() -> None:
+    found = deepseek("TensorRT-LLM", "0.8.1.post2", 512, 1024, device="GB200", disaggregated=True)
+    assert (found.version_if_blank, found.stream_first, found.token_budget) == ("1.2.0rc6.post2", True, None)
+
+
+@pytest.mark.parametrize(
+    ("version", "device", "spread"), [("0.16.0", "H200-SXM-141GB", False), ("0.18.0", "H200-SXM-141GB", True)]
+)
+def test_experts_are_spread_where_the_script_always_spreads_them(version: str, device: str, spread: bool) -> None:
+    found = settings_of("IX", "vLLM", version, "MiniMax-M2.5", device, "fp8", 16, 1024, 1024, devices=8, ep=1)
+    assert found.expert_parallel is spread
+    newest = settings_of("IX", "vLLM", "0.19.0", "MiniMax-M2.5", "B200-SXM", "fp8", 16, 8192, 1024)
+    assert (newest.token_budget, newest.stream_interval, newest.block_tokens) == (16384, 20, 32)
+
+
+def test_gpt_j_searches_four_beams_in_mlperf_alone() -> None:
+    words = ("TensorRT-LLM", "", "GPT-J-6B", "H100-SXM-80GB", "")
+    found = settings_of("MLP", *words, None, None, None, scenario="offline")
+    assert (found.beam_width, found.max_seqs, found.most_output_tokens) == (4, 192, 128)
+    assert settings_of("LIB", *words, 1, 128, 128).beam_width == 1
+
+
+def test_interactive_limits_are_tighter() -> None:
+    words = ("MLP", "TensorRT-LLM", "", "Llama-2-70B", "B200-SXM", "", None, None, None)
+    limits = [settings_of(*words, scenario=name).tpot_limit_s for name in ("poisson-rate", "poisson-interactive")]
+    assert limits == [0.2, 0.04]
+
+
+def test_a_source_nobody_described_gets_the_engine_alone() -> None:
+    found = settings_of("NOBODY", "vLLM", "0.19.0", "Llama", "H100", "fp8", 4, 128, 128)
+    assert found == Settings(stream_first=True, told=found.told)
+    assert len(found.told) == 1
+    assert settings_of("NOBODY", "other", "", "", "", "", None, None, None) == Settings()
+
+
+@given(users=st.integers(1, 10**6), prompt=st.integers(1, 10**6))
+def test_a_rounded_amount_is_the_next_multiple(users: int, prompt: int) -> None:
+    found = amount("concurrency+isl+64 up 64", {"concurrency": users, "isl": prompt})
+    assert found is not None
+    assert found % 64 == 0
+    assert 0 <= found - (users + prompt + 64) < 64
+
+
+def test_an_amount_divides_down_and_needs_its_numbers() -> None:
+    assert amount("concurrency/8 least 1", {"concurrency": 4}) == 1
+    assert amount("2*concurrency/8+1", {"concurrency": 7}) == 2
+    assert amount("2*isl", {"isl": None}) is None
+    with pytest.raises(InputError, match="no term"):
+        amount("2*tokens", {})
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
+    """A table of one good row that a test may spoil."""
+    rows = [dict(GOOD)]
+    monkeypatch.setattr(store, "read_tsv", lambda _: tuple(rows))
+    benchmark_settings.cache_clear()
+    yield rows
+    benchmark_settings.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "words"),
+    [
+        ("key", "beams", "no setting"),
+        ("value", "", "no formula"),
+        ("value", "four", "no term"),
+        ("source", "vllm", "no source and place"),
+        ("source", "nobody, a file", "no source and place"),
+        ("evidence", "derived", "without a note"),
+        ("evidence", "rumour", "no evidence"),
+        ("condition", "users>4", "compares no number"),
+        ("condition", "concurrency~4", "compares no number"),
+    ],
+)
+def test_a_bad_row_is_refused(table: list[dict[str, str]], column: str, cell: str, words: str) -> None:
+    assert len(benchmark_settings()) == 1
+    benchmark_settings.cache_clear()
+    table[0][column] = cell
+    with pytest.raises(InputError, match=words):
+        benchmark_settings()
+
+
+def test_a_flag_is_yes_or_no(table: list[dict[str, str]]) -> None:
+    table[0].update(key="graphs", value="1")
+    with pytest.raises(InputError, match="needs yes or no"):
+        benchmark_settings()
