@@ -11,16 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.cli.flags import given
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 from ridgeline.plan.serving_scenario import ServingScenario, read_serving, serving_from_words
 
 TRAFFIC_NAMES = frozenset(field.name for field in TRAFFIC_FIELDS)
 DEPLOYMENT_NAMES = frozenset(field.name for field in DEPLOYMENT_FIELDS)
+_OF_BATCHES = ("prompt", "output", "requests", "seed", "slo")  # of a scenario's traffic; how it arrives does not matter
 
 
 def serving_scenario_of(subject: str, on: str | None, words: Mapping[str, Any]) -> ServingScenario:
     """The serving scenario that a command line describes; flags win over the scenario file."""
+    for name, value in words.items():
+        if value is not None and name not in TRAFFIC_NAMES | DEPLOYMENT_NAMES | {"batch"}:
+            raise InputError("is a word of training, not of serving", field="--" + name.replace("_", "-"))
     tables: dict[str, dict[str, object]] = {
         "workload": given(words, TRAFFIC_NAMES),
         "plan": given(words, DEPLOYMENT_NAMES),
@@ -55,8 +59,9 @@ def simulate(subject: str, on: str | None, words: Mapping[str, Any], *, as_json:
 
 def predict_batch(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints what a deployment does with one static batch, or with a queue that never runs dry."""
-    known = {**words, "arrivals": "burst", "requests": words.get("batch")}
-    asked = serving_scenario_of(subject, on, known)
+    asked = serving_scenario_of(subject, on, {**words, "requests": words.get("batch")})
+    kept = {name: value for name, value in asked.traffic.items() if name in _OF_BATCHES}
+    asked = replace(asked, traffic={**kept, "arrivals": "burst"})
     if words.get("batch") is None:
         from ridgeline.predict.serving import queue_requests
 
@@ -88,3 +93,8 @@ def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> 
         print(json.dumps(serving_as_dict(report), indent=1, allow_nan=False))
     else:
         show(serving_blocks(report), sys.stdout)
+    if report.metrics.refused == traffic.requests:
+        raise NoPlanError(
+            f"every request is longer than the {report.capacities[-1].cache_tokens:,} tokens of cache of one rank;"
+            " divide the model over more devices (tp, pp), or take a narrower cache (kv)"
+        )

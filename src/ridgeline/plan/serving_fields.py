@@ -28,8 +28,8 @@ class Pool:
 
 def _lengths(value: object) -> tuple[int, int]:
     """A length in tokens, or two between which lengths are drawn evenly."""
-    parts = str(value).split("-") if isinstance(value, str) else [value]
-    if not 1 <= len(parts) <= 2:
+    parts = value.split("-") if isinstance(value, str) else [value]
+    if not 1 <= len(parts) <= 2 or (len(parts) > 1 and not all(str(part).strip() for part in parts)):
         raise ValueError(f"{shown(value)} is no length in tokens; write 1024, or 800-1200 for a range")
     found = [count(1, _MOST_TOKENS)(part.strip() if isinstance(part, str) else part) for part in parts]
     if found[0] > found[-1]:
@@ -45,6 +45,8 @@ def _objective(value: object) -> dict[str, float]:
         key = name.strip().casefold()
         if key not in _BOUNDS or not bound:
             raise ValueError(f"{shown(word)} is no bound; write ttft=1s, tpot=50ms or latency=20s")
+        if f"{key}_s" in bounds:
+            raise ValueError(f"{shown(value)} bounds {key} twice")
         bounds[f"{key}_s"] = number("s", 1e-9, 1e9)(bound.strip())
     return bounds
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
 from ridgeline.plan.fields import read_fields
-from ridgeline.plan.scenario import Place, Table, failing, guarded, model_and_cluster, tables_of
+from ridgeline.plan.scenario import Place, Table, failing, model_and_cluster, tables_of
 from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 
 if TYPE_CHECKING:
@@ -57,10 +57,11 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
     model, cluster, _ = model_and_cluster(tables, place)
     traffic = read_fields(tables.get("workload", {}), TRAFFIC_FIELDS, failing("workload", place))
     stated = read_fields(tables.get("plan", {}), DEPLOYMENT_FIELDS, failing("plan", place))
-    deployments = guarded("plan", {}, place, lambda: deployments_of(stated, cluster))
-    trace = traffic.get("trace")
-    if isinstance(trace, str) and (place.folder / trace).is_file():
-        traffic["trace"] = str((place.folder / trace).resolve())
+    deployments = _placed(stated, cluster, place)
+    for name, words in (("trace", traffic), ("engine_file", stated)):
+        path = place.folder / str(words.get(name, ""))
+        if name in words and path.is_file():
+            words[name] = str(path.resolve())
     return ServingScenario(
         model=model,
         cluster=cluster,
@@ -71,6 +72,16 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
         engine_file=stated.get("engine_file"),
         file=place.file,
     )
+
+
+def _placed(stated: Mapping[str, Any], cluster: Cluster, place: Place) -> tuple[Deployment, ...]:
+    """The deployments; what is wrong with them together is told at the file's table, where there is one."""
+    try:
+        return deployments_of(stated, cluster)
+    except PlanError as error:
+        if place.file is None:
+            raise
+        raise place.fail("plan", "", str(error)) from None
 
 
 def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deployment, ...]:
@@ -85,6 +96,8 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
     pools = [pool for pool in ("prefill", "decode") if pool in stated]
     if len(pools) == 1:
         raise PlanError(f"a {pools[0]} pool alone cannot serve; give both, e.g. --prefill 2xtp4 --decode 1xtp8")
+    if pools and "instances" in stated:
+        raise PlanError("instances are said beside pools, which have their own, e.g. --prefill 2xtp4; leave them out")
     if pools:
         found = tuple(
             Deployment(**{**common, **stated[pool].degrees}, instances=stated[pool].instances, role=Role(pool))

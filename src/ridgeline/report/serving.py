@@ -81,7 +81,9 @@ def deployment_text(one: Deployment) -> str:
 
 
 def _with_interval(value: float, low: float, high: float) -> str:
-    return f"{time_text(value)} (80 % interval {time_text(value * low)} to {time_text(value * high)})"
+    if not math.isfinite(value):
+        return "none measured"
+    return f"{time_text(value)} (80 % interval {time_text(value * low)} to {time_text(value * high)}) median"
 
 
 def serving_blocks(report: ServingReport) -> list[Block]:
@@ -93,8 +95,8 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     rows = [
         ("deployment", "; ".join(deployment_text(one) for one in report.deployments)),
         ("engine", "; ".join(dict.fromkeys(report.engines))),
-        ("TTFT", f"{_with_interval(metrics.ttft.p50, report.prefill.low, report.prefill.high)} median"),
-        ("TPOT", f"{_with_interval(metrics.tpot.p50, report.decode.low, report.decode.high)} median"),
+        ("TTFT", f"{_with_interval(metrics.ttft.p50, report.prefill.low, report.prefill.high)}"),
+        ("TPOT", f"{_with_interval(metrics.tpot.p50, report.decode.low, report.decode.high)}"),
         ("throughput", _throughput(report)),
     ]
     if metrics.attained is not None:
@@ -140,11 +142,11 @@ def _costs(report: ServingReport) -> list[tuple[str, str]]:
     rows = []
     if report.power_w is not None and report.energy_j is not None:
         tokens = report.metrics.output_tokens_per_s * report.replay.span_s
-        each = report.energy_j / tokens if tokens else math.nan
+        each = f", {report.energy_j / tokens:.3g} J a token" if tokens else ""
         rows.append(
             (
                 "power",
-                f"{rate_text(report.power_w, 'W')} at the wall, {energy_text(report.energy_j)}, {each:.3g} J a token",
+                f"{rate_text(report.power_w, 'W')} at the wall, {energy_text(report.energy_j)}{each}",
             )
         )
     price = report.usd_per_million_output_tokens
@@ -206,7 +208,7 @@ def _series(found: Replay) -> Table:
         bar = "#" * round(_BAR * min(share, 1.0))
         rows.append(
             (
-                time_text(start * found.series_s),
+                time_text(start * found.series_s) if start else "0 s",
                 f"{running:,.0f}",
                 f"{waiting:,.0f}",
                 f"{share:.1%}",
@@ -231,7 +233,7 @@ def _parts(report: ServingReport) -> Table:
 def _notes(report: ServingReport) -> list[Block]:
     metrics, found = report.metrics, report.replay
     notes = [
-        f"{found.iterations:,} iterations of {found.runs:,} runs in {time_text(report.seconds)};"
+        f"{found.iterations:,} iterations in {found.runs:,} runs;"
         f" {found.preemptions:,} preemptions; {metrics.hit_share:.1%} of prompt tokens found in the cache"
     ]
     if found.moves:

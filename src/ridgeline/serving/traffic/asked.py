@@ -16,10 +16,22 @@ from ridgeline.serving.traffic.traffic import Floats, Traffic
 
 _ROUNDS, _FEWEST = 10, 200  # requests of a closed loop for each user; and at least, when nothing is said
 _USUAL_PROMPT, _USUAL_OUTPUT = 1024, 256
+_LONGEST_S = 1e8  # of arrivals: three years
+_UNUSED = {  # words that an arrival process has no use for
+    "burst": ("rate", "duration", "cv"), "closed": ("rate", "duration", "cv"), "poisson": ("cv",), "constant": ("cv",),
+}  # fmt: skip
 
 
 def asked_traffic(words: Mapping[str, Any]) -> tuple[Traffic, tuple[str, ...]]:
     """The traffic of the workload's words, and what was assumed; raises `WorkloadError` for words that conflict."""
+    found, assumed = _asked(words)
+    last_s = float(found.arrival_s[-1])
+    if last_s > _LONGEST_S:
+        raise WorkloadError(f"the last request arrives at {last_s:.3g} s, at most {_LONGEST_S:g} s can be replayed")
+    return found, assumed
+
+
+def _asked(words: Mapping[str, Any]) -> tuple[Traffic, tuple[str, ...]]:
     seed = words.get("seed", arrivals.SEED)
     if "trace" in words:
         return _traced(words, seed)
@@ -33,6 +45,13 @@ def asked_traffic(words: Mapping[str, Any]) -> tuple[Traffic, tuple[str, ...]]:
     ]
     prompt, output = _law(words, "prompt", _USUAL_PROMPT), _law(words, "output", _USUAL_OUTPUT)
     kind = words.get("arrivals", "closed" if "concurrency" in words else "poisson")
+    if "concurrency" in words and kind not in ("closed", "burst"):
+        raise WorkloadError(f"arrivals {kind} and a concurrency are said; a closed loop sends when an answer ends")
+    for name in _UNUSED.get(kind, ()):
+        if name in words:
+            raise WorkloadError(
+                f"{name} is said, which arrivals '{kind}' do not have; leave it out, or take other arrivals"
+            )
     if kind == "closed":
         users = words.get("concurrency")
         if users is None:
@@ -40,14 +59,14 @@ def asked_traffic(words: Mapping[str, Any]) -> tuple[Traffic, tuple[str, ...]]:
         count = words.get("requests", max(_ROUNDS * users, _FEWEST))
         found = synthetic(arrivals.burst(count), prompt, output, seed=seed, name=f"closed loop of {users}")
         return found.closed(users), tuple(assumed)
-    times = _times(kind, words, seed)
-    found = synthetic(times, prompt, output, seed=seed, name=_named(kind, words))
+    found = synthetic(_times(kind, words, seed), prompt, output, seed=seed, name=_named(kind, words))
     return (found.closed(words["concurrency"]) if "concurrency" in words else found), tuple(assumed)
 
 
 def _named(kind: str, words: Mapping[str, Any]) -> str:
     rate = f" at {words['rate']:g}/s" if "rate" in words else ""
-    return f"{kind} arrivals{rate}" if kind != "burst" else "a burst"
+    users = f", at most {words['concurrency']} at once" if "concurrency" in words else ""
+    return (f"{kind} arrivals{rate}" if kind != "burst" else "a burst") + users
 
 
 def _times(kind: str, words: Mapping[str, Any], seed: int) -> Floats:
@@ -74,6 +93,8 @@ def _traced(words: Mapping[str, Any], seed: int) -> tuple[Traffic, tuple[str, ..
     for name in ("arrivals", "cv", "prompt", "output"):
         if name in words:
             raise WorkloadError(f"{name} is said beside a trace, which has its own; leave one of them out")
+    if "rate" in words and "concurrency" in words:
+        raise WorkloadError("rate and concurrency are said; a closed loop sends when an answer ends, at no given rate")
     found = named_traffic(
         words["trace"], sessions=words.get("sessions", "written"), think_s=words.get("think", 0.0), seed=seed
     )
