@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from ridgeline.cli.simulating import policies_of, serving_scenario_of
-from ridgeline.errors import NoPlanError
+from ridgeline.errors import InputError, NoPlanError
+from ridgeline.plan.deployment import Router
+from ridgeline.plan.serving_scenario import ServingScenario
 
 
 @contextmanager
@@ -39,6 +41,7 @@ def plan_serving(
 ) -> None:
     """Prints the best deployments; raises NoPlanError when none starts, or none keeps to the objective as asked."""
     asked = serving_scenario_of(subject, on, words)
+    _refuse_what_is_searched(asked, min_devices)
 
     from ridgeline.report.blocks import show
     from ridgeline.report.serving_search import ranked_as_dict, search_text
@@ -49,11 +52,18 @@ def plan_serving(
 
     traffic, assumed = asked_traffic(asked.traffic)
     objective = Objective(**asked.traffic.get("slo", {}))
-    with progress_bar("replaying deployments") as progress:
-        found = search_serving(
-            asked.model, asked.cluster, traffic, objective, stated=asked.stated,
-            space=Space(quantize=quantize, pools=pools), top=top, policies=policies_of(asked), progress=progress,
-        )  # fmt: skip
+    try:
+        with progress_bar("replaying deployments") as progress:
+            found = search_serving(
+                asked.model, asked.cluster, traffic, objective, stated=asked.stated,
+                space=Space(quantize=quantize, pools=pools),
+                router=asked.router if "router" in asked.stated else Router.LEAST_LOADED,
+                top=top, policies=policies_of(asked), progress=progress,
+            )  # fmt: skip
+    except NoPlanError as error:
+        if as_json:
+            print(json.dumps({"best": [], "fewest": None, "error": str(error), "assumed": list(assumed)}, indent=1))
+        raise
     if as_json:
         answer = {
             "best": [ranked_as_dict(one) for one in found.ranked],
@@ -67,17 +77,25 @@ def plan_serving(
         title = f"{asked.model.name} on {asked.cluster.name}: {traffic.name}, {traffic.requests:,} requests"
         ranked = (found.fewest,) if min_devices and found.fewest is not None else found.ranked
         blocks = search_text(
-            title, ranked, found.fewest, considered=found.considered, refused=found.refused, seconds=found.seconds,
-            assumed=assumed,
+            title, ranked, found.fewest, considered=found.considered, refused=found.refused, assumed=assumed
         )  # fmt: skip
         show(blocks, sys.stdout)
     if min_devices and found.fewest is None:
         best = found.ranked[0]
         kept = best.metrics.attained
         raise NoPlanError(
-            f"no deployment on {asked.cluster.count} devices keeps 99 % of requests to the objective; the best keeps"
+            f"no deployment on {asked.cluster.name} keeps 99 % of requests to the objective; the best keeps"
             f" {kept if kept is not None else 0.0:.1%}: take more devices, or loosen the objective (--slo)"
         )
+
+
+def _refuse_what_is_searched(asked: ServingScenario, min_devices: bool) -> None:
+    """Raises for words that a search cannot hold to, or needs and has not."""
+    for name in ("prefill", "decode"):
+        if name in asked.stated:
+            raise InputError("the search chooses pools itself; leave it out, or simulate these", field=f"--{name}")
+    if min_devices and not asked.traffic.get("slo"):
+        raise InputError("--min-devices needs an objective, e.g. --slo ttft=1s,tpot=50ms", field="--slo")
 
 
 def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json: bool) -> None:
@@ -122,7 +140,6 @@ def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json
     title = f"{asked.model.name}: {traffic.name}, {traffic.requests:,} requests, offers {offers}"
     blocks = rent_text(
         title, chosen.rented, cost_usd_per_hour=chosen.cost_usd_per_hour, gap=chosen.gap, headroom=chosen.headroom,
-        deployments={name: one for name, one, _ in found.options}, refused=found.refused, seconds=found.seconds,
-        assumed=assumed,
+        deployments={name: one for name, one, _ in found.options}, refused=found.refused, assumed=assumed,
     )  # fmt: skip
     show(blocks, sys.stdout)

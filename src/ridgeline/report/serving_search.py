@@ -76,7 +76,6 @@ def search_text(
     *,
     considered: int,
     refused: Mapping[str, int],
-    seconds: float,
     assumed: Sequence[str],
 ) -> list[Block]:
     """A search in words and tables."""
@@ -88,7 +87,7 @@ def search_text(
     width = max(len(name) for name, _ in rows) + 2
     blocks += [Line(text=f"{name:<{width}}{text}", indent=2, hang=width) for name, text in rows]
     blocks += [blank(), Line(text="Best deployments", strong=True), search_table(ranked), blank()]
-    blocks.append(Line(text=f"{considered:,} deployments replayed with their queues in {seconds:.1f} s", indent=2))
+    blocks.append(Line(text=f"{considered:,} deployments replayed with their queues", indent=2))
     blocks += [Line(text=f"- {count:,} not possible: {reason}", indent=2, hang=2) for reason, count in refused.items()]
     blocks += [Line(text=f"- assumed: {text}", indent=2, hang=2) for text in assumed]
     return blocks
@@ -155,7 +154,6 @@ def rent_text(
     headroom: float,
     deployments: Mapping[str, Deployment],
     refused: Mapping[str, str],
-    seconds: float,
     assumed: Sequence[str],
 ) -> list[Block]:
     """A rented fleet in words and tables."""
@@ -180,7 +178,6 @@ def rent_text(
     columns = ("instances", "of", "each", "filled to", "an hour")
     numbers = frozenset({"instances", "filled to", "an hour"})
     blocks += [blank(), Table(columns=columns, rows=table, right=numbers), blank()]
-    blocks.append(Line(text=f"found in {seconds:.1f} s", indent=2))
     blocks += [Line(text=f"- left out {name}: {reason}", indent=2, hang=2) for name, reason in refused.items()]
     blocks += [Line(text=f"- assumed: {text}", indent=2, hang=2) for text in assumed]
     return blocks
