@@ -1,0 +1,63 @@
+"""A deployment's devices, gains and rules."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.errors import PlanError
+from ridgeline.plan.deployment import Deployment, Role, Router
+
+DEGREES = st.integers(1, 16)
+
+
+def test_a_deployment_leaves_choices_to_the_engine() -> None:
+    one = Deployment()
+    stated = ("engine", "tp", "pp", "dp", "ep", "instances", "router", "role")
+    assert (one.engine, one.tp, one.pp, one.dp, one.ep, one.instances) == ("vLLM", 1, 1, 1, 1, 1)
+    assert (one.router, one.role) == (Router.ROUND_ROBIN, Role.WHOLE)
+    assert not [field.name for field in fields(one) if field.name not in stated and getattr(one, field.name)]
+
+
+@given(tp=DEGREES, pp=DEGREES, dp=DEGREES, instances=DEGREES)
+def test_devices_are_the_product_of_degrees(tp: int, pp: int, dp: int, instances: int) -> None:
+    one = Deployment(tp=tp, pp=pp, dp=dp, instances=instances, ep=tp * dp)
+    assert one.instance_devices == tp * pp * dp
+    assert one.devices == tp * pp * dp * instances
+
+
+@pytest.mark.parametrize(
+    ("drafts", "acceptance", "gained"),
+    [(0, 0.9, 1.0), (3, 0.0, 1.0), (1, 0.5, 1.5), (3, 0.5, 1 + 0.5 + 0.25 + 0.125), (4, 1.0, 5.0)],
+)
+def test_tokens_gained_by_drafting(drafts: int, acceptance: float, gained: float) -> None:
+    """A drafted token counts only if those before it were accepted: 1 + a + a^2 + ..."""
+    assert Deployment(draft_tokens=drafts, acceptance=acceptance).gained == pytest.approx(gained)
+
+
+@given(drafts=st.integers(0, 20), acceptance=st.floats(0, 1))
+def test_a_step_gains_between_one_token_and_all_drafts(drafts: int, acceptance: float) -> None:
+    assert 1.0 <= Deployment(draft_tokens=drafts, acceptance=acceptance).gained <= 1.0 + drafts
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"tp": 0}, "tp = 0, needs >= 1"),
+        ({"instances": -2}, "instances = -2, needs >= 1"),
+        ({"max_seqs": 0}, "max_seqs = 0"),
+        ({"cache_tokens": 0}, "cache_tokens = 0"),
+        ({"memory_fraction": 1.5}, "memory_fraction = 1.5, needs 0 < memory_fraction <= 1"),
+        ({"memory_fraction": 0.0}, "memory_fraction = 0.0"),
+        ({"acceptance": 1.2}, "acceptance = 1.2"),
+        ({"draft_tokens": -1}, "draft_tokens = -1"),
+        ({"tp": 4, "dp": 2, "ep": 3}, "ep = 3 does not divide tp 4 * dp 2 = 8"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_value(words: dict[str, float], told: str) -> None:
+    with pytest.raises(PlanError, match="deployment: ") as refused:
+        Deployment(**words)  # type: ignore[arg-type]
+    assert told in str(refused.value)
