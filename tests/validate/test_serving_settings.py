@@ -14,7 +14,7 @@ from ridgeline.facts import store
 from ridgeline.facts.benchmark_settings import KINDS, amount, benchmark_settings
 from ridgeline.validate.serving_settings import Settings, settings_of
 
-ROWS = 514
+ROWS = 621
 GOOD = {
     "code": "IX", "engine": "", "versions": "", "model": "", "device": "", "precision": "", "condition": "",
     "key": "beam_width", "value": "4", "unit": "beam", "source": "vllm, a file", "evidence": "datasheet", "note": "",
@@ -105,6 +105,16 @@ def test_a_container_stands_for_the_engine_within() -> None:
     assert (found.version_if_blank, found.stream_first, found.token_budget) == ("1.2.0rc6.post2", True, None)
 
 
+def test_the_sides_of_a_disaggregated_run_differ() -> None:
+    words = {"device": "GB200", "precision": "fp8", "disaggregated": True}
+    prompts = deepseek("SGLang", "0.5.8.post1", 2048, 1024, dp=8, role="prefill", **words)
+    answers = deepseek("SGLang", "0.5.8.post1", 2048, 1024, dp=32, role="decode", **words)
+    assert (prompts.token_budget, prompts.graphs, prompts.memory_fraction) == (16384, False, 0.75)
+    assert (answers.token_budget, answers.graph_max, answers.memory_fraction) == (None, 768, 0.82)
+    assert prompts.stream_interval == answers.stream_interval == 50
+    assert answers.receive_interval is None
+
+
 @pytest.mark.parametrize(
     ("version", "device", "spread"), [("0.16.0", "H200-SXM-141GB", False), ("0.18.0", "H200-SXM-141GB", True)]
 )
@@ -146,6 +156,8 @@ def test_a_rounded_amount_is_the_next_multiple(users: int, prompt: int) -> None:
 def test_an_amount_divides_down_and_needs_its_numbers() -> None:
     assert amount("concurrency/8 least 1", {"concurrency": 4}) == 1
     assert amount("2*concurrency/8+1", {"concurrency": 7}) == 2
+    assert amount("45000/dp", {"dp": 32}) == 1406
+    assert amount("45000/dp", {"dp": 0}) is None
     assert amount("2*isl", {"isl": None}) is None
     with pytest.raises(InputError, match="no term"):
         amount("2*tokens", {})

@@ -32,10 +32,12 @@ KINDS: Mapping[str, str] = {
 """Keys of settings and what their values are: text, a whole count or a number (formulas of the run), yes or no."""
 
 VARIABLES = ("concurrency", "isl", "osl", "devices", "ep", "dp", "disaggregated")
-"""Numbers of a run that formulas and conditions may name; conditions may also name `date` and `scenario`."""
+"""Numbers of a run that formulas and conditions may name; conditions may also name `date`, `scenario` and `role`."""
 
 _FORMULA = re.compile(r"(?P<sum>[^ ]+)(?: up (?P<up>\d+))?(?: least (?P<least>\d+))?")
-_TERM = re.compile(r"(?:(?P<times>\d+)\*)?(?P<name>[a-z]+)(?:/(?P<by>\d+))?|(?P<number>\d+(?:\.\d+)?)")
+_TERM = re.compile(
+    r"(?:(?P<times>\d+)\*)?(?P<name>[a-z]+)(?:/(?P<by>\d+))?|(?P<number>\d+(?:\.\d+)?)(?:/(?P<over>[a-z]+))?"
+)
 _CONDITION = re.compile(r"(?P<name>[a-z]+)(?P<sign>>=|<=|>|<|=)(?P<value>[\w.-]+)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SIGNS: Mapping[str, Callable[[str | float, str | float], bool]] = {
@@ -84,21 +86,30 @@ def amount(formula: str, run: Run) -> float | None:
     match = _FORMULA.fullmatch(formula)
     if match is None:
         raise InputError(f"'{formula}' is no formula of {', '.join(VARIABLES)}", file=TABLE, field="value")
-    total = 0.0
-    for part in match["sum"].split("+"):
-        term = _TERM.fullmatch(part)
-        if term is None or (term["name"] and term["name"] not in VARIABLES):
-            raise InputError(f"'{part}' is no term of {', '.join(VARIABLES)}", file=TABLE, field="value")
-        if term["number"]:
-            total += float(term["number"])
-            continue
-        value = run.get(term["name"])
-        if not isinstance(value, int | float):
-            return None
-        share = value * float(term["times"] or 1)
-        total += share // float(term["by"]) if term["by"] else share
+    parts = [_term(part, run) for part in match["sum"].split("+")]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    total = sum(known)
     step, least = int(match["up"] or 0), int(match["least"] or 0)
     return max(math.ceil(total / step) * step if step else total, least)
+
+
+def _term(text: str, run: Run) -> float | None:
+    """One term of a formula: a number, a number over one of the run's, or a multiple or share of one; rounds down."""
+    term = _TERM.fullmatch(text)
+    name = (term["name"] or term["over"] or "") if term else ""
+    if term is None or (name and name not in VARIABLES):
+        raise InputError(f"'{text}' is no term of {', '.join(VARIABLES)}", file=TABLE, field="value")
+    if not name:
+        return float(term["number"])
+    value = run.get(name)
+    if not isinstance(value, int | float) or (term["over"] and value <= 0):
+        return None
+    if term["over"]:
+        return float(term["number"]) // value
+    multiple = float(value) * float(term["times"] or 1)
+    return multiple // float(term["by"]) if term["by"] else multiple
 
 
 @cache
@@ -127,7 +138,7 @@ def _checked(row: Mapping[str, str]) -> BenchmarkSetting:
         raise InputError(f"{setting.key} is {setting.evidence.label} without a note that says why", file=TABLE)
     for part in filter(None, setting.condition.split("; ")):
         match = _CONDITION.fullmatch(part)
-        if match is None or match["name"] not in (*VARIABLES, "date", "scenario"):
+        if match is None or match["name"] not in (*VARIABLES, "date", "scenario", "role"):
             raise InputError(f"'{part}' compares no number of a run", file=TABLE, field="condition")
     for name in ("engine", "model", "device", "precision"):
         re.compile(row[name])

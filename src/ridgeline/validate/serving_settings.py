@@ -22,7 +22,8 @@ class Settings:
     16 bits. `token_budget` [token] bounds one iteration, `physical_batch` [token] one pass of llama.cpp inside it,
     `max_seqs` the sequences of an instance, of one attention rank under attention data parallelism. With
     `stream_interval` N a client hears of every Nth token and of the last; `stream_first`: and of the first at once.
-    With `receive_interval` N a scheduler looks for new requests after N decode iterations or one prefill.
+    With `receive_interval` N a scheduler looks for new requests after N decode iterations or one prefill (a prefill
+    weighs 1000, a decode or idle turn 1). Source: sglang, srt/managers/scheduler_recv_skipper.py, pull request 8947.
     `requests_per_user` and `warmups_per_user` are per concurrent user. `told` holds assumptions with their sources.
     """
 
@@ -88,13 +89,15 @@ def settings_of(
     dp: int | None = None,
     date: str = "",
     scenario: str = "",
+    role: str = "",
     disaggregated: bool = False,
 ) -> Settings:
     """The settings of the run behind a row, as far as public sources tell them.
 
     Names are those of serving rows: `source` its code, `engine` the engine's usual name, `precision` the weights'.
     `devices` are those of one instance, `ep` and `dp` its expert and attention data parallel ranks, `date` the day of
-    the run as 2026-01-14, `scenario` the row's cell; what is left out decides nothing.
+    the run as 2026-01-14, `scenario` the row's cell, `role` prefill or decode of a disaggregated row;
+    what is left out decides nothing.
     """
     names = {"code": source, "engine": engine, "model": model, "device": device, "precision": precision}
     run: Run = {
@@ -107,6 +110,7 @@ def settings_of(
         "disaggregated": float(disaggregated),
         "date": date,
         "scenario": scenario,
+        "role": role,
     }
     stated = version.strip()
     found = _chosen(names, stated, stated, run, keys=frozenset({"version"}))
