@@ -64,8 +64,16 @@ class Asked:
             return -(-self.needed // size)
         if rule["gained"] == 1.0:
             return -(-(self.needed + steps) // size)
-        begin = int((-self.needed % size) / rule["gained"])
-        return -(-self.needed // size) + len(range(begin, steps, int(rule["period"])))
+        begin = min(int((-self.needed % size) / rule["gained"]), int(rule["period"]) - 1)
+        return -(-self.needed // size) + len(range(begin, steps, int(rule["period"]))) * int(rule["growth_blocks"])
+
+    def most_blocks(self, rule: Rule, output: int) -> int:
+        """Blocks of its cache at its end."""
+        size = int(rule["block_tokens"])
+        if rule["gained"] == 1.0:
+            return -(-(self.prompt + output) // size)
+        steps = math.ceil(output / float(rule["gained"]))
+        return -(-self.prompt // size) + (steps // int(rule["period"]) + 1) * int(rule["growth_blocks"])
 
 
 @dataclass(eq=False)
@@ -141,7 +149,7 @@ class Rank:
         taken = one.block_count(rule) - self.each * sum(block in self.holders for block in hits)
         grows = self.growth if rule["scheduler"] == MIXED or computed else 0
         if computed and -one.needed % rule["block_tokens"] < rule["gained"]:
-            grows += 1  # it decodes at once
+            grows += int(rule["growth_blocks"])  # it decodes at once
         kept = int(rule["kept_free"]) if self.running else 0
         goal = one.needed + rule["reserve"] * (one.output - one.made)
         reserved = int(-(-goal // rule["block_tokens"]))
@@ -191,7 +199,7 @@ class Rank:
         """Chooses the chunks of the next iteration."""
         rule = self.rule
         self.chunks = []
-        if rule["scheduler"] == STATIC and self.running:
+        if rule["scheduler"] == STATIC and self.running and not self._cut():
             return
         mixes = rule["scheduler"] == MIXED
         budget = left = int(rule["token_budget"])

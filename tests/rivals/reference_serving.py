@@ -53,15 +53,14 @@ class Instance:
         mean = max(sum(len(rank.decoding) for rank in self.ranks) / len(self.ranks), 1.0)
         width = 1 + rule["drafted"]
         own, group = self.parts_s(batch * width, mean * width * batch / sequences, batch)
-        seconds = own + group
-        if not captured:
-            seconds = max(seconds, rule["eager_s"])
+        seconds = own + group + read_two(t.sequences, t.contexts, t.decode.mid, sequences, busiest.context / sequences)
         if sum(bool(rank.decoding) for rank in self.ranks) > 1:
             seconds *= rule["balance"]
         seconds = seconds * (1 + rule["draft_share"])
         seconds += rule["hops"] * (rule["send_start_s"] + rule["send_s"] * batch * width)
-        attention = read_two(t.sequences, t.contexts, t.decode.mid, sequences, busiest.context / sequences)
-        return self.hosted(seconds + attention) + max(rank.moved_s for rank in self.ranks)
+        if not captured:
+            seconds = max(seconds, rule["eager_s"])
+        return self.hosted(seconds) + max(rank.moved_s for rank in self.ranks)
 
     def mixed_s(self) -> float:
         """One iteration with prompts [s]."""
@@ -81,10 +80,12 @@ class Instance:
             seconds += max([*first, sum(each) if len(each) > 1 else 0.0], default=0.0)
             lanes.append(seconds)
         seconds = max(lanes) + self.parts_s(1.0, sum(tokens_of) / len(self.ranks), 1.0)[1]
-        if max(tokens_of) > rule["prefill_graphs"]:
-            seconds = max(seconds, rule["eager_s"])
         if len(tokens_of) > 1:
             seconds *= rule["balance"]
+        if rule["scheduler"] == MIXED and any(rank.decoding for rank in self.ranks):
+            seconds *= 1 + rule["draft_share"]
+        if max(tokens_of) > rule["prefill_graphs"]:
+            seconds = max(seconds, rule["eager_s"])
         seconds += rule["hops"] * (rule["send_start_s"] + rule["send_s"] * max(tokens_of))
         return self.hosted(seconds) + max(rank.moved_s for rank in self.ranks)
 
@@ -127,17 +128,18 @@ class Fleet:
         arrivals = free[: self.concurrency] if self.concurrency else free
         self.started = len(arrivals)
         while True:
-            for instance in self.instances:
+            coming_s = self.coming[0][0] if self.coming else math.inf
+            arrival_s = arrivals[0].arrival_s if arrivals else math.inf
+            waits = min(coming_s, arrival_s) > self.now_s  # nothing else comes at this instant
+            for instance in self.instances if waits else []:
                 if instance.at == "idle":
                     instance.begin(self.now_s)
             ending = min(self.instances, key=lambda instance: instance.end_s)
-            coming_s = self.coming[0][0] if self.coming else math.inf
-            arrival_s = arrivals[0].arrival_s if arrivals else math.inf
-            self.now_s, before = min(ending.end_s, coming_s, arrival_s), self.now_s
-            if self.now_s == math.inf:
-                self.now_s = before
+            event_s = min(ending.end_s if waits else math.inf, coming_s, arrival_s)
+            if event_s == math.inf:
                 return self
-            if ending.end_s <= self.now_s:
+            self.now_s = max(self.now_s, event_s)
+            if waits and ending.end_s <= self.now_s:
                 self.finish_iteration(ending)
             else:
                 self.arrive(heapq.heappop(self.coming)[2] if coming_s <= self.now_s else arrivals.pop(0))
@@ -186,8 +188,7 @@ class Fleet:
                 return
         pool = [each for each in self.instances if (each.role == "decode") == (kind == "moved")]
         chosen = self.choose(pool, one, kind)
-        longest = one.prompt + (0 if chosen.role == "prefill" else one.output)
-        if -(-longest // int(chosen.rule["block_tokens"])) > chosen.rule["capacity"]:
+        if one.most_blocks(chosen.rule, 0 if chosen.role == "prefill" else one.output) > chosen.rule["capacity"]:
             self.end(one, "refused")
             return
         prefix = self.router == "prefix"

@@ -70,11 +70,12 @@ def random_values(draw: np.random.Generator, prefix_blocks: int, block: int) -> 
     gained = float(draw.choice([1.0, 1.0, 1.0, 1.5, 1.75])) if block >= 4 else 1.0
     return {
         "scheduler": scheduler,
-        "chunked": int(draw.integers(2)) if scheduler != state.STATIC else 0,
+        "chunked": int(draw.integers(2)),
         "token_budget": int(draw.integers(4, 65)),
         "max_seqs": int(draw.integers(1, 13)),
         "block_tokens": block,
-        "period": max(1, round(block / gained)),
+        "period": max(1, int(block * max(1, -int(-gained // block)) / gained)),
+        "growth_blocks": max(1, -int(-gained // block)),
         "capacity": int(draw.integers(1, 4)) + -(-int(draw.integers(30, 56)) // block),
         "kept_free": int(draw.integers(2)),
         "reserve": float(draw.choice([0.0, 0.0, 0.0, 0.0, 0.5, 1.0])),
@@ -283,7 +284,7 @@ def test_the_slow_simulator_itself_by_hand() -> None:
     )  # fmt: skip
     values = {
         "scheduler": state.MIXED_BATCHES, "chunked": 1, "token_budget": 64, "max_seqs": 8, "block_tokens": 4,
-        "period": 4, "capacity": 10, "ranks": 1, "balance": 1.0, "gained": 1.0,
+        "period": 4, "growth_blocks": 1, "capacity": 10, "ranks": 1, "balance": 1.0, "gained": 1.0,
     }  # fmt: skip
     policy = SimpleNamespace(exposed_host_s=0.0, request_host_s=0.0, prompt_token_host_s=0.0)
     engine = FakeEngine(Deployment(), values, (), policy)

@@ -37,7 +37,9 @@ class NumbersEngine:
     def rule(self, table: StepTables, *, prefix_tokens: int = 0, stride: int = 0) -> np.ndarray:
         rule = np.zeros((), dtype=state.RULE)
         values = {**RULE, "prefix_tokens": prefix_tokens, **self.values}
-        values["period"] = max(1, round(values["block_tokens"] / values["gained"]))
+        growth = max(1, -(-values["gained"] // values["block_tokens"]))
+        values["growth_blocks"] = growth
+        values["period"] = max(1, int(values["block_tokens"] * growth / values["gained"]))
         for name, value in values.items():
             rule[name] = value
         return rule

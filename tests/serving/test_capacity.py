@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.cost.machine import machine
@@ -89,6 +89,9 @@ def test_it_starts_on_four_or_in_four_bits() -> None:
     assert engine(LARGE, ONE, Deployment(weights="int4_wo")).capacity.cache_tokens > 0
 
 
+TABLES = on_eight(LLAMA).tables(longest_prompt=100, longest=200)
+
+
 def parts(found: Capacity, fraction: float) -> float:
     """What the parts of a device's memory come to, as a share of what may be filled [1]."""
     used = found.weights_bytes + found.workspace_bytes + found.context_bytes + found.state_bytes + found.cache_bytes
@@ -126,6 +129,18 @@ def test_the_rule_counts_blocks_of_one_attention_rank() -> None:
     assert int(rule["capacity"]) == 1000 // found.policy.block_tokens
     ranks = on_eight(MIXTRAL, tp=2, dp=4, ep=8)
     assert int(ranks.rule(ranks.tables(longest_prompt=100, longest=200))["ranks"]) == 4
+
+
+@pytest.mark.parametrize("name", ["SGLang", "vLLM"])
+@given(drafts=st.integers(0, 8), acceptance=st.floats(0, 1))
+@settings(max_examples=30, deadline=None)
+def test_drafted_tokens_have_blocks(name: str, drafts: int, acceptance: float) -> None:
+    """Blocks taken every period hold at least what is gained in it."""
+    found = on_eight(LLAMA, engine=name, draft_tokens=drafts, acceptance=acceptance)
+    rule = found.rule(TABLES)
+    assert rule["growth_blocks"] * rule["block_tokens"] >= rule["gained"] * rule["period"]
+    if drafts == 0:
+        assert (rule["period"], rule["growth_blocks"]) == (rule["block_tokens"], 1)
 
 
 @pytest.mark.parametrize(

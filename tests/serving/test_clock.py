@@ -26,6 +26,7 @@ from ridgeline.serving.clock import (
 
 SEEDS = st.integers(0, 2**32)
 NOTHING = np.zeros((1, 2))
+RUNNING = 10.0
 
 
 def grid_of(draw: np.random.Generator, size: int) -> np.ndarray:
@@ -41,12 +42,17 @@ class Decode:
     sequences: np.ndarray
     contexts: np.ndarray
     values: np.ndarray
+    constant: tuple[float, float, float]  # beside attention, factor of attention, least
 
-    def step_s(self, sequences: float, context: float, running: float, constant_s: float) -> float:
-        """One step, read by numpy.interp [s]."""
+    def steps_s(self, sequences: float, context: float, steps: int) -> list[float]:
+        """Each step by itself, read by numpy.interp [s]."""
+        return [self.step_s(sequences, context + float(self.rule["gained"][0]) * step) for step in range(steps)]
+
+    def step_s(self, sequences: float, context: float) -> float:
+        constant_s, factor, least_s = self.constant
         rows = [float(np.interp(context, self.contexts, row)) for row in self.values]
-        device_s = constant_s + float(np.interp(sequences, self.sequences, rows))
-        host_s = float(self.rule["step_host_s"][0] + self.rule["seq_host_s"][0] * running)
+        device_s = max(constant_s + factor * float(np.interp(sequences, self.sequences, rows)), least_s)
+        host_s = float(self.rule["step_host_s"][0] + self.rule["seq_host_s"][0] * RUNNING)
         return max(device_s, host_s) if self.rule["overlapped"][0] else device_s + host_s
 
 
@@ -62,7 +68,8 @@ def decode_of(seed: int, *, gained: float, overlapped: bool) -> Decode:
         tokens=NOTHING, lane=NOTHING, group=NOTHING, sequences=sequences[None], head=NOTHING, contexts=contexts[None],
         decode=values[None], chunks=NOTHING, pasts=NOTHING, first=NOTHING[None], each=NOTHING[None], graphs=NOTHING,
     )  # fmt: skip
-    return Decode(times, rule, sequences, contexts, values)
+    constant = (0.02, draw.uniform(0.5, 2.0), float(draw.choice([0.0, draw.uniform(0.02, 0.1)])))
+    return Decode(times, rule, sequences, contexts, values, constant)
 
 
 CASES = {
@@ -72,20 +79,27 @@ CASES = {
     "sequences": st.integers(1, 9),
     "context": st.floats(1.0, 150.0),
     "steps": st.integers(1, 120),
+    "constant": st.tuples(st.just(0.02), st.sampled_from([1.0, 1.3]), st.sampled_from([0.0, 0.05])),
 }
 
 
 @given(**CASES)
 @settings(max_examples=300, deadline=None)
 def test_a_run_is_the_sum_of_its_steps(
-    seed: int, gained: float, overlapped: bool, sequences: int, context: float, steps: int
+    seed: int,
+    gained: float,
+    overlapped: bool,
+    sequences: int,
+    context: float,
+    steps: int,
+    constant: tuple[float, float, float],
 ) -> None:
     found = decode_of(seed, gained=gained, overlapped=overlapped)
     histogram = np.zeros(BINS)
     done, elapsed = run(
-        found.times, found.rule[0], sequences, 10.0, context, 0.02, steps, math.inf, histogram, 3.0
-    )  # fmt: skip
-    one_by_one = [found.step_s(sequences, context + gained * step, 10.0, 0.02) for step in range(steps)]
+        found.times, found.rule[0], sequences, RUNNING, context, found.constant, steps, math.inf, histogram, 3.0
+    )
+    one_by_one = found.steps_s(sequences, context, steps)
     assert done == steps
     np.testing.assert_allclose(elapsed, math.fsum(one_by_one), rtol=1e-9)
     np.testing.assert_allclose(histogram.sum(), 3.0 * steps, rtol=1e-12)
@@ -98,15 +112,20 @@ def test_a_run_is_the_sum_of_its_steps(
 @given(limit_s=st.floats(0.0, 6.0), **CASES)
 @settings(max_examples=300, deadline=None)
 def test_a_run_is_cut_at_the_first_step_that_ends_at_the_limit_or_later(
-    limit_s: float, seed: int, gained: float, overlapped: bool, sequences: int, context: float, steps: int
+    limit_s: float,
+    seed: int,
+    gained: float,
+    overlapped: bool,
+    sequences: int,
+    context: float,
+    steps: int,
+    constant: tuple[float, float, float],
 ) -> None:
     found = decode_of(seed, gained=gained, overlapped=overlapped)
     done, elapsed = run(
-        found.times, found.rule[0], sequences, 10.0, context, 0.02, steps, limit_s, np.zeros(BINS), 0.0
-    )  # fmt: skip
-    ends = list(
-        itertools.accumulate(found.step_s(sequences, context + gained * step, 10.0, 0.02) for step in range(steps))
+        found.times, found.rule[0], sequences, RUNNING, context, found.constant, steps, limit_s, np.zeros(BINS), 0.0
     )
+    ends = list(itertools.accumulate(found.steps_s(sequences, context, steps)))
     reached = next((place + 1 for place, end in enumerate(ends) if end >= limit_s), steps)
     if limit_s == 0.0:
         assert (done, elapsed) == (0, 0.0)  # nothing fits; the caller takes one step
@@ -125,9 +144,17 @@ def test_a_run_of_known_series() -> None:
         chunks=NOTHING, pasts=NOTHING, first=NOTHING[None], each=NOTHING[None], graphs=NOTHING,
     )  # fmt: skip
     nobody = np.zeros(BINS)
-    assert run(times, rule[0], 1.0, 1.0, 1.0, 1.0, 4, math.inf, nobody, 0.0) == (4, 14.0)
-    assert run(times, rule[0], 1.0, 1.0, 1.0, 1.0, 100, 9.0, nobody, 0.0) == (3, 9.0)
-    assert run(times, rule[0], 1.0, 1.0, 1.0, 1.0, 100, 9.001, nobody, 0.0) == (4, 14.0)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 1.0, 0.0), 4, math.inf, nobody, 0.0) == (4, 14.0)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 1.0, 0.0), 100, 9.0, nobody, 0.0) == (3, 9.0)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 1.0, 0.0), 100, 9.001, nobody, 0.0) == (4, 14.0)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 2.0, 0.0), 3, math.inf, nobody, 0.0) == (3, 15.0)  # 3, 5, 7
+    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (4, 16.0)  # 3.5, 3.5, 4, 5
+    rule["step_host_s"] = 0.5
+    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (4, 18.0)
+    rule["overlapped"] = 1
+    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (4, 16.0)
+    rule["step_host_s"] = 4.5
+    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (4, 18.5)  # 4.5 thrice, 5
     assert nobody.sum() == 0.0
 
 

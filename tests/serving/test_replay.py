@@ -67,9 +67,8 @@ def test_a_saturated_queue_yields_a_batch_of_tokens_a_step(replayed: Replays) ->
     requests, batch, tokens, step_s = 800, 8, 40, 0.05
     crowd = traffic(np.zeros(requests), np.full(requests, 7), np.full(requests, tokens))
     found = replayed(crowd, max_seqs=batch, lane_s=step_s)
-    steps = requests * tokens / batch
-    assert steps <= round(found.span_s / step_s) <= steps + 1  # the first request may start alone
-    assert found.iterations == round(found.span_s / step_s)
+    assert found.iterations == requests * tokens / batch
+    assert found.span_s == pytest.approx(found.iterations * step_s)
 
 
 def test_instances_share_a_saturated_load_evenly(replayed: Replays) -> None:
@@ -142,6 +141,47 @@ def test_a_prompt_is_cut_to_the_budget(replayed: Replays) -> None:
     assert beside.first_s.tolist() == [1.0, 1.0 + 8 + 8 + 7]
     whole = replayed(traffic([0.0], [20], [1]), token_budget=8, chunked=0, lane_s=1.0)
     assert (whole.first_s[0], whole.iterations) == (1.0, 1)
+
+
+def test_those_who_come_at_one_instant_start_together(replayed: Replays) -> None:
+    crowd = traffic(np.zeros(4), [4] * 4, [3] * 4)
+    for scheduler in (state.PREFILL_FIRST, state.MIXED_BATCHES, state.STATIC):
+        found = replayed(crowd, scheduler=scheduler, lane_s=1.0)
+        assert found.first_s.tolist() == [1.0] * 4
+        assert found.end_s.tolist() == [3.0] * 4
+
+
+def test_a_static_batch_ends_before_the_next_begins(replayed: Replays) -> None:
+    """A, B and C at 0, a batch of two of 3 and 5 tokens; C begins when the longer one has ended."""
+    crowd = traffic(np.zeros(3), [4] * 3, [3, 5, 2])
+    found = replayed(crowd, scheduler=state.STATIC, max_seqs=2, lane_s=1.0)
+    assert found.first_s.tolist() == [1.0, 1.0, 6.0]
+    assert found.end_s.tolist() == [3.0, 5.0, 7.0]
+
+
+def test_a_static_batch_cuts_its_prompts_too(replayed: Replays) -> None:
+    """A prompt of 9 in chunks of 4, 4 and 1, then two steps; the next request waits for all five."""
+    pair = traffic([0.0, 0.5], [9, 3], [3, 1])
+    found = replayed(pair, scheduler=state.STATIC, token_budget=4, max_seqs=1, lane_s=1.0)
+    assert found.first_s.tolist() == [3.0, 6.0]
+    assert found.end_s.tolist() == [5.0, 6.0]
+
+
+def test_only_who_was_decoding_waits_for_a_prompt(replayed: Replays) -> None:
+    """Prompts apart, all iterations of 1 s, arrivals at 0 and 2.5: one token comes 2 s after the one before it."""
+    found = replayed(traffic([0.0, 2.5], [4, 4], [10, 10]), scheduler=state.PREFILL_FIRST, lane_s=1.0)
+    assert found.histogram.sum() == 18.0
+    assert counted(found, 1.0) == 17.0
+    assert counted(found, 2.0) == 1.0
+
+
+def test_means_and_peaks_of_one_run(replayed: Replays) -> None:
+    """A prompt of 10 and 101 tokens: steps read 11 to 110 tokens, 60.5 on average; 110 fill 28 blocks of 4."""
+    found = replayed(traffic([0.0], [10], [101]), scheduler=state.PREFILL_FIRST, block_tokens=4, lane_s=1.0)
+    assert found.mean_context == pytest.approx(60.5)
+    assert found.mean_sequences == pytest.approx(1.0)
+    assert found.series.max(axis=0).tolist() == [28.0, 0.0, 1.0]
+    assert (found.prefill_s, found.decode_s) == (1.0, 100.0)
 
 
 def test_a_session_waits_for_its_turn_and_thinks(replayed: Replays) -> None:

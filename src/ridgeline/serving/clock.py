@@ -123,18 +123,22 @@ def hosted(rule: Record, device_s: float, sequences: float) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def decode_constant(times: Times, rule: Record, busiest: float, mean: float, filled: bool) -> float:
-    """What does not depend on the context in an iteration that only decodes, captured in a graph or launched [s]."""
+def decode_constant(
+    times: Times, rule: Record, busiest: float, mean: float, filled: bool
+) -> tuple[float, float, float]:
+    """What does not depend on the context in an iteration that only decodes: constant, factor and least [s, 1, s].
+
+    An iteration takes max(constant + factor * attention, least): the least is launching its kernels one by one, where
+    no graph was captured.
+    """
     captured = padded(times, rule, busiest)
     batch = captured if captured > 0.0 else busiest
     tokens = batch * (1.0 + rule.drafted)
     shared = max(mean, 1.0) * (1.0 + rule.drafted) * (batch / max(busiest, 1.0))
     seconds = token_s(times, rule, tokens) + group_s(times, rule, shared) + head_s(times, rule, batch)
-    if captured == 0.0:
-        seconds = max(seconds, rule.eager_s)
-    if filled:
-        seconds *= rule.balance
-    return float(seconds * (1.0 + rule.draft_share) + rule.hops * (rule.send_start_s + rule.send_s * tokens))
+    factor = (rule.balance if filled else 1.0) * (1.0 + rule.draft_share)
+    sends = rule.hops * (rule.send_start_s + rule.send_s * tokens)
+    return float(seconds * factor + sends), float(factor), 0.0 if captured > 0.0 else float(rule.eager_s)
 
 
 @njit(cache=True, error_model="numpy")
@@ -158,7 +162,7 @@ def run(
     sequences: float,
     running: float,
     context: float,
-    constant_s: float,
+    constant: tuple[float, float, float],
     steps: int,
     limit_s: float,
     histogram: Array,
@@ -170,6 +174,7 @@ def run(
     With a `weight` above 0 each step's time is counted in the histogram.
     """
     done, elapsed = 0, 0.0
+    constant_s, factor, least_s = constant
     counts = times.sequences[rule.kind, : rule.sequences_size]
     row = below(counts, sequences)
     share = max((sequences - counts[row]) / (counts[row + 1] - counts[row]), 0.0)
@@ -178,19 +183,19 @@ def run(
     while done < steps and elapsed < limit_s:
         column = below(grid, context)
         width = grid[column + 1] - grid[column]
-        low = lower[column] + share * (upper[column] - lower[column])
-        high = lower[column + 1] + share * (upper[column + 1] - lower[column + 1])
+        low = factor * (lower[column] + share * (upper[column] - lower[column]))
+        high = factor * (lower[column + 1] + share * (upper[column + 1] - lower[column + 1]))
         slope = (high - low) / width
         here = constant_s + low + slope * (context - grid[column])
         growth = slope * rule.gained
         inside = 1.0 + math.floor((grid[column + 1] - context) / rule.gained) if column < grid.size - 2 else math.inf
         count = int(min(float(steps - done), max(inside, 1.0)))
-        first, last = hosted(rule, here, running), hosted(rule, here + growth * (count - 1), running)
-        if rule.overlapped and count > 1:
-            # the host may be the longer part at one end only: such steps are taken one by one
-            by_host = rule.step_host_s + rule.seq_host_s * running
-            if (here > by_host) != (here + growth * (count - 1) > by_host):
-                count, last = 1, first
+        there = here + growth * (count - 1)
+        floor = max(least_s, rule.step_host_s + rule.seq_host_s * running if rule.overlapped else 0.0)
+        if count > 1 and (here > floor) != (there > floor):  # the floor lies between: such steps are taken one by one
+            count, there = 1, here
+        first = hosted(rule, max(here, least_s), running)
+        last = hosted(rule, max(there, least_s), running)
         step_growth = (last - first) / (count - 1) if count > 1 else 0.0
         total = count * first + step_growth * count * (count - 1) / 2.0
         if elapsed + total >= limit_s:

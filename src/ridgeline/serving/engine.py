@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -92,6 +93,7 @@ class Engine:
         """How iterations are filled and what admission asks for."""
         policy, deployment = self.policy, self.deployment
         tokens = policy.block_tokens
+        growth = max(1, math.ceil(deployment.gained / tokens))  # blocks that a sequence may fill in a step
         blocks = self.capacity.cache_tokens // tokens
         shares = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
         preemption = deployment.preemption.value if deployment.preemption else policy.preemption
@@ -101,7 +103,8 @@ class Engine:
             "token_budget": policy.token_budget,
             "max_seqs": policy.max_seqs,
             "block_tokens": tokens,
-            "period": max(1, round(tokens / deployment.gained)),
+            "period": max(1, int(tokens * growth / deployment.gained)),
+            "growth_blocks": growth,
             "capacity": blocks,
             "kept_free": int(policy.watermark * blocks),
             "reserve": {"whole": 1.0, "estimate": policy.output_estimate_floor}.get(policy.admits, 0.0),

@@ -19,7 +19,7 @@ from ridgeline.serving.clock import (
     token_s,
 )
 from ridgeline.serving.queues import growth, make_room, steps_that_fit
-from ridgeline.serving.routing import ended, push
+from ridgeline.serving.routing import ended, push, sample
 from ridgeline.serving.schedule import ensure_growth, finish, form_batch, next_end, prompt_done, start_decoding
 from ridgeline.serving.state import (
     CONTEXT_S,
@@ -32,6 +32,7 @@ from ridgeline.serving.state import (
     MOVES,
     MOVING,
     NOBODY,
+    PEAK_BLOCKS,
     PREFILL_S,
     RUNS,
     SEQUENCE_S,
@@ -60,7 +61,7 @@ def _busiest(ranks: Records, instances: Records, rule: Record, instance: int) ->
 def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rule: Record, instance: int) -> float:
     """Time of one iteration with prompts: the slowest rank, then the experts of all ranks together [s]."""
     longest, total, running, active, most = 0.0, 0.0, 0.0, 0, 0.0
-    moved = 0.0
+    moved, decodes = 0.0, False
     mixes = rule.scheduler == MIXED_BATCHES
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         decoding = float(ranks[rank].decoding) if mixes else 0.0
@@ -75,16 +76,19 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
         most = max(most, tokens)
         seconds = token_s(times, rule, tokens) + head_s(times, rule, sampled)
         if decoding > 0.0:
+            decodes = True
             seconds += decode_s(times, rule, decoding, ranks[rank].context / decoding)
         seconds += chunks_s(times, rule, lists.chunks[rank], ranks[rank].chunks)
         longest = max(longest, seconds)
         moved = max(moved, ranks[rank].moved_s)
         ranks[rank].moved_s = 0.0
     longest += group_s(times, rule, total / rule.ranks)
-    if most > rule.prefill_graphs:
-        longest = max(longest, rule.eager_s)
     if active > 1:
         longest *= rule.balance
+    if decodes:
+        longest *= 1.0 + rule.draft_share
+    if most > rule.prefill_graphs:
+        longest = max(longest, rule.eager_s)
     longest += rule.hops * (rule.send_start_s + rule.send_s * most)
     return hosted(rule, longest, running) + moved
 
@@ -179,7 +183,9 @@ def _count_run(
     context = ranks[best].context / max(ranks[best].decoding, 1)
     steps = instances[instance].steps
     if instances[instance].stalled_s > 0.0:
-        tally(fleet.histogram, instances[instance].stalled_s + seconds / steps, total * rule.gained)
+        waited = min(float(instances[instance].stalled), total)
+        tally(fleet.histogram, instances[instance].stalled_s + seconds / steps, waited * rule.gained)
+        tally(fleet.histogram, seconds / steps, (total - waited) * rule.gained)
         instances[instance].stalled_s = 0.0
         context, steps = context + rule.gained, steps - 1
     sequences = float(ranks[best].decoding)
@@ -187,17 +193,21 @@ def _count_run(
     fleet.sums[DECODE_S] += seconds
     fleet.sums[SEQUENCE_S] += total * seconds
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
-        fleet.sums[CONTEXT_S] += ranks[rank].context * seconds
+        grown = 0.5 * rule.gained * (instances[instance].steps - 1) * ranks[rank].decoding
+        fleet.sums[CONTEXT_S] += (ranks[rank].context + grown) * seconds
 
 
 @njit(cache=True)
-def _step_ranks(ranks: Records, lists: Lists, instances: Records, rule: Record, instance: int, steps: int) -> None:
+def _step_ranks(
+    ranks: Records, lists: Lists, instances: Records, fleet: Fleet, rule: Record, instance: int, steps: int
+) -> None:
     """Every decoding sequence of an instance gains the tokens of `steps` steps."""
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         if ranks[rank].decoding > 0:
             ranks[rank].used += growth(ranks, lists, rule, rank, steps)
             ranks[rank].context += rule.gained * steps * ranks[rank].decoding
             make_room(ranks, lists, rule, rank, 0)
+            fleet.counts[PEAK_BLOCKS] = max(fleet.counts[PEAK_BLOCKS], ranks[rank].used)
         ranks[rank].step += steps
         ranks[rank].moved_s = 0.0
 
@@ -226,15 +236,17 @@ def commit(
         total += ranks[rank].decoding
     if not mixed:
         _count_run(ranks, instances, fleet, times, rule, instance, seconds)
-        _step_ranks(ranks, lists, instances, rule, instance, steps)
+        _step_ranks(ranks, lists, instances, fleet, rule, instance, steps)
     else:
         fleet.sums[PREFILL_S] += seconds
         if rule.scheduler == MIXED_BATCHES:
             if total > 0.0:
                 tally(fleet.histogram, seconds + instances[instance].stalled_s, total * rule.gained)
-            _step_ranks(ranks, lists, instances, rule, instance, steps)
+            _step_ranks(ranks, lists, instances, fleet, rule, instance, steps)
         elif total > 0.0:
             instances[instance].stalled_s += seconds
+            instances[instance].stalled = int(total)
+    sample(ranks, fleet, now)
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         request = next_end(ranks, lists, rank)
         while request != NOBODY:

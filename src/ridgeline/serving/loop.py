@@ -12,8 +12,8 @@ from numba import njit
 
 from ridgeline.serving.clock import Times
 from ridgeline.serving.iterate import begin, commit, set_run
-from ridgeline.serving.queues import blocks_of, join_queue, leave_running
-from ridgeline.serving.routing import choose_instance, choose_rank, ended, pop, push
+from ridgeline.serving.queues import join_queue, leave_running, most_blocks
+from ridgeline.serving.routing import choose_instance, choose_rank, ended, pop, push, sample
 from ridgeline.serving.schedule import release
 from ridgeline.serving.state import (
     BY_PRIORITY,
@@ -24,33 +24,12 @@ from ridgeline.serving.state import (
     NOBODY,
     NOT_ARRIVED,
     REFUSED,
-    SAMPLES,
     WAITING,
     Fleet,
     Lists,
     Records,
     Whole,
 )
-
-
-@njit(cache=True)
-def _sample(ranks: Records, fleet: Fleet, now_s: float) -> None:
-    """Keeps the most of cache in use, waiting and running requests in each stretch of time."""
-    while now_s >= fleet.series_s[0] * SAMPLES:  # twice as wide stretches, half as many
-        for place in range(SAMPLES // 2):
-            for column in range(4):
-                one, two = fleet.series[2 * place, column], fleet.series[2 * place + 1, column]
-                fleet.series[place, column] = max(one, two)
-        fleet.series[SAMPLES // 2 :] = 0.0
-        fleet.series_s[0] *= 2.0
-    place = int(now_s / fleet.series_s[0])
-    used, waiting, running = 0.0, 0.0, 0.0
-    for rank in range(ranks.size):
-        used += ranks[rank].used
-        waiting += ranks[rank].waiting
-        running += ranks[rank].running
-    row = fleet.series[place]
-    row[0], row[1], row[2], row[3] = max(row[0], used), max(row[1], waiting), max(row[2], running), 1.0
 
 
 @njit(cache=True)
@@ -94,8 +73,8 @@ def _arrive(
         _refuse(requests, fleet, request, now_s)
         return
     kind = instances[instance].kind
-    longest = requests[request].prompt + (requests[request].output if instances[instance].gives == 0 else 0)
-    if blocks_of(longest, rules[kind].block_tokens) > rules[kind].capacity:
+    output = requests[request].output if instances[instance].gives == 0 else 0
+    if most_blocks(rules[kind], requests[request].prompt, output) > rules[kind].capacity:
         _refuse(requests, fleet, request, now_s)
         return
     rank = choose_rank(ranks, lists, requests, instances, rules[kind], fleet, instance, request)
@@ -149,16 +128,18 @@ def replay(
     """Runs the clock until every request has ended, or until `most_s`; returns the time that it shows then [s]."""
     next_arrival, now = 0, 0.0
     while True:
-        instance, iteration_s = _attend(ranks, lists, requests, instances, fleet, times, rules, now)
-        _sample(ranks, fleet, now)
         arrival_s = math.inf
         if next_arrival < arrivals.size:
             arrival_s = requests[arrivals[next_arrival]].arrival_s
         coming_s = fleet.coming[0].at_s if fleet.coming_counts[0] > 0 else math.inf
+        instance, iteration_s = 0, math.inf
+        if min(arrival_s, coming_s) > now:  # all that comes at one instant is there before anyone takes note
+            instance, iteration_s = _attend(ranks, lists, requests, instances, fleet, times, rules, now)
+            sample(ranks, fleet, now)
         event_s = min(iteration_s, arrival_s, coming_s)
         if event_s == math.inf or event_s > most_s:
             return now
-        now = event_s
+        now = max(now, event_s)
         if iteration_s <= now:
             rule = rules[instances[instance].kind]
             commit(ranks, lists, requests, instances, fleet, times, rule, instance)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from numba import njit
 
 from ridgeline.serving.state import NOBODY, Lists, Record, Records, Whole
@@ -140,9 +142,9 @@ def blocks_of(tokens: float, block_tokens: int) -> int:
 
 
 @njit(cache=True)
-def first_growth(length: int, block_tokens: int, gained: float) -> int:
-    """Steps until a sequence of this length needs its next block [step]."""
-    return int(((-length) % block_tokens) / gained)
+def first_growth(rule: Record, length: int) -> int:
+    """Steps until a sequence of this length needs its next block, less than a period [step]."""
+    return int(min(((-length) % rule.block_tokens) // rule.gained, rule.period - 1))
 
 
 @njit(cache=True)
@@ -150,8 +152,17 @@ def held_blocks(requests: Records, rule: Record, request: int, step: int) -> int
     """Blocks that a decoding request holds when its rank has done `step` steps, shared ones included [1]."""
     length = requests[request].length
     held = blocks_of(length, rule.block_tokens)
-    since = step - 1 - requests[request].since - first_growth(length, rule.block_tokens, rule.gained)
-    return held + (since // rule.period + 1 if since >= 0 else 0)
+    since = step - 1 - requests[request].since - first_growth(rule, length)
+    return held + ((since // rule.period + 1) * rule.growth_blocks if since >= 0 else 0)
+
+
+@njit(cache=True)
+def most_blocks(rule: Record, prompt: int, output: int) -> int:
+    """Blocks that a request holds at its end, alone [1]."""
+    if rule.gained == 1.0:
+        return blocks_of(prompt + output, rule.block_tokens)
+    steps = math.ceil(output / rule.gained)
+    return int(blocks_of(prompt, rule.block_tokens) + (steps // rule.period + 1) * rule.growth_blocks)
 
 
 @njit(cache=True)
@@ -163,7 +174,7 @@ def growth(ranks: Records, lists: Lists, rule: Record, rank: int, steps: int) ->
     needed = whole * ranks[rank].decoding
     for ahead in range(steps - whole * period):
         needed += phase[(ranks[rank].step + ahead) % period]
-    return int(needed)
+    return int(needed * rule.growth_blocks)
 
 
 @njit(cache=True)
@@ -172,10 +183,10 @@ def steps_that_fit(ranks: Records, lists: Lists, rule: Record, rank: int, availa
     decoding, period = ranks[rank].decoding, rule.period
     if decoding == 0 or growth(ranks, lists, rule, rank, most) <= available:
         return most
-    steps = min((available // decoding) * period, most)
+    steps = min((available // (decoding * rule.growth_blocks)) * period, most)
     left = available - growth(ranks, lists, rule, rank, steps)
     while steps < most:
-        left -= lists.phase[rank, (ranks[rank].step + steps) % period]
+        left -= lists.phase[rank, (ranks[rank].step + steps) % period] * rule.growth_blocks
         if left < 0:
             break
         steps += 1

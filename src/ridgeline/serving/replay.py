@@ -200,7 +200,8 @@ def _invariants(ranks: Records, requests: Records, fleet: Fleet, rules: Records,
     if most_s >= _FOREVER_S and not settled.all():
         raise AssertionError(f"{int((~settled).sum())} requests neither ended nor were refused")
     if settled.all() and any(ranks[name].any() for name in ("used", "committed", "running", "waiting")):
-        raise AssertionError("cache blocks are still in use after the last request")
+        left = {name: int(ranks[name].sum()) for name in ("used", "committed", "running", "waiting")}
+        raise AssertionError(f"blocks or requests are left after the last request: {left}")
     if fleet.counts[state.PEAK_BLOCKS] > rules["capacity"].max():
         raise AssertionError(f"{fleet.counts[state.PEAK_BLOCKS]} blocks were in use of {rules['capacity'].max()}")
     if not (requests["made"][ended] == requests["output"][ended]).all():

@@ -53,7 +53,7 @@ def start_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record
     requests[request].stage = DECODING
     requests[request].since, requests[request].length = step, length
     requests[request].until = step + math.ceil(left / rule.gained)
-    lists.phase[rank, (step + first_growth(length, rule.block_tokens, rule.gained)) % rule.period] += 1
+    lists.phase[rank, (step + first_growth(rule, length)) % rule.period] += 1
     ranks[rank].decoding += 1
     ranks[rank].context += length + 1
     push_end(ranks, lists, rank, requests[request].until, request)
@@ -64,7 +64,7 @@ def stop_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record,
     """Takes a request out of the sequences that gain tokens; its tokens so far are counted, its cache stays."""
     steps = ranks[rank].step - requests[request].since
     length = requests[request].length
-    start = requests[request].since + first_growth(length, rule.block_tokens, rule.gained)
+    start = requests[request].since + first_growth(rule, length)
     lists.phase[rank, start % rule.period] -= 1
     ranks[rank].decoding -= 1
     ranks[rank].context -= length + 1 + rule.gained * steps
@@ -104,7 +104,8 @@ def admit(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: R
     if ranks[rank].running > 0 and (moved or rule.scheduler == MIXED_BATCHES):  # of what decodes in this iteration
         kept += growth(ranks, lists, rule, rank, 1)
         if moved:
-            kept += first_growth(requests[request].needed, rule.block_tokens, rule.gained) == 0
+            starts = first_growth(rule, requests[request].needed) == 0
+            kept += rule.growth_blocks if starts else 0
     left = requests[request].output - requests[request].made
     reserved = blocks_of(requests[request].needed + rule.reserve * left, rule.block_tokens)
     if ranks[rank].used + taken + kept > rule.capacity:
@@ -188,7 +189,7 @@ def form_batch(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, ru
     a prompt longer than the budget has an iteration of its own.
     """
     ranks[rank].chunks = 0
-    if rule.scheduler == STATIC and ranks[rank].running > 0:
+    if rule.scheduler == STATIC and ranks[rank].running > 0 and ranks[rank].partial == NOBODY:
         return
     mixes = rule.scheduler not in (PREFILL_FIRST, STATIC)
     if mixes and ranks[rank].decoding > 0:

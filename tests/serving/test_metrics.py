@@ -1,0 +1,202 @@
+"""Quantiles, goodput, overload and intervals by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.cost.machine import machine
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.load import load
+from ridgeline.plan.deployment import Deployment
+from ridgeline.serving.engine import Engine, engine
+from ridgeline.serving.metrics import (
+    Objective,
+    decode_band,
+    decode_parts,
+    measure,
+    overload,
+    prefill_band,
+    prefill_parts,
+    quantiles,
+)
+from ridgeline.serving.replay import Replay
+from ridgeline.serving.step import StepTables
+from ridgeline.serving.traffic.traffic import Traffic, traffic
+
+NAN = float("nan")
+FOUR = traffic([0.0, 1.0, 2.0, 3.0], [10, 20, 30, 40], [3, 1, 5, 2])
+
+
+@pytest.fixture
+def four(replayed: Callable[..., Replay]) -> Replay:
+    """Three requests that ended, first tokens after 0.5, 0.2 and 2 s, and one that was refused."""
+    return replace(
+        replayed(FOUR, lane_s=0.1),
+        came_s=np.array([0.0, 1.0, 2.0, 3.0]),
+        first_s=np.array([0.5, 1.2, 4.0, NAN]),
+        end_s=np.array([1.5, 1.2, 8.0, 3.0]),
+        done=np.array([True, True, True, False]),
+        refused=np.array([False, False, False, True]),
+        hit_tokens=np.array([0, 5, 20, 0]),
+        span_s=8.0,
+    )
+
+
+def test_quantiles_by_hand() -> None:
+    """Of 0, 1 ... 100 with two gaps: each quantile is its own number."""
+    found = quantiles(np.array([*range(101), NAN, np.inf], dtype=float))
+    assert (found.mean, found.p50, found.p90, found.p99) == (50.0, 50.0, 90.0, 99.0)
+
+
+def test_quantiles_of_nothing_are_not_numbers() -> None:
+    assert all(np.isnan(value) for value in vars(quantiles(np.array([NAN]))).values())
+
+
+def test_latencies_by_hand(four: Replay) -> None:
+    found = measure(four, FOUR)
+    ttft = found.ttft  # 0.2, 0.5, 2
+    assert (ttft.mean, ttft.p50) == (pytest.approx(0.9), 0.5)
+    assert (ttft.p90, ttft.p99) == (pytest.approx(0.5 + 0.8 * 1.5), pytest.approx(0.5 + 0.98 * 1.5))
+    assert found.tpot.mean == pytest.approx((1.0 / 2 + 4.0 / 4) / 2)  # one request has no second token
+    assert found.itl.mean == pytest.approx((1.0 + 4.0) / (2 + 4))
+    assert found.latency.p50 == pytest.approx(1.5)
+
+
+def test_rates_by_hand(four: Replay) -> None:
+    """Three requests of 9 answer and 60 prompt tokens in the 8 s from the first arrival to the last token."""
+    found = measure(four, FOUR)
+    assert found.requests_per_s == pytest.approx(3 / 8)
+    assert found.output_tokens_per_s == pytest.approx(9 / 8)
+    assert found.total_tokens_per_s == pytest.approx(69 / 8)
+    assert (found.refused, found.hit_share) == (1, pytest.approx(25 / 100))
+    assert (found.attained, found.goodput_rps) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "kept"),
+    [
+        ({"ttft_s": 1.0}, 2),
+        ({"ttft_s": 0.2}, 1),
+        ({"tpot_s": 0.6}, 2),  # who has no second token keeps to any
+        ({"latency_s": 100.0}, 3),  # who is refused keeps to none
+        ({"ttft_s": 1.0, "tpot_s": 0.4}, 1),
+        ({"ttft_s": 0.1}, 0),
+    ],
+)
+def test_goodput_by_hand(four: Replay, bounds: dict[str, float], kept: int) -> None:
+    """Of four requests that arrive over 4 s, the last one's gap included."""
+    found = measure(four, FOUR, Objective(**bounds))
+    assert (found.attained, found.goodput_rps) == (kept / 4, pytest.approx(kept / 4.0))
+
+
+def test_goodput_of_a_closed_loop_is_over_all_of_its_time(four: Replay) -> None:
+    closed = replace(FOUR, arrival_s=np.zeros(4), concurrency=2)
+    assert measure(four, closed, Objective(ttft_s=1.0)).goodput_rps == pytest.approx(2 / 8.0)
+
+
+def test_goodput_of_a_tiny_replay(replayed: Callable[..., Replay]) -> None:
+    """One place, iterations of 1 s, answers of 2 tokens, a request each second: first tokens after 1, 2, 3, 4 s."""
+    line = traffic([0.0, 1.0, 2.0, 3.0], [1] * 4, [2] * 4)
+    found = replayed(line, lane_s=1.0, max_seqs=1)
+    np.testing.assert_allclose(found.first_s - found.came_s, [1.0, 2.0, 3.0, 4.0])
+    metrics = measure(found, line, Objective(ttft_s=2.5, tpot_s=1.0 + 1e-9))
+    assert (metrics.attained, metrics.goodput_rps) == (0.5, pytest.approx(0.5))
+    assert metrics.tpot.p99 == pytest.approx(1.0)
+    assert metrics.requests_per_s == pytest.approx(4 / 8)
+
+
+@given(bound=st.floats(0.01, 10), more=st.floats(0, 10))
+def test_a_looser_objective_is_kept_by_no_fewer(bound: float, more: float) -> None:
+    times = np.random.default_rng(5).exponential(1.0, 50)
+    found: Any = SimpleNamespace(
+        came_s=np.zeros(50), first_s=times, end_s=2 * times, prompt=np.ones(50), output=np.full(50, 3),
+        done=np.ones(50, dtype=bool), refused=np.zeros(50, dtype=bool), hit_tokens=np.zeros(50), span_s=20.0,
+        itl_quantile=lambda share: NAN,
+    )  # fmt: skip
+    at_once = traffic(np.zeros(50), np.ones(50), np.full(50, 3))
+    kept = [measure(found, at_once, Objective(ttft_s=one)).attained or 0.0 for one in (bound, bound + more)]
+    assert kept[0] <= kept[1]
+    assert kept[0] == pytest.approx(float((times <= bound).mean()))
+
+
+# overload --------------------------------------------------------------------------------------------
+
+
+def even(rate: float, count: int = 200) -> Traffic:
+    return traffic(np.arange(count) / rate, np.ones(count, dtype=int), np.ones(count, dtype=int))
+
+
+@pytest.mark.parametrize(("load", "told"), [(0.5, False), (0.99, False), (1.02, False), (1.5, True), (4.0, True)])
+def test_overload_is_told_where_the_queue_grows(replayed: Callable[..., Replay], load: float, told: bool) -> None:
+    """One place, 0.1 s each; 2 % too much grows a queue of 4 in 200 requests, which empties at once."""
+    line = even(10 * load)
+    found = overload(replayed(line, lane_s=0.1, max_seqs=1), line)
+    assert bool(found) is told
+    if told:
+        assert "requests wait when the last arrives" in found
+        assert found.endswith("s more are needed to serve them")
+
+
+def test_the_numbers_of_an_overload_by_hand(replayed: Callable[..., Replay]) -> None:
+    """200 requests in 9.95 s, of which 100 are served: 100 wait at the end, half as many halfway, 10 s more."""
+    line = even(20.0)
+    found = overload(replayed(line, lane_s=0.1, max_seqs=1), line)
+    assert found.startswith("100 requests wait when the last arrives, 50 did halfway") or found == ""
+    busy = even(40.0)
+    told = overload(replayed(busy, lane_s=0.1, max_seqs=1), busy)
+    waiting, halfway = (int(word) for word in (told.split()[0], told.split(", ")[1].split()[0]))
+    assert (waiting, halfway) == (pytest.approx(150, abs=2), pytest.approx(75, abs=2))
+
+
+def test_users_who_wait_are_no_overload(replayed: Callable[..., Replay]) -> None:
+    crowd = replace(even(40.0), arrival_s=np.zeros(200), concurrency=50)
+    assert overload(replayed(crowd, lane_s=0.1, max_seqs=1), crowd) == ""
+
+
+# intervals -------------------------------------------------------------------------------------------
+
+
+@cache
+def made(model: str, on: str, words: tuple[tuple[str, int], ...] = ()) -> tuple[Engine, StepTables]:
+    one = engine(load(model), machine(cluster(on)), Deployment(**dict(words)))  # type: ignore[arg-type]
+    return one, one.tables(longest_prompt=2048, longest=4096)
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "words"),
+    [
+        ("llama-3.1-8b", "1xH100-SXM", ()),
+        ("llama-3.1-8b", "1xRTX-4090", (("max_seqs", 8),)),
+        ("mixtral-8x7b", "8xA100-SXM-80GB", (("tp", 8),)),
+        ("llama-3.1-70b", "8xMI300X", (("tp", 4), ("pp", 2))),
+    ],
+)
+def test_intervals_hold_the_value(model: str, on: str, words: tuple[tuple[str, int], ...]) -> None:
+    one, tables = made(model, on, words)
+    for band in (decode_band(one, tables, 16.0, 1000.0), prefill_band(one, tables, 1000.0)):
+        assert 0.0 < band.low < 1.0 < band.high < 4.0
+        assert 0.0 < band.compute <= 1.0
+        assert 0.0 < band.memory <= 1.0
+
+
+def test_parts_of_an_iteration_add_up() -> None:
+    """Decode is bound by memory, a long prompt by the matrix units; the host is the policy's own."""
+    one, tables = made("llama-3.1-8b", "1xH100-SXM")
+    decode, prefill = decode_parts(one, tables, 16.0, 1000.0), prefill_parts(one, tables, 2048.0)
+    assert list(decode) == ["weights and links", "experts", "sampling", "attention", "host"]
+    assert list(prefill) == ["weights and links", "experts", "attention", "host"]
+    assert decode["experts"] == prefill["experts"] == 0.0
+    assert decode["host"] == one.policy.exposed_host_s
+    assert decode_band(one, tables, 16.0, 1000.0).memory > decode_band(one, tables, 16.0, 1000.0).compute
+    assert prefill_band(one, tables, 2048.0).compute > prefill_band(one, tables, 2048.0).memory
+    read_s = one.capacity.weights_bytes / one.machine.cluster.accelerator.memory_bytes_per_s
+    assert read_s < decode["weights and links"] + decode["sampling"] < 2 * read_s
