@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,10 +14,11 @@ DEGREES = st.integers(1, 16)
 
 def test_a_deployment_leaves_choices_to_the_engine() -> None:
     one = Deployment()
-    stated = ("engine", "tp", "pp", "dp", "ep", "instances", "router", "role")
     assert (one.engine, one.tp, one.pp, one.dp, one.ep, one.instances) == ("vLLM", 1, 1, 1, 1, 1)
-    assert (one.router, one.role) == (Router.ROUND_ROBIN, Role.WHOLE)
-    assert not [field.name for field in fields(one) if field.name not in stated and getattr(one, field.name)]
+    assert (one.router, one.role, one.draft_tokens) == (Router.ROUND_ROBIN, Role.WHOLE, 0)
+    assert (one.version, one.weights, one.other_weights, one.kv) == ("", "", "", "")
+    left = ("token_budget", "max_seqs", "chunked", "prefix_cache", "graphs", "memory_fraction", "preemption")
+    assert [getattr(one, name) for name in left] == [None] * len(left)
 
 
 @given(tp=DEGREES, pp=DEGREES, dp=DEGREES, instances=DEGREES)

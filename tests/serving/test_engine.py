@@ -1,0 +1,197 @@
+"""Engines: whose choices win, what becomes a rule of the clock, and tables of several engines side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.cost.machine import machine
+from ridgeline.errors import PlanError, UnknownNameError
+from ridgeline.facts.clusters import cluster
+from ridgeline.facts.engines import engine_policy
+from ridgeline.graph.load import load
+from ridgeline.plan.deployment import Deployment, Preemption, Role
+from ridgeline.serving import state
+from ridgeline.serving.engine import Engine, engine, formats_of, pool_role, times_of
+from ridgeline.serving.step import StepTables
+
+LLAMA = load("llama-3.1-8b")
+EIGHT = machine(cluster("8xH100-SXM"))
+
+
+def made(**words: Any) -> Engine:
+    return engine(LLAMA, EIGHT, Deployment(**words))
+
+
+def tabled(**words: Any) -> tuple[Engine, StepTables]:
+    one = made(**words)
+    return one, one.tables(longest_prompt=512, longest=1024)
+
+
+def rule(**words: Any) -> Any:
+    one, tables = tabled(**words)
+    return one.rule(tables)
+
+
+# whose choices win -----------------------------------------------------------------------------------
+
+
+def test_a_deployment_that_says_nothing_takes_the_policy() -> None:
+    policy = engine_policy(
+        "vLLM", "0.11", memory_bytes=EIGHT.cluster.accelerator.memory_bytes, offline=False,
+        context_tokens=LLAMA.max_positions or 0, ranks=1, device="H100-SXM",
+    )  # fmt: skip
+    assert made(version="0.11").policy == policy
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("token_budget", 777), ("max_seqs", 9), ("chunked", False), ("memory_fraction", 0.5)]
+)
+def test_what_a_deployment_says_wins(word: str, value: object) -> None:
+    assert getattr(made(**{word: value}).policy, word) == value
+
+
+def test_chunks_of_vllm_mix_with_decoding() -> None:
+    """Before version 1, prompts ran first; with chunked prefill they shared iterations with decode tokens."""
+    assert made(version="0.4.3").policy.scheduler == "prefill-first"
+    assert made(version="0.4.3", chunked=True).policy.scheduler == "mixed"
+
+
+def test_requests_handed_over_in_the_process_take_no_time_on_the_way() -> None:
+    served, handed = made(), engine(LLAMA, EIGHT, Deployment(), offline=True)
+    assert served.policy.request_host_s > 0
+    assert (handed.policy.request_host_s, handed.policy.prompt_token_host_s) == (0.0, 0.0)
+
+
+def test_an_engine_of_one_sequence_runs_one() -> None:
+    assert made(engine="gpt-fast").policy.max_seqs == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"tp": 16}, "one instance takes tp 16 * pp 1 * dp 1 = 16 devices, the cluster has 8"),
+        ({"tp": 3}, "tp = 3 does not divide 32 attention heads"),
+    ],
+)
+def test_degrees_that_cannot_be(words: dict[str, int], told: str) -> None:
+    with pytest.raises(PlanError) as refused:
+        made(**words)
+    assert told in str(refused.value)
+
+
+def test_an_unknown_engine_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="unknown engine 'sglan'; nearest: SGLang"):
+        made(engine="sglan")
+
+
+@pytest.mark.parametrize(
+    ("words", "formats"),
+    [
+        ({}, ("bf16", "bf16", "bf16")),
+        ({"weights": "fp8"}, ("fp8", "fp8", "bf16")),
+        ({"weights": "fp8", "other_weights": "bf16", "kv": "fp8"}, ("fp8", "bf16", "fp8")),
+        ({"weights": "w4a16_mxfp4"}, ("w4a16_mxfp4", "bf16", "bf16")),  # such checkpoints narrow experts only
+    ],
+)
+def test_formats(words: dict[str, str], formats: tuple[str, str, str]) -> None:
+    found = formats_of(Deployment(**words))  # type: ignore[arg-type]
+    assert (found.feed, found.attention, found.cache) == formats
+
+
+@pytest.mark.parametrize(("role", "gives_takes"), [(Role.WHOLE, (0, 1)), (Role.PREFILL, (1, 1)), (Role.DECODE, (0, 2))])
+def test_what_an_instance_gives_and_takes(role: Role, gives_takes: tuple[int, int]) -> None:
+    assert pool_role(Deployment(role=role)) == gives_takes
+
+
+# rules -----------------------------------------------------------------------------------------------
+
+
+def test_a_rule_by_hand() -> None:
+    """Blocks of 16 tokens out of the cache that is left; a step gains a token, so a block lasts 16 steps."""
+    one, tables = tabled(token_budget=2048, max_seqs=64)
+    found = one.rule(tables)
+    assert (found["scheduler"], found["chunked"]) == (state.MIXED_BATCHES, 1)
+    assert (found["token_budget"], found["max_seqs"]) == (2048, 64)
+    assert (found["block_tokens"], found["capacity"]) == (16, one.capacity.cache_tokens // 16)
+    assert (found["period"], found["gained"], found["drafted"], found["draft_share"]) == (16, 1.0, 0.0, 0.0)
+    assert (found["balance"], found["hops"], found["send_s"]) == (1.0, 0.0, 0.0)
+    assert found["eager_s"] == tables.kernels * one.policy.eager_kernel_host_s
+    assert found["prefix_tokens"] == 0
+
+
+@pytest.mark.parametrize(("named", "kept"), [(512, 512), (40, 32), (8, 0)])
+def test_prefixes_are_kept_in_whole_blocks(named: int, kept: int) -> None:
+    one, tables = tabled()
+    assert one.rule(tables, prefix_tokens=named)["prefix_tokens"] == kept
+    off, tables = tabled(prefix_cache=False)
+    assert off.rule(tables, prefix_tokens=named)["prefix_tokens"] == 0
+
+
+def test_drafts_verify_many_tokens_and_gain_some() -> None:
+    """Three drafts of which each is accepted by half: 1.875 tokens a step; drafting one takes one layer of 32."""
+    found = rule(draft_tokens=3, acceptance=0.5)
+    assert (found["drafted"], found["gained"]) == (3.0, 1.875)
+    assert found["draft_share"] == pytest.approx(3 / 32)
+    assert rule(draft_tokens=3, acceptance=0.5, draft_share=0.2)["draft_share"] == pytest.approx(0.6)
+    assert found["period"] == int(16 / 1.875)
+
+
+def test_stages_share_the_layers() -> None:
+    found = rule(pp=2)
+    assert (found["hops"], found["balance"], found["ranks"]) == (1.0, 1.0, 2)
+    assert found["send_s"] > 0
+    assert rule(pp=3)["balance"] == pytest.approx(3 * 11 / 32)  # 11, 11 and 10 layers of 32
+
+
+def test_a_cache_that_gives_way_goes_where_it_is_told() -> None:
+    """Swapped out over the host's link, token by token."""
+    one, tables = tabled(preemption=Preemption.SWAP)
+    found = one.rule(tables)
+    assert found["swaps"] == 1
+    assert found["swap_token_s"] == one.capacity.token_bytes / EIGHT.cluster.host.device_bytes_per_s
+    assert rule()["swaps"] == 0
+
+
+def test_a_cache_that_moves_takes_its_bytes_over_the_link() -> None:
+    one, tables = tabled(tp=2)
+    still, moves = one.rule(tables), one.rule(tables, stride=2)
+    assert (still["move_token_s"], still["move_start_s"]) == (0.0, 0.0)
+    assert moves["move_start_s"] > 0
+    assert one.capacity.token_bytes / 450e9 < moves["move_token_s"] < one.capacity.token_bytes / 200e9
+
+
+def test_graphs_can_be_left_out() -> None:
+    assert made().graphs
+    assert made(graphs=False).graphs == ()
+    assert all(size <= made().policy.graph_max for size in made().graphs)
+
+
+@given(seqs=st.integers(1, 4096), budget=st.integers(1, 20_000))
+def test_tables_reach_the_widest_iteration(seqs: int, budget: int) -> None:
+    """Grids end at or beyond the largest batch and the largest budget that traffic can fill."""
+    one = made(max_seqs=seqs, token_budget=budget)
+    tables = one.tables(longest_prompt=300, longest=400)
+    assert tables.sequences[-1] >= seqs
+    assert tables.contexts[-1] >= 400
+    assert tables.tokens[-1] >= min(budget, 300 * seqs)
+
+
+# several engines side by side ------------------------------------------------------------------------
+
+
+def test_tables_of_several_engines_keep_their_own_sizes() -> None:
+    pairs = [tabled(tp=1, max_seqs=8), tabled(tp=4, max_seqs=256)]
+    times, sizes = times_of([one for one, _ in pairs], [tables for _, tables in pairs])
+    for place, (one, tables) in enumerate(pairs):
+        for name in ("tokens", "sequences", "contexts", "chunks", "pasts"):
+            assert sizes[f"{name}_size"][place] == len(getattr(tables, name))
+        own = times.decode[place, : len(tables.sequences), : len(tables.contexts)]
+        np.testing.assert_array_equal(own, tables.decode.mid)
+        lane = times.lane[place, : len(tables.tokens)]
+        np.testing.assert_allclose(lane, tables.lane.mid + one.policy.exposed_host_s, rtol=1e-12)
+    assert not times.decode[0, len(pairs[0][1].sequences) :].any()
