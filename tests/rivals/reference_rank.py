@@ -64,8 +64,13 @@ class Asked:
             return -(-self.needed // size)
         if rule["gained"] == 1.0:
             return -(-(self.needed + steps) // size)
-        begin = min(int((-self.needed % size) / rule["gained"]), int(rule["period"]) - 1)
-        return -(-self.needed // size) + len(range(begin, steps, int(rule["period"]))) * int(rule["growth_blocks"])
+        taken = len(range(self.first_growth(rule), steps, int(rule["period"])))
+        return -(-self.needed // size) + taken * int(rule["growth_blocks"])
+
+    def first_growth(self, rule: Rule) -> int:
+        """Steps until its decoding needs a block, within the first period."""
+        left = -self.needed % int(rule["block_tokens"])
+        return min(int(left / rule["gained"]), int(rule["period"]) - 1)
 
     def most_blocks(self, rule: Rule, output: int) -> int:
         """Blocks of its cache at its end."""
@@ -148,7 +153,7 @@ class Rank:
         hits = [] if computed else one.blocks[: self.found(one)]
         taken = one.block_count(rule) - self.each * sum(block in self.holders for block in hits)
         grows = self.growth if rule["scheduler"] == MIXED or computed else 0
-        if computed and -one.needed % rule["block_tokens"] < rule["gained"]:
+        if computed and one.first_growth(rule) == 0:
             grows += int(rule["growth_blocks"])  # it decodes at once
         kept = int(rule["kept_free"]) if self.running else 0
         goal = one.needed + rule["reserve"] * (one.output - one.made)

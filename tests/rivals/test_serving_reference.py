@@ -67,7 +67,7 @@ class FakeEngine:
 def random_values(draw: np.random.Generator, prefix_blocks: int, block: int) -> dict[str, float]:
     """The numbers of a rule, such that caches are short in most cases."""
     scheduler = int(draw.integers(3))
-    gained = float(draw.choice([1.0, 1.0, 1.0, 1.5, 1.75])) if block >= 4 else 1.0
+    gained = float(draw.choice([1.0, 1.0, 1.0, 1.5, 1.75]))
     return {
         "scheduler": scheduler,
         "chunked": int(draw.integers(2)),
