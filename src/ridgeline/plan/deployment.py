@@ -45,6 +45,7 @@ class Deployment:
     that the engine may fill, `cache_tokens` [token] the KV capacity of one attention rank where it is known from a
     run. With `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, of which each is accepted with
     probability `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step (None: one layer).
+    A scheduler looks for new requests after `receive_interval` decode steps [step].
     """
 
     engine: str = "vLLM"
@@ -70,6 +71,8 @@ class Deployment:
     draft_tokens: int = 0
     acceptance: float = 0.0
     draft_share: float | None = None
+    receive_interval: int = 1
+    block_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "dp", "ep", "instances", "token_budget", "max_seqs", "cache_tokens"):

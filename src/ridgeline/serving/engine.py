@@ -100,6 +100,7 @@ class Engine:
         return {
             "scheduler": _SCHEDULERS[policy.scheduler],
             "chunked": policy.chunked,
+            "receive_steps": deployment.receive_interval,
             "token_budget": policy.token_budget,
             "max_seqs": policy.max_seqs,
             "block_tokens": tokens,
@@ -181,7 +182,7 @@ def engine(
         policy = replace(policy, request_host_s=0.0, prompt_token_host_s=0.0)
     stated = {
         "token_budget": deployment.token_budget, "max_seqs": deployment.max_seqs, "chunked": deployment.chunked,
-        "memory_fraction": deployment.memory_fraction,
+        "memory_fraction": deployment.memory_fraction, "block_tokens": deployment.block_tokens,
     }  # fmt: skip
     policy = replace(policy, **{name: value for name, value in stated.items() if value is not None})  # type: ignore[arg-type]
     if deployment.chunked and policy.scheduler == "prefill-first" and policy.name == "vLLM":

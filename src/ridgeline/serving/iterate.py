@@ -170,6 +170,11 @@ def set_run(
     )
     if done == 0:
         done, elapsed = run(times, rule, sequences, running, context, constant, 1, math.inf, fleet.histogram, 0.0)
+    if rule.receive_steps > 1 and done < steps:  # who has come is seen at the next look only
+        seen = done + (-(instances[instance].iterations + done)) % rule.receive_steps
+        done, elapsed = run(
+            times, rule, sequences, running, context, constant, min(seen, steps), math.inf, fleet.histogram, 0.0
+        )
     instances[instance].steps, instances[instance].next_s = done, begun + elapsed
 
 

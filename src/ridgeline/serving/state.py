@@ -29,21 +29,22 @@ def _dtype(whole: str, real: str) -> np.dtype[Any]:
 
 
 RULE = _dtype(
-    "kind scheduler chunked token_budget max_seqs block_tokens period growth_blocks capacity kept_free swaps ranks"
-    " prefix_tokens overlapped tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
+    "kind scheduler chunked receive_steps token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
+    " swaps ranks prefix_tokens overlapped tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
     "reserve swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share",
 )
 """What one kind of instance does, in numbers.
 
-`capacity` [block] of one rank's cache, `kept_free` by admission; every `period` [step] a sequence takes
-`growth_blocks`; `reserve` [1] share of the output that admission sets blocks aside for; `swaps` preempted caches to
-the host and back at `swap_token_s`, else they are computed again; `prefix_tokens` of a prefix block, 0: prompts share
-nothing; `move_token_s` and `move_start_s` [s] from a prefill to a decode instance. `eager_s` [s] launching an
-iteration kernel by kernel, `step_host_s` and `seq_host_s` [s] of the host, `overlapped` with the device or not;
-iterations with prompts of up to `prefill_graphs` tokens replay captured pieces; `balance` [1] cycle of a full
-pipeline over its latency; `hops` sends of one iteration. A step verifies `drafted` further tokens a sequence, gains
-`gained`, and drafting adds `draft_share`. The sizes are those of the kind's own grids in tables that all kinds share.
+`receive_steps` decode steps after which new requests are looked for; `capacity` [block] of one rank's cache,
+`kept_free` by admission; every `period` [step] a sequence takes `growth_blocks`; `reserve` [1] share of the output
+that admission sets blocks aside for; `swaps` preempted caches to the host and back at `swap_token_s`, else they are
+computed again; `prefix_tokens` of a prefix block, 0: prompts share nothing; `move_token_s` and `move_start_s` [s]
+from a prefill to a decode instance. `eager_s` [s] launching an iteration kernel by kernel, `step_host_s` and
+`seq_host_s` [s] of the host, `overlapped` with the device or not; iterations with prompts of up to `prefill_graphs`
+tokens replay captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of one iteration.
+A step verifies `drafted` further tokens a sequence, gains `gained`, and drafting adds `draft_share`. The sizes are
+those of the kind's own grids in tables that all kinds share.
 """
 
 REQUEST = _dtype(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from ridgeline.validate.machines import Machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
 from ridgeline.validate.serving_rows import ServedJob, read_served
+from ridgeline.validate.serving_settings import Settings, settings_of
 
 ROUNDS = 10  # requests of a closed loop for each user, as InferenceMAX and vLLM's benchmark send them
 FEWEST, MOST = 32, 4000  # requests of a closed loop
@@ -59,7 +61,7 @@ class ServedRows:
 
     def answer(self, row: Row) -> dict[str, Any]:
         """The keys of a row's answer that its prediction fills; raises Ridgeline's errors with a refusal's reason."""
-        job = read_served(row, self._source)
+        job = settled(read_served(row, self._source), row)
         found = self._served(job)
         measured = row.measured
         if measured is None or measured <= 0:
@@ -94,6 +96,49 @@ class ServedRows:
         if isinstance(found, RidgelineError):
             raise found
         return found
+
+
+def settled(job: ServedJob, row: Row) -> ServedJob:
+    """The job with what public sources say of how its benchmark was run, where the row leaves it out."""
+    date = re.search(r"\b20\d\d-\d\d-\d\d\b", row.text("note"))
+    pools = {"prefill": job.prefill, "decode": job.deployment}
+    found: dict[str, Settings] = {}
+    for role, pool in pools.items():
+        if pool is not None:
+            found[role] = settings_of(
+                row.source, job.deployment.engine, row.text("engine_version"), row.text("model"), row.text("hardware"),
+                row.text("precision_weights"), job.batch, job.prompt_tokens, job.output_tokens,
+                devices=pool.instance_devices, ep=pool.ep, dp=pool.dp, date=date[0] if date else "",
+                scenario=row.text("scenario"), role=role if job.prefill is not None else "",
+                disaggregated=job.prefill is not None,
+            )  # fmt: skip
+    told = tuple(dict.fromkeys(text for settings in found.values() for text in settings.told))
+    ours = found["decode"]
+    changes = tuple(str(value) for value in (ours, found.get("prefill")))
+    return replace(
+        job,
+        deployment=_with(job.deployment, ours, speculative=job.speculative),
+        prefill=None if job.prefill is None else _with(job.prefill, found["prefill"], speculative=None),
+        statistic=job.statistic or ours.statistic_if_blank or "mean",
+        speculative=job.speculative if job.speculative is not None else ours.draft_tokens,
+        assumptions=(*job.assumptions, *told),
+        key=(*job.key, *changes),
+    )
+
+
+def _with(pool: Deployment, settings: Settings, *, speculative: float | None) -> Deployment:
+    """A deployment with the settings of its benchmark; what the row itself says stays."""
+    stated = {
+        "token_budget": settings.token_budget, "max_seqs": settings.max_seqs, "chunked": settings.chunked,
+        "memory_fraction": settings.memory_fraction, "prefix_cache": settings.prefix_cache, "graphs": settings.graphs,
+        "block_tokens": settings.block_tokens, "kv": settings.kv, "receive_interval": settings.receive_interval,
+    }  # fmt: skip
+    changes: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+    if pool.kv:
+        changes.pop("kv", None)
+    if settings.version_if_blank and not pool.version:
+        changes["version"] = settings.version_if_blank
+    return replace(pool, **changes)
 
 
 def serve(job: ServedJob) -> Served:
