@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ridgeline.cli.flags import given
+from ridgeline.cli.flags import given, read_flags
 from ridgeline.errors import InputError, NoPlanError
-from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
+from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 from ridgeline.plan.serving_scenario import ServingScenario, read_serving, serving_from_words
 
 TRAFFIC_NAMES = frozenset(field.name for field in TRAFFIC_FIELDS)
@@ -59,7 +59,8 @@ def simulate(subject: str, on: str | None, words: Mapping[str, Any], *, as_json:
 
 def predict_batch(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints what a deployment does with one static batch, or with a queue that never runs dry."""
-    asked = serving_scenario_of(subject, on, {**words, "requests": words.get("batch")})
+    batch = read_flags({"batch": words.get("batch")}, BATCH_FIELDS)
+    asked = serving_scenario_of(subject, on, {**words, "requests": batch.get("batch")})
     kept = {name: value for name, value in asked.traffic.items() if name in _OF_BATCHES}
     asked = replace(asked, traffic={**kept, "arrivals": "burst"})
     if words.get("batch") is None:

@@ -1,0 +1,307 @@
+"""`simulate` and `predict --serve`, end to end and in this process."""
+
+from __future__ import annotations
+
+import json
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.cli.main import run
+
+MODEL = ["llama-3.1-8b", "--on", "2xH100-SXM"]
+LENGTHS = ["--prompt", "128", "--output", "16"]
+SMALL = ["simulate", *MODEL, "--rate", "4", "--requests", "50", *LENGTHS]
+SLO = ["--slo", "ttft=1s,tpot=50ms"]
+HEADER = "arrival_s,input_tokens,output_tokens\n"
+KEYS = {
+    "model", "cluster", "deployments", "engines", "traffic", "overloaded", "ttft", "tpot", "itl", "latency", "interval",
+    "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "attained", "goodput_rps", "hit_share", "refused",
+    "preemptions", "moves", "iterations", "span_s", "power_w", "energy_j", "usd_per_h", "usd_per_million_output_tokens",
+    "decode_parts_s", "prefill_parts_s", "capacities", "series_s", "series", "rungs", "evidence", "assumed",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled() -> None:
+    """The clock is compiled once, outside the tests' own times."""
+    with redirect_stdout(StringIO()):
+        run([*SMALL, "--json"])
+
+
+def ask(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = run(words)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def ask_json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    code, out, err = ask(capsys, *words, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def trace(folder: Path, rows: str, name: str = "mine.csv") -> str:
+    path = folder / name
+    path.write_text(HEADER + rows, encoding="utf-8")
+    return str(path)
+
+
+# answers ---------------------------------------------------------------------------------------------
+
+
+def test_a_replay_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = ask(capsys, *SMALL, *SLO)
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0].startswith("llama-3.1-8b on 2xH100-SXM: poisson arrivals at 4/s, 50 requests")
+    for name in ("deployment", "engine", "TTFT", "TPOT", "throughput", "goodput", "power", "cost", "limited by"):
+        assert any(line.startswith(f"  {name} ") for line in lines), name
+    for title in ("Latency", "Memory per device", "Over time", "Where an iteration's time goes", "Notes"):
+        assert title in lines
+    assert "100.0% of all" in out
+    assert "OVERLOADED" not in out
+    assert "nan" not in out
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_same_words_print_the_same_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(capsys, *SMALL) == ask(capsys, *SMALL)
+    assert ask(capsys, *SMALL, "--json") == ask(capsys, *SMALL, "--json")
+
+
+def test_json_keys_are_stable(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = ask_json(capsys, *SMALL, *SLO)
+    assert set(answer) == KEYS
+    for name in ("ttft", "tpot", "itl", "latency"):
+        assert set(answer[name]) == {"mean_s", "p50_s", "p90_s", "p99_s"}
+        assert 0 < answer[name]["p50_s"] <= answer[name]["p90_s"] <= answer[name]["p99_s"]
+    assert (answer["attained"], answer["overloaded"], answer["refused"]) == (1.0, None, 0)
+    assert answer["traffic"]["requests"] == 50
+    assert answer["deployments"][0]["instances"] == 2
+    assert answer["evidence"] == "assumed"
+
+
+def test_numbers_that_follow_from_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """50 requests of 128 and 16 tokens; energy is power times time; two H100s at their hourly price."""
+    answer = ask_json(capsys, *SMALL, *SLO)
+    assert answer["output_tokens_per_s"] == pytest.approx(16 * answer["requests_per_s"])
+    assert answer["total_tokens_per_s"] == pytest.approx(144 * answer["requests_per_s"])
+    assert answer["energy_j"] == pytest.approx(answer["power_w"] * answer["span_s"])
+    price = answer["usd_per_h"] / 3600 / answer["output_tokens_per_s"] * 1e6
+    assert answer["usd_per_million_output_tokens"] == pytest.approx(price)
+    latency = answer["ttft"]["mean_s"] + 15 * answer["tpot"]["mean_s"]
+    assert answer["latency"]["mean_s"] == pytest.approx(latency)
+    for low, high in answer["interval"].values():
+        assert low < 1 < high
+    held = answer["capacities"][0]
+    assert held["cache_tokens"] == int(held["cache_bytes"] / held["token_bytes"])
+
+
+def test_twice_the_instances_cost_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (ask_json(capsys, *SMALL, "--instances", count) for count in ("1", "2"))
+    assert two["usd_per_h"] == pytest.approx(2 * one["usd_per_h"])
+    assert one["ttft"]["mean_s"] >= two["ttft"]["mean_s"]
+
+
+def test_a_scenario_file_equals_its_flags(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text(
+        'model = "llama-3.1-8b"\ncluster = "2xH100-SXM"\n[workload]\nrate = 4\nrequests = 50\nprompt = 128\n'
+        'output = "16"\nslo = "ttft=1s,tpot=50ms"\n[plan]\nengine = "sglang"\ntp = 2\nkv = "fp8"\n',
+        encoding="utf-8",
+    )
+    flags = [*SMALL, *SLO, "--engine", "sglang", "--tp", "2", "--kv", "fp8"]
+    assert ask(capsys, "simulate", str(path)) == ask(capsys, *flags)
+    assert ask(capsys, "simulate", str(path), "--tp", "1") == ask(capsys, *flags[:-4], "--tp", "1", "--kv", "fp8")
+
+
+def test_a_trace_with_bad_rows_is_answered_and_the_rows_are_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = trace(tmp_path, "0,100,10\n1,-3,10\n2,many,3\n3,50,4\n")
+    code, out, err = ask(capsys, "simulate", *MODEL, "--trace", path)
+    assert (code, err) == (0, "")
+    assert "mine.csv, 2 requests" in out
+    assert "2 rows of the trace not used: line 3, input_tokens" in " ".join(out.split())
+    dropped = ask_json(capsys, "simulate", *MODEL, "--trace", path)["traffic"]["dropped"]
+    assert [row.split(":")[0] for row in dropped] == ["line 3, input_tokens", "line 4, input_tokens"]
+
+
+def test_a_trace_of_one_request(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    answer = ask_json(capsys, "simulate", *MODEL, "--trace", trace(tmp_path, "5,100,1\n"), *SLO)
+    assert (answer["traffic"]["requests"], answer["attained"]) == (1, 1.0)
+    assert answer["tpot"]["p50_s"] is None  # a single token has no interval
+
+
+def test_a_shipped_trace_cut_and_stretched(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = ask_json(capsys, "simulate", *MODEL, "--trace", "azure-conv", "--requests", "100", "--rate", "5")
+    assert answer["traffic"]["requests"] == 100
+    assert answer["traffic"]["rate_per_s"] == pytest.approx(5.0)
+
+
+def test_users_of_a_closed_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = ask_json(capsys, "simulate", *MODEL, "--concurrency", "4", "--requests", "40", *LENGTHS)
+    assert answer["traffic"]["name"] == "closed loop of 4"
+    assert max(row[2] for row in answer["series"]) <= 4
+
+
+def test_pools_send_every_cache_once(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = ask_json(capsys, *SMALL, "--prefill", "1xtp1", "--decode", "1xtp1")
+    assert [one["role"] for one in answer["deployments"]] == ["prefill", "decode"]
+    assert answer["moves"] == 50
+
+
+def test_lengths_that_nobody_gave_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = ask_json(capsys, "simulate", *MODEL, "--arrivals", "burst", "--requests", "4")
+    assert answer["assumed"] == ["prompt of 1024 tokens, as none was given", "output of 256 tokens, as none was given"]
+    assert answer["traffic"]["rate_per_s"] is None
+
+
+def test_overload_is_said_where_it_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Short prompts at leisure, then forty long ones at once: a minute of work at the end of a minute and a half."""
+    calm, crowd = "".join(f"{second},100,10\n" for second in range(60)), "60,30000,10\n" * 40
+    path = trace(tmp_path, calm + crowd)
+    code, out, _ = ask(capsys, "simulate", "llama-3.1-8b", "--on", "1xH100-SXM", "--trace", path)
+    assert (code, "\nOVERLOADED: " in out) == (0, True)
+    words = ["simulate", "llama-3.1-8b", "--on", "1xH100-SXM", "--trace", trace(tmp_path, calm, "calm.csv")]
+    assert ask_json(capsys, *words)["overloaded"] is None
+
+
+def test_speculation_and_narrow_formats_help(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = ask_json(capsys, *SMALL)
+    drafted = ask_json(capsys, *SMALL, "--draft-tokens", "3", "--acceptance", "0.8")
+    narrow = ask_json(capsys, *SMALL, "--weights", "fp8", "--kv", "fp8")
+    assert drafted["tpot"]["p50_s"] < plain["tpot"]["p50_s"]
+    assert narrow["tpot"]["p50_s"] < plain["tpot"]["p50_s"]
+    assert narrow["capacities"][0]["token_bytes"] == plain["capacities"][0]["token_bytes"] / 2
+
+
+# batches ---------------------------------------------------------------------------------------------
+
+BATCH = ["predict", "llama-3.1-8b", "--serve", "--on", "1xH100-SXM"]
+
+
+def test_a_static_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = ask_json(capsys, *BATCH, "--batch", "32", "--prompt", "1024", "--output", "128")
+    assert set(answer) == KEYS
+    assert (answer["traffic"]["requests"], answer["attained"]) == (32, None)
+    assert max(row[2] for row in answer["series"]) == 32
+    code, out, _ = ask(capsys, *BATCH, "--batch", "32", "--prompt", "1024", "--output", "128")
+    assert (code, "a burst, 32 requests" in out) == (0, True)
+
+
+def test_a_queue_that_never_runs_dry_is_no_slower_than_a_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    lengths = ["--prompt", "512", "--output", "64"]
+    queue = ask_json(capsys, *BATCH, *lengths)
+    batch = ask_json(capsys, *BATCH, "--batch", "8", *lengths)
+    assert queue["traffic"]["requests"] >= 64
+    assert queue["output_tokens_per_s"] > batch["output_tokens_per_s"]
+
+
+def test_how_a_scenario_arrives_does_not_matter_to_a_batch(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text(
+        'model = "llama-3.1-8b"\ncluster = "1xH100-SXM"\n[workload]\nrate = 4\nprompt = 512\noutput = 64\n',
+        encoding="utf-8",
+    )
+    from_flags = ask_json(capsys, *BATCH, "--batch", "8", "--prompt", "512", "--output", "64")
+    assert ask_json(capsys, "predict", str(path), "--serve", "--batch", "8") == from_flags
+
+
+# what is impossible, and what cannot be used ---------------------------------------------------------
+
+
+def test_an_engine_that_will_not_start_names_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = ask(capsys, "simulate", "llama-3.1-70b", "--on", "1xH100-SXM", "--rate", "1")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: llama-3.1-70b will not start on 1xH100-SXM: weights take 131.4 GiB")
+    for part in ("workspace", "of 79.18 GiB a device", "leaves 0 B for the cache", "(tp, pp)"):
+        assert part in err
+
+
+def test_requests_that_no_rank_can_hold_end_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = ask(capsys, *SMALL[:-4], "--prompt", "2M", "--output", "16")
+    assert (code, "50 requests refused" in out, "nan" not in out) == (1, True, True)
+    assert err.startswith("error: every request is longer than the ")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--engine", "vlm"], "unknown engine 'vlm'; nearest: vLLM"),
+        (["--engine-file", "/no/such.toml"], "/no/such.toml: cannot be read"),
+        (["--slo", "soon"], "field '--slo': 'soon' is no bound; write ttft=1s, tpot=50ms or latency=20s"),
+        (["--slo", "ttft=1kg"], "unknown unit 'kg'; wanted s"),
+        (["--prefill", "1xtp1"], "a prefill pool alone cannot serve; give both"),
+        (["--prefill", "1xtp1", "--decode", "1xtp1", "--instances", "1"], "instances are said beside pools"),
+        (["--tp", "16"], "16 devices are asked for, 2xH100-SXM has 2"),
+        (["--instances", "5"], "5 devices are asked for"),
+        (["--ep", "2"], "ep = 2 does not divide"),
+        (["--arrivals", "poison"], "nearest: poisson"),
+        (["--concurrency", "4"], "rate is said, which arrivals 'closed' do not have"),
+        (["--cv", "2"], "cv is said, which arrivals 'poisson' do not have"),
+        (["--sessions", "chained"], "sessions is said, but no trace"),
+        (["--trace", "azure-conv"], "prompt is said beside a trace, which has its own"),
+        (["--rate", "1e-9"], "the last request arrives at "),
+        (["--prompt", "1200-800"], "field '--prompt': '1200-800' ends before it begins"),
+        (["--memory-fraction", "2"], "field '--memory-fraction': '2' is out of range"),
+        (["--weights", "fp3"], "'fp3' is no number format"),
+        (["--on", "2xH900"], "field '--on': unknown cluster 'H900'; nearest: "),
+    ],
+)
+def test_words_that_cannot_be_used(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    code, out, err = ask(capsys, *SMALL, *words)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert "'--'" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["simulate", "llama-3.1-8b"], "field '--on': say which machine"),
+        (["simulate", "llama-9", "--on", "1xH100-SXM"], "field 'MODEL': unknown model 'llama-9'"),
+        (["simulate", *MODEL], "no traffic is said; give --rate, --concurrency, --trace, or --arrivals burst"),
+        (["simulate", *MODEL, "--trace", "azure-con"], "unknown trace 'azure-con'; nearest: azure-conv"),
+        (["simulate", *MODEL, "--trace", "/no/such.csv"], "/no/such.csv: cannot be read: No such file"),
+        (["simulate", *MODEL, "--arrivals", "closed"], "give --concurrency"),
+        (["simulate", *MODEL, "--trace", "azure-conv", "--rate", "1", "--concurrency", "2"], "rate and concurrency"),
+        (
+            ["simulate", "llama-3.1-8b", "--on", "4xH100-SXM", "--tp", "3", "--rate", "1"],
+            "does not divide 32 attention",
+        ),
+        (["simulate", "missing.toml"], "missing.toml: no such file"),
+        ([*BATCH, "--batch", "3", "--zero", "1"], "field '--zero': is a word of training, not of serving"),
+        ([*BATCH, "--batch", "0"], "field '--batch': '0' is out of range"),
+    ],
+)
+def test_commands_that_cannot_be_answered(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    code, out, err = ask(capsys, *words)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [("", "no rows below the header"), ("x,y,z\n", ":2: field 'arrival_s': no row can be used (1 dropped)")],
+)
+def test_a_trace_without_a_request(capsys: pytest.CaptureFixture[str], tmp_path: Path, rows: str, told: str) -> None:
+    path = trace(tmp_path, rows)
+    code, out, err = ask(capsys, "simulate", *MODEL, "--trace", path)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {path}")
+    assert told in err
+
+
+def test_a_bad_word_of_a_file_is_told_by_its_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text(
+        'model = "llama-3.1-8b"\ncluster = "1xH100-SXM"\n[workload]\nrate = 4\n[plan]\nmax_seq = 64\n', encoding="utf-8"
+    )
+    code, out, err = ask(capsys, "simulate", str(path))
+    assert (code, out) == (2, "")
+    assert err == f"error: {path}:6: field 'plan.max_seq': unknown field; nearest: max_seqs\n"
