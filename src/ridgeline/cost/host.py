@@ -5,7 +5,7 @@ Shape letters: T tokens, E experts, k experts that a token takes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -17,7 +17,7 @@ _WIDE_MATRIX = 8.0  # AMX does eight times the operations of AVX-512 in a cycle 
 
 
 class Kernel(Enum):
-    """Whose products run on the processor; they differ in the share of its rate that they reach."""
+    """Whose products run on the processor; each reaches its own share of the rate."""
 
     AMX_INT8 = "amx.int8"
     AMX_BF16 = "amx.bf16"
@@ -58,7 +58,7 @@ class Processors:
         kind = "lpddr" if self.cpu.memory_type.startswith("LP") else "ddr"
         rate = self.memory_bytes_per_s * cpu_constant(f"stream.{kind}")
         if self.sockets > 1 and not self.numa_aware:
-            rate *= cpu_constant("remote.share") / self.sockets * 2.0 / 2.0
+            rate *= cpu_constant("remote.share") / self.sockets
         return rate
 
     @property
@@ -78,7 +78,13 @@ class Processors:
         if kernel in (Kernel.LLAMAFILE, Kernel.LLAMA_CPP):
             narrow = min(vector, self.cores * self.cpu.clock_hz * cpu_constant("avx2.operations"))
             return narrow * cpu_constant(f"product.{kernel.value}")
-        return vector * cpu_constant("product.vector")
+        wide = self.cpu.peak.get("bf16")
+        if wide is None:
+            return vector * cpu_constant("product.vector")
+        rate = wide.value * share
+        if has_matrix:
+            rate = self.cores * self.cpu.clock_hz * cpu_constant("amx.vector.operations")
+        return rate * cpu_constant("product.vector.bf16")
 
     @property
     def has_matrix_units(self) -> bool:
@@ -96,8 +102,11 @@ def products_s(host: Processors, weight_bytes: Number, flop: Number, kernel: Ker
 
 
 def copy_s(host: Processors, size_bytes: Number) -> Number:
-    """Time in which all cores copy bytes from one place in memory to another [s]: read, fetched to be written, written."""
-    return 3.0 * size_bytes / host.stream_bytes_per_s
+    """Time in which all cores copy bytes from all sockets to a buffer in the memory of one [s].
+
+    (2 + 1 / sockets) bytes / stream of one socket: what is written is fetched first, and a part is read there.
+    """
+    return (2.0 + 1.0 / host.sockets) * size_bytes * host.sockets / replace(host, numa_aware=True).stream_bytes_per_s
 
 
 def experts_touched(experts: Number, top_k: Number, tokens: Number) -> Number:

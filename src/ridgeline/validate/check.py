@@ -19,6 +19,7 @@ from ridgeline.validate.interpret import Interpretation, Refusal, interpret
 from ridgeline.validate.machines import Machines, machines
 from ridgeline.validate.metrics import Metric, Prediction, find_metric, said_word
 from ridgeline.validate.names import is_language
+from ridgeline.validate.offload import OffloadRows
 from ridgeline.validate.operators import answer_operator
 from ridgeline.validate.rows import MEASURED_KINDS, Row, TruthTable, read
 from ridgeline.validate.score import absolute_percentage_error, summarise
@@ -27,7 +28,7 @@ from ridgeline.validate.serving import ServedRows
 Predictor = Callable[[Model, Cluster, Workload, Plan], Report]
 Completer = Callable[[Model, Cluster, Workload, Mapping[str, object]], Plan]
 
-PREDICTED_KINDS = ("training", "memory", "serving")
+PREDICTED_KINDS = ("training", "memory", "serving", "offload")
 OPERATOR_KINDS = ("kernels", "collectives")
 SEQUENCE_STEP = 1024  # resolution of the longest sequence that fits, for one context rank [token]
 SEARCH_SHARE = 50  # the search ends within 1 / 50 of the answer
@@ -86,6 +87,7 @@ class Checker:
         self._completer = completer
         self._source, self._strict = source, strict
         self._served = ServedRows(source)
+        self._offloaded = OffloadRows(source)
         self._reports: dict[str, Report | RidgelineError] = {}
 
     def answer(self, row: Row, table: TruthTable) -> dict[str, Any]:
@@ -96,6 +98,8 @@ class Checker:
             return answer | {"status": reason[0], "reason": reason[1]}
         if table.kind == "serving":
             return answer | self._tried(lambda: self._served.answer(row))
+        if table.kind == "offload":
+            return answer | self._tried(lambda: self._offloaded.answer(row))
         if table.kind in OPERATOR_KINDS:
             return answer | self._tried(
                 lambda: answer_operator(row, table.kind, self._source or machines(), self._rungs)

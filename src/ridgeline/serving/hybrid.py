@@ -1,0 +1,250 @@
+"""Seconds of one iteration when weights or experts lie in host memory: device, processors, host link and disk.
+
+Shape letters: T tokens, N sequences, C context, E experts, k experts that a token takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ridgeline.cost.host import copy_s, disk, experts_touched, products_s
+from ridgeline.facts.cpus import cpu_constant
+from ridgeline.lower.inference import Experts, LayerKind, Product
+from ridgeline.serving.hybrid_model import Hybrid, expert_params
+from ridgeline.serving.hybrid_placement import Order, Technique
+from ridgeline.serving.hybrid_sides import (
+    Array,
+    HybridParts,
+    Rows,
+    crossing_s,
+    device_experts_s,
+    device_s,
+    host_experts_s,
+    host_s,
+    link_bytes_per_s,
+    parts,
+    routed,
+)
+
+_FOUR_BITS = 0.7  # byte; weights below it are laid out anew for the kernels of a device
+
+
+def decode(hybrid: Hybrid, sequences: float, context: float) -> HybridParts:
+    """One token of each of N sequences over C tokens of cache [s]."""
+    rows = Rows(
+        tokens=np.array([float(sequences)]), sequences=float(sequences), context=np.array([float(context)]),
+        prompt=False,
+    )  # fmt: skip
+    return hybrid_step(hybrid, rows)
+
+
+def prefill(hybrid: Hybrid, sequences: float, tokens: float) -> HybridParts:
+    """Prompts of `tokens` each of N sequences, chunk after chunk [s]."""
+    each = max(1.0, tokens)
+    chunk = max(1.0, min(float(hybrid.habits.chunk) / sequences, each))
+    starts = np.arange(0.0, each, chunk)
+    sizes = np.minimum(chunk, each - starts)
+    rows = Rows(tokens=sizes * sequences, sequences=float(sequences), context=starts, prompt=True)
+    return hybrid_step(hybrid, rows).summed()
+
+
+def hybrid_step(hybrid: Hybrid, rows: Rows) -> HybridParts:
+    """Seconds of each iteration of `rows` [s].
+
+    Raises `NoPlanError` where the weights fit in neither memory. A sum over layers of what the technique lets run
+    side by side; nothing overlaps across layers but fetches of engines that fetch ahead.
+    """
+    longest = float(np.max(rows.context + rows.tokens / rows.sequences))
+    share = hybrid.share(rows.sequences * longest)
+    hybrid.check_memory(share)
+    technique = hybrid.placement.technique
+    if technique in (Technique.HOST, Technique.DISK, Technique.LAYERS):
+        return _layers(hybrid, rows, share)
+    if technique is Technique.STREAMED:
+        return _streamed(hybrid, rows, share)
+    if technique is Technique.NEURONS:
+        return _neurons(hybrid, rows, share)
+    return _experts(hybrid, rows, share)
+
+
+def _ends(hybrid: Hybrid, rows: Rows) -> HybridParts:
+    device = device_s(hybrid, (*hybrid.device_served.embedding, *hybrid.device_served.head), rows)
+    return parts(rows, device=device, total=device)
+
+
+def _pairs(hybrid: Hybrid) -> Iterable[tuple[LayerKind, LayerKind]]:
+    return zip(hybrid.device_served.kinds, hybrid.whole.kinds, strict=True)
+
+
+def _experts(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
+    """Experts that no device holds are computed by the host or fetched; long prompts may run on the device."""
+    total = _ends(hybrid, rows)
+    front = hybrid.placement.order is Order.FRONT
+    long = bool(rows.prompt and hybrid.placement.layerwise and np.max(rows.tokens) > hybrid.habits.streams > 0)
+    for kind, whole in _pairs(hybrid):
+        rest = device_s(hybrid, kind.pieces, rows)
+        piece = routed(whole)
+        if piece is None:
+            total = total + parts(rows, device=rest, total=rest).times(kind.count)
+            continue
+        uses = share if front else hybrid.uses(piece, share)
+        held = (1.0, share) if front else (uses, 1.0)  # of a layer that is split, and how many layers are whole
+        if front:
+            inside = _expert_layer(hybrid, kind, piece, rows, rest, 1.0, share, long)
+            outside = _expert_layer(hybrid, kind, piece, rows, rest, 0.0, share, long)
+            total = total + inside.times(kind.count * held[1]) + outside.times(kind.count * (1.0 - share))
+        else:
+            total = total + _expert_layer(hybrid, kind, piece, rows, rest, uses, share, long).times(kind.count)
+    return total
+
+
+def _expert_layer(
+    hybrid: Hybrid, kind: LayerKind, piece: Experts, rows: Rows, rest: Array, uses: float, share: float, long: bool
+) -> HybridParts:
+    """One layer: `uses` of the experts' uses meet the device, which holds `share` of them."""
+    rate = link_bytes_per_s(hybrid)
+    inside = device_experts_s(hybrid, kind, rows, uses)
+    if uses >= 1.0:
+        return parts(rows, device=rest + inside, total=rest + inside)
+    each = expert_params(piece) * hybrid.weight_bytes
+    touched = np.asarray(experts_touched(piece.count, piece.top_k, rows.tokens)) * (1.0 - uses)
+    if long:
+        return _brought(hybrid, kind, piece, rows, rest, each * piece.count * (1.0 - share), rate)
+    fetched = touched * each / rate
+    whole = device_experts_s(hybrid, kind, rows, 1.0)
+    if hybrid.placement.technique is Technique.FETCHED:
+        run = np.maximum(rest + whole, fetched) if hybrid.habits.prefetch else rest + whole + fetched
+        return parts(rows, device=rest + whole, link=fetched, total=run)
+    computed = host_experts_s(hybrid, piece, rows.tokens, 1.0 - uses)
+    sync = crossing_s(rows.tokens, piece.hidden, rate)
+    run = rest + np.maximum(inside, computed) + sync
+    if hybrid.habits.fetches:
+        other = rest + whole + fetched
+        sooner = other < run
+        return parts(
+            rows, device=np.where(sooner, rest + whole, rest + inside), host=np.where(sooner, 0.0, computed),
+            link=np.where(sooner, fetched, 0.0), sync=np.where(sooner, 0.0, sync), total=np.minimum(other, run),
+        )  # fmt: skip
+    return parts(rows, device=rest + inside, host=computed, sync=sync, total=run)
+
+
+def _brought(
+    hybrid: Hybrid, kind: LayerKind, piece: Experts, rows: Rows, rest: Array, size_bytes: float, rate: float
+) -> HybridParts:
+    """A layer whose experts are copied to pinned memory, brought to the device and computed there."""
+    device = rest + device_experts_s(hybrid, kind, rows, 1.0)
+    ones = np.ones_like(rows.tokens)
+    if hybrid.weight_bytes < _FOUR_BITS:
+        device = device + piece.count * cpu_constant("repack.expert")
+    host = ones * (float(copy_s(hybrid.host, size_bytes)) if hybrid.host is not None else 0.0)
+    link = ones * (size_bytes / rate)
+    return parts(rows, device=device, host=host, link=link, total=device + host + link)
+
+
+def _streamed(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
+    """Weights that are not on the device cross the host link in every iteration."""
+    total = _ends(hybrid, rows)
+    rate = link_bytes_per_s(hybrid)
+    for kind, whole in _pairs(hybrid):
+        device = device_s(hybrid, kind.pieces, rows) + device_experts_s(hybrid, kind, rows, 1.0)
+        piece = routed(whole)
+        moved = np.full_like(rows.tokens, hybrid.layer_bytes(whole, experts=False))
+        tensors = np.full_like(rows.tokens, sum(isinstance(p, Product) for p in whole.pieces))
+        if piece is not None:
+            touched = np.full_like(rows.tokens, piece.count)
+            if hybrid.habits.touched:
+                touched = np.asarray(experts_touched(piece.count, piece.top_k, rows.tokens))
+            moved = moved + touched * expert_params(piece) * hybrid.weight_bytes
+            tensors = tensors + (2.0 + piece.gated) * touched
+        link = (1.0 - share) * moved / rate
+        if hybrid.habits.modules:
+            link = link + (1.0 - share) * tensors * cpu_constant("load.module")
+        run = np.maximum(device, link) if hybrid.habits.prefetch else device + link
+        total = total + parts(rows, device=device, link=link, total=run).times(kind.count)
+    return total
+
+
+def _layers(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
+    """Whole layers on the device or on the processors; without a device all are the processors', perhaps from disk."""
+    streams = hybrid.habits.streams
+    brought = share > 0.0 and rows.prompt and streams > 0 and bool(np.min(rows.tokens) >= streams)
+    ends = (*hybrid.whole.embedding, *hybrid.whole.head)
+    if share > 0.0 and hybrid.prices is not None:
+        total = _ends(hybrid, rows)
+        sync = crossing_s(rows.tokens, hybrid.whole.hidden, link_bytes_per_s(hybrid))
+        total = total + parts(rows, sync=sync, total=sync)
+    else:
+        host = host_s(hybrid, ends, rows)
+        total = parts(rows, host=host, total=host)
+    for kind, whole in _pairs(hybrid):
+        if share > 0.0:
+            device = device_s(hybrid, kind.pieces, rows) + device_experts_s(hybrid, kind, rows, 1.0)
+            total = total + parts(rows, device=device, total=device).times(kind.count * share)
+        if share >= 1.0:
+            continue
+        if brought:
+            size = hybrid.layer_bytes(whole, experts=True) + hybrid.layer_bytes(whole, experts=False)
+            link = np.full_like(rows.tokens, size / link_bytes_per_s(hybrid))
+            part = parts(rows, device=device, link=link, total=device + link)
+        else:
+            host = host_s(hybrid, whole.pieces, rows)
+            part = parts(rows, host=host, total=host)
+        total = total + part.times(kind.count * (1.0 - share))
+    return _with_disk(hybrid, rows, total) if hybrid.placement.technique is Technique.DISK else total
+
+
+def _with_disk(hybrid: Hybrid, rows: Rows, total: HybridParts) -> HybridParts:
+    """Adds reads of what memory does not hold.
+
+    Dense weights are read in a circle, so of a file larger than memory the least recently used page is always the
+    next one and everything is read again; of experts a cache holds some. Reads wait for faults unless the engine
+    fetches ahead.
+    """
+    placement = hybrid.placement
+    resident = placement.resident_bytes
+    size = hybrid.total_bytes
+    if resident is None or resident >= size + hybrid.workspace_bytes:
+        return total
+    kinds = [(kind, routed(kind)) for kind in hybrid.whole.kinds]
+    experts = hybrid.expert_bytes
+    dense = size - experts
+    room = resident - dense - hybrid.workspace_bytes
+    read = np.zeros_like(rows.tokens)
+    if room <= 0.0 or experts == 0.0:
+        read = read + dense
+        room = 0.0
+    for kind, piece in kinds:
+        if piece is not None:
+            hit = hybrid.uses(piece, max(0.0, room) / experts)
+            touched = experts_touched(piece.count, piece.top_k, rows.tokens)
+            read = read + kind.count * touched * (1.0 - hit) * expert_params(piece) * hybrid.weight_bytes
+    storage = disk(placement.storage)
+    if hybrid.habits.prefetch:
+        seconds = read / storage.bytes_per_s
+        return total + parts(rows, disk=seconds, total=np.maximum(total.total, seconds) - total.total)
+    seconds = read / storage.fault_bytes_per_s
+    return total + parts(rows, disk=seconds, total=seconds)
+
+
+def _neurons(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
+    """Hot neurons on the device, the others on the processors side by side; only neurons that fire are read."""
+    total = _ends(hybrid, rows)
+    hot, uses = cpu_constant("neurons.hot"), cpu_constant("neurons.hot_uses")
+    fired = np.minimum(1.0, cpu_constant("neurons.active") * rows.tokens)
+    met = uses * min(1.0, share / hot) + (1.0 - uses) * max(0.0, share - hot) / (1.0 - hot)
+    for kind, whole in _pairs(hybrid):
+        feed = [p for p in whole.pieces if isinstance(p, Product) and p.part == "feed"]
+        device = device_s(hybrid, [p for p in kind.pieces if not (isinstance(p, Product) and p.part == "feed")], rows)
+        inside = device_s(hybrid, [p for p in kind.pieces if isinstance(p, Product) and p.part == "feed"], rows)
+        inside = inside * fired * met
+        size = sum(p.n * p.k * p.count for p in feed) * fired * (1.0 - met)
+        assert hybrid.host is not None
+        host = np.asarray(
+            products_s(hybrid.host, size * hybrid.weight_bytes, 2.0 * size * rows.tokens, hybrid.habits.kernel)
+        )
+        sync = crossing_s(rows.tokens, hybrid.whole.hidden, link_bytes_per_s(hybrid))
+        run = device + np.maximum(inside, host) + sync
+        total = total + parts(rows, device=device + inside, host=host, sync=sync, total=run).times(kind.count)
+    return total

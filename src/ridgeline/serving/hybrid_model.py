@@ -1,0 +1,166 @@
+"""A model larger than its devices: what lies where, and what either side holds.
+
+Shape letters: E experts, k experts that a token takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ridgeline.cost.formats import form
+from ridgeline.cost.host import Processors
+from ridgeline.cost.machine import Machine
+from ridgeline.cost.served import Formats, ServedPrices
+from ridgeline.errors import NoPlanError, PlanError
+from ridgeline.graph.ops import Model
+from ridgeline.lower.inference import Experts, LayerKind, Piece, Product, Served, serve
+from ridgeline.plan.deployment import Deployment
+from ridgeline.serving.capacity import piece_bytes, token_bytes
+from ridgeline.serving.hybrid_habits import Habits
+from ridgeline.serving.hybrid_placement import Placement, Technique, use_share
+from ridgeline.units import bytes_text
+
+_REPLAYED = "TensorRT-LLM"  # its kernels were measured without the host; starts of others hold launches of Python
+_FILE_SPREAD = 1.1  # files of one format differ so much in size (assumed)
+_CONTEXT_BYTES = 1.2e9  # of a device: its context and workspace (assumed; engines/*.toml have 0.6 to 1.5)
+
+
+class Hybrid:
+    """One model on devices (or none) and processors: formats of both sides, where weights lie, the engine's habits."""
+
+    def __init__(
+        self,
+        model: Model,
+        machine: Machine | None,
+        host: Processors | None,
+        placement: Placement,
+        *,
+        deployment: Deployment,
+        formats: Formats,
+        habits: Habits,
+        host_bytes: float | None = None,
+        top_k: int | None = None,
+    ) -> None:
+        self.model, self.machine, self.placement = model, machine, placement
+        self.deployment, self.formats, self.habits = deployment, formats, habits
+        self.weight_bytes = host_bytes if host_bytes is not None else form(formats.feed).weight_bytes
+        self.device_served = _taking(serve(model, deployment), top_k)
+        self.whole = _taking(serve(model, replace(deployment, tp=1, pp=1, dp=1, ep=1)), top_k)
+        self.prices = None if machine is None else ServedPrices(machine, formats, engine=_REPLAYED)
+        self.devices = 0 if machine is None else deployment.instance_devices
+        self.host = None if host is None else replace(host, numa_aware=self._local(host))
+        if host is None and placement.technique in (Technique.LAYERS, Technique.HOST, Technique.DISK):
+            raise PlanError("products run on the host, and no processor is named: give one")
+
+    # sizes ------------------------------------------------------------------------------------
+
+    def layer_bytes(self, kind: LayerKind, *, experts: bool) -> float:
+        """Weights of one layer as the host keeps them, routed experts or the rest [byte]."""
+        return sum(self._host_bytes(piece) for piece in kind.pieces if isinstance(piece, Experts) is experts)
+
+    def _host_bytes(self, piece: Piece) -> float:
+        if isinstance(piece, Experts):
+            return piece.count * expert_params(piece) * self.weight_bytes
+        if isinstance(piece, Product):
+            return piece.n * piece.k * piece.count * self.weight_bytes
+        return 0.0
+
+    @property
+    def ends_bytes(self) -> float:
+        """Weights of the head [byte]."""
+        return sum(self._host_bytes(piece) for piece in self.whole.head)
+
+    @property
+    def expert_bytes(self) -> float:
+        """Routed experts of all layers as the host keeps them [byte]."""
+        return sum(kind.count * self.layer_bytes(kind, experts=True) for kind in self.whole.kinds)
+
+    @property
+    def total_bytes(self) -> float:
+        """All weights as the host would keep them; the embedding counts once where it is also the head [byte]."""
+        rest = sum(kind.count * self.layer_bytes(kind, experts=False) for kind in self.whole.kinds)
+        table = 0.0 if self.model.graph.tied_embeddings else self.ends_bytes
+        return self.expert_bytes + rest + self.ends_bytes + table
+
+    def share(self, cached_tokens: float) -> float:
+        """Share of experts, layers or neurons on the devices: stated, or what fits beside cache and the rest [1]."""
+        placement = self.placement
+        if placement.technique in (Technique.HOST, Technique.DISK) or self.machine is None:
+            return 0.0
+        if placement.share is not None:
+            return placement.share
+        part = self.machine.cluster.accelerator
+        cache = token_bytes(self.device_served.kinds, self.formats)[0] * cached_tokens
+        rest = self._device_bytes(experts=False)
+        room = part.memory_bytes - _CONTEXT_BYTES - cache
+        if placement.technique in (Technique.COMPUTED, Technique.FETCHED):
+            pool, room = self._device_bytes(experts=True), room - rest
+            if room < 0:
+                raise NoPlanError(
+                    f"{self.model.name}: what is no expert takes {bytes_text(rest)} a device, {part.name} has"
+                    f" {bytes_text(part.memory_bytes)}: more devices or smaller weights"
+                )
+        else:
+            pool = rest + self._device_bytes(experts=True)
+        return min(1.0, max(0.0, room / pool)) if pool > 0 else 1.0
+
+    def _device_bytes(self, *, experts: bool) -> float:
+        """Weights on one device if it held its whole part [byte]."""
+        size = 0.0
+        for count, pieces in self._all(self.device_served):
+            size += count * sum(piece_bytes(p, self.formats) for p in pieces if isinstance(p, Experts) is experts)
+        return size / self.deployment.pp
+
+    def _local(self, host: Processors) -> bool:
+        """Whether every socket reads its own memory only."""
+        if host.sockets == 1 or self.habits.numa == "split":
+            return True
+        copies = host.sockets * self.total_bytes
+        return self.habits.numa == "copies" and (host.memory_bytes is None or copies <= host.memory_bytes)
+
+    def check_memory(self, share: float) -> None:
+        """Refuses weights that host memory does not hold; raises `NoPlanError`."""
+        placement, host = self.placement, self.host
+        if host is None or host.memory_bytes is None or placement.technique is Technique.DISK:
+            return
+        kept = self.total_bytes * (1.0 - share)
+        if placement.technique in (Technique.COMPUTED, Technique.FETCHED):
+            kept = self.expert_bytes * (1.0 - share)
+        if kept > _FILE_SPREAD * host.memory_bytes:
+            raise NoPlanError(
+                f"{self.model.name}: {bytes_text(kept)} of weights do not fit in {bytes_text(host.memory_bytes)} of"
+                " host memory: a smaller format, more memory, or weights on disk"
+            )
+
+    @property
+    def workspace_bytes(self) -> float:
+        """Logits of a pass over a prompt in 32 bits, which engines without a device keep room for [byte]."""
+        return 4.0 * min(self.habits.chunk, 512) * self.model.graph.vocab
+
+    def uses(self, piece: Experts, share: float) -> float:
+        """Share of the uses of a layer's experts that meet the device [1]."""
+        placement = self.placement
+        return use_share(piece.count, share, placement.order, placement.popularity_skew)
+
+    @staticmethod
+    def _all(served: Served) -> Iterator[tuple[int, tuple[Piece, ...]]]:
+        for kind in served.kinds:
+            yield kind.count, kind.pieces
+        yield 1, served.head
+
+
+def expert_params(piece: Experts) -> float:
+    """Weights of one routed expert [1]."""
+    return (2.0 + piece.gated) * piece.hidden * piece.inner
+
+
+def _taking(served: Served, top_k: int | None) -> Served:
+    """The same where a token takes `top_k` experts."""
+    if top_k is None:
+        return served
+    kinds = tuple(
+        replace(kind, pieces=tuple(replace(p, top_k=top_k) if isinstance(p, Experts) else p for p in kind.pieces))
+        for kind in served.kinds
+    )
+    return replace(served, kinds=kinds)

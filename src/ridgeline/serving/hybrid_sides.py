@@ -1,0 +1,191 @@
+"""The sides of an iteration whose weights lie on both: pieces on the device, on the processors, over the link.
+
+Shape letters: T tokens, N sequences, C context, E experts, k experts that a token takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.host import experts_touched, products_s
+from ridgeline.cost.served import Seconds, ServedPrices, nothing
+from ridgeline.facts.cpus import cpu_constant
+from ridgeline.facts.mechanisms import constant
+from ridgeline.lower.inference import Core, Experts, LayerKind, Pass, Piece, Product, Recurrence, Reduce, Trade
+from ridgeline.serving.capacity import token_bytes
+from ridgeline.serving.hybrid_model import Hybrid, expert_params
+
+Array = NDArray[np.float64]
+_LAUNCH = {"graph": "launch.host.graph", "native": "launch.host.compiled", "python": "launch.host.eager"}
+_EXPERT_NODES = 8.0  # operators of routed experts: router, sort, two products, activation, sum
+_EAGER_PASS = 6.0  # operators of a norm or rotation without fused kernels: cast, square, mean, root, two products
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridParts:
+    """Seconds of iterations by what they are spent on, arrays [s].
+
+    `device` products, attention and their launches, `host` products and copies of the processors, `link` bytes over
+    the host link, `sync` starts of copies and calls between the two, `disk` reads; `total` counts what overlaps once.
+    """
+
+    device: Array
+    host: Array
+    link: Array
+    sync: Array
+    disk: Array
+    total: Array
+
+    def __add__(self, other: HybridParts) -> HybridParts:
+        return HybridParts(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+    def times(self, factor: float) -> HybridParts:
+        """The same, `factor` times over [s]."""
+        return HybridParts(**{name: factor * value for name, value in vars(self).items()})
+
+    def summed(self) -> HybridParts:
+        """Iterations one after the other [s]."""
+        return HybridParts(**{name: np.atleast_1d(value.sum()) for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Iterations of T tokens of N sequences, each after `context` cached tokens: parts of prompts, or a token each."""
+
+    tokens: Array
+    sequences: float
+    context: Array
+    prompt: bool
+
+
+def device_s(hybrid: Hybrid, pieces: Iterable[Piece], rows: Rows) -> Array:
+    """Pieces on the device without routed experts, at least what their launches take the host [s]."""
+    prices = hybrid.prices
+    assert prices is not None
+    total, launches = nothing(rows.tokens.shape), 0.0
+    python = hybrid.habits.launches == "python"
+    for piece in pieces:
+        if not isinstance(piece, Experts):
+            total = total + _priced(hybrid, prices, piece, rows)
+            launches += _launches(piece) * (_EAGER_PASS if python and isinstance(piece, Pass) else 1.0)
+    return np.maximum(total.mid, launches * constant(_LAUNCH[hybrid.habits.launches]))
+
+
+def _priced(hybrid: Hybrid, prices: ServedPrices, piece: Piece, rows: Rows) -> Seconds:
+    tokens = rows.tokens
+    many = np.full_like(tokens, rows.sequences)
+    if isinstance(piece, Product | Pass | Reduce):
+        counted = many if piece.rows == "sequences" else tokens
+        if isinstance(piece, Product):
+            return prices.product(piece, counted)
+        if isinstance(piece, Pass):
+            return prices.stream(piece, counted)
+        return prices.reduce(piece, counted, hybrid.deployment.tp)
+    if isinstance(piece, Core):
+        if rows.prompt:
+            return prices.prefill(piece, rows.sequences, tokens / rows.sequences, rows.context)
+        return prices.decode(piece, many, rows.context)
+    if isinstance(piece, Recurrence):
+        return prices.recurrence(piece, tokens, many)
+    assert isinstance(piece, Trade)
+    return prices.trade(piece, tokens)
+
+
+def device_experts_s(hybrid: Hybrid, kind: LayerKind, rows: Rows, uses: float) -> Array:
+    """The routed experts of a layer that the device computes, `uses` of all [s]."""
+    piece = routed(kind)
+    if piece is None or hybrid.prices is None or uses <= 0.0:
+        return np.zeros_like(rows.tokens)
+    seconds = uses * hybrid.prices.experts(piece, rows.tokens).mid
+    if hybrid.habits.launches != "python":
+        return seconds
+    each = 3.0 + piece.gated  # products and activation of one expert, and its sum into the tokens
+    launches = (each + 1.0) * experts_touched(piece.count, piece.top_k, rows.tokens) * uses + _EXPERT_NODES
+    return np.maximum(seconds, launches * constant(_LAUNCH["python"]))
+
+
+def routed(kind: LayerKind) -> Experts | None:
+    """The routed experts of a layer, None where it has none."""
+    return next((piece for piece in kind.pieces if isinstance(piece, Experts)), None)
+
+
+def _launches(piece: Piece) -> float:
+    if isinstance(piece, Pass):
+        return piece.kernels
+    return {Experts: _EXPERT_NODES, Trade: 2.0, Recurrence: 2.0}.get(type(piece), 1.0)
+
+
+def host_s(hybrid: Hybrid, pieces: Iterable[Piece], rows: Rows, active: float = 1.0) -> Array:
+    """Pieces on the processors: weights read once, cache read once, every operator started [s].
+
+    `active` is the share of feed-forward weights that are read.
+    """
+    host = hybrid.host
+    assert host is not None
+    total = np.zeros_like(rows.tokens)
+    kernel = hybrid.habits.kernel
+    for piece in pieces:
+        counted = rows.tokens
+        if isinstance(piece, Product):
+            counted = np.full_like(rows.tokens, rows.sequences) if piece.rows == "sequences" else rows.tokens
+            size = piece.n * piece.k * piece.count * (active if piece.part == "feed" else 1.0)
+            total = total + products_s(host, size * hybrid.weight_bytes, 2.0 * size * counted, kernel)
+        elif isinstance(piece, Experts):
+            total = total + host_experts_s(hybrid, piece, rows.tokens, 1.0, active)
+        elif isinstance(piece, Core):
+            total = total + _host_core(hybrid, piece, rows)
+        elif isinstance(piece, Recurrence):
+            flop = piece.flop_per_token * rows.tokens
+            total = total + products_s(host, piece.state_bytes * rows.sequences, flop, kernel)
+        total = total + _launches(piece) * cpu_constant("node.start")
+    return total
+
+
+def _host_core(hybrid: Hybrid, core: Core, rows: Rows) -> Array:
+    host = hybrid.host
+    assert host is not None
+    seen = rows.context + (rows.tokens / rows.sequences / 2.0 if rows.prompt else 0.0)
+    if core.window:
+        seen = np.minimum(seen, float(core.window))
+    kind = LayerKind(name="core", count=1, pieces=(core,))
+    each = sum(token_bytes((kind,), hybrid.formats)) if not core.window else 0.0
+    flop = 2.0 * core.heads * (core.qk_dim + core.v_dim) * seen * rows.tokens
+    return np.asarray(products_s(host, each * seen * rows.sequences, flop, hybrid.habits.kernel))
+
+
+def host_experts_s(hybrid: Hybrid, piece: Experts, tokens: Array, uses: float, active: float = 1.0) -> Array:
+    """Routed experts on the processors, `uses` of all uses [s]; `piece` is undivided."""
+    host = hybrid.host
+    assert host is not None
+    if uses <= 0.0:
+        return np.zeros_like(tokens)
+    each = expert_params(piece) * active
+    touched = experts_touched(piece.count, piece.top_k, tokens) * uses
+    flop = 2.0 * each * piece.top_k * tokens * uses
+    seconds = products_s(host, touched * each * hybrid.weight_bytes, flop, hybrid.habits.kernel)
+    return np.asarray(seconds) + cpu_constant("expert.stages") * cpu_constant("task.start")
+
+
+def link_bytes_per_s(hybrid: Hybrid) -> float:
+    """Host links of all devices together, as the engine copies over them [byte/s]."""
+    assert hybrid.machine is not None
+    link = hybrid.machine.cluster.accelerator.host_bytes_per_s or hybrid.machine.cluster.host.device_bytes_per_s
+    rate = link * constant("efficiency.pcie.ring") * max(1, hybrid.devices)
+    return rate if hybrid.habits.pinned else rate * cpu_constant("copy.pageable")
+
+
+def crossing_s(tokens: Array, width: int, rate: float) -> Array:
+    """Activations to the host and back, with the call of the processors [s]."""
+    start = cpu_constant("copy.count") * cpu_constant("copy.start") + 2.0 * cpu_constant("host.callback")
+    return start + 2.0 * 2.0 * width * tokens / rate
+
+
+def parts(rows: Rows, **named: Array) -> HybridParts:
+    """Seconds by name, zeros for the others [s]."""
+    zero = np.zeros_like(rows.tokens)
+    names = ("device", "host", "link", "sync", "disk", "total")
+    return HybridParts(**{name: named.get(name, zero) for name in names})

@@ -1,0 +1,260 @@
+"""Answers rows of measured offloading: an iteration of the row's placement, and the row's own metric."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ridgeline.cost.answer import Rung
+from ridgeline.cost.formats import form
+from ridgeline.cost.host import Processors
+from ridgeline.cost.interval import interval
+from ridgeline.cost.machine import machine
+from ridgeline.cost.served import worst
+from ridgeline.errors import InputError, RidgelineError
+from ridgeline.facts.cpus import cpu
+from ridgeline.facts.records import Evidence
+from ridgeline.plan.deployment import Deployment
+from ridgeline.serving.engine import formats_of
+from ridgeline.serving.hybrid import decode, prefill
+from ridgeline.serving.hybrid_habits import Habits, habits_of
+from ridgeline.serving.hybrid_model import Hybrid
+from ridgeline.serving.hybrid_placement import Order, Placement, Technique
+from ridgeline.serving.hybrid_sides import HybridParts
+from ridgeline.validate.machines import Machines, machines, place
+from ridgeline.validate.offload_rows import (
+    CPU_AND_DISK,
+    CPU_ONLY,
+    EXPERTS_COMPUTED,
+    EXPERTS_FETCHED,
+    LAYERS_ON_HOST,
+    LAYERS_STREAMED,
+    NEURONS,
+    OffloadedJob,
+    read_offloaded,
+)
+from ridgeline.validate.rows import Row
+from ridgeline.validate.score import absolute_percentage_error
+
+USUAL_HOST = "Core i9-13900K"
+PROMPT_TOKENS, OUTPUT_TOKENS = 220.0, 200.0
+LAYERWISE_FROM = 400  # token; doc/en/kt-kernel/Kimi-K2-Thinking-Native.md of KTransformers
+ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
+
+_TECHNIQUES = {
+    EXPERTS_COMPUTED: Technique.COMPUTED,
+    EXPERTS_FETCHED: Technique.FETCHED,
+    LAYERS_STREAMED: Technique.STREAMED,
+    LAYERS_ON_HOST: Technique.LAYERS,
+    NEURONS: Technique.NEURONS,
+    CPU_ONLY: Technique.HOST,
+    CPU_AND_DISK: Technique.DISK,
+}
+_ORDERS: tuple[tuple[str, Order], ...] = (
+    (r"front-?loading", Order.FRONT),
+    (r"dynamic|lru|recent", Order.RECENT),
+    (r"frequen|popular|hot", Order.FREQUENT),
+)
+_STORAGE: tuple[tuple[str, str], ...] = ((r"snapdragon", "ufs"), (r"rk3588", "emmc"), (r"raspberry", "card"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offloaded:
+    """A job made ready: the model with its sides, the lengths of its requests, and what was assumed."""
+
+    job: OffloadedJob
+    hybrid: Hybrid
+    batch: float
+    prompt_tokens: float
+    output_tokens: float
+    context_tokens: float
+    assumptions: tuple[str, ...]
+
+
+class OffloadRows:
+    """Answers rows one by one; rows that one run answers are made ready once."""
+
+    def __init__(self, source: Machines | None = None) -> None:
+        self._source = source
+        self._runs: dict[tuple[str, ...], Offloaded | RidgelineError] = {}
+
+    def answer(self, row: Row) -> dict[str, Any]:
+        """The keys of a row's answer that its prediction fills; raises Ridgeline's errors with a refusal's reason."""
+        job = read_offloaded(row, self._source)
+        found = self._ready(job, row)
+        measured = row.measured
+        if measured is None or measured <= 0:
+            raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
+        value, inverse = _value(found, job)
+        predicted = value / job.unit_si
+        evidence = Evidence.ASSUMED if found.assumptions else Evidence.DERIVED
+        low, high = _band(found.assumptions)
+        if inverse:
+            low, high = 1.0 / high, 1.0 / low
+        rungs = () if found.hybrid.prices is None else tuple(found.hybrid.prices.rungs_used.values())
+        return {
+            "status": "scored",
+            "device": job.part.name if job.part is not None else job.host.cpu.name if job.host else "not stated",
+            "engine": job.engine,
+            "model": job.model.name,
+            "measured": measured,
+            "predicted": predicted,
+            "low": predicted * low,
+            "high": predicted * high,
+            "ape": absolute_percentage_error(predicted, measured),
+            "evidence": evidence.label,
+            "rung": (worst(rungs) if rungs else Rung.COMMON).value,
+            "assumptions": [*job.assumptions, *found.assumptions],
+        }
+
+    def _ready(self, job: OffloadedJob, row: Row) -> Offloaded:
+        if job.key not in self._runs:
+            try:
+                self._runs[job.key] = ready(job, row, self._source)
+            except RidgelineError as error:
+                self._runs[job.key] = error
+        found = self._runs[job.key]
+        if isinstance(found, RidgelineError):
+            raise found
+        return found
+
+
+def ready(job: OffloadedJob, row: Row, source: Machines | None = None) -> Offloaded:
+    """The model of a job on its device, processors and disk."""
+    said: list[str] = []
+    technique = _TECHNIQUES[job.technique]
+    host = _processors(job, technique, said)
+    host_format = job.host_weights or job.weights
+    matrix = host is not None and host.has_matrix_units
+    habits = habits_of(job.engine, version=job.version, weights=host_format or "bf16", matrix_units=matrix)
+    made = None
+    if job.part is not None:
+        cluster, notes = place(job.part, max(1, job.devices), (row.text("note"),), source or machines())
+        made = machine(cluster)
+        said += notes
+    deployment = _deployment(job, technique)
+    hybrid = Hybrid(
+        job.model, made, host, _placement(job, row, technique, said), deployment=deployment,
+        formats=formats_of(deployment), habits=_stated(habits, job, row.text("technique")), host_bytes=_host_bytes(job),
+        top_k=job.experts_used,
+    )  # fmt: skip
+    return _with_lengths(job, hybrid, said)
+
+
+def _processors(job: OffloadedJob, technique: Technique, said: list[str]) -> Processors | None:
+    side = job.host
+    if side is not None:
+        return Processors(
+            cpu=side.cpu, sockets=side.sockets, cores=side.cores, memory_bytes_per_s=side.memory_bytes_per_s,
+            memory_bytes=side.memory_bytes,
+        )  # fmt: skip
+    if technique in (Technique.FETCHED, Technique.STREAMED):
+        return None
+    found = cpu(USUAL_HOST)
+    said.append(f"processor not stated: {found.name} of a desktop assumed")
+    return Processors(cpu=found, sockets=1, cores=found.cores, memory_bytes_per_s=found.memory.value)
+
+
+def _deployment(job: OffloadedJob, technique: Technique) -> Deployment:
+    degrees = {"pp" if technique is Technique.LAYERS else "tp": max(1, job.devices)}
+    return Deployment(engine=job.engine, weights=job.weights, **degrees)  # type: ignore[arg-type]
+
+
+def _host_bytes(job: OffloadedJob) -> float:
+    if job.host_weights:
+        return form(job.host_weights).weight_bytes
+    return job.weight_bits / 8 if job.weight_bits is not None else form(job.weights or "bf16").weight_bytes
+
+
+def _stated(habits: Habits, job: OffloadedJob, technique: str) -> Habits:
+    """Habits that the words of a row or its model change."""
+    if job.model.name.casefold().startswith("smallthinker") and "smallthinker" in job.engine.casefold():
+        habits = replace(habits, prefetch=True)  # its routers run before attention
+    if job.layerwise_prefill and not re.search(r"long prompt", technique, re.IGNORECASE):
+        habits = replace(habits, streams=LAYERWISE_FROM)
+    return habits
+
+
+def _placement(job: OffloadedJob, row: Row, technique: Technique, said: list[str]) -> Placement:
+    text = f"{row.text('placement')} {row.text('technique')}"
+    order = next((found for pattern, found in _ORDERS if re.search(pattern, text, re.IGNORECASE)), Order.UNIFORM)
+    if technique is Technique.FETCHED or (technique is Technique.DISK and order is Order.UNIFORM):
+        order = Order.RECENT
+    share = job.device_share
+    if share is None and technique not in (Technique.HOST, Technique.DISK):
+        said.append(f"what the devices hold is not stated: as many {job.share_of} as fit beside cache and workspace")
+    cell = f"{row.text('cpu')} {row.text('disk')} {job.host.cpu.name if job.host else ''}"
+    storage = next((kind for pattern, kind in _STORAGE if re.search(pattern, cell, re.IGNORECASE)), "nvme")
+    limit = job.host.limit_bytes if job.host is not None else None
+    if technique is Technique.DISK:
+        said.append(f"storage not stated: {storage}")
+    return Placement(
+        technique=technique, share=share, order=order, resident_bytes=limit, storage=storage,
+        layerwise=job.layerwise_prefill,
+    )  # fmt: skip
+
+
+def _with_lengths(job: OffloadedJob, hybrid: Hybrid, said: list[str]) -> Offloaded:
+    batch = float(job.batch or 1)
+    if job.batch is None:
+        said.append("concurrency not stated: one request at a time")
+    prompt, output = job.prompt_tokens, job.output_tokens
+    if prompt is None and job.context_tokens is None:
+        said.append(f"prompt not stated: {PROMPT_TOKENS:.0f} tokens, the mean of ShareGPT's conversations")
+        prompt = PROMPT_TOKENS
+    if output is None:
+        said.append(f"output not stated: {OUTPUT_TOKENS:.0f} tokens, the mean of ShareGPT's conversations")
+        output = OUTPUT_TOKENS
+    prompt = job.context_tokens if prompt is None else prompt
+    assert prompt is not None
+    depth = job.context_tokens if job.context_tokens is not None else prompt
+    return Offloaded(
+        job=job, hybrid=hybrid, batch=batch, prompt_tokens=max(prompt, 1.0), output_tokens=max(output, 1.0),
+        context_tokens=depth + output / 2.0, assumptions=tuple(said),
+    )  # fmt: skip
+
+
+def _band(assumed: tuple[str, ...]) -> tuple[float, float]:
+    """The interval of a time as factors: that of assumed rates, squared where the job itself was guessed [1]."""
+    low, high = interval(1.0, Evidence.ASSUMED)
+    return (low * low, high * high) if assumed else (low, high)
+
+
+def _value(found: Offloaded, job: OffloadedJob) -> tuple[float, bool]:
+    """The job's metric in SI, and whether it is a rate (an inverse of time)."""
+    batch, output = found.batch, found.output_tokens
+    metric = job.metric
+    if metric in ("prefill_rate", "ttft"):
+        seconds = _seconds(prefill(found.hybrid, batch, found.prompt_tokens))
+        return (batch * found.prompt_tokens / seconds, True) if metric == "prefill_rate" else (seconds, False)
+    step = _seconds(decode(found.hybrid, batch, found.context_tokens)) / _gained(job)
+    if metric == "decode_rate":
+        return batch / step, True
+    if metric in ("tpot", "itl"):
+        return step, False
+    first = _seconds(prefill(found.hybrid, batch, found.prompt_tokens))
+    whole = first + output * step
+    if metric == "latency" or metric == "batch_latency":
+        return whole, False
+    tokens = {
+        "output_rate": batch * output,
+        "output_rate_per_device": batch * output / max(1, job.devices),
+        "total_rate": batch * (output + found.prompt_tokens),
+        "samples_rate": batch,
+    }
+    if metric not in tokens:
+        raise InputError(f"'{metric}' is not predicted for offloading", field="metric")
+    return tokens[metric] / whole, True
+
+
+def _seconds(parts: HybridParts) -> float:
+    return float(parts.total.sum())
+
+
+def _gained(job: OffloadedJob) -> float:
+    """Tokens of a step, with those of a draft that are kept [token]."""
+    if not job.speculative:
+        return 1.0
+    kept = ACCEPTANCE if job.accepted is None else job.accepted
+    return sum(kept**place for place in range(round(job.speculative) + 1))

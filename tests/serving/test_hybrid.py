@@ -1,0 +1,171 @@
+"""Iterations with weights on both sides: parts worked by hand, what overlaps, what fits, limits of each technique."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.cost.host import Kernel, Processors
+from ridgeline.cost.machine import machine
+from ridgeline.cost.served import Formats
+from ridgeline.errors import NoPlanError, PlanError
+from ridgeline.facts.clusters import cluster
+from ridgeline.facts.cpus import cpu
+from ridgeline.graph.load import load
+from ridgeline.plan.deployment import Deployment
+from ridgeline.serving.hybrid import decode, prefill
+from ridgeline.serving.hybrid_habits import Habits, habits_of
+from ridgeline.serving.hybrid_model import Hybrid
+from ridgeline.serving.hybrid_placement import Order, Placement, Technique, popularity, use_share
+
+HOST = Processors(cpu=cpu("Xeon Gold 6454S"), sockets=1, cores=32, memory_bytes_per_s=307.2e9, memory_bytes=512e9)
+LINK = 31e9 * 0.88  # PCIe 4.0 of sixteen lanes, as a 4090 has, at the share that long copies reach [byte/s]
+MIXTRAL_EXPERT_BYTES = 3 * 4096 * 14336 * 2  # of one expert in one layer, 16 bits
+
+
+def mixtral(technique: Technique = Technique.COMPUTED, *, device: str | None = "RTX-4090", **changes: object) -> Hybrid:
+    placement = {"share": 0.0, **{k: v for k, v in changes.items() if k in Placement.__dataclass_fields__}}
+    rest = {k: v for k, v in changes.items() if k in ("host", "habits", "host_bytes", "model")}
+    habits = rest.get("habits", Habits(kernel=Kernel.VECTOR, launches="graph"))
+    return Hybrid(
+        load(str(rest.get("model", "mixtral-8x7b"))),
+        None if device is None else machine(cluster(f"1x{device}")),
+        rest.get("host", HOST),  # type: ignore[arg-type]
+        Placement(technique=technique, **placement),  # type: ignore[arg-type]
+        deployment=Deployment(),
+        formats=Formats(),
+        habits=habits,  # type: ignore[arg-type]
+        host_bytes=rest.get("host_bytes"),  # type: ignore[arg-type]
+    )
+
+
+def test_experts_on_the_host_read_two_of_eight_in_each_layer() -> None:
+    parts = decode(mixtral(), 1.0, 512.0)
+    read = 32 * 2 * MIXTRAL_EXPERT_BYTES / HOST.read_bytes_per_s
+    stages = 32 * 6 * 1e-5
+    assert float(parts.host[0]) == pytest.approx(read + stages)
+    assert float(parts.total[0]) == pytest.approx(float((parts.device + parts.host + parts.sync)[0]))
+
+
+def test_experts_of_the_device_run_beside_those_of_the_host() -> None:
+    split = decode(mixtral(share=0.5), 1.0, 512.0)
+    assert float(split.total[0]) < float((split.device + split.host + split.sync)[0])
+    assert float(split.host[0]) == pytest.approx(16 * 2 * MIXTRAL_EXPERT_BYTES / HOST.read_bytes_per_s + 32 * 6e-5)
+
+
+def test_layers_filled_from_the_front_are_not_called_on_the_host() -> None:
+    front = decode(mixtral(share=0.5, order=Order.FRONT), 1.0, 512.0)
+    even = decode(mixtral(share=0.5), 1.0, 512.0)
+    assert float(front.sync[0]) == pytest.approx(0.5 * float(even.sync[0]))
+
+
+def test_fetched_experts_cross_the_link() -> None:
+    hybrid = mixtral(Technique.FETCHED, order=Order.UNIFORM)
+    parts = decode(hybrid, 1.0, 512.0)
+    assert float(parts.link[0]) == pytest.approx(32 * 2 * MIXTRAL_EXPERT_BYTES / LINK, rel=1e-3)
+    ahead = mixtral(Technique.FETCHED, order=Order.UNIFORM, habits=Habits(launches="graph", prefetch=True))
+    assert float(decode(ahead, 1.0, 512.0).total[0]) < float(parts.total[0])
+
+
+def test_fiddler_takes_the_sooner_of_both() -> None:
+    choosing = mixtral(habits=Habits(kernel=Kernel.VECTOR, launches="graph", fetches=True))
+    computing, fetching = mixtral(), mixtral(Technique.FETCHED, order=Order.UNIFORM)
+    for run in (lambda h: decode(h, 1.0, 64.0), lambda h: prefill(h, 1.0, 2048.0)):
+        best = min(float(run(computing).total[0]), float(run(fetching).total[0]))
+        assert float(run(choosing).total[0]) <= best * (1 + 1e-9)
+
+
+def test_long_prompts_bring_all_experts_once() -> None:
+    habits = Habits(kernel=Kernel.VECTOR, launches="graph", streams=1024, chunk=65_536)
+    hybrid = mixtral(layerwise=True, habits=habits)
+    link = 32 * 8 * MIXTRAL_EXPERT_BYTES / LINK
+    assert float(prefill(hybrid, 1.0, 4096.0).link[0]) == pytest.approx(link, rel=1e-3)
+    assert float(prefill(hybrid, 1.0, 512.0).link[0]) == 0.0
+
+
+def test_streamed_layers_cross_whole_unless_only_touched_experts_do() -> None:
+    every = mixtral(Technique.STREAMED, habits=Habits(launches="graph", touched=False))
+    some = mixtral(Technique.STREAMED, habits=Habits(launches="graph", touched=True))
+    difference = float((decode(every, 1.0, 64.0).link - decode(some, 1.0, 64.0).link)[0])
+    assert difference == pytest.approx(32 * 6 * MIXTRAL_EXPERT_BYTES / LINK, rel=1e-3)
+
+
+def test_a_host_alone_reads_every_weight_once_a_token() -> None:
+    hybrid = mixtral(Technique.HOST, device=None, model="llama-2-7b", habits=Habits(), host_bytes=0.5)
+    parts = decode(hybrid, 1.0, 1.0)
+    weights = 0.5 * (6.738e9 - 32000 * 4096)  # all but the embedding
+    bound = weights / HOST.read_bytes_per_s
+    assert bound < float(parts.total[0]) < 1.25 * bound
+
+
+def test_a_dense_file_larger_than_memory_is_read_again_and_again() -> None:
+    fits, reads = (
+        decode(
+            mixtral(
+                Technique.DISK, device=None, model="llama-2-7b", habits=Habits(), host_bytes=0.5, resident_bytes=size
+            ),
+            1.0,
+            1.0,
+        )
+        for size in (8e9, 3e9)
+    )
+    assert float(fits.disk[0]) == 0.0
+    assert float(reads.disk[0]) == pytest.approx(3.369e9 * (5e-5 + 131072 / 7e9) / 131072, rel=0.02)
+
+
+def test_layers_split_between_device_and_host_lie_between_both() -> None:
+    times = [
+        float(
+            decode(
+                mixtral(Technique.LAYERS, share=share, model="llama-2-7b", habits=Habits(launches="native")), 1.0, 128.0
+            ).total[0]
+        )
+        for share in (0.25, 0.5, 0.75)
+    ]
+    assert times[0] > times[1] > times[2]
+    assert times[1] == pytest.approx((times[0] + times[2]) / 2)
+
+
+def test_what_fits_is_held_and_what_does_not_is_refused() -> None:
+    hybrid = mixtral(share=None)
+    assert 0.1 < hybrid.share(1024.0) < 0.25  # 20 GB beside 3 GB of attention, of 90 GB of experts
+    with pytest.raises(NoPlanError, match="do not fit"):
+        decode(mixtral(host=Processors(**{**vars(HOST), "memory_bytes": 64e9})), 1.0, 64.0)
+    with pytest.raises(PlanError, match="no processor"):
+        mixtral(Technique.LAYERS, host=None)
+    with pytest.raises(PlanError, match="share"):
+        Placement(technique=Technique.HOST, share=1.5)
+
+
+def test_shares_of_uses() -> None:
+    assert use_share(8, 0.25, Order.UNIFORM, 1.0) == 0.25
+    assert popularity(2, 1.0).tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert use_share(2, 0.5, Order.FREQUENT, 1.0) == pytest.approx(2 / 3)
+    assert use_share(64, 0.25, Order.RECENT, 0.0) == pytest.approx(0.25)  # all alike: a cache knows nothing
+
+
+@given(st.integers(2, 300), st.floats(0.01, 0.99), st.floats(0.0, 2.0))
+@settings(max_examples=60)
+def test_popular_placement_is_best_and_chance_worst(experts: int, share: float, skew: float) -> None:
+    chance, recent, popular = (
+        use_share(experts, share, order, skew) for order in (Order.UNIFORM, Order.RECENT, Order.FREQUENT)
+    )
+    assert chance <= recent + 1e-9
+    assert recent <= popular + 1e-6
+    assert popular <= 1 + 1e-12
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+@settings(max_examples=20, deadline=None)
+def test_more_experts_on_the_device_never_read_more_on_the_host(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    assert float(decode(mixtral(share=high), 1.0, 64.0).host[0]) <= float(decode(mixtral(share=low), 1.0, 64.0).host[0])
+
+
+def test_habits_by_name_version_and_format() -> None:
+    assert habits_of("KTransformers", version="0.2.1", weights="int8_wo", matrix_units=True).kernel is Kernel.LLAMAFILE
+    assert habits_of("KTransformers", version="0.3", weights="int8_wo", matrix_units=True).kernel is Kernel.AMX_INT8
+    assert habits_of("KT-Kernel + SGLang", weights="fp8_block", matrix_units=True).kernel is Kernel.VECTOR
+    assert habits_of("ollama").launches == "native"
+    assert habits_of("something else") == Habits()
