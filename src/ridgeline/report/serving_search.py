@@ -58,14 +58,11 @@ def search_table(ranked: Sequence[Ranked]) -> Table:
         dollars = "-" if one.good_per_usd is None else f"{one.good_per_usd:,.0f}"
         rows.append(
             (
-                str(place), str(one.devices), f"{one.good_rps:.3g}", f"{one.good_rps / one.devices:.3g}", dollars, kept,
-                _cell(metrics.ttft.p50), _cell(metrics.ttft.p99), _cell(metrics.tpot.p50), _cell(metrics.tpot.p99),
-                fleet_text(one) + (" OVERLOADED" if metrics.overloaded else ""),
+                str(place), str(one.devices), f"{one.good_rps:.3g}", dollars, kept, _cell(metrics.ttft.p99),
+                _cell(metrics.tpot.p99), fleet_text(one) + (" OVERLOADED" if metrics.overloaded else ""),
             )
         )  # fmt: skip
-    columns = (
-        "#", "devices", "good/s", "per device", "per $", "kept", "TTFT p50", "p99", "TPOT p50", "p99 ", "deployment",
-    )  # fmt: skip
+    columns = ("#", "devices", "good/s", "per $", "kept", "TTFT p99", "TPOT p99", "deployment")
     return Table(columns=columns, rows=tuple(rows), right=frozenset(columns[:-1]))
 
 
