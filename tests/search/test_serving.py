@@ -1,0 +1,174 @@
+"""The search over deployments against every deployment replayed one by one."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+import numpy as np
+import pytest
+
+from ridgeline.cost.machine import machine
+from ridgeline.errors import NoPlanError
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.load import load
+from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.search.serving import ATTAINED, Candidate, ServingSearch, search_serving
+from ridgeline.search.serving_space import Space, deployments
+from ridgeline.serving.engine import engine
+from ridgeline.serving.metrics import Metrics, Objective, measure
+from ridgeline.serving.replay import replay
+from ridgeline.serving.traffic.arrivals import poisson
+from ridgeline.serving.traffic.lengths import Uniform
+from ridgeline.serving.traffic.synthetic import synthetic
+from ridgeline.serving.traffic.traffic import Traffic
+
+MODEL, SPARSE = load("llama-3.1-8b"), load("mixtral-8x7b")
+FOUR, EIGHT = cluster("4xH100-SXM"), cluster("8xH100-SXM")
+BOUNDS = Objective(ttft_s=0.3, tpot_s=0.03)
+WHOLE = Space(pools=False)
+RATES = (30, 50, 80)
+
+
+@cache
+def load_of(rate: int) -> Traffic:
+    return synthetic(poisson(rate, requests=300, seed=1), Uniform(low=500, high=1500), Uniform(low=50, high=150))
+
+
+@cache
+def found(rate: int) -> ServingSearch:
+    return search_serving(MODEL, FOUR, load_of(rate), BOUNDS, space=WHOLE, top=100)
+
+
+@cache
+def by_hand(rate: int) -> dict[Deployment, Metrics]:
+    """Every shape and every count of instances of the grid, replayed without the search."""
+    where, results = machine(FOUR), {}
+    for tp, pp, budget, seqs in itertools.product((1, 2, 4), (1, 2, 4), WHOLE.token_budgets, WHOLE.max_seqs):
+        for instances in range(1, 4 // (tp * pp) + 1):
+            one = Deployment(engine="vllm", tp=tp, pp=pp, token_budget=budget, max_seqs=seqs, instances=instances)
+            again = replay([engine(MODEL, where, one)], load_of(rate), router=Router.LEAST_LOADED)
+            results[one] = measure(again, load_of(rate), BOUNDS)
+    return results
+
+
+def order(devices: int, metrics: Metrics) -> tuple[float, int, float]:
+    kept = metrics.attained or 0.0
+    return -(1.0 if kept >= ATTAINED else kept), devices, metrics.tpot.p99
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_the_fewest_devices_are_the_fewest_of_all(rate: int) -> None:
+    """Bisection over instances finds what trying every count finds."""
+    least = min(one.devices for one, metrics in by_hand(rate).items() if (metrics.attained or 0.0) >= ATTAINED)
+    fewest = found(rate).fewest
+    assert fewest is not None
+    assert fewest.devices == least
+    assert (fewest.metrics.attained or 0.0) >= ATTAINED
+
+
+def test_fewer_devices_do_with_less_traffic() -> None:
+    needed = [fewest.devices for rate in RATES if (fewest := found(rate).fewest)]
+    assert needed == sorted(needed)
+    assert needed[0] < needed[-1]
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_every_candidate_replays_as_it_does_alone(rate: int) -> None:
+    for one in found(rate).ranked:
+        (shape,) = one.deployments
+        assert one.metrics == by_hand(rate)[shape]
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_the_best_is_the_best_of_all_that_fill_the_cluster(rate: int) -> None:
+    """Or it needs fewer devices than they do."""
+    fills = {one: metrics for one, metrics in by_hand(rate).items() if one.instances == 4 // one.instance_devices}
+    best = found(rate).ranked[0]
+    assert found(rate).considered == len(fills) == 36
+    least = min(order(one.devices, metrics) for one, metrics in fills.items())
+    assert order(best.devices, best.metrics) <= least
+    assert [order(one.devices, one.metrics) for one in found(rate).ranked] == sorted(
+        order(one.devices, one.metrics) for one in found(rate).ranked
+    )
+
+
+def test_without_an_objective_the_most_tokens_come_first() -> None:
+    result = search_serving(MODEL, FOUR, load_of(80), Objective(), space=WHOLE, top=100)
+    rates = [one.metrics.output_tokens_per_s for one in result.ranked]
+    assert rates == sorted(rates, reverse=True)
+    assert result.fewest is None
+    assert result.ranked[0].good_rps == result.ranked[0].metrics.requests_per_s
+
+
+def test_rates_of_a_candidate_by_hand() -> None:
+    best = found(50).ranked[0]
+    assert best.good_rps == best.metrics.goodput_rps
+    assert best.good_per_device == best.good_rps / best.devices
+    assert FOUR.price_usd_per_device_h is not None
+    price = FOUR.price_usd_per_device_h.value * best.devices
+    assert best.usd_per_h == pytest.approx(price)
+    assert best.good_per_usd == pytest.approx(best.good_rps * 3600 / price)
+    free = Candidate(deployments=best.deployments, metrics=best.metrics, usd_per_h=None)
+    assert free.good_per_usd is None
+
+
+# pools -----------------------------------------------------------------------------------------------
+
+
+def test_pools_are_tried_beside_whole_instances() -> None:
+    result = search_serving(MODEL, FOUR, load_of(50), BOUNDS, top=1000)
+    pools = [one for one in result.ranked if len(one.deployments) == 2]
+    assert len(result.ranked) > len(pools) > 3
+    for one in pools:
+        assert [each.role for each in one.deployments] == [Role.PREFILL, Role.DECODE]
+        assert one.devices <= 4
+    assert order(result.ranked[0].devices, result.ranked[0].metrics) <= order(
+        found(50).ranked[0].devices, found(50).ranked[0].metrics
+    )
+
+
+# the grid --------------------------------------------------------------------------------------------
+
+
+def test_the_grid_of_a_dense_model_by_hand() -> None:
+    """Degrees (1,1) (1,2) (1,4) (2,1) (2,2) (4,1), three budgets, two batches."""
+    grid = list(deployments(MODEL, FOUR, {}, WHOLE))
+    assert {(one.tp, one.pp) for one in grid} == {(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)}
+    assert len(grid) == len(set(grid)) == 6 * 3 * 2
+    assert {(one.dp, one.ep, one.weights) for one in grid} == {(1, 1, "")}
+
+
+def test_experts_are_divided_or_whole() -> None:
+    grid = list(deployments(SPARSE, EIGHT, {}, WHOLE))
+    assert {one.ep for one in grid if one.dp > 1 and one.tp == 1} == {2, 4, 8}
+    assert all((one.tp * one.dp) % one.ep == 0 and 8 % one.ep == 0 for one in grid)
+    assert all(one.instance_devices <= 8 for one in grid)
+
+
+def test_narrower_formats_are_those_of_the_device() -> None:
+    def weights(name: str) -> set[str]:
+        return {one.weights for one in deployments(MODEL, cluster(name), {}, Space(quantize=True))}
+
+    assert weights("1xA100-SXM-80GB") == {""}
+    assert weights("1xH100-SXM") == {"", "fp8"}
+    assert weights("1xB200-SXM") == {"", "fp8", "nvfp4"}
+
+
+def test_stated_words_hold_everywhere() -> None:
+    stated = {"tp": 2, "kv": "fp8", "token_budget": 999, "engine": "sglang 0.4"}
+    grid = list(deployments(MODEL, FOUR, stated, WHOLE))
+    assert {(one.tp, one.kv, one.token_budget, one.engine, one.version) for one in grid} == {
+        (2, "fp8", 999, "sglang", "0.4")
+    }
+
+
+def test_nothing_that_starts_is_told_with_its_reason() -> None:
+    with pytest.raises(NoPlanError, match="weights and workspace leave no room for the cache"):
+        search_serving(load("llama-3.1-405b"), FOUR, load_of(30), BOUNDS)
+
+
+def test_a_search_is_the_same_twice() -> None:
+    again = search_serving(MODEL, FOUR, load_of(50), BOUNDS, space=WHOLE, top=100)
+    assert again.ranked == found(50).ranked
+    assert np.isfinite(again.seconds)
