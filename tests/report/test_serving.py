@@ -1,0 +1,193 @@
+"""The words and keys of serving's reports, on numbers made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from io import StringIO
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.load import load
+from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.predict.serving import simulate_serving
+from ridgeline.report.blocks import show
+from ridgeline.report.serving import ServingReport, deployment_text, serving_as_dict, serving_blocks
+from ridgeline.report.serving_search import fleet_text, ranked_as_dict, search_text
+from ridgeline.search.serving import Candidate
+from ridgeline.serving.metrics import Metrics, Objective, Quantiles
+from ridgeline.serving.traffic.traffic import traffic
+
+NAN = float("nan")
+
+
+@cache
+def real() -> ServingReport:
+    asked = traffic(0.5 * np.arange(40), np.full(40, 100), np.full(40, 10), name="forty")
+    return simulate_serving(load("llama-3.1-8b"), cluster("1xH100-SXM"), [Deployment()], asked)
+
+
+def made(**words: Any) -> ServingReport:
+    """A real report with round numbers in their place."""
+    metrics = replace(
+        real().metrics,
+        ttft=Quantiles(mean=0.2, p50=0.1, p90=0.3, p99=0.4),
+        tpot=Quantiles(mean=0.02, p50=0.01, p90=0.03, p99=0.04),
+        requests_per_s=2.0, output_tokens_per_s=1000.0, total_tokens_per_s=5000.0,
+    )  # fmt: skip
+    return replace(
+        real(), metrics=metrics, usd_per_h=3.6, power_w=1000.0, energy_j=20_000.0,
+        replay=replace(real().replay, span_s=20.0),
+        prefill=replace(real().prefill, low=0.5, high=2.0), decode=replace(real().decode, low=0.9, high=1.2), **words,
+    )  # fmt: skip
+
+
+def text(report: ServingReport) -> str:
+    out = StringIO()
+    show(serving_blocks(report), out)
+    return out.getvalue()
+
+
+def test_the_answer_comes_first() -> None:
+    lines = text(made()).splitlines()
+    assert lines[0].startswith("llama-3.1-8b on 1xH100-SXM: forty, 40 requests, 2 requests/s, prompts of 100 and")
+    assert "  TTFT        100 ms (80 % interval 50 ms to 200 ms) median" in lines
+    assert "  TPOT        10 ms (80 % interval 9 ms to 12 ms) median" in lines
+    assert "  throughput  2 requests/s, 1,000 output tokens/s (1,000 per device), 5,000 with prompts" in lines
+    assert "  power       1 kW at the wall, 5.556 Wh, 1 J a token" in lines  # 20 kJ for 20,000 tokens
+    assert "  cost        $1 per million output tokens at $3.6 an hour" in lines  # 3.6 M tokens an hour
+    assert not any(line.startswith("  goodput") for line in lines)
+
+
+def test_goodput_names_its_bounds() -> None:
+    goal = Objective(ttft_s=1.0, latency_s=20.0)
+    report = made(objective=goal)
+    report = replace(report, metrics=replace(report.metrics, attained=0.975, goodput_rps=1.95))
+    assert "  goodput     1.95 requests/s keep to TTFT <= 1 s, latency <= 20 s: 97.5% of all\n" in text(report)
+
+
+def test_overload_is_said_before_anything_else() -> None:
+    report = made()
+    told = text(replace(report, metrics=replace(report.metrics, overloaded="many wait")))
+    assert told.index("OVERLOADED: many wait") < told.index("deployment")
+    assert "OVERLOADED" not in text(report)
+
+
+def test_what_was_not_measured_is_no_number() -> None:
+    nothing = Quantiles(mean=NAN, p50=NAN, p90=NAN, p99=NAN)
+    report = made()
+    report = replace(
+        report,
+        metrics=replace(
+            report.metrics, ttft=nothing, tpot=nothing, itl=nothing, latency=nothing, output_tokens_per_s=0
+        ),
+    )
+    told = text(report)
+    assert "nan" not in told
+    assert "  TTFT        none measured" in told
+    assert "  TTFT        -     -    -    -" in told or "TTFT        -" in told
+    assert serving_as_dict(report)["ttft"] == {"mean_s": None, "p50_s": None, "p90_s": None, "p99_s": None}
+    assert report.usd_per_million_output_tokens is None
+
+
+def test_without_price_or_power_there_is_no_such_line() -> None:
+    told = text(replace(made(), usd_per_h=None, power_w=None, energy_j=None)).splitlines()
+    assert not any(line.startswith(("  power", "  cost")) for line in told)
+
+
+def test_rows_that_were_not_used_are_told_up_to_five() -> None:
+    told = " ".join(text(made(dropped=tuple(f"line {line}, a: b" for line in range(2, 9)))).split())
+    assert "7 rows of the trace not used: line 2, a: b; line 3, a: b" in told
+    assert "line 6, a: b; and 2 more" in told
+    assert "line 7" not in told
+
+
+def test_what_was_assumed_is_told() -> None:
+    assert "  - assumed: answers of 3 tokens\n" in text(made(assumed=("answers of 3 tokens",)))
+
+
+def test_parts_of_the_bottleneck_add_up_to_a_whole() -> None:
+    parts = {"weights and links": 0.003, "experts": 0.0, "sampling": 0.0, "attention": 0.001, "host": 0.0}
+    told = text(made(decode_parts=parts, prefill_parts={**parts, "attention": 0.003}, queue_share=0.25))
+    assert "limited by  decode: weights and links 75%; prompts: weights and links 50%, 25% of TTFT is waiting" in told
+
+
+def test_the_series_shows_the_most_in_each_stretch() -> None:
+    """Thirty seconds of one a second in rows of three, half of the cache in use in the first."""
+    report = made()
+    series = np.zeros((64, 3))
+    series[:30, 0], series[:30, 1], series[:30, 2] = 100, 2, 5
+    series[1] = 500, 7, 9
+    found = replace(report.replay, series=series, series_s=1.0, span_s=29.5, capacity_blocks=1000)
+    rows = text(replace(report, replay=found)).split("Over time\n")[1].splitlines()[2:12]
+    assert rows[0].split()[:5] == ["0", "s", "9", "7", "50.0%"]
+    assert rows[0].count("#") == 12
+    assert rows[1].split()[:5] == ["3", "s", "5", "2", "10.0%"]
+    assert len(rows) == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({}, "1 x (one device)"),
+        ({"tp": 8, "instances": 2}, "2 x (tp 8)"),
+        ({"tp": 2, "pp": 3, "dp": 4, "ep": 8}, "1 x (tp 2, pp 3, dp 4, ep 8)"),
+        ({"weights": "fp8", "kv": "fp8"}, "1 x (one device) fp8 fp8 cache"),
+        ({"role": Role.PREFILL, "tp": 4}, "prefill 1 x (tp 4)"),
+        ({"draft_tokens": 3, "acceptance": 0.7}, "1 x (one device) 3 drafted, 70% accepted"),
+    ],
+)
+def test_a_deployment_in_one_line(words: dict[str, Any], told: str) -> None:
+    assert deployment_text(Deployment(**words)) == told
+
+
+def test_keys_of_a_deployment_are_its_fields() -> None:
+    found = serving_as_dict(real())["deployments"][0]
+    assert set(found) == set(Deployment.__dataclass_fields__)
+    assert (found["router"], found["role"]) == ("round-robin", "whole")
+
+
+# searches --------------------------------------------------------------------------------------------
+
+
+def candidate(metrics: Metrics | None = None, **words: Any) -> Candidate:
+    kept = replace(made().metrics, attained=0.995, goodput_rps=4.0)
+    return Candidate(deployments=(Deployment(**words),), metrics=metrics or kept, usd_per_h=7.2)
+
+
+def search(*ranked: Candidate, fewest: Candidate | None = None) -> str:
+    out = StringIO()
+    show(search_text("title", ranked, fewest, considered=1234, refused={"too large": 5}, assumed=("one word",)), out)
+    return out.getvalue()
+
+
+def test_a_search_in_words() -> None:
+    """4 requests/s at $7.2 an hour are 2,000 for a dollar."""
+    best = candidate(tp=2, token_budget=2048, max_seqs=64)
+    told = search(best, fewest=best)
+    assert "  best            1 x (tp 2) budget 2048, batch 64\n" in told
+    assert "4 requests/s, 2 per device, 2,000 for a dollar ($500 per million requests); 99.5% of requests" in " ".join(
+        told.split()
+    )
+    assert "  fewest devices  2: 1 x (tp 2) budget 2048, batch 64, 99.5% kept\n" in told
+    assert "  1,234 deployments replayed with their queues\n  - 5 not possible: too large\n" in told
+    assert told.endswith("  - assumed: one word\n")
+
+
+def test_a_candidate_that_is_overloaded_says_so() -> None:
+    crowded = candidate(metrics=replace(candidate().metrics, overloaded="many wait"))
+    assert "1 x (one device) OVERLOADED" in search(crowded)
+    assert ranked_as_dict(crowded)["overloaded"] == "many wait"
+
+
+def test_pools_in_one_line() -> None:
+    pair = Candidate(
+        deployments=(Deployment(role=Role.PREFILL), Deployment(role=Role.DECODE, tp=4)),
+        metrics=made().metrics, usd_per_h=None,
+    )  # fmt: skip
+    assert fleet_text(pair) == "prefill 1 x (one device); decode 1 x (tp 4)"
+    assert (pair.devices, ranked_as_dict(pair)["goodput_per_usd"]) == (5, None)
+    assert "for a dollar" not in search(pair)

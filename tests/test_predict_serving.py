@@ -1,0 +1,147 @@
+"""A deployment under traffic, composed: what the report adds to a replay, worked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ridgeline.cost.machine import machine
+from ridgeline.errors import NoPlanError
+from ridgeline.facts.clusters import cluster
+from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.records import Evidence
+from ridgeline.graph.load import load
+from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.predict.serving import queue_requests, simulate_serving
+from ridgeline.report.serving import ServingReport
+from ridgeline.serving.engine import engine
+from ridgeline.serving.metrics import Objective
+from ridgeline.serving.replay import replay
+from ridgeline.serving.traffic.traffic import Traffic, traffic
+
+MODEL = load("llama-3.1-8b")
+TWO = cluster("2xH100-SXM")
+
+
+def steady(count: int = 60, gap_s: float = 0.2) -> Traffic:
+    return traffic(gap_s * np.arange(count), np.full(count, 200), np.full(count, 20), name="steady")
+
+
+@cache
+def told(**words: int) -> ServingReport:
+    return simulate_serving(MODEL, TWO, [Deployment(**words)], steady(), objective=Objective(ttft_s=1.0))  # type: ignore[arg-type]
+
+
+def test_a_report_holds_the_replay_itself() -> None:
+    alone = replay([engine(MODEL, machine(TWO), Deployment(instances=2))], steady())
+    report = told(instances=2)
+    np.testing.assert_array_equal(report.replay.end_s, alone.end_s)
+    np.testing.assert_array_equal(report.replay.first_s, alone.first_s)
+    assert (report.metrics.attained, report.traffic_name, report.engines) == (1.0, "steady", ("vLLM",))
+
+
+def test_money_by_hand() -> None:
+    """Devices times the price of one; a million tokens at the rate that came out."""
+    report = told(instances=2)
+    assert TWO.price_usd_per_device_h is not None
+    assert report.devices == 2
+    assert report.usd_per_h == pytest.approx(2 * TWO.price_usd_per_device_h.value)
+    hours = 1e6 / report.metrics.output_tokens_per_s / 3600
+    assert report.usd_per_million_output_tokens == pytest.approx(2 * TWO.price_usd_per_device_h.value * hours)
+    free = simulate_serving(MODEL, replace(TWO, price_usd_per_device_h=None), [Deployment()], steady())
+    assert (free.usd_per_h, free.usd_per_million_output_tokens) == (None, None)
+
+
+def test_power_by_hand() -> None:
+    """Busy at what its iterations keep busy, idle else, hosts beside it, times the building's overhead."""
+    report = told(instances=2)
+    found, tdp = report.replay, TWO.accelerator.tdp_w
+    assert tdp is not None
+    assert TWO.pue is not None
+    idle, matrix, memory = (constant(f"power.{name}") for name in ("idle", "matrix", "memory"))
+
+    def working(compute: float, moved: float) -> float:
+        return min(1.0, idle + (matrix - idle) * min(compute, 1.0) + (memory - idle) * min(moved, 1.0))
+
+    busy = found.busy_s.mean() / found.span_s
+    share = found.prefill_s / (found.prefill_s + found.decode_s)
+    level = share * working(report.prefill.compute, report.prefill.memory)
+    level += (1 - share) * working(report.decode.compute, report.decode.memory)
+    each = tdp * (busy * level + (1 - busy) * idle)
+    hosts = 2 / TWO.host.devices * TWO.host.idle_w
+    assert report.power_w == pytest.approx((2 * each + hosts) * TWO.pue.value)
+    assert report.energy_j == pytest.approx((report.power_w or 0.0) * found.span_s)
+    assert 0 < busy < 1
+
+
+def test_a_device_without_a_rated_power_has_no_watts() -> None:
+    silent = replace(TWO, accelerator=replace(TWO.accelerator, tdp_w=None))
+    report = simulate_serving(MODEL, silent, [Deployment()], steady())
+    assert (report.power_w, report.energy_j) == (None, None)
+
+
+def test_what_waits_is_told_beside_what_computes() -> None:
+    """A lone request's TTFT is its prompt's iteration and the way to the engine; in a crowd most of it is waiting."""
+    alone = simulate_serving(MODEL, TWO, [Deployment()], steady(1), offline=True)
+    assert alone.metrics.ttft.p50 == pytest.approx(sum(alone.prefill_parts.values()), rel=0.1)
+    assert alone.queue_share == pytest.approx(0.0, abs=0.1)
+    crowd = simulate_serving(MODEL, TWO, [Deployment()], steady(2000, 0.0))
+    assert crowd.queue_share > 0.9
+
+
+def test_a_lone_answer_takes_its_decode_parts_a_token() -> None:
+    alone = simulate_serving(MODEL, TWO, [Deployment()], steady(1), offline=True)
+    assert alone.metrics.tpot.p50 == pytest.approx(sum(alone.decode_parts.values()), rel=0.05)
+
+
+def test_evidence_is_the_lowest_rung() -> None:
+    """vLLM's host times are assumed, whatever the kernels are known by."""
+    report = told(instances=2)
+    assert report.evidence is Evidence.ASSUMED
+    assert set(report.rungs) == {"gemm", "decode", "prefill"}
+
+
+def test_pools_are_told_side_by_side() -> None:
+    pools = [Deployment(role=Role.PREFILL), Deployment(role=Role.DECODE)]
+    report = simulate_serving(MODEL, TWO, pools, steady())
+    assert (report.devices, len(report.capacities), report.replay.moves) == (2, 2, 60)
+
+
+def test_an_engine_that_will_not_start() -> None:
+    with pytest.raises(NoPlanError, match="will not start on 1xH100-SXM"):
+        simulate_serving(load("llama-3.1-70b"), TWO, [Deployment()], steady())
+
+
+def test_fewer_or_slower_devices_are_never_better() -> None:
+    busy = steady(300, 0.01)
+    reports = [
+        simulate_serving(MODEL, cluster(on), [Deployment(instances=count)], busy)
+        for on, count in (("2xA100-SXM-80GB", 1), ("2xH100-SXM", 1), ("2xH200-SXM", 1), ("2xH200-SXM", 2))
+    ]
+    for slow, fast in pairwise(reports):
+        assert fast.metrics.ttft.mean < slow.metrics.ttft.mean
+        assert fast.metrics.tpot.mean < slow.metrics.tpot.mean
+        assert fast.replay.span_s <= slow.replay.span_s
+
+
+def test_a_queue_is_some_rounds_of_what_can_run() -> None:
+    """Five rounds of the sequences that batch and cache admit, 64 requests at least and 20,000 at most."""
+
+    def asked(deployment: Deployment, **words: tuple[int, int]) -> int:
+        return queue_requests(MODEL, TWO, [deployment], words)
+
+    lengths = {"prompt": (1000, 1000), "output": (200, 200)}
+    held = engine(MODEL, machine(TWO), Deployment(), offline=True).capacity.cache_tokens
+    assert asked(Deployment(max_seqs=100), **lengths) == 500
+    assert asked(Deployment(), **lengths) == int(5 * held / 1200)
+    assert asked(Deployment(max_seqs=100, instances=2), **lengths) == 1000
+    assert asked(Deployment(max_seqs=1), **lengths) == 64
+    assert (
+        asked(Deployment(), prompt=(1, 1), output=(1, 1))
+        == 5 * engine(MODEL, machine(TWO), Deployment(), offline=True).policy.max_seqs
+    )
+    assert asked(Deployment(max_seqs=100_000), prompt=(1, 1), output=(1, 1)) == 20_000
