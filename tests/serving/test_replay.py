@@ -233,6 +233,16 @@ def test_what_can_never_fit_is_refused(replayed: Replays) -> None:
     assert np.isnan(found.first_s[0])
 
 
+def test_blocks_are_kept_free_only_beside_others(replayed: Replays) -> None:
+    """A prompt that fills 9 of 10 blocks starts alone though 2 are kept free; one of 1 block waits beside it."""
+    found = replayed(traffic([0.0, 0.5], [36, 3], [3, 1]), block_tokens=4, capacity=10, kept_free=2, lane_s=1.0)
+    assert found.done.all()
+    assert found.first_s.tolist() == [1.0, 4.0]
+    assert replayed(
+        traffic([0.0, 0.5], [36, 3], [3, 1]), block_tokens=4, capacity=13, kept_free=2, lane_s=1.0
+    ).first_s.tolist() == [1.0, 2.0]
+
+
 def test_a_prefix_router_keeps_to_the_warm_instance_and_spreads_the_rest(replayed: Replays) -> None:
     shared = traffic(
         [0.0, 100.0, 200.0], [17, 17, 17], [1, 1, 1],
