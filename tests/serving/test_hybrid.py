@@ -55,9 +55,9 @@ def test_experts_of_the_device_run_beside_those_of_the_host() -> None:
 
 
 def test_layers_filled_from_the_front_are_not_called_on_the_host() -> None:
-    front = decode(mixtral(share=0.5, order=Order.FRONT), 1.0, 512.0)
-    even = decode(mixtral(share=0.5), 1.0, 512.0)
-    assert float(front.sync[0]) == pytest.approx(0.5 * float(even.sync[0]))
+    front, even = mixtral(share=0.5, order=Order.FRONT), mixtral(share=0.5)
+    calls = [float(decode(hybrid, 1.0, 512.0).sync[0]) - hybrid.loop_s for hybrid in (front, even)]
+    assert calls[0] == pytest.approx(0.5 * calls[1])
 
 
 def test_fetched_experts_cross_the_link() -> None:
@@ -91,12 +91,20 @@ def test_streamed_layers_cross_whole_unless_only_touched_experts_do() -> None:
     assert difference == pytest.approx(32 * 6 * MIXTRAL_EXPERT_BYTES / LINK, rel=1e-3)
 
 
+def test_layers_streamed_from_disk_wait_for_it() -> None:
+    inside, outside = (mixtral(Technique.STREAMED, from_disk=disk) for disk in (False, True))
+    slower = float(decode(outside, 1.0, 64.0).total[0]) - float(decode(inside, 1.0, 64.0).total[0])
+    assert slower == pytest.approx(float(decode(outside, 1.0, 64.0).disk[0]))
+    assert slower > 32 * 2 * MIXTRAL_EXPERT_BYTES / 7e9
+
+
 def test_a_host_alone_reads_every_weight_once_a_token() -> None:
     hybrid = mixtral(Technique.HOST, device=None, model="llama-2-7b", habits=Habits(), host_bytes=0.5)
     parts = decode(hybrid, 1.0, 1.0)
     weights = 0.5 * (6.738e9 - 32000 * 4096)  # all but the embedding
     bound = weights / HOST.read_bytes_per_s
-    assert bound < float(parts.total[0]) < 1.25 * bound
+    assert bound < float(parts.host[0]) < 1.25 * bound
+    assert float(parts.total[0]) == pytest.approx(float(parts.host[0]) + hybrid.loop_s)
 
 
 def test_a_dense_file_larger_than_memory_is_read_again_and_again() -> None:
@@ -163,9 +171,16 @@ def test_more_experts_on_the_device_never_read_more_on_the_host(one: float, othe
     assert float(decode(mixtral(share=high), 1.0, 64.0).host[0]) <= float(decode(mixtral(share=low), 1.0, 64.0).host[0])
 
 
+def test_an_iteration_takes_the_loop_of_its_engine() -> None:
+    fast, slow = mixtral(habits=Habits(loop="llama.cpp")), mixtral(habits=Habits(loop="transformers"))
+    assert (fast.loop_s, slow.loop_s) == (0.0003, 0.003)
+
+
 def test_habits_by_name_version_and_format() -> None:
     assert habits_of("KTransformers", version="0.2.1", weights="int8_wo", matrix_units=True).kernel is Kernel.LLAMAFILE
     assert habits_of("KTransformers", version="0.3", weights="int8_wo", matrix_units=True).kernel is Kernel.AMX_INT8
     assert habits_of("KT-Kernel + SGLang", weights="fp8_block", matrix_units=True).kernel is Kernel.VECTOR
+    assert habits_of("KT-Kernel + SGLang", weights="int4_wo", matrix_units=True).kernel is Kernel.AMX_INT8
+    assert habits_of("KTransformers", weights="int4_wo", matrix_units=True).kernel is Kernel.LLAMAFILE
     assert habits_of("ollama").launches == "native"
     assert habits_of("something else") == Habits()

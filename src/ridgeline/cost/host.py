@@ -132,5 +132,5 @@ class Disk:
 
 
 def disk(kind: str) -> Disk:
-    """The usual storage device of a kind of machine: 'nvme', 'ufs', 'emmc' or 'card'."""
+    """The usual storage device of a kind of machine: 'nvme', 'sata', 'ufs', 'emmc' or 'card'."""
     return Disk(latency_s=cpu_constant(f"disk.{kind}.latency"), bytes_per_s=cpu_constant(f"disk.{kind}.rate"))

@@ -59,6 +59,11 @@ def hybrid_step(hybrid: Hybrid, rows: Rows) -> HybridParts:
     longest = float(np.max(rows.context + rows.tokens / rows.sequences))
     share = hybrid.share(rows.sequences * longest)
     hybrid.check_memory(share)
+    loop = np.full_like(rows.tokens, hybrid.loop_s)
+    return _by_technique(hybrid, rows, share) + parts(rows, sync=loop, total=loop)
+
+
+def _by_technique(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
     technique = hybrid.placement.technique
     if technique in (Technique.HOST, Technique.DISK, Technique.LAYERS):
         return _layers(hybrid, rows, share)
@@ -161,8 +166,12 @@ def _streamed(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
         link = (1.0 - share) * moved / rate
         if hybrid.habits.modules:
             link = link + (1.0 - share) * tensors * cpu_constant("load.module")
-        run = np.maximum(device, link) if hybrid.habits.prefetch else device + link
-        total = total + parts(rows, device=device, link=link, total=run).times(kind.count)
+        read = np.zeros_like(link)
+        if hybrid.placement.from_disk:
+            read = (1.0 - share) * moved / disk(hybrid.placement.storage).bytes_per_s
+        ahead = np.maximum(device, np.maximum(link, read))
+        run = ahead if hybrid.habits.prefetch else device + link + read
+        total = total + parts(rows, device=device, link=link, disk=read, total=run).times(kind.count)
     return total
 
 

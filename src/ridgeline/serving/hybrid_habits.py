@@ -12,14 +12,16 @@ from ridgeline.cost.host import Kernel
 class Habits:
     """Choices of one engine.
 
-    `kernel` is that of the processor's products. Sockets read weights where they fell (`numa` 'none'), each its own
-    part ('split') or its own copy of all where memory holds so many ('copies'). Launches come from a captured 'graph',
-    from 'native' code, or from 'python'. Copies are `pinned` or pageable, `modules` says that Python finds each
-    tensor, `prefetch` that they run ahead. `touched` says that only experts that tokens take cross the link, `fetches`
-    that experts are fetched where that is sooner than computing them. `streams` is the most tokens [token] of a prompt
-    whose host layers stay there (0 all); `chunk` the most tokens of one pass over a prompt.
+    `loop` names the engine whose host time an iteration takes, `kernel` is that of the processor's products. Sockets
+    read weights where they fell (`numa` 'none'), each its own part ('split') or its own copy of all where memory holds
+    so many ('copies'). Launches come from a captured 'graph', from 'native' code, or from 'python'. Copies are `pinned`
+    or pageable, `modules` says that Python finds each tensor, `prefetch` that they run ahead. `touched` says that only
+    experts that tokens take cross the link, `fetches` that experts are fetched where that is sooner than computing
+    them. `streams` is the most tokens [token] of a prompt whose host layers stay there (0 all), `chunk` the most of
+    one pass over a prompt.
     """
 
+    loop: str = "transformers"
     kernel: Kernel = Kernel.LLAMA_CPP
     numa: str = "none"
     launches: str = "python"
@@ -32,21 +34,21 @@ class Habits:
     chunk: int = 8192
 
 
-_LLAMA_CPP = Habits(launches="native", streams=32, chunk=512)
+_LLAMA_CPP = Habits(loop="llama.cpp", launches="native", streams=32, chunk=512)
 
 HABITS: tuple[tuple[str, Habits], ...] = (
     (
         r"kt-?kernel|sglang",
-        Habits(kernel=Kernel.VECTOR, numa="split", launches="graph", streams=4096, chunk=65_536),
+        Habits(loop="SGLang", kernel=Kernel.VECTOR, numa="split", launches="graph", streams=4096, chunk=65_536),
     ),
     (r"ktransformers", Habits(kernel=Kernel.LLAMAFILE, numa="copies", launches="graph", chunk=1024)),
     (r"fiddler", Habits(kernel=Kernel.VECTOR, fetches=True, pinned=False)),
     (r"moe-?infinity", Habits(prefetch=True)),
     (r"mixtral", Habits(prefetch=True)),
     (r"accelerate|transformers", Habits(pinned=False, modules=True)),
-    (r"deepspeed|zero", Habits(prefetch=True, touched=False)),
+    (r"deepspeed|zero", Habits(loop="deepspeed-inference", prefetch=True, touched=False)),
     (r"flexgen", Habits(prefetch=True, touched=False)),
-    (r"vllm", Habits(touched=False, launches="graph")),
+    (r"vllm", Habits(loop="vLLM", touched=False, launches="graph")),
     (r"powerinfer|llama|ollama", _LLAMA_CPP),
 )
 """Habits by the words of an engine. Sources: kt-kernel python/cli/commands/run.py (threshold 4096 tokens) and
@@ -61,13 +63,18 @@ _FIRST_AMX = (0, 3)  # KTransformers 0.3 brought its own kernels
 
 
 def habits_of(engine: str, *, version: str = "", weights: str = "", matrix_units: bool = False) -> Habits:
-    """The habits of an engine, by the words of its name; `weights` is the format that the processor multiplies."""
+    """The habits of an engine, by the words of its name.
+
+    `weights` is the format that the processor multiplies: KTransformers before 0.3 and formats that it takes as they
+    are ('fp8', 'native') use vectors, its own int8, int4 and bf16 layouts use tiles where the processor has them.
+    """
     found = next((habits for pattern, habits in HABITS if re.search(pattern, engine, re.IGNORECASE)), _PLAIN)
     kt = re.search(r"ktransformers|kt-?kernel", engine, re.IGNORECASE) is not None
-    if kt and matrix_units and weights.startswith(("int8", "bf16")) and _release(version) >= _FIRST_AMX:
-        kernel = Kernel.AMX_INT8 if weights.startswith("int8") else Kernel.AMX_BF16
-        found = replace(found, kernel=kernel)
-    return found
+    if not (kt and matrix_units) or _release(version) < _FIRST_AMX:
+        return found
+    if weights.startswith("int8") or (weights.startswith("int4") and found.numa == "split"):
+        return replace(found, kernel=Kernel.AMX_INT8)
+    return replace(found, kernel=Kernel.AMX_BF16) if weights.startswith("bf16") else found
 
 
 def _release(version: str) -> tuple[int, int]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 
 from ridgeline.cost.formats import form
 from ridgeline.cost.host import Processors
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.served import Formats, ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
+from ridgeline.facts.engines import engine_policy
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import Experts, LayerKind, Piece, Product, Served, serve
 from ridgeline.plan.deployment import Deployment
@@ -22,6 +24,7 @@ from ridgeline.serving.hybrid_placement import Placement, Technique, use_share
 from ridgeline.units import bytes_text
 
 _REPLAYED = "TensorRT-LLM"  # its kernels were measured without the host; starts of others hold launches of Python
+_ANY_BYTES = 16e9  # of a device that is not there: engines choose batches by it, which one loop does not see
 _FILE_SPREAD = 1.1  # files of one format differ so much in size (assumed)
 _CONTEXT_BYTES = 1.2e9  # of a device: its context and workspace (assumed; engines/*.toml have 0.6 to 1.5)
 
@@ -137,6 +140,18 @@ class Hybrid:
     def workspace_bytes(self) -> float:
         """Logits of a pass over a prompt in 32 bits, which engines without a device keep room for [byte]."""
         return 4.0 * min(self.habits.chunk, 512) * self.model.graph.vocab
+
+    @cached_property
+    def loop_s(self) -> float:
+        """Time of one iteration in which the engine's own loop keeps everything waiting [s]."""
+        part = None if self.machine is None else self.machine.cluster.accelerator
+        policy = engine_policy(
+            self.habits.loop, memory_bytes=_ANY_BYTES if part is None else part.memory_bytes, offline=True,
+            context_tokens=self.model.max_positions or 0, ranks=max(1, self.devices),
+            device="" if part is None else part.name,
+        )  # fmt: skip
+        waits = 0.0 if policy.overlapped_host else policy.step_host_s
+        return waits + policy.exposed_host_s + (policy.group_host_s if self.devices > 1 else 0.0)
 
     def uses(self, piece: Experts, share: float) -> float:
         """Share of the uses of a layer's experts that meet the device [1]."""

@@ -39,8 +39,10 @@ class Order(Enum):
 class Placement:
     """`share` of the experts, layers or neurons [1] that devices hold, None where memory decides; in which `order`.
 
-    `resident_bytes` is what the host may keep in memory, the rest being read from `storage` ('nvme', 'ufs', 'emmc' or
-    'card'); None all. `layerwise` says that long prompts run on the device, one layer's weights copied at a time.
+    `skew` is the power by which experts' popularity falls with their rank, None the usual one. `resident_bytes` is what
+    the host may keep in memory (None all), the rest being read from `storage`: 'nvme', 'sata', 'ufs', 'emmc' or 'card';
+    weights that are streamed may come from there (`from_disk`). `layerwise` says that long prompts run on the device,
+    one layer's weights copied at a time.
     """
 
     technique: Technique
@@ -49,6 +51,7 @@ class Placement:
     skew: float | None = None
     resident_bytes: float | None = None
     storage: str = "nvme"
+    from_disk: bool = False
     layerwise: bool = False
 
     def __post_init__(self) -> None:

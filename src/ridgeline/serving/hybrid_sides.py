@@ -67,12 +67,13 @@ def device_s(hybrid: Hybrid, pieces: Iterable[Piece], rows: Rows) -> Array:
     prices = hybrid.prices
     assert prices is not None
     total, launches = nothing(rows.tokens.shape), 0.0
-    python = hybrid.habits.launches == "python"
+    loop = hybrid.habits.launches
+    python, native = loop == "python", loop == "native"  # graphs hold iterations of one token each
     for piece in pieces:
         if not isinstance(piece, Experts):
             total = total + _priced(hybrid, prices, piece, rows)
             launches += _launches(piece) * (_EAGER_PASS if python and isinstance(piece, Pass) else 1.0)
-    return np.maximum(total.mid, launches * constant(_LAUNCH[hybrid.habits.launches]))
+    return np.maximum(total.mid, launches * constant(_LAUNCH["python" if rows.prompt and not native else loop]))
 
 
 def _priced(hybrid: Hybrid, prices: ServedPrices, piece: Piece, rows: Rows) -> Seconds:

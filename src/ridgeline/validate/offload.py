@@ -56,7 +56,13 @@ _ORDERS: tuple[tuple[str, Order], ...] = (
     (r"dynamic|lru|recent", Order.RECENT),
     (r"frequen|popular|hot", Order.FREQUENT),
 )
-_STORAGE: tuple[tuple[str, str], ...] = ((r"snapdragon", "ufs"), (r"rk3588", "emmc"), (r"raspberry", "card"))
+_STORAGE: tuple[tuple[str, str], ...] = (
+    (r"sata", "sata"),
+    (r"nvme|m\.2", "nvme"),
+    (r"snapdragon", "ufs"),
+    (r"rk3588", "emmc"),
+    (r"raspberry", "card"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +92,10 @@ class OffloadRows:
         measured = row.measured
         if measured is None or measured <= 0:
             raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
-        value, inverse = _value(found, job)
+        value, inverse, spent = _value(found, job)
         predicted = value / job.unit_si
         evidence = Evidence.ASSUMED if found.assumptions else Evidence.DERIVED
-        low, high = _band(found.assumptions)
+        low, high = _band(spent, found.assumptions)
         if inverse:
             low, high = 1.0 / high, 1.0 / low
         rungs = () if found.hybrid.prices is None else tuple(found.hybrid.prices.rungs_used.values())
@@ -127,6 +133,8 @@ def ready(job: OffloadedJob, row: Row, source: Machines | None = None) -> Offloa
     host = _processors(job, technique, said)
     host_format = job.host_weights or job.weights
     matrix = host is not None and host.has_matrix_units
+    if "native" in row.text("precision_weights"):
+        host_format = "native"
     habits = habits_of(job.engine, version=job.version, weights=host_format or "bf16", matrix_units=matrix)
     made = None
     if job.part is not None:
@@ -184,13 +192,14 @@ def _placement(job: OffloadedJob, row: Row, technique: Technique, said: list[str
     share = job.device_share
     if share is None and technique not in (Technique.HOST, Technique.DISK):
         said.append(f"what the devices hold is not stated: as many {job.share_of} as fit beside cache and workspace")
-    cell = f"{row.text('cpu')} {row.text('disk')} {job.host.cpu.name if job.host else ''}"
+    cell = f"{row.text('disk')} {row.text('cpu')} {job.host.cpu.name if job.host else ''}"
+    streamed = technique is Technique.STREAMED and re.search(r"disk|nvme|ssd", text, re.IGNORECASE) is not None
     storage = next((kind for pattern, kind in _STORAGE if re.search(pattern, cell, re.IGNORECASE)), "nvme")
     limit = job.host.limit_bytes if job.host is not None else None
-    if technique is Technique.DISK:
+    if (technique is Technique.DISK or streamed) and not row.text("disk"):
         said.append(f"storage not stated: {storage}")
     return Placement(
-        technique=technique, share=share, order=order, resident_bytes=limit, storage=storage,
+        technique=technique, share=share, order=order, resident_bytes=limit, storage=storage, from_disk=streamed,
         layerwise=job.layerwise_prefill,
     )  # fmt: skip
 
@@ -215,28 +224,46 @@ def _with_lengths(job: OffloadedJob, hybrid: Hybrid, said: list[str]) -> Offload
     )  # fmt: skip
 
 
-def _band(assumed: tuple[str, ...]) -> tuple[float, float]:
-    """The interval of a time as factors: that of assumed rates, squared where the job itself was guessed [1]."""
-    low, high = interval(1.0, Evidence.ASSUMED)
+SPREAD = {
+    "device": interval(1.0, Evidence.DERIVED),  # kernels of other devices
+    "host": (0.7, 1.63),  # clocks are base clocks, and the best kernels read at 0.9 of nominal instead of 0.66
+    "link": (0.88, 1.3),  # a link never runs above its nominal rate
+    "sync": (0.5, 2.0),  # starts are assumed
+    "disk": (0.5, 2.0),  # latencies are assumed
+}
+"""Times of the parts of an iteration against the prediction: low and high end of an 80 % interval, as factors [1]."""
+
+
+def _band(spent: HybridParts, assumed: tuple[str, ...]) -> tuple[float, float]:
+    """The interval of a time as factors: of each part by what it takes, squared where the job was guessed [1]."""
+    seconds = {name: float(getattr(spent, name).sum()) for name in SPREAD}
+    whole = sum(seconds.values()) or 1.0
+    low, high = (sum(SPREAD[name][end] * seconds[name] for name in SPREAD) / whole for end in (0, 1))
     return (low * low, high * high) if assumed else (low, high)
 
 
-def _value(found: Offloaded, job: OffloadedJob) -> tuple[float, bool]:
-    """The job's metric in SI, and whether it is a rate (an inverse of time)."""
+def _value(found: Offloaded, job: OffloadedJob) -> tuple[float, bool, HybridParts]:
+    """The job's metric in SI, whether it is a rate (an inverse of time), and the parts of its time."""
     batch, output = found.batch, found.output_tokens
     metric = job.metric
     if metric in ("prefill_rate", "ttft"):
-        seconds = _seconds(prefill(found.hybrid, batch, found.prompt_tokens))
-        return (batch * found.prompt_tokens / seconds, True) if metric == "prefill_rate" else (seconds, False)
-    step = _seconds(decode(found.hybrid, batch, found.context_tokens)) / _gained(job)
+        first = prefill(found.hybrid, batch, found.prompt_tokens)
+        seconds = float(first.total.sum())
+        return (
+            (batch * found.prompt_tokens / seconds, True, first)
+            if metric == "prefill_rate"
+            else (seconds, False, first)
+        )
+    step = decode(found.hybrid, batch, found.context_tokens).times(1.0 / _gained(job))
+    each = float(step.total.sum())
     if metric == "decode_rate":
-        return batch / step, True
+        return batch / each, True, step
     if metric in ("tpot", "itl"):
-        return step, False
-    first = _seconds(prefill(found.hybrid, batch, found.prompt_tokens))
-    whole = first + output * step
-    if metric == "latency" or metric == "batch_latency":
-        return whole, False
+        return each, False, step
+    spent = prefill(found.hybrid, batch, found.prompt_tokens) + step.times(output)
+    whole = float(spent.total.sum())
+    if metric in ("latency", "batch_latency"):
+        return whole, False, spent
     tokens = {
         "output_rate": batch * output,
         "output_rate_per_device": batch * output / max(1, job.devices),
@@ -245,11 +272,7 @@ def _value(found: Offloaded, job: OffloadedJob) -> tuple[float, bool]:
     }
     if metric not in tokens:
         raise InputError(f"'{metric}' is not predicted for offloading", field="metric")
-    return tokens[metric] / whole, True
-
-
-def _seconds(parts: HybridParts) -> float:
-    return float(parts.total.sum())
+    return tokens[metric] / whole, True, spent
 
 
 def _gained(job: OffloadedJob) -> float:
