@@ -23,7 +23,7 @@ _HEADER = (
     "# How far the answers of a rung lie from measured times of shape blocks that no fit used. Written by"
     " `ridgeline fit --rungs`.\n" + "\t".join(("family", "rung", "rows", "median", "p90", "low", "high"))
 )
-JUDGED = (Rung.TABLE, Rung.FITTED, Rung.BORROWED)
+JUDGED = (Rung.TABLE, Rung.FITTED, Rung.BORROWED, Rung.COMMON)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judg
         predicted = np.where(hidden, interpolated(question, part, table, hidden_fold=fold), np.nan)
         low, high = table_interval(sample.family, predicted)
     else:
-        fits = find_fits(question, part, rung)
+        fits = find_fits(question, part, rung, apart=True)
         if fits:
             answer = from_fits(question, part, fits, rung)
             predicted, low, high = (np.asarray(x) for x in (answer.seconds, answer.low_s, answer.high_s))
@@ -91,7 +91,7 @@ def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judg
 
 def rung_rows(family: str, found: Sequence[Judged]) -> Iterator[str]:
     """Lines of the table of rung intervals, for the rungs whose residuals are a family's."""
-    for rung in (Rung.TABLE, Rung.BORROWED):
+    for rung in (Rung.TABLE, Rung.BORROWED, Rung.COMMON):
         measured = np.concatenate([one.measured for one in found if one.rung is rung])
         predicted = np.concatenate([one.predicted for one in found if one.rung is rung])
         answered = np.isfinite(predicted)

@@ -104,13 +104,16 @@ def _places(sizes: tuple[str, ...]) -> Mapping[str, int]:
     return {name: index for index, name in enumerate(sizes)}
 
 
-def find_fits(question: Question, part: Accelerator, rung: Rung) -> tuple[Fit, ...]:
+def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool = False) -> tuple[Fit, ...]:
     """The fits of a rung: of the engine asked for, else of any; 16-bit formats stand for each other.
 
-    What all devices have in common may also be lent by another format, whose kernels are nearest to those asked for.
+    What all devices have in common may also be lent by another format, whose kernels are nearest to those asked for;
+    `apart` then leaves out the device's whole architecture.
     """
     if rung is Rung.COMMON:
-        lenders = (common_fits(question.family, part.name, name) for name in _nearest(form(question.form)))
+        without = part.architecture if apart else ""
+        names = _nearest(form(question.form))
+        lenders = (common_fits(question.family, part.name, name, apart_from=without) for name in names)
         return next((found for found in lenders if found), ())
     for engine in dict.fromkeys((question.engine, "")):
         for name in _like(form(question.form)):

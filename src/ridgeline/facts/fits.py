@@ -202,18 +202,20 @@ def _borrowed(family: str, device: str, kind: Kind, engine: str, form: str) -> t
 
 
 @cache
-def common_fits(family: str, device: str, form: str) -> tuple[Fit, ...]:
+def common_fits(family: str, device: str, form: str, *, apart_from: str = "") -> tuple[Fit, ...]:
     """What the kernels of every measured device have in common: one fit, the geometric mean of all others' values.
 
-    For devices without relatives, and formats that no relative was measured in. The interval is the widest.
+    For devices without relatives, and formats that no relative was measured in. `apart_from` leaves out a whole
+    architecture, as the interval is judged: how far kernels of one lie from what all others have in common.
     """
     lenders = [name for name in measured_devices(family) if name != device]
+    lenders = [name for name in lenders if accelerator(name).architecture != apart_from]
     found = [own_fits(family, name, form=form)[:1] for name in lenders]
     chosen = [fit for fits_of_one in found for fit in fits_of_one]
     if not chosen:
         return ()
-    first = _blend(chosen, device)
-    return (replace(first, domain={}, low=_UNJUDGED.low, high=_UNJUDGED.high),)
+    first, known = _blend(chosen, device), rung_interval(family, "common")
+    return (replace(first, domain={}, low=known.low, high=known.high),)
 
 
 def _blend(relatives: Sequence[Fit], device: str) -> Fit:

@@ -120,7 +120,7 @@ def serve(model: Model, deployment: Deployment) -> Served:
     _check(graph, deployment)
     kinds = []
     for name, block in graph.blocks.items():
-        if block.encoder or any(op.cross for op in block.ops):
+        if block.encoder or any(op.cross or (op.kind is OpKind.ATTENTION and not op.causal) for op in block.ops):
             raise PlanError(f"{model.name} has an encoder; only decoders are served")
         pieces = tuple(_layer(block, graph, deployment))
         kinds.append(LayerKind(name=name, count=graph.layers.count(name), pieces=pieces))

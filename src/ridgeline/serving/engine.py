@@ -24,6 +24,7 @@ from ridgeline.serving.state import MIXED_BATCHES, PREFILL_FIRST, RULE, STATIC, 
 from ridgeline.serving.step import StepModel, StepTables
 
 _SCHEDULERS = {"prefill-first": PREFILL_FIRST, "mixed": MIXED_BATCHES, "static": STATIC, "single": STATIC}
+_LONGEST_PERIOD = 32  # steps in which blocks of sequences that gain several tokens a step are counted
 _GRIDS = ("tokens", "sequences", "contexts", "chunks", "pasts", "graphs")
 _EXPERTS_ONLY = frozenset({"w4a16_mxfp4", "w4a8_mxfp4_mxfp8"})  # checkpoints in which only experts are so narrow
 
@@ -93,7 +94,7 @@ class Engine:
         """How iterations are filled and what admission asks for."""
         policy, deployment = self.policy, self.deployment
         tokens = policy.block_tokens
-        growth = max(1, math.ceil(deployment.gained / tokens))  # blocks that a sequence may fill in a step
+        period, growth = growth_of(tokens, deployment.gained)
         blocks = self.capacity.cache_tokens // tokens
         shares = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
         preemption = deployment.preemption.value if deployment.preemption else policy.preemption
@@ -104,7 +105,7 @@ class Engine:
             "token_budget": policy.token_budget,
             "max_seqs": policy.max_seqs,
             "block_tokens": tokens,
-            "period": max(1, int(tokens * growth / deployment.gained)),
+            "period": period,
             "growth_blocks": growth,
             "capacity": blocks,
             "kept_free": int(policy.watermark * blocks),
@@ -123,6 +124,21 @@ class Engine:
             found["move_start_s"] = start
             found["move_token_s"] = (float(send_seconds(each * 1e4, stride, self.machine)) - start) / 1e4
         return found
+
+
+def growth_of(block_tokens: int, gained: float) -> tuple[int, int]:
+    """Steps of a period and the whole blocks that a sequence takes in it, never fewer than it fills [step, block].
+
+    One block every `block_tokens` steps where a step gains one token; else the period with the least excess.
+    """
+    if gained == 1.0:
+        return block_tokens, 1
+
+    def excess(period: int) -> float:
+        return math.ceil(period * gained / block_tokens) * block_tokens / (period * gained)
+
+    period = min(range(1, _LONGEST_PERIOD + 1), key=excess)
+    return period, math.ceil(period * gained / block_tokens)
 
 
 def times_of(engines: Sequence[Engine], tables: Sequence[StepTables]) -> tuple[Times, dict[str, list[int]]]:

@@ -1,7 +1,8 @@
 """The request clock, compiled: arrivals, iterations of instances, caches on their way; events in order of time.
 
 An instance that only decodes is at a run of steps that ends with the first request to end, or with the first step that
-ends after a request arrives at it; everything between is advanced at once, exactly.
+ends after a request arrives at it; everything between is advanced at once, exactly. Only a router by prefixes may see
+the cache of a run as it was when the run began: what a run evicts is booked at its end.
 """
 
 from __future__ import annotations

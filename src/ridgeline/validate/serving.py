@@ -117,8 +117,8 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
     changes = tuple(str(value) for value in (ours, found.get("prefill")))
     return replace(
         job,
-        deployment=_with(job.deployment, ours, speculative=job.speculative),
-        prefill=None if job.prefill is None else _with(job.prefill, found["prefill"], speculative=None),
+        deployment=_with(job.deployment, ours),
+        prefill=None if job.prefill is None else _with(job.prefill, found["prefill"]),
         statistic=job.statistic or ours.statistic_if_blank or "mean",
         speculative=job.speculative if job.speculative is not None else ours.draft_tokens,
         assumptions=(*job.assumptions, *told),
@@ -126,7 +126,7 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
     )
 
 
-def _with(pool: Deployment, settings: Settings, *, speculative: float | None) -> Deployment:
+def _with(pool: Deployment, settings: Settings) -> Deployment:
     """A deployment with the settings of its benchmark; what the row itself says stays."""
     stated = {
         "token_budget": settings.token_budget, "max_seqs": settings.max_seqs, "chunked": settings.chunked,
@@ -136,6 +136,8 @@ def _with(pool: Deployment, settings: Settings, *, speculative: float | None) ->
     changes: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
     if pool.kv:
         changes.pop("kv", None)
+    if settings.beam_width is not None and settings.beam_width > 1:  # as many tokens a step, of which one is gained
+        changes |= {"draft_tokens": settings.beam_width - 1, "acceptance": 0.0, "draft_share": 0.0}
     if settings.version_if_blank and not pool.version:
         changes["version"] = settings.version_if_blank
     return replace(pool, **changes)
