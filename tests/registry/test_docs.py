@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import inspect
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from ridgeline.errors import UnitError
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field
-from ridgeline.report import as_json
+from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
+from ridgeline.report import as_json, serving, serving_search
 
-SECTIONS = {"workload": WORKLOAD_FIELDS, "plan": PLAN_FIELDS}
+SECTIONS = {
+    "## `[workload]`": WORKLOAD_FIELDS,
+    "## `[plan]`": PLAN_FIELDS,
+    "### `[workload]` of traffic": TRAFFIC_FIELDS,
+    "### `[plan]` of a deployment": DEPLOYMENT_FIELDS,
+}
 PAGE = Path(__file__).parents[2] / "docs" / "scenario.md"
 ROOT = Path(__file__).parents[2]
 
@@ -24,14 +32,24 @@ def field_table(fields: tuple[Field, ...]) -> str:
     lines = ["| field | value | meaning |", "|---|---|---|"]
     for field in fields:
         choices = ", ".join(f"`{choice}`" for choice in field.choices)
-        lines.append(f"| `{field.name}` | {choices or ('true, false' if field.switch else 'number')} | {field.help} |")
+        lines.append(
+            f"| `{field.name}` | {choices or ('true, false' if field.switch else _sort(field))} | {field.help} |"
+        )
     return "\n".join(lines)
+
+
+def _sort(field: Field) -> str:
+    """Whether a field is read from a number or from other text."""
+    for written in ("1", "0.5"):
+        with suppress(ValueError, UnitError):
+            return "text" if isinstance(field.read(written), str) else "number"
+    return "text"
 
 
 @pytest.mark.parametrize(("section", "fields"), SECTIONS.items(), ids=list(SECTIONS))
 def test_scenario_page_lists_every_field(section: str, fields: tuple[Field, ...]) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    part = page.split(f"## `[{section}]`", 1)[1].split("\n## ", 1)[0]
+    part = page.split(f"\n{section}\n", 1)[1].split("\n#", 1)[0]
     assert field_table(fields) in part
 
 
@@ -57,7 +75,9 @@ def test_the_command_page_names_every_key_of_the_answer() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     returned = re.findall(r'^        "(\w+)":', inspect.getsource(as_json.report_as_dict), re.MULTILINE)
     returned += re.findall(r'^        "(\w+)":', inspect.getsource(as_json.search_as_dict), re.MULTILINE)
-    assert len(returned) > 30
+    returned += re.findall(r'^        "(\w+)":', inspect.getsource(serving.serving_as_dict), re.MULTILINE)
+    returned += re.findall(r'^        "(\w+)":', inspect.getsource(serving_search.ranked_as_dict), re.MULTILINE)
+    assert len(returned) > 70
     assert not [key for key in returned if f"`{key}`" not in page]
 
 
@@ -74,8 +94,9 @@ def renew() -> None:
     """Writes the field tables of the scenario page."""
     text = PAGE.read_text(encoding="utf-8")
     for section, fields in SECTIONS.items():
-        head, mark, rest = text.partition(f"## `[{section}]`\n\n")
-        text = head + mark + field_table(fields) + "\n" + rest[rest.index("\n\n") + 1 :]
+        head, mark, rest = text.partition(f"\n{section}\n\n")
+        kept = rest[rest.index("\n\n") + 1 :] if rest.startswith("|") else "\n" + rest
+        text = head + mark + field_table(fields) + "\n" + kept
     PAGE.write_text(text, encoding="utf-8")
 
 

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from ridgeline.cli.main import run
+from ridgeline.plan.serving_fields import TRAFFIC_FIELDS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.toml") if path.stem != "machine")
-README_ENDS = "Evidence behind"  # the README shows an answer up to this line
+README_ENDS = ("Evidence behind", "Memory per device")  # the README shows an answer up to the first such line
+SERVING = {field.name for field in TRAFFIC_FIELDS}
 MARK = "<!-- output of: ridgeline "
 
 
@@ -30,9 +32,12 @@ def answer(words: list[str]) -> str:
 
 
 def words_for(example: Path) -> list[str]:
-    """The command for an example: `predict` when it holds a plan, else `plan`."""
-    command = "predict" if "plan" in tomllib.loads(example.read_text(encoding="utf-8")) else "plan"
-    return [command, str(example.relative_to(ROOT))]
+    """The command for an example: `predict` or, of traffic, `simulate` when it holds a plan, else `plan`."""
+    scenario = tomllib.loads(example.read_text(encoding="utf-8"))
+    planned, path = "plan" in scenario, str(example.relative_to(ROOT))
+    if SERVING & set(scenario["workload"]):
+        return ["simulate", path] if planned else ["plan", path, "--serve"]
+    return ["predict" if planned else "plan", path]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -71,7 +76,9 @@ def renew() -> None:
     text = readme.read_text(encoding="utf-8")
     for words, old in shown(text):
         mark = f"{MARK}{' '.join(words)} -->"
-        head = answer(words).split(README_ENDS, 1)[0]
+        head = answer(words)
+        for end in README_ENDS:
+            head = head.split(end, 1)[0]
         text = text.replace(f"{mark}\n```text\n{old}```", f"{mark}\n```text\n{head}...\n```")
     readme.write_text(text, encoding="utf-8")
 

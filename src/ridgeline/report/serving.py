@@ -114,12 +114,16 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     return blocks
 
 
+def _counted(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def _title(report: ServingReport) -> str:
     asked, traffic = report.model, report.traffic
     rate = f", {traffic.rate_per_s:.3g} requests/s" if traffic.rate_per_s else ""
     return (
-        f"{asked.name} on {report.cluster.name}: {report.traffic_name}, {traffic.requests:,} requests{rate}, prompts of"
-        f" {traffic.prompt.mean:,.0f} and answers of {traffic.output.mean:,.0f} tokens on average"
+        f"{asked.name} on {report.cluster.name}: {report.traffic_name}, {_counted(traffic.requests, 'request')}{rate},"
+        f" prompts of {traffic.prompt.mean:,.0f} and answers of {traffic.output.mean:,.0f} tokens on average"
     )
 
 
@@ -233,17 +237,17 @@ def _parts(report: ServingReport) -> Table:
 def _notes(report: ServingReport) -> list[Block]:
     metrics, found = report.metrics, report.replay
     notes = [
-        f"{found.iterations:,} iterations in {found.runs:,} runs;"
-        f" {found.preemptions:,} preemptions; {metrics.hit_share:.1%} of prompt tokens found in the cache"
+        f"{_counted(found.iterations, 'iteration')} in {_counted(found.runs, 'run')};"
+        f" {_counted(found.preemptions, 'preemption')}; {metrics.hit_share:.1%} of prompt tokens found in the cache"
     ]
     if found.moves:
-        notes.append(f"{found.moves:,} caches sent from prefill to decode instances")
+        notes.append(f"{_counted(found.moves, 'cache')} sent from prefill to decode instances")
     if metrics.refused:
-        notes.append(f"{metrics.refused:,} requests refused: longer than the cache of one rank")
+        notes.append(f"{_counted(metrics.refused, 'request')} refused: longer than the cache of one rank")
     if report.dropped:
         more = len(report.dropped) - _DROPPED
         rows = "; ".join(report.dropped[:_DROPPED]) + (f"; and {more:,} more" if more > 0 else "")
-        notes.append(f"{len(report.dropped):,} rows of the trace not used: {rows}")
+        notes.append(f"{_counted(len(report.dropped), 'row')} of the trace not used: {rows}")
     notes += [f"assumed: {text}" for text in report.assumed]
     return [blank(), Line(text="Notes", strong=True), *(Line(text=f"- {text}", indent=2, hang=2) for text in notes)]
 
