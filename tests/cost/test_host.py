@@ -20,7 +20,7 @@ TWO = Processors(cpu=XEON, sockets=2, cores=64, memory_bytes_per_s=614.4e9)
 
 def test_every_constant_has_source_evidence_and_unit() -> None:
     table = cpu_constants()
-    assert len(table) == 37
+    assert len(table) == 38
     assert {fact.unit for fact in table.values()} == {"1", "s", "byte", "byte/s"}
     assert all(fact.source and fact.conditions for fact in table.values())
     assert table["stream.ddr"].evidence is Evidence.MEASURED
@@ -51,11 +51,12 @@ def test_product_rates_by_kernel() -> None:
     clock_cores = 32 * 2.2e9
     assert ONE.flop_per_s(Kernel.AMX_BF16) == pytest.approx(0.29 * 72.09e12)  # 21 TFLOP/s
     assert ONE.flop_per_s(Kernel.AMX_INT8) == pytest.approx(0.24 * 144.2e12)  # 35 TOP/s
-    assert ONE.flop_per_s(Kernel.LLAMAFILE) == pytest.approx(0.57 * 32 * clock_cores)
-    assert ONE.flop_per_s(Kernel.LLAMA_CPP) == pytest.approx(0.34 * 32 * clock_cores)
-    assert ONE.flop_per_s(Kernel.VECTOR) == pytest.approx(0.28 * 32 * clock_cores)
+    assert ONE.flop_per_s(Kernel.LLAMAFILE) == pytest.approx(0.86 * 32 * clock_cores)
+    assert ONE.flop_per_s(Kernel.LLAMA_CPP) == pytest.approx(0.47 * 32 * clock_cores)
+    assert ONE.flop_per_s(Kernel.CODEBOOK) == pytest.approx(0.195 * 32 * clock_cores)
+    assert ONE.flop_per_s(Kernel.VECTOR) == pytest.approx(0.31 * 32 * clock_cores)
     plain = Processors(cpu=cpu("Skylake"), sockets=1, cores=24, memory_bytes_per_s=128e9)
-    assert plain.flop_per_s(Kernel.AMX_INT8) == plain.flop_per_s(Kernel.VECTOR) == pytest.approx(0.63 * 3.226e12)
+    assert plain.flop_per_s(Kernel.AMX_INT8) == plain.flop_per_s(Kernel.VECTOR) == pytest.approx(0.71 * 3.226e12)
 
 
 def test_products_are_bound_by_memory_then_by_rate() -> None:

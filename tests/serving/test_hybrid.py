@@ -146,6 +146,18 @@ def test_what_fits_is_held_and_what_does_not_is_refused() -> None:
         Placement(technique=Technique.HOST, share=1.5)
 
 
+def test_a_cache_that_no_device_holds_is_brought_or_read_where_it_lies() -> None:
+    hybrid = mixtral(share=0.0)
+    tokens = 512 * 2048.0  # of 131,072 byte each: 137 GB
+    assert hybrid.cache_fits(1e4)
+    assert not hybrid.cache_fits(tokens)
+    parts, fewer = decode(hybrid, 512.0, 2048.0), decode(hybrid, 512.0, 1.0)
+    assert float((parts.host - fewer.host)[0]) == pytest.approx(tokens * 131_072 / HOST.read_bytes_per_s, rel=1e-6)
+    alone = mixtral(Technique.FETCHED, order=Order.UNIFORM, host=None)
+    moved = decode(alone, 512.0, 2048.0).link - decode(alone, 512.0, 1.0).link
+    assert float(moved[0]) == pytest.approx(tokens * 131_072 / LINK, rel=1e-6)
+
+
 def test_shares_of_uses() -> None:
     assert use_share(8, 0.25, Order.UNIFORM, 1.0) == 0.25
     assert popularity(2, 1.0).tolist() == pytest.approx([2 / 3, 1 / 3])

@@ -73,6 +73,12 @@ def test_processors_alone_and_from_disk() -> None:
     assert outside < 0.1 * inside
 
 
+def test_layers_by_the_flag_of_llama_cpp() -> None:
+    cells = {"model": "Llama-2-7B", "engine": "llama.cpp", "placement": "", "precision_weights": "Q4_0"}
+    by_flag = answered(**cells, technique="offload (-ngl 16)")
+    assert by_flag == pytest.approx(answered(**cells, technique="16 of 32 layers on GPU"), rel=1e-9)
+
+
 def test_drafts_that_are_kept_are_gained() -> None:
     drafted = answered(technique="experts on CPU, NextN depth 1, 90% accept")
     assert drafted == pytest.approx(1.9 * answered(), rel=1e-9)

@@ -24,6 +24,7 @@ class Kernel(Enum):
     VECTOR = "vector"  # weights of any format widened to vectors of 32 bits
     LLAMAFILE = "llamafile"  # K-quants multiplied in blocks with AVX2
     LLAMA_CPP = "llama.cpp"  # dot products of quantised rows
+    CODEBOOK = "llama.cpp.codebook"  # the same of rows whose values are looked up (IQ formats)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class Processors:
             return self.cpu.peak["int8"].value * share * cpu_constant("product.amx.int8")
         if kernel is Kernel.AMX_BF16 and has_matrix:
             return self.cpu.peak["bf16"].value * share * cpu_constant("product.amx.bf16")
-        if kernel in (Kernel.LLAMAFILE, Kernel.LLAMA_CPP):
+        if kernel in (Kernel.LLAMAFILE, Kernel.LLAMA_CPP, Kernel.CODEBOOK):
             narrow = min(vector, self.cores * self.cpu.clock_hz * cpu_constant("avx2.operations"))
             return narrow * cpu_constant(f"product.{kernel.value}")
         wide = self.cpu.peak.get("bf16")

@@ -60,7 +60,28 @@ def hybrid_step(hybrid: Hybrid, rows: Rows) -> HybridParts:
     share = hybrid.share(rows.sequences * longest)
     hybrid.check_memory(share)
     loop = np.full_like(rows.tokens, hybrid.loop_s)
-    return _by_technique(hybrid, rows, share) + parts(rows, sync=loop, total=loop)
+    total = _by_technique(hybrid, rows, share) + parts(rows, sync=loop, total=loop)
+    held = _holds_cache(hybrid) or hybrid.cache_fits(rows.sequences * longest)
+    return total if held else total + _cache_elsewhere(hybrid, rows)
+
+
+def _holds_cache(hybrid: Hybrid) -> bool:
+    """Whether each layer's cache lies where the layer is computed, so that it never crosses the link."""
+    return hybrid.placement.technique in (Technique.HOST, Technique.DISK, Technique.LAYERS)
+
+
+def _cache_elsewhere(hybrid: Hybrid, rows: Rows) -> HybridParts:
+    """Cache that no device holds: written once by prompts; then brought, or read by the processors if that is sooner.
+
+    Source: FlexGen (arXiv:2303.06865) section 4.1, which moves the cache or computes attention where it lies.
+    """
+    seen = rows.tokens if rows.prompt else rows.context * rows.sequences
+    size = hybrid.cache_bytes(1.0) * hybrid.deployment.pp * hybrid.devices * seen
+    link = size / link_bytes_per_s(hybrid)
+    host = size / hybrid.host.read_bytes_per_s if hybrid.host is not None else np.full_like(link, np.inf)
+    if rows.prompt or float(np.sum(link)) <= float(np.sum(host)):
+        return parts(rows, link=link, total=link)
+    return parts(rows, host=host, total=host)
 
 
 def _by_technique(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:

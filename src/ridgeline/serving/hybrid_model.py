@@ -94,19 +94,34 @@ class Hybrid:
         if placement.share is not None:
             return placement.share
         part = self.machine.cluster.accelerator
-        cache = token_bytes(self.device_served.kinds, self.formats)[0] * cached_tokens
-        rest = self._device_bytes(experts=False)
-        room = part.memory_bytes - _CONTEXT_BYTES - cache
+        rest, cache = self._device_bytes(experts=False), self.cache_bytes(cached_tokens)
+        room = part.memory_bytes - _CONTEXT_BYTES
+        pool = rest + self._device_bytes(experts=True)
+        if placement.technique is Technique.LAYERS:  # each layer brings its cache along
+            pool += cache
+        elif self.cache_fits(cached_tokens):
+            room -= cache
         if placement.technique in (Technique.COMPUTED, Technique.FETCHED):
-            pool, room = self._device_bytes(experts=True), room - rest
+            pool, room = pool - rest, room - rest
             if room < 0:
                 raise NoPlanError(
                     f"{self.model.name}: what is no expert takes {bytes_text(rest)} a device, {part.name} has"
                     f" {bytes_text(part.memory_bytes)}: more devices or smaller weights"
                 )
-        else:
-            pool = rest + self._device_bytes(experts=True)
         return min(1.0, max(0.0, room / pool)) if pool > 0 else 1.0
+
+    def cache_bytes(self, tokens: float) -> float:
+        """Cache of so many tokens on one device if it held its whole part [byte]."""
+        return token_bytes(self.device_served.kinds, self.formats)[0] * tokens / self.deployment.pp
+
+    def cache_fits(self, tokens: float) -> bool:
+        """Whether the devices hold the cache beside weights that cannot lie elsewhere; if not it is the host's."""
+        if self.machine is None:
+            return True
+        experts = self.placement.technique in (Technique.COMPUTED, Technique.FETCHED)
+        kept = self._device_bytes(experts=False) if experts else 0.0
+        room = self.machine.cluster.accelerator.memory_bytes - _CONTEXT_BYTES - kept
+        return self.cache_bytes(tokens) <= room
 
     def _device_bytes(self, *, experts: bool) -> float:
         """Weights on one device if it held its whole part [byte]."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ridgeline.cost.answer import Rung
 from ridgeline.cost.formats import form
-from ridgeline.cost.host import Processors
+from ridgeline.cost.host import Kernel, Processors
 from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import machine
 from ridgeline.cost.served import worst
@@ -94,8 +94,9 @@ class OffloadRows:
             raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
         value, inverse, spent = _value(found, job)
         predicted = value / job.unit_si
-        evidence = Evidence.ASSUMED if found.assumptions else Evidence.DERIVED
-        low, high = _band(spent, found.assumptions)
+        said = (*job.assumptions, *found.assumptions)
+        evidence = Evidence.ASSUMED if any("not stated" in words for words in said) else Evidence.DERIVED
+        low, high = _band(spent, said)
         if inverse:
             low, high = 1.0 / high, 1.0 / low
         rungs = () if found.hybrid.prices is None else tuple(found.hybrid.prices.rungs_used.values())
@@ -111,7 +112,7 @@ class OffloadRows:
             "ape": absolute_percentage_error(predicted, measured),
             "evidence": evidence.label,
             "rung": (worst(rungs) if rungs else Rung.COMMON).value,
-            "assumptions": [*job.assumptions, *found.assumptions],
+            "assumptions": list(said),
         }
 
     def _ready(self, job: OffloadedJob, row: Row) -> Offloaded:
@@ -144,7 +145,7 @@ def ready(job: OffloadedJob, row: Row, source: Machines | None = None) -> Offloa
     deployment = _deployment(job, technique)
     hybrid = Hybrid(
         job.model, made, host, _placement(job, row, technique, said), deployment=deployment,
-        formats=formats_of(deployment), habits=_stated(habits, job, row.text("technique")), host_bytes=_host_bytes(job),
+        formats=formats_of(deployment), habits=_stated(habits, job, row), host_bytes=_host_bytes(job),
         top_k=job.experts_used,
     )  # fmt: skip
     return _with_lengths(job, hybrid, said)
@@ -175,11 +176,13 @@ def _host_bytes(job: OffloadedJob) -> float:
     return job.weight_bits / 8 if job.weight_bits is not None else form(job.weights or "bf16").weight_bytes
 
 
-def _stated(habits: Habits, job: OffloadedJob, technique: str) -> Habits:
+def _stated(habits: Habits, job: OffloadedJob, row: Row) -> Habits:
     """Habits that the words of a row or its model change."""
     if job.model.name.casefold().startswith("smallthinker") and "smallthinker" in job.engine.casefold():
         habits = replace(habits, prefetch=True)  # its routers run before attention
-    if job.layerwise_prefill and not re.search(r"long prompt", technique, re.IGNORECASE):
+    if habits.kernel is Kernel.LLAMA_CPP and row.text("precision_weights").casefold().startswith("iq"):
+        habits = replace(habits, kernel=Kernel.CODEBOOK)
+    if job.layerwise_prefill and not re.search(r"long prompt", row.text("technique"), re.IGNORECASE):
         habits = replace(habits, streams=LAYERWISE_FROM)
     return habits
 
@@ -190,6 +193,9 @@ def _placement(job: OffloadedJob, row: Row, technique: Technique, said: list[str
     if technique is Technique.FETCHED or (technique is Technique.DISK and order is Order.UNIFORM):
         order = Order.RECENT
     share = job.device_share
+    layers = re.search(r"-ngl[ =](\d{1,4})", text)
+    if share is None and technique is Technique.LAYERS and layers:
+        share = min(1.0, int(layers[1]) / len(job.model.graph.layers))
     if share is None and technique not in (Technique.HOST, Technique.DISK):
         said.append(f"what the devices hold is not stated: as many {job.share_of} as fit beside cache and workspace")
     cell = f"{row.text('disk')} {row.text('cpu')} {job.host.cpu.name if job.host else ''}"
@@ -234,12 +240,16 @@ SPREAD = {
 """Times of the parts of an iteration against the prediction: low and high end of an 80 % interval, as factors [1]."""
 
 
+WEIGHTY = re.compile(r"(?:concurrency|processor|precision|accelerators|storage) not stated|hold is not stated|^'\d+ ?-")
+"""What is assumed and moves a time by its own size; lengths that are not stated move one request's rates little."""
+
+
 def _band(spent: HybridParts, assumed: tuple[str, ...]) -> tuple[float, float]:
     """The interval of a time as factors: of each part by what it takes, squared where the job was guessed [1]."""
     seconds = {name: float(getattr(spent, name).sum()) for name in SPREAD}
     whole = sum(seconds.values()) or 1.0
     low, high = (sum(SPREAD[name][end] * seconds[name] for name in SPREAD) / whole for end in (0, 1))
-    return (low * low, high * high) if assumed else (low, high)
+    return (low * low, high * high) if any(WEIGHTY.search(words) for words in assumed) else (low, high)
 
 
 def _value(found: Offloaded, job: OffloadedJob) -> tuple[float, bool, HybridParts]:
