@@ -142,6 +142,8 @@ def test_what_fits_is_held_and_what_does_not_is_refused() -> None:
         decode(mixtral(host=Processors(**{**vars(HOST), "memory_bytes": 64e9})), 1.0, 64.0)
     with pytest.raises(PlanError, match="no processor"):
         mixtral(Technique.LAYERS, host=None)
+    with pytest.raises(PlanError, match="needs an accelerator"):
+        mixtral(Technique.NEURONS, device=None)
     with pytest.raises(PlanError, match="share"):
         Placement(technique=Technique.HOST, share=1.5)
 
@@ -186,6 +188,15 @@ def test_more_experts_on_the_device_never_read_more_on_the_host(one: float, othe
 def test_an_iteration_takes_the_loop_of_its_engine() -> None:
     fast, slow = mixtral(habits=Habits(loop="llama.cpp")), mixtral(habits=Habits(loop="transformers"))
     assert (fast.loop_s, slow.loop_s) == (0.0003, 0.003)
+
+
+def test_cold_neurons_run_beside_hot_ones() -> None:
+    few, many = (mixtral(Technique.NEURONS, share=share, model="opt-30b") for share in (0.1, 0.5))
+    slow, fast = decode(few, 1.0, 64.0), decode(many, 1.0, 64.0)
+    assert float(fast.host[0]) < float(slow.host[0])
+    missed = 1 - 0.8 * 0.1 / 0.26  # of uses: a tenth of the neurons are hot ones, which are 26 % and 80 % of uses
+    read = 48 * 2 * 7168 * 28672 * 2 * 0.1 * missed
+    assert float(slow.host[0]) == pytest.approx(read / HOST.read_bytes_per_s, rel=1e-3)
 
 
 def test_habits_by_name_version_and_format() -> None:

@@ -55,6 +55,8 @@ class Hybrid:
         self.host = None if host is None else replace(host, numa_aware=self._local(host))
         if host is None and placement.technique in (Technique.LAYERS, Technique.HOST, Technique.DISK):
             raise PlanError("products run on the host, and no processor is named: give one")
+        if machine is None and placement.technique not in (Technique.LAYERS, Technique.HOST, Technique.DISK):
+            raise PlanError(f"'{placement.technique.value}' needs an accelerator beside the host, and none is named")
 
     # sizes ------------------------------------------------------------------------------------
 
