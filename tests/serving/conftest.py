@@ -13,6 +13,7 @@ import pytest
 from ridgeline.cost.served import Seconds
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.serving import state
+from ridgeline.serving.comings import Comings
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
@@ -69,10 +70,17 @@ Replays = Callable[..., Replay]
 def replayed() -> Replays:
     """Replays traffic on `instances` of a made-up engine; numbers that the table knows go there, others to the rule."""
 
-    def run(traffic: Traffic, *, instances: int = 1, router: Router = Router.ROUND_ROBIN, **numbers: float) -> Replay:
+    def run(
+        traffic: Traffic,
+        *,
+        instances: int = 1,
+        router: Router = Router.ROUND_ROBIN,
+        comings: Comings | None = None,
+        **numbers: float,
+    ) -> Replay:
         times = {name: numbers.pop(name) for name in _TIMES if name in numbers}
         engine = NumbersEngine(numbers, Deployment(instances=instances, role=Role.WHOLE), numbers_table(**times))
-        return replay_tables([engine], [engine.table], traffic, router=router)  # type: ignore[list-item]
+        return replay_tables([engine], [engine.table], traffic, router=router, comings=comings)  # type: ignore[list-item]
 
     return run
 

@@ -92,8 +92,11 @@ def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judg
 def rung_rows(family: str, found: Sequence[Judged]) -> Iterator[str]:
     """Lines of the table of rung intervals, for the rungs whose residuals are a family's."""
     for rung in (Rung.TABLE, Rung.BORROWED, Rung.COMMON):
-        measured = np.concatenate([one.measured for one in found if one.rung is rung])
-        predicted = np.concatenate([one.predicted for one in found if one.rung is rung])
+        own = [one for one in found if one.rung is rung]
+        if not own:
+            continue
+        measured = np.concatenate([one.measured for one in own])
+        predicted = np.concatenate([one.predicted for one in own])
         answered = np.isfinite(predicted)
         if not answered.any():
             continue

@@ -52,6 +52,17 @@ def policies_of(asked: ServingScenario) -> Callable[..., Any] | None:
     return partial(read)
 
 
+def comings_of(asked: ServingScenario) -> Any:
+    """How instances come and go, as a person said it."""
+    from ridgeline.serving.comings import Autoscale, Comings, Failures
+
+    auto, failures = asked.stated.get("autoscale"), asked.stated.get("failures")
+    return Comings(
+        autoscale=None if auto is None else Autoscale(**auto),
+        failures=None if failures is None else Failures(**failures, seed=asked.traffic.get("seed", 0)),
+    )
+
+
 def simulate(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints what a deployment does under traffic; raises NoPlanError when it will not start."""
     _replay(serving_scenario_of(subject, on, words), as_json=as_json)
@@ -89,6 +100,7 @@ def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> 
         assumed=assumed,
         policies=policies_of(asked),
         offline=offline,
+        comings=comings_of(asked),
     )
     if as_json:
         print(json.dumps(serving_as_dict(report), indent=1, allow_nan=False))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ridgeline.errors import UnitError
 from ridgeline.plan.deployment import Preemption, Router
@@ -57,6 +58,34 @@ def _pool(value: object) -> Pool:
         raise ValueError(f"{shown(value)} is no pool; write a count and degrees such as 2xtp4 or 1xtp1,dp8,ep8")
     degrees = {name: int(degree) for name, degree in _DEGREE.findall(match[2])}
     return Pool(instances=int(match[1]), degrees=degrees)
+
+
+def _named(value: object, names: Mapping[str, Callable[[object], Any]], example: str) -> dict[str, Any]:
+    """Named values such as 'high=16,low=4'."""
+    found: dict[str, Any] = {}
+    for word in str(value).split(","):
+        name, _, amount = word.partition("=")
+        key = name.strip().casefold()
+        if key not in names or not amount:
+            raise ValueError(f"{shown(word)} is none of {', '.join(names)}; write {example}")
+        found[key] = names[key](amount.strip())
+    return found
+
+
+def _autoscale(value: object) -> dict[str, Any]:
+    load = number("1", 0.0, 1e6)
+    names = {"high": load, "low": load, "period": _seconds, "start": _seconds, "fewest": count(1)}
+    found = _named(value, names, "high=16,low=4,period=10s,start=60s,fewest=1")
+    if not {"high", "low"} <= found.keys():
+        raise ValueError(f"{shown(value)} leaves out the load at which instances start or stop; write high=16,low=4")
+    return {f"{name}_s" if name in ("period", "start") else name: amount for name, amount in found.items()}
+
+
+def _failures(value: object) -> dict[str, float]:
+    found = _named(value, {"up": _seconds, "down": _seconds}, "up=30d,down=10min")
+    if found.keys() != {"up", "down"}:
+        raise ValueError(f"{shown(value)} needs both; write up=30d,down=10min")
+    return {f"mean_{name}_s": amount for name, amount in found.items()}
 
 
 def _text(value: object) -> str:
@@ -116,6 +145,8 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     Field(name="memory_fraction", read=number("1", 0.01, 1.0001), help="share of device memory that the engine fills"),
     pick("router", (router.value for router in Router), "how requests choose among instances"),
     pick("preemption", (way.value for way in Preemption), "what happens to a cache that must give way"),
+    Field(name="autoscale", read=_autoscale, help="instances by requests on each: high=16,low=4,start=60s"),
+    Field(name="failures", read=_failures, help="instances fail and are repaired: mean times up=30d,down=10min"),
     whole("draft_tokens", "tokens drafted for each step of speculative decoding", least=0, most=64),
     Field(name="acceptance", read=number("1", 0.0, 1.0001), help="probability that a drafted token is accepted"),
     Field(name="draft_share", read=number("1", 0.0, 10.0), help="time to draft one token, as a share of a step"),

@@ -16,6 +16,7 @@ from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Router
 from ridgeline.report.serving import ServingReport
+from ridgeline.serving.comings import Comings
 from ridgeline.serving.engine import Engine, Policies, engine
 from ridgeline.serving.metrics import Band, Objective, decode_band, decode_parts, measure, prefill_band, prefill_parts
 from ridgeline.serving.replay import Replay, replay_tables
@@ -37,10 +38,12 @@ def simulate_serving(
     resolved: Machine | None = None,
     policies: Policies | None = None,
     offline: bool = False,
+    comings: Comings | None = None,
 ) -> ServingReport:
     """Replays traffic on deployments of one model and explains what came out.
 
-    `offline` says that requests are handed over within the engine's process, not sent to a server.
+    `offline` says that requests are handed over within the engine's process, not sent to a server; `comings` how
+    instances come and go.
     Raises `NoPlanError` where an engine will not start, `PlanError` for degrees or a fleet that cannot be.
     """
     begun = time.perf_counter()
@@ -51,7 +54,7 @@ def simulate_serving(
     for one in engines:
         _ = one.capacity  # engines that will not start say so before anything is priced
     tables = [one.tables(longest_prompt=longest_prompt, longest=longest) for one in engines]
-    found = replay_tables(engines, tables, traffic, router=router or deployments[0].router)
+    found = replay_tables(engines, tables, traffic, router=router or deployments[0].router, comings=comings)
     goal = objective or Objective()
     metrics = measure(found, traffic, goal)
     prompt = float(np.mean(traffic.prompt_tokens))
@@ -83,7 +86,7 @@ def simulate_serving(
         queue_share=max(0.0, 1.0 - alone / ttft) if ttft and np.isfinite(ttft) else 0.0,
         power_w=power,
         energy_j=None if power is None else power * found.span_s,
-        usd_per_h=_price(cluster, deployments),
+        usd_per_h=_price(cluster, deployments, found),
         evidence=min([Evidence.DERIVED, *(one.policy.evidence for one in engines)]),
         rungs=_rungs(engines),
         assumed=tuple(assumed),
@@ -107,9 +110,14 @@ def _rungs(engines: Sequence[Engine]) -> Mapping[str, str]:
     return {family: rung.value for one in engines for family, rung in one.steps.prices.rungs_used.items()}
 
 
-def _price(cluster: Cluster, deployments: Sequence[Deployment]) -> float | None:
+def _price(cluster: Cluster, deployments: Sequence[Deployment], found: Replay) -> float | None:
+    """Price of the instances that are up, on average over the replay [USD/h]; None without a price."""
     price = cluster.price_usd_per_device_h
-    return None if price is None else price.value * sum(one.devices for one in deployments)
+    if price is None:
+        return None
+    sizes = np.repeat([one.instance_devices for one in deployments], [one.instances for one in deployments])
+    share = found.up_s / found.span_s if found.span_s > 0 else np.ones(len(sizes))
+    return float(price.value * (sizes * share).sum())
 
 
 def _power_w(cluster: Cluster, engines: Sequence[Engine], found: Replay, prefill: Band, decode: Band) -> float | None:

@@ -240,6 +240,11 @@ def _notes(report: ServingReport) -> list[Block]:
         f"{_counted(found.iterations, 'iteration')} in {_counted(found.runs, 'run')};"
         f" {_counted(found.preemptions, 'preemption')}; {metrics.hit_share:.1%} of prompt tokens found in the cache"
     ]
+    if found.failures or found.starts:
+        up = float(found.up_s.sum()) / found.span_s if found.span_s > 0 else 0.0
+        notes.append(
+            f"{found.failures:,} failures and {found.starts:,} starts of instances; {up:.2f} were up on average"
+        )
     if found.moves:
         notes.append(f"{_counted(found.moves, 'cache')} sent from prefill to decode instances")
     if metrics.refused:

@@ -11,6 +11,7 @@ import math
 
 from numba import njit
 
+from ridgeline.serving.changes import change, evacuate, next_change, next_start
 from ridgeline.serving.clock import Times
 from ridgeline.serving.iterate import begin, commit, set_run
 from ridgeline.serving.queues import join_queue, leave_running, most_blocks
@@ -71,7 +72,12 @@ def _arrive(
             return
     instance = choose_instance(ranks, lists, requests, instances, rules, fleet, pool, request)
     if instance == NOBODY:
-        _refuse(requests, fleet, request, now_s)
+        later_s = next_start(instances, pool)
+        if later_s < math.inf:  # nobody is up, somebody will be
+            requests[request].stage = COMES_IN
+            push(fleet, max(later_s, now_s), request)
+        else:
+            _refuse(requests, fleet, request, now_s)
         return
     kind = instances[instance].kind
     output = requests[request].output if instances[instance].gives == 0 else 0
@@ -105,7 +111,9 @@ def _attend(
         if instances[instance].stirred:
             instances[instance].stirred = 0
             rule = rules[instances[instance].kind]
-            if instances[instance].at == IDLE:
+            if instances[instance].failing and instances[instance].at == IDLE:
+                evacuate(ranks, lists, requests, instances, fleet, rule, instance, now_s)
+            elif instances[instance].at == IDLE:
                 begin(ranks, lists, requests, instances, fleet, times, rule, instance, now_s)
             elif instances[instance].at == DECODES:
                 set_run(ranks, instances, fleet, times, rule, instance, instances[instance].steps, now_s)
@@ -137,10 +145,15 @@ def replay(
         if min(arrival_s, coming_s) > now:  # all that comes at one instant is there before anyone takes note
             instance, iteration_s = _attend(ranks, lists, requests, instances, fleet, times, rules, now)
             sample(ranks, fleet, now)
+            coming_s = fleet.coming[0].at_s if fleet.coming_counts[0] > 0 else math.inf  # a failed one gives back
         event_s = min(iteration_s, arrival_s, coming_s)
         if event_s == math.inf or event_s > most_s:
             return now
-        now = max(now, event_s)
+        change_s = next_change(instances, fleet)
+        now = max(now, min(event_s, change_s))
+        if change_s <= now:
+            change(instances, fleet, now)
+            continue
         if iteration_s <= now:
             rule = rules[instances[instance].kind]
             commit(ranks, lists, requests, instances, fleet, times, rule, instance)

@@ -12,6 +12,7 @@ from ridgeline.errors import DomainError, PlanError
 from ridgeline.plan.deployment import Role, Router
 from ridgeline.serving import state
 from ridgeline.serving.clock import BIN_LOW_S, BINS, BINS_A_FACTOR
+from ridgeline.serving.comings import Comings, changes_of
 from ridgeline.serving.engine import Engine, pool_role, times_of
 from ridgeline.serving.loop import replay as _run
 from ridgeline.serving.state import Array, Fleet, Records, Whole
@@ -55,6 +56,9 @@ class Replay:
     series: Array
     series_s: float
     capacity_blocks: int
+    failures: int
+    starts: int
+    up_s: Array
 
     def itl_quantile(self, share: float) -> float:
         """Inter-token latency that `share` of all tokens after the first keep to [s]; nan without any."""
@@ -87,8 +91,9 @@ def replay_tables(
     *,
     router: Router,
     most_s: float = _FOREVER_S,
+    comings: Comings | None = None,
 ) -> Replay:
-    """As `replay`, with the tables of each engine at hand."""
+    """As `replay`, with the tables of each engine at hand; `comings` says how instances come and go."""
     times, sizes = times_of(engines, tables)
     rules = _rules(engines, tables, traffic, sizes)
     instances = _instances(engines, rules)
@@ -101,7 +106,7 @@ def replay_tables(
         np.ascontiguousarray(traffic.prefix_start, dtype=np.int64),
         np.ascontiguousarray(traffic.prefix_blocks if rules["prefix_tokens"].any() else [], dtype=np.int64),
     )
-    requests, fleet = _requests(traffic), _fleet(traffic, router)
+    requests, fleet = _requests(traffic), _fleet(traffic, router, *changes_of(instances, comings or Comings()))
     requests["front_s"] = front_seconds(engines[0], traffic)
     free = np.flatnonzero(traffic.after < 0)
     arrivals = free[: traffic.concurrency] if traffic.concurrency else free
@@ -126,7 +131,7 @@ def _rules(
     return rules
 
 
-def _fleet(traffic: Traffic, router: Router) -> Fleet:
+def _fleet(traffic: Traffic, router: Router, scaling: Array, failures_s: Array) -> Fleet:
     concurrency = traffic.concurrency or 0
     if concurrency and (traffic.after >= 0).any():
         raise DomainError("a closed loop of sessions is not defined; give either concurrency or turns that wait")
@@ -141,6 +146,8 @@ def _fleet(traffic: Traffic, router: Router) -> Fleet:
         sums=np.zeros(state.SUMS),
         series=np.zeros((state.SAMPLES, 4)),
         series_s=np.array([1.0]),
+        scaling=scaling,
+        failures_s=failures_s,
     )
 
 
@@ -188,6 +195,7 @@ def _instances(engines: Sequence[Engine], rules: Records) -> Records:
     sizes = rules["ranks"][instances["kind"]]
     instances["first_rank"] = np.cumsum(sizes) - sizes
     instances["next_s"], instances["up"] = np.inf, 1
+    instances["starts_s"] = instances["fails_s"] = np.inf
     roles = np.array([pool_role(one.deployment) for one in engines])
     instances["gives"], instances["takes"] = roles[instances["kind"]].T
     return instances
@@ -238,4 +246,7 @@ def _result(requests: Records, instances: Records, fleet: Fleet, rules: Records,
         series=fleet.series[:, :3],
         series_s=float(fleet.series_s[0]),
         capacity_blocks=int((rules["capacity"] * rules["ranks"])[kinds].sum()),
+        failures=int(fleet.counts[state.FAILURES]),
+        starts=int(fleet.counts[state.STARTS]),
+        up_s=instances["up_s"] + np.where(instances["up"] > 0, span_s - instances["up_since_s"], 0.0),
     )

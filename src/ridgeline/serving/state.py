@@ -74,13 +74,15 @@ prefix blocks that nobody holds, from the `oldest` use to the `newest`; `moved_s
 """
 
 INSTANCE = _dtype(
-    "kind first_rank at stirred steps up gives takes load iterations stalled",
-    "next_s begun_s busy_s link_free_s stalled_s",
+    "kind first_rank at stirred steps up gives takes load iterations stalled failing failures",
+    "next_s begun_s busy_s link_free_s stalled_s starts_s fails_s up_since_s up_s",
 )
 """One instance of the engine: what it is `at` and until `next_s`, for how many `steps`; `stirred` by an event.
 
 `gives` 1: it sends requests on after their first token; `takes` 1 those that arrive, 2 those sent on; `load` requests
-that have not ended; `stalled_s` that `stalled` decoding sequences have waited for prompts since their last token.
+that have not ended; `up` takes requests, from `starts_s` on where it is not yet, until `fails_s`; `failing` it gives
+back its requests after the step that runs; `up_s` it has been up; `stalled_s` that `stalled` decoding sequences have
+waited for prompts since their last token.
 """
 
 COMING = _dtype("number request", "at_s")
@@ -110,11 +112,14 @@ class Fleet(NamedTuple):
     sums: Array
     series: Array  # (SAMPLES, 4) the most blocks in use, waiting and running in a stretch of time; whether visited
     series_s: Array  # (1,) length of a stretch
+    scaling: Array  # period, high and low load of an instance, time to start one, fewest and most; next look [s]
+    failures_s: Array  # (I, F) time from the start of each instance to its next failure, and then to its repair
 
 
 ROUTER, CONCURRENCY, BY_PRIORITY = range(3)
-ITERATIONS, PREEMPTIONS, PROMPT_TOKENS, HIT_TOKENS, MOVES, RUNS, DONE, PEAK_BLOCKS = range(8)
-COUNTS = 8
+PERIOD_S, HIGH, LOW, START_S, FEWEST, MOST, NEXT_S = range(7)
+ITERATIONS, PREEMPTIONS, PROMPT_TOKENS, HIT_TOKENS, MOVES, RUNS, DONE, PEAK_BLOCKS, FAILURES, STARTS = range(10)
+COUNTS = 10
 PREFILL_S, DECODE_S, SEQUENCE_S, CONTEXT_S = range(4)
 SUMS = 4
 

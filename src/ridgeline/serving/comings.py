@@ -1,0 +1,70 @@
+"""How instances come and go: scaling by load, failures and repairs; as pure data and as the clock reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeline.errors import PlanError
+from ridgeline.serving.state import Array, Records
+
+_FAILURES = 64  # of one instance at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Autoscale:
+    """Instances by load: every `period_s` [s] one is started when those up have more than `high` requests each, one
+    stopped below `low`; starting takes `start_s` [s]. `fewest` are always up, the deployment's instances at most."""
+
+    period_s: float = 10.0
+    high: float
+    low: float
+    start_s: float = 60.0
+    fewest: int = 1
+
+    def __post_init__(self) -> None:
+        if not (self.period_s > 0 and 0 <= self.low < self.high and self.start_s >= 0 and self.fewest >= 1):
+            raise PlanError(
+                f"autoscale: period {self.period_s} s, low {self.low}, high {self.high}, start {self.start_s} s, fewest"
+                f" {self.fewest}; needs period > 0, 0 <= low < high, start >= 0 and fewest >= 1"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failures:
+    """Instances fail and are repaired after exponential times of these means [s], drawn from a seed."""
+
+    mean_up_s: float
+    mean_down_s: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.mean_up_s > 0 and self.mean_down_s >= 0):
+            raise PlanError(
+                f"failures: mean up {self.mean_up_s} s, mean down {self.mean_down_s} s; needs up > 0 and down >= 0"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comings:
+    """How instances come and go; by default none does."""
+
+    autoscale: Autoscale | None = None
+    failures: Failures | None = None
+
+
+def changes_of(instances: Records, comings: Comings) -> tuple[Array, Array]:
+    """Scaling and failures as the clock reads them; instances beyond the fewest wait for the load."""
+    scaling = np.zeros(7)
+    auto = comings.autoscale
+    if auto is not None:
+        scaling[:] = (auto.period_s, auto.high, auto.low, auto.start_s, auto.fewest, len(instances), auto.period_s)
+        instances["up"][auto.fewest :] = 0
+    failures = np.zeros((len(instances), 0))
+    if comings.failures is not None:
+        law, rng = comings.failures, np.random.default_rng(comings.failures.seed)
+        failures = rng.exponential((law.mean_up_s, law.mean_down_s), (len(instances), _FAILURES, 2))
+        failures = failures.reshape(len(instances), 2 * _FAILURES)
+        instances["fails_s"] = np.where(instances["up"] > 0, failures[:, 0], np.inf)
+    return scaling, failures

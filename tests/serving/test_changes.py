@@ -1,0 +1,70 @@
+"""Instances that fail, are repaired, and are started and stopped by load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from ridgeline.errors import PlanError
+from ridgeline.plan.deployment import Router
+from ridgeline.serving import state
+from ridgeline.serving.comings import Autoscale, Comings, Failures
+from ridgeline.serving.replay import Replay
+from ridgeline.serving.traffic.traffic import traffic
+
+Replays = Callable[..., Replay]
+
+
+def test_a_failure_loses_caches_but_no_request(replayed: Replays) -> None:
+    """Requests of 10 + 50 tokens, steps of 1 s and 50 ms a token, instances up for 40 s and down for 10 s on average."""
+    asked = traffic(np.arange(40) * 5.0, np.full(40, 10), np.full(40, 50))
+    options = {"instances": 3, "router": Router.LEAST_LOADED, "lane_s": 1.0, "token_s": 0.05}
+    calm = replayed(asked, **options)
+    comings = Comings(failures=Failures(mean_up_s=40.0, mean_down_s=10.0, seed=1))
+    found = replayed(asked, **options, comings=comings)
+    assert found.failures > 5
+    assert found.done.all()
+    assert found.preempted.sum() > 0  # of what a failure sent back
+    assert (found.end_s - found.came_s).mean() > (calm.end_s - calm.came_s).mean()
+    assert (found.up_s < found.span_s).any()
+
+
+def test_a_fleet_that_is_wholly_down_waits_for_its_repair(replayed: Replays) -> None:
+    asked = traffic([0.0], [4], [60])
+    found = replayed(asked, lane_s=1.0, comings=Comings(failures=Failures(mean_up_s=20.0, mean_down_s=30.0, seed=3)))
+    assert found.done.all()
+    assert found.failures >= 1
+    assert found.end_s[0] > 60.0  # one step a token, and the repairs
+
+
+def test_load_starts_instances_and_stops_them(replayed: Replays) -> None:
+    """Sixty requests at once for one instance that runs two at a time; four may be up, each start takes 5 s."""
+    asked = traffic(np.r_[np.zeros(60), 400.0], np.full(61, 1), np.full(61, 10))
+    options = {"instances": 4, "router": Router.LEAST_LOADED, "max_seqs": 2, "lane_s": 1.0}
+    auto = Autoscale(period_s=2.0, high=4.0, low=1.0, start_s=5.0, fewest=1)
+    found = replayed(asked, **options, comings=Comings(autoscale=auto))
+    assert found.done.all()
+    assert found.starts >= 3
+    one = replayed(asked, **{**options, "instances": 1})
+    assert one.starts == 0
+    assert found.up_s.sum() < 4 * found.span_s  # those that were not needed were stopped again
+    assert found.up_s[0] == pytest.approx(found.span_s, rel=0.5)
+
+
+def test_without_comings_everything_is_up_all_the_time(replayed: Replays) -> None:
+    found = replayed(traffic([0.0, 1.0], [4, 4], [4, 4]), instances=2, scheduler=state.PREFILL_FIRST, lane_s=1.0)
+    np.testing.assert_allclose(found.up_s, found.span_s)
+    assert (found.failures, found.starts) == (0, 0)
+
+
+@pytest.mark.parametrize("words", [{"high": 1.0, "low": 2.0}, {"high": 2.0, "low": 1.0, "fewest": 0}])
+def test_scaling_that_cannot_be_is_refused(words: dict[str, float]) -> None:
+    with pytest.raises(PlanError, match="autoscale"):
+        Autoscale(**words)  # type: ignore[arg-type]
+
+
+def test_failures_need_times() -> None:
+    with pytest.raises(PlanError, match="failures"):
+        Failures(mean_up_s=0.0, mean_down_s=1.0)
