@@ -180,6 +180,42 @@ def test_speculation_and_narrow_formats_help(capsys: pytest.CaptureFixture[str])
     assert narrow["capacities"][0]["token_bytes"] == plain["capacities"][0]["token_bytes"] / 2
 
 
+def test_instances_that_the_load_does_not_need_are_not_paid(capsys: pytest.CaptureFixture[str]) -> None:
+    """One of four is enough for 4 requests a second: the others are never started, nor paid."""
+    words = ["simulate", "llama-3.1-8b", "--on", "4xH100-SXM", "--rate", "4", "--requests", "100", *LENGTHS]
+    always = ask_json(capsys, *words)
+    idle = ask_json(capsys, *words, "--autoscale", "high=50,low=1,start=5s")
+    assert idle["usd_per_h"] == pytest.approx(always["usd_per_h"] / 4)
+
+
+def test_a_fleet_that_starts_late_pays_less_and_waits_longer(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "llama-3.1-8b", "--on", "4xH100-SXM", "--rate", "60", "--requests", "600"]
+    words += ["--prompt", "1000", "--output", "100"]
+    scale = ["--autoscale", "high=4,low=1,period=5s,start=3s"]
+    always, late = ask_json(capsys, *words), ask_json(capsys, *words, *scale)
+    assert always["usd_per_h"] / 4 < late["usd_per_h"] < always["usd_per_h"]
+    assert late["ttft"]["mean_s"] > always["ttft"]["mean_s"]
+    assert " starts of instances; " in ask(capsys, *words, *scale)[1]
+
+
+@pytest.mark.xfail(strict=True, reason="the last one that is up is stopped while another is still starting")
+def test_the_fewest_instances_are_always_up(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "llama-3.1-8b", "--on", "4xH100-SXM", "--rate", "4", "--requests", "100", *LENGTHS]
+    one = ask_json(capsys, *words, "--instances", "1")["usd_per_h"]
+    assert ask_json(capsys, *words, "--autoscale", "high=0.1,low=0.01,period=1s,start=5s")["usd_per_h"] >= one
+
+
+def test_requests_outlive_their_instances(capsys: pytest.CaptureFixture[str]) -> None:
+    """Up for five seconds and down for one, on average: every request still ends with all its tokens, and later."""
+    words = ["simulate", *MODEL, "--rate", "20", "--requests", "500", "--prompt", "500", "--output", "200"]
+    calm, broken = ask_json(capsys, *words), ask_json(capsys, *words, "--failures", "up=5s,down=1s")
+    assert broken["refused"] == 0
+    tokens = [answer["output_tokens_per_s"] / answer["requests_per_s"] for answer in (calm, broken)]
+    assert tokens == pytest.approx([200.0, 200.0])
+    assert broken["latency"]["mean_s"] > calm["latency"]["mean_s"]
+    assert "failures and " in ask(capsys, *words, "--failures", "up=5s,down=1s")[1]
+
+
 # batches ---------------------------------------------------------------------------------------------
 
 BATCH = ["predict", "llama-3.1-8b", "--serve", "--on", "1xH100-SXM"]
@@ -249,6 +285,9 @@ def test_requests_that_no_rank_can_hold_end_with_1(capsys: pytest.CaptureFixture
         (["--rate", "1e-9"], "the last request arrives at "),
         (["--prompt", "1200-800"], "field '--prompt': '1200-800' ends before it begins"),
         (["--memory-fraction", "2"], "field '--memory-fraction': '2' is out of range"),
+        (["--autoscale", "high=16"], "leaves out the load at which instances start or stop; write high=16,low=4"),
+        (["--autoscale", "high=1,low=4"], "low < high"),
+        (["--failures", "up=30d"], "needs both; write up=30d,down=10min"),
         (["--weights", "fp3"], "'fp3' is no number format"),
         (["--on", "2xH900"], "field '--on': unknown cluster 'H900'; nearest: "),
     ],
