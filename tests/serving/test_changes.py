@@ -18,7 +18,7 @@ Replays = Callable[..., Replay]
 
 
 def test_a_failure_loses_caches_but_no_request(replayed: Replays) -> None:
-    """Requests of 10 + 50 tokens, steps of 1 s and 50 ms a token, instances up for 40 s and down for 10 s on average."""
+    """Requests of 10 + 50 tokens, steps of 1 s and 50 ms a token, instances up for 40 s, down for 10 s on average."""
     asked = traffic(np.arange(40) * 5.0, np.full(40, 10), np.full(40, 50))
     options = {"instances": 3, "router": Router.LEAST_LOADED, "lane_s": 1.0, "token_s": 0.05}
     calm = replayed(asked, **options)

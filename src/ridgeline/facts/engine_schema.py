@@ -101,6 +101,11 @@ class Settings:
     )
     fused_norm: bool = _flag(True, "norm and residual are one kernel")
     fused_all_reduce_norm: bool = _flag(False, "all-reduce, residual and norm are one kernel")
+    narrow_kv: str = _word(
+        "",
+        "format of the cache where a quantized checkpoint (fp8, nvfp4) names one and nothing else is asked",
+        *("", "fp8"),
+    )
     context_bytes: float = _cost("memory held beside weights, activations and cache, within the fraction", "byte")
     group_context_bytes: float = _cost("and for communicators where an instance has several devices", "byte")
 

@@ -24,6 +24,7 @@ from ridgeline.serving.state import MIXED_BATCHES, PREFILL_FIRST, RULE, STATIC, 
 from ridgeline.serving.step import StepModel, StepTables
 
 _SCHEDULERS = {"prefill-first": PREFILL_FIRST, "mixed": MIXED_BATCHES, "static": STATIC, "single": STATIC}
+_QUANTIZED = frozenset({"fp8", "nvfp4"})  # formats of checkpoints that also say how the cache is kept
 _LONGEST_PERIOD = 32  # steps in which blocks of sequences that gain several tokens a step are counted
 _GRIDS = ("tokens", "sequences", "contexts", "chunks", "pasts", "graphs")
 _EXPERTS_ONLY = frozenset({"w4a16_mxfp4", "w4a8_mxfp4_mxfp8"})  # checkpoints in which only experts are so narrow
@@ -204,8 +205,15 @@ def engine(
     if deployment.chunked and policy.scheduler == "prefill-first" and policy.name == "vLLM":
         policy = replace(policy, scheduler="mixed")  # vLLM's chunked prefill mixes
     formats = formats_of(deployment)
+    if not deployment.kv and policy.narrow_kv and formats.feed in _QUANTIZED and not latent(model):
+        formats = replace(formats, cache=policy.narrow_kv)
     steps = StepModel(model, machine, deployment, formats)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
+
+
+def latent(model: Model) -> bool:
+    """Whether attention keeps one latent vector a token for all heads."""
+    return any(op.name == "kv_up" for block in model.graph.blocks.values() for op in block.ops)
 
 
 def formats_of(deployment: Deployment) -> Formats:
