@@ -94,6 +94,9 @@ def _refuse_what_is_searched(asked: ServingScenario, min_devices: bool) -> None:
     for name in ("prefill", "decode"):
         if name in asked.stated:
             raise InputError("the search chooses pools itself; leave it out, or simulate these", field=f"--{name}")
+    for name in ("autoscale", "failures"):
+        if name in asked.stated:
+            raise InputError("a search leaves the fleet as it is; leave it out, or simulate it", field=f"--{name}")
     if min_devices and not asked.traffic.get("slo"):
         raise InputError("--min-devices needs an objective, e.g. --slo ttft=1s,tpot=50ms", field="--slo")
 
@@ -103,7 +106,8 @@ def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json
     import numpy as np
 
     first = offers.split(",")[0].partition("=")[0].strip()
-    asked = serving_scenario_of(subject, f"1x{first}", words)
+    asked = serving_scenario_of(subject, f"8x{first}", words)
+    _refuse_what_is_searched(asked, False)
 
     from ridgeline.facts.prices import price
     from ridgeline.report.blocks import show
