@@ -242,6 +242,22 @@ def fit_command(
     fit(out, tuple(families or ()), processes=processes, rungs=rungs, as_json=as_json)
 
 
+@app.command("calibrate", short_help="Measure this machine and write its profile.")
+def calibrate_command(
+    budget: Annotated[str, typer.Option("--budget", metavar="TIME", help="time to spend, e.g. 30s or 5min")] = "2min",
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FILE", help="where the profile is written; for --on here by default")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace a profile that exists")] = False,
+    device: Annotated[str, typer.Option("--device", metavar="KIND", help="cuda, mps or cpu; default the best")] = "",
+    as_json: Json = False,
+) -> None:
+    """Measure what this machine can do, for --on here and --on profile:FILE; needs ridgeline[measure]."""
+    from ridgeline.cli.calibrating import calibrate
+
+    calibrate(budget, out, force=force, device=device, as_json=as_json)
+
+
 def run(arguments: Sequence[str]) -> int:
     """The exit code of a command line, run in this process; defects are raised, not hidden."""
     try:

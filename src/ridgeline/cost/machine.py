@@ -79,8 +79,12 @@ def power_share(accelerator: Accelerator) -> float:
 def stream_share(accelerator: Accelerator) -> float:
     """Share of the sustained stream rate that one elementwise kernel of a layer reaches [1].
 
-    Graphics memory is narrow enough for few loads in flight to fill it; stacked memory is not.
+    Measured on the device where it has a profile; else by its kind of memory: graphics memory is narrow enough for
+    few loads in flight to fill it, stacked memory is not.
     """
+    measured = accelerator.sustained.get("stream.share")
+    if measured is not None:
+        return measured.value
     table = constants()
     graphics = accelerator.memory_bytes_per_s < _GRAPHICS_MEMORY_BYTES_PER_S
     key = "gddr" if graphics else accelerator.architecture

@@ -23,7 +23,8 @@ from ridgeline.facts.records import Accelerator, Cluster, Tier
 
 MAX_DEVICES = 1_000_000
 _TEXT = re.compile(r"^\s*(?:([\d_,]+)\s*[x*×]\s*)?(?:([\d_,]+)\s*[x*×]\s*)?(\S.*?)\s*$", re.IGNORECASE)
-_FORMS = "write 64xH100-SXM, 8x8xH100-SXM (nodes x devices), 4xdgx-h100, gb200-nvl72 or FILE.toml"
+_OWN = re.compile(r"^\s*(?:([\d_,]+)\s*[x*×]\s*)?(?:here|profile:\s*(\S.*?))\s*$", re.IGNORECASE)
+_FORMS = "write 64xH100-SXM, 8x8xH100-SXM (nodes x devices), 4xdgx-h100, gb200-nvl72, FILE.toml, here or profile:PATH"
 
 
 def clusters() -> tuple[str, ...]:
@@ -35,12 +36,18 @@ def cluster(text: str) -> Cluster:
     """The cluster that `text` names; a plain device count gets the device's default machine.
 
     'N x NAME' is N devices, or N units of a catalog machine; 'N x M x NAME' is N nodes of M
-    devices; a path that ends in '.toml' is read by `cluster_from_toml`.
+    devices; a path that ends in '.toml' is read by `cluster_from_toml`; 'here', 'N x here' and
+    'profile:PATH' are a machine that `ridgeline calibrate` measured.
 
     >>> c = cluster("64xH100-SXM")
     >>> c.count, [(t.name, t.size) for t in c.tiers]
     (64, [('nvlink4', 8), ('ib-ndr leaf', 64)])
     """
+    own = _OWN.match(text)
+    if own is not None:
+        from ridgeline.facts.profiles import profile_cluster
+
+        return profile_cluster(own[2] or "", _count(own[1], text) or 1)
     if text.strip().casefold().endswith(".toml"):
         return cluster_from_toml(text.strip())
     match = _TEXT.match(text)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from ridgeline.facts import store
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.records import Accelerator
+from ridgeline.facts.records import Accelerator, Evidence
 
 FOLDER = "fits"
 ENGINES = ("vllm", "sglang", "trtllm", "nccl", "oneccl")  # whose kernels answer when none is asked for
@@ -110,12 +110,26 @@ def measured_devices(family: str) -> tuple[str, ...]:
     return tuple(sorted({fit.device for fit in fits(family)}))
 
 
+_OWN: dict[str, tuple[tuple[Fit, ...], Mapping[str, Evidence]]] = {}  # fits of machines measured here, by device
+
+
+def register_own(device: str, found: tuple[Fit, ...], evidence: Mapping[str, Evidence]) -> None:
+    """Lets the fits of a machine's own profile answer for it, each family with its rung."""
+    _OWN[device] = found, evidence
+
+
+def own_evidence(family: str, device: str) -> Evidence | None:
+    """The rung of a machine's own fits of a family; None where it has no profile or the profile no fit."""
+    return _OWN[device][1].get(family) if device in _OWN else None
+
+
 def own_fits(family: str, device: str, *, engine: str = "", version: str = "", form: str = "") -> tuple[Fit, ...]:
     """Fits of a device itself: of the engine asked for, or of the first that has any, in the nearest version.
 
     The nearest is the newest that is not newer than `version`, else the oldest; without `version` the newest.
     """
-    found = [fit for fit in fits(family) if fit.device == device and fit.form == form]
+    known = [fit for fit in _OWN[device][0] if fit.family == family] if device in _OWN else fits(family)
+    found = [fit for fit in known if fit.device == device and fit.form == form]
     engines = {fit.engine for fit in found}
     if engine and engine not in engines:
         return ()

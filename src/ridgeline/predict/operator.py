@@ -18,6 +18,7 @@ from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.price import ELEMENT_BYTES
 from ridgeline.energy.power import operator_power_w
 from ridgeline.errors import DomainError, InputError
+from ridgeline.facts.fits import own_evidence
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Phase, Stream
@@ -172,6 +173,7 @@ def _size(shape: str) -> float:
 
 def _laddered(kind: str, asked: questions.Asked, resolved: Machine, answer: Answer) -> OperatorCost:
     part = resolved.cluster.accelerator
+    known = own_evidence(asked.question.family, part.name) if answer.rung is Rung.FITTED else None
     seconds, low, high, busy, moved = (
         float(np.asarray(x)) for x in (answer.seconds, answer.low_s, answer.high_s, answer.compute_s, answer.memory_s)
     )
@@ -194,7 +196,7 @@ def _laddered(kind: str, asked: questions.Asked, resolved: Machine, answer: Answ
         compute_s=flop / peak,
         memory_s=size / (max(tier.bytes_per_s for tier in resolved.tiers) if linked else part.memory_bytes_per_s),
         bound=bound,
-        evidence=answer.rung.evidence,
+        evidence=answer.rung.evidence if known is None else known,
         rung=answer.rung.value,
         library=answer.library,
         source=answer.source,

@@ -1,0 +1,202 @@
+"""Fits of a machine's own rows: the mechanisms' values, judged on rows that each fit has not seen.
+
+With some tens of rows, no part of them is set aside for good: five fits each leave a fifth out and judge it; the
+sixth takes all and answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.calibrate.here.shapes import Sizes
+from ridgeline.calibrate.least_squares import fit_values
+from ridgeline.cost.families.registry import mechanism
+from ridgeline.cost.formats import form as form_of
+from ridgeline.cost.mechanism import Array, Mechanism, Parameter, device_vector
+from ridgeline.cost.samples import form_sizes
+from ridgeline.facts.fits import BANDS_S, Fit
+from ridgeline.facts.profiles import Measured
+from ridgeline.facts.records import Accelerator
+
+Index = NDArray[np.int64]
+ENGINE = "torch"
+FEWEST = 10  # rows of a fit; the prior holds what fewer do not tell
+WORST = 0.5  # median error on rows left out, from which a fit answers nothing
+_FOLDS = 5
+_FEWEST_OF_BAND = 12
+_WIDER = 100.0  # a processor's threads start and meet more slowly than a GPU's blocks
+_FIGURES = 6
+_REACH = 1.3  # factor of an interval's ends for each factor of e outside the sizes measured
+_HOSTS = ("issue_s_",)  # answers take kernels alone; the host's part is in the start of these
+
+
+@cache
+def wide_mechanism(family: str) -> Mechanism:
+    """A family's mechanism with bounds that processors fit in as well; its formula and usual values are the same."""
+    model = mechanism(family)
+    return replace(model, parameters=tuple(_wider(parameter) for parameter in model.parameters))
+
+
+def _wider(parameter: Parameter) -> Parameter:
+    if parameter.name in _HOSTS:
+        return parameter
+    if parameter.unit == "s":
+        return replace(parameter, high=parameter.high * _WIDER)
+    if parameter.unit == "byte/s":
+        return replace(parameter, low=parameter.low / _WIDER)
+    return parameter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows of one family and format as its mechanism takes them."""
+
+    family: str
+    form: str
+    table: Array
+    device: Array
+    seconds: Array
+    sizes: dict[str, Array]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+
+def rows_of(family: str, form: str, rows: Sequence[Measured], part: Accelerator) -> Rows:
+    """The rows of a family as one table of sizes."""
+    model, what = wide_mechanism(family), form_of(form)
+    sizes = {name: np.array([row.sizes[name] for row in rows]) for name in rows[0].sizes}
+    known = {name: column for name, column in sizes.items() if name in model.sizes}
+    table, _ = model.columns({**form_sizes(model, what), **({"cast": 0.0} if "cast" in model.sizes else {}), **known})
+    return Rows(
+        family=family,
+        form=form,
+        table=table,
+        device=device_vector(part, what.matrix),
+        seconds=np.array([row.seconds for row in rows]),
+        sizes=known,
+    )
+
+
+def values_of(rows: Rows, chosen: Index) -> Array:
+    """The values that fit the chosen rows best."""
+    model = wide_mechanism(rows.family)
+    starts = [_start(model, rows)]
+    for index, parameter in enumerate(model.parameters):
+        for value in parameter.grid[:2]:
+            starts.append(starts[0].copy())
+            starts[-1][index] = value
+    free = [name not in _HOSTS and not name.startswith("cast_") for name in (p.name for p in model.parameters)]
+    return fit_values(model, rows.table[chosen], rows.device, rows.seconds[chosen], starts=starts, free=free)
+
+
+def _start(model: Mechanism, rows: Rows) -> Array:
+    """The usual values, but the kernels' start at what the shortest of them took, and a host that issues at once."""
+    start = model.start
+    shortest = float(np.min(rows.seconds))
+    for index, parameter in enumerate(model.parameters):
+        if parameter.name == "start_s_":
+            start[index] = np.clip(shortest / 2, parameter.low, parameter.high)
+        elif parameter.name in _HOSTS:
+            start[index] = parameter.low
+    return start
+
+
+def _folds(count: int) -> Index:
+    return np.random.default_rng(0).permutation(count) % _FOLDS
+
+
+def judged(rows: Rows) -> tuple[Array, list[Array]]:
+    """Times of each row by the fit that has not seen it [s], and the values of these fits."""
+    model, folds = wide_mechanism(rows.family), _folds(len(rows))
+    priced, found = np.empty(len(rows)), []
+    for fold in range(_FOLDS):
+        values = values_of(rows, np.flatnonzero(folds != fold))
+        mask = folds == fold
+        priced[mask] = model.price(rows.table[mask], rows.device, values)[:, 0]
+        found.append(values)
+    return priced, found
+
+
+def fit_rows(rows: Rows, *, version: str, source: str, date: str) -> tuple[Fit | None, str]:
+    """The fit of a family and format, or None and why not."""
+    name = f"fit of {rows.family} {rows.form}"
+    if len(rows) < FEWEST:
+        return None, f"{name}: {len(rows)} rows, needs {FEWEST}; give a longer --budget"
+    priced, _ = judged(rows)
+    error = np.abs(priced / rows.seconds - 1)
+    if np.median(error) > WORST:
+        return None, f"{name}: median error {np.median(error):.0%} on rows left out, limit {WORST:.0%}"
+    low, high = _bands(rows.seconds / priced, priced)
+    model = wide_mechanism(rows.family)
+    values = values_of(rows, np.arange(len(rows)))
+    found = Fit(
+        family=rows.family,
+        device="",
+        engine=ENGINE,
+        version=version,
+        form=rows.form,
+        kernel="",
+        values={p.name: float(f"{v:.{_FIGURES}g}") for p, v in zip(model.parameters, values, strict=True)},
+        rows=len(rows),
+        held_median=float(np.median(error)),
+        held_p90=float(np.quantile(error, 0.9)),
+        held_bias=float(np.median(priced / rows.seconds - 1)),
+        low=low,
+        high=high,
+        domain={},
+        span={name: (float(column.min()), float(column.max())) for name, column in rows.sizes.items()},
+        source=source,
+        date=date,
+    )
+    return found, ""
+
+
+def _bands(ratios: Array, priced: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The 10 % and 90 % quantiles of measured / predicted by band of time, of all rows where a band has few."""
+    low, high = [], []
+    for a, b in pairwise((0.0, *BANDS_S, np.inf)):
+        inside = (priced >= a) & (priced < b)
+        chosen = ratios[inside] if inside.sum() >= _FEWEST_OF_BAND else ratios
+        low.append(min(1.0, round(float(np.quantile(chosen, 0.1)), 4)))
+        high.append(max(1.0, round(float(np.quantile(chosen, 0.9)), 4)))
+    return tuple(low), tuple(high)
+
+
+def least_certain(
+    family: str, form: str, rows: Sequence[Measured], part: Accelerator, candidates: Sequence[Sizes]
+) -> Sizes | None:
+    """The candidate whose predicted interval is widest: where fits that each lack some rows differ, or far from all.
+
+    The interval's logarithm is that of the fits' range, and of the reach outside the sizes measured, as answers have
+    it (`cost/fitted.py`). None with too few rows for fits, or without SciPy.
+    """
+    if len(rows) < FEWEST or not candidates or not has_scipy():
+        return None
+    known = rows_of(family, form, rows, part)
+    _, committee = judged(known)
+    model, what = wide_mechanism(family), form_of(form)
+    columns = {name: np.array([one[name] for one in candidates]) for name in candidates[0]}
+    extra = {"cast": 0.0} if "cast" in model.sizes else {}
+    table, _ = model.columns({**form_sizes(model, what), **extra, **columns})
+    priced = np.array([np.log(model.price(table, known.device, values)[:, 0]) for values in committee])
+    width = priced.max(axis=0) - priced.min(axis=0)
+    for name, column in columns.items():
+        least, most = known.sizes[name].min(), known.sizes[name].max()
+        outside = np.maximum(0, np.log(column / most)) + np.maximum(0, np.log(least / column))
+        width += 2 * math.log(_REACH) * outside
+    return candidates[int(np.argmax(width))]
+
+
+def has_scipy() -> bool:
+    """Whether fits can be made."""
+    from importlib.util import find_spec
+
+    return find_spec("scipy") is not None

@@ -1,0 +1,122 @@
+"""The whole calibration: benchmarks in their shares of the time, a journal between them, fits, one profile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ridgeline.calibrate.here import assemble, host
+from ridgeline.calibrate.here.benchmarks import Bench, benchmarks
+from ridgeline.calibrate.here.devices import find, import_torch
+from ridgeline.calibrate.here.journal import Journal
+from ridgeline.errors import InputError
+from ridgeline.facts.profiles import Profile, default_path, fingerprint, write_profile
+
+DEFAULT_BUDGET_S = 120.0
+LIMITS_S = (2.0, 3600.0)
+_MEASURING = 0.93  # of the budget; fits take the rest
+Told = Callable[[str, float], None]
+"""`told(text, share)` hears of each benchmark before it starts, and the share of the work done [1]."""
+
+
+def calibrate(
+    *,
+    budget_s: float = DEFAULT_BUDGET_S,
+    out: Path | None = None,
+    force: bool = False,
+    kind: str = "",
+    told: Told = lambda text, share: None,
+) -> tuple[Path, Profile]:
+    """Measures this machine and writes its profile; returns where it lies and what it holds.
+
+    Goes on from the journal of a killed run of the same machine and versions. Raises InputError rather than
+    replace a profile, DomainError without PyTorch.
+    """
+    path = out or default_path()
+    if not LIMITS_S[0] <= budget_s <= LIMITS_S[1]:
+        raise InputError(f"{budget_s:g} s, needs {LIMITS_S[0]:g} s to {LIMITS_S[1] / 3600:g} h", field="--budget")
+    if path.is_dir():
+        raise InputError("is a folder; give a file, e.g. machine.json", file=str(path), field="--out")
+    if path.exists() and not force:
+        raise InputError("exists; give --force to measure again and replace it, or --out another", file=str(path))
+    torch = import_torch()
+    found = find(torch, kind)
+    journal = Journal(path, fingerprint({**found.machine, **found.versions, "kind": found.kind}))
+    if journal.told:
+        told(journal.told, 0.0)
+    bench = Bench(torch=torch, found=found, folder=path.parent)
+    start = time.perf_counter()
+    left_out, before_s = _measure(bench, journal, budget_s, told)
+    power = _power(bench) if found.kind == "cpu" else (None, None, "package power was not read: the device is a GPU")
+    told("fits", _MEASURING)
+    profile = _profile(bench, left_out, power, budget_s)
+    spent_s = before_s + time.perf_counter() - start
+    profile = Profile(**{**vars(profile), "spent_s": round(spent_s, 3)})
+    write_profile(path, profile)
+    journal.remove()
+    told("done", 1.0)
+    return path, profile
+
+
+def _measure(bench: Bench, journal: Journal, budget_s: float, told: Told) -> tuple[list[str], float]:
+    """Runs what the journal lacks; each benchmark has its part of the time that is left. What was left out, and the
+    seconds that earlier runs spent."""
+    plan = benchmarks(bench.found)
+    before_s = sum(seconds for _, _, seconds in journal.finished.values())
+    start, weight, done = time.perf_counter(), sum(one.weight for one in plan), 0.0
+    open_weight = sum(one.weight for one in plan if one.name not in journal.finished)
+    left_out: list[str] = []
+    for one in plan:
+        told(one.name, _MEASURING * done / weight)
+        if one.name not in journal.finished:
+            left_s = max(0.0, _MEASURING * budget_s - before_s - (time.perf_counter() - start))
+            began = time.perf_counter()
+            rows, missing = one.run(bench, max(left_s * one.weight / open_weight, 0.01))
+            journal.add(one.name, rows, missing, time.perf_counter() - began)
+            open_weight -= one.weight
+        rows_of, missing_of, _ = journal.finished[one.name]
+        bench.rows.extend(rows_of)
+        left_out += missing_of
+        done += one.weight
+    return left_out, before_s
+
+
+def _power(bench: Bench) -> tuple[float | None, float | None, str]:
+    """Package power at rest and under products [W], and what to say of it."""
+    idle_w = host.package_power_w()
+    if idle_w is None:
+        return None, None, "package power is absent: no counter under /sys/class/powercap may be read"
+    sizes = {"m": 1024.0, "n": 1024.0, "k": 1024.0}
+    busy_w = host.package_power_w(bench.kernels.product("fp32", sizes))
+    return idle_w, busy_w, f"package power by RAPL: {idle_w:.1f} W at rest, {busy_w or 0.0:.1f} W under fp32 products"
+
+
+def _profile(
+    bench: Bench, left_out: list[str], power: tuple[float | None, float | None, str], budget_s: float
+) -> Profile:
+    found, rows = bench.found, bench.rows
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    _, busy_w, said = power
+    part = assemble.accelerator_of(found, rows, when=when, tdp_w=busy_w)
+    machine_host = assemble.host_of(found, part, rows, bench.folder)
+    tiers = assemble.tiers_of(found, part, rows)
+    fits, unfitted = assemble.fits_of(part, machine_host, tiers, rows, found.versions, when)
+    return Profile(
+        kind=found.kind,
+        count=found.count,
+        date=when,
+        budget_s=budget_s,
+        spent_s=0.0,
+        machine=dict(found.machine),
+        versions=dict(found.versions),
+        accelerator=part,
+        host=machine_host,
+        tiers=tiers,
+        noise=assemble.noise_of(rows),
+        fits=fits,
+        samples=tuple(rows),
+        left_out=(*left_out, *unfitted),
+        energy=said,
+    )

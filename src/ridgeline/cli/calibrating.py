@@ -1,0 +1,129 @@
+"""The command `calibrate`: measures the machine at hand with progress on standard error, prints what it found."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ridgeline.calibrate.here.run import Told
+from ridgeline.calibrate.here.run import calibrate as measure
+from ridgeline.facts.profiles import Profile, default_path
+from ridgeline.report.blocks import Block, Line, Table, blank, show
+from ridgeline.units import bytes_text, parse, rate_text, time_text
+
+_WIDTH = 110  # columns when piped
+
+
+def calibrate(budget: str, out: str | None, *, force: bool, device: str, as_json: bool) -> None:
+    """Measures within a budget of time, writes the profile and prints its rates, fits, noise and what was left out."""
+    budget_s = parse(budget, "s", field="--budget")
+    with _progress() as told:
+        path, profile = measure(
+            budget_s=budget_s, out=Path(out) if out else None, force=force, kind=device.casefold(), told=told
+        )
+    if as_json:
+        print(json.dumps(_as_dict(path, profile), indent=1, allow_nan=False))
+    else:
+        show(_blocks(path, profile), sys.stdout, width=_WIDTH)
+
+
+@contextmanager
+def _progress() -> Iterator[Told]:
+    """A bar on a terminal's standard error, else a line for each benchmark there."""
+    if not sys.stderr.isatty():
+
+        def line(text: str, share: float) -> None:
+            print(f"{share:4.0%}  {text}", file=sys.stderr, flush=True)
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description:20}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn(),
+        console=console, transient=True,
+    ) as bar:  # fmt: skip
+        task = bar.add_task("start", total=1.0)
+
+        def update(text: str, share: float) -> None:
+            if len(text) > 20:
+                console.print(text)
+            else:
+                bar.update(task, description=text, completed=share)
+
+        yield update
+
+
+def _on(path: Path) -> str:
+    """How other commands name the machine of a profile."""
+    return "here" if path == default_path() else f"profile:{path}"
+
+
+def _blocks(path: Path, profile: Profile) -> Iterator[Block]:
+    part, noise = profile.accelerator, profile.noise
+    count = f"{profile.count} x " if profile.count > 1 else ""
+    yield Line(text=f"{count}{part.name}: measured in {profile.spent_s:.0f} s, torch {profile.versions['torch']}")
+    yield blank()
+    rates = [
+        (f"products in {form}", rate_text(rate, "FLOP/s"), part.facts[f"peak_flop_per_s.{form}"].conditions)
+        for form, rate in part.peak_flop_per_s.items()
+    ]
+    rates.append(("memory", rate_text(part.memory_bytes_per_s, "B/s"), part.facts["memory_bytes_per_s"].conditions))
+    for row in profile.samples:
+        if row.kind == "launch":
+            rates.append((f"one launch, {row.form}", time_text(row.seconds), f"mean of {row.sizes['kernels']:.0f}"))
+        elif row.kind == "disk":
+            rates.append((f"disk {row.form}", rate_text(row.bytes / row.seconds, "B/s"), bytes_text(row.bytes)))
+    tier = profile.tiers[0]
+    rates.append((f"link, {tier.name}", rate_text(tier.bytes_per_s, "B/s"), tier.fact.conditions if tier.fact else ""))
+    yield Table(columns=("what", "rate", "from"), rows=tuple(rates), right=frozenset({"rate"}))
+    if profile.fits:
+        yield blank()
+        yield Line(text="Fits, judged on rows that each has not seen:")
+        rows = tuple(
+            (fit.family, fit.form, str(fit.rows), f"{fit.held_median:.1%}", f"{fit.held_p90:.1%}")
+            for fit in profile.fits
+        )
+        columns = ("family", "format", "rows", "median error", "p90")
+        yield Table(columns=columns, rows=rows, right=frozenset(columns[2:]))
+    yield blank()
+    yield Line(
+        text=f"Noise: repeats lie {noise.spread_median:.1%} around their median (p90 {noise.spread_p90:.1%}); a"
+        f" reference product moved by {noise.drift:.1%} between start, middle and end."
+    )
+    yield Line(text=f"Energy: {profile.energy}.")
+    for text in profile.left_out:
+        yield Line(text=f"Left out: {text}", hang=2)
+    yield blank()
+    yield Line(text=f"Profile: {path}. Use it with --on {_on(path)}", hang=2)
+
+
+def _as_dict(path: Path, profile: Profile) -> dict[str, object]:
+    part, noise = profile.accelerator, profile.noise
+    return {
+        "profile": str(path),
+        "on": _on(path),
+        "device": part.name,
+        "kind": profile.kind,
+        "count": profile.count,
+        "date": profile.date,
+        "budget_s": profile.budget_s,
+        "spent_s": profile.spent_s,
+        "versions": dict(profile.versions),
+        "peak_flop_per_s": dict(part.peak_flop_per_s),
+        "memory_bytes_per_s": part.memory_bytes_per_s,
+        "rows": len(profile.samples),
+        "fits": [
+            {"family": fit.family, "form": fit.form, "rows": fit.rows, "median_ape": fit.held_median,
+             "p90_ape": fit.held_p90}
+            for fit in profile.fits
+        ],
+        "noise": {"spread_median": noise.spread_median, "spread_p90": noise.spread_p90, "drift": noise.drift},
+        "energy": profile.energy,
+        "left_out": list(profile.left_out),
+    }  # fmt: skip

@@ -1,0 +1,96 @@
+"""A journal gives back what a killed run finished, of the same machine and version only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ridgeline.calibrate.here import host
+from ridgeline.calibrate.here.journal import Journal
+from ridgeline.calibrate.here.timing import measured
+from ridgeline.errors import InputError
+
+ROW = measured("gemm", "fp32", {"m": 1}, [1e-3, 2e-3, 3e-3], flop=2e6)
+
+
+def test_a_row_is_the_median_of_repeats_with_their_spread() -> None:
+    """10 and 90 % quantiles of 1, 2, 3 ms are 1.2 and 2.8 ms: half their distance is 0.4 of the median."""
+    assert (ROW.seconds, ROW.best_s, ROW.repeats) == (2e-3, 1e-3, 3)
+    assert ROW.spread == pytest.approx(0.4)
+
+
+def test_finished_benchmarks_are_given_back(tmp_path: Path) -> None:
+    first = Journal(tmp_path / "here.json", "abc")
+    assert (first.told, first.finished) == ("", {})
+    first.add("gemm", [ROW, ROW], ["one shape"], 1.5)
+    second = Journal(tmp_path / "here.json", "abc")
+    assert second.finished == {"gemm": ((ROW, ROW), ("one shape",), 1.5)}
+    assert "1 benchmarks are done" in second.told
+    second.add("disk", [], [], 0.5)
+    assert list(Journal(tmp_path / "here.json", "abc").finished) == ["gemm", "disk"]
+    second.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_machine_or_version_starts_clean_and_says_so(tmp_path: Path) -> None:
+    Journal(tmp_path / "here.json", "abc").add("gemm", [ROW], [], 1.0)
+    other = Journal(tmp_path / "here.json", "abd")
+    assert other.finished == {}
+    assert other.told == "an older journal is of another machine or version: starting clean"
+    assert Journal(tmp_path / "here.json", "abc").finished == {}
+
+
+@pytest.mark.parametrize("cut", [1, 5, 30, 60])
+def test_a_line_cut_by_the_kill_is_measured_again(tmp_path: Path, cut: int) -> None:
+    first = Journal(tmp_path / "here.json", "abc")
+    first.add("gemm", [ROW], [], 1.0)
+    first.add("disk", [ROW], [], 1.0)
+    text = first.path.read_text()
+    first.path.write_text(text[:-cut] if cut > 1 else text[:-2])
+    second = Journal(tmp_path / "here.json", "abc")
+    assert list(second.finished) == ["gemm"]
+    second.add("disk", [ROW], [], 1.0)
+    assert list(Journal(tmp_path / "here.json", "abc").finished) == ["gemm", "disk"]
+
+
+@pytest.mark.parametrize("text", ["", "nonsense\n", "[]\n", '{"format": 1}\n{"name": "gemm"}\n'])
+def test_a_journal_of_something_else_is_begun_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / "here.json.journal").write_text(text)
+    assert Journal(tmp_path / "here.json", "abc").finished == {}
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"here\.json\.journal: cannot be written"):
+        Journal(tmp_path / "file" / "here.json", "abc")
+
+
+def test_the_disk_test_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "DISK_BYTES", 8 * 2**20)
+    rows, _ = host.disk(tmp_path, 1.0)
+    assert [(row.form, row.bytes) for row in rows] == [("write", 8 * 2.0**20), ("read", 8 * 2.0**20)]
+    assert all(row.seconds > 0 for row in rows)
+    assert list(tmp_path.iterdir()) == []
+    rows, left_out = host.disk(tmp_path / "none", 1.0)
+    assert rows == []
+    assert "No such file" in left_out[0]
+
+
+def test_package_power_is_the_counters_growth_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two packages that count 5 J and 3 J; the cores below one are not counted again."""
+    assert host.package_power_w(root=str(tmp_path)) is None
+    monkeypatch.setattr(host, "_WATCHED_S", 0.05)
+    counters = {"intel-rapl:0": 5e6, "intel-rapl:1": 3e6, "intel-rapl:0:0": 9e6}
+    for name in counters:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "energy_uj").write_text("100\n")
+
+    def work() -> None:
+        for name, grown in counters.items():
+            (tmp_path / name / "energy_uj").write_text(f"{100 + grown:.0f}\n")
+
+    power_w = host.package_power_w(work, root=str(tmp_path))
+    assert power_w is not None
+    assert power_w * 0.05 == pytest.approx(8.0, rel=0.5)
+    assert power_w * 0.05 <= 8.0
