@@ -258,6 +258,28 @@ def calibrate_command(
     calibrate(budget, out, force=force, device=device, as_json=as_json)
 
 
+@app.command("measure", short_help="Judge a kernel, or run a plan here.")
+def measure_command(
+    kernel: Annotated[
+        str | None, typer.Option("--kernel", metavar="FILE|FOLDER", help="kernel files with reference and candidate")
+    ] = None,
+    candidate: Annotated[str, typer.Option("--candidate", help="which function of the file is judged")] = "candidate",
+    on: On = None,
+    device: Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="where it runs")] = "cpu",
+    repeats: Annotated[int, typer.Option("--repeats", min=1, max=10_000, help="timed runs")] = 20,
+    limit: Annotated[float, typer.Option("--limit", min=1, help="seconds before a candidate is stopped")] = 300,
+    compiled: Annotated[bool, typer.Option("--compile", help="also time torch.compile on the reference")] = False,
+    as_json: Json = False,
+) -> None:
+    """Judge a candidate kernel against its reference: right, honest, how fast, and how near to the roofline."""
+    from ridgeline.cli.measuring import measure
+
+    measure(
+        kernel, candidate=candidate, on=on, device=device, repeats=repeats, limit_s=limit, compiled=compiled,
+        as_json=as_json,
+    )  # fmt: skip
+
+
 def run(arguments: Sequence[str]) -> int:
     """The exit code of a command line, run in this process; defects are raised, not hidden."""
     try:

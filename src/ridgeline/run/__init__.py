@@ -1,0 +1,1 @@
+"""Executes things for real: a person's kernel against its reference, a plan on local devices."""

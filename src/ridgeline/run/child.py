@@ -1,0 +1,60 @@
+"""The process that judges one candidate: reads a request, writes an answer. Run as `python -m ridgeline.run.child`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import RidgelineError
+from ridgeline.run.verdict import Settings, Verdict, as_dict
+
+
+def judge_kernel(path: str, candidate: str, settings: Settings) -> Verdict:
+    """Executes a kernel file in this process and judges one of its candidates."""
+    from ridgeline.run import clock
+    from ridgeline.run.cases import cases
+    from ridgeline.run.guards import Snapshot
+    from ridgeline.run.judge import Judge
+    from ridgeline.run.kernel_file import load_kernel
+    from ridgeline.run.recorder import one_thread, warm_up
+
+    warm_up()
+    snapshot = Snapshot()
+    kernel = load_kernel(path, candidate)
+    judge = Judge(kernel=kernel, snapshot=snapshot, device=settings.device)
+    with one_thread():
+        judge.ask_all()
+    timings: dict[str, Any] = {}
+    largest = next(case for case in cases(kernel, settings.device) if case.size == kernel.sizes[-1])
+    if not judge.findings and settings.repeats:
+        ours, theirs = clock.time_candidate(judge, largest, settings)
+        timings = {"candidate_time": ours, "eager_time": theirs, "roof": clock.roof(judge, largest, settings)}
+        clock.check_content_time(judge, largest, ours, settings)
+        if settings.compiled:
+            timings["compiled_time"] = clock.time_compiled(judge, largest, settings)
+    return Verdict(
+        file=path,
+        candidate=candidate,
+        findings=tuple(judge.findings.values()),
+        cases=judge.asked,
+        timed_size=f"{largest.size}, {largest.dtype}" if timings else "",
+        remarks=tuple(judge.remarks),
+        **timings,
+    )
+
+
+def main(request: str, answer: str) -> None:
+    """Judges what the file `request` asks and writes the verdict, or why there is none, to the file `answer`."""
+    asked = json.loads(Path(request).read_text(encoding="utf-8"))
+    told: dict[str, Any]
+    try:
+        told = {"verdict": as_dict(judge_kernel(asked["file"], asked["candidate"], Settings(**asked["settings"])))}
+    except RidgelineError as error:
+        told = {"refused": str(error)}
+    Path(answer).write_text(json.dumps(told), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])
