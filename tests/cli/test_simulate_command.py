@@ -198,7 +198,6 @@ def test_a_fleet_that_starts_late_pays_less_and_waits_longer(capsys: pytest.Capt
     assert " starts of instances; " in ask(capsys, *words, *scale)[1]
 
 
-@pytest.mark.xfail(strict=True, reason="the last one that is up is stopped while another is still starting")
 def test_the_fewest_instances_are_always_up(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["simulate", "llama-3.1-8b", "--on", "4xH100-SXM", "--rate", "4", "--requests", "100", *LENGTHS]
     one = ask_json(capsys, *words, "--instances", "1")["usd_per_h"]

@@ -166,7 +166,6 @@ def test_a_queue_that_is_emptied_soon_is_no_overload(replayed: Callable[..., Rep
     assert overload(replayed(line, lane_s=0.1, max_seqs=1), line) == ""  # 9 s after 109 s
 
 
-@pytest.mark.xfail(strict=True, reason="a queue that grows evenly from the start doubles, and no more, from the middle")
 def test_an_even_load_of_thrice_what_can_be_served_is_told(replayed: Callable[..., Replay]) -> None:
     line = even(30.0)
     assert overload(replayed(line, lane_s=0.1, max_seqs=1), line)

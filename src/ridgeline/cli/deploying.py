@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ridgeline.cli.simulating import policies_of, serving_scenario_of
+from ridgeline.cli.simulating import policies_of, serving_scenario_of, told_of_compiling
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.deployment import Router
 from ridgeline.plan.serving_scenario import ServingScenario
@@ -50,6 +50,7 @@ def plan_serving(
     from ridgeline.serving.metrics import Objective
     from ridgeline.serving.traffic.asked import asked_traffic
 
+    told_of_compiling()
     traffic, assumed = asked_traffic(asked.traffic)
     objective = Objective(**asked.traffic.get("slo", {}))
     try:
@@ -120,6 +121,7 @@ def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json
         fact = price(name)
         return None if fact is None else fact.value
 
+    told_of_compiling()
     traffic, assumed = asked_traffic(asked.traffic)
     objective = Objective(**asked.traffic.get("slo", {}))
     with progress_bar("replaying offers") as progress:

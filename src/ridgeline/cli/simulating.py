@@ -52,6 +52,15 @@ def policies_of(asked: ServingScenario) -> Callable[..., Any] | None:
     return partial(read)
 
 
+def told_of_compiling() -> None:
+    """Says on the error stream that the request clock is compiled first, where it is not yet."""
+    from ridgeline.serving import loop
+
+    place = Path(loop.replay._cache.cache_path)
+    if not any(place.glob("loop.replay-*.nbc")):
+        print("compiling the request clock, once for this installation: about a minute", file=sys.stderr)
+
+
 def comings_of(asked: ServingScenario) -> Any:
     """How instances come and go, as a person said it."""
     from ridgeline.serving.comings import Autoscale, Comings, Failures
@@ -89,6 +98,7 @@ def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> 
     from ridgeline.serving.metrics import Objective
     from ridgeline.serving.traffic.asked import asked_traffic
 
+    told_of_compiling()
     traffic, assumed = asked_traffic(asked.traffic)
     report = simulate_serving(
         asked.model,

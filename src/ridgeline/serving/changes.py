@@ -81,21 +81,21 @@ def _gap(fleet: Fleet, index: int, place: int) -> float:
 @njit(cache=True)
 def _scale(instances: Records, fleet: Fleet, now_s: float) -> None:
     """Starts one instance when those up (or starting) have more than the high load each, stops one below the low."""
-    load, ready = 0.0, 0
+    load, ready, working = 0.0, 0, 0
     last_up, first_down = NOBODY, NOBODY
     for index in range(instances.size):
         load += instances[index].load
         if instances[index].up or instances[index].starts_s < math.inf:
             ready += 1
             if instances[index].up:
-                last_up = index
+                working, last_up = working + 1, index
         elif first_down == NOBODY and not instances[index].failing:
             first_down = index
     wanted = load / max(ready, 1)
     if wanted > fleet.scaling[HIGH] and ready < fleet.scaling[MOST] and first_down != NOBODY:
         instances[first_down].starts_s = now_s + fleet.scaling[START_S]
         fleet.counts[STARTS] += 1
-    elif wanted < fleet.scaling[LOW] and ready > fleet.scaling[FEWEST] and last_up != NOBODY:
+    elif wanted < fleet.scaling[LOW] and working > fleet.scaling[FEWEST] and last_up != NOBODY:
         instances[last_up].up = 0  # it takes no more, and ends what it has
         instances[last_up].up_s += now_s - instances[last_up].up_since_s
 

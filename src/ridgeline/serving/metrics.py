@@ -14,7 +14,7 @@ from ridgeline.serving.state import Array
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
 
-_GROWTH, _DRAIN_SHARE, _SLACK = 2.0, 0.1, 8  # a queue that doubles over the second half and takes long to empty
+_GROWTH, _DRAIN_SHARE, _SLACK = 1.5, 0.1, 8  # a queue that grows by half over the second half and is long to empty
 _HOST_BAND = (0.5, 2.0)  # of host times, most of which are assumed within a factor of two
 
 
@@ -121,8 +121,8 @@ def _mean_itl(found: Replay) -> float:
 def overload(found: Replay, traffic: Traffic) -> str:
     """Why the fleet cannot keep up with open traffic, '' when it can.
 
-    It cannot when the queue of requests without a first token has doubled from the middle of the arrivals to their end
-    and the rest takes more than a tenth of their span to serve.
+    It cannot when the queue of requests without a first token has grown by half from the middle of the arrivals to
+    their end (an even overload doubles it) and the rest takes more than a tenth of their span to serve.
     """
     if traffic.concurrency is not None or (traffic.after >= 0).any():
         return ""

@@ -77,7 +77,6 @@ def replay(
     Instances whose role is prefill hand requests to those whose role is decode, over the link between them. Raises
     `NoPlanError` where an engine will not start, `PlanError` for a fleet that cannot serve.
     """
-    _check(engines)
     longest_prompt = int(np.max(traffic.prompt_tokens))
     longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
     tables = [one.tables(longest_prompt=longest_prompt, longest=longest) for one in engines]
@@ -94,6 +93,7 @@ def replay_tables(
     comings: Comings | None = None,
 ) -> Replay:
     """As `replay`, with the tables of each engine at hand; `comings` says how instances come and go."""
+    _check(engines)
     times, sizes = times_of(engines, tables)
     rules = _rules(engines, tables, traffic, sizes)
     instances = _instances(engines, rules)

@@ -102,12 +102,15 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
     """The job with what public sources say of how its benchmark was run, where the row leaves it out."""
     date = re.search(r"\b20\d\d-\d\d-\d\d\b", row.text("note"))
     pools = {"prefill": job.prefill, "decode": job.deployment}
+    nominal = sum(job.spread) / 2  # settings follow from the lengths that were asked for
+    prompt = None if job.prompt_tokens is None else job.prompt_tokens / nominal
+    output = None if job.output_tokens is None else job.output_tokens / nominal
     found: dict[str, Settings] = {}
     for role, pool in pools.items():
         if pool is not None:
             found[role] = settings_of(
                 row.source, job.deployment.engine, row.text("engine_version"), row.text("model"), row.text("hardware"),
-                row.text("precision_weights"), job.batch, job.prompt_tokens, job.output_tokens,
+                row.text("precision_weights"), job.batch, prompt, output,
                 devices=pool.instance_devices, ep=pool.ep, dp=pool.dp, date=date[0] if date else "",
                 scenario=row.text("scenario"), role=role if job.prefill is not None else "",
                 disaggregated=job.prefill is not None,
