@@ -56,8 +56,8 @@ def told_of_compiling() -> None:
     """Says on the error stream that the request clock is compiled first, where it is not yet."""
     from ridgeline.serving import loop
 
-    place = Path(loop.replay._cache.cache_path)
-    if not any(place.glob("loop.replay-*.nbc")):
+    stats: Any = getattr(loop.replay, "stats", None)
+    if stats is not None and not any(Path(stats.cache_path).glob("loop.replay-*.nbc")):
         print("compiling the request clock, once for this installation: about a minute", file=sys.stderr)
 
 
