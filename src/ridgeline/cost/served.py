@@ -29,7 +29,7 @@ RUNGS = (Rung.FITTED, Rung.BORROWED, Rung.COMMON)
 _ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm"}
 _LINK_BAND = (0.85, 1.3)  # of unfitted links and streams: the residuals of datasheet rates (interval.* of mechanisms)
 _WIDE_EXPERT_RANKS = 16  # from here on engines trade tokens with the kernels of DeepEP instead of collectives
-LATENT_SKEW = 1.01  # power of expert loads where nothing is known of the traffic (AIConfigurator's measured default)
+MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traffic (AIConfigurator's measured default)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class ServedPrices:
     """Prices pieces of served layers on one machine with one engine's kernels; `rungs_used` tells what answered."""
 
     def __init__(
-        self, machine: Machine, formats: Formats, *, engine: str = "", version: str = "", skew: float = LATENT_SKEW
+        self, machine: Machine, formats: Formats, *, engine: str = "", version: str = "", skew: float = MEASURED_SKEW
     ) -> None:
         self.machine, self.formats, self.skew = machine, formats, skew
         self.part = machine.cluster.accelerator

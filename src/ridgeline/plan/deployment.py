@@ -45,7 +45,8 @@ class Deployment:
     that the engine may fill, `cache_tokens` [token] the KV capacity of one attention rank where it is known from a
     run. With `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, of which each is accepted with
     probability `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step (None: one layer).
-    A scheduler looks for new requests after `receive_interval` decode steps [step].
+    A scheduler looks for new requests after `receive_interval` decode steps [step]. `expert_skew` is the power of the
+    law of experts' loads [1]: 0 even, None what measured models showed.
     """
 
     engine: str = "vLLM"
@@ -72,6 +73,7 @@ class Deployment:
     acceptance: float = 0.0
     draft_share: float | None = None
     receive_interval: int = 1
+    expert_skew: float | None = None
     block_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -86,6 +88,8 @@ class Deployment:
                 f"deployment: draft_tokens = {self.draft_tokens}, acceptance = {self.acceptance};"
                 " needs draft_tokens >= 0 and a probability"
             )
+        if self.expert_skew is not None and not 0 <= self.expert_skew <= 4:
+            raise PlanError(f"deployment: expert_skew = {self.expert_skew}, needs 0 (even) to 4")
         if (self.tp * self.dp) % self.ep:
             raise PlanError(
                 f"deployment: ep = {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.tp * self.dp}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SAME = (
     "weights", "kv", "tp", "pp", "dp", "ep", "token_budget", "max_seqs", "chunked", "prefix_cache", "graphs",
-    "memory_fraction", "draft_tokens", "acceptance", "draft_share",
+    "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew",
 )  # fmt: skip
 
 

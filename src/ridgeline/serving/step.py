@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine
-from ridgeline.cost.served import Formats, Seconds, ServedPrices, nothing
+from ridgeline.cost.served import MEASURED_SKEW, Formats, Seconds, ServedPrices, nothing
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import (
     Core,
@@ -82,7 +82,8 @@ class StepModel:
     def __init__(self, model: Model, machine: Machine, deployment: Deployment, formats: Formats) -> None:
         self.model, self.machine, self.deployment = model, machine, deployment
         self.served: Served = serve(model, deployment)
-        self.prices = ServedPrices(machine, formats, engine=deployment.engine, version=deployment.version)
+        skew = MEASURED_SKEW if deployment.expert_skew is None else deployment.expert_skew
+        self.prices = ServedPrices(machine, formats, engine=deployment.engine, version=deployment.version, skew=skew)
 
     def tables(self, *, most_tokens: int, most_sequences: int, most_context: int) -> StepTables:
         """The tables up to a token budget, sequences of one rank and the longest context."""
