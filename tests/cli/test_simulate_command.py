@@ -18,7 +18,7 @@ SMALL = ["simulate", *MODEL, "--rate", "4", "--requests", "50", *LENGTHS]
 SLO = ["--slo", "ttft=1s,tpot=50ms"]
 HEADER = "arrival_s,input_tokens,output_tokens\n"
 KEYS = {
-    "model", "cluster", "deployments", "engines", "traffic", "overloaded", "ttft", "tpot", "itl", "latency", "interval",
+    "model", "cluster", "deployments", "engines", "traffic", "overloaded", "ttft", "tpot", "itl", "latency", "ends",
     "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "attained", "goodput_rps", "hit_share", "refused",
     "preemptions", "moves", "iterations", "span_s", "power_w", "energy_j", "usd_per_h", "usd_per_million_output_tokens",
     "decode_parts_s", "prefill_parts_s", "capacities", "series_s", "series", "rungs", "evidence", "assumed",
@@ -95,8 +95,9 @@ def test_numbers_that_follow_from_each_other(capsys: pytest.CaptureFixture[str])
     assert answer["usd_per_million_output_tokens"] == pytest.approx(price)
     latency = answer["ttft"]["mean_s"] + 15 * answer["tpot"]["mean_s"]
     assert answer["latency"]["mean_s"] == pytest.approx(latency)
-    for low, high in answer["interval"].values():
-        assert low < 1 < high
+    quick, slow = answer["ends"]
+    for kind in ("ttft", "tpot", "latency"):
+        assert quick[kind]["p50_s"] < answer[kind]["p50_s"] < slow[kind]["p50_s"]
     held = answer["capacities"][0]
     assert held["cache_tokens"] == int(held["cache_bytes"] / held["token_bytes"])
 

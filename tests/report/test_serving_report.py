@@ -38,10 +38,13 @@ def made(**words: Any) -> ServingReport:
         tpot=Quantiles(mean=0.02, p50=0.01, p90=0.03, p99=0.04),
         requests_per_s=2.0, output_tokens_per_s=1000.0, total_tokens_per_s=5000.0,
     )  # fmt: skip
+    ends = tuple(
+        replace(metrics, ttft=replace(metrics.ttft, p50=ttft), tpot=replace(metrics.tpot, p50=tpot))
+        for ttft, tpot in ((0.05, 0.009), (0.2, 0.012))
+    )
     return replace(
-        real(), metrics=metrics, usd_per_h=3.6, power_w=1000.0, energy_j=20_000.0,
-        replay=replace(real().replay, span_s=20.0),
-        prefill=replace(real().prefill, low=0.5, high=2.0), decode=replace(real().decode, low=0.9, high=1.2), **words,
+        real(), metrics=metrics, ends=ends, usd_per_h=3.6, power_w=1000.0, energy_j=20_000.0,
+        replay=replace(real().replay, span_s=20.0), **words,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Router
 from ridgeline.report.serving import ServingReport
 from ridgeline.serving.comings import Comings
+from ridgeline.serving.ends import replay_ends
 from ridgeline.serving.engine import Engine, Policies, engine
 from ridgeline.serving.metrics import Band, Objective, decode_band, decode_parts, measure, prefill_band, prefill_parts
 from ridgeline.serving.replay import Replay, replay_tables
@@ -57,6 +58,7 @@ def simulate_serving(
     found = replay_tables(engines, tables, traffic, router=router or deployments[0].router, comings=comings)
     goal = objective or Objective()
     metrics = measure(found, traffic, goal)
+    ends = replay_ends(engines, tables, traffic, router=router or deployments[0].router, comings=comings)
     prompt = float(np.mean(traffic.prompt_tokens))
     first, last = engines[0], engines[-1]
     ranks = last.deployment.dp * last.deployment.pp
@@ -78,6 +80,7 @@ def simulate_serving(
         dropped=tuple(f"line {row.line}, {row.field}: {row.reason}" for row in traffic.dropped),
         objective=goal,
         metrics=metrics,
+        ends=tuple(measure(one, traffic, goal) for one in ends),
         replay=found,
         prefill=prefill,
         decode=decode,

@@ -27,8 +27,9 @@ _DROPPED = 5  # rows of a trace that are named one by one
 class ServingReport:
     """What a deployment does under traffic.
 
-    `decode_parts` and `prefill_parts` say what an iteration at the mean batch is made of [s]; `queue_share` is the part
-    of TTFT that is not the prompt's own iteration [1]. `usd_per_h` is None without a price.
+    `ends` are the metrics when every time is at the low and at the high end of its interval. `decode_parts` and
+    `prefill_parts` say what an iteration at the mean batch is made of [s]; `queue_share` is the part of TTFT that
+    is not the prompt's own iteration [1]. `usd_per_h` is None without a price.
     """
 
     model: Model
@@ -41,6 +42,7 @@ class ServingReport:
     dropped: tuple[str, ...]
     objective: Objective
     metrics: Metrics
+    ends: tuple[Metrics, ...]
     replay: Replay
     prefill: Band
     decode: Band
@@ -83,7 +85,8 @@ def deployment_text(one: Deployment) -> str:
 def _with_interval(value: float, low: float, high: float) -> str:
     if not math.isfinite(value):
         return "none measured"
-    return f"{time_text(value)} (80 % interval {time_text(value * low)} to {time_text(value * high)}) median"
+    least, most = min(value, low, high), max(value, low, high)
+    return f"{time_text(value)} (80 % interval {time_text(least)} to {time_text(most)}) median"
 
 
 def serving_blocks(report: ServingReport) -> list[Block]:
@@ -92,11 +95,13 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     blocks: list[Block] = [Line(text=_title(report), hang=2), blank()]
     if metrics.overloaded:
         blocks.append(Line(text=f"OVERLOADED: {metrics.overloaded}", strong=True, hang=2))
+    elif any(end.overloaded for end in report.ends):
+        blocks.append(Line(text="Overloaded where every time is at the high end of its interval", strong=True, hang=2))
     rows = [
         ("deployment", "; ".join(deployment_text(one) for one in report.deployments)),
         ("engine", "; ".join(dict.fromkeys(report.engines))),
-        ("TTFT", f"{_with_interval(metrics.ttft.p50, report.prefill.low, report.prefill.high)}"),
-        ("TPOT", f"{_with_interval(metrics.tpot.p50, report.decode.low, report.decode.high)}"),
+        ("TTFT", f"{_with_interval(metrics.ttft.p50, *(end.ttft.p50 for end in report.ends))}"),
+        ("TPOT", f"{_with_interval(metrics.tpot.p50, *(end.tpot.p50 for end in report.ends))}"),
         ("throughput", _throughput(report)),
     ]
     if metrics.attained is not None:
@@ -261,6 +266,19 @@ def _quantiles_dict(values: Quantiles) -> dict[str, float | None]:
     return {f"{name}_s": (value if math.isfinite(value) else None) for name, value in vars(values).items()}
 
 
+def _end_dict(end: Metrics) -> dict[str, Any]:
+    """The metrics at one end of the interval of every time."""
+    kinds = {"ttft": end.ttft, "tpot": end.tpot, "itl": end.itl, "latency": end.latency}
+    return {
+        **{name: _quantiles_dict(values) for name, values in kinds.items()},
+        "requests_per_s": end.requests_per_s,
+        "output_tokens_per_s": end.output_tokens_per_s,
+        "attained": end.attained,
+        "goodput_rps": end.goodput_rps,
+        "overloaded": end.overloaded or None,
+    }
+
+
 def serving_as_dict(report: ServingReport) -> dict[str, Any]:
     """The report under stable keys, SI numbers."""
     metrics, found = report.metrics, report.replay
@@ -283,10 +301,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "tpot": _quantiles_dict(metrics.tpot),
         "itl": _quantiles_dict(metrics.itl),
         "latency": _quantiles_dict(metrics.latency),
-        "interval": {
-            "ttft": [report.prefill.low, report.prefill.high],
-            "tpot": [report.decode.low, report.decode.high],
-        },
+        "ends": [_end_dict(end) for end in report.ends],
         "requests_per_s": metrics.requests_per_s,
         "output_tokens_per_s": metrics.output_tokens_per_s,
         "total_tokens_per_s": metrics.total_tokens_per_s,

@@ -17,8 +17,10 @@ from ridgeline.energy.power import operator_power_w
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.serving.capacity import Capacity
+from ridgeline.serving.ends import replay_ends
 from ridgeline.serving.engine import Engine, engine
-from ridgeline.serving.metrics import Band, Metrics, decode_band, measure, prefill_band
+from ridgeline.serving.metrics import Band, Metrics, decode_band, measure
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.arrivals import burst, poisson
@@ -41,13 +43,13 @@ _KEPT = 64  # engines and answers kept ready; rows of one run follow each other
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """A job replayed: what it ran on, what users saw, and the intervals of its two kinds of iterations."""
+    """A job replayed: what it ran on, what users saw, and the same at the low and the high end of every time."""
 
     engines: tuple[Engine, ...]
     traffic: Traffic
     replay: Replay
     metrics: Metrics
-    prefill: Band
+    ends: tuple[tuple[Replay, Metrics], ...]
     decode: Band
     evidence: Evidence
 
@@ -66,9 +68,8 @@ class ServedRows:
         measured = row.measured
         if measured is None or measured <= 0:
             raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
-        value, band, inverse = _value(job, found)
-        predicted = value / job.unit_si
-        low, high = (band.low, band.high) if not inverse else (1.0 / band.high, 1.0 / band.low)
+        predicted = _value(job, found, found.replay, found.metrics) / job.unit_si
+        low, high = _interval(job, found, predicted)
         return {
             "status": "scored",
             "device": job.cluster.accelerator.name,
@@ -76,8 +77,8 @@ class ServedRows:
             "model": job.model.name,
             "measured": measured,
             "predicted": predicted,
-            "low": predicted * low,
-            "high": predicted * high,
+            "low": low,
+            "high": high,
             "ape": absolute_percentage_error(predicted, measured),
             "evidence": found.evidence.label,
             "rung": worst([rung for one in found.engines for rung in one.steps.prices.rungs_used.values()]).value,
@@ -167,7 +168,9 @@ def serve(job: ServedJob) -> Served:
         traffic=traffic,
         replay=found,
         metrics=measure(found, traffic),
-        prefill=prefill_band(engines[0], tables[0], float(np.mean(traffic.prompt_tokens))),
+        ends=tuple(
+            (end, measure(end, traffic)) for end in replay_ends(engines, tables, traffic, router=Router.LEAST_LOADED)
+        ),
         decode=_decoding(engines[-1], tables[-1], found, traffic),
         evidence=Evidence.DERIVED,
     )
@@ -245,66 +248,58 @@ def _decoding(one: Engine, tables: StepTables, found: Replay, traffic: Traffic) 
     return decode_band(one, tables, busy, found.mean_context or mean)
 
 
-def _value(job: ServedJob, found: Served) -> tuple[float, Band, bool]:
-    """A job's metric in SI, its interval, and whether it is a rate (an inverse of time)."""
-    metrics, replayed, traffic = found.metrics, found.replay, found.traffic
+def _interval(job: ServedJob, found: Served, predicted: float) -> tuple[float, float]:
+    """The ends of a metric's 80 % interval, in the row's unit: replayed, or a share where no time is behind it."""
+    if job.metric in _SHARES:
+        least, most = _SHARES[job.metric]
+        return predicted * least, predicted * most
+    ends = [_value(job, found, replayed, metrics) / job.unit_si for replayed, metrics in found.ends]
+    return min(predicted, *ends), max(predicted, *ends)
+
+
+_SHARES = {"memory": (0.9, 1.1), "power": (0.8, 1.25)}
+"""Ends of intervals of what is not a time [1]; assumed."""
+
+
+def _value(job: ServedJob, found: Served, replayed: Replay, metrics: Metrics) -> float:
+    """A job's metric in SI."""
+    traffic = found.traffic
     statistic = job.statistic or "mean"
-    devices = sum(one.deployment.devices for one in found.engines)
-    span = max(float(np.nanmax(replayed.end_s)), 1e-12)
-    whole = _mixed(found)
-    latencies = {
-        "ttft": (metrics.ttft, found.prefill),
-        "tpot": (metrics.tpot, found.decode),
-        "itl": (metrics.itl, found.decode),
-        "latency": (metrics.latency, whole),
-    }
+    latencies = {"ttft": metrics.ttft, "tpot": metrics.tpot, "itl": metrics.itl, "latency": metrics.latency}
     if job.metric in latencies:
-        values, band = latencies[job.metric]
-        return float(getattr(values, statistic)), band, False
-    if job.metric == "batch_latency":
-        return span, whole, False
-    tokens = {
-        "output_rate": float(traffic.output_tokens.sum()),
-        "output_rate_per_device": float(traffic.output_tokens.sum()) / devices,
-        "total_rate": float((traffic.output_tokens + traffic.prompt_tokens).sum()),
-        "samples_rate": float(traffic.requests),
-    }
-    if job.metric in tokens:
-        return tokens[job.metric] / span, whole, True
-    if job.metric == "prefill_rate":
-        first = float(np.nanmax(replayed.first_s))
-        return float(traffic.prompt_tokens.sum()) / first, found.prefill, True
-    if job.metric == "decode_rate":
-        started = float(np.nanmax(replayed.first_s)) if traffic.output_tokens.max() > 1 else 0.0
-        steps = float(np.maximum(traffic.output_tokens - 1, 1).sum())
-        return steps / max(span - started, 1e-12), found.decode, True
+        return float(getattr(latencies[job.metric], statistic))
     if job.metric == "memory":
         held = found.engines[-1].capacity
-        return (
-            held.weights_bytes + held.workspace_bytes + held.context_bytes + _cache(job, held),
-            Band(low=0.9, high=1.1, compute=0.0, memory=0.0),
-            False,
-        )
+        return held.weights_bytes + held.workspace_bytes + held.context_bytes + _cache(job, held)
     if job.metric == "power":
-        tdp = job.cluster.accelerator.tdp_w
-        if tdp is None:
-            raise InputError(f"{job.cluster.accelerator.name} has no rated power", field="metric")
-        watts = operator_power_w(tdp, found.decode.compute, found.decode.memory)
-        return watts, Band(low=0.8, high=1.25, compute=0.0, memory=0.0), False
-    raise InputError(f"'{job.metric}' is not predicted for serving", field="metric")
+        return _power_w(job, found)
+    devices = sum(one.deployment.devices for one in found.engines)
+    span = max(float(np.nanmax(replayed.end_s)), 1e-12)
+    started = max(float(np.nanmax(replayed.first_s)), 1e-12)
+    outputs, prompts = float(traffic.output_tokens.sum()), float(traffic.prompt_tokens.sum())
+    steps = float(np.maximum(traffic.output_tokens - 1, 1).sum())
+    decoding = span - (started if traffic.output_tokens.max() > 1 else 0.0)
+    amounts = {
+        "batch_latency": span,
+        "output_rate": outputs / span,
+        "output_rate_per_device": outputs / devices / span,
+        "total_rate": (outputs + prompts) / span,
+        "samples_rate": traffic.requests / span,
+        "prefill_rate": prompts / started,
+        "decode_rate": steps / max(decoding, 1e-12),
+    }
+    if job.metric not in amounts:
+        raise InputError(f"'{job.metric}' is not predicted for serving", field="metric")
+    return amounts[job.metric]
 
 
-def _cache(job: ServedJob, held: Any) -> float:
+def _power_w(job: ServedJob, found: Served) -> float:
+    tdp = job.cluster.accelerator.tdp_w
+    if tdp is None:
+        raise InputError(f"{job.cluster.accelerator.name} has no rated power", field="metric")
+    return operator_power_w(tdp, found.decode.compute, found.decode.memory)
+
+
+def _cache(job: ServedJob, held: Capacity) -> float:
     tokens = (job.prompt_tokens or 0.0) + (job.output_tokens or 0.0)
     return float(held.token_bytes * tokens * (job.batch or 1))
-
-
-def _mixed(found: Served) -> Band:
-    """The interval of a whole request: of prompts and of decoding, by the time that each takes."""
-    spent = found.replay.prefill_s + found.replay.decode_s
-    share = found.replay.prefill_s / spent if spent > 0 else 0.5
-    one, two = found.prefill, found.decode
-    low, high, compute, memory = (
-        share * getattr(one, name) + (1 - share) * getattr(two, name) for name in ("low", "high", "compute", "memory")
-    )
-    return Band(low=low, high=high, compute=compute, memory=memory)

@@ -1,0 +1,60 @@
+"""Both ends of a replay: the same traffic when everything takes as long as the ends of its 80 % interval.
+
+Queues answer more than in proportion, so an interval of a latency under load is found by replaying, not by scaling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from ridgeline.cost.served import Seconds
+from ridgeline.plan.deployment import Router
+from ridgeline.serving.comings import Comings
+from ridgeline.serving.engine import Engine
+from ridgeline.serving.replay import Replay, replay_tables
+from ridgeline.serving.step import StepTables
+from ridgeline.serving.traffic.traffic import Traffic
+
+HOST_BAND = {"low": 0.5, "high": 2.0}  # of host times, most of which are assumed within a factor of two
+_HOST = ("step_host_s", "seq_host_s", "group_host_s", "exposed_host_s", "request_host_s", "prompt_token_host_s")
+
+
+def table_at(tables: StepTables, end: str) -> StepTables:
+    """Tables in which every time is the `end` of its interval, 'low' or 'high' [s]."""
+    changed: dict[str, Any] = {}
+    for field in fields(tables):
+        value = getattr(tables, field.name)
+        if isinstance(value, Seconds):
+            changed[field.name] = replace(value, mid=getattr(value, end))
+    return replace(tables, **changed)
+
+
+def engine_at(one: Engine, end: str) -> Engine:
+    """An engine whose host takes half or twice as long."""
+    factor = HOST_BAND[end]
+    policy = one.policy
+    return replace(one, policy=replace(policy, **{name: factor * getattr(policy, name) for name in _HOST}))
+
+
+def replay_ends(
+    engines: Sequence[Engine],
+    tables: Sequence[StepTables],
+    traffic: Traffic,
+    *,
+    router: Router,
+    comings: Comings | None = None,
+) -> tuple[Replay, Replay]:
+    """The replays of the low and of the high end of every time."""
+    low, high = (
+        replay_tables(
+            [engine_at(one, end) for one in engines],
+            [table_at(table, end) for table in tables],
+            traffic,
+            router=router,
+            comings=comings,
+        )
+        for end in ("low", "high")
+    )
+    return low, high
