@@ -89,7 +89,8 @@ def rows_of(job: Job) -> tuple[list[str], str]:
     refused = sum(found["refused"].values())
     rows = [
         f"| {job.model}, {job.devices} H200 | Ridgeline | **{ours.wall_s:.2f} s** | {ours.cpu_s:.2f} s "
-        f"| {found['considered']} fleets replayed, {refused} refused | {found['considered'] * 1000:,} | p50, p90, p99 |"
+        f"| {found['considered']} fleets replayed, {refused} refused | up to {found['considered'] * 1000:,} "
+        f"| p50, p90, p99 |"
     ]
     command = aiconfigurator_command()
     if command is None:
@@ -142,7 +143,8 @@ def page() -> list[str]:
             " every deployment of its grid, pools of prefill and decode included, is replayed on the same 1,000"
             " requests with its own queues. AIConfigurator is asked with its own defaults, which have the same lengths,"
             " for its best by means of a steady state without arrivals; its targets of TPOT and its pairing of pools"
-            " are look-ups of those means. What it evaluates was counted once, in version 0.12.0."
+            " are look-ups of those means. What it evaluates was counted once, in version 0.12.0. Replays of"
+            " fleets that are far overloaded are cut short."
         ),
         "",
         "The commands:",
