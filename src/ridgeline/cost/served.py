@@ -20,6 +20,7 @@ from ridgeline.cost.fitted import FittedModel, find_fits, model_of
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds, send_seconds
 from ridgeline.errors import DomainError
+from ridgeline.facts.fits import BANDS_S, rung_interval
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.inference import Core, Experts, Pass, Product, Recurrence, Reduce, Trade
 from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
@@ -79,8 +80,16 @@ class ServedPrices:
     """Prices pieces of served layers on one machine with one engine's kernels; `rungs_used` tells what answered."""
 
     def __init__(
-        self, machine: Machine, formats: Formats, *, engine: str = "", version: str = "", skew: float = MEASURED_SKEW
+        self,
+        machine: Machine,
+        formats: Formats,
+        *,
+        engine: str = "",
+        version: str = "",
+        skew: float = MEASURED_SKEW,
+        own_kernels: bool = False,
     ) -> None:
+        self.own_kernels = own_kernels
         self.machine, self.formats, self.skew = machine, formats, skew
         self.part = machine.cluster.accelerator
         self.engine, self.version = _ENGINES.get(engine, ""), version if engine in _ENGINES else ""
@@ -102,6 +111,9 @@ class ServedPrices:
         """The price of an operator from the best rung [s]."""
         priced, (low, high, _), shape = self._model(asked.question).price(asked.question.sizes)
         mid, compute, memory = (priced[:, index].reshape(shape) for index in range(3))
+        if self.own_kernels:  # others' kernels stand for the engine's, as devices stand for a stranger
+            known, band = rung_interval(asked.question.family, "common"), np.searchsorted(BANDS_S, priced[:, 0])
+            low, high = np.minimum(low, np.asarray(known.low)[band]), np.maximum(high, np.asarray(known.high)[band])
         return Seconds(
             mid=mid, low=mid * low.reshape(shape), high=mid * high.reshape(shape), compute=compute, memory=memory
         )

@@ -207,7 +207,7 @@ def engine(
     formats = formats_of(deployment)
     if not deployment.kv and policy.narrow_kv and formats.feed in _QUANTIZED and not latent(model):
         formats = replace(formats, cache=policy.narrow_kv)
-    steps = StepModel(model, machine, deployment, formats)
+    steps = StepModel(model, machine, deployment, formats, own_kernels=policy.own_kernels)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
 
 

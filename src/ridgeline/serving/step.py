@@ -79,11 +79,15 @@ class StepTables:
 class StepModel:
     """Builds the tables of one deployment; `served` is the divided model, `prices` what answers."""
 
-    def __init__(self, model: Model, machine: Machine, deployment: Deployment, formats: Formats) -> None:
+    def __init__(
+        self, model: Model, machine: Machine, deployment: Deployment, formats: Formats, *, own_kernels: bool = False
+    ) -> None:
         self.model, self.machine, self.deployment = model, machine, deployment
         self.served: Served = serve(model, deployment)
         skew = MEASURED_SKEW if deployment.expert_skew is None else deployment.expert_skew
-        self.prices = ServedPrices(machine, formats, engine=deployment.engine, version=deployment.version, skew=skew)
+        self.prices = ServedPrices(
+            machine, formats, engine=deployment.engine, version=deployment.version, skew=skew, own_kernels=own_kernels
+        )
 
     def tables(self, *, most_tokens: int, most_sequences: int, most_context: int) -> StepTables:
         """The tables up to a token budget, sequences of one rank and the longest context."""
