@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ridgeline.calibrate.here import fitting
+from ridgeline.calibrate.here.assemble import fits_of
 from ridgeline.calibrate.here.fitting import fit_rows, least_certain, rows_of, wide_mechanism
 from ridgeline.calibrate.here.shapes import Sizes, messages, more_attention, more_products, products, streams
+from ridgeline.calibrate.here.timing import measured
 from ridgeline.cost.families.registry import mechanism
+from ridgeline.cost.ladder import price
 from ridgeline.cost.mechanism import device_vector
+from ridgeline.cost.questions import gemm
+from ridgeline.facts.fits import register_own
 from ridgeline.facts.profiles import Measured
-from ridgeline.facts.records import Accelerator
+from ridgeline.facts.records import Accelerator, Evidence, Host
 
 PART = Accelerator(
     name="Four cores", vendor="AMD", architecture="cpu", year=None, peak_flop_per_s={"fp32": 4e11},
@@ -46,7 +53,7 @@ def test_known_values_are_found_again() -> None:
     for name, value in TRUE.items():
         assert fit.values[name] == pytest.approx(value, rel=0.15)
     assert fit.held_median < 0.03
-    assert (fit.rows, fit.span["m"], fit.engine) == (26, (1.0, 2048.0), "torch")
+    assert (fit.rows, fit.span["m"], fit.engine) == (len(products()), (1.0, 2048.0), "torch")
     for low, high in zip(fit.low, fit.high, strict=True):
         assert 0.8 < low <= 1 <= high < 1.25
 
@@ -79,12 +86,32 @@ def test_the_next_shape_is_where_fits_differ_most(monkeypatch: pytest.MonkeyPatc
     pytest.importorskip("scipy", reason="fitting needs SciPy")
     known = [{"m": size, "n": size, "k": size} for size in np.linspace(512.0, 2048.0, 12).round()]
     like_known, unlike = {"m": 1024.0, "n": 1024.0, "k": 1024.0}, {"m": 1.0, "n": 4096.0, "k": 8192.0}
-    measured = rows(known, noise=0.1)
-    assert least_certain("gemm", "fp32", measured, PART, [like_known, unlike, like_known]) == unlike
-    assert least_certain("gemm", "fp32", measured[:5], PART, [unlike]) is None
-    assert least_certain("gemm", "fp32", measured, PART, []) is None
+    some = rows(known, noise=0.1)
+    assert least_certain("gemm", "fp32", some, PART, [like_known, unlike, like_known]) == unlike
+    assert least_certain("gemm", "fp32", some[:5], PART, [unlike]) is None
+    assert least_certain("gemm", "fp32", some, PART, []) is None
     monkeypatch.setattr(fitting, "has_scipy", lambda: False)
-    assert least_certain("gemm", "fp32", measured, PART, [unlike]) is None
+    assert least_certain("gemm", "fp32", some, PART, [unlike]) is None
+
+
+def test_few_rows_of_a_processor_have_fits_of_their_own() -> None:
+    """Times with one row are those of reading the weight at 20 GB/s: the tile of 16 rows would take twice that."""
+    pytest.importorskip("scipy", reason="fitting needs SciPy")
+    many = rows([one for one in products() if one["m"] > 15])
+    few = [one for one in products() if one["m"] == 1]
+    read = [4 * one["n"] * one["k"] / 2e10 for one in few]
+    vectors = [measured("gemm", "fp32", sizes, [seconds] * 3) for sizes, seconds in zip(few, read, strict=True)]
+    host = Host(devices=1, dram_bytes=16e9, dram_bytes_per_s=3e10, device_bytes_per_s=1e10, nvme_bytes=1e11,
+                nvme_bytes_per_s=1e9, idle_w=0.0)  # fmt: skip
+    found, left_out = fits_of(PART, host, (), [*many, *vectors], {"torch": "2.9"}, "2025-01-01", kernel="cpu")
+    assert left_out == ()
+    assert [(one.kernel, one.domain["m"][:2]) for one in found] == [("cpu gemv", (1.0, 1.0)), ("cpu", (1.0, 2.0**40))]
+    assert found[0].held_median < 0.15
+    device = "Four cores with fits"
+    register_own(device, tuple(replace(one, device=device) for one in found), {"gemm": Evidence.HERE})
+    answer = price(gemm(1, 4096, 4096, dtype="fp32").question, replace(PART, name=device))
+    assert float(np.asarray(answer.seconds)) == pytest.approx(4 * 4096**2 / 2e10, rel=0.1)
+    assert (answer.rung.value, answer.library) == ("fitted", "torch 2.9")
 
 
 def test_wider_bounds_keep_formula_and_usual_values() -> None:

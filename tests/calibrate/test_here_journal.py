@@ -20,50 +20,60 @@ def test_a_row_is_the_median_of_repeats_with_their_spread() -> None:
     assert ROW.spread == pytest.approx(0.4)
 
 
+def opened(folder: Path, fingerprint: str = "abc") -> Journal:
+    return Journal(folder / "here.json", fingerprint)
+
+
 def test_finished_benchmarks_are_given_back(tmp_path: Path) -> None:
-    first = Journal(tmp_path / "here.json", "abc")
-    assert (first.told, first.finished) == ("", {})
-    first.add("gemm", [ROW, ROW], ["one shape"], 1.5)
-    second = Journal(tmp_path / "here.json", "abc")
-    assert second.finished == {"gemm": ((ROW, ROW), ("one shape",), 1.5)}
-    assert "1 benchmarks are done" in second.told
-    second.add("disk", [], [], 0.5)
-    assert list(Journal(tmp_path / "here.json", "abc").finished) == ["gemm", "disk"]
-    second.remove()
+    with opened(tmp_path) as first:
+        assert (first.told, first.finished) == ("", {})
+        first.add("gemm", [ROW, ROW], ["one shape"], 1.5)
+        with pytest.raises(InputError, match="another calibration is writing it"):
+            opened(tmp_path)
+    with opened(tmp_path) as second:
+        assert second.finished == {"gemm": ((ROW, ROW), ("one shape",), 1.5)}
+        assert "1 benchmarks are done" in second.told
+        second.add("disk", [], [], 0.5)
+    with opened(tmp_path) as third:
+        assert list(third.finished) == ["gemm", "disk"]
+        third.remove()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_another_machine_or_version_starts_clean_and_says_so(tmp_path: Path) -> None:
-    Journal(tmp_path / "here.json", "abc").add("gemm", [ROW], [], 1.0)
-    other = Journal(tmp_path / "here.json", "abd")
-    assert other.finished == {}
-    assert other.told == "an older journal is of another machine or version: starting clean"
-    assert Journal(tmp_path / "here.json", "abc").finished == {}
+    with opened(tmp_path) as first:
+        first.add("gemm", [ROW], [], 1.0)
+    with opened(tmp_path, "abd") as other:
+        assert other.finished == {}
+        assert other.told == "an older journal is of another machine or version: starting clean"
+    with opened(tmp_path) as again:
+        assert again.finished == {}
 
 
-@pytest.mark.parametrize("cut", [1, 5, 30, 60])
+@pytest.mark.parametrize("cut", [2, 5, 30, 60])
 def test_a_line_cut_by_the_kill_is_measured_again(tmp_path: Path, cut: int) -> None:
-    first = Journal(tmp_path / "here.json", "abc")
-    first.add("gemm", [ROW], [], 1.0)
-    first.add("disk", [ROW], [], 1.0)
-    text = first.path.read_text()
-    first.path.write_text(text[:-cut] if cut > 1 else text[:-2])
-    second = Journal(tmp_path / "here.json", "abc")
-    assert list(second.finished) == ["gemm"]
-    second.add("disk", [ROW], [], 1.0)
-    assert list(Journal(tmp_path / "here.json", "abc").finished) == ["gemm", "disk"]
+    with opened(tmp_path) as first:
+        first.add("gemm", [ROW], [], 1.0)
+        first.add("disk", [ROW], [], 1.0)
+    first.path.write_text(first.path.read_text()[:-cut])
+    with opened(tmp_path) as second:
+        assert list(second.finished) == ["gemm"]
+        second.add("disk", [ROW], [], 1.0)
+    with opened(tmp_path) as third:
+        assert list(third.finished) == ["gemm", "disk"]
 
 
-@pytest.mark.parametrize("text", ["", "nonsense\n", "[]\n", '{"format": 1}\n{"name": "gemm"}\n'])
+@pytest.mark.parametrize("text", ["", "nonsense\n", "[]\n", '{"format": 1}\n{"name": "gemm"}\n', "\x00\xff\n"])
 def test_a_journal_of_something_else_is_begun_anew(tmp_path: Path, text: str) -> None:
-    (tmp_path / "here.json.journal").write_text(text)
-    assert Journal(tmp_path / "here.json", "abc").finished == {}
+    (tmp_path / "here.json.journal").write_bytes(text.encode("latin-1"))
+    with opened(tmp_path) as journal:
+        assert journal.finished == {}
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"here\.json\.journal: cannot be written"):
-        Journal(tmp_path / "file" / "here.json", "abc")
+        opened(tmp_path / "file")
 
 
 def test_the_disk_test_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,9 +88,10 @@ def test_the_disk_test_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_package_power_is_the_counters_growth_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two packages that count 5 J and 3 J; the cores below one are not counted again."""
+    """Two packages that count 5 J and 3 J in 2 s; the cores below one are not counted again."""
     assert host.package_power_w(root=str(tmp_path)) is None
-    monkeypatch.setattr(host, "_WATCHED_S", 0.05)
+    ticks = iter((10.0, 10.1, 12.0, 12.0))
+    monkeypatch.setattr(host.time, "perf_counter", lambda: next(ticks))
     counters = {"intel-rapl:0": 5e6, "intel-rapl:1": 3e6, "intel-rapl:0:0": 9e6}
     for name in counters:
         (tmp_path / name).mkdir()
@@ -90,7 +101,4 @@ def test_package_power_is_the_counters_growth_or_absent(tmp_path: Path, monkeypa
         for name, grown in counters.items():
             (tmp_path / name / "energy_uj").write_text(f"{100 + grown:.0f}\n")
 
-    power_w = host.package_power_w(work, root=str(tmp_path))
-    assert power_w is not None
-    assert power_w * 0.05 == pytest.approx(8.0, rel=0.5)
-    assert power_w * 0.05 <= 8.0
+    assert host.package_power_w(work, root=str(tmp_path)) == pytest.approx(8.0 / 2.0)

@@ -10,11 +10,13 @@ from pathlib import Path
 
 from ridgeline.calibrate.here.run import Told
 from ridgeline.calibrate.here.run import calibrate as measure
+from ridgeline.facts.fits import Fit
 from ridgeline.facts.profiles import Profile, default_path
 from ridgeline.report.blocks import Block, Line, Table, blank, show
 from ridgeline.units import bytes_text, parse, rate_text, time_text
 
 _WIDTH = 110  # columns when piped
+_MANY = 1e6  # rows of a product, from which a bound is none
 
 
 def calibrate(budget: str, out: str | None, *, force: bool, device: str, as_json: bool) -> None:
@@ -86,21 +88,32 @@ def _blocks(path: Path, profile: Profile) -> Iterator[Block]:
         yield blank()
         yield Line(text="Fits, judged on rows that each has not seen:")
         rows = tuple(
-            (fit.family, fit.form, str(fit.rows), f"{fit.held_median:.1%}", f"{fit.held_p90:.1%}")
+            (fit.family, fit.form, _rows_text(fit), str(fit.rows), f"{fit.held_median:.1%}", f"{fit.held_p90:.1%}")
             for fit in profile.fits
         )
-        columns = ("family", "format", "rows", "median error", "p90")
-        yield Table(columns=columns, rows=rows, right=frozenset(columns[2:]))
+        columns = ("family", "format", "for", "rows", "median error", "p90")
+        yield Table(columns=columns, rows=rows, right=frozenset(columns[3:]))
     yield blank()
     yield Line(
         text=f"Noise: repeats lie {noise.spread_median:.1%} around their median (p90 {noise.spread_p90:.1%}); a"
-        f" reference product moved by {noise.drift:.1%} between start, middle and end."
+        f" reference product moved by {noise.drift:.1%} between start, middle and end; {noise.load:.1f} other processes"
+        " ran at the start."
     )
     yield Line(text=f"Energy: {profile.energy}.")
     for text in profile.left_out:
         yield Line(text=f"Left out: {text}", hang=2)
     yield blank()
     yield Line(text=f"Profile: {path}. Use it with --on {_on(path)}", hang=2)
+
+
+def _rows_text(fit: Fit) -> str:
+    """Which products a fit is for, where it is not for all."""
+    least, most, _ = fit.domain.get("m", (0.0, 0.0, 1.0))
+    if not most:
+        return ""
+    if most >= _MANY:
+        return "other m"
+    return f"m = {least:.0f}" if least == most else f"m = {least:.0f} to {most:.0f}"
 
 
 def _as_dict(path: Path, profile: Profile) -> dict[str, object]:
@@ -119,11 +132,12 @@ def _as_dict(path: Path, profile: Profile) -> dict[str, object]:
         "memory_bytes_per_s": part.memory_bytes_per_s,
         "rows": len(profile.samples),
         "fits": [
-            {"family": fit.family, "form": fit.form, "rows": fit.rows, "median_ape": fit.held_median,
-             "p90_ape": fit.held_p90}
+            {"family": fit.family, "form": fit.form, "kernel": fit.kernel, "rows": fit.rows,
+             "median_ape": fit.held_median, "p90_ape": fit.held_p90}
             for fit in profile.fits
         ],
-        "noise": {"spread_median": noise.spread_median, "spread_p90": noise.spread_p90, "drift": noise.drift},
+        "noise": {"spread_median": noise.spread_median, "spread_p90": noise.spread_p90, "drift": noise.drift,
+                  "load": noise.load},
         "energy": profile.energy,
         "left_out": list(profile.left_out),
     }  # fmt: skip

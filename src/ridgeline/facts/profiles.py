@@ -47,6 +47,7 @@ class Noise:
     spread_p90: float
     drift: float  # slowest over fastest median of the reference, less one
     reference_s: tuple[float, ...]  # before, in the middle, after
+    load: float = 0.0  # processes that ran already when it began, a minute's mean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ridgeline.calibrate.here.devices import Found
-from ridgeline.calibrate.here.fitting import fit_rows, has_scipy, rows_of
+from ridgeline.calibrate.here.fitting import FEW_ROWS, fit_rows, has_scipy, rows_of
 from ridgeline.cost.machine import link_efficiency, machine
 from ridgeline.cost.network import group_sizes
 from ridgeline.errors import DomainError
@@ -23,6 +23,7 @@ from ridgeline.facts.profiles import Measured, Noise, memory_bytes
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Host, Tier
 
 SOURCE = "ridgeline calibrate"
+_ANY = 2.0**40  # rows of a product without limit
 _BEYOND = 2.0  # arrays so many times the cache come from memory
 _DISK_BYTES_PER_S = 1e9  # where it was not measured (assumed)
 _LOOPBACK_S = 5e-5  # of one hop between local ranks, where it was not measured (assumed)
@@ -153,8 +154,14 @@ def fits_of(
     rows: Sequence[Measured],
     versions: Mapping[str, str],
     when: str,
+    *,
+    kernel: str = "",
 ) -> tuple[tuple[Fit, ...], tuple[str, ...]]:
-    """Fits of every family and format with enough rows; and what has none, and why."""
+    """Fits of every family and format with enough rows; and what has none, and why.
+
+    `kernel` is the kind of device, whose kernels have traits of their own. A processor multiplies one row, and few
+    rows, by other kernels than many, so these have fits of their own where there are enough rows of them.
+    """
     if not has_scipy():
         return (), ("fits: SciPy is not installed, so rates answer alone: pip install 'ridgeline[fit]'",)
     found, left_out = [], []
@@ -162,15 +169,22 @@ def fits_of(
     for row in rows:
         if row.kind in ("gemm", "prefill", "decode") or (row.kind == "collective" and row.sizes["operation"] >= 0):
             groups.setdefault((row.kind, row.form), []).append(row)
+    labels = {"version": versions.get("torch", ""), "source": f"{SOURCE} {when}", "date": when[:10]}
     for (family, form), some in groups.items():
         if family == "collective":
             some = [_on_network(row, part, host, tiers) for row in some]
-        fit, why_not = fit_rows(
-            rows_of(family, form, some, part),
-            version=versions.get("torch", ""),
-            source=f"{SOURCE} {when}",
-            date=when[:10],
-        )
+        domain: dict[str, tuple[float, float, float]] = {}
+        for suffix, least, most in FEW_ROWS if (family, kernel) == ("gemm", "cpu") else ():
+            few = [row for row in some if least <= row.sizes["m"] <= most]
+            if not few:
+                continue
+            known = rows_of(family, form, few, part, kernel=f"{kernel} {suffix}")
+            fit, _ = fit_rows(known, domain={"m": (least, most, 1.0)}, **labels)
+            if fit is not None:
+                found.append(fit)
+                some = [row for row in some if not least <= row.sizes["m"] <= most]
+                domain = {"m": (1.0, _ANY, 1.0)}
+        fit, why_not = fit_rows(rows_of(family, form, some, part, kernel=kernel), domain=domain, **labels)
         if fit is None:
             left_out.append(why_not)
         else:

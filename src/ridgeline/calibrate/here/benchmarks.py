@@ -18,7 +18,7 @@ from ridgeline.cost.formats import form as form_of
 from ridgeline.facts.profiles import Measured
 
 FORMS = ("fp32", "bf16", "fp16", "int8", "fp8")
-ADAPTIVE = 6  # shapes of each family and format that are chosen by what is known so far
+ADAPTIVE = 12  # shapes of each family and format that are chosen by what is known so far
 _LONGEST = 0.3  # of a benchmark's share, that one shape may take by what is known
 _START_S = 5.0  # of local ranks, importing torch
 _SHORTEST_S = 8.0  # share below which collectives are left out
@@ -60,11 +60,12 @@ def benchmarks(found: Found) -> list[Benchmark]:
     gpu = [Benchmark(name="transfers", weight=4.0, run=_transfers)] if found.kind == "cuda" else []
     return [
         Benchmark(name="reference before", weight=1.0, run=_reference),
-        Benchmark(name="streams", weight=6.0, run=_streams),
+        Benchmark(name="streams", weight=4.0, run=_streams),
         *products,
         Benchmark(name="reference middle", weight=1.0, run=_reference),
         *attention,
         Benchmark(name="attention backward", weight=3.0, run=_backward),
+        Benchmark(name="streams again", weight=3.0, run=_streams),
         Benchmark(name="launches", weight=1.0, run=_launches),
         *gpu,
         Benchmark(name="collectives", weight=15.0, run=_collectives),
@@ -105,7 +106,7 @@ def _products(form: str) -> Callable[[Bench, float], Found_]:
         more = shapes.more_products(seed=FORMS.index(form), scale=bench.scale)
         plan = shapes.products(bench.scale)
         if form in ("int8", "fp8"):  # kernels of narrow formats take more than 16 rows, in steps
-            plan, more = ([_rounded(sizes) for sizes in some] for some in (plan, more))
+            plan, more = _rounded(plan), _rounded(more)
         return _measure(
             bench, "gemm", form, plan, more, share_s, lambda sizes: bench.kernels.product(form, sizes), work
         )
@@ -113,8 +114,10 @@ def _products(form: str) -> Callable[[Bench, float], Found_]:
     return run
 
 
-def _rounded(sizes: shapes.Sizes) -> shapes.Sizes:
-    return {name: max(32.0, round(size / 16) * 16.0) for name, size in sizes.items()}
+def _rounded(plan: Sequence[shapes.Sizes]) -> list[shapes.Sizes]:
+    """The shapes in steps of 16 from 32 on, each once."""
+    rows = (tuple((name, max(32.0, round(size / 16) * 16.0)) for name, size in sizes.items()) for sizes in plan)
+    return [dict(row) for row in dict.fromkeys(rows)]
 
 
 def _attention(kind: str) -> Callable[[Bench, float], Found_]:
@@ -165,7 +168,7 @@ def _measure(
             break
         if chosen is None:
             part = accelerator_of(bench.found, [*bench.rows, *rows], when="")
-            chosen = least_certain(kind, form, rows, part, left)
+            chosen = least_certain(kind, form, rows, part, left, kernel=bench.found.kind)
             if chosen is None:
                 break
             left.remove(dict(chosen))

@@ -7,7 +7,7 @@ sixth takes all and answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -24,11 +24,16 @@ from ridgeline.cost.samples import form_sizes
 from ridgeline.facts.fits import BANDS_S, Fit
 from ridgeline.facts.profiles import Measured
 from ridgeline.facts.records import Accelerator
+from ridgeline.facts.traits import kernel_traits
 
 Index = NDArray[np.int64]
 ENGINE = "torch"
+_TILE_ROWS = 16.0  # the formula's smallest tile; kernels of few rows compute no more rows than there are
+FEW_ROWS = (("gemv", 1.0, 1.0), ("few", 2.0, _TILE_ROWS - 1.0))  # kernels of so many rows, at least and at most
+_FEW = tuple(name for name, _, _ in FEW_ROWS)
 FEWEST = 10  # rows of a fit; the prior holds what fewer do not tell
 WORST = 0.5  # median error on rows left out, from which a fit answers nothing
+FEWEST_OF_FEW = 7  # of products with few rows: little but the size of their weight differs
 _FOLDS = 5
 _FEWEST_OF_BAND = 12
 _WIDER = 100.0  # a processor's threads start and meet more slowly than a GPU's blocks
@@ -38,15 +43,17 @@ _HOSTS = ("issue_s_",)  # answers take kernels alone; the host's part is in the 
 
 
 @cache
-def wide_mechanism(family: str) -> Mechanism:
+def wide_mechanism(family: str, kernel: str = "") -> Mechanism:
     """A family's mechanism with bounds that processors fit in as well; its formula and usual values are the same."""
     model = mechanism(family)
-    return replace(model, parameters=tuple(_wider(parameter) for parameter in model.parameters))
+    return replace(model, parameters=tuple(_wider(parameter, kernel) for parameter in model.parameters))
 
 
-def _wider(parameter: Parameter) -> Parameter:
+def _wider(parameter: Parameter, kernel: str) -> Parameter:
     if parameter.name in _HOSTS:
         return parameter
+    if parameter.name == "matrix_share_" and kernel.endswith(_FEW):
+        return replace(parameter, high=_TILE_ROWS * parameter.high)
     if parameter.unit == "s":
         return replace(parameter, high=parameter.high * _WIDER)
     if parameter.unit == "byte/s":
@@ -60,6 +67,7 @@ class Rows:
 
     family: str
     form: str
+    kernel: str
     table: Array
     device: Array
     seconds: Array
@@ -69,15 +77,16 @@ class Rows:
         return len(self.seconds)
 
 
-def rows_of(family: str, form: str, rows: Sequence[Measured], part: Accelerator) -> Rows:
-    """The rows of a family as one table of sizes."""
-    model, what = wide_mechanism(family), form_of(form)
+def rows_of(family: str, form: str, rows: Sequence[Measured], part: Accelerator, *, kernel: str = "") -> Rows:
+    """The rows of a family as one table of sizes, with the traits of the kernel that ran them."""
+    model, what = wide_mechanism(family, kernel), form_of(form)
     sizes = {name: np.array([row.sizes[name] for row in rows]) for name in rows[0].sizes}
     known = {name: column for name, column in sizes.items() if name in model.sizes}
-    table, _ = model.columns({**form_sizes(model, what), **({"cast": 0.0} if "cast" in model.sizes else {}), **known})
+    table, _ = model.columns({**_decided(model, form, kernel), **known})
     return Rows(
         family=family,
         form=form,
+        kernel=kernel,
         table=table,
         device=device_vector(part, what.matrix),
         seconds=np.array([row.seconds for row in rows]),
@@ -85,9 +94,15 @@ def rows_of(family: str, form: str, rows: Sequence[Measured], part: Accelerator)
     )
 
 
+def _decided(model: Mechanism, form: str, kernel: str) -> dict[str, float]:
+    """Sizes that the format and the kernel decide; what is measured here casts nothing."""
+    traits = kernel_traits(model.family, "", ENGINE, kernel, form)
+    return {**form_sizes(model, form_of(form)), **traits, **({"cast": 0.0} if "cast" in model.sizes else {})}
+
+
 def values_of(rows: Rows, chosen: Index) -> Array:
     """The values that fit the chosen rows best."""
-    model = wide_mechanism(rows.family)
+    model = wide_mechanism(rows.family, rows.kernel)
     starts = [_start(model, rows)]
     for index, parameter in enumerate(model.parameters):
         for value in parameter.grid[:2]:
@@ -115,7 +130,7 @@ def _folds(count: int) -> Index:
 
 def judged(rows: Rows) -> tuple[Array, list[Array]]:
     """Times of each row by the fit that has not seen it [s], and the values of these fits."""
-    model, folds = wide_mechanism(rows.family), _folds(len(rows))
+    model, folds = wide_mechanism(rows.family, rows.kernel), _folds(len(rows))
     priced, found = np.empty(len(rows)), []
     for fold in range(_FOLDS):
         values = values_of(rows, np.flatnonzero(folds != fold))
@@ -125,17 +140,20 @@ def judged(rows: Rows) -> tuple[Array, list[Array]]:
     return priced, found
 
 
-def fit_rows(rows: Rows, *, version: str, source: str, date: str) -> tuple[Fit | None, str]:
-    """The fit of a family and format, or None and why not."""
+def fit_rows(
+    rows: Rows, *, version: str, source: str, date: str, domain: Mapping[str, tuple[float, float, float]] | None = None
+) -> tuple[Fit | None, str]:
+    """The fit of a family, format and kernel, or None and why not; `domain` bounds the sizes that it is for."""
     name = f"fit of {rows.family} {rows.form}"
-    if len(rows) < FEWEST:
-        return None, f"{name}: {len(rows)} rows, needs {FEWEST}; give a longer --budget"
+    fewest = FEWEST_OF_FEW if rows.kernel.endswith(_FEW) else FEWEST
+    if len(rows) < fewest:
+        return None, f"{name}: {len(rows)} rows, needs {fewest}; give a longer --budget"
     priced, _ = judged(rows)
     error = np.abs(priced / rows.seconds - 1)
     if np.median(error) > WORST:
         return None, f"{name}: median error {np.median(error):.0%} on rows left out, limit {WORST:.0%}"
     low, high = _bands(rows.seconds / priced, priced)
-    model = wide_mechanism(rows.family)
+    model = wide_mechanism(rows.family, rows.kernel)
     values = values_of(rows, np.arange(len(rows)))
     found = Fit(
         family=rows.family,
@@ -143,7 +161,7 @@ def fit_rows(rows: Rows, *, version: str, source: str, date: str) -> tuple[Fit |
         engine=ENGINE,
         version=version,
         form=rows.form,
-        kernel="",
+        kernel=rows.kernel,
         values={p.name: float(f"{v:.{_FIGURES}g}") for p, v in zip(model.parameters, values, strict=True)},
         rows=len(rows),
         held_median=float(np.median(error)),
@@ -151,7 +169,7 @@ def fit_rows(rows: Rows, *, version: str, source: str, date: str) -> tuple[Fit |
         held_bias=float(np.median(priced / rows.seconds - 1)),
         low=low,
         high=high,
-        domain={},
+        domain=domain or {},
         span={name: (float(column.min()), float(column.max())) for name, column in rows.sizes.items()},
         source=source,
         date=date,
@@ -171,7 +189,13 @@ def _bands(ratios: Array, priced: Array) -> tuple[tuple[float, ...], tuple[float
 
 
 def least_certain(
-    family: str, form: str, rows: Sequence[Measured], part: Accelerator, candidates: Sequence[Sizes]
+    family: str,
+    form: str,
+    rows: Sequence[Measured],
+    part: Accelerator,
+    candidates: Sequence[Sizes],
+    *,
+    kernel: str = "",
 ) -> Sizes | None:
     """The candidate whose predicted interval is widest: where fits that each lack some rows differ, or far from all.
 
@@ -180,12 +204,11 @@ def least_certain(
     """
     if len(rows) < FEWEST or not candidates or not has_scipy():
         return None
-    known = rows_of(family, form, rows, part)
+    known = rows_of(family, form, rows, part, kernel=kernel)
     _, committee = judged(known)
-    model, what = wide_mechanism(family), form_of(form)
+    model = wide_mechanism(family)
     columns = {name: np.array([one[name] for one in candidates]) for name in candidates[0]}
-    extra = {"cast": 0.0} if "cast" in model.sizes else {}
-    table, _ = model.columns({**form_sizes(model, what), **extra, **columns})
+    table, _ = model.columns({**_decided(model, form, kernel), **columns})
     priced = np.array([np.log(model.price(table, known.device, values)[:, 0]) for values in committee])
     width = priced.max(axis=0) - priced.min(axis=0)
     for name, column in columns.items():

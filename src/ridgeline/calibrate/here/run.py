@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -43,21 +45,39 @@ def calibrate(
         raise InputError("exists; give --force to measure again and replace it, or --out another", file=str(path))
     torch = import_torch()
     found = find(torch, kind)
-    journal = Journal(path, fingerprint({**found.machine, **found.versions, "kind": found.kind}))
-    if journal.told:
-        told(journal.told, 0.0)
-    bench = Bench(torch=torch, found=found, folder=path.parent)
+    with Journal(path, fingerprint({**found.machine, **found.versions, "kind": found.kind})) as journal:
+        profile = _calibrated(Bench(torch=torch, found=found, folder=path.parent), journal, budget_s, told)
+        write_profile(path, profile)
+        journal.remove()
+    told("done", 1.0)
+    return path, profile
+
+
+def _calibrated(bench: Bench, journal: Journal, budget_s: float, told: Told) -> Profile:
+    """The benchmarks that the journal lacks, then fits, as a profile."""
+    cpu = bench.found.kind == "cpu"
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    for text in (journal.told, busy_text(load, bench.found.units) if cpu else ""):
+        if text:
+            told(text, 0.0)
     start = time.perf_counter()
     left_out, before_s = _measure(bench, journal, budget_s, told)
-    power = _power(bench) if found.kind == "cpu" else (None, None, "package power was not read: the device is a GPU")
+    power = _power(bench) if cpu else (None, None, "package power was not read: the device is a GPU")
     told("fits", _MEASURING)
     profile = _profile(bench, left_out, power, budget_s)
     spent_s = before_s + time.perf_counter() - start
-    profile = Profile(**{**vars(profile), "spent_s": round(spent_s, 3)})
-    write_profile(path, profile)
-    journal.remove()
-    told("done", 1.0)
-    return path, profile
+    return replace(profile, spent_s=round(spent_s, 3), noise=replace(profile.noise, load=load))
+
+
+def busy_text(load: float, units: int) -> str:
+    """A warning when threads must share cores with other processes; '' where they need not."""
+    cores = os.cpu_count() or 1
+    if load + units <= 1.25 * cores:
+        return ""
+    return (
+        f"the machine is busy (load {load:.1f} of {cores} processors, {units} threads here): times will be noisy;"
+        " measure when it is idle, or with fewer threads by OMP_NUM_THREADS"
+    )
 
 
 def _measure(bench: Bench, journal: Journal, budget_s: float, told: Told) -> tuple[list[str], float]:
@@ -102,7 +122,7 @@ def _profile(
     part = assemble.accelerator_of(found, rows, when=when, tdp_w=busy_w)
     machine_host = assemble.host_of(found, part, rows, bench.folder)
     tiers = assemble.tiers_of(found, part, rows)
-    fits, unfitted = assemble.fits_of(part, machine_host, tiers, rows, found.versions, when)
+    fits, unfitted = assemble.fits_of(part, machine_host, tiers, rows, found.versions, when, kernel=found.kind)
     return Profile(
         kind=found.kind,
         count=found.count,

@@ -23,11 +23,16 @@ def products(scale: int = 1) -> list[Sizes]:
     skinny = [(m, *_WIDE[index % len(_WIDE)]) for index, m in enumerate((1, 16, 4, 64, 2, 32, 8, 1, 48, 12))]
     tall = [(64 * scale, 64 * scale, 8192), (256 * scale, 256, 8192), (16, 512, 16384), (128 * scale, 128, 2048)]
     middle = [(128, 1024, 1024), (256, 2048, 512), (512 * scale, 512, 2048), (96, 3072, 768), (1024 * scale, 768, 256)]
+    vectors = [(1, n, k) for n, k in ((4096, 4096), (512, 512), (2048, 8192), (4096, 1024), (256, 2048), (3072, 768))]
+    few = [(2, 512, 2048), (8, 256, 512), (4, 3072, 768), (3, 256, 256), (10, 1024, 1024), (6, 2048, 512),
+           (12, 512, 128), (5, 2048, 4096)]  # fmt: skip
     return _dealt(
         _named(("m", "n", "k"), skinny),
         _named(("m", "n", "k"), squares),
         _named(("m", "n", "k"), middle),
         _named(("m", "n", "k"), tall),
+        _named(("m", "n", "k"), vectors),
+        _named(("m", "n", "k"), few),
     )
 
 
