@@ -36,6 +36,63 @@ def test_a_cheat_ends_with_one_and_is_named(capsys: pytest.CaptureFixture[str]) 
     assert "cheat, aliases:" in capsys.readouterr().out
 
 
+SCENARIO = """
+[model]
+layers = 2
+hidden = 64
+heads = 4
+vocab = 128
+tied = false
+positions = "rope"
+
+[cluster]
+name = "2xH100-SXM"
+
+[workload]
+seq_len = 16
+global_batch = 4
+precision = "fp32"
+execution = "eager"
+
+[plan]
+dp = 2
+zero = 3
+"""
+
+
+def test_a_plan_is_run_and_set_beside_its_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, table = tmp_path / "run.toml", tmp_path / "own.tsv"
+    file.write_text(SCENARIO)
+    words = ["measure", str(file), "--repeats", "2", "--append", str(table), "--json"]
+    assert run(words) == 0
+    answer = json.loads(capsys.readouterr().out)
+    rows = {row["name"]: row for row in answer["phases"]}
+    assert set(rows) >= {"forward", "optimizer", "step", "peak memory", "all_gather"}
+    assert rows["step"]["measured"] > rows["forward"]["measured"] > 0
+    assert answer["widest_gap"] in rows
+    assert len(answer["steps_s"]) == 2
+    assert answer["plan"]["zero"] == 3
+    assert len(table.read_text().splitlines()) == 3
+
+
+def test_a_plan_that_does_not_run_ends_with_two_and_names_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(SCENARIO)
+    assert run(["measure", str(file), "--precision", "fp8"]) == 2
+    assert f"{file}: field 'workload': precision = fp8 is not run here" in capsys.readouterr().err
+
+
+def test_a_machine_without_profile_is_told_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert run(["measure", "gpt2", "--dp", "2"]) == 2
+    assert "ridgeline calibrate" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -258,25 +258,40 @@ def calibrate_command(
     calibrate(budget, out, force=force, device=device, as_json=as_json)
 
 
-@app.command("measure", short_help="Judge a kernel, or run a plan here.")
+@app.command("measure", short_help="Run a plan here, or judge a kernel.")
+@with_flags(*WORKLOAD_FIELDS, *PLAN_FIELDS)
 def measure_command(
-    kernel: Annotated[
-        str | None, typer.Option("--kernel", metavar="FILE|FOLDER", help="kernel files with reference and candidate")
+    subject: Annotated[
+        str | None, typer.Argument(metavar="[MODEL|SCENARIO.toml]", help="what to run for real, as for predict")
     ] = None,
-    candidate: Annotated[str, typer.Option("--candidate", help="which function of the file is judged")] = "candidate",
     on: On = None,
+    kernel: Annotated[
+        str | None, typer.Option("--kernel", metavar="FILE|FOLDER", help="judge kernel files instead of a plan")
+    ] = None,
+    candidate: Annotated[
+        str, typer.Option("--candidate", metavar="NAME", help="with --kernel: which function is judged")
+    ] = "candidate",
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="with --kernel: also time torch.compile on the reference")
+    ] = False,
     device: Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="where it runs")] = "cpu",
-    repeats: Annotated[int, typer.Option("--repeats", min=1, max=10_000, help="timed runs")] = 20,
-    limit: Annotated[float, typer.Option("--limit", min=1, help="seconds before a candidate is stopped")] = 300,
-    compiled: Annotated[bool, typer.Option("--compile", help="also time torch.compile on the reference")] = False,
+    repeats: Annotated[
+        int | None,
+        typer.Option("--repeats", min=1, max=10_000, help="timed steps (5) or calls (20)", show_default=False),
+    ] = None,
+    limit: Annotated[float, typer.Option("--limit", min=1, help="seconds before a run is stopped")] = 900,
+    append: Annotated[
+        str | None, typer.Option("--append", metavar="FILE.tsv", help="add the measured rows to your own table")
+    ] = None,
     as_json: Json = False,
+    **words: Any,
 ) -> None:
-    """Judge a candidate kernel against its reference: right, honest, how fast, and how near to the roofline."""
+    """Run a training plan on local devices, predicted against measured; or judge a kernel against its reference."""
     from ridgeline.cli.measuring import measure
 
     measure(
-        kernel, candidate=candidate, on=on, device=device, repeats=repeats, limit_s=limit, compiled=compiled,
-        as_json=as_json,
+        subject, kernel, words, on=on, candidate=candidate, device=device, repeats=repeats, limit_s=limit,
+        compiled=compiled, append=append, as_json=as_json,
     )  # fmt: skip
 
 

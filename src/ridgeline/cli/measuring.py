@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,22 +13,118 @@ import typer
 from ridgeline.errors import InputError
 from ridgeline.facts.clusters import cluster
 from ridgeline.report.blocks import Block, Line, Table, blank, show
-from ridgeline.units import time_text
+from ridgeline.units import bytes_text, time_text
 
 if TYPE_CHECKING:
+    from ridgeline.run.gap import Comparison
     from ridgeline.run.verdict import Settings, Verdict
 
 _WIDTH = 120  # columns when piped
 
 
-def measure(kernel: str | None, *, device: str, **given: Any) -> None:
-    """Judges kernels; raises InputError for a device that is not known or not there."""
-    if kernel is None:
-        raise InputError("say what: --kernel FILE", field="--kernel")
+def measure(
+    subject: str | None, kernel: str | None, words: Mapping[str, Any], *, device: str, repeats: int | None, **given: Any
+) -> None:
+    """Runs a plan, or judges kernels with `kernel`; raises InputError for a device that is not there."""
+    if (subject is None) == (kernel is None):
+        raise InputError("say what: MODEL or SCENARIO.toml to run a plan, or --kernel FILE to judge a kernel")
     from ridgeline.run.kernels import require_device
 
     require_device(device)
-    measure_kernels(kernel, device=device, **given)
+    if kernel is not None:
+        if given.pop("append") is not None:
+            raise InputError("kernels have no row in tables of training runs", field="--append")
+        measure_kernels(kernel, device=device, repeats=repeats or 20, **given)
+        return
+    assert subject is not None
+    kept = {name: given[name] for name in ("on", "limit_s", "append", "as_json")}
+    measure_plan(subject, words, device=device, repeats=repeats or 5, **kept)
+
+
+def measure_plan(
+    subject: str,
+    words: Mapping[str, Any],
+    *,
+    on: str | None,
+    device: str,
+    repeats: int,
+    limit_s: float,
+    append: str | None,
+    as_json: bool,
+) -> None:
+    """Runs a training plan on local devices and prints predicted against measured, phase by phase."""
+    from importlib.metadata import version
+
+    from ridgeline.cli.planning import blamed_on, scenario_of
+    from ridgeline.run.append import append_rows, rows_of
+    from ridgeline.run.gap import compare_plan
+
+    if on is None and not subject.endswith(".toml"):
+        ranks = 1
+        for name in ("tp", "pp", "cp", "dp"):
+            text = str(words.get(name) or 1)
+            ranks *= int(text) if text.isdigit() else 1
+        on = f"{max(1, ranks)}xhere"
+    asked = scenario_of(subject, on, words, planned=True)
+    assert asked.plan is not None
+    with blamed_on(asked):
+        found = compare_plan(
+            asked.model, asked.cluster, asked.workload, asked.plan, repeats=repeats, device=device, limit_s=limit_s
+        )
+    if append is not None:
+        append_rows(append, rows_of(found, engine=f"torch {version('torch')}"))
+    if as_json:
+        print(json.dumps({**_comparison(found), "assumed": list(asked.assumed)}, indent=1, allow_nan=False))
+    else:
+        show(_plan_blocks(found, asked.assumed), sys.stdout, width=_WIDTH)
+
+
+def _comparison(found: Comparison) -> dict[str, Any]:
+    from ridgeline.report.as_json import choices, cluster_as_dict, model_as_dict
+
+    report = found.report
+    return {
+        "model": model_as_dict(report.model),
+        "cluster": cluster_as_dict(report.cluster),
+        "workload": choices(report.workload),
+        "plan": choices(report.plan),
+        "device": found.measured.device,
+        "phases": [vars(one) | {"error": one.error, "covered": one.covered} for one in found.phases],
+        "widest_gap": found.widest,
+        "widest_gap_share": found.widest_share,
+        "losses": list(found.measured.losses),
+        "steps_s": [one["step"] for one in found.measured.phases_s],
+        "memory_bytes": list(found.measured.memory_bytes),
+        "collectives": {name: dict(entry) for name, entry in found.measured.collectives.items()},
+        "remarks": list(found.remarks),
+    }
+
+
+def _plan_blocks(found: Comparison, assumed: Sequence[str]) -> Iterator[Block]:
+    report = found.report
+    ranks = f"{report.plan.devices} rank{'s' * (report.plan.devices > 1)}"
+    yield Line(text=f"{report.model.name} on {report.cluster.name}, {ranks}, {len(found.measured.phases_s)} steps")
+    yield blank()
+    rows = []
+    for one in found.phases:
+        tell = bytes_text if one.unit == "byte" else time_text
+        rows.append(
+            (
+                f"  {one.name}" if one.within else one.name,
+                tell(one.predicted),
+                f"{tell(one.low)} to {tell(one.high)}",
+                tell(one.measured),
+                f"{tell(one.measured_low)} to {tell(one.measured_high)}",
+                "" if one.error is None else f"{one.error:+.0%}",
+                "in" if one.covered else "out",
+            )
+        )
+    columns = ("phase", "predicted", "80 % interval", "measured", "p10 to p90", "error", "interval")
+    yield Table(columns=columns, rows=tuple(rows), right=frozenset({"predicted", "measured", "error"}))
+    yield blank()
+    yield Line(text=f"{found.widest} explains most of the gap: {found.widest_share:.0%} of the phases' differences")
+    for text in (*found.remarks, *(f"assumed: {one}" for one in assumed)):
+        yield Line(text=text, indent=2, hang=2)
 
 
 def measure_kernels(

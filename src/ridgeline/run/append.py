@@ -1,0 +1,100 @@
+"""Adds measured rows to a person's own truth file: the file is replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ridgeline.errors import InputError
+from ridgeline.run.gap import Comparison
+
+COLUMNS = (
+    "id", "model", "params_b", "layers", "hidden", "heads", "vocab", "seq_len", "hardware", "n_devices", "interconnect",
+    "tp", "pp", "dp", "cp", "ep", "zero_stage", "micro_batch", "global_batch", "recompute", "precision", "engine",
+    "metric", "value", "unit", "source", "source_where", "confidence", "also_reported", "notes",
+)  # fmt: skip
+"""Columns of tables of measured training runs, see docs/check.md."""
+
+_NEEDED = ("id", "metric", "value", "unit")
+
+
+def append_rows(path: str, rows: list[Mapping[str, str]]) -> None:
+    """Adds rows under the columns of the file, which is made when it is not there; raises InputError for another table.
+
+    The new content is written beside the file, synced and moved in its place, so a killed run leaves the old one.
+    """
+    file = Path(path)
+    try:
+        old = file.read_text(encoding="utf-8") if file.exists() else "\t".join(COLUMNS) + "\n"
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", file=path) from None
+    header = old.split("\n", 1)[0].split("\t")
+    missing = [name for name in _NEEDED if name not in header]
+    if missing:
+        raise InputError(
+            f"has no column {', '.join(missing)}; needs those of a table of training runs", file=path, line=1
+        )
+    lines = ["\t".join(re.sub(r"\s+", " ", row.get(name, "")) for name in header) for row in rows]
+    text = old + ("" if old.endswith("\n") else "\n") + "".join(f"{line}\n" for line in lines)
+    try:
+        _replace(file, text)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", file=path) from None
+
+
+def _replace(file: Path, text: str) -> None:
+    handle, name = tempfile.mkstemp(dir=file.resolve().parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        if file.exists():
+            os.chmod(name, file.stat().st_mode & 0o777)
+        Path(name).replace(file.resolve())
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def rows_of(found: Comparison, *, engine: str) -> list[Mapping[str, str]]:
+    """A comparison as rows of a table of training runs: step time [s] and tokens per second and device."""
+    report, step = found.report, found.step
+    plan, workload, model = report.plan, report.workload, report.model
+    now = datetime.now(UTC)
+    tokens_per_s = workload.step_tokens / step.measured / plan.devices
+    common = {
+        "model": model.name,
+        "params_b": f"{model.graph.params / 1e9:.6g}",
+        **{name: str(model.dims.get(name) or "") for name in ("layers", "hidden", "heads", "vocab")},
+        "seq_len": str(workload.seq_len),
+        "hardware": report.cluster.accelerator.name,
+        "n_devices": str(plan.devices),
+        "interconnect": report.cluster.tiers[0].name if plan.devices > 1 and report.cluster.tiers else "",
+        **{name: str(getattr(plan, name)) for name in ("tp", "pp", "dp", "cp", "ep", "micro_batch")},
+        "zero_stage": str(plan.zero),
+        "global_batch": str(workload.global_batch),
+        "recompute": plan.recompute.value,
+        "precision": workload.precision,
+        "engine": engine,
+        "source": "measured here",
+        "source_where": "ridgeline measure",
+        "confidence": "high",
+        "also_reported": f"peak_bytes={max(found.measured.memory_bytes):.0f}",
+        "notes": f"{now:%Y-%m-%d}, median of {len(found.measured.phases_s)} steps, eager, {workload.optimizer}",
+    }
+    stamp = f"here-{now:%Y%m%dT%H%M%S%f}"
+    return [
+        {**common, "id": f"{stamp}a", "metric": "step_time", "value": f"{step.measured:.6g}", "unit": "s"},
+        {
+            **common,
+            "id": f"{stamp}b",
+            "metric": "tokens_per_s_per_gpu",
+            "value": f"{tokens_per_s:.6g}",
+            "unit": "tok/s/GPU",
+        },
+    ]

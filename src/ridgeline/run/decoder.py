@@ -1,0 +1,161 @@
+"""A decoder transformer in PyTorch with the dimensions of a graph and random weights.
+
+Letters: B batch, S sequence, D hidden, H heads, K kv heads, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from ridgeline.run.mapping import Shape
+
+_BASE = 10_000.0  # of the rotary angles; any value costs the same
+_ACTIVATIONS: dict[str, Any] = {"silu": functional.silu, "gelu": functional.gelu, "relu": functional.relu}
+
+
+def _norm(shape: Shape) -> Any:
+    return nn.RMSNorm(shape.hidden, eps=1e-5) if shape.norm == "rms" else nn.LayerNorm(shape.hidden)
+
+
+class Attention(nn.Module):  # type: ignore[misc]
+    """Causal attention with grouped heads; it takes (B, S, D), of which tensor parallelism holds some heads."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.head_dim, self.rotary = shape.head_dim, shape.rotary
+        q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.query = nn.Linear(shape.hidden, q, bias=shape.qkv_bias)
+        self.key = nn.Linear(shape.hidden, kv, bias=shape.qkv_bias)
+        self.value = nn.Linear(shape.hidden, kv, bias=shape.qkv_bias)
+        self.out = nn.Linear(q, shape.hidden, bias=shape.out_bias)
+
+    def forward(self, x: Any, start: int = 0, cache: list[Any] | None = None) -> Any:
+        """Attention of x over itself, and over the `cache` of `start` earlier tokens, which grows by x."""
+        q, k, v = (
+            layer(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for layer in (self.query, self.key, self.value)
+        )
+        if self.rotary:
+            q, k = turned(q, start), turned(k, start)
+        if cache is not None:
+            if cache:
+                k, v = torch.cat([cache[0], k], dim=2), torch.cat([cache[1], v], dim=2)
+            cache[:] = [k, v]
+        grouped = q.shape[1] != k.shape[1]
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1, enable_gqa=grouped)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+def turned(x: Any, start: int) -> Any:
+    """Rotary embedding of (B, H, S, head) from position `start` on."""
+    half = x.shape[-1] // 2
+    rates = _BASE ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    angle = torch.arange(start, start + x.shape[2], device=x.device, dtype=torch.float32)[:, None] * rates
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+
+
+class Mlp(nn.Module):  # type: ignore[misc]
+    """A feed-forward: act(gate) * up or act(up)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.activation = _ACTIVATIONS.get(shape.activation, functional.gelu)
+        self.gate = nn.Linear(shape.hidden, shape.ffn, bias=shape.mlp_bias) if shape.gated else None
+        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.mlp_bias)
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.mlp_bias)
+
+    def forward(self, x: Any) -> Any:
+        """The feed-forward of x."""
+        up = self.up(x)
+        return self.down(self.activation(up) if self.gate is None else self.activation(self.gate(x)) * up)
+
+
+class Experts(nn.Module):  # type: ignore[misc]
+    """E experts of which each token visits `top_k`; an expert without tokens runs on none, so it has gradients."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.top_k = shape.top_k
+        self.router = nn.Linear(shape.hidden, shape.experts, bias=False)
+        self.experts = nn.ModuleList(Mlp(shape) for _ in range(shape.experts))
+
+    def forward(self, x: Any) -> Any:
+        """The weighted sum of each token's experts."""
+        flat = x.flatten(0, -2)
+        weights, chosen = torch.softmax(self.router(flat), dim=-1).topk(self.top_k, dim=-1)
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+        total = torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            token, place = (chosen == number).nonzero(as_tuple=True)
+            total = total.index_add(0, token, (expert(flat[token]) * weights[token, place, None]).to(total.dtype))
+        return total.view_as(x)
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    """One pre-norm layer."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.attention_norm, self.attention = _norm(shape), Attention(shape)
+        self.mlp_norm, self.mlp = _norm(shape), Experts(shape) if shape.experts else Mlp(shape)
+
+    def forward(self, x: Any, start: int = 0, cache: list[Any] | None = None) -> Any:
+        """The layer's output for x."""
+        x = x + self.attention(self.attention_norm(x), start, cache)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Decoder(nn.Module):  # type: ignore[misc]
+    """The whole model, or one pipeline stage of it: parts that are None belong to other stages."""
+
+    def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
+        super().__init__()
+        self.recompute = recompute
+        self.embed = nn.Embedding(shape.vocab, shape.hidden)
+        self.positions = nn.Embedding(shape.positions, shape.hidden) if shape.positions else None
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = _norm(shape)
+        self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+        for weight in self.parameters():
+            if weight.dim() > 1:
+                nn.init.normal_(weight, std=0.02)
+        self.tied = shape.tied
+        self.tie()
+
+    def tie(self) -> None:
+        """Makes the head's weight the embedding's, where the model has it so."""
+        if self.tied and self.head is not None and self.embed is not None:
+            self.head.weight = self.embed.weight
+
+    def keep(self, first: int, last: int, total: int) -> None:
+        """Drops all but layers `first` to `last` (excluded) and the ends that belong to them."""
+        self.layers = self.layers[first:last]
+        if first > 0:
+            self.embed = self.positions = None
+        if last < total:
+            self.norm = self.head = None
+
+    def forward(self, x: Any, start: int = 0, caches: list[list[Any]] | None = None) -> Any:
+        """Logits (B, S, V) of tokens (B, S); a stage takes and gives what its neighbours do."""
+        if self.embed is not None:
+            tokens = x
+            x = self.embed(tokens)
+            if self.positions is not None:
+                x = x + self.positions(torch.arange(start, start + tokens.shape[1], device=tokens.device))
+        for number, layer in enumerate(self.layers):
+            if self.recompute and self.training:
+                x = checkpoint(layer, x, use_reentrant=False)
+            else:
+                x = layer(x, start, None if caches is None else caches[number])
+        return x if self.head is None else self.head(self.norm(x))
+
+
+def loss_of(logits: Any, tokens: Any) -> Any:
+    """Mean cross entropy of the next token; `tokens` are those that the logits should name."""
+    return functional.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten(0, 1))

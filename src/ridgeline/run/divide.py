@@ -1,0 +1,175 @@
+"""Divides a decoder over ranks with PyTorch's own libraries, as an execution says.
+
+Axes of the mesh: pipeline, data, tensor.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed import all_reduce
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+
+from ridgeline.run.decoder import Decoder, loss_of
+from ridgeline.run.mapping import Execution
+
+AXES = ("pp", "dp", "tp")
+
+
+@dataclass(kw_only=True)
+class Divided:
+    """One rank's part: `module` to call, its optimizer, the mesh, and the pipeline's schedule if there is one."""
+
+    asked: Execution
+    module: Any
+    optimizer: Any
+    mesh: Any
+    device: Any
+    schedule: Any = None
+
+    def coordinate(self, axis: str) -> int:
+        """This rank's place on an axis of the mesh."""
+        return 0 if self.mesh is None else int(self.mesh.get_local_rank(axis))
+
+    def loss_context(self) -> AbstractContextManager[Any]:
+        """What a forward and backward need around them: a loss over a divided vocabulary, and autocast."""
+        return loss_parallel() if self.asked.tp > 1 else nullcontext()
+
+    def cast(self) -> AbstractContextManager[Any]:
+        """The autocast of a mixed-precision recipe."""
+        if self.asked.precision != "bf16-amp":
+            return nullcontext()
+        cast: AbstractContextManager[Any] = torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return cast
+
+    def exchange(self) -> None:
+        """Averages gradients over the data axis, where no library did it during backward."""
+        if self.asked.data != "all-reduce":
+            return
+        group = self.mesh.get_group("dp")
+        grads = [local(one.grad) for one in self.module.parameters() if one.grad is not None]
+        flat = torch.cat([one.reshape(-1) for one in grads])
+        all_reduce(flat, group=group)
+        flat /= self.asked.dp
+        begin = 0
+        for one in grads:
+            one.copy_(flat[begin : begin + one.numel()].view_as(one))
+            begin += one.numel()
+
+
+def local(tensor: Any) -> Any:
+    """The rank's own part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def divide(asked: Execution, device: Any, seed: int) -> Divided:
+    """The rank's part of the model; all ranks draw the same weights before they are divided."""
+    torch.manual_seed(seed)
+    model = Decoder(asked.shape, recompute=asked.recompute)
+    if asked.precision == "bf16-pure":
+        model = model.to(torch.bfloat16)
+    model = model.to(device)
+    mesh: Any = None
+    if asked.ranks > 1:
+        mesh = init_device_mesh(device.type, (asked.pp, asked.dp, asked.tp), mesh_dim_names=AXES)
+    stage = 0 if mesh is None else mesh.get_local_rank("pp")
+    if asked.pp > 1:
+        first = sum(asked.layer_split[:stage])
+        model.keep(first, first + asked.layer_split[stage], asked.shape.layers)
+    if asked.tp > 1:
+        _tensor(model, mesh["tp"], asked)
+    module = _data(model, mesh, asked)
+    divided = Divided(asked=asked, module=module, optimizer=_optimizer(module, asked), mesh=mesh, device=device)
+    if asked.pp > 1:
+        divided.schedule = _schedule(divided, stage)
+    return divided
+
+
+def _tensor(model: Any, mesh: Any, asked: Execution) -> None:
+    """Columns and rows of the linear layers over the tensor axis, heads and ffn apart, logits by vocabulary."""
+    along = asked.sequence_parallel
+    edge = Shard(1) if along else Replicate()
+    plan: dict[str, Any] = {}
+    if model.embed is not None:
+        plan["embed"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=edge)
+    if model.head is not None:
+        plan["head"] = ColwiseParallel(input_layouts=edge, output_layouts=Shard(-1), use_local_output=False)
+        if along:
+            plan["norm"] = SequenceParallel()
+    if plan:
+        parallelize_module(model, mesh, plan)
+    for layer in model.layers:
+        parallelize_module(layer, mesh, _layer_plan(layer, edge, along))
+    model.tie()
+
+
+def _layer_plan(layer: Any, edge: Any, along: bool) -> dict[str, Any]:
+    plan: dict[str, Any] = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
+    plan["attention.out"] = RowwiseParallel(output_layouts=edge)
+    feeds = [name for name, part in layer.named_modules() if hasattr(part, "down")]
+    for feed in feeds:
+        plan |= {f"{feed}.up": ColwiseParallel(), f"{feed}.down": RowwiseParallel(output_layouts=edge)}
+        if layer.get_submodule(feed).gate is not None:
+            plan[f"{feed}.gate"] = ColwiseParallel()
+    if along:
+        whole = PrepareModuleInput(input_layouts=(edge,), desired_input_layouts=(Replicate(),))
+        three = PrepareModuleInput(input_layouts=(edge, None, None), desired_input_layouts=(Replicate(), None, None))
+        plan |= {"attention": three, "mlp": whole}
+        plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
+    return plan
+
+
+def _data(model: Any, mesh: Any, asked: Execution) -> Any:
+    """The model as the data axis wants it."""
+    if asked.data in ("ddp", "zero-1"):
+        return nn.parallel.DistributedDataParallel(model, process_group=mesh.get_group("dp"))
+    if not asked.data.startswith("shard"):
+        return model
+    words: dict[str, Any] = {"mesh": mesh["dp"], "reshard_after_forward": asked.data == "shard-3"}
+    if asked.precision == "bf16":
+        words["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in model.layers:
+        fully_shard(layer, **words)
+    fully_shard(model, **words)
+    return model
+
+
+def _optimizer(module: Any, asked: Execution) -> Any:
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "adamw": (torch.optim.AdamW, {"lr": 1e-3}),
+        "adam": (torch.optim.Adam, {"lr": 1e-3}),
+        "sgd": (torch.optim.SGD, {"lr": 1e-2}),
+        "sgd-momentum": (torch.optim.SGD, {"lr": 1e-2, "momentum": 0.9}),
+    }
+    build, words = kinds[asked.optimizer]
+    if asked.data == "zero-1":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer(module.parameters(), optimizer_class=build, **words)
+    parts: tuple[list[Any], list[Any]] = ([], [])
+    for one in module.parameters():
+        parts[isinstance(one, DTensor)].append(one)
+    return build([{"params": part} for part in parts if part], **words)
+
+
+def _schedule(divided: Divided, stage: int) -> Any:
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+    asked = divided.asked
+    part = PipelineStage(divided.module, stage, asked.pp, divided.device, group=divided.mesh.get_group("pp"))
+    kind = ScheduleGPipe if asked.schedule == "gpipe" else Schedule1F1B
+    return kind(part, n_microbatches=asked.micro_batches, loss_fn=loss_of)

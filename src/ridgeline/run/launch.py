@@ -1,0 +1,139 @@
+"""Starts the ranks of an execution on this machine, waits for them, and stops them all when one fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import ClusterError, NoPlanError
+from ridgeline.run.kernels import require_device
+from ridgeline.run.mapping import Execution
+
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a run showed: per step and phase the slowest rank's seconds, losses, memory per rank, collectives.
+
+    `memory_bytes` is the growth of the process on a processor and the allocator's peak on a GPU, a value a rank;
+    `collectives` are calls and seconds by kind on the rank that spent most time in them.
+    """
+
+    phases_s: tuple[Mapping[str, float], ...]
+    losses: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
+    collectives: Mapping[str, Mapping[str, float]]
+    device: str
+
+
+def launch(
+    asked: Execution, *, repeats: int = 5, device: str = "cpu", seed: int = 0, limit_s: float = 900.0
+) -> Measured:
+    """Runs an execution on local ranks; raises ClusterError where devices lack, NoPlanError where it fails."""
+    require_device(device)
+    threads = _require_ranks(asked, device)
+    with tempfile.TemporaryDirectory(prefix="ridgeline-run-") as folder:
+        request = Path(folder, "request.json")
+        told = {
+            "execution": asdict(asked),
+            "repeats": repeats,
+            "device": device,
+            "threads": threads,
+            "seed": seed,
+            "limit_s": limit_s,
+        }
+        request.write_text(json.dumps(told), encoding="utf-8")
+        _wait(request, asked.ranks, limit_s)
+        answer = Path(folder, "answer.json")
+        if not answer.exists():
+            raise NoPlanError("the run ended without an answer; its ranks were stopped")
+        return _merged(json.loads(answer.read_text(encoding="utf-8")), device)
+
+
+def _require_ranks(asked: Execution, device: str) -> int:
+    if device == "cuda":
+        import torch
+
+        have = torch.cuda.device_count()
+        if asked.ranks > have:
+            raise ClusterError(f"the plan uses {asked.ranks} devices, {have} are here; lower tp, pp or dp")
+        return 1
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if asked.ranks > max(4, threads):
+        raise ClusterError(f"the plan uses {asked.ranks} ranks, this machine has {threads} cores; lower tp, pp or dp")
+    return int(os.environ.get("OMP_NUM_THREADS") or threads)
+
+
+def _wait(request: Path, ranks: int, limit_s: float) -> None:
+    source = str(Path(__file__).parents[2])
+    paths = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
+    if sys.platform == "darwin":
+        environment["GLOO_SOCKET_IFNAME"] = "lo0"
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(ranks):
+            command = [sys.executable, "-m", "ridgeline.run.rank", str(request), str(rank)]
+            with request.with_name(f"{rank}.err").open("wb") as errors:
+                running.append(
+                    subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        stderr=errors,
+                        env=environment,
+                        start_new_session=True,
+                    )
+                )
+        _until_done(running, request, time.monotonic() + limit_s, limit_s)
+    finally:
+        for one in running:
+            if one.poll() is None:
+                os.killpg(one.pid, signal.SIGKILL)
+            one.wait()
+
+
+def _until_done(running: list[subprocess.Popen[bytes]], request: Path, end: float, limit_s: float) -> None:
+    while any(one.poll() is None for one in running):
+        for rank, one in enumerate(running):
+            if one.poll():
+                text = request.with_name(f"{rank}.err").read_text(encoding="utf-8", errors="replace")
+                told = [line for line in text.strip().splitlines() if line][-1:] or ["no message"]
+                ended = f"signal {-one.returncode}" if one.returncode < 0 else f"exit code {one.returncode}"
+                raise NoPlanError(f"rank {rank} ended with {ended}: {told[0][:300]}")
+        if time.monotonic() > end:
+            raise NoPlanError(f"the run took more than {limit_s:g} s and was stopped; --limit SECONDS gives more")
+        time.sleep(_POLL_S)
+    for rank, one in enumerate(running):
+        if one.returncode:
+            text = request.with_name(f"{rank}.err").read_text(encoding="utf-8", errors="replace")
+            told = text.strip().splitlines()[-1:] or ["no message"]
+            raise NoPlanError(f"rank {rank} ended with exit code {one.returncode}: {told[0][:300]}")
+
+
+def _merged(ranks: list[dict[str, Any]], device: str) -> Measured:
+    steps = range(len(ranks[0]["phases"]))
+    phases = tuple(
+        {name: max(one["phases"][step][name] for one in ranks) for name in ranks[0]["phases"][step]} for step in steps
+    )
+    last = max(one["stage"] for one in ranks)
+    told = [one["losses"] for one in ranks if one["stage"] == last]
+    losses = tuple(sum(column) / len(column) for column in zip(*told, strict=True))
+    busiest = max(ranks, key=lambda one: sum(kind["seconds"] for kind in one["collectives"].values()))
+    return Measured(
+        phases_s=phases,
+        losses=losses,
+        memory_bytes=tuple(one["peak_bytes"] - (one["start_bytes"] if device == "cpu" else 0) for one in ranks),
+        collectives=busiest["collectives"],
+        device=device,
+    )

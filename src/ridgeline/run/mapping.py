@@ -1,0 +1,221 @@
+"""From a plan to what runs it: the one place where a plan's words become degrees, groups and schedules of PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ridgeline.errors import ModelError, PlanError, WorkloadError
+from ridgeline.graph.ops import Model, Op
+from ridgeline.graph.workload import Task, Workload
+from ridgeline.plan.plan import Plan, Recompute, Schedule
+
+PRECISIONS = ("fp32", "bf16", "bf16-pure", "bf16-amp")
+OPTIMIZERS = ("adamw", "adam", "sgd", "sgd-momentum")
+_SCHEDULES = {Schedule.GPIPE: "gpipe", Schedule.ONE_F_ONE_B: "1f1b"}
+_KNOWN_OPS = frozenset({
+    "attention_norm", "qkv", "rotary", "attention", "attention_out", "attention_residual", "mlp_norm", "mlp_up",
+    "mlp_activation", "mlp_down", "mlp_residual", "router", "route", "dispatch", "experts_up", "experts_activation",
+    "experts_down", "combine", "embed_tokens", "embed_positions", "embed_sum", "final_norm", "lm_head", "cross_entropy",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A decoder's dimensions as its graph has them; every weight of the graph is a weight of the model that runs.
+
+    `norm` is 'rms' or 'layer', `rotary` whether queries and keys turn, `positions` rows of a learned table or 0;
+    a bias is said for qkv, attention output and MLP apart. `experts` 0 is a dense MLP.
+    """
+
+    layers: int
+    hidden: int
+    vocab: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    gated: bool
+    activation: str
+    norm: str
+    rotary: bool
+    positions: int
+    tied: bool
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+    experts: int = 0
+    top_k: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """What every rank is told: the model, its degrees, how states are divided, and the step.
+
+    `data` names the library that exchanges gradients and states: '' (one rank), 'ddp', 'all-reduce' (after
+    backward, where DDP cannot be combined), 'zero-1' (DDP and ZeroRedundancyOptimizer), 'shard-2' and 'shard-3'
+    (`fully_shard`, weights kept or freed between forward and backward).
+    """
+
+    shape: Shape
+    tp: int
+    pp: int
+    cp: int
+    dp: int
+    data: str
+    sequence_parallel: bool
+    micro_batch: int
+    micro_batches: int
+    schedule: str
+    layer_split: tuple[int, ...]
+    recompute: bool
+    seq_len: int
+    precision: str
+    optimizer: str
+
+    @property
+    def ranks(self) -> int:
+        """Processes that run it [1]."""
+        return self.tp * self.pp * self.cp * self.dp
+
+
+def execution_of(model: Model, workload: Workload, plan: Plan) -> Execution:
+    """The execution of a plan; raises PlanError, ModelError or WorkloadError for what has no way to run here."""
+    shape = shape_of(model)
+    _check_workload(workload)
+    _check_plan(plan, shape, workload)
+    return Execution(
+        shape=shape,
+        tp=plan.tp,
+        pp=plan.pp,
+        cp=plan.cp,
+        dp=plan.dp,
+        data=_data(plan),
+        sequence_parallel=plan.sequence_parallel and plan.tp > 1,
+        micro_batch=plan.micro_batch,
+        micro_batches=plan.micro_batches(workload.global_batch),
+        schedule=_SCHEDULES[plan.schedule],
+        layer_split=plan.layer_split or _even(shape.layers, plan.pp),
+        recompute=plan.recompute is Recompute.FULL,
+        seq_len=workload.seq_len,
+        precision=workload.precision,
+        optimizer=workload.optimizer,
+    )
+
+
+def _even(layers: int, stages: int) -> tuple[int, ...]:
+    from ridgeline.lower.split import even_split
+
+    return tuple(even_split(layers, stages))
+
+
+def _data(plan: Plan) -> str:
+    if plan.dp == 1:
+        return ""
+    if plan.zero >= 2:
+        return f"shard-{plan.zero}"
+    if plan.zero == 1:
+        return "zero-1"
+    return "ddp" if plan.tp * plan.pp * plan.cp == 1 else "all-reduce"
+
+
+def _check_workload(workload: Workload) -> None:
+    if workload.task not in (Task.PRETRAIN, Task.FULL):
+        raise WorkloadError(f"task = {workload.task.value} is not run here; needs pretrain or full")
+    if workload.precision not in PRECISIONS:
+        raise WorkloadError(f"precision = {workload.precision} is not run here; needs one of {', '.join(PRECISIONS)}")
+    if workload.optimizer not in OPTIMIZERS:
+        raise WorkloadError(f"optimizer = {workload.optimizer} is not run here; needs one of {', '.join(OPTIMIZERS)}")
+    if workload.mean_document is not None or workload.padding:
+        raise WorkloadError("packed documents and padding are not run here; leave mean_document and padding out")
+
+
+def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
+    if plan.schedule not in _SCHEDULES or plan.chunks > 1:
+        raise PlanError(f"plan: schedule = {plan.schedule.value} is not run here; needs gpipe or 1f1b with chunks = 1")
+    for name, wanted in (("ep", 1), ("etp", 1), ("cp", 1)):
+        if getattr(plan, name) != wanted:
+            raise PlanError(f"plan: {name} = {getattr(plan, name)} is not run here; needs {wanted}")
+    for name in ("offload_optimizer", "offload_activations", "overlap_tensor", "zero_group", "recompute_layers"):
+        if getattr(plan, name):
+            raise PlanError(f"plan: {name} is not run here; leave it out")
+    if plan.recompute is Recompute.SELECTIVE:
+        raise PlanError("plan: recompute = selective is not run here; needs none or full")
+    for name, value in (("heads", shape.heads), ("kv_heads", shape.kv_heads), ("ffn", shape.ffn)):
+        if value % plan.tp:
+            raise PlanError(f"plan: tp = {plan.tp} does not divide {name} = {value}")
+    if shape.vocab % plan.tp or (plan.sequence_parallel and workload.seq_len % plan.tp):
+        raise PlanError(f"plan: tp = {plan.tp} does not divide vocab = {shape.vocab} or seq_len = {workload.seq_len}")
+    if plan.sequence_parallel and (shape.experts or shape.positions):
+        raise PlanError("plan: sequence_parallel with experts or learned positions is not run here; leave it out")
+    if plan.zero == 1 and plan.dp > 1 and plan.tp * plan.pp > 1:
+        raise PlanError("plan: zero = 1 with tp or pp is not run here; needs zero = 0, 2 or 3")
+    if plan.pp > 1 and shape.tied:
+        raise PlanError(
+            "plan: pp > 1 with tied embeddings is not run here; give a config with tie_word_embeddings false"
+        )
+    if plan.pp > 1 and plan.micro_batches(workload.global_batch) < plan.pp and plan.schedule is Schedule.ONE_F_ONE_B:
+        count = plan.micro_batches(workload.global_batch)
+        raise PlanError(f"plan: 1f1b over pp = {plan.pp} needs as many micro-batches, has {count}; raise global_batch")
+    if workload.precision == "bf16" and _data(plan) not in ("shard-2", "shard-3"):
+        raise WorkloadError(
+            "precision = bf16 keeps a master copy, which only zero = 2 or 3 run here; use bf16-amp or fp32"
+        )
+
+
+def shape_of(model: Model) -> Shape:
+    """The dimensions of a decoder from its graph; raises ModelError for an architecture that is not run."""
+    graph, dims = model.graph, model.dims
+    kinds = set(graph.layers)
+    block = graph.blocks[graph.layers[0]]
+    ends = {op.name: op for op in (*graph.embedding, *graph.head)}
+    unknown = sorted({op.name for op in (*block.ops, *ends.values())} - _KNOWN_OPS)
+    if len(kinds) > 1 or unknown or block.encoder:
+        why = f"its layers hold {', '.join(unknown)}" if unknown else f"its layers are of {len(kinds)} kinds"
+        raise ModelError(f"{model.name} is not run here: {why}; plain decoders and their mixtures of experts are")
+    ops = {op.name: op for op in block.ops}
+    core, up = ops["attention"], ops.get("mlp_up") or ops["experts_up"]
+    down = ops.get("mlp_down") or ops["experts_down"]
+    if core.window or core.chunk or not core.causal or core.v_dim != core.qk_dim or block.shared_experts:
+        raise ModelError(f"{model.name} is not run here: windows, encoders and shared experts are left out")
+    shape = Shape(
+        layers=len(graph.layers),
+        hidden=graph.hidden,
+        vocab=graph.vocab,
+        heads=core.heads,
+        kv_heads=core.kv_heads,
+        head_dim=core.qk_dim,
+        ffn=down.k,
+        gated=bool(dims.get("gated", up.n == 2 * down.k)),
+        activation=str(dims.get("activation", "silu")),
+        norm="rms" if ops["attention_norm"].params == graph.hidden else "layer",
+        rotary="rotary" in ops,
+        positions=ends["embed_positions"].n if "embed_positions" in ends else 0,
+        tied=graph.tied_embeddings,
+        qkv_bias=_bias(ops["qkv"]),
+        out_bias=_bias(ops["attention_out"]),
+        mlp_bias=_bias(up),
+        experts=block.experts,
+        top_k=block.top_k,
+    )
+    if parameters(shape) != graph.params:
+        raise ModelError(
+            f"{model.name} is not run here: it has {graph.params} weights, the decoder that runs {parameters(shape)}"
+        )
+    return shape
+
+
+def _bias(op: Op) -> bool:
+    return op.params > op.k * op.n
+
+
+def parameters(shape: Shape) -> int:
+    """Weights of the decoder that runs [1]; they must be those of the graph."""
+    d, inner = shape.hidden, shape.ffn
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    attention = d * (q + 2 * kv) + (q + 2 * kv) * shape.qkv_bias + q * d + d * shape.out_bias
+    ups = 1 + shape.gated
+    mlp = d * inner * ups + inner * ups * shape.mlp_bias + inner * d + d * shape.mlp_bias
+    feed = shape.experts * mlp + d * shape.experts if shape.experts else mlp
+    norm = d * (1 if shape.norm == "rms" else 2)
+    ends = shape.vocab * d * (1 if shape.tied else 2) + shape.positions * d + norm
+    return shape.layers * (attention + feed + 2 * norm) + ends

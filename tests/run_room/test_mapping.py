@@ -1,0 +1,157 @@
+"""What a plan becomes, and what is refused with the value and the next step; rows that are appended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.errors import InputError, ModelError, RidgelineError
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.build import from_dims
+from ridgeline.graph.load import load
+from ridgeline.graph.workload import Task, Workload
+from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.predict import Predictor, explain
+from ridgeline.run.append import COLUMNS, append_rows, rows_of
+from ridgeline.run.gap import Comparison, phases_of
+from ridgeline.run.launch import Measured
+from ridgeline.run.mapping import execution_of, shape_of
+from ridgeline.validate.rows import read
+
+WORK = Workload(seq_len=16, global_batch=8, precision="fp32", execution="eager")
+MODEL = from_dims(layers=4, hidden=64, heads=4, vocab=128, tied=False, positions="rope")
+
+
+@pytest.mark.parametrize(
+    ("words", "data"),
+    [
+        ({}, ""),
+        ({"dp": 2}, "ddp"),
+        ({"dp": 2, "tp": 2}, "all-reduce"),
+        ({"dp": 2, "zero": 1}, "zero-1"),
+        ({"dp": 2, "zero": 2}, "shard-2"),
+        ({"dp": 2, "pp": 2, "zero": 3}, "shard-3"),
+        ({"zero": 3}, ""),
+    ],
+)
+def test_states_are_divided_as_the_plan_says(words: dict[str, Any], data: str) -> None:
+    asked = execution_of(MODEL, WORK, Plan(**words))
+    assert asked.data == data
+    assert asked.ranks == Plan(**words).devices
+    assert asked.micro_batches * asked.dp * asked.micro_batch == WORK.global_batch
+
+
+def test_layers_are_split_as_the_prediction_splits_them() -> None:
+    assert execution_of(MODEL, WORK, Plan(pp=3)).layer_split == Predictor(MODEL, cluster("4xH100-SXM"), WORK).split(
+        Plan(pp=3)
+    )
+    assert execution_of(MODEL, WORK, Plan(pp=2, layer_split=(3, 1))).layer_split == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"tp": 3}, "tp = 3 does not divide heads = 4"),
+        ({"cp": 2}, "cp = 2"),
+        ({"ep": 2, "dp": 2}, "ep = 2"),
+        ({"schedule": Schedule.ZB_H1, "pp": 2}, "schedule = zb-h1"),
+        ({"recompute": Recompute.SELECTIVE}, "recompute = selective"),
+        ({"offload_optimizer": True}, "offload_optimizer"),
+        ({"dp": 2, "tp": 2, "zero": 1}, "zero = 1 with tp or pp"),
+        ({"pp": 4, "micro_batch": 4}, "1f1b over pp = 4"),
+        ({"micro_batch": 3}, "global batch 8"),
+    ],
+)
+def test_plans_that_do_not_run_are_refused_with_the_value(words: dict[str, Any], told: str) -> None:
+    with pytest.raises(RidgelineError, match=told):
+        execution_of(MODEL, WORK, Plan(**words))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"task": Task.LORA}, "task = lora"),
+        ({"precision": "fp8"}, "precision = fp8"),
+        ({"precision": "bf16"}, "master copy"),
+        ({"optimizer": "muon"}, "optimizer = muon"),
+        ({"padding": 0.1}, "padding"),
+    ],
+)
+def test_workloads_that_do_not_run_are_refused(words: dict[str, Any], told: str) -> None:
+    with pytest.raises(RidgelineError, match=told):
+        execution_of(MODEL, replace(WORK, **words), Plan())
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "bert-base-uncased", "gemma-2-9b"])
+def test_other_architectures_are_refused(name: str) -> None:
+    with pytest.raises(ModelError, match="is not run here"):
+        shape_of(load(name))
+
+
+def comparison(**words: Any) -> Comparison:
+    predictor = Predictor(MODEL, cluster("4xH100-SXM"), WORK)
+    evaluation = predictor.evaluate(Plan(**words))
+    report = explain(predictor, evaluation)
+    step = {"forward": 1.0, "backward": 2.5, "gradient exchange": 0.0, "optimizer": 0.5, "step": 4.0}
+    seen = Measured(
+        phases_s=(step, step),
+        losses=(5.0, 4.9),
+        memory_bytes=(1e9, 2e9),
+        collectives={"gloo:barrier": {"calls": 1, "seconds": 9.0}, "all_reduce": {"calls": 2, "seconds": 0.25}},
+        device="cpu",
+    )
+    phases = phases_of(predictor, evaluation, report, seen)
+    return Comparison(report=report, measured=seen, phases=phases, widest="forward", widest_share=1.0, remarks=())
+
+
+def test_phases_add_up_to_the_step_on_both_sides() -> None:
+    found = comparison(dp=2, tp=2)
+    parts = [one for one in found.phases if one.unit == "s" and one.name != "step" and not one.within]
+    assert sum(one.predicted for one in parts) == pytest.approx(found.step.predicted)
+    assert sum(one.measured for one in parts) == pytest.approx(found.step.measured) == 4.0
+
+
+def test_collectives_are_named_by_kind_and_a_barrier_is_none() -> None:
+    rows = {one.name: one for one in comparison(dp=2, tp=2).phases if one.within}
+    assert list(rows) == ["all_reduce"]
+    assert rows["all_reduce"].measured == 0.25
+    assert rows["all_reduce"].predicted > 0
+    assert not [one for one in comparison().phases if one.within]
+
+
+def test_memory_is_the_largest_rank() -> None:
+    (row,) = [one for one in comparison().phases if one.unit == "byte"]
+    assert row.measured == 2e9
+
+
+def test_rows_are_appended_under_the_files_own_columns(tmp_path: Path) -> None:
+    file = tmp_path / "own.tsv"
+    rows = rows_of(comparison(dp=2), engine="torch 2.13")
+    append_rows(str(file), rows)
+    append_rows(str(file), rows)
+    table = read(str(file))
+    assert table.kind == "training"
+    assert [row.problem for row in table.rows] == [None] * 4
+    assert [row.text("metric") for row in table.rows] == ["step_time", "tokens_per_s_per_gpu"] * 2
+    assert table.rows[0].number("layers") == 4
+    assert float(table.rows[1].text("value")) == pytest.approx(8 * 16 / 4.0 / 2)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_table_of_something_else_is_left_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "other.tsv"
+    file.write_text("a\tb\n1\t2\n")
+    with pytest.raises(InputError, match="has no column id, metric"):
+        append_rows(str(file), [])
+    assert file.read_text() == "a\tb\n1\t2\n"
+
+
+def test_columns_of_a_file_in_another_order_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "own.tsv"
+    file.write_text("\t".join(reversed(COLUMNS)))
+    append_rows(str(file), [{"id": "x", "metric": "m", "value": "1", "unit": "s", "notes": "tab\tand\nline"}])
+    header, line = file.read_text().splitlines()
+    assert dict(zip(header.split("\t"), line.split("\t"), strict=True))["notes"] == "tab and line"

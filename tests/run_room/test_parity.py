@@ -1,0 +1,97 @@
+"""The same plan on one rank and on several: every way to divide a model gives the losses of the undivided one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from ridgeline.graph.build import from_dims
+from ridgeline.graph.load import load
+from ridgeline.graph.ops import Model
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.run.decoder import Decoder
+from ridgeline.run.launch import launch
+from ridgeline.run.mapping import execution_of, parameters, shape_of
+
+WORK = Workload(seq_len=16, global_batch=4, precision="fp32", optimizer="sgd-momentum")
+GPIPE = Schedule.GPIPE
+
+
+def model(**words: Any) -> Model:
+    dims: dict[str, Any] = {
+        "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "vocab": 128, "ffn": 96, "gated": True,
+        "activation": "silu", "norm": "rms", "bias": False, "tied": False, "positions": "rope",
+    }  # fmt: skip
+    return from_dims(**(dims | words))
+
+
+DENSE = model()
+EXPERTS = model(experts=4, top_k=2, expert_ffn=48)
+
+
+def losses(which: Model, **words: Any) -> tuple[float, ...]:
+    asked = execution_of(which, WORK, Plan(micro_batch=1, **words))
+    return launch(asked, repeats=1, limit_s=120).losses
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread_a_rank() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def alone(one_thread_a_rank: None) -> dict[str, tuple[float, ...]]:
+    return {"dense": losses(DENSE), "experts": losses(EXPERTS)}
+
+
+def test_training_changes_the_loss_so_that_parity_means_something(alone: dict[str, tuple[float, ...]]) -> None:
+    asked = execution_of(DENSE, replace(WORK, optimizer="sgd"), Plan(micro_batch=1))
+    other = launch(asked, repeats=1, limit_s=120).losses  # without momentum: equal until the second update
+    assert other[0] == pytest.approx(alone["dense"][0], abs=1e-7)
+    assert abs(other[2] - alone["dense"][2]) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("dense", {"dp": 2}),
+        ("dense", {"dp": 2, "zero": 1}),
+        ("dense", {"dp": 2, "zero": 2}),
+        ("dense", {"dp": 2, "zero": 3, "recompute": Recompute.FULL}),
+        ("dense", {"tp": 2, "sequence_parallel": True}),
+        ("dense", {"pp": 2}),
+        ("dense", {"pp": 2, "schedule": GPIPE, "tp": 2}),
+        ("dense", {"dp": 2, "tp": 2}),
+        ("experts", {"tp": 2}),
+        ("experts", {"dp": 2, "zero": 3}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(f"{key}={item}" for key, item in value.items()),
+)
+def test_losses_are_those_of_one_rank(name: str, words: dict[str, Any], alone: dict[str, tuple[float, ...]]) -> None:
+    found = losses(DENSE if name == "dense" else EXPERTS, **words)
+    assert len(found) == 3
+    assert found == pytest.approx(alone[name], abs=3e-5)
+
+
+@pytest.mark.parametrize("name", ["llama-3.2-1b", "gpt2", "mixtral-8x7b", "qwen2.5-0.5b", "llama-3.1-70b"])
+def test_weights_of_catalog_models_are_counted_as_their_graphs_count_them(name: str) -> None:
+    which = load(name)
+    assert parameters(shape_of(which)) == which.graph.params
+
+
+OLD = model(
+    tied=True, bias=True, norm="layer", positions="learned", max_positions=32, gated=False, activation="gelu"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("which", [DENSE, EXPERTS, OLD])
+def test_the_model_that_runs_holds_the_weights_of_the_graph(which: Model) -> None:
+    assert sum(one.numel() for one in Decoder(shape_of(which)).parameters()) == which.graph.params
