@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from ridgeline.calibrate.here.timing import measured
 from ridgeline.facts.profiles import Measured
 
 START_S = 12.0  # what starting ranks may take beyond the share; importing torch is most of it
-_REPEATS = 12
+_REPEATS = 60
 _WARM = 2
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter", "send", "broadcast")
 _OPERATION = {"all_reduce": 0.0, "all_gather": 1.0, "reduce_scatter": 2.0, "send": 4.0}
@@ -83,7 +84,7 @@ def _rank(asked: Asked, rank: int, results: Any) -> None:
     backend = "nccl" if asked.kind == "cuda" else "gloo"
     if asked.kind == "cpu":
         torch.set_num_threads(asked.threads)
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if os.uname().sysname == "Darwin" else "lo")
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if platform.system() == "Darwin" else "lo")
     else:
         torch.cuda.set_device(rank)
     try:
