@@ -75,6 +75,24 @@ def test_a_plan_is_run_and_set_beside_its_prediction(tmp_path: Path, capsys: pyt
     assert len(table.read_text().splitlines()) == 3
 
 
+def test_a_batch_is_run_and_set_beside_its_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps(
+            {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96,
+             "vocab_size": 128,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+        )
+    )  # fmt: skip
+    words = ["measure", str(config), "--serve", "--on", "1xH100-SXM", "--batch", "2", "--prompt", "8", "--output", "4"]
+    assert run([*words, "--repeats", "2", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["phases"]}
+    assert list(rows) == ["prefill", "decode step", "batch"]
+    for row in rows.values():
+        assert row["low"] <= row["predicted"] <= row["high"]
+        assert row["measured"] > 0
+
+
 def test_a_plan_that_does_not_run_ends_with_two_and_names_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -259,12 +259,14 @@ def calibrate_command(
 
 
 @app.command("measure", short_help="Run a plan here, or judge a kernel.")
-@with_flags(*WORKLOAD_FIELDS, *PLAN_FIELDS)
+@with_flags(*WORKLOAD_FIELDS, *PLAN_FIELDS, *BATCH_FIELDS, *DEPLOYMENT_FIELDS)
 def measure_command(
     subject: Annotated[
         str | None, typer.Argument(metavar="[MODEL|SCENARIO.toml]", help="what to run for real, as for predict")
     ] = None,
     on: On = None,
+    train: Train = True,
+    serve: Annotated[bool, typer.Option("--serve", help="run a static batch: prompts, then token by token")] = False,
     kernel: Annotated[
         str | None, typer.Option("--kernel", metavar="FILE|FOLDER", help="judge kernel files instead of a plan")
     ] = None,
@@ -286,11 +288,11 @@ def measure_command(
     as_json: Json = False,
     **words: Any,
 ) -> None:
-    """Run a training plan on local devices, predicted against measured; or judge a kernel against its reference."""
+    """Run a training plan or a batch on local devices, predicted against measured; or judge a candidate kernel."""
     from ridgeline.cli.measuring import measure
 
     measure(
-        subject, kernel, words, on=on, candidate=candidate, device=device, repeats=repeats, limit_s=limit,
+        subject, kernel, words, serve=serve, on=on, candidate=candidate, device=device, repeats=repeats, limit_s=limit,
         compiled=compiled, append=append, as_json=as_json,
     )  # fmt: skip
 

@@ -16,14 +16,21 @@ from ridgeline.report.blocks import Block, Line, Table, blank, show
 from ridgeline.units import bytes_text, time_text
 
 if TYPE_CHECKING:
-    from ridgeline.run.gap import Comparison
+    from ridgeline.run.gap import Comparison, Phase
     from ridgeline.run.verdict import Settings, Verdict
 
 _WIDTH = 120  # columns when piped
 
 
 def measure(
-    subject: str | None, kernel: str | None, words: Mapping[str, Any], *, device: str, repeats: int | None, **given: Any
+    subject: str | None,
+    kernel: str | None,
+    words: Mapping[str, Any],
+    *,
+    serve: bool,
+    device: str,
+    repeats: int | None,
+    **given: Any,
 ) -> None:
     """Runs a plan, or judges kernels with `kernel`; raises InputError for a device that is not there."""
     if (subject is None) == (kernel is None):
@@ -38,6 +45,11 @@ def measure(
         return
     assert subject is not None
     kept = {name: given[name] for name in ("on", "limit_s", "append", "as_json")}
+    if serve:
+        if kept.pop("append") is not None:
+            raise InputError("batches have no row in tables of training runs", field="--append")
+        measure_batch(subject, words, device=device, repeats=repeats or 5, **kept)
+        return
     measure_plan(subject, words, device=device, repeats=repeats or 5, **kept)
 
 
@@ -59,13 +71,7 @@ def measure_plan(
     from ridgeline.run.append import append_rows, rows_of
     from ridgeline.run.gap import compare_plan
 
-    if on is None and not subject.endswith(".toml"):
-        ranks = 1
-        for name in ("tp", "pp", "cp", "dp"):
-            text = str(words.get(name) or 1)
-            ranks *= int(text) if text.isdigit() else 1
-        on = f"{max(1, ranks)}xhere"
-    asked = scenario_of(subject, on, words, planned=True)
+    asked = scenario_of(subject, _machine(subject, on, words), words, planned=True)
     assert asked.plan is not None
     with blamed_on(asked):
         found = compare_plan(
@@ -77,6 +83,70 @@ def measure_plan(
         print(json.dumps({**_comparison(found), "assumed": list(asked.assumed)}, indent=1, allow_nan=False))
     else:
         show(_plan_blocks(found, asked.assumed), sys.stdout, width=_WIDTH)
+
+
+def _machine(subject: str, on: str | None, words: Mapping[str, Any]) -> str | None:
+    """The machine of a command line that names none: as many devices of this one as the plan uses."""
+    if on is not None or subject.endswith(".toml"):
+        return on
+    ranks = 1
+    for name in ("tp", "pp", "cp", "dp"):
+        text = str(words.get(name) or 1)
+        ranks *= int(text) if text.isdigit() else 1
+    return f"{max(1, ranks)}xhere"
+
+
+def measure_batch(
+    subject: str,
+    words: Mapping[str, Any],
+    *,
+    on: str | None,
+    device: str,
+    repeats: int,
+    limit_s: float,
+    as_json: bool,
+) -> None:
+    """Runs one static batch on local devices and prints predicted against measured, by phase."""
+    from ridgeline.cli.simulating import serving_scenario_of
+    from ridgeline.run.batch import compare_batch
+    from ridgeline.serving.traffic.asked import asked_traffic
+
+    size = words.get("batch") or "1"
+    engine = words.get("engine") or (None if subject.endswith(".toml") else "transformers")
+    asked = serving_scenario_of(
+        subject, _machine(subject, on, words), {**words, "batch": None, "requests": size, "engine": engine}
+    )
+    if len(asked.deployments) != 1:
+        raise InputError("two pools are not run here; leave prefill and decode out", field="plan")
+    kept = {name: asked.traffic[name] for name in ("prompt", "output", "requests") if name in asked.traffic}
+    traffic, assumed = asked_traffic({**kept, "arrivals": "burst"})
+    found = compare_batch(
+        asked.model, asked.cluster, asked.deployments[0], traffic, repeats=repeats, device=device, limit_s=limit_s
+    )
+    if as_json:
+        answer = {
+            "device": device,
+            "phases": [vars(one) | {"error": one.error, "covered": one.covered} for one in found.phases],
+            "widest_gap": found.widest,
+            "widest_gap_share": found.widest_share,
+            "batches_s": [one["batch"] for one in found.measured.phases_s],
+            "memory_bytes": list(found.measured.memory_bytes),
+            "assumed": list(assumed),
+        }
+        print(json.dumps(answer, indent=1, allow_nan=False))
+        return
+    count = len(found.measured.phases_s)
+    show(
+        [
+            Line(text=f"{asked.model.name} on {asked.cluster.name}, {traffic.requests} sequences, {count} batches"),
+            blank(),
+            _phase_table(found.phases),
+            blank(),
+            *_widest(found.widest, found.widest_share, [f"assumed: {one}" for one in assumed]),
+        ],
+        sys.stdout,
+        width=_WIDTH,
+    )
 
 
 def _comparison(found: Comparison) -> dict[str, Any]:
@@ -105,8 +175,20 @@ def _plan_blocks(found: Comparison, assumed: Sequence[str]) -> Iterator[Block]:
     ranks = f"{report.plan.devices} rank{'s' * (report.plan.devices > 1)}"
     yield Line(text=f"{report.model.name} on {report.cluster.name}, {ranks}, {len(found.measured.phases_s)} steps")
     yield blank()
+    yield _phase_table(found.phases)
+    yield blank()
+    yield from _widest(found.widest, found.widest_share, [*found.remarks, *(f"assumed: {one}" for one in assumed)])
+
+
+def _widest(name: str, share: float, notes: Sequence[str]) -> Iterator[Line]:
+    yield Line(text=f"{name} explains most of the gap: {share:.0%} of the phases' differences")
+    for text in notes:
+        yield Line(text=text, indent=2, hang=2)
+
+
+def _phase_table(phases: Sequence[Phase]) -> Table:
     rows = []
-    for one in found.phases:
+    for one in phases:
         tell = bytes_text if one.unit == "byte" else time_text
         rows.append(
             (
@@ -120,11 +202,7 @@ def _plan_blocks(found: Comparison, assumed: Sequence[str]) -> Iterator[Block]:
             )
         )
     columns = ("phase", "predicted", "80 % interval", "measured", "p10 to p90", "error", "interval")
-    yield Table(columns=columns, rows=tuple(rows), right=frozenset({"predicted", "measured", "error"}))
-    yield blank()
-    yield Line(text=f"{found.widest} explains most of the gap: {found.widest_share:.0%} of the phases' differences")
-    for text in (*found.remarks, *(f"assumed: {one}" for one in assumed)):
-        yield Line(text=text, indent=2, hang=2)
+    return Table(columns=columns, rows=tuple(rows), right=frozenset({"predicted", "measured", "error"}))
 
 
 def measure_kernels(

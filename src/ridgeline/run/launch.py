@@ -37,9 +37,18 @@ class Measured:
 
 
 def launch(
-    asked: Execution, *, repeats: int = 5, device: str = "cpu", seed: int = 0, limit_s: float = 900.0
+    asked: Execution,
+    *,
+    repeats: int = 5,
+    device: str = "cpu",
+    seed: int = 0,
+    limit_s: float = 900.0,
+    generate: Mapping[str, int] | None = None,
 ) -> Measured:
-    """Runs an execution on local ranks; raises ClusterError where devices lack, NoPlanError where it fails."""
+    """Runs an execution on local ranks: training steps, or with `generate` (batch, prompt, output) static batches.
+
+    Raises ClusterError where devices lack, NoPlanError where it fails.
+    """
     require_device(device)
     threads = _require_ranks(asked, device)
     with tempfile.TemporaryDirectory(prefix="ridgeline-run-") as folder:
@@ -51,6 +60,7 @@ def launch(
             "threads": threads,
             "seed": seed,
             "limit_s": limit_s,
+            "generate": None if generate is None else dict(generate),
         }
         request.write_text(json.dumps(told), encoding="utf-8")
         _wait(request, asked.ranks, limit_s)

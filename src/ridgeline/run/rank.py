@@ -17,6 +17,7 @@ from torch import distributed
 
 from ridgeline.run.decoder import loss_of
 from ridgeline.run.divide import Divided, divide
+from ridgeline.run.generate import Generator
 from ridgeline.run.mapping import Execution, Shape
 
 _WARM_UP = 2
@@ -104,7 +105,7 @@ class Stepper:
         return float(torch.stack([one.detach() for one in losses]).mean()) if losses else float("nan")
 
 
-def collectives(stepper: Stepper, step: int) -> dict[str, dict[str, float]]:
+def collectives(stepper: Stepper | Generator, step: int) -> dict[str, dict[str, float]]:
     """Calls and seconds of each kind of collective in one step on this rank, seen by PyTorch's profiler."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -146,7 +147,11 @@ def main(request: str, rank: int) -> None:
         )
     start_bytes = peak_bytes(device)
     divided = divide(asked, device, told["seed"])
-    stepper = Stepper(divided, told["seed"])
+    stepper: Stepper | Generator
+    if told["generate"] is None:
+        stepper = Stepper(divided, told["seed"])
+    else:
+        stepper = Generator(divided, seed=told["seed"], **told["generate"])
     losses, phases = [], []
     for step in range(_WARM_UP + told["repeats"]):
         losses.append(stepper.step(step))
