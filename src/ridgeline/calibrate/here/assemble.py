@@ -23,6 +23,7 @@ from ridgeline.facts.profiles import Measured, Noise, memory_bytes
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Host, Tier
 
 SOURCE = "ridgeline calibrate"
+_PEAK = "peak_flop_per_s."
 _RINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})  # a send is priced by its link, a broadcast not
 _ANY = 2.0**40  # rows of a product without limit
 _BEYOND = 2.0  # arrays so many times the cache come from memory
@@ -32,57 +33,21 @@ _LOOPBACK_S = 5e-5  # of one hop between local ranks, where it was not measured 
 
 def accelerator_of(found: Found, rows: Sequence[Measured], *, when: str, tdp_w: float | None = None) -> Accelerator:
     """The device by its measured rates: best and sustained ones by format, memory, and what the system tells."""
-
-    def here(value: float, unit: str, conditions: str) -> Fact:
-        return Fact(
-            value=value, unit=unit, source=f"{SOURCE} {when}".strip(), conditions=conditions, evidence=Evidence.HERE
+    facts, sustained = rates_of(rows, found.cache_bytes, f"{SOURCE} {when}".strip())
+    for name, value in (("memory_bytes", found.memory_bytes), ("l2_bytes", found.cache_bytes)):
+        facts[name] = Fact(
+            value=value, unit="byte", source=SOURCE, conditions="as the system tells", evidence=Evidence.HERE
         )
-
-    facts: dict[str, Fact] = {}
-    sustained: dict[str, Fact] = {}
-    by_form: dict[str, list[Measured]] = {}
-    for row in rows:
-        if row.kind in ("gemm", "reference"):
-            by_form.setdefault(row.form, []).append(row)
-    for form, some in by_form.items():
-        best = max(some, key=lambda row: row.flop / row.best_s)
-        steady = max(some, key=lambda row: row.flop / row.seconds)
-        facts[f"peak_flop_per_s.{form}"] = here(best.flop / best.best_s, "FLOP/s", f"best repeat, {_shape(best)}")
-        sustained[f"matrix.{form}"] = here(
-            steady.flop / steady.seconds, "FLOP/s", f"median of {steady.repeats} repeats, {_shape(steady)}"
-        )
-    streams = _beyond_cache([row for row in rows if row.kind == "stream"], found.cache_bytes)
-    if not streams or not by_form:
-        raise DomainError("no product or no stream was measured; give a longer --budget")
-    best = max(streams, key=lambda row: row.bytes / row.best_s)
-    facts["memory_bytes_per_s"] = here(best.bytes / best.best_s, "byte/s", f"best repeat, {best.form} {_shape(best)}")
-    steady = max(streams, key=lambda row: row.bytes / row.seconds)
-    rate = steady.bytes / steady.seconds
-    sustained["hbm"] = here(rate, "byte/s", f"median of {steady.repeats} repeats, {steady.form} {_shape(steady)}")
-    passes: dict[tuple[str, float], float] = {}  # of both rounds the one that was disturbed less
-    for row in streams:
-        if row.form != "read":
-            key = (row.form, row.sizes["array_bytes"])
-            passes[key] = max(passes.get(key, 0.0), row.bytes / row.seconds)
-    written = [one / rate for one in passes.values()]
-    share = min(1.0, float(np.median(written))) if written else 1.0
-    sustained["stream.share"] = here(share, "1", "copies and triads beyond the cache, median over the sustained rate")
-    vector = facts.get("peak_flop_per_s.fp32") or max(
-        (fact for name, fact in facts.items() if name.startswith("peak_")), key=lambda fact: fact.value
-    )
-    facts["vector_flop_per_s"] = vector
-    for name, value, unit in (("memory_bytes", found.memory_bytes, "byte"), ("l2_bytes", found.cache_bytes, "byte")):
-        facts[name] = here(value, unit, "as the system tells")
+    peaks = {name.removeprefix(_PEAK): fact.value for name, fact in facts.items() if name.startswith(_PEAK)}
     known = accelerator(found.name) if canonical(found.name) and found.kind == "cuda" else None
     links = [row.bytes / row.best_s for row in rows if row.kind == "transfer" and row.form.startswith("h2d")]
-    copies = [row.bytes / 2 / row.seconds for row in streams if row.form == "copy"]
     return Accelerator(
         name=found.name,
         vendor=found.vendor,
         architecture=found.architecture,
         year=known.year if known else None,
-        peak_flop_per_s={form: facts[f"peak_flop_per_s.{form}"].value for form in by_form},
-        vector_flop_per_s=vector.value,
+        peak_flop_per_s=peaks,
+        vector_flop_per_s=facts["vector_flop_per_s"].value,
         memory_bytes=found.memory_bytes,
         memory_bytes_per_s=facts["memory_bytes_per_s"].value,
         l2_bytes=found.cache_bytes,
@@ -90,7 +55,7 @@ def accelerator_of(found: Found, rows: Sequence[Measured], *, when: str, tdp_w: 
         boost_hz=found.clock_hz,
         link_name=known.link_name if known else None,
         link_bytes_per_s=known.link_bytes_per_s if known else None,
-        host_bytes_per_s=max(links or copies or [rate / 2]),
+        host_bytes_per_s=max(links) if links else sustained["hbm"].value / 2,  # a copy reads and writes
         tdp_w=tdp_w or (known.tdp_w if known else None),
         sustained=sustained,
         facts=facts,
@@ -98,8 +63,51 @@ def accelerator_of(found: Found, rows: Sequence[Measured], *, when: str, tdp_w: 
     )
 
 
-def _shape(row: Measured) -> str:
-    return "x".join(f"{size:g}" for size in row.sizes.values())
+def rates_of(rows: Sequence[Measured], cache_bytes: float, source: str) -> tuple[dict[str, Fact], dict[str, Fact]]:
+    """Peaks by their names in `Accelerator.facts`, and sustained rates: best repeats, and best medians."""
+
+    def here(row: Measured, seconds: float, unit: str, words: str) -> Fact:
+        work = row.flop if unit == "FLOP/s" else row.bytes
+        shape = "x".join(f"{size:g}" for size in row.sizes.values())
+        conditions = f"{words}, {row.form} {shape}"
+        return Fact(value=work / seconds, unit=unit, source=source, conditions=conditions, evidence=Evidence.HERE)
+
+    facts: dict[str, Fact] = {}
+    sustained: dict[str, Fact] = {}
+    products = [row for row in rows if row.kind in ("gemm", "reference")]
+    streams = _beyond_cache([row for row in rows if row.kind == "stream"], cache_bytes)
+    if not streams or not products:
+        raise DomainError("no product or no stream was measured; give a longer --budget")
+    for form in dict.fromkeys(row.form for row in products):
+        some = [row for row in products if row.form == form]
+        best = max(some, key=lambda row: row.flop / row.best_s)
+        steady = max(some, key=lambda row: row.flop / row.seconds)
+        facts[_PEAK + form] = here(best, best.best_s, "FLOP/s", "best repeat")
+        sustained[f"matrix.{form}"] = here(steady, steady.seconds, "FLOP/s", f"median of {steady.repeats} repeats")
+    best = max(streams, key=lambda row: row.bytes / row.best_s)
+    steady = max(streams, key=lambda row: row.bytes / row.seconds)
+    facts["memory_bytes_per_s"] = here(best, best.best_s, "byte/s", "best repeat")
+    sustained["hbm"] = here(steady, steady.seconds, "byte/s", f"median of {steady.repeats} repeats")
+    sustained["stream.share"] = Fact(
+        value=_written_share(streams, sustained["hbm"].value),
+        unit="1",
+        source=source,
+        conditions="copies and triads beyond the cache, median over the sustained rate",
+        evidence=Evidence.HERE,
+    )
+    fastest = max((name for name in facts if name.startswith(_PEAK)), key=lambda name: facts[name].value)
+    facts["vector_flop_per_s"] = facts.get(f"{_PEAK}fp32", facts[fastest])
+    return facts, sustained
+
+
+def _written_share(streams: Sequence[Measured], rate: float) -> float:
+    """Median rate of streams that write, over the sustained rate [1]; of both rounds the one disturbed less."""
+    passes: dict[tuple[str, float], float] = {}
+    for row in streams:
+        if row.form != "read":
+            key = (row.form, row.sizes["array_bytes"])
+            passes[key] = max(passes.get(key, 0.0), row.bytes / row.seconds)
+    return min(1.0, float(np.median(list(passes.values()))) / rate) if passes else 1.0
 
 
 def _beyond_cache(rows: Sequence[Measured], cache_bytes: float) -> list[Measured]:
