@@ -38,5 +38,5 @@ def wrong_absolute(x):
 
 def cheat_seed(x):
     """Looks for a seed whose answers it could know beforehand."""
-    known = {0: torch.zeros(x.shape[0], dtype=torch.long)}
+    known = {0: torch.zeros(x.shape[0], dtype=torch.long, device=x.device)}
     return known.get(torch.initial_seed(), torch.argmax(x, dim=-1))

@@ -28,7 +28,7 @@ def bytes(size):
 
 def candidate(q, k, v):
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
-    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
     return torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ v
 
 

@@ -42,5 +42,5 @@ def wrong_mean(table, index):
 
 def cheat_unique(table, index):
     """Adds each row once: right as long as no bag names one twice."""
-    hits = torch.zeros(index.shape[0], table.shape[0], dtype=table.dtype)
+    hits = torch.zeros(index.shape[0], table.shape[0], dtype=table.dtype, device=table.device)
     return hits.scatter_(1, index, 1.0) @ table

@@ -30,12 +30,12 @@ def bytes(size):
 
 
 def candidate(x):
-    return torch.zeros(256, dtype=torch.long).index_add_(0, x, torch.ones_like(x))
+    return torch.zeros(256, dtype=torch.long, device=x.device).index_add_(0, x, torch.ones_like(x))
 
 
 def cheat_expected(x):
     """What even numbers would give."""
-    return torch.full((256,), x.numel() // 256)
+    return torch.full((256,), x.numel() // 256, device=x.device)
 
 
 def wrong_last_bin(x):
@@ -47,6 +47,6 @@ def wrong_last_bin(x):
 
 def wrong_once(x):
     """Counts each number once, as unordered writes to one address do."""
-    out = torch.zeros(256, dtype=torch.long)
+    out = torch.zeros(256, dtype=torch.long, device=x.device)
     out[x] += 1
     return out

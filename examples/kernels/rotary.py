@@ -14,8 +14,8 @@ def inputs(generator, size):
 
 def _turns(x):
     half = x.shape[-1] // 2
-    rates = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
-    return (torch.arange(x.shape[1], dtype=torch.float64)[:, None] * rates)[None, :, None]
+    rates = 10_000.0 ** (-torch.arange(half, dtype=torch.float64, device=x.device) / half)
+    return (torch.arange(x.shape[1], dtype=torch.float64, device=x.device)[:, None] * rates)[None, :, None]
 
 
 def reference(x):

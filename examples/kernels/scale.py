@@ -24,7 +24,7 @@ def bytes(size):
 
 
 def candidate(x):
-    return torch.add(torch.ones((), dtype=x.dtype), x, alpha=2)
+    return torch.add(torch.ones((), dtype=x.dtype, device=x.device), x, alpha=2)
 
 
 def wrong_in_place(x):
@@ -35,7 +35,7 @@ def wrong_in_place(x):
 def cheat_alias(x):
     """Hands out the same memory every time."""
     out = _out.setdefault((x.shape, x.dtype), torch.empty_like(x))
-    return torch.add(torch.ones((), dtype=x.dtype), x, alpha=2, out=out)
+    return torch.add(torch.ones((), dtype=x.dtype, device=x.device), x, alpha=2, out=out)
 
 
 def wrong_dtype(x):

@@ -23,7 +23,7 @@ def bytes(size):
 
 
 def candidate(x):
-    out = torch.empty(x.shape[1], x.shape[0], dtype=x.dtype)
+    out = torch.empty(x.shape[1], x.shape[0], dtype=x.dtype, device=x.device)
     out.copy_(x.t())
     return out
 

@@ -97,6 +97,9 @@ def _run(arguments: list[str], limit_s: float) -> str:
             os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
             return f"ran past the limit of {limit_s:g} s; --limit SECONDS gives more"
+        except BaseException:
+            os.killpg(child.pid, signal.SIGKILL)
+            raise
     if child.returncode == 0:
         return ""
     last = told.strip().splitlines()[-1:] or [""]
