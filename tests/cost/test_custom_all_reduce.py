@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.cost import questions
@@ -74,6 +74,7 @@ def test_an_eager_call_waits_for_its_host_and_copies_its_buffer() -> None:
     assert kernel(4 * MIB, 2, issue_s=1e-9) == pytest.approx(kernel(4 * MIB, 2) + copied)
 
 
+@settings(deadline=None)  # the first example compiles the formula
 @given(
     size=st.floats(16, 1e9),
     more=st.floats(1, 10),

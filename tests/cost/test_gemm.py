@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.cost import questions
-from ridgeline.cost.families.gemm import GEMM, issued, norm4
+from ridgeline.cost.families.gemm import CASTS, GEMM, issued, norm4
 
 # four SMs of 1 TFLOP/s each, 1 TB/s, 1 MB of L2
 DEVICE = np.array([4, 4e12, 1e12, 1e6, 1e9, 1e12, 4e12])
@@ -97,6 +97,15 @@ def test_a_cast_reads_16_bits_and_writes_8() -> None:
     values = {"cast_start_s_": 2e-6, "cast_row_s_": 1e-6, "cast_element_s_": 1e-9}
     one_row = us(1, 64, 8192, values, cast=1.0, **fp8) - us(1, 64, 8192, values, **fp8)
     assert one_row == pytest.approx(2 + 1 + 8.192, rel=1e-3)  # one block of an SM
+
+
+@pytest.mark.parametrize(("m", "k"), [(1, 1024), (300, 8192), (8192, 28672)])
+def test_the_cast_alone_is_the_cast_before_a_product(m: float, k: float) -> None:
+    values = {"cast_start_s_": 8e-6, "cast_row_s_": 2e-9, "cast_element_s_": 2e-10}
+    fp8 = {"input_bytes": 1.0, "weight_bytes": 1.0}
+    more = us(m, 64, k, values, cast=1.0, **fp8) - us(m, 64, k, values, **fp8)
+    alone = CASTS.seconds({"m": m, "k": k, "input_bytes": 1.0}, DEVICE, CASTS.vector(values))
+    assert float(alone) * 1e6 == pytest.approx(more, rel=1e-3)
 
 
 def test_the_host_s_issue_time_is_a_floor_with_a_narrow_knee() -> None:

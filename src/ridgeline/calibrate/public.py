@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
 
 import numpy as np
 
+from ridgeline.calibrate.casts import cast_values
 from ridgeline.calibrate.least_squares import fit_values
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.formats import form
@@ -50,9 +51,10 @@ def fit_sample(sample: Sample) -> Fit | None:
     if inside.sum() < READERS[sample.family].fewest:
         return None
     seconds = sample.seconds
+    known = cast_values(sample)
     values = fit_values(
         model, table.sizes[inside], table.device, seconds[inside],
-        starts=_starts(model, seconds[inside]), free=_free(model, table.sizes),
+        starts=_starts(model, seconds[inside], known), free=_free(model, table.sizes, known),
     )  # fmt: skip
     priced = model.price(table.sizes, table.device, values)[:, 0]
     held = sample.folds == HELD_OUT if (sample.folds == HELD_OUT).any() else inside
@@ -83,24 +85,28 @@ def fit_sample(sample: Sample) -> Fit | None:
     )
 
 
-def _starts(model: Mechanism, seconds: Array) -> list[Array]:
-    """The usual start, the host's issue time at the floor that the shortest kernels show, and every switch point."""
-    starts = [model.start]
+def _starts(model: Mechanism, seconds: Array, known: Mapping[str, float]) -> list[Array]:
+    """The usual start, the host's issue time at the floor that the shortest kernels show, and every switch point.
+
+    What is `known` starts, and stays, where it is.
+    """
+    home = np.array([known.get(parameter.name, parameter.start) for parameter in model.parameters])
+    starts = [home]
     for index, parameter in enumerate(model.parameters):
         others: tuple[float, ...] = parameter.grid
         if parameter.name == "issue_s_":
             floors = np.quantile(seconds, _HOST_QUANTILES)
             others = tuple(float(np.clip(floor, parameter.low, 0.9 * parameter.high)) for floor in floors)
         for value in others:
-            values = model.start.copy()
+            values = home.copy()
             values[index] = value
             starts.append(values)
     return starts
 
 
-def _free(model: Mechanism, sizes: Array) -> list[bool]:
-    """Which parameters the rows can tell: those of a cast only when there is one."""
-    cast = "cast" in model.sizes and bool(sizes[:, model.sizes.index("cast")].any())
+def _free(model: Mechanism, sizes: Array, known: Mapping[str, float]) -> list[bool]:
+    """Which parameters the rows can tell: those of a cast only when there is one that no rows of its own told."""
+    cast = not known and "cast" in model.sizes and bool(sizes[:, model.sizes.index("cast")].any())
     return [cast or not parameter.name.startswith("cast_") for parameter in model.parameters]
 
 

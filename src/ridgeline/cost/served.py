@@ -65,11 +65,15 @@ def nothing(shape: tuple[int, ...]) -> Seconds:
 
 @dataclass(frozen=True, kw_only=True)
 class Formats:
-    """Number formats of a deployment: of feed-forwards, of attention's projections, of the cache."""
+    """Number formats of a deployment: of feed-forwards, of attention's projections, of the cache.
+
+    `static` says that inputs of fp8 products are written in fp8 by the kernels before them, with scales known before.
+    """
 
     feed: str = "bf16"
     attention: str = "bf16"
     cache: str = "bf16"
+    static: bool = False
 
     def of(self, part: str) -> str:
         """The format of a product's weight."""
@@ -121,7 +125,9 @@ class ServedPrices:
     def product(self, piece: Product, rows: Array) -> Seconds:
         """A projection over `rows` tokens or sequences [s]."""
         name = self.formats.of(piece.part)
-        return self.ask(questions.gemm(np.maximum(rows, 1.0), piece.n, piece.k, count=piece.count, dtype=name))
+        cast = False if self.formats.static and name == "fp8" else None
+        size = np.maximum(rows, 1.0)
+        return self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=name, cast=cast))
 
     def experts(self, piece: Experts, rows: Array) -> Seconds:
         """The routed experts over the tokens of all attention ranks [s]."""

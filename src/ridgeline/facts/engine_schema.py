@@ -100,6 +100,9 @@ class Settings:
         "nccl", "kernels for small all-reduces: own one- and two-shot ones, or NCCL", "custom", "nccl"
     )
     own_kernels: bool = _flag(False, "its kernels are its own, and no table of measured kernels holds any of them")
+    static_scales: bool = _flag(
+        False, "fp8 checkpoints of one scale a tensor hold that of inputs too, which earlier kernels write in fp8"
+    )
     fused_norm: bool = _flag(True, "norm and residual are one kernel")
     fused_all_reduce_norm: bool = _flag(False, "all-reduce, residual and norm are one kernel")
     narrow_kv: str = _word(

@@ -204,7 +204,7 @@ def engine(
     policy = replace(policy, **{name: value for name, value in stated.items() if value is not None})  # type: ignore[arg-type]
     if deployment.chunked and policy.scheduler == "prefill-first" and policy.name == "vLLM":
         policy = replace(policy, scheduler="mixed")  # vLLM's chunked prefill mixes
-    formats = formats_of(deployment)
+    formats = replace(formats_of(deployment), static=policy.static_scales)
     if not deployment.kv and policy.narrow_kv and formats.feed in _QUANTIZED and not latent(model):
         formats = replace(formats, cache=policy.narrow_kv)
     steps = StepModel(model, machine, deployment, formats, own_kernels=policy.own_kernels)

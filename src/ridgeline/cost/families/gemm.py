@@ -132,6 +132,16 @@ def _gemm(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 0], out[i, 1], out[i, 2] = issued(seconds, issue), compute, moved
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def _casts(sizes: Array, device: Array, values: Array, out: Array) -> None:
+    for i in range(sizes.shape[0]):
+        m, k = sizes[i, 0], sizes[i, 1]
+        out[i, 0] = values[0] + cast_time(
+            m, k, m * k * (2.0 + sizes[i, 2]), device[0], 1.0 / device[2], values[1], values[2]
+        )
+        out[i, 1], out[i, 2] = 0.0, out[i, 0]
+
+
 START = Parameter(
     name="start_s_",
     unit="s",
@@ -172,6 +182,19 @@ SM_L2 = Parameter(
 )
 ISSUE = Parameter(name="issue_s_", unit="s", low=3e-7, high=3e-4, start=2e-6, meaning="host time to issue the kernels")
 
+_CAST = (
+    Parameter(name="cast_start_s_", unit="s", low=3e-7, high=6e-5, start=2e-6, meaning="start of the cast"),
+    Parameter(name="cast_row_s_", unit="s", low=1e-9, high=1e-5, start=3e-7, meaning="one SM's time for a row to cast"),
+    Parameter(
+        name="cast_element_s_",
+        unit="s",
+        low=1e-12,
+        high=1e-9,
+        start=1e-10,
+        meaning="one SM's time for an element to cast",
+    ),
+)
+
 GEMM = Mechanism(
     family="gemm",
     sizes=("m", "n", "k", "count", "input_bytes", "weight_bytes", "output_bytes", "cast"),
@@ -191,17 +214,15 @@ GEMM = Mechanism(
         ),
         Parameter(name="input_kept_", unit="1", low=1e-3, high=1, start=0.01, meaning="share of L2 that keeps inputs"),
         ISSUE,
-        Parameter(name="cast_start_s_", unit="s", low=3e-7, high=6e-5, start=2e-6, meaning="start of the cast"),
-        Parameter(
-            name="cast_row_s_", unit="s", low=1e-9, high=1e-5, start=3e-7, meaning="one SM's time for a row to cast"
-        ),
-        Parameter(
-            name="cast_element_s_",
-            unit="s",
-            low=1e-12,
-            high=1e-9,
-            start=1e-10,
-            meaning="one SM's time for an element to cast",
-        ),
+        *_CAST,
     ),
 )
+
+CASTS = Mechanism(
+    family="gemm",
+    sizes=("m", "k", "input_bytes"),
+    defaults={},
+    kernel=_casts,
+    parameters=_CAST,
+)
+"""The cast alone, before a product."""
