@@ -72,6 +72,7 @@ def test_a_plan_is_run_and_set_beside_its_prediction(tmp_path: Path, capsys: pyt
     assert answer["widest_gap"] in rows
     assert len(answer["steps_s"]) == 2
     assert answer["plan"]["zero"] == 3
+    assert answer["remarks"] == ["predicted for H100-SXM, run on this machine's cpu: --on here predicts what ran"]
     assert len(table.read_text().splitlines()) == 3
 
 

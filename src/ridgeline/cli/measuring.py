@@ -131,6 +131,7 @@ def measure_batch(
             "widest_gap_share": found.widest_share,
             "batches_s": [one["batch"] for one in found.measured.phases_s],
             "memory_bytes": list(found.measured.memory_bytes),
+            "remarks": list(found.remarks),
             "assumed": list(assumed),
         }
         print(json.dumps(answer, indent=1, allow_nan=False))
@@ -142,7 +143,7 @@ def measure_batch(
             blank(),
             _phase_table(found.phases),
             blank(),
-            *_widest(found.widest, found.widest_share, [f"assumed: {one}" for one in assumed]),
+            *_widest(found.widest, found.widest_share, [*found.remarks, *(f"assumed: {one}" for one in assumed)]),
         ],
         sys.stdout,
         width=_WIDTH,

@@ -12,7 +12,7 @@ from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.serving import simulate_serving
 from ridgeline.report.serving import ServingReport
-from ridgeline.run.gap import Phase
+from ridgeline.run.gap import Phase, elsewhere
 from ridgeline.run.launch import Measured, launch
 from ridgeline.run.mapping import Execution, shape_of
 from ridgeline.serving.traffic.traffic import Traffic
@@ -31,6 +31,7 @@ class BatchComparison:
     phases: tuple[Phase, ...]
     widest: str
     widest_share: float  # of the absolute gaps of prefill and of all decode steps
+    remarks: tuple[str, ...] = ()
 
 
 def compare_batch(
@@ -65,6 +66,7 @@ def compare_batch(
         phases=phases,
         widest=widest,
         widest_share=gaps[widest] / total if total else 0.0,
+        remarks=tuple(elsewhere(cluster, device)),
     )
 
 

@@ -71,7 +71,7 @@ def compare_plan(
     model: Model, cluster: Cluster, workload: Workload, plan: Plan, *, repeats: int, device: str, limit_s: float
 ) -> Comparison:
     """Prices a plan, runs the same plan on local devices, and sets the two side by side."""
-    remarks = []
+    remarks = elsewhere(cluster, device)
     if workload.execution != "eager":
         remarks.append(f"execution = {workload.execution} was asked; what runs, and is predicted, is eager PyTorch")
         workload = replace(workload, execution="eager")
@@ -92,6 +92,14 @@ def compare_plan(
         widest_share=gaps[widest] / total if total else 0.0,
         remarks=tuple(remarks),
     )
+
+
+def elsewhere(cluster: Cluster, device: str) -> list[str]:
+    """A note where the prediction is for a machine that cannot be the one that ran."""
+    part = cluster.accelerator
+    if (part.architecture == "cpu") == (device == "cpu"):
+        return []
+    return [f"predicted for {part.name}, run on this machine's {device}: --on here predicts what ran"]
 
 
 def _is_part(phase: Phase) -> bool:
