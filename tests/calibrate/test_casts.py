@@ -23,6 +23,7 @@ CAST = {"cast_start_s_": 8e-6, "cast_row_s_": 3e-9, "cast_element_s_": 2.2e-10}
 PRODUCT = {"start_s_": 3e-6}
 TOKENS = (1.0, 16.0, 64.0, 256.0, 1024.0, 8192.0)
 WIDTHS = (1024.0, 4096.0, 8192.0)
+OUTPUTS = (512.0, 1024.0, 2048.0, 4096.0, 6144.0, 8192.0, 12288.0, 28672.0)
 
 
 def rows(found: OpTable, columns: Sequence[str], where: object = None) -> Mapping[str, NDArray[np.float64]]:
@@ -47,7 +48,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sample() -> Sample:
     """Products whose times hold the cast."""
-    m, n, k = (each.ravel() for each in np.meshgrid(TOKENS, (512.0, 1024.0, 2048.0, 4096.0, 6144.0, 8192.0, 12288.0, 28672.0), WIDTHS))
+    m, n, k = (each.ravel() for each in np.meshgrid(TOKENS, OUTPUTS, WIDTHS))
     sizes = {"m": m, "n": n, "k": k}
     table, _ = GEMM.columns({**sizes, "input_bytes": 1.0, "weight_bytes": 1.0, "output_bytes": 2.0, "cast": 1.0})
     values = GEMM.vector({p.name: p.start for p in GEMM.parameters} | PRODUCT | CAST)
