@@ -1,0 +1,139 @@
+"""The machine at hand, calibrated; then six scenarios predicted, run for real and set side by side.
+
+    OMP_NUM_THREADS=2 PYTHONPATH=src python benchmarks/bench_measure.py
+
+Needs `ridgeline[measure,fit]`. Writes measured_here.md beside this file; the profile is made in a folder of its own and
+removed. `BUDGET` sets the time of calibration (default 90s).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import Any
+
+COMMAND = [os.environ["RIDGELINE"]] if "RIDGELINE" in os.environ else [sys.executable, "-m", "ridgeline.cli.main"]
+BUDGET = os.environ.get("BUDGET", "90s")
+_COMMON = {
+    "vocab_size": 8192, "max_position_embeddings": 2048, "tie_word_embeddings": False, "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+}  # fmt: skip
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "dense": {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 768, "intermediate_size": 2048,
+        "num_hidden_layers": 8, "num_attention_heads": 12, "num_key_value_heads": 4,
+    },
+    "experts": {
+        "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 512,
+        "intermediate_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None,
+    },
+}  # fmt: skip
+TRAIN = ("--seq-len", "256", "--global-batch", "4", "--precision", "fp32", "--execution", "eager")
+SERVE = ("--serve", "--batch", "4", "--prompt", "128", "--output", "32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One scenario: its model, ranks and words."""
+
+    name: str
+    model: str
+    ranks: int
+    words: tuple[str, ...]
+
+
+CASES = (
+    Case(name="training, one rank", model="dense", ranks=1, words=(*TRAIN, "--micro-batch", "4")),
+    Case(name="training, data parallel", model="dense", ranks=2, words=(*TRAIN, "--dp", "2", "--micro-batch", "2")),
+    Case(name="training, tensor parallel", model="dense", ranks=2, words=(*TRAIN, "--tp", "2", "--micro-batch", "4")),
+    Case(
+        name="training, pipeline", model="dense", ranks=2,
+        words=(*TRAIN, "--pp", "2", "--schedule", "1f1b", "--micro-batch", "1"),
+    ),
+    Case(name="training, experts", model="experts", ranks=1, words=(*TRAIN, "--micro-batch", "4")),
+    Case(name="prefill and decode", model="dense", ranks=1, words=SERVE),
+)  # fmt: skip
+
+
+def asked(words: Sequence[str], home: Path) -> dict[str, Any]:
+    """What a command answers, with the profile under `home`."""
+    run = subprocess.run(
+        [*COMMAND, *words, "--json"], env={**os.environ, "XDG_DATA_HOME": str(home)}, text=True, capture_output=True
+    )
+    if run.returncode:
+        raise SystemExit(f"{' '.join(words)} ended with {run.returncode}: {run.stderr.strip() or run.stdout.strip()}")
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def table(case: Case, found: Mapping[str, Any]) -> list[str]:
+    """Every phase of a scenario, as rows."""
+    lines = []
+    for phase in found["phases"]:
+        scale, unit = (1e3, "ms") if phase["unit"] == "s" else (2**-20, "MiB")
+        low, mid, high, measured = (scale * phase[key] for key in ("low", "predicted", "high", "measured"))
+        inside = "in" if phase["covered"] else "out"
+        lines.append(
+            f"| {case.name} | {phase['name']} | {mid:,.1f} {unit} | {low:,.1f} to {high:,.1f} | {measured:,.1f} | "
+            f"{phase['error']:+.0%} | {inside} |"
+        )
+    return lines
+
+
+def summary(rows: Sequence[tuple[Case, Mapping[str, Any]]]) -> str:
+    """Median errors of the whole and of memory, in a sentence."""
+    whole, memory = [], []
+    for _, found in rows:
+        errors = {phase["name"]: abs(phase["error"]) for phase in found["phases"]}
+        whole += [errors[name] for name in ("step", "batch") if name in errors]
+        memory += [errors["peak memory"]] if "peak memory" in errors else []
+    return (
+        f"Median error of the step or batch {median(whole):.0%} (target 25%),\nof peak memory"
+        f" {median(memory):.0%} (10%), over {len(whole)} and {len(memory)} scenarios."
+    )
+
+
+def main() -> None:
+    begun = monotonic()
+    with TemporaryDirectory() as folder:
+        home = Path(folder)
+        for name, config in MODELS.items():
+            (home / f"{name}.json").write_text(json.dumps({**config, **_COMMON}), encoding="utf-8")
+        profile = asked(("calibrate", "--budget", BUDGET), home)
+        rows = []
+        for case in CASES:
+            where = "here" if case.ranks == 1 else f"{case.ranks}xhere"
+            rows.append((case, asked(("measure", str(home / f"{case.model}.json"), "--on", where, *case.words), home)))
+            print(f"{case.name}: done", file=sys.stderr)
+    noise = profile["noise"]
+    threads = os.environ.get("OMP_NUM_THREADS", "all")
+    lines = [
+        "# The machine at hand, predicted and measured",
+        "",
+        f"`ridgeline calibrate --budget {BUDGET}` on {profile['device']}, {threads} threads, then `ridgeline measure`",
+        f"of six small scenarios, {monotonic() - begun:.0f} s in all. Written by `bench_measure.py`. {summary(rows)}",
+        "",
+        f"Calibration's repeats lie {noise['spread_median']:.0%} around their median (p90 {noise['spread_p90']:.0%});",
+        f"a reference product moved by {noise['drift']:.0%}; {noise['load']:.1f} other processes ran at its start.",
+        "",
+        "| scenario | phase | predicted | 80 % interval | measured | error | interval |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for case, found in rows:
+        lines += table(case, found)
+    text = "\n".join(lines) + "\n"
+    (Path(__file__).parent / "measured_here.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
