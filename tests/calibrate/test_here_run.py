@@ -70,7 +70,9 @@ def test_after_a_kill_the_next_run_goes_on(tmp_path: Path) -> None:
     """SIGKILL once three benchmarks are written down: their rows are in the profile of the next run as they were."""
     path = tmp_path / "one.json"
     journal = tmp_path / "one.json.journal"
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], env=os.environ)
+    threads = str(torch.get_num_threads())  # a profile is of one number, and other tests set it
+    told_threads = {**os.environ, "OMP_NUM_THREADS": threads}
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], env=told_threads)
     end = time.monotonic() + 40
     while time.monotonic() < end and (not journal.exists() or journal.read_text().count("\n") < 4):
         assert process.poll() is None
