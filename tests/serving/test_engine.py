@@ -195,3 +195,8 @@ def test_tables_of_several_engines_keep_their_own_sizes() -> None:
         lane = times.lane[place, : len(tables.tokens)]
         np.testing.assert_allclose(lane, tables.lane.mid + one.policy.exposed_host_s, rtol=1e-12)
     assert not times.decode[0, len(pairs[0][1].sequences) :].any()
+
+
+@pytest.mark.parametrize(("name", "static"), [("tensorrt-llm", True), ("vllm", False)])
+def test_an_engine_says_whether_checkpoints_hold_the_scales_of_inputs(name: str, static: bool) -> None:
+    assert made(engine=name, weights="fp8").formats.static is static

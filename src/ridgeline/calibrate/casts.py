@@ -39,16 +39,10 @@ def _table(name: str, device: str, engine: str, version: str) -> OpTable | None:
 
 @cache
 def _fitted(first: OpTable, second: OpTable) -> dict[str, float]:
-    times: dict[tuple[float, float], float] = {}
-    rows = read(first, ("m", "k", "latency"))
-    for m, k, latency in zip(rows["m"], rows["k"], rows["latency"], strict=True):
-        times[float(m), float(k)] = float(latency)
-    rows = read(second, ("m", "k", "latency"))
-    both = [
-        (float(m), float(k), times[float(m), float(k)] + float(latency))
-        for m, k, latency in zip(rows["m"], rows["k"], rows["latency"], strict=True)
-        if (float(m), float(k)) in times
-    ]
+    begun, scaled = ({(m, k): time for m, k, time in _rows(table)} for table in (first, second))
+    both = [(m, k, time + scaled[m, k]) for (m, k), time in begun.items() if (m, k) in scaled]
+    if not both:
+        return {}
     table = np.array(both)
     what = form(_FORM)
     sizes = np.column_stack([table[:, 0], table[:, 1], np.full(len(table), what.input_bytes)])
@@ -56,3 +50,9 @@ def _fitted(first: OpTable, second: OpTable) -> dict[str, float]:
     free = [True] * len(CASTS.parameters)
     values = fit_values(CASTS, sizes, device, table[:, 2] * _MILLISECOND, starts=[CASTS.start], free=free)
     return {parameter.name: float(value) for parameter, value in zip(CASTS.parameters, values, strict=True)}
+
+
+def _rows(table: OpTable) -> list[tuple[float, float, float]]:
+    """m, k and milliseconds of each row."""
+    found = read(table, ("m", "k", "latency"))
+    return [(float(m), float(k), float(t)) for m, k, t in zip(found["m"], found["k"], found["latency"], strict=True)]
