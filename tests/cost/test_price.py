@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -32,6 +34,7 @@ CORE = Attention(
 )
 
 START_S = constant("collective.start")
+HOST = 2.0  # hosts of Ampere devices issue a collective in 42 us, those of Hopper in 21 us
 
 
 def pricer(machine: Machine, **choices: object) -> Pricer:
@@ -64,25 +67,39 @@ def test_a_long_kernel_hides_the_host_and_pays_one_gap(machine: Machine) -> None
 def test_short_kernels_wait_for_the_host(machine: Machine) -> None:
     found = pricer(machine, framework="torch", execution="eager").phase([SHORT] * 10, Layout())
     # ten operators of three kernels each, dispatched by Python
-    host_s = 10 * (constant("launch.host.eager") + 2 * constant("launch.host.kernel"))
+    host_s = HOST * 10 * (constant("launch.host.eager") + 2 * constant("launch.host.kernel"))
     assert float(found.seconds) == pytest.approx(host_s)
     assert float(found.parts["launch"]) == pytest.approx(host_s - 10 * 10e-9)
 
 
 def test_a_replayed_graph_launches_fastest(machine: Machine) -> None:
-    assert pricer(machine, execution="graph").host_seconds(SHORT, 3) == 3 * constant("launch.host.graph")
+    assert pricer(machine, execution="graph").host_seconds(SHORT, 3) == HOST * 3 * constant("launch.host.graph")
 
 
 def test_compiled_code_launches_without_dispatch(machine: Machine) -> None:
     found = pricer(machine, framework="torch", execution="compiled").host_seconds(PRODUCT, 3)
-    assert found == 3 * constant("launch.host.compiled")
+    assert found == HOST * 3 * constant("launch.host.compiled")
 
 
 def test_megatron_runs_a_module_around_each_product(machine: Machine) -> None:
     one = pricer(machine, framework="megatron", execution="compiled")
-    assert one.host_seconds(PRODUCT, 3) == constant("launch.host.module")
-    assert one.host_seconds(CORE, 3) == constant("launch.host.module")
-    assert one.host_seconds(SHORT, 3) == constant("launch.host.eager") + 2 * constant("launch.host.kernel")
+    assert one.host_seconds(PRODUCT, 3) == HOST * constant("launch.host.module")
+    assert one.host_seconds(CORE, 3) == HOST * constant("launch.host.module")
+    assert one.host_seconds(SHORT, 3) == HOST * (constant("launch.host.eager") + 2 * constant("launch.host.kernel"))
+
+
+def test_megatron_issues_the_product_of_each_expert(machine: Machine) -> None:
+    experts = replace(PRODUCT, count=8)
+    found = pricer(machine, framework="megatron", execution="compiled").host_seconds(experts, 1)
+    assert found == HOST * (constant("launch.host.module") + 7 * constant("launch.host.kernel"))
+
+
+def test_a_collective_takes_the_host_too(machine: Machine) -> None:
+    one = pricer(machine, framework="torch", execution="eager")
+    alone, with_link = one.phase([SHORT], Layout()), one.phase([SHORT, link()], Layout(tp=4))
+    assert float(with_link.parts["launch"] - alone.parts["launch"]) == pytest.approx(42e-6)
+    lonely = replace(link(), ranks=1)
+    assert float(one.phase([SHORT, lonely], Layout()).parts["launch"]) == float(alone.parts["launch"])
 
 
 def test_parts_add_up_to_the_phase(machine: Machine) -> None:
@@ -152,7 +169,27 @@ def test_a_block_splits_work_by_phase_and_recompute_is_its_forward(machine: Mach
     assert float(block.forward.parts["memory"]) == pytest.approx(10e-3)
     assert float(block.backward_input.flop) == float(block.backward_weight.flop) == 2 * 256 * 256 * 1024
     # what selective recompute repeats is the unfused core alone
-    assert float(block.core.flop) == 2 * 8 * 1024 * 1024 * 128
+    assert float(block.selective.flop) == 2 * 8 * 1024 * 1024 * 128
+
+
+def test_selective_recompute_of_every_second_product(machine: Machine) -> None:
+    gather = Collective(name="tensor.all_gather", phase=Phase.FORWARD, kind=CollectiveKind.ALL_GATHER, bytes=80e6,
+                        ranks=4, stride=1)  # fmt: skip
+    scatter = replace(gather, name="tensor.reduce_scatter", kind=CollectiveKind.REDUCE_SCATTER)
+    one = Pricer(machine, Workload(seq_len=1024, global_batch=8), selective="matmul")
+    found = one.block([PRODUCT, CORE, LONG, gather, scatter], Layout(tp=4)).selective
+    assert float(found.flop) == 256 * 256 * 1024  # half the product, no attention
+    assert float(found.parts["memory"]) == pytest.approx(10e-3)
+    assert float(found.parts["attention"]) == 0
+    assert float(found.parts["tensor link"]) == pytest.approx(float(collective_seconds(gather, machine)))
+
+
+def test_a_product_without_pauses_runs_at_the_rate_under_load(machine: Machine) -> None:
+    long = replace(PRODUCT, m=4096, n=4096, k=4096)
+    held = replace(machine, device=replace(machine.device, loaded={"bf16": 1e12}))
+    assert float(pricer(held).kernel(long).seconds) == pytest.approx(2 * 4096**3 / 1e12)
+    free = replace(machine, device=replace(machine.device, loaded={"bf16": 1e15}))
+    assert float(pricer(free).kernel(long).seconds) == float(pricer(machine).kernel(long).seconds)
 
 
 def test_eight_bit_recipes_need_a_device_that_has_them(machine: Machine) -> None:

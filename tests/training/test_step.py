@@ -292,6 +292,21 @@ def test_bytes_of_an_update(precision: str, optimizer: str, moved: float) -> Non
     assert update_s(1e9, precision=precision, optimizer=optimizer) == pytest.approx(1e9 * moved / MEMORY)
 
 
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "moved"),
+    [
+        # four passes over the weight, fourteen over moments, the gradient read twice, its norm and clearing
+        ("fp32", "adamw", 4 * 4 + 14 * 4 + 4 * 4),
+        ("bf16", "adamw", 4 * 4 + 14 * 4 + 4 * 4 + 2),  # and the computed copy written
+        ("bf16-pure", "adamw-bf16", 4 * 2 + 14 * 2 + 4 * 2),
+        ("bf16", "sgd", 3 * 4 + 2 * 4 + 2),  # as if fused
+    ],
+)
+def test_an_update_of_separate_passes(precision: str, optimizer: str, moved: float) -> None:
+    found = update_s(1e9, precision=precision, optimizer=optimizer, fused_optimizer=False)
+    assert found == pytest.approx(1e9 * moved / MEMORY)
+
+
 def test_an_offloaded_update_runs_at_the_hosts_rates() -> None:
     host = NODE.cluster.host
     # states 12 twice, gradient 4 and copy 2 at an eighth of the host's memory; gradient and copy over the link
@@ -315,7 +330,7 @@ def test_states_of_experts_shard_over_all_ranks_that_hold_them() -> None:
     model = from_dims(
         layers=2, hidden=256, heads=8, vocab=1024, max_positions=1024, experts=8, top_k=2, expert_ffn=1024
     )
-    workload = Workload(seq_len=1024, global_batch=8)
+    workload = Workload(seq_len=1024, global_batch=8, framework="torch")  # which copies no gradients
     stages = StageModel(model, NODE, workload)
     cost = stages.price(Layout(tp=8, sequence_parallel=1))
     counts = stages.counts((2,), Schedule.ONE_F_ONE_B, 1, 1)

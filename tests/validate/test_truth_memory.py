@@ -101,7 +101,7 @@ def test_torchtitan_counts_fp32_shards_only_where_bytes_are_asked() -> None:
     titan = {**LLAMA, "engine": "torchtitan", "precision": "float8", "zero_stage": "FSDP2", "recompute": "selective"}
     bytes_of, time_of = job(**titan), job(**{**titan, "metric": "step_time", "unit": "s"})
     assert (bytes_of.workload.precision, time_of.workload.precision) == ("bf16-amp", "fp8")
-    assert (bytes_of.stated["recompute"], time_of.stated["recompute"]) == (Recompute.SELECTIVE, Recompute.FULL)
+    assert (bytes_of.stated["recompute"], time_of.stated["recompute"]) == (Recompute.SELECTIVE, Recompute.SELECTIVE)
     assert bytes_of.workload.memory_habits == {}
     piped = job(**{**titan, "n_devices": 64, "tp": 1, "pp": 8, "dp": 8, "micro_batch": 8})
     assert piped.workload.memory_habits == {"gathered_layers": math.inf, "unreduced_layers": math.inf}

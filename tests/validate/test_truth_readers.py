@@ -261,7 +261,7 @@ def test_recompute_sharding_and_overlap_words() -> None:
     _, plan = recipe_of(engine="Megatron-LM 2022", recompute="selective + sequence parallel")
     assert (plan["recompute"], plan["sequence_parallel"], plan["zero"]) == (Recompute.SELECTIVE, True, 0)
     _, plan = recipe_of(engine="torchtitan", recompute="selective per-op", zero_stage="FSDP2", notes="3D + AsyncTP")
-    assert (plan["recompute"], plan["recompute_share"], plan["zero"]) == (Recompute.FULL, 0.5, 3)
+    assert (plan["recompute"], plan["zero"]) == (Recompute.SELECTIVE, 3)
     assert plan["overlap_tensor"] is True
     _, plan = recipe_of(engine="llm-foundry/Composer FSDP", recompute="none", zero_stage="FSDP SHARD_GRAD_OP")
     assert (plan["recompute"], plan["zero"]) == (Recompute.NONE, 2)

@@ -5,7 +5,7 @@ Every formula broadcasts over NumPy arrays. Shape letters: m, n, k of a product 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -101,6 +101,19 @@ def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -
         memory_s=memory + extra,
         kernels=work.kernels + (2 if work.quantized else 0),
     )
+
+
+def under_load(cost: KernelCost, device: Device, *, dtype: str) -> KernelCost:
+    """The same product in a stream of products without pauses: at most the rate that the power limit leaves [s].
+
+    A short product in a benchmark ends before the power limit acts; a training step runs for hours. t >= FLOP / rate,
+    with the device's loaded rate of the format; the same where none is known.
+    """
+    rate = device.loaded.get(dtype)
+    if rate is None:
+        return cost
+    held = np.asarray(cost.flop) / rate
+    return replace(cost, seconds=np.maximum(cost.seconds, held), compute_s=np.maximum(cost.compute_s, held))
 
 
 def attention_cost(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import Fit, borrowed_fits, own_fits
+from ridgeline.facts.loaded import loaded_rate
 from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.rates import sustained_rate
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Tier
@@ -24,7 +25,8 @@ class Device:
 
     `matrix` maps a format to the sustained matrix rate [FLOP/s]; `memory_bytes_per_s` is the
     sustained rate of a long stream, `stream_share` what a layer's kernels get of it. Without
-    `sm_count` there is no wave quantization.
+    `sm_count` there is no wave quantization. `loaded` maps a format to the matrix rate that the power limit leaves
+    when products follow each other without a pause [FLOP/s], where it is known.
     """
 
     accelerator: Accelerator
@@ -36,6 +38,7 @@ class Device:
     sm_count: int
     clock_hz: float
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    loaded: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def exp_per_s(self) -> float:
@@ -120,7 +123,13 @@ def device(accelerator: Accelerator, *, datasheet_only: bool = False) -> Device:
         sm_count=sm_count,
         clock_hz=clock,
         evidence=evidence,
+        loaded={} if datasheet_only else _loaded(accelerator),
     )
+
+
+def _loaded(accelerator: Accelerator) -> dict[str, float]:
+    rates = {form: loaded_rate(accelerator, form) for form in accelerator.peak_flop_per_s}
+    return {form: fact.value for form, fact in rates.items() if fact is not None}
 
 
 def link_efficiency(tier: Tier, *, in_network: bool = False) -> Fact:

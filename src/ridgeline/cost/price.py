@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ridgeline.cost.compute import KernelCost, attention_cost, gemm_cost, stream_cost
+from ridgeline.cost.compute import KernelCost, attention_cost, gemm_cost, stream_cost, under_load
+from ridgeline.cost.engine_limits import issue_seconds
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.workload import PRECISIONS, Workload
-from ridgeline.lower.work import Attention, Collective, Gemm, Layout, Number, Phase, Stream, Work
+from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Number, Phase, Stream, Work
 
 # Bytes of one operand element in each compute format.
 ELEMENT_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
@@ -35,6 +36,24 @@ class PhaseCost:
     flop: Number = 0.0
     bytes: Number = 0.0
 
+    def times(self, factor: float) -> PhaseCost:
+        """The same, `factor` times over [s]."""
+        return PhaseCost(
+            seconds=self.seconds * factor,
+            parts={name: value * factor for name, value in self.parts.items()},
+            flop=self.flop * factor,
+            bytes=self.bytes * factor,
+        )
+
+    def __add__(self, other: PhaseCost) -> PhaseCost:
+        names = {**self.parts, **other.parts}
+        return PhaseCost(
+            seconds=self.seconds + other.seconds,
+            parts={name: self.parts.get(name, 0.0) + other.parts.get(name, 0.0) for name in names},
+            flop=self.flop + other.flop,
+            bytes=self.bytes + other.bytes,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class PricedWork:
@@ -49,21 +68,22 @@ class PricedWork:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockCost:
-    """What one layer costs in each phase; `recompute` is one more forward, `core` the attention core's."""
+    """What one layer costs in each phase; `recompute` is one more forward, `selective` what keeping a part leaves."""
 
     forward: PhaseCost
     backward_input: PhaseCost
     backward_weight: PhaseCost
     recompute: PhaseCost
-    core: PhaseCost
+    selective: PhaseCost
 
 
 class Pricer:
     """Prices work on one machine for one workload."""
 
-    def __init__(self, machine: Machine, workload: Workload) -> None:
+    def __init__(self, machine: Machine, workload: Workload, *, selective: str = "core") -> None:
         self.machine = machine
         self.workload = workload
+        self.selective = selective
         self.precision = PRECISIONS[workload.precision]
         self.overlapped_attention = (
             workload.attention_kernel == "flash" and machine.device.accelerator.architecture in _OVERLAPPED_ATTENTION
@@ -72,6 +92,9 @@ class Pricer:
             constant("attention.flash1_slowdown") if workload.attention_kernel == "flash1" else 1.0
         )
         self.launch_device_s = constant("launch.device")
+        issue_s = issue_seconds(machine.device.accelerator)
+        self.host_slowness = issue_s / constant("collective.issue.hopper")
+        self.collective_issue_s = 0.0 if workload.execution == "graph" else issue_s
 
     def kernel(self, work: Gemm | Attention | Stream) -> KernelCost:
         """Price of one kernel, launch excluded."""
@@ -79,7 +102,9 @@ class Pricer:
         if isinstance(work, Gemm):
             cast = self.precision.quantize and not work.quantized
             dtype = self.precision.attention if cast else self.precision.compute
-            return gemm_cost(work, device, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype])
+            return under_load(
+                gemm_cost(work, device, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype]), device, dtype=dtype
+            )
         if isinstance(work, Attention):
             return attention_cost(
                 work,
@@ -90,19 +115,25 @@ class Pricer:
             )
         return stream_cost(work, device, dtype=self.precision.attention)
 
-    def host_seconds(self, work: Gemm | Attention | Stream, kernels: float) -> float:
+    def host_seconds(self, work: Gemm | Attention | Stream, kernels: float) -> Number:
         """Host time to issue one piece of work [s].
 
-        Megatron-LM's layers are Python modules around each product and attention; eager PyTorch dispatches every
-        operator; compiled code only launches; a captured graph is replayed.
+        Megatron-LM's layers are Python modules around each product and attention, and issue the product of each expert
+        by itself; eager PyTorch dispatches every operator; compiled code only launches; a captured graph is replayed.
+        Times are those of a DGX H100's processor; the hosts of other devices take longer or shorter as they do to
+        issue a collective.
         """
+        return self.host_slowness * self._issue_seconds(work, kernels)
+
+    def _issue_seconds(self, work: Gemm | Attention | Stream, kernels: float) -> Number:
         execution = self.workload.execution
         if execution in ("graph", "compiled") and not (
             execution == "compiled" and self.workload.framework == "megatron"
         ):
             return kernels * constant(f"launch.host.{execution}")
         if self.workload.framework == "megatron" and not isinstance(work, Stream):
-            return constant("launch.host.module")
+            experts = np.asarray(work.count) - 1.0 if isinstance(work, Gemm) else 0.0
+            return constant("launch.host.module") + experts * constant("launch.host.kernel")
         return constant("launch.host.eager") + (kernels - 1) * constant("launch.host.kernel")
 
     def rows(self, work: Iterable[Work]) -> list[PricedWork]:
@@ -123,7 +154,6 @@ class Pricer:
         by_phase: dict[Phase, list[Work]] = defaultdict(list)
         for piece in work:
             by_phase[piece.phase].append(piece)
-        core = [piece for piece in by_phase[Phase.FORWARD] if isinstance(piece, Attention) and not piece.fused]
         inputs = self.phase(by_phase[Phase.BACKWARD_INPUT], layout)
         cover = inputs.parts["matrix"] + inputs.parts["launch"]
         return BlockCost(
@@ -131,8 +161,26 @@ class Pricer:
             backward_input=inputs,
             backward_weight=self.phase(by_phase[Phase.BACKWARD_WEIGHT], layout, cover_s=cover),
             recompute=self.phase(by_phase[Phase.FORWARD], layout),
-            core=self.phase(core, layout),
+            selective=self._repeated(by_phase[Phase.FORWARD], layout),
         )
+
+    def _repeated(self, forward: Sequence[Work], layout: Layout) -> PhaseCost:
+        """What backward repeats of a forward under selective recompute [s].
+
+        'core': unfused attention. 'matmul': every second product, and all that is neither product, attention nor
+        the reduction of a product's parts.
+        """
+        if self.selective == "core":
+            return self.phase([piece for piece in forward if isinstance(piece, Attention) and not piece.fused], layout)
+        products = self.phase([piece for piece in forward if isinstance(piece, Gemm)], layout)
+        gathers = (CollectiveKind.ALL_GATHER,)
+        others = [
+            piece
+            for piece in forward
+            if isinstance(piece, Stream)
+            or (isinstance(piece, Collective) and piece.kind in gathers and piece.name.startswith("tensor."))
+        ]
+        return products.times(0.5) + self.phase(others, layout, cover_s=products.seconds * 0.5)
 
     def phase(self, work: Iterable[Work], layout: Layout, *, cover_s: Number | None = None) -> PhaseCost:
         """Time of one phase [s]: max(device, host launches) plus exposed collectives.
@@ -143,17 +191,18 @@ class Pricer:
         parts: dict[str, Number] = dict.fromkeys(PARTS, 0.0)
         flop: Number = 0.0
         traffic: Number = 0.0
-        kernels = host_s = 0.0
+        kernels, host_s = 0.0, np.zeros(())
         links: list[Collective] = []
         for piece in work:
             if isinstance(piece, Collective):
                 links.append(piece)
+                host_s = host_s + np.where(np.asarray(piece.ranks) > 1, self.collective_issue_s, 0.0)
                 continue
             cost = self.kernel(piece)
             name = "matrix" if isinstance(piece, Gemm) else "attention" if isinstance(piece, Attention) else "memory"
             parts[name] = parts[name] + cost.seconds
             flop, traffic, kernels = flop + cost.flop, traffic + cost.bytes, kernels + cost.kernels
-            host_s += self.host_seconds(piece, cost.kernels)
+            host_s = host_s + self.host_seconds(piece, cost.kernels)
         device_s = parts["matrix"] + parts["attention"] + parts["memory"]
         parts["launch"] = np.maximum(kernels * self.launch_device_s, host_s - device_s)
         cover = parts["matrix"] + parts["launch"] if cover_s is None else cover_s

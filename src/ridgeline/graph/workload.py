@@ -155,14 +155,15 @@ class Optimizer:
     factored: bool = False
     paged: bool = False
     matrix_iterations: int = 0
+    two_moments: bool = False  # Adam's, kept as they are
 
 
 OPTIMIZERS: dict[str, Optimizer] = {
     o.name: o
     for o in (
-        Optimizer(name="adamw", state_bytes=8),
-        Optimizer(name="adam", state_bytes=8),
-        Optimizer(name="adamw-bf16", state_bytes=4),
+        Optimizer(name="adamw", state_bytes=8, two_moments=True),
+        Optimizer(name="adam", state_bytes=8, two_moments=True),
+        Optimizer(name="adamw-bf16", state_bytes=4, two_moments=True),
         Optimizer(name="sgd", state_bytes=0),
         Optimizer(name="sgd-momentum", state_bytes=4),
         Optimizer(name="adafactor", state_bytes=0, factored=True),
@@ -173,6 +174,10 @@ OPTIMIZERS: dict[str, Optimizer] = {
         Optimizer(name="muon", state_bytes=4, matrix_iterations=5),
     )
 }
+
+
+FRAMEWORKS = ("megatron", "fsdp", "fsdp1", "deepspeed", "torch", "ddp")
+"""Training programs by their habits: 'fsdp' is PyTorch's fully_shard, 'fsdp1' its FullyShardedDataParallel."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +204,8 @@ class Workload:
     attention_kernel: str = "flash"  # 'flash' (the device's best), 'flash1', 'flash2' or 'unfused'
     execution: str = "compiled"  # 'eager', 'compiled' or 'graph': how kernels are launched
     memory_habits: Mapping[str, float | bool | str] = field(default_factory=dict)  # changes to the framework's own
-    framework: str = "megatron"  # whose habits of holding memory: 'megatron', 'fsdp', 'deepspeed', 'torch', 'ddp'
+    framework: str = "megatron"  # whose habits of holding memory, copying and launching: one of FRAMEWORKS
+    fused_optimizer: bool = True  # one pass over the states, or one for each operation of the update
 
     def __post_init__(self) -> None:
         for name in ("seq_len", "global_batch", "lora_rank"):

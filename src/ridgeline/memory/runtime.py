@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.errors import UnknownNameError
 
@@ -100,9 +100,10 @@ DEEPSPEED = Runtime(
     live_numbers=1e9,  # stage3_max_live_parameters, default of deepspeed.ai/docs/config-json
     bucket_numbers=5e8,  # reduce_bucket_size, same page
 )
+FSDP1 = replace(FSDP, name="fsdp1", selective="core")
 TORCH = Runtime(name="torch", logit_copies=0, logit_fp32_copies=3, persistent_gradients=False)
 DDP = Runtime(name="ddp", logit_copies=0, logit_fp32_copies=3, gradient_copies=1)
-RUNTIMES = {runtime.name: runtime for runtime in (MEGATRON, FSDP, DEEPSPEED, TORCH, DDP)}
+RUNTIMES = {runtime.name: runtime for runtime in (MEGATRON, FSDP, FSDP1, DEEPSPEED, TORCH, DDP)}
 
 
 def named_runtime(name: str) -> Runtime:

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ridgeline.errors import InputError, UnitError
-from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Task
+from ridgeline.graph.workload import FRAMEWORKS, OPTIMIZERS, PRECISIONS, Task
 from ridgeline.plan.plan import Recompute, Schedule
 from ridgeline.units import parse, parse_count
 
@@ -151,7 +151,8 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
     pick("lora_targets", ("all", "attention"), "linear layers that carry an adapter"),
     pick("attention_kernel", ("flash", "unfused"), "attention kernel"),
     pick("execution", ("eager", "compiled", "graph"), "how kernels are launched"),
-    pick("framework", ("megatron", "fsdp", "deepspeed", "torch", "ddp"), "whose habits of holding memory"),
+    pick("framework", FRAMEWORKS, "whose habits of holding memory and copying gradients"),
+    yes("fused_optimizer", "update in one pass over the states, not one for each operation"),
 )
 
 PLAN_FIELDS: tuple[Field, ...] = (

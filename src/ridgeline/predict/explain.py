@@ -108,14 +108,17 @@ class _Explainer:
         return min(used, default=Evidence.DERIVED)
 
     def recomputed_flop(self) -> float:
-        """Forward FLOP per token that backward repeats: of the layers recomputed in full, or of unfused attention."""
+        """Forward FLOP per token that backward repeats, by what full or selective recompute drops."""
         plan, predictor = self.it.plan, self.predictor
         if plan.recompute is Recompute.FULL:
             per_stage = self.it.counts.sum(axis=(1, 2))
             limit = per_stage if plan.recompute_layers is None else np.minimum(per_stage, plan.recompute_layers)
             return predictor.layers_flop_per_token * float(limit.sum() / per_stage.sum())
-        unfused = predictor.workload.attention_kernel == "unfused"
-        return predictor.attention_flop_per_token if plan.recompute is Recompute.SELECTIVE and unfused else 0.0
+        if plan.recompute is not Recompute.SELECTIVE:
+            return 0.0
+        if predictor.runtime.selective == "matmul":
+            return (predictor.layers_flop_per_token - predictor.attention_flop_per_token) / 2
+        return predictor.attention_flop_per_token if predictor.workload.attention_kernel == "unfused" else 0.0
 
     def report(self) -> Report:
         it, predictor, workload = self.it, self.predictor, self.predictor.workload

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine
-from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Workload
+from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Optimizer, Precision, Workload
 from ridgeline.lower.work import Number
 
 
@@ -19,13 +19,16 @@ def optimizer_seconds(
     master copy are read and written, the computed copy is written. With `offload` (or paged
     states) the states live in host memory: the update runs at the host's memory rate shared by the
     devices of the node, and gradients and weights cross the host link, one after the other. Muon adds
-    its Newton-Schulz iterations, `orthogonal_flop` each, on the matrix units.
+    its Newton-Schulz iterations, `orthogonal_flop` each, on the matrix units. An update that is not fused makes one
+    pass for each of its operations (`separate_bytes`).
     Lower bound: no launch cost. Source: Kingma and Ba 2015 (arXiv:1412.6980), Rajbhandari et al.
     2020 (arXiv:1910.02054) for the state sizes. Evidence: derived.
     """
     precision, optimizer = PRECISIONS[workload.precision], OPTIMIZERS[workload.optimizer]
     states = optimizer.state_bytes + precision.master_bytes
     moved = 3 * precision.grad_bytes + 2 * states + precision.weight_bytes * (1 if precision.master_bytes else 2)
+    if not workload.fused_optimizer and optimizer.two_moments:
+        moved = separate_bytes(precision, optimizer)
     device_s = np.asarray(trained) * moved / machine.device.memory_bytes_per_s
     host = machine.cluster.host
     sharing = max(1, min(host.devices, machine.cluster.count))
@@ -39,3 +42,21 @@ def optimizer_seconds(
         rate = machine.device.matrix_rate("bf16" if "bf16" in machine.device.matrix else "fp32")
         seconds = seconds + np.asarray(orthogonal_flop) * optimizer.matrix_iterations / rate
     return np.asarray(seconds, dtype=np.float64)
+
+
+def separate_bytes(precision: Precision, optimizer: Optimizer) -> float:
+    """Memory traffic of an update made of separate passes, for each number trained [byte].
+
+    PyTorch's AdamW without `fused=True` decays the weight (2 w), moves the first moment (2 m + g), scales and adds to
+    the second (4 v + g), takes its root, divides it and adds epsilon, each to a new tensor (6 v), and steps
+    (2 w + m + v): 4 w + 3 m + 11 v + 2 g, and the gradient's norm and clearing 2 g. w is the master copy where there
+    is one, and the computed copy is then written too. Other optimizers are taken as fused.
+    Source: torch/optim/adamw.py, _single_tensor_adamw and _multi_tensor_adamw. Evidence: derived.
+
+    >>> separate_bytes(PRECISIONS["fp32"], OPTIMIZERS["adamw"]) - 2 * 4
+    80.0
+    """
+    grad, copied = precision.grad_bytes, precision.weight_bytes if precision.master_bytes else 0.0
+    weight = precision.master_bytes or precision.weight_bytes
+    moment = optimizer.state_bytes / 2
+    return 4 * weight + 14 * moment + 4 * grad + copied

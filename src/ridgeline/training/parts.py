@@ -57,7 +57,7 @@ def part_tables(
         return np.asarray(layers + ends)
 
     def again(part: str) -> Floats:
-        phase = {FULL: "recompute", SELECTIVE: "core"}.get(recompute)
+        phase = {FULL: "recompute", SELECTIVE: "selective"}.get(recompute)
         if phase is None:
             return np.zeros(first.shape)
         layers = sum(seconds(cost.blocks[name], phase, part) * counts[..., i] for i, name in enumerate(names))

@@ -20,7 +20,9 @@ from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.params import RankParams, rank_params
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import Collective, CollectiveKind, Layout, Number, Phase
+from ridgeline.memory.runtime import named_runtime
 from ridgeline.plan.plan import Schedule
+from ridgeline.training.copies import exchange_copies
 from ridgeline.training.optimizer import optimizer_seconds
 from ridgeline.training.schedules import positions
 
@@ -72,13 +74,23 @@ class StageTimes:
     optimizer_s: Floats
 
 
+@dataclass(frozen=True, kw_only=True)
+class _CopySeconds:
+    """Seconds of copies: at a forward and a backward each, after a backward (..., P, v), and once a step (..., P)."""
+
+    gathered_s: Floats
+    reduced_s: Floats
+    once_s: Floats
+
+
 class StageModel:
     """Prices the stages of one model on one machine for one workload."""
 
     def __init__(self, model: Model, machine: Machine, workload: Workload) -> None:
         self.model, self.machine, self.workload = model, machine, workload
         self.precision = PRECISIONS[workload.precision]
-        self.pricer = Pricer(machine, workload)
+        self.pricer = Pricer(machine, workload, selective=_selective(workload))
+        self.copies = exchange_copies(workload)
         self.block_names = tuple(model.graph.blocks)
 
     def price(self, layout: Layout) -> LayoutCost:
@@ -130,20 +142,54 @@ class StageModel:
                 1.0, np.asarray(recompute_layers)[..., None, None] / np.maximum(counts.sum(axis=(1, 2)), 1)[:, None]
             )
         code = np.asarray(recompute)[..., None, None]
-        core = self._sum(cost, counts, first * 0, last * 0, "core")
-        inputs = inputs + np.where(code == FULL, again * share, np.where(code == SELECTIVE, core, 0.0))
+        some = self._sum(cost, counts, first * 0, last * 0, "selective")
+        inputs = inputs + np.where(code == FULL, again * share, np.where(code == SELECTIVE, some, 0.0))
         gather, reduce = self._exchanges(cost, counts, first, last, sharding)
         sends = self._send(cost.layout, sharding)
+        copies = self._copies(cost, counts, first, last, sharding)
         return StageTimes(
-            forward_s=forward,
-            backward_input_s=inputs,
-            backward_weight_s=weights,
+            forward_s=forward + copies.gathered_s,
+            backward_input_s=inputs + copies.gathered_s,
+            backward_weight_s=weights + copies.reduced_s,
             send_forward_s=sends[..., None, None] + np.zeros(counts.shape[:2]),
             send_backward_s=sends[..., None, None] + np.zeros(counts.shape[:2]),
             gather_s=gather,
             reduce_s=reduce,
             pieces=np.maximum(1, counts.sum(axis=-1)),
-            optimizer_s=self._update(cost, counts, first, last, sharding),
+            optimizer_s=self._update(cost, counts, first, last, sharding) + copies.once_s,
+        )
+
+    def _copies(
+        self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
+    ) -> _CopySeconds:
+        """Copies around exchanges: with every micro-batch where weights or gradients are sharded, else once a step."""
+        layout, habit = cost.layout, self.copies
+        whole = np.asarray(layout.tp) * layout.cp * sharding.dp
+        experts_stride = np.asarray(layout.ep) * layout.etp
+        spread = (
+            np.asarray(layout.cp) * sharding.dp > 1,
+            whole / experts_stride > 1,
+        )  # who has anyone to exchange with
+        zero = np.asarray(sharding.zero)[..., None, None]
+
+        def held(names: tuple[str, str]) -> Floats:
+            """Numbers of a chunk that are exchanged, (..., P, v)."""
+            total: Number = 0.0
+            parts = [(cost.block_params[name], counts[..., i]) for i, name in enumerate(self.block_names)]
+            for params, count in [*parts, (cost.embedding_params, first), (cost.head_params, last)]:
+                one = sum(np.asarray(getattr(params, name)) * on for name, on in zip(names, spread, strict=True))
+                total = total + np.asarray(one)[..., None, None] * count
+            return np.asarray(total)
+
+        device = self.machine.device
+        rate = device.memory_bytes_per_s * device.stream_share
+        gathered = held(("dense", "expert")) * (habit.gathered / rate)
+        reduced = held(("trained_dense", "trained_expert")) * (habit.reduced / rate)
+        often: Number = (zero >= 2) if habit.sharded else 0.0
+        return _CopySeconds(
+            gathered_s=gathered * (zero >= 3) if habit.gathered else gathered,
+            reduced_s=reduced * often,
+            once_s=(reduced * (1.0 - np.asarray(often, dtype=float))).sum(axis=-1),
         )
 
     def _sum(self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, part: str) -> Floats:
@@ -153,7 +199,7 @@ class StageModel:
         total = grid(0.0) * first
         for index, name in enumerate(self.block_names):
             total = total + grid(getattr(cost.blocks[name], part).seconds) * counts[..., index]
-        if part in ("core", "recompute"):
+        if part in ("selective", "recompute"):
             return total
         return (
             total + grid(getattr(cost.embedding, part).seconds) * first + grid(getattr(cost.head, part).seconds) * last
@@ -241,6 +287,11 @@ class StageModel:
             offload=np.asarray(sharding.offload_optimizer)[..., None],
             orthogonal_flop=matrices,
         )
+
+
+def _selective(workload: Workload) -> str:
+    """What selective recompute keeps: the program's habit, or what was said in its place."""
+    return str(workload.memory_habits.get("selective", named_runtime(workload.framework).selective))
 
 
 _PARTS = ("forward", "recompute", "backward_input", "backward_weight")

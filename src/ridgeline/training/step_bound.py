@@ -16,6 +16,7 @@ from ridgeline.training.schedules import SPLIT_BACKWARD
 from ridgeline.training.stages import StageTimes
 
 Floats = NDArray[np.float64]
+_BY_CHUNK = ("forward_s", "backward_input_s", "backward_weight_s", "gather_s", "reduce_s")
 
 
 def step_bound_s(schedule: Schedule, micro_batches: Number, times: StageTimes, rules: Exchange) -> Floats:
@@ -66,10 +67,12 @@ class StepBound:
         part = copy(self)
         part.times = replace(
             times,
-            gather_s=pick(times.gather_s, 2),
-            reduce_s=pick(times.reduce_s, 2),
             optimizer_s=pick(times.optimizer_s, 1),
+            **{name: pick(getattr(times, name), 2) for name in _BY_CHUNK},  # type: ignore[arg-type]
         )
+        part.pipeline_s = pick(self.pipeline_s, 0)
+        part.alone, part.whole = pick(self.alone, 2), pick(self.whole, 2)
+        part.work_s, part.path_s = pick(self.work_s, 1), pick(self.path_s, 1)
         return part
 
     def seconds(self, rules: Exchange) -> Floats:

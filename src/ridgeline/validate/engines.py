@@ -26,7 +26,7 @@ def find_engine(text: str, source: str = "") -> Engine:
 
     'Megatron-LM' without a year is the program of the source's time: early where the source is.
     """
-    if "mlcommons/training_results" in source and not re.search(r"maxtext|nemo framework", text, re.IGNORECASE):
+    if "mlcommons/training_results" in source and not re.search(r"maxtext", text, re.IGNORECASE):
         return next(engine for engine in ENGINES if engine.precision == "mlperf")
     if re.fullmatch(r"megatron-lm", text.strip(), re.IGNORECASE) and re.search(EARLY_SOURCES, source):
         text += " 2021"

@@ -177,9 +177,6 @@ def _stated(
     if is_test(engine):
         ranks = (layout.dp or 1) * (layout.cp or 1)
         stated |= named_plan(row, pp=layout.pp or 1, ranks=ranks, layers=layers, said=said)
-    share = stated.pop("recompute_share", None)
-    if isinstance(share, float):
-        stated["recompute_layers"] = max(1, round(share * layers / (layout.pp or 1)))
     if layout.tp == 1:
         stated["sequence_parallel"] = False
     elif "sequence_parallel" not in stated and (layout.tp is not None or not engine.sequence_parallel):

@@ -122,10 +122,12 @@ ENGINES: tuple[Engine, ...] = (
     Engine(
         name="llm-foundry",
         pattern=r"llm-foundry|composer",
-        reason="scripts/train/benchmarking: FSDP, eager; tables older than torch 2.0, with Triton attention",
+        reason="scripts/train/benchmarking: FSDP, eager; tables older than torch 2.0, with Triton attention;"
+        " DecoupledAdamW updates one parameter and operation at a time",
         zero=3,
         data_only=True,
-        framework="fsdp",
+        framework="fsdp1",
+        fused_optimizer=False,
         attention_kernel="flash1",
     ),
     Engine(

@@ -81,6 +81,7 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
         "attention_kernel": _attention(row, notes, engine, device, said),
         "execution": _execution(row, notes, engine),
         "framework": engine.framework,
+        "fused_optimizer": engine.fused_optimizer,
     }
     if task in (Task.LORA, Task.QLORA):
         workload["lora_rank"] = _lora_rank(row, said)
@@ -230,11 +231,6 @@ def _recompute(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
     if re.match(r"full|true|yes|on\b|all", cell):
         return plan | {"recompute": Recompute.FULL}
     if cell.startswith("selective"):
-        if engine.name == "torchtitan" and not row.asks_bytes:
-            said.append(
-                "selective per-op keeps every second matrix product: counted as full recompute of half the layers"
-            )
-            return plan | {"recompute": Recompute.FULL, "recompute_share": 0.5}
         if "[" in cell and "core_attn" not in cell:
             said.append(f"recompute '{cell}' leaves the attention core alone and the rest is small: counted as none")
             return plan | {"recompute": Recompute.NONE}

@@ -1,0 +1,74 @@
+"""Copies around exchanges by hand, and where in a step they show."""
+
+from __future__ import annotations
+
+import pytest
+
+from ridgeline.cost.machine import machine
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.build import from_dims
+from ridgeline.graph.workload import FRAMEWORKS, Workload
+from ridgeline.lower.work import Layout
+from ridgeline.plan.plan import Schedule
+from ridgeline.training.copies import exchange_copies
+from ridgeline.training.stages import Sharding, StageModel, StageTimes
+
+NODE = machine(cluster("8xA100-SXM-80GB"))
+MODEL = from_dims(layers=2, hidden=1024, heads=8, vocab=1024, max_positions=1024)
+
+
+def copies(**choices: object) -> tuple[float, float]:
+    found = exchange_copies(Workload(seq_len=1024, global_batch=8, **choices))  # type: ignore[arg-type]
+    return found.gathered, found.reduced
+
+
+@pytest.mark.parametrize(
+    ("framework", "precision", "expected"),
+    [
+        ("fsdp", "bf16", (4, 6)),  # 2 bytes out of and into the gathered buffer; 2 read, 4 written
+        ("fsdp1", "bf16", (0, 18)),  # joined 4, widened 6, divided 8
+        ("fsdp1", "bf16-pure", (0, 8)),  # nothing to widen: joined 4, divided 4
+        ("deepspeed", "bf16", (0, 12)),
+        ("ddp", "fp32", (0, 16)),
+        ("megatron", "bf16", (0, 8)),
+        ("torch", "bf16", (0, 0)),
+    ],
+)
+def test_bytes_by_program(framework: str, precision: str, expected: tuple[float, float]) -> None:
+    assert copies(framework=framework, precision=precision) == expected
+
+
+def test_a_program_compiled_as_one_graph_copies_nothing() -> None:
+    assert {copies(framework=name, execution="graph") for name in FRAMEWORKS} == {(0.0, 0.0)}
+
+
+def times(framework: str, *, dp: int, zero: int) -> StageTimes:
+    stages = StageModel(MODEL, NODE, Workload(seq_len=1024, global_batch=8, framework=framework))
+    cost = stages.price(Layout())
+    counts = stages.counts((2,), Schedule.ONE_F_ONE_B, 1, 1)
+    first, last = stages.ends(Schedule.ONE_F_ONE_B, 1, 1)
+    return stages.times(cost, counts, first, last, recompute=0, sharding=Sharding(dp=dp, zero=zero))
+
+
+def numbers() -> float:
+    """All weights of the model on one rank [1]."""
+    stages = StageModel(MODEL, NODE, Workload(seq_len=1024, global_batch=8))
+    cost = stages.price(Layout())
+    block = next(iter(cost.block_params.values()))
+    return float(2 * block.dense + cost.embedding_params.dense + cost.head_params.dense)
+
+
+RATE = NODE.device.memory_bytes_per_s * NODE.device.stream_share
+
+
+def test_sharded_gradients_are_copied_with_every_micro_batch() -> None:
+    alone, shared = times("fsdp", dp=1, zero=3), times("fsdp", dp=8, zero=3)
+    assert float((shared.forward_s - alone.forward_s).sum()) == pytest.approx(4 * numbers() / RATE)
+    assert float((shared.backward_input_s - alone.backward_input_s).sum()) == pytest.approx(4 * numbers() / RATE)
+    assert float((shared.backward_weight_s - alone.backward_weight_s).sum()) == pytest.approx(6 * numbers() / RATE)
+
+
+def test_whole_gradients_are_copied_once_a_step() -> None:
+    ddp, none = times("ddp", dp=8, zero=0), times("torch", dp=8, zero=0)
+    assert float(ddp.backward_weight_s.sum()) == float(none.backward_weight_s.sum())
+    assert float((ddp.optimizer_s - none.optimizer_s).sum()) == pytest.approx(4 * 4 * numbers() / RATE)
