@@ -72,6 +72,15 @@ def _next(ranks: Number, values: Mapping[int, float]) -> Number:
     return found
 
 
+def host_slowness(part: Accelerator) -> float:
+    """Time of a call on the hosts that a generation of devices comes with, over that on a DGX H100's [1].
+
+    The ratio of `issue_seconds`: hosts of A100s and of Grace take twice as long. Single-stream steps agree: eager vLLM
+    takes 2.2 times as long for a launch on an A800's host as on an H200's.
+    """
+    return issue_seconds(part) / constants()["collective.issue.hopper"].value
+
+
 def issue_seconds(part: Accelerator) -> float:
     """Host time to issue one collective outside a graph, in the hosts that a generation of devices comes with [s]."""
     table = constants()

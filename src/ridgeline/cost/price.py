@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ridgeline.cost.compute import KernelCost, attention_cost, gemm_cost, stream_cost, under_load
-from ridgeline.cost.engine_limits import issue_seconds
+from ridgeline.cost.engine_limits import host_slowness, issue_seconds
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.facts.mechanisms import constant
@@ -92,9 +92,9 @@ class Pricer:
             constant("attention.flash1_slowdown") if workload.attention_kernel == "flash1" else 1.0
         )
         self.launch_device_s = constant("launch.device")
-        issue_s = issue_seconds(machine.device.accelerator)
-        self.host_slowness = issue_s / constant("collective.issue.hopper")
-        self.collective_issue_s = 0.0 if workload.execution == "graph" else issue_s
+        part = machine.device.accelerator
+        self.host_slowness = host_slowness(part)
+        self.collective_issue_s = 0.0 if workload.execution == "graph" else issue_seconds(part)
 
     def kernel(self, work: Gemm | Attention | Stream) -> KernelCost:
         """Price of one kernel, launch excluded."""

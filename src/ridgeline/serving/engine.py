@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ridgeline.cost.engine_limits import host_slowness
 from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import send_seconds
@@ -66,7 +67,7 @@ class Engine:
         values = {
             **self._scheduling(prefix_tokens),
             **self._moving(stride),
-            "eager_s": tables.kernels * policy.eager_kernel_host_s,
+            "eager_s": tables.kernels * policy.eager_kernel_host_s * host_slowness(self.machine.cluster.accelerator),
             "step_host_s": policy.step_host_s + (policy.group_host_s if deployment.instance_devices > 1 else 0.0),
             "seq_host_s": policy.seq_host_s,
             "overlapped": policy.overlapped_host,
