@@ -29,23 +29,6 @@ from ridgeline.training.step import step_tasks
 from ridgeline.training.step_bound import step_bound_s
 
 RECOMPUTE_CODE = {Recompute.NONE: 0, Recompute.SELECTIVE: 1, Recompute.FULL: 2}
-_PART_KIND = {
-    "matrix": "compute",
-    "attention": "compute",
-    "memory": "hbm",
-    "launch": "host",
-    "update": "hbm",
-    "bubble": "bubble",
-}
-_EVIDENCE_OF_PART = {
-    "matrix": "matrix rate",
-    "attention": "matrix rate",
-    "memory": "memory rate",
-    "launch": "launch",
-    "update": "memory rate",
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """One plan, priced and simulated."""
