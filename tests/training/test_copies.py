@@ -11,6 +11,7 @@ from ridgeline.graph.workload import FRAMEWORKS, Workload
 from ridgeline.lower.work import Layout
 from ridgeline.plan.plan import Schedule
 from ridgeline.training.copies import exchange_copies
+from ridgeline.training.parts import part_tables
 from ridgeline.training.stages import Sharding, StageModel, StageTimes
 
 NODE = machine(cluster("8xA100-SXM-80GB"))
@@ -72,3 +73,14 @@ def test_whole_gradients_are_copied_once_a_step() -> None:
     ddp, none = times("ddp", dp=8, zero=0), times("torch", dp=8, zero=0)
     assert float(ddp.backward_weight_s.sum()) == float(none.backward_weight_s.sum())
     assert float((ddp.optimizer_s - none.optimizer_s).sum()) == pytest.approx(4 * 4 * numbers() / RATE)
+
+
+def test_parts_of_a_stage_name_its_copies() -> None:
+    stages = StageModel(MODEL, NODE, Workload(seq_len=1024, global_batch=8, framework="fsdp1"))
+    cost, counts = stages.price(Layout()), stages.counts((2,), Schedule.ONE_F_ONE_B, 1, 1)
+    first, last = stages.ends(Schedule.ONE_F_ONE_B, 1, 1)
+    found = stages.times(cost, counts, first, last, recompute=0, sharding=Sharding(dp=8, zero=3))
+    tables = part_tables(cost, stages.block_names, counts, first, last, times=found, recompute=0, recompute_layers=None)
+    assert float(tables["copies"].total_s.sum()) == pytest.approx(18 * numbers() / RATE)
+    whole = found.forward_s + found.backward_input_s + found.backward_weight_s
+    assert float(sum(table.total_s.sum() for table in tables.values())) == pytest.approx(float(whole.sum()))

@@ -247,7 +247,7 @@ def test_a_table_of_plans_is_bounded_as_each_plan() -> None:
     scale = random.uniform(0.5, 2.0, (len(plans), 1, 1))
     stacked = StageTimes(
         **{
-            name: value if name == "pieces" else value * (scale if value.ndim == 2 else scale[:, 0])
+            name: value if name == "pieces" else value * (scale if np.ndim(value) != 1 else scale[:, 0])
             for name, value in vars(one).items()
         }
     )

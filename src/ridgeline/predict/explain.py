@@ -25,6 +25,7 @@ _PART_KIND = {
     "matrix": "compute",
     "attention": "compute",
     "memory": "hbm",
+    "copies": "hbm",
     "launch": "host",
     "update": "hbm",
     "bubble": "bubble",
@@ -33,6 +34,7 @@ _EVIDENCE_OF_PART = {
     "matrix": "matrix rate",
     "attention": "matrix rate",
     "memory": "memory rate",
+    "copies": "memory rate",
     "launch": "launch",
     "update": "memory rate",
 }
@@ -54,6 +56,7 @@ class _Explainer:
             evaluation.counts,
             evaluation.first,
             evaluation.last,
+            times=evaluation.times,
             recompute=RECOMPUTE_CODE[evaluation.plan.recompute],
             recompute_layers=evaluation.plan.recompute_layers,
         )

@@ -29,6 +29,8 @@ from ridgeline.training.step import step_tasks
 from ridgeline.training.step_bound import step_bound_s
 
 RECOMPUTE_CODE = {Recompute.NONE: 0, Recompute.SELECTIVE: 1, Recompute.FULL: 2}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """One plan, priced and simulated."""

@@ -179,6 +179,7 @@ def _collectives(predictor: Predictor, evaluation: Evaluation, stage: int, *, cp
         evaluation.counts,
         evaluation.first,
         evaluation.last,
+        times=times,
         recompute=RECOMPUTE_CODE[plan.recompute],
         recompute_layers=plan.recompute_layers,
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ridgeline.cost.price import PARTS, BlockCost
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.training.orders import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
-from ridgeline.training.stages import FULL, SELECTIVE, LayoutCost
+from ridgeline.training.stages import FULL, SELECTIVE, LayoutCost, StageTimes
 
 Floats = NDArray[np.float64]
 LINK_PARTS = ("tensor link", "context link", "expert link")
@@ -41,6 +41,7 @@ def part_tables(
     first: Floats,
     last: Floats,
     *,
+    times: StageTimes,
     recompute: int,
     recompute_layers: int | None,
 ) -> dict[str, PartTable]:
@@ -63,7 +64,8 @@ def part_tables(
         layers = sum(seconds(cost.blocks[name], phase, part) * counts[..., i] for i, name in enumerate(names))
         return np.asarray(layers * (share if recompute == FULL else 1.0))
 
-    return {
+    gathered, reduced = (np.zeros(first.shape) + copies for copies in (times.gather_copy_s, times.reduce_copy_s))
+    tables = {
         part: PartTable(
             forward_s=table("forward", part),
             backward_input_s=table("backward_input", part) + again(part),
@@ -71,6 +73,8 @@ def part_tables(
         )
         for part in PARTS
     }
+    tables["copies"] = PartTable(forward_s=gathered, backward_input_s=gathered, backward_weight_s=reduced)
+    return tables
 
 
 def by_resource(tasks: TaskGraph, tables: dict[str, PartTable]) -> TaskGraph:

@@ -60,7 +60,8 @@ class StageTimes:
 
     `gather_s` collects a chunk's weights, `reduce_s` reduces its gradients; `pieces` is the number of layers that a
     chunk's exchange is cut into. `optimizer_s` is the update of one stage, `final_gather_s` the collection of the
-    updated weights when it is not hidden.
+    updated weights when it is not hidden. `gather_copy_s` of each forward and backward, and `reduce_copy_s` of each
+    backward, are copies around exchanges.
     """
 
     forward_s: Floats
@@ -72,6 +73,8 @@ class StageTimes:
     reduce_s: Floats
     pieces: NDArray[np.int64]
     optimizer_s: Floats
+    gather_copy_s: Floats | float = 0.0
+    reduce_copy_s: Floats | float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +160,8 @@ class StageModel:
             reduce_s=reduce,
             pieces=np.maximum(1, counts.sum(axis=-1)),
             optimizer_s=self._update(cost, counts, first, last, sharding) + copies.once_s,
+            gather_copy_s=copies.gathered_s,
+            reduce_copy_s=copies.reduced_s,
         )
 
     def _copies(
