@@ -126,6 +126,19 @@ def test_groups_leave_the_kernels_to_the_library_beyond_a_node_or_a_count() -> N
     assert most_bytes(rack, np.array([4, 8]), 1, "sglang").tolist() == [16 * MIB, 0]  # a host has four of its devices
 
 
+def test_buffers_of_a_whole_domain_reach_beyond_a_host() -> None:
+    rack = machine(cluster("72xGB200"))
+    assert most_bytes(rack, np.array([4, 8, 16]), 1, "trtllm", "1.2.0").tolist() == [4 * MIB, 16 * MIB, 16 * MIB]
+    assert most_bytes(rack, 8, 1, "trtllm", "0.20").tolist() == 0  # before those kernels
+    assert most_bytes(rack, 8, 16, "trtllm", "1.2.0").tolist() == 0  # beyond the rack
+    # lightseekorg/tokenspeed pull request #860: 8 GB200 of two trays, kernels of its own, with the norm of 2 us
+    tokens, measured = np.array([1, 64, 128, 256, 512]), np.array([10.9, 19.1, 29.4, 55.8, 103.2])
+    found = np.asarray(all_reduce_seconds(tokens * 7168 * 2.0, 8, rack, engine="trtllm")) * 1e6
+    assert np.all((found < measured) & (found > 0.5 * measured))
+    library_us = np.asarray(all_reduce_seconds(tokens * 7168 * 2.0, 8, rack, engine="trtllm", version="0.20")) * 1e6
+    assert np.all(found[:3] < library_us[:3])
+
+
 def test_an_engine_takes_its_kernels_to_their_limit_then_the_library() -> None:
     sizes = np.array([64 * KIB, 16 * MIB, 16 * MIB + 16])
     found = np.asarray(all_reduce_seconds(sizes, 8, BOX, engine="sglang"))

@@ -14,7 +14,7 @@ from ridgeline.facts import store
 from ridgeline.facts.benchmark_settings import KINDS, amount, benchmark_settings
 from ridgeline.validate.serving_settings import Settings, settings_of
 
-ROWS = 637
+ROWS = 638
 GOOD = {
     "code": "IX", "engine": "", "versions": "", "model": "", "device": "", "precision": "", "condition": "",
     "key": "beam_width", "value": "4", "unit": "beam", "source": "vllm, a file", "evidence": "datasheet", "note": "",
@@ -38,7 +38,7 @@ def test_the_table_is_whole() -> None:
 
 
 def test_every_key_has_a_field() -> None:
-    renamed = {"version": "version_if_blank", "statistic": "statistic_if_blank"}
+    renamed = {"statistic": "statistic_if_blank"}
     assert {renamed.get(key, key) for key in KINDS} | {"told"} == {field.name for field in fields(Settings)}
 
 
@@ -94,7 +94,7 @@ def test_runs_that_could_be_either_say_so() -> None:
 
 def test_blank_releases_are_filled_and_decide_what_follows() -> None:
     found = settings_of("IX", "vLLM", "", "Llama-3.1-70B", "H100-SXM-80GB", "fp8", 64, 1024, 1024, devices=4)
-    assert (found.version_if_blank, found.max_seqs, found.token_budget) == ("0.10.2", 64, 8192)
+    assert (found.version, found.max_seqs, found.token_budget) == ("0.10.2", 64, 8192)
     before = settings_of("X", "TensorRT-LLM", "0.21", "Any", "H100", "fp8", 1, 1, 1)
     after = settings_of("X", "TensorRT-LLM", "1.2.0rc6", "Any", "H100", "fp8", 1, 1, 1)
     assert (before.stream_first, after.stream_first) == (False, True)
@@ -102,7 +102,7 @@ def test_blank_releases_are_filled_and_decide_what_follows() -> None:
 
 def test_a_container_stands_for_the_engine_within() -> None:
     found = deepseek("TensorRT-LLM", "0.8.1.post2", 512, 1024, device="GB200", disaggregated=True)
-    assert (found.version_if_blank, found.stream_first, found.token_budget) == ("1.2.0rc6.post2", True, None)
+    assert (found.version, found.stream_first, found.token_budget) == ("1.2.0rc6.post2", True, None)
 
 
 def test_the_sides_of_a_disaggregated_run_differ() -> None:

@@ -18,11 +18,23 @@ from ridgeline.lower.work import Number
 _FASTEST_BUS = 150e9  # byte/s one way; PCIe 6 x16 has 126, chip-to-chip links to a Grace host 225 and more
 
 
-def engine_rules(machine: Machine, engine: str, version: str = "") -> Mapping[int, AllReduceRule]:
-    """The rules of an engine inside one node of a machine, by ranks; empty where it has no kernels of its own."""
+def engine_rules(
+    machine: Machine, engine: str, version: str = "", *, beyond: bool = False
+) -> Mapping[int, AllReduceRule]:
+    """The rules of an engine by ranks, inside one node of a machine or `beyond` it on the links of a node.
+
+    Empty where the engine has no kernels of its own.
+    """
     part = machine.cluster.accelerator
-    joined = "bus" if machine.tiers[0].topology == "bus" else "linked"
+    joined = "domain" if beyond else "bus" if machine.tiers[0].topology == "bus" else "linked"
     return all_reduce_rules(engine, version, f"{joined} {part.vendor} {part.architecture} {part.name}")
+
+
+def _reach(machine: Machine, ranks: Number, stride: Number) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether groups lie inside one node, devices of one operating system, or beyond it on the links of a node."""
+    span = (np.asarray(ranks, dtype=float) - 1) * np.asarray(stride, dtype=float)
+    inside = span < min(machine.cluster.node_devices, machine.tiers[0].size)
+    return inside, ~inside & (span < machine.tiers[0].size)
 
 
 def kernel_sizes(
@@ -39,13 +51,19 @@ def kernel_sizes(
 
     `eager` is 1 for calls that the host issues one by one, 0 for those replayed from a graph.
     """
-    rules = engine_rules(machine, engine, version)
+    near, far = (engine_rules(machine, engine, version, beyond=beyond) for beyond in (False, True))
+    _, beyond_node = _reach(machine, ranks, stride)
+
+    def starts(name: str) -> Number:
+        inside, outside = (_next(ranks, {n: getattr(rule, name) for n, rule in rules.items()}) for rules in (near, far))
+        return np.where(beyond_node, outside, inside) if np.any(beyond_node) else inside
+
     return {
         "bytes": size_bytes,
         "ranks": ranks,
         "link_bytes_per_s": group_sizes(machine, ranks, stride)["link_bytes_per_s"],
-        "two_shot_from_bytes": _next(ranks, {n: rule.two_shot_from_bytes for n, rule in rules.items()}),
-        "symmetric_from_bytes": _next(ranks, {n: rule.symmetric_from_bytes for n, rule in rules.items()}),
+        "two_shot_from_bytes": starts("two_shot_from_bytes"),
+        "symmetric_from_bytes": starts("symmetric_from_bytes"),
         "issue_s": np.asarray(eager) * issue_seconds(machine.cluster.accelerator),
     }
 
@@ -53,14 +71,14 @@ def kernel_sizes(
 def most_bytes(machine: Machine, ranks: Number, stride: Number, engine: str, version: str = "") -> NDArray[np.float64]:
     """The largest buffer that an engine's own kernels take [byte]; 0 for groups that it leaves to the library.
 
-    Groups must lie within a node: devices of one operating system, though links may reach beyond it.
+    Most kernels share buffers within a node: devices of one operating system, though links may reach beyond it.
     """
     ranks_a, stride_a = np.broadcast_arrays(np.asarray(ranks, dtype=float), np.asarray(stride, dtype=float))
-    node = min(machine.cluster.node_devices, machine.tiers[0].size)
     found = np.zeros(ranks_a.shape)
-    for count, rule in engine_rules(machine, engine, version).items():
-        found = np.where(ranks_a == count, rule.most_bytes, found)
-    return np.where(((ranks_a - 1) * stride_a < node) & (ranks_a > 1), found, 0.0)
+    for beyond, here in zip((False, True), _reach(machine, ranks_a, stride_a), strict=True):
+        for count, rule in engine_rules(machine, engine, version, beyond=beyond).items():
+            found = np.where(here & (ranks_a == count) & (ranks_a > 1), rule.most_bytes, found)
+    return found
 
 
 def _next(ranks: Number, values: Mapping[int, float]) -> Number:

@@ -17,7 +17,7 @@ UNSAID = frozenset({Evidence.DERIVED, Evidence.ASSUMED})
 class Settings:
     """What the sources say of a run; None where they say nothing.
 
-    `version_if_blank` is the engine's release where the row gives none, or gives that of a container around it;
+    `version` is the engine's release where the row gives none, or gives that of a container around it;
     `statistic_if_blank` the statistic of latencies whose row names none. `kv` is a number format, '' the model's own
     16 bits. `token_budget` [token] bounds one iteration, `physical_batch` [token] one pass of llama.cpp inside it,
     `max_seqs` the sequences of an instance, of one attention rank under attention data parallelism. With
@@ -27,7 +27,7 @@ class Settings:
     `requests_per_user` and `warmups_per_user` are per concurrent user. `told` holds assumptions with their sources.
     """
 
-    version_if_blank: str | None = None
+    version: str | None = None
     statistic_if_blank: str | None = None
     client: str | None = None
     token_budget: int | None = None
@@ -68,7 +68,7 @@ class Settings:
 
 
 _FIELDS: Mapping[str, str] = {key: key for key in KINDS} | {
-    "version": "version_if_blank",
+    "version": "version",
     "statistic": "statistic_if_blank",
 }
 
