@@ -50,7 +50,7 @@ def test_the_same_words_print_the_same_bytes(capsys: pytest.CaptureFixture[str])
 
 def test_json_keys_are_stable(capsys: pytest.CaptureFixture[str]) -> None:
     answer = ask_json(capsys, *SMALL, "--top", "3")
-    assert set(answer) == {"best", "fewest", "considered", "refused", "assumed"}
+    assert set(answer) == {"best", "fewest", "considered", "pruned", "refused", "assumed"}
     assert len(answer["best"]) == 3
     assert all(set(one) == RANKED for one in [*answer["best"], answer["fewest"]])
     assert answer["considered"] > 36  # 36 without pools

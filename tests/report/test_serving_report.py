@@ -17,7 +17,7 @@ from ridgeline.predict.serving import simulate_serving
 from ridgeline.report.blocks import show
 from ridgeline.report.serving import ServingReport, deployment_text, serving_as_dict, serving_blocks
 from ridgeline.report.serving_search import fleet_text, ranked_as_dict, search_text
-from ridgeline.search.serving import Candidate
+from ridgeline.search.serving_candidates import Candidate
 from ridgeline.serving.metrics import Metrics, Objective, Quantiles
 from ridgeline.serving.traffic.traffic import traffic
 
@@ -163,7 +163,11 @@ def candidate(metrics: Metrics | None = None, **words: Any) -> Candidate:
 
 def search(*ranked: Candidate, fewest: Candidate | None = None) -> str:
     out = StringIO()
-    show(search_text("title", ranked, fewest, considered=1234, refused={"too large": 5}, assumed=("one word",)), out)
+    told = search_text(
+        "title", ranked, fewest, considered=1234, pruned={"stopped early": 17}, refused={"too large": 5},
+        assumed=("one word",),
+    )  # fmt: skip
+    show(told, out)
     return out.getvalue()
 
 
@@ -176,7 +180,9 @@ def test_a_search_in_words() -> None:
         told.split()
     )
     assert "  fewest devices  2: 1 x (tp 2) budget 2048, batch 64, 99.5% kept\n" in told
-    assert "  1,234 deployments replayed with their queues\n  - 5 not possible: too large\n" in told
+    assert (
+        "  1,234 deployments replayed with their queues\n  - 17 of them stopped early\n  - 5 not possible: too large\n"
+    ) in told
     assert told.endswith("  - assumed: one word\n")
 
 

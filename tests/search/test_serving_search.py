@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -13,7 +14,8 @@ from ridgeline.errors import NoPlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Role, Router
-from ridgeline.search.serving import ATTAINED, Candidate, ServingSearch, search_serving
+from ridgeline.search.serving import ATTAINED, ServingSearch, search_serving
+from ridgeline.search.serving_candidates import Bench, Candidate
 from ridgeline.search.serving_space import Space, deployments
 from ridgeline.serving.engine import engine
 from ridgeline.serving.metrics import Metrics, Objective, measure
@@ -111,6 +113,42 @@ def test_rates_of_a_candidate_by_hand() -> None:
     assert best.good_per_usd == pytest.approx(best.good_rps * 3600 / price)
     free = Candidate(deployments=best.deployments, metrics=best.metrics, usd_per_h=None)
     assert free.good_per_usd is None
+
+
+# what is not replayed to its end -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [30, 80, 120, 300])
+def test_who_is_stopped_would_not_have_been_among_the_best(rate: int) -> None:
+    """The whole search's best, exactly, from fleets that all keep to the objective to fleets of which none does."""
+    whole = search_serving(MODEL, FOUR, load_of(rate), BOUNDS, top=1000)
+    assert not whole.pruned
+    for top in (1, 3, 8):
+        brief = search_serving(MODEL, FOUR, load_of(rate), BOUNDS, top=top)
+        assert brief.ranked == whole.ranked[:top]
+        assert brief.fewest == whole.fewest
+        assert brief.considered == whole.considered
+        assert sum(brief.pruned.values()) < brief.considered
+        assert bool(brief.pruned) == (rate > 30)
+
+
+def test_equal_engines_are_replayed_once() -> None:
+    """vLLM's own budget and batch on an H100, stated, are no other engine."""
+    one = Deployment(engine="vllm", tp=2)
+    policy = engine(MODEL, machine(FOUR), one).policy
+    bench = Bench(
+        model=MODEL, machine=machine(FOUR), cluster=FOUR, traffic=load_of(30), objective=BOUNDS,
+        router=Router.LEAST_LOADED, policies=None,
+    )  # fmt: skip
+    said = replace(one, token_budget=policy.token_budget, max_seqs=policy.max_seqs)
+    other = replace(one, token_budget=policy.token_budget // 2)
+    assert bench.number((one,)) == bench.number((said,)) != bench.number((other,))
+    assert bench.number((one,)) != bench.number((replace(one, instances=2),))
+    alike = bench.all_tried([(one,), (said,), (other,)], 0.0, lambda _: None)
+    assert [found.deployments for found in alike if isinstance(found, Candidate)] == [(one,), (said,), (other,)]
+    assert isinstance(alike[0], Candidate)
+    assert isinstance(alike[1], Candidate)
+    assert alike[0].metrics == alike[1].metrics
 
 
 # pools -----------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from ridgeline.serving import state
 from ridgeline.serving.comings import Comings
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
+from ridgeline.serving.stopping import Stop
 from ridgeline.serving.traffic.traffic import Traffic
 
 HOST = ("exposed_host_s", "request_host_s", "prompt_token_host_s")
@@ -76,11 +77,12 @@ def replayed() -> Replays:
         instances: int = 1,
         router: Router = Router.ROUND_ROBIN,
         comings: Comings | None = None,
+        stop: Stop | None = None,
         **numbers: float,
     ) -> Replay:
         times = {name: numbers.pop(name) for name in _TIMES if name in numbers}
         engine = NumbersEngine(numbers, Deployment(instances=instances, role=Role.WHOLE), numbers_table(**times))
-        return replay_tables([engine], [engine.table], traffic, router=router, comings=comings)  # type: ignore[list-item]
+        return replay_tables([engine], [engine.table], traffic, router=router, comings=comings, stop=stop)  # type: ignore[list-item]
 
     return run
 

@@ -70,6 +70,7 @@ def plan_serving(
             "best": [ranked_as_dict(one) for one in found.ranked],
             "fewest": None if found.fewest is None else ranked_as_dict(found.fewest),
             "considered": found.considered,
+            "pruned": dict(found.pruned),
             "refused": dict(found.refused),
             "assumed": list(assumed),
         }
@@ -78,7 +79,8 @@ def plan_serving(
         title = f"{asked.model.name} on {asked.cluster.name}: {traffic.name}, {traffic.requests:,} requests"
         ranked = (found.fewest,) if min_devices and found.fewest is not None else found.ranked
         blocks = search_text(
-            title, ranked, found.fewest, considered=found.considered, refused=found.refused, assumed=assumed
+            title, ranked, found.fewest, considered=found.considered, pruned=found.pruned, refused=found.refused,
+            assumed=assumed,
         )  # fmt: skip
         show(blocks, sys.stdout)
     if min_devices and found.fewest is None:

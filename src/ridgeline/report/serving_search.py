@@ -72,6 +72,7 @@ def search_text(
     fewest: Ranked | None,
     *,
     considered: int,
+    pruned: Mapping[str, int],
     refused: Mapping[str, int],
     assumed: Sequence[str],
 ) -> list[Block]:
@@ -85,6 +86,7 @@ def search_text(
     blocks += [Line(text=f"{name:<{width}}{text}", indent=2, hang=width) for name, text in rows]
     blocks += [blank(), Line(text="Best deployments", strong=True), search_table(ranked), blank()]
     blocks.append(Line(text=f"{considered:,} deployments replayed with their queues", indent=2))
+    blocks += [Line(text=f"- {count:,} of them {reason}", indent=2, hang=2) for reason, count in pruned.items()]
     blocks += [Line(text=f"- {count:,} not possible: {reason}", indent=2, hang=2) for reason, count in refused.items()]
     blocks += [Line(text=f"- assumed: {text}", indent=2, hang=2) for text in assumed]
     return blocks

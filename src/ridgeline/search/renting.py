@@ -28,6 +28,7 @@ from ridgeline.serving.metrics import Objective, measure
 from ridgeline.serving.replay import replay_tables
 from ridgeline.serving.state import Array
 from ridgeline.serving.step import StepTables
+from ridgeline.serving.stopping import Stop
 from ridgeline.serving.traffic.arrivals import burst, poisson
 from ridgeline.serving.traffic.lengths import Fixed
 from ridgeline.serving.traffic.synthetic import synthetic
@@ -220,8 +221,12 @@ def most_per_s(one: Engine, tables: StepTables, prompt: int, output: int, object
     lengths = Fixed(tokens=max(prompt, 1)), Fixed(tokens=max(output, 1))
     single = replace(one, deployment=replace(one.deployment, instances=1))
 
-    def kept(traffic: Traffic) -> tuple[float, float]:
-        found = replay_tables([single], [tables], traffic, router=Router.LEAST_LOADED)
+    stop = Stop(**vars(objective), least=ATTAINED) if objective.stated else None
+
+    def kept(traffic: Traffic, stop: Stop | None = None) -> tuple[float, float]:
+        found = replay_tables([single], [tables], traffic, router=Router.LEAST_LOADED, stop=stop)
+        if found.stopped:
+            return 0.0, 0.0
         metrics = measure(found, traffic, objective)
         attained = metrics.attained if metrics.attained is not None else float(not metrics.overloaded)
         return attained, metrics.requests_per_s
@@ -233,7 +238,7 @@ def most_per_s(one: Engine, tables: StepTables, prompt: int, output: int, object
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         arrivals = poisson(middle, requests=PROBE, seed=SEED)
-        if kept(synthetic(arrivals, *lengths))[0] >= ATTAINED:
+        if kept(synthetic(arrivals, *lengths), stop)[0] >= ATTAINED:
             low = middle
         else:
             high = middle

@@ -34,6 +34,8 @@ from ridgeline.serving.state import (
 @njit(cache=True)
 def next_change(instances: Records, fleet: Fleet) -> float:
     """When an instance starts or fails next, or the load is looked at next [s]."""
+    if fleet.scaling[PERIOD_S] <= 0.0 and fleet.failures_s.shape[1] == 0:
+        return math.inf
     found = fleet.scaling[NEXT_S] if fleet.scaling[PERIOD_S] > 0.0 else math.inf
     for index in range(instances.size):
         found = min(found, instances[index].starts_s)

@@ -22,7 +22,7 @@ from ridgeline.plan.deployment import Deployment, Preemption, Role
 from ridgeline.serving.capacity import Capacity, capacity
 from ridgeline.serving.clock import Times
 from ridgeline.serving.state import MIXED_BATCHES, PREFILL_FIRST, RULE, STATIC, Array, Records
-from ridgeline.serving.step import StepModel, StepTables
+from ridgeline.serving.step import Shelf, StepModel, StepTables
 
 _SCHEDULERS = {"prefill-first": PREFILL_FIRST, "mixed": MIXED_BATCHES, "static": STATIC, "single": STATIC}
 _QUANTIZED = frozenset({"fp8", "nvfp4"})  # formats of checkpoints that also say how the cache is kept
@@ -49,6 +49,12 @@ class Engine:
         """How the fullest device's memory is divided."""
         part = self.machine.cluster.accelerator
         return capacity(self.model, self.steps.served, self.deployment, self.policy, self.formats, part)
+
+    def placed(self, deployment: Deployment) -> Engine:
+        """The same engine in another role or number of instances; what one instance holds is known already."""
+        found = replace(self, deployment=deployment)
+        vars(found)["capacity"] = self.capacity
+        return found
 
     def tables(self, *, longest_prompt: int, longest: int) -> StepTables:
         """The tables of iterations for prompts and contexts up to these lengths [token]."""
@@ -179,8 +185,12 @@ def engine(
     *,
     offline: bool = False,
     policies: Policies = engine_policy,
+    shelf: Shelf | None = None,
 ) -> Engine:
-    """The engine of a deployment; its choices win over the policy file's. Raises for degrees that cannot be."""
+    """The engine of a deployment; its choices win over the policy file's. Raises for degrees that cannot be.
+
+    Engines on the same machine may share the prices on a `shelf`.
+    """
     if deployment.instance_devices > machine.cluster.count:
         raise PlanError(
             f"deployment: one instance takes tp {deployment.tp} * pp {deployment.pp} * dp {deployment.dp} ="
@@ -208,7 +218,7 @@ def engine(
     formats = replace(formats_of(deployment), static=policy.static_scales)
     if not deployment.kv and policy.narrow_kv and formats.feed in _QUANTIZED and not latent(model):
         formats = replace(formats, cache=policy.narrow_kv)
-    steps = StepModel(model, machine, deployment, formats, own_kernels=policy.own_kernels)
+    steps = StepModel(model, machine, deployment, formats, own_kernels=policy.own_kernels, shelf=shelf)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
 
 

@@ -26,12 +26,14 @@ from ridgeline.serving.state import (
     NOBODY,
     NOT_ARRIVED,
     REFUSED,
+    STOPPED,
     WAITING,
     Fleet,
     Lists,
     Records,
     Whole,
 )
+from ridgeline.serving.stopping import A_REQUEST, EVENTS, LEAST, hopeless
 
 
 @njit(cache=True)
@@ -134,8 +136,12 @@ def replay(
     arrivals: Whole,
     most_s: float,
 ) -> float:
-    """Runs the clock until every request has ended, or until `most_s`; returns the time that it shows then [s]."""
-    next_arrival, now = 0, 0.0
+    """Runs the clock until every request has ended, until `most_s`, or until too many have missed their objective.
+
+    Returns the time that it shows then [s].
+    """
+    next_arrival, now, events = 0, 0.0, 0
+    between_looks = max(EVENTS, requests.size // A_REQUEST)
     while True:
         arrival_s = math.inf
         if next_arrival < arrivals.size:
@@ -151,6 +157,10 @@ def replay(
             return now
         change_s = next_change(instances, fleet)
         now = max(now, min(event_s, change_s))
+        events += 1
+        if fleet.stop[LEAST] > 0.0 and events % between_looks == 0 and hopeless(requests, fleet.stop, now):
+            fleet.counts[STOPPED] = 1
+            return now
         if change_s <= now:
             change(instances, fleet, now)
             continue

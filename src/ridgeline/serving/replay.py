@@ -17,6 +17,7 @@ from ridgeline.serving.engine import Engine, pool_role, times_of
 from ridgeline.serving.loop import replay as _run
 from ridgeline.serving.state import Array, Fleet, Records, Whole
 from ridgeline.serving.step import StepTables
+from ridgeline.serving.stopping import Stop, never
 from ridgeline.serving.traffic.traffic import Traffic
 
 _FOREVER_S = 1e9
@@ -59,6 +60,7 @@ class Replay:
     failures: int
     starts: int
     up_s: Array
+    stopped: bool
 
     def itl_quantile(self, share: float) -> float:
         """Inter-token latency that `share` of all tokens after the first keep to [s]; nan without any."""
@@ -91,8 +93,12 @@ def replay_tables(
     router: Router,
     most_s: float = _FOREVER_S,
     comings: Comings | None = None,
+    stop: Stop | None = None,
 ) -> Replay:
-    """As `replay`, with the tables of each engine at hand; `comings` says how instances come and go."""
+    """As `replay`, with the tables of each engine at hand; `comings` says how instances come and go.
+
+    With `stop` it ends as soon as an objective is certainly missed, and says so (`stopped`).
+    """
     _check(engines)
     times, sizes = times_of(engines, tables)
     rules = _rules(engines, tables, traffic, sizes)
@@ -106,7 +112,7 @@ def replay_tables(
         np.ascontiguousarray(traffic.prefix_start, dtype=np.int64),
         np.ascontiguousarray(traffic.prefix_blocks if rules["prefix_tokens"].any() else [], dtype=np.int64),
     )
-    requests, fleet = _requests(traffic), _fleet(traffic, router, *changes_of(instances, comings or Comings()))
+    requests, fleet = _requests(traffic), _fleet(traffic, router, *changes_of(instances, comings or Comings()), stop)
     requests["front_s"] = front_seconds(engines[0], traffic)
     free = np.flatnonzero(traffic.after < 0)
     arrivals = free[: traffic.concurrency] if traffic.concurrency else free
@@ -131,7 +137,7 @@ def _rules(
     return rules
 
 
-def _fleet(traffic: Traffic, router: Router, scaling: Array, failures_s: Array) -> Fleet:
+def _fleet(traffic: Traffic, router: Router, scaling: Array, failures_s: Array, stop: Stop | None) -> Fleet:
     concurrency = traffic.concurrency or 0
     if concurrency and (traffic.after >= 0).any():
         raise DomainError("a closed loop of sessions is not defined; give either concurrency or turns that wait")
@@ -148,6 +154,7 @@ def _fleet(traffic: Traffic, router: Router, scaling: Array, failures_s: Array) 
         series_s=np.array([1.0]),
         scaling=scaling,
         failures_s=failures_s,
+        stop=never() if stop is None else stop.as_array(),
     )
 
 
@@ -205,7 +212,7 @@ def _invariants(ranks: Records, requests: Records, fleet: Fleet, rules: Records,
     """What must hold after every replay: requests end or are refused, no block is lost or lent twice."""
     ended = requests["stage"] == state.ENDED
     settled = ended | (requests["stage"] == state.REFUSED)
-    if most_s >= _FOREVER_S and not settled.all():
+    if most_s >= _FOREVER_S and not fleet.counts[state.STOPPED] and not settled.all():
         raise AssertionError(f"{int((~settled).sum())} requests neither ended nor were refused")
     if settled.all() and any(ranks[name].any() for name in ("used", "committed", "running", "waiting")):
         left = {name: int(ranks[name].sum()) for name in ("used", "committed", "running", "waiting")}
@@ -249,4 +256,5 @@ def _result(requests: Records, instances: Records, fleet: Fleet, rules: Records,
         failures=int(fleet.counts[state.FAILURES]),
         starts=int(fleet.counts[state.STARTS]),
         up_s=instances["up_s"] + np.where(instances["up"] > 0, span_s - instances["up_since_s"], 0.0),
+        stopped=bool(fleet.counts[state.STOPPED]),
     )

@@ -114,12 +114,15 @@ class Fleet(NamedTuple):
     series_s: Array  # (1,) length of a stretch
     scaling: Array  # period, high and low load of an instance, time to start one, fewest and most; next look [s]
     failures_s: Array  # (I, F) time from the start of each instance to its next failure, and then to its repair
+    stop: Array  # bounds of `stopping.Stop` and the least share of requests that must keep to them
 
 
 ROUTER, CONCURRENCY, BY_PRIORITY = range(3)
 PERIOD_S, HIGH, LOW, START_S, FEWEST, MOST, NEXT_S = range(7)
-ITERATIONS, PREEMPTIONS, PROMPT_TOKENS, HIT_TOKENS, MOVES, RUNS, DONE, PEAK_BLOCKS, FAILURES, STARTS = range(10)
-COUNTS = 10
+ITERATIONS, PREEMPTIONS, PROMPT_TOKENS, HIT_TOKENS, MOVES, RUNS, DONE, PEAK_BLOCKS, FAILURES, STARTS, STOPPED = range(
+    11
+)
+COUNTS = 11
 PREFILL_S, DECODE_S, SEQUENCE_S, CONTEXT_S = range(4)
 SUMS = 4
 

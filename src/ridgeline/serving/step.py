@@ -6,9 +6,9 @@ of one prompt's chunk, P tokens cached before it. Between grid points tables are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,18 +76,56 @@ class StepTables:
     send_start_s: float
 
 
+@dataclass
+class Shelf:
+    """Prices that deployments on one machine share: a piece on a grid is asked once.
+
+    `rungs_used` of shared prices tells what answered any of those deployments.
+    """
+
+    _prices: dict[Hashable, ServedPrices] = field(default_factory=dict)
+    _found: dict[Hashable, Seconds] = field(default_factory=dict)
+
+    def prices(
+        self, machine: Machine, formats: Formats, deployment: Deployment, own_kernels: bool
+    ) -> tuple[Hashable, ServedPrices]:
+        """What prices a deployment in these formats, and the key under which it is known."""
+        skew = MEASURED_SKEW if deployment.expert_skew is None else deployment.expert_skew
+        key = (formats, deployment.engine, deployment.version, skew, own_kernels)
+        if key not in self._prices:
+            self._prices[key] = ServedPrices(
+                machine, formats, engine=deployment.engine, version=deployment.version, skew=skew,
+                own_kernels=own_kernels,
+            )  # fmt: skip
+        return key, self._prices[key]
+
+    def get(self, key: Hashable, ask: Callable[[], Seconds]) -> Seconds:
+        """The price under a key, asked for where it is not known yet [s]."""
+        if key not in self._found:
+            self._found[key] = ask()
+        return self._found[key]
+
+
 class StepModel:
-    """Builds the tables of one deployment; `served` is the divided model, `prices` what answers."""
+    """Builds the tables of one deployment; `served` is the divided model, `prices` what answers.
+
+    Deployments on the same machine may share a `shelf`.
+    """
 
     def __init__(
-        self, model: Model, machine: Machine, deployment: Deployment, formats: Formats, *, own_kernels: bool = False
+        self,
+        model: Model,
+        machine: Machine,
+        deployment: Deployment,
+        formats: Formats,
+        *,
+        own_kernels: bool = False,
+        shelf: Shelf | None = None,
     ) -> None:
         self.model, self.machine, self.deployment = model, machine, deployment
         self.served: Served = serve(model, deployment)
-        skew = MEASURED_SKEW if deployment.expert_skew is None else deployment.expert_skew
-        self.prices = ServedPrices(
-            machine, formats, engine=deployment.engine, version=deployment.version, skew=skew, own_kernels=own_kernels
-        )
+        self._shelf = shelf or Shelf()
+        self._known, self.prices = self._shelf.prices(machine, formats, deployment, own_kernels)
 
     def tables(self, *, most_tokens: int, most_sequences: int, most_context: int) -> StepTables:
         """The tables up to a token budget, sequences of one rank and the longest context."""
@@ -99,7 +137,7 @@ class StepModel:
         pasts = np.concatenate([[0.0], spread_grid(128.0, float(max(most_context, 256)), each_octave=2)])
         n, c = np.meshgrid(sequences, contexts, indexing="ij")
         q, p = np.meshgrid(chunks, pasts, indexing="ij")
-        many = self._cores(lambda core: self.prices.prefill(core, _MANY, q, p))
+        many = self._cores("many", (q, p), lambda core: self.prices.prefill(core, _MANY, q, p))
         start_s, token_s = self._sends()
         return StepTables(
             tokens=tokens,
@@ -108,10 +146,10 @@ class StepModel:
             head=self._sum(sequences, "sequences"),
             sequences=sequences,
             contexts=contexts,
-            decode=self._cores(lambda core: self.prices.decode(core, n, c)),
+            decode=self._cores("decode", (n, c), lambda core: self.prices.decode(core, n, c)),
             chunks=chunks,
             pasts=pasts,
-            first=self._cores(lambda core: self.prices.prefill(core, 1.0, q, p)),
+            first=self._cores("first", (q, p), lambda core: self.prices.prefill(core, 1.0, q, p)),
             each=many.times(1.0 / _MANY),
             kernels=self.kernels,
             stage_share=-(-len(self.model.graph.layers) // self.deployment.pp) / len(self.model.graph.layers),
@@ -129,7 +167,13 @@ class StepModel:
         token_s = (many - one) / 1024.0
         return one - token_s, token_s
 
-    def _cores(self, price: Callable[[Core], Seconds]) -> Seconds:
+    def _get(self, of: str, piece: Piece, grids: tuple[Array, ...], ask: Callable[[], Seconds]) -> Seconds:
+        """The price of a piece on grids, from the shelf where it has been asked before [s]."""
+        ranks = self.deployment.tp if isinstance(piece, Reduce) else 1
+        key = (self._known, of, piece, ranks, *((grid.shape, grid.tobytes()) for grid in grids))
+        return self._shelf.get(key, ask)
+
+    def _cores(self, of: str, grids: tuple[Array, Array], price: Callable[[Core], Seconds]) -> Seconds:
         """The attention of all layers, each kind of core asked once."""
         counts: dict[Core, int] = {}
         for kind in self.served.kinds:
@@ -138,7 +182,7 @@ class StepModel:
                     counts[piece] = counts.get(piece, 0) + kind.count
         total: Seconds | None = None
         for core, count in counts.items():
-            part = price(core).times(count)
+            part = self._get(of, core, grids, partial(price, core)).times(count)
             total = part if total is None else total + part
         return total if total is not None else nothing((1, 1))
 
@@ -153,9 +197,11 @@ class StepModel:
             if isinstance(piece, Recurrence) and of in ("tokens", "sequences"):
                 zero = np.zeros_like(rows)
                 both = (rows, zero) if of == "tokens" else (zero, rows)
-                total = total + self.prices.recurrence(piece, *both).times(times)
+                found = self._get(of, piece, (rows,), partial(self.prices.recurrence, piece, *both))
+                total = total + found.times(times)
             elif _rows_of(piece) == of:
-                total = total + self._piece(piece, rows).times(times)
+                found = self._get(of, piece, (rows,), partial(self._piece, piece, rows))
+                total = total + found.times(times)
         return total
 
     def _piece(self, piece: Piece, rows: Array) -> Seconds:

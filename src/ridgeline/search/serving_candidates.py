@@ -1,0 +1,157 @@
+"""Deployments on their way to be ranked: their engines, the prices they share, and what a replay says of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ridgeline.cost.machine import Machine
+from ridgeline.errors import NoPlanError, PlanError, RidgelineError
+from ridgeline.facts.engines import engine_policy
+from ridgeline.facts.records import Cluster
+from ridgeline.graph.ops import Model
+from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.serving.engine import Engine, Policies, engine
+from ridgeline.serving.metrics import Metrics, Objective, measure
+from ridgeline.serving.replay import replay_tables
+from ridgeline.serving.step import Shelf, StepTables
+from ridgeline.serving.stopping import Stop
+from ridgeline.serving.traffic.traffic import Traffic
+
+_BEYOND = 3.0  # of the traffic's span: a replay that takes longer is far overloaded and is cut
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One deployment, replayed."""
+
+    deployments: tuple[Deployment, ...]
+    metrics: Metrics
+    usd_per_h: float | None
+    cut: bool = False
+
+    @property
+    def devices(self) -> int:
+        """Devices that it takes [1]."""
+        return sum(one.devices for one in self.deployments)
+
+    @property
+    def good_rps(self) -> float:
+        """Requests per second that keep to the objective, or all of them without one [1/s]."""
+        return self.metrics.goodput_rps if self.metrics.goodput_rps is not None else self.metrics.requests_per_s
+
+    @property
+    def good_per_device(self) -> float:
+        """Goodput of one device [1/s]."""
+        return self.good_rps / self.devices
+
+    @property
+    def good_per_usd(self) -> float | None:
+        """Requests that keep to the objective for a dollar [1/USD]."""
+        return None if not self.usd_per_h else self.good_rps * 3600.0 / self.usd_per_h
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """A deployment whose replay ended at `after_s` [s]: it could not reach the share of requests that was asked for."""
+
+    deployments: tuple[Deployment, ...]
+    after_s: float
+
+
+Tried = Candidate | Stopped | str  # or why it cannot be
+
+
+@dataclass
+class Bench:
+    """Where candidates are tried: what they share, and every answer so far.
+
+    Deployments whose engines come out equal (a stated budget that is the engine's own) share tables and replays.
+    """
+
+    model: Model
+    machine: Machine
+    cluster: Cluster
+    traffic: Traffic
+    objective: Objective
+    router: Router
+    policies: Policies | None
+    _shelf: Shelf = field(default_factory=Shelf)
+    _engines: dict[Deployment, tuple[Engine, StepTables, int]] = field(default_factory=dict)
+    _tables: dict[Hashable, tuple[StepTables, int]] = field(default_factory=dict)
+
+    def get(self, one: Deployment) -> tuple[Engine, StepTables]:
+        """The engine and tables of a deployment; raises where it will not start."""
+        made, tables, _ = self._known(one)
+        return made.placed(one), tables
+
+    def _known(self, one: Deployment) -> tuple[Engine, StepTables, int]:
+        """The engine, tables and number of a shape, whatever its role and count of instances."""
+        key = replace(one, instances=1, role=Role.WHOLE, router=Router.ROUND_ROBIN)
+        if key not in self._engines:
+            made = engine(self.model, self.machine, key, policies=self.policies or engine_policy, shelf=self._shelf)
+            _ = made.capacity
+            same = (made.policy, replace(key, token_budget=None, max_seqs=None))
+            if same not in self._tables:
+                prompts = self.traffic.prompt_tokens
+                longest = int(np.max(prompts + self.traffic.output_tokens))
+                tables = made.tables(longest_prompt=int(np.max(prompts)), longest=longest)
+                self._tables[same] = tables, len(self._tables)
+            self._engines[key] = made, *self._tables[same]
+        return self._engines[key]
+
+    def number(self, fleet: Sequence[Deployment]) -> Hashable:
+        """What two fleets have in common when they must replay alike."""
+        return tuple((self._known(one)[2], one.role, one.instances) for one in fleet)
+
+    def tried(self, fleet: tuple[Deployment, ...], least: float = 0.0) -> Tried:
+        """A fleet replayed, unless fewer than the share `least` of requests can keep to the objective."""
+        try:
+            pairs = [self.get(one) for one in fleet]
+            last = float(self.traffic.arrival_s[-1])
+            found = replay_tables(
+                [one for one, _ in pairs],
+                [tables for _, tables in pairs],
+                self.traffic,
+                router=self.router,
+                most_s=last * _BEYOND + 600.0 if last > 0 else 1e9,
+                stop=Stop(**vars(self.objective), least=least),
+            )
+        except (NoPlanError, PlanError) as error:
+            return reason(error)
+        if found.stopped:
+            return Stopped(deployments=fleet, after_s=found.span_s)
+        price = self.cluster.price_usd_per_device_h
+        return Candidate(
+            deployments=fleet,
+            metrics=measure(found, self.traffic, self.objective),
+            usd_per_h=None if price is None else price.value * sum(one.devices for one in fleet),
+            cut=not (found.done | found.refused).all(),
+        )
+
+    def all_tried(
+        self, fleets: Sequence[tuple[Deployment, ...]], least: float, told: Callable[[int], None]
+    ) -> list[Tried]:
+        """Every fleet tried once, those that must replay alike together; the compiled clock runs on all cores."""
+        groups: dict[Hashable, list[int]] = {}
+        for place, fleet in enumerate(fleets):
+            groups.setdefault(self.number(fleet), []).append(place)
+        found: list[Tried] = [""] * len(fleets)
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            results = pool.map(lambda places: self.tried(fleets[places[0]], least), groups.values())
+            for places, result in zip(groups.values(), results, strict=True):
+                for place in places:
+                    alike = result if isinstance(result, str) else replace(result, deployments=fleets[place])
+                    found[place] = alike
+                told(len(places))
+        return found
+
+
+def reason(error: RidgelineError) -> str:
+    """The reason of a refusal, the same for deployments that differ in degrees only."""
+    text = str(error)
+    return "weights and workspace leave no room for the cache" if "will not start" in text else text
