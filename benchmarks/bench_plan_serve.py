@@ -86,10 +86,11 @@ def rows_of(job: Job) -> tuple[list[str], str]:
     ours = command_taken([*COMMAND, *job.command])
     found = answer_of(job.command)
     best = found["best"][0]
-    refused = sum(found["refused"].values())
+    refused, stopped = sum(found["refused"].values()), sum(found["pruned"].values())
     rows = [
         f"| {job.model}, {job.devices} H200 | Ridgeline | **{ours.wall_s:.2f} s** | {ours.cpu_s:.2f} s "
-        f"| {found['considered']} fleets replayed, {refused} refused | up to {found['considered'] * 1000:,} "
+        f"| {found['considered']} fleets replayed, {stopped} of them until they had missed the objective, "
+        f"{refused} refused | {(found['considered'] - stopped) * 1000:,} and parts of {stopped * 1000:,} "
         f"| p50, p90, p99 |"
     ]
     command = aiconfigurator_command()
@@ -143,8 +144,8 @@ def page() -> list[str]:
             " every deployment of its grid, pools of prefill and decode included, is replayed on the same 1,000"
             " requests with its own queues. AIConfigurator is asked with its own defaults, which have the same lengths,"
             " for its best by means of a steady state without arrivals; its targets of TPOT and its pairing of pools"
-            " are look-ups of those means. What it evaluates was counted once, in version 0.12.0. Replays of"
-            " fleets that are far overloaded are cut short."
+            " are look-ups of those means. What it evaluates was counted once, in version 0.12.0. A replay of"
+            " Ridgeline stops when it is certain that its fleet cannot be among the best."
         ),
         "",
         "The commands:",
