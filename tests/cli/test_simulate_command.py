@@ -20,7 +20,8 @@ HEADER = "arrival_s,input_tokens,output_tokens\n"
 KEYS = {
     "model", "cluster", "deployments", "engines", "traffic", "overloaded", "ttft", "tpot", "itl", "latency", "ends",
     "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "attained", "goodput_rps", "hit_share", "refused",
-    "preemptions", "moves", "iterations", "span_s", "power_w", "energy_j", "usd_per_h", "usd_per_million_output_tokens",
+    "shares", "preemptions", "moves", "iterations", "span_s", "power_w", "energy_j", "usd_per_h",
+    "usd_per_million_output_tokens",
     "decode_parts_s", "prefill_parts_s", "capacities", "series_s", "series", "rungs", "evidence", "assumed",
 }  # fmt: skip
 
@@ -344,3 +345,33 @@ def test_a_bad_word_of_a_file_is_told_by_its_place(capsys: pytest.CaptureFixture
     code, out, err = ask(capsys, "simulate", str(path))
     assert (code, out) == (2, "")
     assert err == f"error: {path}:6: field 'plan.max_seq': unknown field; nearest: max_seqs\n"
+
+
+def test_a_fair_queue_and_the_urgent_are_told_by_group(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Nine requests of one client are there before one of another, which is served second all the same."""
+    rows = [f"0.0,500,100,{'few' if place == 9 else 'many'},{0 if place == 9 else 1}" for place in range(10)]
+    file = tmp_path / "asked.csv"
+    file.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens,client,priority", *rows]))
+    words = ["simulate", "llama-3.1-8b", "--on", "1xH100-SXM", "--trace", str(file), "--max-seqs", "1"]
+    fair = ask_json(capsys, *words, "--queue", "fair")
+    assert [(one["name"], one["requests"]) for one in fair["shares"]] == [("many", 9), ("few", 1)]
+    assert fair["shares"][1]["ttft"]["p50_s"] < 0.25 * fair["shares"][0]["ttft"]["p99_s"]
+    assert [one["name"] for one in ask_json(capsys, *words, "--displaces")["shares"]] == ["0", "1"]
+    assert ask_json(capsys, *words)["shares"] == []
+    assert "By client" in ask(capsys, *words, "--queue", "fair")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--queue", "fair"], "names none; give a trace with a column client or session"),
+        (["--displaces"], "have the same priority"),
+        (["--swap-blocks", "1"], "say preemption swap as well"),
+    ],
+)
+def test_queues_that_mean_nothing_are_refused(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    code, _, err = ask(
+        capsys, "simulate", "llama-3.1-8b", "--on", "1xH100-SXM", "--rate", "1", "--requests", "9", *words
+    )
+    assert code == 2
+    assert told in err

@@ -43,6 +43,9 @@ class Asked:
     blocks: list[int]
     needed: int
     front_s: float = 0.0  # from the person to the scheduler
+    client: int = 0
+    charged: bool = False
+    unseen: bool = True
     stage: str = "outside"
     ready: int = 0
     made: int = 0
@@ -92,6 +95,44 @@ class Rank:
     idle: OrderedDict[int, None] = field(default_factory=OrderedDict)  # the longest unused first
     chunks: list[Asked] = field(default_factory=list)
     moved_s: float = 0.0
+    served: dict[int, float] = field(default_factory=dict)  # of each client, in weighted tokens
+    last_client: int | None = None
+
+    def see(self) -> None:
+        """Clients of whom nothing was seen to wait are lifted to the least served of those who do, one by one."""
+        for one in [one for one in self.queue if one.unseen]:
+            clients = {other.client for other in self.queue if not other.unseen}
+            waiting = clients or ({self.last_client} if self.last_client is not None else set())
+            floor = min((self.served.get(client, 0.0) for client in waiting), default=0.0)
+            if one.client not in clients:
+                self.served[one.client] = max(self.served.get(one.client, 0.0), floor)
+            one.unseen = False
+
+    def next(self) -> Asked:
+        """The first, or the first of the least served client among those as urgent."""
+        if not self.rule["fair"]:
+            return self.queue[0]
+        urgent = []
+        for one in self.queue:
+            if one.priority != self.queue[0].priority:
+                break
+            urgent.append(one)
+        return min(urgent, key=lambda one: self.served.get(one.client, 0.0))
+
+    def victim(self) -> Asked | None:
+        """Who gives way first."""
+        if not self.rule["displaces"]:
+            return self.running[-1] if self.running else None
+        found = [one for one in self.running if one.stage in ("prefilling", "decoding")]
+        return max(reversed(found), key=lambda one: one.priority, default=None)
+
+    def make_way(self) -> None:
+        """The less urgent give way until who is next fits."""
+        while self.queue:
+            one, victim = self.next(), self.victim()
+            if victim is None or victim.priority <= one.priority or self.has_room(one)[0]:
+                return
+            self.send_back(victim)
 
     @property
     def each(self) -> int:
@@ -144,11 +185,11 @@ class Rank:
                 self.idle[block] = None
         one.held, one.reserved, one.chunk = [], 0, 0
 
-    def admits(self, one: Asked) -> bool:
-        """Takes the first waiting request in, if its whole prompt fits."""
+    def has_room(self, one: Asked) -> tuple[bool, list[int], int, int]:
+        """Whether a waiting request fits; the prefix blocks that it finds, the blocks it takes and sets aside."""
         rule = self.rule
         if len(self.running) >= rule["max_seqs"]:
-            return False
+            return False, [], 0, 0
         computed = one.ready == one.needed
         hits = [] if computed else one.blocks[: self.found(one)]
         taken = one.block_count(rule) - self.each * sum(block in self.holders for block in hits)
@@ -158,11 +199,22 @@ class Rank:
         kept = int(rule["kept_free"]) if self.running else 0
         goal = one.needed + rule["reserve"] * (one.output - one.made)
         reserved = int(-(-goal // rule["block_tokens"]))
-        if self.running and self.used + grows + taken + kept > rule["capacity"]:
+        full = self.used + grows + taken + kept > rule["capacity"]
+        full = full or sum(other.reserved for other in self.running) + reserved > rule["capacity"]
+        return not (self.running and full), hits, taken, reserved
+
+    def admits(self, one: Asked) -> bool:
+        """Takes a waiting request in, if its whole prompt fits."""
+        rule = self.rule
+        room, hits, taken, reserved = self.has_room(one)
+        if not room:
             return False
-        if self.running and sum(other.reserved for other in self.running) + reserved > rule["capacity"]:
-            return False
+        computed = one.ready == one.needed
         self.queue.remove(one)
+        self.last_client = one.client
+        if not one.charged:
+            one.charged = True
+            self.served[one.client] = self.served.get(one.client, 0.0) + one.prompt
         for block in hits:
             self.idle.pop(block, None)
             self.holders[block] = self.holders.get(block, 0) + 1
@@ -177,10 +229,15 @@ class Rank:
         return True
 
     def preempt(self) -> bool:
-        """Sends the request admitted last to the head of the queue, unless it is alone."""
-        if len(self.running) < 2:
+        """Sends the first to give way back to the queue, unless it is alone."""
+        victim = self.victim()
+        if len(self.running) < 2 or victim is None:
             return False
-        one = self.running[-1]
+        self.send_back(victim)
+        return True
+
+    def send_back(self, one: Asked) -> None:
+        """Sends a running request back to the head of the queue, or of those as urgent."""
         decoded = one.stage == "decoding"
         if decoded:
             one.made = min(one.output, one.made + math.floor(self.rule["gained"] * one.steps))
@@ -192,8 +249,10 @@ class Rank:
             self.moved_s += 2.0 * self.rule["swap_token_s"] * one.needed
         one.stage, one.steps = "waiting", 0
         one.preempted += 1
-        self.queue.insert(0, one)
-        return True
+        place = 0
+        if self.rule["displaces"]:
+            place = sum(other.priority < one.priority for other in self.queue)
+        self.queue.insert(place, one)
 
     def make_growth_fit(self) -> None:
         """Preempts until the next step's blocks are free."""
@@ -204,12 +263,16 @@ class Rank:
         """Chooses the chunks of the next iteration."""
         rule = self.rule
         self.chunks = []
+        self.see()
         if rule["scheduler"] == STATIC and self.running and not self._cut():
             return
         mixes = rule["scheduler"] == MIXED
         budget = left = int(rule["token_budget"])
         if mixes:
             self.make_growth_fit()
+        if rule["displaces"] and rule["scheduler"] != STATIC:
+            self.make_way()
+        if mixes:
             left -= int(len(self.decoding) * (1 + rule["drafted"]))
         decodes = left < budget
         begun = [one for one in self.running if one.stage == "prefilling"]
@@ -217,7 +280,7 @@ class Rank:
             if left > 0:
                 left -= self._chunk(one, min(left, one.needed - one.ready))
         while left > 0 and self.queue and not self._cut():
-            one = self.queue[0]
+            one = self.next()
             tokens = one.needed - max(one.ready, self.found(one) * int(rule["prefix_tokens"]))
             alone = not self.chunks and (not decodes or tokens > budget)
             if not rule["chunked"] and tokens > left and not alone:

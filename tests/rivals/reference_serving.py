@@ -60,7 +60,12 @@ class Instance:
         seconds += rule["hops"] * (rule["send_start_s"] + rule["send_s"] * batch * width)
         if not captured:
             seconds = max(seconds, rule["eager_s"])
-        return self.hosted(seconds) + max(rank.moved_s for rank in self.ranks)
+        return self.moved(self.hosted(seconds))
+
+    def moved(self, seconds: float) -> float:
+        """With caches that move to or from the host, beside it or after it [s]."""
+        moved_s = max(rank.moved_s for rank in self.ranks)
+        return max(seconds, moved_s) if self.rule["beside"] else seconds + moved_s
 
     def mixed_s(self) -> float:
         """One iteration with prompts [s]."""
@@ -87,7 +92,7 @@ class Instance:
         if max(tokens_of) > rule["prefill_graphs"]:
             seconds = max(seconds, rule["eager_s"])
         seconds += rule["hops"] * (rule["send_start_s"] + rule["send_s"] * max(tokens_of))
-        return self.hosted(seconds) + max(rank.moved_s for rank in self.ranks)
+        return self.moved(self.hosted(seconds))
 
     def begin(self, now_s: float) -> None:
         """Starts the next iteration, or idles."""
@@ -202,6 +207,7 @@ class Fleet:
         while self.by_priority and place and queue[place - 1].priority > one.priority:
             place -= 1
         queue.insert(place, one)
+        one.unseen = True
 
     def finish_iteration(self, instance: Instance) -> None:
         """Books what an iteration has done."""
@@ -212,6 +218,7 @@ class Fleet:
         for rank in instance.ranks:
             for one in rank.decoding if decodes else []:
                 one.steps += 1
+                rank.served[one.client] = rank.served.get(one.client, 0.0) + 2.0 * float(rank.rule["gained"])
             rank.evict(0)
             rank.moved_s = 0.0
             self.peak_share = max(self.peak_share, rank.used / int(rank.rule["capacity"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -183,7 +183,8 @@ class Case:
                 number=i, prompt=int(t.prompt_tokens[i]), output=int(t.output_tokens[i]), priority=int(t.priority[i]),
                 arrival_s=float(t.arrival_s[i]), after=int(t.after[i]), think_s=float(t.think_s[i]),
                 blocks=[int(block) for block in t.prefix_blocks[t.prefix_start[i] : t.prefix_start[i + 1]]],
-                needed=int(t.prompt_tokens[i]), front_s=front.request_host_s * (0.5 + i * (5**0.5 - 1) / 2 % 1),
+                needed=int(t.prompt_tokens[i]), client=int(t.client[i]),
+                front_s=front.request_host_s * (0.5 + i * (5**0.5 - 1) / 2 % 1),
             )
             for i in range(t.requests)
         ]  # fmt: skip
@@ -198,12 +199,23 @@ def random_case(seed: int) -> Case:
     draw = np.random.default_rng(seed)
     block, prefix_blocks = int(draw.integers(1, 17)), int(draw.integers(1, 3))
     engines = random_engines(draw, prefix_blocks, block)
-    return Case(
-        engines=engines,
-        tables=[random_tables(draw) for _ in engines],
-        traffic=random_traffic(draw, prefix_blocks * block),
-        router=ROUTERS[int(draw.integers(3))],
-    )
+    tables = [random_tables(draw) for _ in engines]
+    asked = shared(np.random.default_rng((seed, 1)), engines, random_traffic(draw, prefix_blocks * block))
+    return Case(engines=engines, tables=tables, traffic=asked, router=ROUTERS[int(draw.integers(3))])
+
+
+def shared(draw: np.random.Generator, engines: list[FakeEngine], asked: Traffic) -> Traffic:
+    """The traffic as that of some clients, and engines that are fair to them or to the urgent in some cases."""
+    fair, beside = draw.random() < 0.4, draw.random() < 0.5
+    displaces = draw.random() < 0.5 and np.ptp(asked.priority) > 0
+    for one in engines:
+        one.values |= {"fair": int(fair), "displaces": int(displaces), "beside": int(beside)}
+    if not fair:
+        return asked
+    clients = int(draw.integers(1, 4))
+    owner = draw.integers(-1, clients, asked.requests)
+    owner[0] = 0
+    return replace(asked, client=owner, client_names=tuple("abc"[:clients]))
 
 
 def differences(case: Case) -> tuple[list[str], Fleet]:
@@ -249,6 +261,9 @@ def compared(batch: int) -> tuple[list[str], Counter[str]]:
             "several ranks": any(one.values["ranks"] > 1 for one in case.engines),
             "several instances": len(slow.instances) > 1,
             "cache full": slow.peak_share == 1.0,
+            "fair": len(set(case.traffic.client)) > 1,
+            "displaced": preempted and bool(case.engines[0].values["displaces"]),
+            "beside": preempted and any(one.values["swaps"] * one.values["beside"] for one in case.engines),
         }
         seen.update(name for name, true in happened.items() if true)
     return wrong, seen
@@ -265,6 +280,7 @@ def test_the_cases_are_not_vacuous() -> None:
     least = {
         "preempted": 200, "swapped": 100, "hit": 200, "moved": 200, "refused": 50, "drafted": 100, "closed": 150,
         "sessions": 200, "priorities": 200, "several ranks": 400, "several instances": 400, "cache full": 100,
+        "fair": 200, "displaced": 40, "beside": 50,
     }  # fmt: skip
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
 

@@ -28,6 +28,13 @@ class Router(Enum):
     PREFIX = "prefix"  # the longest cached prefix, then least loaded
 
 
+class Queue(Enum):
+    """Who is next among those who wait at an instance."""
+
+    ARRIVAL = "arrival"  # or of a trace's priorities, and then of arrival
+    FAIR = "fair"  # the first request of the client that was served least (virtual token counter)
+
+
 class Preemption(Enum):
     """What happens to a request whose cache must give way."""
 
@@ -47,6 +54,10 @@ class Deployment:
     probability `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step (None: one layer).
     A scheduler looks for new requests after `receive_interval` decode steps [step]. `expert_skew` is the power of the
     law of experts' loads [1]: 0 even, None what measured models showed.
+
+    Where who waits `displaces` less urgent ones that run, they give way as those do whose blocks run out. Caches that
+    go to the host are copied in pieces of `swap_blocks` neighbouring blocks of one layer (None: at the link's rate,
+    whatever the pieces), after an iteration or, with `swap_beside`, beside it.
     """
 
     engine: str = "vLLM"
@@ -75,9 +86,13 @@ class Deployment:
     receive_interval: int = 1
     expert_skew: float | None = None
     block_tokens: int | None = None
+    queue: Queue = Queue.ARRIVAL
+    displaces: bool = False
+    swap_blocks: int | None = None
+    swap_beside: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("tp", "pp", "dp", "ep", "instances", "token_budget", "max_seqs", "cache_tokens"):
+        for name in ("tp", "pp", "dp", "ep", "instances", "token_budget", "max_seqs", "cache_tokens", "swap_blocks"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise PlanError(f"deployment: {name} = {value}, needs >= 1")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.errors import UnitError
-from ridgeline.plan.deployment import Preemption, Router
+from ridgeline.plan.deployment import Preemption, Queue, Router
 from ridgeline.plan.fields import Field, count, number, pick, shown, whole, yes
 from ridgeline.units import parse
 
@@ -145,6 +145,10 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     Field(name="memory_fraction", read=number("1", 0.01, 1.0001), help="share of device memory that the engine fills"),
     pick("router", (router.value for router in Router), "how requests choose among instances"),
     pick("preemption", (way.value for way in Preemption), "what happens to a cache that must give way"),
+    pick("queue", (order.value for order in Queue), "who is next: by arrival, or the client that was served least"),
+    yes("displaces", "who waits and is more urgent takes the place of who runs"),
+    whole("swap_blocks", "neighbouring blocks that one copy moves to the host; when absent, the link's rate alone"),
+    yes("swap_beside", "caches move to and from the host beside iterations, not between them"),
     Field(name="expert_skew", read=number("1", 0.0, 4.0001), help="power law of experts' loads: 0 even, 1 as measured"),
     Field(name="autoscale", read=_autoscale, help="instances by requests on each: high=16,low=4,start=60s"),
     Field(name="failures", read=_failures, help="instances fail and are repaired: mean times up=30d,down=10min"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import PlanError
-from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
+from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role, Router
 from ridgeline.plan.fields import read_fields
 from ridgeline.plan.scenario import Place, Table, failing, model_and_cluster, tables_of
 from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _SAME = (
     "weights", "kv", "tp", "pp", "dp", "ep", "token_budget", "max_seqs", "chunked", "prefix_cache", "graphs",
-    "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew",
+    "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "displaces", "swap_blocks",
+    "swap_beside",
 )  # fmt: skip
 
 
@@ -93,6 +94,8 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
         common["other_weights"] = stated["attention_weights"]
     if "preemption" in stated:
         common["preemption"] = Preemption(stated["preemption"])
+    if "queue" in stated:
+        common["queue"] = Queue(stated["queue"])
     pools = [pool for pool in ("prefill", "decode") if pool in stated]
     if len(pools) == 1:
         raise PlanError(f"a {pools[0]} pool alone cannot serve; give both, e.g. --prefill 2xtp4 --decode 1xtp8")

@@ -14,13 +14,14 @@ from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.ops import Model
-from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.plan.deployment import Deployment, Queue, Router
 from ridgeline.report.serving import ServingReport
 from ridgeline.serving.comings import Comings
 from ridgeline.serving.ends import replay_ends
 from ridgeline.serving.engine import Engine, Policies, engine
 from ridgeline.serving.metrics import Band, Objective, decode_band, decode_parts, measure, prefill_band, prefill_parts
 from ridgeline.serving.replay import Replay, replay_tables
+from ridgeline.serving.shares import Share, client_shares, priority_shares
 from ridgeline.serving.traffic.summary import summarize
 from ridgeline.serving.traffic.traffic import Traffic
 
@@ -94,7 +95,15 @@ def simulate_serving(
         rungs=_rungs(engines),
         assumed=tuple(assumed),
         seconds=time.perf_counter() - begun,
+        shares=_shares(deployments, found, traffic),
     )
+
+
+def _shares(deployments: Sequence[Deployment], found: Replay, traffic: Traffic) -> tuple[Share, ...]:
+    """What each client got of a queue that is fair among them, or else each priority where it displaces."""
+    if any(one.queue is Queue.FAIR for one in deployments):
+        return client_shares(found, traffic)
+    return priority_shares(found, traffic) if any(one.displaces for one in deployments) else ()
 
 
 def queue_requests(model: Model, cluster: Cluster, deployments: Sequence[Deployment], words: Mapping[str, Any]) -> int:

@@ -9,12 +9,14 @@ from typing import Any
 
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.ops import Model
-from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.plan.deployment import Deployment, Queue, Role
 from ridgeline.report.blocks import Block, Line, Table, blank
+from ridgeline.report.serving_shares import share_as_dict, shares_blocks
 from ridgeline.report.text import energy_text, money_text
 from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.metrics import Band, Metrics, Objective, Quantiles
 from ridgeline.serving.replay import Replay
+from ridgeline.serving.shares import Share
 from ridgeline.serving.traffic.summary import Summary
 from ridgeline.units import bytes_text, rate_text, time_text
 
@@ -56,6 +58,7 @@ class ServingReport:
     rungs: Mapping[str, str]
     assumed: tuple[str, ...]
     seconds: float
+    shares: tuple[Share, ...] = ()  # by client where the queue is fair among them, by priority where that displaces
 
     @property
     def devices(self) -> int:
@@ -112,6 +115,8 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     width = max(len(name) for name, _ in rows) + 2
     blocks += [Line(text=f"{name:<{width}}{text}", indent=2, hang=width) for name, text in rows]
     blocks += [blank(), Line(text="Latency", strong=True), _latencies(metrics), blank()]
+    fair = any(one.queue is Queue.FAIR for one in report.deployments)
+    blocks += shares_blocks(report.shares, "client" if fair else "priority")
     blocks += [Line(text="Memory per device", strong=True), _memory(report), blank()]
     blocks += [Line(text="Over time", strong=True), _series(found), blank()]
     blocks += [Line(text="Where an iteration's time goes", strong=True), _parts(report)]
@@ -309,6 +314,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "goodput_rps": metrics.goodput_rps,
         "hit_share": metrics.hit_share,
         "refused": metrics.refused,
+        "shares": [share_as_dict(one) for one in report.shares],
         "preemptions": found.preemptions,
         "moves": found.moves,
         "iterations": found.iterations,

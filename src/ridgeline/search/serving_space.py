@@ -10,7 +10,7 @@ import numpy as np
 
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model, OpKind
-from ridgeline.plan.deployment import Deployment, Preemption, Role
+from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts
 from ridgeline.serving.step import StepTables
@@ -18,7 +18,8 @@ from ridgeline.serving.traffic.traffic import Traffic
 
 _FIXED = (
     "weights", "kv", "tp", "pp", "dp", "ep", "token_budget", "max_seqs", "chunked", "prefix_cache", "graphs",
-    "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew",
+    "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "displaces", "swap_blocks",
+    "swap_beside",
 )  # fmt: skip
 _NARROW_WEIGHTS = (("fp4", "nvfp4"), ("fp8", "fp8"))  # matrix rates that admit narrower weights, and their format
 
@@ -48,6 +49,8 @@ def deployments(model: Model, cluster: Cluster, stated: Mapping[str, Any], space
         fixed["other_weights"] = stated["attention_weights"]
     if "preemption" in stated:
         fixed["preemption"] = Preemption(stated["preemption"])
+    if "queue" in stated:
+        fixed["queue"] = Queue(stated["queue"])
     for degrees in _degrees(model, cluster, stated, space):
         for formats in _formats(cluster, stated, space):
             for budget in _options("token_budget", space.token_budgets, stated):

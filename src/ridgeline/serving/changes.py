@@ -116,7 +116,8 @@ def evacuate(
     """A failed instance gives back its requests: their caches are lost, the tokens that were streamed are not."""
     for rank in range(instances[index].first_rank, instances[index].first_rank + rule.ranks):
         while ranks[rank].waiting > 0:
-            request = leave_queue(ranks, requests, rank)
+            request = int(ranks[rank].wait_first)
+            leave_queue(ranks, lists, requests, rule, rank, request)
             _send_back(requests, fleet, request, now_s, False)
         while ranks[rank].run_first != NOBODY:
             request = int(ranks[rank].run_first)

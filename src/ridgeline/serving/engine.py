@@ -17,8 +17,9 @@ from ridgeline.cost.served import Formats
 from ridgeline.errors import PlanError
 from ridgeline.facts.engine_schema import EnginePolicy
 from ridgeline.facts.engines import engine_policy
+from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.ops import Model
-from ridgeline.plan.deployment import Deployment, Preemption, Role
+from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
 from ridgeline.serving.capacity import Capacity, capacity
 from ridgeline.serving.clock import Times
 from ridgeline.serving.state import MIXED_BATCHES, PREFILL_FIRST, RULE, STATIC, Array, Records
@@ -119,14 +120,26 @@ class Engine:
             "kept_free": int(policy.watermark * blocks),
             "reserve": {"whole": 1.0, "estimate": policy.output_estimate_floor}.get(policy.admits, 0.0),
             "swaps": preemption == Preemption.SWAP.value,
+            "beside": deployment.swap_beside,
+            "displaces": deployment.displaces,
+            "fair": deployment.queue is Queue.FAIR,
             "ranks": deployment.dp * deployment.pp,
             "prefix_tokens": prefix_tokens // tokens * tokens if shares and prefix_tokens >= tokens else 0,
         }
 
     def _moving(self, stride: int) -> dict[str, float]:
-        """What it takes to move a token's cache to the host, and to an instance `stride` devices away [s]."""
+        """What it takes to move a token's cache to the host, and to an instance `stride` devices away [s].
+
+        To the host: its bytes over the link, or issuing the copies where that takes longer, one for each layer's keys
+        and one for its values in every run of neighbouring blocks (fastswitch, section 2.2).
+        """
         each = self.capacity.token_bytes
-        found = {"swap_token_s": each / self.machine.cluster.host.device_bytes_per_s}
+        link_s, copies_s = each / self.machine.cluster.host.device_bytes_per_s, 0.0
+        pieces = self.deployment.swap_blocks
+        if pieces:
+            tensors = (1 if latent(self.model) else 2) * len(self.model.graph.layers) / self.deployment.pp
+            copies_s = tensors * constant("launch.host.compiled") / (pieces * self.policy.block_tokens)
+        found = {"swap_token_s": max(link_s, copies_s)}
         if stride:
             start = float(send_seconds(1.0, stride, self.machine))
             found["move_start_s"] = start
@@ -213,6 +226,7 @@ def engine(
         "memory_fraction": deployment.memory_fraction, "block_tokens": deployment.block_tokens,
     }  # fmt: skip
     policy = replace(policy, **{name: value for name, value in stated.items() if value is not None})  # type: ignore[arg-type]
+    _check_swaps(deployment, policy)
     if deployment.chunked and policy.scheduler == "prefill-first" and policy.name == "vLLM":
         policy = replace(policy, scheduler="mixed")  # vLLM's chunked prefill mixes
     formats = replace(formats_of(deployment), static=policy.static_scales)
@@ -220,6 +234,21 @@ def engine(
         formats = replace(formats, cache=policy.narrow_kv)
     steps = StepModel(model, machine, deployment, formats, own_kernels=policy.own_kernels, shelf=shelf)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
+
+
+def _check_swaps(deployment: Deployment, policy: EnginePolicy) -> None:
+    """Raises where what is said of preemption has no meaning."""
+    way = deployment.preemption.value if deployment.preemption else policy.preemption
+    if (deployment.swap_blocks or deployment.swap_beside) and way != Preemption.SWAP.value:
+        raise PlanError(
+            f"deployment: swap_blocks and swap_beside are about caches that go to the host, preemption is {way};"
+            " say preemption swap as well, or leave them out"
+        )
+    if deployment.displaces and policy.scheduler in ("static", "single"):
+        raise PlanError(
+            f"deployment: displaces, but {policy.name}'s batches start and end together; take an engine that batches"
+            " continuously"
+        )
 
 
 def latent(model: Model) -> bool:

@@ -18,6 +18,7 @@ from ridgeline.serving.clock import (
     tally,
     token_s,
 )
+from ridgeline.serving.fairness import steps_to_turn
 from ridgeline.serving.queues import growth, make_room, steps_that_fit
 from ridgeline.serving.routing import ended, push, sample
 from ridgeline.serving.schedule import ensure_growth, finish, form_batch, next_end, prompt_done, start_decoding
@@ -90,7 +91,8 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
     if most > rule.prefill_graphs:
         longest = max(longest, rule.eager_s)
     longest += rule.hops * (rule.send_start_s + rule.send_s * most)
-    return hosted(rule, longest, running) + moved
+    seconds = hosted(rule, longest, running)
+    return max(seconds, moved) if rule.beside else seconds + moved
 
 
 @njit(cache=True)
@@ -112,6 +114,10 @@ def _steps_to_go(
             free = rule.capacity - ranks[rank].used
             first = lists.ends[rank, 0, 0] - ranks[rank].step
             steps = min(steps, max(steps_that_fit(ranks, lists, rule, rank, free, first), 1))
+            turn = steps_to_turn(ranks, lists, requests, rule, rank, steps)
+            if turn < steps:  # at the next look from then on
+                look = (-(instances[instance].iterations + turn)) % max(rule.receive_steps, 1)
+                steps = min(steps, turn + look)
     return int(steps)
 
 
@@ -164,6 +170,9 @@ def set_run(
         moved = max(moved, ranks[rank].moved_s)
     constant = decode_constant(times, rule, sequences, total / rule.ranks, active > 1)
     context = ranks[best].context / max(ranks[best].decoding, 1)
+    if moved > 0.0 and rule.beside:  # the first step is no shorter than what moves
+        _, step_s = run(times, rule, sequences, running, context, constant, 1, math.inf, fleet.histogram, 0.0)
+        moved = max(0.0, moved - step_s)
     begun = instances[instance].begun_s + moved
     done, elapsed = run(
         times, rule, sequences, running, context, constant, steps, limit_s - begun, fleet.histogram, 0.0

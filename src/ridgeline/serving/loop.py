@@ -89,7 +89,7 @@ def _arrive(
     rank = choose_rank(ranks, lists, requests, instances, rules[kind], fleet, instance, request)
     requests[request].rank, requests[request].stage = rank, WAITING
     instances[instance].load += 1
-    join_queue(ranks, requests, rank, request, False, bool(fleet.settings[BY_PRIORITY]))
+    join_queue(ranks, lists, requests, rules[kind], rank, request, False, bool(fleet.settings[BY_PRIORITY]))
     instances[instance].stirred = 1
 
 

@@ -6,6 +6,7 @@ import math
 
 from numba import njit
 
+from ridgeline.serving.fairness import comes, goes
 from ridgeline.serving.state import NOBODY, Lists, Record, Records, Whole
 
 
@@ -70,14 +71,25 @@ def drop_end(ranks: Records, lists: Lists, rank: int, request: int) -> None:
 
 
 @njit(cache=True)
-def join_queue(ranks: Records, requests: Records, rank: int, request: int, first: bool, by_priority: bool) -> None:
-    """Puts a request into a rank's queue: last, first (after a preemption), or where its priority says."""
+def join_queue(
+    ranks: Records,
+    lists: Lists,
+    requests: Records,
+    rule: Record,
+    rank: int,
+    request: int,
+    first: bool,
+    by_priority: bool,
+) -> None:
+    """Puts a request into a rank's queue: last, or first (after a preemption); of all, or of those of its priority."""
+    comes(ranks, lists, requests, rule, rank, request, first)
     ranks[rank].waiting += 1
     before, after = ranks[rank].wait_last, NOBODY
-    if first:
+    if first and not by_priority:
         before, after = NOBODY, ranks[rank].wait_first
     elif by_priority:
-        while before != NOBODY and requests[before].priority > requests[request].priority:
+        highest = requests[request].priority - (1 if first else 0)  # who has more stays behind
+        while before != NOBODY and requests[before].priority > highest:
             before, after = requests[before].before, before
     requests[request].before, requests[request].after = before, after
     if before == NOBODY:
@@ -91,17 +103,19 @@ def join_queue(ranks: Records, requests: Records, rank: int, request: int, first
 
 
 @njit(cache=True)
-def leave_queue(ranks: Records, requests: Records, rank: int) -> int:
-    """Takes the first request out of a rank's queue."""
-    request = int(ranks[rank].wait_first)
-    after = requests[request].after
-    ranks[rank].wait_first = after
-    if after == NOBODY:
-        ranks[rank].wait_last = NOBODY
+def leave_queue(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
+    """Takes a request out of a rank's queue."""
+    goes(ranks, lists, requests, rule, rank, request)
+    before, after = requests[request].before, requests[request].after
+    if before == NOBODY:
+        ranks[rank].wait_first = after
     else:
-        requests[after].before = NOBODY
+        requests[before].after = after
+    if after == NOBODY:
+        ranks[rank].wait_last = before
+    else:
+        requests[after].before = before
     ranks[rank].waiting -= 1
-    return request
 
 
 @njit(cache=True)

@@ -18,6 +18,7 @@ from ridgeline.serving.loop import replay as _run
 from ridgeline.serving.state import Array, Fleet, Records, Whole
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import Stop, never
+from ridgeline.serving.traffic.clients import clients_of
 from ridgeline.serving.traffic.traffic import Traffic
 
 _FOREVER_S = 1e9
@@ -105,14 +106,23 @@ def replay_tables(
     instances = _instances(engines, rules)
     owner = np.repeat(np.arange(len(instances)), rules["ranks"][instances["kind"]])
     ranks = state.empty_ranks(owner)
+    if rules["displaces"].any() and np.ptp(traffic.priority) == 0:
+        raise PlanError(
+            f"deployment: displaces, but all requests of '{traffic.name}' have the same priority; give a trace with a"
+            " column priority, or leave it out"
+        )
+    clients = clients_of(traffic) if rules["fair"].any() else None
     lists = state.empty_lists(
         len(ranks),
         int(rules["max_seqs"].max()),
         int(rules["period"].max()),
         np.ascontiguousarray(traffic.prefix_start, dtype=np.int64),
         np.ascontiguousarray(traffic.prefix_blocks if rules["prefix_tokens"].any() else [], dtype=np.int64),
+        0 if clients is None else int(clients.max()) + 1,
     )
     requests, fleet = _requests(traffic), _fleet(traffic, router, *changes_of(instances, comings or Comings()), stop)
+    if clients is not None:
+        requests["client"] = clients
     requests["front_s"] = front_seconds(engines[0], traffic)
     free = np.flatnonzero(traffic.after < 0)
     arrivals = free[: traffic.concurrency] if traffic.concurrency else free

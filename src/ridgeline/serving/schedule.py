@@ -6,6 +6,7 @@ import math
 
 from numba import njit
 
+from ridgeline.serving.fairness import charge, decodes, head, see
 from ridgeline.serving.queues import (
     blocks_of,
     drop_end,
@@ -56,6 +57,7 @@ def start_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record
     lists.phase[rank, (step + first_growth(rule, length)) % rule.period] += 1
     ranks[rank].decoding += 1
     ranks[rank].context += length + 1
+    decodes(ranks, lists, rule, rank, requests[request].client, 1)
     push_end(ranks, lists, rank, requests[request].until, request)
 
 
@@ -68,6 +70,7 @@ def stop_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record,
     lists.phase[rank, start % rule.period] -= 1
     ranks[rank].decoding -= 1
     ranks[rank].context -= length + 1 + rule.gained * steps
+    decodes(ranks, lists, rule, rank, requests[request].client, -1)
     if ranks[rank].decoding == 0:
         ranks[rank].context = 0.0
     gained = math.floor(rule.gained * steps)
@@ -90,29 +93,49 @@ def release(
 
 
 @njit(cache=True)
-def admit(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int) -> bool:
-    """Admits the first waiting request when its blocks are free; the blocks of its whole prompt are taken at once."""
-    request = ranks[rank].wait_first
-    if request == NOBODY or ranks[rank].running >= rule.max_seqs:
-        return False
-    moved = requests[request].ready == requests[request].needed  # its cache was computed elsewhere
-    hits = 0 if moved else resident(lists, requests, rule, rank, request)
+def _found(lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> tuple[bool, int]:
+    """Whether the cache of a request exists already, and the prefix blocks of it that the rank holds else."""
+    moved = requests[request].ready == requests[request].needed  # it was computed elsewhere, or comes from the host
+    return moved, 0 if moved else resident(lists, requests, rule, rank, request)
+
+
+@njit(cache=True)
+def _wants(lists: Lists, requests: Records, rule: Record, rank: int, request: int, hits: int) -> tuple[int, int]:
+    """Blocks that a request takes when it is admitted, and those that it sets aside [1]."""
     each = rule.prefix_tokens // rule.block_tokens
     needed = blocks_of(requests[request].needed, rule.block_tokens) - hits * each
-    taken = needed + each * idle_among(lists, rank, request, hits)
+    left = requests[request].output - requests[request].made
+    reserved = blocks_of(requests[request].needed + rule.reserve * left, rule.block_tokens)
+    return needed + each * idle_among(lists, rank, request, hits), reserved
+
+
+@njit(cache=True)
+def fits(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> bool:
+    """Whether a place and the blocks of a waiting request are free."""
+    if ranks[rank].running >= rule.max_seqs:
+        return False
+    moved, hits = _found(lists, requests, rule, rank, request)
+    taken, reserved = _wants(lists, requests, rule, rank, request, hits)
     kept = rule.kept_free if ranks[rank].running > 0 else 0
     if ranks[rank].running > 0 and (moved or rule.scheduler == MIXED_BATCHES):  # of what decodes in this iteration
         kept += growth(ranks, lists, rule, rank, 1)
         if moved:
             starts = first_growth(rule, requests[request].needed) == 0
             kept += rule.growth_blocks if starts else 0
-    left = requests[request].output - requests[request].made
-    reserved = blocks_of(requests[request].needed + rule.reserve * left, rule.block_tokens)
     if ranks[rank].used + taken + kept > rule.capacity:
         return False
-    if ranks[rank].running > 0 and ranks[rank].committed + reserved > rule.capacity:
+    return not (ranks[rank].running > 0 and ranks[rank].committed + reserved > rule.capacity)
+
+
+@njit(cache=True)
+def admit(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int, request: int) -> bool:
+    """Admits a waiting request when its blocks are free; the blocks of its whole prompt are taken at once."""
+    if not fits(ranks, lists, requests, rule, rank, request):
         return False
-    leave_queue(ranks, requests, rank)
+    moved, hits = _found(lists, requests, rule, rank, request)
+    taken, reserved = _wants(lists, requests, rule, rank, request, hits)
+    leave_queue(ranks, lists, requests, rule, rank, request)
+    charge(lists, requests, rule, rank, request)
     hold(ranks, lists, requests, rank, request, hits)
     make_room(ranks, lists, rule, rank, taken)
     ranks[rank].used += taken
@@ -130,11 +153,24 @@ def admit(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: R
 
 
 @njit(cache=True)
-def preempt(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int) -> bool:
-    """Sends the request that was admitted last back to the head of the queue; False when it is the only one."""
-    request = ranks[rank].run_last
-    if request == NOBODY or ranks[rank].run_first == request:
-        return False
+def _victim(ranks: Records, requests: Records, rule: Record, rank: int) -> int:
+    """Whoever gives way first: who was admitted last, of the least urgent ones where urgency counts; or nobody."""
+    if not rule.displaces:
+        return int(ranks[rank].run_last)
+    chosen, request = NOBODY, int(ranks[rank].run_last)
+    while request != NOBODY:
+        runs = requests[request].stage in (PREFILLING, DECODING)
+        if runs and (chosen == NOBODY or requests[request].priority > requests[chosen].priority):
+            chosen = request
+        request = int(requests[request].before)
+    return chosen
+
+
+@njit(cache=True)
+def preempt(
+    ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int, request: int
+) -> None:
+    """Sends a running request back to the head of the queue, of those as urgent where urgency counts."""
     decoded = requests[request].stage == DECODING
     if decoded:
         drop_end(ranks, lists, rank, request)
@@ -154,8 +190,7 @@ def preempt(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule:
     requests[request].stage = WAITING
     requests[request].preempted += 1
     fleet.counts[PREEMPTIONS] += 1
-    join_queue(ranks, requests, rank, request, True, False)
-    return True
+    join_queue(ranks, lists, requests, rule, rank, request, True, bool(rule.displaces))
 
 
 @njit(cache=True)
@@ -163,10 +198,24 @@ def ensure_growth(ranks: Records, lists: Lists, requests: Records, fleet: Fleet,
     """Preempts until the next step's blocks are free; whether it had to."""
     preempted = False
     while ranks[rank].used + growth(ranks, lists, rule, rank, 1) > rule.capacity:
-        if not preempt(ranks, lists, requests, fleet, rule, rank):
+        request = _victim(ranks, requests, rule, rank)
+        if request == NOBODY or ranks[rank].running < 2:
             break
+        preempt(ranks, lists, requests, fleet, rule, rank, request)
         preempted = True
     return preempted
+
+
+@njit(cache=True)
+def _make_way(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int) -> None:
+    """Those who run and are less urgent than who is next give way, the least urgent first, until it fits."""
+    while ranks[rank].waiting > 0:
+        request, victim = head(ranks, lists, requests, rule, rank), _victim(ranks, requests, rule, rank)
+        if victim == NOBODY or requests[victim].priority <= requests[request].priority:
+            return
+        if fits(ranks, lists, requests, rule, rank, request):
+            return
+        preempt(ranks, lists, requests, fleet, rule, rank, victim)
 
 
 @njit(cache=True)
@@ -189,11 +238,14 @@ def form_batch(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, ru
     a prompt longer than the budget has an iteration of its own.
     """
     ranks[rank].chunks = 0
+    see(ranks, lists, requests, rule, rank)
     if rule.scheduler == STATIC and ranks[rank].running > 0 and ranks[rank].partial == NOBODY:
         return
     mixes = rule.scheduler not in (PREFILL_FIRST, STATIC)
     if mixes and ranks[rank].decoding > 0:
         ensure_growth(ranks, lists, requests, fleet, rule, rank)
+    if rule.displaces and rule.scheduler != STATIC:
+        _make_way(ranks, lists, requests, fleet, rule, rank)
     taken = int(ranks[rank].decoding * (1.0 + rule.drafted)) if mixes else 0
     left = rule.token_budget - taken
     partial = ranks[rank].partial
@@ -202,7 +254,7 @@ def form_batch(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, ru
         _take_chunk(ranks, lists, requests, rank, partial, tokens)
         left -= tokens
     while left > 0 and ranks[rank].partial == NOBODY and ranks[rank].waiting > 0:
-        request = ranks[rank].wait_first
+        request = head(ranks, lists, requests, rule, rank)
         hits = resident(lists, requests, rule, rank, request) * rule.prefix_tokens
         tokens = requests[request].needed - max(hits, requests[request].ready)
         if (
@@ -211,7 +263,7 @@ def form_batch(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, ru
             and (ranks[rank].chunks > 0 or (taken > 0 and tokens <= rule.token_budget))
         ):
             break
-        if not admit(ranks, lists, requests, fleet, rule, rank):
+        if not admit(ranks, lists, requests, fleet, rule, rank, request):
             break
         if requests[request].ready == requests[request].needed:
             start_decoding(ranks, lists, requests, rule, rank, request)

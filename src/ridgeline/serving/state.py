@@ -1,7 +1,8 @@
 """What a replay knows of requests, ranks and instances: records that the compiled loop reads and writes.
 
 Shape letters: R requests, G ranks (every attention rank and pipeline slot of every instance has a scheduler and cache
-of its own), I instances, W running sequences of a rank at most, K distinct prefix blocks, X kinds of instances.
+of its own), I instances, W running sequences of a rank at most, K distinct prefix blocks, C clients of a fair queue, X
+kinds of instances.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def _dtype(whole: str, real: str) -> np.dtype[Any]:
 
 RULE = _dtype(
     "kind scheduler chunked receive_steps token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
-    " swaps ranks prefix_tokens overlapped tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
+    " swaps beside displaces fair ranks prefix_tokens"
+    " overlapped tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
     "reserve swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share",
 )
@@ -38,8 +40,9 @@ RULE = _dtype(
 
 `receive_steps` decode steps after which new requests are looked for; `capacity` [block] of one rank's cache,
 `kept_free` by admission; every `period` [step] a sequence takes `growth_blocks`; `reserve` [1] share of the output
-that admission sets blocks aside for; `swaps` preempted caches to the host and back at `swap_token_s`, else they are
-computed again; `prefix_tokens` of a prefix block, 0: prompts share nothing; `move_token_s` and `move_start_s` [s]
+that admission sets blocks aside for; `swaps` preempted caches to the host and back at `swap_token_s`, `beside` what
+runs or after it, else they are computed again; whoever waits and is more urgent `displaces` who runs; the queue is
+`fair` among clients; `prefix_tokens` of a prefix block, 0: prompts share nothing; `move_token_s` and `move_start_s` [s]
 from a prefill to a decode instance. `eager_s` [s] launching an iteration kernel by kernel, `step_host_s` and
 `seq_host_s` [s] of the host, `overlapped` with the device or not; iterations with prompts of up to `prefill_graphs`
 tokens replay captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of one iteration.
@@ -49,7 +52,7 @@ those of the kind's own grids in tables that all kinds share.
 
 REQUEST = _dtype(
     "prompt output priority first_child next_child stage rank ready needed made since length until shared hit reserved"
-    " preempted after before",
+    " preempted after before client charged unseen",
     "arrival_s think_s front_s came_s first_s end_s",
 )
 """What was asked, and what became of it.
@@ -58,19 +61,21 @@ REQUEST = _dtype(
 `first_s`, `end_s` entering, first and last token; `needed` tokens whose cache must exist before it decodes and `ready`
 those whose does; `made` tokens generated; `since` the rank's step at which it began to decode with `length` tokens of
 cache, `until` that at which it ends; `shared` prefix blocks that others may hold too; `hit` prompt tokens found in the
-cache; `reserved` blocks; `after` and `before` it in a queue or in the order of admission.
+cache; `reserved` blocks; `after` and `before` it in a queue or in the order of admission; of which `client`, whose
+counter its prompt was `charged` to; `unseen` by the scheduler so far.
 """
 
 RANK = _dtype(
     "instance decoding step used committed waiting wait_first wait_last running run_first run_last partial ends chunks"
-    " oldest newest idle_blocks",
+    " oldest newest idle_blocks last_client unseen",
     "context moved_s",
 )
 """A scheduler with its cache.
 
 `decoding` sequences with `context` tokens of cache to read in the next step; `used` blocks, `committed` ones set aside;
 queues by their ends; `partial` a prompt computed in part; `ends` and `chunks` entries of its lists; `idle_blocks`
-prefix blocks that nobody holds, from the `oldest` use to the `newest`; `moved_s` cache moved to or from the host.
+prefix blocks that nobody holds, from the `oldest` use to the `newest`; `moved_s` cache moved to or from the host;
+`last_client` whose request left the queue last, requests `unseen` by the scheduler so far.
 """
 
 INSTANCE = _dtype(
@@ -97,6 +102,10 @@ class Lists(NamedTuple):
     chunks: Whole  # (G, W + 1, 3) request, tokens and tokens before them of the iteration that runs
     prefix_start: Whole  # (R + 1,)
     prefix_blocks: Whole
+    served: Array  # (G, C) what each client was served until `busy_since`, in weighted tokens
+    busy: Whole  # (G, C) sequences of each client that decode
+    busy_since: Whole  # (G, C) the step since which they do
+    queued: Whole  # (G, C) requests of each client that wait
     use: Whole  # (G, K, 3) holders of a prefix block (-1: absent), the next newer and the next older idle one
 
 
@@ -131,13 +140,13 @@ def empty_ranks(instance: Whole) -> Records:
     """Ranks of the given instances with nothing to do and an empty cache."""
     ranks = np.zeros(instance.size, dtype=RANK)
     ranks["instance"] = instance
-    for name in ("wait_first", "wait_last", "run_first", "run_last", "partial", "oldest", "newest"):
+    for name in ("wait_first", "wait_last", "run_first", "run_last", "partial", "oldest", "newest", "last_client"):
         ranks[name] = NOBODY
     return ranks
 
 
-def empty_lists(count: int, width: int, period: int, starts: Whole, blocks: Whole) -> Lists:
-    """Lists of `count` ranks with room for `width` running sequences."""
+def empty_lists(count: int, width: int, period: int, starts: Whole, blocks: Whole, clients: int = 0) -> Lists:
+    """Lists of `count` ranks with room for `width` running sequences; `clients` share a fair queue."""
     distinct = int(blocks.max()) + 1 if blocks.size else 1
     return Lists(
         ends=np.zeros((count, width + 2, 2), dtype=np.int64),
@@ -145,5 +154,9 @@ def empty_lists(count: int, width: int, period: int, starts: Whole, blocks: Whol
         chunks=np.zeros((count, width + 1, 3), dtype=np.int64),
         prefix_start=starts,
         prefix_blocks=blocks,
+        served=np.zeros((count, clients)),
+        busy=np.zeros((count, clients), dtype=np.int64),
+        busy_since=np.zeros((count, clients), dtype=np.int64),
+        queued=np.zeros((count, clients), dtype=np.int64),
         use=np.full((count, distinct, 3), NOBODY, dtype=np.int64),
     )
