@@ -12,7 +12,7 @@ import pytest
 
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.plan.deployment import Deployment, Queue, Role
 from ridgeline.predict.serving import simulate_serving
 from ridgeline.report.blocks import show
 from ridgeline.report.serving import ServingReport, deployment_text, serving_as_dict, serving_blocks
@@ -141,6 +141,8 @@ def test_the_series_shows_the_most_in_each_stretch() -> None:
         ({"weights": "fp8", "kv": "fp8"}, "1 x (one device) fp8 fp8 cache"),
         ({"role": Role.PREFILL, "tp": 4}, "prefill 1 x (tp 4)"),
         ({"draft_tokens": 3, "acceptance": 0.7}, "1 x (one device) 3 drafted, 70% accepted"),
+        ({"queue": Queue.FAIR, "displaces": True}, "1 x (one device) fair queue urgent displace"),
+        ({"nano_tokens": 2048}, "1 x (one device) nano-batches from 2,048 tokens"),
     ],
 )
 def test_a_deployment_in_one_line(words: dict[str, Any], told: str) -> None:

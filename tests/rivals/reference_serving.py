@@ -37,6 +37,19 @@ class Instance:
         lane = read(t.tokens, t.lane.mid, tokens) + self.extra_s
         return lane + read(t.sequences, t.head.mid, sampled), read(t.tokens, t.group.mid, shared)
 
+    def nano_s(self, tokens: float, sampled: float, attention: float, prompts: float) -> float:
+        """Two nano-batches: the busiest resource, or one half's chain, and what the host exposes [s]."""
+        t, rule = self.tables, self.rule
+        c = read(t.tokens, t.nano.compute.mid, tokens) + read(t.sequences, t.nano.head_compute.mid, sampled) + prompts
+        m = read(t.tokens, t.nano.memory.mid, tokens) + read(t.sequences, t.nano.head_memory.mid, sampled) + attention
+        n = read(t.tokens, t.nano.network.mid, tokens) + read(t.sequences, t.nano.head_network.mid, sampled)
+        shared = c + rule["memory_sms"] * m + rule["link_sms"] * n
+        return float(max(shared, m, n, (c + m + n) / 2)) + self.extra_s
+
+    def cut(self, tokens: float) -> bool:
+        """Whether so many tokens are cut in two."""
+        return bool(self.rule["nano_tokens"] and tokens >= max(2, self.rule["nano_tokens"]))
+
     def hosted(self, seconds: float) -> float:
         """With the host's part [s]."""
         running = sum(len(rank.running) for rank in self.ranks)
@@ -54,6 +67,9 @@ class Instance:
         width = 1 + rule["drafted"]
         own, group = self.parts_s(batch * width, mean * width * batch / sequences, batch)
         seconds = own + group + read_two(t.sequences, t.contexts, t.decode.mid, sequences, busiest.context / sequences)
+        if self.cut(batch * width):
+            attention = read_two(t.sequences, t.contexts, t.nano.decode.mid, sequences, busiest.context / sequences)
+            seconds = self.nano_s(batch, batch, attention, 0.0)
         if sum(bool(rank.decoding) for rank in self.ranks) > 1:
             seconds *= rule["balance"]
         seconds = seconds * (1 + rule["draft_share"])
@@ -78,13 +94,22 @@ class Instance:
                 continue
             tokens_of.append(tokens)
             seconds, _ = self.parts_s(tokens, 1.0, decoding + len(rank.chunks))
+            cut = self.cut(tokens)
+            attention = 0.0
             if decoding:
-                seconds += read_two(t.sequences, t.contexts, t.decode.mid, decoding, rank.context / decoding)
+                table = t.nano.decode if cut else t.decode
+                attention = read_two(t.sequences, t.contexts, table.mid, decoding, rank.context / decoding)
+            seconds += attention
             first = [read_two(t.chunks, t.pasts, t.first.mid, one.chunk, one.ready) for one in rank.chunks]
             each = [read_two(t.chunks, t.pasts, t.each.mid, one.chunk, one.ready) for one in rank.chunks]
-            seconds += max([*first, sum(each) if len(each) > 1 else 0.0], default=0.0)
+            prompts = max([*first, sum(each) if len(each) > 1 else 0.0], default=0.0)
+            seconds += prompts
             lanes.append(seconds)
+            if cut:
+                halves = self.nano_s(tokens, decoding + len(rank.chunks), attention, prompts)
         seconds = max(lanes) + self.parts_s(1.0, sum(tokens_of) / len(self.ranks), 1.0)[1]
+        if self.cut(max(tokens_of)):
+            seconds = halves
         if len(tokens_of) > 1:
             seconds *= rule["balance"]
         if rule["scheduler"] == MIXED and any(rank.decoding for rank in self.ranks):

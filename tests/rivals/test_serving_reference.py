@@ -16,6 +16,7 @@ from reference_serving import Fleet, Instance
 from ridgeline.cost.served import Seconds
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.serving import state
+from ridgeline.serving.nano import NanoTables
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic, traffic
@@ -201,7 +202,28 @@ def random_case(seed: int) -> Case:
     engines = random_engines(draw, prefix_blocks, block)
     tables = [random_tables(draw) for _ in engines]
     asked = shared(np.random.default_rng((seed, 1)), engines, random_traffic(draw, prefix_blocks * block))
+    tables = halved(np.random.default_rng((seed, 2)), engines, tables)
     return Case(engines=engines, tables=tables, traffic=asked, router=ROUTERS[int(draw.integers(3))])
+
+
+def halved(draw: np.random.Generator, engines: list[FakeEngine], tables: list[StepTables]) -> list[StepTables]:
+    """Some engines of one rank cut their larger iterations in two nano-batches."""
+    found = []
+    for one, table in zip(engines, tables, strict=True):
+        if one.values["ranks"] == 1 and one.values["gained"] == 1.0 and draw.random() < 0.5:
+            sms = {"memory_sms": draw.uniform(0.1, 0.9), "link_sms": draw.uniform(0.0, 0.3)}
+            one.values |= sms | {"nano_tokens": int(draw.integers(2, 6)), "hops": 0.0, "balance": 1.0}
+            one.values["exposed_s"] = one.policy.exposed_host_s
+            nano = NanoTables(
+                compute=seconds(rising(draw, 6)), memory=seconds(rising(draw, 6)), network=seconds(rising(draw, 6)),
+                head_compute=seconds(rising(draw, 3)), head_memory=seconds(rising(draw, 3)),
+                head_network=seconds(rising(draw, 3)),
+                decode=seconds(rising(draw, 3, 4) * draw.uniform(0.5, 4.0)),
+            )  # fmt: skip
+            found.append(replace(table, nano=nano))
+        else:
+            found.append(table)
+    return found
 
 
 def shared(draw: np.random.Generator, engines: list[FakeEngine], asked: Traffic) -> Traffic:
@@ -261,6 +283,7 @@ def compared(batch: int) -> tuple[list[str], Counter[str]]:
             "several ranks": any(one.values["ranks"] > 1 for one in case.engines),
             "several instances": len(slow.instances) > 1,
             "cache full": slow.peak_share == 1.0,
+            "halved": any(one.values.get("nano_tokens") for one in case.engines),
             "fair": len(set(case.traffic.client)) > 1,
             "displaced": preempted and bool(case.engines[0].values["displaces"]),
             "beside": preempted and any(one.values["swaps"] * one.values["beside"] for one in case.engines),
@@ -280,7 +303,7 @@ def test_the_cases_are_not_vacuous() -> None:
     least = {
         "preempted": 200, "swapped": 100, "hit": 200, "moved": 200, "refused": 50, "drafted": 100, "closed": 150,
         "sessions": 200, "priorities": 200, "several ranks": 400, "several instances": 400, "cache full": 100,
-        "fair": 200, "displaced": 40, "beside": 50,
+        "halved": 200, "fair": 200, "displaced": 40, "beside": 50,
     }  # fmt: skip
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
 

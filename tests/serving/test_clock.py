@@ -15,6 +15,8 @@ from ridgeline.serving.clock import (
     BIN_LOW_S,
     BINS,
     BINS_A_FACTOR,
+    NO,
+    Lines,
     Times,
     below,
     between,
@@ -26,6 +28,7 @@ from ridgeline.serving.clock import (
 
 SEEDS = st.integers(0, 2**32)
 NOTHING = np.zeros((1, 2))
+HALVES = [name for name in Times._fields if name.startswith("nano_")]
 RUNNING = 10.0
 
 
@@ -42,21 +45,22 @@ class Decode:
     sequences: np.ndarray
     contexts: np.ndarray
     values: np.ndarray
-    constant: tuple[float, float, float]  # beside attention, factor of attention, least
+    lines: Lines  # the least, then what is beside attention and the factor of attention, of each line
 
     def steps_s(self, sequences: float, context: float, steps: int) -> list[float]:
         """Each step by itself, read by numpy.interp [s]."""
         return [self.step_s(sequences, context + float(self.rule["gained"][0]) * step) for step in range(steps)]
 
     def step_s(self, sequences: float, context: float) -> float:
-        constant_s, factor, least_s = self.constant
         rows = [float(np.interp(context, self.contexts, row)) for row in self.values]
-        device_s = max(constant_s + factor * float(np.interp(sequences, self.sequences, rows)), least_s)
+        attention_s = float(np.interp(sequences, self.sequences, rows))
+        lines = zip(self.lines[1::2], self.lines[2::2], strict=True)
+        device_s = max(self.lines[0], *(constant_s + factor * attention_s for constant_s, factor in lines))
         host_s = float(self.rule["step_host_s"][0] + self.rule["seq_host_s"][0] * RUNNING)
         return max(device_s, host_s) if self.rule["overlapped"][0] else device_s + host_s
 
 
-def decode_of(seed: int, *, gained: float, overlapped: bool) -> Decode:
+def decode_of(seed: int, *, gained: float, overlapped: bool, cut: bool) -> Decode:
     draw = np.random.default_rng(seed)
     sequences, contexts = np.array([1.0, 2.0, 5.0, 9.0]), np.concatenate([[1.0], 1.0 + grid_of(draw, 6)])
     contexts[-1] = 1e6  # nothing is read beyond the table here
@@ -66,10 +70,15 @@ def decode_of(seed: int, *, gained: float, overlapped: bool) -> Decode:
     rule["step_host_s"], rule["seq_host_s"] = draw.uniform(0, 0.06), 0.001
     times = Times(
         tokens=NOTHING, lane=NOTHING, group=NOTHING, sequences=sequences[None], head=NOTHING, contexts=contexts[None],
-        decode=values[None], chunks=NOTHING, pasts=NOTHING, first=NOTHING[None], each=NOTHING[None], graphs=NOTHING,
+        decode=(0.0 * values if cut else values)[None], chunks=NOTHING, pasts=NOTHING, first=NOTHING[None],
+        each=NOTHING[None], graphs=NOTHING,
+        **{**dict.fromkeys(HALVES, NOTHING), "nano_decode": values[None] if cut else NOTHING[None]},
     )  # fmt: skip
-    constant = (0.02, draw.uniform(0.5, 2.0), float(draw.choice([0.0, draw.uniform(0.02, 0.1)])))
-    return Decode(times, rule, sequences, contexts, values, constant)
+    least = float(draw.choice([0.0, draw.uniform(0.02, 0.1)]))
+    lines = [0.02, draw.uniform(0.5, 2.0), NO, 0.0, NO, 0.0, NO, 0.0]
+    if cut:
+        lines[2:] = [draw.uniform(0.0, 0.04) if place % 2 == 0 else draw.uniform(0.0, 2.0) for place in range(6)]
+    return Decode(times, rule, sequences, contexts, values, (least, *lines))  # type: ignore[arg-type]
 
 
 CASES = {
@@ -79,7 +88,7 @@ CASES = {
     "sequences": st.integers(1, 9),
     "context": st.floats(1.0, 150.0),
     "steps": st.integers(1, 120),
-    "constant": st.tuples(st.just(0.02), st.sampled_from([1.0, 1.3]), st.sampled_from([0.0, 0.05])),
+    "cut": st.booleans(),
 }
 
 
@@ -92,12 +101,12 @@ def test_a_run_is_the_sum_of_its_steps(
     sequences: int,
     context: float,
     steps: int,
-    constant: tuple[float, float, float],
+    cut: bool,
 ) -> None:
-    found = decode_of(seed, gained=gained, overlapped=overlapped)
+    found = decode_of(seed, gained=gained, overlapped=overlapped, cut=cut)
     histogram = np.zeros(BINS)
     done, elapsed = run(
-        found.times, found.rule[0], sequences, RUNNING, context, found.constant, steps, math.inf, histogram, 3.0
+        found.times, found.rule[0], sequences, RUNNING, context, found.lines, steps, math.inf, histogram, 3.0
     )
     one_by_one = found.steps_s(sequences, context, steps)
     assert done == steps
@@ -119,11 +128,11 @@ def test_a_run_is_cut_at_the_first_step_that_ends_at_the_limit_or_later(
     sequences: int,
     context: float,
     steps: int,
-    constant: tuple[float, float, float],
+    cut: bool,
 ) -> None:
-    found = decode_of(seed, gained=gained, overlapped=overlapped)
+    found = decode_of(seed, gained=gained, overlapped=overlapped, cut=cut)
     done, elapsed = run(
-        found.times, found.rule[0], sequences, RUNNING, context, found.constant, steps, limit_s, np.zeros(BINS), 0.0
+        found.times, found.rule[0], sequences, RUNNING, context, found.lines, steps, limit_s, np.zeros(BINS), 0.0
     )
     ends = list(itertools.accumulate(found.steps_s(sequences, context, steps)))
     reached = next((place + 1 for place, end in enumerate(ends) if end >= limit_s), steps)
@@ -134,6 +143,11 @@ def test_a_run_is_cut_at_the_first_step_that_ends_at_the_limit_or_later(
         np.testing.assert_allclose(elapsed, ends[reached - 1], rtol=1e-9)
 
 
+def line(constant_s: float, factor: float, least_s: float) -> Lines:
+    """An iteration of one line over attention's time."""
+    return (least_s, constant_s, factor, NO, 0.0, NO, 0.0, NO, 0.0)
+
+
 def test_a_run_of_known_series() -> None:
     """Steps of 2, 3, 4, ... s: 14 s after four; a limit of 9 is reached by the third exactly."""
     rule = np.zeros(1, dtype=state.RULE)
@@ -142,20 +156,47 @@ def test_a_run_of_known_series() -> None:
     times = Times(
         tokens=NOTHING, lane=NOTHING, group=NOTHING, sequences=grid, head=NOTHING, contexts=grid, decode=slope,
         chunks=NOTHING, pasts=NOTHING, first=NOTHING[None], each=NOTHING[None], graphs=NOTHING,
+        **{**dict.fromkeys(HALVES, NOTHING), "nano_decode": 2.0 * slope},
     )  # fmt: skip
     nobody = np.zeros(BINS)
-    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 1.0, 0.0), 4, math.inf, nobody, 0.0) == (4, 14.0)
-    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 1.0, 0.0), 100, 9.0, nobody, 0.0) == (3, 9.0)
-    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 1.0, 0.0), 100, 9.001, nobody, 0.0) == (4, 14.0)
-    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 2.0, 0.0), 3, math.inf, nobody, 0.0) == (3, 15.0)  # 3, 5, 7
-    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (4, 16.0)  # 3.5, 3.5, 4, 5
+    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 0.0), 4, math.inf, nobody, 0.0) == (4, 14.0)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 0.0), 100, 9.0, nobody, 0.0) == (3, 9.0)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 0.0), 100, 9.001, nobody, 0.0) == (4, 14.0)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 2.0, 0.0), 3, math.inf, nobody, 0.0) == (3, 15.0)  # 3, 5, 7
+    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (
+        4,
+        16.0,
+    )  # 3.5, 3.5, 4, 5
     rule["step_host_s"] = 0.5
-    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (4, 18.0)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (4, 18.0)
     rule["overlapped"] = 1
-    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (4, 16.0)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (4, 16.0)
     rule["step_host_s"] = 4.5
-    assert run(times, rule[0], 1.0, 1.0, 1.0, (1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (4, 18.5)  # 4.5 thrice, 5
+    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (
+        4,
+        18.5,
+    )  # 4.5 thrice, 5
     assert nobody.sum() == 0.0
+
+
+def test_a_run_of_nano_batches_changes_what_binds() -> None:
+    """Attention of 2, 4, 6, ... s in both halves: 5 s bind until attention alone does: 5, 5, 6, 8 s.
+
+    Of the others, 1 s and half of attention's time, and three quarters of it, are never the most.
+    """
+    rule = np.zeros(1, dtype=state.RULE)
+    rule["gained"], rule["sequences_size"], rule["contexts_size"] = 1.0, 2, 2
+    grid, slope = np.array([[1.0, 2.0]]), np.array([[[1.0, 2.0], [1.0, 2.0]]])
+    times = Times(
+        tokens=NOTHING, lane=NOTHING, group=NOTHING, sequences=grid, head=NOTHING, contexts=grid, decode=slope,
+        chunks=NOTHING, pasts=NOTHING, first=NOTHING[None], each=NOTHING[None], graphs=NOTHING,
+        **{**dict.fromkeys(HALVES, NOTHING), "nano_decode": 2.0 * slope},
+    )  # fmt: skip
+    lines = (0.0, 1.0, 0.5, 0.0, 1.0, 5.0, 0.0, 0.0, 0.75)
+    nobody = np.zeros(BINS)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, lines, 4, math.inf, nobody, 0.0) == (4, 24.0)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, lines, 4, 10.0, nobody, 0.0) == (2, 10.0)
+    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 0.0), 4, math.inf, nobody, 0.0) == (4, 14.0)
 
 
 @given(seed=SEEDS, size=st.integers(2, 12))
@@ -190,7 +231,7 @@ def test_batches_are_padded_to_the_next_graph() -> None:
     rule = np.zeros(1, dtype=state.RULE)
     rule["graphs_size"] = 3
     graphs = np.array([[1.0, 4.0, 8.0]])
-    times = Times(*[NOTHING] * 11, graphs=graphs)
+    times = Times(*[NOTHING] * 11, graphs=graphs, **dict.fromkeys(HALVES, NOTHING))
     assert [padded(times, rule[0], float(size)) for size in (1, 2, 4, 5, 8, 9)] == [1.0, 4.0, 4.0, 8.0, 8.0, 0.0]
     rule["graphs_size"] = 1
     assert [padded(times, rule[0], float(size)) for size in (1, 2)] == [1.0, 0.0]

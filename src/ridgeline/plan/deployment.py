@@ -57,7 +57,8 @@ class Deployment:
 
     Where who waits `displaces` less urgent ones that run, they give way as those do whose blocks run out. Caches that
     go to the host are copied in pieces of `swap_blocks` neighbouring blocks of one layer (None: at the link's rate,
-    whatever the pieces), after an iteration or, with `swap_beside`, beside it.
+    whatever the pieces), after an iteration or, with `swap_beside`, beside it. Iterations of `nano_tokens` [token] or
+    more are cut in two nano-batches whose kernels overlap (None: none is).
     """
 
     engine: str = "vLLM"
@@ -90,9 +91,21 @@ class Deployment:
     displaces: bool = False
     swap_blocks: int | None = None
     swap_beside: bool = False
+    nano_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tp", "pp", "dp", "ep", "instances", "token_budget", "max_seqs", "cache_tokens", "swap_blocks"):
+        for name in (
+            "tp",
+            "pp",
+            "dp",
+            "ep",
+            "instances",
+            "token_budget",
+            "max_seqs",
+            "cache_tokens",
+            "swap_blocks",
+            "nano_tokens",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise PlanError(f"deployment: {name} = {value}, needs >= 1")
@@ -105,6 +118,11 @@ class Deployment:
             )
         if self.expert_skew is not None and not 0 <= self.expert_skew <= 4:
             raise PlanError(f"deployment: expert_skew = {self.expert_skew}, needs 0 (even) to 4")
+        if self.nano_tokens is not None and (self.pp > 1 or self.dp > 1 or self.draft_tokens):
+            raise PlanError(
+                f"deployment: nano_tokens with pp {self.pp}, dp {self.dp}, draft_tokens {self.draft_tokens};"
+                " nano-batches are modelled on one stage and one attention rank, without drafts: take tp alone"
+            )
         if (self.tp * self.dp) % self.ep:
             raise PlanError(
                 f"deployment: ep = {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.tp * self.dp}"

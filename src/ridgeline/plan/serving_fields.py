@@ -149,6 +149,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     yes("displaces", "who waits and is more urgent takes the place of who runs"),
     whole("swap_blocks", "neighbouring blocks that one copy moves to the host; when absent, the link's rate alone"),
     yes("swap_beside", "caches move to and from the host beside iterations, not between them"),
+    whole("nano_tokens", "iterations of so many tokens are cut in two nano-batches whose kernels overlap"),
     Field(name="expert_skew", read=number("1", 0.0, 4.0001), help="power law of experts' loads: 0 even, 1 as measured"),
     Field(name="autoscale", read=_autoscale, help="instances by requests on each: high=16,low=4,start=60s"),
     Field(name="failures", read=_failures, help="instances fail and are repaired: mean times up=30d,down=10min"),

@@ -82,6 +82,9 @@ def deployment_text(one: Deployment) -> str:
     words += [f"{one.kv} cache"] if one.kv else []
     if one.draft_tokens:
         words.append(f"{one.draft_tokens} drafted, {one.acceptance:.0%} accepted")
+    words += ["fair queue"] if one.queue is Queue.FAIR else []
+    words += ["urgent displace"] if one.displaces else []
+    words += [f"nano-batches from {one.nano_tokens:,} tokens"] if one.nano_tokens else []
     return " ".join(words)
 
 

@@ -17,6 +17,8 @@ from ridgeline.serving.state import Record
 
 Array = NDArray[np.float64]
 BINS = 640  # of the histogram of inter-token latencies
+LINES, NO = 4, -np.inf  # an iteration that decodes takes the most of so many lines over attention's time; no line
+Lines = tuple[float, float, float, float, float, float, float, float, float]  # the least, then constants and factors
 BIN_LOW_S, BINS_A_FACTOR = 1e-5, 40.0  # 40 bins in each factor of e: 2.5 % wide
 
 
@@ -35,6 +37,13 @@ class Times(NamedTuple):
     first: Array  # (X, Q, P)
     each: Array  # (X, Q, P)
     graphs: Array  # (X, sizes of captured batches), ascending
+    nano_compute: Array  # (X, T) both halves of an iteration that is cut in two, by what their kernels wait for
+    nano_memory: Array
+    nano_network: Array
+    nano_head_compute: Array  # (X, N)
+    nano_head_memory: Array
+    nano_head_network: Array
+    nano_decode: Array  # (X, N, C)
 
 
 @njit(cache=True, error_model="numpy")
@@ -95,12 +104,11 @@ def head_s(times: Times, rule: Record, sequences: float) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def decode_s(times: Times, rule: Record, sequences: float, context: float) -> float:
-    """Attention of decoding sequences over their mean context in one iteration [s]."""
+def decode_s(times: Times, rule: Record, sequences: float, context: float, cut: bool) -> float:
+    """Attention of decoding sequences over their mean context in one iteration, or in both its halves [s]."""
     rows, columns, kind = rule.sequences_size, rule.contexts_size, rule.kind
-    return between_two(
-        times.sequences[kind, :rows], times.contexts[kind, :columns], times.decode[kind], sequences, context
-    )
+    table = times.nano_decode[kind] if cut else times.decode[kind]
+    return between_two(times.sequences[kind, :rows], times.contexts[kind, :columns], table, sequences, context)
 
 
 @njit(cache=True, error_model="numpy")
@@ -116,6 +124,12 @@ def padded(times: Times, rule: Record, sequences: float) -> float:
 
 
 @njit(cache=True, error_model="numpy")
+def in_two(rule: Record, tokens: float) -> bool:
+    """Whether an iteration of so many tokens is cut in two nano-batches."""
+    return bool(rule.nano_tokens > 0 and tokens >= max(rule.nano_tokens, 2))
+
+
+@njit(cache=True, error_model="numpy")
 def hosted(rule: Record, device_s: float, sequences: float) -> float:
     """An iteration with the host's part: beside the device where the engine overlaps it, else after it [s]."""
     host_s = rule.step_host_s + rule.seq_host_s * sequences
@@ -123,13 +137,33 @@ def hosted(rule: Record, device_s: float, sequences: float) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def decode_constant(
-    times: Times, rule: Record, busiest: float, mean: float, filled: bool
-) -> tuple[float, float, float]:
-    """What does not depend on the context in an iteration that only decodes: constant, factor and least [s, 1, s].
+def nano_parts(times: Times, rule: Record, tokens: float, sampled: float) -> tuple[float, float, float]:
+    """What both halves of an iteration take outside attention, that waits for compute, memory and links [s]."""
+    size, count = rule.tokens_size, rule.sequences_size
+    grid, counts = times.tokens[rule.kind, :size], times.sequences[rule.kind, :count]
+    return (
+        between(grid, times.nano_compute[rule.kind, :size], tokens)
+        + between(counts, times.nano_head_compute[rule.kind, :count], sampled),
+        between(grid, times.nano_memory[rule.kind, :size], tokens)
+        + between(counts, times.nano_head_memory[rule.kind, :count], sampled),
+        between(grid, times.nano_network[rule.kind, :size], tokens)
+        + between(counts, times.nano_head_network[rule.kind, :count], sampled),
+    )
 
-    An iteration takes max(constant + factor * attention, least): the least is launching its kernels one by one, where
-    no graph was captured.
+
+@njit(cache=True, error_model="numpy")
+def nano_s(rule: Record, compute: float, memory: float, network: float) -> float:
+    """Two nano-batches side by side, as `nano.overlapped_s` says [s]."""
+    shared = compute + rule.memory_sms * memory + rule.link_sms * network
+    return float(rule.exposed_s + max(shared, memory, network, 0.5 * (compute + memory + network)))
+
+
+@njit(cache=True, error_model="numpy")
+def decode_lines(times: Times, rule: Record, busiest: float, mean: float, filled: bool) -> Lines:
+    """What does not depend on the context in an iteration that only decodes: the least [s], then lines [s, 1].
+
+    An iteration takes max(least, constant + factor * attention) with the constant and factor of every line: one, or of
+    nano-batches one for each resource. The least is launching its kernels one by one, where no graph was captured.
     """
     captured = padded(times, rule, busiest)
     batch = captured if captured > 0.0 else busiest
@@ -138,7 +172,16 @@ def decode_constant(
     seconds = token_s(times, rule, tokens) + group_s(times, rule, shared) + head_s(times, rule, batch)
     factor = (rule.balance if filled else 1.0) * (1.0 + rule.draft_share)
     sends = rule.hops * (rule.send_start_s + rule.send_s * tokens)
-    return float(seconds * factor + sends), float(factor), 0.0 if captured > 0.0 else float(rule.eager_s)
+    least = 0.0 if captured > 0.0 else float(rule.eager_s)
+    if not in_two(rule, tokens):
+        return (least, float(seconds * factor + sends), float(factor), NO, 0.0, NO, 0.0, NO, 0.0)
+    compute, memory, network = nano_parts(times, rule, tokens, batch)
+    extra = float(rule.exposed_s)
+    shared = compute + rule.memory_sms * memory + rule.link_sms * network
+    half = 0.5 * (compute + memory + network)
+    return (
+        least, extra + shared, float(rule.memory_sms), extra + memory, 1.0, extra + network, 0.0, extra + half, 0.5,
+    )  # fmt: skip
 
 
 @njit(cache=True, error_model="numpy")
@@ -156,13 +199,24 @@ def chunks_s(times: Times, rule: Record, chunks: NDArray[np.int64], count: int) 
 
 
 @njit(cache=True, error_model="numpy")
+def line_at(
+    lines: Lines, line: int, from_s: float, to_s: float, width: float, past: float, gained: float
+) -> tuple[float, float]:
+    """One line `past` a grid point of contexts, and its growth in one step [s]."""
+    constant_s, factor = lines[1 + 2 * line], lines[2 + 2 * line]
+    low, high = factor * from_s, factor * to_s
+    slope = (high - low) / width
+    return constant_s + low + slope * past, slope * gained
+
+
+@njit(cache=True, error_model="numpy")
 def run(
     times: Times,
     rule: Record,
     sequences: float,
     running: float,
     context: float,
-    constant: tuple[float, float, float],
+    lines: Lines,
     steps: int,
     limit_s: float,
     histogram: Array,
@@ -174,23 +228,32 @@ def run(
     With a `weight` above 0 each step's time is counted in the histogram.
     """
     done, elapsed = 0, 0.0
-    constant_s, factor, least_s = constant
+    least_s = lines[0]
+    cut = lines[3] > NO
     counts = times.sequences[rule.kind, : rule.sequences_size]
     row = below(counts, sequences)
     share = max((sequences - counts[row]) / (counts[row + 1] - counts[row]), 0.0)
     grid = times.contexts[rule.kind, : rule.contexts_size]
-    lower, upper = times.decode[rule.kind, row], times.decode[rule.kind, row + 1]
+    table = times.nano_decode[rule.kind] if cut else times.decode[rule.kind]
+    lower, upper = table[row], table[row + 1]
     while done < steps and elapsed < limit_s:
         column = below(grid, context)
         width = grid[column + 1] - grid[column]
-        low = factor * (lower[column] + share * (upper[column] - lower[column]))
-        high = factor * (lower[column + 1] + share * (upper[column + 1] - lower[column + 1]))
-        slope = (high - low) / width
-        here = constant_s + low + slope * (context - grid[column])
-        growth = slope * rule.gained
+        from_s = lower[column] + share * (upper[column] - lower[column])
+        to_s = lower[column + 1] + share * (upper[column + 1] - lower[column + 1])
+        here, growth = line_at(lines, 0, from_s, to_s, width, context - grid[column], rule.gained)
+        for line in range(1, LINES if cut else 1):
+            other, other_growth = line_at(lines, line, from_s, to_s, width, context - grid[column], rule.gained)
+            if other > here:
+                here, growth = other, other_growth
         inside = 1.0 + math.floor((grid[column + 1] - context) / rule.gained) if column < grid.size - 2 else math.inf
         count = int(min(float(steps - done), max(inside, 1.0)))
         there = here + growth * (count - 1)
+        for line in range(LINES if cut and count > 1 else 0):  # where another resource binds at the end, step by step
+            other, other_growth = line_at(lines, line, from_s, to_s, width, context - grid[column], rule.gained)
+            if other + other_growth * (count - 1) > there:
+                count, there = 1, here
+                break
         floor = max(least_s, rule.step_host_s + rule.seq_host_s * running if rule.overlapped else 0.0)
         if count > 1 and (here > floor) != (there > floor):  # the floor lies between: such steps are taken one by one
             count, there = 1, here

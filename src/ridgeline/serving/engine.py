@@ -22,6 +22,7 @@ from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
 from ridgeline.serving.capacity import Capacity, capacity
 from ridgeline.serving.clock import Times
+from ridgeline.serving.nano import shares
 from ridgeline.serving.state import MIXED_BATCHES, PREFILL_FIRST, RULE, STATIC, Array, Records
 from ridgeline.serving.step import Shelf, StepModel, StepTables
 
@@ -86,7 +87,11 @@ class Engine:
             "drafted": float(deployment.draft_tokens),
             "gained": deployment.gained,
             "draft_share": deployment.draft_tokens * drafting,
+            "nano_tokens": deployment.nano_tokens or 0,
+            "exposed_s": policy.exposed_host_s,
         }
+        if deployment.nano_tokens:
+            values["memory_sms"], values["link_sms"] = shares()
         for name, value in values.items():
             rule[name] = value
         return rule
@@ -177,9 +182,25 @@ def times_of(engines: Sequence[Engine], tables: Sequence[StepTables]) -> tuple[T
         "first": [np.broadcast_to(table.first.mid, (len(table.chunks), len(table.pasts))) for table in tables],
         "each": [np.broadcast_to(table.each.mid, (len(table.chunks), len(table.pasts))) for table in tables],
         "graphs": [np.array(one.graphs, dtype=float) for one in engines],
+        **_nano_fields(tables),
     }
     sizes = {f"{name}_size": [len(part) for part in fields[name]] for name in _GRIDS}
     return Times(**{name: _stacked(parts) for name, parts in fields.items()}), sizes
+
+
+def _nano_fields(tables: Sequence[StepTables]) -> dict[str, list[Array]]:
+    """The tables of nano-batches as the compiled loop reads them, of one zero where a deployment has none."""
+    found: dict[str, list[Array]] = {}
+    for name in ("compute", "memory", "network", "head_compute", "head_memory", "head_network", "decode"):
+        none = np.zeros((1, 1) if name == "decode" else 1)
+        shape = [(len(table.sequences), len(table.contexts)) for table in tables]
+        found[f"nano_{name}"] = [
+            none if table.nano is None
+            else np.broadcast_to(getattr(table.nano, name).mid, size) if name == "decode"
+            else getattr(table.nano, name).mid
+            for table, size in zip(tables, shape, strict=True)
+        ]  # fmt: skip
+    return found
 
 
 def _stacked(parts: Sequence[Array]) -> Array:

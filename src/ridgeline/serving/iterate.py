@@ -9,11 +9,14 @@ from numba import njit
 from ridgeline.serving.clock import (
     Times,
     chunks_s,
-    decode_constant,
+    decode_lines,
     decode_s,
     group_s,
     head_s,
     hosted,
+    in_two,
+    nano_parts,
+    nano_s,
     run,
     tally,
     token_s,
@@ -75,15 +78,20 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
         active += 1
         total += tokens
         most = max(most, tokens)
-        seconds = token_s(times, rule, tokens) + head_s(times, rule, sampled)
+        attention = 0.0
         if decoding > 0.0:
             decodes = True
-            seconds += decode_s(times, rule, decoding, ranks[rank].context / decoding)
-        seconds += chunks_s(times, rule, lists.chunks[rank], ranks[rank].chunks)
-        longest = max(longest, seconds)
+            attention = decode_s(times, rule, decoding, ranks[rank].context / decoding, in_two(rule, tokens))
+        prompts = chunks_s(times, rule, lists.chunks[rank], ranks[rank].chunks)
+        if in_two(rule, tokens):  # one rank, which holds its experts
+            compute, memory, network = nano_parts(times, rule, tokens, sampled)
+            longest = nano_s(rule, compute + prompts, memory + attention, network)
+        else:
+            longest = max(longest, token_s(times, rule, tokens) + head_s(times, rule, sampled) + attention + prompts)
         moved = max(moved, ranks[rank].moved_s)
         ranks[rank].moved_s = 0.0
-    longest += group_s(times, rule, total / rule.ranks)
+    if not in_two(rule, most):
+        longest += group_s(times, rule, total / rule.ranks)
     if active > 1:
         longest *= rule.balance
     if decodes:
@@ -168,21 +176,19 @@ def set_run(
     moved = 0.0
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         moved = max(moved, ranks[rank].moved_s)
-    constant = decode_constant(times, rule, sequences, total / rule.ranks, active > 1)
+    lines = decode_lines(times, rule, sequences, total / rule.ranks, active > 1)
     context = ranks[best].context / max(ranks[best].decoding, 1)
     if moved > 0.0 and rule.beside:  # the first step is no shorter than what moves
-        _, step_s = run(times, rule, sequences, running, context, constant, 1, math.inf, fleet.histogram, 0.0)
+        _, step_s = run(times, rule, sequences, running, context, lines, 1, math.inf, fleet.histogram, 0.0)
         moved = max(0.0, moved - step_s)
     begun = instances[instance].begun_s + moved
-    done, elapsed = run(
-        times, rule, sequences, running, context, constant, steps, limit_s - begun, fleet.histogram, 0.0
-    )
+    done, elapsed = run(times, rule, sequences, running, context, lines, steps, limit_s - begun, fleet.histogram, 0.0)
     if done == 0:
-        done, elapsed = run(times, rule, sequences, running, context, constant, 1, math.inf, fleet.histogram, 0.0)
+        done, elapsed = run(times, rule, sequences, running, context, lines, 1, math.inf, fleet.histogram, 0.0)
     if rule.receive_steps > 1 and done < steps:  # who has come is seen at the next look only
         seen = done + (-(instances[instance].iterations + done)) % rule.receive_steps
         done, elapsed = run(
-            times, rule, sequences, running, context, constant, min(seen, steps), math.inf, fleet.histogram, 0.0
+            times, rule, sequences, running, context, lines, min(seen, steps), math.inf, fleet.histogram, 0.0
         )
     instances[instance].steps, instances[instance].next_s = done, begun + elapsed
 
@@ -193,7 +199,7 @@ def _count_run(
 ) -> None:
     """Counts the tokens of a run that has ended, and what ran in it."""
     best, total, running, active = _busiest(ranks, instances, rule, instance)
-    constant = decode_constant(times, rule, float(ranks[best].decoding), total / rule.ranks, active > 1)
+    lines = decode_lines(times, rule, float(ranks[best].decoding), total / rule.ranks, active > 1)
     context = ranks[best].context / max(ranks[best].decoding, 1)
     steps = instances[instance].steps
     if instances[instance].stalled_s > 0.0:
@@ -203,7 +209,7 @@ def _count_run(
         instances[instance].stalled_s = 0.0
         context, steps = context + rule.gained, steps - 1
     sequences = float(ranks[best].decoding)
-    run(times, rule, sequences, running, context, constant, steps, math.inf, fleet.histogram, total * rule.gained)
+    run(times, rule, sequences, running, context, lines, steps, math.inf, fleet.histogram, total * rule.gained)
     fleet.sums[DECODE_S] += seconds
     fleet.sums[SEQUENCE_S] += total * seconds
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):

@@ -9,12 +9,14 @@ import numpy as np
 
 from ridgeline.cost.served import Seconds
 from ridgeline.serving.engine import Engine
+from ridgeline.serving.nano import side_by_side
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.state import Array
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
 
 _GROWTH, _DRAIN_SHARE, _SLACK = 1.5, 0.1, 8  # a queue that grows by half over the second half and is long to empty
+_NANO = ("compute, overlapped", "memory, overlapped", "links, overlapped")  # shares of two nano-batches' time
 _HOST_BAND = (0.5, 2.0)  # of host times, most of which are assumed within a factor of two
 
 
@@ -152,15 +154,16 @@ class Band:
 
 def decode_parts(one: Engine, tables: StepTables, sequences: float, context: float) -> dict[str, float]:
     """What a decode iteration at a mean batch of one rank and a mean context is made of [s]."""
-    names = ("weights and links", "experts", "sampling", "attention")
-    found = {name: float(part.mid) for name, part in zip(names, _decode(one, tables, sequences, context), strict=True)}
+    parts = _decode(one, tables, sequences, context)
+    names = ("weights and links", "experts", "sampling", "attention") if len(parts) > len(_NANO) else _NANO
+    found = {name: float(part.mid) for name, part in zip(names, parts, strict=True)}
     return {**found, "host": _host_s(one, sequences)}
 
 
 def prefill_parts(one: Engine, tables: StepTables, tokens: float) -> dict[str, float]:
     """What an iteration over one prompt is made of [s]."""
-    names = ("weights and links", "experts", "attention")
-    found = {name: float(part.mid) for name, part in zip(names, _prefill(tables, tokens), strict=True)}
+    names = _NANO if _cut(one, tokens) else ("weights and links", "experts", "attention")
+    found = {name: float(part.mid) for name, part in zip(names, _prefill(one, tables, tokens), strict=True)}
     return {**found, "host": _host_s(one, 1.0)}
 
 
@@ -171,11 +174,34 @@ def decode_band(one: Engine, tables: StepTables, sequences: float, context: floa
 
 def prefill_band(one: Engine, tables: StepTables, tokens: float) -> Band:
     """The interval of an iteration over one prompt."""
-    return _band(_prefill(tables, tokens), one, 1.0)
+    return _band(_prefill(one, tables, tokens), one, 1.0)
+
+
+def _cut(one: Engine, tokens: float) -> bool:
+    """Whether an iteration of so many tokens is two nano-batches."""
+    least = one.deployment.nano_tokens
+    return least is not None and tokens >= max(least, 2)
+
+
+def _halves(
+    tables: StepTables, tokens: float, sampled: float, memory: Seconds | None = None, compute: Seconds | None = None
+) -> list[Seconds]:
+    """Two nano-batches, with attention that waits for memory or for compute, as their shares of the time [s]."""
+    assert tables.nano is not None
+    nano = tables.nano
+    first = _at(nano.compute, tables.tokens, tokens) + _at(nano.head_compute, tables.sequences, sampled)
+    second = _at(nano.memory, tables.tokens, tokens) + _at(nano.head_memory, tables.sequences, sampled)
+    first = first if compute is None else first + compute
+    second = second if memory is None else second + memory
+    links = _at(nano.network, tables.tokens, tokens) + _at(nano.head_network, tables.sequences, sampled)
+    return side_by_side(first, second, links)
 
 
 def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -> list[Seconds]:
     tokens = sequences * (1.0 + one.deployment.draft_tokens)
+    if tables.nano is not None and _cut(one, tokens):
+        attention = _at_two(tables.nano.decode, tables.sequences, tables.contexts, sequences, context)
+        return _halves(tables, tokens, sequences, memory=attention)
     return [
         _at(tables.lane, tables.tokens, tokens),
         _at(tables.group, tables.tokens, tokens),
@@ -184,12 +210,11 @@ def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -
     ]
 
 
-def _prefill(tables: StepTables, tokens: float) -> list[Seconds]:
-    return [
-        _at(tables.lane, tables.tokens, tokens),
-        _at(tables.group, tables.tokens, tokens),
-        _at_two(tables.first, tables.chunks, tables.pasts, tokens, 0.0),
-    ]
+def _prefill(one: Engine, tables: StepTables, tokens: float) -> list[Seconds]:
+    attention = _at_two(tables.first, tables.chunks, tables.pasts, tokens, 0.0)
+    if tables.nano is not None and _cut(one, tokens):
+        return _halves(tables, tokens, 1.0, compute=attention)
+    return [_at(tables.lane, tables.tokens, tokens), _at(tables.group, tables.tokens, tokens), attention]
 
 
 def _host_s(one: Engine, sequences: float) -> float:

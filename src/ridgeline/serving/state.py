@@ -32,9 +32,9 @@ def _dtype(whole: str, real: str) -> np.dtype[Any]:
 RULE = _dtype(
     "kind scheduler chunked receive_steps token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
     " swaps beside displaces fair ranks prefix_tokens"
-    " overlapped tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
+    " nano_tokens overlapped tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
     "reserve swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
-    " send_start_s send_s drafted gained draft_share",
+    " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s",
 )
 """What one kind of instance does, in numbers.
 
@@ -46,7 +46,10 @@ runs or after it, else they are computed again; whoever waits and is more urgent
 from a prefill to a decode instance. `eager_s` [s] launching an iteration kernel by kernel, `step_host_s` and
 `seq_host_s` [s] of the host, `overlapped` with the device or not; iterations with prompts of up to `prefill_graphs`
 tokens replay captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of one iteration.
-A step verifies `drafted` further tokens a sequence, gains `gained`, and drafting adds `draft_share`. The sizes are
+Iterations of
+`nano_tokens` or more (0: none) are two nano-batches, of which kernels that wait for memory or a link hold the shares
+`memory_sms` and `link_sms` of the multiprocessors; `exposed_s` [s] of the host is beside neither. A step verifies
+`drafted` further tokens a sequence, gains `gained`, and drafting adds `draft_share`. The sizes are
 those of the kind's own grids in tables that all kinds share.
 """
 

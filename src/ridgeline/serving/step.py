@@ -30,6 +30,7 @@ from ridgeline.lower.inference import (
     serve,
 )
 from ridgeline.plan.deployment import Deployment
+from ridgeline.serving.nano import NanoTables, sorted_out
 
 Array = NDArray[np.float64]
 _MANY = 16.0  # prompts side by side, from which what one more takes is read
@@ -74,6 +75,7 @@ class StepTables:
     stage_share: float  # of the layers on the fullest pipeline stage
     send_s: float  # of one token's activations past a stage [s/token]
     send_start_s: float
+    nano: NanoTables | None = None
 
 
 @dataclass
@@ -155,7 +157,31 @@ class StepModel:
             stage_share=-(-len(self.model.graph.layers) // self.deployment.pp) / len(self.model.graph.layers),
             send_s=token_s,
             send_start_s=start_s,
+            nano=self._nano(tokens, sequences, n, c) if self.deployment.nano_tokens else None,
         )
+
+    def _nano(self, tokens: Array, sequences: Array, n: Array, c: Array) -> NanoTables:
+        """Both halves of iterations that are cut in two, by what their kernels wait for."""
+        halves, sampled = np.maximum(tokens / 2.0, 1.0), np.maximum(sequences / 2.0, 1.0)
+        compute, memory = self._bound(halves, "tokens", "group")
+        head_compute, head_memory = self._bound(sampled, "sequences")
+        network = self._sum(halves, "tokens", links=True) + self._sum(halves, "group", links=True)
+        head_network = self._sum(sampled, "sequences", links=True)
+        half = np.maximum(n / 2.0, 1.0)
+        decode = self._cores("decode", (half, c), lambda core: self.prices.decode(core, half, c))
+        return NanoTables(
+            compute=compute, memory=memory, network=network.times(2.0), head_compute=head_compute,
+            head_memory=head_memory, head_network=head_network.times(2.0), decode=decode.times(2.0),
+        )  # fmt: skip
+
+    def _bound(self, rows: Array, *kinds: str) -> tuple[Seconds, Seconds]:
+        """Both halves' kernels over `rows` each, links apart: those that wait for compute, and for memory [s]."""
+        compute = memory = nothing(rows.shape)
+        for of in kinds:
+            for found, times in self._priced(rows, of, links=False):
+                one, two = sorted_out(found.times(2.0 * times))
+                compute, memory = compute + one, memory + two
+        return compute, memory
 
     def _sends(self) -> tuple[float, float]:
         """Start of a send past a pipeline stage, and what each token adds [s]."""
@@ -186,9 +212,15 @@ class StepModel:
             total = part if total is None else total + part
         return total if total is not None else nothing((1, 1))
 
-    def _sum(self, rows: Array, of: str) -> Seconds:
-        """What all layers and ends take for `rows` of one sort: 'tokens', 'group' or 'sequences'."""
+    def _sum(self, rows: Array, of: str, *, links: bool | None = None) -> Seconds:
+        """What all layers and ends take for `rows` of one sort, with `links` only those pieces that use them [s]."""
         total = nothing(rows.shape)
+        for found, times in self._priced(rows, of, links=links):
+            total = total + found.times(times)
+        return total
+
+    def _priced(self, rows: Array, of: str, *, links: bool | None) -> Iterable[tuple[Seconds, int]]:
+        """Each piece over `rows` of one sort ('tokens', 'group' or 'sequences') and how often it runs."""
         asked: dict[Piece, int] = {}
         for count, pieces in self._pieces():
             for piece in pieces:
@@ -197,12 +229,10 @@ class StepModel:
             if isinstance(piece, Recurrence) and of in ("tokens", "sequences"):
                 zero = np.zeros_like(rows)
                 both = (rows, zero) if of == "tokens" else (zero, rows)
-                found = self._get(of, piece, (rows,), partial(self.prices.recurrence, piece, *both))
-                total = total + found.times(times)
-            elif _rows_of(piece) == of:
-                found = self._get(of, piece, (rows,), partial(self._piece, piece, rows))
-                total = total + found.times(times)
-        return total
+                if not links:
+                    yield self._get(of, piece, (rows,), partial(self.prices.recurrence, piece, *both)), times
+            elif _rows_of(piece) == of and links in (None, isinstance(piece, Reduce | Trade)):
+                yield self._get(of, piece, (rows,), partial(self._piece, piece, rows)), times
 
     def _piece(self, piece: Piece, rows: Array) -> Seconds:
         match piece:
