@@ -10,7 +10,19 @@ from ridgeline.errors import PlanError, RidgelineError
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.load import catalog, load
 from ridgeline.graph.ops import Model, OpKind, op_params
-from ridgeline.lower.inference import Core, Experts, LayerKind, Pass, Product, Reduce, Served, Trade, serve
+from ridgeline.lower.inference import (
+    Core,
+    Experts,
+    Fusions,
+    LayerKind,
+    Pass,
+    Piece,
+    Product,
+    Reduce,
+    Served,
+    Trade,
+    serve,
+)
 from ridgeline.plan.deployment import Deployment
 
 LLAMA = load("llama-3.1-8b")  # D 4096, 32 heads and 8 kv heads of 128, F 14336, V 128256, 32 layers
@@ -209,3 +221,30 @@ def test_heads_of_a_made_up_model() -> None:
     tiny = from_dims(layers=2, hidden=64, heads=4, vocab=1000, max_positions=256)
     (kind,) = serve(tiny, Deployment(tp=4)).kinds
     assert products(kind)["qkv"] == (3 * 64 / 4, 64)
+
+
+def test_engines_fuse_what_they_say() -> None:
+    def pieces(fusions: Fusions, tp: int = 8) -> list[Piece]:
+        return [piece for kind in serve(DEEPSEEK, Deployment(tp=tp), fusions).kinds for piece in kind.pieces]
+
+    plain, merged = pieces(Fusions()), pieces(Fusions(latents=True))
+    widths = {piece.name: piece.n for piece in plain if isinstance(piece, Product)}
+    down = [
+        piece for piece in merged if isinstance(piece, Product) and "down" in piece.name and "mlp" not in piece.name
+    ]
+    assert {piece.name for piece in down if piece.name.endswith(("latent_down", "q_down", "kv_down"))} == {
+        "latent_down"
+    }
+    (width,) = {piece.n for piece in down if piece.name == "latent_down"}
+    assert width == widths["q_down"] + widths["kv_down"] == 1536 + 512 + 64
+    assert len(plain) - len(merged) == 2  # one in each of the two kinds of layers
+
+    def norms(fusions: Fusions, tp: int) -> set[float]:
+        found = pieces(fusions, tp)
+        return {p.kernels for p in found if isinstance(p, Pass) and p.name in ("attention_norm", "mlp_norm")}
+
+    assert norms(Fusions(), 8) == {1.0}
+    assert norms(Fusions(reduced_norm=True), 8) == {0.0}
+    assert norms(Fusions(reduced_norm=True), 1) == {1.0}  # nothing is reduced
+    residuals = {p.kernels for p in pieces(Fusions(norm=False)) if isinstance(p, Pass) and p.name.endswith("_residual")}
+    assert residuals == {1.0}

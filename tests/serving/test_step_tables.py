@@ -15,7 +15,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.engine import Engine, engine
-from ridgeline.serving.step import StepTables, spread_grid, token_grid
+from ridgeline.serving.step import StepTables, beside, spread_grid, token_grid
 
 PARTS = ("lane", "group", "head", "decode", "first", "each")
 CASES = [
@@ -146,3 +146,29 @@ def test_experts_are_of_all_ranks_together() -> None:
     dense, sparse = made("llama-3.1-8b", "8xH100-SXM", (("tp", 1),))[1], made(*CASES[-1])[1]
     assert (dense.group.mid == 0).all()
     assert (sparse.group.mid > 0).all()
+
+
+def test_chains_side_by_side_take_the_longer_or_what_one_resource_must_do_for_both() -> None:
+    def chain(mid: float, compute: float, memory: float) -> Seconds:
+        parts = {"mid": mid, "low": 0.9 * mid, "high": 1.2 * mid, "compute": compute, "memory": memory}
+        return Seconds(**{name: np.array([value, value]) for name, value in parts.items()})
+
+    both = np.array([True, False])
+    # 40 us of which memory is busy for 25, beside 20 us of which it is busy for 10: the longer holds, 35 < 40
+    found = beside(chain(40e-6, 5e-6, 25e-6), chain(20e-6, 2e-6, 10e-6), both)
+    assert found.mid == pytest.approx([40e-6, 60e-6])
+    assert found.memory == pytest.approx([35e-6, 35e-6])
+    # memory busy for 30 and 15: together 45
+    found = beside(chain(40e-6, 5e-6, 30e-6), chain(20e-6, 2e-6, 15e-6), both)
+    assert found.mid == pytest.approx([45e-6, 60e-6])
+    assert np.all((found.low <= found.mid) & (found.mid <= found.high))
+
+
+def test_shared_experts_run_beside_the_routed_ones_up_to_the_engines_limit() -> None:
+    one = made("deepseek-v3", "8xH200-SXM", (("tp", 8),))[0]
+    apart = one.steps.tables(most_tokens=4096, most_sequences=256, most_context=8192)
+    near = one.steps.tables(most_tokens=4096, most_sequences=256, most_context=8192, beside_tokens=256)
+    few, many = near.tokens <= 256, near.tokens > 256
+    assert np.all(near.group.mid[few] < apart.group.mid[few])
+    np.testing.assert_array_equal(near.group.mid[many], apart.group.mid[many])
+    np.testing.assert_array_equal(near.lane.mid, apart.lane.mid)

@@ -105,6 +105,10 @@ class Settings:
     )
     fused_norm: bool = _flag(True, "norm and residual are one kernel")
     fused_all_reduce_norm: bool = _flag(False, "all-reduce, residual and norm are one kernel")
+    merged_latents: bool = _flag(False, "both down-projections of latent attention are one product")
+    shared_beside_tokens: int = _count(
+        0, "tokens up to which shared experts run beside the routed ones, inside graphs", "token"
+    )
     narrow_kv: str = _word(
         "",
         "format of the cache where a quantized checkpoint (fp8, nvfp4) names one and nothing else is asked",

@@ -8,7 +8,7 @@ and what it calls 'group' sees the tokens of all attention ranks together (exper
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.errors import PlanError
 from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Split
@@ -16,6 +16,7 @@ from ridgeline.plan.deployment import Deployment
 
 _STATE_BYTES = 4.0  # recurrent states are kept in fp32 (vLLM mamba_ssm_cache_dtype, gated delta kernels)
 _INSIDE_EXPERTS = frozenset({"route", "dispatch", "experts_activation", "combine"})  # done by the experts' own kernels
+_AFTER_REDUCE = frozenset({"attention_norm", "mlp_norm"})  # norms of what a layer\'s parts have summed over ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +106,16 @@ class LayerKind:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fusions:
+    """What an engine makes one kernel of: `norm` a norm and the residual before it, `reduced_norm` these and the
+    all-reduce before them, `latents` both down-projections of latent attention."""
+
+    norm: bool = True
+    reduced_norm: bool = False
+    latents: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Served:
     """A model divided for serving: kinds of layers, and the two ends."""
 
@@ -114,15 +125,16 @@ class Served:
     hidden: int
 
 
-def serve(model: Model, deployment: Deployment) -> Served:
+def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) -> Served:
     """What one device of an instance does; raises `PlanError` where degrees do not divide the model."""
+    fusions = fusions or Fusions()
     graph = model.graph
     _check(graph, deployment)
     kinds = []
     for name, block in graph.blocks.items():
         if block.encoder or any(op.cross or (op.kind is OpKind.ATTENTION and not op.causal) for op in block.ops):
             raise PlanError(f"{model.name} has an encoder; only decoders are served")
-        pieces = tuple(_layer(block, graph, deployment))
+        pieces = tuple(_fused(_layer(block, graph, deployment), fusions, reduced=deployment.tp > 1))
         kinds.append(LayerKind(name=name, count=graph.layers.count(name), pieces=pieces))
     tp = deployment.tp
     head: list[Piece] = [
@@ -135,6 +147,23 @@ def serve(model: Model, deployment: Deployment) -> Served:
         embedding.append(Reduce(width=graph.hidden))
     norm = Pass(name="final_norm", elements=2.0 * graph.hidden)
     return Served(kinds=tuple(kinds), embedding=tuple(embedding), head=(norm, *head), hidden=graph.hidden)
+
+
+def _fused(pieces: Iterable[Piece], fusions: Fusions, *, reduced: bool) -> Iterator[Piece]:
+    """The pieces as an engine launches them; `reduced` where an all-reduce comes before a layer's norms."""
+    down: Product | None = None
+    for piece in pieces:
+        if isinstance(piece, Pass) and piece.name.endswith("_residual") and not fusions.norm:
+            yield replace(piece, kernels=1.0)
+        elif isinstance(piece, Pass) and piece.name in _AFTER_REDUCE and fusions.reduced_norm and reduced:
+            yield replace(piece, kernels=0.0)
+        elif isinstance(piece, Product) and piece.name == "q_down" and fusions.latents:
+            down = piece
+        elif isinstance(piece, Product) and piece.name == "kv_down" and down is not None:
+            yield replace(down, name="latent_down", n=down.n + piece.n)
+            down = None
+        else:
+            yield piece
 
 
 def _check(graph: Graph, deployment: Deployment) -> None:

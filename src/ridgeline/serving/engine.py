@@ -19,6 +19,7 @@ from ridgeline.facts.engine_schema import EnginePolicy
 from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.ops import Model
+from ridgeline.lower.inference import Fusions
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
 from ridgeline.serving.capacity import Capacity, capacity
 from ridgeline.serving.clock import Times
@@ -63,7 +64,11 @@ class Engine:
         budget = min(self.policy.token_budget, max(longest_prompt, 1) * self.policy.max_seqs)
         most = max(budget, longest_prompt if not self.policy.chunked else 0, self.policy.max_seqs)
         most = int(most * (1 + self.deployment.draft_tokens))
-        return self.steps.tables(most_tokens=most, most_sequences=self.policy.max_seqs, most_context=longest)
+        captured = self.graphs[-1] if self.graphs else 0
+        return self.steps.tables(
+            most_tokens=most, most_sequences=self.policy.max_seqs, most_context=longest,
+            beside_tokens=min(self.policy.shared_beside_tokens, captured),
+        )  # fmt: skip
 
     def rule(self, tables: StepTables, *, prefix_tokens: int = 0, stride: int = 0) -> Records:
         """One record of `state.RULE`; `stride` devices lie between pools that send caches to each other."""
@@ -253,7 +258,8 @@ def engine(
     formats = replace(formats_of(deployment), static=policy.static_scales)
     if not deployment.kv and policy.narrow_kv and formats.feed in _QUANTIZED and not latent(model):
         formats = replace(formats, cache=policy.narrow_kv)
-    steps = StepModel(model, machine, deployment, formats, own_kernels=policy.own_kernels, shelf=shelf)
+    fusions = Fusions(norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents)
+    steps = StepModel(model, machine, deployment, formats, own_kernels=policy.own_kernels, shelf=shelf, fusions=fusions)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
 
 

@@ -19,6 +19,7 @@ from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import (
     Core,
     Experts,
+    Fusions,
     LayerKind,
     Pass,
     Piece,
@@ -56,8 +57,9 @@ class StepTables:
     """Time of every part of an iteration on its grid [s].
 
     `lane` (T,) what tokens of one attention rank take outside attention, `group` (T,) what those of all ranks take
-    together (experts and their trade), `head` (N,) what sampled sequences take, `decode` (N, C), and of a prompt's
-    chunk `first` (Q, P) when it is alone and `each` (Q, P) when it is one of many. `kernels` is launches [1].
+    together (experts, shared ones too, and their trade), `head` (N,) what sampled sequences take, `decode` (N, C), and
+    of a prompt's chunk `first` (Q, P) when it is alone and `each` (Q, P) when it is one of many. `kernels` is
+    launches [1].
     """
 
     tokens: Array
@@ -123,14 +125,18 @@ class StepModel:
         *,
         own_kernels: bool = False,
         shelf: Shelf | None = None,
+        fusions: Fusions | None = None,
     ) -> None:
         self.model, self.machine, self.deployment = model, machine, deployment
-        self.served: Served = serve(model, deployment)
+        self.served: Served = serve(model, deployment, fusions)
         self._shelf = shelf or Shelf()
         self._known, self.prices = self._shelf.prices(machine, formats, deployment, own_kernels)
 
-    def tables(self, *, most_tokens: int, most_sequences: int, most_context: int) -> StepTables:
-        """The tables up to a token budget, sequences of one rank and the longest context."""
+    def tables(self, *, most_tokens: int, most_sequences: int, most_context: int, beside_tokens: int = 0) -> StepTables:
+        """The tables up to a token budget, sequences of one rank and the longest context.
+
+        Up to `beside_tokens` a layer's shared experts run beside its routed ones.
+        """
         tokens = token_grid(most_tokens)
         group_tokens = token_grid(most_tokens * self.deployment.dp)
         sequences = spread_grid(1.0, float(max(most_sequences, 2)), each_octave=2)
@@ -141,10 +147,11 @@ class StepModel:
         q, p = np.meshgrid(chunks, pasts, indexing="ij")
         many = self._cores("many", (q, p), lambda core: self.prices.prefill(core, _MANY, q, p))
         start_s, token_s = self._sends()
+        routed = _on(self._sum(group_tokens, "group"), group_tokens, tokens, self.deployment.dp)
         return StepTables(
             tokens=tokens,
             lane=self._sum(tokens, "tokens"),
-            group=_on(self._sum(group_tokens, "group"), group_tokens, tokens, self.deployment.dp),
+            group=beside(routed, self._sum(tokens, "shared"), tokens <= beside_tokens),
             head=self._sum(sequences, "sequences"),
             sequences=sequences,
             contexts=contexts,
@@ -163,7 +170,7 @@ class StepModel:
     def _nano(self, tokens: Array, sequences: Array, n: Array, c: Array) -> NanoTables:
         """Both halves of iterations that are cut in two, by what their kernels wait for."""
         halves, sampled = np.maximum(tokens / 2.0, 1.0), np.maximum(sequences / 2.0, 1.0)
-        compute, memory = self._bound(halves, "tokens", "group")
+        compute, memory = self._bound(halves, "tokens", "shared", "group")
         head_compute, head_memory = self._bound(sampled, "sequences")
         network = self._sum(halves, "tokens", links=True) + self._sum(halves, "group", links=True)
         head_network = self._sum(sampled, "sequences", links=True)
@@ -220,7 +227,7 @@ class StepModel:
         return total
 
     def _priced(self, rows: Array, of: str, *, links: bool | None) -> Iterable[tuple[Seconds, int]]:
-        """Each piece over `rows` of one sort ('tokens', 'group' or 'sequences') and how often it runs."""
+        """Each piece over `rows` of one sort ('tokens', 'shared', 'group' or 'sequences') and how often it runs."""
         asked: dict[Piece, int] = {}
         for count, pieces in self._pieces():
             for piece in pieces:
@@ -264,7 +271,28 @@ def _rows_of(piece: Piece) -> str:
         return "group"
     if isinstance(piece, Core | Recurrence):
         return ""
-    return piece.rows
+    shared = isinstance(piece, Product | Pass) and piece.name.startswith("shared") and piece.name != "shared_add"
+    return "shared" if shared else piece.rows
+
+
+def beside(one: Seconds, other: Seconds, both: NDArray[np.bool_]) -> Seconds:
+    """Two chains of kernels on two streams where `both`, else one after the other [s].
+
+    t >= max(a, b, memory a + memory b, compute a + compute b): neither is faster than alone, and what one resource
+    must do for both adds up. Lower bound: kernels that leave it room do not slow each other.
+    """
+    compute, memory = one.compute + other.compute, one.memory + other.memory
+    busy = np.maximum(compute, memory)
+    ends = {
+        end: np.where(
+            both,
+            np.maximum(np.maximum(getattr(one, end), getattr(other, end)), busy),
+            getattr(one, end) + getattr(other, end),
+        )
+        for end in ("mid", "low", "high")
+    }
+    ends["low"], ends["high"] = np.minimum(ends["low"], ends["mid"]), np.maximum(ends["high"], ends["mid"])
+    return Seconds(**ends, compute=compute, memory=memory)
 
 
 def _launches(piece: Piece) -> float:
