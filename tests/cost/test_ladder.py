@@ -94,6 +94,15 @@ def test_a_size_takes_the_narrowest_kernel_whose_domain_it_lies_in() -> None:
     assert np.round(starts * 1e3).tolist() == [2, 2, 1, 3, 1]  # beyond every domain the widest answers
 
 
+def test_sizes_that_are_not_whole_take_the_kernel_of_their_neighbours() -> None:
+    wide = made("wide", 1e-3, domain={"m": (1.0, 1e6, 1.0)})
+    small = made("small", 2e-3, domain={"m": (1.0, 64.0, 1.0)})
+    even = made("even", 3e-3, domain={"m": (1.0, 1e6, 128.0)})
+    question = replace(GEMM, sizes={"m": np.array([63.5, 127.5]), "n": 64, "k": 64})
+    starts = np.asarray(from_fits(question, H100, (wide, even, small), Rung.FITTED).seconds)
+    assert np.round(starts * 1e3).tolist() == [2, 1]
+
+
 def test_text_that_names_a_kernel_s_source_chooses_it() -> None:
     both = (made("cutlass a", 1e-3), made("deepgemm", 1e-3))
     assert fitted.named_kernels(both, "vLLM 0.24 deepgemm") == both[1:]

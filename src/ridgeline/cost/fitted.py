@@ -227,7 +227,9 @@ def _admits(fit: Fit, model: Mechanism, table: Array) -> Array:
     inside = np.ones(len(table), dtype=bool)
     for name, (low, high, step) in fit.domain.items():
         column = table[:, model.sizes.index(name)]
-        inside &= (column >= low) & (column <= high) & (np.mod(column, step) == 0)
+        inside &= (column >= low) & (column <= high)
+        if step > 1:  # a divisor of 1 says nothing: mean contexts and skews need not be whole
+            inside &= np.mod(column, step) == 0
     return inside
 
 
