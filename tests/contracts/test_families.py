@@ -36,6 +36,9 @@ def grid(**sizes: tuple[float, ...]) -> tuple[dict[str, float], ...]:
 
 
 HEADS = {"kv_heads": (1, 8), "group": (1, 5), "head_dim": (64, 192), "window": (0, 512)}
+LAYER = {"cached": (7, 3000), "heads": (16, 128), "cache_bytes": (1, 2)}
+DELTA = {"heads": (8, 48), "key_heads": (4,), "key_dim": (128,), "value_dim": (128,)}
+SPARSE = {"index_heads": 64.0, "top": 2048.0, "absorbed": 1.0}
 EXPERTS = grid(tokens=(1, 48, 4096), hidden=(4096,), inner=(1536,), top_k=(2, 8), experts=(64,), ranks=(1, 4))
 SHAPES: Mapping[str, tuple[dict[str, float], ...]] = {
     "gemm": grid(m=(1, 130, 8192), n=(64, 4096), k=(128, 7168), count=(1, 3)),
@@ -53,6 +56,18 @@ SHAPES: Mapping[str, tuple[dict[str, float], ...]] = {
         bytes=(512, 2e5, 5e7), ranks=(1, 2, 8), two_shot_from_bytes=(3e5, NEVER_BYTES),
         symmetric_from_bytes=(1, NEVER_BYTES), issue_s=(0, 2e-5)
     ),
+    "quantize": grid(rows=(1, 300, 9e5), width=(100, 7168, 9e4), dynamic=(0, 1)),
+    "encoder": grid(batch=(1, 9, 300), tokens=(1, 200, 4096), heads=(1, 16), head_dim=(64, 72)),
+    "mla_bmm": grid(m=(1, 130, 9e5), n=(512,), k=(128,), count=(16, 128)),
+    "mla_layer_prefill": grid(batch=(1, 3), tokens=(16, 4096), **LAYER),
+    "mla_layer_decode": tuple(s | {"absorbed": 1.0} for s in grid(batch=(1, 7, 128), tokens=(1,), **LAYER)),
+    "dsa_layer_prefill": tuple(s | SPARSE for s in grid(batch=(1, 3), tokens=(16, 4096), **LAYER)),
+    "dsa_layer_decode": tuple(s | SPARSE for s in grid(batch=(1, 7, 128), tokens=(1,), **LAYER)),
+    "delta_prefill": grid(batch=(1, 5), tokens=(1, 300, 9e5), **DELTA),
+    "delta_decode": grid(batch=(1, 50, 9000), **DELTA),
+    "convolution": grid(batch=(1, 50), tokens=(1, 300, 9e5), channels=(1000, 8192), window=(4,), stepwise=(0, 1)),
+    "wide_experts": tuple(s | {"skew": skew, "gated": 1.0} for s, skew in product(EXPERTS, (0.0, 1.2))),
+    "wide_experts_decode": tuple(s | {"skew": skew, "gated": 1.0} for s, skew in product(EXPERTS, (0.0, 1.2))),
 }  # fmt: skip
 # Rows and columns of small products are left out: more of them keep more SMs busy, and that is priced faster.
 GROWS = {
@@ -65,6 +80,18 @@ GROWS = {
     "collective": ("bytes",),
     "exchange": ("tokens", "row_bytes", "experts"),
     "custom_all_reduce": ("bytes",),
+    "quantize": ("rows", "width"),
+    "encoder": ("batch", "tokens", "heads"),
+    "mla_bmm": ("k", "count"),
+    "mla_layer_prefill": ("batch", "tokens", "cached", "heads"),
+    "mla_layer_decode": ("batch", "cached", "heads"),
+    "dsa_layer_prefill": ("batch", "tokens", "cached", "heads"),
+    "dsa_layer_decode": ("batch", "cached", "heads"),
+    "delta_prefill": ("batch", "tokens", "heads"),
+    "delta_decode": ("batch", "heads"),
+    "convolution": ("batch", "tokens", "channels"),
+    "wide_experts": ("hidden", "inner"),
+    "wide_experts_decode": ("hidden", "inner"),
 }
 UNTOLD = {"l2_bytes": 2.0**26, "boost_hz": 1.5e9}  # assumed where no datasheet tells
 LARGE = grid(m=(4096, 9000), n=(4096, 11008), k=(512, 4096), count=(1, 2))  # tiles for every SM
@@ -101,7 +128,11 @@ def roofline_s(fit: Fit, s: Sizes, m: Machine) -> float:
     if family in LINKED:
         return link_s(family, s, whole(fit, s, m))
     dtype, cache_dtype = ("bf16", "fp8") if fit.form == "bf16_kv8" else (fit.form, "")
-    if family == "experts":  # of the mean rank, which routing never undercuts; of the experts of one token
+    if family in AROUND:
+        return around_s(fit, s, m)
+    if (
+        family.endswith("experts") or family == "wide_experts_decode"
+    ):  # of the mean rank, which routing never undercuts; of the experts of one token
         balanced = s["ranks"] > 1 and s["skew"] == 0  # rank 0 may get less than the mean of few rows
         rows = 0 if balanced else s["tokens"] * s["top_k"] / s["ranks"]
         flop = 2 * rows * s["hidden"] * s["inner"] * 3
@@ -116,6 +147,50 @@ def roofline_s(fit: Fit, s: Sizes, m: Machine) -> float:
             moved = s["batch"] * s["context"] * 576 * form(fit.form).weight_bytes
     peak = device_vector(part, form(fit.form).matrix)[1]
     return max(float(flop) / peak, (float(moved) - (part.l2_bytes or UNTOLD["l2_bytes"])) / part.memory_bytes_per_s)
+
+
+def around_s(fit: Fit, s: Sizes, m: Machine) -> float:
+    """FLOP of products alone, and what must be read or written once beyond L2, of the operators around them [s]."""
+    part, what = m.cluster.accelerator, form(fit.form)
+    flop, moved, kept = AROUND[fit.family](s, what.weight_bytes, what.input_bytes)
+    l2 = kept * (part.l2_bytes or UNTOLD["l2_bytes"])
+    return max(flop / device_vector(part, what.matrix)[1], (moved - l2) / part.memory_bytes_per_s)
+
+
+def layer(s: Sizes, weight_bytes: float, input_bytes: float) -> tuple[float, float, float]:
+    elements = 7168 * (1536 + 576) + 1536 * s["heads"] * 192 + s["heads"] * (512 * 256 + 128 * 7168)
+    return 2 * s["batch"] * s["tokens"] * elements, elements * weight_bytes, 0.0
+
+
+def states(s: Sizes, weight_bytes: float, input_bytes: float) -> tuple[float, float, float]:
+    return 0.0, 8 * s["batch"] * s["heads"] * s["key_dim"] * s["value_dim"], 2.0  # read and written in place
+
+
+def rows(s: Sizes, weight_bytes: float, input_bytes: float) -> tuple[float, float, float]:
+    total = s["batch"] * s["tokens"]
+    return 0.0, total * 4 * (s["key_heads"] * s["key_dim"] + s["heads"] * s["value_dim"]), 1.0
+
+
+AROUND: Mapping[str, Callable[[Sizes, float, float], tuple[float, float, float]]] = {
+    "quantize": lambda s, weight, narrow: (0.0, s["rows"] * s["width"] * (2 + narrow), 1.0),
+    "encoder": lambda s, weight, narrow: (
+        4 * s["batch"] * s["tokens"] ** 2 * s["heads"] * s["head_dim"],
+        8 * s["batch"] * s["tokens"] * s["heads"] * s["head_dim"],
+        1.0,
+    ),
+    "mla_bmm": lambda s, weight, narrow: (
+        2 * s["m"] * s["n"] * s["k"] * s["count"],
+        (s["m"] * (s["k"] * narrow + 2 * s["n"]) + s["n"] * s["k"] * weight) * s["count"],
+        1.0,
+    ),
+    "mla_layer_prefill": layer,
+    "mla_layer_decode": layer,
+    "dsa_layer_prefill": layer,
+    "dsa_layer_decode": layer,
+    "delta_prefill": rows,
+    "delta_decode": states,
+    "convolution": lambda s, weight, narrow: (0.0, 4 * s["batch"] * s["tokens"] * s["channels"], 1.0),
+}
 
 
 def link_s(family: str, s: Sizes, where: Mapping[str, Any]) -> float:
@@ -206,7 +281,7 @@ def test_more_rows_of_experts_are_never_much_faster(name: str) -> None:
 def test_a_missing_size_and_a_missing_format_are_refused(family: str) -> None:
     model = mechanism(family)
     needed = next(name for name in model.sizes if name not in model.defaults)
-    with pytest.raises(DomainError, match=f"{family.removeprefix('mla_')} needs the size '{needed}'; it takes"):
+    with pytest.raises(DomainError, match=f"{model.family} needs the size '{needed}'; it takes"):
         model.columns({})
     part = on(chosen(family)[0].device).cluster.accelerator
     with pytest.raises(DomainError, match="'bf17' is no number format; known: "):

@@ -38,6 +38,18 @@ PINNED = {
     "collective": (21, 8_412, 0.046),
     "exchange": (16, 21_434, 0.052),
     "custom_all_reduce": (61, 2_250, 0.041),
+    "quantize": (48, 47_088, 0.042),
+    "encoder": (24, 102_312, 0.115),
+    "mla_bmm": (43, 13_927, 0.056),
+    "mla_layer_prefill": (80, 69_174, 0.060),
+    "mla_layer_decode": (61, 86_159, 0.063),
+    "dsa_layer_prefill": (102, 456_774, 0.146),
+    "dsa_layer_decode": (77, 90_326, 0.060),
+    "delta_prefill": (41, 46_128, 0.080),
+    "delta_decode": (49, 4_533, 0.109),
+    "convolution": (89, 54_260, 0.087),
+    "wide_experts": (15, 18_528, 0.072),
+    "wide_experts_decode": (15, 17_554, 0.071),
 }
 
 

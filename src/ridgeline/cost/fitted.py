@@ -177,7 +177,7 @@ def _made(
 ) -> FittedModel:
     model, what = mechanism(family), form(form_name)
     kernels = []
-    for fit in sorted(fits, key=_narrowness):
+    for fit in sorted(fits, key=narrowness):
         traits = kernel_traits(fit.family, fit.kernel_device, fit.engine, fit.kernel, fit.form)
         decided = {**model.defaults, **form_sizes(model, what), **traits}
         row = np.array([decided.get(name, np.nan) for name in model.sizes])
@@ -217,7 +217,7 @@ def own_rates(part: Accelerator, matrix: str) -> dict[str, float]:
     }
 
 
-def _narrowness(fit: Fit) -> tuple[float, str]:
+def narrowness(fit: Fit) -> tuple[float, str]:
     """How much of the sizes a kernel is for: kernels that need a multiple, or a range, come first."""
     wide = sum(np.log(max(b, 1.0) / max(a, 1.0)) - np.log(step) for a, b, step in fit.domain.values())
     return float(wide), fit.kernel

@@ -16,13 +16,13 @@ import numpy as np
 
 from ridgeline.cost.answer import Answer, Question, Rung
 from ridgeline.cost.families.registry import mechanism
-from ridgeline.cost.fitted import find_fits, from_fits
+from ridgeline.cost.fitted import find_fits, from_fits, narrowness
 from ridgeline.cost.formats import Form, form
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.readers import READERS
 from ridgeline.cost.samples import Sample, family_tables, hidden_folds, samples
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import BANDS_S, nearest_version, preferred_engine, rung_interval
+from ridgeline.facts.fits import BANDS_S, nearest_version, own_fits, preferred_engine, rung_interval
 from ridgeline.facts.opdata import OpTable
 from ridgeline.facts.records import Accelerator
 from ridgeline.lower.work import Number
@@ -182,22 +182,43 @@ def _made(
             kept.append(chosen)
     if not kept:
         return None
-    sizes = {name: np.concatenate([sample.sizes[name] for sample in kept]) for name in kept[0].sizes}
-    seconds = np.concatenate([sample.seconds for sample in kept])
-    question = Question(
-        family=family, sizes=sizes, form=what.name, engine=table.engine, version=table.version, kernel=" ".join(sources)
-    )
-    base = _base(question, part)
-    ratio = np.log(seconds / (1.0 if base is None else np.asarray(base.seconds)))
-    axes = tuple(np.unique(sizes[name]) for name in reader.smooth)
-    total, count = (np.zeros([len(axis) for axis in axes]) for _ in range(2))
-    where = tuple(np.searchsorted(axis, sizes[name]) for axis, name in zip(axes, reader.smooth, strict=True))
-    np.add.at(total, where, ratio)  # rows that repeat a shape count alike
-    np.add.at(count, where, 1)
-    with np.errstate(invalid="ignore"):
-        values = np.where(count > 0, total / np.where(count > 0, count, 1), np.nan)
+    axes = tuple(np.unique(np.concatenate([sample.sizes[name] for sample in kept])) for name in reader.smooth)
+    values = np.full([len(axis) for axis in axes], np.nan)
+    for sample in _widest_first(kept):
+        found = _averaged(sample, axes, reader.smooth, _ratios(sample, part, " ".join(sources)))
+        values = np.where(np.isnan(found), values, found)
     logs = tuple(np.log(np.maximum(axis, 1e-9)) for axis in axes)
     return Grid(names=reader.smooth, axes=logs, values=_bridged(values, logs))
+
+
+def _widest_first(kept: Sequence[Sample]) -> list[Sample]:
+    """Samples in the order in which a fit's kernels are left: a shape that several took is the narrowest's."""
+    if len(kept) < 2:
+        return list(kept)
+    one = kept[0]
+    known = own_fits(one.family, one.accelerator, engine=one.engine, version=one.version, form=one.form)
+    ranks = {fit.kernel: rank for rank, fit in enumerate(sorted(known, key=narrowness))}
+    return sorted(kept, key=lambda sample: ranks.get(sample.kernel, len(ranks)), reverse=True)
+
+
+def _ratios(sample: Sample, part: Accelerator, kernel: str) -> Array:
+    """Logarithm of measured time over the fitted one that answers for these sizes, or of the time itself."""
+    question = Question(
+        family=sample.family, sizes=sample.sizes, form=sample.form, engine=sample.engine, version=sample.version,
+        kernel=kernel,
+    )  # fmt: skip
+    base = _base(question, part)
+    found: Array = np.log(sample.seconds / (1.0 if base is None else np.asarray(base.seconds)))
+    return found
+
+
+def _averaged(sample: Sample, axes: Sequence[Array], names: Sequence[str], ratio: Array) -> Array:
+    """Ratios on the grid, NaN where nothing was measured; rows that repeat a shape count alike."""
+    total, count = (np.zeros([len(axis) for axis in axes]) for _ in range(2))
+    where = tuple(np.searchsorted(axis, sample.sizes[name]) for axis, name in zip(axes, names, strict=True))
+    np.add.at(total, where, ratio)
+    np.add.at(count, where, 1)
+    return np.where(count > 0, total / np.where(count > 0, count, 1), np.nan)
 
 
 def _bridged(values: Array, axes: Sequence[Array]) -> Array:

@@ -6,47 +6,22 @@ met exactly, and what makes a block of shapes: blocks are kept whole when rows a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.engine_limits import kernel_sizes, most_bytes
+from ridgeline.cost.layer_readers import LAYER_READERS
 from ridgeline.cost.machine import machine as resolve
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.network import OPERATIONS, group_sizes
+from ridgeline.cost.reader import Columns, Reader
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.opdata import OpTable, read
 from ridgeline.lower.work import Number
-
-Columns = Mapping[str, NDArray[Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reader:
-    """How a family is read from tables: `sizes(columns, form)` are the mechanism's, `blocks` name the shape blocks.
-
-    `smooth` sizes span the grid, `exact` ones must be met as they are.
-    """
-
-    tables: tuple[str, ...]
-    columns: tuple[str, ...]
-    sizes: Callable[[Columns, OpTable], Mapping[str, Number]]
-    blocks: tuple[str, ...]
-    smooth: tuple[str, ...]
-    exact: tuple[str, ...] = ()
-    form_column: str = ""  # none: any format
-    forms: Callable[[Columns], NDArray[Any]] | None = None  # where several columns decide the format
-    kernels: Callable[[Columns, OpTable], NDArray[Any]] | None = (
-        None  # where sizes decide which kernel of a source runs
-    )
-    engines: tuple[str, ...] = ()  # none: any
-    fewest: int = 60  # rows of a fit; fewer say little about ten parameters
-    dense: bool = False  # a grid so dense that times themselves are interpolated, not their ratio to the mechanism
-    parts: Callable[[OpTable], Iterator[tuple[str, Mapping[str, Number], Array]]] | None = None
-    """Kernel, sizes and seconds of a table that holds several kernels in a row."""
 
 
 def _gemm(columns: Columns, table: OpTable) -> Mapping[str, Number]:
@@ -164,13 +139,17 @@ _MLA = ("batch_size", "isl", "step", "num_heads", "mla_dtype", "kv_cache_dtype")
 UNGATED = frozenset({(2688, 1856), (2048, 5120), (1024, 2688), (8192, 5120)})
 
 
+_LEVELLED = "_eplb"  # of distributions whose fullest experts have copies on other ranks: taken as balanced
+
+
 def _experts(columns: Columns, table: OpTable) -> Mapping[str, Number]:
     """Feed-forward widths are divided over tensor ranks; a distribution 'power_law_1.2' has the skew 1.2."""
     hidden, inner = columns["hidden_size"].astype(float), columns["inter_size"].astype(float)
     ungated = np.array([pair in UNGATED for pair in zip(hidden.astype(int), inner.astype(int), strict=True)])
     ungated |= np.array(["nongated" in str(word) for word in columns["kernel_source"]])
     words = [str(word) for word in columns["distribution"]]
-    skew = np.array([float(word.rpartition("_")[2]) if word.startswith("power_law") else 0.0 for word in words])
+    skewed = [word.startswith("power_law") and not word.endswith(_LEVELLED) for word in words]
+    skew = np.array([float(word.rpartition("_")[2]) if one else 0.0 for word, one in zip(words, skewed, strict=True)])
     return {
         "tokens": columns["num_tokens"].astype(float),
         "hidden": hidden,
@@ -253,6 +232,33 @@ _ATTENTION = (
     "kv_cache_dtype",
 )  # fmt: skip
 
+_EXPERTS = Reader(
+    tables=("moe_perf",),
+    columns=(
+        "num_tokens",
+        "hidden_size",
+        "inter_size",
+        "topk",
+        "num_experts",
+        "moe_tp_size",
+        "moe_ep_size",
+        "distribution",
+        "kernel_source",
+    ),
+    form_column="moe_dtype",
+    sizes=_experts,
+    blocks=("hidden", "inner", "top_k", "experts", "ranks"),
+    smooth=("tokens",),
+    exact=("hidden", "inner", "top_k", "experts", "ranks", "skew", "gated"),
+)
+
+_WIDE_EXPERTS = replace(
+    _EXPERTS,
+    blocks=("tokens", "hidden", "ranks"),
+    smooth=("tokens", "ranks"),
+    exact=("hidden", "inner", "top_k", "experts", "skew", "gated"),
+)
+
 READERS: dict[str, Reader] = {
     "gemm": Reader(
         tables=("gemm_perf",),
@@ -300,25 +306,9 @@ READERS: dict[str, Reader] = {
         blocks=("batch", "context"),
         smooth=("batch", "context", "group"),
     ),
-    "experts": Reader(
-        tables=("moe_perf",),
-        columns=(
-            "num_tokens",
-            "hidden_size",
-            "inter_size",
-            "topk",
-            "num_experts",
-            "moe_tp_size",
-            "moe_ep_size",
-            "distribution",
-            "kernel_source",
-        ),
-        form_column="moe_dtype",
-        sizes=_experts,
-        blocks=("hidden", "inner", "top_k", "experts", "ranks"),
-        smooth=("tokens",),
-        exact=("hidden", "inner", "top_k", "experts", "ranks", "skew", "gated"),
-    ),
+    "experts": _EXPERTS,
+    "wide_experts": replace(_WIDE_EXPERTS, tables=("wideep_moe_perf", "wideep_context_moe_perf")),
+    "wide_experts_decode": replace(_WIDE_EXPERTS, tables=("wideep_moe_perf", "wideep_generation_moe_perf")),
     "exchange": Reader(
         tables=("wideep_deepep_ll_perf", "wideep_deepep_normal_perf"),
         columns=(),
@@ -348,4 +338,5 @@ READERS: dict[str, Reader] = {
         exact=("operation", "nodes", "element_bytes"),
         engines=("nccl", "oneccl"),
     ),
+    **LAYER_READERS,
 }

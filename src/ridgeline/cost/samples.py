@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.formats import Form, form, words
 from ridgeline.cost.mechanism import Array, Mechanism
-from ridgeline.cost.readers import READERS, Columns, Reader
+from ridgeline.cost.reader import Columns, Reader
+from ridgeline.cost.readers import READERS
 from ridgeline.errors import DomainError
 from ridgeline.facts.opdata import OpTable, read, tables
 from ridgeline.lower.work import Number
@@ -72,17 +73,17 @@ def family_tables(family: str) -> tuple[OpTable, ...]:
     return tuple(table for table in found if not reader.engines or table.engine in reader.engines)
 
 
-def samples(family: str, table: OpTable, *, wanted: Form | None = None) -> Iterator[Sample]:
-    """The rows of one table, apart by format and kernel; of one format when `wanted`."""
+def samples(family: str, table: OpTable, *, wanted: Form | None = None, extra: str = "") -> Iterator[Sample]:
+    """The rows of one table, apart by format and kernel; of one format when `wanted`, with an `extra` column."""
     reader = READERS[family]
     if reader.parts is not None:
         for kernel, sizes, seconds in reader.parts(table):
             usable = np.isfinite(seconds) & (seconds > 0)
             kept: dict[str, Array] = {name: np.asarray(column, dtype=float)[usable] for name, column in sizes.items()}
-            yield _sample(family, table, "any", kernel, kept, seconds[usable])
+            yield _sample(family, table, reader.part_form, kernel, kept, seconds[usable])
         return
     where = {reader.form_column: words(wanted)} if wanted is not None and reader.form_column else {}
-    labels = [name for name in (reader.form_column, "kernel_source") if name]
+    labels = [name for name in (reader.form_column, "kernel_source", extra) if name]
     found = read(table, tuple(dict.fromkeys((*reader.columns, *labels, "latency"))), where)
     seconds = np.asarray(found["latency"], dtype=float) * _MILLISECOND
     usable = np.isfinite(seconds) & (seconds > 0)
@@ -95,6 +96,8 @@ def samples(family: str, table: OpTable, *, wanted: Form | None = None) -> Itera
         for kernel in dict.fromkeys(kernels[usable & (forms == word)]):
             mask = usable & (forms == word) & (kernels == kernel)
             stated = reader.sizes({name: found[name][mask] for name in reader.columns}, table)
+            if extra:
+                stated = {**stated, extra: found[extra][mask]}
             full = {name: np.broadcast_to(np.asarray(size, dtype=float), mask.sum()) for name, size in stated.items()}
             yield _sample(family, table, what.name, str(kernel), full, seconds[mask])
 

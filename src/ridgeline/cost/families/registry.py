@@ -17,6 +17,18 @@ _MODULES = {
     "collective": ("collective", "COLLECTIVE"),
     "exchange": ("exchange", "EXCHANGE"),
     "custom_all_reduce": ("custom_all_reduce", "CUSTOM_ALL_REDUCE"),
+    "quantize": ("quantize", "QUANTIZE"),
+    "encoder": ("encoder", "ENCODER"),
+    "mla_bmm": ("gemm", "GEMM"),
+    "mla_layer_prefill": ("latent_layer", "LATENT_LAYER"),
+    "mla_layer_decode": ("latent_layer", "LATENT_LAYER"),
+    "dsa_layer_prefill": ("latent_layer", "LATENT_LAYER"),
+    "dsa_layer_decode": ("latent_layer", "LATENT_LAYER"),
+    "delta_prefill": ("recurrence", "DELTA_PREFILL"),
+    "delta_decode": ("recurrence", "DELTA_DECODE"),
+    "convolution": ("recurrence", "CONVOLUTION"),
+    "wide_experts": ("experts", "EXPERTS"),
+    "wide_experts_decode": ("experts", "EXPERTS"),
 }
 FAMILIES = tuple(_MODULES)
 

@@ -1,0 +1,114 @@
+"""Layers with a state in place of a cache: gated delta rules over prompts and tokens, and the short convolution.
+
+Shape letters: B sequences, S tokens of each, H value heads, N key heads, K width of a key, V width of a value.
+"""
+
+from __future__ import annotations
+
+import math
+
+from numba import njit
+
+from ridgeline.cost.families.gemm import MATRIX, MEMORY, START, norm4
+from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
+
+_CHUNK = 64.0  # tokens that are multiplied out together. Source: flash-linear-attention, chunk_gated_delta_rule
+_BLOCK = 1024.0  # tokens of a channel that a block of threads takes at a time. Source: Dao-AILab/causal-conv1d
+_STATE_BYTES = 4.0  # states are kept in fp32
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _prompt(sizes: Array, device: Array, values: Array, out: Array) -> None:
+    """Chunks of a prompt: products inside them all at once, the state handed from one to the next, one after another.
+
+    Products of a chunk of C tokens: C (2 K + V) pairs in half of the scores, and 3 K V for the state, 2 FLOP each.
+    """
+    sms, memory, plain = device[0], device[2], device[6]
+    start, matrix_share, memory_share, chunk_s, wave_s, spill = (
+        values[0], values[1], values[2], values[3], values[4], values[5],
+    )  # fmt: skip
+    for i in range(sizes.shape[0]):
+        batch, tokens, heads, key_heads = sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3]
+        key, value = sizes[i, 4], sizes[i, 5]
+        total, chunks = batch * tokens, math.ceil(tokens / _CHUNK)
+        inside = min(_CHUNK, tokens)
+        flop = 2.0 * total * heads * (inside * (2.0 * key + value) / 2.0 + 3.0 * key * value)
+        compute = flop / (plain * matrix_share)
+        row = 4.0 * key_heads * key + 4.0 * heads * value
+        state = 2.0 * batch * heads * key * value * _STATE_BYTES
+        dram = (total * row * (1.0 + spill) + state) / (memory * memory_share)
+        waves = max(1.0, batch * heads / sms)
+        serial = waves * (chunks * chunk_s + wave_s)
+        out[i, 0] = start + serial + norm4(compute, dram)
+        out[i, 1], out[i, 2] = compute + serial, dram
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _token(sizes: Array, device: Array, values: Array, out: Array) -> None:
+    """One token of each sequence: every head's state is read, changed and written back."""
+    sms, memory, l2 = device[0], device[2], device[3]
+    start, memory_share, head_s, kept = values[0], values[1], values[2], values[3]
+    for i in range(sizes.shape[0]):
+        heads = sizes[i, 0] * sizes[i, 2]
+        states = heads * sizes[i, 4] * sizes[i, 5] * _STATE_BYTES
+        rows = sizes[i, 0] * (4.0 * sizes[i, 3] * sizes[i, 4] + 4.0 * sizes[i, 2] * sizes[i, 5])
+        missed = states / (states + kept * l2)
+        dram = (2.0 * states * missed + rows) / (memory * memory_share)
+        busy = max(1.0, heads / sms) * head_s
+        out[i, 0], out[i, 1], out[i, 2] = start + norm4(busy, dram), busy, dram
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _convolution(sizes: Array, device: Array, values: Array, out: Array) -> None:
+    """A window of some tokens over each channel: elements in and out, or a block for each channel of a sequence."""
+    sms, memory, l2 = device[0], device[2], device[3]
+    start, memory_share, block_s, kept = values[0], values[1], values[2], values[3]
+    for i in range(sizes.shape[0]):
+        batch, tokens, channels = sizes[i, 0], sizes[i, 1], sizes[i, 2]
+        moved = 4.0 * batch * channels * (tokens + sizes[i, 3])
+        missed = moved / (moved + kept * l2)
+        dram = moved * missed / (memory * memory_share)
+        blocks = batch * channels * math.ceil(tokens / _BLOCK)
+        out[i, 0], out[i, 1], out[i, 2] = start + norm4(max(1.0, blocks / sms) * block_s, dram), 0.0, dram
+
+
+_HEADS = ("batch", "tokens", "heads", "key_heads", "key_dim", "value_dim")
+_KEPT = parameter("l2_kept_", "1", 0.001, 1, 0.1, "share of L2 that stays warm between calls")
+DELTA_PREFILL = Mechanism(
+    family="delta_prefill",
+    sizes=_HEADS,
+    defaults={},
+    kernel=_prompt,
+    parameters=(
+        like(START, low=1e-6, high=1e-4, start=1.5e-5, meaning="launches of the kernels of a chunked scan"),
+        like(MATRIX, low=0.005, start=0.2),
+        like(MEMORY, low=0.05, start=0.6),
+        parameter("chunk_s_", "s", 1e-8, 3e-5, 1e-6, "handing the state over one chunk"),
+        parameter("wave_s_", "s", 1e-8, 1e-4, 2e-6, "fill of a wave of sequences and heads"),
+        parameter("spill_", "1", 0.1, 60, 4, "rows written and read again between the kernels, of those in and out"),
+    ),
+)
+DELTA_DECODE = Mechanism(
+    family="delta_decode",
+    sizes=_HEADS,
+    defaults={"tokens": 1.0},
+    kernel=_token,
+    parameters=(
+        like(START, low=1e-6, high=3e-5, start=4e-6),
+        like(MEMORY, low=0.05, start=0.8),
+        parameter("head_s_", "s", 1e-9, 2e-5, 3e-7, "one SM's time for the state of a head"),
+        _KEPT,
+    ),
+)
+CONVOLUTION = Mechanism(
+    family="convolution",
+    sizes=("batch", "tokens", "channels", "window", "stepwise"),  # which of two kernels it is; the formula is theirs
+    defaults={"tokens": 1.0, "window": 4.0, "stepwise": 0.0},
+    kernel=_convolution,
+    parameters=(
+        like(START, low=3e-7, high=3e-5, start=2e-6),
+        like(MEMORY, low=0.02, start=0.6),
+        parameter("block_s_", "s", 1e-11, 1e-6, 1e-9, "one SM's time for up to 1,024 tokens of a channel"),
+        _KEPT,
+    ),
+)

@@ -1,0 +1,138 @@
+"""Operators around products and attention as questions of the ladder: casts, encoders, latent layers, recurrences.
+
+Shape letters: B sequences, S tokens, H heads, D width; R = 512 rank of latent keys and values, r = 64 rotary.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ridgeline.cost.answer import Question
+from ridgeline.cost.formats import form
+from ridgeline.cost.questions import Asked
+from ridgeline.cost.readers import LATENT, ROTARY
+from ridgeline.facts.latent_widths import latent_widths
+from ridgeline.lower.work import Number
+
+_INDEX = 128.0  # width of an index key. Source: deepseek-ai/DeepSeek-V3.2-Exp, config.json
+_STATE_BYTES = 4.0  # states are kept in fp32
+
+
+def quantize(rows: Number, width: Number, *, dynamic: bool = False, dtype: str = "fp8") -> Asked:
+    """16-bit rows cast to a format; `dynamic` finds the scale first, with another pass: bytes in and out once."""
+    what = form(dtype)
+    count = np.asarray(rows, dtype=float) * width
+    sizes: dict[str, Number] = {"rows": rows, "width": width, "dynamic": float(dynamic)}
+    return Asked(
+        question=Question(family="quantize", sizes=sizes, form=dtype),
+        flop=0.0,
+        bytes=count * (2.0 * (1.0 + dynamic) + what.input_bytes),
+    )
+
+
+def encoder(batch: Number, tokens: Number, heads: Number, head_dim: Number, *, dtype: str = "bf16") -> Asked:
+    """Attention in which every token sees every other: 4 B S^2 H D FLOP; queries, keys, values and result once."""
+    size = np.asarray(tokens, dtype=float)
+    sizes: dict[str, Number] = {"batch": batch, "tokens": tokens, "heads": heads, "head_dim": head_dim}
+    return Asked(
+        question=Question(family="encoder", sizes=sizes, form=dtype),
+        flop=4.0 * batch * size * size * heads * head_dim,
+        bytes=8.0 * batch * size * heads * head_dim,
+    )
+
+
+def mla_bmm(tokens: Number, heads: Number, n: Number, k: Number, *, dtype: str = "bf16") -> Asked:
+    """Products of every head that latent attention absorbs: (tokens, k) x (k, n), 2 tokens n k FLOP a head."""
+    what = form(dtype)
+    a, b, c = (np.asarray(x, dtype=float) for x in (tokens, n, k))
+    sizes: dict[str, Number] = {"m": tokens, "n": n, "k": k, "count": heads}
+    return Asked(
+        question=Question(family="mla_bmm", sizes=sizes, form=dtype),
+        flop=2.0 * a * b * c * heads,
+        bytes=(a * c * what.input_bytes + b * c * what.weight_bytes + a * b * what.output_bytes) * heads,
+    )
+
+
+def latent_layer(
+    batch: Number,
+    tokens: Number,
+    heads: Number,
+    *,
+    cached: Number = 0.0,
+    decode: bool = False,
+    model: str = "DeepSeek-V3",
+    sparse: bool = False,
+    dtype: str = "bf16",
+    cache_dtype: str = "",
+) -> Asked:
+    """A whole attention layer of latent keys and values: projections, the indexer of sparse ones, scores and output.
+
+    `tokens` new tokens after `cached`, on a device that holds `heads` heads. With `decode` one new token a sequence
+    and products absorbed; `sparse` layers score every key with a narrow indexer and attend to the best.
+    """
+    widths = latent_widths(model, sparse=sparse)
+    what, cache_bytes = form(dtype), form(cache_dtype or "bf16").weight_bytes
+    narrow = 1.0 if cache_bytes < 2 else 2.0
+    size, past = np.asarray(1.0 if decode else tokens, dtype=float), np.asarray(cached, dtype=float)
+    sizes: dict[str, Number] = {
+        "batch": batch, "tokens": size, "cached": cached, "heads": heads, "absorbed": float(decode or sparse),
+        "cache_bytes": narrow, **widths,
+    }  # fmt: skip
+    hidden, rank, nope, value = (widths[name] for name in ("hidden", "rank", "nope", "value"))
+    elements = hidden * (rank + LATENT + ROTARY) + np.asarray(heads) * (
+        rank * (nope + ROTARY) + LATENT * (nope + value) + value * hidden
+    )
+    index = widths["index_heads"]
+    elements = elements + (rank * index * _INDEX + hidden * (_INDEX + index) if sparse else 0.0)
+    pairs = batch * size * (past + (size + 1.0) / 2.0)
+    most = widths["top"] if sparse else np.inf
+    attended = np.minimum(pairs, batch * size * most) if sparse else pairs
+    pair_flop = 2.0 * np.asarray(heads) * (2.0 * LATENT + ROTARY if decode or sparse else nope + ROTARY + value)
+    keys = batch * np.minimum(past + size, most if decode else np.inf)
+    moved = elements * what.weight_bytes + 4.0 * batch * size * hidden + keys * (LATENT + ROTARY) * narrow
+    return Asked(
+        question=Question(family=f"{'dsa' if sparse else 'mla'}_layer_{'decode' if decode else 'prefill'}",
+                          sizes=sizes, form=dtype),
+        flop=2.0 * batch * size * elements + attended * pair_flop + 2.0 * pairs * index * _INDEX,
+        bytes=moved,
+    )  # fmt: skip
+
+
+def delta_rule(
+    batch: Number,
+    tokens: Number,
+    heads: Number,
+    key_heads: Number,
+    key_dim: Number,
+    value_dim: Number,
+    *,
+    decode: bool = False,
+) -> Asked:
+    """A gated delta rule over `tokens` of each sequence, or one token with `decode`.
+
+    6 K V FLOP a token and head; keys, queries, values and result in 16 bits, states read and written once in fp32.
+    """
+    names = ("batch", "tokens", "heads", "key_heads", "key_dim", "value_dim")
+    given = (batch, 1.0 if decode else tokens, heads, key_heads, key_dim, value_dim)
+    sizes = dict(zip(names, given, strict=True))
+    total = np.asarray(batch, dtype=float) * given[1]
+    state = 2.0 * _STATE_BYTES * batch * heads * key_dim * value_dim
+    return Asked(
+        question=Question(family=f"delta_{'decode' if decode else 'prefill'}", sizes=sizes, form="any"),
+        flop=6.0 * total * heads * key_dim * value_dim,
+        bytes=total * 4.0 * (key_heads * key_dim + heads * value_dim) + state,
+    )
+
+
+def convolution(batch: Number, tokens: Number, channels: Number, *, window: Number = 4.0) -> Asked:
+    """A causal convolution of `window` tokens over each channel: 2 window FLOP an element, in and out once."""
+    count = np.asarray(batch, dtype=float) * tokens * channels
+    one = np.asarray(np.asarray(tokens) == 1, dtype=float)
+    sizes: dict[str, Number] = {
+        "batch": batch, "tokens": tokens, "channels": channels, "window": window, "stepwise": one,
+    }  # fmt: skip
+    return Asked(
+        question=Question(family="convolution", sizes=sizes, form="any"),
+        flop=2.0 * count * window,
+        bytes=4.0 * count + 4.0 * batch * channels * window,
+    )

@@ -1,0 +1,237 @@
+"""How the families around products and attention are read: casts, encoders, latent layers, recurrences, wide experts.
+
+Same shape as `readers`, which puts all families together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.mechanism import Array
+from ridgeline.cost.reader import Columns, Reader
+from ridgeline.facts.latent_widths import latent_widths
+from ridgeline.facts.opdata import OpTable, read, tables
+from ridgeline.lower.work import Number
+
+_MILLISECOND = 1e-3
+_FOUND = "computescale_perf"  # what it takes to find the scale, beyond scaling by one that is known
+
+
+def _quantize(table: OpTable) -> Iterator[tuple[str, Mapping[str, Number], Array]]:
+    """Casts with a known scale, and with one that is found first: both steps of the same shape added up."""
+    known = _casts(table)
+    yield "static", _cast_sizes(known, dynamic=0.0), known[:, 2] * _MILLISECOND
+    wanted = (table.accelerator, table.engine, table.version)
+    other = next((t for t in tables(_FOUND) if (t.accelerator, t.engine, t.version) == wanted), None)
+    if other is None:
+        return
+    found = {(m, k): time for m, k, time in _casts(other)}
+    both = np.array([(m, k, time + found[m, k]) for m, k, time in known if (m, k) in found])
+    if len(both):
+        yield "dynamic", _cast_sizes(both, dynamic=1.0), both[:, 2] * _MILLISECOND
+
+
+def _casts(table: OpTable) -> Array:
+    found = read(table, ("m", "k", "latency"))
+    return np.column_stack([found[name].astype(float) for name in ("m", "k", "latency")])
+
+
+def _cast_sizes(rows: Array, *, dynamic: float) -> Mapping[str, Number]:
+    return {"rows": rows[:, 0], "width": rows[:, 1], "dynamic": np.full(len(rows), dynamic)}
+
+
+def _encoder(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+    names = {"batch": "batch_size", "tokens": "isl", "heads": "num_heads", "head_dim": "head_dim"}
+    return {size: columns[name].astype(float) for size, name in names.items()}
+
+
+_LATENT_BMM = {"mla_gen_pre": (512.0, 128.0), "mla_gen_post": (128.0, 512.0)}  # n, k of DeepSeek-V3's heads
+
+
+def _mla_bmm(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+    n, k = np.array([_LATENT_BMM[str(word)] for word in columns["op_name"]]).T
+    return {"m": columns["num_tokens"].astype(float), "n": n, "k": k, "count": columns["num_heads"].astype(float)}
+
+
+def _bmm_forms(columns: Columns) -> NDArray[Any]:
+    """The format that the product runs in: weights widened at load make fp8 a product of 16 bits."""
+    widened = np.char.find(columns["kernel_source"].astype(str), "dequant_bf16") >= 0
+    return np.where(widened, "bf16", columns["bmm_dtype"].astype(str)).astype(object)
+
+
+_ABSENT = ("0.0", "0")  # of a column that the oldest tables lack
+
+
+def _layer(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+    """A latent layer of DeepSeek's or GLM's widths; kernels whose source says so skip the indexer, or see all keys."""
+    source = columns["kernel_source"].astype(str)
+    models = np.where(np.isin(columns["model"].astype(str), _ABSENT), "DeepSeek-V3", columns["model"].astype(str))
+    widths = [latent_widths(str(word), sparse=table.name.startswith("dsa")) for word in models]
+    stated = {name: np.array([width[name] for width in widths]) for name in widths[0]}
+    skips = (np.char.find(source, "skip_indexer") >= 0) | (np.char.find(source, "dense_mha") >= 0)
+    dense = np.char.find(source, "dense_mha") >= 0
+    decode = "generation" in table.name
+    tokens, step = columns["isl"].astype(float), columns["step"].astype(float)
+    if decode:
+        tokens, step = np.ones(len(tokens)), tokens + step - 1.0
+    return {
+        **stated,
+        "batch": columns["batch_size"].astype(float),
+        "tokens": tokens,
+        "cached": step,
+        "heads": columns["num_heads"].astype(float),
+        "index_heads": np.where(skips, 0.0, stated["index_heads"]),
+        "top": np.where(dense, 0.0, stated["top"]),
+        "absorbed": np.where(dense, 0.0, float(decode or table.name.startswith("dsa"))),
+        "cache_bytes": np.where(np.char.startswith(columns["kv_cache_dtype"].astype(str), "fp8"), 1.0, 2.0),
+    }
+
+
+def _layer_kernels(columns: Columns, table: OpTable) -> NDArray[Any]:
+    """Sources, apart for builds of wide expert parallelism and 8-bit scores, which are other programs."""
+    kind = table.name.partition("_")[0]
+    score = columns["mla_dtype"].astype(str)
+    pairs = zip(columns["kernel_source"].astype(str), score, strict=True)
+    return np.array([f"{source} {kind}{' fp8' if word == 'fp8' else ''}" for source, word in pairs], dtype=object)
+
+
+def _layer_forms(columns: Columns) -> NDArray[Any]:
+    """Of the projections; the oldest tables name only that of the layer."""
+    stated = np.asarray(columns["gemm_type"], dtype=object).astype(str)
+    return np.where(np.isin(stated, _ABSENT), columns["mla_dtype"].astype(str), stated).astype(object)
+
+
+_LAYER = (
+    "model",
+    "batch_size",
+    "isl",
+    "step",
+    "num_heads",
+    "mla_dtype",
+    "kv_cache_dtype",
+    "gemm_type",
+    "kernel_source",
+)
+
+
+def _layer_reader(*names: str) -> Reader:
+    decode = "generation" in names[0]
+    smooth = ("batch", "cached" if decode else "tokens", "heads")
+    exact = ("hidden", "index_heads", "top", "cache_bytes")
+    return Reader(
+        tables=names,
+        columns=_LAYER,
+        forms=_layer_forms,
+        kernels=_layer_kernels,
+        sizes=_layer,
+        blocks=("batch", "cached" if decode else "tokens"),
+        smooth=smooth,
+        exact=exact if decode else (*exact, "cached"),
+    )
+
+
+def _recurrences(prefill: bool) -> Any:
+    """The scan over prompts, or its step for one token of each sequence."""
+
+    def parts(table: OpTable) -> Iterator[tuple[str, Mapping[str, Number], Array]]:
+        found = read(table, ("phase", "kernel_source", "latency", *_RECURRENT))
+        source = found["kernel_source"].astype(str)
+        wanted = found["phase"].astype(str) == ("context" if prefill else "generation")
+        wanted &= np.char.find(source, "conv") < 0
+        for kernel in np.unique(source[wanted]):
+            rows = wanted & (source == kernel)
+            column = {name: found[name][rows].astype(float) for name in _RECURRENT}
+            yield f"{kernel} {table.name.partition('_')[0]}", {
+                "batch": column["batch_size"], "tokens": column["seq_len"], "heads": column["num_v_heads"],
+                "key_heads": column["num_k_heads"], "key_dim": column["head_k_dim"],
+                "value_dim": column["head_v_dim"],
+            }, found["latency"][rows].astype(float) * _MILLISECOND  # fmt: skip
+
+    return parts
+
+
+_RECURRENT = ("batch_size", "seq_len", "num_v_heads", "num_k_heads", "head_k_dim", "head_v_dim")
+_STATE_SPACE = ("batch_size", "seq_len", "nheads", "head_dim", "n_groups", "d_state", "d_conv")
+
+
+def _convolutions(table: OpTable) -> Iterator[tuple[str, Mapping[str, Number], Array]]:
+    """Short convolutions before a recurrence: over queries, keys and values, or over inputs and both state maps."""
+    names = _STATE_SPACE if table.name.startswith("mamba2") else (*_RECURRENT, "d_conv")
+    found = read(table, ("kernel_source", "latency", *names))
+    source = found["kernel_source"].astype(str)
+    column = {name: found[name].astype(float) for name in names}
+    if table.name.startswith("mamba2"):
+        channels = column["nheads"] * column["head_dim"] + 2.0 * column["n_groups"] * column["d_state"]
+    else:
+        channels = 2.0 * column["num_k_heads"] * column["head_k_dim"] + column["num_v_heads"] * column["head_v_dim"]
+    for kernel in (name for name in np.unique(source) if "conv" in name):
+        rows = source == kernel
+        yield f"{kernel} {table.name.partition('_')[0]}", {
+            "batch": column["batch_size"][rows], "tokens": column["seq_len"][rows], "channels": channels[rows],
+            "window": column["d_conv"][rows], "stepwise": np.full(rows.sum(), float("update" in kernel)),
+        }, found["latency"][rows].astype(float) * _MILLISECOND  # fmt: skip
+
+
+def _recurrence_reader(prefill: bool) -> Reader:
+    return Reader(
+        tables=("gdn_perf", "kda_perf"),
+        columns=(),
+        sizes=lambda columns, table: {},
+        parts=_recurrences(prefill),
+        blocks=("batch", "tokens", "heads") if prefill else ("batch", "heads"),
+        smooth=("batch", "tokens", "heads") if prefill else ("batch", "heads"),
+        exact=("key_heads", "key_dim", "value_dim"),
+        fewest=20,
+    )
+
+
+LAYER_READERS: dict[str, Reader] = {
+    "quantize": Reader(
+        tables=("scale_matrix_perf",),
+        columns=(),
+        sizes=lambda columns, table: {},
+        parts=_quantize,
+        part_form="fp8",
+        blocks=("rows", "width"),
+        smooth=("rows", "width"),
+        exact=("dynamic",),
+    ),
+    "encoder": Reader(
+        tables=("encoder_attention_perf",),
+        form_column="attn_dtype",
+        columns=("batch_size", "isl", "num_heads", "head_dim"),
+        sizes=_encoder,
+        blocks=("batch", "tokens"),
+        smooth=("batch", "tokens", "heads"),
+        exact=("head_dim",),
+    ),
+    "mla_bmm": Reader(
+        tables=("mla_bmm_perf",),
+        columns=("num_tokens", "num_heads", "op_name", "bmm_dtype", "kernel_source"),
+        forms=_bmm_forms,
+        sizes=_mla_bmm,
+        blocks=("m", "count"),
+        smooth=("m", "count"),
+        exact=("n", "k"),
+    ),
+    "mla_layer_prefill": _layer_reader("mla_context_module_perf", "wideep_context_mla_perf"),
+    "mla_layer_decode": _layer_reader("mla_generation_module_perf", "wideep_generation_mla_perf"),
+    "dsa_layer_prefill": _layer_reader("dsa_context_module_perf"),
+    "dsa_layer_decode": _layer_reader("dsa_generation_module_perf"),
+    "delta_prefill": _recurrence_reader(prefill=True),
+    "delta_decode": _recurrence_reader(prefill=False),
+    "convolution": Reader(
+        tables=("gdn_perf", "kda_perf", "mamba2_perf"),
+        columns=(),
+        sizes=lambda columns, table: {},
+        parts=_convolutions,
+        blocks=("batch", "tokens", "channels"),
+        smooth=("batch", "tokens", "channels"),
+        exact=("window", "stepwise"),
+        fewest=20,
+    ),
+}
