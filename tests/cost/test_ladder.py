@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.cost import fitted, measured, questions
-from ridgeline.cost.answer import ALL, Answer, Question, Rung, held_by_host
+from ridgeline.cost.answer import Answer, Question, Rung, held_by_host
 from ridgeline.cost.families.registry import FAMILIES
 from ridgeline.cost.fitted import find_fits, from_fits, own_rates
 from ridgeline.cost.ladder import price
@@ -52,16 +52,26 @@ def test_rungs_tell_how_they_were_found() -> None:
     assert [rung.evidence for rung in Rung] == measured_or_derived
 
 
-def test_what_all_devices_have_in_common_answers_only_when_asked_and_widest() -> None:
+def test_what_all_devices_have_in_common_answers_last_and_widest() -> None:
     part = accelerator("MI300X")
-    found = price(GEMM, part, rungs=(*ALL, Rung.COMMON))
+    found = price(questions.decode(64, 4096, 32, 8, 128).question, part)
     assert found.rung is Rung.COMMON
     assert float(found.high_s / found.low_s) >= 4.0
-    assert float(np.asarray(found.seconds)) > 2.0 * 4096**3 / part.peak_flop_per_s["bf16"]
+    assert float(np.asarray(found.seconds)) > 2 * 64 * 4096 * 8 * 128 * 2 / part.memory_bytes_per_s
+
+
+def test_a_measured_rate_of_the_device_outranks_what_others_have_in_common() -> None:
+    part = accelerator("MI300X")
+    assert part.sustained["matrix.bf16"].evidence >= Evidence.MEASURED
+    with pytest.raises(DomainError, match="no gemm in bf16 was measured on it or its relatives"):
+        price(GEMM, part)
+    assert price(GEMM, replace(part, sustained={})).rung is Rung.COMMON
 
 
 def test_what_nobody_measured_is_refused_with_a_next_step() -> None:
-    for part, what in ((accelerator("MI300X"), GEMM), (H100, replace(GEMM, form="fp64"))):
+    a100 = accelerator("A100-SXM-80GB")  # multiplies in no fp8
+    assert price(replace(GEMM, form="int8"), a100).rung is Rung.FITTED
+    for part, what in ((a100, replace(GEMM, form="fp8")), (H100, replace(GEMM, form="fp64"))):
         with pytest.raises(
             DomainError, match="ask for another format or library, or for a device that was: A100-SXM-80GB, "
         ) as refused:

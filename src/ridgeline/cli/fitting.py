@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ridgeline.calibrate.power import POWER, refit_power
 from ridgeline.calibrate.refit import refit
 from ridgeline.calibrate.rungs import JUDGED, judge, write_rungs
 from ridgeline.cost.readers import READERS
@@ -19,13 +20,17 @@ _WIDTH = 100  # columns when piped
 
 def fit(out: str, families: tuple[str, ...], *, processes: int, rungs: bool, as_json: bool) -> None:
     """Writes a table of fits per family, or with `rungs` the intervals of the rungs that answer from them."""
+    known = (*READERS, POWER)
     for name in families:
-        if name not in READERS:
-            raise UnknownNameError("operator family", name, READERS, hint=f"known: {', '.join(READERS)}")
+        if name not in known:
+            raise UnknownNameError("operator family", name, known, hint=f"known: {', '.join(known)}")
     if rungs:
         _judge(Path(out), families or tuple(READERS), as_json=as_json)
         return
-    counts = refit(Path(out), families=families, processes=processes, done=_told)
+    timed = tuple(name for name in families if name != POWER)
+    counts = refit(Path(out), families=timed, processes=processes, done=_told) if timed or not families else {}
+    if POWER in families or not families:
+        counts[POWER] = refit_power(Path(out))
     if as_json:
         print(json.dumps({"folder": out, "fits": counts}, indent=1))
     else:

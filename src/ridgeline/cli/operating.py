@@ -10,7 +10,8 @@ from typing import Any
 
 from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.facts.clusters import cluster
-from ridgeline.predict.operator import KINDS, LINKED, OperatorCost, operator_cost
+from ridgeline.predict.operator import OperatorCost, operator_cost
+from ridgeline.predict.operator_shapes import KINDS, LINKED
 from ridgeline.report.blocks import Block, Line, Table, blank, show
 from ridgeline.units import bytes_text, rate_text, time_text
 
@@ -29,7 +30,10 @@ def operate(
         _draw(picture, f"{kind} {shape} {dtype}", machines, found)
     if as_json:
         rows = [
-            vars(cost) | {"evidence": cost.evidence.label, "flop_per_s": cost.flop_per_s, "energy_j": cost.energy_j}
+            {name: value for name, value in vars(cost).items() if name != "power"}
+            | {"evidence": cost.evidence.label, "flop_per_s": cost.flop_per_s, "energy_j": cost.energy_j}
+            | {"power_w": cost.power_w, "power_low_w": None, "power_high_w": None}
+            | ({} if cost.power is None else {"power_low_w": cost.power.low_w, "power_high_w": cost.power.high_w})
             for cost in found
         ]
         print(json.dumps({"kind": kind, "shape": shape, "dtype": dtype, "rows": rows}, indent=1, allow_nan=False))

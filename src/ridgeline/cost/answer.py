@@ -26,8 +26,8 @@ class Rung(Enum):
         return Evidence.DERIVED if self in (Rung.BORROWED, Rung.COMMON) else Evidence.MEASURED
 
 
-ALL = (Rung.TABLE, Rung.FITTED, Rung.BORROWED)
-"""Rungs that rest on kernels of the device or of its relatives."""
+ALL = (Rung.TABLE, Rung.FITTED, Rung.BORROWED, Rung.COMMON)
+"""Every rung, best first."""
 
 
 @dataclass(frozen=True, kw_only=True)

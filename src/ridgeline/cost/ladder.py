@@ -1,7 +1,7 @@
 """One question, three rungs: what an operator costs from a measured table, a fitted mechanism, or borrowed values.
 
 The best rung that can answer does: the table inside what was measured, the fit of this device and library, the fits
-of its relatives; where it is asked for, what the fits of all devices have in common.
+of its relatives, what the fits of all devices have in common.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from collections.abc import Sequence
 
 from ridgeline.cost.answer import ALL, Answer, Question, Rung, held_by_host
 from ridgeline.cost.fitted import find_fits, from_fits
+from ridgeline.cost.formats import form
 from ridgeline.errors import DomainError
-from ridgeline.facts.fits import measured_devices
-from ridgeline.facts.records import Accelerator
+from ridgeline.facts.fits import LINK_FAMILIES, measured_devices
+from ridgeline.facts.records import Accelerator, Evidence
+
+_WIDEST_BYTES = 2.0  # of an element that kernels of serving engines take
+FORMULAS = ("gemm", "prefill")  # families that formulas on sustained rates price as well
 
 
 def price(question: Question, part: Accelerator, *, rungs: Sequence[Rung] = ALL) -> Answer:
@@ -27,7 +31,7 @@ def price(question: Question, part: Accelerator, *, rungs: Sequence[Rung] = ALL)
         if found is not None:
             return held_by_host(found, question.issue_s)
     for rung in (Rung.FITTED, Rung.BORROWED, Rung.COMMON):
-        if rung in rungs:
+        if rung in rungs and (rung is not Rung.COMMON or _shared(question, part)):
             fits = find_fits(question, part, rung)
             if fits:
                 return held_by_host(from_fits(question, part, fits, rung), question.issue_s)
@@ -36,3 +40,19 @@ def price(question: Question, part: Accelerator, *, rungs: Sequence[Rung] = ALL)
         f"{part.name}: no {question.family} in {question.form}{asked} was measured on it or its relatives;"
         f" ask for another format or library, or for a device that was: {', '.join(measured_devices(question.family))}"
     )
+
+
+def _shared(question: Question, part: Accelerator) -> bool:
+    """Whether what devices have in common is the best left: for kernels in formats that this one multiplies in.
+
+    Links of one kind differ by more than their datasheets say, and products wider than 16 bits run on other units.
+    Families that the mechanism prices as well leave a device to it whose rate somebody measured: measured rates
+    outrank derived values.
+    """
+    what = form(question.form)
+    if what.input_bytes > _WIDEST_BYTES or question.family in LINK_FAMILIES:
+        return False
+    known = part.sustained.get(f"matrix.{what.matrix}")
+    if question.family in FORMULAS and known is not None and known.evidence >= Evidence.MEASURED:
+        return False
+    return what.matrix in part.peak_flop_per_s or what.name == "any"

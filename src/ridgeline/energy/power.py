@@ -1,11 +1,17 @@
-"""Joules and watts of a training step, from what its devices are busy with."""
+"""Joules and watts of a training step and of one operator, from what its devices are busy with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.power import NAMES, power_of
 from ridgeline.facts.records import Cluster
+from ridgeline.lower.work import Number
 
 # Which power state each part of the step time puts a device in.
 _STATE = {
@@ -36,7 +42,7 @@ def step_energy_j(seconds_by_part: Mapping[str, float], cluster: Cluster) -> flo
 
 
 def operator_power_w(tdp_w: float, compute_share: float, memory_share: float) -> float:
-    """Board power while one operator runs [W].
+    """Board power while a mix of operators runs, whose work is not told apart [W].
 
     P = TDP * min(1, idle + (matrix - idle) c + (memory - idle) m), with c and m the shares of the time in which the
     matrix units and the memory are busy. Domain: shares from 0 to 1; larger ones are taken as 1.
@@ -45,3 +51,54 @@ def operator_power_w(tdp_w: float, compute_share: float, memory_share: float) ->
     idle, matrix, memory = (constant(f"power.{name}") for name in ("idle", "matrix", "memory"))
     share = idle + (matrix - idle) * min(1.0, compute_share) + (memory - idle) * min(1.0, memory_share)
     return tdp_w * min(1.0, share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activity:
+    """What a board does while an operator runs, shares from 0 to 1 of its time or of the datasheet's rates.
+
+    Arrays of one length, or numbers: units busy, memory busy, FLOP in 16 bits and in fewer, bytes.
+    """
+
+    compute_busy: Number
+    memory_busy: Number
+    wide_share: Number
+    narrow_share: Number
+    byte_share: Number
+
+    def where(self, mask: NDArray[np.bool_]) -> Activity:
+        """The rows of a mask."""
+        return Activity(**{name: np.asarray(column)[mask] for name, column in vars(self).items()})
+
+
+def board_w(rated_w: float, activity: Activity, shares: Mapping[str, float]) -> NDArray[np.float64]:
+    """Board power while an operator runs [W].
+
+    P = rated min(1, running_ + compute_ c + memory_ m + wide_flop_ f16 + narrow_flop_ f8 + byte_ b), c and m the
+    shares of the time in which units and memory are busy, f and b the shares of the peak rates that useful FLOP and
+    bytes reach: wide_flop_ rated / peak are the joules of a FLOP. Domain: shares from 0 to 1; larger ones are taken
+    as 1; a board that would draw more than its rated power lowers its clocks.
+    Evidence: measured where the device was metered, else derived.
+    """
+    parts = (1.0, *(np.minimum(1.0, np.asarray(column, dtype=float)) for column in vars(activity).values()))
+    total = sum(shares[name] * part for name, part in zip(NAMES, parts, strict=True))
+    return np.asarray(rated_w * np.minimum(1.0, total), dtype=float)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """Watts of a board with their 80 % interval."""
+
+    mid_w: float
+    low_w: float
+    high_w: float
+
+
+def kernel_power_w(device: str, rated_w: float, activity: Activity) -> Power:
+    """Board power while one operator runs, with the ends of its 80 % interval [W]; none above the rated power.
+
+    By the device's own fit, else by that of a device that was metered, at the same shares of the rated power.
+    """
+    fit = power_of(device)
+    mid = float(board_w(rated_w, activity, fit.shares))
+    return Power(mid_w=mid, low_w=mid * min(1.0, fit.low), high_w=min(mid * max(1.0, fit.high), rated_w))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,36 +15,22 @@ from ridgeline.cost.ladder import price
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.price import ELEMENT_BYTES
-from ridgeline.energy.power import operator_power_w
-from ridgeline.errors import DomainError, InputError
+from ridgeline.cost.streams import STREAMS, stream_work
+from ridgeline.energy.power import Activity, Power, kernel_power_w
+from ridgeline.errors import DomainError
 from ridgeline.facts.fits import own_evidence
 from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.records import Cluster, Evidence
+from ridgeline.facts.records import Accelerator, Cluster, Evidence
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Phase, Stream
-from ridgeline.units import parse
+from ridgeline.predict.operator_shapes import COLLECTIVES, LINKED, UPDATES, buffer_bytes, dimensions, question
 
-COLLECTIVES = tuple(kind.value for kind in CollectiveKind)
-_SHAPES = {
-    "gemm": ((3, 4), "MxNxK, or COUNTxMxNxK for a batch, e.g. 4096x4096x14336"),
-    "attention": ((5,), "BATCHxSEQUENCExHEADSxKV_HEADSxHEAD_DIM, e.g. 4x4096x32x8x128"),
-    "prefill": ((5, 6), "BATCHxTOKENSxHEADSxKV_HEADSxHEAD_DIM, and xCACHED for cached tokens, e.g. 4x4096x32x8x128"),
-    "decode": ((5,), "BATCHxCONTEXTxHEADSxKV_HEADSxHEAD_DIM, e.g. 64x4096x32x8x128"),
-    "mla_prefill": ((3, 4), "BATCHxTOKENSxHEADS, and xCACHED for cached tokens, e.g. 4x4096x128"),
-    "mla_decode": ((3,), "BATCHxCONTEXTxHEADS, e.g. 64x4096x128"),
-    "experts": ((5, 6), "TOKENSxHIDDENxINNERxTOP_KxEXPERTS, and xRANKS of experts, e.g. 512x7168x2048x8x256"),
-    "dispatch": ((4,), "TOKENSxHIDDENxTOP_KxEXPERTS, tokens of one rank, e.g. 128x7168x8x256"),
-    "combine": ((4,), "TOKENSxHIDDENxTOP_KxEXPERTS, tokens of one rank, e.g. 128x7168x8x256"),
-}
-KINDS = (*_SHAPES, "stream", *COLLECTIVES)
-LINKED = frozenset({*COLLECTIVES, "dispatch", "combine"})
 RUNGS: dict[str, tuple[Rung, ...]] = {
     "measured": ALL,
-    "fitted": (Rung.FITTED, Rung.BORROWED),
-    "borrowed": (Rung.BORROWED,),
+    "fitted": (Rung.FITTED, Rung.BORROWED, Rung.COMMON),
+    "borrowed": (Rung.BORROWED, Rung.COMMON),
     "datasheet": (),
 }
 """Rungs that each best evidence allows; a mechanism without fitted values always may answer."""
-_LARGEST = 2**40  # of one dimension
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +39,8 @@ class OperatorCost:
 
     `compute_s` and `memory_s` are the datasheet's floor: FLOP at the peak rate, bytes at the peak bandwidth.
     `bound` names what the time is made of mostly: 'compute', 'hbm', 'link' or 'start'. `rung` is 'table', 'fitted',
-    'borrowed' or 'mechanism', `library` whose kernels were measured. `power_w` is the board's while it runs [W],
-    None without a rated power, `energy_j` over the time [J].
+    'borrowed' or 'mechanism', `library` whose kernels were measured. `power` is the board's while it runs, None
+    without a rated power, `energy_j` over the time [J].
     """
 
     machine: str
@@ -71,7 +56,12 @@ class OperatorCost:
     rung: str = "mechanism"
     library: str = ""
     source: str = ""
-    power_w: float | None = None
+    power: Power | None = None
+
+    @property
+    def power_w(self) -> float | None:
+        """The board's power while it runs [W]."""
+        return None if self.power is None else self.power.mid_w
 
     @property
     def flop_per_s(self) -> float:
@@ -82,18 +72,6 @@ class OperatorCost:
     def energy_j(self) -> float | None:
         """Energy of one device while it runs [J]."""
         return None if self.power_w is None else self.power_w * self.seconds
-
-
-def dimensions(kind: str, shape: str) -> tuple[int, ...]:
-    """The numbers of a shape such as '4096x4096x14336' [1]."""
-    counts, meaning = _SHAPES[kind]
-    words = shape.lower().split("x")
-    if len(words) not in counts or not all(word.strip().isdigit() for word in words):
-        raise InputError(f"'{shape}' is no shape of {kind}; write {meaning}", field="SHAPE")
-    found = tuple(int(word) for word in words)
-    if not all(0 < number <= _LARGEST for number in found):
-        raise InputError(f"'{shape}' has a dimension outside 1 to {_LARGEST}", field="SHAPE")
-    return found
 
 
 def operator_cost(
@@ -120,9 +98,9 @@ def operator_cost(
         raise DomainError(f"{kind} over {cluster.count} device needs at least 2 devices; try --on 8xH100-SXM")
     rungs = RUNGS[evidence or "measured"]
     asked = None
-    unmeasured = kind in ("stream", "send") or (kind == "attention" and (backward or not causal))
+    unmeasured = kind in ("stream", "send", *STREAMS) or (kind == "attention" and (backward or not causal))
     if not unmeasured:
-        asked = _question(kind, shape, dtype, resolved, window=window, cache_dtype=cache_dtype, skew=skew)
+        asked = question(kind, shape, dtype, resolved, window=window, cache_dtype=cache_dtype, skew=skew)
         engine, _, version = library.partition(" ")
         asked = asked.by(engine.casefold(), version, library)
     if asked is not None and rungs:
@@ -133,42 +111,9 @@ def operator_cost(
                 raise
     if kind in COLLECTIVES:
         return _collective(CollectiveKind(kind), shape, resolved)
-    if kind not in ("gemm", "attention", "stream"):
+    if kind not in ("gemm", "attention", "stream", *STREAMS):
         raise DomainError(f"{kind} has no price from the datasheet alone; leave out --evidence datasheet")
     return _mechanism(kind, shape, dtype, resolved, causal=causal, backward=backward)
-
-
-def _question(
-    kind: str, shape: str, dtype: str, resolved: Machine, *, window: int, cache_dtype: str, skew: float
-) -> questions.Asked:
-    """The operator as the ladder is asked for it."""
-    if kind in COLLECTIVES:
-        return questions.collective(CollectiveKind(kind), _size(shape), resolved.cluster.count, resolved)
-    numbers = dimensions(kind, shape)
-    if kind == "gemm":
-        count, m, n, k = numbers if len(numbers) == 4 else (1, *numbers)
-        return questions.gemm(m, n, k, count=count, dtype=dtype)
-    if kind in ("attention", "prefill", "decode"):
-        build: Callable[..., questions.Asked] = questions.decode if kind == "decode" else questions.prefill
-        more = {"cached": numbers[5]} if len(numbers) == 6 else {}
-        return build(*numbers[:5], window=window, dtype=dtype, cache_dtype=cache_dtype, **more)
-    if kind == "mla_prefill":
-        more = {"cached": numbers[3]} if len(numbers) == 4 else {}
-        return questions.mla_prefill(*numbers[:3], dtype=dtype, cache_dtype=cache_dtype, **more)
-    if kind == "mla_decode":
-        return questions.mla_decode(*numbers, dtype=dtype, cache_dtype=cache_dtype)
-    if kind == "experts":
-        ranks = numbers[5] if len(numbers) == 6 else 1
-        return questions.experts(*numbers[:5], ranks=ranks, skew=skew, dtype=dtype)
-    tokens, hidden, top_k, count = numbers
-    return questions.exchange(tokens, hidden, top_k, count, resolved, combine=kind == "combine")
-
-
-def _size(shape: str) -> float:
-    size = parse(shape, "byte", field="SHAPE")
-    if size <= 0:
-        raise InputError(f"'{shape}' is no size to move; needs more than 0 bytes", field="SHAPE")
-    return size
 
 
 def _laddered(kind: str, asked: questions.Asked, resolved: Machine, answer: Answer) -> OperatorCost:
@@ -200,18 +145,31 @@ def _laddered(kind: str, asked: questions.Asked, resolved: Machine, answer: Answ
         rung=answer.rung.value,
         library=answer.library,
         source=answer.source,
-        power_w=None if linked else _power(resolved, busy / seconds, moved / seconds),
+        power=None if linked else _power(part, form(asked.question.form).matrix, seconds, busy, moved, flop, size),
     )
 
 
-def _power(resolved: Machine, compute_share: float, memory_share: float) -> float | None:
-    tdp_w = resolved.cluster.accelerator.tdp_w
-    return None if tdp_w is None else operator_power_w(tdp_w, compute_share, memory_share)
+def _power(
+    part: Accelerator, matrix: str, seconds: float, busy_s: float, moved_s: float, flop: float, size: float
+) -> Power | None:
+    """Watts of the board with their interval; None without a rated power."""
+    if part.tdp_w is None:
+        return None
+    share = flop / (part.peak_flop_per_s.get(matrix) or part.vector_flop_per_s) / seconds
+    narrow = matrix in ("fp8", "int8", "fp4", "int4")
+    activity = Activity(
+        compute_busy=busy_s / seconds,
+        memory_busy=moved_s / seconds,
+        wide_share=0.0 if narrow else share,
+        narrow_share=share if narrow else 0.0,
+        byte_share=size / part.memory_bytes_per_s / seconds,
+    )
+    return kernel_power_w(part.name, part.tdp_w, activity)
 
 
 def _mechanism(kind: str, shape: str, dtype: str, resolved: Machine, *, causal: bool, backward: bool) -> OperatorCost:
     """The price from the mechanism on sustained rates, or on the datasheet's alone; one launch gap a kernel."""
-    if dtype not in ELEMENT_BYTES:
+    if dtype not in ELEMENT_BYTES and kind not in STREAMS:
         raise DomainError(f"'{dtype}' has no mechanism of its own; known: {', '.join(ELEMENT_BYTES)}")
     cost, key = _kernel(kind, shape, dtype, resolved, causal=causal, backward=backward)
     device, part = resolved.device, resolved.cluster.accelerator
@@ -231,7 +189,7 @@ def _mechanism(kind: str, shape: str, dtype: str, resolved: Machine, *, causal: 
         memory_s=size / part.memory_bytes_per_s,
         bound="compute" if compute_s >= memory_s else "hbm",
         evidence=rung,
-        power_w=_power(resolved, compute_s / seconds, memory_s / seconds),
+        power=_power(part, dtype, seconds, compute_s, memory_s, flop, size),
     )
 
 
@@ -241,7 +199,10 @@ def _kernel(
     device = resolved.device
     phase = Phase.BACKWARD_INPUT if backward else Phase.FORWARD
     if kind == "stream":
-        return stream_cost(Stream(name=kind, phase=phase, bytes=_size(shape)), device, dtype=dtype), "hbm"
+        return stream_cost(Stream(name=kind, phase=phase, bytes=buffer_bytes(shape)), device, dtype=dtype), "hbm"
+    if kind in STREAMS:
+        rows, width = dimensions(kind, shape) if kind not in UPDATES else (1, *dimensions(kind, shape))
+        return stream_cost(stream_work(kind, rows, width, form(dtype).input_bytes), device, dtype=dtype), "hbm"
     numbers = dimensions(kind, shape)
     if kind == "gemm":
         count, m, n, k = numbers if len(numbers) == 4 else (1, *numbers)
@@ -266,7 +227,7 @@ def _kernel(
 
 
 def _collective(kind: CollectiveKind, shape: str, resolved: Machine) -> OperatorCost:
-    size, ranks = _size(shape), resolved.cluster.count
+    size, ranks = buffer_bytes(shape), resolved.cluster.count
     work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size, ranks=ranks, stride=1)
     seconds = float(np.asarray(collective_seconds(work, resolved)))
     low, high = interval(seconds, resolved.link_evidence)

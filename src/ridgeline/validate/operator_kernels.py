@@ -12,7 +12,7 @@ import numpy as np
 
 from ridgeline.cost import questions
 from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost, tile_seconds
-from ridgeline.cost.formats import Form
+from ridgeline.cost.formats import FORMS, Form
 from ridgeline.cost.machine import link_efficiency
 from ridgeline.errors import InputError
 from ridgeline.facts.mechanisms import constant, constants
@@ -71,7 +71,7 @@ def gemm(ask: Ask) -> Priced:
     m, n, k = ask.size("m_per_group", "m"), ask.size("n"), ask.size("k")
     count = ask.size("groups", "batch", "b", "count", default=1.0)
     family = "gemm" if count == 1 and "group" not in ask.op else "grouped gemm" if "group" in ask.op else "batched gemm"
-    if count == 1:
+    if count == 1 and FORMS[form.name].matrix == form.matrix:  # other units have kernels of their own
         named = "weight-only gemm" if _weight_only(form) else family
         priced = laddered(named, questions.gemm(m, n, k, dtype=form.name, cast=form.cast), ask, flop=2.0 * m * n * k)
         if priced is not None:

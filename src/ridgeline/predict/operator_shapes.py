@@ -1,0 +1,122 @@
+"""Operators in people's words: shapes such as '4096x4096x14336', and what each asks of the ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ridgeline.cost import layer_questions, questions
+from ridgeline.cost.machine import Machine
+from ridgeline.cost.streams import STREAMS
+from ridgeline.errors import InputError
+from ridgeline.lower.work import CollectiveKind
+from ridgeline.units import parse
+
+COLLECTIVES = tuple(kind.value for kind in CollectiveKind)
+_SHAPES = {
+    "gemm": ((3, 4), "MxNxK, or COUNTxMxNxK for a batch, e.g. 4096x4096x14336"),
+    "attention": ((5,), "BATCHxSEQUENCExHEADSxKV_HEADSxHEAD_DIM, e.g. 4x4096x32x8x128"),
+    "prefill": ((5, 6), "BATCHxTOKENSxHEADSxKV_HEADSxHEAD_DIM, and xCACHED for cached tokens, e.g. 4x4096x32x8x128"),
+    "decode": ((5,), "BATCHxCONTEXTxHEADSxKV_HEADSxHEAD_DIM, e.g. 64x4096x32x8x128"),
+    "mla_prefill": ((3, 4), "BATCHxTOKENSxHEADS, and xCACHED for cached tokens, e.g. 4x4096x128"),
+    "mla_decode": ((3,), "BATCHxCONTEXTxHEADS, e.g. 64x4096x128"),
+    "experts": ((5, 6), "TOKENSxHIDDENxINNERxTOP_KxEXPERTS, and xRANKS of experts, e.g. 512x7168x2048x8x256"),
+    "wide_experts": ((5, 6), "TOKENSxHIDDENxINNERxTOP_KxEXPERTS, and xRANKS of experts, e.g. 512x7168x2048x8x256x32"),
+    "wide_experts_decode": ((5, 6), "TOKENSxHIDDENxINNERxTOP_KxEXPERTS, and xRANKS, e.g. 512x7168x2048x8x256x32"),
+    "dispatch": ((4,), "TOKENSxHIDDENxTOP_KxEXPERTS, tokens of one rank, e.g. 128x7168x8x256"),
+    "combine": ((4,), "TOKENSxHIDDENxTOP_KxEXPERTS, tokens of one rank, e.g. 128x7168x8x256"),
+    "quantize": ((2,), "ROWSxWIDTH, scales known, e.g. 4096x7168"),
+    "quantize_dynamic": ((2,), "ROWSxWIDTH, scales found first, e.g. 4096x7168"),
+    "encoder": ((4,), "BATCHxTOKENSxHEADSxHEAD_DIM, e.g. 8x1024x16x80"),
+    "mla_bmm": ((4,), "TOKENSxHEADSxNxK, e.g. 64x128x512x128"),
+    "mla_layer_prefill": ((3, 4), "BATCHxTOKENSxHEADS, and xCACHED for cached tokens, e.g. 4x4096x128"),
+    "mla_layer_decode": ((3,), "BATCHxCONTEXTxHEADS, e.g. 64x4096x128"),
+    "dsa_layer_prefill": ((3, 4), "BATCHxTOKENSxHEADS, and xCACHED for cached tokens, e.g. 4x4096x128"),
+    "dsa_layer_decode": ((3,), "BATCHxCONTEXTxHEADS, e.g. 64x4096x128"),
+    "delta_prefill": ((6,), "BATCHxTOKENSxHEADSxKEY_HEADSxKEY_DIMxVALUE_DIM, e.g. 4x4096x32x16x128x128"),
+    "delta_decode": ((5,), "BATCHxHEADSxKEY_HEADSxKEY_DIMxVALUE_DIM, e.g. 64x32x16x128x128"),
+    "convolution": ((3,), "BATCHxTOKENSxCHANNELS, e.g. 4x4096x8192"),
+}
+UPDATES = ("adam", "sgd")
+"""Streams over one row of numbers, the parameters."""
+KINDS = (*_SHAPES, "stream", *STREAMS, *COLLECTIVES)
+LINKED = frozenset({*COLLECTIVES, "dispatch", "combine"})
+_ROWS = ((2,), "ROWSxWIDTH, e.g. 4096x7168")
+_NUMBERS = ((1,), "a number of parameters, e.g. 1000000000")
+_LARGEST = 2**40  # of one dimension
+_Build = Callable[[tuple[int, ...], str, str], questions.Asked]
+
+
+def dimensions(kind: str, shape: str) -> tuple[int, ...]:
+    """The numbers of a shape such as '4096x4096x14336' [1]."""
+    counts, meaning = _SHAPES.get(kind, _ROWS if kind not in UPDATES else _NUMBERS)
+    words = shape.lower().split("x")
+    if len(words) not in counts or not all(word.strip().isdigit() for word in words):
+        raise InputError(f"'{shape}' is no shape of {kind}; write {meaning}", field="SHAPE")
+    found = tuple(int(word) for word in words)
+    if not all(0 < number <= _LARGEST for number in found):
+        raise InputError(f"'{shape}' has a dimension outside 1 to {_LARGEST}", field="SHAPE")
+    return found
+
+
+def _layer(sparse: bool, decode: bool) -> _Build:
+    def build(numbers: tuple[int, ...], dtype: str, cache_dtype: str) -> questions.Asked:
+        batch, tokens, heads = numbers[:3]
+        cached = tokens - 1 if decode else numbers[3] if len(numbers) == 4 else 0
+        return layer_questions.latent_layer(
+            batch, tokens, heads, cached=cached, decode=decode, sparse=sparse, dtype=dtype, cache_dtype=cache_dtype
+        )
+
+    return build
+
+
+_LAYERS: Mapping[str, _Build] = {
+    "quantize": lambda n, dtype, cache: layer_questions.quantize(n[0], n[1], dtype=dtype),
+    "quantize_dynamic": lambda n, dtype, cache: layer_questions.quantize(n[0], n[1], dynamic=True, dtype=dtype),
+    "encoder": lambda n, dtype, cache: layer_questions.encoder(n[0], n[1], n[2], n[3], dtype=dtype),
+    "mla_bmm": lambda n, dtype, cache: layer_questions.mla_bmm(n[0], n[1], n[2], n[3], dtype=dtype),
+    "mla_layer_prefill": _layer(sparse=False, decode=False),
+    "mla_layer_decode": _layer(sparse=False, decode=True),
+    "dsa_layer_prefill": _layer(sparse=True, decode=False),
+    "dsa_layer_decode": _layer(sparse=True, decode=True),
+    "delta_prefill": lambda n, dtype, cache: layer_questions.delta_rule(n[0], n[1], n[2], n[3], n[4], n[5]),
+    "delta_decode": lambda n, dtype, cache: layer_questions.delta_rule(n[0], 1, n[1], n[2], n[3], n[4], decode=True),
+    "convolution": lambda n, dtype, cache: layer_questions.convolution(n[0], n[1], n[2]),
+}
+
+
+def question(
+    kind: str, shape: str, dtype: str, resolved: Machine, *, window: int, cache_dtype: str, skew: float
+) -> questions.Asked:
+    """The operator as the ladder is asked for it."""
+    if kind in COLLECTIVES:
+        return questions.collective(CollectiveKind(kind), buffer_bytes(shape), resolved.cluster.count, resolved)
+    numbers = dimensions(kind, shape)
+    if kind == "gemm":
+        count, m, n, k = numbers if len(numbers) == 4 else (1, *numbers)
+        return questions.gemm(m, n, k, count=count, dtype=dtype)
+    if kind in ("attention", "prefill", "decode"):
+        build: Callable[..., questions.Asked] = questions.decode if kind == "decode" else questions.prefill
+        more = {"cached": numbers[5]} if len(numbers) == 6 else {}
+        return build(*numbers[:5], window=window, dtype=dtype, cache_dtype=cache_dtype, **more)
+    if kind == "mla_prefill":
+        more = {"cached": numbers[3]} if len(numbers) == 4 else {}
+        return questions.mla_prefill(*numbers[:3], dtype=dtype, cache_dtype=cache_dtype, **more)
+    if kind == "mla_decode":
+        return questions.mla_decode(*numbers, dtype=dtype, cache_dtype=cache_dtype)
+    if kind in ("experts", "wide_experts", "wide_experts_decode"):
+        ranks = numbers[5] if len(numbers) == 6 else 1
+        asked = questions.experts(*numbers[:5], ranks=ranks, skew=skew, dtype=dtype)
+        return replace(asked, question=replace(asked.question, family=kind))
+    if kind in _LAYERS:
+        return _LAYERS[kind](numbers, dtype, cache_dtype)
+    tokens, hidden, top_k, count = numbers
+    return questions.exchange(tokens, hidden, top_k, count, resolved, combine=kind == "combine")
+
+
+def buffer_bytes(shape: str) -> float:
+    """A size in words, such as '256 MiB' [byte]."""
+    size = parse(shape, "byte", field="SHAPE")
+    if size <= 0:
+        raise InputError(f"'{shape}' is no size to move; needs more than 0 bytes", field="SHAPE")
+    return size
