@@ -57,10 +57,16 @@ class Answer:
     source: str
 
 
-def held_by_host(answer: Answer, issue_s: float) -> Answer:
-    """The answer when the host takes `issue_s` to issue each call [s]: the longer of both."""
+def held_by_host(answer: Answer, issue_s: float, hosts_s: tuple[float, float]) -> Answer:
+    """The answer when the host takes `issue_s` to issue each call [s]: the longer of both.
+
+    Each end of the interval is at least what the quickest and the slowest of known hosts take, `hosts_s`.
+    """
     if issue_s <= 0:
         return answer
-    seconds = np.maximum(answer.seconds, issue_s)
-    grown = seconds / np.asarray(answer.seconds)
-    return replace(answer, seconds=seconds, low_s=answer.low_s * grown, high_s=answer.high_s * grown)
+    return replace(
+        answer,
+        seconds=np.maximum(answer.seconds, issue_s),
+        low_s=np.maximum(answer.low_s, min(issue_s, hosts_s[0])),
+        high_s=np.maximum(answer.high_s, max(issue_s, hosts_s[1])),
+    )

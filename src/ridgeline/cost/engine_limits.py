@@ -105,3 +105,12 @@ def issue_seconds(part: Accelerator) -> float:
     joined = (part.host_bytes_per_s or 0.0) > _FASTEST_BUS
     key = "grace" if joined and part.vendor == "NVIDIA" else part.architecture
     return table.get(f"collective.issue.{key}", table["collective.issue.other"]).value
+
+
+def issue_range_s() -> tuple[float, float]:
+    """The quickest and the slowest host that was measured to issue one collective outside a graph [s].
+
+    Which host drives a device is rarely told, and its time is not the device's.
+    """
+    known = [fact.value for key, fact in constants().items() if key.startswith("collective.issue.")]
+    return min(known), max(known)

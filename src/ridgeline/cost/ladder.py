@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ridgeline.cost.answer import ALL, Answer, Question, Rung, held_by_host
+from ridgeline.cost.engine_limits import issue_range_s
 from ridgeline.cost.fitted import find_fits, from_fits
 from ridgeline.cost.formats import form
 from ridgeline.errors import DomainError
@@ -29,12 +30,13 @@ def price(question: Question, part: Accelerator, *, rungs: Sequence[Rung] = ALL)
 
         found = measured(question, part)
         if found is not None:
-            return held_by_host(found, question.issue_s)
+            return held_by_host(found, question.issue_s, issue_range_s())
     for rung in (Rung.FITTED, Rung.BORROWED, Rung.COMMON):
         if rung in rungs and (rung is not Rung.COMMON or _shared(question, part)):
             fits = find_fits(question, part, rung)
             if fits:
-                return held_by_host(from_fits(question, part, fits, rung), question.issue_s)
+                answer = from_fits(question, part, fits, rung)
+                return held_by_host(answer, question.issue_s, issue_range_s())
     asked = f" by {question.engine}" if question.engine else ""
     raise DomainError(
         f"{part.name}: no {question.family} in {question.form}{asked} was measured on it or its relatives;"

@@ -66,12 +66,22 @@ class Grid:
 
 
 def measured(question: Question, part: Accelerator) -> Answer | None:
-    """The answer of the nearest tables of the device and engine; None where none holds all of the sizes."""
+    """The answer of the nearest tables of the device and engine; None where none holds all of the sizes.
+
+    Nor where the question is of another kernel than the format's: a product that finds its inputs cast.
+    """
+    if np.any(np.asarray(question.sizes.get("cast", _cast(question))) != _cast(question)):
+        return None
     for table in find_tables(question, part):
         seconds = interpolated(question, part, table)
         if not np.isnan(seconds).any():
             return _answer(question, part, table, seconds)
     return None
+
+
+def _cast(question: Question) -> float:
+    """Whether the measured products of a format cast their inputs first [1]."""
+    return float(form(question.form).cast)
 
 
 def _answer(question: Question, part: Accelerator, table: OpTable, seconds: Array) -> Answer:

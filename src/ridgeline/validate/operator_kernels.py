@@ -107,25 +107,6 @@ def _peak(ask: Ask, form: Form) -> Priced:
     )
 
 
-def convolution(ask: Ask) -> Priced:
-    """A convolution as an implicit product of m = N P Q, n = K, k = C R S.
-
-    Without the filter's size, an output as large as the input means stride 1 and R = 2 pad + 1.
-    """
-    form = ask.format()
-    batch, rows, columns = ask.size("n"), ask.size("p"), ask.size("q")
-    notes = ["implicit product, input read once for each filter tap"]
-    if {"r", "s"} <= ask.shape.keys():
-        height, width = ask.size("r"), ask.size("s")
-    elif {rows, columns} == {ask.size("h"), ask.size("w")}:
-        height, width = 2 * ask.size("pad_h", default=0.0) + 1, 2 * ask.size("pad_w", default=0.0) + 1
-        notes.append(f"filter {height:g} x {width:g}: the output is as large as the padded input allows at stride 1")
-    else:
-        raise InputError(f"'{ask.words}' states neither filter size nor stride", field="shape")
-    m, n, k = batch * rows * columns, ask.size("k"), ask.size("c") * height * width
-    return bill("conv2d", [product_cost(m, n, k, 1, form, ask)], ask, form.matrix, flop=2 * m * n * k, notes=notes)
-
-
 def _act(ask: Ask) -> float:
     gated = "gated=true" in ask.words.casefold()
     return (3 if gated else 2) * ask.size("tokens") * ask.size("n_expanded_embd") / ask.size("tp", default=1.0) * 2

@@ -20,6 +20,7 @@ from ridgeline.validate import operator_links as links
 from ridgeline.validate.hardware import find_device, read_device
 from ridgeline.validate.machines import Machines
 from ridgeline.validate.operator_cells import Ask, Priced, sizes
+from ridgeline.validate.operator_convolution import convolution
 from ridgeline.validate.operator_sources import own_source
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
@@ -44,7 +45,7 @@ FAMILIES: tuple[tuple[str, Callable[[Ask], Priced]], ...] = (
     (r"moe.*(?:dispatch|combine)", links.exchange),
     (r"attention", attention.attention),
     (r"\bmoe\b", experts.experts),
-    (r"conv2d|convolution", kernels.convolution),
+    (r"conv2d|convolution", convolution),
     (r"gemm|matmul|matrix", kernels.gemm),
     (r"copy.*host|host.*copy|h2d|d2h", kernels.host_copy),
     (r"stream|coalesced|memory bandwidth", kernels.long_stream),
