@@ -148,6 +148,25 @@ def test_borrowed_values_are_the_geometric_mean_of_the_relatives() -> None:
         assert value == pytest.approx((first.values[name] * second.values[name]) ** 0.5)
 
 
+def test_a_borrowed_rate_follows_the_cube_root_of_watts_a_flop() -> None:
+    watts = H100.tdp_w or 0.0
+    large = replace(GEMM, sizes={"m": 8192, "n": 8192, "k": 8192}, engine="vllm")
+
+    def share(name: str, rated_w: float) -> float:  # matrix_share_ is the second parameter
+        part = replace(H100, name=name, sustained={}, tdp_w=rated_w)
+        return float(fitted.fitted_model(large, part, Rung.BORROWED).kernels[0].values[1])
+
+    as_lenders = share("same", watts)
+    assert 0.5 < as_lenders < 0.95
+    assert share("cool", 1.1 * watts) == pytest.approx(1.1 ** (1 / 3) * as_lenders)
+    assert share("held", 0.5 * watts) == pytest.approx(0.5 ** (1 / 3) * as_lenders)
+    assert share("cold", 8.0 * watts) == 1.0
+    unknown = fitted.fitted_model(large, replace(H100, name="dark", sustained={}, tdp_w=None), Rung.BORROWED)
+    relatives = [own_fits("gemm", name, engine="vllm", form="bf16")[0] for name in ("H100-SXM", "H200-SXM")]
+    plain = float(np.exp(np.mean([np.log(fit.values["matrix_share_"]) for fit in relatives])))
+    assert unknown.kernels[0].values[1] == pytest.approx(plain)
+
+
 def test_rates_that_were_measured_on_the_device_replace_borrowed_ones() -> None:
     part = accelerator("RTX-4090")
     found = own_rates(part, "bf16")

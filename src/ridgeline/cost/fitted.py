@@ -18,7 +18,8 @@ from ridgeline.cost.formats import Form, form
 from ridgeline.cost.mechanism import Array, Mechanism, device_vector
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
-from ridgeline.facts.fits import BANDS_S, Fit, borrowed_fits, common_fits, own_fits
+from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.fits import BANDS_S, BORROWED, Fit, borrowed_fits, common_fits, own_fits
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.traits import kernel_traits
 from ridgeline.lower.work import Number
@@ -164,7 +165,8 @@ def model_of(
     if not hosted:
         own["issue_s_"] = _NO_HOST_S
     kernels = tuple((fit.device, fit.engine, fit.version, fit.form, fit.kernel, fit.source) for fit in fits)
-    key = (family, form_name, tuple(device_vector(part, matrix)), kernels, tuple(sorted(own.items())), rung)
+    device = (*device_vector(part, matrix), part.tdp_w)
+    key = (family, form_name, device, kernels, tuple(sorted(own.items())), rung)
     if key not in _READY:
         if len(_READY) >= _MODELS:
             _READY.clear()
@@ -182,9 +184,30 @@ def _made(
         decided = {**model.defaults, **form_sizes(model, what), **traits}
         row = np.array([decided.get(name, np.nan) for name in model.sizes])
         values = {**fit.values, **{name: value for name, value in own.items() if name in fit.values}}
+        if rung is Rung.BORROWED and "matrix_share_" in fit.values and "matrix_share_" not in own:
+            values["matrix_share_"] = _cooler(fit, part, what.matrix)
         kernels.append(_Kernel(fit=fit, values=model.vector(values), row=row))
     device = device_vector(part, what.matrix)
     return FittedModel(mechanism=model, device=device, kernels=tuple(kernels), rung=rung)
+
+
+def _cooler(fit: Fit, part: Accelerator, matrix: str) -> float:
+    """A borrowed share of the peak rate on a device with more or less power for each FLOP than its lenders [1].
+
+    Power grows as the cube of the clock, so what power holds back moves as the cube root of watts a FLOP. Lenders
+    without a rated power or rate change nothing. Evidence: derived, as `power_share`.
+    """
+    share = fit.values["matrix_share_"]
+    lenders = [accelerator(name) for name in fit.source.removeprefix(BORROWED).split(", ")]
+    known = [_watts_a_flop(one, matrix) for one in (part, *lenders)]
+    if not all(known):
+        return share
+    theirs = float(np.exp(np.mean(np.log(known[1:]))))
+    return float(min(share * (known[0] / theirs) ** (1.0 / 3.0), 1.0))
+
+
+def _watts_a_flop(part: Accelerator, matrix: str) -> float:
+    return (part.tdp_w or 0.0) / part.peak_flop_per_s[matrix] if part.peak_flop_per_s.get(matrix) else 0.0
 
 
 def from_fits(question: Question, part: Accelerator, fits: Sequence[Fit], rung: Rung) -> Answer:
