@@ -101,10 +101,10 @@ def main() -> None:
 TITLE = (
     "# Operators: every rung on kernels that no fit used",
     "",
-    f"`python benchmarks/operators.py`: {ROWS:,} random rows of each family (seed {SEED}; all where there are fewer) of the",
-    "tables of aiconfigurator-core 0.12.0 whose shape blocks no fit and no interval used. `table` interpolates with them",
-    "hidden; `borrowed` uses the fits of other devices only, `common` those of other architectures. Errors are absolute, of the measured time; `covered` is the share inside the 80 %",
-    "interval.",
+    f"`python benchmarks/operators.py`: {ROWS:,} random rows of each family (seed {SEED}; all where there are fewer)",
+    "of the tables of aiconfigurator-core 0.12.0 whose shape blocks no fit and no interval used. `table` interpolates",
+    "with them hidden; `borrowed` uses fits of other devices only, `common` those of other architectures. Errors are",
+    "absolute, of the measured time; `covered` is the share inside the 80 % interval.",
     "",
 )
 NOTES = (

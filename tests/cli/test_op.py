@@ -84,3 +84,43 @@ def test_better_evidence_takes_a_better_rung_and_a_narrower_interval(capsys: pyt
 def test_bad_words_are_named(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str) -> None:
     assert run(["op", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "dtype"),
+    [
+        ("quantize", "4096x7168", "fp8"),
+        ("quantize_dynamic", "4096x7168", "fp8"),
+        ("encoder", "8x1024x16x80", "bf16"),
+        ("mla_bmm", "64x128x512x128", "bf16"),
+        ("mla_layer_prefill", "4x4096x16", "bf16"),
+        ("mla_layer_decode", "64x4096x16", "fp8_block"),
+        ("dsa_layer_prefill", "1x4096x128", "fp8_block"),
+        ("dsa_layer_decode", "64x65536x128", "fp8_block"),
+        ("delta_prefill", "4x4096x32x16x128x128", "bf16"),
+        ("delta_decode", "64x32x16x128x128", "bf16"),
+        ("convolution", "4x4096x8192", "bf16"),
+        ("wide_experts", "512x7168x2048x8x256x32", "fp8_block"),
+        ("wide_experts_decode", "512x7168x2048x8x256x32", "fp8_block"),
+    ],
+)
+def test_operators_around_products_are_priced_on_every_rung(
+    capsys: pytest.CaptureFixture[str], kind: str, shape: str, dtype: str
+) -> None:
+    words = (kind, shape, dtype, "--on", "H200-SXM,MI300X", "--evidence", "fitted")
+    own, other = answer(capsys, *words)["rows"]
+    assert (own["rung"], other["rung"]) == ("fitted", "common")
+    for row in (own, other):
+        assert 0 < row["low_s"] <= row["seconds"] <= row["high_s"]
+        assert 0 < row["power_low_w"] <= row["power_w"] <= row["power_high_w"]
+    assert own["compute_s"] < own["seconds"]
+    assert own["memory_s"] < 1.2 * own["seconds"]  # a little of it stays in L2 when kernels are repeated
+
+
+def test_what_memory_binds_is_its_bytes_and_a_launch(capsys: pytest.CaptureFixture[str]) -> None:
+    copy, norm, sort = (answer(capsys, kind, "65536x8192")["rows"][0] for kind in ("copy", "norm", "sort"))
+    assert copy["bytes"] == 4 * 65536 * 8192
+    assert norm["bytes"] == 6 * 65536 * 8192
+    assert norm["seconds"] / copy["seconds"] == pytest.approx(1.5, rel=0.01)
+    assert sort["seconds"] > 6 * copy["seconds"]
+    assert answer(capsys, "adam", "1000000")["rows"][0]["bytes"] == 28e6

@@ -162,7 +162,7 @@ def model_of(
     """
     matrix = form(form_name).matrix
     own = {} if rung is Rung.FITTED else own_rates(part, matrix)
-    if not hosted:
+    if not hosted or rung is Rung.COMMON:  # a host is no trait of all devices
         own["issue_s_"] = _NO_HOST_S
     kernels = tuple((fit.device, fit.engine, fit.version, fit.form, fit.kernel, fit.source) for fit in fits)
     device = (*device_vector(part, matrix), part.tdp_w)
