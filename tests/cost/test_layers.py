@@ -50,11 +50,12 @@ def test_an_encoder_s_scores_are_the_square_of_its_tokens() -> None:
     sizes = {"batch": 64.0, "tokens": 4096.0, "heads": 16.0, "head_dim": 64.0}
     one, two = (seconds("encoder", {**sizes, "tokens": size}, fill_s_=1e-8) for size in (65536.0, 131072.0))
     assert two / one == pytest.approx(4.0, rel=0.01)
-    by_width = {width: seconds("encoder", {**sizes, "head_dim": width}) for width in (64.0, 72.0, 80.0, 128.0)}
+    widths = (64.0, 72.0, 80.0, 128.0)
+    by_width = {width: seconds("encoder", {**sizes, "head_dim": width}, exponents_per_clock_=64.0) for width in widths}
     assert by_width[72.0] == pytest.approx(by_width[80.0], rel=0.01)
     assert by_width[72.0] > 1.1 * by_width[64.0]
-    padded = seconds("encoder", {**sizes, "head_dim": 72.0, "padded": 1.0})
-    assert padded == pytest.approx(by_width[128.0], rel=0.02)
+    padded = seconds("encoder", {**sizes, "head_dim": 72.0, "padded": 1.0}, exponents_per_clock_=64.0)
+    assert padded == pytest.approx(by_width[128.0], rel=0.05)  # less moved
 
 
 def test_a_latent_layer_by_hand_where_products_are_all() -> None:
