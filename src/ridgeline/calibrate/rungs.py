@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.calibrate.public import residual_bands
 from ridgeline.cost.answer import Question, Rung
-from ridgeline.cost.fitted import find_fits, from_fits
+from ridgeline.cost.fitted import find_fits, from_fits, model_of
 from ridgeline.cost.measured import interpolated, table_interval
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.samples import INTERVAL, Sample, family_tables, hidden_folds, samples
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.opdata import OpTable
+from ridgeline.facts.records import Accelerator
 
 DRAWN = 400  # kernels of one table, format and kernel
+_HELD = 1.2  # of the time without the host, from which a kernel waits for it
 TABULATED = 60  # of them for the table rung, which makes a grid for every combination of exact sizes
 _HEADER = (
     "# How far the answers of a rung lie from measured times of shape blocks that no fit used. Written by"
@@ -76,6 +79,8 @@ def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judg
         if fits:
             answer = from_fits(question, part, fits, rung)
             predicted, low, high = (np.asarray(x) for x in (answer.seconds, answer.low_s, answer.high_s))
+        if fits and rung is Rung.COMMON:  # which knows of no host
+            predicted = np.where(_held_by_host(question, part), np.nan, predicted)
     return Judged(
         family=sample.family,
         rung=rung,
@@ -87,6 +92,20 @@ def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judg
         low=low,
         high=high,
     )
+
+
+def _held_by_host(question: Question, part: Accelerator) -> NDArray[np.bool_]:
+    """Kernels whose time is the host's: their own fit takes them for clearly shorter where the host is left out."""
+    fits = find_fits(question, part, Rung.FITTED)
+    if not fits:
+        return np.zeros((), dtype=bool)
+    whole, alone = (
+        np.asarray(
+            model_of(question.family, question.form, part, fits, Rung.FITTED, hosted=hosted).seconds(question.sizes)
+        )
+        for hosted in (True, False)
+    )
+    return np.asarray(whole > _HELD * alone)
 
 
 def rung_rows(family: str, found: Sequence[Judged]) -> Iterator[str]:
