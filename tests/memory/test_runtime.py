@@ -33,6 +33,7 @@ def held(framework: str = "megatron", **options: object) -> dict[str, float]:
         ("blackwell", False, True, False, 16.25 + 32),
         ("hopper", False, True, True, 64 + 5 * 32),
         ("volta", False, False, True, 16.25),
+        ("cpu", False, False, False, 0.0),
     ],
 )
 def test_scratch_of_matrix_libraries(
@@ -151,3 +152,21 @@ def test_eager_mode_keeps_the_gate_and_fp32_norms() -> None:
         for execution in ("eager", "compiled")
     )
     assert eager - compiled == 64 * (2 * 1024 + 2 * 4 * 512)  # act(gate); two norms, 4 bytes each
+
+
+def test_gradients_of_the_first_micro_batch_wait_beside_the_activations_of_the_second() -> None:
+    """Without a buffer of their own gradients come as activations go, but accumulation keeps them all step long."""
+    job = Workload(seq_len=256, global_batch=64, framework="torch", precision="fp32")
+    one, two = (
+        {
+            name: float(value)
+            for name, value in stage_memory(
+                GRAPH, job, layers={"dense": 8}, micro_batch=32, micro_batches=count
+            ).items()
+        }
+        for count in (1, 2)
+    )
+    assert one["activations"] > 0
+    assert one["gradients"] == 0.0
+    assert two["gradients"] == 4.0 * GRAPH.params
+    assert two["activations"] == one["activations"]

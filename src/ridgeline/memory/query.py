@@ -26,7 +26,8 @@ class Options(TypedDict, total=False):
     `layers` counts the layers of each block kind on the stage; `first` and `last` say whether it
     holds the embedding and the head (default: both). `in_flight` [1] is the peak number of
     micro-batches held, in units of the stage's whole activations; `head_in_flight` that of the loss
-    (1 but for schedules that run all forwards first). `zero` 0..3 shards over `shard_ranks` ranks
+    (1 but for schedules that run all forwards first). `micro_batches` of a step [1]: from the second
+    one on, gradients of the first are there while activations are. `zero` 0..3 shards over `shard_ranks` ranks
     (None: dp * cp). `recompute` codes: 0 none, 1 selective, 2 full, the last limited to
     `recompute_layers` layers of the stage (None: all). `runtime` is by default that of the
     workload's framework.
@@ -46,6 +47,7 @@ class Options(TypedDict, total=False):
     last: ArrayLike
     in_flight: ArrayLike
     head_in_flight: ArrayLike
+    micro_batches: ArrayLike
     recompute: ArrayLike
     recompute_layers: ArrayLike | None
     offload_optimizer: ArrayLike
@@ -65,6 +67,7 @@ class Stage:
     last: Array
     in_flight: Array
     head_in_flight: Array
+    micro_batches: Array
     zero: Codes
     recompute: Codes
     recompute_layers: Array | None
@@ -107,6 +110,7 @@ def resolve(graph: Graph, workload: Workload, options: Options) -> Stage:
         last=as_array(options.get("last", True)),
         in_flight=as_array(options.get("in_flight", 1)),
         head_in_flight=as_array(options.get("head_in_flight", 1)),
+        micro_batches=as_array(options.get("micro_batches", 1)),
         zero=np.asarray(options.get("zero", 0), dtype=np.int64),
         recompute=np.asarray(options.get("recompute", 0), dtype=np.int64),
         recompute_layers=None if limit is None else as_array(limit),

@@ -68,11 +68,13 @@ class Runtime:
     context_bytes: float = 1024 * MIB
 
     def workspace_bytes(self, *, grouped: bool = False) -> float:
-        """Matrix library scratch taken through the allocator for good [byte].
+        """Matrix library scratch taken through the allocator for good [byte]; a processor's library takes none there.
 
         >>> MEGATRON.workspace_bytes() / 2**20
         96.0
         """
+        if self.architecture == "cpu":
+            return 0.0
         large = self.deterministic or self.architecture == "hopper"
         scratch = CUBLAS_HANDLES * (CUBLAS_LARGE_BYTES if large else CUBLAS_SMALL_BYTES)
         if not self.transformer_engine:

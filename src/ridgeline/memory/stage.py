@@ -58,7 +58,8 @@ def _moments(stage: Stage) -> tuple[Moment, ...]:
     fixed = fixed + runtime.gradient_copies * gradients
     # a layer's activations are gone by the time all its gradients are there
     inside = fixed + np.maximum(working_set_bytes(stage), passing_gradient_bytes(stage))
-    early = gradients if runtime.persistent_gradients else none
+    # gradients of earlier micro-batches wait for the later ones
+    early = gradients if runtime.persistent_gradients else np.where(stage.micro_batches > 1, gradients, none)
     return (
         Moment(gradients=early, activations=kept, logits=logit_bytes(stage), buffers=fixed),
         Moment(gradients=early, activations=kept, logits=none, buffers=inside),

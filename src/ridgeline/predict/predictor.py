@@ -183,6 +183,7 @@ class Predictor:
             last=last.sum(axis=1) > 0,
             in_flight=in_flight,
             head_in_flight=micro_batches if plan.schedule is Schedule.GPIPE else 1,
+            micro_batches=micro_batches,
             recompute=RECOMPUTE_CODE[plan.recompute],
             recompute_layers=plan.recompute_layers,
             offload_optimizer=plan.offload_optimizer,

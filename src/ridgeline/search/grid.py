@@ -349,6 +349,7 @@ class Grid:
                 last=float(last[stage].sum()) > 0,
                 in_flight=held,
                 head_in_flight=batches if schedule is Schedule.GPIPE else 1,
+                micro_batches=batches,
                 recompute=codes,
                 recompute_layers=limited,
                 offload_optimizer=offload > 0,
