@@ -16,9 +16,9 @@ from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan, Recompute, Schedule
 from ridgeline.predict import Predictor, explain
 from ridgeline.run.append import COLUMNS, append_rows, rows_of
-from ridgeline.run.gap import Comparison, phases_of
-from ridgeline.run.launch import Measured
+from ridgeline.run.gap import PlanComparison, phases_of
 from ridgeline.run.mapping import execution_of, shape_of
+from ridgeline.run.measured import Measured
 from ridgeline.validate.rows import read
 
 WORK = Workload(seq_len=16, global_batch=8, precision="fp32", execution="eager")
@@ -91,7 +91,7 @@ def test_other_architectures_are_refused(name: str) -> None:
         shape_of(load(name))
 
 
-def comparison(**words: Any) -> Comparison:
+def comparison(**words: Any) -> PlanComparison:
     predictor = Predictor(MODEL, cluster("4xH100-SXM"), WORK)
     evaluation = predictor.evaluate(Plan(**words))
     report = explain(predictor, evaluation)
@@ -100,11 +100,11 @@ def comparison(**words: Any) -> Comparison:
         phases_s=(step, step),
         losses=(5.0, 4.9),
         memory_bytes=(1e9, 2e9),
-        collectives={"gloo:barrier": {"calls": 1, "seconds": 9.0}, "all_reduce": {"calls": 2, "seconds": 0.25}},
+        collectives={"recv": {"calls": 1, "seconds": 9.0}, "all_reduce": {"calls": 2, "seconds": 1.25, "moving": 0.25}},
         device="cpu",
     )
     phases = phases_of(predictor, evaluation, report, seen)
-    return Comparison(report=report, measured=seen, phases=phases, widest="forward", widest_share=1.0, remarks=())
+    return PlanComparison(report=report, measured=seen, phases=phases, gaps={"forward": 1.0, "backward": 3.0})
 
 
 def test_phases_add_up_to_the_step_on_both_sides() -> None:
@@ -114,7 +114,7 @@ def test_phases_add_up_to_the_step_on_both_sides() -> None:
     assert sum(one.measured for one in parts) == pytest.approx(found.step.measured) == 4.0
 
 
-def test_collectives_are_named_by_kind_and_a_barrier_is_none() -> None:
+def test_collectives_are_rows_of_moving_time_and_receiving_is_none() -> None:
     rows = {one.name: one for one in comparison(dp=2, tp=2).phases if one.within}
     assert list(rows) == ["all_reduce"]
     assert rows["all_reduce"].measured == 0.25
@@ -122,9 +122,21 @@ def test_collectives_are_named_by_kind_and_a_barrier_is_none() -> None:
     assert not [one for one in comparison().phases if one.within]
 
 
-def test_memory_is_the_largest_rank() -> None:
-    (row,) = [one for one in comparison().phases if one.unit == "byte"]
+def test_memory_is_the_largest_rank_and_the_widest_gap_is_named_with_its_share() -> None:
+    found = comparison()
+    (row,) = [one for one in found.phases if one.unit == "byte"]
     assert row.measured == 2e9
+    assert (found.widest, found.widest_share) == ("backward", 0.75)
+
+
+@pytest.mark.parametrize(
+    ("words", "framework"),
+    [({}, "torch"), ({"dp": 2}, "ddp"), ({"dp": 2, "tp": 2}, "torch"), ({"zero": 3, "dp": 2}, "fsdp")],
+)
+def test_memory_is_predicted_for_the_library_that_runs(words: dict[str, Any], framework: str) -> None:
+    name, habits = execution_of(MODEL, WORK, Plan(**words)).program
+    assert name == framework
+    assert habits == ({"persistent_gradients": False} if name == "ddp" else {})
 
 
 def test_rows_are_appended_under_the_files_own_columns(tmp_path: Path) -> None:

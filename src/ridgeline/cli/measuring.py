@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,7 +17,8 @@ from ridgeline.report.blocks import Block, Line, Table, blank, show
 from ridgeline.units import bytes_text, time_text
 
 if TYPE_CHECKING:
-    from ridgeline.run.gap import Comparison, Phase
+    from ridgeline.run.gap import PlanComparison
+    from ridgeline.run.phases import Phase
     from ridgeline.run.verdict import Settings, Verdict
 
 _WIDTH = 120  # columns when piped
@@ -131,6 +133,7 @@ def measure_batch(
             "widest_gap_share": found.widest_share,
             "batches_s": [one["batch"] for one in found.measured.phases_s],
             "memory_bytes": list(found.measured.memory_bytes),
+            "process_bytes": list(found.measured.process_bytes),
             "remarks": list(found.remarks),
             "assumed": list(assumed),
         }
@@ -143,14 +146,14 @@ def measure_batch(
             blank(),
             _phase_table(found.phases),
             blank(),
-            *_widest(found.widest, found.widest_share, [*found.remarks, *(f"assumed: {one}" for one in assumed)]),
+            *_widest(found.widest, found.widest_share, [*found.remarks, *_assumed(assumed)]),
         ],
         sys.stdout,
         width=_WIDTH,
     )
 
 
-def _comparison(found: Comparison) -> dict[str, Any]:
+def _comparison(found: PlanComparison) -> dict[str, Any]:
     from ridgeline.report.as_json import choices, cluster_as_dict, model_as_dict
 
     report = found.report
@@ -166,19 +169,36 @@ def _comparison(found: Comparison) -> dict[str, Any]:
         "losses": list(found.measured.losses),
         "steps_s": [one["step"] for one in found.measured.phases_s],
         "memory_bytes": list(found.measured.memory_bytes),
+        "process_bytes": list(found.measured.process_bytes),
+        "idle_share": found.idle_share,
+        "idle_shares": list(found.measured.idle_shares),
         "collectives": {name: dict(entry) for name, entry in found.measured.collectives.items()},
         "remarks": list(found.remarks),
     }
 
 
-def _plan_blocks(found: Comparison, assumed: Sequence[str]) -> Iterator[Block]:
+def _plan_blocks(found: PlanComparison, assumed: Sequence[str]) -> Iterator[Block]:
     report = found.report
     ranks = f"{report.plan.devices} rank{'s' * (report.plan.devices > 1)}"
     yield Line(text=f"{report.model.name} on {report.cluster.name}, {ranks}, {len(found.measured.phases_s)} steps")
     yield blank()
     yield _phase_table(found.phases)
     yield blank()
-    yield from _widest(found.widest, found.widest_share, [*found.remarks, *(f"assumed: {one}" for one in assumed)])
+    yield from _widest(found.widest, found.widest_share, [*_beside(found), *found.remarks, *_assumed(assumed)])
+
+
+def _beside(found: PlanComparison) -> Iterator[str]:
+    """What the rows do not hold: idle stages, and what the process holds beside its tensors."""
+    seen = found.measured
+    if found.idle_share is not None and seen.idle_shares:
+        yield f"stages idle {median(seen.idle_shares):.0%} of the pipeline's time, predicted {found.idle_share:.0%}"
+    if seen.device == "cpu" and seen.process_bytes:
+        grown, held = max(seen.process_bytes), max(seen.memory_bytes)
+        yield f"a process grew by {bytes_text(grown)}: tensors take {bytes_text(held)}, the rest is heap and libraries"
+
+
+def _assumed(texts: Sequence[str]) -> list[str]:
+    return [f"assumed: {one}" for one in texts]
 
 
 def _widest(name: str, share: float, notes: Sequence[str]) -> Iterator[Line]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ridgeline.errors import InputError
-from ridgeline.run.gap import Comparison
+from ridgeline.run.gap import PlanComparison
 
 COLUMNS = (
     "id", "model", "params_b", "layers", "hidden", "heads", "vocab", "seq_len", "hardware", "n_devices", "interconnect",
@@ -61,7 +61,7 @@ def _replace(file: Path, text: str) -> None:
         raise
 
 
-def rows_of(found: Comparison, *, engine: str) -> list[Mapping[str, str]]:
+def rows_of(found: PlanComparison, *, engine: str) -> list[Mapping[str, str]]:
     """A comparison as rows of a table of training runs: step time [s] and tokens per second and device."""
     report, step = found.report, found.step
     plan, workload, model = report.plan, report.workload, report.model

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ridgeline.errors import PlanError, WorkloadError
@@ -12,26 +10,15 @@ from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.serving import simulate_serving
 from ridgeline.report.serving import ServingReport
-from ridgeline.run.gap import Phase, elsewhere
-from ridgeline.run.launch import Measured, launch
+from ridgeline.run.launch import launch
 from ridgeline.run.mapping import Execution, shape_of
+from ridgeline.run.measured import Measured
+from ridgeline.run.phases import Comparison, Phase, elsewhere, phase_of
 from ridgeline.serving.traffic.traffic import Traffic
 
 FORMATS = {"": "bf16-pure", "bf16": "bf16-pure"}
 _DEFAULT = Deployment()
 _RUN = ("engine", "version", "tp", "weights")  # words of a deployment that say something about this run
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchComparison:
-    """A batch that was replayed and run: rows by phase, and the phase with the widest gap."""
-
-    report: ServingReport
-    measured: Measured
-    phases: tuple[Phase, ...]
-    widest: str
-    widest_share: float  # of the absolute gaps of prefill and of all decode steps
-    remarks: tuple[str, ...] = ()
 
 
 def compare_batch(
@@ -43,7 +30,7 @@ def compare_batch(
     repeats: int,
     device: str,
     limit_s: float,
-) -> BatchComparison:
+) -> Comparison[ServingReport]:
     """Replays a batch that starts together, runs it on local devices, and sets the two side by side."""
     asked = generation_of(model, deployment)
     batch = len(traffic.prompt_tokens)
@@ -58,14 +45,11 @@ def compare_batch(
         "prefill": abs(phases[0].predicted - phases[0].measured),
         "decode step": abs(phases[1].predicted - phases[1].measured) * (output - 1),
     }
-    widest = max(gaps, key=lambda name: gaps[name])
-    total = sum(gaps.values())
-    return BatchComparison(
+    return Comparison(
         report=report,
         measured=measured,
         phases=phases,
-        widest=widest,
-        widest_share=gaps[widest] / total if total else 0.0,
+        gaps=gaps,
         remarks=tuple(elsewhere(cluster, device)),
     )
 
@@ -105,19 +89,8 @@ def batch_phases(report: ServingReport, measured: Measured) -> tuple[Phase, ...]
     rows = []
     for name, metric in (("prefill", "ttft"), ("decode step", "tpot"), ("batch", "latency")):
         ends = sorted(getattr(one, metric).mean for one in report.ends)
-        seen = [one[name] for one in measured.phases_s]
-        low, median, high = (float(value) for value in np.quantile(seen, [0.1, 0.5, 0.9]))
         predicted = float(getattr(report.metrics, metric).mean)
         known = predicted if np.isfinite(predicted) else 0.0
-        rows.append(
-            Phase(
-                name=name,
-                predicted=known,
-                low=ends[0] if np.isfinite(ends[0]) else known,
-                high=ends[-1] if np.isfinite(ends[-1]) else known,
-                measured=median,
-                measured_low=low,
-                measured_high=high,
-            )
-        )
+        low, high = (end if np.isfinite(end) else known for end in (ends[0], ends[-1]))
+        rows.append(phase_of(name, known, (low, high), [one[name] for one in measured.phases_s]))
     return tuple(rows)

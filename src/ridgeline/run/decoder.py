@@ -36,11 +36,10 @@ class Attention(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Any, start: int = 0, cache: list[Any] | None = None) -> Any:
         """Attention of x over itself, and over the `cache` of `start` earlier tokens, which grows by x."""
-        q, k, v = (
-            layer(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for layer in (self.query, self.key, self.value)
-        )
+        q, k, v = (layer(x).unflatten(-1, (-1, self.head_dim)) for layer in (self.query, self.key, self.value))
         if self.rotary:
             q, k = turned(q, start), turned(k, start)
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # its result lies as q does: no copy to flatten it
         if cache is not None:
             if cache:
                 k, v = torch.cat([cache[0], k], dim=2), torch.cat([cache[1], v], dim=2)
@@ -51,11 +50,11 @@ class Attention(nn.Module):  # type: ignore[misc]
 
 
 def turned(x: Any, start: int) -> Any:
-    """Rotary embedding of (B, H, S, head) from position `start` on."""
+    """Rotary embedding of (B, S, H, head) from position `start` on."""
     half = x.shape[-1] // 2
     rates = _BASE ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-    angle = torch.arange(start, start + x.shape[2], device=x.device, dtype=torch.float32)[:, None] * rates
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    angle = torch.arange(start, start + x.shape[1], device=x.device, dtype=torch.float32)[:, None] * rates
+    cos, sin = (part.to(x.dtype)[:, None] for part in (angle.cos(), angle.sin()))
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
 

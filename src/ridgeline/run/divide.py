@@ -26,19 +26,21 @@ from torch.distributed.tensor.parallel import (
 
 from ridgeline.run.decoder import Decoder, loss_of
 from ridgeline.run.mapping import Execution
+from ridgeline.run.pipeline import Stopwatch, schedule_of
 
 AXES = ("pp", "dp", "tp")
 
 
 @dataclass(kw_only=True)
 class Divided:
-    """One rank's part: `module` to call, its optimizer, the mesh, and the pipeline's schedule if there is one."""
+    """One rank's part: `module` to call, its optimizer, the mesh, a clock, and a pipeline's schedule."""
 
     asked: Execution
     module: Any
     optimizer: Any
     mesh: Any
     device: Any
+    watch: Stopwatch
     schedule: Any = None
 
     def coordinate(self, axis: str) -> int:
@@ -93,9 +95,19 @@ def divide(asked: Execution, device: Any, seed: int) -> Divided:
     if asked.tp > 1:
         _tensor(model, mesh["tp"], asked)
     module = _data(model, mesh, asked)
-    divided = Divided(asked=asked, module=module, optimizer=_optimizer(module, asked), mesh=mesh, device=device)
+    divided = Divided(
+        asked=asked,
+        module=module,
+        optimizer=_optimizer(module, asked),
+        mesh=mesh,
+        device=device,
+        watch=Stopwatch(device),
+    )
     if asked.pp > 1:
-        divided.schedule = _schedule(divided, stage)
+        divided.schedule = schedule_of(
+            asked.schedule, module, watch=divided.watch, stage=stage, stages=asked.pp, group=mesh.get_group("pp"),
+            micro_batches=asked.micro_batches, loss=loss_of,
+        )  # fmt: skip
     return divided
 
 
@@ -118,17 +130,19 @@ def _tensor(model: Any, mesh: Any, asked: Execution) -> None:
 
 
 def _layer_plan(layer: Any, edge: Any, along: bool) -> dict[str, Any]:
-    plan: dict[str, Any] = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
+    """Columns and rows of a layer. What several columns read becomes one divided tensor, so backward sums it once."""
+    whole = PrepareModuleInput(input_layouts=(edge,), desired_input_layouts=(Replicate(),))
+    three = PrepareModuleInput(input_layouts=(edge, None, None), desired_input_layouts=(Replicate(), None, None))
+    plan: dict[str, Any] = {"attention": three}
+    plan |= {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
     plan["attention.out"] = RowwiseParallel(output_layouts=edge)
     feeds = [name for name, part in layer.named_modules() if hasattr(part, "down")]
     for feed in feeds:
+        plan[feed] = whole
         plan |= {f"{feed}.up": ColwiseParallel(), f"{feed}.down": RowwiseParallel(output_layouts=edge)}
         if layer.get_submodule(feed).gate is not None:
             plan[f"{feed}.gate"] = ColwiseParallel()
     if along:
-        whole = PrepareModuleInput(input_layouts=(edge,), desired_input_layouts=(Replicate(),))
-        three = PrepareModuleInput(input_layouts=(edge, None, None), desired_input_layouts=(Replicate(), None, None))
-        plan |= {"attention": three, "mlp": whole}
         plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
     return plan
 
@@ -164,12 +178,3 @@ def _optimizer(module: Any, asked: Execution) -> Any:
     for one in module.parameters():
         parts[isinstance(one, DTensor)].append(one)
     return build([{"params": part} for part in parts if part], **words)
-
-
-def _schedule(divided: Divided, stage: int) -> Any:
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-
-    asked = divided.asked
-    part = PipelineStage(divided.module, stage, asked.pp, divided.device, group=divided.mesh.get_group("pp"))
-    kind = ScheduleGPipe if asked.schedule == "gpipe" else Schedule1F1B
-    return kind(part, n_microbatches=asked.micro_batches, loss_fn=loss_of)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,8 +14,12 @@ from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import RECOMPUTE_CODE, Evaluation, Predictor, explain
 from ridgeline.report.report import Report
-from ridgeline.run.launch import Measured, launch
+from ridgeline.run.launch import launch
 from ridgeline.run.mapping import execution_of
+from ridgeline.run.measured import Measured
+from ridgeline.run.phases import Comparison, Phase, elsewhere, phase_of
+from ridgeline.run.spans import idle_share
+from ridgeline.training.orders import BACKWARD_WEIGHT
 from ridgeline.training.parts import part_tables
 
 _STEP = "step"
@@ -23,83 +27,48 @@ _FOLDED = {"broadcast": "all_gather", "recv": "", "barrier": ""}  # ZeRO's broad
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
-    """One part of a step: predicted with its 80 % interval, measured with its 10th and 90th percentile, in `unit`.
+class PlanComparison(Comparison[Report]):
+    """A plan that was priced and run; for pipelines with the share of time in which stages do not compute [1]."""
 
-    `within` says that the row is busy time inside other rows, which overlap may hide; it is no part of the gap.
-    """
-
-    name: str
-    predicted: float
-    low: float
-    high: float
-    measured: float
-    measured_low: float
-    measured_high: float
-    unit: str = "s"
-    within: bool = False
-
-    @property
-    def error(self) -> float | None:
-        """(predicted - measured) / measured [1]; None where nothing was measured."""
-        return (self.predicted - self.measured) / self.measured if self.measured else None
-
-    @property
-    def covered(self) -> bool:
-        """Whether the measured value lies in the interval."""
-        return self.low <= self.measured <= self.high
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """A plan that was priced and run: the report, what was measured, rows by phase, and the widest gap."""
-
-    report: Report
-    measured: Measured
-    phases: tuple[Phase, ...]
-    widest: str
-    widest_share: float  # of the absolute gaps of all phases
-    remarks: tuple[str, ...]
+    idle_share: float | None = None
 
     @property
     def step(self) -> Phase:
         """The whole step."""
-        return next(one for one in self.phases if one.name == _STEP)
+        return self.phase(_STEP)
 
 
 def compare_plan(
     model: Model, cluster: Cluster, workload: Workload, plan: Plan, *, repeats: int, device: str, limit_s: float
-) -> Comparison:
+) -> PlanComparison:
     """Prices a plan, runs the same plan on local devices, and sets the two side by side."""
     remarks = elsewhere(cluster, device)
     if workload.execution != "eager":
         remarks.append(f"execution = {workload.execution} was asked; what runs, and is predicted, is eager PyTorch")
-        workload = replace(workload, execution="eager")
     asked = execution_of(model, workload, plan)
+    framework, habits = asked.program
+    workload = replace(workload, execution="eager", framework=framework, memory_habits=habits)
     predictor = Predictor(model, cluster, workload)
     evaluation = predictor.evaluate(plan)
     report = explain(predictor, evaluation)
     measured = launch(asked, repeats=repeats, device=device, limit_s=limit_s)
     phases = phases_of(predictor, evaluation, report, measured)
-    gaps = {one.name: abs(one.predicted - one.measured) for one in phases if _is_part(one)}
-    widest = max(gaps, key=lambda name: gaps[name])
-    total = sum(gaps.values())
-    return Comparison(
+    return PlanComparison(
         report=report,
         measured=measured,
         phases=phases,
-        widest=widest,
-        widest_share=gaps[widest] / total if total else 0.0,
+        gaps={one.name: abs(one.predicted - one.measured) for one in phases if _is_part(one)},
         remarks=tuple(remarks),
+        idle_share=predicted_idle_share(evaluation) if plan.pp > 1 else None,
     )
 
 
-def elsewhere(cluster: Cluster, device: str) -> list[str]:
-    """A note where the prediction is for a machine that cannot be the one that ran."""
-    part = cluster.accelerator
-    if (part.architecture == "cpu") == (device == "cpu"):
-        return []
-    return [f"predicted for {part.name}, run on this machine's {device}: --on here predicts what ran"]
+def predicted_idle_share(evaluation: Evaluation) -> float:
+    """Mean share of a pipeline's time in which its stages neither run forward nor backward [1]."""
+    times, tasks = evaluation.times, evaluation.tasks
+    whole = float(evaluation.timeline.end_s[tasks.kind <= BACKWARD_WEIGHT].max())
+    stages = (times.forward_s + times.backward_input_s + times.backward_weight_s).sum(axis=1)
+    return idle_share([float(one) * evaluation.micro_batches for one in stages], whole)
 
 
 def _is_part(phase: Phase) -> bool:
@@ -122,36 +91,13 @@ def phases_of(predictor: Predictor, evaluation: Evaluation, report: Report, meas
         "optimizer": [one["optimizer"] for one in measured.phases_s],
         _STEP: [one[_STEP] for one in measured.phases_s],
     }
-    rows = [_phase(name, value, interval(value, rung), seen[name]) for name, value in predicted.items()]
+    rows = [phase_of(name, value, interval(value, rung), seen[name]) for name, value in predicted.items()]
     busy = _kinds(measured.collectives)
     for kind, value in _collectives(predictor, evaluation, stage, cpu=measured.device == "cpu").items():
-        rows.append(_phase(kind, value, interval(value, rung), [busy.get(kind, 0.0)], within=True))
+        rows.append(phase_of(kind, value, interval(value, rung), [busy.get(kind, 0.0)], within=True))
     held = max(one.total_bytes - one.categories.get("context", 0.0) for one in report.memory)  # no allocator holds it
-    rows.append(_phase("peak memory", held, interval(held, rung), [max(measured.memory_bytes)], unit="byte"))
+    rows.append(phase_of("peak memory", held, interval(held, rung), [max(measured.memory_bytes)], unit="byte"))
     return tuple(rows)
-
-
-def _phase(
-    name: str,
-    predicted: float,
-    ends: tuple[float, float],
-    seen: Sequence[float],
-    *,
-    unit: str = "s",
-    within: bool = False,
-) -> Phase:
-    low, median, high = (float(value) for value in np.quantile(seen, [0.1, 0.5, 0.9]))
-    return Phase(
-        name=name,
-        predicted=predicted,
-        low=ends[0],
-        high=ends[1],
-        measured=median,
-        measured_low=low,
-        measured_high=high,
-        unit=unit,
-        within=within,
-    )
 
 
 def _busiest(evaluation: Evaluation) -> int:
@@ -166,7 +112,7 @@ def _kinds(seen: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         kind = name.split(":")[-1]
         kind = _FOLDED.get(kind, kind)
         if kind:
-            found[kind] = found.get(kind, 0.0) + entry["seconds"]
+            found[kind] = found.get(kind, 0.0) + entry.get("moving", entry["seconds"])
     return found
 
 
@@ -200,5 +146,7 @@ def _collectives(predictor: Predictor, evaluation: Evaluation, stage: int, *, cp
     add("all_gather", gather * {0: 0, 1: 1, 2: 1, 3: 2 * count}[plan.zero])
     add(scattered if plan.zero else "all_reduce", reduce * (count if plan.zero >= 2 else 1))
     if plan.pp > 1:
-        add("send", float(times.send_forward_s[stage].sum() + times.send_backward_s[stage].sum()) * count)
+        forward = times.send_forward_s[stage].sum() if stage < plan.pp - 1 else 0.0
+        back = times.send_backward_s[stage].sum() if stage > 0 else 0.0
+        add("send", float(forward + back) * count)
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -19,12 +18,6 @@ class Generator:
         self.phases: dict[str, float] = {}
         divided.module.eval()
 
-    def now(self) -> float:
-        """Seconds on the clock once the device is done."""
-        if self.divided.device.type == "cuda":
-            torch.cuda.synchronize()
-        return perf_counter()
-
     def step(self, number: int) -> float:
         """One batch; fills `phases` [s] and gives the sum of the generated tokens, equal on every rank."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
@@ -33,14 +26,15 @@ class Generator:
         caches: list[list[Any]] = [[] for _ in self.divided.module.layers]
         if distributed.is_initialized():
             distributed.barrier()
-        begin = self.now()
+        now = self.divided.watch.now
+        begin = now()
         with torch.no_grad():
             chosen = self._next(tokens, 0, caches)
-            filled, total = self.now(), int(chosen.sum())
+            filled, total = now(), int(chosen.sum())
             for place in range(self.prompt, self.prompt + self.output - 1):
                 chosen = self._next(chosen, place, caches)
                 total += int(chosen.sum())
-        end = self.now()
+        end = now()
         steps = max(1, self.output - 1)
         self.phases = {"prefill": filled - begin, "decode step": (end - filled) / steps, "batch": end - begin}
         return float(total)

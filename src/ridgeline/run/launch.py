@@ -10,30 +10,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from ridgeline.errors import ClusterError, NoPlanError
 from ridgeline.run.kernels import require_device
 from ridgeline.run.mapping import Execution
+from ridgeline.run.measured import Measured, merged
 
 _POLL_S = 0.05
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What a run showed: per step and phase the slowest rank's seconds, losses, memory per rank, collectives.
-
-    `memory_bytes` is the growth of the process on a processor and the allocator's peak on a GPU, a value a rank;
-    `collectives` are calls and seconds by kind on the rank that spent most time in them.
-    """
-
-    phases_s: tuple[Mapping[str, float], ...]
-    losses: tuple[float, ...]
-    memory_bytes: tuple[float, ...]
-    collectives: Mapping[str, Mapping[str, float]]
-    device: str
 
 
 def launch(
@@ -67,7 +52,7 @@ def launch(
         answer = Path(folder, "answer.json")
         if not answer.exists():
             raise NoPlanError("the run ended without an answer; its ranks were stopped")
-        return _merged(json.loads(answer.read_text(encoding="utf-8")), device)
+        return merged(json.loads(answer.read_text(encoding="utf-8")), device, one_group=asked.one_group)
 
 
 def _require_ranks(asked: Execution, device: str) -> int:
@@ -129,21 +114,3 @@ def _until_done(running: list[subprocess.Popen[bytes]], request: Path, end: floa
             text = request.with_name(f"{rank}.err").read_text(encoding="utf-8", errors="replace")
             told = text.strip().splitlines()[-1:] or ["no message"]
             raise NoPlanError(f"rank {rank} ended with exit code {one.returncode}: {told[0][:300]}")
-
-
-def _merged(ranks: list[dict[str, Any]], device: str) -> Measured:
-    steps = range(len(ranks[0]["phases"]))
-    phases = tuple(
-        {name: max(one["phases"][step][name] for one in ranks) for name in ranks[0]["phases"][step]} for step in steps
-    )
-    last = max(one["stage"] for one in ranks)
-    told = [one["losses"] for one in ranks if one["stage"] == last]
-    losses = tuple(sum(column) / len(column) for column in zip(*told, strict=True))
-    busiest = max(ranks, key=lambda one: sum(kind["seconds"] for kind in one["collectives"].values()))
-    return Measured(
-        phases_s=phases,
-        losses=losses,
-        memory_bytes=tuple(one["peak_bytes"] - (one["start_bytes"] if device == "cpu" else 0) for one in ranks),
-        collectives=busiest["collectives"],
-        device=device,
-    )

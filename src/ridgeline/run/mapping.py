@@ -77,6 +77,18 @@ class Execution:
         """Processes that run it [1]."""
         return self.tp * self.pp * self.cp * self.dp
 
+    @property
+    def one_group(self) -> bool:
+        """Whether every collective is of all ranks: one degree alone is more than one."""
+        return self.ranks in (self.tp, self.pp, self.cp, self.dp)
+
+    @property
+    def program(self) -> tuple[str, dict[str, bool]]:
+        """Whose habits of holding memory the run has, and what differs: gradients are freed after each update."""
+        if self.data.startswith("shard"):
+            return "fsdp", {}
+        return ("ddp", {"persistent_gradients": False}) if self.data in ("ddp", "zero-1") else ("torch", {})
+
 
 def execution_of(model: Model, workload: Workload, plan: Plan) -> Execution:
     """The execution of a plan; raises PlanError, ModelError or WorkloadError for what has no way to run here."""

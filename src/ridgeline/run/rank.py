@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -19,9 +20,10 @@ from ridgeline.run.decoder import loss_of
 from ridgeline.run.divide import Divided, divide
 from ridgeline.run.generate import Generator
 from ridgeline.run.mapping import Execution, Shape
+from ridgeline.run.observe import observe
 
 _WARM_UP = 2
-_KINDS = ("reduce_scatter", "all_gather", "allgather", "all_reduce", "allreduce", "all_to_all", "send", "recv")
+_OBSERVED = 4  # steps under the profiler; the first one makes the optimizer's states and is no measure of time
 
 
 class Stepper:
@@ -30,22 +32,6 @@ class Stepper:
     def __init__(self, divided: Divided, seed: int) -> None:
         self.divided, self.seed = divided, seed
         self.phases: dict[str, float] = {}
-        self.forward_s = 0.0
-        if divided.schedule is not None:
-            divided.module.register_forward_pre_hook(self._enter)
-            divided.module.register_forward_hook(self._leave)
-
-    def _enter(self, *_: Any) -> None:
-        self.begin = self.now()
-
-    def _leave(self, *_: Any) -> None:
-        self.forward_s += self.now() - self.begin
-
-    def now(self) -> float:
-        """Seconds on the clock once the device is done."""
-        if self.divided.device.type == "cuda":
-            torch.cuda.synchronize()
-        return perf_counter()
 
     def tokens(self, step: int) -> Any:
         """This rank's sequences of a step, S + 1 tokens each; all ranks draw the same global batch."""
@@ -61,18 +47,21 @@ class Stepper:
         divided, tokens = self.divided, self.tokens(step)
         if distributed.is_initialized():
             distributed.barrier()
-        self.forward_s = 0.0
-        begin = self.now()
+        watch = divided.watch
+        watch.seconds.clear()
+        begin = watch.now()
         loss = self._pipelined(tokens) if divided.schedule is not None else self._plain(tokens)
-        done = self.now()
+        done = watch.now()
         divided.exchange()
-        exchanged = self.now()
+        exchanged = watch.now()
         divided.optimizer.step()
         divided.optimizer.zero_grad(set_to_none=True)
-        end = self.now()
+        end = watch.now()
+        forward_s = watch.seconds["forward"]
         self.phases = {
-            "forward": self.forward_s,
-            "backward": done - begin - self.forward_s,
+            "forward": forward_s,
+            "backward": done - begin - forward_s,
+            "computing": sum(watch.seconds.values()),
             "gradient exchange": exchanged - done,
             "optimizer": end - exchanged,
             "step": end - begin,
@@ -86,13 +75,14 @@ class Stepper:
             last = number == len(parts) - 1
             waits = nullcontext() if last or asked.data not in ("ddp", "zero-1") else divided.module.no_sync()
             with waits, divided.loss_context():
-                begin = self.now()
-                with divided.cast():
-                    loss = loss_of(divided.module(part[:, :-1]), part[:, 1:]) / len(parts)
-                self.forward_s += self.now() - begin
-                loss.backward()
+                loss = divided.watch.timed("forward", self._loss)(part) / len(parts)
+                divided.watch.timed("backward", loss.backward)()
             total += float(loss.detach())
         return total
+
+    def _loss(self, part: Any) -> Any:
+        with self.divided.cast():
+            return loss_of(self.divided.module(part[:, :-1]), part[:, 1:])
 
     def _pipelined(self, tokens: Any) -> float:
         divided, stage = self.divided, self.divided.coordinate("pp")
@@ -101,30 +91,8 @@ class Stepper:
         if stage == divided.asked.pp - 1:
             words = {"target": tokens[:, 1:], "losses": losses}
         with divided.loss_context(), divided.cast():
-            divided.schedule.step(*([tokens[:, :-1]] if stage == 0 else []), **words)
+            divided.schedule.step(*([tokens[:, :-1]] if stage == 0 else []), return_outputs=False, **words)
         return float(torch.stack([one.detach() for one in losses]).mean()) if losses else float("nan")
-
-
-def collectives(stepper: Stepper | Generator, step: int) -> dict[str, dict[str, float]]:
-    """Calls and seconds of each kind of collective in one step on this rank, seen by PyTorch's profiler."""
-    from torch.profiler import ProfilerActivity, profile
-
-    activities = [ProfilerActivity.CPU]
-    if stepper.divided.device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities) as seen:
-        stepper.step(step)
-    found: dict[str, dict[str, float]] = {}
-    for event in seen.events():
-        name = event.name.lower()
-        if not name.startswith(("gloo:", "nccl:")):
-            continue
-        kind = next((one for one in _KINDS if one in name), name)
-        kind = {"allgather": "all_gather", "allreduce": "all_reduce"}.get(kind, kind)
-        entry = found.setdefault(kind, {"calls": 0, "seconds": 0.0})
-        entry["calls"] += 1
-        entry["seconds"] += float(event.time_range.elapsed_us()) / 1e6
-    return found
 
 
 def main(request: str, rank: int) -> None:
@@ -146,12 +114,7 @@ def main(request: str, rank: int) -> None:
             timeout=timedelta(seconds=told["limit_s"]),
         )
     start_bytes = peak_bytes(device)
-    divided = divide(asked, device, told["seed"])
-    stepper: Stepper | Generator
-    if told["generate"] is None:
-        stepper = Stepper(divided, told["seed"])
-    else:
-        stepper = Generator(divided, seed=told["seed"], **told["generate"])
+    stepper = _begin(asked, told, device)
     losses, phases = [], []
     for step in range(_WARM_UP + told["repeats"]):
         losses.append(stepper.step(step))
@@ -162,11 +125,15 @@ def main(request: str, rank: int) -> None:
     mine = {
         "losses": losses,
         "phases": phases,
-        "start_bytes": start_bytes,
-        "peak_bytes": peak_bytes(device),
-        "collectives": collectives(stepper, _WARM_UP + told["repeats"]) if asked.ranks > 1 else {},
-        "stage": divided.coordinate("pp"),
+        "stage": stepper.divided.coordinate("pp"),
+        "grown_bytes": peak_bytes(device) - start_bytes,
     }
+    del stepper
+    gc.collect()
+    steps = _OBSERVED if told["generate"] is None else 1
+    mine |= observe(lambda: _begin(asked, told, device).step, kind=device.type, steps=steps)
+    if device.type == "cuda":
+        mine["tensor_bytes"] = mine["grown_bytes"]
     everyone: list[Any] = [mine]
     if asked.ranks > 1:
         everyone = [None] * asked.ranks
@@ -179,8 +146,16 @@ def main(request: str, rank: int) -> None:
         os._exit(0)  # threads of gloo may abort a process that tears them down while a peer still speaks
 
 
+def _begin(asked: Execution, told: Mapping[str, Any], device: Any) -> Stepper | Generator:
+    """What runs the steps of a request on this rank, with fresh weights."""
+    divided = divide(asked, device, told["seed"])
+    if told["generate"] is None:
+        return Stepper(divided, told["seed"])
+    return Generator(divided, seed=told["seed"], **told["generate"])
+
+
 def peak_bytes(device: Any) -> int:
-    """Most memory held so far: of the allocator on a GPU, of the process on a processor [byte]."""
+    """Most memory held so far: by the allocator on a GPU, by the process on a processor [byte]."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     unit = 1 if sys.platform == "darwin" else 1024
