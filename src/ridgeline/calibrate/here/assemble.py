@@ -133,30 +133,33 @@ def host_of(found: Found, part: Accelerator, rows: Sequence[Measured], folder: P
     )
 
 
-def tiers_of(found: Found, part: Accelerator, rows: Sequence[Measured]) -> tuple[Tier, ...]:
+def tiers_of(found: Found, part: Accelerator, rows: Sequence[Measured], *, by: str = "send") -> tuple[Tier, ...]:
     """The tier that joins local ranks: those of the catalog's machine for GPUs it knows, else a shared bus.
 
-    The bus has the rate and the latency with which the closed form of an all-reduce (`cost/network.py`) gives the
-    measured times of the largest and the smallest buffer.
+    The bus has the rate and the latency with which the closed form (`cost/network.py`) of the collective `by` gives
+    the measured times of its largest and its smallest buffer: of a send, where all others have a fit of their own,
+    else of an all-reduce, whose additions are then in the rate.
     """
     if found.kind == "cuda" and found.count > 1 and canonical(found.name):
         return cluster(f"{found.count}x{found.name}").tiers
     size = max(found.units if found.kind == "cpu" else found.count, 1)
     tier = Tier(name="shared memory", size=size, bytes_per_s=part.memory_bytes_per_s / 2, latency_s=_LOOPBACK_S,
                 topology="bus")  # fmt: skip
-    reduced = [row for row in rows if row.kind == "collective" and row.note == "all_reduce"]
-    if not reduced:
+    seen = [row for row in rows if row.kind == "collective" and row.note == by]
+    if not seen:
         fact = Fact(value=tier.bytes_per_s, unit="byte/s", source="assumed", evidence=Evidence.ASSUMED,
                     conditions="half of the memory rate: collectives were not measured")  # fmt: skip
         return (replace(tier, fact=fact),)
-    count = max(row.sizes["ranks"] for row in reduced)
-    some = sorted((row for row in reduced if row.sizes["ranks"] == count), key=lambda row: row.bytes)
+    count = max(row.sizes["ranks"] for row in seen)
+    some = sorted((row for row in seen if row.sizes["ranks"] == count), key=lambda row: row.bytes)
     short, long = some[0], some[-1]
-    hops = 2 * math.ceil(math.log2(count))
-    hop_s = max(1e-7, (short.seconds - constant("collective.start")) / hops)
+    sent = by == "send"
+    hops = 1 if sent else 2 * math.ceil(math.log2(count))
+    share = 1.0 if sent else 2 * (count - 1) / count
+    hop_s = max(1e-7, (short.seconds - (0.0 if sent else constant("collective.start"))) / hops)
     streamed = max(long.seconds - short.seconds, 0.1 * long.seconds)
-    rate = 2 * (2 * (count - 1) / count * long.bytes / streamed) / link_efficiency(tier).value
-    words = f"from all-reduces of {short.bytes:g} and {long.bytes:g} bytes over {count:g} ranks"
+    rate = 2 * (share * long.bytes / streamed) / link_efficiency(tier).value
+    words = f"from {by.replace('_', '-')}s of {short.bytes:g} and {long.bytes:g} bytes over {count:g} ranks"
     fact = Fact(value=rate, unit="byte/s", source=SOURCE, conditions=words, evidence=Evidence.HERE)
     return (replace(tier, bytes_per_s=rate, latency_s=hop_s, fact=fact),)
 

@@ -21,6 +21,7 @@ FORMS = ("fp32", "bf16", "fp16", "int8", "fp8")
 ADAPTIVE = 12  # shapes of each family and format that are chosen by what is known so far
 _LONGEST = 0.3  # of a benchmark's share, that one shape may take by what is known
 _START_S = 5.0  # of local ranks, importing torch
+_CACHE_SHARE = 64  # of the memory, what copies that leave the cache may take for each format, twice
 _SHORTEST_S = 8.0  # share below which collectives are left out
 _REFERENCE = {"m": 512.0, "n": 512.0, "k": 512.0}
 _SCALES = {"cuda": 4}  # squares grow by it, batches of attention too
@@ -39,7 +40,8 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.clock = Clock(kind=self.found.kind, torch=self.torch)
-        self.kernels = Kernels(torch=self.torch, device=self.found.kind)
+        cache_bytes = min(self.found.cache_bytes, self.found.memory_bytes / _CACHE_SHARE)
+        self.kernels = Kernels(torch=self.torch, device=self.found.kind, cache_bytes=cache_bytes)
         self.scale = _SCALES.get(self.found.kind, 1)
 
 

@@ -6,29 +6,51 @@ Shape letters: m, n, k of a product; B sequences, S tokens, K kv heads, G query 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import cycle, repeat
 from typing import Any
 
 from ridgeline.calibrate.here.timing import Call
 
 Sizes = Mapping[str, float]
 _LAUNCHES = 200  # of one repeat
+_BEYOND = 2.0  # copies of what is read once fill the cache so many times
 _BLOCK = 2**18 - 5  # random numbers made at once; odd, so that rows differ
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
-    """Makes calls on one device; each returned call runs one kernel on operands made before."""
+    """Makes calls on one device; each returned call runs one kernel on operands made before.
+
+    What a layer reads once a step, its weights and the keys and values of a cache, comes from memory, not from a
+    cache of the device: repeats take turns over copies that `cache_bytes` do not hold.
+    """
 
     torch: Any
     device: str
+    cache_bytes: float = 0.0
+    _pools: dict[Any, Any] = field(default_factory=dict)
+
+    def _in_turn(self, *shape: int, dtype: Any) -> Iterator[Any]:
+        """Random operands of a shape without end, each read again only after more than the cache holds."""
+        count = math.prod(shape)
+        if dtype not in self._pools:
+            self._pools[dtype] = self._random(int(_BEYOND * self.cache_bytes / dtype.itemsize), dtype=dtype)
+        copies = self._pools[dtype].numel() // count
+        if copies < 2:
+            return repeat(self._random(*shape, dtype=dtype))
+        return cycle(self._pools[dtype][: copies * count].view(copies, *shape).unbind())
 
     def _random(self, *shape: int, dtype: Any) -> Any:
         """Random numbers around one in size, either sign, none zero; large arrays repeat a block of them."""
         torch, count = self.torch, math.prod(shape)
-        made = torch.randn(min(count, _BLOCK), device=self.device, dtype=torch.float32)
-        block = (made + torch.sign(made) * 0.1).to(dtype)
+        some = min(max(count, 1), _BLOCK)
+        if dtype is torch.int8:
+            block = torch.randint(1, 100, (some,), device=self.device, dtype=dtype)
+        else:
+            made = torch.randn(some, device=self.device, dtype=torch.float32)
+            block = (made + torch.sign(made) * 0.1).to(dtype)
         return block.repeat(-(-count // len(block)))[:count].view(shape)
 
     def product(self, form: str, sizes: Sizes) -> Call:
@@ -36,17 +58,17 @@ class Kernels:
         m, n, k = (int(sizes[name]) for name in "mnk")
         torch = self.torch
         if form == "int8":
-            a, b = (torch.randint(1, 100, shape, device=self.device, dtype=torch.int8) for shape in ((m, k), (n, k)))
-            return lambda: torch._int_mm(a, b.t())
+            a, b = self._random(m, k, dtype=torch.int8), self._in_turn(n, k, dtype=torch.int8)
+            return lambda: torch._int_mm(a, next(b).t())
         if form == "fp8":
             a8 = self._random(m, k, dtype=torch.float8_e4m3fn)
-            b8 = self._random(n, k, dtype=torch.float8_e4m3fn)
+            b8 = self._in_turn(n, k, dtype=torch.float8_e4m3fn)
             one = torch.ones((), device=self.device)
-            return lambda: torch._scaled_mm(a8, b8.t(), one, one, out_dtype=torch.bfloat16)
+            return lambda: torch._scaled_mm(a8, next(b8).t(), one, one, out_dtype=torch.bfloat16)
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[form]
-        x, weight = self._random(m, k, dtype=dtype), self._random(n, k, dtype=dtype)
+        x, weights = self._random(m, k, dtype=dtype), self._in_turn(n, k, dtype=dtype)
         linear = torch.nn.functional.linear
-        return lambda: linear(x, weight)
+        return lambda: linear(x, next(weights))
 
     def attention(self, kind: str, sizes: Sizes, *, backward: bool = False) -> Call:
         """Causal attention over prompts ('prefill'), or of one token a sequence over its context ('decode'), bf16."""
@@ -55,9 +77,12 @@ class Kernels:
         keys = int(sizes["tokens"] if kind == "prefill" else sizes["context"])
         queries = keys if kind == "prefill" else 1
         query = self._random(batch, kv_heads * group, queries, head, dtype=dtype)
-        key, value = (self._random(batch, kv_heads, keys, head, dtype=dtype) for _ in range(2))
         attend = torch.nn.functional.scaled_dot_product_attention
         options = {"is_causal": kind == "prefill", **({"enable_gqa": True} if group > 1 else {})}
+        if kind == "decode":
+            caches = self._in_turn(2, batch, kv_heads, keys, head, dtype=dtype)
+            return lambda: attend(query, *next(caches), **options)
+        key, value = (self._random(batch, kv_heads, keys, head, dtype=dtype) for _ in range(2))
         if not backward:
             return lambda: attend(query, key, value, **options)
         wanted = [one.requires_grad_() for one in (query, key, value)]

@@ -123,6 +123,8 @@ def _profile(
     machine_host = assemble.host_of(found, part, rows, bench.folder)
     tiers = assemble.tiers_of(found, part, rows)
     fits, unfitted = assemble.fits_of(part, machine_host, tiers, rows, found.versions, when, kernel=found.kind)
+    if not any(fit.family == "collective" for fit in fits):
+        tiers = assemble.tiers_of(found, part, rows, by="all_reduce")
     return Profile(
         kind=found.kind,
         count=found.count,
