@@ -15,7 +15,7 @@ from ridgeline.validate.engines import Engine, find_engine
 from ridgeline.validate.habits import read_habits
 from ridgeline.validate.hardware import Device, find_device
 from ridgeline.validate.layout import Layout, read_batch, read_layout, read_schedule
-from ridgeline.validate.machines import Machines, machines, place
+from ridgeline.validate.machines import Machines, machines, own_cluster, place
 from ridgeline.validate.megatron_tests import expert_width, is_test, named_flags, named_plan
 from ridgeline.validate.models import read_model
 from ridgeline.validate.names import meant_device, plain_name, refuse_unsupported
@@ -80,8 +80,12 @@ def interpret(row: Row, *, source: Machines | None = None) -> Interpretation | R
             raise InputError(row.problem)
         refuse_unsupported(row.text("model"))
         known = source or machines()
-        cell = meant_device(row.text("source"), row.text("hardware"))
-        found = find_device(cell, known.accelerators(), known.usual)
+        own = own_cluster(row.text("hardware"), 1, known)
+        if own is not None:
+            found = Device(accelerator=own.accelerator, assumptions=())
+        else:
+            cell = meant_device(row.text("source"), row.text("hardware"))
+            found = find_device(cell, known.accelerators(), known.usual)
         device = found.accelerator.name
         return _scenario(row, engine, found, known)
     except RidgelineError as error:
@@ -102,8 +106,10 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
     said += [*reading.assumptions, *recipe.assumptions, *batch.assumptions]
     texts = (row.text("interconnect"), row.text("hardware"), row.text("notes"))
     habits = read_habits(row, engine, reading.model.graph, stages=stages, said=said)
-    cluster, wiring = place(device.accelerator, layout.devices, texts, source)
-    said += wiring
+    cluster = own_cluster(row.text("hardware"), layout.devices, source)
+    if cluster is None:
+        cluster, wiring = place(device.accelerator, layout.devices, texts, source)
+        said += wiring
     workload = Workload(
         seq_len=seq_len,
         global_batch=batch.global_batch,

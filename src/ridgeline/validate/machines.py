@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ridgeline.errors import ClusterError
+from ridgeline.errors import ClusterError, InputError
 from ridgeline.facts.accelerators import accelerators, canonical
 from ridgeline.facts.clusters import cluster, clusters, reach
 from ridgeline.facts.machines import default_machine, machine
@@ -29,6 +29,10 @@ SYSTEMS: tuple[tuple[str, str], ...] = (
     (r"ndm? ?a100", "ndm-a100"),
 )
 """Machines that cells name, and how their names begin in the catalog."""
+
+
+_OWN = re.compile(r"^(here|profile:\S.*?)(?: \(([^()]*)\))?$")
+"""A machine that `ridgeline calibrate` measured, as `ridgeline measure --append` writes it: 'here (its name)'."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +86,21 @@ def place(part: Accelerator, count: int, texts: Sequence[str], source: Machines)
     if found.accelerator != part:
         found = replace(found, accelerator=part)
     return found, (*notes, *more)
+
+
+def own_cluster(text: str, count: int, source: Machines) -> Cluster | None:
+    """`count` devices of the machine whose profile a hardware cell names; None for cells that name none.
+
+    Raises InputError where the profile is of another machine than the cell says.
+    """
+    named = _OWN.match(text)
+    if named is None:
+        return None
+    word, name = named.groups()
+    found = source.cluster(f"{count}x{word}")
+    if name is not None and not found.accelerator.name.startswith(name):
+        raise InputError(f"measured on '{name}', the profile '{word}' is of {found.accelerator.name}", field="hardware")
+    return found
 
 
 def _wired(part: Accelerator, source: Machines) -> str:

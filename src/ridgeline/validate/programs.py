@@ -333,6 +333,16 @@ ENGINES: tuple[Engine, ...] = (
         interleaving_open=True,
     ),
     Engine(
+        name="ridgeline measure",
+        pattern=r"ridgeline measure",
+        reason="docs/measure.md: eager PyTorch, fused attention, no recompute unless the row says so",
+        precision="fp32",
+        attention_kernel="flash",
+        zero=0,
+        recompute="none",
+        framework="torch",
+    ),
+    Engine(
         name="PyTorch",
         pattern=r"pytorch|torch\b",
         reason="plain PyTorch of an NGC container: eager, data parallel, unfused attention, TF32 allowed",
