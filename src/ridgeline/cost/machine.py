@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ridgeline.errors import DomainError
-from ridgeline.facts.fits import Fit, borrowed_fits, own_fits
+from ridgeline.facts.fits import Fit, borrowed_fits, own_evidence, own_fits
 from ridgeline.facts.loaded import loaded_rate
 from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.rates import sustained_rate
@@ -155,14 +155,18 @@ class Machine:
     efficiency: tuple[float, ...]  # per tier, ring algorithms
     in_network_efficiency: tuple[float, ...]
     link_evidence: Evidence
-    collectives: Fit | None = None  # measured behaviour of its collectives, where a switch joins its devices
+    collectives: Fit | None = None  # measured behaviour of its collectives, see `collective_fit`
 
 
 def collective_fit(cluster: Cluster) -> Fit | None:
-    """How collectives behave on the links of a cluster: fitted to its device, else to devices with the same link."""
-    if cluster.count < 2 or cluster.tiers[0].topology != "switch":
-        return None
+    """How collectives behave on the links of a cluster: fitted to its device, else to devices with the same link.
+
+    Fits of public tables are of devices that a switch joins; one measured here is of the links that are here.
+    """
     part = cluster.accelerator
+    here = own_evidence("collective", part.name) is Evidence.HERE
+    if cluster.count < 2 or not (here or cluster.tiers[0].topology == "switch"):
+        return None
     found = own_fits("collective", part.name, form="any") or borrowed_fits("collective", part, form="any")
     return found[0] if found else None
 

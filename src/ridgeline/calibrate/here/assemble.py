@@ -210,11 +210,12 @@ def fits_of(
 
 
 def _on_network(row: Measured, part: Accelerator, host: Host, tiers: tuple[Tier, ...]) -> Measured:
-    """A collective's row with where its group lies; the library's own copies are in its time."""
+    """A collective's row with where its group lies, and whether its result replaces what it was given."""
     ranks = int(row.sizes["ranks"])
     local = Cluster(name="here", accelerator=part, count=ranks, tiers=tiers, host=host)
     where = {name: float(np.asarray(value)) for name, value in group_sizes(machine(local), ranks, 1).items()}
-    return replace(row, sizes={**row.sizes, "in_place": 0.0, **where})
+    in_place = float(row.note == "all_reduce")
+    return replace(row, sizes={**row.sizes, "in_place": in_place, **where})
 
 
 def noise_of(rows: Sequence[Measured]) -> Noise:
