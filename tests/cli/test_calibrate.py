@@ -142,3 +142,29 @@ def test_no_other_command_imports_torch(words: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", ASK, *words], capture_output=True, text=True, check=True)
     assert "torch" not in done.stderr.split()
     assert "ridgeline.calibrate.here.run" not in done.stderr.split()
+
+
+ROW = {
+    "id": "one", "model": "own", "layers": "2", "hidden": "64", "heads": "4", "vocab": "128", "seq_len": "16",
+    "n_devices": "2", "interconnect": "shared memory", "tp": "2", "pp": "1", "dp": "1", "cp": "1", "ep": "1",
+    "zero_stage": "0", "micro_batch": "4", "global_batch": "4", "recompute": "none", "precision": "fp32",
+    "engine": "ridgeline measure, torch 2.9", "metric": "step_time", "value": "0.01", "unit": "s",
+    "source": "measured here",
+}  # fmt: skip
+
+
+def test_rows_measured_on_a_machine_of_ones_own_are_checked_by_its_profile(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ridgeline.run.append import append_rows
+
+    table = tmp_path / "own.tsv"
+    append_rows(str(table), [{**ROW, "hardware": f"profile:{path} (Four cores)"}])
+    append_rows(str(table), [{**ROW, "id": "two", "hardware": f"profile:{path} (Eight cores)"}])
+    assert run(["check", str(table), "--json"]) == 0
+    one, two = json.loads(capsys.readouterr().out)["rows"]
+    assert one["status"] == "scored"
+    assert one["predicted"] > 0
+    assert one["engine"] == "ridgeline measure"
+    assert two["status"] == "refused"
+    assert "measured on 'Eight cores', the profile" in two["reason"]

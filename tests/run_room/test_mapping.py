@@ -15,7 +15,7 @@ from ridgeline.graph.load import load
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan, Recompute, Schedule
 from ridgeline.predict import Predictor, explain
-from ridgeline.run.append import COLUMNS, append_rows, rows_of
+from ridgeline.run.append import COLUMNS, append_rows, hardware_cell, rows_of
 from ridgeline.run.gap import PlanComparison, phases_of
 from ridgeline.run.mapping import execution_of, shape_of
 from ridgeline.run.measured import Measured
@@ -151,6 +151,20 @@ def test_rows_are_appended_under_the_files_own_columns(tmp_path: Path) -> None:
     assert table.rows[0].number("layers") == 4
     assert float(table.rows[1].text("value")) == pytest.approx(8 * 16 / 4.0 / 2)
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "cell"),
+    [
+        ("2xhere", "AMD EPYC, 2 cores (d3a3e1) / 2", "here (AMD EPYC, 2 cores)"),
+        ("profile:/a b/one.json", "AMD EPYC, 1 core (00aa11)", "profile:/a b/one.json (AMD EPYC, 1 core)"),
+        ("2xH100-SXM", "H100-SXM", "H100-SXM"),
+    ],
+)
+def test_a_machine_of_ones_own_is_named_by_its_profile(name: str, part: str, cell: str) -> None:
+    known = cluster("2xH100-SXM")
+    own = replace(known, name=name, accelerator=replace(known.accelerator, name=part))
+    assert hardware_cell(own) == cell
 
 
 def test_a_table_of_something_else_is_left_as_it_was(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def measure_plan(
             asked.model, asked.cluster, asked.workload, asked.plan, repeats=repeats, device=device, limit_s=limit_s
         )
     if append is not None:
-        append_rows(append, rows_of(found, engine=f"torch {version('torch')}"))
+        append_rows(append, rows_of(found, engine=f"ridgeline measure, torch {version('torch')}"))
     if as_json:
         print(json.dumps({**_comparison(found), "assumed": list(asked.assumed)}, indent=1, allow_nan=False))
     else:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ridgeline.errors import InputError
+from ridgeline.facts.records import Cluster
 from ridgeline.run.gap import PlanComparison
 
 COLUMNS = (
@@ -18,6 +19,8 @@ COLUMNS = (
     "metric", "value", "unit", "source", "source_where", "confidence", "also_reported", "notes",
 )  # fmt: skip
 """Columns of tables of measured training runs, see docs/check.md."""
+
+_STAMP = r" \([0-9a-f]+\)(?: / \d+)?$"  # which profile, and which part of the machine
 
 _NEEDED = ("id", "metric", "value", "unit")
 
@@ -61,6 +64,15 @@ def _replace(file: Path, text: str) -> None:
         raise
 
 
+def hardware_cell(cluster: Cluster) -> str:
+    """How a table names a machine: the catalog's part, or the profile's word with the device's own name."""
+    name = cluster.accelerator.name
+    word = re.sub(r"^\d+x", "", cluster.name)
+    if word != "here" and not word.startswith("profile:"):
+        return name
+    return f"{word} ({re.sub(_STAMP, '', name)})"
+
+
 def rows_of(found: PlanComparison, *, engine: str) -> list[Mapping[str, str]]:
     """A comparison as rows of a table of training runs: step time [s] and tokens per second and device."""
     report, step = found.report, found.step
@@ -72,7 +84,7 @@ def rows_of(found: PlanComparison, *, engine: str) -> list[Mapping[str, str]]:
         "params_b": f"{model.graph.params / 1e9:.6g}",
         **{name: str(model.dims.get(name) or "") for name in ("layers", "hidden", "heads", "vocab")},
         "seq_len": str(workload.seq_len),
-        "hardware": report.cluster.accelerator.name,
+        "hardware": hardware_cell(report.cluster),
         "n_devices": str(plan.devices),
         "interconnect": report.cluster.tiers[0].name if plan.devices > 1 and report.cluster.tiers else "",
         **{name: str(getattr(plan, name)) for name in ("tp", "pp", "dp", "cp", "ep", "micro_batch")},
