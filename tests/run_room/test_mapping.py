@@ -58,7 +58,7 @@ def test_layers_are_split_as_the_prediction_splits_them() -> None:
         ({"cp": 2}, "cp = 2"),
         ({"ep": 2, "dp": 2}, "ep = 2"),
         ({"schedule": Schedule.ZB_H1, "pp": 2}, "schedule = zb-h1"),
-        ({"recompute": Recompute.SELECTIVE}, "recompute = selective"),
+        ({"recompute": Recompute.SELECTIVE, "dp": 2, "zero": 2}, "recompute = selective with zero = 2 or 3"),
         ({"offload_optimizer": True}, "offload_optimizer"),
         ({"dp": 2, "tp": 2, "zero": 1}, "zero = 1 with tp or pp"),
         ({"pp": 4, "micro_batch": 4}, "1f1b over pp = 4"),

@@ -68,6 +68,7 @@ def test_training_changes_the_loss_so_that_parity_means_something(alone: dict[st
         ("dense", {"dp": 2, "zero": 3, "recompute": Recompute.FULL}),
         ("dense", {"tp": 2, "sequence_parallel": True}),
         ("dense", {"pp": 2}),
+        ("dense", {"recompute": Recompute.SELECTIVE, "tp": 2}),
         ("dense", {"pp": 2, "schedule": GPIPE, "tp": 2}),
         ("dense", {"dp": 2, "tp": 2}),
         ("experts", {"tp": 2}),
@@ -95,3 +96,35 @@ OLD = model(
 @pytest.mark.parametrize("which", [DENSE, EXPERTS, OLD])
 def test_the_model_that_runs_holds_the_weights_of_the_graph(which: Model) -> None:
     assert sum(one.numel() for one in Decoder(shape_of(which)).parameters()) == which.graph.params
+
+
+def test_selective_recompute_runs_attention_again_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from torch.nn import functional
+
+    from ridgeline.run.decoder import loss_of
+
+    calls: list[int] = []
+    linear: list[int] = []
+    real, plain = functional.scaled_dot_product_attention, functional.linear
+
+    def counted(*words: Any, **named: Any) -> Any:
+        calls.append(1)
+        return real(*words, **named)
+
+    def multiplied(*words: Any) -> Any:
+        linear.append(1)
+        return plain(*words)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", counted)
+    monkeypatch.setattr(functional, "linear", multiplied)
+    tokens = torch.randint(128, (1, 9))
+    for recompute, times in (("none", 2), ("selective", 4), ("full", 4)):
+        calls.clear()
+        torch.manual_seed(0)
+        decoder = Decoder(shape_of(DENSE), recompute=recompute)
+        products = sum(isinstance(one, torch.nn.Linear) for one in decoder.modules())
+        linear.clear()
+        loss_of(decoder(tokens[:, :-1]), tokens[:, 1:]).backward()
+        assert len(calls) == times
+        assert (len(linear) > products) == (recompute == "full")

@@ -77,7 +77,7 @@ def generation_of(model: Model, deployment: Deployment) -> Execution:
         micro_batches=1,
         schedule="gpipe",
         layer_split=(shape.layers,),
-        recompute=False,
+        recompute="none",
         seq_len=1,
         precision=FORMATS[deployment.weights],
         optimizer="sgd",

@@ -5,6 +5,7 @@ Letters: B batch, S sequence, D hidden, H heads, K kv heads, V vocabulary.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,9 +26,9 @@ def _norm(shape: Shape) -> Any:
 class Attention(nn.Module):  # type: ignore[misc]
     """Causal attention with grouped heads; it takes (B, S, D), of which tensor parallelism holds some heads."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
         super().__init__()
-        self.head_dim, self.rotary = shape.head_dim, shape.rotary
+        self.head_dim, self.rotary, self.recompute = shape.head_dim, shape.rotary, recompute
         q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.query = nn.Linear(shape.hidden, q, bias=shape.qkv_bias)
         self.key = nn.Linear(shape.hidden, kv, bias=shape.qkv_bias)
@@ -45,7 +46,9 @@ class Attention(nn.Module):  # type: ignore[misc]
                 k, v = torch.cat([cache[0], k], dim=2), torch.cat([cache[1], v], dim=2)
             cache[:] = [k, v]
         grouped = q.shape[1] != k.shape[1]
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1, enable_gqa=grouped)
+        core = partial(functional.scaled_dot_product_attention, is_causal=q.shape[2] > 1, enable_gqa=grouped)
+        again = self.recompute and self.training
+        mixed = checkpoint(core, q, k, v, use_reentrant=False) if again else core(q, k, v)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
@@ -99,9 +102,9 @@ class Experts(nn.Module):  # type: ignore[misc]
 class Layer(nn.Module):  # type: ignore[misc]
     """One pre-norm layer."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
         super().__init__()
-        self.attention_norm, self.attention = _norm(shape), Attention(shape)
+        self.attention_norm, self.attention = _norm(shape), Attention(shape, recompute=recompute)
         self.mlp_norm, self.mlp = _norm(shape), Experts(shape) if shape.experts else Mlp(shape)
 
     def forward(self, x: Any, start: int = 0, cache: list[Any] | None = None) -> Any:
@@ -111,14 +114,17 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 class Decoder(nn.Module):  # type: ignore[misc]
-    """The whole model, or one pipeline stage of it: parts that are None belong to other stages."""
+    """The whole model, or one pipeline stage of it: parts that are None belong to other stages.
 
-    def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
+    `recompute` is what backward runs again: 'none', 'selective' (attention between its products) or 'full' (layers).
+    """
+
+    def __init__(self, shape: Shape, *, recompute: str = "none") -> None:
         super().__init__()
-        self.recompute = recompute
+        self.recompute = recompute == "full"
         self.embed = nn.Embedding(shape.vocab, shape.hidden)
         self.positions = nn.Embedding(shape.positions, shape.hidden) if shape.positions else None
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(Layer(shape, recompute=recompute == "selective") for _ in range(shape.layers))
         self.norm = _norm(shape)
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
         for weight in self.parameters():

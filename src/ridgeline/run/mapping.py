@@ -67,7 +67,7 @@ class Execution:
     micro_batches: int
     schedule: str
     layer_split: tuple[int, ...]
-    recompute: bool
+    recompute: str
     seq_len: int
     precision: str
     optimizer: str
@@ -107,7 +107,7 @@ def execution_of(model: Model, workload: Workload, plan: Plan) -> Execution:
         micro_batches=plan.micro_batches(workload.global_batch),
         schedule=_SCHEDULES[plan.schedule],
         layer_split=plan.layer_split or _even(shape.layers, plan.pp),
-        recompute=plan.recompute is Recompute.FULL,
+        recompute=plan.recompute.value,
         seq_len=workload.seq_len,
         precision=workload.precision,
         optimizer=workload.optimizer,
@@ -150,8 +150,8 @@ def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
     for name in ("offload_optimizer", "offload_activations", "overlap_tensor", "zero_group", "recompute_layers"):
         if getattr(plan, name):
             raise PlanError(f"plan: {name} is not run here; leave it out")
-    if plan.recompute is Recompute.SELECTIVE:
-        raise PlanError("plan: recompute = selective is not run here; needs none or full")
+    if plan.recompute is Recompute.SELECTIVE and plan.zero >= 2 and plan.dp > 1:
+        raise PlanError("plan: recompute = selective with zero = 2 or 3 is not run here; needs none or full")
     for name, value in (("heads", shape.heads), ("kv_heads", shape.kv_heads), ("ffn", shape.ffn)):
         if value % plan.tp:
             raise PlanError(f"plan: tp = {plan.tp} does not divide {name} = {value}")
