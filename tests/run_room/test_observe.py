@@ -43,7 +43,13 @@ WORK = Workload(seq_len=128, global_batch=4, precision="fp32", execution="eager"
 
 @pytest.mark.parametrize(
     "words",
-    [{"micro_batch": 4}, {"micro_batch": 1}, {"dp": 2, "micro_batch": 2}, {"pp": 2}, {"tp": 2, "micro_batch": 4}],
+    [
+        {"micro_batch": 4},
+        {"micro_batch": 1},
+        {"dp": 2, "micro_batch": 2},
+        {"pp": 2},
+        {"tp": 2, "micro_batch": 4},
+    ],
     ids=lambda words: " ".join(f"{name}={value}" for name, value in words.items()),
 )
 def test_predicted_memory_is_what_the_allocator_counts(words: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:

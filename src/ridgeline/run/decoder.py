@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed._functional_collectives import all_gather_tensor_autograd
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -29,6 +30,7 @@ class Attention(nn.Module):  # type: ignore[misc]
     def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
         super().__init__()
         self.head_dim, self.rotary, self.recompute = shape.head_dim, shape.rotary, recompute
+        self.context: Any = None  # group of ranks that hold one part of each sequence
         q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.query = nn.Linear(shape.hidden, q, bias=shape.qkv_bias)
         self.key = nn.Linear(shape.hidden, kv, bias=shape.qkv_bias)
@@ -46,10 +48,19 @@ class Attention(nn.Module):  # type: ignore[misc]
                 k, v = torch.cat([cache[0], k], dim=2), torch.cat([cache[1], v], dim=2)
             cache[:] = [k, v]
         grouped = q.shape[1] != k.shape[1]
-        core = partial(functional.scaled_dot_product_attention, is_causal=q.shape[2] > 1, enable_gqa=grouped)
+        options: dict[str, Any] = {"is_causal": q.shape[2] > 1}
+        if self.context is not None:
+            k, v = (all_gather_tensor_autograd(part, 2, self.context)[:, :, : start + x.shape[1]] for part in (k, v))
+            options = {"attn_mask": causal(x.shape[1], k.shape[2], x.device)}
+        core: Any = partial(functional.scaled_dot_product_attention, enable_gqa=grouped, **options)
         again = self.recompute and self.training
         mixed = checkpoint(core, q, k, v, use_reentrant=False) if again else core(q, k, v)
         return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+def causal(queries: int, keys: int, device: Any) -> Any:
+    """Which of S keys each of the last queries sees, (queries, keys): the last query all of them."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
 def turned(x: Any, start: int) -> Any:
@@ -130,13 +141,19 @@ class Decoder(nn.Module):  # type: ignore[misc]
         for weight in self.parameters():
             if weight.dim() > 1:
                 nn.init.normal_(weight, std=0.02)
-        self.tied = shape.tied
+        self.tied, self.start = shape.tied, 0
         self.tie()
 
     def tie(self) -> None:
         """Makes the head's weight the embedding's, where the model has it so."""
         if self.tied and self.head is not None and self.embed is not None:
             self.head.weight = self.embed.weight
+
+    def share_context(self, group: Any, start: int) -> None:
+        """Makes this the part of a sequence from position `start` on, whose other parts the group's ranks hold."""
+        self.start = start
+        for layer in self.layers:
+            layer.attention.context = group
 
     def keep(self, first: int, last: int, total: int) -> None:
         """Drops all but layers `first` to `last` (excluded) and the ends that belong to them."""
@@ -148,6 +165,7 @@ class Decoder(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Any, start: int = 0, caches: list[list[Any]] | None = None) -> Any:
         """Logits (B, S, V) of tokens (B, S); a stage takes and gives what its neighbours do."""
+        start += self.start
         if self.embed is not None:
             tokens = x
             x = self.embed(tokens)
@@ -155,7 +173,7 @@ class Decoder(nn.Module):  # type: ignore[misc]
                 x = x + self.positions(torch.arange(start, start + tokens.shape[1], device=tokens.device))
         for number, layer in enumerate(self.layers):
             if self.recompute and self.training:
-                x = checkpoint(layer, x, use_reentrant=False)
+                x = checkpoint(layer, x, start, use_reentrant=False)
             else:
                 x = layer(x, start, None if caches is None else caches[number])
         return x if self.head is None else self.head(self.norm(x))

@@ -1,6 +1,7 @@
 """Divides a decoder over ranks with PyTorch's own libraries, as an execution says.
 
-Axes of the mesh: pipeline, data, tensor.
+Axes of the mesh: pipeline, data, tensor. Ranks that hold parts of one sequence are neighbours on the data axis, which
+averages the gradients of all tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed import all_reduce
+from torch.distributed import all_reduce, new_subgroups_by_enumeration
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -44,8 +45,13 @@ class Divided:
     schedule: Any = None
 
     def coordinate(self, axis: str) -> int:
-        """This rank's place on an axis of the mesh."""
-        return 0 if self.mesh is None else int(self.mesh.get_local_rank(axis))
+        """This rank's place on an axis: of the mesh, or 'cp' among the parts of one sequence."""
+        if self.mesh is None:
+            return 0
+        if axis not in ("dp", "cp"):
+            return int(self.mesh.get_local_rank(axis))
+        place: int = self.mesh.get_local_rank("dp")
+        return place % self.asked.cp if axis == "cp" else place // self.asked.cp
 
     def loss_context(self) -> AbstractContextManager[Any]:
         """What a forward and backward need around them: a loss over a divided vocabulary, and autocast."""
@@ -66,7 +72,7 @@ class Divided:
         grads = [local(one.grad) for one in self.module.parameters() if one.grad is not None]
         flat = torch.cat([one.reshape(-1) for one in grads])
         all_reduce(flat, group=group)
-        flat /= self.asked.dp
+        flat /= self.asked.dp * self.asked.cp
         begin = 0
         for one in grads:
             one.copy_(flat[begin : begin + one.numel()].view_as(one))
@@ -87,11 +93,14 @@ def divide(asked: Execution, device: Any, seed: int) -> Divided:
     model = model.to(device)
     mesh: Any = None
     if asked.ranks > 1:
-        mesh = init_device_mesh(device.type, (asked.pp, asked.dp, asked.tp), mesh_dim_names=AXES)
+        mesh = init_device_mesh(device.type, (asked.pp, asked.dp * asked.cp, asked.tp), mesh_dim_names=AXES)
     stage = 0 if mesh is None else mesh.get_local_rank("pp")
     if asked.pp > 1:
         first = sum(asked.layer_split[:stage])
         model.keep(first, first + asked.layer_split[stage], asked.shape.layers)
+    if asked.cp > 1:
+        place = mesh.get_local_rank("dp") % asked.cp
+        model.share_context(_context_group(mesh, asked.cp), place * asked.seq_len // asked.cp)
     if asked.tp > 1:
         _tensor(model, mesh["tp"], asked)
     module = _data(model, mesh, asked)
@@ -109,6 +118,13 @@ def divide(asked: Execution, device: Any, seed: int) -> Divided:
             micro_batches=asked.micro_batches, loss=loss_of,
         )  # fmt: skip
     return divided
+
+
+def _context_group(mesh: Any, cp: int) -> Any:
+    """The group of ranks that hold parts of the sequences that this rank holds a part of."""
+    rows = mesh.mesh.movedim(1, -1).reshape(-1, cp)  # neighbours on the data axis
+    group, _ = new_subgroups_by_enumeration(rows.tolist())
+    return group
 
 
 def _tensor(model: Any, mesh: Any, asked: Execution) -> None:

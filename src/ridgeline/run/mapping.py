@@ -121,13 +121,13 @@ def _even(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def _data(plan: Plan) -> str:
-    if plan.dp == 1:
+    if plan.dp * plan.cp == 1:
         return ""
     if plan.zero >= 2:
         return f"shard-{plan.zero}"
     if plan.zero == 1:
         return "zero-1"
-    return "ddp" if plan.tp * plan.pp * plan.cp == 1 else "all-reduce"
+    return "ddp" if plan.tp * plan.pp == 1 else "all-reduce"
 
 
 def _check_workload(workload: Workload) -> None:
@@ -144,22 +144,28 @@ def _check_workload(workload: Workload) -> None:
 def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
     if plan.schedule not in _SCHEDULES or plan.chunks > 1:
         raise PlanError(f"plan: schedule = {plan.schedule.value} is not run here; needs gpipe or 1f1b with chunks = 1")
-    for name, wanted in (("ep", 1), ("etp", 1), ("cp", 1)):
+    for name, wanted in (("ep", 1), ("etp", 1)):
         if getattr(plan, name) != wanted:
             raise PlanError(f"plan: {name} = {getattr(plan, name)} is not run here; needs {wanted}")
     for name in ("offload_optimizer", "offload_activations", "overlap_tensor", "zero_group", "recompute_layers"):
         if getattr(plan, name):
             raise PlanError(f"plan: {name} is not run here; leave it out")
-    if plan.recompute is Recompute.SELECTIVE and plan.zero >= 2 and plan.dp > 1:
+    if plan.recompute is Recompute.SELECTIVE and plan.zero >= 2 and plan.dp * plan.cp > 1:
         raise PlanError("plan: recompute = selective with zero = 2 or 3 is not run here; needs none or full")
     for name, value in (("heads", shape.heads), ("kv_heads", shape.kv_heads), ("ffn", shape.ffn)):
         if value % plan.tp:
             raise PlanError(f"plan: tp = {plan.tp} does not divide {name} = {value}")
     if shape.vocab % plan.tp or (plan.sequence_parallel and workload.seq_len % plan.tp):
         raise PlanError(f"plan: tp = {plan.tp} does not divide vocab = {shape.vocab} or seq_len = {workload.seq_len}")
+    if workload.seq_len % plan.cp:
+        raise PlanError(f"plan: cp = {plan.cp} does not divide seq_len = {workload.seq_len}")
+    if plan.cp > 1 and plan.context_style != "ring":
+        raise PlanError(f"plan: context_style = {plan.context_style} is not run here; leave it out")
+    if plan.cp > 1 and plan.sequence_parallel:
+        raise PlanError("plan: sequence_parallel with cp is not run here; leave it out")
     if plan.sequence_parallel and (shape.experts or shape.positions):
         raise PlanError("plan: sequence_parallel with experts or learned positions is not run here; leave it out")
-    if plan.zero == 1 and plan.dp > 1 and plan.tp * plan.pp > 1:
+    if plan.zero == 1 and plan.dp * plan.cp > 1 and plan.tp * plan.pp > 1:
         raise PlanError("plan: zero = 1 with tp or pp is not run here; needs zero = 0, 2 or 3")
     if plan.pp > 1 and shape.tied:
         raise PlanError(

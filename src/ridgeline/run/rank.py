@@ -23,7 +23,7 @@ from ridgeline.run.mapping import Execution, Shape
 from ridgeline.run.observe import observe
 
 _WARM_UP = 2
-_OBSERVED = 4  # steps under the profiler; the first one makes the optimizer's states and is no measure of time
+_OBSERVED = 3  # steps under the profiler; the first one makes the optimizer's states and is no measure of time
 
 
 class Stepper:
@@ -34,13 +34,15 @@ class Stepper:
         self.phases: dict[str, float] = {}
 
     def tokens(self, step: int) -> Any:
-        """This rank's sequences of a step, S + 1 tokens each; all ranks draw the same global batch."""
+        """This rank's part of its sequences of a step, and one token more; all ranks draw the same global batch."""
         asked = self.divided.asked
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         mine = asked.micro_batch * asked.micro_batches
         whole = torch.randint(asked.shape.vocab, (mine * asked.dp, asked.seq_len + 1), generator=generator)
         place = self.divided.coordinate("dp")
-        return whole[place * mine : (place + 1) * mine].to(self.divided.device)
+        length = asked.seq_len // asked.cp
+        begin = self.divided.coordinate("cp") * length
+        return whole[place * mine : (place + 1) * mine, begin : begin + length + 1].to(self.divided.device)
 
     def step(self, step: int) -> float:
         """One step; fills `phases` [s] and gives the loss of this rank's sequences, NaN where another rank has it."""
