@@ -58,7 +58,7 @@ def test_layers_are_split_as_the_prediction_splits_them() -> None:
         ({"cp": 3}, "cp = 3"),
         ({"cp": 2, "context_style": "ulysses"}, "context_style = ulysses"),
         ({"cp": 2, "tp": 2, "sequence_parallel": True}, "sequence_parallel with cp"),
-        ({"ep": 2, "dp": 2}, "ep = 2"),
+        ({"ep": 2, "dp": 2}, "a divisor of the 0 experts"),
         ({"schedule": Schedule.ZB_H1, "pp": 2}, "schedule = zb-h1"),
         ({"recompute": Recompute.SELECTIVE, "dp": 2, "zero": 2}, "recompute = selective with zero = 2 or 3"),
         ({"offload_optimizer": True}, "offload_optimizer"),

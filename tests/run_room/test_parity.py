@@ -78,6 +78,10 @@ def test_training_changes_the_loss_so_that_parity_means_something(alone: dict[st
         ("dense", {"dp": 2, "tp": 2}),
         ("experts", {"tp": 2}),
         ("experts", {"dp": 2, "zero": 3}),
+        ("experts", {"dp": 2, "ep": 2}),
+        ("experts", {"dp": 4, "ep": 2}),
+        ("experts", {"cp": 2, "ep": 2, "recompute": Recompute.FULL}),
+        ("experts", {"pp": 2, "dp": 2, "ep": 2}),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(f"{key}={item}" for key, item in value.items()),
 )

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed._functional_collectives import all_gather_tensor_autograd
+from torch.distributed import all_to_all_single
+from torch.distributed._functional_collectives import all_gather_tensor_autograd, all_to_all_single_autograd
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -90,24 +91,52 @@ class Mlp(nn.Module):  # type: ignore[misc]
 
 
 class Experts(nn.Module):  # type: ignore[misc]
-    """E experts of which each token visits `top_k`; an expert without tokens runs on none, so it has gradients."""
+    """E experts of which each token visits `top_k`; an expert without tokens runs on none, so it has gradients.
+
+    With a `group` each of its ranks holds an equal run of the experts, and tokens travel there and back.
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.top_k = shape.top_k
+        self.top_k, self.count = shape.top_k, shape.experts
         self.router = nn.Linear(shape.hidden, shape.experts, bias=False)
         self.experts = nn.ModuleList(Mlp(shape) for _ in range(shape.experts))
+        self.group: Any = None
+
+    def spread(self, group: Any, place: int, ranks: int) -> None:
+        """Keeps the experts of one of so many ranks."""
+        held = self.count // ranks
+        self.group, self.experts = group, self.experts[place * held : (place + 1) * held]
 
     def forward(self, x: Any) -> Any:
         """The weighted sum of each token's experts."""
         flat = x.flatten(0, -2)
         weights, chosen = torch.softmax(self.router(flat), dim=-1).topk(self.top_k, dim=-1)
         weights = weights / weights.sum(dim=-1, keepdim=True)
+        if self.group is not None:
+            return self._travelling(flat, weights.flatten(), chosen.flatten()).view_as(x)
         total = torch.zeros_like(flat)
         for number, expert in enumerate(self.experts):
             token, place = (chosen == number).nonzero(as_tuple=True)
             total = total.index_add(0, token, (expert(flat[token]) * weights[token, place, None]).to(total.dtype))
         return total.view_as(x)
+
+    def _travelling(self, flat: Any, weights: Any, chosen: Any) -> Any:
+        """Tokens sorted by expert, sent to the ranks that hold it, and their results sent back."""
+        order = chosen.argsort(stable=True)
+        counts = torch.bincount(chosen, minlength=self.count)
+        here = torch.empty_like(counts)
+        all_to_all_single(here, counts, group=self.group)
+        here = here.view(-1, len(self.experts))  # by rank that sends, and expert
+        sent, received = counts.view(here.shape).sum(1).tolist(), here.sum(1).tolist()
+        tokens = all_to_all_single_autograd(flat[order // self.top_k], received, sent, self.group)
+        owner = torch.arange(len(self.experts), device=flat.device).repeat(len(here)).repeat_interleave(here.flatten())
+        made = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            (place,) = (owner == number).nonzero(as_tuple=True)
+            made = made.index_add(0, place, expert(tokens[place]).to(made.dtype))
+        back = all_to_all_single_autograd(made, sent, received, self.group)
+        return torch.zeros_like(flat).index_add(0, order // self.top_k, back * weights[order, None].to(back.dtype))
 
 
 class Layer(nn.Module):  # type: ignore[misc]

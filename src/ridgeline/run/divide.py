@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from ridgeline.run.decoder import Decoder, loss_of
+from ridgeline.run.decoder import Decoder, Experts, loss_of
 from ridgeline.run.mapping import Execution
 from ridgeline.run.pipeline import Stopwatch, schedule_of
 
@@ -43,6 +43,7 @@ class Divided:
     device: Any
     watch: Stopwatch
     schedule: Any = None
+    replicas: Any = None  # group of ranks that hold the same experts, where these are spread
 
     def coordinate(self, axis: str) -> int:
         """This rank's place on an axis: of the mesh, or 'cp' among the parts of one sequence."""
@@ -68,15 +69,36 @@ class Divided:
         """Averages gradients over the data axis, where no library did it during backward."""
         if self.asked.data != "all-reduce":
             return
-        group = self.mesh.get_group("dp")
-        grads = [local(one.grad) for one in self.module.parameters() if one.grad is not None]
-        flat = torch.cat([one.reshape(-1) for one in grads])
+        whole, own = _by_owner(self.module)
+        ranks = self.asked.dp * self.asked.cp
+        _average(whole, self.mesh.get_group("dp"), ranks)
+        if own:  # a rank of experts has seen the tokens of all ranks that its group serves
+            _average(own, self.replicas, ranks)
+
+
+def _by_owner(module: Any) -> tuple[list[Any], list[Any]]:
+    """Gradients of what every rank of the data axis holds, and of experts that are spread over it."""
+    spread = {
+        id(one) for part in module.modules() if isinstance(part, Experts) and part.group is not None
+        for one in part.experts.parameters()
+    }  # fmt: skip
+    held: tuple[list[Any], list[Any]] = ([], [])
+    for one in module.parameters():
+        if one.grad is not None:
+            held[id(one) in spread].append(local(one.grad))
+    return held
+
+
+def _average(grads: list[Any], group: Any, ranks: int) -> None:
+    """Sums gradients over a group and divides them by the ranks whose losses are averaged."""
+    flat = torch.cat([one.reshape(-1) for one in grads])
+    if group is not None:
         all_reduce(flat, group=group)
-        flat /= self.asked.dp * self.asked.cp
-        begin = 0
-        for one in grads:
-            one.copy_(flat[begin : begin + one.numel()].view_as(one))
-            begin += one.numel()
+    flat /= ranks
+    begin = 0
+    for one in grads:
+        one.copy_(flat[begin : begin + one.numel()].view_as(one))
+        begin += one.numel()
 
 
 def local(tensor: Any) -> Any:
@@ -100,9 +122,11 @@ def divide(asked: Execution, device: Any, seed: int) -> Divided:
         model.keep(first, first + asked.layer_split[stage], asked.shape.layers)
     if asked.cp > 1:
         place = mesh.get_local_rank("dp") % asked.cp
-        model.share_context(_context_group(mesh, asked.cp), place * asked.seq_len // asked.cp)
+        rows = _data_ranks(mesh).reshape(-1, asked.cp)  # neighbours on the data axis
+        model.share_context(_group_of(rows), place * asked.seq_len // asked.cp)
     if asked.tp > 1:
         _tensor(model, mesh["tp"], asked)
+    replicas = _spread_experts(model, mesh, asked) if asked.ep > 1 else None
     module = _data(model, mesh, asked)
     divided = Divided(
         asked=asked,
@@ -111,6 +135,7 @@ def divide(asked: Execution, device: Any, seed: int) -> Divided:
         mesh=mesh,
         device=device,
         watch=Stopwatch(device),
+        replicas=replicas,
     )
     if asked.pp > 1:
         divided.schedule = schedule_of(
@@ -120,11 +145,25 @@ def divide(asked: Execution, device: Any, seed: int) -> Divided:
     return divided
 
 
-def _context_group(mesh: Any, cp: int) -> Any:
-    """The group of ranks that hold parts of the sequences that this rank holds a part of."""
-    rows = mesh.mesh.movedim(1, -1).reshape(-1, cp)  # neighbours on the data axis
+def _data_ranks(mesh: Any) -> Any:
+    """Ranks by every other place, and place on the data axis."""
+    return mesh.mesh.movedim(1, -1).flatten(0, -2)
+
+
+def _group_of(rows: Any) -> Any:
+    """The group of this rank among rows of ranks."""
     group, _ = new_subgroups_by_enumeration(rows.tolist())
     return group
+
+
+def _spread_experts(model: Any, mesh: Any, asked: Execution) -> Any:
+    """Spreads experts over neighbours on the data axis; gives the group that holds what this rank holds, or None."""
+    groups = _data_ranks(mesh).unflatten(-1, (-1, asked.ep))  # by other places, replica, and part of the experts
+    group = _group_of(groups.reshape(-1, asked.ep))
+    for layer in model.layers:
+        layer.mlp.spread(group, mesh.get_local_rank("dp") % asked.ep, asked.ep)
+    replicas = groups.movedim(1, -1)
+    return _group_of(replicas.reshape(-1, replicas.shape[-1])) if replicas.shape[-1] > 1 else None
 
 
 def _tensor(model: Any, mesh: Any, asked: Execution) -> None:

@@ -143,6 +143,8 @@ def _collectives(predictor: Predictor, evaluation: Evaluation, stage: int, *, cp
         add(scattered, tensor / 2)
     else:
         add("all_reduce", tensor)
+    if "expert link" in tables:
+        add("all_to_all", float(tables["expert link"].total_s[stage].sum()) * count)
     add("all_gather", gather * {0: 0, 1: 1, 2: 1, 3: 2 * count}[plan.zero])
     add(scattered if plan.zero else "all_reduce", reduce * (count if plan.zero >= 2 else 1))
     if plan.pp > 1:

@@ -61,6 +61,7 @@ class Execution:
     pp: int
     cp: int
     dp: int
+    ep: int = 1
     data: str
     sequence_parallel: bool
     micro_batch: int
@@ -80,7 +81,7 @@ class Execution:
     @property
     def one_group(self) -> bool:
         """Whether every collective is of all ranks: one degree alone is more than one."""
-        return self.ranks in (self.tp, self.pp, self.cp, self.dp)
+        return self.ranks in (self.tp, self.pp, self.cp, self.dp) and self.ep in (1, self.ranks)
 
     @property
     def program(self) -> tuple[str, dict[str, bool]]:
@@ -101,6 +102,7 @@ def execution_of(model: Model, workload: Workload, plan: Plan) -> Execution:
         pp=plan.pp,
         cp=plan.cp,
         dp=plan.dp,
+        ep=plan.ep,
         data=_data(plan),
         sequence_parallel=plan.sequence_parallel and plan.tp > 1,
         micro_batch=plan.micro_batch,
@@ -127,7 +129,7 @@ def _data(plan: Plan) -> str:
         return f"shard-{plan.zero}"
     if plan.zero == 1:
         return "zero-1"
-    return "ddp" if plan.tp * plan.pp == 1 else "all-reduce"
+    return "ddp" if plan.tp * plan.pp * plan.ep == 1 else "all-reduce"
 
 
 def _check_workload(workload: Workload) -> None:
@@ -144,7 +146,7 @@ def _check_workload(workload: Workload) -> None:
 def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
     if plan.schedule not in _SCHEDULES or plan.chunks > 1:
         raise PlanError(f"plan: schedule = {plan.schedule.value} is not run here; needs gpipe or 1f1b with chunks = 1")
-    for name, wanted in (("ep", 1), ("etp", 1)):
+    for name, wanted in (("etp", 1),):
         if getattr(plan, name) != wanted:
             raise PlanError(f"plan: {name} = {getattr(plan, name)} is not run here; needs {wanted}")
     for name in ("offload_optimizer", "offload_activations", "overlap_tensor", "zero_group", "recompute_layers"):
@@ -157,6 +159,8 @@ def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
             raise PlanError(f"plan: tp = {plan.tp} does not divide {name} = {value}")
     if shape.vocab % plan.tp or (plan.sequence_parallel and workload.seq_len % plan.tp):
         raise PlanError(f"plan: tp = {plan.tp} does not divide vocab = {shape.vocab} or seq_len = {workload.seq_len}")
+    if plan.ep > 1 and (plan.tp > 1 or plan.zero or not shape.experts or shape.experts % plan.ep):
+        raise PlanError(f"plan: ep = {plan.ep} needs tp = 1, zero = 0 and a divisor of the {shape.experts} experts")
     if workload.seq_len % plan.cp:
         raise PlanError(f"plan: cp = {plan.cp} does not divide seq_len = {workload.seq_len}")
     if plan.cp > 1 and plan.context_style != "ring":
