@@ -138,7 +138,7 @@ def test_memory_is_the_largest_rank_and_the_widest_gap_is_named_with_its_share()
 def test_memory_is_predicted_for_the_library_that_runs(words: dict[str, Any], framework: str) -> None:
     name, habits = execution_of(MODEL, WORK, Plan(**words)).program
     assert name == framework
-    assert habits == ({"persistent_gradients": False} if name == "ddp" else {})
+    assert habits == {"ddp": {"persistent_gradients": False}, "fsdp": {"selective": "core"}}.get(name, {})
 
 
 def test_rows_are_appended_under_the_files_own_columns(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ class Execution:
     seq_len: int
     precision: str
     optimizer: str
+    fused_optimizer: bool = True
 
     @property
     def ranks(self) -> int:
@@ -84,10 +85,13 @@ class Execution:
         return self.ranks in (self.tp, self.pp, self.cp, self.dp) and self.ep in (1, self.ranks)
 
     @property
-    def program(self) -> tuple[str, dict[str, bool]]:
-        """Whose habits of holding memory the run has, and what differs: gradients are freed after each update."""
+    def program(self) -> tuple[str, dict[str, bool | str]]:
+        """Whose habits of holding memory and copying the run has, and what differs from them.
+
+        Gradients are freed after each update, and selective recompute is that of attention.
+        """
         if self.data.startswith("shard"):
-            return "fsdp", {}
+            return "fsdp", {"selective": "core"}
         return ("ddp", {"persistent_gradients": False}) if self.data in ("ddp", "zero-1") else ("torch", {})
 
 
@@ -113,6 +117,7 @@ def execution_of(model: Model, workload: Workload, plan: Plan) -> Execution:
         seq_len=workload.seq_len,
         precision=workload.precision,
         optimizer=workload.optimizer,
+        fused_optimizer=workload.fused_optimizer,
     )
 
 
