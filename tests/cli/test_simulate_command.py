@@ -20,7 +20,7 @@ HEADER = "arrival_s,input_tokens,output_tokens\n"
 KEYS = {
     "model", "cluster", "deployments", "engines", "traffic", "overloaded", "ttft", "tpot", "itl", "latency", "ends",
     "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "attained", "goodput_rps", "hit_share", "refused",
-    "shares", "preemptions", "moves", "iterations", "span_s", "power_w", "energy_j", "usd_per_h",
+    "shares", "preemptions", "moves", "adapter_loads", "iterations", "span_s", "power_w", "energy_j", "usd_per_h",
     "usd_per_million_output_tokens",
     "decode_parts_s", "prefill_parts_s", "capacities", "series_s", "series", "rungs", "evidence", "assumed",
 }  # fmt: skip
@@ -367,6 +367,8 @@ def test_a_fair_queue_and_the_urgent_are_told_by_group(capsys: pytest.CaptureFix
         (["--queue", "fair"], "names none; give a trace with a column client or session"),
         (["--displaces"], "have the same priority"),
         (["--swap-blocks", "1"], "say preemption swap as well"),
+        (["--adapters", "2", "--adapter-slots", "3"], "needs 1 to the number of adapters, 2"),
+        (["--nano-tokens", "64", "--draft-tokens", "1"], "take tp alone"),
     ],
 )
 def test_queues_that_mean_nothing_are_refused(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:

@@ -142,6 +142,7 @@ def test_the_series_shows_the_most_in_each_stretch() -> None:
         ({"role": Role.PREFILL, "tp": 4}, "prefill 1 x (tp 4)"),
         ({"draft_tokens": 3, "acceptance": 0.7}, "1 x (one device) 3 drafted, 70% accepted"),
         ({"queue": Queue.FAIR, "displaces": True}, "1 x (one device) fair queue urgent displace"),
+        ({"adapters": 9, "adapter_slots": 4}, "1 x (one device) 9 adapters of rank 16, 4 at once"),
         ({"nano_tokens": 2048}, "1 x (one device) nano-batches from 2,048 tokens"),
     ],
 )

@@ -46,6 +46,7 @@ class Asked:
     client: int = 0
     charged: bool = False
     unseen: bool = True
+    adapter: int = 0
     stage: str = "outside"
     ready: int = 0
     made: int = 0
@@ -97,6 +98,29 @@ class Rank:
     moved_s: float = 0.0
     served: dict[int, float] = field(default_factory=dict)  # of each client, in weighted tokens
     last_client: int | None = None
+    adapters: list[int] = field(default_factory=list)  # loaded ones, the longest unused first
+    loads: int = 0
+
+    def loadable(self, one: Asked) -> bool:
+        """Whether its adapter is there, or may take the place of one that nobody runs with."""
+        held = {other.adapter for other in self.running}
+        slots = int(self.rule["slots"])
+        return not slots or one.adapter in self.adapters or len(held) < slots
+
+    def use(self, adapter: int) -> None:
+        """Moves an adapter to the newest end."""
+        self.adapters = [*(other for other in self.adapters if other != adapter), adapter]
+
+    def load(self, one: Asked) -> None:
+        """Loads the adapter of a request that runs from now on, where it is absent."""
+        slots = int(self.rule["slots"])
+        if slots and one.adapter not in self.adapters:
+            held = {other.adapter for other in self.running}
+            if len(self.adapters) == slots:
+                self.adapters.remove(next(other for other in self.adapters if other not in held))
+            self.moved_s += float(self.rule["load_s"])
+            self.loads += 1
+        self.use(one.adapter)
 
     def see(self) -> None:
         """Clients of whom nothing was seen to wait are lifted to the least served of those who do, one by one."""
@@ -108,13 +132,14 @@ class Rank:
                 self.served[one.client] = max(self.served.get(one.client, 0.0), floor)
             one.unseen = False
 
-    def next(self) -> Asked:
-        """The first, or the first of the least served client among those as urgent."""
-        if not self.rule["fair"]:
-            return self.queue[0]
+    def next(self) -> Asked | None:
+        """The first whose adapter may be loaded, or the first of the least served client among those as urgent."""
+        found = [one for one in self.queue if self.loadable(one)]
+        if not found or not self.rule["fair"]:
+            return found[0] if found else None
         urgent = []
-        for one in self.queue:
-            if one.priority != self.queue[0].priority:
+        for one in found:
+            if one.priority != found[0].priority:
                 break
             urgent.append(one)
         return min(urgent, key=lambda one: self.served.get(one.client, 0.0))
@@ -130,7 +155,7 @@ class Rank:
         """The less urgent give way until who is next fits."""
         while self.queue:
             one, victim = self.next(), self.victim()
-            if victim is None or victim.priority <= one.priority or self.has_room(one)[0]:
+            if one is None or victim is None or victim.priority <= one.priority or self.has_room(one)[0]:
                 return
             self.send_back(victim)
 
@@ -178,6 +203,7 @@ class Rank:
     def release(self, one: Asked) -> None:
         """Gives back the cache of a request, the end of its prefix first."""
         self.running.remove(one)
+        self.use(one.adapter)
         for block in reversed(one.held):
             self.holders[block] -= 1
             if not self.holders[block]:
@@ -188,7 +214,7 @@ class Rank:
     def has_room(self, one: Asked) -> tuple[bool, list[int], int, int]:
         """Whether a waiting request fits; the prefix blocks that it finds, the blocks it takes and sets aside."""
         rule = self.rule
-        if len(self.running) >= rule["max_seqs"]:
+        if len(self.running) >= rule["max_seqs"] or not self.loadable(one):
             return False, [], 0, 0
         computed = one.ready == one.needed
         hits = [] if computed else one.blocks[: self.found(one)]
@@ -212,6 +238,7 @@ class Rank:
         computed = one.ready == one.needed
         self.queue.remove(one)
         self.last_client = one.client
+        self.load(one)
         if not one.charged:
             one.charged = True
             self.served[one.client] = self.served.get(one.client, 0.0) + one.prompt
@@ -281,6 +308,8 @@ class Rank:
                 left -= self._chunk(one, min(left, one.needed - one.ready))
         while left > 0 and self.queue and not self._cut():
             one = self.next()
+            if one is None:
+                break
             tokens = one.needed - max(one.ready, self.found(one) * int(rule["prefix_tokens"]))
             alone = not self.chunks and (not decodes or tokens > budget)
             if not rule["chunked"] and tokens > left and not alone:

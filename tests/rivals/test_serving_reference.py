@@ -16,6 +16,7 @@ from reference_serving import Fleet, Instance
 from ridgeline.cost.served import Seconds
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.serving import state
+from ridgeline.serving.adapters import drawn
 from ridgeline.serving.nano import NanoTables
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
@@ -177,14 +178,15 @@ class Case:
                         extra_s=one.policy.exposed_host_s, role=one.deployment.role.value,
                     )
                 )  # fmt: skip
-        t = self.traffic
+        t, one = self.traffic, self.engines[0].deployment
+        adapters = drawn(one, t.requests) if one.adapters else np.zeros(t.requests)
         front = self.engines[0].policy
         asked = [
             Asked(
                 number=i, prompt=int(t.prompt_tokens[i]), output=int(t.output_tokens[i]), priority=int(t.priority[i]),
                 arrival_s=float(t.arrival_s[i]), after=int(t.after[i]), think_s=float(t.think_s[i]),
                 blocks=[int(block) for block in t.prefix_blocks[t.prefix_start[i] : t.prefix_start[i + 1]]],
-                needed=int(t.prompt_tokens[i]), client=int(t.client[i]),
+                needed=int(t.prompt_tokens[i]), client=int(t.client[i]), adapter=int(adapters[i]),
                 front_s=front.request_host_s * (0.5 + i * (5**0.5 - 1) / 2 % 1),
             )
             for i in range(t.requests)
@@ -202,8 +204,19 @@ def random_case(seed: int) -> Case:
     engines = random_engines(draw, prefix_blocks, block)
     tables = [random_tables(draw) for _ in engines]
     asked = shared(np.random.default_rng((seed, 1)), engines, random_traffic(draw, prefix_blocks * block))
+    laden(np.random.default_rng((seed, 3)), engines)
     tables = halved(np.random.default_rng((seed, 2)), engines, tables)
     return Case(engines=engines, tables=tables, traffic=asked, router=ROUTERS[int(draw.integers(3))])
+
+
+def laden(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
+    """Some fleets serve adapters, of which few are held at once."""
+    if draw.random() < 0.35:
+        count, slots = int(draw.integers(2, 5)), int(draw.integers(1, 3))
+        load_s = draw.uniform(0.0, 0.02)
+        for one in engines:
+            one.deployment = replace(one.deployment, adapters=count, adapter_slots=slots, adapter_skew=0.5)
+            one.values |= {"slots": slots, "load_s": load_s}
 
 
 def halved(draw: np.random.Generator, engines: list[FakeEngine], tables: list[StepTables]) -> list[StepTables]:
@@ -255,6 +268,7 @@ def differences(case: Case) -> tuple[list[str], Fleet]:
         "done": [one.stage == "ended" for one in slow.asked],
         "iterations": slow.iterations,
         "moves": slow.moves,
+        "loads": sum(rank.loads for instance in slow.instances for rank in instance.ranks),
     }
     wrong += [name for name, theirs in wholes.items() if not np.array_equal(getattr(fast, name), theirs)]
     return wrong, slow
@@ -284,6 +298,7 @@ def compared(batch: int) -> tuple[list[str], Counter[str]]:
             "several instances": len(slow.instances) > 1,
             "cache full": slow.peak_share == 1.0,
             "halved": any(one.values.get("nano_tokens") for one in case.engines),
+            "laden": any(rank.loads > 1 for instance in slow.instances for rank in instance.ranks),
             "fair": len(set(case.traffic.client)) > 1,
             "displaced": preempted and bool(case.engines[0].values["displaces"]),
             "beside": preempted and any(one.values["swaps"] * one.values["beside"] for one in case.engines),
@@ -303,7 +318,7 @@ def test_the_cases_are_not_vacuous() -> None:
     least = {
         "preempted": 200, "swapped": 100, "hit": 200, "moved": 200, "refused": 50, "drafted": 100, "closed": 150,
         "sessions": 200, "priorities": 200, "several ranks": 400, "several instances": 400, "cache full": 100,
-        "halved": 200, "fair": 200, "displaced": 40, "beside": 50,
+        "laden": 150, "halved": 200, "fair": 200, "displaced": 40, "beside": 50,
     }  # fmt: skip
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,10 +78,13 @@ def replayed() -> Replays:
         router: Router = Router.ROUND_ROBIN,
         comings: Comings | None = None,
         stop: Stop | None = None,
+        deployment: Deployment | None = None,
         **numbers: float,
     ) -> Replay:
         times = {name: numbers.pop(name) for name in _TIMES if name in numbers}
-        engine = NumbersEngine(numbers, Deployment(instances=instances, role=Role.WHOLE), numbers_table(**times))
+        engine = NumbersEngine(
+            numbers, replace(deployment or Deployment(), instances=instances, role=Role.WHOLE), numbers_table(**times)
+        )
         return replay_tables([engine], [engine.table], traffic, router=router, comings=comings, stop=stop)  # type: ignore[list-item]
 
     return run

@@ -59,6 +59,9 @@ class Deployment:
     go to the host are copied in pieces of `swap_blocks` neighbouring blocks of one layer (None: at the link's rate,
     whatever the pieces), after an iteration or, with `swap_beside`, beside it. Iterations of `nano_tokens` [token] or
     more are cut in two nano-batches whose kernels overlap (None: none is).
+
+    Requests are for one of `adapters` LoRA adapters of `adapter_rank` on the products of attention (or `all`), the i-th
+    with a share that falls as i^-`adapter_skew` [1]; `adapter_slots` of them are on the device at once (None: all).
     """
 
     engine: str = "vLLM"
@@ -92,6 +95,11 @@ class Deployment:
     swap_blocks: int | None = None
     swap_beside: bool = False
     nano_tokens: int | None = None
+    adapters: int = 0
+    adapter_rank: int = 16
+    adapter_slots: int | None = None
+    adapter_skew: float = 0.0
+    adapter_on: str = "attention"
 
     def __post_init__(self) -> None:
         for name in (
@@ -123,10 +131,26 @@ class Deployment:
                 f"deployment: nano_tokens with pp {self.pp}, dp {self.dp}, draft_tokens {self.draft_tokens};"
                 " nano-batches are modelled on one stage and one attention rank, without drafts: take tp alone"
             )
+        self._check_adapters()
         if (self.tp * self.dp) % self.ep:
             raise PlanError(
                 f"deployment: ep = {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.tp * self.dp}"
             )
+
+    def _check_adapters(self) -> None:
+        """Raises for adapters that cannot be, or are not modelled."""
+        slots = self.adapter_slots
+        if self.adapters < 0 or not 1 <= self.adapter_rank <= 128 or not 0 <= self.adapter_skew <= 4:
+            raise PlanError(
+                f"deployment: {self.adapters} adapters of rank {self.adapter_rank}, skew {self.adapter_skew}; needs"
+                " 0 or more of rank 1 to 128 (beyond, their products no longer wait for memory) and a skew of 0 to 4"
+            )
+        if slots is not None and not 1 <= slots <= self.adapters:
+            raise PlanError(f"deployment: adapter_slots = {slots}, needs 1 to the number of adapters, {self.adapters}")
+        if self.adapter_on not in ("attention", "all"):
+            raise PlanError(f"deployment: adapter_on = {self.adapter_on}; needs attention or all")
+        if self.adapters and self.nano_tokens:
+            raise PlanError("deployment: adapters and nano_tokens are not modelled together; leave one of them out")
 
     @property
     def gained(self) -> float:

@@ -84,6 +84,8 @@ def deployment_text(one: Deployment) -> str:
         words.append(f"{one.draft_tokens} drafted, {one.acceptance:.0%} accepted")
     words += ["fair queue"] if one.queue is Queue.FAIR else []
     words += ["urgent displace"] if one.displaces else []
+    slots = f", {one.adapter_slots:,} at once" if one.adapter_slots else ""
+    words += [f"{_counted(one.adapters, 'adapter')} of rank {one.adapter_rank}{slots}"] if one.adapters else []
     words += [f"nano-batches from {one.nano_tokens:,} tokens"] if one.nano_tokens else []
     return " ".join(words)
 
@@ -260,6 +262,8 @@ def _notes(report: ServingReport) -> list[Block]:
         )
     if found.moves:
         notes.append(f"{_counted(found.moves, 'cache')} sent from prefill to decode instances")
+    if found.loads:
+        notes.append(f"{_counted(found.loads, 'adapter')} loaded from host memory")
     if metrics.refused:
         notes.append(f"{_counted(metrics.refused, 'request')} refused: longer than the cache of one rank")
     if report.dropped:
@@ -320,6 +324,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "shares": [share_as_dict(one) for one in report.shares],
         "preemptions": found.preemptions,
         "moves": found.moves,
+        "adapter_loads": found.loads,
         "iterations": found.iterations,
         "span_s": found.span_s,
         "power_w": report.power_w,

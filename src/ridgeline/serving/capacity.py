@@ -16,6 +16,7 @@ from ridgeline.facts.records import Accelerator
 from ridgeline.graph.ops import Model, op_params
 from ridgeline.lower.inference import Core, Experts, LayerKind, Piece, Product, Recurrence, Served
 from ridgeline.plan.deployment import Deployment
+from ridgeline.serving.adapters import kept_bytes
 from ridgeline.units import bytes_text
 
 _LATENT_TOKEN = 576.0  # elements of a latent token: 512 and 64 that carry the position (DeepSeek-V2, arXiv:2405.04434)
@@ -100,7 +101,7 @@ def capacity(
     Raises `NoPlanError` where the weights or the cache of a single token do not fit: the engine will not start.
     """
     memory = part.memory_bytes
-    weights = weights_bytes(model, served, deployment, formats)
+    weights = weights_bytes(model, served, deployment, formats) + kept_bytes(served, deployment)
     dry_run = policy.token_budget if policy.scheduler in ("mixed", "prefill-first") else _STATIC_TOKENS
     work = workspace_bytes(model, served, deployment, policy, dry_run)
     context = policy.context_bytes + (policy.group_context_bytes if deployment.instance_devices > 1 else 0.0)

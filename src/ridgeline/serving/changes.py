@@ -132,6 +132,8 @@ def evacuate(
         ranks[rank].partial, ranks[rank].chunks = NOBODY, 0
         ranks[rank].oldest, ranks[rank].newest, ranks[rank].idle_blocks = NOBODY, NOBODY, 0
         lists.use[rank, :, :] = NOBODY
+        lists.adapters[rank, :, :] = 0
+        ranks[rank].loaded, ranks[rank].pinned = 0, 0
     instances[index].load, instances[index].failing, instances[index].at = 0, 0, IDLE
     instances[index].next_s = math.inf
 

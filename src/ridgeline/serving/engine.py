@@ -21,6 +21,7 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import Fusions
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
+from ridgeline.serving.adapters import adapter_bytes
 from ridgeline.serving.capacity import Capacity, capacity
 from ridgeline.serving.clock import Times
 from ridgeline.serving.nano import shares
@@ -94,12 +95,20 @@ class Engine:
             "draft_share": deployment.draft_tokens * drafting,
             "nano_tokens": deployment.nano_tokens or 0,
             "exposed_s": policy.exposed_host_s,
+            "slots": deployment.adapter_slots or 0,
+            "load_s": self._load_s,
         }
         if deployment.nano_tokens:
             values["memory_sms"], values["link_sms"] = shares()
         for name, value in values.items():
             rule[name] = value
         return rule
+
+    @property
+    def _load_s(self) -> float:
+        """Time to load one adapter from host memory, every device its part [s]."""
+        each = adapter_bytes(self.steps.served, self.deployment) / self.deployment.pp
+        return each / self.machine.cluster.host.device_bytes_per_s
 
     @property
     def graphs(self) -> tuple[int, ...]:
@@ -115,7 +124,8 @@ class Engine:
         tokens = policy.block_tokens
         period, growth = growth_of(tokens, deployment.gained)
         blocks = self.capacity.cache_tokens // tokens
-        shares = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
+        keeps = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
+        keeps = keeps and not deployment.adapters  # caches of different adapters differ
         preemption = deployment.preemption.value if deployment.preemption else policy.preemption
         return {
             "scheduler": _SCHEDULERS[policy.scheduler],
@@ -134,7 +144,7 @@ class Engine:
             "displaces": deployment.displaces,
             "fair": deployment.queue is Queue.FAIR,
             "ranks": deployment.dp * deployment.pp,
-            "prefix_tokens": prefix_tokens // tokens * tokens if shares and prefix_tokens >= tokens else 0,
+            "prefix_tokens": prefix_tokens // tokens * tokens if keeps and prefix_tokens >= tokens else 0,
         }
 
     def _moving(self, stride: int) -> dict[str, float]:
@@ -266,7 +276,8 @@ def engine(
 def _check_swaps(deployment: Deployment, policy: EnginePolicy) -> None:
     """Raises where what is said of preemption has no meaning."""
     way = deployment.preemption.value if deployment.preemption else policy.preemption
-    if (deployment.swap_blocks or deployment.swap_beside) and way != Preemption.SWAP.value:
+    beside = deployment.swap_beside and not deployment.adapter_slots
+    if (deployment.swap_blocks or beside) and way != Preemption.SWAP.value:
         raise PlanError(
             f"deployment: swap_blocks and swap_beside are about caches that go to the host, preemption is {way};"
             " say preemption swap as well, or leave them out"

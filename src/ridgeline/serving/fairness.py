@@ -11,6 +11,7 @@ import math
 
 from numba import njit
 
+from ridgeline.serving.loading import loadable
 from ridgeline.serving.state import NOBODY, Lists, Record, Records
 
 PROMPT_WEIGHT, TOKEN_WEIGHT = 1.0, 2.0  # of one token: w_p and w_q of sheng2024vtc, section 5.1
@@ -100,16 +101,20 @@ def see(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int
 
 @njit(cache=True)
 def head(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int) -> int:
-    """The waiting request whose turn it is: the first, or the first of the least served client of its priority."""
-    chosen = int(ranks[rank].wait_first)
-    if not rule.fair or ranks[rank].waiting < 2:
-        return chosen
-    priority = requests[chosen].priority
-    least, request = math.inf, chosen
-    while request != NOBODY and requests[request].priority == priority:
-        served = counter(ranks, lists, rule, rank, requests[request].client)
-        if served < least:
-            least, chosen = served, request
+    """The waiting request whose turn it is: the first, or the first of the least served client of its priority.
+
+    Who waits for an adapter that has no slot is passed over; nobody where all do.
+    """
+    request, chosen, least = int(ranks[rank].wait_first), NOBODY, math.inf
+    if rule.slots == 0 and (not rule.fair or ranks[rank].waiting < 2):
+        return request
+    while request != NOBODY and (chosen == NOBODY or requests[request].priority == requests[chosen].priority):
+        if loadable(ranks, lists, requests, rule, rank, request):
+            if not rule.fair:
+                return request
+            served = counter(ranks, lists, rule, rank, requests[request].client)
+            if served < least:
+                least, chosen = served, request
         request = int(requests[request].after)
     return chosen
 
@@ -120,14 +125,17 @@ def steps_to_turn(ranks: Records, lists: Lists, requests: Records, rule: Record,
     if not rule.fair or ranks[rank].waiting < 2:
         return most
     first = head(ranks, lists, requests, rule, rank)
+    if first == NOBODY:
+        return most
     mine = counter(ranks, lists, rule, rank, requests[first].client)
     rate = _gaining(lists, rule, rank, requests[first].client)
     steps, earlier = most, True
     request = int(ranks[rank].wait_first)
-    while request != NOBODY and requests[request].priority == requests[first].priority:
+    while request != NOBODY:
         earlier = earlier and request != first
         faster = rate - _gaining(lists, rule, rank, requests[request].client)
-        if faster > 0.0:
+        equal = requests[request].priority == requests[first].priority
+        if faster > 0.0 and equal and loadable(ranks, lists, requests, rule, rank, request):
             ahead = (counter(ranks, lists, rule, rank, requests[request].client) - mine) / faster
             steps = min(steps, math.ceil(ahead) if earlier else math.floor(ahead) + 1)
         request = int(requests[request].after)

@@ -73,6 +73,8 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
         for place in range(ranks[rank].chunks):
             tokens += lists.chunks[rank, place, 1]
         running += ranks[rank].running
+        moved = max(moved, ranks[rank].moved_s)
+        ranks[rank].moved_s = 0.0
         if tokens <= 0.0:
             continue
         active += 1
@@ -88,8 +90,6 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
             longest = nano_s(rule, compute + prompts, memory + attention, network)
         else:
             longest = max(longest, token_s(times, rule, tokens) + head_s(times, rule, sampled) + attention + prompts)
-        moved = max(moved, ranks[rank].moved_s)
-        ranks[rank].moved_s = 0.0
     if not in_two(rule, most):
         longest += group_s(times, rule, total / rule.ranks)
     if active > 1:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ridgeline.errors import DomainError, PlanError
 from ridgeline.plan.deployment import Role, Router
 from ridgeline.serving import state
+from ridgeline.serving.adapters import drawn
 from ridgeline.serving.clock import BIN_LOW_S, BINS, BINS_A_FACTOR
 from ridgeline.serving.comings import Comings, changes_of
 from ridgeline.serving.engine import Engine, pool_role, times_of
@@ -22,6 +23,7 @@ from ridgeline.serving.traffic.clients import clients_of
 from ridgeline.serving.traffic.traffic import Traffic
 
 _FOREVER_S = 1e9
+_EMPTY = ("used", "committed", "running", "waiting", "pinned", "unseen")  # of a rank when nothing is left to do
 _GOLDEN = 0.6180339887498949  # its multiples fill the unit interval evenly
 _ROUTERS = {Router.ROUND_ROBIN: 0, Router.LEAST_LOADED: 1, Router.PREFIX: 2}
 
@@ -62,6 +64,7 @@ class Replay:
     starts: int
     up_s: Array
     stopped: bool
+    loads: int
 
     def itl_quantile(self, share: float) -> float:
         """Inter-token latency that `share` of all tokens after the first keep to [s]; nan without any."""
@@ -119,8 +122,11 @@ def replay_tables(
         np.ascontiguousarray(traffic.prefix_start, dtype=np.int64),
         np.ascontiguousarray(traffic.prefix_blocks if rules["prefix_tokens"].any() else [], dtype=np.int64),
         0 if clients is None else int(clients.max()) + 1,
+        engines[0].deployment.adapters if rules["slots"].any() else 0,
     )
     requests, fleet = _requests(traffic), _fleet(traffic, router, *changes_of(instances, comings or Comings()), stop)
+    if rules["slots"].any():
+        requests["adapter"] = drawn(engines[0].deployment, traffic.requests)
     if clients is not None:
         requests["client"] = clients
     requests["front_s"] = front_seconds(engines[0], traffic)
@@ -224,8 +230,8 @@ def _invariants(ranks: Records, requests: Records, fleet: Fleet, rules: Records,
     settled = ended | (requests["stage"] == state.REFUSED)
     if most_s >= _FOREVER_S and not fleet.counts[state.STOPPED] and not settled.all():
         raise AssertionError(f"{int((~settled).sum())} requests neither ended nor were refused")
-    if settled.all() and any(ranks[name].any() for name in ("used", "committed", "running", "waiting")):
-        left = {name: int(ranks[name].sum()) for name in ("used", "committed", "running", "waiting")}
+    if settled.all() and any(ranks[name].any() for name in _EMPTY):
+        left = {name: int(ranks[name].sum()) for name in _EMPTY}
         raise AssertionError(f"blocks or requests are left after the last request: {left}")
     if fleet.counts[state.PEAK_BLOCKS] > rules["capacity"].max():
         raise AssertionError(f"{fleet.counts[state.PEAK_BLOCKS]} blocks were in use of {rules['capacity'].max()}")
@@ -267,4 +273,5 @@ def _result(requests: Records, instances: Records, fleet: Fleet, rules: Records,
         starts=int(fleet.counts[state.STARTS]),
         up_s=instances["up_s"] + np.where(instances["up"] > 0, span_s - instances["up_since_s"], 0.0),
         stopped=bool(fleet.counts[state.STOPPED]),
+        loads=int(fleet.counts[state.LOADS]),
     )

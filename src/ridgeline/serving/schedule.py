@@ -7,6 +7,7 @@ import math
 from numba import njit
 
 from ridgeline.serving.fairness import charge, decodes, head, see
+from ridgeline.serving.loading import leave_adapter, loadable, take_adapter
 from ridgeline.serving.queues import (
     blocks_of,
     drop_end,
@@ -90,6 +91,7 @@ def release(
     ranks[rank].used -= own + let_go(ranks, lists, requests, rule, rank, request)
     ranks[rank].committed -= requests[request].reserved
     requests[request].reserved = 0
+    leave_adapter(ranks, lists, requests, rule, rank, request)
 
 
 @njit(cache=True)
@@ -112,7 +114,7 @@ def _wants(lists: Lists, requests: Records, rule: Record, rank: int, request: in
 @njit(cache=True)
 def fits(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> bool:
     """Whether a place and the blocks of a waiting request are free."""
-    if ranks[rank].running >= rule.max_seqs:
+    if ranks[rank].running >= rule.max_seqs or not loadable(ranks, lists, requests, rule, rank, request):
         return False
     moved, hits = _found(lists, requests, rule, rank, request)
     taken, reserved = _wants(lists, requests, rule, rank, request, hits)
@@ -136,6 +138,7 @@ def admit(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: R
     taken, reserved = _wants(lists, requests, rule, rank, request, hits)
     leave_queue(ranks, lists, requests, rule, rank, request)
     charge(lists, requests, rule, rank, request)
+    take_adapter(ranks, lists, requests, fleet, rule, rank, request)
     hold(ranks, lists, requests, rank, request, hits)
     make_room(ranks, lists, rule, rank, taken)
     ranks[rank].used += taken
@@ -211,7 +214,7 @@ def _make_way(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rul
     """Those who run and are less urgent than who is next give way, the least urgent first, until it fits."""
     while ranks[rank].waiting > 0:
         request, victim = head(ranks, lists, requests, rule, rank), _victim(ranks, requests, rule, rank)
-        if victim == NOBODY or requests[victim].priority <= requests[request].priority:
+        if request == NOBODY or victim == NOBODY or requests[victim].priority <= requests[request].priority:
             return
         if fits(ranks, lists, requests, rule, rank, request):
             return
@@ -255,6 +258,8 @@ def form_batch(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, ru
         left -= tokens
     while left > 0 and ranks[rank].partial == NOBODY and ranks[rank].waiting > 0:
         request = head(ranks, lists, requests, rule, rank)
+        if request == NOBODY:
+            break
         hits = resident(lists, requests, rule, rank, request) * rule.prefix_tokens
         tokens = requests[request].needed - max(hits, requests[request].ready)
         if (

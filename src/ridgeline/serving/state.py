@@ -1,8 +1,8 @@
 """What a replay knows of requests, ranks and instances: records that the compiled loop reads and writes.
 
 Shape letters: R requests, G ranks (every attention rank and pipeline slot of every instance has a scheduler and cache
-of its own), I instances, W running sequences of a rank at most, K distinct prefix blocks, C clients of a fair queue, X
-kinds of instances.
+of its own), I instances, W running sequences of a rank at most, K distinct prefix blocks, C clients of a fair queue, A
+adapters, X kinds of instances.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def _dtype(whole: str, real: str) -> np.dtype[Any]:
 
 RULE = _dtype(
     "kind scheduler chunked receive_steps token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
-    " swaps beside displaces fair ranks prefix_tokens"
-    " nano_tokens overlapped tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
+    " swaps beside displaces fair ranks prefix_tokens nano_tokens slots"
+    " overlapped tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
     "reserve swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
-    " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s",
+    " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s",
 )
 """What one kind of instance does, in numbers.
 
@@ -46,16 +46,16 @@ runs or after it, else they are computed again; whoever waits and is more urgent
 from a prefill to a decode instance. `eager_s` [s] launching an iteration kernel by kernel, `step_host_s` and
 `seq_host_s` [s] of the host, `overlapped` with the device or not; iterations with prompts of up to `prefill_graphs`
 tokens replay captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of one iteration.
-Iterations of
-`nano_tokens` or more (0: none) are two nano-batches, of which kernels that wait for memory or a link hold the shares
-`memory_sms` and `link_sms` of the multiprocessors; `exposed_s` [s] of the host is beside neither. A step verifies
-`drafted` further tokens a sequence, gains `gained`, and drafting adds `draft_share`. The sizes are
-those of the kind's own grids in tables that all kinds share.
+Iterations of `nano_tokens` or more (0: none) are two nano-batches, of which kernels that wait for memory or a link
+hold the shares `memory_sms` and `link_sms` of the multiprocessors; `exposed_s` [s] of the host is beside neither. Of
+adapters at most `slots` are held (0: all of them), and loading one takes `load_s` [s]. A step verifies `drafted`
+further tokens a sequence, gains `gained`, and drafting adds `draft_share`. The sizes are those of the kind's own grids
+in tables that all kinds share.
 """
 
 REQUEST = _dtype(
     "prompt output priority first_child next_child stage rank ready needed made since length until shared hit reserved"
-    " preempted after before client charged unseen",
+    " preempted after before client charged unseen adapter",
     "arrival_s think_s front_s came_s first_s end_s",
 )
 """What was asked, and what became of it.
@@ -65,12 +65,12 @@ REQUEST = _dtype(
 those whose does; `made` tokens generated; `since` the rank's step at which it began to decode with `length` tokens of
 cache, `until` that at which it ends; `shared` prefix blocks that others may hold too; `hit` prompt tokens found in the
 cache; `reserved` blocks; `after` and `before` it in a queue or in the order of admission; of which `client`, whose
-counter its prompt was `charged` to; `unseen` by the scheduler so far.
+counter its prompt was `charged` to; `unseen` by the scheduler so far; for which `adapter`.
 """
 
 RANK = _dtype(
     "instance decoding step used committed waiting wait_first wait_last running run_first run_last partial ends chunks"
-    " oldest newest idle_blocks last_client unseen",
+    " oldest newest idle_blocks last_client unseen loaded pinned uses",
     "context moved_s",
 )
 """A scheduler with its cache.
@@ -78,7 +78,8 @@ RANK = _dtype(
 `decoding` sequences with `context` tokens of cache to read in the next step; `used` blocks, `committed` ones set aside;
 queues by their ends; `partial` a prompt computed in part; `ends` and `chunks` entries of its lists; `idle_blocks`
 prefix blocks that nobody holds, from the `oldest` use to the `newest`; `moved_s` cache moved to or from the host;
-`last_client` whose request left the queue last, requests `unseen` by the scheduler so far.
+`last_client` whose request left the queue last, requests `unseen` by the scheduler so far;
+adapters `loaded` and `pinned` by who runs, and `uses` of any so far.
 """
 
 INSTANCE = _dtype(
@@ -109,6 +110,7 @@ class Lists(NamedTuple):
     busy: Whole  # (G, C) sequences of each client that decode
     busy_since: Whole  # (G, C) the step since which they do
     queued: Whole  # (G, C) requests of each client that wait
+    adapters: Whole  # (G, A, 2) serial of the last use of each adapter (0: not loaded), and who runs with it
     use: Whole  # (G, K, 3) holders of a prefix block (-1: absent), the next newer and the next older idle one
 
 
@@ -131,10 +133,9 @@ class Fleet(NamedTuple):
 
 ROUTER, CONCURRENCY, BY_PRIORITY = range(3)
 PERIOD_S, HIGH, LOW, START_S, FEWEST, MOST, NEXT_S = range(7)
-ITERATIONS, PREEMPTIONS, PROMPT_TOKENS, HIT_TOKENS, MOVES, RUNS, DONE, PEAK_BLOCKS, FAILURES, STARTS, STOPPED = range(
-    11
-)
-COUNTS = 11
+ITERATIONS, PREEMPTIONS, PROMPT_TOKENS, HIT_TOKENS, MOVES, RUNS, DONE, PEAK_BLOCKS = range(8)
+FAILURES, STARTS, STOPPED, LOADS = range(8, 12)
+COUNTS = 12
 PREFILL_S, DECODE_S, SEQUENCE_S, CONTEXT_S = range(4)
 SUMS = 4
 
@@ -148,7 +149,9 @@ def empty_ranks(instance: Whole) -> Records:
     return ranks
 
 
-def empty_lists(count: int, width: int, period: int, starts: Whole, blocks: Whole, clients: int = 0) -> Lists:
+def empty_lists(
+    count: int, width: int, period: int, starts: Whole, blocks: Whole, clients: int = 0, adapters: int = 0
+) -> Lists:
     """Lists of `count` ranks with room for `width` running sequences; `clients` share a fair queue."""
     distinct = int(blocks.max()) + 1 if blocks.size else 1
     return Lists(
@@ -161,5 +164,6 @@ def empty_lists(count: int, width: int, period: int, starts: Whole, blocks: Whol
         busy=np.zeros((count, clients), dtype=np.int64),
         busy_since=np.zeros((count, clients), dtype=np.int64),
         queued=np.zeros((count, clients), dtype=np.int64),
+        adapters=np.zeros((count, adapters, 2), dtype=np.int64),
         use=np.full((count, distinct, 3), NOBODY, dtype=np.int64),
     )

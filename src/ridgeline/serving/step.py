@@ -31,6 +31,7 @@ from ridgeline.lower.inference import (
     serve,
 )
 from ridgeline.plan.deployment import Deployment
+from ridgeline.serving.adapters import adapter_kernels, sequence_seconds, token_seconds
 from ridgeline.serving.nano import NanoTables, sorted_out
 
 Array = NDArray[np.float64]
@@ -148,11 +149,15 @@ class StepModel:
         many = self._cores("many", (q, p), lambda core: self.prices.prefill(core, _MANY, q, p))
         start_s, token_s = self._sends()
         routed = _on(self._sum(group_tokens, "group"), group_tokens, tokens, self.deployment.dp)
+        lane, head = self._sum(tokens, "tokens"), self._sum(sequences, "sequences")
+        if self.deployment.adapters:
+            lane = lane + token_seconds(self.served, self.deployment, self.prices, tokens)
+            head = head + sequence_seconds(self.served, self.deployment, self.prices, sequences)
         return StepTables(
             tokens=tokens,
-            lane=self._sum(tokens, "tokens"),
+            lane=lane,
             group=beside(routed, self._sum(tokens, "shared"), tokens <= beside_tokens),
-            head=self._sum(sequences, "sequences"),
+            head=head,
             sequences=sequences,
             contexts=contexts,
             decode=self._cores("decode", (n, c), lambda core: self.prices.decode(core, n, c)),
@@ -263,7 +268,9 @@ class StepModel:
     @cached_property
     def kernels(self) -> float:
         """Launches of one iteration [1]."""
-        return sum(count * sum(_launches(piece) for piece in pieces) for count, pieces in self._pieces())
+        return adapter_kernels(self.served, self.deployment) + sum(
+            count * sum(_launches(piece) for piece in pieces) for count, pieces in self._pieces()
+        )
 
 
 def _rows_of(piece: Piece) -> str:
