@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ridgeline.facts.naming import key, split_memory
@@ -22,5 +22,6 @@ def test_memory_is_split_off() -> None:
 
 
 @given(st.text(max_size=50))
+@example("GB:0")
 def test_a_key_is_a_fixed_point(text: str) -> None:
     assert key(" ".join(key(text))) == key(text)

@@ -65,7 +65,7 @@ def test_predicted_memory_is_what_the_allocator_counts(words: dict[str, int], mo
     )
     row = found.phase("peak memory")
     scratch = max(one.categories["workspace"] for one in found.report.memory)  # of a GPU's library, which is not here
-    within = 0.2 if "tp" in words else 0.1  # peaks of one tensor-parallel plan differ by a tenth from run to run
+    within = 0.2 if words.get("tp", words.get("dp", 1)) > 1 else 0.1  # ranks that wait for each other: peaks differ
     assert row.predicted - scratch == pytest.approx(row.measured, rel=within)
 
 

@@ -20,7 +20,7 @@ _SILENT = frozenset(
     (
         *("nvidia", "amd", "intel", "google", "aws", "huawei", "habana", "geforce", "tesla", "quadro", "radeon"),
         *("instinct", "gpu", "gpus", "tensor", "core", "graphics", "generation", "edition", "gaming", "gen4", "gen5"),
-        *("tm", "r"),
+        *("tm", "r", "gb", "gib"),  # a unit without its number says nothing
     )
 )
 _MEMORY = re.compile(r"^(?:(\d+)gb|hbm\d?e?|gddr\dx?|g)$")
