@@ -178,10 +178,10 @@ def shape_table(shares: Sequence[Share]) -> list[str]:
     ]
 
 
-def run_of(case: Case, home: Path) -> dict[str, Any]:
-    """What `measure` answers for a case."""
+def run_of(case: Case, home: Path, *more: str) -> dict[str, Any]:
+    """What `measure` answers for a case, with more words."""
     where = "here" if case.ranks == 1 else f"{case.ranks}xhere"
-    found = asked(("measure", str(home / f"{case.model}.json"), "--on", where, *case.words), home)
+    found = asked(("measure", str(home / f"{case.model}.json"), "--on", where, *case.words, *more), home)
     print(f"{case.name}: done", file=sys.stderr)
     return found
 
@@ -193,7 +193,7 @@ def main() -> None:
         for name, config in MODELS.items():
             (home / f"{name}.json").write_text(json.dumps({**_COMMON, **config}), encoding="utf-8")
         profile = asked(("calibrate", "--budget", BUDGET), home)
-        rows = [(case, run_of(case, home)) for case in CASES]
+        rows = [(case, run_of(case, home, *(("--repeats", "3") if checked else ()))) for case in CASES]
         shares = shape(home) if checked else []
     noise = profile["noise"]
     threads = os.environ.get("OMP_NUM_THREADS", "all")
