@@ -368,6 +368,8 @@ def test_a_fair_queue_and_the_urgent_are_told_by_group(capsys: pytest.CaptureFix
         (["--displaces"], "have the same priority"),
         (["--swap-blocks", "1"], "say preemption swap as well"),
         (["--adapters", "2", "--adapter-slots", "3"], "needs 1 to the number of adapters, 2"),
+        (["--kv-rank", "160"], "say kv_fetched as well"),
+        (["--kv-kept", "64", "--preemption", "swap"], "not modelled with pools, preemption swap"),
         (["--nano-tokens", "64", "--draft-tokens", "1"], "take tp alone"),
     ],
 )

@@ -61,19 +61,32 @@ class Asked:
     first_s: float = math.nan
     end_s: float = math.nan
 
+    def stays(self, rule: Rule) -> int:
+        """Tokens' worth of cache that stay when its prompt is done."""
+        if not rule["kept"] and not rule["fetched"]:
+            return self.needed
+        return min(self.needed, int(rule["kept"] + rule["fetched"] + math.ceil(rule["held_share"] * self.needed)))
+
+    def chosen(self, rule: Rule) -> tuple[float, int]:
+        """Tokens' worth of cache that a step reads of its prompt, and those that it fetches."""
+        some = rule["kept"] + rule["fetched"]
+        if not some or self.needed <= some:
+            return self.needed, 0
+        return some + rule["read_share"] * self.needed, int(rule["fetched"])
+
     def block_count(self, rule: Rule, *, ahead: int = 0) -> int:
         """Blocks of its cache, `ahead` steps from now if it decodes."""
         size, steps = int(rule["block_tokens"]), self.steps + ahead
         if self.stage != "decoding":
             return -(-self.needed // size)
         if rule["gained"] == 1.0:
-            return -(-(self.needed + steps) // size)
+            return -(-(self.stays(rule) + steps) // size)
         taken = len(range(self.first_growth(rule), steps, int(rule["period"])))
-        return -(-self.needed // size) + taken * int(rule["growth_blocks"])
+        return -(-self.stays(rule) // size) + taken * int(rule["growth_blocks"])
 
     def first_growth(self, rule: Rule) -> int:
         """Steps until its decoding needs a block, within the first period."""
-        left = -self.needed % int(rule["block_tokens"])
+        left = -self.stays(rule) % int(rule["block_tokens"])
         return min(int(left / rule["gained"]), int(rule["period"]) - 1)
 
     def most_blocks(self, rule: Rule, output: int) -> int:
@@ -172,7 +185,12 @@ class Rank:
     @property
     def context(self) -> float:
         """Tokens of cache that the next step reads."""
-        return sum(one.needed + 1 + self.rule["gained"] * one.steps for one in self.decoding)
+        return sum(one.chosen(self.rule)[0] + 1 + self.rule["gained"] * one.steps for one in self.decoding)
+
+    @property
+    def fetch_s(self) -> float:
+        """What comes from host memory in the next step [s]."""
+        return float(sum(one.chosen(self.rule)[1] for one in self.decoding) * self.rule["fetch_s"])
 
     @property
     def used(self) -> int:
@@ -215,6 +233,9 @@ class Rank:
         """Whether a waiting request fits; the prefix blocks that it finds, the blocks it takes and sets aside."""
         rule = self.rule
         if len(self.running) >= rule["max_seqs"] or not self.loadable(one):
+            return False, [], 0, 0
+        away = sum(other.needed for other in self.running)
+        if rule["host_tokens"] and away + one.needed > rule["host_tokens"]:
             return False, [], 0, 0
         computed = one.ready == one.needed
         hits = [] if computed else one.blocks[: self.found(one)]

@@ -76,6 +76,7 @@ class Instance:
         seconds += rule["hops"] * (rule["send_start_s"] + rule["send_s"] * batch * width)
         if not captured:
             seconds = max(seconds, rule["eager_s"])
+        seconds = max(seconds, *(rank.fetch_s for rank in self.ranks))
         return self.moved(self.hosted(seconds))
 
     def moved(self, seconds: float) -> float:
@@ -117,6 +118,9 @@ class Instance:
         if max(tokens_of) > rule["prefill_graphs"]:
             seconds = max(seconds, rule["eager_s"])
         seconds += rule["hops"] * (rule["send_start_s"] + rule["send_s"] * max(tokens_of))
+        stored = [sum(one.chunk for one in rank.chunks) * rule["store_s"] for rank in self.ranks]
+        fetched = [rank.fetch_s for rank in self.ranks if rule["scheduler"] == MIXED]
+        seconds = max(seconds, *stored, *fetched)
         return self.moved(self.hosted(seconds))
 
     def begin(self, now_s: float) -> None:
@@ -218,7 +222,9 @@ class Fleet:
                 return
         pool = [each for each in self.instances if (each.role == "decode") == (kind == "moved")]
         chosen = self.choose(pool, one, kind)
-        if one.most_blocks(chosen.rule, 0 if chosen.role == "prefill" else one.output) > chosen.rule["capacity"]:
+        output = 0 if chosen.role == "prefill" else one.output
+        away = int(chosen.rule["host_tokens"])
+        if one.most_blocks(chosen.rule, output) > chosen.rule["capacity"] or (away and one.prompt + output > away):
             self.end(one, "refused")
             return
         prefix = self.router == "prefix"
@@ -282,3 +288,6 @@ class Fleet:
             self.push(instance.link_free_s + float(instance.rule["move_start_s"]), one)
         else:
             one.stage, one.steps = "decoding", 0
+            if one.stays(rank.rule) < one.needed:
+                goal = one.stays(rank.rule) + rank.rule["reserve"] * (one.output - one.made)
+                one.reserved = int(-(-goal // rank.rule["block_tokens"]))

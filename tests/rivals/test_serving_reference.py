@@ -205,6 +205,7 @@ def random_case(seed: int) -> Case:
     tables = [random_tables(draw) for _ in engines]
     asked = shared(np.random.default_rng((seed, 1)), engines, random_traffic(draw, prefix_blocks * block))
     laden(np.random.default_rng((seed, 3)), engines)
+    thinned(np.random.default_rng((seed, 4)), engines)
     tables = halved(np.random.default_rng((seed, 2)), engines, tables)
     return Case(engines=engines, tables=tables, traffic=asked, router=ROUTERS[int(draw.integers(3))])
 
@@ -217,6 +218,20 @@ def laden(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
         for one in engines:
             one.deployment = replace(one.deployment, adapters=count, adapter_slots=slots, adapter_skew=0.5)
             one.values |= {"slots": slots, "load_s": load_s}
+
+
+def thinned(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
+    """Some fleets without pools cut caches when prompts are done, and fetch from host memory."""
+    if draw.random() < 0.3 and all(one.deployment.role is Role.WHOLE for one in engines):
+        kept, fetched = int(draw.integers(1, 12)), int(draw.integers(0, 3)) * 3
+        for one in engines:
+            one.values |= {"kept": kept, "swaps": 0, "prefix_tokens": 0}
+            if fetched:
+                one.values |= {
+                    "fetched": fetched, "held_share": draw.uniform(0, 0.5), "read_share": draw.uniform(0, 0.2),
+                    "fetch_s": draw.uniform(0, 0.01), "store_s": draw.uniform(0, 0.01),
+                    "host_tokens": int(draw.integers(0, 2)) * int(draw.integers(60, 200)),
+                }  # fmt: skip
 
 
 def halved(draw: np.random.Generator, engines: list[FakeEngine], tables: list[StepTables]) -> list[StepTables]:
@@ -299,6 +314,8 @@ def compared(batch: int) -> tuple[list[str], Counter[str]]:
             "cache full": slow.peak_share == 1.0,
             "halved": any(one.values.get("nano_tokens") for one in case.engines),
             "laden": any(rank.loads > 1 for instance in slow.instances for rank in instance.ranks),
+            "thinned": any(one.values.get("kept") for one in case.engines),
+            "fetched": any(one.values.get("fetched") for one in case.engines),
             "fair": len(set(case.traffic.client)) > 1,
             "displaced": preempted and bool(case.engines[0].values["displaces"]),
             "beside": preempted and any(one.values["swaps"] * one.values["beside"] for one in case.engines),
@@ -318,7 +335,7 @@ def test_the_cases_are_not_vacuous() -> None:
     least = {
         "preempted": 200, "swapped": 100, "hit": 200, "moved": 200, "refused": 50, "drafted": 100, "closed": 150,
         "sessions": 200, "priorities": 200, "several ranks": 400, "several instances": 400, "cache full": 100,
-        "laden": 150, "halved": 200, "fair": 200, "displaced": 40, "beside": 50,
+        "laden": 150, "thinned": 150, "fetched": 80, "halved": 200, "fair": 200, "displaced": 40, "beside": 50,
     }  # fmt: skip
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
 

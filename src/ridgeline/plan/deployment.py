@@ -62,6 +62,11 @@ class Deployment:
 
     Requests are for one of `adapters` LoRA adapters of `adapter_rank` on the products of attention (or `all`), the i-th
     with a share that falls as i^-`adapter_skew` [1]; `adapter_slots` of them are on the device at once (None: all).
+
+    When a prompt is done, `kv_kept` [token] of its cache are kept for each sequence and layer, and all new ones
+    (None: all are). With `kv_fetched` [token] the others are not forgotten but lie in host memory, whence each step
+    fetches so many, of which a share `kv_reused` [1] is there from the step before; the device holds a landmark of
+    every `kv_chunk` [token] and, with `kv_rank`, keys of that rank, so that only values are fetched.
     """
 
     engine: str = "vLLM"
@@ -100,6 +105,11 @@ class Deployment:
     adapter_slots: int | None = None
     adapter_skew: float = 0.0
     adapter_on: str = "attention"
+    kv_kept: int | None = None
+    kv_fetched: int | None = None
+    kv_rank: int | None = None
+    kv_chunk: int = 8
+    kv_reused: float = 0.0
 
     def __post_init__(self) -> None:
         for name in (
@@ -113,6 +123,10 @@ class Deployment:
             "cache_tokens",
             "swap_blocks",
             "nano_tokens",
+            "kv_kept",
+            "kv_fetched",
+            "kv_rank",
+            "kv_chunk",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -132,6 +146,7 @@ class Deployment:
                 " nano-batches are modelled on one stage and one attention rank, without drafts: take tp alone"
             )
         self._check_adapters()
+        self._check_kept()
         if (self.tp * self.dp) % self.ep:
             raise PlanError(
                 f"deployment: ep = {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.tp * self.dp}"
@@ -151,6 +166,30 @@ class Deployment:
             raise PlanError(f"deployment: adapter_on = {self.adapter_on}; needs attention or all")
         if self.adapters and self.nano_tokens:
             raise PlanError("deployment: adapters and nano_tokens are not modelled together; leave one of them out")
+
+    def _check_kept(self) -> None:
+        """Raises for cut caches that cannot be, or are not modelled."""
+        if not 0 <= self.kv_reused < 1:
+            raise PlanError(f"deployment: kv_reused = {self.kv_reused}, needs 0 <= kv_reused < 1")
+        if (self.kv_rank or self.kv_reused) and not self.kv_fetched:
+            raise PlanError("deployment: kv_rank and kv_reused are about what is fetched; say kv_fetched as well")
+        if not self.cuts_cache:
+            return
+        if self.role is not Role.WHOLE or self.preemption is Preemption.SWAP or self.nano_tokens or self.prefix_cache:
+            raise PlanError(
+                "deployment: kv_kept and kv_fetched are not modelled with pools, preemption swap, nano_tokens or"
+                " prefix_cache; leave those out"
+            )
+        if self.kv_fetched and (self.pp > 1 or self.draft_tokens):
+            raise PlanError(
+                f"deployment: kv_fetched with pp {self.pp}, draft_tokens {self.draft_tokens}; fetching is modelled on"
+                " one stage, without drafts"
+            )
+
+    @property
+    def cuts_cache(self) -> bool:
+        """Whether less than the whole cache of a prompt stays on the device."""
+        return bool(self.kv_kept or self.kv_fetched)
 
     @property
     def gained(self) -> float:

@@ -25,6 +25,7 @@ from ridgeline.serving.shares import Share, client_shares, priority_shares
 from ridgeline.serving.traffic.summary import summarize
 from ridgeline.serving.traffic.traffic import Traffic
 
+_SAME_ANSWERS = "answers are as long with a part of the cache as with all of it; how good they are is not asked"
 _QUEUE_ROUNDS, _FEWEST_QUEUED, _MOST_QUEUED = 5, 64, 20_000
 
 
@@ -93,7 +94,7 @@ def simulate_serving(
         usd_per_h=_price(cluster, deployments, found),
         evidence=min([Evidence.DERIVED, *(one.policy.evidence for one in engines)]),
         rungs=_rungs(engines),
-        assumed=tuple(assumed),
+        assumed=(*assumed, *((_SAME_ANSWERS,) if any(one.cuts_cache for one in deployments) else ())),
         seconds=time.perf_counter() - begun,
         shares=_shares(deployments, found, traffic),
     )
@@ -109,12 +110,14 @@ def _shares(deployments: Sequence[Deployment], found: Replay, traffic: Traffic) 
 def queue_requests(model: Model, cluster: Cluster, deployments: Sequence[Deployment], words: Mapping[str, Any]) -> int:
     """Requests of a queue long enough to show the steady state: some rounds of all sequences that can run [1]."""
     where = machine(cluster)
-    each = sum(np.mean(words.get(name, (usual,))) for name, usual in (("prompt", 1024), ("output", 256)))
+    prompt, output = (float(np.mean(words.get(name, (usual,)))) for name, usual in (("prompt", 1024), ("output", 256)))
     slots = 0.0
     for one in deployments:
         made = engine(model, where, one, offline=True)
         ranks = one.dp * one.pp * one.instances
-        slots += min(made.policy.max_seqs * ranks, made.capacity.cache_tokens * ranks / each)
+        held = min(prompt, sum(made.kept.get(name, 0.0) for name in ("kept", "fetched")) or prompt)
+        held = min(prompt, held + made.kept.get("held_share", 0.0) * prompt)
+        slots += min(made.policy.max_seqs * ranks, made.capacity.cache_tokens * ranks / (held + output))
     return int(min(max(_QUEUE_ROUNDS * slots, _FEWEST_QUEUED), _MOST_QUEUED))
 
 

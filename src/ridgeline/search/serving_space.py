@@ -20,6 +20,7 @@ _FIXED = (
     "weights", "kv", "tp", "pp", "dp", "ep", "token_budget", "max_seqs", "chunked", "prefix_cache", "graphs",
     "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "displaces", "swap_blocks",
     "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots", "adapter_skew", "adapter_on",
+    "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused",
 )  # fmt: skip
 _NARROW_WEIGHTS = (("fp4", "nvfp4"), ("fp8", "fp8"))  # matrix rates that admit narrower weights, and their format
 
@@ -70,7 +71,8 @@ def _degrees(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: S
     for tp in _given("tp", _powers(min(node, cluster.count)), stated):
         if any(op.heads % tp for op in cores):
             continue
-        for pp in _given("pp", _powers(min(space.most_pp, len(graph.layers))), stated):
+        stages = 1 if {"nano_tokens", "kv_fetched"} & stated.keys() else min(space.most_pp, len(graph.layers))
+        for pp in _given("pp", _powers(stages), stated):
             for dp in _given("dp", _powers(cluster.count) if experts else [1], stated):
                 ranks = tp * dp
                 if ranks * pp > cluster.count or (pp > 1 and dp > 1 and "pp" not in stated):
@@ -108,7 +110,7 @@ def fleets(
     for one in shapes:
         most = cluster.count // one.instance_devices
         yield (replace(one, instances=min(stated.get("instances", most), most)),)
-    if not space.pools or cluster.count < 2 or "instances" in stated:
+    if not space.pools or cluster.count < 2 or "instances" in stated or any(one.cuts_cache for one in shapes):
         return
     plain = [one for one in shapes if one.pp == 1 and one.max_seqs == shapes[0].max_seqs]
     smallest = {_degree_key(one): one for one in reversed(plain)}  # the first budget of each shape

@@ -159,11 +159,12 @@ def nano_s(rule: Record, compute: float, memory: float, network: float) -> float
 
 
 @njit(cache=True, error_model="numpy")
-def decode_lines(times: Times, rule: Record, busiest: float, mean: float, filled: bool) -> Lines:
+def decode_lines(times: Times, rule: Record, busiest: float, mean: float, filled: bool, away_s: float) -> Lines:
     """What does not depend on the context in an iteration that only decodes: the least [s], then lines [s, 1].
 
     An iteration takes max(least, constant + factor * attention) with the constant and factor of every line: one, or of
-    nano-batches one for each resource. The least is launching its kernels one by one, where no graph was captured.
+    nano-batches one for each resource. The least is launching its kernels one by one, where no graph was captured, or
+    `away_s`, what is fetched from host memory beside them.
     """
     captured = padded(times, rule, busiest)
     batch = captured if captured > 0.0 else busiest
@@ -172,7 +173,7 @@ def decode_lines(times: Times, rule: Record, busiest: float, mean: float, filled
     seconds = token_s(times, rule, tokens) + group_s(times, rule, shared) + head_s(times, rule, batch)
     factor = (rule.balance if filled else 1.0) * (1.0 + rule.draft_share)
     sends = rule.hops * (rule.send_start_s + rule.send_s * tokens)
-    least = 0.0 if captured > 0.0 else float(rule.eager_s)
+    least = max(float(away_s), 0.0 if captured > 0.0 else float(rule.eager_s))
     if not in_two(rule, tokens):
         return (least, float(seconds * factor + sends), float(factor), NO, 0.0, NO, 0.0, NO, 0.0)
     compute, memory, network = nano_parts(times, rule, tokens, batch)

@@ -24,6 +24,7 @@ from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
 from ridgeline.serving.adapters import adapter_bytes
 from ridgeline.serving.capacity import Capacity, capacity
 from ridgeline.serving.clock import Times
+from ridgeline.serving.kept import host_rate, kept_numbers
 from ridgeline.serving.nano import shares
 from ridgeline.serving.state import MIXED_BATCHES, PREFILL_FIRST, RULE, STATIC, Array, Records
 from ridgeline.serving.step import Shelf, StepModel, StepTables
@@ -97,12 +98,20 @@ class Engine:
             "exposed_s": policy.exposed_host_s,
             "slots": deployment.adapter_slots or 0,
             "load_s": self._load_s,
+            **self.kept,
         }
         if deployment.nano_tokens:
             values["memory_sms"], values["link_sms"] = shares()
         for name, value in values.items():
             rule[name] = value
         return rule
+
+    @cached_property
+    def kept(self) -> dict[str, float]:
+        """What is left of caches on the device, and what comes from host memory, as `state.RULE` says it."""
+        host = self.machine.cluster.host
+        rate = host_rate(self.deployment, host)
+        return kept_numbers(self.steps.served, self.deployment, self.formats, host, rate)
 
     @property
     def _load_s(self) -> float:
@@ -125,7 +134,7 @@ class Engine:
         period, growth = growth_of(tokens, deployment.gained)
         blocks = self.capacity.cache_tokens // tokens
         keeps = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
-        keeps = keeps and not deployment.adapters  # caches of different adapters differ
+        keeps = keeps and not deployment.adapters and not deployment.cuts_cache  # such caches differ, or are cut
         preemption = deployment.preemption.value if deployment.preemption else policy.preemption
         return {
             "scheduler": _SCHEDULERS[policy.scheduler],
@@ -281,6 +290,11 @@ def _check_swaps(deployment: Deployment, policy: EnginePolicy) -> None:
         raise PlanError(
             f"deployment: swap_blocks and swap_beside are about caches that go to the host, preemption is {way};"
             " say preemption swap as well, or leave them out"
+        )
+    if deployment.cuts_cache and way == Preemption.SWAP.value:
+        raise PlanError(
+            f"deployment: kv_kept and kv_fetched, but {policy.name} swaps, which is not modelled with them;"
+            " say preemption recompute"
         )
     if deployment.displaces and policy.scheduler in ("static", "single"):
         raise PlanError(

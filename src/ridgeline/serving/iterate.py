@@ -22,6 +22,7 @@ from ridgeline.serving.clock import (
     token_s,
 )
 from ridgeline.serving.fairness import steps_to_turn
+from ridgeline.serving.kept import fetch_s
 from ridgeline.serving.queues import growth, make_room, steps_that_fit
 from ridgeline.serving.routing import ended, push, sample
 from ridgeline.serving.schedule import ensure_growth, finish, form_batch, next_end, prompt_done, start_decoding
@@ -65,7 +66,7 @@ def _busiest(ranks: Records, instances: Records, rule: Record, instance: int) ->
 def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rule: Record, instance: int) -> float:
     """Time of one iteration with prompts: the slowest rank, then the experts of all ranks together [s]."""
     longest, total, running, active, most = 0.0, 0.0, 0.0, 0, 0.0
-    moved, decodes = 0.0, False
+    moved, away, decodes = 0.0, 0.0, False
     mixes = rule.scheduler == MIXED_BATCHES
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         decoding = float(ranks[rank].decoding) if mixes else 0.0
@@ -79,6 +80,8 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
             continue
         active += 1
         total += tokens
+        fetched = ranks[rank].fetching * rule.fetch_s if mixes else 0.0
+        away = max(away, fetched, (tokens - decoding * (1.0 + rule.drafted)) * rule.store_s)  # out beside in
         most = max(most, tokens)
         attention = 0.0
         if decoding > 0.0:
@@ -99,7 +102,7 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
     if most > rule.prefill_graphs:
         longest = max(longest, rule.eager_s)
     longest += rule.hops * (rule.send_start_s + rule.send_s * most)
-    seconds = hosted(rule, longest, running)
+    seconds = hosted(rule, max(longest, away), running)
     return max(seconds, moved) if rule.beside else seconds + moved
 
 
@@ -176,7 +179,8 @@ def set_run(
     moved = 0.0
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         moved = max(moved, ranks[rank].moved_s)
-    lines = decode_lines(times, rule, sequences, total / rule.ranks, active > 1)
+    away_s = fetch_s(ranks, instances, rule, instance)
+    lines = decode_lines(times, rule, sequences, total / rule.ranks, active > 1, away_s)
     context = ranks[best].context / max(ranks[best].decoding, 1)
     if moved > 0.0 and rule.beside:  # the first step is no shorter than what moves
         _, step_s = run(times, rule, sequences, running, context, lines, 1, math.inf, fleet.histogram, 0.0)
@@ -199,7 +203,8 @@ def _count_run(
 ) -> None:
     """Counts the tokens of a run that has ended, and what ran in it."""
     best, total, running, active = _busiest(ranks, instances, rule, instance)
-    lines = decode_lines(times, rule, float(ranks[best].decoding), total / rule.ranks, active > 1)
+    away_s = fetch_s(ranks, instances, rule, instance)
+    lines = decode_lines(times, rule, float(ranks[best].decoding), total / rule.ranks, active > 1, away_s)
     context = ranks[best].context / max(ranks[best].decoding, 1)
     steps = instances[instance].steps
     if instances[instance].stalled_s > 0.0:

@@ -83,7 +83,9 @@ def _arrive(
         return
     kind = instances[instance].kind
     output = requests[request].output if instances[instance].gives == 0 else 0
-    if most_blocks(rules[kind], requests[request].prompt, output) > rules[kind].capacity:
+    away = rules[kind].host_tokens
+    too_long = away > 0 and requests[request].prompt + output > away
+    if too_long or most_blocks(rules[kind], requests[request].prompt, output) > rules[kind].capacity:
         _refuse(requests, fleet, request, now_s)
         return
     rank = choose_rank(ranks, lists, requests, instances, rules[kind], fleet, instance, request)

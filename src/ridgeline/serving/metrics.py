@@ -155,8 +155,8 @@ class Band:
 def decode_parts(one: Engine, tables: StepTables, sequences: float, context: float) -> dict[str, float]:
     """What a decode iteration at a mean batch of one rank and a mean context is made of [s]."""
     parts = _decode(one, tables, sequences, context)
-    names = ("weights and links", "experts", "sampling", "attention") if len(parts) > len(_NANO) else _NANO
-    found = {name: float(part.mid) for name, part in zip(names, parts, strict=True)}
+    names = ("weights and links", "experts", "sampling", "attention", "host link") if len(parts) > len(_NANO) else _NANO
+    found = {name: float(part.mid) for name, part in zip(names, parts, strict=False)}
     return {**found, "host": _host_s(one, sequences)}
 
 
@@ -202,12 +202,17 @@ def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -
     if tables.nano is not None and _cut(one, tokens):
         attention = _at_two(tables.nano.decode, tables.sequences, tables.contexts, sequences, context)
         return _halves(tables, tokens, sequences, memory=attention)
-    return [
+    found = [
         _at(tables.lane, tables.tokens, tokens),
         _at(tables.group, tables.tokens, tokens),
         _at(tables.head, tables.sequences, sequences),
         _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context),
     ]
+    if not one.deployment.kv_fetched or context <= one.kept["kept"] + one.kept["fetched"]:
+        return found
+    link = np.array(sequences * one.kept["fetched"] * one.kept["fetch_s"])
+    left = np.maximum(0.0, link - sum(part.mid for part in found))  # of the link, after what runs beside it
+    return [*found, Seconds(mid=left, low=left, high=left, compute=0.0 * left, memory=0.0 * left)]
 
 
 def _prefill(one: Engine, tables: StepTables, tokens: float) -> list[Seconds]:

@@ -23,7 +23,8 @@ from ridgeline.serving.traffic.clients import clients_of
 from ridgeline.serving.traffic.traffic import Traffic
 
 _FOREVER_S = 1e9
-_EMPTY = ("used", "committed", "running", "waiting", "pinned", "unseen")  # of a rank when nothing is left to do
+# of a rank when nothing is left to do:
+_EMPTY = ("used", "committed", "running", "waiting", "pinned", "unseen", "hosted", "fetching")
 _GOLDEN = 0.6180339887498949  # its multiples fill the unit interval evenly
 _ROUTERS = {Router.ROUND_ROBIN: 0, Router.LEAST_LOADED: 1, Router.PREFIX: 2}
 

@@ -7,6 +7,7 @@ import math
 from numba import njit
 
 from ridgeline.serving.fairness import charge, decodes, head, see
+from ridgeline.serving.kept import cut, fetched_tokens, held_tokens, read_tokens
 from ridgeline.serving.loading import leave_adapter, loadable, take_adapter
 from ridgeline.serving.queues import (
     blocks_of,
@@ -50,14 +51,18 @@ from ridgeline.serving.state import (
 @njit(cache=True)
 def start_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
     """A request whose cache is complete joins the sequences that gain tokens every step."""
-    step, length = ranks[rank].step, requests[request].needed
+    step, needed = ranks[rank].step, requests[request].needed
+    length = held_tokens(rule, needed)
+    cut(ranks, requests, rule, rank, request, length)
     left = requests[request].output - requests[request].made
     requests[request].stage = DECODING
     requests[request].since, requests[request].length = step, length
     requests[request].until = step + math.ceil(left / rule.gained)
     lists.phase[rank, (step + first_growth(rule, length)) % rule.period] += 1
     ranks[rank].decoding += 1
-    ranks[rank].context += length + 1
+    requests[request].reads, requests[request].fetches = read_tokens(rule, needed), fetched_tokens(rule, needed)
+    ranks[rank].context += requests[request].reads + 1
+    ranks[rank].fetching += requests[request].fetches
     decodes(ranks, lists, rule, rank, requests[request].client, 1)
     push_end(ranks, lists, rank, requests[request].until, request)
 
@@ -70,7 +75,8 @@ def stop_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record,
     start = requests[request].since + first_growth(rule, length)
     lists.phase[rank, start % rule.period] -= 1
     ranks[rank].decoding -= 1
-    ranks[rank].context -= length + 1 + rule.gained * steps
+    ranks[rank].context -= requests[request].reads + 1 + rule.gained * steps
+    ranks[rank].fetching -= requests[request].fetches
     decodes(ranks, lists, rule, rank, requests[request].client, -1)
     if ranks[rank].decoding == 0:
         ranks[rank].context = 0.0
@@ -91,6 +97,8 @@ def release(
     ranks[rank].used -= own + let_go(ranks, lists, requests, rule, rank, request)
     ranks[rank].committed -= requests[request].reserved
     requests[request].reserved = 0
+    ranks[rank].hosted -= requests[request].hosted
+    requests[request].hosted = 0
     leave_adapter(ranks, lists, requests, rule, rank, request)
 
 
@@ -115,6 +123,8 @@ def _wants(lists: Lists, requests: Records, rule: Record, rank: int, request: in
 def fits(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> bool:
     """Whether a place and the blocks of a waiting request are free."""
     if ranks[rank].running >= rule.max_seqs or not loadable(ranks, lists, requests, rule, rank, request):
+        return False
+    if rule.host_tokens > 0 and ranks[rank].hosted + requests[request].needed > rule.host_tokens:
         return False
     moved, hits = _found(lists, requests, rule, rank, request)
     taken, reserved = _wants(lists, requests, rule, rank, request, hits)
@@ -145,6 +155,9 @@ def admit(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: R
     fleet.counts[PEAK_BLOCKS] = max(fleet.counts[PEAK_BLOCKS], ranks[rank].used)
     ranks[rank].committed += reserved
     requests[request].reserved = reserved
+    if rule.host_tokens > 0:
+        requests[request].hosted = requests[request].needed
+        ranks[rank].hosted += requests[request].hosted
     if not moved:
         requests[request].ready = hits * rule.prefix_tokens
         requests[request].hit += requests[request].ready

@@ -31,10 +31,11 @@ def _dtype(whole: str, real: str) -> np.dtype[Any]:
 
 RULE = _dtype(
     "kind scheduler chunked receive_steps token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
-    " swaps beside displaces fair ranks prefix_tokens nano_tokens slots"
+    " swaps beside displaces fair ranks prefix_tokens nano_tokens slots kept fetched host_tokens"
     " overlapped tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
     "reserve swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
-    " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s",
+    " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s held_share read_share"
+    " fetch_s store_s",
 )
 """What one kind of instance does, in numbers.
 
@@ -48,15 +49,17 @@ from a prefill to a decode instance. `eager_s` [s] launching an iteration kernel
 tokens replay captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of one iteration.
 Iterations of `nano_tokens` or more (0: none) are two nano-batches, of which kernels that wait for memory or a link
 hold the shares `memory_sms` and `link_sms` of the multiprocessors; `exposed_s` [s] of the host is beside neither. Of
-adapters at most `slots` are held (0: all of them), and loading one takes `load_s` [s]. A step verifies `drafted`
-further tokens a sequence, gains `gained`, and drafting adds `draft_share`. The sizes are those of the kind's own grids
-in tables that all kinds share.
+adapters at most `slots` are held (0: all of them), and loading one takes `load_s` [s]. When a prompt is done `kept`
+tokens of its cache stay (and `fetched` 0: all), `fetched` of the others come from host memory in each step, `fetch_s`
+[s] each, `store_s` on the way out, at most `host_tokens` of a rank there (0: none are); the device holds `held_share`
+of a prompt besides and reads `read_share`. A step verifies `drafted` further tokens a sequence, gains `gained`, and
+drafting adds `draft_share`. The sizes are those of the kind's own grids in tables that all kinds share.
 """
 
 REQUEST = _dtype(
     "prompt output priority first_child next_child stage rank ready needed made since length until shared hit reserved"
-    " preempted after before client charged unseen adapter",
-    "arrival_s think_s front_s came_s first_s end_s",
+    " preempted after before client charged unseen adapter hosted fetches",
+    "reads arrival_s think_s front_s came_s first_s end_s",
 )
 """What was asked, and what became of it.
 
@@ -65,12 +68,13 @@ REQUEST = _dtype(
 those whose does; `made` tokens generated; `since` the rank's step at which it began to decode with `length` tokens of
 cache, `until` that at which it ends; `shared` prefix blocks that others may hold too; `hit` prompt tokens found in the
 cache; `reserved` blocks; `after` and `before` it in a queue or in the order of admission; of which `client`, whose
-counter its prompt was `charged` to; `unseen` by the scheduler so far; for which `adapter`.
+counter its prompt was `charged` to; `unseen` by the scheduler so far; for which `adapter`; `hosted` tokens of it in
+host memory; a step read `reads` tokens of its prompt and fetched `fetches`.
 """
 
 RANK = _dtype(
     "instance decoding step used committed waiting wait_first wait_last running run_first run_last partial ends chunks"
-    " oldest newest idle_blocks last_client unseen loaded pinned uses",
+    " oldest newest idle_blocks last_client unseen loaded pinned uses hosted fetching",
     "context moved_s",
 )
 """A scheduler with its cache.
@@ -79,7 +83,8 @@ RANK = _dtype(
 queues by their ends; `partial` a prompt computed in part; `ends` and `chunks` entries of its lists; `idle_blocks`
 prefix blocks that nobody holds, from the `oldest` use to the `newest`; `moved_s` cache moved to or from the host;
 `last_client` whose request left the queue last, requests `unseen` by the scheduler so far;
-adapters `loaded` and `pinned` by who runs, and `uses` of any so far.
+adapters `loaded` and `pinned` by who runs, and `uses` of any so far; `hosted` tokens in host memory, and `fetching`
+those that a step fetches from there.
 """
 
 INSTANCE = _dtype(

@@ -32,6 +32,7 @@ from ridgeline.lower.inference import (
 )
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.adapters import adapter_kernels, sequence_seconds, token_seconds
+from ridgeline.serving.kept import rebuilt_seconds
 from ridgeline.serving.nano import NanoTables, sorted_out
 
 Array = NDArray[np.float64]
@@ -153,6 +154,9 @@ class StepModel:
         if self.deployment.adapters:
             lane = lane + token_seconds(self.served, self.deployment, self.prices, tokens)
             head = head + sequence_seconds(self.served, self.deployment, self.prices, sequences)
+        decode = self._cores("decode", (n, c), lambda core: self.prices.decode(core, n, c))
+        if self.deployment.kv_rank:
+            decode = decode + rebuilt_seconds(self.served, self.deployment, self.prices, n)
         return StepTables(
             tokens=tokens,
             lane=lane,
@@ -160,7 +164,7 @@ class StepModel:
             head=head,
             sequences=sequences,
             contexts=contexts,
-            decode=self._cores("decode", (n, c), lambda core: self.prices.decode(core, n, c)),
+            decode=decode,
             chunks=chunks,
             pasts=pasts,
             first=self._cores("first", (q, p), lambda core: self.prices.prefill(core, 1.0, q, p)),
