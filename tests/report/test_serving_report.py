@@ -144,6 +144,7 @@ def test_the_series_shows_the_most_in_each_stretch() -> None:
         ({"queue": Queue.FAIR, "displaces": True}, "1 x (one device) fair queue urgent displace"),
         ({"adapters": 9, "adapter_slots": 4}, "1 x (one device) 9 adapters of rank 16, 4 at once"),
         ({"kv_kept": 384, "kv_fetched": 2048}, "1 x (one device) 384 tokens of cache kept 2,048 fetched a step"),
+        ({"kv_kept": 384, "kv_early": True}, "1 x (one device) 384 tokens of cache kept early"),
         ({"nano_tokens": 2048}, "1 x (one device) nano-batches from 2,048 tokens"),
     ],
 )

@@ -67,6 +67,14 @@ class Asked:
             return self.needed
         return min(self.needed, int(rule["kept"] + rule["fetched"] + math.ceil(rule["held_share"] * self.needed)))
 
+    def taken(self, rule: Rule, tokens: int) -> int:
+        """Tokens of cache that so many of a prompt take while it is computed."""
+        return min(tokens, int(rule["kept"] + rule["token_budget"])) if rule["early"] else tokens
+
+    def seen(self, rule: Rule) -> int:
+        """Tokens before its next chunk that it attends to."""
+        return min(self.ready, int(rule["kept"])) if rule["early"] else self.ready
+
     def chosen(self, rule: Rule) -> tuple[float, int]:
         """Tokens' worth of cache that a step reads of its prompt, and those that it fetches."""
         some = rule["kept"] + rule["fetched"]
@@ -78,7 +86,7 @@ class Asked:
         """Blocks of its cache, `ahead` steps from now if it decodes."""
         size, steps = int(rule["block_tokens"]), self.steps + ahead
         if self.stage != "decoding":
-            return -(-self.needed // size)
+            return -(-self.taken(rule, self.needed) // size)
         if rule["gained"] == 1.0:
             return -(-(self.stays(rule) + steps) // size)
         taken = len(range(self.first_growth(rule), steps, int(rule["period"])))
@@ -93,9 +101,11 @@ class Asked:
         """Blocks of its cache at its end."""
         size = int(rule["block_tokens"])
         if rule["gained"] == 1.0:
-            return -(-(self.prompt + output) // size)
+            return -(-(self.taken(rule, self.prompt) + output) // size)
         steps = math.ceil(output / float(rule["gained"]))
-        return -(-self.prompt // size) + (steps // int(rule["period"]) + 1) * int(rule["growth_blocks"])
+        return -(-self.taken(rule, self.prompt) // size) + (steps // int(rule["period"]) + 1) * int(
+            rule["growth_blocks"]
+        )
 
 
 @dataclass(eq=False)
@@ -244,7 +254,7 @@ class Rank:
         if computed and one.first_growth(rule) == 0:
             grows += int(rule["growth_blocks"])  # it decodes at once
         kept = int(rule["kept_free"]) if self.running else 0
-        goal = one.needed + rule["reserve"] * (one.output - one.made)
+        goal = one.taken(rule, one.needed) + rule["reserve"] * (one.output - one.made)
         reserved = int(-(-goal // rule["block_tokens"]))
         full = self.used + grows + taken + kept > rule["capacity"]
         full = full or sum(other.reserved for other in self.running) + reserved > rule["capacity"]

@@ -101,8 +101,8 @@ class Instance:
                 table = t.nano.decode if cut else t.decode
                 attention = read_two(t.sequences, t.contexts, table.mid, decoding, rank.context / decoding)
             seconds += attention
-            first = [read_two(t.chunks, t.pasts, t.first.mid, one.chunk, one.ready) for one in rank.chunks]
-            each = [read_two(t.chunks, t.pasts, t.each.mid, one.chunk, one.ready) for one in rank.chunks]
+            first = [read_two(t.chunks, t.pasts, t.first.mid, one.chunk, one.seen(rule)) for one in rank.chunks]
+            each = [read_two(t.chunks, t.pasts, t.each.mid, one.chunk, one.seen(rule)) for one in rank.chunks]
             prompts = max([*first, sum(each) if len(each) > 1 else 0.0], default=0.0)
             seconds += prompts
             lanes.append(seconds)

@@ -226,6 +226,7 @@ def thinned(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
         kept, fetched = int(draw.integers(1, 12)), int(draw.integers(0, 3)) * 3
         for one in engines:
             one.values |= {"kept": kept, "swaps": 0, "prefix_tokens": 0}
+            one.values["early"] = int(not fetched and one.values["chunked"])
             if fetched:
                 one.values |= {
                     "fetched": fetched, "held_share": draw.uniform(0, 0.5), "read_share": draw.uniform(0, 0.2),
@@ -315,6 +316,7 @@ def compared(batch: int) -> tuple[list[str], Counter[str]]:
             "halved": any(one.values.get("nano_tokens") for one in case.engines),
             "laden": any(rank.loads > 1 for instance in slow.instances for rank in instance.ranks),
             "thinned": any(one.values.get("kept") for one in case.engines),
+            "early": any(one.values.get("early") for one in case.engines),
             "fetched": any(one.values.get("fetched") for one in case.engines),
             "fair": len(set(case.traffic.client)) > 1,
             "displaced": preempted and bool(case.engines[0].values["displaces"]),
@@ -335,7 +337,8 @@ def test_the_cases_are_not_vacuous() -> None:
     least = {
         "preempted": 200, "swapped": 100, "hit": 200, "moved": 200, "refused": 50, "drafted": 100, "closed": 150,
         "sessions": 200, "priorities": 200, "several ranks": 400, "several instances": 400, "cache full": 100,
-        "laden": 150, "thinned": 150, "fetched": 80, "halved": 200, "fair": 200, "displaced": 40, "beside": 50,
+        "laden": 150, "thinned": 150, "fetched": 80,
+        "early": 20, "halved": 200, "fair": 200, "displaced": 40, "beside": 50,
     }  # fmt: skip
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
 

@@ -52,14 +52,24 @@ def _seconds(values: np.ndarray) -> Seconds:
 
 
 def numbers_table(
-    *, lane_s: float = 0.0, token_s: float = 0.0, step_s: float = 0.0, context_s: float = 0.0, prompt_s: float = 0.0
+    *,
+    lane_s: float = 0.0,
+    token_s: float = 0.0,
+    step_s: float = 0.0,
+    context_s: float = 0.0,
+    prompt_s: float = 0.0,
+    past_s: float = 0.0,
 ) -> StepTables:
-    """An iteration of T tokens takes lane + token * T, a decode step besides step + context * C, a chunk prompt [s]."""
+    """An iteration of T tokens takes lane + token * T [s].
+
+    A decode step takes step + context * C besides, a chunk prompt + past * P.
+    """
     grid, flat = np.array([1.0, 2.0]), np.ones((2, 2))
     return StepTables(
         tokens=grid, lane=_seconds(lane_s + token_s * grid), group=_seconds(0 * grid), head=_seconds(0 * grid),
         sequences=grid, contexts=grid, decode=_seconds(step_s + context_s * grid * flat), chunks=grid, pasts=grid - 1,
-        first=_seconds(prompt_s * flat), each=_seconds(0 * flat), kernels=1.0, stage_share=1.0, send_s=0.0,
+        first=_seconds(prompt_s * flat + past_s * (grid - 1)), each=_seconds(0 * flat),
+        kernels=1.0, stage_share=1.0, send_s=0.0,
         send_start_s=0.0,
     )  # fmt: skip
 
@@ -90,4 +100,4 @@ def replayed() -> Replays:
     return run
 
 
-_TIMES = ("lane_s", "token_s", "step_s", "context_s", "prompt_s")
+_TIMES = ("lane_s", "token_s", "step_s", "context_s", "prompt_s", "past_s")

@@ -49,6 +49,18 @@ def test_blocks_go_back_when_the_prompt_is_done(replayed: Replays) -> None:
     assert short.first_s.tolist() == [1.0, 6.0]
 
 
+def test_early_cuts_take_and_see_less(replayed: Replays) -> None:
+    """64 tokens in chunks of 16 with 16 kept take 2 blocks, not 4, one chunk an iteration."""
+    asked = traffic(np.zeros(2), np.full(2, 64), np.full(2, 1))
+    numbers = {"lane_s": 1.0, "token_budget": 16, "kept": 16}
+    assert replayed(asked, capacity=3, early=1, **numbers).end_s.tolist() == [4.0, 8.0]
+    assert replayed(asked, capacity=3, **numbers).refused.all()
+    whole = replayed(asked, capacity=99, past_s=1.0, **numbers)  # chunks see 0, 16, 32 and 48 tokens
+    assert whole.first_s.tolist() == [4.0 + 96.0, 2 * (4.0 + 96.0)]
+    early = replayed(asked, capacity=99, past_s=1.0, early=1, **numbers)  # 0, 16, 16 and 16
+    assert early.first_s.tolist() == [4.0 + 48.0, 2 * (4.0 + 48.0)]
+
+
 def test_what_was_set_aside_goes_back_as_well(replayed: Replays) -> None:
     """Answers set aside whole: (64 + 5) of 16 are 5 blocks, then (16 + 4) of 16 are 2; 7 hold both, 6 do not."""
     asked = traffic(np.zeros(2), np.full(2, 64), np.full(2, 5))
@@ -102,7 +114,7 @@ def test_numbers_of_llama_by_hand() -> None:
     keys_too = engine(LLAMA, ONE, Deployment(kv_fetched=2048, kv_chunk=32)).kept
     assert keys_too["held_share"] == pytest.approx(1 / 64)
     assert keys_too["fetch_s"] == pytest.approx(131072 / host.device_bytes_per_s)
-    assert engine(LLAMA, ONE, Deployment(kv_kept=1024)).kept == {"kept": 1024}
+    assert engine(LLAMA, ONE, Deployment(kv_kept=1024)).kept == {"kept": 1024, "early": False}
     assert engine(LLAMA, ONE, Deployment()).kept == {}
 
 
@@ -153,6 +165,8 @@ def test_whole_caches_are_as_before() -> None:
     [
         ({"kv_kept": 0}, "kv_kept = 0, needs >= 1"),
         ({"kv_fetched": 8, "kv_reused": 1.0}, "needs 0 <= kv_reused < 1"),
+        ({"kv_early": True}, "say kv_kept, and no kv_fetched"),
+        ({"kv_early": True, "kv_kept": 8, "kv_fetched": 8}, "say kv_kept, and no kv_fetched"),
         ({"kv_rank": 8}, "say kv_fetched as well"),
         ({"kv_kept": 8, "role": Role.PREFILL}, "not modelled with pools"),
         ({"kv_kept": 8, "preemption": Preemption.SWAP}, "not modelled with pools, preemption swap"),
@@ -165,6 +179,11 @@ def test_whole_caches_are_as_before() -> None:
 def test_what_cannot_be_is_refused(words: dict[str, Any], told: str) -> None:
     with pytest.raises(PlanError, match=told):
         Deployment(**words)
+
+
+def test_early_cuts_need_chunks() -> None:
+    with pytest.raises(PlanError, match="does not cut prompts in chunks"):
+        engine(LLAMA, ONE, Deployment(kv_kept=64, kv_early=True, chunked=False))
 
 
 def test_other_attention_and_ranks_that_save_nothing_are_refused() -> None:

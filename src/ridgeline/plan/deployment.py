@@ -64,9 +64,10 @@ class Deployment:
     with a share that falls as i^-`adapter_skew` [1]; `adapter_slots` of them are on the device at once (None: all).
 
     When a prompt is done, `kv_kept` [token] of its cache are kept for each sequence and layer, and all new ones
-    (None: all are). With `kv_fetched` [token] the others are not forgotten but lie in host memory, whence each step
-    fetches so many, of which a share `kv_reused` [1] is there from the step before; the device holds a landmark of
-    every `kv_chunk` [token] and, with `kv_rank`, keys of that rank, so that only values are fetched.
+    (None: all are); with `kv_early` so many after each of its chunks, whose later ones see no others. With `kv_fetched`
+    [token] the others are not forgotten but lie in host memory, whence each step fetches so many, of which a share
+    `kv_reused` [1] is there from the step before; the device holds a landmark of every `kv_chunk` [token] and, with
+    `kv_rank`, keys of that rank, so that only values are fetched.
     """
 
     engine: str = "vLLM"
@@ -110,6 +111,7 @@ class Deployment:
     kv_rank: int | None = None
     kv_chunk: int = 8
     kv_reused: float = 0.0
+    kv_early: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -173,6 +175,8 @@ class Deployment:
             raise PlanError(f"deployment: kv_reused = {self.kv_reused}, needs 0 <= kv_reused < 1")
         if (self.kv_rank or self.kv_reused) and not self.kv_fetched:
             raise PlanError("deployment: kv_rank and kv_reused are about what is fetched; say kv_fetched as well")
+        if self.kv_early and (self.kv_fetched or not self.kv_kept):
+            raise PlanError("deployment: kv_early is about the tokens that are kept; say kv_kept, and no kv_fetched")
         if not self.cuts_cache:
             return
         if self.role is not Role.WHOLE or self.preemption is Preemption.SWAP or self.nano_tokens or self.prefix_cache:

@@ -156,6 +156,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     Field(name="adapter_skew", read=number("1", 0.0, 4.0001), help="power law of adapters' shares of requests: 0 even"),
     pick("adapter_on", ("attention", "all"), "products that adapters change: attention's, or feed-forwards' too"),
     whole("kv_kept", "tokens of a prompt's cache that each layer keeps; when absent, all", most=_MOST_TOKENS),
+    yes("kv_early", "what is not kept goes after each chunk of a prompt, not when it is done"),
     whole("kv_fetched", "tokens of a cache in host memory that a step fetches for each layer", most=_MOST_TOKENS),
     whole("kv_rank", "rank of the keys that stay on the device, so that only values are fetched", most=65_536),
     whole("kv_chunk", "tokens of one landmark of a cache in host memory; 8 when absent", most=1_000_000),

@@ -24,7 +24,7 @@ _SAME = (
     "weights", "kv", "tp", "pp", "dp", "ep", "token_budget", "max_seqs", "chunked", "prefix_cache", "graphs",
     "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "displaces", "swap_blocks",
     "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots", "adapter_skew", "adapter_on",
-    "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused",
+    "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
 )  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def deployment_text(one: Deployment) -> str:
     slots = f", {one.adapter_slots:,} at once" if one.adapter_slots else ""
     words += [f"{_counted(one.adapters, 'adapter')} of rank {one.adapter_rank}{slots}"] if one.adapters else []
     words += [f"nano-batches from {one.nano_tokens:,} tokens"] if one.nano_tokens else []
-    words += [f"{one.kv_kept:,} tokens of cache kept"] if one.kv_kept else []
+    words += [f"{one.kv_kept:,} tokens of cache kept{' early' if one.kv_early else ''}"] if one.kv_kept else []
     words += [f"{one.kv_fetched:,} fetched a step"] if one.kv_fetched else []
     return " ".join(words)
 

@@ -296,6 +296,8 @@ def _check_swaps(deployment: Deployment, policy: EnginePolicy) -> None:
             f"deployment: kv_kept and kv_fetched, but {policy.name} swaps, which is not modelled with them;"
             " say preemption recompute"
         )
+    if deployment.kv_early and not policy.chunked:
+        raise PlanError(f"deployment: kv_early, but {policy.name} does not cut prompts in chunks; say chunked as well")
     if deployment.displaces and policy.scheduler in ("static", "single"):
         raise PlanError(
             f"deployment: displaces, but {policy.name}'s batches start and end together; take an engine that batches"

@@ -1,9 +1,10 @@
 """Caches that are cut when the prompt is done: what a sequence then holds, reads and fetches from host memory.
 
 Two ways. Some tokens are kept for each sequence and layer and the others forgotten, the prompt itself having attended
-to all (SnapKV, Li and others, NeurIPS 2024, arXiv:2404.14469; H2O, arXiv:2306.14048). Or the cache lies in host
-memory: the device holds a landmark of every few tokens, perhaps keys of low rank, and fetches in every step the tokens
-that the landmarks choose (ShadowKV, Sun and others, ICML 2025, arXiv:2410.21465).
+to all (SnapKV, Li and others, NeurIPS 2024, arXiv:2404.14469; H2O, arXiv:2306.14048), or each chunk of it to those kept
+of the chunks before (Locret, Huang and others, 2024, arXiv:2410.01805). Or the cache lies in host memory: the device
+holds a landmark of every few tokens, perhaps keys of low rank, and fetches in every step the tokens that the landmarks
+choose (ShadowKV, Sun and others, ICML 2025, arXiv:2410.21465).
 
 Which tokens are kept or fetched, and how good answers are then, is not asked here.
 
@@ -38,6 +39,18 @@ def held_tokens(rule: Record, tokens: int) -> int:
 
 
 @njit(cache=True)
+def prompt_tokens(rule: Record, tokens: int) -> int:
+    """Tokens of cache that a prompt of so many takes while it is computed [token]: all, or those kept and a chunk."""
+    return int(min(tokens, rule.kept + rule.token_budget) if rule.early else tokens)
+
+
+@njit(cache=True)
+def seen_tokens(rule: Record, tokens: int) -> int:
+    """Tokens before a chunk of a prompt that it attends to, of so many that are computed [token]."""
+    return int(min(tokens, rule.kept) if rule.early else tokens)
+
+
+@njit(cache=True)
 def read_tokens(rule: Record, tokens: int) -> float:
     """Tokens' worth of cache that attention of the first step reads, the new token apart [token].
 
@@ -58,7 +71,8 @@ def cut(ranks: Records, requests: Records, rule: Record, rank: int, request: int
     """Gives back the blocks of a prompt beyond `length` tokens, and what was set aside for them."""
     if length == requests[request].needed:
         return
-    ranks[rank].used -= blocks_of(requests[request].needed, rule.block_tokens) - blocks_of(length, rule.block_tokens)
+    taken = prompt_tokens(rule, requests[request].needed)
+    ranks[rank].used -= blocks_of(taken, rule.block_tokens) - blocks_of(length, rule.block_tokens)
     left = requests[request].output - requests[request].made
     reserved = blocks_of(length + rule.reserve * left, rule.block_tokens)
     ranks[rank].committed -= requests[request].reserved - reserved
@@ -111,7 +125,7 @@ def kept_numbers(
         sum(count * core.kv_heads * getattr(core, name) * size for count, core in cores) for name in ("qk_dim", "v_dim")
     )
     if not one.kv_fetched:
-        return {"kept": one.kv_kept or 0}
+        return {"kept": one.kv_kept or 0, "early": one.kv_early}
     layers = sum(count for count, _ in cores)
     low_rank = 0.0 if one.kv_rank is None else one.kv_rank * _RANK_BYTES * layers
     if low_rank >= keys:

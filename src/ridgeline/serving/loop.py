@@ -14,6 +14,7 @@ from numba import njit
 from ridgeline.serving.changes import change, evacuate, next_change, next_start
 from ridgeline.serving.clock import Times
 from ridgeline.serving.iterate import begin, commit, set_run
+from ridgeline.serving.kept import prompt_tokens
 from ridgeline.serving.queues import join_queue, leave_running, most_blocks
 from ridgeline.serving.routing import choose_instance, choose_rank, ended, pop, push, sample
 from ridgeline.serving.schedule import release
@@ -85,7 +86,8 @@ def _arrive(
     output = requests[request].output if instances[instance].gives == 0 else 0
     away = rules[kind].host_tokens
     too_long = away > 0 and requests[request].prompt + output > away
-    if too_long or most_blocks(rules[kind], requests[request].prompt, output) > rules[kind].capacity:
+    taken = prompt_tokens(rules[kind], requests[request].prompt)
+    if too_long or most_blocks(rules[kind], taken, output) > rules[kind].capacity:
         _refuse(requests, fleet, request, now_s)
         return
     rank = choose_rank(ranks, lists, requests, instances, rules[kind], fleet, instance, request)

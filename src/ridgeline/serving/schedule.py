@@ -7,7 +7,7 @@ import math
 from numba import njit
 
 from ridgeline.serving.fairness import charge, decodes, head, see
-from ridgeline.serving.kept import cut, fetched_tokens, held_tokens, read_tokens
+from ridgeline.serving.kept import cut, fetched_tokens, held_tokens, prompt_tokens, read_tokens, seen_tokens
 from ridgeline.serving.loading import leave_adapter, loadable, take_adapter
 from ridgeline.serving.queues import (
     blocks_of,
@@ -92,7 +92,7 @@ def release(
     if decoded:
         held = held_blocks(requests, rule, request, ranks[rank].step)
     else:
-        held = blocks_of(requests[request].needed, rule.block_tokens)
+        held = blocks_of(prompt_tokens(rule, requests[request].needed), rule.block_tokens)
     own = held - requests[request].shared * (rule.prefix_tokens // rule.block_tokens)
     ranks[rank].used -= own + let_go(ranks, lists, requests, rule, rank, request)
     ranks[rank].committed -= requests[request].reserved
@@ -113,9 +113,10 @@ def _found(lists: Lists, requests: Records, rule: Record, rank: int, request: in
 def _wants(lists: Lists, requests: Records, rule: Record, rank: int, request: int, hits: int) -> tuple[int, int]:
     """Blocks that a request takes when it is admitted, and those that it sets aside [1]."""
     each = rule.prefix_tokens // rule.block_tokens
-    needed = blocks_of(requests[request].needed, rule.block_tokens) - hits * each
+    taken = prompt_tokens(rule, requests[request].needed)
+    needed = blocks_of(taken, rule.block_tokens) - hits * each
     left = requests[request].output - requests[request].made
-    reserved = blocks_of(requests[request].needed + rule.reserve * left, rule.block_tokens)
+    reserved = blocks_of(taken + rule.reserve * left, rule.block_tokens)
     return needed + each * idle_among(lists, rank, request, hits), reserved
 
 
@@ -235,10 +236,12 @@ def _make_way(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rul
 
 
 @njit(cache=True)
-def _take_chunk(ranks: Records, lists: Lists, requests: Records, rank: int, request: int, tokens: int) -> None:
+def _take_chunk(
+    ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int, tokens: int
+) -> None:
     place = ranks[rank].chunks
     chunk = lists.chunks[rank, place]
-    chunk[0], chunk[1], chunk[2] = request, tokens, requests[request].ready
+    chunk[0], chunk[1], chunk[2] = request, tokens, seen_tokens(rule, requests[request].ready)
     ranks[rank].chunks = place + 1
     if requests[request].ready + tokens < requests[request].needed:
         ranks[rank].partial = request
@@ -267,7 +270,7 @@ def form_batch(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, ru
     partial = ranks[rank].partial
     if partial != NOBODY and left > 0:
         tokens = min(left, requests[partial].needed - requests[partial].ready)
-        _take_chunk(ranks, lists, requests, rank, partial, tokens)
+        _take_chunk(ranks, lists, requests, rule, rank, partial, tokens)
         left -= tokens
     while left > 0 and ranks[rank].partial == NOBODY and ranks[rank].waiting > 0:
         request = head(ranks, lists, requests, rule, rank)
@@ -291,7 +294,7 @@ def form_batch(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, ru
         tokens = requests[request].needed - requests[request].ready
         if rule.chunked:
             tokens = min(tokens, left)
-        _take_chunk(ranks, lists, requests, rank, request, tokens)
+        _take_chunk(ranks, lists, requests, rule, rank, request, tokens)
         left -= tokens
 
 

@@ -31,7 +31,7 @@ def _dtype(whole: str, real: str) -> np.dtype[Any]:
 
 RULE = _dtype(
     "kind scheduler chunked receive_steps token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
-    " swaps beside displaces fair ranks prefix_tokens nano_tokens slots kept fetched host_tokens"
+    " swaps beside displaces fair ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
     " overlapped tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
     "reserve swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s held_share read_share"
@@ -50,10 +50,11 @@ tokens replay captured pieces; `balance` [1] cycle of a full pipeline over its l
 Iterations of `nano_tokens` or more (0: none) are two nano-batches, of which kernels that wait for memory or a link
 hold the shares `memory_sms` and `link_sms` of the multiprocessors; `exposed_s` [s] of the host is beside neither. Of
 adapters at most `slots` are held (0: all of them), and loading one takes `load_s` [s]. When a prompt is done `kept`
-tokens of its cache stay (and `fetched` 0: all), `fetched` of the others come from host memory in each step, `fetch_s`
-[s] each, `store_s` on the way out, at most `host_tokens` of a rank there (0: none are); the device holds `held_share`
-of a prompt besides and reads `read_share`. A step verifies `drafted` further tokens a sequence, gains `gained`, and
-drafting adds `draft_share`. The sizes are those of the kind's own grids in tables that all kinds share.
+tokens of its cache stay (and `fetched` 0: all), where `early` after each of its chunks; `fetched` of the others come
+from host memory in each step, `fetch_s` [s] each, `store_s` on the way out, at most `host_tokens` of a rank there (0:
+none are); the device holds `held_share` of a prompt besides and reads `read_share`. A step verifies `drafted` further
+tokens a sequence, gains `gained`, and drafting adds `draft_share`. The sizes are those of the kind's own grids in
+tables that all kinds share.
 """
 
 REQUEST = _dtype(
