@@ -13,15 +13,16 @@ from numba import njit
 from ridgeline.cost.families.gemm import FILL, MATRIX, MEMORY, SM_MEMORY, START
 from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
 
-_KEYS = 64.0  # keys of one step of a kernel's loop
+KEYS = 64.0  # keys of one step of a kernel's loop
 _BLOCKS_A_SM = 6.0  # beyond which splitting keys keeps no more SMs busy
 _FEWEST_KEYS = 32.0  # of one part
 _SMALL_TILE = 1.3  # cost of a score in a tile of 64 query rows, against 128: half the operands are reused
-_CACHE_RATE = 4.0  # L2 against memory bandwidth
+CACHE_RATE = 4.0  # L2 against memory bandwidth
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _norm(a: float, b: float, power: float) -> float:
+def power_norm(a: float, b: float, power: float) -> float:
+    """(a^p + b^p)^(1/p): two things that overlap, the more fully the higher the power p."""
     longer = max(a, b)
     if longer <= 0.0:
         return 0.0
@@ -68,8 +69,8 @@ def _tiles_time(
         visited = growing * cached + spanned * growing * (growing + 1.0) / 2.0 + (tiles - growing) * limit
         longest = limit
     masked = masked_keys * spanned * (2.0 if 0.0 < window < cached + tokens else 1.0)
-    keys = max(visited, tiles * _KEYS) + tiles * masked
-    last = (math.ceil(longest / _KEYS) * _KEYS + masked) * step + fill
+    keys = max(visited, tiles * KEYS) + tiles * masked
+    last = (math.ceil(longest / KEYS) * KEYS + masked) * step + fill
     if batch * blocks_of * tiles <= sms:
         return last
     return max(last, batch * blocks_of * (keys * step + tiles * fill) / sms + tail * last)
@@ -92,7 +93,7 @@ def _prefill(sizes: Array, device: Array, values: Array, out: Array) -> None:
             small = variant % 2 == 1
             rows = 64.0 if small else 128.0
             product = 4.0 * rows * width * (1.0 + wide * max(0.0, width / 128.0 - 1.0)) / (rate / sms * matrix_share)
-            step = _norm(product * (_SMALL_TILE if small else 1.0), rows / (exponents * clock), overlap)
+            step = power_norm(product * (_SMALL_TILE if small else 1.0), rows / (exponents * clock), overlap)
             pack, blocks_of = (group, kv_heads) if variant >= 2 else (1.0, heads)
             core = min(
                 core,
@@ -108,8 +109,8 @@ def _prefill(sizes: Array, device: Array, values: Array, out: Array) -> None:
         written += batch * tokens * heads * head * sizes[i, 12]
         missed = _missed(moved + written, kept * l2)
         dram = moved * missed / (memory * memory_share)
-        extra = written * (missed / (memory * memory_share) + 1.0 / (_CACHE_RATE * memory * auxiliary))
-        seconds = _norm(core, dram, memory_overlap) + extra
+        extra = written * (missed / (memory * memory_share) + 1.0 / (CACHE_RATE * memory * auxiliary))
+        seconds = power_norm(core, dram, memory_overlap) + extra
         out[i, 0] = max(start, seconds) if sizes[i, 13] > 0.0 else start + seconds
         out[i, 1], out[i, 2] = core, dram + extra
 
@@ -137,17 +138,17 @@ def _decode(sizes: Array, device: Array, values: Array, out: Array) -> None:
         dram = moved * missed / (memory * memory_share)
         rows = math.ceil(heads / readers / 16.0) * 16.0
         step = 2.0 * width * kv_bytes * (1.0 + wide * max(0.0, width / 64.0 - 1.0)) / sm_memory
-        step += 4.0 * rows * width / (rate / sms * matrix_share) + tile / _KEYS * (1.0 + missed)
+        step += 4.0 * rows * width / (rate / sms * matrix_share) + tile / KEYS * (1.0 + missed)
         best, best_core, split = math.inf, 0.0, 1.0
         while True:
-            chunk = math.ceil(context / split / _KEYS) * _KEYS
+            chunk = math.ceil(context / split / KEYS) * KEYS
             blocks = batch * readers * split
             waves = max(1.0, blocks / sms + tail) if blocks > sms else 1.0
             core = waves * (chunk * step + fill + width * by_width + local)
             combine = 0.0
             if split > 1.0:
                 combine = split_start + split * each + batch * heads * head * split * 8.0 / (memory * memory_share)
-            together = _norm(core, dram, overlap) + combine
+            together = power_norm(core, dram, overlap) + combine
             if together < best:
                 best, best_core = together, core
             split *= 2.0

@@ -9,20 +9,8 @@ import math
 
 from numba import njit
 
-from ridgeline.cost.families.attention import PREFILL
+from ridgeline.cost.families.attention import CACHE_RATE, KEYS, PREFILL, power_norm
 from ridgeline.cost.mechanism import Array, Mechanism, parameter
-
-_KEYS = 64.0  # keys of one step of a kernel's loop
-_CACHE_RATE = 4.0  # L2 against memory bandwidth
-
-
-@njit(cache=True, error_model="numpy", inline="always")
-def _norm(a: float, b: float, power: float) -> float:
-    longer = max(a, b)
-    if longer <= 0.0:
-        return 0.0
-    found: float = longer * ((a / longer) ** power + (b / longer) ** power) ** (1.0 / power)
-    return found
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -39,15 +27,15 @@ def _encoder(sizes: Array, device: Array, values: Array, out: Array) -> None:
             rows = 64.0 if small == 1 else 128.0
             slower = small_tile if small == 1 else 1.0
             product = 4.0 * rows * width * slower * sms / (rate * matrix_share)
-            step = _norm(product, rows / (exponents * clock), overlap)
-            last = math.ceil(tokens / _KEYS) * _KEYS * step + fill
+            step = power_norm(product, rows / (exponents * clock), overlap)
+            last = math.ceil(tokens / KEYS) * KEYS * step + fill
             waves = batch * heads * math.ceil(tokens / rows) / sms
             core = min(core, last if waves <= 1.0 else max(last, (waves + tail) * last))
         moved = 8.0 * batch * tokens * heads * head
         share = moved / (kept * l2)
         missed = share**5 / (1.0 + share**5)
-        dram = moved * (missed / memory_share + (1.0 - missed) / _CACHE_RATE) / memory
-        out[i, 0] = start + _norm(core, dram, memory_overlap)
+        dram = moved * (missed / memory_share + (1.0 - missed) / CACHE_RATE) / memory
+        out[i, 0] = start + power_norm(core, dram, memory_overlap)
         out[i, 1], out[i, 2] = core, dram
 
 
