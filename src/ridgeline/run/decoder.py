@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed import all_to_all_single
-from torch.distributed._functional_collectives import all_gather_tensor_autograd, all_to_all_single_autograd
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from ridgeline.run.exchanges import gather, trade
 from ridgeline.run.mapping import Shape
 
 _BASE = 10_000.0  # of the rotary angles; any value costs the same
@@ -51,7 +51,7 @@ class Attention(nn.Module):  # type: ignore[misc]
         grouped = q.shape[1] != k.shape[1]
         options: dict[str, Any] = {"is_causal": q.shape[2] > 1}
         if self.context is not None:
-            k, v = (all_gather_tensor_autograd(part, 2, self.context)[:, :, : start + x.shape[1]] for part in (k, v))
+            k, v = (gather(part, 2, self.context)[:, :, : start + x.shape[1]] for part in (k, v))
             options = {"attn_mask": causal(x.shape[1], k.shape[2], x.device)}
         core: Any = partial(functional.scaled_dot_product_attention, enable_gqa=grouped, **options)
         again = self.recompute and self.training
@@ -129,13 +129,13 @@ class Experts(nn.Module):  # type: ignore[misc]
         all_to_all_single(here, counts, group=self.group)
         here = here.view(-1, len(self.experts))  # by rank that sends, and expert
         sent, received = counts.view(here.shape).sum(1).tolist(), here.sum(1).tolist()
-        tokens = all_to_all_single_autograd(flat[order // self.top_k], received, sent, self.group)
+        tokens = trade(flat[order // self.top_k], received, sent, self.group)
         owner = torch.arange(len(self.experts), device=flat.device).repeat(len(here)).repeat_interleave(here.flatten())
         made = torch.zeros_like(tokens)
         for number, expert in enumerate(self.experts):
             (place,) = (owner == number).nonzero(as_tuple=True)
             made = made.index_add(0, place, expert(tokens[place]).to(made.dtype))
-        back = all_to_all_single_autograd(made, sent, received, self.group)
+        back = trade(made, sent, received, self.group)
         return torch.zeros_like(flat).index_add(0, order // self.top_k, back * weights[order, None].to(back.dtype))
 
 
