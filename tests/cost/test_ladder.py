@@ -17,7 +17,7 @@ from ridgeline.cost.fitted import find_fits, from_fits, own_rates
 from ridgeline.cost.ladder import price
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import Fit, fits, own_fits
+from ridgeline.facts.fits import Fit, fits, named_kernels, own_fits
 from ridgeline.facts.records import Evidence
 
 COMPILED = settings(deadline=None)  # the first example compiles the formula
@@ -115,8 +115,8 @@ def test_sizes_that_are_not_whole_take_the_kernel_of_their_neighbours() -> None:
 
 def test_text_that_names_a_kernel_s_source_chooses_it() -> None:
     both = (made("cutlass a", 1e-3), made("deepgemm", 1e-3))
-    assert fitted.named_kernels(both, "vLLM 0.24 deepgemm") == both[1:]
-    assert fitted.named_kernels(both, "vLLM 0.24") == both
+    assert named_kernels(both, "vLLM 0.24 deepgemm") == both[1:]
+    assert named_kernels(both, "vLLM 0.24") == both
 
 
 @COMPILED

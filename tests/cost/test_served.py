@@ -9,11 +9,13 @@ from ridgeline.cost.machine import machine
 from ridgeline.cost.served import Formats, ServedPrices
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import fits
-from ridgeline.lower.inference import Product
+from ridgeline.graph.load import load
+from ridgeline.lower.inference import Product, Recurrence, serve
+from ridgeline.plan.deployment import Deployment
 
 H200 = machine(cluster("1xH200-SXM"))
 ROWS = np.array([1.0, 64.0])
-PIECE = Product(name="out", n=8192, k=1024)
+PIECE = Product(name="out", n=8192, k=1024, part="feed")
 
 
 def seconds(feed: str, static: bool, engine: str = "TensorRT-LLM") -> np.ndarray:
@@ -33,3 +35,35 @@ def test_known_scales_spare_the_cast_that_rows_of_its_own_told() -> None:
 @pytest.mark.parametrize("feed", ["bf16", "fp8_block", "nvfp4"])
 def test_other_formats_are_cast_as_they_were(feed: str) -> None:
     assert (seconds(feed, True) == seconds(feed, False)).all()
+
+
+def test_a_gated_delta_rule_is_priced_by_its_own_kernels_of_one_gate_a_head() -> None:
+    """64 states of 128 x 128 over 4,096 tokens: the chunked kernels' fit, far above the bytes that must move."""
+    served = serve(load("qwen3.5-397b-a17b"), Deployment(engine="SGLang", version="0.5.16"))
+    piece = next(one for kind in served.kinds for one in kind.pieces if isinstance(one, Recurrence))
+    assert (piece.delta, piece.heads, piece.key_heads, piece.key_dim, piece.value_dim) == (True, 64, 16, 128, 128)
+    prices = ServedPrices(H200, Formats(), engine="SGLang", version="0.5.16")  # whose newest tables gate key channels
+    found = prices.recurrence(piece, 1.0, np.array([4096.0]))
+    (fit,) = (f for f in fits("delta_prefill") if (f.device, f.engine, f.version) == ("H200-SXM", "sglang", "0.5.14"))
+    serial = fit.values["start_s_"] + 4096 / 64 * fit.values["chunk_s_"]
+    least_s = 2.0 * piece.elements * 4096 / 4.8e12
+    assert found.mid[0] > serial > 0
+    assert found.mid[0] > 3 * least_s
+    assert prices.recurrence(piece, np.full(1, 8.0), np.ones(1), decode=True).mid[0] < found.mid[0] / 5
+
+
+def test_scans_without_kernels_of_their_own_move_their_bytes() -> None:
+    piece = Recurrence(flop_per_token=1e3, elements=1e4, state_bytes=1e6)
+    prices = ServedPrices(H200, Formats())
+    one, two = (float(prices.recurrence(piece, count, np.array([1e5])).mid[0]) for count in (1.0, 2.0))
+    device = H200.device
+    rate = device.memory_bytes_per_s * device.stream_share
+    assert two - one == pytest.approx((2e4 * 1e5 + 1e6) / rate, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("feed", "static", "cast"),
+    [("bf16", False, False), ("fp8", False, True), ("fp8", True, False), ("nvfp4", True, True)],
+)
+def test_narrow_inputs_are_cast_by_kernels_unless_scales_are_known(feed: str, static: bool, cast: bool) -> None:
+    assert ServedPrices(H200, Formats(feed=feed, static=static)).casts(PIECE) is cast

@@ -172,3 +172,14 @@ def test_shared_experts_run_beside_the_routed_ones_up_to_the_engines_limit() -> 
     assert np.all(near.group.mid[few] < apart.group.mid[few])
     np.testing.assert_array_equal(near.group.mid[many], apart.group.mid[many])
     np.testing.assert_array_equal(near.lane.mid, apart.lane.mid)
+
+
+def test_launches_are_those_of_products_their_casts_and_what_lies_between() -> None:
+    """Llama-8B: 32 layers of norms, 4 products, rotary, attention, cache, activation; fp8 adds a cast a product."""
+    plain, narrow = (
+        engine(load("llama-3.1-8b"), machine(cluster("8xH100-SXM")), Deployment(weights=quant)).steps.kernels
+        for quant in ("bf16", "fp8")
+    )
+    assert narrow - plain == 32 * 4
+    latent = made("deepseek-v3", "8xH200-SXM", (("dp", 8), ("ep", 8)))[1].kernels
+    assert 61 * 25 < latent < 61 * 45

@@ -19,7 +19,7 @@ from ridgeline.cost.mechanism import Array, Mechanism, device_vector
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import BANDS_S, BORROWED, Fit, borrowed_fits, common_fits, own_fits
+from ridgeline.facts.fits import BANDS_S, BORROWED, Fit, borrowed_fits, common_fits, named_kernels, own_fits
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.traits import kernel_traits
 from ridgeline.lower.work import Number
@@ -119,18 +119,15 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
     for engine in dict.fromkeys((question.engine, "")):
         for name in _like(form(question.form)):
             if rung is Rung.FITTED:
-                found = own_fits(question.family, part.name, engine=engine, version=question.version, form=name)
+                found = own_fits(
+                    question.family, part.name, engine=engine, version=question.version, form=name,
+                    kernels=question.kernel,
+                )  # fmt: skip
             else:
                 found = borrowed_fits(question.family, part, engine=engine, form=name)
             if found:
                 return named_kernels(found, question.kernel)
     return ()
-
-
-def named_kernels(found: tuple[Fit, ...], text: str) -> tuple[Fit, ...]:
-    """The fits whose kernel's source the text names; all of them where it names none."""
-    named = tuple(fit for fit in found if fit.kernel.split(" ")[0] in text.split())
-    return named or found
 
 
 def _like(what: Form) -> tuple[str, ...]:

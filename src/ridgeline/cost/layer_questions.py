@@ -98,6 +98,12 @@ def latent_layer(
     )  # fmt: skip
 
 
+_DELTA_KERNELS = (  # of one gate a head; those of one gate a key channel (KDA) are others
+    "chunk_gated_delta_rule chunk_gated_delta_rule_flashinfer chunk_gated_delta_rule_triton "
+    "fused_recurrent_gated_delta_rule fused_recurrent_gated_delta_rule_packed_decode"
+)
+
+
 def delta_rule(
     batch: Number,
     tokens: Number,
@@ -118,7 +124,9 @@ def delta_rule(
     total = np.asarray(batch, dtype=float) * given[1]
     state = 2.0 * _STATE_BYTES * batch * heads * key_dim * value_dim
     return Asked(
-        question=Question(family=f"delta_{'decode' if decode else 'prefill'}", sizes=sizes, form="any"),
+        question=Question(
+            family=f"delta_{'decode' if decode else 'prefill'}", sizes=sizes, form="any", kernel=_DELTA_KERNELS
+        ),
         flop=6.0 * total * heads * key_dim * value_dim,
         bytes=total * 4.0 * (key_heads * key_dim + heads * value_dim) + state,
     )

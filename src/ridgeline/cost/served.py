@@ -13,10 +13,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost import questions
+from ridgeline.cost import layer_questions, questions
 from ridgeline.cost.all_reduce import all_reduce_seconds
 from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fitted import FittedModel, find_fits, model_of
+from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds, send_seconds
 from ridgeline.errors import DomainError
@@ -122,10 +123,15 @@ class ServedPrices:
             mid=mid, low=mid * low.reshape(shape), high=mid * high.reshape(shape), compute=compute, memory=memory
         )
 
+    def casts(self, piece: Product) -> bool:
+        """Whether a kernel of its own casts a product's 16-bit input to the format of its weight."""
+        name = self.formats.of(piece.part)
+        return form(name).cast and not (self.formats.static and name == "fp8")
+
     def product(self, piece: Product, rows: Array) -> Seconds:
         """A projection over `rows` tokens or sequences [s]."""
         name = self.formats.of(piece.part)
-        cast = False if self.formats.static and name == "fp8" else None
+        cast = None if self.casts(piece) == form(name).cast else False
         size = np.maximum(rows, 1.0)
         return self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=name, cast=cast))
 
@@ -178,10 +184,17 @@ class ServedPrices:
         mid = memory + kernels * (constant("launch.device") + 2.0 * device.memory_latency_s)
         return Seconds(mid=mid, low=_LINK_BAND[0] * mid, high=_LINK_BAND[1] * mid, compute=0.0 * mid, memory=memory)
 
-    def recurrence(self, piece: Recurrence, tokens: Array, sequences: Array) -> Seconds:
-        """A scan over tokens, with the states of its sequences read and written [s]."""
-        moved = self._streamed(2.0 * piece.elements * tokens + piece.state_bytes * sequences, 2.0)
-        compute = piece.flop_per_token * tokens / self.machine.device.matrix_rate("bf16")
+    def recurrence(self, piece: Recurrence, batch: Array | float, tokens: Array, *, decode: bool = False) -> Seconds:
+        """A scan over `tokens` of each of `batch` prompts, or over one token of each of `batch` sequences [s]."""
+        if piece.delta:
+            return self.ask(
+                layer_questions.delta_rule(
+                    batch, tokens, piece.heads, piece.key_heads, piece.key_dim, piece.value_dim, decode=decode
+                )
+            )
+        rows = np.asarray(batch * tokens, dtype=float)
+        moved = self._streamed(2.0 * piece.elements * rows + piece.state_bytes * batch, 2.0)
+        compute = piece.flop_per_token * rows / self.machine.device.matrix_rate("bf16")
         mid = np.maximum(moved.mid, compute)
         return replace(moved, mid=mid, low=_LINK_BAND[0] * mid, high=_LINK_BAND[1] * mid, compute=compute)
 

@@ -123,10 +123,19 @@ def own_evidence(family: str, device: str) -> Evidence | None:
     return _OWN[device][1].get(family) if device in _OWN else None
 
 
-def own_fits(family: str, device: str, *, engine: str = "", version: str = "", form: str = "") -> tuple[Fit, ...]:
+def named_kernels(found: Sequence[Fit], text: str) -> tuple[Fit, ...]:
+    """The fits whose kernel's source the text names; all of them where it names none."""
+    named = tuple(fit for fit in found if fit.kernel.split(" ")[0] in text.split())
+    return named or tuple(found)
+
+
+def own_fits(
+    family: str, device: str, *, engine: str = "", version: str = "", form: str = "", kernels: str = ""
+) -> tuple[Fit, ...]:
     """Fits of a device itself: of the engine asked for, or of the first that has any, in the nearest version.
 
-    The nearest is the newest that is not newer than `version`, else the oldest; without `version` the newest.
+    The nearest is the newest that is not newer than `version`, else the oldest; without `version` the newest. Where
+    `kernels` names any, theirs are the versions to choose from.
     """
     known = [fit for fit in _OWN[device][0] if fit.family == family] if device in _OWN else fits(family)
     found = [fit for fit in known if fit.device == device and fit.form == form]
@@ -134,7 +143,7 @@ def own_fits(family: str, device: str, *, engine: str = "", version: str = "", f
     if engine and engine not in engines:
         return ()
     chosen = engine or preferred_engine(engines)
-    of_engine = [fit for fit in found if fit.engine == chosen]
+    of_engine = named_kernels([fit for fit in found if fit.engine == chosen], kernels)
     chosen_version = nearest_version({fit.version for fit in of_engine}, version)
     return tuple(fit for fit in of_engine if fit.version == chosen_version)
 

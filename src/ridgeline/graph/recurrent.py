@@ -12,6 +12,7 @@ from ridgeline.graph.spec import GatedDelta, Lightning, Norm, StateSpace
 
 LIGHTNING_CHUNK = 256  # tokens; BLOCK of MiniMax-Text-01's released modeling code
 DELTA_CHUNK = 64  # tokens; chunk_size of the delta rule in Qwen3-Next's released modeling code
+DELTA_RULE = "delta_rule"
 _FP32_BYTES = 4.0
 
 
@@ -97,7 +98,7 @@ def gated_delta_ops(spec: GatedDelta, hidden: int, kept: tuple[Saved, ...]) -> l
     head = 6 * spec.key_dim * spec.value_dim + 2 * chunk * (3 * spec.key_dim + 2 * spec.value_dim) + 2 * chunk**2 / 3
     steps = Saved(elements=2 * spec.value_heads, region=tensor, element_bytes=_FP32_BYTES)
     core = Op(
-        name="scan",
+        name=DELTA_RULE,
         kind=OpKind.SCAN,
         region=tensor,
         heads=spec.value_heads,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ridgeline.errors import PlanError
 from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Split
+from ridgeline.graph.recurrent import DELTA_RULE
 from ridgeline.plan.deployment import Deployment
 
 _STATE_BYTES = 4.0  # recurrent states are kept in fp32 (vLLM mamba_ssm_cache_dtype, gated delta kernels)
@@ -45,11 +46,19 @@ class Core:
 
 @dataclass(frozen=True, kw_only=True)
 class Recurrence:
-    """A scan: FLOP and elements a token, and the state of one sequence that every iteration reads and writes [byte]."""
+    """A scan: FLOP and elements a token, and the state of one sequence that every iteration reads and writes [byte].
+
+    `delta` says that it is a gated delta rule of `heads` states, `key_dim` x `value_dim` each.
+    """
 
     flop_per_token: float
     elements: float
     state_bytes: float
+    delta: bool = False
+    heads: float = 0.0
+    key_heads: float = 0.0
+    key_dim: int = 0
+    value_dim: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +211,10 @@ def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, *, latent
     elif op.kind is OpKind.SCAN:
         state = op.heads * op.qk_dim * op.v_dim * _STATE_BYTES / tp
         yield Recurrence(
-            flop_per_token=op.flop_per_token / tp, elements=(op.read + op.write) / tp, state_bytes=2.0 * state
-        )
+            flop_per_token=op.flop_per_token / tp, elements=(op.read + op.write) / tp, state_bytes=2.0 * state,
+            delta=op.name == DELTA_RULE, heads=op.heads / tp, key_heads=max(1.0, op.kv_heads / tp),
+            key_dim=op.qk_dim, value_dim=op.v_dim,
+        )  # fmt: skip
     elif op.kind is OpKind.GROUPED_GEMM:
         if op.split is Split.COLUMN:
             yield _experts(op, block, deployment)

@@ -91,7 +91,9 @@ def _priced(hybrid: Hybrid, prices: ServedPrices, piece: Piece, rows: Rows) -> S
             return prices.prefill(piece, rows.sequences, tokens / rows.sequences, rows.context)
         return prices.decode(piece, many, rows.context)
     if isinstance(piece, Recurrence):
-        return prices.recurrence(piece, tokens, many)
+        if rows.prompt:
+            return prices.recurrence(piece, rows.sequences, tokens / rows.sequences)
+        return prices.recurrence(piece, many, np.ones_like(many), decode=True)
     assert isinstance(piece, Trade)
     return prices.trade(piece, tokens)
 

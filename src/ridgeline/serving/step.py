@@ -37,7 +37,10 @@ from ridgeline.serving.nano import NanoTables, sorted_out
 
 Array = NDArray[np.float64]
 _MANY = 16.0  # prompts side by side, from which what one more takes is read
-_EXPERT_KERNELS = 8.0  # launches of a layer's routed experts: router, sort, two products, activation, combine
+_EXPERT_KERNELS = 8.0  # launches of a layer's routed experts: choice, sort, two casts and products, activation, sum
+_SCAN_KERNELS = 9.0  # of a chunked gated scan (flash-linear-attention, ops/gated_delta_rule/chunk.py): gates, two
+# norms, sums of gates, keys by keys, their inverse, new keys and values, states, results
+_LATENT_COPIES = 2.0  # keys of latent attention are put together of their two parts, and values made contiguous
 
 
 def token_grid(most: int) -> Array:
@@ -147,14 +150,14 @@ class StepModel:
         pasts = np.concatenate([[0.0], spread_grid(128.0, float(max(most_context, 256)), each_octave=2)])
         n, c = np.meshgrid(sequences, contexts, indexing="ij")
         q, p = np.meshgrid(chunks, pasts, indexing="ij")
-        many = self._cores("many", (q, p), lambda core: self.prices.prefill(core, _MANY, q, p))
+        many = self._mixers("many", (q, p), partial(self._prompts, _MANY, q, p))
         start_s, token_s = self._sends()
         routed = _on(self._sum(group_tokens, "group"), group_tokens, tokens, self.deployment.dp)
         lane, head = self._sum(tokens, "tokens"), self._sum(sequences, "sequences")
         if self.deployment.adapters:
             lane = lane + token_seconds(self.served, self.deployment, self.prices, tokens)
             head = head + sequence_seconds(self.served, self.deployment, self.prices, sequences)
-        decode = self._cores("decode", (n, c), lambda core: self.prices.decode(core, n, c))
+        decode = self._mixers("decode", (n, c), partial(self._tokens, n, c))
         if self.deployment.kv_rank:
             decode = decode + rebuilt_seconds(self.served, self.deployment, self.prices, n)
         return StepTables(
@@ -167,7 +170,7 @@ class StepModel:
             decode=decode,
             chunks=chunks,
             pasts=pasts,
-            first=self._cores("first", (q, p), lambda core: self.prices.prefill(core, 1.0, q, p)),
+            first=self._mixers("first", (q, p), partial(self._prompts, 1.0, q, p)),
             each=many.times(1.0 / _MANY),
             kernels=self.kernels,
             stage_share=-(-len(self.model.graph.layers) // self.deployment.pp) / len(self.model.graph.layers),
@@ -184,7 +187,7 @@ class StepModel:
         network = self._sum(halves, "tokens", links=True) + self._sum(halves, "group", links=True)
         head_network = self._sum(sampled, "sequences", links=True)
         half = np.maximum(n / 2.0, 1.0)
-        decode = self._cores("decode", (half, c), lambda core: self.prices.decode(core, half, c))
+        decode = self._mixers("decode", (half, c), partial(self._tokens, half, c))
         return NanoTables(
             compute=compute, memory=memory, network=network.times(2.0), head_compute=head_compute,
             head_memory=head_memory, head_network=head_network.times(2.0), decode=decode.times(2.0),
@@ -215,16 +218,28 @@ class StepModel:
         key = (self._known, of, piece, ranks, *((grid.shape, grid.tobytes()) for grid in grids))
         return self._shelf.get(key, ask)
 
-    def _cores(self, of: str, grids: tuple[Array, Array], price: Callable[[Core], Seconds]) -> Seconds:
-        """The attention of all layers, each kind of core asked once."""
-        counts: dict[Core, int] = {}
+    def _prompts(self, batch: float, tokens: Array, cached: Array, piece: Core | Recurrence) -> Seconds:
+        """A mixer over prompts of `tokens` each after `cached` ones [s]."""
+        if isinstance(piece, Recurrence):
+            return self.prices.recurrence(piece, batch, tokens)
+        return self.prices.prefill(piece, batch, tokens, cached)
+
+    def _tokens(self, sequences: Array, context: Array, piece: Core | Recurrence) -> Seconds:
+        """A mixer over one new token of each sequence [s]."""
+        if isinstance(piece, Recurrence):
+            return self.prices.recurrence(piece, sequences, np.ones_like(sequences), decode=True)
+        return self.prices.decode(piece, sequences, context)
+
+    def _mixers(self, of: str, grids: tuple[Array, Array], price: Callable[[Core | Recurrence], Seconds]) -> Seconds:
+        """The attention and scans of all layers, each kind of them asked once [s]."""
+        counts: dict[Core | Recurrence, int] = {}
         for kind in self.served.kinds:
             for piece in kind.pieces:
-                if isinstance(piece, Core):
+                if isinstance(piece, Core | Recurrence):
                     counts[piece] = counts.get(piece, 0) + kind.count
         total: Seconds | None = None
-        for core, count in counts.items():
-            part = self._get(of, core, grids, partial(price, core)).times(count)
+        for mixer, count in counts.items():
+            part = self._get(of, mixer, grids, partial(price, mixer)).times(count)
             total = part if total is None else total + part
         return total if total is not None else nothing((1, 1))
 
@@ -242,12 +257,7 @@ class StepModel:
             for piece in pieces:
                 asked[piece] = asked.get(piece, 0) + count
         for piece, times in asked.items():
-            if isinstance(piece, Recurrence) and of in ("tokens", "sequences"):
-                zero = np.zeros_like(rows)
-                both = (rows, zero) if of == "tokens" else (zero, rows)
-                if not links:
-                    yield self._get(of, piece, (rows,), partial(self.prices.recurrence, piece, *both)), times
-            elif _rows_of(piece) == of and links in (None, isinstance(piece, Reduce | Trade)):
+            if _rows_of(piece) == of and links in (None, isinstance(piece, Reduce | Trade)):
                 yield self._get(of, piece, (rows,), partial(self._piece, piece, rows)), times
 
     def _piece(self, piece: Piece, rows: Array) -> Seconds:
@@ -273,8 +283,26 @@ class StepModel:
     def kernels(self) -> float:
         """Launches of one iteration [1]."""
         return adapter_kernels(self.served, self.deployment) + sum(
-            count * sum(_launches(piece) for piece in pieces) for count, pieces in self._pieces()
+            count * sum(self._launches(piece) for piece in pieces) for count, pieces in self._pieces()
         )
+
+    def _launches(self, piece: Piece) -> float:
+        """Kernels of one piece; a product in 8 or 4 bits has a cast of its input before it [1]."""
+        match piece:
+            case Pass():
+                return piece.kernels
+            case Experts():
+                return _EXPERT_KERNELS
+            case Trade():
+                return 2.0
+            case Recurrence():
+                return _SCAN_KERNELS
+            case Product():
+                return 2.0 if self.prices.casts(piece) else 1.0
+            case Core():
+                return 1.0 + (_LATENT_COPIES if piece.latent else 0.0)
+            case _:
+                return 1.0
 
 
 def _rows_of(piece: Piece) -> str:
@@ -304,18 +332,6 @@ def beside(one: Seconds, other: Seconds, both: NDArray[np.bool_]) -> Seconds:
     }
     ends["low"], ends["high"] = np.minimum(ends["low"], ends["mid"]), np.maximum(ends["high"], ends["mid"])
     return Seconds(**ends, compute=compute, memory=memory)
-
-
-def _launches(piece: Piece) -> float:
-    match piece:
-        case Pass():
-            return piece.kernels
-        case Experts():
-            return _EXPERT_KERNELS
-        case Trade() | Recurrence():
-            return 2.0
-        case _:
-            return 1.0
 
 
 def _on(found: Seconds, grid: Array, tokens: Array, ranks: int) -> Seconds:
