@@ -12,13 +12,16 @@ from ridgeline.errors import InputError, ModelError, RidgelineError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.load import load
+from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.plan.settings import read_settings
 from ridgeline.predict import Predictor, explain
 from ridgeline.run.append import COLUMNS, append_rows, hardware_cell, rows_of
 from ridgeline.run.gap import PlanComparison, phases_of
 from ridgeline.run.mapping import execution_of, shape_of
 from ridgeline.run.measured import Measured
+from ridgeline.validate.check import check
 from ridgeline.validate.rows import read
 
 WORK = Workload(seq_len=16, global_batch=8, precision="fp32", execution="eager")
@@ -93,8 +96,9 @@ def test_other_architectures_are_refused(name: str) -> None:
         shape_of(load(name))
 
 
-def comparison(**words: Any) -> PlanComparison:
-    predictor = Predictor(MODEL, cluster("4xH100-SXM"), WORK)
+def comparison(which: Model = MODEL, **words: Any) -> PlanComparison:
+    workload = replace(WORK, framework="ddp", memory_habits={"persistent_gradients": False})
+    predictor = Predictor(which, cluster("4xH100-SXM"), workload)
     evaluation = predictor.evaluate(Plan(**words))
     report = explain(predictor, evaluation)
     step = {"forward": 1.0, "backward": 2.5, "gradient exchange": 0.0, "optimizer": 0.5, "step": 4.0}
@@ -151,8 +155,72 @@ def test_rows_are_appended_under_the_files_own_columns(tmp_path: Path) -> None:
     assert [row.problem for row in table.rows] == [None] * 4
     assert [row.text("metric") for row in table.rows] == ["step_time", "tokens_per_s_per_gpu"] * 2
     assert table.rows[0].number("layers") == 4
-    assert float(table.rows[1].text("value")) == pytest.approx(8 * 16 / 4.0 / 2)
+    assert float(table.rows[1].text("value")) == pytest.approx(8 * 16 / 4.0 / 4)
     assert list(tmp_path.iterdir()) == [file]
+
+
+NARROW = from_dims(
+    layers=5, hidden=96, heads=4, kv_heads=2, head_dim=48, ffn=208, gated=True, activation="silu", norm="rms",
+    bias={"qkv": True, "out": False, "mlp": False}, tied=False, positions="rope", vocab=144,
+)  # fmt: skip
+SPREAD = from_dims(layers=2, hidden=64, heads=4, vocab=128, tied=False, positions="rope", experts=6, top_k=3,
+                   expert_ffn=40)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("which", "words"),
+    [
+        (NARROW, {"dp": 2, "micro_batch": 2}),
+        (NARROW, {"pp": 2, "layer_split": (2, 3), "overlap_gradients": False}),
+        (SPREAD, {"dp": 2, "ep": 2, "recompute": Recompute.FULL}),
+        (load("gpt2"), {"tp": 2}),
+        (load("llama-3.2-1b"), {"dp": 2, "zero": 3}),
+    ],
+)
+def test_check_predicts_of_an_appended_row_what_was_predicted_when_it_ran(
+    which: Model, words: dict[str, Any], tmp_path: Path
+) -> None:
+    found = comparison(which, **words)
+    file = tmp_path / "own.tsv"
+    append_rows(str(file), rows_of(found, engine="ridgeline measure, torch 2.13"))
+
+    def never(*words: object) -> Plan:
+        raise AssertionError("nothing is left to choose")
+
+    step, rate = check(file, completer=never, strict=True).rows
+    seen = found.report.step_time
+    assert (step["predicted"], step["low"], step["high"]) == (seen.value, seen.low, seen.high)
+    assert step["measured"] == found.step.measured
+    tokens = found.report.workload.step_tokens
+    assert rate["predicted"] == pytest.approx(tokens / seen.value / 4)  # two of four devices are idle
+
+
+def test_a_table_without_the_column_gets_it_and_its_rows_stay(tmp_path: Path) -> None:
+    file = tmp_path / "own.tsv"
+    append_rows(str(file), rows_of(comparison(), engine="torch"))
+    lines = [line.rsplit("\t", 1)[0] for line in file.read_text().splitlines()]  # as an earlier version wrote it
+    file.write_text("\n".join(lines) + "\n")
+    append_rows(str(file), rows_of(comparison(), engine="torch"))
+    after = file.read_text().splitlines()
+    assert after[0] == lines[0] + "\tsettings"
+    assert after[1:3] == lines[1:]
+    assert [bool(row.text("settings")) for row in read(str(file)).rows] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "lacks config, workload, habits, plan"),
+        ('{"config":1,"workload":{},"habits":{},"plan":{}}', "config is no object"),
+        ('{"config":{},"workload":{"seq":1},"habits":{},"plan":{}}', "seq: unknown field; nearest: seq_len"),
+        ('{"config":{},"workload":{},"habits":{},"plan":{}}', "leaves out what a run needs"),
+        ('{"config":{},"workload":{"seq_len":8,"global_batch":1},"habits":{},"plan":{}}', "model_type"),
+    ],
+)
+def test_settings_that_were_cut_or_edited_are_refused_with_the_field(text: str, told: str) -> None:
+    with pytest.raises(RidgelineError, match=told):
+        read_settings(text, name="own")
 
 
 @pytest.mark.parametrize(

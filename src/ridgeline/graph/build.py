@@ -29,6 +29,7 @@ def build(config: Mapping[str, Any], *, name: str, source: str) -> Model:
     """
     if not isinstance(config, Mapping):
         raise ModelError(f"{name}: a config is an object of fields, not {type(config).__name__}")
+    whole = config
     config, notes = _unwrapped(config)
     kind, family = _family(config, name)
     fields = Fields(values=config, where=name, family=kind, defaults=family.defaults, renamed=family.renamed)
@@ -46,6 +47,7 @@ def build(config: Mapping[str, Any], *, name: str, source: str) -> Model:
         source=source,
         dims=_dims(stack, graph),
         notes=tuple(notes),
+        config=whole,
     )
 
 

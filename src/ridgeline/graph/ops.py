@@ -191,3 +191,4 @@ class Model:
     source: str
     dims: Mapping[str, float | int | str | bool | None] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    config: Mapping[str, object] = field(default_factory=dict, repr=False, compare=False)  # what it was built from

@@ -11,14 +11,16 @@ from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.facts.records import Cluster
+from ridgeline.plan.settings import COLUMN as SETTINGS
+from ridgeline.plan.settings import Settings
 from ridgeline.run.gap import PlanComparison
 
 COLUMNS = (
     "id", "model", "params_b", "layers", "hidden", "heads", "vocab", "seq_len", "hardware", "n_devices", "interconnect",
     "tp", "pp", "dp", "cp", "ep", "zero_stage", "micro_batch", "global_batch", "recompute", "precision", "engine",
-    "metric", "value", "unit", "source", "source_where", "confidence", "also_reported", "notes",
+    "metric", "value", "unit", "source", "source_where", "confidence", "also_reported", "notes", SETTINGS,
 )  # fmt: skip
-"""Columns of tables of measured training runs, see docs/check.md."""
+"""Columns of tables of measured training runs, see docs/check.md; the last one holds all that was predicted from."""
 
 _STAMP = r" \([0-9a-f]+\)(?: / \d+)?$"  # which profile, and which part of the machine
 
@@ -41,6 +43,9 @@ def append_rows(path: str, rows: list[Mapping[str, str]]) -> None:
         raise InputError(
             f"has no column {', '.join(missing)}; needs those of a table of training runs", file=path, line=1
         )
+    if SETTINGS not in header:  # an older table: its rows have a blank there
+        header.append(SETTINGS)
+        old = "\t".join(header) + "".join(f"\n{line}" for line in old.split("\n")[1:])
     lines = ["\t".join(re.sub(r"\s+", " ", row.get(name, "")) for name in header) for row in rows]
     text = old + ("" if old.endswith("\n") else "\n") + "".join(f"{line}\n" for line in lines)
     try:
@@ -78,15 +83,16 @@ def rows_of(found: PlanComparison, *, engine: str) -> list[Mapping[str, str]]:
     report, step = found.report, found.step
     plan, workload, model = report.plan, report.workload, report.model
     now = datetime.now(UTC)
-    tokens_per_s = workload.step_tokens / step.measured / plan.devices
+    devices = report.cluster.count  # those that the plan leaves idle too
+    tokens_per_s = workload.step_tokens / step.measured / devices
     common = {
         "model": model.name,
         "params_b": f"{model.graph.params / 1e9:.6g}",
         **{name: str(model.dims.get(name) or "") for name in ("layers", "hidden", "heads", "vocab")},
         "seq_len": str(workload.seq_len),
         "hardware": hardware_cell(report.cluster),
-        "n_devices": str(plan.devices),
-        "interconnect": report.cluster.tiers[0].name if plan.devices > 1 and report.cluster.tiers else "",
+        "n_devices": str(devices),
+        "interconnect": report.cluster.tiers[0].name if devices > 1 and report.cluster.tiers else "",
         **{name: str(getattr(plan, name)) for name in ("tp", "pp", "dp", "cp", "ep", "micro_batch")},
         "zero_stage": str(plan.zero),
         "global_batch": str(workload.global_batch),
@@ -97,6 +103,7 @@ def rows_of(found: PlanComparison, *, engine: str) -> list[Mapping[str, str]]:
         "source_where": "ridgeline measure",
         "confidence": "high",
         "also_reported": f"peak_bytes={max(found.measured.memory_bytes):.0f}",
+        SETTINGS: Settings(model=model, workload=workload, plan=plan).write(),
         "notes": f"{now:%Y-%m-%d}, median of {len(found.measured.phases_s)} steps, eager, {workload.optimizer}",
     }
     stamp = f"here-{now:%Y%m%dT%H%M%S%f}"

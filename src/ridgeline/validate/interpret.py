@@ -11,6 +11,8 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Recompute
+from ridgeline.plan.settings import COLUMN as SETTINGS
+from ridgeline.plan.settings import read_settings
 from ridgeline.validate.engines import Engine, find_engine
 from ridgeline.validate.habits import read_habits
 from ridgeline.validate.hardware import Device, find_device
@@ -87,9 +89,33 @@ def interpret(row: Row, *, source: Machines | None = None) -> Interpretation | R
             cell = meant_device(row.text("source"), row.text("hardware"))
             found = find_device(cell, known.accelerators(), known.usual)
         device = found.accelerator.name
+        if row.text(SETTINGS):
+            return _told(row, engine, found, known)
         return _scenario(row, engine, found, known)
     except RidgelineError as error:
         return Refusal(reason=str(error), engine=engine.name, device=device)
+
+
+def _told(row: Row, engine: Engine, device: Device, source: Machines) -> Interpretation:
+    """The scenario of a row that holds all of it, as `ridgeline measure --append` writes them."""
+    told = read_settings(row.text(SETTINGS), name=row.text("model") or "own model")
+    said = list(device.assumptions)
+    devices = row.count("n_devices") or told.plan.devices
+    cluster = own_cluster(row.text("hardware"), devices, source)
+    if cluster is None:
+        texts = (row.text("interconnect"), row.text("hardware"), "")
+        cluster, wiring = place(device.accelerator, devices, texts, source)
+        said += wiring
+    return Interpretation(
+        model=told.model,
+        cluster=cluster,
+        workload=told.workload,
+        stated=vars(told.plan),
+        engine=engine,
+        notes=read_notes(row),
+        assumptions=tuple(said),
+        key=repr((row.text(SETTINGS), _machine_key(cluster))),
+    )
 
 
 def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Interpretation:

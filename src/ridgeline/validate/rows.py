@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ridgeline.errors import InputError
+from ridgeline.plan.settings import COLUMN as SETTINGS
 from ridgeline.units import UNITS
 
 LARGEST_BYTES = 512 * 2**20  # a bound on nonsense: the largest public table of this kind is under 2 MB
@@ -46,6 +47,9 @@ NUMBERS = ("params_b",)
 
 LARGEST_COUNT = 10**10
 LONGEST_CELL = 2000  # patterns are searched in cells; none of public tables is longer than 600 [character]
+LONGEST_SETTINGS = (
+    100_000  # of the one column that is read whole; configs of catalog models have up to 10,000 [character]
+)
 _PAIR = re.compile(r"^([^\s()]+)\s*\(([^()]+)\)$")
 
 
@@ -205,9 +209,10 @@ def _problem(
         return None
     if len(parts) > len(columns):
         return f"{name}:{number}: {len(parts)} cells, the header has {len(columns)}"
-    long = next((column for column in columns if len(cells[column]) > LONGEST_CELL), None)
-    if long is not None:
-        return f"{name}:{number}: field '{long}': {len(cells[long])} characters, the limit is {LONGEST_CELL}"
+    for column in columns:
+        limit = LONGEST_SETTINGS if column == SETTINGS else LONGEST_CELL
+        if len(cells[column]) > limit:
+            return f"{name}:{number}: field '{column}': {len(cells[column])} characters, the limit is {limit}"
     needed = [columns.index(column) for column in ("metric", "value", "unit") if column in columns]
     if len(parts) <= max(needed):
         return f"{name}:{number}: {len(parts)} cells, too few to hold metric, value and unit"

@@ -1,0 +1,68 @@
+"""All that a prediction was made from, in one cell of a table of runs, so that `check` can make the same again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from ridgeline.errors import InputError
+from ridgeline.graph.build import build
+from ridgeline.graph.ops import Model
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, read_fields
+from ridgeline.plan.plan import Plan
+
+COLUMN = "settings"
+_PARTS = ("config", "workload", "habits", "plan")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A model, workload and plan as they were predicted."""
+
+    model: Model
+    workload: Workload
+    plan: Plan
+
+    def write(self) -> str:
+        """One line of JSON that `read_settings` reads back; raises InputError for a model that has no config."""
+        if not self.model.config:
+            raise InputError(f"{self.model.name} was not built from a config, so no row can hold it", field="model")
+        told = {
+            "config": dict(self.model.config),
+            "workload": _values(self.workload, WORKLOAD_FIELDS),
+            "habits": dict(self.workload.memory_habits),
+            "plan": _values(self.plan, PLAN_FIELDS),
+        }
+        return json.dumps(told, separators=(",", ":"))
+
+
+def _values(record: Workload | Plan, known: tuple[Field, ...]) -> dict[str, object]:
+    pairs = ((one, getattr(record, one.name)) for one in known)
+    return {one.name: one.write(value) for one, value in pairs if value is not None}
+
+
+def read_settings(text: str, *, name: str) -> Settings:
+    """The settings in a cell; raises InputError naming the field for a cell that was cut or edited to nonsense."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is no JSON: {error}", field=COLUMN) from None
+    lacking = [part for part in _PARTS if not isinstance(told, dict) or part not in told]
+    if lacking:
+        raise InputError(f"lacks {', '.join(lacking)}", field=COLUMN)
+    for part in _PARTS:
+        if not isinstance(told[part], dict):
+            raise InputError(f"{part} is no object of fields", field=COLUMN)
+
+    def fail(field: str, message: str) -> InputError:
+        return InputError(f"{field}: {message}", field=COLUMN)
+
+    habits = {key: value for key, value in told["habits"].items() if isinstance(value, bool | int | float | str)}
+    try:
+        workload = Workload(**read_fields(told["workload"], WORKLOAD_FIELDS, fail), memory_habits=habits)
+        plan = Plan(**read_fields(told["plan"], PLAN_FIELDS, fail))
+    except TypeError as error:
+        raise InputError(f"leaves out what a run needs: {error}", field=COLUMN) from None
+    model = build(told["config"], name=name, source=f"column {COLUMN}")
+    return Settings(model=model, workload=workload, plan=plan)
