@@ -33,6 +33,8 @@ def model(**words: Any) -> Model:
 
 DENSE = model()
 EXPERTS = model(experts=4, top_k=2, expert_ffn=48)
+TIED = model(tied=True, layers=3)
+MODELS = {"dense": DENSE, "experts": EXPERTS, "tied": TIED}
 
 
 def losses(which: Model, **words: Any) -> tuple[float, ...]:
@@ -49,7 +51,7 @@ def one_thread_a_rank() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def alone(one_thread_a_rank: None) -> dict[str, tuple[float, ...]]:
-    return {"dense": losses(DENSE), "experts": losses(EXPERTS)}
+    return {name: losses(which) for name, which in MODELS.items()}
 
 
 def test_training_changes_the_loss_so_that_parity_means_something(alone: dict[str, tuple[float, ...]]) -> None:
@@ -82,11 +84,14 @@ def test_training_changes_the_loss_so_that_parity_means_something(alone: dict[st
         ("experts", {"dp": 4, "ep": 2}),
         ("experts", {"cp": 2, "ep": 2, "recompute": Recompute.FULL}),
         ("experts", {"pp": 2, "dp": 2, "ep": 2}),
+        ("tied", {"pp": 3}),
+        ("tied", {"pp": 2, "tp": 2}),
+        ("tied", {"pp": 2, "dp": 2, "zero": 3}),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(f"{key}={item}" for key, item in value.items()),
 )
 def test_losses_are_those_of_one_rank(name: str, words: dict[str, Any], alone: dict[str, tuple[float, ...]]) -> None:
-    found = losses(DENSE if name == "dense" else EXPERTS, **words)
+    found = losses(MODELS[name], **words)
     assert len(found) == 3
     assert found == pytest.approx(alone[name], abs=3e-5)
 

@@ -44,6 +44,7 @@ class Divided:
     watch: Stopwatch
     schedule: Any = None
     replicas: Any = None  # group of ranks that hold the same experts, where these are spread
+    ends: Any = None  # group of the first and last stage, which share a tied embedding
 
     def coordinate(self, axis: str) -> int:
         """This rank's place on an axis: of the mesh, or 'cp' among the parts of one sequence."""
@@ -66,7 +67,12 @@ class Divided:
         return cast
 
     def exchange(self) -> None:
-        """Averages gradients over the data axis, where no library did it during backward."""
+        """Sums a tied embedding's gradients over the stages that hold it; averages all over the data axis, where no
+        library did it during backward.
+        """
+        if self.ends is not None:
+            end = self.module.head if self.module.embed is None else self.module.embed
+            all_reduce(local(_gradient(end.weight)), group=self.ends)
         if self.asked.data != "all-reduce":
             return
         whole, own = _by_owner(self.module)
@@ -74,6 +80,13 @@ class Divided:
         _average(whole, self.mesh.get_group("dp"), ranks)
         if own:  # a rank of experts has seen the tokens of all ranks that its group serves
             _average(own, self.replicas, ranks)
+
+
+def _gradient(weight: Any) -> Any:
+    """A weight's gradient, divided as the weight is: an embedding's may come whole."""
+    if isinstance(weight, DTensor) and weight.grad.placements != weight.placements:
+        weight.grad = weight.grad.redistribute(placements=weight.placements)
+    return weight.grad
 
 
 def _by_owner(module: Any) -> tuple[list[Any], list[Any]]:
@@ -127,6 +140,7 @@ def divide(asked: Execution, device: Any, seed: int) -> Divided:
     if asked.tp > 1:
         _tensor(model, mesh["tp"], asked)
     replicas = _spread_experts(model, mesh, asked) if asked.ep > 1 else None
+    ends = _ends(mesh) if asked.pp > 1 and asked.shape.tied else None
     module = _data(model, mesh, asked)
     divided = Divided(
         asked=asked,
@@ -136,6 +150,7 @@ def divide(asked: Execution, device: Any, seed: int) -> Divided:
         device=device,
         watch=Stopwatch(device),
         replicas=replicas,
+        ends=ends,
     )
     if asked.pp > 1:
         divided.schedule = schedule_of(
@@ -143,6 +158,12 @@ def divide(asked: Execution, device: Any, seed: int) -> Divided:
             micro_batches=asked.micro_batches, loss=loss_of,
         )  # fmt: skip
     return divided
+
+
+def _ends(mesh: Any) -> Any:
+    """The group of this rank's first and last stage, None for a rank between them."""
+    stages = mesh.mesh.flatten(1)
+    return _group_of(torch.stack([stages[0], stages[-1]], dim=1))
 
 
 def _data_ranks(mesh: Any) -> Any:

@@ -82,7 +82,8 @@ class Execution:
     @property
     def one_group(self) -> bool:
         """Whether every collective is of all ranks: one degree alone is more than one."""
-        return self.ranks in (self.tp, self.pp, self.cp, self.dp) and self.ep in (1, self.ranks)
+        spread = self.ep not in (1, self.ranks) or (self.shape.tied and self.pp > 2)  # or only its ends share weights
+        return self.ranks in (self.tp, self.pp, self.cp, self.dp) and not spread
 
     @property
     def program(self) -> tuple[str, dict[str, bool | str]]:
@@ -176,10 +177,6 @@ def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
         raise PlanError("plan: sequence_parallel with experts or learned positions is not run here; leave it out")
     if plan.zero == 1 and plan.dp * plan.cp > 1 and plan.tp * plan.pp > 1:
         raise PlanError("plan: zero = 1 with tp or pp is not run here; needs zero = 0, 2 or 3")
-    if plan.pp > 1 and shape.tied:
-        raise PlanError(
-            "plan: pp > 1 with tied embeddings is not run here; give a config with tie_word_embeddings false"
-        )
     if plan.pp > 1 and plan.micro_batches(workload.global_batch) < plan.pp and plan.schedule is Schedule.ONE_F_ONE_B:
         count = plan.micro_batches(workload.global_batch)
         raise PlanError(f"plan: 1f1b over pp = {plan.pp} needs as many micro-batches, has {count}; raise global_batch")
