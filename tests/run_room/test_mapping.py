@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.errors import InputError, ModelError, RidgelineError
+from ridgeline.errors import InputError, ModelError, RidgelineError, WorkloadError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.load import load
@@ -19,8 +19,9 @@ from ridgeline.plan.settings import read_settings
 from ridgeline.predict import Predictor, explain
 from ridgeline.run.append import COLUMNS, append_rows, hardware_cell, rows_of
 from ridgeline.run.gap import PlanComparison, phases_of
-from ridgeline.run.mapping import execution_of, shape_of
+from ridgeline.run.mapping import as_it_runs, execution_of, shape_of
 from ridgeline.run.measured import Measured
+from ridgeline.training.optimizer import optimizer_seconds
 from ridgeline.validate.check import check
 from ridgeline.validate.rows import read
 
@@ -142,7 +143,27 @@ def test_memory_is_the_largest_rank_and_the_widest_gap_is_named_with_its_share()
 def test_memory_is_predicted_for_the_library_that_runs(words: dict[str, Any], framework: str) -> None:
     name, habits = execution_of(MODEL, WORK, Plan(**words)).program
     assert name == framework
-    assert habits == {"ddp": {"persistent_gradients": False}, "fsdp": {"selective": "core"}}.get(name, {})
+    own = {"ddp": {"persistent_gradients": False}, "fsdp": {"selective": "core"}}.get(name, {})
+    assert habits == {"gradient_passes": 1.0, **own}
+
+
+def test_an_update_without_a_norm_reads_gradients_once() -> None:
+    machine = Predictor(MODEL, cluster("4xH100-SXM"), WORK).machine
+    once = replace(WORK, memory_habits={"gradient_passes": 1.0})
+    usual, bare = (float(optimizer_seconds(1e6, workload=one, machine=machine)) for one in (WORK, once))
+    assert bare / usual == pytest.approx(28 / 36)  # weights 8, moments 16, gradients 4, against 4 three times
+    apart = [replace(one, fused_optimizer=False) for one in (WORK, once)]
+    usual, bare = (float(optimizer_seconds(1e6, workload=one, machine=machine)) for one in apart)
+    assert bare / usual == pytest.approx(80 / 88)
+
+
+def test_moments_of_weights_in_bf16_are_kept_and_priced_in_bf16() -> None:
+    work = replace(WORK, precision="bf16-pure", optimizer="adamw")
+    assert as_it_runs(work).optimizer == "adamw-bf16"
+    assert as_it_runs(replace(work, optimizer="sgd")).optimizer == "sgd"
+    assert as_it_runs(WORK) == WORK
+    with pytest.raises(WorkloadError, match="adamw-bf16 is run here with precision = bf16-pure alone"):
+        execution_of(MODEL, replace(WORK, optimizer="adamw-bf16"), Plan())
 
 
 def test_rows_are_appended_under_the_files_own_columns(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ class Runtime:
     `selective` says what selective recompute keeps: 'core' everything but attention scores
     (arXiv:2205.05198), 'matmul' every other matrix product, the attention output and each layer's
     input (torchtitan). `transformer_engine`, `architecture` and `deterministic` decide the matrix
-    libraries' scratch. `context_bytes` is assumed: about half for the CUDA context, half for the
+    libraries' scratch. `gradient_passes` counts the passes over all gradients at an update: their norm, the update
+    itself, and clearing them. `context_bytes` is assumed: about half for the CUDA context, half for the
     channels of a few communicators; it is outside the allocator.
     """
 
@@ -65,6 +66,7 @@ class Runtime:
     transformer_engine: bool = False
     architecture: str = "hopper"
     deterministic: bool = False
+    gradient_passes: float = 3.0
     context_bytes: float = 1024 * MIB
 
     def workspace_bytes(self, *, grouped: bool = False) -> float:

@@ -241,6 +241,7 @@ def _data(model: Any, mesh: Any, asked: Execution) -> Any:
 def _optimizer(module: Any, asked: Execution) -> Any:
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "adamw": (torch.optim.AdamW, {"lr": 1e-3, "fused": asked.fused_optimizer}),
+        "adamw-bf16": (torch.optim.AdamW, {"lr": 1e-3, "fused": asked.fused_optimizer}),
         "adam": (torch.optim.Adam, {"lr": 1e-3, "fused": asked.fused_optimizer}),
         "sgd": (torch.optim.SGD, {"lr": 1e-2}),
         "sgd-momentum": (torch.optim.SGD, {"lr": 1e-2, "momentum": 0.9}),

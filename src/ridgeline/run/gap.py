@@ -15,7 +15,7 @@ from ridgeline.plan.plan import Plan
 from ridgeline.predict import RECOMPUTE_CODE, Evaluation, Predictor, explain
 from ridgeline.report.report import Report
 from ridgeline.run.launch import launch
-from ridgeline.run.mapping import execution_of
+from ridgeline.run.mapping import as_it_runs, execution_of
 from ridgeline.run.measured import Measured
 from ridgeline.run.phases import Comparison, Phase, elsewhere, phase_of
 from ridgeline.run.spans import idle_share
@@ -45,6 +45,9 @@ def compare_plan(
     remarks = elsewhere(cluster, device)
     if workload.execution != "eager":
         remarks.append(f"execution = {workload.execution} was asked; what runs, and is predicted, is eager PyTorch")
+    stated, workload = workload.optimizer, as_it_runs(workload)
+    if workload.optimizer != stated:
+        remarks.append(f"optimizer = {stated} of weights in bf16 keeps its moments in bf16 too, which is predicted")
     asked = execution_of(model, workload, plan)
     framework, habits = asked.program
     workload = replace(workload, execution="eager", framework=framework, memory_habits=habits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.errors import ModelError, PlanError, WorkloadError
 from ridgeline.graph.ops import Model, Op
@@ -10,7 +10,8 @@ from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan, Recompute, Schedule
 
 PRECISIONS = ("fp32", "bf16", "bf16-pure", "bf16-amp")
-OPTIMIZERS = ("adamw", "adam", "sgd", "sgd-momentum")
+OPTIMIZERS = ("adamw", "adamw-bf16", "adam", "sgd", "sgd-momentum")
+_IN_WEIGHTS_FORMAT = {"adamw": "adamw-bf16", "adam": "adamw-bf16"}  # PyTorch keeps moments as the weights are
 _SCHEDULES = {Schedule.GPIPE: "gpipe", Schedule.ONE_F_ONE_B: "1f1b"}
 _KNOWN_OPS = frozenset({
     "attention_norm", "qkv", "rotary", "attention", "attention_out", "attention_residual", "mlp_norm", "mlp_up",
@@ -86,14 +87,22 @@ class Execution:
         return self.ranks in (self.tp, self.pp, self.cp, self.dp) and not spread
 
     @property
-    def program(self) -> tuple[str, dict[str, bool | str]]:
+    def program(self) -> tuple[str, dict[str, bool | str | float]]:
         """Whose habits of holding memory and copying the run has, and what differs from them.
 
-        Gradients are freed after each update, and selective recompute is that of attention.
+        An update reads gradients once: no norm is taken, and they are freed. Selective recompute is that of attention.
         """
+        once: dict[str, bool | str | float] = {"gradient_passes": 1.0}
         if self.data.startswith("shard"):
-            return "fsdp", {"selective": "core"}
-        return ("ddp", {"persistent_gradients": False}) if self.data in ("ddp", "zero-1") else ("torch", {})
+            return "fsdp", {**once, "selective": "core"}
+        return ("ddp", {**once, "persistent_gradients": False}) if self.data in ("ddp", "zero-1") else ("torch", once)
+
+
+def as_it_runs(workload: Workload) -> Workload:
+    """The workload with its moments in the format in which PyTorch keeps them: that of the weights."""
+    if workload.precision != "bf16-pure":
+        return workload
+    return replace(workload, optimizer=_IN_WEIGHTS_FORMAT.get(workload.optimizer, workload.optimizer))
 
 
 def execution_of(model: Model, workload: Workload, plan: Plan) -> Execution:
@@ -145,6 +154,8 @@ def _check_workload(workload: Workload) -> None:
         raise WorkloadError(f"precision = {workload.precision} is not run here; needs one of {', '.join(PRECISIONS)}")
     if workload.optimizer not in OPTIMIZERS:
         raise WorkloadError(f"optimizer = {workload.optimizer} is not run here; needs one of {', '.join(OPTIMIZERS)}")
+    if workload.optimizer == "adamw-bf16" and workload.precision != "bf16-pure":
+        raise WorkloadError("optimizer = adamw-bf16 is run here with precision = bf16-pure alone; use adamw")
     if workload.mean_document is not None or workload.padding:
         raise WorkloadError("packed documents and padding are not run here; leave mean_document and padding out")
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from ridgeline.cost.machine import Machine
 from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Optimizer, Precision, Workload
 from ridgeline.lower.work import Number
+from ridgeline.memory.runtime import named_runtime
 
 
 def optimizer_seconds(
@@ -15,8 +16,8 @@ def optimizer_seconds(
 ) -> NDArray[np.float64]:
     """Time to update `trained` numbers of one rank [s].
 
-    Memory-bound: per number the gradient is read twice (norm, update) and cleared, states and the
-    master copy are read and written, the computed copy is written. With `offload` (or paged
+    Memory-bound: per number the gradient is passed over as often as the program does (three times: norm, update,
+    clearing), states and the master copy are read and written, the computed copy is written. With `offload` (or paged
     states) the states live in host memory: the update runs at the host's memory rate shared by the
     devices of the node, and gradients and weights cross the host link, one after the other. Muon adds
     its Newton-Schulz iterations, `orthogonal_flop` each, on the matrix units. An update that is not fused makes one
@@ -26,9 +27,10 @@ def optimizer_seconds(
     """
     precision, optimizer = PRECISIONS[workload.precision], OPTIMIZERS[workload.optimizer]
     states = optimizer.state_bytes + precision.master_bytes
-    moved = 3 * precision.grad_bytes + 2 * states + precision.weight_bytes * (1 if precision.master_bytes else 2)
+    passes = float(workload.memory_habits.get("gradient_passes", named_runtime(workload.framework).gradient_passes))
+    moved = passes * precision.grad_bytes + 2 * states + precision.weight_bytes * (1 if precision.master_bytes else 2)
     if not workload.fused_optimizer and optimizer.two_moments:
-        moved = separate_bytes(precision, optimizer)
+        moved = separate_bytes(precision, optimizer, passes)
     device_s = np.asarray(trained) * moved / machine.device.memory_bytes_per_s
     host = machine.cluster.host
     sharing = max(1, min(host.devices, machine.cluster.count))
@@ -44,13 +46,13 @@ def optimizer_seconds(
     return np.asarray(seconds, dtype=np.float64)
 
 
-def separate_bytes(precision: Precision, optimizer: Optimizer) -> float:
+def separate_bytes(precision: Precision, optimizer: Optimizer, passes: float = 3.0) -> float:
     """Memory traffic of an update made of separate passes, for each number trained [byte].
 
     PyTorch's AdamW without `fused=True` decays the weight (2 w), moves the first moment (2 m + g), scales and adds to
     the second (4 v + g), takes its root, divides it and adds epsilon, each to a new tensor (6 v), and steps
-    (2 w + m + v): 4 w + 3 m + 11 v + 2 g, and the gradient's norm and clearing 2 g. w is the master copy where there
-    is one, and the computed copy is then written too. Other optimizers are taken as fused.
+    (2 w + m + v): 4 w + 3 m + 11 v + 2 g; the other `passes` over gradients, their norm and clearing, are 2 g more.
+    w is the master copy where there is one, and the computed copy is then written too. Others are taken as fused.
     Source: torch/optim/adamw.py, _single_tensor_adamw and _multi_tensor_adamw. Evidence: derived.
 
     >>> separate_bytes(PRECISIONS["fp32"], OPTIMIZERS["adamw"]) - 2 * 4
@@ -59,4 +61,4 @@ def separate_bytes(precision: Precision, optimizer: Optimizer) -> float:
     grad, copied = precision.grad_bytes, precision.weight_bytes if precision.master_bytes else 0.0
     weight = precision.master_bytes or precision.weight_bytes
     moment = optimizer.state_bytes / 2
-    return 4 * weight + 14 * moment + 4 * grad + copied
+    return 4 * weight + 14 * moment + (1 + passes) * grad + copied
