@@ -43,6 +43,8 @@ def test_a_short_calibration_is_a_whole_profile_that_answers(
     part = profile.accelerator
     assert part.sm_count == torch.get_num_threads()
     assert part.memory_bytes_per_s >= part.sustained["hbm"].value > 1e8
+    (launch,) = [row for row in profile.samples if row.kind == "launch"]
+    assert part.sustained["dispatch"].value == launch.seconds
     assert part.peak_flop_per_s["fp32"] >= part.sustained["matrix.fp32"].value > 1e8
     assert {"reference", "stream", "gemm", "prefill", "decode", "launch", "disk"} <= {r.kind for r in profile.samples}
     assert len(profile.noise.reference_s) == 3

@@ -13,6 +13,7 @@ from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.price import Pricer
 from ridgeline.errors import DomainError
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Phase, Stream
 
@@ -70,6 +71,27 @@ def test_short_kernels_wait_for_the_host(machine: Machine) -> None:
     host_s = HOST * 10 * (constant("launch.host.eager") + 2 * constant("launch.host.kernel"))
     assert float(found.seconds) == pytest.approx(host_s)
     assert float(found.parts["launch"]) == pytest.approx(host_s - 10 * 10e-9)
+
+
+def test_a_processor_issues_and_then_runs(machine: Machine) -> None:
+    """Norms of 10 ms and of 10 ns, three kernels each; a chain's kernel is issued in 2 us here, in 8 us there."""
+    fact = Fact(value=2e-6, unit="s", source="by hand", conditions="", evidence=Evidence.HERE)
+    device = machine.device
+    part = replace(device.accelerator, architecture="cpu", sustained={**device.accelerator.sustained, "dispatch": fact})
+    own = replace(machine, device=replace(device, accelerator=part))
+    one = pricer(own, framework="torch", execution="eager")
+    slowness = 2e-6 / constant("launch.host.kernel")
+    issued = slowness * (constant("launch.host.eager") + 2 * constant("launch.host.kernel"))
+    found = one.phase([SHORT] * 10, Layout())
+    assert float(found.parts["launch"]) == pytest.approx(10 * issued)
+    assert float(found.seconds) == pytest.approx(10 * (issued + 10e-9))
+    long = replace(LONG, kernels=3.0)
+    assert float(one.phase([long], Layout()).seconds) == pytest.approx(10e-3 + issued)  # nothing is hidden
+    product = one.phase([PRODUCT], Layout())
+    assert float(product.parts["launch"]) == pytest.approx(slowness * constant("launch.host.eager") - 2e-6)
+    unknown = replace(own, device=replace(device, accelerator=replace(part, sustained=device.accelerator.sustained)))
+    usual = pricer(unknown, framework="torch", execution="eager").phase([SHORT], Layout())
+    assert float(usual.parts["launch"]) == pytest.approx(issued / slowness)
 
 
 def test_a_replayed_graph_launches_fastest(machine: Machine) -> None:

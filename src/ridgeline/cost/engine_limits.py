@@ -12,7 +12,7 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import group_sizes
 from ridgeline.facts.engine_all_reduce import AllReduceRule, all_reduce_rules
 from ridgeline.facts.mechanisms import constants
-from ridgeline.facts.records import Accelerator
+from ridgeline.facts.records import DISPATCH, OWN_HOST, Accelerator
 from ridgeline.lower.work import Number
 
 _FASTEST_BUS = 150e9  # byte/s one way; PCIe 6 x16 has 126, chip-to-chip links to a Grace host 225 and more
@@ -94,9 +94,25 @@ def host_slowness(part: Accelerator) -> float:
     """Time of a call on the hosts that a generation of devices comes with, over that on a DGX H100's [1].
 
     The ratio of `issue_seconds`: hosts of A100s and of Grace take twice as long. Single-stream steps agree: eager vLLM
-    takes 2.2 times as long for a launch on an A800's host as on an H200's.
+    takes 2.2 times as long for a launch on an A800's host as on an H200's. Of a processor that is the device itself the
+    ratio of its `dispatch_seconds` to that of an eager chain on a DGX H100's host.
     """
+    own = dispatch_seconds(part)
+    if own is not None:
+        return own / constants()["launch.host.kernel"].value
     return issue_seconds(part) / constants()["collective.issue.hopper"].value
+
+
+def dispatch_seconds(part: Accelerator) -> float | None:
+    """Time in which a processor that is the device itself issues one kernel [s]; None where a host issues ahead.
+
+    Nothing else issues while it computes, so these times add to those of its kernels. Measured by `ridgeline
+    calibrate`; a processor without it takes the host time of one more kernel of an eager chain.
+    """
+    if part.architecture != OWN_HOST:
+        return None
+    known = part.sustained.get(DISPATCH)
+    return known.value if known is not None else constants()["launch.host.kernel"].value
 
 
 def issue_seconds(part: Accelerator) -> float:

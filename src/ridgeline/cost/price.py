@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ridgeline.cost.compute import KernelCost, attention_cost, gemm_cost, stream_cost, under_load
-from ridgeline.cost.engine_limits import host_slowness, issue_seconds
+from ridgeline.cost.engine_limits import dispatch_seconds, host_slowness, issue_seconds
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.facts.mechanisms import constant
@@ -94,6 +94,7 @@ class Pricer:
         self.launch_device_s = constant("launch.device")
         part = machine.device.accelerator
         self.host_slowness = host_slowness(part)
+        self.dispatch_s = dispatch_seconds(part)
         self.collective_issue_s = 0.0 if workload.execution == "graph" else issue_seconds(part)
 
     def kernel(self, work: Gemm | Attention | Stream) -> KernelCost:
@@ -185,13 +186,16 @@ class Pricer:
     def phase(self, work: Iterable[Work], layout: Layout, *, cover_s: Number | None = None) -> PhaseCost:
         """Time of one phase [s]: max(device, host launches) plus exposed collectives.
 
+        A device that is its own host issues a kernel and then runs it: device + launches. Products, attention and
+        collectives are timed there as calls, so the issue of their kernels is in their price already.
+
         `cover_s` is what a hidden collective may run under: by default the products of the same phase and
         the time in which the device waits for the host.
         """
         parts: dict[str, Number] = dict.fromkeys(PARTS, 0.0)
         flop: Number = 0.0
         traffic: Number = 0.0
-        kernels, host_s = 0.0, np.zeros(())
+        kernels, host_s, own_s = 0.0, np.zeros(()), np.zeros(())
         links: list[Collective] = []
         for piece in work:
             if isinstance(piece, Collective):
@@ -203,8 +207,11 @@ class Pricer:
             parts[name] = parts[name] + cost.seconds
             flop, traffic, kernels = flop + cost.flop, traffic + cost.bytes, kernels + cost.kernels
             host_s = host_s + self.host_seconds(piece, cost.kernels)
+            priced_s = 0.0 if isinstance(piece, Stream) else cost.kernels * (self.dispatch_s or 0.0)
+            own_s = own_s + np.maximum(self.host_seconds(piece, cost.kernels) - priced_s, 0.0)
         device_s = parts["matrix"] + parts["attention"] + parts["memory"]
-        parts["launch"] = np.maximum(kernels * self.launch_device_s, host_s - device_s)
+        ahead_s = np.maximum(kernels * self.launch_device_s, host_s - device_s)
+        parts["launch"] = ahead_s if self.dispatch_s is None else own_s
         cover = parts["matrix"] + parts["launch"] if cover_s is None else cover_s
         self._links(parts, links, layout, cover_s=cover)
         seconds = sum(parts.values(), start=np.zeros(()))

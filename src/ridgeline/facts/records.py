@@ -33,6 +33,10 @@ class Fact:
     evidence: Evidence
 
 
+OWN_HOST = "cpu"  # architecture of a processor whose programs run on itself: what issues a kernel then runs it
+DISPATCH = "dispatch"  # among `sustained`: time in which such a processor issues one kernel [s]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
     """One device: what its datasheet says and what others have measured on it.

@@ -20,7 +20,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import Fit
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.profiles import Measured, Noise, memory_bytes
-from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Host, Tier
+from ridgeline.facts.records import DISPATCH, Accelerator, Cluster, Evidence, Fact, Host, Tier
 
 SOURCE = "ridgeline calibrate"
 _PEAK = "peak_flop_per_s."
@@ -95,6 +95,15 @@ def rates_of(rows: Sequence[Measured], cache_bytes: float, source: str) -> tuple
         conditions="copies and triads beyond the cache, median over the sustained rate",
         evidence=Evidence.HERE,
     )
+    issued = [row for row in rows if row.kind == "launch" and row.form == "eager"]
+    if issued:
+        sustained[DISPATCH] = Fact(
+            value=issued[0].seconds,
+            unit="s",
+            source=source,
+            conditions=f"mean of {issued[0].sizes['kernels']:.0f} tiny kernels issued one by one",
+            evidence=Evidence.HERE,
+        )
     fastest = max((name for name in facts if name.startswith(_PEAK)), key=lambda name: facts[name].value)
     facts["vector_flop_per_s"] = facts.get(f"{_PEAK}fp32", facts[fastest])
     return facts, sustained
