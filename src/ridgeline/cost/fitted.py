@@ -14,7 +14,7 @@ import numpy as np
 
 from ridgeline.cost.answer import Answer, Question, Rung
 from ridgeline.cost.families.registry import mechanism
-from ridgeline.cost.formats import Form, form
+from ridgeline.cost.formats import WIDE, Form, form
 from ridgeline.cost.mechanism import Array, Mechanism, device_vector
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
@@ -27,6 +27,7 @@ from ridgeline.lower.work import Number
 _REACH = 1.3  # interval factor for each factor of e outside the sizes measured
 _NO_HOST_S = 1e-9  # a host that issues at once; the knee of `issued` needs a number above 0
 _MODELS = 512  # kept ready
+CORES = ("prefill", "decode")  # attention, whose wide formats run the same kernels at other rates
 _READY: dict[tuple[object, ...], FittedModel] = {}
 
 
@@ -108,6 +109,8 @@ def _places(sizes: tuple[str, ...]) -> Mapping[str, int]:
 def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool = False) -> tuple[Fit, ...]:
     """The fits of a rung: of the engine asked for, else of any; 16-bit formats stand for each other.
 
+    Attention in wider formats borrows the device's own kernels in bf16, at its own rate and bytes.
+
     What all devices have in common may also be lent by another format, whose kernels are nearest to those asked for;
     `apart` then leaves out the device's whole architecture.
     """
@@ -123,6 +126,9 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
                     question.family, part.name, engine=engine, version=question.version, form=name,
                     kernels=question.kernel,
                 )  # fmt: skip
+            elif name in WIDE and question.family in CORES:
+                own = own_fits(question.family, part.name, engine=engine, version=question.version, form="bf16")
+                found = own or borrowed_fits(question.family, part, engine=engine, form="bf16")
             else:
                 found = borrowed_fits(question.family, part, engine=engine, form=name)
             if found:
@@ -181,7 +187,8 @@ def _made(
         decided = {**model.defaults, **form_sizes(model, what), **traits}
         row = np.array([decided.get(name, np.nan) for name in model.sizes])
         values = {**fit.values, **{name: value for name, value in own.items() if name in fit.values}}
-        if rung is Rung.BORROWED and "matrix_share_" in fit.values and "matrix_share_" not in own:
+        lent = rung is Rung.BORROWED and fit.source.startswith(BORROWED)
+        if lent and "matrix_share_" in fit.values and "matrix_share_" not in own:
             values["matrix_share_"] = _cooler(fit, part, what.matrix)
         kernels.append(_Kernel(fit=fit, values=model.vector(values), row=row))
     device = device_vector(part, what.matrix)

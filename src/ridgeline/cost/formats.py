@@ -47,6 +47,7 @@ FORMS = {
         Form(name="w4afp8", matrix="fp8", input_bytes=1, weight_bytes=0.5 + _MX, cast=True),
     )
 }
+WIDE = ("fp64", "fp32", "tf32")  # wider than 16 bits, or held so
 _SAME = {
     "bfloat16": "bf16",
     "float16": "fp16",

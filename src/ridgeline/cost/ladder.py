@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ridgeline.cost.answer import ALL, Answer, Question, Rung, held_by_host
 from ridgeline.cost.engine_limits import issue_range_s
-from ridgeline.cost.fitted import find_fits, from_fits
+from ridgeline.cost.fitted import CORES, find_fits, from_fits
 from ridgeline.cost.formats import form
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import LINK_FAMILIES, measured_devices
@@ -52,7 +52,8 @@ def _shared(question: Question, part: Accelerator) -> bool:
     outrank derived values.
     """
     what = form(question.form)
-    if what.input_bytes > _WIDEST_BYTES or question.family in LINK_FAMILIES:
+    wide = what.input_bytes > _WIDEST_BYTES and question.family not in CORES
+    if wide or question.family in LINK_FAMILIES:
         return False
     known = part.sustained.get(f"matrix.{what.matrix}")
     if question.family in FORMULAS and known is not None and known.evidence >= Evidence.MEASURED:

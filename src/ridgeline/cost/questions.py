@@ -12,7 +12,7 @@ import numpy as np
 from ridgeline.cost.answer import Question
 from ridgeline.cost.engine_limits import issue_seconds as issue_seconds
 from ridgeline.cost.engine_limits import kernel_sizes
-from ridgeline.cost.formats import form
+from ridgeline.cost.formats import WIDE, form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import OPERATIONS, group_sizes
 from ridgeline.cost.readers import FP8_ROW, LATENT, ROTARY, latent_decode, latent_prefill
@@ -57,6 +57,12 @@ def attention_form(dtype: str, cache_dtype: str = "") -> str:
     return "fp8" if products.startswith("fp8") else "bf16_kv8" if narrow else "bf16"
 
 
+def _core_form(dtype: str, cache_dtype: str) -> str:
+    """As `attention_form`; formats wider than 16 bits stay what they are, unless the cache is narrower."""
+    name = form(dtype).name
+    return name if name in WIDE and not cache_dtype else attention_form(dtype, cache_dtype)
+
+
 def prefill(
     batch: Number,
     tokens: Number,
@@ -70,7 +76,7 @@ def prefill(
     cache_dtype: str = "",
 ) -> Asked:
     """Causal attention of `tokens` new tokens after `cached` ones: 4 H D FLOP for each query and key that it sees."""
-    what = form(attention_form(dtype, cache_dtype))
+    what = form(_core_form(dtype, cache_dtype))
     size, past = np.asarray(tokens, dtype=float), np.asarray(cached, dtype=float)
     limit = np.where(np.asarray(window) > 0, window, np.inf)
     whole = np.clip(limit - past, 0, size)  # queries that the window does not cut
@@ -80,7 +86,7 @@ def prefill(
         "batch": batch, "tokens": tokens, "cached": cached, "kv_heads": kv_heads, "group": np.asarray(heads) / kv_heads,
         "head_dim": head_dim, "window": window,
     }  # fmt: skip
-    moved = batch * head_dim * (4.0 * size * heads + 2.0 * keys * kv_heads * what.weight_bytes)
+    moved = batch * head_dim * (2.0 * what.output_bytes * size * heads + 2.0 * keys * kv_heads * what.weight_bytes)
     return Asked(
         question=Question(family="prefill", sizes=sizes, form=what.name),
         flop=4.0 * batch * heads * head_dim * seen,
@@ -100,7 +106,7 @@ def decode(
     cache_dtype: str = "",
 ) -> Asked:
     """Attention of one new token a sequence over `context` keys, which are read once at the cache's own size."""
-    what = form(attention_form(dtype, cache_dtype))
+    what = form(_core_form(dtype, cache_dtype))
     seen = np.where(np.asarray(window) > 0, np.minimum(context, np.maximum(window, 1)), context)
     sizes: dict[str, Number] = {
         "batch": batch, "context": context, "kv_heads": kv_heads, "group": np.asarray(heads) / kv_heads,
@@ -109,7 +115,7 @@ def decode(
     return Asked(
         question=Question(family="decode", sizes=sizes, form=what.name),
         flop=4.0 * batch * heads * head_dim * seen,
-        bytes=batch * head_dim * (2.0 * kv_heads * seen * what.weight_bytes + 4.0 * heads),
+        bytes=batch * head_dim * (2.0 * kv_heads * seen * what.weight_bytes + 2.0 * what.output_bytes * heads),
     )
 
 
