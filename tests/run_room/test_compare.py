@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from ridgeline.errors import InputError, UnknownNameError  # noqa: E402
+from ridgeline.run.clock import flush_bytes  # noqa: E402
 from ridgeline.run.compare import compare  # noqa: E402
 from ridgeline.run.kernel_file import load_kernel  # noqa: E402
 from ridgeline.run.kernels import judge_file, kernel_files  # noqa: E402
@@ -122,6 +124,15 @@ def test_paths_that_hold_no_kernel(tmp_path: Path) -> None:
                 kernel_files(str(path))
         else:
             assert kernel_files(str(path)) == (str(path),)
+
+
+def test_caches_of_large_gpus_are_filled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert flush_bytes("cpu") == 64 * 2**20
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    for cache, needed in ((4 * 2**20, 64 * 2**20), (126 * 2**20, 252 * 2**20)):
+        seen = SimpleNamespace(L2_cache_size=cache)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index, seen=seen: seen)
+        assert flush_bytes("cuda") == needed
 
 
 @pytest.mark.parametrize(

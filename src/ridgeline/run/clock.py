@@ -18,6 +18,7 @@ from ridgeline.run.verdict import Roof, Settings, Timing
 
 _WARM_UP = 3
 _FLUSH_BYTES = 64 * 2**20  # written between calls, more than the caches of a socket's share
+_BEYOND = 2  # times a GPU's last cache, where that is more
 _COMPILE_LIMIT_S = 90
 _CONTENT_RATIO, _CONTENT_LEAST_S = 1 / 3, 5e-5
 
@@ -82,7 +83,15 @@ def _timed_cuda(call: Callable[..., Any], given: tuple[Any, ...], judge: Judge |
 
 def flush(device: str) -> None:
     """Fills the caches with other data."""
-    torch.full((_FLUSH_BYTES // 4,), 1.0, device=device)
+    torch.full((flush_bytes(device) // 4,), 1.0, device=device)
+
+
+def flush_bytes(device: str) -> int:
+    """What fills a device's caches [byte]: those of GPUs hold 4 to 256 MiB."""
+    if device != "cuda":
+        return _FLUSH_BYTES
+    cache = int(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "L2_cache_size", 0))
+    return max(_FLUSH_BYTES, _BEYOND * cache)
 
 
 def summary(seconds: list[float]) -> Timing:
