@@ -261,6 +261,25 @@ def test_the_longest_sequence_is_found_by_bisection(tmp_path: Path) -> None:
     assert longest * 0.98 <= found["predicted"] <= longest
 
 
+def test_time_to_train_is_that_of_the_reference_runs_and_their_evaluations(tmp_path: Path) -> None:
+    asked = {
+        "model": "Llama2-70B LoRA r16",
+        "global_batch": "16",
+        "metric": "time_to_train",
+        "unit": "min",
+        "source": "mlcommons/training_results_v5.0@0fdc28f",
+    }
+    found, beyond, later = answers(
+        tmp_path, asked, {**asked, "global_batch": "256"}, {**asked, "source": "elsewhere/v5.0"}
+    )
+    evaluated = (4032 / 384 - 4) * 173 / 3  # forward is a third of a step; the first floor(2 + 16 / 8) are left out
+    assert found["predicted"] == pytest.approx((4032 + evaluated) / 16 * STEP_S / 60)
+    assert found["low"] == pytest.approx((3840 + evaluated) / 16 * LOW_S / 60)
+    assert found["low"] < found["predicted"] < found["high"]
+    assert "at batch 256" in beyond["reason"]
+    assert "depends on convergence" in later["reason"]
+
+
 def test_statuses_and_reasons(tmp_path: Path) -> None:
     def illegal(*arguments: object) -> Plan:
         raise PlanError("plan: tp 3 does not divide 32 heads; nearest: tp 4")

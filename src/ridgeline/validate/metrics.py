@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
+from ridgeline.facts.convergence import convergence
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.workload import Task
@@ -47,7 +48,7 @@ class Metric:
 
 
 REFUSED: tuple[tuple[str, str], ...] = (
-    (r"time_to_train|time_to_accuracy|convergence", "it depends on convergence, which is not predicted"),
+    (r"time_to_accuracy|convergence", "it depends on convergence, which is not predicted"),
     (r"needs_more_than|at_least|at_most", "a one-sided statement is no measurement"),
 )
 """Metrics that no prediction of a step can answer."""
@@ -80,7 +81,9 @@ def said_word(row: Row) -> str:
 def _check_unit(metric: Metric, row: Row) -> None:
     """Raises `InputError` when the unit cannot be that of the metric."""
     unit = row.text("unit")
-    wanted = {"step_time": "s", "forward_time": "s", "memory": "byte", "allocated": "byte"}.get(metric.name)
+    wanted = {"step_time": "s", "forward_time": "s", "time_to_train": "s", "memory": "byte", "allocated": "byte"}.get(
+        metric.name
+    )
     if wanted is not None and unit and UNITS.get(unit, ("", 0.0))[0] != wanted:
         raise InputError(f"'{unit}' is no unit of {row.text('metric')}; wanted one in {wanted}", field="unit")
 
@@ -204,6 +207,28 @@ def _device_hours(row: Row, job: Interpretation, report: Report) -> Prediction:
     return Prediction(value=step.value * scale, low=step.low * scale, high=step.high * scale, evidence=step.evidence)
 
 
+def _time_to_train(row: Row, job: Interpretation, report: Report) -> Prediction:
+    """Training and evaluation until the target of an MLPerf benchmark, as many sequences as its reference runs took."""
+    said = re.search(r"training_results_v(\d+)\.(\d+)", row.text("source"))
+    batch = job.workload.global_batch
+    found = convergence(row.text("model"), batch=batch, mlperf_round=(int(said[1]), int(said[2]))) if said else None
+    if found is None:
+        raise InputError(
+            f"it depends on convergence, and no reference runs of {row.text('model')} at batch {batch} are known",
+            field="metric",
+        )
+    forward = sum(op.forward_s * op.layers for op in report.ops)
+    both = forward + sum(op.backward_s * op.layers for op in report.ops)
+    evaluated = found.evaluated * forward / both if both else 0.0
+    step, each = report.step_time, 1.0 / batch / _seconds(row)
+    return Prediction(
+        value=(found.sequences + evaluated) * step.value * each,
+        low=(found.low + evaluated) * step.low * each,
+        high=(found.high + evaluated) * step.high * each,
+        evidence=step.evidence,
+    )
+
+
 def _power(row: Row, job: Interpretation, report: Report) -> Prediction:
     """Mean power of one node or device at its own supply: building overhead is not in such meters."""
     overhead = job.cluster.pue.value if job.cluster.pue is not None else 1.0
@@ -286,6 +311,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(name="flop_rate", pattern=r"(?:model_|aggregate_|hardware_)?[tp]flops(?:_per_\w+)?", read=_flop_rate),
     Metric(name="utilisation", pattern=r"mfu|hfu|pct_of_peak|percent_of_peak", read=_utilisation),
     Metric(name="device_hours", pattern=r"(?:gpu|tpu|device|chip)_hours", read=_device_hours),
+    Metric(name="time_to_train", pattern=r"time_to_train", read=_time_to_train),
     Metric(name="power", pattern=r"(?:mean|avg|average)_(?:node|device|gpu)_power", read=_power),
     Metric(name="allocated", pattern=r"torch_max_memory_allocated|max_memory_allocated", read=_allocated),
     Metric(name="memory", pattern=r"peak_mem\w*|max_mem\w*|memory_gb", read=_peak_memory),
