@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ridgeline.graph import load as catalog
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.ops import Model, OpKind
 from ridgeline.graph.workload import Task, Workload
@@ -94,3 +95,18 @@ def test_a_tied_head_holds_nothing_of_its_own() -> None:
     tied = float(rank_params(DENSE.graph.head, Layout(), PRETRAIN).dense)
     untied = float(rank_params(EXPERTS.graph.head, Layout(), PRETRAIN).dense)
     assert untied - tied == 1024 * 64
+
+
+@pytest.mark.parametrize(("name", "tensors"), [("llama-3.1-8b", 291), ("gpt2", 148), ("mixtral-8x7b", 995)])
+def test_tensors_are_those_of_the_published_checkpoints(name: str, tensors: int) -> None:
+    graph, whole = catalog.load(name).graph, Layout()
+    parts = [(graph.blocks[layer].ops, graph.blocks[layer].experts) for layer in graph.layers]
+    parts += [(graph.embedding, 0), (graph.head, 0)]
+    assert sum(rank_params(ops, whole, PRETRAIN, experts=experts).tensors for ops, experts in parts) == tensors
+
+
+def test_an_adapter_has_two_tensors_for_each_linear_layer() -> None:
+    block = next(iter(DENSE.graph.blocks.values()))
+    tuned = Workload(seq_len=128, global_batch=8, task=Task.LORA, lora_rank=4)
+    linear = sum(op.parts for op in block.ops if op.lora)
+    assert rank_params(block.ops, Layout(), tuned).tensors == 2 * linear

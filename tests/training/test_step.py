@@ -16,7 +16,7 @@ from ridgeline.lower.work import Layout
 from ridgeline.plan.plan import Plan, Schedule
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.exchange import Exchange, exchange_rules
-from ridgeline.training.optimizer import optimizer_seconds
+from ridgeline.training.optimizer import OPERATIONS, optimizer_seconds
 from ridgeline.training.schedules import V_SHAPED
 from ridgeline.training.stages import Sharding, StageModel, StageTimes
 from ridgeline.training.step import step_tasks
@@ -270,9 +270,11 @@ NODE = machine(cluster("8xA100-SXM-80GB"))
 MEMORY = NODE.device.memory_bytes_per_s
 
 
-def update_s(numbers: float, *, offload: int = 0, flop: float = 0.0, **choices: object) -> float:
+def update_s(numbers: float, *, offload: int = 0, flop: float = 0.0, tensors: int = 0, **choices: object) -> float:
     workload = Workload(seq_len=1024, global_batch=8, **choices)  # type: ignore[arg-type]
-    found = optimizer_seconds(numbers, workload=workload, machine=NODE, offload=offload, orthogonal_flop=flop)
+    found = optimizer_seconds(
+        numbers, workload=workload, machine=NODE, offload=offload, orthogonal_flop=flop, tensors=tensors
+    )
     return float(found)
 
 
@@ -305,6 +307,15 @@ def test_bytes_of_an_update(precision: str, optimizer: str, moved: float) -> Non
 def test_an_update_of_separate_passes(precision: str, optimizer: str, moved: float) -> None:
     found = update_s(1e9, precision=precision, optimizer=optimizer, fused_optimizer=False)
     assert found == pytest.approx(1e9 * moved / MEMORY)
+
+
+def test_an_update_of_one_weight_after_another_waits_for_the_host() -> None:
+    looped = {"precision": "fp32", "fused_optimizer": False, "looped_optimizer": True}
+    slower = constant("collective.issue.ampere") / constant("collective.issue.hopper")  # the host of a DGX A100
+    launched = 300 * OPERATIONS * constant("launch.host.kernel") * slower
+    assert update_s(1e6, tensors=300, **looped) == pytest.approx(launched)
+    assert update_s(1e9, tensors=3, **looped) == pytest.approx(1e9 * 88 / MEMORY)  # the device is slower
+    assert update_s(1e6, tensors=300, precision="fp32") < launched / 100
 
 
 def test_an_offloaded_update_runs_at_the_hosts_rates() -> None:

@@ -148,6 +148,21 @@ def test_lambda_batch_cell_is_that_of_the_whole_job() -> None:
     assert (found.stated["micro_batch"], found.workload.global_batch, found.workload.seq_len) == (64, 512, 384)
     assert (found.workload.precision, found.workload.task) == ("tf32", Task.FULL)
     assert found.model.graph.params == pytest.approx(0.336e9, rel=0.02)
+    assert (found.workload.fused_optimizer, found.workload.looped_optimizer) == (False, True)  # BertAdam
+
+
+def test_a_newer_container_changes_neither_the_examples_attention_nor_its_fused_update_in_half_precision() -> None:
+    found = job(
+        model="BERT-large SQuAD fine-tune",
+        hardware="H100 80GB SXM5",
+        n_devices=1,
+        precision="fp16/AMP",
+        engine="PyTorch NGC 24.10 (DeepLearningExamples)",
+        metric="throughput",
+        unit="seq/s",
+    )
+    assert found.workload.attention_kernel == "unfused"
+    assert (found.workload.fused_optimizer, found.workload.looped_optimizer) == (True, False)
 
 
 def test_megatron_test_flags_shape_the_model_and_the_plan() -> None:

@@ -206,6 +206,7 @@ class Workload:
     memory_habits: Mapping[str, float | bool | str] = field(default_factory=dict)  # changes to the framework's own
     framework: str = "megatron"  # whose habits of holding memory, copying and launching: one of FRAMEWORKS
     fused_optimizer: bool = True  # one pass over the states, or one for each operation of the update
+    looped_optimizer: bool = False  # weights are updated one after another, each operation launched for each of them
 
     def __post_init__(self) -> None:
         for name in ("seq_len", "global_batch", "lora_rank"):

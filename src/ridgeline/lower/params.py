@@ -25,7 +25,7 @@ class RankParams:
 
     `trained` ones have gradients and optimizer states; the rest are frozen base weights.
     `orthogonal_flop` is one Newton-Schulz iteration over every trained matrix [FLOP]: with k <= n,
-    X X^T, its square and the product with X take 4 k^2 n + 2 k^3.
+    X X^T, its square and the product with X take 4 k^2 n + 2 k^3. `tensors` are the trained weights and biases [1].
     """
 
     dense: Number
@@ -33,6 +33,7 @@ class RankParams:
     trained_dense: Number
     trained_expert: Number
     orthogonal_flop: Number
+    tensors: Number
 
 
 def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, experts: int = 0) -> RankParams:
@@ -46,6 +47,7 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
     trained_dense: Number = 0.0
     trained_expert: Number = 0.0
     orthogonal: Number = 0.0
+    tensors: Number = 0.0
     for op in ops:
         is_expert = op.region is Region.EXPERT
         copies = np.maximum(1, experts / np.asarray(layout.ep)) if is_expert else 1
@@ -55,6 +57,9 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
         if adapters:
             trained = workload.lora_rank * (op.parts * op.k + op.n) * copies / degree if adapted(op, workload) else 0.0
             own = own + trained
+            tensors = tensors + (2.0 * op.parts * copies if adapted(op, workload) else 0.0)
+        elif op.params and op.shared_params is None:
+            tensors = tensors + tensor_count(op) * copies
         if op.k and op.n and op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM) and not adapters:
             short, long = min(op.k, op.n), max(op.k, op.n)
             orthogonal = orthogonal + (4.0 * short**2 * long + 2.0 * short**3) * copies
@@ -68,4 +73,16 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
         trained_dense=trained_dense,
         trained_expert=trained_expert,
         orthogonal_flop=orthogonal,
+        tensors=tensors,
     )
+
+
+def tensor_count(op: Op) -> int:
+    """Trained tensors of one copy of an op [1]: a weight and perhaps a bias of each linear layer merged into it, a
+    table, or what scales and shifts the elements of a norm.
+    """
+    if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM):
+        return op.parts * (2 if op.params > op.k * op.n else 1)
+    if op.kind is OpKind.EMBEDDING or not op.write:
+        return 1
+    return max(1, round(op.params / op.write))

@@ -153,6 +153,7 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
     pick("execution", ("eager", "compiled", "graph"), "how kernels are launched"),
     pick("framework", FRAMEWORKS, "whose habits of holding memory and copying gradients"),
     yes("fused_optimizer", "update in one pass over the states, not one for each operation"),
+    yes("looped_optimizer", "update weights one after another, each operation launched for each of them"),
 )
 
 PLAN_FIELDS: tuple[Field, ...] = (

@@ -5,14 +5,28 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.engine_limits import host_slowness
 from ridgeline.cost.machine import Machine
+from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Optimizer, Precision, Workload
 from ridgeline.lower.work import Number
 from ridgeline.memory.runtime import named_runtime
 
+OPERATIONS = 13.0
+"""Kernels of Adam for one weight: clip (2), both moments (4), root, epsilon, divide, decay (2), rate, subtract.
+
+Source: NVIDIA/DeepLearningExamples at 2a520dd5, PyTorch/LanguageModeling/BERT/optimization.py, BertAdam.step.
+"""
+
 
 def optimizer_seconds(
-    trained: Number, *, workload: Workload, machine: Machine, offload: Number = 0, orthogonal_flop: Number = 0.0
+    trained: Number,
+    *,
+    workload: Workload,
+    machine: Machine,
+    offload: Number = 0,
+    orthogonal_flop: Number = 0.0,
+    tensors: Number = 0.0,
 ) -> NDArray[np.float64]:
     """Time to update `trained` numbers of one rank [s].
 
@@ -21,8 +35,9 @@ def optimizer_seconds(
     states) the states live in host memory: the update runs at the host's memory rate shared by the
     devices of the node, and gradients and weights cross the host link, one after the other. Muon adds
     its Newton-Schulz iterations, `orthogonal_flop` each, on the matrix units. An update that is not fused makes one
-    pass for each of its operations (`separate_bytes`).
-    Lower bound: no launch cost. Source: Kingma and Ba 2015 (arXiv:1412.6980), Rajbhandari et al.
+    pass for each of its operations (`separate_bytes`). One that loops over `tensors` weights waits for the gradients'
+    norm, and then for the host to launch `OPERATIONS` kernels for each, where the device is faster.
+    Lower bound: no launch cost but that. Source: Kingma and Ba 2015 (arXiv:1412.6980), Rajbhandari et al.
     2020 (arXiv:1910.02054) for the state sizes. Evidence: derived.
     """
     precision, optimizer = PRECISIONS[workload.precision], OPTIMIZERS[workload.optimizer]
@@ -38,6 +53,9 @@ def optimizer_seconds(
         (2 * states + precision.grad_bytes + precision.weight_bytes) * sharing / host.dram_bytes_per_s
         + (precision.grad_bytes + precision.weight_bytes) / host.device_bytes_per_s
     )
+    if workload.looped_optimizer and optimizer.two_moments:
+        each_s = OPERATIONS * constant("launch.host.kernel") * host_slowness(machine.device.accelerator)
+        device_s = np.maximum(device_s, np.asarray(tensors) * each_s)
     away = np.asarray(offload).astype(bool) | optimizer.paged
     seconds = np.where(away, host_s, device_s)
     if optimizer.matrix_iterations:

@@ -291,6 +291,7 @@ class StageModel:
             machine=self.machine,
             offload=np.asarray(sharding.offload_optimizer)[..., None],
             orthogonal_flop=matrices,
+            tensors=per_stage("tensors"),
         )
 
 

@@ -83,6 +83,9 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
         "framework": engine.framework,
         "fused_optimizer": engine.fused_optimizer,
     }
+    if _loops(row, task, str(workload["precision"])):
+        said.append("BertAdam in full precision: weights are updated one after another (DeepLearningExamples)")
+        workload |= {"fused_optimizer": False, "looped_optimizer": True}
     if task in (Task.LORA, Task.QLORA):
         workload["lora_rank"] = _lora_rank(row, said)
         if "mlcommons/training_results" in row.text("source"):
@@ -189,10 +192,14 @@ def _attention(row: Row, notes: Notes, engine: Engine, device: Accelerator, said
     ):
         said.append("unfused attention: the device or the time of the source is before FlashAttention")
         return "unfused"
-    if engine.attention_kernel == "unfused" and re.search(r"24\.1\d|25\.\d\d", row.text("engine")):
-        said.append("containers from 2024 on run fused scaled-dot-product attention")
-        return "flash2"
     return engine.attention_kernel
+
+
+def _loops(row: Row, task: Task, precision: str) -> bool:
+    """Whether BERT is fine-tuned by NVIDIA's example for PyTorch, whose optimizer is fused in half precision alone."""
+    example = "DeepLearningExamples" in f"{row.text('source')} {row.text('engine')}"
+    pytorch = re.match("pytorch", row.text("engine"), re.IGNORECASE) is not None
+    return example and pytorch and task is Task.FULL and precision in ("fp32", "tf32")
 
 
 def _execution(row: Row, notes: Notes, engine: Engine) -> str:
