@@ -103,6 +103,13 @@ def test_accumulation_reads_the_result_too(device: Device) -> None:
     assert onto.bytes - plain.bytes == 256 * 256 * 4
 
 
+def test_a_filters_points_read_an_input_once(device: Device) -> None:
+    plain = gemm_cost(gemm(1024, 64, 576), device, dtype="bf16", element_bytes=2)
+    convolved = gemm_cost(gemm(1024, 64, 576, taps=9.0), device, dtype="bf16", element_bytes=2)
+    assert float(plain.bytes - convolved.bytes) == 1024 * 576 * 2 * 8 / 9
+    assert convolved.flop == plain.flop
+
+
 def test_casting_to_eight_bits_reads_two_bytes_and_writes_two_layouts(device: Device) -> None:
     plain = gemm_cost(gemm(256, 256, 1024), device, dtype="bf16", element_bytes=1)
     cast = gemm_cost(gemm(256, 256, 1024, quantized=True), device, dtype="bf16", element_bytes=1)

@@ -76,11 +76,11 @@ def tile_seconds(
 def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -> KernelCost:
     """Time of a (grouped) product: the longer of its tiles and its HBM traffic [s].
 
-    HBM traffic is each operand once and the result once (twice when accumulated), plus, for formats
+    HBM traffic is each element of an operand once and the result once (twice when accumulated), plus, for formats
     cast on the fly, a read at 2 bytes and a write of both layouts of the cast operand.
     """
     m, n, k, count = work.m, work.n, work.k, work.count
-    operands = (np.asarray(m) * k + np.asarray(k) * n) * element_bytes
+    operands = (np.asarray(m) * k / work.taps + np.asarray(k) * n) * element_bytes
     result_bytes = work.output_bytes * (2 if work.accumulate else 1)
     result = np.asarray(m) * n * result_bytes
     cast = np.asarray(m) * k * (2 + 2 * element_bytes) if work.quantized else 0.0

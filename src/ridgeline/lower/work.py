@@ -60,7 +60,8 @@ class Gemm:
     """`count` products of (m, k) by (k, n); `rows_uneven` marks grouped expert products.
 
     `operand_bytes` is the size of one element of the two inputs, `output_bytes` of the result;
-    `accumulate` reads the result before writing it (gradient accumulation into fp32).
+    `accumulate` reads the result before writing it (gradient accumulation into fp32). Each element that memory gives of
+    the (m, k) operand is used `taps` times (the points of a convolution's filter).
     """
 
     name: str
@@ -74,6 +75,7 @@ class Gemm:
     quantized: bool = False  # operands are cast to the compute format first
     weight_rows: Number = 0  # k * n elements dequantized before use (QLoRA), else 0
     kernels: float = 1.0
+    taps: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
