@@ -11,6 +11,7 @@ import pytest
 
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.ops import Model
+from ridgeline.graph.vision import residual
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Phase, Stream, Work
@@ -293,3 +294,36 @@ def test_arrays_of_layouts_shard_as_each_layout() -> None:
                 if isinstance(value, int | float | np.ndarray) and not isinstance(value, bool):
                     found = np.broadcast_to(getattr(many, name), (len(layouts),))[index]
                     assert float(found) == float(np.asarray(value)), (one.name, name)
+
+
+# convolutions --------------------------------------------------------------------------------------
+
+
+def test_a_convolution_is_three_implicit_products_of_equal_flop() -> None:
+    # 128 channels, 3 x 3 at stride 2 from 56 to 28 pixels, two images
+    job = Workload(seq_len=1, global_batch=2)
+    block = residual("resnet-50").graph.blocks["stage-2-first"]
+    work = Sharder(job, Layout(micro_batch=2)).block(block)
+    products = gemms(work, "conv2")
+    pixels = 2 * 28 * 28
+    assert products[FORWARD] == (pixels, 128, 128 * 9, 1)
+    assert products[INPUT] == (4 * pixels, 128, 128 * 9 / 4, 1)
+    assert products[WEIGHT] == (128 * 9, 128, pixels, 1)
+    taps = {piece.phase: piece.taps for piece in work if isinstance(piece, Gemm) and piece.name == "conv2"}
+    assert taps == {FORWARD: 9 / 4, INPUT: 9, WEIGHT: 9 / 4}
+
+
+def test_a_small_filter_with_a_stride_reads_its_input_once_and_the_stem_gives_no_gradient() -> None:
+    job, net = Workload(seq_len=1, global_batch=1), residual("resnet-50").graph
+    sharder = Sharder(job, Layout())
+    shortcut = [piece for piece in sharder.block(net.blocks["stage-2-first"]) if piece.name == "shortcut"]
+    assert [piece.taps for piece in shortcut if isinstance(piece, Gemm)] == [1, 1, 1]
+    stem = [piece for piece in sharder.end(net.embedding) if piece.name == "stem"]
+    assert [piece.phase for piece in stem] == [FORWARD, WEIGHT]
+
+
+def test_grouped_convolutions_are_counted_products() -> None:
+    work = Sharder(Workload(seq_len=1, global_batch=1), Layout()).block(
+        residual("resnext-50-32x4d").graph.blocks["stage-1"]
+    )
+    assert gemms(work, "conv2")[FORWARD] == (56 * 56, 4, 36, 32)

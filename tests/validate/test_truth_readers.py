@@ -198,7 +198,7 @@ def test_sizes_in_names(text: str, params: float | None) -> None:
 @pytest.mark.parametrize(
     ("text", "family"),
     [
-        ("ResNet-50 v1.5", "image classification"),
+        ("EfficientNet-B0", "image classification"),
         ("timm vit_small_patch32_224", "image classification"),
         ("Mask R-CNN", "object detection"),
         ("RNN-T", "speech"),

@@ -50,7 +50,7 @@ def op_flop_per_token(op: Op, context: Number, *, top_k: int = 1) -> Number:
     """
     zero = context * 0.0
     if op.kind is OpKind.GEMM:
-        return zero + 2.0 * op.k * op.n
+        return zero + 2.0 * op.k * op.n * op.rows * op.groups
     if op.kind is OpKind.GROUPED_GEMM:
         return zero + 2.0 * op.k * op.n * top_k
     if op.kind is OpKind.ATTENTION:

@@ -105,6 +105,11 @@ class Op:
     saved: tuple[Saved, ...] = ()
     kernels: int = 1  # launches in forward, eager mode
     lora: bool = False  # a LoRA adapter may be attached to this weight
+    rows: float = 1.0  # rows of a GEMM for each token: the output pixels of a convolution over an image
+    taps: int = 1  # points of a convolution's filter; k counts the channels of one group at all of them
+    stride: int = 1  # pixels between outputs of a convolution, in both directions
+    groups: int = 1  # products of (k, n) beside each other, on channels of their own
+    leaf: bool = False  # the input is data: it gets no gradient
     parts: int = 1  # linear layers that this GEMM merges, e.g. 3 for q, k and v; each gets its own adapter
 
 

@@ -105,7 +105,27 @@ class Sharder:
         n = op.n / degree if op.split is Split.COLUMN else op.n
         k = op.k / degree if op.split is Split.ROW else op.k
         m = self._rows(op, block)
+        if op.rows != 1:
+            return self._convolution(op, pixels=m * op.rows)
         return self._gemm_passes(op, m=m, n=n, k=k, count=1)
+
+    def _convolution(self, op: Op, *, pixels: Number) -> Iterable[Work]:
+        """An implicit product over output pixels; of input pixels for their gradient, and of channels for filters'.
+
+        A filter of R points at stride s uses each input R / s^2 times, and each output's gradient R times.
+        """
+        precision, spread = self.precision, float(op.stride**2)
+        used = max(1.0, op.taps / spread)
+        product = partial(Gemm, name=op.name, count=op.groups, kernels=float(op.kernels))
+        thin = partial(product, output_bytes=precision.activation_bytes)
+        yield thin(phase=Phase.FORWARD, m=pixels, n=op.n, k=op.k, taps=used)
+        if not op.leaf:
+            inputs = {"m": pixels * spread, "n": op.k / op.taps, "k": op.n * op.taps / spread}
+            yield thin(phase=Phase.BACKWARD_INPUT, taps=float(op.taps), **inputs)
+        yield product(
+            phase=Phase.BACKWARD_WEIGHT, m=op.k, n=op.n, k=pixels, taps=used, output_bytes=precision.grad_bytes,
+            accumulate=True,
+        )  # fmt: skip
 
     def _grouped_gemm(self, op: Op, block: Block | None) -> Iterable[Work]:
         assert block is not None

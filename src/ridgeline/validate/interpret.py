@@ -16,6 +16,7 @@ from ridgeline.plan.settings import read_settings
 from ridgeline.validate.engines import Engine, find_engine
 from ridgeline.validate.habits import read_habits
 from ridgeline.validate.hardware import Device, find_device
+from ridgeline.validate.images import IMAGES, image_recipe, network, read_image_model
 from ridgeline.validate.layout import Layout, read_batch, read_layout, read_schedule
 from ridgeline.validate.machines import Machines, machines, own_cluster, place
 from ridgeline.validate.megatron_tests import expert_width, is_test, named_flags, named_plan
@@ -80,7 +81,8 @@ def interpret(row: Row, *, source: Machines | None = None) -> Interpretation | R
     try:
         if row.problem is not None:
             raise InputError(row.problem)
-        refuse_unsupported(row.text("model"))
+        if network(row.text("model")) is None:
+            refuse_unsupported(row.text("model"))
         known = source or machines()
         own = own_cluster(row.text("hardware"), 1, known)
         if own is not None:
@@ -120,15 +122,21 @@ def _told(row: Row, engine: Engine, device: Device, source: Machines) -> Interpr
 
 def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Interpretation:
     notes = read_notes(row)
+    image = network(row.text("model"))
     encoder = bool(re.search(r"bert|electra|\bbart\b", row.text("model"), re.IGNORECASE)) and not row.count("tp")
+    encoder = encoder or image is not None
     layout = read_layout(row, notes, engine, encoder=encoder)
     said = [*device.assumptions, *layout.assumptions]
-    seq_len = _seq_len(row, notes, said)
+    seq_len = 1 if image is not None else _seq_len(row, notes, said)
     width, stages = layout.tp or 1, layout.pp or 1
     flags = named_flags(row, notes, width=width) if is_test(engine) else {}
-    reading = read_model(row, notes, seq_len=seq_len, stages=stages, width=width, known=flags)
     recipe = read_recipe(row, notes, engine, device.accelerator)
-    batch = read_batch(row, notes, engine, layout, seq_len=seq_len)
+    if image is not None:
+        recipe = image_recipe(recipe)
+        reading = read_image_model(row, image, recipe)
+    else:
+        reading = read_model(row, notes, seq_len=seq_len, stages=stages, width=width, known=flags)
+    batch = read_batch(row, notes, engine, layout, seq_len=seq_len, images=None if image is None else IMAGES)
     said += [*reading.assumptions, *recipe.assumptions, *batch.assumptions]
     texts = (row.text("interconnect"), row.text("hardware"), row.text("notes"))
     habits = read_habits(row, engine, reading.model.graph, stages=stages, said=said)

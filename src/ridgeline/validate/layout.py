@@ -136,8 +136,13 @@ def _devices(
     return devices
 
 
-def read_batch(row: Row, notes: Notes, engine: Engine, layout: Layout, *, seq_len: int) -> Batch:
-    """Global and micro batch from cells, accumulation in notes, tokens a step, or a said assumption."""
+def read_batch(
+    row: Row, notes: Notes, engine: Engine, layout: Layout, *, seq_len: int, images: int | None = None
+) -> Batch:
+    """Global and micro batch from cells, accumulation in notes, tokens a step, or a said assumption.
+
+    `images` is what a device takes of an image classifier's batch when a row gives none; their steps have one part.
+    """
     said: list[str] = []
     steps = notes.count(*_ACCUMULATION)
     micro = _micro(row, engine, layout, said)
@@ -146,6 +151,12 @@ def read_batch(row: Row, notes: Notes, engine: Engine, layout: Layout, *, seq_le
     if total is None and engine.step_tokens is not None:
         total = max(1, round(engine.step_tokens / seq_len))
         said.append(f"batch not stated: {total} sequences ({engine.name}: {engine.step_tokens:.3g} tokens a step)")
+    if images is not None and total is None:
+        total = (micro or images) * layout.devices
+        if micro is None:
+            said.append(f"batch not stated: {images} images a device assumed")
+    if images is not None:
+        steps = steps or 1
     if total is None:
         total = _assumed_total(row, layout, micro, steps, said)
     if dp is None and steps is not None and layout.tp is None and layout.pp is None:

@@ -1,0 +1,235 @@
+"""Residual convolutional networks that classify images; an image counts as one token.
+
+Letters: C channels in, K filters, R x R the filter, P x P the output, all of one image.
+Sources: He et al. 2016 (arXiv:1512.03385), table 1; Xie et al. 2017 (arXiv:1611.05431); Hu et al. 2018
+(arXiv:1709.01507); Zagoruyko and Komodakis 2016 (arXiv:1605.07146). Strides lie on the 3 x 3 filters ("v1.5").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ridgeline.errors import UnknownNameError
+from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Saved, Split
+from ridgeline.graph.parts import linear, pointwise
+
+IMAGE, CLASSES = 224, 1000  # pixels of a side and classes of ImageNet
+STEM, EXPANSION, SQUEEZE = 64, 4, 16  # filters of the stem; widening of a bottleneck; narrowing of a squeeze
+
+
+class Turned(Enum):
+    """Which tensors change their layout around convolutions: none, what they read, or what they write as well."""
+
+    NONE = "none"
+    INPUTS = "inputs"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residual:
+    """Blocks of each of four stages; bottlenecks or pairs of 3 x 3; groups and their width; squeeze and excitation."""
+
+    depths: tuple[int, int, int, int]
+    bottleneck: bool = True
+    groups: int = 1
+    width: int = 64  # filters of one group of the first stage
+    squeeze: bool = False
+
+
+RESIDUAL: dict[str, Residual] = {
+    "resnet-18": Residual(depths=(2, 2, 2, 2), bottleneck=False),
+    "resnet-34": Residual(depths=(3, 4, 6, 3), bottleneck=False),
+    "resnet-50": Residual(depths=(3, 4, 6, 3)),
+    "resnet-101": Residual(depths=(3, 4, 23, 3)),
+    "resnet-152": Residual(depths=(3, 8, 36, 3)),
+    "wide-resnet-50-2": Residual(depths=(3, 4, 6, 3), width=128),
+    "resnext-50-32x4d": Residual(depths=(3, 4, 6, 3), groups=32, width=4),
+    "resnext-101-32x4d": Residual(depths=(3, 4, 23, 3), groups=32, width=4),
+    "se-resnet-50": Residual(depths=(3, 4, 6, 3), squeeze=True),
+    "se-resnext-101-32x4d": Residual(depths=(3, 4, 23, 3), groups=32, width=4, squeeze=True),
+}
+
+
+def residual(name: str, *, turned: Turned = Turned.NONE, fused: bool = False) -> Model:
+    """A residual network by name.
+
+    Tensors that hold channels first are `turned` to channels last, as matrix units read them, at every convolution.
+    With `fused` one kernel norms the last convolution of a block, adds the shortcut and rectifies.
+
+    >>> residual("resnet-50").graph.params
+    25557032
+    """
+    if name not in RESIDUAL:
+        raise UnknownNameError("residual network", name, RESIDUAL)
+    spec, net = RESIDUAL[name], _Layers(turned=turned, fused=fused)
+    blocks: dict[str, Block] = {}
+    layers: list[str] = []
+    channels, side = STEM, IMAGE // 4
+    for stage, depth in enumerate(spec.depths):
+        filters = STEM * 2**stage * (EXPANSION if spec.bottleneck else 1)
+        for place in range(depth):
+            title = f"stage-{stage + 1}" + ("" if place else "-first")
+            stride = 2 if stage and not place else 1
+            if title not in blocks:
+                ops = net.block(spec, stage, channels, filters, side, stride)
+                blocks[title] = Block(name=title, ops=tuple(ops), boundaries=())
+            layers.append(title)
+            channels, side = filters, side // stride
+    graph = Graph(
+        blocks=blocks,
+        layers=tuple(layers),
+        embedding=tuple(net.stem()),
+        head=tuple(_head(channels, side)),
+        hidden=channels * side**2,
+        vocab=CLASSES,
+        tied_embeddings=False,
+    )
+    dims = {"layers": len(layers), "classes": CLASSES, "image": IMAGE}
+    return Model(
+        name=name, model_type="residual", graph=graph, max_positions=None, source="table 1 of the paper", dims=dims
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layers:
+    """Makes operators; `turned` and `fused` as in `residual`."""
+
+    turned: Turned
+    fused: bool
+
+    def convolution(
+        self, name: str, channels: int, filters: int, size: int, side: int, *, stride: int = 1, groups: int = 1
+    ) -> list[Op]:
+        """A convolution from `side` pixels to side / stride, as an implicit product."""
+        out = side // stride
+        taps = size * size
+        kept = Saved(elements=channels * side * side, region=Region.TENSOR)
+        op = Op(
+            name=name,
+            kind=OpKind.GEMM,
+            region=Region.TENSOR,
+            k=channels // groups * taps,
+            n=filters // groups,
+            split=Split.NONE,
+            rows=float(out * out),
+            taps=taps,
+            stride=stride,
+            groups=groups,
+            params=channels // groups * taps * filters,
+            saved=(kept,),
+            leaf=channels == 3,
+        )
+        return [op, *self.turn(f"{name}.layout", channels * side * side, filters * out * out)]
+
+    def turn(self, name: str, entering: int, leaving: int) -> list[Op]:
+        """The input turned in forward, and it and the output's gradient in backward; with both, results turned back."""
+        if self.turned is Turned.NONE:
+            return []
+        back = self.turned is Turned.BOTH
+        moved, again = entering + leaving * back, entering + leaving + entering * back
+        return [pointwise(name, Region.TENSOR, read=moved, write=moved, backward_read=again, backward_write=again)]
+
+    def stem(self) -> list[Op]:
+        """A 7 x 7 convolution of the image at stride 2, its norm, and the largest of 3 x 3 at stride 2."""
+        side = IMAGE // 2
+        elements, pooled = STEM * side**2, STEM * (side // 2) ** 2
+        return [
+            *self.convolution("stem", 3, STEM, 7, IMAGE, stride=2),
+            normalise("stem_norm", STEM, side, active=True),
+            pointwise(
+                "stem_pool", Region.TENSOR, read=elements, write=pooled, backward_read=pooled, backward_write=elements
+            ),
+        ]
+
+    def block(self, spec: Residual, stage: int, channels: int, filters: int, side: int, stride: int) -> list[Op]:
+        """Convolutions and norms of one residual block, its shortcut, and their sum."""
+        out, width = side // stride, spec.width * spec.groups * 2**stage
+        steps: tuple[tuple[int, int, int, int, int, int], ...] = (
+            (channels, filters, 3, side, stride, 1),
+            (filters, filters, 3, out, 1, 1),
+        )
+        if spec.bottleneck:
+            steps = (
+                (channels, width, 1, side, 1, 1),
+                (width, width, 3, side, stride, spec.groups),
+                (width, filters, 1, out, 1, 1),
+            )
+        ops: list[Op] = []
+        for number, (c, k, size, at, step, groups) in enumerate(steps, start=1):
+            ops += self.convolution(f"conv{number}", c, k, size, at, stride=step, groups=groups)
+            joined = self.fused and number == len(steps) and not spec.squeeze
+            ops.append(normalise(f"norm{number}", k, at // step, active=number < len(steps), joined=joined))
+        if spec.squeeze:
+            ops += _squeeze(filters, out)
+        if stride > 1 or channels != filters:
+            ops += self.convolution("shortcut", channels, filters, 1, side, stride=stride)
+            ops.append(normalise("shortcut_norm", filters, out, active=False))
+        return ops if self.fused and not spec.squeeze else [*ops, _sum(filters * out**2)]
+
+
+def normalise(name: str, channels: int, side: int, *, active: bool, joined: bool = False) -> Op:
+    """A batch norm, with its ReLU: statistics and result read the input; backward reads input and gradient twice.
+
+    Unfused, statistics, norm and ReLU are three passes. A norm `joined` with the shortcut reads that as well, and hands
+    back its gradient.
+    """
+    elements = channels * side**2
+    return pointwise(
+        name,
+        Region.TENSOR,
+        read=(3 if joined else 2) * elements,
+        write=elements,
+        backward_read=4 * elements,
+        backward_write=(2 if joined else 1) * elements,
+        saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),),
+        kernels=3 if active else 1,
+        params=2 * channels,
+    )
+
+
+def _sum(elements: int) -> Op:
+    """The shortcut added and ReLU; backward masks one gradient and adds those of both ways."""
+    return pointwise(
+        "residual",
+        Region.TENSOR,
+        read=2 * elements,
+        write=elements,
+        backward_read=2 * elements,
+        backward_write=elements,
+        saved=(Saved(elements=elements, region=Region.TENSOR, element_bytes=1),),
+        kernels=2,
+    )
+
+
+def _squeeze(channels: int, side: int) -> list[Op]:
+    """Means of all channels, two linear layers, and the product with their sigmoid."""
+    elements, narrow = channels * side**2, channels // SQUEEZE
+    return [
+        pointwise(
+            "squeeze", Region.TENSOR, read=elements, write=channels, backward_read=channels, backward_write=elements
+        ),
+        linear("excite_down", channels, narrow, split=Split.NONE, bias=True),
+        linear("excite_up", narrow, channels, split=Split.NONE, bias=True),
+        pointwise(
+            "excite",
+            Region.TENSOR,
+            read=elements,
+            write=elements,
+            backward_read=2 * elements,
+            backward_write=elements,
+            saved=(Saved(elements=elements, region=Region.TENSOR),),
+        ),
+    ]
+
+
+def _head(channels: int, side: int) -> list[Op]:
+    """Mean over pixels, classes, loss."""
+    elements = channels * side**2
+    return [
+        pointwise(
+            "mean", Region.TENSOR, read=elements, write=channels, backward_read=channels, backward_write=elements
+        ),
+        linear("classes", channels, CLASSES, split=Split.NONE, bias=True),
+        Op(name="cross_entropy", kind=OpKind.CROSS_ENTROPY, region=Region.VOCAB, n=CLASSES),
+    ]

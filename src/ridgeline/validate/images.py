@@ -1,0 +1,73 @@
+"""Rows of image classifiers: which network a cell names, in which layout it runs, and what a step holds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ridgeline.graph.vision import Turned, residual
+from ridgeline.graph.workload import PRECISIONS
+from ridgeline.validate.models import ModelReading
+from ridgeline.validate.recipes import Recipe
+from ridgeline.validate.rows import Row
+
+NETWORKS: tuple[tuple[str, str], ...] = (
+    (r"^se-?resnext-?101-32x4d", "se-resnext-101-32x4d"),
+    (r"^resnext-?101-32x4d", "resnext-101-32x4d"),
+    (r"^resnext-?50[-_]32x4d", "resnext-50-32x4d"),
+    (r"^se-?resnet-?50$", "se-resnet-50"),
+    (r"^wide[-_]resnet-?50[-_]2", "wide-resnet-50-2"),
+    (r"^(?:resnet-?|rn)(18|34|50|101|152)(?: ?v1\.5)?$", r"resnet-\1"),
+)
+"""Residual networks by their names in tables: (name, network)."""
+
+IMAGES = 256  # images of one device and step when a row gives no batch (assumed; rates depend on it weakly)
+
+CHANNELS_FIRST: tuple[tuple[str, str], ...] = (
+    (r"nchw", "the precision cell says nchw"),
+    (r"lambdal/", "its training logs name no memory format, so PyTorch's default: channels first"),
+    (r"FlagPerf", "PyTorch's default memory format: channels first"),
+)
+"""Rows whose tensors hold channels before pixels: (precision or source, known from); others hold them last."""
+
+TURNED = {"fp32": Turned.NONE, "tf32": Turned.INPUTS}
+"""What is turned to channels last by format; cuDNN's TF32 kernels ("nhwckrsc_nchw") write channels first themselves."""
+
+
+def network(name: str) -> str | None:
+    """The residual network that a model cell names, None when it names none that can be built.
+
+    >>> network("ResNet-50 train"), network("timm resnet101"), network("SSD ResNet-50 train")
+    ('resnet-50', 'resnet-101', None)
+    """
+    plain = re.sub(r"^timm | train$", "", name.strip(), flags=re.IGNORECASE)
+    for pattern, known in NETWORKS:
+        match = re.match(pattern, plain, re.IGNORECASE)
+        if match:
+            return match.expand(known)
+    return None
+
+
+def image_recipe(recipe: Recipe) -> Recipe:
+    """A recipe as image classifiers are trained: momentum, whole states, 16 bits where a program would take 8."""
+    precision = str(recipe.workload["precision"])
+    said = recipe.assumptions
+    if PRECISIONS[precision].quantize:
+        precision, said = "fp16-amp", (*said, "convolutions of public programs run in 16 bits")
+    workload = {**recipe.workload, "precision": precision, "optimizer": "sgd-momentum"}
+    return replace(recipe, workload=workload, plan={**recipe.plan, "zero": 0}, assumptions=said)
+
+
+def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
+    """The network of a row; matrix units read channels last, so another layout is turned around convolutions."""
+    compute = PRECISIONS[str(recipe.workload["precision"])].compute
+    where = f"{row.text('precision')}; {row.text('source')}"
+    first = next((reason for pattern, reason in CHANNELS_FIRST if re.search(pattern, where)), None)
+    turned = Turned.NONE if first is None else TURNED.get(compute, Turned.BOTH)
+    said = ["images of 224 x 224 pixels, 1000 classes"]
+    if first is not None and turned is not Turned.NONE:
+        said.append(f"layouts are turned around convolutions: {first}")
+    fused = recipe.workload["execution"] != "eager"
+    return ModelReading(
+        model=residual(name, turned=turned, fused=fused), key=repr((name, turned, fused)), assumptions=tuple(said)
+    )

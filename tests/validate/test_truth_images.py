@@ -1,0 +1,81 @@
+"""Rows of image classifiers read as scenarios."""
+
+from __future__ import annotations
+
+import pytest
+
+from ridgeline.graph.ops import Op
+from ridgeline.validate.images import network
+from ridgeline.validate.interpret import Interpretation, Refusal, interpret
+from ridgeline.validate.rows import Row
+
+
+def read(**cells: object) -> Interpretation | Refusal:
+    text = {name: str(value) for name, value in cells.items()}
+    basic = {"metric": "throughput", "value": "1", "unit": "img/s", "hardware": "A100 SXM 80GB"}
+    return interpret(Row(line=2, id="t-x-0001", cells={**basic, **text}))
+
+
+def job(**cells: object) -> Interpretation:
+    found = read(**cells)
+    assert isinstance(found, Interpretation), found
+    return found
+
+
+def layouts(found: Interpretation) -> list[Op]:
+    return [op for op in found.model.graph.blocks["stage-1"].ops if op.name.endswith(".layout")]
+
+
+@pytest.mark.parametrize(
+    ("cell", "name"),
+    [
+        ("ResNet-50 v1.5", "resnet-50"),
+        ("RN50v1.5", "resnet-50"),
+        ("ResNet-50 train", "resnet-50"),
+        ("timm resnet18", "resnet-18"),
+        ("timm wide_resnet50_2", "wide-resnet-50-2"),
+        ("resnext101-32x4d", "resnext-101-32x4d"),
+        ("se-resnext101-32x4d", "se-resnext-101-32x4d"),
+        ("SSD ResNet-50 train", None),
+        ("timm resnet50d", None),
+        ("resnet500", None),
+        ("Llama 3 8B", None),
+    ],
+)
+def test_names_of_networks(cell: str, name: str | None) -> None:
+    assert network(cell) == name
+
+
+def test_an_image_is_one_token_and_states_are_whole() -> None:
+    found = job(
+        model="ResNet-50 v1.5",
+        n_devices=8,
+        global_batch=3200,
+        engine="MXNet NVIDIA Release 23.04",
+        hardware="H100-SXM5-80GB",
+        source="mlcommons/training_results_v3.0@6fe9543",
+    )
+    assert (found.workload.seq_len, found.workload.global_batch, found.stated["micro_batch"]) == (1, 3200, 400)
+    assert (found.stated["dp"], found.stated["zero"]) == (8, 0)
+    assert (found.workload.precision, found.workload.optimizer) == ("fp16-amp", "sgd-momentum")  # not 8 bits
+    names = [op.name for op in found.model.graph.blocks["stage-1"].ops]
+    assert "residual" not in names  # one compiled graph: the shortcut is added in the norm
+    assert not layouts(found)
+
+
+def test_a_batch_that_is_not_stated_is_assumed_and_said() -> None:
+    found = job(model="RN50v1.5", n_devices=4, precision="mixed (AMP fp16)", engine="PaddlePaddle")
+    assert found.workload.global_batch == 4 * 256
+    assert any("256 images" in said for said in found.assumptions)
+
+
+def test_channels_first_is_turned_for_matrix_units_alone() -> None:
+    lambda_ = {"model": "ResNet-50 train", "n_devices": 1, "engine": "PyTorch NGC (DeepLearningExamples)",
+               "source": "lambdal/deeplearning-benchmark@f18c3a7"}  # fmt: skip
+    half = layouts(job(precision="fp16/AMP", **lambda_))
+    tensor = layouts(job(precision="fp32 (TF32 on Ampere+)", **lambda_))
+    plain = layouts(job(precision="fp32 (TF32 on Ampere+)", hardware="V100 16GB", **lambda_))
+    assert half[0].read > tensor[0].read > 0  # TF32 kernels write channels first themselves
+    assert not plain
+    assert not layouts(job(model="timm resnet50", n_devices=1, precision="AMP nhwc", engine="PyTorch 1.12 cu113"))
+    assert layouts(job(model="timm resnet50", n_devices=1, precision="AMP nchw", engine="PyTorch 1.12 cu113"))
