@@ -36,6 +36,9 @@ def layouts(found: Interpretation) -> list[Op]:
         ("timm wide_resnet50_2", "wide-resnet-50-2"),
         ("resnext101-32x4d", "resnext-101-32x4d"),
         ("se-resnext101-32x4d", "se-resnext-101-32x4d"),
+        ("timm vit_small_patch32_384", "vit-small-patch32-384"),
+        ("timm deit_base_patch16_224", "vit-base-patch16-224"),
+        ("timm beit_base_patch16_224", None),
         ("SSD ResNet-50 train", None),
         ("timm resnet50d", None),
         ("resnet500", None),
@@ -61,6 +64,13 @@ def test_an_image_is_one_token_and_states_are_whole() -> None:
     names = [op.name for op in found.model.graph.blocks["stage-1"].ops]
     assert "residual" not in names  # one compiled graph: the shortcut is added in the norm
     assert not layouts(found)
+
+
+def test_patches_are_tokens() -> None:
+    found = job(
+        model="timm vit_base_patch16_224", n_devices=1, global_batch=192, precision="AMP nchw", engine="PyTorch"
+    )
+    assert (found.workload.seq_len, found.stated["micro_batch"]) == (197, 192)
 
 
 def test_a_batch_that_is_not_stated_is_assumed_and_said() -> None:

@@ -105,7 +105,7 @@ class Sharder:
         n = op.n / degree if op.split is Split.COLUMN else op.n
         k = op.k / degree if op.split is Split.ROW else op.k
         m = self._rows(op, block)
-        if op.rows != 1:
+        if op.rows != 1 or op.leaf:
             return self._convolution(op, pixels=m * op.rows)
         return self._gemm_passes(op, m=m, n=n, k=k, count=1)
 

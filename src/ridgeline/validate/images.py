@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from ridgeline.graph.vision import Turned, residual
+from ridgeline.graph.vision_transformer import vision_tokens, vision_transformer
 from ridgeline.graph.workload import PRECISIONS
 from ridgeline.validate.models import ModelReading
 from ridgeline.validate.recipes import Recipe
@@ -18,8 +19,10 @@ NETWORKS: tuple[tuple[str, str], ...] = (
     (r"^se-?resnet-?50$", "se-resnet-50"),
     (r"^wide[-_]resnet-?50[-_]2", "wide-resnet-50-2"),
     (r"^(?:resnet-?|rn)(18|34|50|101|152)(?: ?v1\.5)?$", r"resnet-\1"),
+    (r"^(?:vit|deit)_(tiny|small|base|large)_patch(16|32)_(224|384)$", r"vit-\1-patch\2-\3"),
+    (r"^vit$", "vit-base-patch16-224"),  # FlagPerf, training/benchmarks/vit: torchvision's ViT-B/16
 )
-"""Residual networks by their names in tables: (name, network)."""
+"""Networks by their names in tables: (name, network). Undistilled DeiT has the layers of ViT."""
 
 IMAGES = 256  # images of one device and step when a row gives no batch (assumed; rates depend on it weakly)
 
@@ -35,7 +38,7 @@ TURNED = {"fp32": Turned.NONE, "tf32": Turned.INPUTS}
 
 
 def network(name: str) -> str | None:
-    """The residual network that a model cell names, None when it names none that can be built.
+    """The network that a model cell names, None when it names none that can be built.
 
     >>> network("ResNet-50 train"), network("timm resnet101"), network("SSD ResNet-50 train")
     ('resnet-50', 'resnet-101', None)
@@ -46,6 +49,11 @@ def network(name: str) -> str | None:
         if match:
             return match.expand(known)
     return None
+
+
+def image_tokens(name: str) -> int:
+    """Tokens of one image [token]: one for a convolutional network, patches and a class for a transformer."""
+    return vision_tokens(name) if name.startswith("vit-") else 1
 
 
 def image_recipe(recipe: Recipe) -> Recipe:
@@ -60,14 +68,17 @@ def image_recipe(recipe: Recipe) -> Recipe:
 
 def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
     """The network of a row; matrix units read channels last, so another layout is turned around convolutions."""
+    if name.startswith("vit-"):
+        said = (f"images of {image_tokens(name)} tokens, 1000 classes",)
+        return ModelReading(model=vision_transformer(name), key=name, assumptions=said)
     compute = PRECISIONS[str(recipe.workload["precision"])].compute
     where = f"{row.text('precision')}; {row.text('source')}"
     first = next((reason for pattern, reason in CHANNELS_FIRST if re.search(pattern, where)), None)
     turned = Turned.NONE if first is None else TURNED.get(compute, Turned.BOTH)
-    said = ["images of 224 x 224 pixels, 1000 classes"]
+    turns = ["images of 224 x 224 pixels, 1000 classes"]
     if first is not None and turned is not Turned.NONE:
-        said.append(f"layouts are turned around convolutions: {first}")
+        turns.append(f"layouts are turned around convolutions: {first}")
     fused = recipe.workload["execution"] != "eager"
     return ModelReading(
-        model=residual(name, turned=turned, fused=fused), key=repr((name, turned, fused)), assumptions=tuple(said)
+        model=residual(name, turned=turned, fused=fused), key=repr((name, turned, fused)), assumptions=tuple(turns)
     )

@@ -16,7 +16,7 @@ from ridgeline.plan.settings import read_settings
 from ridgeline.validate.engines import Engine, find_engine
 from ridgeline.validate.habits import read_habits
 from ridgeline.validate.hardware import Device, find_device
-from ridgeline.validate.images import IMAGES, image_recipe, network, read_image_model
+from ridgeline.validate.images import IMAGES, image_recipe, image_tokens, network, read_image_model
 from ridgeline.validate.layout import Layout, read_batch, read_layout, read_schedule
 from ridgeline.validate.machines import Machines, machines, own_cluster, place
 from ridgeline.validate.megatron_tests import expert_width, is_test, named_flags, named_plan
@@ -127,7 +127,7 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
     encoder = encoder or image is not None
     layout = read_layout(row, notes, engine, encoder=encoder)
     said = [*device.assumptions, *layout.assumptions]
-    seq_len = 1 if image is not None else _seq_len(row, notes, said)
+    seq_len = image_tokens(image) if image is not None else _seq_len(row, notes, said)
     width, stages = layout.tp or 1, layout.pp or 1
     flags = named_flags(row, notes, width=width) if is_test(engine) else {}
     recipe = read_recipe(row, notes, engine, device.accelerator)

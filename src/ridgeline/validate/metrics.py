@@ -139,7 +139,7 @@ def _samples(row: Row, job: Interpretation, report: Report) -> Prediction:
     unit = row.text("unit").casefold()
     if re.match(r"tok", unit):
         return _tokens(row, job, report)
-    if re.match(r"im(?:g|age)", unit) and job.model.model_type != "residual":
+    if re.match(r"im(?:g|age)", unit) and "image" not in job.model.dims:
         raise InputError(f"'{row.text('unit')}' counts images; the model reads tokens", field="unit")
     length = re.search(r"samples_(\d+)k", row.text("metric"))
     samples = float(job.workload.global_batch)

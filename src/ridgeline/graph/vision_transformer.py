@@ -1,0 +1,68 @@
+"""Vision transformers that classify images: patches are tokens, and one more token names the class.
+
+Letters: D hidden, P pixels of a patch's side. Source: Dosovitskiy et al. 2021 (arXiv:2010.11929), table 1; the smaller
+ones are those of Touvron et al. 2021 (arXiv:2012.12877), table 1.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ridgeline.errors import UnknownNameError
+from ridgeline.graph.build import from_dims
+from ridgeline.graph.ops import Model, Op, OpKind, Region, Split
+from ridgeline.graph.parts import linear, pointwise
+from ridgeline.graph.vision import CLASSES
+
+SIZES = {"tiny": (12, 192, 3), "small": (12, 384, 6), "base": (12, 768, 12), "large": (24, 1024, 16)}
+"""Layers, width and heads by size."""
+_NAME = re.compile(r"vit-(\w+)-patch(\d+)-(\d+)")
+
+
+def vision_tokens(name: str) -> int:
+    """Tokens of one image: its patches and the class token [token].
+
+    >>> vision_tokens("vit-base-patch16-224")
+    197
+    """
+    _, patch, side = _parts(name)
+    return (side // patch) ** 2 + 1
+
+
+def vision_transformer(name: str) -> Model:
+    """A vision transformer by name, 'vit-SIZE-patchP-SIDE'.
+
+    >>> vision_transformer("vit-base-patch16-224").graph.params
+    86567656
+    """
+    size, patch, side = _parts(name)
+    layers, hidden, heads = SIZES[size]
+    tokens = vision_tokens(name)
+    model = from_dims(
+        name=name, source="table 1 of the paper", layers=layers, hidden=hidden, heads=heads, vocab=CLASSES,
+        positions="none", encoder=True, embed_norm=False,
+    )  # fmt: skip
+    patches = linear("patches", 3 * patch**2, hidden, split=Split.NONE, bias=True)
+    added = pointwise(
+        "positions", Region.SEQUENCE, read=2 * hidden, write=hidden, backward_read=hidden, backward_write=hidden,
+        params=(tokens + 1) * hidden,
+    )  # fmt: skip
+    norm = next(op for op in model.graph.blocks[model.graph.layers[0]].ops if op.params == 2 * hidden)
+    classes = replace(linear("classes", hidden, CLASSES, split=Split.NONE, bias=True), rows=1 / tokens)
+    loss = Op(name="cross_entropy", kind=OpKind.CROSS_ENTROPY, region=Region.VOCAB, n=max(1, CLASSES // tokens))
+    graph = replace(
+        model.graph,
+        embedding=(replace(patches, leaf=True), added),
+        head=(replace(norm, name="final_norm"), classes, loss),
+        tied_embeddings=False,
+    )
+    return replace(model, model_type="vision-transformer", graph=graph, dims={**model.dims, "image": side})
+
+
+def _parts(name: str) -> tuple[str, int, int]:
+    """Size, side of a patch and side of the image [pixel]."""
+    match = _NAME.fullmatch(name)
+    if match is None or match[1] not in SIZES or int(match[3]) % int(match[2]):
+        raise UnknownNameError("vision transformer", name, [f"vit-{size}-patch16-224" for size in SIZES])
+    return match[1], int(match[2]), int(match[3])
