@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ridgeline.cost.compute import attention_cost, gemm_cost, stream_cost
+from ridgeline.cost.attention import attention_cost
+from ridgeline.cost.compute import gemm_cost, stream_cost
 from ridgeline.cost.machine import Device, device
 from ridgeline.cost.price import ELEMENT_BYTES
 from ridgeline.errors import RidgelineError
@@ -63,7 +64,7 @@ def predicted(row: dict[str, str], chip: Device, dtype: str) -> tuple[str, float
             name="", phase=Phase.FORWARD, sequences=b, heads=h, kv_heads=h, q_tokens=s, kv_tokens=s,
             mean_context=(s + 1) / 2 if causal else s, qk_dim=d, v_dim=d, fused=True,
         )  # fmt: skip
-        cost = attention_cost(work, chip, dtype=dtype, overlapped=row["op"].endswith("3"))
+        cost = attention_cost(work, chip, dtype=dtype, kernel=f"flash{row['op'][-1]}")
         return "attention", float(cost.seconds), 4.0 * b * h * s * s * d * (0.5 if causal else 1.0)
     if row["op"].endswith("mlp_act"):
         moved = 3 * shape["tokens"] * shape["n_expanded_embd"] // shape["tp"] * 2

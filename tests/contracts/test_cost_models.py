@@ -13,7 +13,8 @@ from check_cost_model import CHECKS, Mechanism, Sizes, check_cost_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.cost.compute import KernelCost, attention_cost, gemm_cost, stream_cost
+from ridgeline.cost.attention import attention_cost
+from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.facts.clusters import cluster
@@ -94,7 +95,7 @@ def gemm_roofline_s(s: Sizes, m: Machine) -> float:
 
 
 def attention(phase: Phase, fused: bool) -> Callable[..., KernelCost]:
-    def price(s: Sizes, m: Machine, dtype: str | None = None, overlapped: bool = True) -> KernelCost:
+    def price(s: Sizes, m: Machine, dtype: str | None = None) -> KernelCost:
         work = Attention(
             name="a",
             phase=phase,
@@ -108,7 +109,7 @@ def attention(phase: Phase, fused: bool) -> Callable[..., KernelCost]:
             v_dim=128,
             fused=fused,
         )
-        return attention_cost(work, m.device, dtype=dtype or dtype_of(m), overlapped=overlapped)
+        return attention_cost(work, m.device, dtype=dtype or dtype_of(m))
 
     return price
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ridgeline.cost.compute import attention_cost, gemm_cost, stream_cost, tile_seconds
+from ridgeline.cost.compute import gemm_cost, stream_cost, tile_seconds
 from ridgeline.cost.machine import Device
 from ridgeline.errors import DomainError
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.work import Attention, Gemm, Phase, Stream
+from ridgeline.lower.work import Gemm, Phase, Stream
 
 LATENCY_S = constant("memory.latency") / 1e9  # cycles at 1 GHz
 
@@ -22,12 +22,6 @@ def tiles_s(device: Device, m: float, n: float, k: float, count: float = 1) -> f
 
 def gemm(m: float, n: float, k: float, **choices: object) -> Gemm:
     return Gemm(name="g", phase=Phase.FORWARD, m=m, n=n, k=k, **choices)  # type: ignore[arg-type]
-
-
-def attention(phase: Phase = Phase.FORWARD, **choices: object) -> Attention:
-    """2 sequences x 4 heads of 1024 x 1024 causal scores, 64 wide."""
-    shape = {"sequences": 2, "heads": 4, "kv_heads": 2, "q_tokens": 1024, "kv_tokens": 1024, "mean_context": 512.5}
-    return Attention(name="a", phase=phase, qk_dim=64, v_dim=64, **({"fused": True} | shape | choices))  # type: ignore[arg-type]
 
 
 # tiles and waves -----------------------------------------------------------------------------------
@@ -128,76 +122,6 @@ def test_four_bit_weights_are_expanded_first(device: Device) -> None:
 def test_a_format_without_a_rate_is_refused_by_name(device: Device) -> None:
     with pytest.raises(DomainError, match=r"Toy has no fp8 matrix rate; it has bf16, fp32, tf32"):
         gemm_cost(gemm(256, 256, 256), device, dtype="fp8", element_bytes=1)
-
-
-# attention -----------------------------------------------------------------------------------------
-
-SCORES = 2 * 4 * 1024 * (512.5 + 64)  # half a tile of 128 beyond the mask for each row
-
-
-def softmax_s(scores: float, operations: str) -> float:
-    exponents = scores / (4 * constant("sm.exp_per_cycle") * 1e9)
-    return scores * constant(operations) / 0.5e12 + exponents
-
-
-def test_forward_counts_two_products_a_softmax_and_the_fill(device: Device) -> None:
-    cost = attention_cost(attention(), device, dtype="bf16", overlapped=False)
-    flop = 2 * SCORES * 128
-    fill = 16 * 2 * LATENCY_S  # 8192 rows in blocks of 128 over 4 SMs
-    assert float(cost.flop) == pytest.approx(flop) == pytest.approx(1_209_008_128)
-    assert float(cost.seconds) == pytest.approx(flop / 4e12 + softmax_s(SCORES, "attention.forward_vector_ops") + fill)
-
-
-def test_backward_counts_five_products(device: Device) -> None:
-    cost = attention_cost(attention(Phase.BACKWARD_INPUT), device, dtype="bf16", overlapped=True)
-    assert float(cost.flop) == pytest.approx(2 * SCORES * (3 * 64 + 2 * 64))
-    expected = float(cost.flop) / 4e12 + softmax_s(SCORES, "attention.backward_vector_ops") + 16 * 2 * LATENCY_S
-    assert float(cost.seconds) == pytest.approx(expected)
-
-
-def test_overlapped_softmax_hides_in_the_root_of_squares(device: Device) -> None:
-    cost = attention_cost(attention(), device, dtype="bf16", overlapped=True)
-    matrix, softmax = 2 * SCORES * 128 / 4e12, softmax_s(SCORES, "attention.forward_vector_ops")
-    assert float(cost.seconds) == pytest.approx((matrix**2 + softmax**2) ** 0.5 + 32 * LATENCY_S)
-
-
-def test_older_kernels_take_longer_but_fill_alike(device: Device) -> None:
-    new = attention_cost(attention(), device, dtype="bf16", overlapped=False)
-    old = attention_cost(attention(), device, dtype="bf16", overlapped=False, slowdown=2.0)
-    assert float(old.seconds) == pytest.approx(2 * float(new.seconds) - 32 * LATENCY_S)
-
-
-def test_without_wgmma_hopper_has_a_share_of_its_peak(device: Device) -> None:
-    hopper = replace(device, accelerator=replace(device.accelerator, architecture="hopper"))
-    cost = attention_cost(attention(), hopper, dtype="bf16", overlapped=False)
-    rate = constant("attention.hopper_mma_share") * 4e12
-    expected = 2 * SCORES * 128 / rate + softmax_s(SCORES, "attention.forward_vector_ops") + 32 * LATENCY_S
-    assert float(cost.seconds) == pytest.approx(expected)
-
-
-def test_one_query_is_bound_by_its_keys_and_values(device: Device) -> None:
-    slow = replace(device, memory_bytes_per_s=1e9)
-    one = attention(q_tokens=1, kv_tokens=1024, mean_context=1024)
-    # q and o: 2 * 4 * 128; k and v: 2 * 2 * 1024 * 128 elements of two bytes
-    assert float(attention_cost(one, slow, dtype="bf16", overlapped=False).seconds) == pytest.approx(
-        (1024 + 524288) * 2 / 1e9
-    )
-
-
-def test_unfused_attention_moves_every_score(device: Device) -> None:
-    forward = attention_cost(attention(fused=False), device, dtype="bf16", overlapped=False)
-    backward = attention_cost(attention(Phase.BACKWARD_INPUT, fused=False), device, dtype="bf16", overlapped=False)
-    scores = 8 * 1024 * 1024  # the whole square: nothing is skipped
-    # q and o: 8 x 1024 rows of 128; k and v: 4 x 1024 rows of 128; two bytes once forward, three times backward
-    operands = (8 + 4) * 1024 * 128
-    assert float(forward.memory_s) == pytest.approx((scores * 13 + operands * 2) / 0.5e12)
-    assert float(backward.memory_s) == pytest.approx((scores * 20 + operands * 6) / 0.5e12)
-    assert float(forward.flop) == 2 * scores * 128
-    # scores 1024 x 1024 x 64 and values 1024 x 64 x 1024, eight of each; backward twice that
-    products = tiles_s(device, 1024, 1024, 64, 8) + tiles_s(device, 1024, 64, 1024, 8)
-    assert float(forward.compute_s) == pytest.approx(products)
-    assert float(backward.compute_s) == pytest.approx(2 * products)
-    assert float(forward.seconds) == pytest.approx(float(forward.compute_s + forward.memory_s))
 
 
 # streams -------------------------------------------------------------------------------------------

@@ -169,7 +169,8 @@ def test_a_window_cuts_the_keys_that_a_query_sees(tmp_path: Path, past: int, win
     shape = "batch=8 isl=4096 heads=32 kv_heads=8 head_dim=128 kv_past={} window={}"
     found = kernel(tmp_path, "attention prefill (causal)", shape.format(past, window))["predicted"]
     whole = kernel(tmp_path, "attention prefill (causal)", shape.format(0, 0))
-    assert found / whole["predicted"] == pytest.approx((mean + 64) / (2048.5 + 64), rel=0.03)
+    share = (mean + 64) / (2048.5 + 64)  # and every tile fills and drains, however few keys it sees
+    assert share * 0.999 <= found / whole["predicted"] < share * 1.12
 
 
 def test_flash_attention_s_rate_halves_causal_work_and_both_passes_add(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ridgeline.cost.machine import Device
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.work import Attention, Gemm, Number, Phase, Stream
+from ridgeline.lower.work import Gemm, Number, Stream
 
 # Thread-block tiles (rows, columns) of the common matrix libraries, largest first.
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
@@ -114,83 +114,6 @@ def under_load(cost: KernelCost, device: Device, *, dtype: str) -> KernelCost:
         return cost
     held = np.asarray(cost.flop) / rate
     return replace(cost, seconds=np.maximum(cost.seconds, held), compute_s=np.maximum(cost.compute_s, held))
-
-
-def attention_cost(
-    work: Attention, device: Device, *, dtype: str, overlapped: bool, slowdown: float = 1.0
-) -> KernelCost:
-    """Time of the attention core [s].
-
-    Fused kernels: per score, the two products (forward; five in backward) on the matrix units, one
-    exponential on the special-function units and a few fp32 operations. Kernels that overlap
-    softmax with products (Shah et al. 2024, arXiv:2407.08608) take the root of the sum of squares
-    of the two, since the overlap is imperfect; others, and every backward, take the sum. `slowdown`
-    multiplies the core of an older generation of kernels. Unfused kernels move the whole score
-    matrix through HBM between products, mask and softmax.
-    """
-    forward = work.phase in (Phase.FORWARD, Phase.RECOMPUTE)
-    if not work.fused:
-        return _unfused_attention(work, device, dtype=dtype, forward=forward)
-    context = np.minimum(work.mean_context + 64.0, work.kv_tokens)  # half a 128-row tile on the mask's edge
-    scores = np.asarray(work.sequences) * work.heads * work.q_tokens * context
-    products = (work.qk_dim + work.v_dim) if forward else (3 * work.qk_dim + 2 * work.v_dim)
-    flop = 2.0 * scores * products
-    rate = device.matrix_rate(dtype)
-    older = device.accelerator.architecture == "hopper" and not overlapped
-    if older and not forward:
-        slowdown = slowdown * constant("attention.hopper_older_backward")
-    elif older:
-        rate = min(rate, constant("attention.hopper_mma_share") * device.accelerator.peak_flop_per_s.get(dtype, rate))
-    matrix = flop / rate
-    operations = constant("attention.forward_vector_ops" if forward else "attention.backward_vector_ops")
-    softmax = scores * operations / (device.vector_flop_per_s / 2)
-    if device.sm_count > 1:
-        softmax = softmax + scores / device.exp_per_s
-    fill = (
-        np.ceil(np.asarray(work.sequences) * work.heads * work.q_tokens / 128 / max(device.sm_count, 1))
-        * 2
-        * device.memory_latency_s
-    )
-    core = (np.sqrt(matrix**2 + softmax**2) if forward and overlapped else matrix + softmax) * slowdown
-    query = np.asarray(work.sequences) * work.heads * work.q_tokens * (work.qk_dim + work.v_dim)
-    keys = np.asarray(work.sequences) * work.kv_heads * work.kv_tokens * (work.qk_dim + work.v_dim)
-    traffic = (query + keys) * (2.0 if forward else 6.0)
-    memory = traffic / device.memory_bytes_per_s
-    return KernelCost(
-        seconds=np.maximum(core + fill, memory),
-        flop=flop,
-        bytes=traffic,
-        compute_s=core + fill,
-        memory_s=memory,
-        kernels=1.0 if forward else 3.0,
-    )
-
-
-def _unfused_attention(work: Attention, device: Device, *, dtype: str, forward: bool) -> KernelCost:
-    matrices = np.asarray(work.sequences) * work.heads
-    scores = matrices * work.q_tokens * work.kv_tokens
-    passes = 1 if forward else 2
-    shapes = ((work.q_tokens, work.kv_tokens, work.qk_dim), (work.q_tokens, work.v_dim, work.kv_tokens))
-    compute: Number = 0.0
-    for m, n, k in shapes:
-        compute = compute + passes * tile_seconds(
-            m, n, k, matrices, rate_flop_per_s=device.matrix_rate(dtype), element_bytes=2, device=device
-        )
-    # forward: write scores, softmax reads and writes, dropout reads, writes and masks, product reads
-    # (2+2+2+2+2+1+2 bytes); backward: the same tensors and their gradients.
-    width = work.qk_dim + work.v_dim
-    operands = np.asarray(work.sequences) * (work.heads * work.q_tokens + work.kv_heads * work.kv_tokens) * width
-    traffic = scores * (13.0 if forward else 20.0) + operands * (2.0 if forward else 6.0)
-    memory = traffic / (device.memory_bytes_per_s * device.stream_share)
-    flop = passes * 2.0 * scores * width
-    return KernelCost(
-        seconds=compute + memory,
-        flop=flop,
-        bytes=traffic,
-        compute_s=compute,
-        memory_s=memory,
-        kernels=5.0 if forward else 7.0,
-    )
 
 
 def stream_cost(work: Stream, device: Device, *, dtype: str) -> KernelCost:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ridgeline.cost.compute import KernelCost, attention_cost, gemm_cost, stream_cost, under_load
+from ridgeline.cost.attention import attention_cost
+from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost, under_load
 from ridgeline.cost.engine_limits import dispatch_seconds, host_slowness, issue_seconds
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
@@ -23,7 +24,6 @@ from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, La
 # Bytes of one operand element in each compute format.
 ELEMENT_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 # Attention kernels that overlap softmax with products exist for these architectures.
-_OVERLAPPED_ATTENTION = frozenset({"hopper", "blackwell"})
 PARTS = ("matrix", "attention", "memory", "launch", "tensor link", "context link", "expert link")
 
 
@@ -85,12 +85,6 @@ class Pricer:
         self.workload = workload
         self.selective = selective
         self.precision = PRECISIONS[workload.precision]
-        self.overlapped_attention = (
-            workload.attention_kernel == "flash" and machine.device.accelerator.architecture in _OVERLAPPED_ATTENTION
-        )
-        self.attention_slowdown = (
-            constant("attention.flash1_slowdown") if workload.attention_kernel == "flash1" else 1.0
-        )
         self.launch_device_s = constant("launch.device")
         part = machine.device.accelerator
         self.host_slowness = host_slowness(part)
@@ -107,13 +101,8 @@ class Pricer:
                 gemm_cost(work, device, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype]), device, dtype=dtype
             )
         if isinstance(work, Attention):
-            return attention_cost(
-                work,
-                device,
-                dtype=self.precision.attention,
-                overlapped=self.overlapped_attention,
-                slowdown=self.attention_slowdown,
-            )
+            kernel = self.workload.attention_kernel
+            return attention_cost(work, device, dtype=self.precision.attention, kernel=kernel)
         return stream_cost(work, device, dtype=self.precision.attention)
 
     def host_seconds(self, work: Gemm | Attention | Stream, kernels: float) -> Number:

@@ -8,7 +8,8 @@ import numpy as np
 
 from ridgeline.cost import questions
 from ridgeline.cost.answer import ALL, Answer, Rung
-from ridgeline.cost.compute import KernelCost, attention_cost, gemm_cost, stream_cost
+from ridgeline.cost.attention import attention_cost
+from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost
 from ridgeline.cost.formats import form
 from ridgeline.cost.interval import interval
 from ridgeline.cost.ladder import price
@@ -222,8 +223,7 @@ def _kernel(
         v_dim=dim,
         fused=True,
     )
-    overlapped = resolved.cluster.accelerator.architecture in ("hopper", "blackwell")
-    return attention_cost(core, device, dtype=dtype, overlapped=overlapped), f"matrix.{dtype}"
+    return attention_cost(core, device, dtype=dtype), f"matrix.{dtype}"
 
 
 def _collective(kind: CollectiveKind, shape: str, resolved: Machine) -> OperatorCost:

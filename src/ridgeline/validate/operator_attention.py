@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from ridgeline.cost import questions
-from ridgeline.cost.compute import KernelCost, attention_cost
+from ridgeline.cost.attention import attention_cost, unfused_attention_cost
+from ridgeline.cost.compute import KernelCost
 from ridgeline.errors import InputError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.work import Attention, Phase
@@ -21,22 +22,23 @@ LATENT, ROTARY, NOPE, VALUE = 512, 64, 128, 128
 BENCHMARK_HIDDEN = 2048
 """Heads x head size of FlashAttention's benchmark. Source: arXiv:2307.08691, section 4.1."""
 BACKWARD_FLOP = 2.5  # of a backward over a forward: five products against two, arXiv:2307.08691 section 4.1
+_KERNELS = (
+    (r"standard|pytorch|unfused|naive", "unfused", "PyTorch's operators one by one, without dropout"),
+    (r"flash-?\s?attention-?1|flash1\b", "flash1", "kernels of FlashAttention's first generation"),
+    (r"flash[-\s]?attention[-\s]?2|flash2\b", "flash2", "kernels of FlashAttention-2"),
+    (r"flash[-\s]?attention[-\s]?3|flash3\b", "flash3", "kernels of FlashAttention-3"),
+    (r"cudnn", "cudnn", "kernels of cuDNN"),
+    (r"triton", "triton", "kernels of Triton"),
+)
+_NEWEST = ("flash", "the newest kernels of the architecture")
 _WIDTHS = "widths of DeepSeek-V3's heads (assumed)"
 _ROTATED = "with the engine's kernel that rotates queries and keys and writes the cache"
-_NEWER = ("hopper", "blackwell")  # architectures whose newest kernels overlap softmax with products
 
 
-def _kernel(ask: Ask) -> tuple[bool, bool, float, str]:
-    """Fused, overlapped, slowdown and how it was told, from the operator's and the library's name."""
+def _kernel(ask: Ask) -> tuple[str, str]:
+    """The generation of kernels, and how it was told, from the operator's and the library's name."""
     said = f"{ask.op} {ask.library}".casefold()
-    if re.search(r"standard|pytorch|unfused|naive", said):
-        return False, False, 1.0, "unfused kernels"
-    if re.search(r"flash-?\s?attention-?1|flash1\b", said):
-        return True, False, constant("attention.flash1_slowdown"), "kernels of FlashAttention's first generation"
-    if re.search(r"flash[-\s]?attention[-\s]?2|flash attention 2|triton|flash2\b", said):
-        return True, False, 1.0, "kernels of FlashAttention-2's generation"
-    overlapped = ask.accelerator.architecture in _NEWER
-    return True, overlapped, 1.0, "the newest kernels of the architecture"
+    return next(((kernel, told) for pattern, kernel, told in _KERNELS if re.search(pattern, said)), _NEWEST)
 
 
 def attention(ask: Ask) -> Priced:
@@ -64,7 +66,8 @@ def attention(ask: Ask) -> Priced:
         found = laddered("attention prefill", asked, ask, flop=float(np.asarray(asked.flop)), notes=notes)
         if found is not None:
             return found
-    fused, overlapped, slowdown, told = _kernel(ask)
+    kernel, told = _kernel(ask)
+    fused = kernel != "unfused"
     notes.append(told)
     costs, share = [], 0.0
     for phase, counted in _passes(ask):
@@ -81,7 +84,10 @@ def attention(ask: Ask) -> Priced:
             v_dim=head,
             fused=fused,
         )
-        costs.append(attention_cost(work, ask.device, dtype=form.matrix, overlapped=overlapped, slowdown=slowdown))
+        if fused:
+            costs.append(attention_cost(work, ask.device, dtype=form.matrix, kernel=kernel))
+        else:
+            costs.append(unfused_attention_cost(work, ask.device, dtype=form.matrix, dropout=False, plain=True))
         share += counted
     if _rotates(ask):
         costs.append(_rotated(ask, batch * tokens, heads, kv_heads, head))
@@ -133,7 +139,6 @@ def latent_prefill(ask: Ask) -> Priced:
     priced = laddered("mla prefill", asked, ask, flop=float(np.asarray(asked.flop)), notes=(_WIDTHS,))
     if priced is not None:
         return priced
-    overlapped = ask.accelerator.architecture in _NEWER
     work = Attention(
         name="mla",
         phase=Phase.FORWARD,
@@ -147,7 +152,7 @@ def latent_prefill(ask: Ask) -> Priced:
         v_dim=VALUE,
         fused=True,
     )
-    cost = attention_cost(work, ask.device, dtype=form.matrix, overlapped=overlapped)
+    cost = attention_cost(work, ask.device, dtype=form.matrix)
     return bill("mla prefill", [cost], ask, form.matrix, flop=float(np.asarray(cost.flop)), notes=(_WIDTHS,))
 
 
@@ -175,7 +180,7 @@ def _decoded(
         v_dim=wide[1],
         fused=True,
     )
-    cost = attention_cost(work, ask.device, dtype=matrix, overlapped=ask.accelerator.architecture in _NEWER)
+    cost = attention_cost(work, ask.device, dtype=matrix)
     memory = size / ask.device.memory_bytes_per_s
     priced = KernelCost(
         seconds=np.maximum(cost.compute_s, memory),

@@ -1,0 +1,155 @@
+"""Seconds of attention over whole sequences, by generation of kernels. Every formula broadcasts over NumPy arrays.
+
+Letters: S queries of a sequence, D head size, SMs multiprocessors, R sustained matrix rate.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ridgeline.cost.compute import KernelCost, tile_seconds
+from ridgeline.cost.machine import Device
+from ridgeline.facts.attention_kernels import AttentionKernel, attention_kernel
+from ridgeline.facts.mechanisms import constant
+from ridgeline.lower.work import Attention, Number, Phase
+
+NEWEST = {"hopper": "flash3", "blackwell": "flash3"}
+"""Newest fused kernels that were measured, by architecture; others run those of FlashAttention-2's generation."""
+_ROWS = 128.0  # queries of a tile
+# Bytes per element of a head's rows that a backward moves around its core: reads outputs and their gradients for their
+# dot product, clears the fp32 gradient of queries, reads it and writes it in 16 bits.
+_AROUND_VALUES, _AROUND_QUERIES = 4.0, 10.0
+_DROPOUT_BYTES = (5.0, 6.0)  # per score, forward and backward: scores in and out in 16 bits, and their mask
+
+
+def attention_cost(
+    work: Attention, device: Device, *, dtype: str, kernel: str | AttentionKernel = "flash"
+) -> KernelCost:
+    """Time of the attention core [s].
+
+    A score costs its products, two forward and five backward, at a share of the sustained matrix rate, and its softmax:
+    one exponential on the special-function units and a few fp32 operations, of which a share shows. Tiles of 128
+    queries spread over the SMs, each with a fill and drain; none ends before the keys of its last query:
+
+        s = | 2 products D (1 + wide_ max(0, D / narrow - 1)) / (share_ R), exposed_ softmax |norm (1 + masked_)
+        t = max((scores s + tiles fill_s_ / SMs), 128 S s SMs + fill_s_)
+
+    and a backward's kernels around the core: the dot product of outputs and their gradients, and the fp32 gradient of
+    the queries. `masked_` counts fully under a causal mask and not at all without one. Devices with one large array
+    have no such kernels: products and operations one after the other.
+
+    Parameters
+    ----------
+    kernel : str or AttentionKernel
+        flash (the newest of the architecture), flash1, flash2, flash3, cudnn, triton, or values of one; work that is
+        not fused is unfused whatever this says. A backward that nobody measured takes that of FlashAttention-2 over
+        `attention.newer_backward`.
+
+    Source: Dao 2023 (arXiv:2307.08691) and Shah et al. 2024 (arXiv:2407.08608) for the algorithms; fitted to public
+    rates of the kernels, `data/attention_kernels.tsv`. Evidence: measured for H100 and A100, derived elsewhere.
+    Domain: head sizes from 64 to 256.
+    """
+    forward = work.phase in (Phase.FORWARD, Phase.RECOMPUTE)
+    if not work.fused:
+        return unfused_attention_cost(work, device, dtype=dtype)
+    mean = np.asarray(work.mean_context)
+    context = np.minimum(mean + _ROWS / 2, work.kv_tokens)  # half a tile on the mask's edge
+    rows = np.asarray(work.sequences) * work.heads * work.q_tokens
+    scores = rows * context
+    products = (work.qk_dim + work.v_dim) if forward else (3 * work.qk_dim + 2 * work.v_dim)
+    operations = constant("attention.forward_vector_ops" if forward else "attention.backward_vector_ops")
+    vector = operations / (device.vector_flop_per_s / 2)
+    tiles = np.ceil(rows / _ROWS)
+    if device.sm_count <= 1:
+        core = scores * (2.0 * products / device.matrix_rate(dtype) + vector) + 2 * device.memory_latency_s * tiles
+    else:
+        masked = np.clip(2 * (1 - mean / work.kv_tokens), 0, 1)
+        values, speedup = _values(kernel, device.accelerator.architecture, forward)
+        score = (1 + values.masked_ * masked) * _score_seconds(
+            values, products, max(work.qk_dim, work.v_dim), vector, device, dtype=dtype, forward=forward
+        )
+        block = np.minimum(_ROWS, work.q_tokens) * np.asarray(work.kv_tokens) * score * device.sm_count
+        core = np.maximum(scores * score + tiles * values.fill_s_ / device.sm_count, block + values.fill_s_) / speedup
+    around = 0.0 if forward else rows * (_AROUND_VALUES * work.v_dim + _AROUND_QUERIES * work.qk_dim)
+    keys = np.asarray(work.sequences) * work.kv_heads * work.kv_tokens
+    traffic = (rows + keys) * (work.qk_dim + work.v_dim) * (2.0 if forward else 6.0)
+    compute = core + around / (device.memory_bytes_per_s * device.stream_share)
+    memory = traffic / device.memory_bytes_per_s
+    return KernelCost(
+        seconds=np.maximum(compute, memory),
+        flop=2.0 * scores * products,
+        bytes=traffic + around,
+        compute_s=compute,
+        memory_s=memory,
+        kernels=1.0 if forward else 3.0,
+    )
+
+
+def _values(kernel: str | AttentionKernel, architecture: str, forward: bool) -> tuple[AttentionKernel, float]:
+    """The values that price a kernel's pass, and how much faster than them it is [1]."""
+    if isinstance(kernel, AttentionKernel):
+        return kernel, 1.0
+    values = attention_kernel(NEWEST.get(architecture, "flash2") if kernel == "flash" else kernel, architecture)
+    if forward or values.backward_share_ is not None:
+        return values, 1.0
+    return attention_kernel("flash2", values.architecture), constant("attention.newer_backward")
+
+
+def _score_seconds(
+    values: AttentionKernel, products: int, head: int, vector: float, device: Device, *, dtype: str, forward: bool
+) -> float:
+    """Time of one score at the rate of the whole device [s]."""
+    share = values.forward_share_ if forward else values.backward_share_
+    if share is None:
+        raise ValueError(f"{values.kernel} has no backward values")
+    wide = 1 + values.wide_ * max(0.0, head / values.narrow - 1)
+    matrix = 2.0 * products * wide / (share * device.matrix_rate(dtype))
+    softmax = values.exposed_ * (vector + 1 / device.exp_per_s)
+    return float((matrix**values.norm + softmax**values.norm) ** (1 / values.norm))
+
+
+def unfused_attention_cost(
+    work: Attention, device: Device, *, dtype: str, dropout: bool = True, plain: bool = False
+) -> KernelCost:
+    """Time of attention as separate products and softmax, the score matrix passing through memory between them [s].
+
+    Bytes per score in 16 bits, forward: written 2, softmax 4, read by the second product 2; backward: read 2, written
+    2, softmax 6, read by two products 4; and what dropout moves. At the rate of a layer's kernels.
+
+    `plain`: operators of PyTorch one by one. Inputs are laid out anew for the batched products (12 bytes per element),
+    kernels over scores reach `attention.plain_share` of the stream rate, and a causal mask is added by a broadcasting
+    kernel that is bound by its index arithmetic: `elementwise.broadcast_per_cycle` scores a cycle and SM.
+    Evidence: derived; the two constants are fitted to public rates of H100 and A100.
+    """
+    forward = work.phase in (Phase.FORWARD, Phase.RECOMPUTE)
+    matrices = np.asarray(work.sequences) * work.heads
+    scores = matrices * work.q_tokens * work.kv_tokens
+    passes = 1 if forward else 2
+    stored = 0.0 if plain else 2.0  # bytes of a score that its tile waits to store; else in the traffic alone
+    shapes = ((work.q_tokens, work.kv_tokens, work.qk_dim), (work.q_tokens, work.v_dim, work.kv_tokens))
+    compute: Number = 0.0
+    for m, n, k in shapes:
+        rate = device.matrix_rate(dtype)
+        compute = compute + passes * tile_seconds(
+            m, n, k, matrices, rate_flop_per_s=rate, element_bytes=2, device=device, result_bytes=stored
+        )
+    width = work.qk_dim + work.v_dim
+    operands = np.asarray(work.sequences) * (work.heads * work.q_tokens + work.kv_heads * work.kv_tokens) * width
+    each = (8.0 if forward else 14.0) + (_DROPOUT_BYTES[0 if forward else 1] if dropout else 0.0)
+    around = (2.0 if forward else 4.0) + 3.0 if plain else (2.0 if forward else 6.0)
+    traffic = scores * each + operands * around
+    share = constant("attention.plain_share") if plain else device.stream_share
+    memory = traffic / (device.memory_bytes_per_s * share)
+    if plain and forward and device.sm_count > 1:
+        masked = np.asarray(work.mean_context) < work.kv_tokens
+        per_cycle = constant("elementwise.broadcast_per_cycle") * device.sm_count * device.clock_hz
+        memory = memory + np.where(masked, scores / per_cycle, 0.0)
+    flop = passes * 2.0 * scores * width
+    return KernelCost(
+        seconds=compute + memory,
+        flop=flop,
+        bytes=traffic,
+        compute_s=compute,
+        memory_s=memory,
+        kernels=5.0 if forward else 7.0,
+    )
