@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from ridgeline.cost.machine import Machine
+from ridgeline.cost.machine import machine as resolved
 from ridgeline.cost.network import collective_seconds, send_seconds
+from ridgeline.facts.clusters import cluster
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
 
@@ -97,6 +99,36 @@ def test_a_message_takes_the_innermost_tier_that_holds_both_ends(machine: Machin
     assert float(send_seconds(SIZE, 1, machine)) == pytest.approx(1 / 80 + 1e-6)
     assert float(send_seconds(SIZE, 4, machine)) == pytest.approx(1 / 2.5 + 5e-6)
     assert seconds(machine, CollectiveKind.SEND, 2, stride=4) == pytest.approx(1 / 2.5 + 5e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "stride", "size", "measured_s"),
+    [  # send and receive of two ranks. Source: microsoft/vidur@7d47513, data/profiling/network
+        ("8xA100-SXM-80GB", 1, 157696, 16e-6),
+        ("8xA100-SXM-80GB", 1, 64487424, 283e-6),
+        ("8xH100-SXM", 1, 157696, 9e-6),
+        ("8xH100-SXM", 1, 4980736, 21e-6),
+        ("8xH100-SXM", 1, 64487424, 186e-6),
+        ("16xH100-SXM", 8, 157696, 24e-6),
+        ("16xH100-SXM", 8, 64487424, 1797e-6),
+    ],
+)
+def test_a_message_starts_as_the_measured_collectives_do(text: str, stride: int, size: int, measured_s: float) -> None:
+    found = resolved(cluster(text))
+    seconds_ = float(send_seconds(float(size), stride, found))
+    assert seconds_ == pytest.approx(measured_s, rel=0.4)
+    bare = float(send_seconds(float(size), stride, replace(found, collectives=None)))
+    assert bare < seconds_  # a lower bound
+
+
+def test_a_message_within_a_node_never_leaves_it() -> None:
+    found = resolved(cluster("16xH100-SXM"))
+    near, far, out = (float(send_seconds(1e8, apart, found)) for apart in (1, 7, 8))
+    assert near == far < out
+    assert send_seconds(np.array([1e4, 1e8]), np.array([1, 8]), found).tolist() == [
+        float(send_seconds(1e4, 1, found)),
+        out,
+    ]
 
 
 def test_a_mesh_shares_its_bandwidth_among_the_peers(machine: Machine) -> None:

@@ -12,7 +12,7 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.mechanism import device_vector
 from ridgeline.facts.fits import Fit
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.work import Collective, CollectiveKind, Number
+from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
 
 # The order in which the fitted mechanism numbers collectives.
 OPERATIONS = tuple(kind.value for kind in CollectiveKind)
@@ -133,7 +133,16 @@ def _fitted_seconds(work: Collective, machine: Machine, fit: Fit) -> Number:
 
 
 def send_seconds(size_bytes: Number, stride: Number, machine: Machine) -> Number:
-    """Time of one point-to-point message between devices `stride` apart [s]: B / W + a."""
+    """Time of one point-to-point message between devices `stride` apart [s].
+
+    Where collectives were measured on such links, the fitted mechanism: a send starts as they do, and moves its bytes
+    at the link's share or the network's rate. Else B / W + a, a lower bound that knows no start.
+    """
+    if machine.collectives is not None:
+        kind, phase = CollectiveKind.SEND, Phase.FORWARD
+        apart = np.where(np.asarray(stride) < machine.tiers[0].size, 1.0, stride)  # of one node, however far apart
+        work = Collective(name="send", phase=phase, kind=kind, bytes=size_bytes, ranks=2.0, stride=apart)
+        return _fitted_seconds(work, machine, machine.collectives)
     stride_a = np.asarray(stride, dtype=float)
     rate = np.zeros(np.broadcast(stride_a, np.asarray(size_bytes)).shape)
     wait = np.zeros_like(rate)
