@@ -19,6 +19,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import own_fits
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Evidence
+from ridgeline.facts.source_spread import source_spread
 from ridgeline.predict.operator import operator_cost
 from ridgeline.validate.check import check
 from ridgeline.validate.operator_cells import Priced, sizes
@@ -171,6 +172,26 @@ def test_a_window_cuts_the_keys_that_a_query_sees(tmp_path: Path, past: int, win
     whole = kernel(tmp_path, "attention prefill (causal)", shape.format(0, 0))
     share = (mean + 64) / (2048.5 + 64)  # and every tile fills and drains, however few keys it sees
     assert share * 0.999 <= found / whole["predicted"] < share * 1.12
+
+
+def test_a_network_that_no_cell_states_spans_those_of_the_catalog(tmp_path: Path) -> None:
+    shape = {"size": 2**26, "devices": 16, "nodes": 2, "library": "torch.distributed NCCL", "hardware": "A100 80GB"}
+    silent = group(tmp_path, "all_reduce", **shape, topology="")
+    told = group(tmp_path, "all_reduce", **shape, topology="8x HDR 200Gb/s IB per node")
+    assert silent["predicted"] == pytest.approx(told["predicted"], rel=0.01)  # the catalog's default has HDR too
+    assert silent["high"] / silent["predicted"] > 2 * told["high"] / told["predicted"]
+    assert any("network not stated" in words for words in silent["assumptions"])
+    assert not any("network not stated" in words for words in told["assumptions"])
+
+
+def test_intervals_of_tables_hold_other_sources_but_not_their_own_rows(tmp_path: Path) -> None:
+    shape = "m=4096 n=4096 k=4096"
+    low, high = source_spread("gemm")
+    other = kernel(tmp_path, "gemm", shape, library="vLLM 0.24.0", source="someone/else@1234567")
+    own = kernel(tmp_path, "gemm", shape, library="vLLM 0.24.0", source="ai-dynamo/aiconfigurator@095f58a")
+    assert other["predicted"] == own["predicted"]
+    assert other["low"] == pytest.approx(min(own["low"], other["predicted"] * low))
+    assert other["high"] == pytest.approx(max(own["high"], other["predicted"] * high))
 
 
 def test_flash_attention_s_rate_halves_causal_work_and_both_passes_add(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fitted import find_fits, from_fits, model_of
 from ridgeline.cost.measured import interpolated, table_interval
 from ridgeline.cost.mechanism import Array
-from ridgeline.cost.samples import INTERVAL, Sample, family_tables, hidden_folds, samples
+from ridgeline.cost.samples import FOLDS, INTERVAL, Sample, family_tables, hidden_folds, samples
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.opdata import OpTable
 from ridgeline.facts.records import Accelerator
@@ -22,6 +22,7 @@ from ridgeline.facts.records import Accelerator
 DRAWN = 400  # kernels of one table, format and kernel
 _HELD = 1.2  # of the time without the host, from which a kernel waits for it
 TABULATED = 60  # of them for the table rung, which makes a grid for every combination of exact sizes
+_EACH_FOLD = 30  # of them where several folds are hidden in turn
 _HEADER = (
     "# How far the answers of a rung lie from measured times of shape blocks that no fit used. Written by"
     " `ridgeline fit --rungs`.\n" + "\t".join(("family", "rung", "rows", "median", "p90", "low", "high"))
@@ -45,17 +46,23 @@ class Judged:
 
 
 def judge(family: str, *, fold: int = INTERVAL, drawn: int = DRAWN, seed: int = 0) -> Iterator[Judged]:
-    """Every rung on rows of one fold, drawn at random from every table of a family."""
+    """Every rung on rows of one fold, drawn at random from every table of a family.
+
+    A table knows no fit: for its interval every fold but the one that judges is hidden in turn, since a fold of a small
+    family holds few shape blocks, and errors of a block's shapes are alike.
+    """
     for table in family_tables(family):
         for sample in samples(family, table):
-            inside = np.flatnonzero(sample.folds == fold)
-            if not len(inside):
-                continue
-            chosen = np.random.default_rng(seed).permutation(inside)[:drawn]
             for rung in JUDGED:
-                mask = np.zeros(len(sample), dtype=bool)
-                mask[chosen[:TABULATED] if rung is Rung.TABLE else chosen] = True
-                yield judged_sample(sample.where(mask), table, rung, fold)
+                several = rung is Rung.TABLE and fold == INTERVAL
+                for hidden in range(INTERVAL, FOLDS) if several else (fold,):
+                    inside = np.flatnonzero(sample.folds == hidden)
+                    if not len(inside):
+                        continue
+                    most = _EACH_FOLD if several else TABULATED if rung is Rung.TABLE else drawn
+                    mask = np.zeros(len(sample), dtype=bool)
+                    mask[np.random.default_rng(seed).permutation(inside)[:drawn][:most]] = True
+                    yield judged_sample(sample.where(mask), table, rung, hidden)
 
 
 def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judged:

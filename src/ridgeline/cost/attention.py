@@ -9,7 +9,7 @@ import numpy as np
 
 from ridgeline.cost.compute import KernelCost, tile_seconds
 from ridgeline.cost.machine import Device
-from ridgeline.facts.attention_kernels import AttentionKernel, attention_kernel
+from ridgeline.facts.attention_kernels import OTHER, AttentionKernel, attention_kernel
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.work import Attention, Number, Phase
 
@@ -83,6 +83,21 @@ def attention_cost(
         memory_s=memory,
         kernels=1.0 if forward else 3.0,
     )
+
+
+def attention_interval(kernel: str, architecture: str) -> tuple[float, float] | None:
+    """Low and high factors of the 80 % interval of a kernel's time [1]; None where it was not measured.
+
+    Quantiles of measured / predicted on sequence lengths left out of the fit; `unfused` stands for plain operators, of
+    which one device was left out. Source: `data/attention_kernels.tsv`, `attention.plain.*` of the constants.
+    """
+    measured_on = "hopper" if architecture == "hopper" else OTHER if architecture == "ampere" else None
+    if measured_on is None:
+        return None
+    if kernel == "unfused":
+        return constant("attention.plain.low"), constant("attention.plain.high")
+    values = attention_kernel(NEWEST.get(architecture, "flash2") if kernel == "flash" else kernel, architecture)
+    return (values.low, values.high) if values.architecture == measured_on else None
 
 
 def _values(kernel: str | AttentionKernel, architecture: str, forward: bool) -> tuple[AttentionKernel, float]:

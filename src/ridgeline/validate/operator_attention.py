@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ridgeline.cost import questions
-from ridgeline.cost.attention import attention_cost, unfused_attention_cost
+from ridgeline.cost.attention import attention_cost, attention_interval, unfused_attention_cost
 from ridgeline.cost.compute import KernelCost
 from ridgeline.errors import InputError
 from ridgeline.facts.mechanisms import constant
@@ -94,7 +94,11 @@ def attention(ask: Ask) -> Priced:
         notes.append(_ROTATED)
     flop = share * 4.0 * batch * heads * tokens * (tokens + past) * head * (0.5 if causal else 1.0)
     family = "attention training" if share > 1 else "attention prefill"
-    return bill(family if fused else "attention unfused", costs, ask, form.matrix, flop=flop, notes=notes)
+    priced = bill(family if fused else "attention unfused", costs, ask, form.matrix, flop=flop, notes=notes)
+    known = attention_interval(kernel, ask.accelerator.architecture) if not _rotates(ask) else None
+    if known is None:
+        return priced
+    return replace(priced, interval_s=(priced.seconds * known[0], priced.seconds * known[1]))
 
 
 def decode(ask: Ask) -> Priced:

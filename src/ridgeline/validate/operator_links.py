@@ -8,12 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from ridgeline.cost import questions
+from ridgeline.cost.interval import interval
+from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.errors import InputError
 from ridgeline.facts.links import link
+from ridgeline.facts.machines import machine as catalogued
+from ridgeline.facts.machines import machines
 from ridgeline.facts.records import Accelerator, Cluster, Tier
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
 from ridgeline.validate.machines import Machines, place
+from ridgeline.validate.network import read_network
 from ridgeline.validate.operator_cells import Ask, Priced, laddered
 from ridgeline.validate.rows import Row
 
@@ -30,6 +35,7 @@ KINDS: tuple[tuple[str, CollectiveKind], ...] = (
 """Names of collectives, first match first."""
 
 _RING = re.compile(r"\bring\b|nvls disabled|no (?:nvls|sharp)", re.IGNORECASE)
+_NETWORK = re.compile(r"infiniband|\bib\b|\bhdr\b|\bndr\b|\bedr\b|roce|ethernet|\befa\b|gb(?:it)?/s", re.IGNORECASE)
 _PAIRS = re.compile(r"pairwise[_ -]?nvlink", re.IGNORECASE)
 _SCALES = 4 / 128  # bytes of an fp32 scale for 128 fp8 values. Source: DeepEP, README
 _EXCHANGE = {"tokens": 4096.0, "hidden": 7168.0, "topk": 8.0}
@@ -109,22 +115,59 @@ def collective(ask: Ask) -> Priced:
     ring = {CollectiveKind.ALL_REDUCE: 2.0 * (ranks - 1) / ranks, CollectiveKind.SEND: 1.0}
     bus = ring.get(kind, (ranks - 1) / ranks)
     notes = () if sized else (f"size not stated: {LARGE_BYTES / 2**30:g} GiB (assumed)",)
+    priced = replace(_collective(ask, ask.machine, kind, size, notes), bus=bus, sized=sized)
+    rates = _unstated_networks(ask)
+    if rates is None:
+        return priced
+    slow, fast = (_collective(ask, _rewired(ask.machine, rate), kind, size, notes) for rate in rates)
+    ends = [end.interval_s or interval(end.seconds, end.evidence) for end in (fast, slow)]
+    told = f"network not stated: {rates[0] / 1e9:.3g} to {rates[1] / 1e9:.3g} GB/s a device in the catalog's machines"
+    return replace(priced, interval_s=(ends[0][0], ends[1][1]), assumptions=(*priced.assumptions, told))
+
+
+def _unstated_networks(ask: Ask) -> tuple[float, float] | None:
+    """10 % and 90 % quantile of the networks that catalogued machines with the device have [byte/s of one device].
+
+    None where the group stays in its node, the cells state a rate, or the catalog has no other machine. Never without
+    the machine's own.
+    """
+    cluster, said = ask.machine.cluster, read_network(ask.words)
+    stated = said.node_bytes_per_s or said.device_bytes_per_s or _NETWORK.search(ask.words)
+    if len(cluster.tiers) < 2 or stated or cluster.count <= cluster.tiers[0].size:
+        return None
+    known = [
+        catalogued(name).outside[0].bytes_per_s
+        for name, row in machines().items()
+        if row["accelerator"] == cluster.accelerator.name and catalogued(name).outside
+    ]
+    own = cluster.tiers[1].bytes_per_s
+    slow, fast = np.quantile([*known, own], (0.1, 0.9))
+    return (min(float(slow), own), max(float(fast), own)) if known else None
+
+
+def _rewired(found: Machine, rate: float) -> Machine:
+    """The machine with another rate of its network [byte/s of one device]."""
+    tiers = (found.tiers[0], *(replace(tier, bytes_per_s=rate) for tier in found.tiers[1:]))
+    return replace(found, tiers=tiers)
+
+
+def _collective(ask: Ask, found: Machine, kind: CollectiveKind, size: float, notes: tuple[str, ...]) -> Priced:
+    """A collective over the whole group of a machine, by the ladder or the mechanism."""
+    ranks = found.cluster.count
     if kind is not CollectiveKind.SEND:
         said = ask.library.casefold()
         in_place = kind is CollectiveKind.ALL_REDUCE and re.search(r"in-place|torch", said) is not None
         eager = re.search(r"nccl-tests|torch|\bmpi\b", said) is not None
-        asked = questions.collective(kind, size, ranks, ask.machine, in_place=in_place, eager=eager)
+        asked = questions.collective(kind, size, ranks, found, in_place=in_place, eager=eager)
         priced = laddered(kind.value, asked, ask, flop=0.0, notes=notes)
         if priced is not None:
-            return replace(priced, bus=bus, sized=sized)
+            return priced
     work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size, ranks=ranks, stride=1)
     both = 2.0 if re.search(r"bidirectional|duplex", ask.op) else 1.0
     return Priced(
         family=kind.value,
-        seconds=float(np.asarray(collective_seconds(work, ask.machine))) / both,
+        seconds=float(np.asarray(collective_seconds(work, found))) / both,
         bytes=size,
-        bus=bus,
-        sized=sized,
         evidence=ask.machine.link_evidence,
         assumptions=notes,
     )

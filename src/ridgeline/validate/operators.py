@@ -12,6 +12,7 @@ from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.errors import InputError
 from ridgeline.facts.records import Accelerator, Cluster, Evidence
+from ridgeline.facts.source_spread import source_spread
 from ridgeline.units import UNITS
 from ridgeline.validate import operator_attention as attention
 from ridgeline.validate import operator_experts as experts
@@ -54,6 +55,8 @@ FAMILIES: tuple[tuple[str, Callable[[Ask], Priced]], ...] = (
 )
 """Operators that are priced, first match first."""
 
+TABLED = (Rung.TABLE.value, Rung.FITTED.value)  # rungs that rest on measurements of the device itself
+OWN_SPAN = "interval of the tables alone:"
 _RATE_UNIT = re.compile(r"^([kMGTPE]?)(?:FL|I)?OPs?(?:/s|S)?$", re.IGNORECASE)
 
 
@@ -67,7 +70,7 @@ def answer_operator(row: Row, kind: str, source: Machines, rungs: tuple[Rung, ..
     found, notes = _cluster(row, kind, op, device.accelerator, source)
     answer: dict[str, Any] = {"device": device.accelerator.name}
     ask = replace(_ask(row, kind, op, machine(found)), rungs=rungs)
-    priced = family(ask)
+    priced = _of_another_source(family(ask), row)
     value, low, high = _predicted(priced, measured_si / measured, dimension, row)
     assumptions = [*device.assumptions, *notes, *priced.assumptions]
     scenario, evidence = priced.family, priced.evidence
@@ -87,6 +90,21 @@ def answer_operator(row: Row, kind: str, source: Machines, rungs: tuple[Rung, ..
         "rung": priced.rung or "mechanism",
         "assumptions": assumptions,
     }
+
+
+def _of_another_source(priced: Priced, row: Row) -> Priced:
+    """The price with an interval that holds what other sources than the tables' measured of the family.
+
+    The ladder's intervals are of the tables' own machines and ways of timing.
+    """
+    if priced.interval_s is None or priced.rung not in TABLED or "aiconfigurator" in row.text("source").casefold():
+        return priced
+    (low_s, high_s), (low, high) = priced.interval_s, source_spread(priced.family)
+    told = (
+        f"{OWN_SPAN} {low_s / priced.seconds:.3f} to {high_s / priced.seconds:.3f} of the time; wider by other sources"
+    )
+    ends = min(low_s, priced.seconds * low), max(high_s, priced.seconds * high)
+    return replace(priced, interval_s=ends, assumptions=(*priced.assumptions, told))
 
 
 def _measured(row: Row) -> tuple[float, float, str]:
