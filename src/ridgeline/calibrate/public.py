@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from itertools import pairwise
 
 import numpy as np
 
 from ridgeline.calibrate.casts import cast_values
 from ridgeline.calibrate.least_squares import fit_values
+from ridgeline.calibrate.residuals import FEWEST_OF_BAND, residual_bands
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.formats import form
 from ridgeline.cost.mechanism import Array, Mechanism, device_vector
 from ridgeline.cost.readers import READERS
-from ridgeline.cost.samples import HELD_OUT, INTERVAL, Sample, form_sizes
+from ridgeline.cost.samples import HELD_OUT, INTERVAL, Sample, block_numbers, form_sizes
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import BANDS_S, KEYS, RECORD, Fit
+from ridgeline.facts.fits import KEYS, RECORD, Fit
 from ridgeline.facts.traits import kernel_traits
 
 WORST = 0.5  # median error of the interval's shapes, from which a fit answers nothing
 _HOST_QUANTILES = (0.02, 0.3)  # of the times: where a host that issues slowly would show as a floor
-_QUANTILES = (0.1, 0.9)
-_FEWEST_OF_BAND = 30
 _FIGURES = 5
 
 
@@ -60,10 +58,11 @@ def fit_sample(sample: Sample) -> Fit | None:
     held = sample.folds == HELD_OUT if (sample.folds == HELD_OUT).any() else inside
     error = np.abs(priced / seconds - 1)[held]
     bias = float(np.median((priced / seconds - 1)[held]))
-    apart = sample.folds == INTERVAL if (sample.folds == INTERVAL).sum() >= _FEWEST_OF_BAND else inside
+    apart = sample.folds == INTERVAL if (sample.folds == INTERVAL).sum() >= FEWEST_OF_BAND else inside
     if np.median(np.abs(priced / seconds - 1)[apart]) > WORST:  # the fold that judges chooses nothing
         return None
-    low, high = residual_bands(seconds[apart] / priced[apart], priced[apart])
+    _, blocks = block_numbers(sample.family, sample.sizes)
+    low, high = residual_bands(seconds[apart] / priced[apart], priced[apart], blocks[apart])
     return Fit(
         family=sample.family,
         device=sample.accelerator,
@@ -108,21 +107,6 @@ def _free(model: Mechanism, sizes: Array, known: Mapping[str, float]) -> list[bo
     """Which parameters the rows can tell: those of a cast only when there is one that no rows of its own told."""
     cast = not known and "cast" in model.sizes and bool(sizes[:, model.sizes.index("cast")].any())
     return [cast or not parameter.name.startswith("cast_") for parameter in model.parameters]
-
-
-def residual_bands(ratios: Array, priced: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The 10 % and 90 % quantiles of measured / predicted by band of predicted time, the answer itself always between.
-
-    Bands with few rows take all.
-    """
-    edges = (0.0, *BANDS_S, np.inf)
-    low, high = [], []
-    for a, b in pairwise(edges):
-        inside = (priced >= a) & (priced < b)
-        chosen = ratios[inside] if inside.sum() >= _FEWEST_OF_BAND else ratios
-        low.append(min(1.0, round(float(np.quantile(chosen, _QUANTILES[0])), 4)))
-        high.append(max(1.0, round(float(np.quantile(chosen, _QUANTILES[1])), 4)))
-    return tuple(low), tuple(high)
 
 
 def _domain(sample: Sample) -> dict[str, tuple[float, float, float]]:

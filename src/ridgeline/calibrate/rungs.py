@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.calibrate.public import residual_bands
+from ridgeline.calibrate.residuals import residual_bands
 from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fitted import find_fits, from_fits, model_of
 from ridgeline.cost.measured import interpolated, table_interval

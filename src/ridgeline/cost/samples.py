@@ -140,14 +140,22 @@ def held_out(family: str, sizes: Mapping[str, Number]) -> bool:
     return bool((folds(family, one) == HELD_OUT).all())
 
 
-def folds(family: str, sizes: Mapping[str, Array], names: Sequence[str] = ()) -> NDArray[np.int64]:
-    """The fold of each row, from 0 to 4: the same shape block (or `names`) is in the same fold on every device [1]."""
+def block_numbers(
+    family: str, sizes: Mapping[str, Array], names: Sequence[str] = ()
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The shape blocks (or combinations of `names`) of some rows, and the number of each row's."""
     chosen_names = tuple(names) or READERS[family].blocks
     columns = [np.asarray(sizes[name], dtype=float) for name in chosen_names]
     table = np.stack(np.broadcast_arrays(*columns), axis=-1)
     unique, inverse = np.unique(table, axis=0, return_inverse=True)
+    return unique, np.asarray(inverse, dtype=np.int64).reshape(-1)
+
+
+def folds(family: str, sizes: Mapping[str, Array], names: Sequence[str] = ()) -> NDArray[np.int64]:
+    """The fold of each row, from 0 to 4: the same shape block (or `names`) is in the same fold on every device [1]."""
+    unique, number = block_numbers(family, sizes, names)
     chosen = np.array([crc32(f"{family}:{row.tolist()}".encode()) % FOLDS for row in unique], dtype=np.int64)
-    return chosen[inverse.ravel()]
+    return chosen[number]
 
 
 def hidden_folds(family: str, sizes: Mapping[str, Array]) -> NDArray[np.int64]:

@@ -1,0 +1,61 @@
+"""Intervals from residuals of rows that come in blocks: how many of them count, and which quantiles to take."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.mechanism import Array
+from ridgeline.facts.fits import BANDS_S
+
+_TAIL = 0.1  # beyond each end of an 80 % interval
+FEWEST_OF_BAND = 30
+
+
+def effective_rows(values: Array, blocks: NDArray[np.int64]) -> float:
+    """How many independent rows those of some blocks are worth [1]: n / (1 + (m - 1) r).
+
+    m rows in a block on average, r the correlation of rows of one block, from the variance between blocks and within
+    them. From the number of blocks, where rows of a block are all alike, to the number of rows, where blocks say
+    nothing. Source: Kish 1965, Survey Sampling, section 5.4 (design effect); r by one-way analysis of variance.
+
+    >>> effective_rows(np.array([1.0, 1.0, 3.0, 3.0]), np.array([0, 0, 1, 1]))
+    2.0
+    """
+    _, block = np.unique(blocks, return_inverse=True)
+    sizes = np.bincount(block)
+    rows, count = len(values), len(sizes)
+    if count < 2 or rows <= count:
+        return float(count)
+    means = np.bincount(block, values) / sizes
+    within = float(((values - means[block]) ** 2).sum() / (rows - count))
+    between = float((sizes * (means - values.mean()) ** 2).sum() / (count - 1))
+    each = (rows - float((sizes**2).sum()) / rows) / (count - 1)
+    whole = between + (each - 1) * within
+    alike = max(0.0, (between - within) / whole) if whole > 0 else 0.0
+    return float(rows / (1 + (each - 1) * alike))
+
+
+def residual_bands(
+    ratios: Array, priced: Array, blocks: NDArray[np.int64] | None = None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Ends of the 80 % interval of measured / predicted by band of predicted time, the answer itself always between.
+
+    Quantiles 0.1 - 0.9 / n and 0.9 + 0.9 / n of the ratios, n the rows that they are worth: what holds a new row with
+    80 % chance after n (Vovk et al. 2005, Algorithmic Learning in a Random World, conformal prediction). Without
+    `blocks` rows are independent. Bands with few rows take all.
+    """
+    edges = (0.0, *BANDS_S, np.inf)
+    low, high = [], []
+    for a, b in pairwise(edges):
+        inside = (priced >= a) & (priced < b)
+        if inside.sum() < FEWEST_OF_BAND:
+            inside = np.ones(len(ratios), dtype=bool)
+        chosen = ratios[inside]
+        count = len(chosen) if blocks is None else effective_rows(np.log(chosen), blocks[inside])
+        ends = max(0.0, _TAIL - (1 - _TAIL) / count), min(1.0, (1 - _TAIL) * (1 + 1 / count))
+        low.append(min(1.0, round(float(np.quantile(chosen, ends[0])), 4)))
+        high.append(max(1.0, round(float(np.quantile(chosen, ends[1])), 4)))
+    return tuple(low), tuple(high)

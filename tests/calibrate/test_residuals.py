@@ -1,0 +1,51 @@
+"""Intervals from rows in blocks: bands of time, rows that are worth fewer, and the chance to hold a new row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ridgeline.calibrate.residuals import effective_rows, residual_bands
+
+
+def test_intervals_are_told_apart_by_the_time_predicted() -> None:
+    """A hundred and one ratios from 0.9 to 1.1 below 10 us, twice that above 100 us, none between."""
+    ratios = np.linspace(0.9, 1.1, 101)
+    priced = np.concatenate([np.full(101, 5e-6), np.full(101, 1e-3)])
+    low, high = residual_bands(np.concatenate([ratios, 2 * ratios]), priced)
+    # quantiles 0.1 - 0.9 / 101 = 0.09109 and 0.90891
+    assert (low[0], high[0]) == (pytest.approx(0.9182, abs=1e-4), pytest.approx(1.0818, abs=1e-4))
+    assert (low[2], high[2]) == (1.0, pytest.approx(2.1636, abs=1e-4))  # the answer itself is always between
+    assert (low[1], high[1]) == (pytest.approx(0.94, abs=0.01), pytest.approx(2.12, abs=0.01))  # too few: of all
+
+
+def test_rows_of_a_block_that_are_all_alike_count_once() -> None:
+    assert effective_rows(np.repeat([1.0, 5.0, 2.0], 4), np.repeat([0, 1, 2], 4)) == pytest.approx(3)
+
+
+def test_rows_whose_block_says_nothing_all_count() -> None:
+    assert effective_rows(np.tile([1.0, 2.0, 3.0, 4.0], 3), np.repeat([0, 1, 2], 4)) == pytest.approx(12)
+    assert effective_rows(np.arange(5.0), np.arange(5)) == 5
+    assert effective_rows(np.arange(5.0), np.zeros(5, dtype=int)) == 1  # one block tells of one
+
+
+def test_rows_half_alike_count_between() -> None:
+    """Two blocks of two: means 1 and 4, each 1 apart: between 9, within 0.5; r = 8.5 / 9.5; 4 / (1 + r)."""
+    found = effective_rows(np.array([0.5, 1.5, 3.5, 4.5]), np.array([0, 0, 1, 1]))
+    assert found == pytest.approx(4 / (1 + 8.5 / 9.5))
+
+
+@pytest.mark.parametrize(("blocks", "each"), [(12, 20), (30, 10)])
+def test_a_new_block_lies_inside_as_often_as_stated(blocks: int, each: int) -> None:
+    """Errors with as much variance between blocks as within: without blocks the intervals are too narrow."""
+    rng = np.random.default_rng(7)
+    number = np.repeat(np.arange(blocks), each)
+    shares: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(300):
+        ratios = np.exp(0.2 * (rng.normal(size=blocks)[number] + rng.normal(size=blocks * each)))
+        new = np.exp(0.2 * (rng.normal(size=200) + rng.normal(size=200)))
+        for known, held in shares.items():
+            low, high = residual_bands(ratios, np.full(len(ratios), 1e-3), number if known else None)
+            held.append(float(np.mean((new >= low[2]) & (new <= high[2]))))
+    assert 0.79 < np.mean(shares[True]) < 0.87
+    assert np.mean(shares[False]) < np.mean(shares[True]) - 0.01
