@@ -63,6 +63,17 @@ class UnknownNameError(RidgelineError):
         super().__init__(text)
         self.kind, self.name, self.nearest = kind, name, tuple(near)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Names the text and what it carries: worker processes send errors back, and the catalog need not go along."""
+        return _again, (type(self), str(self), vars(self))
+
+
+def _again(kind: type[RidgelineError], text: str, carried: dict[str, object]) -> RidgelineError:
+    """An error as it was, from its text and what it carries."""
+    found = kind.__new__(kind, text)
+    found.__dict__.update(carried)
+    return found
+
 
 class ModelError(RidgelineError):
     """An architecture cannot be built from what was given."""
