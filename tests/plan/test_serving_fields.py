@@ -67,6 +67,8 @@ def test_a_word_is_read_as_written(name: str, written: object, value: object) ->
         ("slo", "soon", "'soon' is no bound; write ttft=1s, tpot=50ms or latency=20s"),
         ("slo", "ttft=", "'ttft=' is no bound"),
         ("slo", "itl=3ms", "'itl=3ms' is no bound"),
+        ("slo", "ttft=1", "'ttft=1' has no unit; write ttft=1s or ttft=1ms"),
+        ("slo", "ttft=1s,tpot=5e-2", "'tpot=5e-2' has no unit"),
         ("slo", "ttft=fast", "'fast' is not a quantity in s"),
         ("slo", "ttft=0s", "'0s' is out of range"),
         ("slo", "ttft=1s,ttft=2s", "bounds ttft twice"),

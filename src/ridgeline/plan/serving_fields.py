@@ -16,6 +16,7 @@ ARRIVALS = ("poisson", "gamma", "weibull", "constant", "burst", "closed")
 _MOST_TOKENS = 10_000_000
 _POOL = re.compile(r"^(\d{1,5})x((?:(?:tp|pp|dp|ep)\d{1,5},?)+)$")
 _DEGREE = re.compile(r"(tp|pp|dp|ep)(\d+)")
+_BARE = re.compile(r"^\s*[-+0-9._]+(?:[eE][-+]?\d+)?\s*$")  # a number without a unit
 _BOUNDS = ("ttft", "tpot", "latency")
 
 
@@ -48,6 +49,8 @@ def _objective(value: object) -> dict[str, float]:
             raise ValueError(f"{shown(word)} is no bound; write ttft=1s, tpot=50ms or latency=20s")
         if f"{key}_s" in bounds:
             raise ValueError(f"{shown(value)} bounds {key} twice")
+        if _BARE.match(bound):
+            raise ValueError(f"{shown(word)} has no unit; write {key}={bound.strip()}s or {key}={bound.strip()}ms")
         bounds[f"{key}_s"] = number("s", 1e-9, 1e9)(bound.strip())
     return bounds
 
