@@ -207,6 +207,13 @@ def test_words_for_one_stage_leave_pipelines_out(stated: dict[str, int]) -> None
     assert {one.pp for one in deployments(MODEL, FOUR, {"kv_kept": 512}, WHOLE)} == {1, 2, 4}
 
 
+def test_nano_batches_leave_attention_ranks_out_of_a_search_for_experts() -> None:
+    grid = list(deployments(SPARSE, EIGHT, {"nano_tokens": 512}, WHOLE))
+    assert {(one.dp, one.pp) for one in grid} == {(1, 1)}
+    assert {one.tp for one in grid} == {1, 2, 4, 8}
+    assert {one.ep for one in grid} > {1}
+
+
 def test_cut_caches_are_not_sent_between_pools() -> None:
     result = search_serving(MODEL, FOUR, load_of(50), BOUNDS, stated={"kv_kept": 512, "tp": 1}, top=1000)
     assert {len(one.deployments) for one in result.ranked} == {1}

@@ -214,3 +214,16 @@ def test_parts_of_an_iteration_add_up() -> None:
     assert prefill_band(one, tables, 2048.0).compute > prefill_band(one, tables, 2048.0).memory
     read_s = one.capacity.weights_bytes / one.machine.cluster.accelerator.memory_bytes_per_s
     assert read_s < decode["weights and links"] + decode["sampling"] < 2 * read_s
+
+
+def test_a_prompt_beyond_the_budget_is_as_many_iterations_as_it_takes() -> None:
+    """3,000 tokens at 1,024 an iteration: 1,024 and 1,024 after 1,024 and 952 after 2,048; three times the host."""
+    one, tables = made("llama-3.1-8b", "1xH100-SXM", (("token_budget", 1024), ("chunked", True)))
+    parts = prefill_parts(one, tables, 3000.0)
+    lane = [float(np.interp(tokens, tables.tokens, tables.lane.mid)) for tokens in (1024.0, 1024.0, 952.0)]
+    assert parts["weights and links"] == pytest.approx(sum(lane))
+    assert parts["host"] == pytest.approx(3 * prefill_parts(one, tables, 900.0)["host"])
+    alone = prefill_parts(one, tables, 1024.0)["attention"]
+    assert parts["attention"] > 2 * alone + prefill_parts(one, tables, 952.0)["attention"]
+    band = prefill_band(one, tables, 3000.0)
+    assert 0.0 < band.low < 1.0 < band.high

@@ -73,7 +73,8 @@ def _degrees(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: S
             continue
         stages = 1 if {"nano_tokens", "kv_fetched"} & stated.keys() else min(space.most_pp, len(graph.layers))
         for pp in _given("pp", _powers(stages), stated):
-            for dp in _given("dp", _powers(cluster.count) if experts else [1], stated):
+            spreads = experts and "nano_tokens" not in stated
+            for dp in _given("dp", _powers(cluster.count) if spreads else [1], stated):
                 ranks = tp * dp
                 if ranks * pp > cluster.count or (pp > 1 and dp > 1 and "pp" not in stated):
                     continue

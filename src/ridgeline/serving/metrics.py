@@ -161,10 +161,9 @@ def decode_parts(one: Engine, tables: StepTables, sequences: float, context: flo
 
 
 def prefill_parts(one: Engine, tables: StepTables, tokens: float) -> dict[str, float]:
-    """What an iteration over one prompt is made of [s]."""
-    names = _NANO if _cut(one, tokens) else ("weights and links", "experts", "attention")
-    found = {name: float(part.mid) for name, part in zip(names, _prefill(one, tables, tokens), strict=True)}
-    return {**found, "host": _host_s(one, 1.0)}
+    """What the iterations over one prompt are made of [s]: one, or as many as its chunks."""
+    found = {name: float(part.mid) for name, part in _prefill(one, tables, tokens).items()}
+    return {**found, "host": len(_chunks(one, tokens)) * _host_s(one, 1.0)}
 
 
 def decode_band(one: Engine, tables: StepTables, sequences: float, context: float) -> Band:
@@ -173,8 +172,9 @@ def decode_band(one: Engine, tables: StepTables, sequences: float, context: floa
 
 
 def prefill_band(one: Engine, tables: StepTables, tokens: float) -> Band:
-    """The interval of an iteration over one prompt."""
-    return _band(_prefill(one, tables, tokens), one, 1.0)
+    """The interval of the iterations over one prompt."""
+    parts = list(_prefill(one, tables, tokens).values())
+    return _band(parts, one, 1.0, iterations=len(_chunks(one, tokens)))
 
 
 def _cut(one: Engine, tokens: float) -> bool:
@@ -215,11 +215,28 @@ def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -
     return [*found, Seconds(mid=left, low=left, high=left, compute=0.0 * left, memory=0.0 * left)]
 
 
-def _prefill(one: Engine, tables: StepTables, tokens: float) -> list[Seconds]:
-    attention = _at_two(tables.first, tables.chunks, tables.pasts, tokens, 0.0)
-    if tables.nano is not None and _cut(one, tokens):
-        return _halves(tables, tokens, 1.0, compute=attention)
-    return [_at(tables.lane, tables.tokens, tokens), _at(tables.group, tables.tokens, tokens), attention]
+def _chunks(one: Engine, tokens: float) -> list[tuple[float, float]]:
+    """Tokens of each iteration over one prompt, and those before them [token]."""
+    budget = float(one.policy.token_budget)
+    if not one.policy.chunked or tokens <= budget:
+        return [(tokens, 0.0)]
+    starts = np.arange(0.0, tokens, budget)
+    return [(min(budget, tokens - before), before) for before in starts.tolist()]
+
+
+def _prefill(one: Engine, tables: StepTables, tokens: float) -> dict[str, Seconds]:
+    """The parts of all iterations over one prompt, by name [s]."""
+    total: dict[str, Seconds] = {}
+    for chunk, before in _chunks(one, tokens):
+        attention = _at_two(tables.first, tables.chunks, tables.pasts, chunk, before)
+        if tables.nano is not None and _cut(one, chunk):
+            names, parts = _NANO, _halves(tables, chunk, 1.0, compute=attention)
+        else:
+            names = ("weights and links", "experts", "attention")
+            parts = [_at(tables.lane, tables.tokens, chunk), _at(tables.group, tables.tokens, chunk), attention]
+        for name, part in zip(names, parts, strict=True):
+            total[name] = total[name] + part if name in total else part
+    return total
 
 
 def _host_s(one: Engine, sequences: float) -> float:
@@ -229,16 +246,17 @@ def _host_s(one: Engine, sequences: float) -> float:
     return shown if policy.overlapped_host else shown + policy.seq_host_s * sequences
 
 
-def _band(parts: Sequence[Seconds], one: Engine, sequences: float) -> Band:
+def _band(parts: Sequence[Seconds], one: Engine, sequences: float, *, iterations: int = 1) -> Band:
     policy = one.policy
     host = policy.step_host_s + policy.seq_host_s * sequences
     host += policy.group_host_s if one.deployment.instance_devices > 1 else 0.0
+    host *= iterations
     low, mid, high, compute, memory = (
         sum(float(getattr(part, name)) for part in parts) for name in ("low", "mid", "high", "compute", "memory")
     )
     ends = []
     for device, factor in ((low, _HOST_BAND[0]), (mid, 1.0), (high, _HOST_BAND[1])):
-        own = policy.exposed_host_s * factor
+        own = policy.exposed_host_s * factor * iterations
         ends.append(max(device, host * factor) + own if policy.overlapped_host else device + host * factor)
     total = max(ends[1], 1e-12)
     return Band(low=ends[0] / total, high=ends[2] / total, compute=compute / total, memory=memory / total)
