@@ -157,6 +157,24 @@ def test_pools_send_every_cache_once(capsys: pytest.CaptureFixture[str]) -> None
     assert answer["moves"] == 50
 
 
+def test_a_divided_device_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "llama-3.1-8b", "--on", "1xH100-SXM", "--rate", "4", "--requests", "40"]
+    _, out, _ = ask(capsys, *words, "--split", "--split-share", "0.4")
+    assert "split, 40% for prompts" in " ".join(out.split())
+    assert ask_json(capsys, *words, "--split")["deployments"][0]["split"] is True
+
+
+def test_experts_apart_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "mixtral-8x7b", "--on", "8xH100-SXM", "--rate", "4", "--requests", "40", "--dp", "4"]
+    out = " ".join(ask(capsys, *words, "--expert-devices", "4", "--micro-batches", "2")[1].split())
+    assert "experts on 4 devices, 2 micro-batches" in out
+    assert "other micro-batches" in out
+    found = ask_json(capsys, *words, "--expert-devices", "4")
+    assert found["capacities"][0]["experts_bytes"] > 0
+    assert run([*words, "--apart"]) == 2
+    assert "field '--apart': says nothing of how many devices hold the experts" in capsys.readouterr().err
+
+
 def test_lengths_that_nobody_gave_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     answer = ask_json(capsys, "simulate", *MODEL, "--arrivals", "burst", "--requests", "4")
     assert answer["assumed"] == ["prompt of 1024 tokens, as none was given", "output of 256 tokens, as none was given"]

@@ -38,6 +38,10 @@ def read(name: str, value: object) -> Any:
         ("slo", " TTFT = 200 ms , latency=20s", {"ttft_s": 0.2, "latency_s": 20.0}),
         ("prefill", "2xtp4", Pool(instances=2, degrees={"tp": 4})),
         ("decode", "1 x tp1, dp8, ep8", Pool(instances=1, degrees={"tp": 1, "dp": 8, "ep": 8})),
+        ("decode", "1xtp1,dp4,experts4", Pool(instances=1, degrees={"tp": 1, "dp": 4, "expert_devices": 4})),
+        ("split", True, True),
+        ("split_share", 0.3, 0.3),
+        ("expert_devices", 4, 4),
         ("engine", " vllm 0.11 ", "vllm 0.11"),
         ("chunked", "no", False),
         ("memory_fraction", "90%", 0.9),
@@ -121,5 +125,5 @@ def test_no_word_belongs_to_traffic_and_deployment() -> None:
 
 def test_words_of_a_deployment_are_its_fields() -> None:
     """But for those that stand for several fields or for none."""
-    own = {"engine_file", "attention_weights", "prefill", "decode", "autoscale", "failures"}
+    own = {"engine_file", "attention_weights", "prefill", "decode", "autoscale", "failures", "apart"}
     assert {field.name for field in DEPLOYMENT_FIELDS} - own <= set(Deployment.__dataclass_fields__)

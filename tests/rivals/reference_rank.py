@@ -169,6 +169,8 @@ class Rank:
 
     def victim(self) -> Asked | None:
         """Who gives way first."""
+        if self.rule["split"]:
+            return self.decoding[-1] if self.decoding else None
         if not self.rule["displaces"]:
             return self.running[-1] if self.running else None
         found = [one for one in self.running if one.stage in ("prefilling", "decoding")]
@@ -250,7 +252,7 @@ class Rank:
         computed = one.ready == one.needed
         hits = [] if computed else one.blocks[: self.found(one)]
         taken = one.block_count(rule) - self.each * sum(block in self.holders for block in hits)
-        grows = self.growth if rule["scheduler"] == MIXED or computed else 0
+        grows = self.growth if rule["scheduler"] == MIXED or computed or rule["split"] else 0
         if computed and one.first_growth(rule) == 0:
             grows += int(rule["growth_blocks"])  # it decodes at once
         kept = int(rule["kept_free"]) if self.running else 0

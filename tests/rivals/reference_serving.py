@@ -16,6 +16,19 @@ from reference_rank import MIXED, Asked, Rank, Rule, read, read_two
 Tables = Any  # `StepTables`
 
 
+def ping_pong(attention: float, experts: float, send: float, micro: int, layers: int) -> float:
+    """When the last micro-batch is back from the last layer, each resource serving first come, first served [s]."""
+    free = dict.fromkeys(("attention", "out", "experts", "back"), 0.0)
+    ready = [0.0] * micro
+    for _ in range(layers):
+        for each in range(micro):
+            now = ready[each]
+            for name, whole in (("attention", attention), ("out", send), ("experts", experts), ("back", send)):
+                now = free[name] = max(now, free[name]) + whole / layers
+            ready[each] = now
+    return ready[-1]
+
+
 @dataclass(eq=False)
 class Instance:
     """One engine: ranks that step together."""
@@ -30,6 +43,7 @@ class Instance:
     at: str = "idle"
     end_s: float = math.inf
     link_free_s: float = 0.0
+    mate: Instance | None = None  # the other lane of a split device
 
     def parts_s(self, tokens: float, shared: float, sampled: float) -> tuple[float, float]:
         """What tokens and samples of one rank take outside attention, and what the experts take [s]."""
@@ -49,6 +63,15 @@ class Instance:
     def cut(self, tokens: float) -> bool:
         """Whether so many tokens are cut in two."""
         return bool(self.rule["nano_tokens"] and tokens >= max(2, self.rule["nano_tokens"]))
+
+    def apart_s(self, attention: float, tokens: float, shared: float, sampled: float) -> float:
+        """Micro-batches that go back and forth, the slowest rank's attention of one at hand [s]."""
+        t, rule = self.tables, self.rule
+        send = read(t.tokens, t.apart.send.mid, tokens)
+        experts = read(t.tokens, t.group.mid, shared)
+        micro = min(int(rule["micro_batches"]), int(max(tokens, 1)))
+        seconds = ping_pong(attention, experts, send, micro, int(rule["expert_layers"]))
+        return self.extra_s + read(t.sequences, t.head.mid, sampled) + seconds
 
     def hosted(self, seconds: float) -> float:
         """With the host's part [s]."""
@@ -70,6 +93,10 @@ class Instance:
         if self.cut(batch * width):
             attention = read_two(t.sequences, t.contexts, t.nano.decode.mid, sequences, busiest.context / sequences)
             seconds = self.nano_s(batch, batch, attention, 0.0)
+        if rule["micro_batches"]:
+            attention = read_two(t.sequences, t.contexts, t.decode.mid, sequences, busiest.context / sequences)
+            attention += read(t.tokens, t.lane.mid, batch)
+            seconds = self.apart_s(attention, batch, mean * batch / sequences, batch)
         if sum(bool(rank.decoding) for rank in self.ranks) > 1:
             seconds *= rule["balance"]
         seconds = seconds * (1 + rule["draft_share"])
@@ -87,7 +114,7 @@ class Instance:
     def mixed_s(self) -> float:
         """One iteration with prompts [s]."""
         rule, t = self.rule, self.tables
-        lanes, tokens_of = [0.0], []
+        lanes, tokens_of, ones, sampled = [0.0], [], [0.0], 0
         for rank in self.ranks:
             decoding = len(rank.decoding) if rule["scheduler"] == MIXED else 0
             tokens = decoding * (1 + rule["drafted"]) + sum(one.chunk for one in rank.chunks)
@@ -106,11 +133,16 @@ class Instance:
             prompts = max([*first, sum(each) if len(each) > 1 else 0.0], default=0.0)
             seconds += prompts
             lanes.append(seconds)
+            micro = min(int(rule["micro_batches"]), tokens) or 1
+            ones.append(read(t.tokens, t.lane.mid, tokens) + attention + prompts / micro)
+            sampled = max(sampled, decoding + len(rank.chunks))
             if cut:
                 halves = self.nano_s(tokens, decoding + len(rank.chunks), attention, prompts)
         seconds = max(lanes) + self.parts_s(1.0, sum(tokens_of) / len(self.ranks), 1.0)[1]
         if self.cut(max(tokens_of)):
             seconds = halves
+        if rule["micro_batches"]:
+            seconds = self.apart_s(max(ones), max(tokens_of), sum(tokens_of) / len(self.ranks), sampled)
         if len(tokens_of) > 1:
             seconds *= rule["balance"]
         if rule["scheduler"] == MIXED and any(rank.decoding for rank in self.ranks):
@@ -220,7 +252,8 @@ class Fleet:
                 one.stage = "coming in"
                 self.push(self.now_s + one.front_s, one)
                 return
-        pool = [each for each in self.instances if (each.role == "decode") == (kind == "moved")]
+        roles = ("decode",) if kind == "moved" else ("whole", "prefill")
+        pool = [each for each in self.instances if each.role in roles]
         chosen = self.choose(pool, one, kind)
         output = 0 if chosen.role == "prefill" else one.output
         away = int(chosen.rule["host_tokens"])
@@ -261,7 +294,9 @@ class Fleet:
                 self.end(one, "ended")
             for one in rank.chunks if mixed else []:
                 self.prompt_step(instance, rank, one)
-            rank.chunks = []
+            rank.chunks = [] if mixed else rank.chunks
+            for one in [] if mixed else rank.running:  # whose prompts were done during a step
+                one.stage = "decoding" if one.stage == "joins" else one.stage
 
     def prompt_step(self, instance: Instance, rank: Rank, one: Asked) -> None:
         """A chunk of a prompt has been computed."""
@@ -287,7 +322,8 @@ class Fleet:
             self.moves += 1
             self.push(instance.link_free_s + float(instance.rule["move_start_s"]), one)
         else:
-            one.stage, one.steps = "decoding", 0
+            waits = instance.mate is not None and instance.mate.at == "decode"  # for the step that runs
+            one.stage, one.steps = "joins" if waits else "decoding", 0
             if one.stays(rank.rule) < one.needed:
                 goal = one.stays(rank.rule) + rank.rule["reserve"] * (one.output - one.made)
                 one.reserved = int(-(-goal // rank.rule["block_tokens"]))

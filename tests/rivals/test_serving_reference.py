@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 from reference_rank import Asked, Rank
 from reference_serving import Fleet, Instance
+from reference_split import Answers, Prompts
 
 from ridgeline.cost.served import Seconds
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.serving import state
 from ridgeline.serving.adapters import drawn
+from ridgeline.serving.apart import ApartTables
 from ridgeline.serving.nano import NanoTables
 from ridgeline.serving.replay import Replay, replay_tables
+from ridgeline.serving.split import SplitTables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic, traffic
 
@@ -166,18 +169,22 @@ class Case:
         return replay_tables(self.engines, self.tables, self.traffic, router=self.router)  # type: ignore[arg-type]
 
     def plain(self) -> Fleet:
-        instances = []
+        instances: list[Instance] = []
         for kind, (one, table) in enumerate(zip(self.engines, self.tables, strict=True)):
             record = one.rule(table)
             rule = {name: record[name].item() for name in record.dtype.names}
             for _ in range(one.deployment.instances):
-                ranks = [Rank(rule=rule) for _ in range(int(rule["ranks"]))]
-                instances.append(
-                    Instance(
-                        kind=kind, rule=rule, tables=table, graphs=one.graphs, ranks=ranks,
-                        extra_s=one.policy.exposed_host_s, role=one.deployment.role.value,
-                    )
-                )  # fmt: skip
+                same = {
+                    "kind": kind, "rule": rule, "tables": table, "graphs": one.graphs,
+                    "ranks": [Rank(rule=rule) for _ in range(int(rule["ranks"]))],
+                    "extra_s": one.policy.exposed_host_s,
+                }  # fmt: skip
+                if rule["split"]:
+                    prompts, answers = Prompts(**same, role="whole"), Answers(**same, role="answers")
+                    prompts.mate, answers.mate = answers, prompts
+                    instances += [prompts, answers]
+                else:
+                    instances.append(Instance(**same, role=one.deployment.role.value))
         t, one = self.traffic, self.engines[0].deployment
         adapters = drawn(one, t.requests) if one.adapters else np.zeros(t.requests)
         front = self.engines[0].policy
@@ -207,6 +214,8 @@ def random_case(seed: int) -> Case:
     laden(np.random.default_rng((seed, 3)), engines)
     thinned(np.random.default_rng((seed, 4)), engines)
     tables = halved(np.random.default_rng((seed, 2)), engines, tables)
+    tables = parted(np.random.default_rng((seed, 6)), engines, tables)
+    tables = divided(np.random.default_rng((seed, 5)), engines, tables)
     return Case(engines=engines, tables=tables, traffic=asked, router=ROUTERS[int(draw.integers(3))])
 
 
@@ -252,6 +261,58 @@ def halved(draw: np.random.Generator, engines: list[FakeEngine], tables: list[St
             found.append(replace(table, nano=nano))
         else:
             found.append(table)
+    return found
+
+
+def parted(draw: np.random.Generator, engines: list[FakeEngine], tables: list[StepTables]) -> list[StepTables]:
+    """Some engines without drafts send micro-batches to experts on devices of their own."""
+    found = []
+    for one, table in zip(engines, tables, strict=True):
+        if one.values["gained"] == 1.0 and not one.values.get("nano_tokens") and draw.random() < 0.3:
+            one.values |= {
+                "micro_batches": int(draw.integers(1, 5)), "expert_layers": int(draw.integers(1, 5)), "hops": 0.0,
+                "balance": 1.0, "exposed_s": one.policy.exposed_host_s,
+            }  # fmt: skip
+            found.append(replace(table, apart=ApartTables(send=seconds(rising(draw, 6) * draw.uniform(0.1, 2.0)))))
+        else:
+            found.append(table)
+    return found
+
+
+def divided(draw: np.random.Generator, engines: list[FakeEngine], tables: list[StepTables]) -> list[StepTables]:
+    """Some fleets without pools, nano-batches and displacing compute prompts beside decode steps."""
+    others = any(one.values.get("nano_tokens") or one.values["displaces"] for one in engines)
+    if draw.random() > 0.35 or others or any(one.deployment.role is not Role.WHOLE for one in engines):
+        return tables
+    found = []
+    for one, table in zip(engines, tables, strict=True):
+        block = one.values["block_tokens"]
+        one.deployment = replace(one.deployment, adapters=0, adapter_slots=None)
+        for name in (
+            "micro_batches",
+            "nano_tokens",
+            "slots",
+            "swaps",
+            "displaces",
+            "kept",
+            "early",
+            "fetched",
+            "host_tokens",
+        ):
+            one.values[name] = 0
+        one.values |= {
+            "scheduler": state.PREFILL_FIRST, "ranks": 1, "gained": 1.0, "drafted": 0.0, "draft_share": 0.0,
+            "period": block, "growth_blocks": 1, "hops": 0.0, "balance": 1.0, "split": 1,
+            "split_share": float(draw.choice([0.0, 0.3, 0.75])), "memory_sms": draw.uniform(0.1, 0.9),
+            "link_sms": draw.uniform(0.0, 0.3), "exposed_s": one.policy.exposed_host_s, "store_s": 0.0,
+        }  # fmt: skip
+        split = SplitTables(
+            compute=seconds(rising(draw, 6)), memory=seconds(rising(draw, 6)), network=seconds(rising(draw, 6)),
+            head_compute=seconds(rising(draw, 3)), head_memory=seconds(rising(draw, 3)),
+            head_network=seconds(rising(draw, 3)), busy=seconds(rising(draw, 6)),
+            head_busy=seconds(rising(draw, 3)),
+        )  # fmt: skip
+        found.append(replace(table, nano=None, apart=None, split=split))
     return found
 
 
@@ -318,6 +379,9 @@ def compared(batch: int) -> tuple[list[str], Counter[str]]:
             "thinned": any(one.values.get("kept") for one in case.engines),
             "early": any(one.values.get("early") for one in case.engines),
             "fetched": any(one.values.get("fetched") for one in case.engines),
+            "split": any(one.values.get("split") for one in case.engines),
+            "split and full": preempted and any(one.values.get("split") for one in case.engines),
+            "apart": any(one.values.get("micro_batches") for one in case.engines),
             "fair": len(set(case.traffic.client)) > 1,
             "displaced": preempted and bool(case.engines[0].values["displaces"]),
             "beside": preempted and any(one.values["swaps"] * one.values["beside"] for one in case.engines),
@@ -338,7 +402,8 @@ def test_the_cases_are_not_vacuous() -> None:
         "preempted": 200, "swapped": 100, "hit": 200, "moved": 200, "refused": 50, "drafted": 100, "closed": 150,
         "sessions": 200, "priorities": 200, "several ranks": 400, "several instances": 400, "cache full": 100,
         "laden": 150, "thinned": 150, "fetched": 80,
-        "early": 20, "halved": 200, "fair": 200, "displaced": 40, "beside": 50,
+        "apart": 150, "split": 120, "split and full": 20, "early": 20,
+        "halved": 200, "fair": 200, "displaced": 40, "beside": 50,
     }  # fmt: skip
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
 

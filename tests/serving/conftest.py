@@ -101,3 +101,21 @@ def replayed() -> Replays:
 
 
 _TIMES = ("lane_s", "token_s", "step_s", "context_s", "prompt_s", "past_s")
+
+
+@pytest.fixture(scope="session")
+def numbered() -> Callable[..., Replay]:
+    """Replays traffic on one made-up engine with a table of the caller's, changed from one that `times` describe."""
+
+    def run(
+        asked: Traffic,
+        change: Callable[[StepTables], StepTables],
+        times: dict[str, float],
+        comings: Comings | None = None,
+        **numbers: float,
+    ) -> Replay:
+        table = change(numbers_table(**times))
+        engine = NumbersEngine(numbers, Deployment(), table)
+        return replay_tables([engine], [table], asked, router=Router.ROUND_ROBIN, comings=comings)  # type: ignore[list-item]
+
+    return run

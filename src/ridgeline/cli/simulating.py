@@ -74,7 +74,10 @@ def comings_of(asked: ServingScenario) -> Any:
 
 def simulate(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints what a deployment does under traffic; raises NoPlanError when it will not start."""
-    _replay(serving_scenario_of(subject, on, words), as_json=as_json)
+    asked = serving_scenario_of(subject, on, words)
+    if asked.stated.get("apart") and not any(one.expert_devices for one in asked.deployments):
+        raise InputError("says nothing of how many devices hold the experts; say --expert-devices", field="--apart")
+    _replay(asked, as_json=as_json)
 
 
 def predict_batch(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:

@@ -68,6 +68,12 @@ class Deployment:
     [token] the others are not forgotten but lie in host memory, whence each step fetches so many, of which a share
     `kv_reused` [1] is there from the step before; the device holds a landmark of every `kv_chunk` [token] and, with
     `kv_rank`, keys of that rank, so that only values are fetched.
+
+    On a `split` device prompts are computed beside decode steps, on a share `split_share` [1] of its multiprocessors
+    (None: the one with which both get on most, chosen whenever an iteration of prompts begins).
+
+    With `expert_devices` the experts are divided over so many devices of their own; the tp * dp devices hold the rest,
+    and an iteration goes back and forth between them in `micro_batches`.
     """
 
     engine: str = "vLLM"
@@ -112,6 +118,10 @@ class Deployment:
     kv_chunk: int = 8
     kv_reused: float = 0.0
     kv_early: bool = False
+    split: bool = False
+    split_share: float | None = None
+    expert_devices: int | None = None
+    micro_batches: int = 3
 
     def __post_init__(self) -> None:
         for name in (
@@ -129,6 +139,8 @@ class Deployment:
             "kv_fetched",
             "kv_rank",
             "kv_chunk",
+            "expert_devices",
+            "micro_batches",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -149,6 +161,8 @@ class Deployment:
             )
         self._check_adapters()
         self._check_kept()
+        self._check_split()
+        self._check_apart()
         if (self.tp * self.dp) % self.ep:
             raise PlanError(
                 f"deployment: ep = {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.tp * self.dp}"
@@ -190,6 +204,35 @@ class Deployment:
                 " one stage, without drafts"
             )
 
+    def _check_split(self) -> None:
+        """Raises for a divided device that cannot be, or is not modelled."""
+        if self.split_share is not None and not (self.split and 0 < self.split_share < 1):
+            raise PlanError(
+                f"deployment: split_share = {self.split_share}; needs a share between 0 and 1 of a device that is"
+                " split: say split as well, or leave it out"
+            )
+        without = {
+            "pp": self.pp > 1, "dp": self.dp > 1, "draft_tokens": self.draft_tokens, "nano_tokens": self.nano_tokens,
+            "adapters": self.adapters, "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched,
+            "displaces": self.displaces, "receive_interval": self.receive_interval > 1,
+            "a pool": self.role is not Role.WHOLE, "preemption swap": self.preemption is Preemption.SWAP,
+        }  # fmt: skip
+        beside = [name for name, said in without.items() if said]
+        if self.split and beside:
+            raise PlanError(f"deployment: split is not modelled with {', '.join(beside)}; leave one of them out")
+
+    def _check_apart(self) -> None:
+        """Raises for experts on devices of their own where that is not modelled."""
+        without = {
+            "pp": self.pp > 1, "ep": self.ep > 1, "draft_tokens": self.draft_tokens, "nano_tokens": self.nano_tokens,
+            "adapters": self.adapters, "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched, "split": self.split,
+        }  # fmt: skip
+        beside = [name for name, said in without.items() if said]
+        if self.expert_devices and beside:
+            raise PlanError(
+                f"deployment: expert_devices is not modelled with {', '.join(beside)}; leave one of them out"
+            )
+
     @property
     def cuts_cache(self) -> bool:
         """Whether less than the whole cache of a prompt stays on the device."""
@@ -202,8 +245,8 @@ class Deployment:
 
     @property
     def instance_devices(self) -> int:
-        """Devices of one instance [1]."""
-        return self.tp * self.pp * self.dp
+        """Devices of one instance [1], those of its experts among them."""
+        return self.tp * self.pp * self.dp + (self.expert_devices or 0)
 
     @property
     def devices(self) -> int:

@@ -14,8 +14,9 @@ from ridgeline.units import parse
 
 ARRIVALS = ("poisson", "gamma", "weibull", "constant", "burst", "closed")
 _MOST_TOKENS = 10_000_000
-_POOL = re.compile(r"^(\d{1,5})x((?:(?:tp|pp|dp|ep)\d{1,5},?)+)$")
-_DEGREE = re.compile(r"(tp|pp|dp|ep)(\d+)")
+_POOL = re.compile(r"^(\d{1,5})x((?:(?:tp|pp|dp|ep|experts)\d{1,5},?)+)$")
+_DEGREE = re.compile(r"(tp|pp|dp|ep|experts)(\d+)")
+_FIELDS = {"experts": "expert_devices"}  # of a deployment, where a pool's word is another
 _BARE = re.compile(r"^\s*[-+0-9._]+(?:[eE][-+]?\d+)?\s*$")  # a number without a unit
 _BOUNDS = ("ttft", "tpot", "latency")
 
@@ -59,7 +60,7 @@ def _pool(value: object) -> Pool:
     match = _POOL.match(str(value).replace(" ", "").casefold())
     if match is None or int(match[1]) < 1:
         raise ValueError(f"{shown(value)} is no pool; write a count and degrees such as 2xtp4 or 1xtp1,dp8,ep8")
-    degrees = {name: int(degree) for name, degree in _DEGREE.findall(match[2])}
+    degrees = {_FIELDS.get(name, name): int(degree) for name, degree in _DEGREE.findall(match[2])}
     return Pool(instances=int(match[1]), degrees=degrees)
 
 
@@ -164,6 +165,11 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     whole("kv_rank", "rank of the keys that stay on the device, so that only values are fetched", most=65_536),
     whole("kv_chunk", "tokens of one landmark of a cache in host memory; 8 when absent", most=1_000_000),
     Field(name="kv_reused", read=number("1", 0.0, 1.0), help="share of fetched tokens that the step before fetched"),
+    yes("split", "prompts are computed beside decode steps, each on a share of a device's multiprocessors"),
+    Field(name="split_share", read=number("1", 0.01, 1.0), help="that share for prompts; when absent, the best one"),
+    yes("apart", "experts have devices of their own; a search tries how many"),
+    whole("expert_devices", "devices of an instance that hold its experts alone; the others hold the rest"),
+    whole("micro_batches", "parts of an iteration that go back and forth between both; 3 when absent", most=64),
     Field(name="expert_skew", read=number("1", 0.0, 4.0001), help="power law of experts' loads: 0 even, 1 as measured"),
     Field(name="autoscale", read=_autoscale, help="instances by requests on each: high=16,low=4,start=60s"),
     Field(name="failures", read=_failures, help="instances fail and are repaired: mean times up=30d,down=10min"),

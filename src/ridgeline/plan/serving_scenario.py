@@ -25,6 +25,7 @@ _SAME = (
     "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "displaces", "swap_blocks",
     "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots", "adapter_skew", "adapter_on",
     "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
+    "split", "split_share", "expert_devices", "micro_batches",
 )  # fmt: skip
 
 

@@ -87,6 +87,10 @@ def deployment_text(one: Deployment) -> str:
     slots = f", {one.adapter_slots:,} at once" if one.adapter_slots else ""
     words += [f"{_counted(one.adapters, 'adapter')} of rank {one.adapter_rank}{slots}"] if one.adapters else []
     words += [f"nano-batches from {one.nano_tokens:,} tokens"] if one.nano_tokens else []
+    if one.expert_devices:
+        words.append(f"experts on {_counted(one.expert_devices, 'device')}, {one.micro_batches} micro-batches")
+    if one.split:
+        words.append(f"split{f', {one.split_share:.0%} for prompts' if one.split_share else ''}")
     words += [f"{one.kv_kept:,} tokens of cache kept{' early' if one.kv_early else ''}"] if one.kv_kept else []
     words += [f"{one.kv_fetched:,} fetched a step"] if one.kv_fetched else []
     return " ".join(words)

@@ -21,6 +21,7 @@ _FIXED = (
     "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "displaces", "swap_blocks",
     "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots", "adapter_skew", "adapter_on",
     "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
+    "split", "split_share", "expert_devices", "micro_batches",
 )  # fmt: skip
 _NARROW_WEIGHTS = (("fp4", "nvfp4"), ("fp8", "fp8"))  # matrix rates that admit narrower weights, and their format
 
@@ -71,14 +72,21 @@ def _degrees(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: S
     for tp in _given("tp", _powers(min(node, cluster.count)), stated):
         if any(op.heads % tp for op in cores):
             continue
-        stages = 1 if {"nano_tokens", "kv_fetched"} & stated.keys() else min(space.most_pp, len(graph.layers))
+        alone = {"nano_tokens", "kv_fetched", "expert_devices"} & stated.keys()
+        one_stage = alone or stated.get("split") or stated.get("apart")
+        stages = 1 if one_stage else min(space.most_pp, len(graph.layers))
         for pp in _given("pp", _powers(stages), stated):
-            spreads = experts and "nano_tokens" not in stated
+            spreads = experts and "nano_tokens" not in stated and not stated.get("split")
             for dp in _given("dp", _powers(cluster.count) if spreads else [1], stated):
                 ranks = tp * dp
                 if ranks * pp > cluster.count or (pp > 1 and dp > 1 and "pp" not in stated):
                     continue
                 spread = sorted({1, ranks} if dp == 1 else {ranks}) if experts else [1]
+                if stated.get("apart") and "expert_devices" not in stated:
+                    others = cluster.count - ranks if pp == 1 else 0
+                    for count in [one for one in range(1, others + 1) if experts and experts % one == 0]:
+                        yield {"tp": tp, "pp": pp, "dp": dp, "ep": 1, "expert_devices": count}
+                    continue
                 for ep in _given("ep", [one for one in spread if not experts or experts % one == 0], stated):
                     if ranks % ep == 0:
                         yield {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
@@ -111,7 +119,12 @@ def fleets(
     for one in shapes:
         most = cluster.count // one.instance_devices
         yield (replace(one, instances=min(stated.get("instances", most), most)),)
-    if not space.pools or cluster.count < 2 or "instances" in stated or any(one.cuts_cache for one in shapes):
+    if (
+        not space.pools
+        or cluster.count < 2
+        or "instances" in stated
+        or any(one.cuts_cache or one.split for one in shapes)
+    ):
         return
     plain = [one for one in shapes if one.pp == 1 and one.max_seqs == shapes[0].max_seqs]
     smallest = {_degree_key(one): one for one in reversed(plain)}  # the first budget of each shape

@@ -36,6 +36,7 @@ class Capacity:
     cache_bytes: float
     token_bytes: float  # of cache, on one device
     cache_tokens: int
+    experts_bytes: float = 0.0  # weights on each device that holds experts alone
 
 
 def piece_bytes(piece: Piece, formats: Formats) -> float:
@@ -151,3 +152,21 @@ def _state_bytes(served: Served) -> float:
         for piece in kind.pieces
         if isinstance(piece, Recurrence)
     )
+
+
+def expert_capacity(
+    served: Served, deployment: Deployment, policy: EnginePolicy, formats: Formats, part: Accelerator
+) -> tuple[float, float]:
+    """Weights on a device that holds experts alone, and what it may hold beside the rows of an iteration [byte].
+
+    Rows of a micro-batch of the token budget on every attention rank: those that go in and out, and the wide ones.
+    """
+    weights = sum(kind.count * piece_bytes(piece, formats) for kind in served.kinds for piece in kind.pieces
+                  if isinstance(piece, Experts))  # fmt: skip
+    widest = 0.0
+    for piece in (piece for kind in served.kinds for piece in kind.pieces if isinstance(piece, Experts)):
+        rows = policy.token_budget * deployment.dp / deployment.micro_batches * piece.top_k / piece.ranks
+        widest = max(widest, 2.0 * rows * ((1.0 + piece.gated) * piece.inner + 2.0 * piece.hidden))
+    fraction = deployment.memory_fraction or policy.memory_fraction
+    context = policy.context_bytes + policy.group_context_bytes
+    return weights, part.memory_bytes * fraction - widest - context

@@ -44,6 +44,9 @@ class Times(NamedTuple):
     nano_head_memory: Array
     nano_head_network: Array
     nano_decode: Array  # (X, N, C)
+    busy: Array  # (X, T) memory in an iteration of a split device, whose kernels stand in `nano_`, whole
+    head_busy: Array  # (X, N)
+    send: Array  # (X, T) one micro-batch between attention's devices and the experts', one way
 
 
 @njit(cache=True, error_model="numpy")

@@ -13,7 +13,6 @@ from ridgeline.cost.served import Seconds
 from ridgeline.plan.deployment import Router
 from ridgeline.serving.comings import Comings
 from ridgeline.serving.engine import Engine
-from ridgeline.serving.nano import NanoTables
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
@@ -29,10 +28,11 @@ def table_at(tables: StepTables, end: str) -> StepTables:
         value = getattr(tables, field.name)
         if isinstance(value, Seconds):
             changed[field.name] = replace(value, mid=getattr(value, end))
-    if tables.nano is not None:
-        changed["nano"] = NanoTables(
-            **{name: replace(value, mid=getattr(value, end)) for name, value in vars(tables.nano).items()}
-        )
+    for name in ("nano", "split", "apart"):
+        held = getattr(tables, name)
+        if held is not None:
+            at = {part: replace(value, mid=getattr(value, end)) for part, value in vars(held).items()}
+            changed[name] = replace(held, **at)
     return replace(tables, **changed)
 
 

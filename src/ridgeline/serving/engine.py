@@ -22,7 +22,8 @@ from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import Fusions
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
 from ridgeline.serving.adapters import adapter_bytes
-from ridgeline.serving.capacity import Capacity, capacity
+from ridgeline.serving.apart import attention_side, check_experts_fit, expert_layers
+from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
 from ridgeline.serving.clock import Times
 from ridgeline.serving.kept import host_rate, kept_numbers
 from ridgeline.serving.nano import shares
@@ -53,7 +54,13 @@ class Engine:
     def capacity(self) -> Capacity:
         """How the fullest device's memory is divided."""
         part = self.machine.cluster.accelerator
-        return capacity(self.model, self.steps.served, self.deployment, self.policy, self.formats, part)
+        if self.deployment.expert_devices is None:
+            return capacity(self.model, self.steps.served, self.deployment, self.policy, self.formats, part)
+        held = attention_side(self.steps.served)
+        found = capacity(self.model, held, self.deployment, self.policy, self.formats, part)
+        experts = expert_capacity(self.steps.served, self.deployment, self.policy, self.formats, part)
+        check_experts_fit(self.steps.served, experts, self.model.name)
+        return replace(found, experts_bytes=experts[0])
 
     def placed(self, deployment: Deployment) -> Engine:
         """The same engine in another role or number of instances; what one instance holds is known already."""
@@ -96,11 +103,14 @@ class Engine:
             "draft_share": deployment.draft_tokens * drafting,
             "nano_tokens": deployment.nano_tokens or 0,
             "exposed_s": policy.exposed_host_s,
+            "split_share": deployment.split_share or 0.0,
+            "micro_batches": deployment.micro_batches if deployment.expert_devices else 0,
+            "expert_layers": float(sum(count for count, _ in expert_layers(self.steps.served))),
             "slots": deployment.adapter_slots or 0,
             "load_s": self._load_s,
             **self.kept,
         }
-        if deployment.nano_tokens:
+        if deployment.nano_tokens or deployment.split:
             values["memory_sms"], values["link_sms"] = shares()
         for name, value in values.items():
             rule[name] = value
@@ -137,7 +147,8 @@ class Engine:
         keeps = keeps and not deployment.adapters and not deployment.cuts_cache  # such caches differ, or are cut
         preemption = deployment.preemption.value if deployment.preemption else policy.preemption
         return {
-            "scheduler": _SCHEDULERS[policy.scheduler],
+            "scheduler": PREFILL_FIRST if deployment.split else _SCHEDULERS[policy.scheduler],
+            "split": deployment.split,
             "chunked": policy.chunked,
             "receive_steps": deployment.receive_interval,
             "token_budget": policy.token_budget,
@@ -206,24 +217,30 @@ def times_of(engines: Sequence[Engine], tables: Sequence[StepTables]) -> tuple[T
         "first": [np.broadcast_to(table.first.mid, (len(table.chunks), len(table.pasts))) for table in tables],
         "each": [np.broadcast_to(table.each.mid, (len(table.chunks), len(table.pasts))) for table in tables],
         "graphs": [np.array(one.graphs, dtype=float) for one in engines],
-        **_nano_fields(tables),
+        **_waiting_fields(tables),
     }
     sizes = {f"{name}_size": [len(part) for part in fields[name]] for name in _GRIDS}
     return Times(**{name: _stacked(parts) for name, parts in fields.items()}), sizes
 
 
-def _nano_fields(tables: Sequence[StepTables]) -> dict[str, list[Array]]:
-    """The tables of nano-batches as the compiled loop reads them, of one zero where a deployment has none."""
+def _waiting_fields(tables: Sequence[StepTables]) -> dict[str, list[Array]]:
+    """Kernels by what they wait for, as the compiled loop reads them: of nano-batches, or of a split device.
+
+    One zero where a deployment has neither. Attention of a split device is that of any other, and so is that of
+    micro-batches whose experts are elsewhere.
+    """
     found: dict[str, list[Array]] = {}
-    for name in ("compute", "memory", "network", "head_compute", "head_memory", "head_network", "decode"):
-        none = np.zeros((1, 1) if name == "decode" else 1)
-        shape = [(len(table.sequences), len(table.contexts)) for table in tables]
-        found[f"nano_{name}"] = [
-            none if table.nano is None
-            else np.broadcast_to(getattr(table.nano, name).mid, size) if name == "decode"
-            else getattr(table.nano, name).mid
-            for table, size in zip(tables, shape, strict=True)
-        ]  # fmt: skip
+    for name in ("compute", "memory", "network", "head_compute", "head_memory", "head_network"):
+        sources = [table.nano or table.split for table in tables]
+        found[f"nano_{name}"] = [np.zeros(1) if one is None else getattr(one, name).mid for one in sources]
+    for name in ("busy", "head_busy"):
+        found[name] = [np.zeros(1) if one.split is None else getattr(one.split, name).mid for one in tables]
+    found["nano_decode"], found["send"] = [], []
+    for table in tables:
+        decode = table.nano.decode if table.nano else table.decode if table.split or table.apart else None
+        size = (len(table.sequences), len(table.contexts))
+        found["send"].append(np.zeros(1) if table.apart is None else table.apart.send.mid)
+        found["nano_decode"].append(np.zeros((1, 1)) if decode is None else np.broadcast_to(decode.mid, size))
     return found
 
 
@@ -298,6 +315,11 @@ def _check_swaps(deployment: Deployment, policy: EnginePolicy) -> None:
         )
     if deployment.kv_early and not policy.chunked:
         raise PlanError(f"deployment: kv_early, but {policy.name} does not cut prompts in chunks; say chunked as well")
+    if deployment.split and (way == Preemption.SWAP.value or policy.scheduler in ("static", "single")):
+        raise PlanError(
+            f"deployment: split, but {policy.name} is {policy.scheduler} and its preemption is {way}; a device is"
+            " divided where engines batch continuously and recompute: take such an engine, or say preemption recompute"
+        )
     if deployment.displaces and policy.scheduler in ("static", "single"):
         raise PlanError(
             f"deployment: displaces, but {policy.name}'s batches start and end together; take an engine that batches"

@@ -6,10 +6,10 @@ import math
 
 from numba import njit
 
+from ridgeline.serving.apart import apart_s
 from ridgeline.serving.clock import (
     Times,
     chunks_s,
-    decode_lines,
     decode_s,
     group_s,
     head_s,
@@ -17,18 +17,16 @@ from ridgeline.serving.clock import (
     in_two,
     nano_parts,
     nano_s,
-    run,
     tally,
     token_s,
 )
-from ridgeline.serving.fairness import steps_to_turn
-from ridgeline.serving.kept import fetch_s
-from ridgeline.serving.queues import growth, make_room, steps_that_fit
+from ridgeline.serving.lanes import begin_answers, begin_prompts, home, prompt_joins, rests, take_in
 from ridgeline.serving.routing import ended, push, sample
-from ridgeline.serving.schedule import ensure_growth, finish, form_batch, next_end, prompt_done, start_decoding
+from ridgeline.serving.runs import book_run, set_run, step_ranks, steps_to_go
+from ridgeline.serving.schedule import finish, form_batch, next_end, prompt_done
 from ridgeline.serving.state import (
-    CONTEXT_S,
-    DECODE_S,
+    ANSWERS,
+    BOTH,
     DECODES,
     IDLE,
     ITERATIONS,
@@ -37,10 +35,9 @@ from ridgeline.serving.state import (
     MOVES,
     MOVING,
     NOBODY,
-    PEAK_BLOCKS,
     PREFILL_S,
+    PROMPTS,
     RUNS,
-    SEQUENCE_S,
     Fleet,
     Lists,
     Record,
@@ -49,24 +46,10 @@ from ridgeline.serving.state import (
 
 
 @njit(cache=True)
-def _busiest(ranks: Records, instances: Records, rule: Record, instance: int) -> tuple[int, float, float, int]:
-    """The rank with most to decode, and of all ranks: decoding sequences, running ones, ranks at work."""
-    best, total, running, active = instances[instance].first_rank, 0.0, 0.0, 0
-    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
-        here = ranks[rank].decoding
-        total += here
-        running += ranks[rank].running
-        active += here > 0
-        if here > ranks[best].decoding or (here == ranks[best].decoding and ranks[rank].context > ranks[best].context):
-            best = rank
-    return best, total, running, active
-
-
-@njit(cache=True)
 def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rule: Record, instance: int) -> float:
     """Time of one iteration with prompts: the slowest rank, then the experts of all ranks together [s]."""
     longest, total, running, active, most = 0.0, 0.0, 0.0, 0, 0.0
-    moved, away, decodes = 0.0, 0.0, False
+    moved, away, decodes, most_sampled = 0.0, 0.0, False, 0.0
     mixes = rule.scheduler == MIXED_BATCHES
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         decoding = float(ranks[rank].decoding) if mixes else 0.0
@@ -91,9 +74,16 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
         if in_two(rule, tokens):  # one rank, which holds its experts
             compute, memory, network = nano_parts(times, rule, tokens, sampled)
             longest = nano_s(rule, compute + prompts, memory + attention, network)
+        elif rule.micro_batches > 0:  # of one of them
+            own = token_s(times, rule, tokens) - rule.exposed_s
+            longest = max(longest, own + attention + prompts / min(rule.micro_batches, tokens))
+            most_sampled = max(most_sampled, sampled)
         else:
             longest = max(longest, token_s(times, rule, tokens) + head_s(times, rule, sampled) + attention + prompts)
-    if not in_two(rule, most):
+    if rule.micro_batches > 0:
+        longest = apart_s(times, rule, longest, total / rule.ranks, most)
+        longest += rule.exposed_s + head_s(times, rule, most_sampled)
+    elif not in_two(rule, most):
         longest += group_s(times, rule, total / rule.ranks)
     if active > 1:
         longest *= rule.balance
@@ -104,32 +94,6 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
     longest += rule.hops * (rule.send_start_s + rule.send_s * most)
     seconds = hosted(rule, max(longest, away), running)
     return max(seconds, moved) if rule.beside else seconds + moved
-
-
-@njit(cache=True)
-def _steps_to_go(
-    ranks: Records,
-    lists: Lists,
-    requests: Records,
-    instances: Records,
-    fleet: Fleet,
-    rule: Record,
-    instance: int,
-) -> int:
-    """Decode steps until a request of the instance ends or its blocks run out, at least 1 [step]."""
-    steps = ranks[instances[instance].first_rank].step + rule.capacity * rule.block_tokens  # no run is longer
-    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
-        if ranks[rank].decoding > 0:
-            if rule.scheduler != MIXED_BATCHES and ensure_growth(ranks, lists, requests, fleet, rule, rank):
-                steps = 1  # whom it sent back may fit again after it
-            free = rule.capacity - ranks[rank].used
-            first = lists.ends[rank, 0, 0] - ranks[rank].step
-            steps = min(steps, max(steps_that_fit(ranks, lists, rule, rank, free, first), 1))
-            turn = steps_to_turn(ranks, lists, requests, rule, rank, steps)
-            if turn < steps:  # at the next look from then on
-                look = (-(instances[instance].iterations + turn)) % max(rule.receive_steps, 1)
-                steps = min(steps, turn + look)
-    return int(steps)
 
 
 @njit(cache=True)
@@ -145,6 +109,12 @@ def begin(
     now_s: float,
 ) -> None:
     """Starts the next iteration of an instance, or its next run of decode steps, or leaves it idle."""
+    if instances[instance].lane == PROMPTS:
+        begin_prompts(ranks, lists, requests, instances, fleet, times, rule, instance, now_s)
+        return
+    if instances[instance].lane == ANSWERS:
+        begin_answers(ranks, lists, requests, instances, fleet, times, rule, instance, now_s)
+        return
     chunks, decoding = 0, 0
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         form_batch(ranks, lists, requests, fleet, rule, rank)
@@ -156,85 +126,10 @@ def begin(
         instances[instance].next_s = now_s + _mixed_s(ranks, lists, instances, times, rule, instance)
     elif decoding > 0:
         instances[instance].at = DECODES
-        steps = _steps_to_go(ranks, lists, requests, instances, fleet, rule, instance)
+        steps = steps_to_go(ranks, lists, requests, instances, fleet, rule, instance)
         set_run(ranks, instances, fleet, times, rule, instance, steps, math.inf)
     else:
         instances[instance].at, instances[instance].next_s = IDLE, math.inf
-
-
-@njit(cache=True)
-def set_run(
-    ranks: Records,
-    instances: Records,
-    fleet: Fleet,
-    times: Times,
-    rule: Record,
-    instance: int,
-    steps: int,
-    limit_s: float,
-) -> None:
-    """Sets the length of a run of decode steps: at most `steps`, cut at the first that ends at `limit_s` or later."""
-    best, total, running, active = _busiest(ranks, instances, rule, instance)
-    sequences = float(ranks[best].decoding)
-    moved = 0.0
-    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
-        moved = max(moved, ranks[rank].moved_s)
-    away_s = fetch_s(ranks, instances, rule, instance)
-    lines = decode_lines(times, rule, sequences, total / rule.ranks, active > 1, away_s)
-    context = ranks[best].context / max(ranks[best].decoding, 1)
-    if moved > 0.0 and rule.beside:  # the first step is no shorter than what moves
-        _, step_s = run(times, rule, sequences, running, context, lines, 1, math.inf, fleet.histogram, 0.0)
-        moved = max(0.0, moved - step_s)
-    begun = instances[instance].begun_s + moved
-    done, elapsed = run(times, rule, sequences, running, context, lines, steps, limit_s - begun, fleet.histogram, 0.0)
-    if done == 0:
-        done, elapsed = run(times, rule, sequences, running, context, lines, 1, math.inf, fleet.histogram, 0.0)
-    if rule.receive_steps > 1 and done < steps:  # who has come is seen at the next look only
-        seen = done + (-(instances[instance].iterations + done)) % rule.receive_steps
-        done, elapsed = run(
-            times, rule, sequences, running, context, lines, min(seen, steps), math.inf, fleet.histogram, 0.0
-        )
-    instances[instance].steps, instances[instance].next_s = done, begun + elapsed
-
-
-@njit(cache=True)
-def _count_run(
-    ranks: Records, instances: Records, fleet: Fleet, times: Times, rule: Record, instance: int, seconds: float
-) -> None:
-    """Counts the tokens of a run that has ended, and what ran in it."""
-    best, total, running, active = _busiest(ranks, instances, rule, instance)
-    away_s = fetch_s(ranks, instances, rule, instance)
-    lines = decode_lines(times, rule, float(ranks[best].decoding), total / rule.ranks, active > 1, away_s)
-    context = ranks[best].context / max(ranks[best].decoding, 1)
-    steps = instances[instance].steps
-    if instances[instance].stalled_s > 0.0:
-        waited = min(float(instances[instance].stalled), total)
-        tally(fleet.histogram, instances[instance].stalled_s + seconds / steps, waited * rule.gained)
-        tally(fleet.histogram, seconds / steps, (total - waited) * rule.gained)
-        instances[instance].stalled_s = 0.0
-        context, steps = context + rule.gained, steps - 1
-    sequences = float(ranks[best].decoding)
-    run(times, rule, sequences, running, context, lines, steps, math.inf, fleet.histogram, total * rule.gained)
-    fleet.sums[DECODE_S] += seconds
-    fleet.sums[SEQUENCE_S] += total * seconds
-    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
-        grown = 0.5 * rule.gained * (instances[instance].steps - 1) * ranks[rank].decoding
-        fleet.sums[CONTEXT_S] += (ranks[rank].context + grown) * seconds
-
-
-@njit(cache=True)
-def _step_ranks(
-    ranks: Records, lists: Lists, instances: Records, fleet: Fleet, rule: Record, instance: int, steps: int
-) -> None:
-    """Every decoding sequence of an instance gains the tokens of `steps` steps."""
-    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
-        if ranks[rank].decoding > 0:
-            ranks[rank].used += growth(ranks, lists, rule, rank, steps)
-            ranks[rank].context += rule.gained * steps * ranks[rank].decoding
-            make_room(ranks, lists, rule, rank, 0)
-            fleet.counts[PEAK_BLOCKS] = max(fleet.counts[PEAK_BLOCKS], ranks[rank].used)
-        ranks[rank].step += steps
-        ranks[rank].moved_s = 0.0
 
 
 @njit(cache=True)
@@ -251,36 +146,40 @@ def commit(
     """Books what an instance was at and has now done: tokens, ends, prompts."""
     now = instances[instance].next_s
     seconds, steps = now - instances[instance].begun_s, instances[instance].steps
-    instances[instance].busy_s += seconds
-    instances[instance].iterations += steps
-    fleet.counts[ITERATIONS] += steps
+    rests(instances, instance, now, seconds)
+    counted = home(instances, instance)
     fleet.counts[RUNS] += 1
     mixed = instances[instance].at == MIXED
     total = 0.0
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         total += ranks[rank].decoding
     if not mixed:
-        _count_run(ranks, instances, fleet, times, rule, instance, seconds)
-        _step_ranks(ranks, lists, instances, fleet, rule, instance, steps)
+        book_run(ranks, lists, instances, fleet, times, rule, instance, steps, seconds)
     else:
+        instances[instance].iterations += steps
+        fleet.counts[ITERATIONS] += steps
         fleet.sums[PREFILL_S] += seconds
         if rule.scheduler == MIXED_BATCHES:
             if total > 0.0:
                 tally(fleet.histogram, seconds + instances[instance].stalled_s, total * rule.gained)
-            _step_ranks(ranks, lists, instances, fleet, rule, instance, steps)
-        elif total > 0.0:
+            step_ranks(ranks, lists, instances, fleet, rule, instance, steps)
+        elif total > 0.0 and instances[instance].lane == BOTH:
             instances[instance].stalled_s += seconds
             instances[instance].stalled = int(total)
     sample(ranks, fleet, now)
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
-        request = next_end(ranks, lists, rank)
+        request = NOBODY if instances[instance].lane == PROMPTS else next_end(ranks, lists, rank)
         while request != NOBODY:
             finish(ranks, lists, requests, rule, rank, request, now)
-            instances[instance].load -= 1
+            instances[counted].load -= 1
             ended(requests, fleet, request, now)
             request = next_end(ranks, lists, rank)
         if mixed:
             _prompts_done(ranks, lists, requests, instances, fleet, times, rule, instance, rank, now)
+    if instances[instance].lane == ANSWERS:
+        take_in(ranks, lists, requests, rule, instances[instance].first_rank)
+    if instances[instance].lane != BOTH:  # blocks are free for prompts, or the device for answers
+        instances[instances[instance].mate].stirred = 1
 
 
 @njit(cache=True)
@@ -315,5 +214,5 @@ def _prompts_done(
             fleet.counts[MOVES] += 1
             push(fleet, begin_s + moved_s + rule.move_start_s, request)
         else:
-            start_decoding(ranks, lists, requests, rule, rank, request)
+            prompt_joins(ranks, lists, requests, instances, rule, instances[instance].mate, rank, request)
     ranks[rank].chunks = 0

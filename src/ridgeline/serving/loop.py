@@ -13,12 +13,14 @@ from numba import njit
 
 from ridgeline.serving.changes import change, evacuate, next_change, next_start
 from ridgeline.serving.clock import Times
-from ridgeline.serving.iterate import begin, commit, set_run
+from ridgeline.serving.iterate import begin, commit
 from ridgeline.serving.kept import prompt_tokens
 from ridgeline.serving.queues import join_queue, leave_running, most_blocks
 from ridgeline.serving.routing import choose_instance, choose_rank, ended, pop, push, sample
+from ridgeline.serving.runs import set_run
 from ridgeline.serving.schedule import release
 from ridgeline.serving.state import (
+    ANSWERS,
     BY_PRIORITY,
     COMES_IN,
     DECODES,
@@ -123,6 +125,9 @@ def _attend(
                 begin(ranks, lists, requests, instances, fleet, times, rule, instance, now_s)
             elif instances[instance].at == DECODES:
                 set_run(ranks, instances, fleet, times, rule, instance, instances[instance].steps, now_s)
+        mate = instances[instance].mate  # of answers: it may have begun again with what they gave back
+        if instances[instance].lane == ANSWERS and instances[mate].next_s < first_s:
+            first, first_s = mate, instances[mate].next_s
         if instances[instance].next_s < first_s:
             first, first_s = instance, instances[instance].next_s
     return first, first_s

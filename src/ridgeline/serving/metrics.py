@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.cost.served import Seconds
+from ridgeline.serving.apart import expert_layers, micro_batches_s
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.nano import side_by_side
 from ridgeline.serving.replay import Replay
@@ -154,9 +155,7 @@ class Band:
 
 def decode_parts(one: Engine, tables: StepTables, sequences: float, context: float) -> dict[str, float]:
     """What a decode iteration at a mean batch of one rank and a mean context is made of [s]."""
-    parts = _decode(one, tables, sequences, context)
-    names = ("weights and links", "experts", "sampling", "attention", "host link") if len(parts) > len(_NANO) else _NANO
-    found = {name: float(part.mid) for name, part in zip(names, parts, strict=False)}
+    found = {name: float(part.mid) for name, part in _decode(one, tables, sequences, context).items()}
     return {**found, "host": _host_s(one, sequences)}
 
 
@@ -168,7 +167,7 @@ def prefill_parts(one: Engine, tables: StepTables, tokens: float) -> dict[str, f
 
 def decode_band(one: Engine, tables: StepTables, sequences: float, context: float) -> Band:
     """The interval of decode iterations at a mean batch of one rank and a mean context."""
-    return _band(_decode(one, tables, sequences, context), one, sequences)
+    return _band(list(_decode(one, tables, sequences, context).values()), one, sequences)
 
 
 def prefill_band(one: Engine, tables: StepTables, tokens: float) -> Band:
@@ -197,22 +196,43 @@ def _halves(
     return side_by_side(first, second, links)
 
 
-def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -> list[Seconds]:
+def _apart(one: Engine, tables: StepTables, tokens: float, sampled: float, attention: Seconds) -> dict[str, Seconds]:
+    """An iteration whose experts are elsewhere: one micro-batch's way through all layers, and what it waits [s]."""
+    assert tables.apart is not None
+    own = _at(tables.lane, tables.tokens, tokens) + attention
+    experts, send = (_at(table, tables.tokens, tokens) for table in (tables.group, tables.apart.send))
+    layers = float(sum(count for count, _ in expert_layers(one.steps.served)))
+    micro = min(float(one.deployment.micro_batches), max(tokens, 1.0))
+    waits = {}
+    for end in ("mid", "low", "high"):
+        times = [getattr(part, end) for part in (own, experts, send)]
+        waits[end] = micro_batches_s(*times, layers=layers, micro=micro) - times[0] - times[1] - 2.0 * times[2]
+    return {
+        "attention's devices": own, "experts' devices": experts, "links": send.times(2.0),
+        "other micro-batches": Seconds(**waits, compute=0.0 * own.mid, memory=0.0 * own.mid),
+        "sampling": _at(tables.head, tables.sequences, sampled),
+    }  # fmt: skip
+
+
+def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -> dict[str, Seconds]:
     tokens = sequences * (1.0 + one.deployment.draft_tokens)
+    if tables.apart is not None:
+        read = _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context)
+        return _apart(one, tables, tokens, sequences, read)
     if tables.nano is not None and _cut(one, tokens):
         attention = _at_two(tables.nano.decode, tables.sequences, tables.contexts, sequences, context)
-        return _halves(tables, tokens, sequences, memory=attention)
-    found = [
-        _at(tables.lane, tables.tokens, tokens),
-        _at(tables.group, tables.tokens, tokens),
-        _at(tables.head, tables.sequences, sequences),
-        _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context),
-    ]
+        return dict(zip(_NANO, _halves(tables, tokens, sequences, memory=attention), strict=True))
+    found = {
+        "weights and links": _at(tables.lane, tables.tokens, tokens),
+        "experts": _at(tables.group, tables.tokens, tokens),
+        "sampling": _at(tables.head, tables.sequences, sequences),
+        "attention": _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context),
+    }
     if not one.deployment.kv_fetched or context <= one.kept["kept"] + one.kept["fetched"]:
         return found
     link = np.array(sequences * one.kept["fetched"] * one.kept["fetch_s"])
-    left = np.maximum(0.0, link - sum(part.mid for part in found))  # of the link, after what runs beside it
-    return [*found, Seconds(mid=left, low=left, high=left, compute=0.0 * left, memory=0.0 * left)]
+    left = np.maximum(0.0, link - sum(part.mid for part in found.values()))  # of the link, after what runs beside it
+    return {**found, "host link": Seconds(mid=left, low=left, high=left, compute=0.0 * left, memory=0.0 * left)}
 
 
 def _chunks(one: Engine, tokens: float) -> list[tuple[float, float]]:
@@ -229,12 +249,14 @@ def _prefill(one: Engine, tables: StepTables, tokens: float) -> dict[str, Second
     total: dict[str, Seconds] = {}
     for chunk, before in _chunks(one, tokens):
         attention = _at_two(tables.first, tables.chunks, tables.pasts, chunk, before)
-        if tables.nano is not None and _cut(one, chunk):
-            names, parts = _NANO, _halves(tables, chunk, 1.0, compute=attention)
+        if tables.apart is not None:
+            parts = _apart(one, tables, chunk, 1.0, attention.times(1.0 / min(one.deployment.micro_batches, chunk)))
+        elif tables.nano is not None and _cut(one, chunk):
+            parts = dict(zip(_NANO, _halves(tables, chunk, 1.0, compute=attention), strict=True))
         else:
-            names = ("weights and links", "experts", "attention")
-            parts = [_at(tables.lane, tables.tokens, chunk), _at(tables.group, tables.tokens, chunk), attention]
-        for name, part in zip(names, parts, strict=True):
+            lane, group = (_at(table, tables.tokens, chunk) for table in (tables.lane, tables.group))
+            parts = {"weights and links": lane, "experts": group, "attention": attention}
+        for name, part in parts.items():
             total[name] = total[name] + part if name in total else part
     return total
 

@@ -24,7 +24,7 @@ from ridgeline.serving.traffic.traffic import Traffic
 
 _FOREVER_S = 1e9
 # of a rank when nothing is left to do:
-_EMPTY = ("used", "committed", "running", "waiting", "pinned", "unseen", "hosted", "fetching")
+_EMPTY = ("used", "committed", "running", "waiting", "pinned", "unseen", "hosted", "fetching", "joining")
 _GOLDEN = 0.6180339887498949  # its multiples fill the unit interval evenly
 _ROUTERS = {Router.ROUND_ROBIN: 0, Router.LEAST_LOADED: 1, Router.PREFIX: 2}
 
@@ -108,7 +108,10 @@ def replay_tables(
     times, sizes = times_of(engines, tables)
     rules = _rules(engines, tables, traffic, sizes)
     instances = _instances(engines, rules)
-    owner = np.repeat(np.arange(len(instances)), rules["ranks"][instances["kind"]])
+    whole = np.flatnonzero(instances["lane"] != state.ANSWERS)
+    owner = np.repeat(whole, rules["ranks"][instances["kind"][whole]])
+    if len(whole) < len(instances) and (comings or Comings()) != Comings():
+        raise PlanError("deployment: split, but autoscale and failures are not modelled with it; leave them out")
     ranks = state.empty_ranks(owner)
     if rules["displaces"].any() and np.ptp(traffic.priority) == 0:
         raise PlanError(
@@ -213,15 +216,26 @@ def front_seconds(one: Engine, traffic: Traffic) -> Array:
 
 
 def _instances(engines: Sequence[Engine], rules: Records) -> Records:
-    counts = [one.deployment.instances for one in engines]
-    instances = np.zeros(sum(counts), dtype=state.INSTANCE)
-    instances["kind"] = np.repeat(np.arange(len(engines)), counts)
-    sizes = rules["ranks"][instances["kind"]]
-    instances["first_rank"] = np.cumsum(sizes) - sizes
+    """Entries of the instances, in the order of deployments; a split one is two, prompts first."""
+    entries = [
+        (kind, lane)
+        for kind, (one, rule) in enumerate(zip(engines, rules, strict=True))
+        for _ in range(one.deployment.instances)
+        for lane in ((state.PROMPTS, state.ANSWERS) if rule["split"] else (state.BOTH,))
+    ]
+    instances = np.zeros(len(entries), dtype=state.INSTANCE)
+    instances["kind"], instances["lane"] = np.array(entries).T
+    answers = instances["lane"] == state.ANSWERS
+    sizes = np.where(answers, 0, rules["ranks"][instances["kind"]])
+    instances["first_rank"] = np.cumsum(sizes) - np.where(answers, 1, sizes)
+    instances["mate"] = state.NOBODY
+    instances["mate"][answers] = np.flatnonzero(answers) - 1
+    instances["mate"][np.flatnonzero(answers) - 1] = np.flatnonzero(answers)
     instances["next_s"], instances["up"] = np.inf, 1
     instances["starts_s"] = instances["fails_s"] = np.inf
     roles = np.array([pool_role(one.deployment) for one in engines])
     instances["gives"], instances["takes"] = roles[instances["kind"]].T
+    instances["takes"][answers] = 0  # whoever comes, comes to the lane of prompts
     return instances
 
 
@@ -245,6 +259,7 @@ def _invariants(ranks: Records, requests: Records, fleet: Fleet, rules: Records,
 
 def _result(requests: Records, instances: Records, fleet: Fleet, rules: Records, span_s: float) -> Replay:
     decode_s, sequence_s = float(fleet.sums[state.DECODE_S]), float(fleet.sums[state.SEQUENCE_S])
+    instances = instances[instances["lane"] != state.ANSWERS]
     kinds = instances["kind"]
     return Replay(
         came_s=requests["came_s"].copy(),

@@ -130,7 +130,8 @@ def fits(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: in
     moved, hits = _found(lists, requests, rule, rank, request)
     taken, reserved = _wants(lists, requests, rule, rank, request, hits)
     kept = rule.kept_free if ranks[rank].running > 0 else 0
-    if ranks[rank].running > 0 and (moved or rule.scheduler == MIXED_BATCHES):  # of what decodes in this iteration
+    grows = moved or rule.scheduler == MIXED_BATCHES or rule.split  # what decodes in this iteration, or beside it
+    if ranks[rank].running > 0 and grows:
         kept += growth(ranks, lists, rule, rank, 1)
         if moved:
             starts = first_growth(rule, requests[request].needed) == 0
@@ -170,8 +171,19 @@ def admit(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: R
 
 
 @njit(cache=True)
+def _last_decoding(ranks: Records, requests: Records, rank: int) -> int:
+    """Of those who decode, who was admitted last; nobody who is at a prompt in the other lane."""
+    request = int(ranks[rank].run_last)
+    while request != NOBODY and requests[request].stage != DECODING:
+        request = int(requests[request].before)
+    return request
+
+
+@njit(cache=True)
 def _victim(ranks: Records, requests: Records, rule: Record, rank: int) -> int:
     """Whoever gives way first: who was admitted last, of the least urgent ones where urgency counts; or nobody."""
+    if rule.split:
+        return _last_decoding(ranks, requests, rank)
     if not rule.displaces:
         return int(ranks[rank].run_last)
     chosen, request = NOBODY, int(ranks[rank].run_last)

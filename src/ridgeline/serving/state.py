@@ -17,8 +17,9 @@ Whole = NDArray[np.int64]
 Records = NDArray[Any]
 Record = Any  # one row of `Records`
 
-NOT_ARRIVED, COMES_IN, WAITING, PREFILLING, DECODING, MOVING, ENDED, REFUSED = range(8)
+NOT_ARRIVED, COMES_IN, WAITING, PREFILLING, DECODING, MOVING, ENDED, REFUSED, JOINS = range(9)
 IDLE, MIXED, DECODES = range(3)  # what an instance is at
+BOTH, PROMPTS, ANSWERS = range(3)  # lanes: what an entry of an instance does
 PREFILL_FIRST, MIXED_BATCHES, STATIC = range(3)  # schedulers
 ROUND_ROBIN, LEAST_LOADED, LONGEST_PREFIX = range(3)  # routers
 SAMPLES = 512  # of the series over time
@@ -32,10 +33,10 @@ def _dtype(whole: str, real: str) -> np.dtype[Any]:
 RULE = _dtype(
     "kind scheduler chunked receive_steps token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
     " swaps beside displaces fair ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
-    " overlapped tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
+    " overlapped split micro_batches tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
     "reserve swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s held_share read_share"
-    " fetch_s store_s",
+    " fetch_s store_s split_share expert_layers",
 )
 """What one kind of instance does, in numbers.
 
@@ -48,12 +49,16 @@ from a prefill to a decode instance. `eager_s` [s] launching an iteration kernel
 `seq_host_s` [s] of the host, `overlapped` with the device or not; iterations with prompts of up to `prefill_graphs`
 tokens replay captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of one iteration.
 Iterations of `nano_tokens` or more (0: none) are two nano-batches, of which kernels that wait for memory or a link
-hold the shares `memory_sms` and `link_sms` of the multiprocessors; `exposed_s` [s] of the host is beside neither. Of
-adapters at most `slots` are held (0: all of them), and loading one takes `load_s` [s]. When a prompt is done `kept`
-tokens of its cache stay (and `fetched` 0: all), where `early` after each of its chunks; `fetched` of the others come
-from host memory in each step, `fetch_s` [s] each, `store_s` on the way out, at most `host_tokens` of a rank there (0:
-none are); the device holds `held_share` of a prompt besides and reads `read_share`. A step verifies `drafted` further
-tokens a sequence, gains `gained`, and drafting adds `draft_share`. The sizes are those of the kind's own grids in
+hold the shares `memory_sms` and `link_sms` of the multiprocessors; `exposed_s` [s] of the host is beside neither. A
+device may be `split` between prompts and decode steps, `split_share` of its multiprocessors for prompts (0: chosen when
+an iteration of them begins). Where experts have devices of their own an iteration is `micro_batches` (0: experts do
+not) that go back and forth in each of `expert_layers`. Of adapters at most `slots` are held (0: all of them), and
+loading one takes `load_s` [s]. When a prompt is done `kept` tokens of its cache stay (and `fetched` 0: all), where
+`early` after each of its chunks; `fetched` of the others come from host memory in each step, `fetch_s` [s] each,
+`store_s` on the way out, at most `host_tokens` of a rank there (0: none are); the device holds `held_share` of a prompt
+besides and reads `read_share`. A step verifies `drafted` further tokens a sequence, gains `gained`, and drafting adds
+`draft_share`.
+The sizes are those of the kind's own grids in
 tables that all kinds share.
 """
 
@@ -75,7 +80,7 @@ host memory; a step read `reads` tokens of its prompt and fetched `fetches`.
 
 RANK = _dtype(
     "instance decoding step used committed waiting wait_first wait_last running run_first run_last partial ends chunks"
-    " oldest newest idle_blocks last_client unseen loaded pinned uses hosted fetching",
+    " oldest newest idle_blocks last_client unseen loaded pinned uses hosted fetching joining",
     "context moved_s",
 )
 """A scheduler with its cache.
@@ -85,19 +90,21 @@ queues by their ends; `partial` a prompt computed in part; `ends` and `chunks` e
 prefix blocks that nobody holds, from the `oldest` use to the `newest`; `moved_s` cache moved to or from the host;
 `last_client` whose request left the queue last, requests `unseen` by the scheduler so far;
 adapters `loaded` and `pinned` by who runs, and `uses` of any so far; `hosted` tokens in host memory, and `fetching`
-those that a step fetches from there.
+those that a step fetches from there; `joining` requests whose prompt is done while a step runs that they are not in.
 """
 
 INSTANCE = _dtype(
-    "kind first_rank at stirred steps up gives takes load iterations stalled failing failures",
-    "next_s begun_s busy_s link_free_s stalled_s starts_s fails_s up_since_s up_s",
+    "kind first_rank at stirred steps up gives takes load iterations stalled failing failures lane mate",
+    "next_s begun_s busy_s link_free_s stalled_s starts_s fails_s up_since_s up_s share asks since_s",
 )
 """One instance of the engine: what it is `at` and until `next_s`, for how many `steps`; `stirred` by an event.
 
 `gives` 1: it sends requests on after their first token; `takes` 1 those that arrive, 2 those sent on; `load` requests
 that have not ended; `up` takes requests, from `starts_s` on where it is not yet, until `fails_s`; `failing` it gives
 back its requests after the step that runs; `up_s` it has been up; `stalled_s` that `stalled` decoding sequences have
-waited for prompts since their last token.
+waited for prompts since their last token. A split instance is two entries with one rank, each other's `mate`: the
+`lane` of prompts, then that of answers; `share` of the multiprocessors in the iteration that runs, `asks` the share of
+memory's rate that prompts ask for while they run, in the lane of answers as its run takes it; busy `since_s`.
 """
 
 COMING = _dtype("number request", "at_s")

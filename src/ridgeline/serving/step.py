@@ -32,8 +32,10 @@ from ridgeline.lower.inference import (
 )
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.adapters import adapter_kernels, sequence_seconds, token_seconds
+from ridgeline.serving.apart import ApartTables, apart_served, send_seconds
 from ridgeline.serving.kept import rebuilt_seconds
 from ridgeline.serving.nano import NanoTables, sorted_out
+from ridgeline.serving.split import SplitTables, memory_only
 
 Array = NDArray[np.float64]
 _MANY = 16.0  # prompts side by side, from which what one more takes is read
@@ -83,6 +85,8 @@ class StepTables:
     send_s: float  # of one token's activations past a stage [s/token]
     send_start_s: float
     nano: NanoTables | None = None
+    split: SplitTables | None = None
+    apart: ApartTables | None = None
 
 
 @dataclass
@@ -133,14 +137,16 @@ class StepModel:
         fusions: Fusions | None = None,
     ) -> None:
         self.model, self.machine, self.deployment = model, machine, deployment
-        self.served: Served = serve(model, deployment, fusions)
+        whole: Served = serve(model, deployment, fusions)
+        self.served = apart_served(whole, deployment) if deployment.expert_devices else whole
         self._shelf = shelf or Shelf()
         self._known, self.prices = self._shelf.prices(machine, formats, deployment, own_kernels)
 
     def tables(self, *, most_tokens: int, most_sequences: int, most_context: int, beside_tokens: int = 0) -> StepTables:
         """The tables up to a token budget, sequences of one rank and the longest context.
 
-        Up to `beside_tokens` a layer's shared experts run beside its routed ones.
+        Up to `beside_tokens` a layer's shared experts run beside its routed ones. Where experts have devices of their
+        own, `lane`, `group` and `decode` are those of one micro-batch, and shared experts stay with attention.
         """
         tokens = token_grid(most_tokens)
         group_tokens = token_grid(most_tokens * self.deployment.dp)
@@ -152,18 +158,23 @@ class StepModel:
         q, p = np.meshgrid(chunks, pasts, indexing="ij")
         many = self._mixers("many", (q, p), partial(self._prompts, _MANY, q, p))
         start_s, token_s = self._sends()
-        routed = _on(self._sum(group_tokens, "group"), group_tokens, tokens, self.deployment.dp)
-        lane, head = self._sum(tokens, "tokens"), self._sum(sequences, "sequences")
+        apart = self.deployment.expert_devices is not None
+        micro = self.deployment.micro_batches if apart else 1
+        part, some = np.maximum(tokens / micro, 1.0), np.maximum(n / micro, 1.0)
+        routed = _on(self._sum(group_tokens, "group"), group_tokens, part, self.deployment.dp)
+        lane, head, shared = self._sum(part, "tokens"), self._sum(sequences, "sequences"), self._sum(part, "shared")
+        if apart:
+            lane, shared = lane + shared, nothing(tokens.shape)
         if self.deployment.adapters:
             lane = lane + token_seconds(self.served, self.deployment, self.prices, tokens)
             head = head + sequence_seconds(self.served, self.deployment, self.prices, sequences)
-        decode = self._mixers("decode", (n, c), partial(self._tokens, n, c))
+        decode = self._mixers("decode", (some, c), partial(self._tokens, some, c))
         if self.deployment.kv_rank:
             decode = decode + rebuilt_seconds(self.served, self.deployment, self.prices, n)
         return StepTables(
             tokens=tokens,
             lane=lane,
-            group=beside(routed, self._sum(tokens, "shared"), tokens <= beside_tokens),
+            group=beside(routed, shared, tokens <= beside_tokens),
             head=head,
             sequences=sequences,
             contexts=contexts,
@@ -172,35 +183,49 @@ class StepModel:
             pasts=pasts,
             first=self._mixers("first", (q, p), partial(self._prompts, 1.0, q, p)),
             each=many.times(1.0 / _MANY),
-            kernels=self.kernels,
+            kernels=self.kernels * micro,
             stage_share=-(-len(self.model.graph.layers) // self.deployment.pp) / len(self.model.graph.layers),
             send_s=token_s,
             send_start_s=start_s,
             nano=self._nano(tokens, sequences, n, c) if self.deployment.nano_tokens else None,
+            split=self._split(tokens, sequences) if self.deployment.split else None,
+            apart=ApartTables(send=send_seconds(self.served, self.deployment, self.prices, tokens)) if apart else None,
         )
 
     def _nano(self, tokens: Array, sequences: Array, n: Array, c: Array) -> NanoTables:
         """Both halves of iterations that are cut in two, by what their kernels wait for."""
         halves, sampled = np.maximum(tokens / 2.0, 1.0), np.maximum(sequences / 2.0, 1.0)
-        compute, memory = self._bound(halves, "tokens", "shared", "group")
-        head_compute, head_memory = self._bound(sampled, "sequences")
+        compute, memory, _ = self._bound(halves, "tokens", "shared", "group")
+        head_compute, head_memory, _ = self._bound(sampled, "sequences")
         network = self._sum(halves, "tokens", links=True) + self._sum(halves, "group", links=True)
         head_network = self._sum(sampled, "sequences", links=True)
         half = np.maximum(n / 2.0, 1.0)
         decode = self._mixers("decode", (half, c), partial(self._tokens, half, c))
         return NanoTables(
-            compute=compute, memory=memory, network=network.times(2.0), head_compute=head_compute,
-            head_memory=head_memory, head_network=head_network.times(2.0), decode=decode.times(2.0),
+            compute=compute.times(2.0), memory=memory.times(2.0), network=network.times(2.0),
+            head_compute=head_compute.times(2.0), head_memory=head_memory.times(2.0),
+            head_network=head_network.times(2.0), decode=decode.times(2.0),
         )  # fmt: skip
 
-    def _bound(self, rows: Array, *kinds: str) -> tuple[Seconds, Seconds]:
-        """Both halves' kernels over `rows` each, links apart: those that wait for compute, and for memory [s]."""
-        compute = memory = nothing(rows.shape)
+    def _split(self, tokens: Array, sequences: Array) -> SplitTables:
+        """Iterations by what each kernel waits for, and how long memory is busy in them."""
+        compute, memory, busy = self._bound(tokens, "tokens", "shared", "group")
+        head_compute, head_memory, head_busy = self._bound(sequences, "sequences")
+        return SplitTables(
+            compute=compute, memory=memory, busy=busy, head_compute=head_compute, head_memory=head_memory,
+            head_busy=head_busy, head_network=self._sum(sequences, "sequences", links=True),
+            network=self._sum(tokens, "tokens", links=True) + self._sum(tokens, "group", links=True),
+        )  # fmt: skip
+
+    def _bound(self, rows: Array, *kinds: str) -> tuple[Seconds, Seconds, Seconds]:
+        """Kernels over `rows`, links apart: those that wait for compute, for memory, and memory's busy time [s]."""
+        compute = memory = busy = nothing(rows.shape)
         for of in kinds:
             for found, times in self._priced(rows, of, links=False):
-                one, two = sorted_out(found.times(2.0 * times))
+                one, two = sorted_out(found.times(times))
                 compute, memory = compute + one, memory + two
-        return compute, memory
+                busy = busy + memory_only(found.times(times))
+        return compute, memory, busy
 
     def _sends(self) -> tuple[float, float]:
         """Start of a send past a pipeline stage, and what each token adds [s]."""

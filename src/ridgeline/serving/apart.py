@@ -1,0 +1,180 @@
+"""Experts on devices of their own: micro-batches go back and forth between attention's devices and the experts'.
+
+While one micro-batch is with the experts, another is at attention, and others are on their way. Sources:
+MegaScale-Infer (Zhu and others, 2025, arXiv:2504.02263), Janus (Zhang and others, 2025, arXiv:2512.13525).
+
+Letters: L layers with experts, M micro-batches; a, e, s times of one micro-batch in all layers: at attention's devices,
+at the experts', and on the links one way; A attention ranks, E expert devices, K experts of a token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numba import njit
+
+from ridgeline.cost.served import Seconds, ServedPrices
+from ridgeline.errors import NoPlanError, PlanError
+from ridgeline.lower.inference import Experts, Piece, Served, Trade
+from ridgeline.plan.deployment import Deployment
+from ridgeline.serving.clock import Lines, Times, between, group_s, head_s, padded, token_s
+from ridgeline.serving.state import Array, Record
+from ridgeline.units import bytes_text
+
+_ACTIVATION_BYTES = 2.0  # of a number that goes to an expert, or comes back
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApartTables:
+    """What only experts apart have: `send` (T,) one micro-batch of an iteration of T tokens a rank, one way [s]."""
+
+    send: Seconds
+
+
+def apart_served(served: Served, one: Deployment) -> Served:
+    """The model with whole experts on devices of their own, and no trade among attention's ranks.
+
+    Raises `PlanError` where there are no experts, or their devices do not divide them.
+    """
+    devices = one.expert_devices or 0
+    if not any(isinstance(piece, Experts) for kind in served.kinds for piece in kind.pieces):
+        raise PlanError(f"deployment: expert_devices = {devices}, but the model has no experts; leave it out")
+
+    def moved(piece: Piece) -> Piece:
+        if not isinstance(piece, Experts):
+            return piece
+        if piece.count % devices:
+            raise PlanError(f"deployment: expert_devices = {devices} does not divide {piece.count} experts")
+        return replace(piece, inner=piece.inner * (one.tp * one.dp // one.ep), ranks=devices)
+
+    kinds = [
+        replace(kind, pieces=tuple(moved(piece) for piece in kind.pieces if not isinstance(piece, Trade)))
+        for kind in served.kinds
+    ]
+    return replace(served, kinds=tuple(kinds))
+
+
+def attention_side(served: Served) -> Served:
+    """What attention's devices hold and do."""
+    kinds = [
+        replace(kind, pieces=tuple(piece for piece in kind.pieces if not isinstance(piece, Experts)))
+        for kind in served.kinds
+    ]
+    return replace(served, kinds=tuple(kinds))
+
+
+def expert_layers(served: Served) -> list[tuple[int, Experts]]:
+    """The experts of each kind of layer, and how many layers have them."""
+    return [(kind.count, piece) for kind in served.kinds for piece in kind.pieces if isinstance(piece, Experts)]
+
+
+def check_experts_fit(served: Served, held_bytes: tuple[float, float], name: str) -> None:
+    """Raises `NoPlanError` where the weights of one device's experts are more than the room for them."""
+    weights, room = held_bytes
+    if weights > room:
+        devices = expert_layers(served)[0][1].ranks
+        raise NoPlanError(
+            f"{name} will not start: its experts take {bytes_text(weights)} of each of {devices} devices, which have"
+            f" {bytes_text(max(room, 0.0))} for them; take more expert_devices, or narrower weights"
+        )
+
+
+def reached_devices(devices: float, top_k: float) -> float:
+    """Different devices that a token's experts lie on, on average [1]: E (1 - (1 - 1 / E)^K)."""
+    return float(devices * (1.0 - (1.0 - 1.0 / devices) ** top_k))
+
+
+def send_seconds(served: Served, one: Deployment, prices: ServedPrices, tokens: Array) -> Seconds:
+    """One way of one micro-batch through all layers, of T tokens a rank in an iteration [s].
+
+    In each layer the busier end: of T / M tokens, an attention device sends its 1 / tp to each device that they reach;
+    an expert device takes in its share of what all A ranks send.
+    """
+    devices = float(one.expert_devices or 1)
+    rows = np.maximum(tokens / one.micro_batches, 1.0)
+    total: Seconds | None = None
+    for count, piece in expert_layers(served):
+        copies = rows * reached_devices(devices, piece.top_k)
+        ends = np.maximum(copies / one.tp, copies * one.dp / devices)
+        size = ends * piece.hidden * _ACTIVATION_BYTES
+        part = prices.send(size, one.instance_devices - 1).times(count)
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def micro_batches_s(
+    attention_s: Array | float, experts_s: Array | float, send_s: Array | float, *, layers: float, micro: float
+) -> Array:
+    """An iteration of M micro-batches through L layers, two pools and the links between them, both ways [s].
+
+    t = (L - 1) max(r, M b) + r + (M - 1) b,  r = (a + e + 2 s) / L,  b = max(a, e, s) / L
+
+    A round of a layer takes a micro-batch r, and the busiest of attention, experts and each way of the links b; it
+    begins its next layer when it is back, and when the others have been served. The last round fills and drains.
+
+    Parameters
+    ----------
+    attention_s, experts_s, send_s : array or float [s]
+        a, e and s of one micro-batch in all layers.
+    layers, micro : float [1]
+        L and M.
+
+    Returns
+    -------
+    array [s]
+        Exact for layers and micro-batches that are alike, each resource serving first come, first served.
+
+    >>> round(float(micro_batches_s(4.0, 4.0, 1.0, layers=2, micro=3)), 3)  # 6 + 5 + 2 x 2
+    15.0
+    """
+    busiest = np.maximum(np.maximum(attention_s, experts_s), send_s) / layers
+    turn = (attention_s + np.asarray(experts_s) + 2.0 * np.asarray(send_s)) / layers
+    return np.asarray((layers - 1.0) * np.maximum(turn, micro * busiest) + turn + (micro - 1.0) * busiest)
+
+
+@njit(cache=True, error_model="numpy")
+def _micro(rule: Record, tokens: float) -> float:
+    """Micro-batches of an iteration: no more than it has tokens [1]."""
+    return float(min(float(rule.micro_batches), max(tokens, 1.0)))
+
+
+@njit(cache=True, error_model="numpy")
+def _send_s(times: Times, rule: Record, tokens: float) -> float:
+    size = rule.tokens_size
+    return float(between(times.tokens[rule.kind, :size], times.send[rule.kind, :size], tokens))
+
+
+@njit(cache=True, error_model="numpy")
+def apart_s(times: Times, rule: Record, attention: float, mean: float, most: float) -> float:
+    """Micro-batches of `attention` [s] on the slowest of ranks that have `mean` and at most `most` tokens [s]."""
+    experts, send = group_s(times, rule, mean), _send_s(times, rule, most)
+    micro, layers = _micro(rule, most), rule.expert_layers
+    busiest = max(attention, experts, send) / layers
+    turn = (attention + experts + 2.0 * send) / layers
+    return float((layers - 1.0) * max(turn, micro * busiest) + turn + (micro - 1.0) * busiest)
+
+
+@njit(cache=True, error_model="numpy")
+def apart_lines(times: Times, rule: Record, busiest: float, mean: float, least: float) -> Lines:
+    """The lines of a decode step over a micro-batch's attention, as `clock.decode_lines`.
+
+    Whether a round or the busiest resource sets the pace, and whether that is attention.
+    """
+    captured = padded(times, rule, busiest)
+    batch = captured if captured > 0.0 else busiest
+    shared = max(mean, 1.0) * (batch / max(busiest, 1.0))
+    own = token_s(times, rule, batch) - rule.exposed_s
+    experts, send = group_s(times, rule, shared), _send_s(times, rule, batch)
+    micro, layers = _micro(rule, batch), rule.expert_layers
+    extra = rule.exposed_s + head_s(times, rule, batch)
+    turn, other = own + experts + 2.0 * send, max(experts, send)
+    drained, paced = (micro - 1.0) / layers, micro - 1.0 / layers
+    return (
+        max(least, 0.0 if captured > 0.0 else float(rule.eager_s)),
+        extra + turn + drained * own, 1.0 + drained,
+        extra + turn + drained * other, 1.0,
+        extra + turn / layers + paced * own, 1.0 / layers + paced,
+        extra + turn / layers + paced * other, 1.0 / layers,
+    )  # fmt: skip

@@ -1,0 +1,181 @@
+"""Runs of decode steps of an instance: how many, how long they take, and what they have done."""
+
+from __future__ import annotations
+
+import math
+
+from numba import njit
+
+from ridgeline.serving.apart import apart_lines
+from ridgeline.serving.clock import Lines, Times, decode_lines, run, tally
+from ridgeline.serving.fairness import steps_to_turn
+from ridgeline.serving.kept import fetch_s
+from ridgeline.serving.queues import growth, make_room, steps_that_fit
+from ridgeline.serving.schedule import ensure_growth
+from ridgeline.serving.split import split_lines
+from ridgeline.serving.state import (
+    CONTEXT_S,
+    DECODE_S,
+    ITERATIONS,
+    MIXED_BATCHES,
+    PEAK_BLOCKS,
+    SEQUENCE_S,
+    Fleet,
+    Lists,
+    Record,
+    Records,
+)
+
+
+@njit(cache=True)
+def _busiest(ranks: Records, instances: Records, rule: Record, instance: int) -> tuple[int, float, float, int]:
+    """The rank with most to decode, and of all ranks: decoding sequences, running ones, ranks at work.
+
+    On a split device only those that decode are of concern to the host of their lane.
+    """
+    best, total, running, active = instances[instance].first_rank, 0.0, 0.0, 0
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        here = ranks[rank].decoding
+        total += here
+        running += here if rule.split else ranks[rank].running
+        active += here > 0
+        if here > ranks[best].decoding or (here == ranks[best].decoding and ranks[rank].context > ranks[best].context):
+            best = rank
+    return best, total, running, active
+
+
+@njit(cache=True)
+def steps_to_go(
+    ranks: Records,
+    lists: Lists,
+    requests: Records,
+    instances: Records,
+    fleet: Fleet,
+    rule: Record,
+    instance: int,
+) -> int:
+    """Decode steps until a request of the instance ends or its blocks run out, at least 1 [step]."""
+    steps = ranks[instances[instance].first_rank].step + rule.capacity * rule.block_tokens  # no run is longer
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        if ranks[rank].decoding > 0:
+            if rule.scheduler != MIXED_BATCHES and ensure_growth(ranks, lists, requests, fleet, rule, rank):
+                steps = 1  # whom it sent back may fit again after it
+            free = rule.capacity - ranks[rank].used
+            first = lists.ends[rank, 0, 0] - ranks[rank].step
+            steps = min(steps, max(steps_that_fit(ranks, lists, rule, rank, free, first), 1))
+            turn = steps_to_turn(ranks, lists, requests, rule, rank, steps)
+            if turn < steps:  # at the next look from then on
+                look = (-(instances[instance].iterations + turn)) % max(rule.receive_steps, 1)
+                steps = min(steps, turn + look)
+    return int(steps)
+
+
+@njit(cache=True)
+def lines_of(ranks: Records, instances: Records, times: Times, rule: Record, instance: int) -> Lines:
+    """The lines of an instance's decode steps over attention's time, as `clock.decode_lines`."""
+    best, total, _, active = _busiest(ranks, instances, rule, instance)
+    sequences = float(ranks[best].decoding)
+    if rule.split:
+        return split_lines(times, rule, sequences, instances[instance].share, instances[instance].asks)
+    away_s = fetch_s(ranks, instances, rule, instance)
+    if rule.micro_batches > 0:
+        return apart_lines(times, rule, sequences, total / rule.ranks, away_s)
+    return decode_lines(times, rule, sequences, total / rule.ranks, active > 1, away_s)
+
+
+@njit(cache=True)
+def set_run(
+    ranks: Records,
+    instances: Records,
+    fleet: Fleet,
+    times: Times,
+    rule: Record,
+    instance: int,
+    steps: int,
+    limit_s: float,
+) -> None:
+    """Sets the length of a run of decode steps: at most `steps`, cut at the first that ends at `limit_s` or later."""
+    best, _, running, _ = _busiest(ranks, instances, rule, instance)
+    sequences = float(ranks[best].decoding)
+    moved = 0.0
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        moved = max(moved, ranks[rank].moved_s)
+    lines = lines_of(ranks, instances, times, rule, instance)
+    context = ranks[best].context / max(ranks[best].decoding, 1)
+    if moved > 0.0 and rule.beside:  # the first step is no shorter than what moves
+        _, step_s = run(times, rule, sequences, running, context, lines, 1, math.inf, fleet.histogram, 0.0)
+        moved = max(0.0, moved - step_s)
+    begun = instances[instance].begun_s + moved
+    done, elapsed = run(times, rule, sequences, running, context, lines, steps, limit_s - begun, fleet.histogram, 0.0)
+    if done == 0:
+        done, elapsed = run(times, rule, sequences, running, context, lines, 1, math.inf, fleet.histogram, 0.0)
+    if rule.receive_steps > 1 and done < steps:  # who has come is seen at the next look only
+        seen = done + (-(instances[instance].iterations + done)) % rule.receive_steps
+        done, elapsed = run(
+            times, rule, sequences, running, context, lines, min(seen, steps), math.inf, fleet.histogram, 0.0
+        )
+    instances[instance].steps, instances[instance].next_s = done, begun + elapsed
+
+
+@njit(cache=True)
+def _count_run(
+    ranks: Records,
+    instances: Records,
+    fleet: Fleet,
+    times: Times,
+    rule: Record,
+    instance: int,
+    steps: int,
+    seconds: float,
+) -> None:
+    """Counts the tokens of a run that has ended, and what ran in it."""
+    best, total, running, _ = _busiest(ranks, instances, rule, instance)
+    lines = lines_of(ranks, instances, times, rule, instance)
+    context, whole = ranks[best].context / max(ranks[best].decoding, 1), steps
+    if instances[instance].stalled_s > 0.0:
+        waited = min(float(instances[instance].stalled), total)
+        tally(fleet.histogram, instances[instance].stalled_s + seconds / steps, waited * rule.gained)
+        tally(fleet.histogram, seconds / steps, (total - waited) * rule.gained)
+        instances[instance].stalled_s = 0.0
+        context, steps = context + rule.gained, steps - 1
+    sequences = float(ranks[best].decoding)
+    run(times, rule, sequences, running, context, lines, steps, math.inf, fleet.histogram, total * rule.gained)
+    fleet.sums[DECODE_S] += seconds
+    fleet.sums[SEQUENCE_S] += total * seconds
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        grown = 0.5 * rule.gained * (whole - 1) * ranks[rank].decoding
+        fleet.sums[CONTEXT_S] += (ranks[rank].context + grown) * seconds
+
+
+@njit(cache=True)
+def step_ranks(
+    ranks: Records, lists: Lists, instances: Records, fleet: Fleet, rule: Record, instance: int, steps: int
+) -> None:
+    """Every decoding sequence of an instance gains the tokens of `steps` steps."""
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        if ranks[rank].decoding > 0:
+            ranks[rank].used += growth(ranks, lists, rule, rank, steps)
+            ranks[rank].context += rule.gained * steps * ranks[rank].decoding
+            make_room(ranks, lists, rule, rank, 0)
+            fleet.counts[PEAK_BLOCKS] = max(fleet.counts[PEAK_BLOCKS], ranks[rank].used)
+        ranks[rank].step += steps
+        ranks[rank].moved_s = 0.0
+
+
+@njit(cache=True)
+def book_run(
+    ranks: Records,
+    lists: Lists,
+    instances: Records,
+    fleet: Fleet,
+    times: Times,
+    rule: Record,
+    instance: int,
+    steps: int,
+    seconds: float,
+) -> None:
+    """Books decode steps that have ended: their tokens, their time and what they held."""
+    instances[instance].iterations += steps
+    fleet.counts[ITERATIONS] += steps
+    _count_run(ranks, instances, fleet, times, rule, instance, steps, seconds)
+    step_ranks(ranks, lists, instances, fleet, rule, instance, steps)
