@@ -175,6 +175,36 @@ def test_experts_apart_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "field '--apart': says nothing of how many devices hold the experts" in capsys.readouterr().err
 
 
+def test_placed_experts_are_paid_and_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "loads.csv"
+    rows = [
+        f"{layer},{expert},{load}" for layer in range(2) for expert, load in enumerate((30, 20, 12, 10, 9, 8, 6, 5))
+    ]
+    path.write_text("layer,expert,load\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    words = [
+        "simulate",
+        "mixtral-8x7b",
+        "--on",
+        "8xH100-SXM",
+        "--rate",
+        "4",
+        "--requests",
+        "40",
+        "--dp",
+        "8",
+        "--ep",
+        "8",
+    ]
+    words += ["--expert-loads", str(path), "--expert-placement"]
+    order, even = (ask_json(capsys, *words, how) for how in ("linear", "balanced"))
+    assert order["deployments"][0]["expert_imbalance"] == pytest.approx(2.4)
+    assert order["tpot"] == even["tpot"]  # a rank holds one expert either way
+    placed = ask_json(capsys, *words, "balanced", "--expert-redundant", "8")
+    assert placed["deployments"][0]["expert_imbalance"] < 1.1
+    assert placed["prefill_parts_s"]["experts"] < order["prefill_parts_s"]["experts"]
+    assert "fullest expert rank 2.40 times the mean" in " ".join(ask(capsys, *words, "linear")[1].split())
+
+
 def test_lengths_that_nobody_gave_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     answer = ask_json(capsys, "simulate", *MODEL, "--arrivals", "burst", "--requests", "4")
     assert answer["assumed"] == ["prompt of 1024 tokens, as none was given", "output of 256 tokens, as none was given"]

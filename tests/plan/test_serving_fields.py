@@ -125,5 +125,15 @@ def test_no_word_belongs_to_traffic_and_deployment() -> None:
 
 def test_words_of_a_deployment_are_its_fields() -> None:
     """But for those that stand for several fields or for none."""
-    own = {"engine_file", "attention_weights", "prefill", "decode", "autoscale", "failures", "apart"}
+    own = {
+        "engine_file",
+        "attention_weights",
+        "prefill",
+        "decode",
+        "autoscale",
+        "failures",
+        "apart",
+        "expert_loads",
+        "expert_placement",
+    }
     assert {field.name for field in DEPLOYMENT_FIELDS} - own <= set(Deployment.__dataclass_fields__)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from ridgeline.cli.placing import loads_from
 from ridgeline.cli.simulating import policies_of, serving_scenario_of, told_of_compiling
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.deployment import Router
@@ -57,7 +58,7 @@ def plan_serving(
         with progress_bar("replaying deployments") as progress:
             found = search_serving(
                 asked.model, asked.cluster, traffic, objective, stated=asked.stated,
-                space=Space(quantize=quantize, pools=pools),
+                space=Space(quantize=quantize, pools=pools, loads=loads_from(asked)),
                 router=asked.router if "router" in asked.stated else Router.LEAST_LOADED,
                 top=top, policies=policies_of(asked), progress=progress,
             )  # fmt: skip

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.cli.flags import given, read_flags
+from ridgeline.cli.placing import with_placement
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 from ridgeline.plan.serving_scenario import ServingScenario, read_serving, serving_from_words
@@ -74,7 +75,7 @@ def comings_of(asked: ServingScenario) -> Any:
 
 def simulate(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints what a deployment does under traffic; raises NoPlanError when it will not start."""
-    asked = serving_scenario_of(subject, on, words)
+    asked = with_placement(serving_scenario_of(subject, on, words))
     if asked.stated.get("apart") and not any(one.expert_devices for one in asked.deployments):
         raise InputError("says nothing of how many devices hold the experts; say --expert-devices", field="--apart")
     _replay(asked, as_json=as_json)

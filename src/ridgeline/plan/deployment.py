@@ -73,7 +73,9 @@ class Deployment:
     (None: the one with which both get on most, chosen whenever an iteration of prompts begins).
 
     With `expert_devices` the experts are divided over so many devices of their own; the tp * dp devices hold the rest,
-    and an iteration goes back and forth between them in `micro_batches`.
+    and an iteration goes back and forth between them in `micro_batches`. Where experts are placed for known loads the
+    fullest rank has `expert_imbalance` [1] times the rows of the mean one (None: what `expert_skew` says), with
+    `expert_redundant` replicas in each layer.
     """
 
     engine: str = "vLLM"
@@ -122,6 +124,8 @@ class Deployment:
     split_share: float | None = None
     expert_devices: int | None = None
     micro_batches: int = 3
+    expert_imbalance: float | None = None
+    expert_redundant: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -222,7 +226,14 @@ class Deployment:
             raise PlanError(f"deployment: split is not modelled with {', '.join(beside)}; leave one of them out")
 
     def _check_apart(self) -> None:
-        """Raises for experts on devices of their own where that is not modelled."""
+        """Raises for experts on devices of their own where that is not modelled, and for placements that cannot be."""
+        uneven, ranks = self.expert_imbalance, self.expert_devices or self.ep
+        if uneven is not None and not 1 <= uneven <= ranks:
+            raise PlanError(f"deployment: expert_imbalance = {uneven:g} of {ranks} ranks; needs 1 to the ranks")
+        if self.expert_redundant < 0 or (self.expert_redundant and uneven is None):
+            raise PlanError(
+                f"deployment: expert_redundant = {self.expert_redundant}; needs 0 or more, and their placement"
+            )
         without = {
             "pp": self.pp > 1, "ep": self.ep > 1, "draft_tokens": self.draft_tokens, "nano_tokens": self.nano_tokens,
             "adapters": self.adapters, "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched, "split": self.split,
@@ -232,6 +243,11 @@ class Deployment:
             raise PlanError(
                 f"deployment: expert_devices is not modelled with {', '.join(beside)}; leave one of them out"
             )
+
+    @property
+    def expert_ranks(self) -> int:
+        """Devices over which the experts of an instance are divided [1]."""
+        return self.expert_devices or self.ep
 
     @property
     def cuts_cache(self) -> bool:

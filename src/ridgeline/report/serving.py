@@ -89,6 +89,9 @@ def deployment_text(one: Deployment) -> str:
     words += [f"nano-batches from {one.nano_tokens:,} tokens"] if one.nano_tokens else []
     if one.expert_devices:
         words.append(f"experts on {_counted(one.expert_devices, 'device')}, {one.micro_batches} micro-batches")
+    if one.expert_imbalance is not None:
+        replicas = f", {_counted(one.expert_redundant, 'replica')} a layer" if one.expert_redundant else ""
+        words.append(f"fullest expert rank {one.expert_imbalance:.2f} times the mean{replicas}")
     if one.split:
         words.append(f"split{f', {one.split_share:.0%} for prompts' if one.split_share else ''}")
     words += [f"{one.kv_kept:,} tokens of cache kept{' early' if one.kv_early else ''}"] if one.kv_kept else []

@@ -11,6 +11,7 @@ import numpy as np
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model, OpKind
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
+from ridgeline.search.expert_service import Loads, placed
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts
 from ridgeline.serving.step import StepTables
@@ -35,6 +36,7 @@ class Space:
     quantize: bool = False
     pools: bool = True
     most_pp: int = 4
+    loads: Loads | None = None  # of experts, which are then placed for them
     splits: int = 3  # prefill instances tried on either side of the balanced number
 
 
@@ -53,11 +55,14 @@ def deployments(model: Model, cluster: Cluster, stated: Mapping[str, Any], space
         fixed["preemption"] = Preemption(stated["preemption"])
     if "queue" in stated:
         fixed["queue"] = Queue(stated["queue"])
+    known: dict[int, float] = {}  # the imbalance on so many ranks
+    experts = max((block.experts for block in model.graph.blocks.values()), default=0)
     for degrees in _degrees(model, cluster, stated, space):
         for formats in _formats(cluster, stated, space):
             for budget in _options("token_budget", space.token_budgets, stated):
                 for seqs in _options("max_seqs", space.max_seqs, stated):
-                    yield Deployment(**{**fixed, **degrees, **formats, "token_budget": budget, "max_seqs": seqs})
+                    one = Deployment(**{**fixed, **degrees, **formats, "token_budget": budget, "max_seqs": seqs})
+                    yield one if space.loads is None else placed(one, space.loads, experts, known=known)
 
 
 def _options(name: str, values: Sequence[int | None], stated: Mapping[str, Any]) -> Sequence[int | None]:

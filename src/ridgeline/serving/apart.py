@@ -55,6 +55,20 @@ def apart_served(served: Served, one: Deployment) -> Served:
     return replace(served, kinds=tuple(kinds))
 
 
+def replicated(served: Served, one: Deployment) -> Served:
+    """The model with the replicas of its placement: as many experts on a rank as it has slots."""
+    if not one.expert_redundant:
+        return served
+
+    def more(piece: Piece) -> Piece:
+        if not isinstance(piece, Experts):
+            return piece
+        return replace(piece, count=-(-(piece.count + one.expert_redundant) // piece.ranks) * piece.ranks)
+
+    kinds = [replace(kind, pieces=tuple(map(more, kind.pieces))) for kind in served.kinds]
+    return replace(served, kinds=tuple(kinds))
+
+
 def attention_side(served: Served) -> Served:
     """What attention's devices hold and do."""
     kinds = [

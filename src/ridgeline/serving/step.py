@@ -32,7 +32,7 @@ from ridgeline.lower.inference import (
 )
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.adapters import adapter_kernels, sequence_seconds, token_seconds
-from ridgeline.serving.apart import ApartTables, apart_served, send_seconds
+from ridgeline.serving.apart import ApartTables, apart_served, replicated, send_seconds
 from ridgeline.serving.kept import rebuilt_seconds
 from ridgeline.serving.nano import NanoTables, sorted_out
 from ridgeline.serving.split import SplitTables, memory_only
@@ -104,6 +104,7 @@ class Shelf:
     ) -> tuple[Hashable, ServedPrices]:
         """What prices a deployment in these formats, and the key under which it is known."""
         skew = MEASURED_SKEW if deployment.expert_skew is None else deployment.expert_skew
+        skew = skew if deployment.expert_imbalance is None else 0.0  # the fullest rank's rows are known
         key = (formats, deployment.engine, deployment.version, skew, own_kernels)
         if key not in self._prices:
             self._prices[key] = ServedPrices(
@@ -138,7 +139,7 @@ class StepModel:
     ) -> None:
         self.model, self.machine, self.deployment = model, machine, deployment
         whole: Served = serve(model, deployment, fusions)
-        self.served = apart_served(whole, deployment) if deployment.expert_devices else whole
+        self.served = replicated(apart_served(whole, deployment) if deployment.expert_devices else whole, deployment)
         self._shelf = shelf or Shelf()
         self._known, self.prices = self._shelf.prices(machine, formats, deployment, own_kernels)
 
@@ -281,8 +282,12 @@ class StepModel:
         for count, pieces in self._pieces():
             for piece in pieces:
                 asked[piece] = asked.get(piece, 0) + count
+        uneven = self.deployment.expert_imbalance or 1.0
         for piece, times in asked.items():
-            if _rows_of(piece) == of and links in (None, isinstance(piece, Reduce | Trade)):
+            if isinstance(piece, Experts) and of == "group" and not links:
+                fullest = rows * uneven
+                yield self._get(of, piece, (fullest,), partial(self._piece, piece, fullest)), times
+            elif _rows_of(piece) == of and links in (None, isinstance(piece, Reduce | Trade)):
                 yield self._get(of, piece, (rows,), partial(self._piece, piece, rows)), times
 
     def _piece(self, piece: Piece, rows: Array) -> Seconds:

@@ -1,0 +1,142 @@
+"""Placements of a served model's experts: the imbalance that a deployment pays, by hand and in its times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ridgeline.cli.placing import loads_from
+from ridgeline.cost.machine import machine
+from ridgeline.errors import InputError, PlanError
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.load import load
+from ridgeline.plan.deployment import Deployment
+from ridgeline.plan.serving_scenario import ServingScenario, serving_from_words
+from ridgeline.search.expert_service import BALANCED, LINEAR, Loads, imbalance, loads_of, placed
+from ridgeline.search.serving_space import Space, deployments
+from ridgeline.serving.engine import engine
+from ridgeline.serving.step import StepTables
+
+SKEWED = np.array([[30.0, 20, 12, 10, 9, 8, 6, 5]])  # 100 on 8 experts
+MIXTRAL, EIGHT = load("mixtral-8x7b"), cluster("8xH100-SXM")
+
+
+def test_imbalance_by_hand() -> None:
+    """In order on four ranks: 50, 22, 17 and 11 of 100. Placed: 30 beside 5 at most, or 25 with two replicas."""
+    assert imbalance(Loads(loads=SKEWED, how=LINEAR), 4) == pytest.approx(50 / 25)
+    assert imbalance(Loads(loads=SKEWED), 4) == pytest.approx(35 / 25)
+    assert imbalance(Loads(loads=SKEWED, redundant=2), 4) == pytest.approx(1.0)
+    assert imbalance(Loads(loads=SKEWED), 1) == 1.0
+
+
+def test_layers_count_by_what_they_carry() -> None:
+    """A layer of 100 at twice the mean and an even one of 300: (50 + 75) / (25 + 75)."""
+    both = np.vstack([SKEWED, np.full((1, 8), 300 / 8)])
+    assert imbalance(Loads(loads=both, how=LINEAR), 4) == pytest.approx(125 / 100)
+
+
+def test_a_deployment_pays_its_placement() -> None:
+    even, found = np.ones((32, 8)), {}
+    one = Deployment(dp=8, ep=8)
+    for name, asked in {
+        "even": Loads(loads=even, how=LINEAR),
+        "in order": Loads(loads=np.tile(SKEWED, (32, 1)), how=LINEAR),
+        "replicated": Loads(loads=np.tile(SKEWED, (32, 1)), redundant=8),
+    }.items():
+        found[name] = placed(one, asked, 8)
+    assert found["even"].expert_imbalance == 1.0
+    assert found["in order"].expert_imbalance == pytest.approx(30 / 12.5)
+    assert 1.0 <= (found["replicated"].expert_imbalance or 0.0) < 1.1
+
+    def tables(words: Deployment) -> StepTables:
+        return engine(MIXTRAL, machine(EIGHT), words).tables(longest_prompt=2048, longest=4096)
+
+    times = {name: tables(words) for name, words in found.items()}
+    at = list(times["even"].tokens).index(2048.0)
+    group = {name: float(one.group.mid[at]) for name, one in times.items()}
+    assert group["even"] < group["replicated"] < group["in order"]
+    # the fullest rank's rows are those of 2.4 times the tokens, links apart
+    twice = engine(MIXTRAL, machine(EIGHT), found["even"]).steps
+    from ridgeline.lower.inference import Experts
+
+    (piece,) = {piece for kind in twice.served.kinds for piece in kind.pieces if isinstance(piece, Experts)}
+    rows = np.array([2048.0 * 8])
+    own = 32 * (twice.prices.experts(piece, 2.4 * rows).mid - twice.prices.experts(piece, rows).mid)[0]
+    assert group["in order"] - group["even"] == pytest.approx(own, rel=1e-6)
+
+
+def test_replicas_take_memory() -> None:
+    plain, more = (
+        engine(MIXTRAL, machine(EIGHT), placed(Deployment(dp=8, ep=8), Loads(loads=np.ones((32, 8)), redundant=n), 8))
+        for n in (0, 8)
+    )
+    one = 32 * 3 * 4096 * 14336 * 2.0  # an expert in every layer
+    assert more.capacity.weights_bytes - plain.capacity.weights_bytes == pytest.approx(one)
+
+
+def test_a_search_places_for_every_number_of_ranks() -> None:
+    space = Space(pools=False, loads=Loads(loads=np.tile(SKEWED, (32, 1)), how=LINEAR))
+    grid = list(deployments(MIXTRAL, EIGHT, {"tp": 1}, space))
+    assert {(one.ep, one.expert_imbalance) for one in grid} == {
+        (ep, None if ep == 1 else imbalance(Loads(loads=SKEWED, how=LINEAR), ep)) for ep in {one.ep for one in grid}
+    }
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(PlanError, match="which a linear placement has none of"):
+        Loads(loads=SKEWED, how=LINEAR, redundant=1)
+    with pytest.raises(PlanError, match="3 ranks do not divide 8 experts"):
+        imbalance(Loads(loads=SKEWED, how=LINEAR), 3)
+    with pytest.raises(PlanError, match="loads of 8 experts are given; the model has 16"):
+        placed(Deployment(dp=2, ep=2), Loads(loads=SKEWED), 16)
+    with pytest.raises(PlanError, match="1 loads are missing, the first of layer 0, expert 1"):
+        loads_of({(0, 0): 1.0, (1, 0): 1.0, (1, 1): 1.0})
+    with pytest.raises(PlanError, match=r"expert_imbalance = 0\.5"):
+        Deployment(expert_imbalance=0.5)
+    with pytest.raises(PlanError, match="expert_redundant = 2"):
+        Deployment(expert_redundant=2)
+
+
+# files -----------------------------------------------------------------------------------------------
+
+
+def asked(path: Path, **plan: object) -> ServingScenario:
+    words = {"model": {"name": "mixtral-8x7b"}, "cluster": {"name": "8xH100-SXM"}, "workload": {"rate": "1"}}
+    return serving_from_words({**words, "plan": {"expert_loads": str(path), **plan}})
+
+
+def test_loads_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "loads.csv"
+    rows = [f"{layer},{expert},{SKEWED[0, expert]}" for layer in (3, 4) for expert in range(8)]
+    path.write_text("layer,expert,load\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    found = loads_from(asked(path, expert_redundant=2))
+    assert found is not None
+    assert found.loads.tolist() == np.tile(SKEWED, (2, 1)).tolist()
+    assert (found.how, found.redundant) == (BALANCED, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("layer,expert\n0,1\n", ":1: needs the columns layer, expert, load"),
+        ("layer,expert,load\n", "holds no loads"),
+        ("layer,expert,load\n0,0,1\n0,one,1\n", ":3: field 'expert': 'one' is not a number"),
+        ("layer,expert,load\n0,0,-1\n", ":2: field 'load': '-1' is not a load of 0 or more"),
+        ("layer,expert,load\n0.5,0,1\n", ":2: field 'layer': '0.5' is not a whole number"),
+    ],
+)
+def test_bad_loads_are_told_by_their_place(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "loads.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=told):
+        loads_from(asked(path))
+
+
+def test_a_placement_needs_loads(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        loads_from(asked(tmp_path / "none.csv"))
+    words = {"model": {"name": "mixtral-8x7b"}, "cluster": {"name": "8xH100-SXM"}, "plan": {"expert_redundant": 2}}
+    with pytest.raises(InputError, match="field 'expert_redundant': needs loads"):
+        loads_from(serving_from_words({**words, "workload": {"rate": "1"}}))
