@@ -34,15 +34,12 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.adapters import adapter_kernels, sequence_seconds, token_seconds
 from ridgeline.serving.apart import ApartTables, apart_served, replicated, send_seconds
 from ridgeline.serving.kept import rebuilt_seconds
+from ridgeline.serving.launches import launches
 from ridgeline.serving.nano import NanoTables, sorted_out
 from ridgeline.serving.split import SplitTables, memory_only
 
 Array = NDArray[np.float64]
 _MANY = 16.0  # prompts side by side, from which what one more takes is read
-_EXPERT_KERNELS = 8.0  # launches of a layer's routed experts: choice, sort, two casts and products, activation, sum
-_SCAN_KERNELS = 9.0  # of a chunked gated scan (flash-linear-attention, ops/gated_delta_rule/chunk.py): gates, two
-# norms, sums of gates, keys by keys, their inverse, new keys and values, states, results
-_LATENT_COPIES = 2.0  # keys of latent attention are put together of their two parts, and values made contiguous
 
 
 def token_grid(most: int) -> Array:
@@ -313,26 +310,8 @@ class StepModel:
     def kernels(self) -> float:
         """Launches of one iteration [1]."""
         return adapter_kernels(self.served, self.deployment) + sum(
-            count * sum(self._launches(piece) for piece in pieces) for count, pieces in self._pieces()
+            count * sum(launches(piece, self.prices) for piece in pieces) for count, pieces in self._pieces()
         )
-
-    def _launches(self, piece: Piece) -> float:
-        """Kernels of one piece; a product in 8 or 4 bits has a cast of its input before it [1]."""
-        match piece:
-            case Pass():
-                return piece.kernels
-            case Experts():
-                return _EXPERT_KERNELS
-            case Trade():
-                return 2.0
-            case Recurrence():
-                return _SCAN_KERNELS
-            case Product():
-                return 2.0 if self.prices.casts(piece) else 1.0
-            case Core():
-                return 1.0 + (_LATENT_COPIES if piece.latent else 0.0)
-            case _:
-                return 1.0
 
 
 def _rows_of(piece: Piece) -> str:
