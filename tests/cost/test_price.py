@@ -116,6 +116,24 @@ def test_megatron_issues_the_product_of_each_expert(machine: Machine) -> None:
     assert found == HOST * (constant("launch.host.module") + 7 * constant("launch.host.kernel"))
 
 
+def test_ring_attention_issues_each_step_and_merges_its_result(machine: Machine) -> None:
+    compiled = pricer(machine, framework="megatron", execution="compiled")
+    issue_s, module_s = HOST * constant("collective.issue.hopper"), HOST * constant("launch.host.module")
+    chain_s = HOST * (
+        constant("launch.host.eager") + (constant("launch.host.ring") - 1) * constant("launch.host.kernel")
+    )
+
+    def host_s(layout: Layout) -> float:
+        found = compiled.phase([replace(CORE, sequences=1e-9)], layout)  # nothing for the device
+        return float(found.seconds)
+
+    assert host_s(Layout()) == pytest.approx(module_s)
+    assert host_s(Layout(cp=4)) == pytest.approx(4 * (module_s + chain_s + 2 * issue_s))
+    assert host_s(Layout(cp=4, ulysses=1)) == pytest.approx(module_s)
+    replayed = pricer(machine, execution="graph").phase([replace(CORE, sequences=1e-9)], Layout(cp=4))
+    assert float(replayed.seconds) < module_s / 10
+
+
 def test_a_collective_takes_the_host_too(machine: Machine) -> None:
     one = pricer(machine, framework="torch", execution="eager")
     alone, with_link = one.phase([SHORT], Layout()), one.phase([SHORT, link()], Layout(tp=4))

@@ -115,6 +115,20 @@ class Pricer:
         """
         return self.host_slowness * self._issue_seconds(work, kernels)
 
+    def _ring_seconds(self, layout: Layout) -> Number:
+        """Host time that ring attention takes beyond one call [s].
+
+        Each of cp steps is a call of attention, an exchange of keys and values with either neighbour, and the operators
+        that merge its result with those before. Compiled and captured programs do not issue them one by one.
+        """
+        if self.workload.execution == "graph" or self.workload.framework != "megatron":
+            return 0.0
+        steps = np.where(np.asarray(layout.ulysses) > 0, 1, layout.cp)
+        merged_s = constant("launch.host.eager") + (constant("launch.host.ring") - 1.0) * constant("launch.host.kernel")
+        again_s = (steps - 1) * constant("launch.host.module")
+        ring_s = self.host_slowness * (steps * merged_s + again_s) + 2.0 * steps * self.collective_issue_s
+        return np.where(steps > 1, ring_s, 0.0)
+
     def _issue_seconds(self, work: Gemm | Attention | Stream, kernels: float) -> Number:
         execution = self.workload.execution
         if execution in ("graph", "compiled") and not (
@@ -198,6 +212,8 @@ class Pricer:
             host_s = host_s + self.host_seconds(piece, cost.kernels)
             priced_s = 0.0 if isinstance(piece, Stream) else cost.kernels * (self.dispatch_s or 0.0)
             own_s = own_s + np.maximum(self.host_seconds(piece, cost.kernels) - priced_s, 0.0)
+            if isinstance(piece, Attention):
+                host_s = host_s + self._ring_seconds(layout)
         device_s = parts["matrix"] + parts["attention"] + parts["memory"]
         ahead_s = np.maximum(kernels * self.launch_device_s, host_s - device_s)
         parts["launch"] = ahead_s if self.dispatch_s is None else own_s
