@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.ops import Model
 from ridgeline.graph.vision import residual
@@ -327,3 +328,18 @@ def test_grouped_convolutions_are_counted_products() -> None:
         residual("resnext-50-32x4d").graph.blocks["stage-1"]
     )
     assert gemms(work, "conv2")[FORWARD] == (56 * 56, 4, 36, 32)
+
+
+# routing -------------------------------------------------------------------------------------------
+
+
+def test_megatrons_routing_is_a_chain_of_operators_and_a_fused_programs_one_kernel() -> None:
+    def kernels(**choices: object) -> dict[tuple[str, Phase], float]:
+        pieces = work_of(EXPERTS, Layout(), **choices)
+        names = ("route", "dispatch", "combine")
+        return {(p.name, p.phase): p.kernels for p in pieces if isinstance(p, Stream) and p.name in names}
+
+    chain = kernels(framework="megatron", execution="compiled")
+    assert chain["route", FORWARD] == constant("launch.moe.route.forward")
+    assert chain["dispatch", INPUT] == constant("launch.moe.dispatch.backward")
+    assert set(kernels(framework="fsdp", execution="compiled").values()) == {1.0}

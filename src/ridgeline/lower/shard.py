@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from ridgeline.facts.mechanisms import constants
 from ridgeline.graph.flop import mean_context
 from ridgeline.graph.ops import Block, Boundary, Op, OpKind, Region, Split
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
@@ -224,13 +225,26 @@ class Sharder:
         if self.eager:  # every kernel of an unfused chain reads and writes the width
             forward = max(forward, 2 * op.kernels * op.write)
             backward = max(backward, 2 * op.kernels * op.backward_write)
-        kernels = float(op.kernels if self.eager else 1)
         flop = rows * op.flop_per_token
-        yield Stream(name=op.name, phase=Phase.FORWARD, bytes=rows * forward * size, flop=flop, kernels=kernels)
+        yield Stream(
+            name=op.name,
+            phase=Phase.FORWARD,
+            bytes=rows * forward * size,
+            flop=flop,
+            kernels=self._chain(op, "forward"),
+        )
         if backward:
             yield Stream(
-                name=op.name, phase=Phase.BACKWARD_INPUT, bytes=rows * backward * size, flop=2 * flop, kernels=kernels
-            )
+                name=op.name, phase=Phase.BACKWARD_INPUT, bytes=rows * backward * size, flop=2 * flop,
+                kernels=self._chain(op, "backward"),
+            )  # fmt: skip
+
+    def _chain(self, op: Op, way: str) -> float:
+        """Kernels of an elementwise operator [1]: one where it is fused, Megatron-LM's chain where it routes tokens."""
+        known = constants().get(f"launch.moe.{op.name}.{way}")
+        if known is not None and self.workload.framework == "megatron":
+            return known.value
+        return float(op.kernels if self.eager else 1)
 
     def _scan(self, op: Op, block: Block | None) -> Iterable[Work]:
         """A chunked recurrence: its products on the matrix units, its states and inputs through memory."""
