@@ -79,6 +79,14 @@ def test_a_batch_that_is_not_stated_is_assumed_and_said() -> None:
     assert any("256 images" in said for said in found.assumptions)
 
 
+def test_memory_without_a_batch_is_refused() -> None:
+    asked = {"model": "RN50v1.5", "n_devices": 4, "precision": "fp32", "engine": "PyTorch", "unit": "GiB"}
+    refused = read(metric="peak_mem_gib", **asked)
+    assert isinstance(refused, Refusal)
+    assert "batch is not stated" in refused.reason
+    assert job(metric="peak_mem_gib", micro_batch=64, **asked).stated["micro_batch"] == 64
+
+
 def test_channels_first_is_turned_for_matrix_units_alone() -> None:
     lambda_ = {"model": "ResNet-50 train", "n_devices": 1, "engine": "PyTorch NGC (DeepLearningExamples)",
                "source": "lambdal/deeplearning-benchmark@f18c3a7"}  # fmt: skip

@@ -153,6 +153,10 @@ def read_batch(
         said.append(f"batch not stated: {total} sequences ({engine.name}: {engine.step_tokens:.3g} tokens a step)")
     if images is not None and total is None:
         total = (micro or images) * layout.devices
+        if micro is None and row.asks_bytes:
+            raise InputError(
+                "the batch is not stated, and what images hold is in proportion to it", field="micro_batch"
+            )
         if micro is None:
             said.append(f"batch not stated: {images} images a device assumed")
     if images is not None:
