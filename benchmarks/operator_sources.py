@@ -1,4 +1,4 @@
-"""How far other people's measurements of operators lie from the tables that answer, beyond the stated intervals.
+"""How far other people's measurements of operators lie from the tables that answer, and all from the mechanisms.
 
     ridgeline check KERNELS.tsv --json > kernels.json; ridgeline check COLLECTIVES.tsv --json > groups.json
     PYTHONPATH=src python benchmarks/operator_sources.py kernels.json groups.json > src/ridgeline/data/source_spread.tsv
@@ -8,6 +8,9 @@ stated for them spans less than a factor of two: wider ones already hold a host,
 Every source has the same weight. A family of fewer than three sources takes the row `other`, of all families and
 sources. Each source is also judged by the others: `covered` is the share of its rows inside the 10 % and 90 % quantiles
 of theirs.
+
+Of the mechanism, all rows whose interval is no kernel's or network's own; devices take the place of sources, since a
+formula's error is a device's. Families of fewer than four devices keep the intervals of the evidence behind a rate.
 """
 
 from __future__ import annotations
@@ -16,31 +19,37 @@ import json
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ridgeline.validate.operators import OWN_SPAN
+from ridgeline.validate.operators import EVIDENCE_SPAN, OWN_SPAN
 
-WIDEST, FEWEST_SOURCES, FEWEST_ROWS = 2.0, 3, 3
+WIDEST, FEWEST_ROWS = 2.0, 3
+FEWEST = {"tables": 3, "mechanism": 4}  # sources or devices: those of three devices tell no spread
+MECHANISM = "mechanism"
 OTHER = "other"
 TIMES = ("s", "ms", "us")
 Groups = dict[str, list[float]]
 
 
-def ratios(paths: list[str]) -> dict[str, Groups]:
-    """Measured / predicted seconds by family and source."""
-    found: dict[str, Groups] = defaultdict(lambda: defaultdict(list))
+def ratios(paths: list[str]) -> tuple[dict[str, Groups], dict[str, Groups]]:
+    """Measured / predicted seconds by family and source; of the mechanism by family and device."""
+    tables: dict[str, Groups] = defaultdict(lambda: defaultdict(list))
+    formulas: dict[str, Groups] = defaultdict(lambda: defaultdict(list))
     for path in paths:
         for row in json.loads(Path(path).read_text(encoding="utf-8"))["rows"]:
-            if row["status"] != "scored" or row["rung"] not in ("table", "fitted") or "own" in row["scenario"]:
-                continue
-            if row["source"] == "aic" or not row["low"] or width(row) > WIDEST:
+            if row["status"] != "scored" or not row["low"] or "own" in row["scenario"]:
                 continue
             ratio = row["measured"] / row["predicted"]
-            found[row["scenario"]][row["source"]].append(ratio if row["unit"] in TIMES else 1 / ratio)
-    return found
+            ratio = ratio if row["unit"] in TIMES else 1 / ratio
+            if row["rung"] == MECHANISM and EVIDENCE_SPAN in row["assumptions"]:
+                formulas[row["scenario"]][row["device"]].append(ratio)
+            elif row["rung"] in ("table", "fitted") and row["source"] != "aic" and width(row) <= WIDEST:
+                tables[row["scenario"]][row["source"]].append(ratio)
+    return tables, formulas
 
 
 def width(row: dict[str, Any]) -> float:
@@ -69,21 +78,31 @@ def covered(groups: Groups) -> float:
     return float(np.mean(shares))
 
 
-def main() -> None:
-    """Print the table."""
-    found = {
-        family: {source: rows for source, rows in groups.items() if len(rows) >= FEWEST_ROWS}
-        for family, groups in ratios(sys.argv[1:]).items()
+def lines(rung: str, found: dict[str, Groups], *, other: bool) -> Iterator[str]:
+    """The rows of the table for one kind of rung."""
+    known = {
+        family: {name: rows for name, rows in groups.items() if len(rows) >= FEWEST_ROWS}
+        for family, groups in sorted(found.items())
     }
-    pooled = {f"{family} {source}": rows for family, groups in found.items() for source, rows in groups.items()}
-    print("# Measured / predicted of other sources than the tables'. Written by benchmarks/operator_sources.py.")
-    print("\t".join(("family", "low", "high", "rows", "sources", "covered")))
-    for family, groups in [*sorted(found.items()), (OTHER, pooled)]:
-        if family != OTHER and len(groups) < FEWEST_SOURCES:
-            continue
+    chosen = {family: groups for family, groups in known.items() if len(groups) >= FEWEST[rung]}
+    if other:
+        chosen[OTHER] = {f"{family} {name}": rows for family, groups in known.items() for name, rows in groups.items()}
+    for family, groups in chosen.items():
         low, high = spread(groups)
         rows = sum(map(len, groups.values()))
-        print(f"{family}\t{min(low, 1):.3f}\t{max(high, 1):.3f}\t{rows}\t{len(groups)}\t{covered(groups):.2f}")
+        cells = (rung, family, f"{min(low, 1):.3f}", f"{max(high, 1):.3f}", rows, len(groups), f"{covered(groups):.2f}")
+        yield "\t".join(map(str, cells))
+
+
+def main() -> None:
+    """Print the table."""
+    tables, formulas = ratios(sys.argv[1:])
+    print(
+        "# Measured / predicted of sources, or devices, that no answer comes from. By benchmarks/operator_sources.py."
+    )
+    print("\t".join(("rung", "family", "low", "high", "rows", "groups", "covered")))
+    for line in (*lines("tables", tables, other=True), *lines(MECHANISM, formulas, other=False)):
+        print(line)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.errors import InputError
 from ridgeline.facts.records import Accelerator, Cluster, Evidence
-from ridgeline.facts.source_spread import source_spread
+from ridgeline.facts.source_spread import mechanism_spread, source_spread
 from ridgeline.units import UNITS
 from ridgeline.validate import operator_attention as attention
 from ridgeline.validate import operator_experts as experts
@@ -57,6 +57,7 @@ FAMILIES: tuple[tuple[str, Callable[[Ask], Priced]], ...] = (
 
 TABLED = (Rung.TABLE.value, Rung.FITTED.value)  # rungs that rest on measurements of the device itself
 OWN_SPAN = "interval of the tables alone:"
+EVIDENCE_SPAN = "interval of the mechanism: of its family on other devices, or of the evidence behind its rate"
 _RATE_UNIT = re.compile(r"^([kMGTPE]?)(?:FL|I)?OPs?(?:/s|S)?$", re.IGNORECASE)
 
 
@@ -93,11 +94,19 @@ def answer_operator(row: Row, kind: str, source: Machines, rungs: tuple[Rung, ..
 
 
 def _of_another_source(priced: Priced, row: Row) -> Priced:
-    """The price with an interval that holds what other sources than the tables' measured of the family.
+    """The price with an interval that holds what others measured of the family.
 
-    The ladder's intervals are of the tables' own machines and ways of timing.
+    The ladder's intervals are of the tables' own machines and ways of timing; the mechanism's, where a family was
+    measured on several devices, are of that family, else of the evidence behind the deciding rate.
     """
-    if priced.interval_s is None or priced.rung not in TABLED or "aiconfigurator" in row.text("source").casefold():
+    if priced.power_w is not None:
+        return priced
+    if priced.interval_s is None:
+        known = mechanism_spread(priced.family)
+        evidence = interval(priced.seconds, priced.evidence)
+        ends = evidence if known is None else (priced.seconds * known[0], priced.seconds * known[1])
+        return replace(priced, interval_s=ends, assumptions=(*priced.assumptions, EVIDENCE_SPAN))
+    if priced.rung not in TABLED or "aiconfigurator" in row.text("source").casefold():
         return priced
     (low_s, high_s), (low, high) = priced.interval_s, source_spread(priced.family)
     told = (
