@@ -340,6 +340,8 @@ class Rank:
             if left > 0:
                 left -= self._chunk(one, min(left, one.needed - one.ready))
         while left > 0 and self.queue and not self._cut():
+            if rule["displaces"] and rule["scheduler"] != STATIC and not self.chunks:
+                self.make_way()
             one = self.next()
             if one is None:
                 break

@@ -44,6 +44,8 @@ class Instance:
     end_s: float = math.inf
     link_free_s: float = 0.0
     mate: Instance | None = None  # the other lane of a split device
+    done: int = 0  # iterations
+    epoch: int = 0
 
     def parts_s(self, tokens: float, shared: float, sampled: float) -> tuple[float, float]:
         """What tokens and samples of one rank take outside attention, and what the experts take [s]."""
@@ -155,8 +157,26 @@ class Instance:
         seconds = max(seconds, *stored, *fetched)
         return self.moved(self.hosted(seconds))
 
+    def redraw(self) -> None:
+        """Priorities of a new epoch, and queues by them."""
+        if not self.rule["redraws"] or self.epoch == self.done // self.rule["redraws"]:
+            return
+        self.epoch = self.done // self.rule["redraws"]
+        for rank in self.ranks:
+            for one in [*rank.queue, *rank.running]:
+                one.priority = self.priority(one)
+            rank.queue.sort(key=lambda one: one.priority)
+
+    def priority(self, one: Asked) -> int:
+        """What a request draws in the epoch that is."""
+        value = ((one.number + 1) * 2654435761 + (self.epoch + 1) * 40503) % 2**32
+        for _ in range(4):
+            value = ((value ^ (value >> 15)) * 40503 + 2654435761) % 2**32
+        return (value >> 16) % int(self.rule["levels"])
+
     def begin(self, now_s: float) -> None:
         """Starts the next iteration, or idles."""
+        self.redraw()
         for rank in self.ranks:
             rank.fill()
         if any(rank.chunks for rank in self.ranks):
@@ -266,6 +286,8 @@ class Fleet:
             key=lambda rank: (-rank.found(one) if prefix else 0, len(rank.queue) + len(rank.running)),
         )
         one.stage = "waiting"
+        if chosen.rule["redraws"]:
+            one.priority = chosen.priority(one)
         queue = one.home.queue
         place = len(queue)
         while self.by_priority and place and queue[place - 1].priority > one.priority:
@@ -276,6 +298,7 @@ class Fleet:
     def finish_iteration(self, instance: Instance) -> None:
         """Books what an iteration has done."""
         self.iterations += 1
+        instance.done += 1
         mixed = instance.at == "mixed"
         instance.at, instance.end_s = "idle", math.inf
         decodes = not mixed or instance.rule["scheduler"] == MIXED

@@ -200,7 +200,7 @@ class Case:
         ]  # fmt: skip
         fleet = Fleet(
             instances=instances, asked=asked, router=self.router.value, concurrency=t.concurrency,
-            by_priority=len(set(t.priority)) > 1,
+            by_priority=len(set(t.priority)) > 1 or any(one.values.get("redraws") for one in self.engines),
         )  # fmt: skip
         return fleet.run()
 
@@ -214,6 +214,7 @@ def random_case(seed: int) -> Case:
     laden(np.random.default_rng((seed, 3)), engines)
     thinned(np.random.default_rng((seed, 4)), engines)
     tables = halved(np.random.default_rng((seed, 2)), engines, tables)
+    restless(np.random.default_rng((seed, 7)), engines)
     tables = parted(np.random.default_rng((seed, 6)), engines, tables)
     tables = divided(np.random.default_rng((seed, 5)), engines, tables)
     return Case(engines=engines, tables=tables, traffic=asked, router=ROUTERS[int(draw.integers(3))])
@@ -264,6 +265,13 @@ def halved(draw: np.random.Generator, engines: list[FakeEngine], tables: list[St
     return found
 
 
+def restless(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
+    """Some fleets change who is urgent every few iterations."""
+    if draw.random() < 0.25 and not any(one.values["fair"] for one in engines):
+        for one in engines:
+            one.values |= {"displaces": 1, "redraws": int(draw.integers(1, 7)), "levels": int(draw.integers(2, 5))}
+
+
 def parted(draw: np.random.Generator, engines: list[FakeEngine], tables: list[StepTables]) -> list[StepTables]:
     """Some engines without drafts send micro-batches to experts on devices of their own."""
     found = []
@@ -289,6 +297,7 @@ def divided(draw: np.random.Generator, engines: list[FakeEngine], tables: list[S
         block = one.values["block_tokens"]
         one.deployment = replace(one.deployment, adapters=0, adapter_slots=None)
         for name in (
+            "redraws",
             "micro_batches",
             "nano_tokens",
             "slots",
@@ -381,6 +390,7 @@ def compared(batch: int) -> tuple[list[str], Counter[str]]:
             "fetched": any(one.values.get("fetched") for one in case.engines),
             "split": any(one.values.get("split") for one in case.engines),
             "split and full": preempted and any(one.values.get("split") for one in case.engines),
+            "restless": preempted and any(one.values.get("redraws") for one in case.engines),
             "apart": any(one.values.get("micro_batches") for one in case.engines),
             "fair": len(set(case.traffic.client)) > 1,
             "displaced": preempted and bool(case.engines[0].values["displaces"]),
@@ -402,7 +412,7 @@ def test_the_cases_are_not_vacuous() -> None:
         "preempted": 200, "swapped": 100, "hit": 200, "moved": 200, "refused": 50, "drafted": 100, "closed": 150,
         "sessions": 200, "priorities": 200, "several ranks": 400, "several instances": 400, "cache full": 100,
         "laden": 150, "thinned": 150, "fetched": 80,
-        "apart": 150, "split": 120, "split and full": 20, "early": 20,
+        "restless": 40, "apart": 150, "split": 120, "split and full": 20, "early": 20,
         "halved": 200, "fair": 200, "displaced": 40, "beside": 50,
     }  # fmt: skip
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}

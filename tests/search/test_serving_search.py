@@ -201,7 +201,7 @@ def test_stated_words_hold_everywhere() -> None:
     }
 
 
-@pytest.mark.parametrize("stated", [{"kv_fetched": 512}, {"nano_tokens": 512}])
+@pytest.mark.parametrize("stated", [{"kv_fetched": 512}, {"nano_tokens": 512}, {"split": True}])
 def test_words_for_one_stage_leave_pipelines_out(stated: dict[str, int]) -> None:
     assert {(one.tp, one.pp) for one in deployments(MODEL, FOUR, stated, WHOLE)} == {(1, 1), (2, 1), (4, 1)}
     assert {one.pp for one in deployments(MODEL, FOUR, {"kv_kept": 512}, WHOLE)} == {1, 2, 4}
@@ -218,6 +218,13 @@ def test_cut_caches_are_not_sent_between_pools() -> None:
     result = search_serving(MODEL, FOUR, load_of(50), BOUNDS, stated={"kv_kept": 512, "tp": 1}, top=1000)
     assert {len(one.deployments) for one in result.ranked} == {1}
     assert {each.kv_kept for one in result.ranked for each in one.deployments} == {512}
+    assert not result.refused
+
+
+def test_divided_devices_are_searched_without_pools() -> None:
+    result = search_serving(MODEL, FOUR, load_of(50), BOUNDS, stated={"split": True, "tp": 1}, top=1000)
+    assert {len(one.deployments) for one in result.ranked} == {1}
+    assert {(each.split, each.pp) for one in result.ranked for each in one.deployments} == {(True, 1)}
     assert not result.refused
 
 

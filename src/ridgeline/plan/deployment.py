@@ -55,10 +55,11 @@ class Deployment:
     A scheduler looks for new requests after `receive_interval` decode steps [step]. `expert_skew` is the power of the
     law of experts' loads [1]: 0 even, None what measured models showed.
 
-    Where who waits `displaces` less urgent ones that run, they give way as those do whose blocks run out. Caches that
-    go to the host are copied in pieces of `swap_blocks` neighbouring blocks of one layer (None: at the link's rate,
-    whatever the pieces), after an iteration or, with `swap_beside`, beside it. Iterations of `nano_tokens` [token] or
-    more are cut in two nano-batches whose kernels overlap (None: none is).
+    Where who waits `displaces` less urgent ones that run, they give way as those do whose blocks run out. Every
+    `priority_period` iterations each request draws another of `priority_levels` priorities (None: those of the trace).
+    Caches that go to the host are copied in pieces of `swap_blocks` neighbouring blocks of one layer (None: at the
+    link's rate, whatever the pieces), after an iteration or, with `swap_beside`, beside it. Iterations of `nano_tokens`
+    [token] or more are cut in two nano-batches whose kernels overlap (None: none is).
 
     Requests are for one of `adapters` LoRA adapters of `adapter_rank` on the products of attention (or `all`), the i-th
     with a share that falls as i^-`adapter_skew` [1]; `adapter_slots` of them are on the device at once (None: all).
@@ -126,6 +127,8 @@ class Deployment:
     micro_batches: int = 3
     expert_imbalance: float | None = None
     expert_redundant: int = 0
+    priority_period: int | None = None
+    priority_levels: int = 4
 
     def __post_init__(self) -> None:
         for name in (
@@ -145,6 +148,8 @@ class Deployment:
             "kv_chunk",
             "expert_devices",
             "micro_batches",
+            "priority_period",
+            "priority_levels",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -166,6 +171,7 @@ class Deployment:
         self._check_adapters()
         self._check_kept()
         self._check_split()
+        self._check_priorities()
         self._check_apart()
         if (self.tp * self.dp) % self.ep:
             raise PlanError(
@@ -206,6 +212,14 @@ class Deployment:
             raise PlanError(
                 f"deployment: kv_fetched with pp {self.pp}, draft_tokens {self.draft_tokens}; fetching is modelled on"
                 " one stage, without drafts"
+            )
+
+    def _check_priorities(self) -> None:
+        """Raises for priorities that change where that is not modelled."""
+        if self.priority_period and (not self.displaces or self.queue is Queue.FAIR):
+            raise PlanError(
+                f"deployment: priority_period = {self.priority_period}, displaces {str(self.displaces).lower()}, queue"
+                f" {self.queue.value}; priorities that change are modelled with displaces and the queue arrival"
             )
 
     def _check_split(self) -> None:

@@ -151,6 +151,8 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     pick("preemption", (way.value for way in Preemption), "what happens to a cache that must give way"),
     pick("queue", (order.value for order in Queue), "who is next: by arrival, or the client that was served least"),
     yes("displaces", "who waits and is more urgent takes the place of who runs"),
+    whole("priority_period", "iterations after which each request draws another priority; when absent, the trace's"),
+    whole("priority_levels", "priorities that are drawn from; 4 when absent", most=1000),
     whole("swap_blocks", "neighbouring blocks that one copy moves to the host; when absent, the link's rate alone"),
     yes("swap_beside", "caches move to and from the host beside iterations, not between them"),
     whole("nano_tokens", "iterations of so many tokens are cut in two nano-batches whose kernels overlap"),

@@ -26,6 +26,7 @@ _SAME = (
     "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots", "adapter_skew", "adapter_on",
     "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
     "split", "split_share", "expert_devices", "micro_batches",
+    "priority_period", "priority_levels",
 )  # fmt: skip
 
 

@@ -83,7 +83,8 @@ def deployment_text(one: Deployment) -> str:
     if one.draft_tokens:
         words.append(f"{one.draft_tokens} drafted, {one.acceptance:.0%} accepted")
     words += ["fair queue"] if one.queue is Queue.FAIR else []
-    words += ["urgent displace"] if one.displaces else []
+    changes = f", drawn every {_counted(one.priority_period, 'iteration')}" if one.priority_period else ""
+    words += [f"urgent displace{changes}"] if one.displaces else []
     slots = f", {one.adapter_slots:,} at once" if one.adapter_slots else ""
     words += [f"{_counted(one.adapters, 'adapter')} of rank {one.adapter_rank}{slots}"] if one.adapters else []
     words += [f"nano-batches from {one.nano_tokens:,} tokens"] if one.nano_tokens else []

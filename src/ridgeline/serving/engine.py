@@ -162,6 +162,8 @@ class Engine:
             "swaps": preemption == Preemption.SWAP.value,
             "beside": deployment.swap_beside,
             "displaces": deployment.displaces,
+            "redraws": deployment.priority_period or 0,
+            "levels": deployment.priority_levels,
             "fair": deployment.queue is Queue.FAIR,
             "ranks": deployment.dp * deployment.pp,
             "prefix_tokens": prefix_tokens // tokens * tokens if keeps and prefix_tokens >= tokens else 0,

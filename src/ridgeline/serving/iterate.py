@@ -43,6 +43,7 @@ from ridgeline.serving.state import (
     Record,
     Records,
 )
+from ridgeline.serving.urgency import redraw
 
 
 @njit(cache=True)
@@ -115,6 +116,7 @@ def begin(
     if instances[instance].lane == ANSWERS:
         begin_answers(ranks, lists, requests, instances, fleet, times, rule, instance, now_s)
         return
+    redraw(ranks, requests, instances, rule, instance)
     chunks, decoding = 0, 0
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         form_batch(ranks, lists, requests, fleet, rule, rank)

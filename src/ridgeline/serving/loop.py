@@ -37,6 +37,7 @@ from ridgeline.serving.state import (
     Whole,
 )
 from ridgeline.serving.stopping import A_REQUEST, EVENTS, LEAST, hopeless
+from ridgeline.serving.urgency import drawn_priority
 
 
 @njit(cache=True)
@@ -95,6 +96,8 @@ def _arrive(
     rank = choose_rank(ranks, lists, requests, instances, rules[kind], fleet, instance, request)
     requests[request].rank, requests[request].stage = rank, WAITING
     instances[instance].load += 1
+    if rules[kind].redraws > 0:
+        requests[request].priority = drawn_priority(rules[kind], request, instances[instance].epoch)
     join_queue(ranks, lists, requests, rules[kind], rank, request, False, bool(fleet.settings[BY_PRIORITY]))
     instances[instance].stirred = 1
 

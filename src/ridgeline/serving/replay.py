@@ -113,7 +113,8 @@ def replay_tables(
     if len(whole) < len(instances) and (comings or Comings()) != Comings():
         raise PlanError("deployment: split, but autoscale and failures are not modelled with it; leave them out")
     ranks = state.empty_ranks(owner)
-    if rules["displaces"].any() and np.ptp(traffic.priority) == 0:
+    redraws = rules["redraws"].any()
+    if rules["displaces"].any() and not redraws and np.ptp(traffic.priority) == 0:
         raise PlanError(
             f"deployment: displaces, but all requests of '{traffic.name}' have the same priority; give a trace with a"
             " column priority, or leave it out"
@@ -129,6 +130,7 @@ def replay_tables(
         engines[0].deployment.adapters if rules["slots"].any() else 0,
     )
     requests, fleet = _requests(traffic), _fleet(traffic, router, *changes_of(instances, comings or Comings()), stop)
+    fleet.settings[state.BY_PRIORITY] |= redraws
     if rules["slots"].any():
         requests["adapter"] = drawn(engines[0].deployment, traffic.requests)
     if clients is not None:

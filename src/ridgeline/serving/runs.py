@@ -56,6 +56,8 @@ def steps_to_go(
 ) -> int:
     """Decode steps until a request of the instance ends or its blocks run out, at least 1 [step]."""
     steps = ranks[instances[instance].first_rank].step + rule.capacity * rule.block_tokens  # no run is longer
+    if rule.redraws > 0:  # priorities change then
+        steps = min(steps, rule.redraws - instances[instance].iterations % rule.redraws)
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         if ranks[rank].decoding > 0:
             if rule.scheduler != MIXED_BATCHES and ensure_growth(ranks, lists, requests, fleet, rule, rank):

@@ -285,6 +285,8 @@ def form_batch(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, ru
         _take_chunk(ranks, lists, requests, rule, rank, partial, tokens)
         left -= tokens
     while left > 0 and ranks[rank].partial == NOBODY and ranks[rank].waiting > 0:
+        if rule.displaces and rule.scheduler != STATIC and ranks[rank].chunks == 0:  # after who came back from the host
+            _make_way(ranks, lists, requests, fleet, rule, rank)
         request = head(ranks, lists, requests, rule, rank)
         if request == NOBODY:
             break

@@ -33,7 +33,8 @@ def _dtype(whole: str, real: str) -> np.dtype[Any]:
 RULE = _dtype(
     "kind scheduler chunked receive_steps token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
     " swaps beside displaces fair ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
-    " overlapped split micro_batches tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
+    " overlapped split micro_batches redraws levels"
+    " tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
     "reserve swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s held_share read_share"
     " fetch_s store_s split_share expert_layers",
@@ -52,7 +53,8 @@ Iterations of `nano_tokens` or more (0: none) are two nano-batches, of which ker
 hold the shares `memory_sms` and `link_sms` of the multiprocessors; `exposed_s` [s] of the host is beside neither. A
 device may be `split` between prompts and decode steps, `split_share` of its multiprocessors for prompts (0: chosen when
 an iteration of them begins). Where experts have devices of their own an iteration is `micro_batches` (0: experts do
-not) that go back and forth in each of `expert_layers`. Of adapters at most `slots` are held (0: all of them), and
+not) that go back and forth in each of `expert_layers`. Every `redraws` iterations
+(0: never) each request draws one of `levels` priorities. Of adapters at most `slots` are held (0: all of them), and
 loading one takes `load_s` [s]. When a prompt is done `kept` tokens of its cache stay (and `fetched` 0: all), where
 `early` after each of its chunks; `fetched` of the others come from host memory in each step, `fetch_s` [s] each,
 `store_s` on the way out, at most `host_tokens` of a rank there (0: none are); the device holds `held_share` of a prompt
@@ -94,7 +96,7 @@ those that a step fetches from there; `joining` requests whose prompt is done wh
 """
 
 INSTANCE = _dtype(
-    "kind first_rank at stirred steps up gives takes load iterations stalled failing failures lane mate",
+    "kind first_rank at stirred steps up gives takes load iterations stalled failing failures lane mate epoch",
     "next_s begun_s busy_s link_free_s stalled_s starts_s fails_s up_since_s up_s share asks since_s",
 )
 """One instance of the engine: what it is `at` and until `next_s`, for how many `steps`; `stirred` by an event.
@@ -104,7 +106,8 @@ that have not ended; `up` takes requests, from `starts_s` on where it is not yet
 back its requests after the step that runs; `up_s` it has been up; `stalled_s` that `stalled` decoding sequences have
 waited for prompts since their last token. A split instance is two entries with one rank, each other's `mate`: the
 `lane` of prompts, then that of answers; `share` of the multiprocessors in the iteration that runs, `asks` the share of
-memory's rate that prompts ask for while they run, in the lane of answers as its run takes it; busy `since_s`.
+memory's rate that prompts ask for while they run, in the lane of answers as its run takes it;
+busy `since_s`. Priorities were drawn for its `epoch`.
 """
 
 COMING = _dtype("number request", "at_s")
