@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
+from hypothesis import settings
 
 from ridgeline.facts import opdata
+
+settings.register_profile("unhurried", deadline=None)  # properties are not timed: machines are shared
+settings.load_profile("unhurried")
 
 
 def forget() -> None:

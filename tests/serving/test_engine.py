@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.cost.machine import machine
@@ -171,7 +171,6 @@ def test_graphs_can_be_left_out() -> None:
     assert all(size <= made().policy.graph_max for size in made().graphs)
 
 
-@settings(deadline=None)
 @given(seqs=st.integers(1, 4096), budget=st.integers(1, 20_000))
 def test_tables_reach_the_widest_iteration(seqs: int, budget: int) -> None:
     """Grids end at or beyond the largest batch and the largest budget that traffic can fill."""

@@ -157,7 +157,7 @@ def _catch_up(
         return
     rank, begun = instances[instance].first_rank, instances[instance].begun_s
     sequences = float(ranks[rank].decoding)
-    lines = lines_of(ranks, instances, times, rule, instance)
+    lines = lines_of(ranks, instances, times, rule, instance, sequences, sequences, 1)  # a divided device is one rank
     context = ranks[rank].context / sequences
     most = instances[instance].steps
     histogram = fleet.histogram

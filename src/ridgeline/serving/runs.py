@@ -73,10 +73,20 @@ def steps_to_go(
 
 
 @njit(cache=True)
-def lines_of(ranks: Records, instances: Records, times: Times, rule: Record, instance: int) -> Lines:
-    """The lines of an instance's decode steps over attention's time, as `clock.decode_lines`."""
-    best, total, _, active = _busiest(ranks, instances, rule, instance)
-    sequences = float(ranks[best].decoding)
+def lines_of(
+    ranks: Records,
+    instances: Records,
+    times: Times,
+    rule: Record,
+    instance: int,
+    sequences: float,
+    total: float,
+    active: int,
+) -> Lines:
+    """The lines of an instance's decode steps over attention's time, as `clock.decode_lines`.
+
+    `sequences` decode on the busiest rank, `total` on all of them, of which `active` are at work.
+    """
     if rule.split:
         return split_lines(times, rule, sequences, instances[instance].share, instances[instance].asks)
     away_s = fetch_s(ranks, instances, rule, instance)
@@ -97,12 +107,12 @@ def set_run(
     limit_s: float,
 ) -> None:
     """Sets the length of a run of decode steps: at most `steps`, cut at the first that ends at `limit_s` or later."""
-    best, _, running, _ = _busiest(ranks, instances, rule, instance)
+    best, total, running, active = _busiest(ranks, instances, rule, instance)
     sequences = float(ranks[best].decoding)
     moved = 0.0
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         moved = max(moved, ranks[rank].moved_s)
-    lines = lines_of(ranks, instances, times, rule, instance)
+    lines = lines_of(ranks, instances, times, rule, instance, sequences, total, active)
     context = ranks[best].context / max(ranks[best].decoding, 1)
     if moved > 0.0 and rule.beside:  # the first step is no shorter than what moves
         _, step_s = run(times, rule, sequences, running, context, lines, 1, math.inf, fleet.histogram, 0.0)
@@ -131,8 +141,9 @@ def _count_run(
     seconds: float,
 ) -> None:
     """Counts the tokens of a run that has ended, and what ran in it."""
-    best, total, running, _ = _busiest(ranks, instances, rule, instance)
-    lines = lines_of(ranks, instances, times, rule, instance)
+    best, total, running, active = _busiest(ranks, instances, rule, instance)
+    sequences = float(ranks[best].decoding)
+    lines = lines_of(ranks, instances, times, rule, instance, sequences, total, active)
     context, whole = ranks[best].context / max(ranks[best].decoding, 1), steps
     if instances[instance].stalled_s > 0.0:
         waited = min(float(instances[instance].stalled), total)
@@ -140,7 +151,6 @@ def _count_run(
         tally(fleet.histogram, seconds / steps, (total - waited) * rule.gained)
         instances[instance].stalled_s = 0.0
         context, steps = context + rule.gained, steps - 1
-    sequences = float(ranks[best].decoding)
     run(times, rule, sequences, running, context, lines, steps, math.inf, fleet.histogram, total * rule.gained)
     fleet.sums[DECODE_S] += seconds
     fleet.sums[SEQUENCE_S] += total * seconds
