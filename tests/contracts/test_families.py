@@ -14,7 +14,6 @@ from check_cost_model import Mechanism, Sizes, check_cost_model
 
 from ridgeline.cost import questions
 from ridgeline.cost.answer import Question, Rung
-from ridgeline.cost.families.custom_all_reduce import NEVER_BYTES
 from ridgeline.cost.families.registry import FAMILIES, mechanism
 from ridgeline.cost.formats import form
 from ridgeline.cost.ladder import price
@@ -24,6 +23,7 @@ from ridgeline.cost.network import group_sizes
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
 from ridgeline.facts.clusters import cluster
+from ridgeline.facts.engine_all_reduce import NEVER_BYTES
 from ridgeline.facts.fits import Fit, fits
 from ridgeline.facts.traits import kernel_traits
 

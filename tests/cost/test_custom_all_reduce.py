@@ -11,14 +11,14 @@ from ridgeline.cost import questions
 from ridgeline.cost.all_reduce import all_reduce_seconds, kernels_of
 from ridgeline.cost.answer import Rung
 from ridgeline.cost.engine_limits import engine_rules, kernel_sizes, most_bytes
-from ridgeline.cost.families.custom_all_reduce import CUSTOM_ALL_REDUCE, NEVER_BYTES
+from ridgeline.cost.families.custom_all_reduce import CUSTOM_ALL_REDUCE
 from ridgeline.cost.ladder import price
 from ridgeline.cost.machine import machine
 from ridgeline.cost.mechanism import device_vector
 from ridgeline.cost.network import collective_seconds
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.clusters import cluster
-from ridgeline.facts.engine_all_reduce import all_reduce_rules
+from ridgeline.facts.engine_all_reduce import NEVER_BYTES, all_reduce_rules
 from ridgeline.facts.fits import own_fits
 from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
 

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.families.custom_all_reduce import NEVER_BYTES
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import group_sizes
-from ridgeline.facts.engine_all_reduce import AllReduceRule, all_reduce_rules
+from ridgeline.facts.engine_all_reduce import NEVER_BYTES, AllReduceRule, all_reduce_rules
 from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import DISPATCH, OWN_HOST, Accelerator
 from ridgeline.lower.work import Number

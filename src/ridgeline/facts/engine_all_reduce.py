@@ -10,6 +10,9 @@ from functools import cache
 from ridgeline.facts import store
 from ridgeline.facts.fits import release_key
 
+NEVER_BYTES = 1e15
+"""From here on begins a kernel that an engine does not have [byte]."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AllReduceRule:

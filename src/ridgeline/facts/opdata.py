@@ -6,6 +6,7 @@ and rows asked for are read. Source: ai-dynamo/aiconfigurator, Apache-2.0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -94,15 +95,39 @@ def read(
     A column that the table lacks comes back as zeros, so that tables of several versions can be read alike. Raises
     `DomainError` when the file cannot be read.
     """
-    import pyarrow.parquet as pq
     from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
 
     try:
-        known = set(pq.read_schema(table.path).names)
-        filters = [(name, "in", list(values)) for name, values in (where or {}).items() if name in known]
-        wanted = [name for name in columns if name in known]
-        found = pq.read_table(table.path, columns=wanted, filters=filters or None)
+        file = ParquetFile(table.path)  # its filters and arrays import pandas, which takes longer than reading
+        known = set(file.schema_arrow.names)
+        only = {name: list(values) for name, values in (where or {}).items() if name in known}
+        read = file.read(columns=[name for name in dict.fromkeys((*columns, *only)) if name in known])
+        found = {name: _array(read[name].combine_chunks()) for name in read.column_names}
     except (OSError, ArrowException) as error:
         raise DomainError(f"{table.place} of {PACKAGE} cannot be read: {error}; reinstall it: {INSTALL}") from error
-    count = found.num_rows
-    return {name: found[name].to_numpy(zero_copy_only=False) if name in known else np.zeros(count) for name in columns}
+    kept = np.ones(read.num_rows, dtype=bool)
+    for name, values in only.items():
+        kept &= np.isin(found[name], values)
+    count = int(kept.sum())
+    return {name: found[name][kept] if name in known else np.zeros(count) for name in columns}
+
+
+def _array(column: Any) -> NDArray[Any]:
+    """A column of PyArrow as an array, NaN for numbers that are missing; without gaps by its buffers."""
+    from pyarrow import types
+
+    number = types.is_integer(column.type) or types.is_floating(column.type)
+    if column.null_count:
+        missing: float | None = math.nan if number else None
+        words = [missing if one is None else one for one in column.to_pylist()]
+        return np.array(words, dtype=float if number else object)
+    if types.is_string(column.type) or types.is_large_string(column.type):
+        column = column.dictionary_encode()
+    if types.is_dictionary(column.type):
+        return np.array(column.dictionary.to_pylist(), dtype=object).take(
+            np.asarray(np.from_dlpack(column.indices), dtype=np.int64)
+        )
+    if number:
+        return np.array(np.from_dlpack(column))
+    return np.asarray(column.to_pylist())
