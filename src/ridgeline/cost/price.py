@@ -23,7 +23,6 @@ from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, La
 
 # Bytes of one operand element in each compute format.
 ELEMENT_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
-# Attention kernels that overlap softmax with products exist for these architectures.
 PARTS = ("matrix", "attention", "memory", "launch", "tensor link", "context link", "expert link")
 
 

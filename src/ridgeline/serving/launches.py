@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from ridgeline.cost.served import ServedPrices
+from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.inference import Core, Experts, Pass, Piece, Product, Recurrence, Trade
-
-_EXPERT_KERNELS = 8.0  # launches of a layer's routed experts: choice, sort, two casts and products, activation, sum
-_SCAN_KERNELS = 9.0  # of a chunked gated scan (flash-linear-attention, ops/gated_delta_rule/chunk.py): gates, two
-# norms, sums of gates, keys by keys, their inverse, new keys and values, states, results
-_LATENT_COPIES = 2.0  # keys of latent attention are put together of their two parts, and values made contiguous
 
 
 def launches(piece: Piece, prices: ServedPrices) -> float:
@@ -17,14 +13,14 @@ def launches(piece: Piece, prices: ServedPrices) -> float:
         case Pass():
             return piece.kernels
         case Experts():
-            return _EXPERT_KERNELS
+            return constant("launch.served.experts")
         case Trade():
-            return 2.0
+            return constant("launch.served.trade")
         case Recurrence():
-            return _SCAN_KERNELS
+            return constant("launch.served.scan")
         case Product():
             return 2.0 if prices.casts(piece) else 1.0
         case Core():
-            return 1.0 + (_LATENT_COPIES if piece.latent else 0.0)
+            return 1.0 + (constant("launch.served.latent") if piece.latent else 0.0)
         case _:
             return 1.0

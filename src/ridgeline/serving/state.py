@@ -59,9 +59,7 @@ loading one takes `load_s` [s]. When a prompt is done `kept` tokens of its cache
 `early` after each of its chunks; `fetched` of the others come from host memory in each step, `fetch_s` [s] each,
 `store_s` on the way out, at most `host_tokens` of a rank there (0: none are); the device holds `held_share` of a prompt
 besides and reads `read_share`. A step verifies `drafted` further tokens a sequence, gains `gained`, and drafting adds
-`draft_share`.
-The sizes are those of the kind's own grids in
-tables that all kinds share.
+`draft_share`. The sizes are those of the kind's own grids in tables that all kinds share.
 """
 
 REQUEST = _dtype(
