@@ -25,11 +25,19 @@ from ridgeline.serving.clock import (
     run,
     tally,
 )
+from ridgeline.serving.tables import end_to_end
 
 SEEDS = st.integers(0, 2**32)
-NOTHING = np.zeros((1, 2))
-HALVES = [name for name in Times._fields if name.startswith("nano_") or name in ("busy", "head_busy", "send")]
 RUNNING = 10.0
+
+
+def laid(**tables: np.ndarray) -> tuple[Times, np.ndarray]:
+    """Tables as the clock reads them, with the rule that says where they are."""
+    times, places = end_to_end([tables])
+    rule = np.zeros(1, dtype=state.RULE)
+    for name, place in places.items():
+        rule[name] = place
+    return times, rule
 
 
 def grid_of(draw: np.random.Generator, size: int) -> np.ndarray:
@@ -65,15 +73,14 @@ def decode_of(seed: int, *, gained: float, overlapped: bool, cut: bool) -> Decod
     sequences, contexts = np.array([1.0, 2.0, 5.0, 9.0]), np.concatenate([[1.0], 1.0 + grid_of(draw, 6)])
     contexts[-1] = 1e6  # nothing is read beyond the table here
     values = draw.uniform(0.01, 0.05, (4, 7))
-    rule = np.zeros(1, dtype=state.RULE)
-    rule["gained"], rule["overlapped"], rule["sequences_size"], rule["contexts_size"] = gained, overlapped, 4, 7
+    times, rule = laid(
+        sequences=sequences,
+        contexts=contexts,
+        decode=0.0 * values if cut else values,
+        **({"nano_decode": values} if cut else {}),
+    )
+    rule["gained"], rule["overlapped"] = gained, overlapped
     rule["step_host_s"], rule["seq_host_s"] = draw.uniform(0, 0.06), 0.001
-    times = Times(
-        tokens=NOTHING, lane=NOTHING, group=NOTHING, sequences=sequences[None], head=NOTHING, contexts=contexts[None],
-        decode=(0.0 * values if cut else values)[None], chunks=NOTHING, pasts=NOTHING, first=NOTHING[None],
-        each=NOTHING[None], graphs=NOTHING,
-        **{**dict.fromkeys(HALVES, NOTHING), "nano_decode": values[None] if cut else NOTHING[None]},
-    )  # fmt: skip
     least = float(draw.choice([0.0, draw.uniform(0.02, 0.1)]))
     lines = [0.02, draw.uniform(0.5, 2.0), NO, 0.0, NO, 0.0, NO, 0.0]
     if cut:
@@ -150,14 +157,9 @@ def line(constant_s: float, factor: float, least_s: float) -> Lines:
 
 def test_a_run_of_known_series() -> None:
     """Steps of 2, 3, 4, ... s: 14 s after four; a limit of 9 is reached by the third exactly."""
-    rule = np.zeros(1, dtype=state.RULE)
-    rule["gained"], rule["sequences_size"], rule["contexts_size"] = 1.0, 2, 2
-    grid, slope = np.array([[1.0, 2.0]]), np.array([[[1.0, 2.0], [1.0, 2.0]]])
-    times = Times(
-        tokens=NOTHING, lane=NOTHING, group=NOTHING, sequences=grid, head=NOTHING, contexts=grid, decode=slope,
-        chunks=NOTHING, pasts=NOTHING, first=NOTHING[None], each=NOTHING[None], graphs=NOTHING,
-        **{**dict.fromkeys(HALVES, NOTHING), "nano_decode": 2.0 * slope},
-    )  # fmt: skip
+    grid, slope = np.array([1.0, 2.0]), np.array([[1.0, 2.0], [1.0, 2.0]])
+    times, rule = laid(sequences=grid, contexts=grid, decode=slope, nano_decode=2.0 * slope)
+    rule["gained"] = 1.0
     nobody = np.zeros(BINS)
     assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 0.0), 4, math.inf, nobody, 0.0) == (4, 14.0)
     assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 0.0), 100, 9.0, nobody, 0.0) == (3, 9.0)
@@ -184,14 +186,9 @@ def test_a_run_of_nano_batches_changes_what_binds() -> None:
 
     Of the others, 1 s and half of attention's time, and three quarters of it, are never the most.
     """
-    rule = np.zeros(1, dtype=state.RULE)
-    rule["gained"], rule["sequences_size"], rule["contexts_size"] = 1.0, 2, 2
-    grid, slope = np.array([[1.0, 2.0]]), np.array([[[1.0, 2.0], [1.0, 2.0]]])
-    times = Times(
-        tokens=NOTHING, lane=NOTHING, group=NOTHING, sequences=grid, head=NOTHING, contexts=grid, decode=slope,
-        chunks=NOTHING, pasts=NOTHING, first=NOTHING[None], each=NOTHING[None], graphs=NOTHING,
-        **{**dict.fromkeys(HALVES, NOTHING), "nano_decode": 2.0 * slope},
-    )  # fmt: skip
+    grid, slope = np.array([1.0, 2.0]), np.array([[1.0, 2.0], [1.0, 2.0]])
+    times, rule = laid(sequences=grid, contexts=grid, decode=slope, nano_decode=2.0 * slope)
+    rule["gained"] = 1.0
     lines = (0.0, 1.0, 0.5, 0.0, 1.0, 5.0, 0.0, 0.0, 0.75)
     nobody = np.zeros(BINS)
     assert run(times, rule[0], 1.0, 1.0, 1.0, lines, 4, math.inf, nobody, 0.0) == (4, 24.0)
@@ -204,15 +201,20 @@ def test_a_run_of_nano_batches_changes_what_binds() -> None:
 def test_tables_read_as_numpy_interp_within_and_in_a_line_beyond(seed: int, size: int) -> None:
     draw = np.random.default_rng(seed)
     grid, values = grid_of(draw, size), draw.uniform(0, 1, size)
+    times = np.concatenate([np.zeros(3), grid, values])
+
+    def read(at: float) -> float:
+        return between(times, 3, size, 3 + size, at)
+
     for at in draw.uniform(grid[0] - 5, grid[-1], 20):
-        np.testing.assert_allclose(between(grid, values, at), np.interp(at, grid, values), rtol=1e-12)
-        place = below(grid, at)
+        np.testing.assert_allclose(read(at), np.interp(at, grid, values), rtol=1e-12)
+        place = below(times, 3, size, at)
         assert 0 <= place <= size - 2
         assert at < grid[0] or grid[place] <= at <= grid[place + 1]
     for at in grid:
-        np.testing.assert_allclose(between(grid, values, at), np.interp(at, grid, values), rtol=1e-12)
+        np.testing.assert_allclose(read(at), np.interp(at, grid, values), rtol=1e-12)
     slope = (values[-1] - values[-2]) / (grid[-1] - grid[-2])
-    np.testing.assert_allclose(between(grid, values, grid[-1] + 3.0), values[-1] + 3.0 * slope, rtol=1e-9)
+    np.testing.assert_allclose(read(grid[-1] + 3.0), values[-1] + 3.0 * slope, rtol=1e-9)
 
 
 @given(seed=SEEDS, rows=st.integers(1, 6), columns=st.integers(2, 6))
@@ -220,18 +222,17 @@ def test_tables_read_as_numpy_interp_within_and_in_a_line_beyond(seed: int, size
 def test_two_sizes_read_as_interp_of_interps(seed: int, rows: int, columns: int) -> None:
     draw = np.random.default_rng(seed)
     row_grid, column_grid, values = grid_of(draw, rows), grid_of(draw, columns), draw.uniform(0, 1, (rows, columns))
+    times = np.concatenate([row_grid, column_grid, np.ravel(values)])
     for _ in range(10):
         row, column = draw.uniform(row_grid[0] - 3, row_grid[-1]), draw.uniform(column_grid[0] - 3, column_grid[-1])
         inner = [np.interp(column, column_grid, line) for line in values]
         expected = np.interp(row, row_grid, inner)
-        np.testing.assert_allclose(between_two(row_grid, column_grid, values, row, column), expected, rtol=1e-9)
+        found = between_two(times, 0, rows, rows, columns, rows + columns, row, column)
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 def test_batches_are_padded_to_the_next_graph() -> None:
-    rule = np.zeros(1, dtype=state.RULE)
-    rule["graphs_size"] = 3
-    graphs = np.array([[1.0, 4.0, 8.0]])
-    times = Times(*[NOTHING] * 11, graphs=graphs, **dict.fromkeys(HALVES, NOTHING))
+    times, rule = laid(tokens=np.ones(5), graphs=np.array([1.0, 4.0, 8.0]))
     assert [padded(times, rule[0], float(size)) for size in (1, 2, 4, 5, 8, 9)] == [1.0, 4.0, 4.0, 8.0, 8.0, 0.0]
     rule["graphs_size"] = 1
     assert [padded(times, rule[0], float(size)) for size in (1, 2)] == [1.0, 0.0]
@@ -249,3 +250,12 @@ def test_a_latency_is_counted_in_the_bin_that_holds_it(seconds: float, weight: f
     if BIN_LOW_S < seconds < BIN_LOW_S * math.exp((BINS - 1) / BINS_A_FACTOR):
         low = BIN_LOW_S * math.exp(place / BINS_A_FACTOR)
         assert low * (1 - 1e-9) <= seconds <= low * math.exp(1 / BINS_A_FACTOR) * (1 + 1e-9)
+
+
+def test_tables_of_several_kinds_lie_one_behind_the_other() -> None:
+    """Two of tokens and two of lane, then three of each and nothing of send for the first, one for the second."""
+    one = {"tokens": np.array([1.0, 2.0]), "lane": np.array([5.0, 6.0])}
+    two = {"tokens": np.array([1.0, 4.0, 9.0]), "lane": np.array([7.0, 8.0, 9.0]), "send": np.array([3.0])}
+    times, places = end_to_end([one, two])
+    assert times.tolist() == [1.0, 2.0, 5.0, 6.0, 1.0, 4.0, 9.0, 7.0, 8.0, 9.0, 3.0]
+    assert places == {"tokens": [0, 4], "lane": [2, 7], "send": [4, 10], "tokens_size": [2, 3]}

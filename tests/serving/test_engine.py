@@ -16,8 +16,9 @@ from ridgeline.facts.engines import engine_policy
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Preemption, Role
 from ridgeline.serving import state
-from ridgeline.serving.engine import Engine, engine, formats_of, pool_role, times_of
+from ridgeline.serving.engine import Engine, engine, formats_of, pool_role
 from ridgeline.serving.step import StepTables
+from ridgeline.serving.tables import times_of
 
 LLAMA = load("llama-3.1-8b")
 EIGHT = machine(cluster("8xH100-SXM"))
@@ -186,15 +187,20 @@ def test_tables_reach_the_widest_iteration(seqs: int, budget: int) -> None:
 
 def test_tables_of_several_engines_keep_their_own_sizes() -> None:
     pairs = [tabled(tp=1, max_seqs=8), tabled(tp=4, max_seqs=256)]
-    times, sizes = times_of([one for one, _ in pairs], [tables for _, tables in pairs])
-    for place, (one, tables) in enumerate(pairs):
+    times, places = times_of([one for one, _ in pairs], [tables for _, tables in pairs])
+
+    def laid(name: str, kind: int, size: int) -> Any:
+        return times[places[name][kind] :][:size]
+
+    for kind, (one, tables) in enumerate(pairs):
         for name in ("tokens", "sequences", "contexts", "chunks", "pasts"):
-            assert sizes[f"{name}_size"][place] == len(getattr(tables, name))
-        own = times.decode[place, : len(tables.sequences), : len(tables.contexts)]
-        np.testing.assert_array_equal(own, tables.decode.mid)
-        lane = times.lane[place, : len(tables.tokens)]
-        np.testing.assert_allclose(lane, tables.lane.mid + one.policy.exposed_host_s, rtol=1e-12)
-    assert not times.decode[0, len(pairs[0][1].sequences) :].any()
+            grid = getattr(tables, name)
+            assert places[f"{name}_size"][kind] == len(grid)
+            np.testing.assert_array_equal(laid(name, kind, len(grid)), grid)
+        decode = np.ravel(tables.decode.mid)
+        np.testing.assert_array_equal(laid("decode", kind, decode.size), decode)
+        lane = tables.lane.mid + one.policy.exposed_host_s
+        np.testing.assert_array_equal(laid("lane", kind, lane.size), lane)
 
 
 @pytest.mark.parametrize(("name", "static"), [("tensorrt-llm", True), ("vllm", False)])

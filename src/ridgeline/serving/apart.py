@@ -18,7 +18,7 @@ from ridgeline.cost.served import Seconds, ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.lower.inference import Experts, Piece, Served, Trade
 from ridgeline.plan.deployment import Deployment
-from ridgeline.serving.clock import Lines, Times, between, group_s, head_s, padded, token_s
+from ridgeline.serving.clock import Lines, Times, by_tokens, group_s, head_s, padded, token_s
 from ridgeline.serving.state import Array, Record
 from ridgeline.units import bytes_text
 
@@ -156,8 +156,7 @@ def _micro(rule: Record, tokens: float) -> float:
 
 @njit(cache=True, error_model="numpy")
 def _send_s(times: Times, rule: Record, tokens: float) -> float:
-    size = rule.tokens_size
-    return float(between(times.tokens[rule.kind, :size], times.send[rule.kind, :size], tokens))
+    return by_tokens(times, rule, rule.send, tokens)
 
 
 @njit(cache=True, error_model="numpy")

@@ -7,7 +7,6 @@ before it.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -16,46 +15,20 @@ from numpy.typing import NDArray
 from ridgeline.serving.state import Record
 
 Array = NDArray[np.float64]
+Times = Array  # tables of all kinds of instances end to end [s]; a rule says where each begins (`serving.tables`)
 BINS = 640  # of the histogram of inter-token latencies
 LINES, NO = 4, -np.inf  # an iteration that decodes takes the most of so many lines over attention's time; no line
 Lines = tuple[float, float, float, float, float, float, float, float, float]  # the least, then constants and factors
 BIN_LOW_S, BINS_A_FACTOR = 1e-5, 40.0  # 40 bins in each factor of e: 2.5 % wide
 
 
-class Times(NamedTuple):
-    """The tables of `serving.step` [s] for each kind of instance X, filled up to the size of the largest."""
-
-    tokens: Array  # (X, T)
-    lane: Array
-    group: Array
-    sequences: Array  # (X, N)
-    head: Array
-    contexts: Array  # (X, C)
-    decode: Array  # (X, N, C)
-    chunks: Array  # (X, Q)
-    pasts: Array  # (X, P)
-    first: Array  # (X, Q, P)
-    each: Array  # (X, Q, P)
-    graphs: Array  # (X, sizes of captured batches), ascending
-    nano_compute: Array  # (X, T) both halves of an iteration that is cut in two, by what their kernels wait for
-    nano_memory: Array
-    nano_network: Array
-    nano_head_compute: Array  # (X, N)
-    nano_head_memory: Array
-    nano_head_network: Array
-    nano_decode: Array  # (X, N, C)
-    busy: Array  # (X, T) memory in an iteration of a split device, whose kernels stand in `nano_`, whole
-    head_busy: Array  # (X, N)
-    send: Array  # (X, T) one micro-batch between attention's devices and the experts', one way
-
-
 @njit(cache=True, error_model="numpy")
-def below(grid: Array, at: float) -> int:
-    """Place of the last grid point that is not beyond `at`, such that another follows it."""
-    low, high = 0, grid.size - 1
+def below(times: Times, grid: int, size: int, at: float) -> int:
+    """Place in a grid of the last point that is not beyond `at`, such that another follows it."""
+    low, high = 0, size - 1
     while high - low > 1:
         middle = (low + high) // 2
-        if grid[middle] <= at:
+        if times[grid + middle] <= at:
             low = middle
         else:
             high = middle
@@ -63,67 +36,79 @@ def below(grid: Array, at: float) -> int:
 
 
 @njit(cache=True, error_model="numpy")
-def between(grid: Array, values: Array, at: float) -> float:
+def between(times: Times, grid: int, size: int, table: int, at: float) -> float:
     """A table read at one point: linear between grid points and beyond the last, constant below the first."""
-    last = grid.size - 1
-    if at <= grid[0] or last == 0:
-        return float(values[0])
-    index = below(grid, at)
-    share = (at - grid[index]) / (grid[index + 1] - grid[index])
-    return float(values[index] + share * (values[index + 1] - values[index]))
+    if at <= times[grid] or size == 1:
+        return float(times[table])
+    place = below(times, grid, size, at)
+    start, end = times[grid + place], times[grid + place + 1]
+    low, high = times[table + place], times[table + place + 1]
+    return float(low + (at - start) / (end - start) * (high - low))
 
 
 @njit(cache=True, error_model="numpy")
-def between_two(rows: Array, columns: Array, values: Array, row: float, column: float) -> float:
+def between_two(
+    times: Times, rows: int, row_count: int, columns: int, column_count: int, table: int, row: float, column: float
+) -> float:
     """A table of two sizes read at one point, linear in each."""
-    last = rows.size - 1
-    if row <= rows[0] or last == 0:
-        return float(between(columns, values[0], column))
-    index = below(rows, row)
-    share = (row - rows[index]) / (rows[index + 1] - rows[index])
-    low = between(columns, values[index], column)
-    return float(low + share * (between(columns, values[index + 1], column) - low))
+    if row <= times[rows] or row_count == 1:
+        return float(between(times, columns, column_count, table, column))
+    place = below(times, rows, row_count, row)
+    share = (row - times[rows + place]) / (times[rows + place + 1] - times[rows + place])
+    table += place * column_count
+    low = between(times, columns, column_count, table, column)
+    return float(low + share * (between(times, columns, column_count, table + column_count, column) - low))
+
+
+@njit(cache=True, error_model="numpy")
+def by_tokens(times: Times, rule: Record, table: int, tokens: float) -> float:
+    """A table over the tokens of one attention rank, read at one point [s]."""
+    return between(times, rule.tokens, rule.tokens_size, table, tokens)
+
+
+@njit(cache=True, error_model="numpy")
+def by_sequences(times: Times, rule: Record, table: int, sequences: float) -> float:
+    """A table over sequences, read at one point [s]."""
+    return between(times, rule.sequences, rule.sequences_size, table, sequences)
 
 
 @njit(cache=True, error_model="numpy")
 def token_s(times: Times, rule: Record, tokens: float) -> float:
     """What the tokens of one attention rank take outside attention [s]."""
-    size = rule.tokens_size
-    return float(between(times.tokens[rule.kind, :size], times.lane[rule.kind, :size], tokens))
+    return by_tokens(times, rule, rule.lane, tokens)
 
 
 @njit(cache=True, error_model="numpy")
 def group_s(times: Times, rule: Record, tokens: float) -> float:
     """What the experts take when each attention rank brings `tokens` [s]."""
-    size = rule.tokens_size
-    return between(times.tokens[rule.kind, :size], times.group[rule.kind, :size], tokens)
+    return by_tokens(times, rule, rule.group, tokens)
 
 
 @njit(cache=True, error_model="numpy")
 def head_s(times: Times, rule: Record, sequences: float) -> float:
     """What sampling so many sequences takes [s]."""
-    size = rule.sequences_size
-    return between(times.sequences[rule.kind, :size], times.head[rule.kind, :size], sequences)
+    return by_sequences(times, rule, rule.head, sequences)
 
 
 @njit(cache=True, error_model="numpy")
 def decode_s(times: Times, rule: Record, sequences: float, context: float, cut: bool) -> float:
     """Attention of decoding sequences over their mean context in one iteration, or in both its halves [s]."""
-    rows, columns, kind = rule.sequences_size, rule.contexts_size, rule.kind
-    table = times.nano_decode[kind] if cut else times.decode[kind]
-    return between_two(times.sequences[kind, :rows], times.contexts[kind, :columns], table, sequences, context)
+    table = rule.nano_decode if cut else rule.decode
+    return between_two(
+        times, rule.sequences, rule.sequences_size, rule.contexts, rule.contexts_size, table, sequences, context
+    )
 
 
 @njit(cache=True, error_model="numpy")
 def padded(times: Times, rule: Record, sequences: float) -> float:
     """Sequences that a captured graph runs for so many [1]; 0 where no graph is large enough."""
-    graphs = times.graphs[rule.kind, : rule.graphs_size]
-    if rule.graphs_size == 0 or sequences > graphs[rule.graphs_size - 1]:
+    last = rule.graphs_size - 1
+    if last < 0 or sequences > times[rule.graphs + last]:
         return 0.0
-    place = below(graphs, sequences) if rule.graphs_size > 1 else 0
-    while graphs[place] < sequences:
+    place = below(times, rule.graphs, rule.graphs_size, sequences) if last > 0 else 0
+    while times[rule.graphs + place] < sequences:
         place += 1
-    return float(graphs[place])
+    return float(times[rule.graphs + place])
 
 
 @njit(cache=True, error_model="numpy")
@@ -142,15 +127,10 @@ def hosted(rule: Record, device_s: float, sequences: float) -> float:
 @njit(cache=True, error_model="numpy")
 def nano_parts(times: Times, rule: Record, tokens: float, sampled: float) -> tuple[float, float, float]:
     """What both halves of an iteration take outside attention, that waits for compute, memory and links [s]."""
-    size, count = rule.tokens_size, rule.sequences_size
-    grid, counts = times.tokens[rule.kind, :size], times.sequences[rule.kind, :count]
     return (
-        between(grid, times.nano_compute[rule.kind, :size], tokens)
-        + between(counts, times.nano_head_compute[rule.kind, :count], sampled),
-        between(grid, times.nano_memory[rule.kind, :size], tokens)
-        + between(counts, times.nano_head_memory[rule.kind, :count], sampled),
-        between(grid, times.nano_network[rule.kind, :size], tokens)
-        + between(counts, times.nano_head_network[rule.kind, :count], sampled),
+        by_tokens(times, rule, rule.nano_compute, tokens) + by_sequences(times, rule, rule.nano_head_compute, sampled),
+        by_tokens(times, rule, rule.nano_memory, tokens) + by_sequences(times, rule, rule.nano_head_memory, sampled),
+        by_tokens(times, rule, rule.nano_network, tokens) + by_sequences(times, rule, rule.nano_head_network, sampled),
     )
 
 
@@ -192,13 +172,13 @@ def decode_lines(times: Times, rule: Record, busiest: float, mean: float, filled
 def chunks_s(times: Times, rule: Record, chunks: NDArray[np.int64], count: int) -> float:
     """Attention of the chunks of prompts in one iteration: one alone, or many that fill the device together [s]."""
     together, longest = 0.0, 0.0
-    kind = rule.kind
-    rows, columns = times.chunks[kind, : rule.chunks_size], times.pasts[kind, : rule.pasts_size]
+    rows, row_count, columns, column_count = rule.chunks, rule.chunks_size, rule.pasts, rule.pasts_size
     for index in range(count):
         tokens, before = float(chunks[index, 1]), float(chunks[index, 2])
-        longest = max(longest, between_two(rows, columns, times.first[kind], tokens, before))
+        alone = between_two(times, rows, row_count, columns, column_count, rule.first, tokens, before)
+        longest = max(longest, alone)
         if count > 1:
-            together += between_two(rows, columns, times.each[kind], tokens, before)
+            together += between_two(times, rows, row_count, columns, column_count, rule.each, tokens, before)
     return max(longest, together)
 
 
@@ -234,27 +214,27 @@ def run(
     done, elapsed = 0, 0.0
     least_s = lines[0]
     cut = lines[3] > NO
-    counts = times.sequences[rule.kind, : rule.sequences_size]
-    row = below(counts, sequences)
-    share = max((sequences - counts[row]) / (counts[row + 1] - counts[row]), 0.0)
-    grid = times.contexts[rule.kind, : rule.contexts_size]
-    table = times.nano_decode[rule.kind] if cut else times.decode[rule.kind]
-    lower, upper = table[row], table[row + 1]
+    row = below(times, rule.sequences, rule.sequences_size, sequences)
+    few, more = times[rule.sequences + row], times[rule.sequences + row + 1]
+    share = max((sequences - few) / (more - few), 0.0)
+    lower = (rule.nano_decode if cut else rule.decode) + row * rule.contexts_size
+    upper = lower + rule.contexts_size
     while done < steps and elapsed < limit_s:
-        column = below(grid, context)
-        width = grid[column + 1] - grid[column]
-        from_s = lower[column] + share * (upper[column] - lower[column])
-        to_s = lower[column + 1] + share * (upper[column + 1] - lower[column + 1])
-        here, growth = line_at(lines, 0, from_s, to_s, width, context - grid[column], rule.gained)
+        column = below(times, rule.contexts, rule.contexts_size, context)
+        start, end = times[rule.contexts + column], times[rule.contexts + column + 1]
+        width, past = end - start, context - start
+        from_s = times[lower + column] + share * (times[upper + column] - times[lower + column])
+        to_s = times[lower + column + 1] + share * (times[upper + column + 1] - times[lower + column + 1])
+        here, growth = line_at(lines, 0, from_s, to_s, width, past, rule.gained)
         for line in range(1, LINES if cut else 1):
-            other, other_growth = line_at(lines, line, from_s, to_s, width, context - grid[column], rule.gained)
+            other, other_growth = line_at(lines, line, from_s, to_s, width, past, rule.gained)
             if other > here:
                 here, growth = other, other_growth
-        inside = 1.0 + math.floor((grid[column + 1] - context) / rule.gained) if column < grid.size - 2 else math.inf
+        inside = 1.0 + math.floor((end - context) / rule.gained) if column < rule.contexts_size - 2 else math.inf
         count = int(min(float(steps - done), max(inside, 1.0)))
         there = here + growth * (count - 1)
         for line in range(LINES if cut and count > 1 else 0):  # where another resource binds at the end, step by step
-            other, other_growth = line_at(lines, line, from_s, to_s, width, context - grid[column], rule.gained)
+            other, other_growth = line_at(lines, line, from_s, to_s, width, past, rule.gained)
             if other + other_growth * (count - 1) > there:
                 count, there = 1, here
                 break

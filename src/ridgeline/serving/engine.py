@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,16 +24,14 @@ from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
 from ridgeline.serving.adapters import adapter_bytes
 from ridgeline.serving.apart import attention_side, check_experts_fit, expert_layers
 from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
-from ridgeline.serving.clock import Times
 from ridgeline.serving.kept import host_rate, kept_numbers
 from ridgeline.serving.nano import shares
-from ridgeline.serving.state import MIXED_BATCHES, PREFILL_FIRST, RULE, STATIC, Array, Records
+from ridgeline.serving.state import MIXED_BATCHES, PREFILL_FIRST, RULE, STATIC, Records
 from ridgeline.serving.step import Shelf, StepModel, StepTables
 
 _SCHEDULERS = {"prefill-first": PREFILL_FIRST, "mixed": MIXED_BATCHES, "static": STATIC, "single": STATIC}
 _QUANTIZED = frozenset({"fp8", "nvfp4"})  # formats of checkpoints that also say how the cache is kept
 _LONGEST_PERIOD = 32  # steps in which blocks of sequences that gain several tokens a step are counted
-_GRIDS = ("tokens", "sequences", "contexts", "chunks", "pasts", "graphs")
 _EXPERTS_ONLY = frozenset({"w4a16_mxfp4", "w4a8_mxfp4_mxfp8"})  # checkpoints in which only experts are so narrow
 
 Policies = Callable[..., EnginePolicy]
@@ -202,57 +200,6 @@ def growth_of(block_tokens: int, gained: float) -> tuple[int, int]:
 
     period = min(range(1, _LONGEST_PERIOD + 1), key=excess)
     return period, math.ceil(period * gained / block_tokens)
-
-
-def times_of(engines: Sequence[Engine], tables: Sequence[StepTables]) -> tuple[Times, dict[str, list[int]]]:
-    """The tables of several engines as the compiled loop reads them, and the sizes of each one's own grids."""
-    fields = {
-        "tokens": [table.tokens for table in tables],
-        "lane": [table.lane.mid + one.policy.exposed_host_s for one, table in zip(engines, tables, strict=True)],
-        "group": [table.group.mid for table in tables],
-        "sequences": [table.sequences for table in tables],
-        "head": [table.head.mid for table in tables],
-        "contexts": [table.contexts for table in tables],
-        "decode": [np.broadcast_to(table.decode.mid, (len(table.sequences), len(table.contexts))) for table in tables],
-        "chunks": [table.chunks for table in tables],
-        "pasts": [table.pasts for table in tables],
-        "first": [np.broadcast_to(table.first.mid, (len(table.chunks), len(table.pasts))) for table in tables],
-        "each": [np.broadcast_to(table.each.mid, (len(table.chunks), len(table.pasts))) for table in tables],
-        "graphs": [np.array(one.graphs, dtype=float) for one in engines],
-        **_waiting_fields(tables),
-    }
-    sizes = {f"{name}_size": [len(part) for part in fields[name]] for name in _GRIDS}
-    return Times(**{name: _stacked(parts) for name, parts in fields.items()}), sizes
-
-
-def _waiting_fields(tables: Sequence[StepTables]) -> dict[str, list[Array]]:
-    """Kernels by what they wait for, as the compiled loop reads them: of nano-batches, or of a split device.
-
-    One zero where a deployment has neither. Attention of a split device is that of any other, and so is that of
-    micro-batches whose experts are elsewhere.
-    """
-    found: dict[str, list[Array]] = {}
-    for name in ("compute", "memory", "network", "head_compute", "head_memory", "head_network"):
-        sources = [table.nano or table.split for table in tables]
-        found[f"nano_{name}"] = [np.zeros(1) if one is None else getattr(one, name).mid for one in sources]
-    for name in ("busy", "head_busy"):
-        found[name] = [np.zeros(1) if one.split is None else getattr(one.split, name).mid for one in tables]
-    found["nano_decode"], found["send"] = [], []
-    for table in tables:
-        decode = table.nano.decode if table.nano else table.decode if table.split or table.apart else None
-        size = (len(table.sequences), len(table.contexts))
-        found["send"].append(np.zeros(1) if table.apart is None else table.apart.send.mid)
-        found["nano_decode"].append(np.zeros((1, 1)) if decode is None else np.broadcast_to(decode.mid, size))
-    return found
-
-
-def _stacked(parts: Sequence[Array]) -> Array:
-    """Arrays of different sizes in one, zeros beyond each one's own."""
-    shape = np.max([part.shape for part in parts], axis=0)
-    whole = np.zeros((len(parts), *np.maximum(shape, 1)))
-    for one, part in zip(whole, parts, strict=True):
-        one[tuple(slice(0, size) for size in part.shape)] = part
-    return whole
 
 
 def engine(

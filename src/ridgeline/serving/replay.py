@@ -14,11 +14,12 @@ from ridgeline.serving import state
 from ridgeline.serving.adapters import drawn
 from ridgeline.serving.clock import BIN_LOW_S, BINS, BINS_A_FACTOR
 from ridgeline.serving.comings import Comings, changes_of
-from ridgeline.serving.engine import Engine, pool_role, times_of
+from ridgeline.serving.engine import Engine, pool_role
 from ridgeline.serving.loop import replay as _run
 from ridgeline.serving.state import Array, Fleet, Records, Whole
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import Stop, never
+from ridgeline.serving.tables import times_of
 from ridgeline.serving.traffic.clients import clients_of
 from ridgeline.serving.traffic.traffic import Traffic
 
@@ -105,8 +106,8 @@ def replay_tables(
     With `stop` it ends as soon as an objective is certainly missed, and says so (`stopped`).
     """
     _check(engines)
-    times, sizes = times_of(engines, tables)
-    rules = _rules(engines, tables, traffic, sizes)
+    times, places = times_of(engines, tables)
+    rules = _rules(engines, tables, traffic, places)
     instances = _instances(engines, rules)
     whole = np.flatnonzero(instances["lane"] != state.ANSWERS)
     owner = np.repeat(whole, rules["ranks"][instances["kind"][whole]])
@@ -144,7 +145,7 @@ def replay_tables(
 
 
 def _rules(
-    engines: Sequence[Engine], tables: Sequence[StepTables], traffic: Traffic, sizes: Mapping[str, Sequence[int]]
+    engines: Sequence[Engine], tables: Sequence[StepTables], traffic: Traffic, places: Mapping[str, Sequence[int]]
 ) -> Records:
     """The rule of each engine, with the batch no wider than there are requests."""
     moves = any(one.deployment.role is not Role.WHOLE for one in engines)
@@ -152,8 +153,7 @@ def _rules(
     for index, (one, table) in enumerate(zip(engines, tables, strict=True)):
         stride = one.deployment.instance_devices if moves else 0
         rules[index] = one.rule(table, prefix_tokens=traffic.prefix_block_tokens, stride=stride)
-        rules["kind"][index] = index
-    for name, values in sizes.items():
+    for name, values in places.items():
         rules[name] = values
     rules["max_seqs"] = np.minimum(rules["max_seqs"], traffic.requests)
     return rules

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from ridgeline.cost.served import Seconds
-from ridgeline.serving.clock import NO, Lines, Times, between, chunks_s, decode_s, nano_parts, padded
+from ridgeline.serving.clock import NO, Lines, Times, by_sequences, by_tokens, chunks_s, decode_s, nano_parts, padded
 from ridgeline.serving.state import Lists, Record, Records
 
 SHARES = 16  # a device is divided in so many parts
@@ -73,9 +73,7 @@ def beside_s(seconds: float, busy: float, asked: float) -> float:
 @njit(cache=True, error_model="numpy")
 def _busy_s(times: Times, rule: Record, tokens: float, sampled: float) -> float:
     """How long memory is busy in an iteration, attention apart [s]."""
-    size, count = rule.tokens_size, rule.sequences_size
-    body = between(times.tokens[rule.kind, :size], times.busy[rule.kind, :size], tokens)
-    return float(body + between(times.sequences[rule.kind, :count], times.head_busy[rule.kind, :count], sampled))
+    return by_tokens(times, rule, rule.busy, tokens) + by_sequences(times, rule, rule.head_busy, sampled)
 
 
 @njit(cache=True, error_model="numpy")

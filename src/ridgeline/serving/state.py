@@ -30,11 +30,16 @@ def _dtype(whole: str, real: str) -> np.dtype[Any]:
     return np.dtype([(name, "i8") for name in whole.split()] + [(name, "f8") for name in real.split()], align=True)
 
 
+GRIDS = ("tokens", "sequences", "contexts", "chunks", "pasts", "graphs")
+_TABLES = (
+    "lane group head decode first each nano_compute nano_memory nano_network nano_head_compute nano_head_memory"
+    " nano_head_network nano_decode busy head_busy send"
+)
+
 RULE = _dtype(
-    "kind scheduler chunked receive_steps token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
+    "scheduler chunked receive_steps token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
     " swaps beside displaces fair ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
-    " overlapped split micro_batches redraws levels"
-    " tokens_size sequences_size contexts_size chunks_size pasts_size graphs_size",
+    f" overlapped split micro_batches redraws levels {_TABLES} {' '.join(GRIDS)} {'_size '.join(GRIDS)}_size",
     "reserve swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s held_share read_share"
     " fetch_s store_s split_share expert_layers",
@@ -59,7 +64,14 @@ loading one takes `load_s` [s]. When a prompt is done `kept` tokens of its cache
 `early` after each of its chunks; `fetched` of the others come from host memory in each step, `fetch_s` [s] each,
 `store_s` on the way out, at most `host_tokens` of a rank there (0: none are); the device holds `held_share` of a prompt
 besides and reads `read_share`. A step verifies `drafted` further tokens a sequence, gains `gained`, and drafting adds
-`draft_share`. The sizes are those of the kind's own grids in tables that all kinds share.
+`draft_share`.
+
+Last, where in `clock.Times` each of the kind's tables [s] begins, by T tokens of an iteration on one rank, N sequences,
+C mean context, Q tokens of a chunk and P cached before it: the grids, with their sizes; `lane`, `group` (T) of the rank
+and of experts, `head` (N) sampling, `decode` (N, C), `first` and `each` (Q, P) attention of a chunk alone and among
+others; `graphs` captured batches, ascending; of an iteration that is cut in two or of a split device, by what kernels
+wait for, `nano_` (T), `nano_head_` (N) and `nano_decode` (N, C), and of the latter how long memory is `busy` (T) and
+`head_busy` (N); `send` (T) one micro-batch between attention's devices and the experts', one way.
 """
 
 REQUEST = _dtype(
