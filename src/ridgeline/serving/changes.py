@@ -12,18 +12,9 @@ from ridgeline.serving.schedule import release, stop_decoding
 from ridgeline.serving.state import (
     COMES_IN,
     DECODING,
-    FAILURES,
-    FEWEST,
-    HIGH,
     IDLE,
-    LOW,
-    MOST,
     MOVING,
-    NEXT_S,
     NOBODY,
-    PERIOD_S,
-    START_S,
-    STARTS,
     Fleet,
     Lists,
     Record,
@@ -34,9 +25,9 @@ from ridgeline.serving.state import (
 @njit(cache=True)
 def next_change(instances: Records, fleet: Fleet) -> float:
     """When an instance starts or fails next, or the load is looked at next [s]."""
-    if fleet.scaling[PERIOD_S] <= 0.0 and fleet.failures_s.shape[1] == 0:
+    if fleet.system[0].period_s <= 0.0 and fleet.failures_s.shape[1] == 0:
         return math.inf
-    found = fleet.scaling[NEXT_S] if fleet.scaling[PERIOD_S] > 0.0 else math.inf
+    found = fleet.system[0].look_s if fleet.system[0].period_s > 0.0 else math.inf
     for index in range(instances.size):
         found = min(found, instances[index].starts_s)
         if instances[index].up:
@@ -69,9 +60,9 @@ def change(instances: Records, fleet: Fleet, now_s: float) -> None:
             one.starts_s = now_s + _gap(fleet, index, 2 * one.failures + 1)
             one.fails_s = math.inf
             one.failures += 1
-            fleet.counts[FAILURES] += 1
-    if fleet.scaling[PERIOD_S] > 0.0 and fleet.scaling[NEXT_S] <= now_s:
-        fleet.scaling[NEXT_S] = now_s + fleet.scaling[PERIOD_S]
+            fleet.system[0].failures += 1
+    if fleet.system[0].period_s > 0.0 and fleet.system[0].look_s <= now_s:
+        fleet.system[0].look_s = now_s + fleet.system[0].period_s
         _scale(instances, fleet, now_s)
 
 
@@ -94,10 +85,10 @@ def _scale(instances: Records, fleet: Fleet, now_s: float) -> None:
         elif first_down == NOBODY and not instances[index].failing:
             first_down = index
     wanted = load / max(ready, 1)
-    if wanted > fleet.scaling[HIGH] and ready < fleet.scaling[MOST] and first_down != NOBODY:
-        instances[first_down].starts_s = now_s + fleet.scaling[START_S]
-        fleet.counts[STARTS] += 1
-    elif wanted < fleet.scaling[LOW] and working > fleet.scaling[FEWEST] and last_up != NOBODY:
+    if wanted > fleet.system[0].high and ready < fleet.system[0].most and first_down != NOBODY:
+        instances[first_down].starts_s = now_s + fleet.system[0].start_s
+        fleet.system[0].starts += 1
+    elif wanted < fleet.system[0].low and working > fleet.system[0].fewest and last_up != NOBODY:
         instances[last_up].up = 0  # it takes no more, and ends what it has
         instances[last_up].up_s += now_s - instances[last_up].up_since_s
 

@@ -54,17 +54,22 @@ class Comings:
     failures: Failures | None = None
 
 
-def changes_of(instances: Records, comings: Comings) -> tuple[Array, Array]:
-    """Scaling and failures as the clock reads them; instances beyond the fewest wait for the load."""
-    scaling = np.zeros(7)
-    auto = comings.autoscale
-    if auto is not None:
-        scaling[:] = (auto.period_s, auto.high, auto.low, auto.start_s, auto.fewest, len(instances), auto.period_s)
-        instances["up"][auto.fewest :] = 0
-    failures = np.zeros((len(instances), 0))
-    if comings.failures is not None:
-        law, rng = comings.failures, np.random.default_rng(comings.failures.seed)
-        failures = rng.exponential((law.mean_up_s, law.mean_down_s), (len(instances), _FAILURES, 2))
-        failures = failures.reshape(len(instances), 2 * _FAILURES)
-        instances["fails_s"] = np.where(instances["up"] > 0, failures[:, 0], np.inf)
-    return scaling, failures
+def failures_of(instances: Records, comings: Comings) -> Array:
+    """Times (I, F) from each instance's start to its failure and then to its repair, in turn [s]; notes the first."""
+    if comings.failures is None:
+        return np.zeros((len(instances), 0))
+    law, rng = comings.failures, np.random.default_rng(comings.failures.seed)
+    drawn = rng.exponential((law.mean_up_s, law.mean_down_s), (len(instances), _FAILURES, 2))
+    drawn = drawn.reshape(len(instances), 2 * _FAILURES)
+    instances["fails_s"] = np.where(instances["up"] > 0, drawn[:, 0], np.inf)
+    return drawn
+
+
+def scale(system: Records, instances: Records, auto: Autoscale | None) -> None:
+    """Notes how instances are scaled by load; those beyond the fewest wait for it."""
+    if auto is None:
+        return
+    system["period_s"] = system["look_s"] = auto.period_s
+    system["high"], system["low"], system["start_s"] = auto.high, auto.low, auto.start_s
+    system["fewest"], system["most"] = auto.fewest, len(instances)
+    instances["up"][auto.fewest :] = 0

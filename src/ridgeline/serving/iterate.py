@@ -29,15 +29,11 @@ from ridgeline.serving.state import (
     BOTH,
     DECODES,
     IDLE,
-    ITERATIONS,
     MIXED,
     MIXED_BATCHES,
-    MOVES,
     MOVING,
     NOBODY,
-    PREFILL_S,
     PROMPTS,
-    RUNS,
     Fleet,
     Lists,
     Record,
@@ -150,7 +146,7 @@ def commit(
     seconds, steps = now - instances[instance].begun_s, instances[instance].steps
     rests(instances, instance, now, seconds)
     counted = home(instances, instance)
-    fleet.counts[RUNS] += 1
+    fleet.system[0].runs += 1
     mixed = instances[instance].at == MIXED
     total = 0.0
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
@@ -159,8 +155,8 @@ def commit(
         book_run(ranks, lists, instances, fleet, times, rule, instance, steps, seconds)
     else:
         instances[instance].iterations += steps
-        fleet.counts[ITERATIONS] += steps
-        fleet.sums[PREFILL_S] += seconds
+        fleet.system[0].iterations += steps
+        fleet.system[0].prefill_s += seconds
         if rule.scheduler == MIXED_BATCHES:
             if total > 0.0:
                 tally(fleet.histogram, seconds + instances[instance].stalled_s, total * rule.gained)
@@ -213,7 +209,7 @@ def _prompts_done(
             begin_s = max(now, instances[instance].link_free_s)
             moved_s = requests[request].needed * rule.move_token_s
             instances[instance].link_free_s = begin_s + moved_s
-            fleet.counts[MOVES] += 1
+            fleet.system[0].moves += 1
             push(fleet, begin_s + moved_s + rule.move_start_s, request)
         else:
             prompt_joins(ranks, lists, requests, instances, rule, instances[instance].mate, rank, request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from ridgeline.serving.state import LOADS, NOBODY, Fleet, Lists, Record, Records
+from ridgeline.serving.state import NOBODY, Fleet, Lists, Record, Records
 
 USED, HOLDERS = range(2)  # of `Lists.adapters`: the serial of its last use (0: not here), requests that run with it
 
@@ -30,7 +30,7 @@ def take_adapter(
             _unload(ranks, lists, rank)
         ranks[rank].loaded += 1
         ranks[rank].moved_s += rule.load_s
-        fleet.counts[LOADS] += 1
+        fleet.system[0].loads += 1
     ranks[rank].uses += 1
     mine[USED] = ranks[rank].uses
     mine[HOLDERS] += 1

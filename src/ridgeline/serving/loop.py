@@ -21,7 +21,6 @@ from ridgeline.serving.runs import set_run
 from ridgeline.serving.schedule import release
 from ridgeline.serving.state import (
     ANSWERS,
-    BY_PRIORITY,
     COMES_IN,
     DECODES,
     IDLE,
@@ -29,7 +28,6 @@ from ridgeline.serving.state import (
     NOBODY,
     NOT_ARRIVED,
     REFUSED,
-    STOPPED,
     WAITING,
     Fleet,
     Lists,
@@ -98,7 +96,7 @@ def _arrive(
     instances[instance].load += 1
     if rules[kind].redraws > 0:
         requests[request].priority = drawn_priority(rules[kind], request, instances[instance].epoch)
-    join_queue(ranks, lists, requests, rules[kind], rank, request, False, bool(fleet.settings[BY_PRIORITY]))
+    join_queue(ranks, lists, requests, rules[kind], rank, request, False, bool(fleet.system[0].by_priority))
     instances[instance].stirred = 1
 
 
@@ -158,12 +156,12 @@ def replay(
         arrival_s = math.inf
         if next_arrival < arrivals.size:
             arrival_s = requests[arrivals[next_arrival]].arrival_s
-        coming_s = fleet.coming[0].at_s if fleet.coming_counts[0] > 0 else math.inf
+        coming_s = fleet.coming[0].at_s if fleet.system[0].awaited > 0 else math.inf
         instance, iteration_s = 0, math.inf
         if min(arrival_s, coming_s) > now:  # all that comes at one instant is there before anyone takes note
             instance, iteration_s = _attend(ranks, lists, requests, instances, fleet, times, rules, now)
             sample(ranks, fleet, now)
-            coming_s = fleet.coming[0].at_s if fleet.coming_counts[0] > 0 else math.inf  # a failed one gives back
+            coming_s = fleet.coming[0].at_s if fleet.system[0].awaited > 0 else math.inf  # a failed one gives back
         event_s = min(iteration_s, arrival_s, coming_s)
         if event_s == math.inf or event_s > most_s:
             return now
@@ -171,7 +169,7 @@ def replay(
         now = max(now, min(event_s, change_s))
         events += 1
         if fleet.stop[LEAST] > 0.0 and events % between_looks == 0 and hopeless(requests, fleet.stop, now):
-            fleet.counts[STOPPED] = 1
+            fleet.system[0].stopped = 1
             return now
         if change_s <= now:
             change(instances, fleet, now)

@@ -13,7 +13,7 @@ from ridgeline.plan.deployment import Role, Router
 from ridgeline.serving import state
 from ridgeline.serving.adapters import drawn
 from ridgeline.serving.clock import BIN_LOW_S, BINS, BINS_A_FACTOR
-from ridgeline.serving.comings import Comings, changes_of
+from ridgeline.serving.comings import Comings, failures_of, scale
 from ridgeline.serving.engine import Engine, pool_role
 from ridgeline.serving.loop import replay as _run
 from ridgeline.serving.state import Array, Fleet, Records, Whole
@@ -130,8 +130,8 @@ def replay_tables(
         0 if clients is None else int(clients.max()) + 1,
         engines[0].deployment.adapters if rules["slots"].any() else 0,
     )
-    requests, fleet = _requests(traffic), _fleet(traffic, router, *changes_of(instances, comings or Comings()), stop)
-    fleet.settings[state.BY_PRIORITY] |= redraws
+    requests, fleet = _requests(traffic), _fleet(traffic, router, instances, comings or Comings(), stop)
+    fleet.system["by_priority"] |= redraws
     if rules["slots"].any():
         requests["adapter"] = drawn(engines[0].deployment, traffic.requests)
     if clients is not None:
@@ -159,23 +159,22 @@ def _rules(
     return rules
 
 
-def _fleet(traffic: Traffic, router: Router, scaling: Array, failures_s: Array, stop: Stop | None) -> Fleet:
+def _fleet(traffic: Traffic, router: Router, instances: Records, comings: Comings, stop: Stop | None) -> Fleet:
     concurrency = traffic.concurrency or 0
     if concurrency and (traffic.after >= 0).any():
         raise DomainError("a closed loop of sessions is not defined; give either concurrency or turns that wait")
-    by_priority = int(np.ptp(traffic.priority) > 0)
+    system = np.zeros(1, dtype=state.SYSTEM)
+    system["router"], system["concurrency"] = _ROUTERS[router], concurrency
+    system["by_priority"], system["unstarted"] = np.ptp(traffic.priority) > 0, min(concurrency, traffic.requests)
+    system["series_s"] = 1.0
+    scale(system, instances, comings.autoscale)
     return Fleet(
-        settings=np.array([_ROUTERS[router], concurrency, by_priority], dtype=np.int64),
+        system=system,
         turns=np.zeros(3, dtype=np.int64),
         coming=np.zeros(traffic.requests + 2, dtype=state.COMING),
-        coming_counts=np.array([0, 0, min(concurrency, traffic.requests)], dtype=np.int64),
         histogram=np.zeros(BINS),
-        counts=np.zeros(state.COUNTS, dtype=np.int64),
-        sums=np.zeros(state.SUMS),
         series=np.zeros((state.SAMPLES, 4)),
-        series_s=np.array([1.0]),
-        scaling=scaling,
-        failures_s=failures_s,
+        failures_s=failures_of(instances, comings),
         stop=never() if stop is None else stop.as_array(),
     )
 
@@ -245,13 +244,13 @@ def _invariants(ranks: Records, requests: Records, fleet: Fleet, rules: Records,
     """What must hold after every replay: requests end or are refused, no block is lost or lent twice."""
     ended = requests["stage"] == state.ENDED
     settled = ended | (requests["stage"] == state.REFUSED)
-    if most_s >= _FOREVER_S and not fleet.counts[state.STOPPED] and not settled.all():
+    if most_s >= _FOREVER_S and not fleet.system["stopped"][0] and not settled.all():
         raise AssertionError(f"{int((~settled).sum())} requests neither ended nor were refused")
     if settled.all() and any(ranks[name].any() for name in _EMPTY):
         left = {name: int(ranks[name].sum()) for name in _EMPTY}
         raise AssertionError(f"blocks or requests are left after the last request: {left}")
-    if fleet.counts[state.PEAK_BLOCKS] > rules["capacity"].max():
-        raise AssertionError(f"{fleet.counts[state.PEAK_BLOCKS]} blocks were in use of {rules['capacity'].max()}")
+    if fleet.system["peak_blocks"][0] > rules["capacity"].max():
+        raise AssertionError(f"{fleet.system['peak_blocks'][0]} blocks were in use of {rules['capacity'].max()}")
     if not (requests["made"][ended] == requests["output"][ended]).all():
         raise AssertionError("a request ended with other than its tokens")
     first, last = requests["first_s"], requests["end_s"]
@@ -260,7 +259,8 @@ def _invariants(ranks: Records, requests: Records, fleet: Fleet, rules: Records,
 
 
 def _result(requests: Records, instances: Records, fleet: Fleet, rules: Records, span_s: float) -> Replay:
-    decode_s, sequence_s = float(fleet.sums[state.DECODE_S]), float(fleet.sums[state.SEQUENCE_S])
+    counted = fleet.system[0]
+    decode_s, sequence_s = float(counted["decode_s"]), float(counted["sequence_s"])
     instances = instances[instances["lane"] != state.ANSWERS]
     kinds = instances["kind"]
     return Replay(
@@ -274,22 +274,22 @@ def _result(requests: Records, instances: Records, fleet: Fleet, rules: Records,
         hit_tokens=requests["hit"].copy(),
         preempted=requests["preempted"].copy(),
         span_s=float(span_s),
-        iterations=int(fleet.counts[state.ITERATIONS]),
-        runs=int(fleet.counts[state.RUNS]),
-        preemptions=int(fleet.counts[state.PREEMPTIONS]),
-        moves=int(fleet.counts[state.MOVES]),
+        iterations=int(counted["iterations"]),
+        runs=int(counted["runs"]),
+        preemptions=int(counted["preemptions"]),
+        moves=int(counted["moves"]),
         busy_s=instances["busy_s"].copy(),
-        prefill_s=float(fleet.sums[state.PREFILL_S]),
+        prefill_s=float(counted["prefill_s"]),
         decode_s=decode_s,
         mean_sequences=sequence_s / decode_s if decode_s else 0.0,
-        mean_context=float(fleet.sums[state.CONTEXT_S]) / sequence_s if sequence_s else 0.0,
+        mean_context=float(counted["context_s"]) / sequence_s if sequence_s else 0.0,
         histogram=fleet.histogram,
         series=fleet.series[:, :3],
-        series_s=float(fleet.series_s[0]),
+        series_s=float(counted["series_s"]),
         capacity_blocks=int((rules["capacity"] * rules["ranks"])[kinds].sum()),
-        failures=int(fleet.counts[state.FAILURES]),
-        starts=int(fleet.counts[state.STARTS]),
+        failures=int(counted["failures"]),
+        starts=int(counted["starts"]),
         up_s=instances["up_s"] + np.where(instances["up"] > 0, span_s - instances["up_since_s"], 0.0),
-        stopped=bool(fleet.counts[state.STOPPED]),
-        loads=int(fleet.counts[state.LOADS]),
+        stopped=bool(counted["stopped"]),
+        loads=int(counted["loads"]),
     )

@@ -6,13 +6,10 @@ from numba import njit
 
 from ridgeline.serving.queues import resident
 from ridgeline.serving.state import (
-    CONCURRENCY,
-    DONE,
     LEAST_LOADED,
     LONGEST_PREFIX,
     NOBODY,
     ROUND_ROBIN,
-    ROUTER,
     SAMPLES,
     Fleet,
     Lists,
@@ -40,11 +37,11 @@ def _swap(coming: Records, one: int, two: int) -> None:
 @njit(cache=True)
 def push(fleet: Fleet, at_s: float, request: int) -> None:
     """Notes that a request arrives, or that its cache does, at a time."""
-    coming, place = fleet.coming, fleet.coming_counts[0]
+    coming, place = fleet.coming, fleet.system[0].awaited
     entry = coming[place]
-    entry.at_s, entry.number, entry.request = at_s, fleet.coming_counts[1], request
-    fleet.coming_counts[0] += 1
-    fleet.coming_counts[1] += 1
+    entry.at_s, entry.number, entry.request = at_s, fleet.system[0].numbered, request
+    fleet.system[0].awaited += 1
+    fleet.system[0].numbered += 1
     while place > 0:
         above = (place - 1) // 2
         if not _sooner(coming[place], coming[above]):
@@ -56,9 +53,9 @@ def push(fleet: Fleet, at_s: float, request: int) -> None:
 @njit(cache=True)
 def pop(fleet: Fleet) -> int:
     """The request that is next to arrive."""
-    coming, size = fleet.coming, fleet.coming_counts[0] - 1
+    coming, size = fleet.coming, fleet.system[0].awaited - 1
     found = int(coming[0].request)
-    fleet.coming_counts[0] = size
+    fleet.system[0].awaited = size
     _swap(coming, 0, size)
     place = 0
     while True:
@@ -100,9 +97,9 @@ def choose_instance(
     """The instance that a request goes to, by the router's rule; nobody when no instance of the pool is up."""
     count = instances.size
     chosen, least, most = _least_loaded(instances, pool)
-    if chosen == NOBODY or fleet.settings[ROUTER] == LEAST_LOADED:
+    if chosen == NOBODY or fleet.system[0].router == LEAST_LOADED:
         return chosen
-    if fleet.settings[ROUTER] == ROUND_ROBIN:
+    if fleet.system[0].router == ROUND_ROBIN:
         for ahead in range(count):
             index = int((fleet.turns[pool] + ahead) % count)
             if instances[index].up > 0 and instances[index].takes == pool:
@@ -137,7 +134,7 @@ def choose_rank(
     chosen, fewest, longest = first, -1, 0
     for rank in range(first, first + rule.ranks):
         load = ranks[rank].waiting + ranks[rank].running
-        found = resident(lists, requests, rule, rank, request) if fleet.settings[ROUTER] == LONGEST_PREFIX else 0
+        found = resident(lists, requests, rule, rank, request) if fleet.system[0].router == LONGEST_PREFIX else 0
         if fewest < 0 or found > longest or (found == longest and load < fewest):
             chosen, fewest, longest = rank, load, found
     return chosen
@@ -146,27 +143,27 @@ def choose_rank(
 @njit(cache=True)
 def ended(requests: Records, fleet: Fleet, request: int, now_s: float) -> None:
     """Lets what waited for the end of a request arrive: its session's next turn, or a closed loop's next request."""
-    fleet.counts[DONE] += 1
+    fleet.system[0].done += 1
     child = requests[request].first_child
     while child != NOBODY:
         push(fleet, max(now_s + requests[child].think_s, requests[child].arrival_s), child)
         child = requests[child].next_child
-    if fleet.settings[CONCURRENCY] > 0 and fleet.coming_counts[2] < requests.size:
-        push(fleet, max(now_s, requests[fleet.coming_counts[2]].arrival_s), fleet.coming_counts[2])
-        fleet.coming_counts[2] += 1
+    if fleet.system[0].concurrency > 0 and fleet.system[0].unstarted < requests.size:
+        push(fleet, max(now_s, requests[fleet.system[0].unstarted].arrival_s), fleet.system[0].unstarted)
+        fleet.system[0].unstarted += 1
 
 
 @njit(cache=True)
 def sample(ranks: Records, fleet: Fleet, now_s: float) -> None:
     """Keeps the most of cache in use, waiting and running requests in each stretch of time."""
-    while now_s >= fleet.series_s[0] * SAMPLES:  # twice as wide stretches, half as many
+    while now_s >= fleet.system[0].series_s * SAMPLES:  # twice as wide stretches, half as many
         for place in range(SAMPLES // 2):
             for column in range(4):
                 one, two = fleet.series[2 * place, column], fleet.series[2 * place + 1, column]
                 fleet.series[place, column] = max(one, two)
         fleet.series[SAMPLES // 2 :] = 0.0
-        fleet.series_s[0] *= 2.0
-    place = int(now_s / fleet.series_s[0])
+        fleet.system[0].series_s *= 2.0
+    place = int(now_s / fleet.system[0].series_s)
     used, waiting, running = 0.0, 0.0, 0.0
     for rank in range(ranks.size):
         used += ranks[rank].used

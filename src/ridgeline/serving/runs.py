@@ -14,12 +14,7 @@ from ridgeline.serving.queues import growth, make_room, steps_that_fit
 from ridgeline.serving.schedule import ensure_growth
 from ridgeline.serving.split import split_lines
 from ridgeline.serving.state import (
-    CONTEXT_S,
-    DECODE_S,
-    ITERATIONS,
     MIXED_BATCHES,
-    PEAK_BLOCKS,
-    SEQUENCE_S,
     Fleet,
     Lists,
     Record,
@@ -152,11 +147,11 @@ def _count_run(
         instances[instance].stalled_s = 0.0
         context, steps = context + rule.gained, steps - 1
     run(times, rule, sequences, running, context, lines, steps, math.inf, fleet.histogram, total * rule.gained)
-    fleet.sums[DECODE_S] += seconds
-    fleet.sums[SEQUENCE_S] += total * seconds
+    fleet.system[0].decode_s += seconds
+    fleet.system[0].sequence_s += total * seconds
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         grown = 0.5 * rule.gained * (whole - 1) * ranks[rank].decoding
-        fleet.sums[CONTEXT_S] += (ranks[rank].context + grown) * seconds
+        fleet.system[0].context_s += (ranks[rank].context + grown) * seconds
 
 
 @njit(cache=True)
@@ -169,7 +164,7 @@ def step_ranks(
             ranks[rank].used += growth(ranks, lists, rule, rank, steps)
             ranks[rank].context += rule.gained * steps * ranks[rank].decoding
             make_room(ranks, lists, rule, rank, 0)
-            fleet.counts[PEAK_BLOCKS] = max(fleet.counts[PEAK_BLOCKS], ranks[rank].used)
+            fleet.system[0].peak_blocks = max(fleet.system[0].peak_blocks, ranks[rank].used)
         ranks[rank].step += steps
         ranks[rank].moved_s = 0.0
 
@@ -188,6 +183,6 @@ def book_run(
 ) -> None:
     """Books decode steps that have ended: their tokens, their time and what they held."""
     instances[instance].iterations += steps
-    fleet.counts[ITERATIONS] += steps
+    fleet.system[0].iterations += steps
     _count_run(ranks, instances, fleet, times, rule, instance, steps, seconds)
     step_ranks(ranks, lists, instances, fleet, rule, instance, steps)

@@ -31,14 +31,10 @@ from ridgeline.serving.queues import (
 from ridgeline.serving.state import (
     DECODING,
     ENDED,
-    HIT_TOKENS,
     MIXED_BATCHES,
     NOBODY,
-    PEAK_BLOCKS,
-    PREEMPTIONS,
     PREFILL_FIRST,
     PREFILLING,
-    PROMPT_TOKENS,
     STATIC,
     WAITING,
     Fleet,
@@ -154,7 +150,7 @@ def admit(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: R
     hold(ranks, lists, requests, rank, request, hits)
     make_room(ranks, lists, rule, rank, taken)
     ranks[rank].used += taken
-    fleet.counts[PEAK_BLOCKS] = max(fleet.counts[PEAK_BLOCKS], ranks[rank].used)
+    fleet.system[0].peak_blocks = max(fleet.system[0].peak_blocks, ranks[rank].used)
     ranks[rank].committed += reserved
     requests[request].reserved = reserved
     if rule.host_tokens > 0:
@@ -163,8 +159,8 @@ def admit(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: R
     if not moved:
         requests[request].ready = hits * rule.prefix_tokens
         requests[request].hit += requests[request].ready
-        fleet.counts[HIT_TOKENS] += requests[request].ready
-        fleet.counts[PROMPT_TOKENS] += requests[request].needed
+        fleet.system[0].hit_tokens += requests[request].ready
+        fleet.system[0].prompt_tokens += requests[request].needed
     requests[request].stage = PREFILLING
     join_running(ranks, requests, rank, request)
     return True
@@ -218,7 +214,7 @@ def preempt(
         requests[request].ready = 0
     requests[request].stage = WAITING
     requests[request].preempted += 1
-    fleet.counts[PREEMPTIONS] += 1
+    fleet.system[0].preemptions += 1
     join_queue(ranks, lists, requests, rule, rank, request, True, bool(rule.displaces))
 
 

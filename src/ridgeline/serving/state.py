@@ -140,30 +140,31 @@ class Lists(NamedTuple):
     use: Whole  # (G, K, 3) holders of a prefix block (-1: absent), the next newer and the next older idle one
 
 
-class Fleet(NamedTuple):
-    """What holds for all instances together, and what is counted while the clock runs."""
+SYSTEM = _dtype(
+    "router concurrency by_priority awaited numbered unstarted fewest most"
+    " iterations preemptions prompt_tokens hit_tokens moves runs done peak_blocks failures starts stopped loads",
+    "series_s period_s high low start_s look_s prefill_s decode_s sequence_s context_s",
+)
+"""What holds for all instances together, and what is counted while the clock runs.
 
-    settings: Whole  # router, requests in flight at most (0: any number), whether priorities differ
+At most `concurrency` requests in flight (0: any number), of which `unstarted` is the first that has not started;
+whether priorities differ; `awaited` entries of `coming`, and the `numbered` next of them; a stretch of the series takes
+`series_s` [s]. Scaling: every `period_s` [s] (0: never), next at `look_s`, by the `high` and `low` load of an instance,
+`start_s` to start one, `fewest` and `most` of them. Counts, then sums [s]: of iterations with prompts and without, and
+of the latter's times weighted with sequences and with tokens of context.
+"""
+
+
+class Fleet(NamedTuple):
+    """What all instances share."""
+
+    system: Records  # one
     turns: Whole  # (3,) whose turn it is in each pool
     coming: Records
-    coming_counts: Whole  # entries, next number, first request of a closed loop that has not started
     histogram: Array  # of inter-token latencies
-    counts: Whole
-    sums: Array
     series: Array  # (SAMPLES, 4) the most blocks in use, waiting and running in a stretch of time; whether visited
-    series_s: Array  # (1,) length of a stretch
-    scaling: Array  # period, high and low load of an instance, time to start one, fewest and most; next look [s]
     failures_s: Array  # (I, F) time from the start of each instance to its next failure, and then to its repair
     stop: Array  # bounds of `stopping.Stop` and the least share of requests that must keep to them
-
-
-ROUTER, CONCURRENCY, BY_PRIORITY = range(3)
-PERIOD_S, HIGH, LOW, START_S, FEWEST, MOST, NEXT_S = range(7)
-ITERATIONS, PREEMPTIONS, PROMPT_TOKENS, HIT_TOKENS, MOVES, RUNS, DONE, PEAK_BLOCKS = range(8)
-FAILURES, STARTS, STOPPED, LOADS = range(8, 12)
-COUNTS = 12
-PREFILL_S, DECODE_S, SEQUENCE_S, CONTEXT_S = range(4)
-SUMS = 4
 
 
 def empty_ranks(instance: Whole) -> Records:
