@@ -264,7 +264,7 @@ def _told(problem: Problem, written: _Written, answer: Answer, relaxed: Answer) 
         ),
         shares=every,
         cost_usd_per_hour=math.fsum(costs),
-        bound_usd_per_hour=min(answer.bound, math.fsum(costs)),
+        bound_usd_per_hour=min(max(answer.bound, relaxed.objective), math.fsum(costs)),
         relaxation_usd_per_hour=relaxed.objective,
         availability=math.prod(
             up_probability(count, up, option.availability)
