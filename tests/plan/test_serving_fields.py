@@ -38,6 +38,7 @@ def read(name: str, value: object) -> Any:
         ("slo", " TTFT = 200 ms , latency=20s", {"ttft_s": 0.2, "latency_s": 20.0}),
         ("prefill", "2xtp4", Pool(instances=2, degrees={"tp": 4})),
         ("decode", "1 x tp1, dp8, ep8", Pool(instances=1, degrees={"tp": 1, "dp": 8, "ep": 8})),
+        ("decode", "1xtp8,kv8", Pool(instances=1, degrees={"tp": 8, "kv_ranks": 8})),
         ("decode", "1xtp1,dp4,experts4", Pool(instances=1, degrees={"tp": 1, "dp": 4, "expert_devices": 4})),
         ("split", True, True),
         ("split_share", 0.3, 0.3),

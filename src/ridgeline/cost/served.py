@@ -145,30 +145,62 @@ class ServedPrices:
         )  # fmt: skip
 
     def prefill(self, core: Core, batch: float, tokens: Array, cached: Array) -> Seconds:
-        """Attention of `batch` prompts of `tokens` after `cached` tokens each [s]."""
+        """Attention of `batch` prompts of `tokens` after `cached` tokens each [s].
+
+        Each rank does its own heads; where contexts are divided it gathers their cache first.
+        """
+        own = max(1.0, core.kv_heads / core.ranks)
         if core.latent:
             asked = questions.mla_prefill(
                 batch, tokens, core.heads, cached=cached, dtype=self._products, cache_dtype=self.formats.cache
             )
         else:
             asked = questions.prefill(
-                batch, tokens, core.heads, core.kv_heads, (core.qk_dim + core.v_dim) / 2, cached=cached,
+                batch, tokens, core.heads, own, (core.qk_dim + core.v_dim) / 2, cached=cached,
                 window=float(core.window), dtype=self._products, cache_dtype=self.formats.cache,
             )  # fmt: skip
-        return self.ask(asked)
+        found = self.ask(asked)
+        if core.ranks == 1:
+            return found
+        token_bytes = core.token_elements / core.kv_heads * own * form(self.formats.cache).weight_bytes
+        gathered = self._collective(
+            CollectiveKind.ALL_GATHER, batch * np.maximum(cached, 1.0) * token_bytes, core.ranks
+        )
+        moved = np.where(cached > 0.0, gathered, 0.0)
+        if core.kv_heads > 1.0:  # ranks have keys of different heads, and give tokens to those that hold them
+            moved = moved + self._collective(CollectiveKind.ALL_TO_ALL, batch * tokens * token_bytes, core.ranks)
+        return found + self._linked(moved)
 
     def decode(self, core: Core, sequences: Array, context: Array) -> Seconds:
-        """Attention of one new token of each of `sequences` over `context` tokens of cache [s]."""
+        """Attention of one new token of each of `sequences` over `context` tokens of cache [s].
+
+        Where contexts are divided a rank does the heads of all its fellows over the part that it holds.
+        """
+        heads, held = core.heads * core.ranks, np.maximum(context / core.ranks, 1.0)
         if core.latent:
-            asked = questions.mla_decode(
-                sequences, context, core.heads, dtype=self._products, cache_dtype=self.formats.cache
-            )
+            asked = questions.mla_decode(sequences, held, heads, dtype=self._products, cache_dtype=self.formats.cache)
         else:
             asked = questions.decode(
-                sequences, context, core.heads, core.kv_heads, (core.qk_dim + core.v_dim) / 2,
-                window=float(core.window), dtype=self._products, cache_dtype=self.formats.cache,
+                sequences, held, heads, core.kv_heads, (core.qk_dim + core.v_dim) / 2,
+                window=float(core.window) / core.ranks, dtype=self._products, cache_dtype=self.formats.cache,
             )  # fmt: skip
-        return self.ask(asked)
+        found = self.ask(asked)
+        return found + self._parts(core, np.maximum(sequences, 1.0)) if core.ranks > 1 else found
+
+    def _parts(self, core: Core, sequences: Array) -> Seconds:
+        """What ranks that hold parts of contexts send each other for one token of each sequence [s].
+
+        The queries of all are gathered; each rank sends every other its heads' sums over its part, in 16 bits, with
+        the weight of the part, in 32; whoever has the head adds them up. Source: sglang, advanced_features/dcp; Helix
+        (Bhatia and others, 2025, arXiv:2507.07120), section 2.
+        """
+        heads = core.heads * core.ranks
+        asked = heads * core.query_elements + (core.token_elements if core.kv_heads > 1.0 else 0.0)
+        parts = sequences * heads * (2.0 * core.result_elements + 4.0)
+        moved = self._collective(CollectiveKind.ALL_GATHER, 2.0 * sequences * asked, core.ranks)
+        moved = moved + self._collective(CollectiveKind.ALL_TO_ALL, parts, core.ranks)
+        added = self._streamed(parts + 2.0 * sequences * core.heads * core.result_elements, 1.0)
+        return self._linked(moved) + added
 
     @property
     def _products(self) -> str:

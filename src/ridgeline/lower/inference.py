@@ -15,6 +15,7 @@ from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Split
 from ridgeline.graph.recurrent import DELTA_RULE
 from ridgeline.plan.deployment import Deployment
 
+_LATENT, _ROTARY = 512.0, 64.0  # of a latent token: what heads share, and its position (DeepSeek-V2, arXiv:2405.04434)
 _STATE_BYTES = 4.0  # recurrent states are kept in fp32 (vLLM mamba_ssm_cache_dtype, gated delta kernels)
 _INSIDE_EXPERTS = frozenset({"route", "dispatch", "experts_activation", "combine"})  # done by the experts' own kernels
 _AFTER_REDUCE = frozenset({"attention_norm", "mlp_norm"})  # norms of what a layer\'s parts have summed over ranks
@@ -34,7 +35,11 @@ class Product:
 
 @dataclass(frozen=True, kw_only=True)
 class Core:
-    """An attention core over a cache; `latent` ones share one latent vector a token among all heads."""
+    """An attention core over a cache; `latent` ones share one latent vector a token among all heads.
+
+    `heads` of queries are this rank's own. Of each context it holds 1 / `ranks`, with the `kv_heads` that all of these
+    ranks together need.
+    """
 
     heads: float
     kv_heads: float
@@ -42,6 +47,22 @@ class Core:
     v_dim: int
     window: int = 0  # tokens that a query sees at most; 0 all
     latent: bool = False
+    ranks: int = 1
+
+    @property
+    def token_elements(self) -> float:
+        """Elements of one token's cache on the rank that holds it [1]."""
+        return _LATENT + _ROTARY if self.latent else self.kv_heads * (self.qk_dim + self.v_dim)
+
+    @property
+    def query_elements(self) -> float:
+        """Elements of one head's query as it meets the cache [1]."""
+        return _LATENT + _ROTARY if self.latent else self.qk_dim
+
+    @property
+    def result_elements(self) -> float:
+        """Elements of one head's sum over the cache [1]."""
+        return _LATENT if self.latent else self.v_dim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,11 +224,13 @@ def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, *, latent
         yield _product(op, core, tp)
     elif op.kind is OpKind.ATTENTION:
         window = min(op.window or op.chunk or 0, op.chunk or op.window or 0)
-        kv_heads = 1.0 if latent else max(1.0, op.kv_heads / tp)
+        ranks = deployment.kv_ranks
+        kv_heads = 1.0 if latent else max(1.0, op.kv_heads * ranks / tp)
         yield Core(
-            heads=op.heads / tp, kv_heads=kv_heads, qk_dim=op.qk_dim, v_dim=op.v_dim, window=window, latent=latent
-        )
-        yield Pass(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim))
+            heads=op.heads / tp, kv_heads=kv_heads, qk_dim=op.qk_dim, v_dim=op.v_dim, window=window, latent=latent,
+            ranks=ranks,
+        )  # fmt: skip
+        yield Pass(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim) / ranks)
     elif op.kind is OpKind.SCAN:
         state = op.heads * op.qk_dim * op.v_dim * _STATE_BYTES / tp
         yield Recurrence(

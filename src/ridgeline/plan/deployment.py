@@ -55,6 +55,9 @@ class Deployment:
     A scheduler looks for new requests after `receive_interval` decode steps [step]. `expert_skew` is the power of the
     law of experts' loads [1]: 0 even, None what measured models showed.
 
+    Every context is divided over `kv_ranks` of the tensor-parallel ranks, token by token, which send each other queries
+    and what their parts add up to; a cache that ranks would hold in common is so held once.
+
     Where who waits `displaces` less urgent ones that run, they give way as those do whose blocks run out. Every
     `priority_period` iterations each request draws another of `priority_levels` priorities (None: those of the trace).
     Caches that go to the host are copied in pieces of `swap_blocks` neighbouring blocks of one layer (None: at the
@@ -85,6 +88,7 @@ class Deployment:
     pp: int = 1
     dp: int = 1
     ep: int = 1
+    kv_ranks: int = 1
     instances: int = 1
     weights: str = ""
     other_weights: str = ""
@@ -136,6 +140,7 @@ class Deployment:
             "pp",
             "dp",
             "ep",
+            "kv_ranks",
             "instances",
             "token_budget",
             "max_seqs",
@@ -173,6 +178,7 @@ class Deployment:
         self._check_split()
         self._check_priorities()
         self._check_apart()
+        self._check_contexts()
         if (self.tp * self.dp) % self.ep:
             raise PlanError(
                 f"deployment: ep = {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.tp * self.dp}"
@@ -257,6 +263,21 @@ class Deployment:
             raise PlanError(
                 f"deployment: expert_devices is not modelled with {', '.join(beside)}; leave one of them out"
             )
+
+    def _check_contexts(self) -> None:
+        """Raises for contexts over several devices that cannot be, or are not modelled."""
+        if self.tp % self.kv_ranks:
+            raise PlanError(
+                f"deployment: kv_ranks = {self.kv_ranks} does not divide tp {self.tp}; contexts are divided over ranks"
+                " of one tensor-parallel group: take a divisor"
+            )
+        without = {
+            "nano_tokens": self.nano_tokens, "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched,
+            "split": self.split,
+        }  # fmt: skip
+        beside = [name for name, said in without.items() if said]
+        if self.kv_ranks > 1 and beside:
+            raise PlanError(f"deployment: kv_ranks is not modelled with {', '.join(beside)}; leave one of them out")
 
     @property
     def expert_ranks(self) -> int:

@@ -14,9 +14,9 @@ from ridgeline.units import parse
 
 ARRIVALS = ("poisson", "gamma", "weibull", "constant", "burst", "closed")
 _MOST_TOKENS = 10_000_000
-_POOL = re.compile(r"^(\d{1,5})x((?:(?:tp|pp|dp|ep|experts)\d{1,5},?)+)$")
-_DEGREE = re.compile(r"(tp|pp|dp|ep|experts)(\d+)")
-_FIELDS = {"experts": "expert_devices"}  # of a deployment, where a pool's word is another
+_POOL = re.compile(r"^(\d{1,5})x((?:(?:tp|pp|dp|ep|kv|experts)\d{1,5},?)+)$")
+_DEGREE = re.compile(r"(tp|pp|dp|ep|kv|experts)(\d+)")
+_FIELDS = {"experts": "expert_devices", "kv": "kv_ranks"}  # of a deployment, where a pool's word is another
 _BARE = re.compile(r"^\s*[-+0-9._]+(?:[eE][-+]?\d+)?\s*$")  # a number without a unit
 _BOUNDS = ("ttft", "tpot", "latency")
 
@@ -135,6 +135,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     whole("pp", "pipeline-parallel degree of an instance"),
     whole("dp", "attention data-parallel ranks of an instance, which share its experts"),
     whole("ep", "ranks over which the experts of an instance are divided"),
+    whole("kv_ranks", "ranks of tp over which every context is divided; 1 when absent"),
     whole("instances", "instances; when absent, as many as the devices hold"),
     Field(name="prefill", read=_pool, help="prefill instances of a disaggregated fleet, e.g. 2xtp4"),
     Field(name="decode", read=_pool, help="decode instances of a disaggregated fleet, e.g. 1xtp8"),
@@ -182,3 +183,10 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     Field(name="acceptance", read=number("1", 0.0, 1.0001), help="probability that a drafted token is accepted"),
     Field(name="draft_share", read=number("1", 0.0, 10.0), help="time to draft one token, as a share of a step"),
 )
+SAME_WORDS = (
+    "weights", "kv", "tp", "pp", "dp", "ep", "kv_ranks", "token_budget", "max_seqs", "chunked", "prefix_cache",
+    "graphs", "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "displaces", "swap_blocks",
+    "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots", "adapter_skew", "adapter_on",
+    "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
+    "split", "split_share", "expert_devices", "micro_batches", "priority_period", "priority_levels",
+)  # words that are fields of `Deployment` as they stand  # fmt: skip

@@ -14,20 +14,11 @@ from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role, Router
 from ridgeline.plan.fields import read_fields
 from ridgeline.plan.scenario import Place, Table, failing, model_and_cluster, tables_of
-from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
+from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, SAME_WORDS, TRAFFIC_FIELDS
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
     from ridgeline.graph.ops import Model
-
-_SAME = (
-    "weights", "kv", "tp", "pp", "dp", "ep", "token_budget", "max_seqs", "chunked", "prefix_cache", "graphs",
-    "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "displaces", "swap_blocks",
-    "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots", "adapter_skew", "adapter_on",
-    "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
-    "split", "split_share", "expert_devices", "micro_batches",
-    "priority_period", "priority_levels",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +82,7 @@ def _placed(stated: Mapping[str, Any], cluster: Cluster, place: Place) -> tuple[
 def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deployment, ...]:
     """One deployment on all devices, or a prefill and a decode pool; raises PlanError where they do not fit."""
     name, _, version = str(stated.get("engine", "vllm")).partition(" ")
-    common = {word: stated[word] for word in _SAME if word in stated}
+    common = {word: stated[word] for word in SAME_WORDS if word in stated}
     common |= {"engine": name, "version": version.strip()}
     if "attention_weights" in stated:
         common["other_weights"] = stated["attention_weights"]

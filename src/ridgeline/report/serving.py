@@ -78,6 +78,7 @@ def deployment_text(one: Deployment) -> str:
     words = [f"{one.instances} x ({', '.join(degrees) or 'one device'})"]
     if one.role is not Role.WHOLE:
         words.insert(0, one.role.value)
+    words += [f"contexts over {one.kv_ranks}"] if one.kv_ranks > 1 else []
     words += [one.weights] if one.weights else []
     words += [f"{one.kv} cache"] if one.kv else []
     if one.draft_tokens:

@@ -173,7 +173,7 @@ def _options(
     longest_prompt = int(np.max(traffic.prompt_tokens))
     longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
     found = []
-    for one in deployments(model, node, stated, space):
+    for one in deployments(model, node, stated, space, longest=longest):
         try:
             made = engine(model, where, one, **({} if policies is None else {"policies": policies}))  # type: ignore[arg-type]
             _ = made.capacity

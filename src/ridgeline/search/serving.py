@@ -72,7 +72,8 @@ def search_serving(
         policies=policies,
     )  # fmt: skip
     refused: Counter[str] = Counter()
-    shapes = list(_started(deployments(model, cluster, stated or {}, chosen), bench, refused))
+    longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
+    shapes = list(_started(deployments(model, cluster, stated or {}, chosen, longest=longest), bench, refused))
     candidates = list(fleets(shapes, cluster, chosen, bench.get, traffic, stated or {}))
     found, pruned = _replayed(candidates, bench, top, refused, progress)
     if not found:

@@ -11,20 +11,13 @@ import numpy as np
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model, OpKind
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
+from ridgeline.plan.serving_fields import SAME_WORDS
 from ridgeline.search.expert_service import Loads, placed
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
 
-_FIXED = (
-    "weights", "kv", "tp", "pp", "dp", "ep", "token_budget", "max_seqs", "chunked", "prefix_cache", "graphs",
-    "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "displaces", "swap_blocks",
-    "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots", "adapter_skew", "adapter_on",
-    "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
-    "split", "split_share", "expert_devices", "micro_batches",
-    "priority_period", "priority_levels",
-)  # fmt: skip
 _NARROW_WEIGHTS = (("fp4", "nvfp4"), ("fp8", "fp8"))  # matrix rates that admit narrower weights, and their format
 
 
@@ -39,15 +32,18 @@ class Space:
     most_pp: int = 4
     loads: Loads | None = None  # of experts, which are then placed for them
     splits: int = 3  # prefill instances tried on either side of the balanced number
+    long_tokens: int = 32_768  # from such contexts on they are divided over ranks that would hold the same cache
 
 
 def _powers(most: int) -> list[int]:
     return [2**place for place in range(most.bit_length()) if 2**place <= most]
 
 
-def deployments(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space) -> Iterator[Deployment]:
-    """Shapes of one instance, those with what a person stated only."""
-    fixed = {name: stated[name] for name in _FIXED if name in stated}
+def deployments(
+    model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space, *, longest: int = 0
+) -> Iterator[Deployment]:
+    """Shapes of one instance for contexts of up to `longest` tokens, those with what a person stated only."""
+    fixed = {name: stated[name] for name in SAME_WORDS if name in stated}
     name, _, version = str(stated.get("engine", "vllm")).partition(" ")
     fixed |= {"engine": name, "version": version.strip()}
     if "attention_weights" in stated:
@@ -58,7 +54,7 @@ def deployments(model: Model, cluster: Cluster, stated: Mapping[str, Any], space
         fixed["queue"] = Queue(stated["queue"])
     known: dict[int, float] = {}  # the imbalance on so many ranks
     experts = max((block.experts for block in model.graph.blocks.values()), default=0)
-    for degrees in _degrees(model, cluster, stated, space):
+    for degrees in _divided(_degrees(model, cluster, stated, space), model, stated, longest >= space.long_tokens):
         for formats in _formats(cluster, stated, space):
             for budget in _options("token_budget", space.token_budgets, stated):
                 for seqs in _options("max_seqs", space.max_seqs, stated):
@@ -96,6 +92,29 @@ def _degrees(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: S
                 for ep in _given("ep", [one for one in spread if not experts or experts % one == 0], stated):
                     if ranks % ep == 0:
                         yield {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
+
+
+def _divided(
+    grid: Iterable[dict[str, int]], model: Model, stated: Mapping[str, Any], long: bool
+) -> Iterator[dict[str, int]]:
+    """Degrees with contexts whole and, where they are `long` and nothing stated forbids it, held once by all ranks."""
+    heads = min(
+        (
+            1 if any(other.name == "kv_up" for other in block.ops) else op.kv_heads
+            for block in model.graph.blocks.values()
+            for op in block.ops
+            if op.kind is OpKind.ATTENTION
+        ),
+        default=0,
+    )
+    whole_only = {"kv_ranks", "nano_tokens", "kv_kept", "kv_fetched"} & stated.keys() or stated.get("split")
+    for degrees in grid:
+        if degrees["tp"] % stated.get("kv_ranks", 1):
+            continue
+        yield degrees
+        copies = degrees["tp"] // heads if heads else 1
+        if long and not whole_only and copies > 1:
+            yield {**degrees, "kv_ranks": copies}
 
 
 def _given(name: str, values: Iterable[int], stated: Mapping[str, Any]) -> list[int]:
@@ -141,7 +160,7 @@ def fleets(
 
 
 def _degree_key(one: Deployment) -> tuple[object, ...]:
-    return one.tp, one.pp, one.dp, one.ep, one.weights, one.kv
+    return one.tp, one.pp, one.dp, one.ep, one.kv_ranks, one.weights, one.kv
 
 
 def _pools(

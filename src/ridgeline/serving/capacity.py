@@ -19,7 +19,6 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.adapters import kept_bytes
 from ridgeline.units import bytes_text
 
-_LATENT_TOKEN = 576.0  # elements of a latent token: 512 and 64 that carry the position (DeepSeek-V2, arXiv:2405.04434)
 _STATIC_TOKENS = 2048  # of the workspace of engines that plan none ahead (assumed)
 _WIDE_LOGITS = 4.0  # byte; logits are sampled in fp32
 
@@ -56,14 +55,14 @@ def token_bytes(kinds: Iterable[LayerKind], formats: Formats) -> tuple[float, fl
     for kind in kinds:
         for piece in kind.pieces:
             if isinstance(piece, Core):
-                elements = _LATENT_TOKEN if piece.latent else piece.kv_heads * (piece.qk_dim + piece.v_dim)
+                elements = piece.token_elements / piece.ranks
                 if piece.window:
                     windowed += kind.count * elements * size * piece.window
                 else:
                     whole += kind.count * elements * size
     if whole == 0.0:  # every layer has a window: engines keep the cache of the whole sequence
         cores = [(kind.count, piece) for kind in kinds for piece in kind.pieces if isinstance(piece, Core)]
-        return sum(count * core.kv_heads * (core.qk_dim + core.v_dim) * size for count, core in cores), 0.0
+        return sum(count * core.token_elements / core.ranks * size for count, core in cores), 0.0
     return whole, windowed
 
 

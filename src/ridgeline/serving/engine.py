@@ -237,6 +237,7 @@ def engine(
         "memory_fraction": deployment.memory_fraction, "block_tokens": deployment.block_tokens,
     }  # fmt: skip
     policy = replace(policy, **{name: value for name, value in stated.items() if value is not None})  # type: ignore[arg-type]
+    policy = replace(policy, block_tokens=policy.block_tokens * deployment.kv_ranks)  # a block on each of them
     _check_swaps(deployment, policy)
     if deployment.chunked and policy.scheduler == "prefill-first" and policy.name == "vLLM":
         policy = replace(policy, scheduler="mixed")  # vLLM's chunked prefill mixes

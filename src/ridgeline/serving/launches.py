@@ -21,6 +21,7 @@ def launches(piece: Piece, prices: ServedPrices) -> float:
         case Product():
             return 2.0 if prices.casts(piece) else 1.0
         case Core():
-            return 1.0 + (constant("launch.served.latent") if piece.latent else 0.0)
+            copies = constant("launch.served.latent") if piece.latent else 0.0
+            return 1.0 + copies + (constant("launch.served.contexts") if piece.ranks > 1 else 0.0)
         case _:
             return 1.0
