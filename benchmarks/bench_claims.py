@@ -1,0 +1,203 @@
+"""What papers on serving report, beside what is predicted for the case they describe, as far as they describe it.
+
+    PYTHONPATH=src python benchmarks/bench_claims.py
+
+Each case compares two ways to serve on one machine, both predicted here; nothing of a paper's is fitted. Writes
+`claims.md` beside it; no figure is asserted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ridgeline.cost.machine import machine
+from ridgeline.errors import NoPlanError, PlanError
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.load import load
+from ridgeline.plan.deployment import Deployment, Preemption, Router
+from ridgeline.serving.engine import engine
+from ridgeline.serving.metrics import Metrics, decode_parts, measure
+from ridgeline.serving.replay import replay_tables
+from ridgeline.serving.step import Shelf
+from ridgeline.serving.traffic.arrivals import poisson
+from ridgeline.serving.traffic.asked import asked_traffic
+from ridgeline.serving.traffic.lengths import Uniform
+from ridgeline.serving.traffic.synthetic import synthetic
+from ridgeline.serving.traffic.traffic import Traffic
+
+PAGE = Path(__file__).with_suffix("").with_name("claims.md")
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+SOON = (1.0, 2.0, 5.0)  # times the fastest step of any deployment, as bounds on a step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One case: what a paper reports, what was compared here, and what came out."""
+
+    paper: str
+    reported: str
+    case: str
+    here: Callable[[], Iterator[str]]
+
+
+def served(model: str, on: str, traffic: Traffic, words: Mapping[str, Any]) -> Metrics:
+    """Latencies of one deployment under traffic."""
+    one = engine(load(model), machine(cluster(on)), Deployment(**words))
+    longest = int((traffic.prompt_tokens + traffic.output_tokens).max())
+    table = one.tables(longest_prompt=int(traffic.prompt_tokens.max()), longest=longest)
+    return measure(replay_tables([one], [table], traffic, router=Router.ROUND_ROBIN), traffic)
+
+
+def nexus() -> Iterator[str]:
+    """One device divided between prompts and decode steps, against iterations that mix both."""
+    asked, _ = asked_traffic({"trace": "azure-conv", "rate": 6.0, "requests": 1500})
+    mixed = served("llama-3.1-8b", "1xA100-SXM", asked, {})
+    for words in ({}, {"split_share": 0.75}, {"split_share": 0.875}):
+        one = served("llama-3.1-8b", "1xA100-SXM", asked, {"split": True, **words})
+        share = words.get("split_share", "chosen")
+        yield (
+            f"share {share}: TTFT {mixed.ttft.mean / one.ttft.mean:.2f}x lower,"
+            f" gaps {mixed.itl.mean / one.itl.mean:.1f}x lower, at p99 {mixed.itl.p99 / one.itl.p99:.1f}x; throughput"
+            f" {one.requests_per_s / mixed.requests_per_s:.2f}x"
+        )
+
+
+def fastswitch() -> Iterator[str]:
+    """Priorities that change: caches swapped block by block, in larger pieces, and beside iterations."""
+    for rate in (10.0, 14.0, 18.0):
+        asked = synthetic(poisson(rate, requests=600, seed=1), Uniform(low=100, high=1500), Uniform(low=100, high=500))
+        words = {"preemption": Preemption.SWAP, "displaces": True, "priority_period": 25}
+        slow, fast = (
+            served("llama-3.1-8b", "1xA100-SXM", asked, {**words, **more})
+            for more in ({"swap_blocks": 1}, {"swap_blocks": 16, "swap_beside": True})
+        )
+        yield (
+            f"{rate:g}/s: TTFT p99 {slow.ttft.p99 / fast.ttft.p99:.1f}x lower, gaps p99"
+            f" {slow.itl.p99 / fast.itl.p99:.1f}x, throughput {fast.requests_per_s / slow.requests_per_s:.2f}x"
+        )
+
+
+def steps(
+    model: str, on: str, context: int, grid: Iterator[tuple[str, Mapping[str, Any]]], common: Mapping[str, Any]
+) -> list[tuple[str, float, float, int, str]]:
+    """Each way and batch: seconds of a step, sequences and tokens/s a device, the words of the deployment."""
+    where, shelf, found = machine(cluster(on)), Shelf(), []
+    for kind, words in grid:
+        try:
+            one = engine(load(model), where, Deployment(max_seqs=1024, **common, **words), shelf=shelf)
+            room = one.capacity.cache_tokens
+            table = one.tables(longest_prompt=2048, longest=2 * context)
+        except (NoPlanError, PlanError):
+            continue
+        for batch in (size for size in BATCHES if size * context <= room):
+            seconds = sum(decode_parts(one, table, float(batch), float(context)).values())
+            whole = batch * one.deployment.dp
+            rate = whole / seconds / one.deployment.instance_devices
+            found.append((kind, seconds, rate, whole, " ".join(f"{name} {value}" for name, value in words.items())))
+    return found
+
+
+def best(found: list[tuple[str, float, float, int, str]], plain: str, other: str) -> Iterator[str]:
+    """Of each way the fastest step, and under bounds on a step the most tokens/s a device."""
+    fastest = {kind: min(one[1] for one in found if one[0] == kind) for kind in (plain, other)}
+    yield f"fastest step {1e3 * fastest[plain]:.1f} ms {plain}, {1e3 * fastest[other]:.1f} ms {other}"
+    for bound in (min(fastest.values()) * times for times in SOON):
+        most = {}
+        for kind in (plain, other):
+            kept = [one for one in found if one[0] == kind and one[1] <= bound]
+            most[kind] = max(kept, key=lambda one: one[2]) if kept else None
+        said = [
+            f"{kind} {one[2]:.2f} tokens/s a device ({one[4]})" if one else f"{kind} none" for kind, one in most.items()
+        ]
+        yield f"steps up to {1e3 * bound:.1f} ms: {', '.join(said)}"
+
+
+def helix() -> Iterator[str]:
+    """Contexts of a million tokens divided over ranks, or whole on each of them."""
+    context = 1_000_000
+
+    def grid() -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for ways in (1, 2, 4, 8, 16, 32, 64):
+            for tp in (size for size in (1, 2, 4, 8, 16, 32, 64) if size * ways <= 64):
+                for ep in sorted({1, tp * ways}):
+                    words = {"tp": tp, "dp": ways, "ep": ep}
+                    yield "whole", words
+                    yield from (
+                        ("divided", {**words, "kv_ranks": ranks}) for ranks in (2, 4, 8, 16, 32, 64) if tp % ranks == 0
+                    )
+
+    common = {"weights": "nvfp4", "kv": "fp8", "token_budget": 8192}
+    yield from best(steps("deepseek-v3", "64xGB200", context, grid(), common), "whole", "divided")
+
+
+def janus() -> Iterator[str]:
+    """Experts on devices of their own, or on every device."""
+
+    def grid() -> Iterator[tuple[str, Mapping[str, Any]]]:
+        powers = (1, 2, 4, 8, 16, 32)
+        for size in powers[1:]:
+            yield "whole", {"dp": size, "ep": size}
+            yield "whole", {"tp": size, "ep": size}
+        for ways in powers:
+            for devices in (size for size in powers if ways + size <= 32):
+                for parts in (1, 2, 3, 4):
+                    yield "apart", {"dp": ways, "expert_devices": devices, "micro_batches": parts}
+
+    yield from best(steps("deepseek-v2", "32xH100-SXM", 1024, grid(), {"token_budget": 8192}), "whole", "apart")
+
+
+CLAIMS = (
+    Claim(
+        paper="Helix (arXiv:2507.07120)",
+        reported="up to 1.5x lower time per token at a fixed batch, 32x larger batches under a bound (DeepSeek-R1)",
+        case="DeepSeek-V3 in nvfp4, 8-bit cache, up to 64 GB200, contexts of 1,000,000",
+        here=helix,
+    ),
+    Claim(
+        paper="Nexus (arXiv:2507.06608)",
+        reported="up to 2.2x throughput, 20x lower TTFT, 2.5x lower gaps against vLLM",
+        case="Llama-3.1-8B on one A100, Azure's conversations at 6/s",
+        here=nexus,
+    ),
+    Claim(
+        paper="FastSwitch (arXiv:2411.18424)",
+        reported="1.4-11.2x lower TTFT and gaps at the tail against vLLM",
+        case="Llama-3.1-8B on one A100, prompts of 100-1,500, answers of 100-500, priorities drawn every 25 iterations",
+        here=fastswitch,
+    ),
+    Claim(
+        paper="Janus (Zhang and others, 2025)",
+        reported="up to 3.9x throughput a device under a bound on each token",
+        case="DeepSeek-V2 in 16 bits on up to 32 H100, contexts of 1,024",
+        here=janus,
+    ),
+)
+
+
+def main() -> None:
+    """Runs every case and writes the page."""
+    lines = [
+        "# Claims of papers",
+        "",
+        "Written by `bench_claims.py`: both sides of each comparison are predicted here for the case as the paper",
+        "describes it; nothing is fitted to it. Where less comes out, `docs/serving.md` says what is missing.",
+    ]
+    for claim in CLAIMS:
+        begun = time.perf_counter()
+        found = list(claim.here())
+        lines += ["", f"## {claim.paper}", "", f"Reported: {claim.reported}.", f"Here: {claim.case}.", ""]
+        lines += [f"- {line}" for line in found]
+        print(f"{claim.paper}: {time.perf_counter() - begun:.1f} s", flush=True)
+    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(PAGE.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    np.seterr(all="raise", under="ignore")
+    main()
