@@ -309,10 +309,15 @@ class Rank:
             self.moved_s += 2.0 * self.rule["swap_token_s"] * one.needed
         one.stage, one.steps = "waiting", 0
         one.preempted += 1
-        place = 0
-        if self.rule["displaces"]:
-            place = sum(other.priority < one.priority for other in self.queue)
-        self.queue.insert(place, one)
+        urgent = bool(self.rule["displaces"])
+        turn = self.turn(one, urgent)
+        self.queue.insert(sum(self.turn(other, urgent) < turn for other in self.queue), one)
+
+    def turn(self, one: Asked, urgent: bool) -> tuple[float, float]:
+        """Where a request belongs in the queue: by urgency if that counts, by its length and age if they do."""
+        shortest = bool(self.rule["shortest"])
+        length = one.prompt + self.rule["patience"] * one.came_s if shortest else 0.0
+        return (one.priority if urgent or shortest else 0, float(length))
 
     def make_growth_fit(self) -> None:
         """Preempts until the next step's blocks are free."""

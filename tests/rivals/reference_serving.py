@@ -289,10 +289,8 @@ class Fleet:
         if chosen.rule["redraws"]:
             one.priority = chosen.priority(one)
         queue = one.home.queue
-        place = len(queue)
-        while self.by_priority and place and queue[place - 1].priority > one.priority:
-            place -= 1
-        queue.insert(place, one)
+        turn = one.home.turn(one, self.by_priority)
+        queue.insert(sum(one.home.turn(other, self.by_priority) <= turn for other in queue), one)
         one.unseen = True
 
     def finish_iteration(self, instance: Instance) -> None:

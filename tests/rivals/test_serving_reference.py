@@ -267,7 +267,7 @@ def halved(draw: np.random.Generator, engines: list[FakeEngine], tables: list[St
 
 def restless(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
     """Some fleets change who is urgent every few iterations."""
-    if draw.random() < 0.25 and not any(one.values["fair"] for one in engines):
+    if draw.random() < 0.4 and not any(one.values["fair"] or one.values["shortest"] for one in engines):
         for one in engines:
             one.values |= {"displaces": 1, "redraws": int(draw.integers(1, 7)), "levels": int(draw.integers(2, 5))}
 
@@ -329,8 +329,10 @@ def shared(draw: np.random.Generator, engines: list[FakeEngine], asked: Traffic)
     """The traffic as that of some clients, and engines that are fair to them or to the urgent in some cases."""
     fair, beside = draw.random() < 0.4, draw.random() < 0.5
     displaces = draw.random() < 0.5 and np.ptp(asked.priority) > 0
+    shortest = not fair and draw.random() < 0.4
     for one in engines:
         one.values |= {"fair": int(fair), "displaces": int(displaces), "beside": int(beside)}
+        one.values |= {"shortest": int(shortest), "patience": float(draw.choice([0.0, 3.0, 500.0]))}
     if not fair:
         return asked
     clients = int(draw.integers(1, 4))
@@ -393,6 +395,7 @@ def compared(batch: int) -> tuple[list[str], Counter[str]]:
             "restless": preempted and any(one.values.get("redraws") for one in case.engines),
             "apart": any(one.values.get("micro_batches") for one in case.engines),
             "fair": len(set(case.traffic.client)) > 1,
+            "shortest": bool(case.engines[0].values["shortest"]) and case.traffic.requests > 3,
             "displaced": preempted and bool(case.engines[0].values["displaces"]),
             "beside": preempted and any(one.values["swaps"] * one.values["beside"] for one in case.engines),
         }
@@ -413,7 +416,7 @@ def test_the_cases_are_not_vacuous() -> None:
         "sessions": 200, "priorities": 200, "several ranks": 400, "several instances": 400, "cache full": 100,
         "laden": 150, "thinned": 150, "fetched": 80,
         "restless": 40, "apart": 150, "split": 120, "split and full": 20, "early": 20,
-        "halved": 200, "fair": 200, "displaced": 40, "beside": 50,
+        "halved": 200, "fair": 200, "shortest": 150, "displaced": 40, "beside": 50,
     }  # fmt: skip
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
 

@@ -60,6 +60,13 @@ def test_absence_saves_up_nothing(replayed: Replays) -> None:
     assert fair.end_s.tolist() == [3.0, 6.0, 12.0, 9.0, 15.0]
 
 
+def test_two_who_come_together_are_lifted_one_by_one(replayed: Replays) -> None:
+    """Nobody waits at 4, A runs and stands at 3; B comes with 5, then C, new: to 5, which is the least who waits."""
+    asked = traffic([0.0, 2.5, 3.5, 3.5], [1] * 4, [3] * 4)
+    fair = replayed(of_clients(asked, 1, 0, 1, 2), lane_s=1.0, max_seqs=1, fair=1)
+    assert fair.end_s.tolist() == [3.0, 6.0, 9.0, 12.0]
+
+
 def test_a_long_prompt_counts_and_a_token_counts_twice(replayed: Replays) -> None:
     """A's prompt of 9 and two decoded tokens are 13; B's three requests of 1 and two tokens are 5 each: 15."""
     assert (PROMPT_WEIGHT, TOKEN_WEIGHT) == (1.0, 2.0)
@@ -199,3 +206,32 @@ def test_shares_by_hand(replayed: Replays) -> None:
     assert (second.name, second.requests, second.ttft.p50, second.tpot.p50) == ("c1", 1, 7.0, 1.0)
     urgent, other = priority_shares(found, asked)
     assert (urgent.name, urgent.requests, other.name, other.ttft.p50) == ("1", 3, "2", 10.0)
+
+
+# the shortest ----------------------------------------------------------------------------------------
+
+WAITING = traffic([0.0, 0.0, 0.1, 0.1], [5, 9, 3, 7], [2] * 4)
+
+
+@pytest.mark.parametrize(
+    ("patience", "ends"),
+    [
+        (0.0, [2.0, 8.0, 4.0, 6.0]),  # 5 at once, then 3, 7, 9
+        (30.0, [2.0, 6.0, 4.0, 8.0]),  # 3 and 3 for a tenth of a second less: 6, then 9, then 7 and 3
+        (100.0, [2.0, 4.0, 6.0, 8.0]),  # 9, then 3 and 10, then 7 and 10
+    ],
+)
+def test_the_shortest_prompt_is_next_and_waiting_counts(replayed: Replays, patience: float, ends: list[float]) -> None:
+    found = replayed(WAITING, lane_s=1.0, max_seqs=1, shortest=1, patience=patience)
+    np.testing.assert_allclose(found.end_s, ends)
+
+
+def test_the_urgent_come_before_the_shortest(replayed: Replays) -> None:
+    urgent = replace(WAITING, priority=np.array([0, 0, 1, 0]))
+    assert replayed(urgent, lane_s=1.0, max_seqs=1, shortest=1).end_s.tolist() == [2.0, 6.0, 8.0, 4.0]
+
+
+@pytest.mark.parametrize("words", [{"queue_patience": -1.0, "queue": Queue.SHORTEST}, {"queue_patience": 1.0}])
+def test_patience_is_of_the_queue_of_the_shortest(words: dict[str, object]) -> None:
+    with pytest.raises(PlanError, match="queue_patience"):
+        Deployment(**words)  # type: ignore[arg-type]

@@ -33,6 +33,7 @@ class Queue(Enum):
 
     ARRIVAL = "arrival"  # or of a trace's priorities, and then of arrival
     FAIR = "fair"  # the first request of the client that was served least (virtual token counter)
+    SHORTEST = "shortest"  # the shortest prompt, with what it has waited taken off
 
 
 class Preemption(Enum):
@@ -58,6 +59,7 @@ class Deployment:
     Every context is divided over `kv_ranks` of the tensor-parallel ranks, token by token, which send each other queries
     and what their parts add up to; a cache that ranks would hold in common is so held once.
 
+    In the queue of the shortest prompts each second of waiting counts as `queue_patience` tokens less [token/s].
     Where who waits `displaces` less urgent ones that run, they give way as those do whose blocks run out. Every
     `priority_period` iterations each request draws another of `priority_levels` priorities (None: those of the trace).
     Caches that go to the host are copied in pieces of `swap_blocks` neighbouring blocks of one layer (None: at the
@@ -110,6 +112,7 @@ class Deployment:
     expert_skew: float | None = None
     block_tokens: int | None = None
     queue: Queue = Queue.ARRIVAL
+    queue_patience: float = 0.0
     displaces: bool = False
     swap_blocks: int | None = None
     swap_beside: bool = False
@@ -173,6 +176,11 @@ class Deployment:
                 f"deployment: nano_tokens with pp {self.pp}, dp {self.dp}, draft_tokens {self.draft_tokens};"
                 " nano-batches are modelled on one stage and one attention rank, without drafts: take tp alone"
             )
+        if self.queue_patience < 0 or (self.queue_patience and self.queue is not Queue.SHORTEST):
+            raise PlanError(
+                f"deployment: queue_patience = {self.queue_patience:g}, queue {self.queue.value}; needs >= 0 tokens a"
+                " second, and the queue shortest"
+            )
         self._check_adapters()
         self._check_kept()
         self._check_split()
@@ -222,7 +230,7 @@ class Deployment:
 
     def _check_priorities(self) -> None:
         """Raises for priorities that change where that is not modelled."""
-        if self.priority_period and (not self.displaces or self.queue is Queue.FAIR):
+        if self.priority_period and (not self.displaces or self.queue is not Queue.ARRIVAL):
             raise PlanError(
                 f"deployment: priority_period = {self.priority_period}, displaces {str(self.displaces).lower()}, queue"
                 f" {self.queue.value}; priorities that change are modelled with displaces and the queue arrival"

@@ -150,7 +150,16 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     Field(name="memory_fraction", read=number("1", 0.01, 1.0001), help="share of device memory that the engine fills"),
     pick("router", (router.value for router in Router), "how requests choose among instances"),
     pick("preemption", (way.value for way in Preemption), "what happens to a cache that must give way"),
-    pick("queue", (order.value for order in Queue), "who is next: by arrival, or the client that was served least"),
+    pick(
+        "queue",
+        (order.value for order in Queue),
+        "who is next: by arrival, the client that was served least, or the shortest prompt",
+    ),
+    Field(
+        name="queue_patience",
+        read=number("1", 0.0, 1e6),
+        help="tokens that a second of waiting counts for in the queue of the shortest; 0 when absent",
+    ),
     yes("displaces", "who waits and is more urgent takes the place of who runs"),
     whole("priority_period", "iterations after which each request draws another priority; when absent, the trace's"),
     whole("priority_levels", "priorities that are drawn from; 4 when absent", most=1000),
@@ -185,8 +194,8 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
 )
 SAME_WORDS = (
     "weights", "kv", "tp", "pp", "dp", "ep", "kv_ranks", "token_budget", "max_seqs", "chunked", "prefix_cache",
-    "graphs", "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "displaces", "swap_blocks",
-    "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots", "adapter_skew", "adapter_on",
-    "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
+    "graphs", "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "queue_patience",
+    "displaces", "swap_blocks", "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots",
+    "adapter_skew", "adapter_on", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
     "split", "split_share", "expert_devices", "micro_batches", "priority_period", "priority_levels",
 )  # words that are fields of `Deployment` as they stand  # fmt: skip

@@ -163,6 +163,8 @@ class Engine:
             "redraws": deployment.priority_period or 0,
             "levels": deployment.priority_levels,
             "fair": deployment.queue is Queue.FAIR,
+            "shortest": deployment.queue is Queue.SHORTEST,
+            "patience": deployment.queue_patience,
             "ranks": deployment.dp * deployment.pp,
             "prefix_tokens": prefix_tokens // tokens * tokens if keeps and prefix_tokens >= tokens else 0,
         }

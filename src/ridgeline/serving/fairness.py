@@ -78,12 +78,13 @@ def see(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int
     """
     if ranks[rank].unseen == 0:
         return
-    floor, other = math.inf, int(ranks[rank].wait_first)
+    least, other = math.inf, int(ranks[rank].wait_first)  # of those who wait and were seen
     while other != NOBODY:
         if not requests[other].unseen:
-            floor = min(floor, counter(ranks, lists, rule, rank, requests[other].client))
+            least = min(least, counter(ranks, lists, rule, rank, requests[other].client))
         other = int(requests[other].after)
-    if floor == math.inf and ranks[rank].last_client != NOBODY:
+    floor = least
+    if least == math.inf and ranks[rank].last_client != NOBODY:
         floor = counter(ranks, lists, rule, rank, ranks[rank].last_client)
     request = int(ranks[rank].wait_first)
     while ranks[rank].unseen > 0:
@@ -92,7 +93,7 @@ def see(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int
             own = counter(ranks, lists, rule, rank, client)
             if lists.queued[rank, client] == 0 and floor < math.inf and floor > own:
                 lists.served[rank, client] += floor - own
-            floor = min(floor, counter(ranks, lists, rule, rank, client))
+            least = floor = min(least, counter(ranks, lists, rule, rank, client))
             lists.queued[rank, client] += 1
             requests[request].unseen = 0
             ranks[rank].unseen -= 1

@@ -71,6 +71,27 @@ def drop_end(ranks: Records, lists: Lists, rank: int, request: int) -> None:
 
 
 @njit(cache=True)
+def turn(requests: Records, rule: Record, request: int) -> float:
+    """Where a prompt stands in a queue of the shortest: its tokens, and what its client's patience adds [token].
+
+    n + p a with its arrival at a: of two who wait, both grow as old, so that their order never changes.
+    """
+    return float(requests[request].prompt + rule.patience * requests[request].came_s)
+
+
+@njit(cache=True)
+def _stays_behind(requests: Records, rule: Record, other: int, request: int, first: bool, by_priority: bool) -> bool:
+    """Whether one who waits comes after one who joins: less urgent, or longer; of equals where that one is `first`."""
+    if (by_priority or rule.shortest) and requests[other].priority != requests[request].priority:
+        return bool(requests[other].priority > requests[request].priority)
+    if rule.shortest:
+        mine, its = turn(requests, rule, request), turn(requests, rule, other)
+        if mine != its:
+            return bool(its > mine)
+    return first
+
+
+@njit(cache=True)
 def join_queue(
     ranks: Records,
     lists: Lists,
@@ -81,15 +102,17 @@ def join_queue(
     first: bool,
     by_priority: bool,
 ) -> None:
-    """Puts a request into a rank's queue: last, or first (after a preemption); of all, or of those of its priority."""
+    """Puts a request into a rank's queue: last, or first (after a preemption); of all, or of those of its priority.
+
+    In a queue of the shortest, of those with its turn.
+    """
     comes(ranks, lists, requests, rule, rank, request, first)
     ranks[rank].waiting += 1
     before, after = ranks[rank].wait_last, NOBODY
-    if first and not by_priority:
+    if first and not by_priority and not rule.shortest:
         before, after = NOBODY, ranks[rank].wait_first
-    elif by_priority:
-        highest = requests[request].priority - (1 if first else 0)  # who has more stays behind
-        while before != NOBODY and requests[before].priority > highest:
+    elif by_priority or rule.shortest:
+        while before != NOBODY and _stays_behind(requests, rule, before, request, first, by_priority):
             before, after = requests[before].before, before
     requests[request].before, requests[request].after = before, after
     if before == NOBODY:

@@ -38,9 +38,9 @@ _TABLES = (
 
 RULE = _dtype(
     "scheduler chunked receive_steps token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
-    " swaps beside displaces fair ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
+    " swaps beside displaces fair shortest ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
     f" overlapped split micro_batches redraws levels {_TABLES} {' '.join(GRIDS)} {'_size '.join(GRIDS)}_size",
-    "reserve swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
+    "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s held_share read_share"
     " fetch_s store_s split_share expert_layers",
 )
@@ -50,21 +50,21 @@ RULE = _dtype(
 `kept_free` by admission; every `period` [step] a sequence takes `growth_blocks`; `reserve` [1] share of the output
 that admission sets blocks aside for; `swaps` preempted caches to the host and back at `swap_token_s`, `beside` what
 runs or after it, else they are computed again; whoever waits and is more urgent `displaces` who runs; the queue is
-`fair` among clients; `prefix_tokens` of a prefix block, 0: prompts share nothing; `move_token_s` and `move_start_s` [s]
-from a prefill to a decode instance. `eager_s` [s] launching an iteration kernel by kernel, `step_host_s` and
-`seq_host_s` [s] of the host, `overlapped` with the device or not; iterations with prompts of up to `prefill_graphs`
-tokens replay captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of one iteration.
-Iterations of `nano_tokens` or more (0: none) are two nano-batches, of which kernels that wait for memory or a link
-hold the shares `memory_sms` and `link_sms` of the multiprocessors; `exposed_s` [s] of the host is beside neither. A
-device may be `split` between prompts and decode steps, `split_share` of its multiprocessors for prompts (0: chosen when
-an iteration of them begins). Where experts have devices of their own an iteration is `micro_batches` (0: experts do
-not) that go back and forth in each of `expert_layers`. Every `redraws` iterations
-(0: never) each request draws one of `levels` priorities. Of adapters at most `slots` are held (0: all of them), and
-loading one takes `load_s` [s]. When a prompt is done `kept` tokens of its cache stay (and `fetched` 0: all), where
-`early` after each of its chunks; `fetched` of the others come from host memory in each step, `fetch_s` [s] each,
-`store_s` on the way out, at most `host_tokens` of a rank there (0: none are); the device holds `held_share` of a prompt
-besides and reads `read_share`. A step verifies `drafted` further tokens a sequence, gains `gained`, and drafting adds
-`draft_share`.
+`fair` among clients, or of the `shortest` prompts first, with `patience` [token/s]; `prefix_tokens` of a prefix block,
+0: prompts share nothing; `move_token_s` and `move_start_s` [s] from a prefill to a decode instance. `eager_s` [s]
+launching an iteration kernel by kernel, `step_host_s` and `seq_host_s` [s] of the host, `overlapped` with the device
+or not; iterations with prompts of up to `prefill_graphs` tokens replay captured pieces; `balance` [1] cycle of a full
+pipeline over its latency; `hops` sends of one iteration. Iterations of `nano_tokens` or more (0: none) are two nano-
+batches, of which kernels that wait for memory or a link hold the shares `memory_sms` and `link_sms` of the
+multiprocessors; `exposed_s` [s] of the host is beside neither. A device may be `split` between prompts and decode
+steps, `split_share` of its multiprocessors for prompts (0: chosen when an iteration of them begins). Where experts
+have devices of their own an iteration is `micro_batches` (0: experts do not) that go back and forth in each of
+`expert_layers`. Every `redraws` iterations (0: never) each request draws one of `levels` priorities. Of adapters at
+most `slots` are held (0: all of them), and loading one takes `load_s` [s]. When a prompt is done `kept` tokens of its
+cache stay (and `fetched` 0: all), where `early` after each of its chunks; `fetched` of the others come from host
+memory in each step, `fetch_s` [s] each, `store_s` on the way out, at most `host_tokens` of a rank there (0: none are);
+the device holds `held_share` of a prompt besides and reads `read_share`. A step verifies `drafted` further tokens a
+sequence, gains `gained`, and drafting adds `draft_share`.
 
 Last, where in `clock.Times` each of the kind's tables [s] begins, by T tokens of an iteration on one rank, N sequences,
 C mean context, Q tokens of a chunk and P cached before it: the grids, with their sizes; `lane`, `group` (T) of the rank
