@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import DomainError, InputError, RidgelineError, UnknownNameError
 from ridgeline.facts.engine_schema import CONDITIONS, KEYS, MEASURED, Settings, checked
-from ridgeline.facts.engines import engine_names, engine_policy, engine_policy_from_file, version_key
+from ridgeline.facts.engines import ModelTraits, engine_names, engine_policy, engine_policy_from_file, version_key
 from ridgeline.facts.records import Evidence
 from ridgeline.facts.sources import source
 
@@ -285,3 +285,33 @@ def test_small_engines_run_what_their_loops_run() -> None:
     llama = [engine_policy("llama.cpp", version, memory_bytes=24e9) for version in ("b1000", "b3000", "b7000", "")]
     assert [policy.max_seqs for policy in llama] == [1, 1, 4, 4]
     assert [policy.graph_batch(1) for policy in llama] == [None, 1, 1, 1]
+
+
+def _fusions(version: str, name: str, *, experts: bool, hidden: int) -> tuple[bool, bool]:
+    model = ModelTraits(name=name, experts=experts, hidden=hidden)
+    policy = engine_policy("TensorRT-LLM", version, memory_bytes=_H100, ranks=8, model=model)
+    return policy.fused_all_reduce_norm, policy.static_scales
+
+
+def test_tensorrt_llm_fuses_by_model() -> None:
+    """Pull request 6205 brought Llama's fusions, above a hidden size of 4096; dense Qwen3 has plain norms."""
+    assert _fusions("1.0.0rc3", "llama-3.1-70b", experts=False, hidden=8192) == (False, False)
+    assert _fusions("1.0.0rc3", "qwen3-235b-a22b", experts=True, hidden=4096) == (True, True)
+    assert _fusions("1.1.0rc2", "llama-3.1-70b", experts=False, hidden=8192) == (True, True)
+    assert _fusions("1.1.0rc2", "llama-3.1-8b", experts=False, hidden=4096) == (False, True)
+    assert _fusions("1.2.0rc6", "Qwen3-32B", experts=False, hidden=5120) == (False, False)
+    assert _fusions("1.2.0rc6", "qwen3-30b-a3b", experts=True, hidden=2048) == (True, True)
+
+
+def test_rules_about_models_need_a_model(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(
+        "name = 'X'\n[[policy]]\nfrom = '0'\nmax_seqs = 7\n"
+        "[[policy.when]]\nmodel = 'a'\nhidden_up_to = 64\nmax_seqs = 9\n"
+    )
+    small = ModelTraits(name="abc", experts=False, hidden=64)
+    seqs = [
+        engine_policy_from_file(own, memory_bytes=_H100, model=model).max_seqs
+        for model in (ModelTraits(), small, replace(small, hidden=65), replace(small, name="bac"))
+    ]
+    assert seqs == [7, 9, 7, 7]

@@ -127,6 +127,9 @@ CONDITIONS: Mapping[str, str] = {
     "context_above_tokens": "the model's context is longer than this",
     "ranks_at_least": "the instance has at least so many devices",
     "device": "the accelerator's name holds this word",
+    "model": "the model's name begins with this word",
+    "experts": "the model routes tokens to experts (true), or is dense (false)",
+    "hidden_up_to": "the model's hidden size is at most this",
 }
 TEXTS = ("source", "why")
 
@@ -233,4 +236,7 @@ CONDITION_CHECKS: Mapping[str, Check] = {
     "context_above_tokens": lambda value: number(value, int, 0, 10**9, "token"),
     "ranks_at_least": lambda value: number(value, int, 1, 10**7, "device"),
     "device": lambda value: _typed(value, str, "a word of the accelerator's name"),
+    "model": lambda value: _typed(value, str, "the first word of the model's name"),
+    "experts": lambda value: _typed(value, bool, "true or false"),
+    "hidden_up_to": lambda value: number(value, int, 1, 10**7, "1"),
 }

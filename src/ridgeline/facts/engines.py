@@ -28,6 +28,21 @@ Version = tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelTraits:
+    """What a policy may ask of a model: its name, whether it routes tokens to experts, its hidden size [1].
+
+    Of the model that stands for none no condition holds.
+    """
+
+    name: str = ""
+    experts: bool | None = None
+    hidden: float = float("inf")
+
+
+_NO_MODEL = ModelTraits()
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Case:
     """Values with the conditions under which they hold; none: always."""
 
@@ -74,11 +89,14 @@ def engine_policy(
     context_tokens: int = 0,
     ranks: int = 1,
     device: str = "",
+    model: ModelTraits = _NO_MODEL,
 ) -> EnginePolicy:
     """The policy that version `version` of an engine has on a device with `memory_bytes` [byte].
 
     An empty version, a nightly build and a date count as the newest. `offline`: requests are known beforehand;
-    `context_tokens`: the model's longest context; `ranks`: devices of an instance; `device`: the accelerator's name.
+    `context_tokens`: the model's longest context; `ranks`: devices of an instance; `device`: the accelerator's name;
+    `model`: what is known of the
+    model, without which no rule about models holds.
 
     >>> engine_policy("vllm", "0.8.5", memory_bytes=80e9).token_budget
     8192
@@ -87,7 +105,7 @@ def engine_policy(
     if engine is None:
         known = [word for entry in _catalog().values() for word in (entry.name, *entry.aliases)]
         raise UnknownNameError("engine", name, known, hint="a policy file of your own can stand in for it")
-    given = _given(memory_bytes, offline, context_tokens, ranks, device)
+    given = _given(memory_bytes, offline, context_tokens, ranks, device, model)
     return _resolve(engine, version, given)
 
 
@@ -100,6 +118,7 @@ def engine_policy_from_file(
     context_tokens: int = 0,
     ranks: int = 1,
     device: str = "",
+    model: ModelTraits = _NO_MODEL,
 ) -> EnginePolicy:
     """The policy that a person's own TOML file describes; every defect of the file is an InputError."""
     try:
@@ -108,7 +127,7 @@ def engine_policy_from_file(
         raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=str(path)) from None
     raw, text = parse_toml(data, file=str(path))
     engine = _read(raw, _File(name=str(path), text=text, shipped=False))
-    return _resolve(engine, version, _given(memory_bytes, offline, context_tokens, ranks, device))
+    return _resolve(engine, version, _given(memory_bytes, offline, context_tokens, ranks, device, model))
 
 
 def version_key(version: str) -> Version:
@@ -251,16 +270,22 @@ def _try(check: Any, value: object, place: Place, file: _File) -> Any:
         file.fail(str(error), place)
 
 
-def _given(memory_bytes: float, offline: bool, context_tokens: int, ranks: int, device: str) -> Mapping[str, Any]:
+def _given(
+    memory_bytes: float, offline: bool, context_tokens: int, ranks: int, device: str, model: ModelTraits
+) -> Mapping[str, Any]:
     if not 0 < memory_bytes < float("inf"):
         raise DomainError(f"memory_bytes = {memory_bytes:g}, needs > 0 byte of device memory")
     if ranks < 1 or context_tokens < 0:
         raise DomainError(f"ranks = {ranks}, context_tokens = {context_tokens}; needs ranks >= 1, context_tokens >= 0")
-    return {"memory": memory_bytes, "offline": offline, "context": context_tokens, "ranks": ranks, "device": device}
+    return {
+        "memory": memory_bytes, "offline": offline, "context": context_tokens, "ranks": ranks, "device": device,
+        "model": model,
+    }  # fmt: skip
 
 
 def _holds(conditions: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     """Whether every condition of a case is met."""
+    model: ModelTraits = given["model"]
     met = {
         "memory_above_bytes": given["memory"] >= conditions.get("memory_above_bytes", 0),
         "memory_below_bytes": given["memory"] < conditions.get("memory_below_bytes", float("inf")),
@@ -268,6 +293,9 @@ def _holds(conditions: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
         "context_above_tokens": given["context"] > conditions.get("context_above_tokens", -1),
         "ranks_at_least": given["ranks"] >= conditions.get("ranks_at_least", 1),
         "device": _folded(conditions.get("device", "")) in _folded(given["device"]),
+        "model": bool(model.name) and model.name.casefold().startswith(conditions.get("model", "").casefold()),
+        "experts": model.experts is conditions.get("experts"),
+        "hidden_up_to": model.hidden <= conditions.get("hidden_up_to", 0),
     }
     return all(met[name] for name in conditions)
 

@@ -16,7 +16,7 @@ from ridgeline.cost.network import send_seconds
 from ridgeline.cost.served import Formats
 from ridgeline.errors import PlanError
 from ridgeline.facts.engine_schema import EnginePolicy
-from ridgeline.facts.engines import engine_policy
+from ridgeline.facts.engines import ModelTraits, engine_policy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import Fusions
@@ -226,7 +226,7 @@ def engine(
     context = model.max_positions or 0
     policy = policies(
         deployment.engine, deployment.version, memory_bytes=part.memory_bytes, offline=offline,
-        context_tokens=context, ranks=deployment.instance_devices, device=part.name,
+        context_tokens=context, ranks=deployment.instance_devices, device=part.name, model=_traits(model),
     )  # fmt: skip
     if policy.budget_covers_context and deployment.token_budget is None:
         policy = replace(policy, token_budget=max(policy.token_budget, min(context, 131_072)))
@@ -249,6 +249,11 @@ def engine(
     fusions = Fusions(norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents)
     steps = StepModel(model, machine, deployment, formats, own_kernels=policy.own_kernels, shelf=shelf, fusions=fusions)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
+
+
+def _traits(model: Model) -> ModelTraits:
+    dims = model.dims
+    return ModelTraits(name=model.name, experts=bool(dims.get("experts")), hidden=int(dims.get("hidden") or 0))
 
 
 def _check_swaps(deployment: Deployment, policy: EnginePolicy) -> None:
