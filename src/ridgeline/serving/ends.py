@@ -18,7 +18,10 @@ from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
 
 HOST_BAND = {"low": 0.5, "high": 2.0}  # of host times, most of which are assumed within a factor of two
-_HOST = ("step_host_s", "seq_host_s", "group_host_s", "exposed_host_s", "request_host_s", "prompt_token_host_s")
+_HOST = (
+    "step_host_s", "seq_host_s", "group_host_s", "exposed_host_s", "request_host_s", "prompt_token_host_s",
+    "eager_kernel_host_s",
+)  # fmt: skip
 
 
 def table_at(tables: StepTables, end: str) -> StepTables:
