@@ -260,7 +260,7 @@ def test_no_table_causes_a_traceback(table: dict[str, object]) -> None:
     file = engines._File(name="x.toml", text="", shipped=False)
     try:
         engine = engines._read({"name": "x", "policy": [{"from": "0"}, {"from": "1", "when": [table]}]}, file)
-        engines._resolve(engine, "", engines._given(80e9, False, 0, 1, ""))
+        engines._resolve(engine, "", engines._given(80e9, False, 0, 1, "", ModelTraits()))
     except RidgelineError:
         pass
 
