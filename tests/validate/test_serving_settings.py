@@ -199,3 +199,25 @@ def test_a_flag_is_yes_or_no(table: list[dict[str, str]]) -> None:
     table[0].update(key="graphs", value="1")
     with pytest.raises(InputError, match="needs yes or no"):
         benchmark_settings()
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "budget"),
+    [
+        ("TensorRT-LLM", "1.0.0rc3", 2540),  # 16 + 1024 + 1500
+        ("vLLM", "0.12.0", 2540),
+        ("SGLang", "0.5.6.post2", 2524),  # prompts alone: 1024 + 1500
+        ("SGLang", "0.5.1.post1", None),
+    ],
+)
+def test_deployments_of_aiconfigurator_bound_an_iteration(engine: str, version: str, budget: int | None) -> None:
+    words = ("Qwen3-32B", "H100-SXM-80GB", "", 16, 1024, 128)
+    assert settings_of("NVSIL", engine, version, *words).token_budget == budget
+    assert settings_of("NVSIL", engine, version, *words, disaggregated=True).token_budget is None
+
+
+def test_prompts_are_held_back_where_tensorrt_llm_waits() -> None:
+    waits = Settings(attention_wait_steps=60, batch_wait_steps=20)
+    assert (waits.looks_after(8), waits.looks_after(1)) == (60, 20)
+    assert Settings(receive_interval=10, batch_wait_steps=20).looks_after(1) == 10
+    assert Settings().looks_after(8) is None

@@ -135,7 +135,7 @@ def _with(pool: Deployment, settings: Settings) -> Deployment:
     stated = {
         "token_budget": settings.token_budget, "max_seqs": settings.max_seqs, "chunked": settings.chunked,
         "memory_fraction": settings.memory_fraction, "prefix_cache": settings.prefix_cache, "graphs": settings.graphs,
-        "block_tokens": settings.block_tokens, "kv": settings.kv, "receive_interval": settings.receive_interval,
+        "block_tokens": settings.block_tokens, "kv": settings.kv, "receive_interval": settings.looks_after(pool.dp),
     }  # fmt: skip
     changes: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
     if pool.kv:

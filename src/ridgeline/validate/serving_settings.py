@@ -66,6 +66,18 @@ class Settings:
     doubt: str | None = None
     told: tuple[str, ...] = ()
 
+    def looks_after(self, ranks: int) -> int | None:
+        """Decode steps after which a scheduler of attention `ranks` takes prompts; None where it does each [step].
+
+        TensorRT-LLM holds prompts back: of several ranks until each has one or a counter that never rests has come to
+        `attention_wait_steps`, here always the latter; of one rank until they fill an iteration or `batch_wait_steps`
+        have gone by since the first of them came, here since the last look. Source: tensorrt-llm, py_executor.py,
+        _balance_adp_requests and _waiting_requests.
+        """
+        if self.receive_interval is not None:
+            return self.receive_interval
+        return self.attention_wait_steps if ranks > 1 else self.batch_wait_steps
+
 
 _FIELDS: Mapping[str, str] = {key: key for key in KINDS} | {
     "version": "version",
