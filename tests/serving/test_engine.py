@@ -16,6 +16,7 @@ from ridgeline.facts.engines import engine_policy
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Preemption, Role
 from ridgeline.serving import state
+from ridgeline.serving.ends import engine_at
 from ridgeline.serving.engine import Engine, engine, formats_of, pool_role
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.tables import times_of
@@ -206,3 +207,23 @@ def test_tables_of_several_engines_keep_their_own_sizes() -> None:
 @pytest.mark.parametrize(("name", "static"), [("tensorrt-llm", True), ("vllm", False)])
 def test_an_engine_says_whether_checkpoints_hold_the_scales_of_inputs(name: str, static: bool) -> None:
     assert made(engine=name, weights="fp8").formats.static is static
+
+
+def test_a_dense_model_fuses_as_its_engine_does_for_it() -> None:
+    """Pull request 6205 of TensorRT-LLM leaves models of a hidden size of 4096 out, and dense Qwen3 was never in."""
+    words = {"engine": "TensorRT-LLM", "version": "1.2.0", "tp": 8}
+    assert [engine(load(name), EIGHT, Deployment(**words)).policy.fused_all_reduce_norm for name in _SIZES] == [
+        True, False, False, True,
+    ]  # fmt: skip
+
+
+_SIZES = ("llama-3.1-70b", "llama-3.1-8b", "qwen3-32b", "qwen3-235b-a22b")
+
+
+@pytest.mark.parametrize(("end", "host", "launches"), [("low", 0.5, 0.5), ("high", 2.0, 2.5)])
+def test_hosts_and_launches_have_ends_of_their_own(end: str, host: float, launches: float) -> None:
+    one, tables = tabled(version="0.12")
+    at = engine_at(one, end)
+    assert at.policy.step_host_s == pytest.approx(host * one.policy.step_host_s)
+    assert at.policy.request_host_s == pytest.approx(host * one.policy.request_host_s)
+    assert at.rule(tables)["eager_s"] == pytest.approx(launches * one.rule(tables)["eager_s"])
