@@ -61,6 +61,10 @@ class Asked:
     first_s: float = math.nan
     end_s: float = math.nan
 
+    def late(self, known_s: float) -> bool:
+        """Whether it came to the scheduler after a time, and is to be computed."""
+        return self.came_s + self.front_s > known_s and self.ready < self.needed
+
     def stays(self, rule: Rule) -> int:
         """Tokens' worth of cache that stay when its prompt is done."""
         if not rule["kept"] and not rule["fetched"]:
@@ -176,11 +180,13 @@ class Rank:
         found = [one for one in self.running if one.stage in ("prefilling", "decoding")]
         return max(reversed(found), key=lambda one: one.priority, default=None)
 
-    def make_way(self) -> None:
+    def make_way(self, known_s: float) -> None:
         """The less urgent give way until who is next fits."""
         while self.queue:
             one, victim = self.next(), self.victim()
-            if one is None or victim is None or victim.priority <= one.priority or self.has_room(one)[0]:
+            if one is None or one.late(known_s) or victim is None:
+                return
+            if victim.priority <= one.priority or self.has_room(one)[0]:
                 return
             self.send_back(victim)
 
@@ -324,8 +330,8 @@ class Rank:
         while self.used + self.growth > self.rule["capacity"] and self.preempt():
             pass
 
-    def fill(self) -> None:
-        """Chooses the chunks of the next iteration."""
+    def fill(self, known_s: float = math.inf) -> None:
+        """Chooses the chunks of the next iteration, of those who came by then."""
         rule = self.rule
         self.chunks = []
         self.see()
@@ -336,7 +342,7 @@ class Rank:
         if mixes:
             self.make_growth_fit()
         if rule["displaces"] and rule["scheduler"] != STATIC:
-            self.make_way()
+            self.make_way(known_s)
         if mixes:
             left -= int(len(self.decoding) * (1 + rule["drafted"]))
         decodes = left < budget
@@ -346,9 +352,9 @@ class Rank:
                 left -= self._chunk(one, min(left, one.needed - one.ready))
         while left > 0 and self.queue and not self._cut():
             if rule["displaces"] and rule["scheduler"] != STATIC and not self.chunks:
-                self.make_way()
+                self.make_way(known_s)
             one = self.next()
-            if one is None:
+            if one is None or one.late(known_s):
                 break
             tokens = one.needed - max(one.ready, self.found(one) * int(rule["prefix_tokens"]))
             alone = not self.chunks and (not decodes or tokens > budget)

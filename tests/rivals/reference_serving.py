@@ -46,6 +46,7 @@ class Instance:
     mate: Instance | None = None  # the other lane of a split device
     done: int = 0  # iterations
     epoch: int = 0
+    begun_s: float = 0.0
 
     def parts_s(self, tokens: float, shared: float, sampled: float) -> tuple[float, float]:
         """What tokens and samples of one rank take outside attention, and what the experts take [s]."""
@@ -177,8 +178,10 @@ class Instance:
     def begin(self, now_s: float) -> None:
         """Starts the next iteration, or idles."""
         self.redraw()
+        busy = self.rule["ahead"] and any(rank.decoding for rank in self.ranks)
         for rank in self.ranks:
-            rank.fill()
+            rank.fill(self.begun_s if busy else math.inf)
+        self.begun_s = now_s
         if any(rank.chunks for rank in self.ranks):
             self.at, self.end_s = "mixed", now_s + self.mixed_s()
         elif any(rank.decoding for rank in self.ranks):

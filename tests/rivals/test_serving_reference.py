@@ -215,6 +215,7 @@ def random_case(seed: int) -> Case:
     thinned(np.random.default_rng((seed, 4)), engines)
     tables = halved(np.random.default_rng((seed, 2)), engines, tables)
     restless(np.random.default_rng((seed, 7)), engines)
+    prepared(np.random.default_rng((seed, 8)), engines)
     tables = parted(np.random.default_rng((seed, 6)), engines, tables)
     tables = divided(np.random.default_rng((seed, 5)), engines, tables)
     return Case(engines=engines, tables=tables, traffic=asked, router=ROUTERS[int(draw.integers(3))])
@@ -265,6 +266,12 @@ def halved(draw: np.random.Generator, engines: list[FakeEngine], tables: list[St
     return found
 
 
+def prepared(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
+    """Some engines prepare each iteration while the one before it runs."""
+    for one in engines:
+        one.values["ahead"] = int(draw.random() < 0.5)
+
+
 def restless(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
     """Some fleets change who is urgent every few iterations."""
     if draw.random() < 0.4 and not any(one.values["fair"] or one.values["shortest"] for one in engines):
@@ -307,6 +314,7 @@ def divided(draw: np.random.Generator, engines: list[FakeEngine], tables: list[S
             "early",
             "fetched",
             "host_tokens",
+            "ahead",
         ):
             one.values[name] = 0
         one.values |= {

@@ -133,6 +133,20 @@ def test_an_arrival_waits_for_the_step_that_runs(replayed: Replays) -> None:
     assert apart.end_s.tolist() == [11.0, 8.0]  # A stands still from 4 to 6
 
 
+@pytest.mark.parametrize(("ahead", "second_s"), [(0, 4.0), (1, 5.0)])
+def test_who_comes_while_an_iteration_is_prepared_waits_for_one_more(
+    replayed: Replays, ahead: int, second_s: float
+) -> None:
+    """Iterations of a second. The second request comes in the third of them; the next one is under way by then."""
+    found = replayed(traffic([0.0, 2.5], [5, 5], [10, 1]), lane_s=1.0, ahead=ahead)
+    np.testing.assert_allclose(found.first_s, [1.0, second_s], atol=1e-9)
+
+
+def test_an_idle_engine_prepares_nothing_ahead(replayed: Replays) -> None:
+    found = replayed(traffic([0.0, 3.5], [5, 5], [2, 2]), lane_s=1.0, ahead=1)
+    np.testing.assert_allclose(found.first_s, [1.0, 4.5], atol=1e-9)
+
+
 def test_a_prompt_is_cut_to_the_budget(replayed: Replays) -> None:
     """A budget of 8 computes a prompt of 20 in chunks of 8, 8 and 4; beside a decoding sequence in 7, 7 and 6."""
     alone = replayed(traffic([0.0], [20], [1]), token_budget=8, lane_s=1.0)

@@ -91,6 +91,7 @@ class Engine:
             "step_host_s": policy.step_host_s + (policy.group_host_s if deployment.instance_devices > 1 else 0.0),
             "seq_host_s": policy.seq_host_s,
             "overlapped": policy.overlapped_host,
+            "ahead": policy.overlapped_host and deployment.receive_interval == 1 and not deployment.split,
             "prefill_graphs": float(graphs[-1]) if graphs and policy.graph_prefill else 0.0,
             "balance": max(1.0, deployment.pp * tables.stage_share),
             "hops": float(deployment.pp - 1),

@@ -114,8 +114,12 @@ def begin(
         return
     redraw(ranks, requests, instances, rule, instance)
     chunks, decoding = 0, 0
+    known_s = math.inf
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
-        form_batch(ranks, lists, requests, fleet, rule, rank)
+        if rule.ahead and ranks[rank].decoding > 0:  # this iteration was prepared while the one before it ran
+            known_s = instances[instance].begun_s
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        form_batch(ranks, lists, requests, fleet, rule, rank, known_s)
         chunks += ranks[rank].chunks
         decoding += ranks[rank].decoding
     instances[instance].begun_s = now_s
@@ -125,6 +129,8 @@ def begin(
     elif decoding > 0:
         instances[instance].at = DECODES
         steps = steps_to_go(ranks, lists, requests, instances, fleet, rule, instance)
+        if instances[instance].heard_s > known_s:  # who came late may be taken after one
+            steps = 1
         set_run(ranks, instances, fleet, times, rule, instance, steps, math.inf)
     else:
         instances[instance].at, instances[instance].next_s = IDLE, math.inf

@@ -94,6 +94,7 @@ def _arrive(
     rank = choose_rank(ranks, lists, requests, instances, rules[kind], fleet, instance, request)
     requests[request].rank, requests[request].stage = rank, WAITING
     instances[instance].load += 1
+    instances[instance].heard_s = now_s
     if rules[kind].redraws > 0:
         requests[request].priority = drawn_priority(rules[kind], request, instances[instance].epoch)
     join_queue(ranks, lists, requests, rules[kind], rank, request, False, bool(fleet.system[0].by_priority))

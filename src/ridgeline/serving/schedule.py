@@ -232,11 +232,22 @@ def ensure_growth(ranks: Records, lists: Lists, requests: Records, fleet: Fleet,
 
 
 @njit(cache=True)
-def _make_way(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int) -> None:
+def late(requests: Records, request: int, known_s: float) -> bool:
+    """Whether a request whose prompt is to be computed came to the scheduler after a time."""
+    came_s = requests[request].came_s + requests[request].front_s
+    return bool(came_s > known_s and requests[request].ready < requests[request].needed)
+
+
+@njit(cache=True)
+def _make_way(
+    ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int, known_s: float
+) -> None:
     """Those who run and are less urgent than who is next give way, the least urgent first, until it fits."""
     while ranks[rank].waiting > 0:
         request, victim = head(ranks, lists, requests, rule, rank), _victim(ranks, requests, rule, rank)
-        if request == NOBODY or victim == NOBODY or requests[victim].priority <= requests[request].priority:
+        if request == NOBODY or late(requests, request, known_s):
+            return
+        if victim == NOBODY or requests[victim].priority <= requests[request].priority:
             return
         if fits(ranks, lists, requests, rule, rank, request):
             return
@@ -258,8 +269,12 @@ def _take_chunk(
 
 
 @njit(cache=True)
-def form_batch(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int) -> None:
+def form_batch(
+    ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int, known_s: float
+) -> None:
     """Chooses the chunks of the next iteration: the prompt begun first, then waiting ones in order, within the budget.
+
+    Whoever came after `known_s` [s] was not there when it was prepared, and waits for the one after it.
 
     Engines that mix count a token (and those drafted) of every decoding sequence against the budget. Without chunking
     a prompt longer than the budget has an iteration of its own.
@@ -272,7 +287,7 @@ def form_batch(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, ru
     if mixes and ranks[rank].decoding > 0:
         ensure_growth(ranks, lists, requests, fleet, rule, rank)
     if rule.displaces and rule.scheduler != STATIC:
-        _make_way(ranks, lists, requests, fleet, rule, rank)
+        _make_way(ranks, lists, requests, fleet, rule, rank, known_s)
     taken = int(ranks[rank].decoding * (1.0 + rule.drafted)) if mixes else 0
     left = rule.token_budget - taken
     partial = ranks[rank].partial
@@ -282,9 +297,9 @@ def form_batch(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, ru
         left -= tokens
     while left > 0 and ranks[rank].partial == NOBODY and ranks[rank].waiting > 0:
         if rule.displaces and rule.scheduler != STATIC and ranks[rank].chunks == 0:  # after who came back from the host
-            _make_way(ranks, lists, requests, fleet, rule, rank)
+            _make_way(ranks, lists, requests, fleet, rule, rank, known_s)
         request = head(ranks, lists, requests, rule, rank)
-        if request == NOBODY:
+        if request == NOBODY or late(requests, request, known_s):
             break
         hits = resident(lists, requests, rule, rank, request) * rule.prefix_tokens
         tokens = requests[request].needed - max(hits, requests[request].ready)

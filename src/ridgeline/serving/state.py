@@ -39,7 +39,7 @@ _TABLES = (
 RULE = _dtype(
     "scheduler chunked receive_steps token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
     " swaps beside displaces fair shortest ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
-    f" overlapped split micro_batches redraws levels {_TABLES} {' '.join(GRIDS)} {'_size '.join(GRIDS)}_size",
+    f" overlapped ahead split micro_batches redraws levels {_TABLES} {' '.join(GRIDS)} {'_size '.join(GRIDS)}_size",
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s held_share read_share"
     " fetch_s store_s split_share expert_layers",
@@ -53,7 +53,8 @@ runs or after it, else they are computed again; whoever waits and is more urgent
 `fair` among clients, or of the `shortest` prompts first, with `patience` [token/s]; `prefix_tokens` of a prefix block,
 0: prompts share nothing; `move_token_s` and `move_start_s` [s] from a prefill to a decode instance. `eager_s` [s]
 launching an iteration kernel by kernel, `step_host_s` and `seq_host_s` [s] of the host, `overlapped` with the device
-or not; iterations with prompts of up to `prefill_graphs` tokens replay captured pieces; `balance` [1] cycle of a full
+or not; each iteration is prepared `ahead`, while the one before it runs, of those who are there when that begins;
+iterations with prompts of up to `prefill_graphs` tokens replay captured pieces; `balance` [1] cycle of a full
 pipeline over its latency; `hops` sends of one iteration. Iterations of `nano_tokens` or more (0: none) are two nano-
 batches, of which kernels that wait for memory or a link hold the shares `memory_sms` and `link_sms` of the
 multiprocessors; `exposed_s` [s] of the host is beside neither. A device may be `split` between prompts and decode
@@ -107,7 +108,7 @@ those that a step fetches from there; `joining` requests whose prompt is done wh
 
 INSTANCE = _dtype(
     "kind first_rank at stirred steps up gives takes load iterations stalled failing failures lane mate epoch",
-    "next_s begun_s busy_s link_free_s stalled_s starts_s fails_s up_since_s up_s share asks since_s",
+    "next_s begun_s busy_s link_free_s stalled_s starts_s fails_s up_since_s up_s share asks since_s heard_s",
 )
 """One instance of the engine: what it is `at` and until `next_s`, for how many `steps`; `stirred` by an event.
 
@@ -117,7 +118,7 @@ back its requests after the step that runs; `up_s` it has been up; `stalled_s` t
 waited for prompts since their last token. A split instance is two entries with one rank, each other's `mate`: the
 `lane` of prompts, then that of answers; `share` of the multiprocessors in the iteration that runs, `asks` the share of
 memory's rate that prompts ask for while they run, in the lane of answers as its run takes it;
-busy `since_s`. Priorities were drawn for its `epoch`.
+busy `since_s`. The last request came at `heard_s`. Priorities were drawn for its `epoch`.
 """
 
 COMING = _dtype("number request", "at_s")
