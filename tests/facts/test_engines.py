@@ -295,10 +295,10 @@ def _fusions(version: str, name: str, *, experts: bool, hidden: int) -> tuple[bo
 
 def test_tensorrt_llm_fuses_by_model() -> None:
     """Pull request 6205 brought Llama's fusions, above a hidden size of 4096; dense Qwen3 has plain norms."""
-    assert _fusions("1.0.0rc3", "llama-3.1-70b", experts=False, hidden=8192) == (False, False)
-    assert _fusions("1.0.0rc3", "qwen3-235b-a22b", experts=True, hidden=4096) == (True, True)
-    assert _fusions("1.1.0rc2", "llama-3.1-70b", experts=False, hidden=8192) == (True, True)
-    assert _fusions("1.1.0rc2", "llama-3.1-8b", experts=False, hidden=4096) == (False, True)
+    assert _fusions("0.21", "llama-3.1-70b", experts=False, hidden=8192) == (False, True)
+    assert _fusions("1.0", "llama-3.1-70b", experts=False, hidden=8192) == (True, True)
+    assert _fusions("1.0", "llama-3.1-8b", experts=False, hidden=4096) == (False, True)
+    assert _fusions("1.0", "qwen3-235b-a22b", experts=True, hidden=4096) == (True, True)
     assert _fusions("1.2.0rc6", "Qwen3-32B", experts=False, hidden=5120) == (False, False)
     assert _fusions("1.2.0rc6", "qwen3-30b-a3b", experts=True, hidden=2048) == (True, True)
 
