@@ -22,7 +22,6 @@ _COLUMNS = np.array([columns for _, columns in _TILES], dtype=np.float64)
 _BY_ROWS, _BY_COLUMNS = 1 / _ROWS, 1 / _COLUMNS
 _DEEPEST_SPLIT = 32.0
 _SHORTEST_K = 64.0  # of one part of a split product
-_SLACK = 1.0 - 1e-9
 _HIDDEN = 0.03  # share of the kernels' time below which the host's adds less than rounding
 
 
@@ -30,6 +29,12 @@ _HIDDEN = 0.03  # share of the kernels' time below which the host's adds less th
 def norm4(a: float, b: float) -> float:
     """(a^4 + b^4)^(1/4): two things that overlap almost fully take little more than the longer."""
     return math.sqrt(math.sqrt(a * a * a * a + b * b * b * b))
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def fourth(a: float) -> float:
+    """a^4."""
+    return (a * a) * (a * a)
 
 
 @njit(cache=True, error_model="numpy")
@@ -58,32 +63,37 @@ def product_time(
     the SMs whose tiles share no operand can ask for. Splitting k keeps more SMs busy and pays `split_s` and the
     partial sums.
     """
-    best, best_compute, best_memory = math.inf, 0.0, 0.0
-    flop_s, supply_s = 2.0 * sms / rate, 1.0 / sm_l2_bytes_per_s
-    floor = dram_bytes * dram_s
+    best4, compute, asked, extra = math.inf, 0.0, 0.0, 0.0  # fourth powers are compared: one root a product
+    flop_s, supply_s, by_sms = 2.0 * sms / rate, 1.0 / sm_l2_bytes_per_s, 1.0 / sms
+    floor, asked_s, partial_s = dram_bytes * dram_s, dram_bytes / sm_bytes_per_s, m * n * count * 4.0 * dram_s
+    floor4 = fourth(floor)
     for index in range(_ROWS.size):
         a, b, by_a, by_b = _ROWS[index], _COLUMNS[index], _BY_ROWS[index], _BY_COLUMNS[index]
         down, across = math.ceil(m * by_a), math.ceil(n * by_b)
         tiles = down * across * count
-        apart = max(down, across) * count  # blocks that share no operand
         supply = (min(a, m) * input_bytes + min(b, n) * weight_bytes) * supply_s
         per_k = max(a * b * flop_s * (1.0 + edge * (by_a + by_b)), supply)
-        if max(tiles * per_k * k / sms, per_k * k / _DEEPEST_SPLIT, floor) >= best * _SLACK:
+        busy = per_k * k * max(tiles * by_sms, 1.0 / _DEEPEST_SPLIT)
+        if fourth(busy) + floor4 >= best4:
             continue  # not even with every SM busy to the end
-        split = 1.0
+        apart = max(down, across) * count  # blocks that share no operand
+        split, more = 1.0, 0.0
         while True:
-            blocks = tiles * split
-            compute = math.ceil(blocks / sms) * (per_k * math.ceil(k / (split * 64.0)) * 64.0 + fill_s)
-            extra = 0.0 if split == 1.0 else split_s + m * n * count * 4.0 * split * dram_s
-            if max(compute, floor) + extra < best * _SLACK:
-                memory = norm4(floor, dram_bytes / (min(apart * split, sms) * sm_bytes_per_s))
-                together = norm4(compute, memory) + extra
-                if together < best:
-                    best, best_compute, best_memory = together, compute, memory + extra
+            waves = math.ceil(tiles * split / sms)
+            working = waves * (per_k * math.ceil(k / (split * 64.0)) * 64.0 + fill_s)
+            asking = asked_s / min(apart * split, sms)
+            together4 = fourth(working) + floor4 + fourth(asking)
+            if together4 < best4 and more > 0.0:
+                together4 = fourth(math.sqrt(math.sqrt(together4)) + more)
+            if together4 < best4:
+                best4, compute, asked, extra = together4, working, asking, more
             split *= 2.0
-            if split > _DEEPEST_SPLIT or k / split < _SHORTEST_K or tiles * split > 2.0 * sms:
+            more = split_s + partial_s * split
+            if split > _DEEPEST_SPLIT or k < split * _SHORTEST_K or tiles * split > 2.0 * sms:
                 break
-    return best, best_compute, best_memory
+            if fourth(max(busy, floor) + more) >= best4:
+                break  # sums of parts cost more than idle SMs
+    return math.sqrt(math.sqrt(best4)), compute, norm4(floor, asked) + extra
 
 
 @njit(cache=True, error_model="numpy")
