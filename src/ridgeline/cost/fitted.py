@@ -20,6 +20,7 @@ from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import BANDS_S, BORROWED, Fit, borrowed_fits, common_fits, named_kernels, own_fits
+from ridgeline.facts.rates import power_clock
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.traits import kernel_traits
 from ridgeline.lower.work import Number
@@ -198,8 +199,7 @@ def _made(
 def _cooler(fit: Fit, part: Accelerator, matrix: str) -> float:
     """A borrowed share of the peak rate on a device with more or less power for each FLOP than its lenders [1].
 
-    Power grows as the cube of the clock, so what power holds back moves as the cube root of watts a FLOP. Lenders
-    without a rated power or rate change nothing. Evidence: derived, as `power_share`.
+    By `power_clock`, at the power that the device is allowed. Lenders without a rated power or rate change nothing.
     """
     share = fit.values["matrix_share_"]
     lenders = [accelerator(name) for name in fit.source.removeprefix(BORROWED).split(", ")]
@@ -207,7 +207,7 @@ def _cooler(fit: Fit, part: Accelerator, matrix: str) -> float:
     if not all(known):
         return share
     theirs = float(np.exp(np.mean(np.log(known[1:]))))
-    return float(min(share * (known[0] / theirs) ** (1.0 / 3.0), 1.0))
+    return min(share * power_clock(known[0], theirs), 1.0)
 
 
 def _watts_a_flop(part: Accelerator, matrix: str) -> float:
