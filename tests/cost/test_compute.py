@@ -49,6 +49,30 @@ def test_k_is_not_split_below_256(device: Device) -> None:
     assert tiles_s(device, 64, 64, 256) == pytest.approx(256 * 8.192e-9 + LATENCY_S + 32.768e-9)
 
 
+def test_k_of_a_convolution_is_not_split(device: Device) -> None:
+    # one tile of 128 x 32 computes alone: 2 * 128 * 32 FLOP a step = 8.192 ns, 4096 steps; 4 SMs' tiles of 8 KiB stored
+    rate = {"rate_flop_per_s": 4e12, "element_bytes": 2, "device": device, "convolution": True}
+    found = float(tile_seconds(128, 32, 4096, 1, **rate))  # type: ignore[arg-type]
+    assert found == pytest.approx(4096 * 8.192e-9 + LATENCY_S + 32.768e-9)
+    assert found > 1.9 * tiles_s(device, 128, 32, 4096)  # two tiles of 64 x 64, each on two SMs
+
+
+def test_a_filter_for_each_channel_streams_or_loads(device: Device) -> None:
+    # 64 channels of 10,000 pixels, 3 x 3: 5.76 M points of 4 SMs x 32 a cycle at 1 GHz = 45 us; 2 bytes of each input
+    # and output at 1 TB/s = 2.56 us. Its FLOP on tiles of 128 x 32 would take 64 x 79 tiles.
+    work = gemm(10_000, 1, 9, count=64, taps=9.0)
+    found = gemm_cost(work, device, dtype="bf16", element_bytes=2)
+    assert found.compute_s == pytest.approx(10_000 * 9 * 64 / (4 * 32 * 1e9))
+    moved = (10_000 + 9 + 10_000) * 2 * 64
+    assert found.bytes == pytest.approx(moved)
+    assert found.memory_s == pytest.approx(moved / (1e12 * device.stream_share))
+    paired = gemm_cost(replace(work, n=2), device, dtype="bf16", element_bytes=2)  # two filters a group meet in a tile
+    assert paired.compute_s > 2 * found.compute_s
+    array = replace(device, sm_count=1)
+    alone = gemm_cost(work, array, dtype="bf16", element_bytes=2)
+    assert alone.compute_s == pytest.approx(2 * 10_000 * 9 * 64 / device.vector_flop_per_s)
+
+
 def test_operands_limit_a_tile_where_l2_is_slow(device: Device) -> None:
     # at a hundredth of the clock an SM reads constant * 1e7 byte/s; a 256 x 128 tile needs 384 * 2 bytes a step
     slow = replace(device, clock_hz=1e7)

@@ -292,6 +292,27 @@ def test_a_convolution_is_an_implicit_product(tmp_path: Path) -> None:
     assert "filter 3 x 3" in " ".join(derived["assumptions"])
 
 
+def test_each_call_transforms_its_filters_anew(tmp_path: Path) -> None:
+    """Images of 7 x 7 and many channels: most of the traffic is the filters', 9 points read and 36 written."""
+    shape = "W=7 H=7 C=512 N=8 K=512 R=3 S=3 pad_w=1 pad_h=1 P=7 Q=7"
+    found = kernel(tmp_path, "conv2d forward", shape, "Float", hardware="P100 PCIe")
+    assert "36 products" in " ".join(found["assumptions"])
+    filters_s = (9 + 36 + 36) * 512 * 512 * 4 / 732.2e9  # transformed, then read by the products
+    assert found["predicted"] > filters_s * 1e3
+
+
+def test_groups_of_a_convolution_are_products_of_their_own(tmp_path: Path) -> None:
+    shape = "W=56 H=56 C=128 N=16 K=128 R=3 S=3 groups={} P=56 Q=56"
+    times = {
+        count: kernel(tmp_path, "conv2d forward", shape.format(count), "fp16", hardware="V100 SXM2 32GB")["predicted"]
+        for count in (1, 32, 128)
+    }
+    streamed = milliseconds("stream", f"{2 * 2 * 16 * 56 * 56 * 128 + 2 * 9 * 128} B", "V100-SXM2-32GB", dtype="fp16")
+    assert times[128] == pytest.approx(streamed, rel=0.35)  # loads of nine points take little longer than the stream
+    assert times[1] < times[32]  # tiles of 4 filters are mostly empty
+    assert times[128] < times[32]
+
+
 def test_streams_copies_and_power_are_rates_of_the_machine(tmp_path: Path) -> None:
     rate = {"metric": "bandwidth", "unit": "TB/s", "value": "3"}
     triad = kernel(tmp_path, "stream triad", "BabelStream", "", **rate)
@@ -458,6 +479,8 @@ def test_rows_that_constants_come_from_are_marked(tmp_path: Path) -> None:
         ({"value": "-1"}, "not a positive number"),
         ({"op": "attention decode", "shape": "batch=1 heads=8 head_dim=1e9 kv_past=9"}, "head_dim"),
         ({"op": "conv2d forward", "shape": "W=14 H=14 C=8 N=8 K=8 pad_w=0 pad_h=0 P=7 Q=7"}, "filter"),
+        ({"op": "conv2d forward", "shape": "W=7 H=7 C=8 N=8 K=8 pad_w=3 pad_h=3 P=7 Q=7"}, "of 1 x 1"),
+        ({"op": "conv2d forward", "shape": "W=7 H=7 C=8 N=8 K=8 R=3 S=3 groups=3 P=7 Q=7"}, "groups"),
     ],
 )
 def test_what_cannot_be_priced_is_refused_with_the_reason(tmp_path: Path, cells: dict[str, str], reason: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Device
 from ridgeline.facts.mechanisms import constant
@@ -15,6 +16,8 @@ from ridgeline.lower.work import Gemm, Number, Stream
 
 # Thread-block tiles (rows, columns) of the common matrix libraries, largest first.
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+# Tiles (pixels, filters) of convolutions that no kernel splits over k: names of cuDNN's kernels, as scudnn_128x64.
+CONVOLUTION_TILES = ((256, 128), (256, 64), (128, 128), (128, 64), (128, 32))
 # Pairs of SMs that work on one tile together and read each operand once (tensor memory, CTA pairs).
 PAIRED_TILES = ((256, 256), (256, 128), (128, 128))
 PAIRED_ARCHITECTURES = frozenset({"blackwell"})
@@ -42,6 +45,7 @@ def tile_seconds(
     element_bytes: float,
     device: Device,
     result_bytes: float = 2.0,
+    convolution: bool = False,
 ) -> Number:
     """Time of `count` products when tiles are spread over the SMs in waves [s].
 
@@ -49,7 +53,7 @@ def tile_seconds(
     share of the rate and its operands at one SM's share of the L2 bandwidth; each wave pays one
     memory latency to fill and the store of its tiles (`result_bytes` per element, read and written
     when accumulated) at one SM's share of the memory rate. When tiles leave SMs idle, k is split
-    over them. The fastest shape wins.
+    over them, but not that of a `convolution`, which has tiles of its own. The fastest shape wins.
     Lower bound: no instruction overhead. Source: NVIDIA, Matrix Multiplication Background User's
     Guide (tile and wave quantization). Evidence: derived.
     """
@@ -61,11 +65,13 @@ def tile_seconds(
     supply = constant("sm.l2_bytes_per_cycle") * device.clock_hz
     best: Number = np.inf
     paired = device.accelerator.architecture in PAIRED_ARCHITECTURES
-    shapes = [(tile, 1) for tile in TILES] + ([(tile, 2) for tile in PAIRED_TILES] if paired else [])
+    single = CONVOLUTION_TILES if convolution else TILES
+    shapes = [(tile, 1) for tile in single] + ([(tile, 2) for tile in PAIRED_TILES] if paired else [])
     for (rows, columns), width in shapes:
         tiles = np.ceil(np.asarray(m) / rows) * np.ceil(np.asarray(n) / columns) * count
         slots = sms // width
-        splits = np.clip(np.floor(slots / tiles), 1, np.maximum(1, np.asarray(k) / 256))
+        most = 1.0 if convolution else np.maximum(1, np.asarray(k) / 256)
+        splits = np.clip(np.floor(slots / tiles), 1, most)
         waves = np.ceil(tiles * splits / slots)
         per_k = max(2 * rows * columns / (width * sm_rate), (rows + columns) * element_bytes / (width * supply))
         store = rows * columns * result_bytes * slots / device.memory_bytes_per_s
@@ -92,6 +98,10 @@ def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -
         m, n, k, count, rate_flop_per_s=rate, element_bytes=element_bytes, device=device, result_bytes=result_bytes
     )
     memory = traffic / device.memory_bytes_per_s
+    if work.taps > 1:
+        alone = depthwise(n, count)
+        compute = np.where(alone, direct_seconds(flop / 2, device), compute)
+        memory = np.where(alone, memory / device.stream_share, memory)
     extra = (cast * count + dequantized) / (device.memory_bytes_per_s * device.stream_share)
     return KernelCost(
         seconds=np.maximum(compute, memory) + extra,
@@ -101,6 +111,22 @@ def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -
         memory_s=memory + extra,
         kernels=work.kernels + (2 if work.quantized else 0),
     )
+
+
+def depthwise(filters: Number, groups: Number) -> NDArray[np.bool_]:
+    """Whether each group of a convolution has one filter: there is nothing to tile, and memory streams."""
+    return (np.asarray(filters) <= 1) & (np.asarray(groups) > 1)
+
+
+def direct_seconds(multiplications: Number, device: Device) -> Number:
+    """Time of a convolution without a product [s]: each thread loads and multiplies the points of its own output.
+
+    t = loads / (SMs x loads of one SM a cycle x clock); a filter stays in registers. Devices with one large array use
+    their vector units. Lower bound: no index arithmetic, no edges. Evidence: derived.
+    """
+    if device.sm_count <= 1:
+        return 2 * np.asarray(multiplications) / device.vector_flop_per_s
+    return np.asarray(multiplications) / (device.sm_count * constant("sm.loads_per_cycle") * device.clock_hz)
 
 
 def under_load(cost: KernelCost, device: Device, *, dtype: str) -> KernelCost:
