@@ -130,6 +130,13 @@ def test_the_host_holds_a_call_that_it_issues_slowly(seconds: float, issue_s: fl
         assert held.high_s == max(1.2 * seconds, issue_s, 4e-5)
 
 
+def test_a_call_that_is_waited_for_takes_its_issue_as_well() -> None:
+    kernel = answer(seconds=17e-6, low_s=15e-6, high_s=20e-6)
+    alone = held_by_host(kernel, 21e-6, (20e-6, 47e-6), alone=True)
+    assert (alone.seconds, alone.low_s, alone.high_s) == pytest.approx((38e-6, 35e-6, 67e-6))
+    assert held_by_host(kernel, 0.0, (20e-6, 47e-6), alone=True) is kernel  # replayed from a graph
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_borrowed_answers_leave_the_device_itself_out(family: str) -> None:
     for device in {fit.device for fit in fits(family)}:

@@ -26,6 +26,15 @@ def seconds(machine: Machine, kind: CollectiveKind, ranks: float, stride: float 
     return float(collective_seconds(work, machine)) - start
 
 
+@pytest.mark.parametrize("kind", list(CollectiveKind))
+@pytest.mark.parametrize("on", ["8xH100-SXM", "8xMI300X"])
+def test_repeats_of_a_collective_follow_one_another(kind: CollectiveKind, on: str) -> None:
+    once = Collective(name="c", phase=Phase.FORWARD, kind=kind, bytes=1e6, ranks=2, stride=1)
+    found = resolved(cluster(on))
+    five = collective_seconds(replace(once, repeats=5.0), found)
+    assert float(five) == pytest.approx(5 * float(collective_seconds(once, found)))
+
+
 def first_tier(machine: Machine, **changes: object) -> Machine:
     return replace(machine, tiers=(replace(machine.tiers[0], **changes), *machine.tiers[1:]))  # type: ignore[arg-type]
 

@@ -27,7 +27,10 @@ from ridgeline.validate.operator_sources import SUSTAINED, TABULATED, own_source
 from ridgeline.validate.rows import Row
 
 KERNEL = ("id", "op", "shape", "dtype", "hardware", "library", "metric", "value", "unit", "source", "confidence")
-GROUP = ("id", "op", "bytes", "n_devices", "n_nodes", "topology", "hardware", "library", "metric", "value", "unit")
+GROUP = (
+    *("id", "op", "bytes", "n_devices", "n_nodes", "topology", "hardware", "library", "metric", "value", "unit"),
+    "notes",
+)
 GAP = constant("launch.device")
 H100 = machine(cluster("1xH100-SXM")).device
 MI300X = machine(cluster("1xMI300X")).device  # no kernel of which was fitted
@@ -358,6 +361,27 @@ def test_calls_issued_one_by_one_take_the_host_s_time_at_least(tmp_path: Path) -
     replayed = group(tmp_path, "all_reduce", 1024, 8, unit="us", library="NCCL 2.29.2")["predicted"]
     assert replayed == pytest.approx(milliseconds("all_reduce", "1024 B", "8xH100-SXM") * 1e3)
     assert 5 < replayed < eager
+
+
+@pytest.mark.parametrize(
+    ("library", "notes", "waits"),
+    [
+        ("torch.distributed NCCL 2.29.2", "", True),
+        ("torch.distributed NCCL 2.29.2", "1000x 4 MB", False),
+        ("torch.distributed NCCL (profiler)", "", False),
+        ("nccl-tests", "", False),
+    ],
+)
+def test_a_call_timed_between_synchronisations_takes_its_issue_as_well(
+    tmp_path: Path, library: str, notes: str, waits: bool
+) -> None:
+    """PyTorch's benchmarks wait for each call; loops of calls and profilers do not."""
+    cells = {"unit": "us", "topology": "NVSwitch"}
+    kernel_us = group(tmp_path, "all_reduce", 2**22, 8, **cells, library="NCCL 2.29.2 in-place")["predicted"]
+    found = group(tmp_path, "all_reduce", 2**22, 8, **cells, library=library, notes=notes)
+    issue_us = constant("collective.issue.hopper") * 1e6
+    assert found["predicted"] == pytest.approx(kernel_us + issue_us if waits else kernel_us, rel=0.03)
+    assert ("between synchronisations" in " ".join(found["assumptions"])) == waits
 
 
 def test_nodes_pairs_and_the_switch_are_told_from_the_topology(tmp_path: Path) -> None:

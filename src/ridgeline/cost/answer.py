@@ -41,6 +41,7 @@ class Question:
     version: str = ""
     kernel: str = ""  # text that may name the kernel's source; '' whichever the engine takes
     issue_s: float = 0.0  # host time to issue it, where calls are not captured in a graph [s]
+    alone: bool = False  # whether the host waits for each call before it issues the next
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +58,25 @@ class Answer:
     source: str
 
 
-def held_by_host(answer: Answer, issue_s: float, hosts_s: tuple[float, float]) -> Answer:
-    """The answer when the host takes `issue_s` to issue each call [s]: the longer of both.
+def held_by_host(answer: Answer, issue_s: float, hosts_s: tuple[float, float], *, alone: bool = False) -> Answer:
+    """The answer when the host takes `issue_s` to issue each call [s]: the longer of both, their sum where it waits.
 
-    Each end of the interval is at least what the quickest and the slowest of known hosts take, `hosts_s`.
+    Calls in a row are issued while the one before runs; one that is timed `alone` starts when it has been issued. Each
+    end of the interval has at least what the quickest and the slowest of known hosts take, `hosts_s`.
     """
     if issue_s <= 0:
         return answer
+    least_s, most_s = min(issue_s, hosts_s[0]), max(issue_s, hosts_s[1])
+    if alone:
+        return replace(
+            answer,
+            seconds=answer.seconds + issue_s,
+            low_s=answer.low_s + least_s,
+            high_s=answer.high_s + most_s,
+        )
     return replace(
         answer,
         seconds=np.maximum(answer.seconds, issue_s),
-        low_s=np.maximum(answer.low_s, min(issue_s, hosts_s[0])),
-        high_s=np.maximum(answer.high_s, max(issue_s, hosts_s[1])),
+        low_s=np.maximum(answer.low_s, least_s),
+        high_s=np.maximum(answer.high_s, most_s),
     )

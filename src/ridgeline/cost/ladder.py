@@ -30,13 +30,13 @@ def price(question: Question, part: Accelerator, *, rungs: Sequence[Rung] = ALL)
 
         found = measured(question, part)
         if found is not None:
-            return held_by_host(found, question.issue_s, issue_range_s())
+            return held_by_host(found, question.issue_s, issue_range_s(), alone=question.alone)
     for rung in (Rung.FITTED, Rung.BORROWED, Rung.COMMON):
         if rung in rungs and (rung is not Rung.COMMON or _shared(question, part)):
             fits = find_fits(question, part, rung)
             if fits:
                 answer = from_fits(question, part, fits, rung)
-                return held_by_host(answer, question.issue_s, issue_range_s())
+                return held_by_host(answer, question.issue_s, issue_range_s(), alone=question.alone)
     asked = f" by {question.engine}" if question.engine else ""
     raise DomainError(
         f"{part.name}: no {question.family} in {question.form}{asked} was measured on it or its relatives;"

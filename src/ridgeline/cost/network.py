@@ -94,7 +94,7 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
     ranks = np.asarray(work.ranks, dtype=float)
     size = np.asarray(work.bytes, dtype=float)
     if work.kind is CollectiveKind.SEND:
-        return send_seconds(size, work.stride, machine)
+        return send_seconds(size, work.stride, machine) * work.repeats
     if machine.collectives is not None:
         return _fitted_seconds(work, machine, machine.collectives)
     where = path(machine, ranks, work.stride)

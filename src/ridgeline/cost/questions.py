@@ -210,10 +210,12 @@ def collective(
     stride: Number = 1,
     in_place: bool = False,
     eager: bool = False,
+    alone: bool = False,
 ) -> Asked:
     """A collective of `ranks` devices, `stride` apart; `size_bytes` is the whole buffer of one rank [byte].
 
-    `eager` calls are issued one by one by the host, others replayed from a graph.
+    `eager` calls are issued one by one by the host, others replayed from a graph. Where the host waits for each,
+    `alone`, a call takes its issue as well.
     """
     sizes: dict[str, Number] = {
         "operation": float(OPERATIONS.index(kind.value)),
@@ -224,7 +226,9 @@ def collective(
     }
     issue_s = issue_seconds(machine.cluster.accelerator) if eager else 0.0
     return Asked(
-        question=Question(family="collective", sizes=sizes, form="any", issue_s=issue_s), flop=0.0, bytes=size_bytes
+        question=Question(family="collective", sizes=sizes, form="any", issue_s=issue_s, alone=alone),
+        flop=0.0,
+        bytes=size_bytes,
     )
 
 

@@ -36,6 +36,7 @@ KINDS: tuple[tuple[str, CollectiveKind], ...] = (
 
 _RING = re.compile(r"\bring\b|nvls disabled|no (?:nvls|sharp)", re.IGNORECASE)
 _NETWORK = re.compile(r"infiniband|\bib\b|\bhdr\b|\bndr\b|\bedr\b|roce|ethernet|\befa\b|gb(?:it)?/s", re.IGNORECASE)
+_LOOPED = re.compile(r"\b\d{2,}\s*x\b", re.IGNORECASE)
 _PAIRS = re.compile(r"pairwise[_ -]?nvlink", re.IGNORECASE)
 _SCALES = 4 / 128  # bytes of an fp32 scale for 128 fp8 values. Source: DeepEP, README
 _EXCHANGE = {"tokens": 4096.0, "hidden": 7168.0, "topk": 8.0}
@@ -158,7 +159,9 @@ def _collective(ask: Ask, found: Machine, kind: CollectiveKind, size: float, not
         said = ask.library.casefold()
         in_place = kind is CollectiveKind.ALL_REDUCE and re.search(r"in-place|torch", said) is not None
         eager = re.search(r"nccl-tests|torch|\bmpi\b", said) is not None
-        asked = questions.collective(kind, size, ranks, found, in_place=in_place, eager=eager)
+        alone = _timed_alone(ask)
+        notes = (*notes, "each call timed between synchronisations") if alone else notes
+        asked = questions.collective(kind, size, ranks, found, in_place=in_place, eager=eager, alone=alone)
         priced = laddered(kind.value, asked, ask, flop=0.0, notes=notes)
         if priced is not None:
             return priced
@@ -170,6 +173,17 @@ def _collective(ask: Ask, found: Machine, kind: CollectiveKind, size: float, not
         bytes=size,
         evidence=ask.machine.link_evidence,
         assumptions=notes,
+    )
+
+
+def _timed_alone(ask: Ask) -> bool:
+    """Whether a benchmark waits for each call, as PyTorch's do: a barrier, an event, the call, an event, a wait.
+
+    nccl-tests and MPI loop over calls; a profiler reads the kernels' own times; a row may say how many calls it loops.
+    Source: stas00/ml-engineering network/benchmarks/all_reduce_bench.py, NVIDIA/nccl-tests src/common.cu.
+    """
+    return (
+        "torch" in ask.library.casefold() and "profil" not in ask.library.casefold() and not _LOOPED.search(ask.notes)
     )
 
 
