@@ -19,7 +19,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import own_fits
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Evidence
-from ridgeline.facts.source_spread import source_spread
+from ridgeline.facts.source_spread import mechanism_spread, source_spread
 from ridgeline.predict.operator import operator_cost
 from ridgeline.validate.check import check
 from ridgeline.validate.operator_cells import Priced, sizes
@@ -189,12 +189,26 @@ def test_a_network_that_no_cell_states_spans_those_of_the_catalog(tmp_path: Path
 
 def test_intervals_of_tables_hold_other_sources_but_not_their_own_rows(tmp_path: Path) -> None:
     shape = "m=4096 n=4096 k=4096"
-    low, high = source_spread("gemm")
+    low, high = source_spread("tables", "gemm")
     other = kernel(tmp_path, "gemm", shape, library="vLLM 0.24.0", source="someone/else@1234567")
     own = kernel(tmp_path, "gemm", shape, library="vLLM 0.24.0", source="ai-dynamo/aiconfigurator@095f58a")
     assert other["predicted"] == own["predicted"]
-    assert other["low"] == pytest.approx(min(own["low"], other["predicted"] * low))
-    assert other["high"] == pytest.approx(max(own["high"], other["predicted"] * high))
+    assert other["low"] == pytest.approx(other["predicted"] * low)  # other sources tell of each other alone
+    assert other["high"] == pytest.approx(other["predicted"] * high)
+    wide = kernel(tmp_path, "gemm", "m=4096 n=4096 k=33554432", library="vLLM 0.24.0", source="someone/else@1234567")
+    assert wide["high"] / wide["predicted"] > 2  # a depth that nobody measured
+
+
+def test_intervals_are_those_of_the_rung_that_answers() -> None:
+    for rung, family in (("tables", "gemm"), ("tables", "quantize"), ("borrowed", "gemm"), ("borrowed", "quantize")):
+        low, high = source_spread(rung, family)
+        assert low < 1 < high
+    assert source_spread("tables", "quantize") == source_spread("tables", "encoder")  # no three sources of either
+    short, long = (mechanism_spread("gemm", seconds) for seconds in (1e-5, 1e-2))
+    assert short is not None
+    assert long is not None
+    assert short != long
+    assert mechanism_spread("frobnicate", 1e-2) is None
 
 
 def test_flash_attention_s_rate_halves_causal_work_and_both_passes_add(tmp_path: Path) -> None:

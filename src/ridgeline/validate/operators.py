@@ -55,7 +55,11 @@ FAMILIES: tuple[tuple[str, Callable[[Ask], Priced]], ...] = (
 )
 """Operators that are priced, first match first."""
 
-TABLED = (Rung.TABLE.value, Rung.FITTED.value)  # rungs that rest on measurements of the device itself
+RUNGS = {  # that rest on measurements of the device itself, or of its relatives
+    "tables": (Rung.TABLE.value, Rung.FITTED.value),
+    "borrowed": (Rung.BORROWED.value,),
+}
+WIDEST = {"tables": 2.0, "borrowed": 4.0}  # high / low of an interval that holds nothing but its own kernels
 OWN_SPAN = "interval of the tables alone:"
 EVIDENCE_SPAN = "interval of the mechanism: of its family on other devices, or of the evidence behind its rate"
 _RATE_UNIT = re.compile(r"^([kMGTPE]?)(?:FL|I)?OPs?(?:/s|S)?$", re.IGNORECASE)
@@ -97,22 +101,26 @@ def _of_another_source(priced: Priced, row: Row) -> Priced:
     """The price with an interval that holds what others measured of the family.
 
     The ladder's intervals are of the tables' own machines and ways of timing; the mechanism's, where a family was
-    measured on several devices, are of that family, else of the evidence behind the deciding rate.
+    measured on several devices, are of that family, else of the evidence behind the deciding rate. Intervals that hold
+    an unknown host or network, or sizes that nobody measured, are wide already and only grow.
     """
     if priced.power_w is not None:
         return priced
     if priced.interval_s is None:
-        known = mechanism_spread(priced.family)
+        known = mechanism_spread(priced.family, priced.seconds)
         evidence = interval(priced.seconds, priced.evidence)
         ends = evidence if known is None else (priced.seconds * known[0], priced.seconds * known[1])
         return replace(priced, interval_s=ends, assumptions=(*priced.assumptions, EVIDENCE_SPAN))
-    if priced.rung not in TABLED or "aiconfigurator" in row.text("source").casefold():
+    rung = next((name for name, rungs in RUNGS.items() if priced.rung in rungs), None)
+    if rung is None or "aiconfigurator" in row.text("source").casefold():
         return priced
-    (low_s, high_s), (low, high) = priced.interval_s, source_spread(priced.family)
+    (low_s, high_s), (low, high) = priced.interval_s, source_spread(rung, priced.family)
     told = (
-        f"{OWN_SPAN} {low_s / priced.seconds:.3f} to {high_s / priced.seconds:.3f} of the time; wider by other sources"
+        f"{OWN_SPAN} {low_s / priced.seconds:.3f} to {high_s / priced.seconds:.3f} of the time; of other sources here"
     )
-    ends = min(low_s, priced.seconds * low), max(high_s, priced.seconds * high)
+    ends = (priced.seconds * low, priced.seconds * high)
+    if high_s > WIDEST[rung] * low_s:
+        ends = (min(low_s, ends[0]), max(high_s, ends[1]))
     return replace(priced, interval_s=ends, assumptions=(*priced.assumptions, told))
 
 
