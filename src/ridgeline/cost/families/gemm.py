@@ -66,10 +66,10 @@ def product_time(
     best4, compute, asked, extra = math.inf, 0.0, 0.0, 0.0  # fourth powers are compared: one root a product
     flop_s, supply_s, by_sms = 2.0 * sms / rate, 1.0 / sm_l2_bytes_per_s, 1.0 / sms
     floor, asked_s, partial_s = dram_bytes * dram_s, dram_bytes / sm_bytes_per_s, m * n * count * 4.0 * dram_s
-    floor4 = fourth(floor)
+    floor4, whole_k = fourth(floor), np.ceil(k / 64.0) * 64.0
     for index in range(_ROWS.size):
         a, b, by_a, by_b = _ROWS[index], _COLUMNS[index], _BY_ROWS[index], _BY_COLUMNS[index]
-        down, across = math.ceil(m * by_a), math.ceil(n * by_b)
+        down, across = np.ceil(m * by_a), np.ceil(n * by_b)
         tiles = down * across * count
         supply = (min(a, m) * input_bytes + min(b, n) * weight_bytes) * supply_s
         per_k = max(a * b * flop_s * (1.0 + edge * (by_a + by_b)), supply)
@@ -77,10 +77,9 @@ def product_time(
         if fourth(busy) + floor4 >= best4:
             continue  # not even with every SM busy to the end
         apart = max(down, across) * count  # blocks that share no operand
-        split, more = 1.0, 0.0
+        split, steps, more = 1.0, whole_k, 0.0
         while True:
-            waves = math.ceil(tiles * split / sms)
-            working = waves * (per_k * math.ceil(k / (split * 64.0)) * 64.0 + fill_s)
+            working = np.ceil(tiles * split / sms) * (per_k * steps + fill_s)
             asking = asked_s / min(apart * split, sms)
             together4 = fourth(working) + floor4 + fourth(asking)
             if together4 < best4 and more > 0.0:
@@ -88,6 +87,7 @@ def product_time(
             if together4 < best4:
                 best4, compute, asked, extra = together4, working, asking, more
             split *= 2.0
+            steps = np.ceil(k / (split * 64.0)) * 64.0
             more = split_s + partial_s * split
             if split > _DEEPEST_SPLIT or k < split * _SHORTEST_K or tiles * split > 2.0 * sms:
                 break
