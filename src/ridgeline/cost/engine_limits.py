@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,6 +123,7 @@ def issue_seconds(part: Accelerator) -> float:
     return table.get(f"collective.issue.{key}", table["collective.issue.other"]).value
 
 
+@cache
 def issue_range_s() -> tuple[float, float]:
     """The quickest and the slowest host that was measured to issue one collective outside a graph [s].
 

@@ -7,12 +7,14 @@ measurement.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
 from ridgeline.cost.answer import Answer, Question, Rung
 from ridgeline.cost.families.registry import mechanism
@@ -28,6 +30,7 @@ from ridgeline.facts.records import Accelerator
 from ridgeline.lower.work import Number
 
 _SAME = 1e-9  # relative difference of sizes that must be met exactly
+_LEAST = 1e-9  # size below which no logarithm is taken
 _CACHED = 32  # tables kept
 _GRIDS = 4096  # grids kept, one for each combination of exact sizes
 
@@ -42,27 +45,40 @@ class Grid:
 
     def at(self, points: Sequence[Array]) -> Array:
         """Multilinear interpolation at points, one array per axis; NaN outside or beside a gap."""
-        count = len(points[0])
-        total, inside = np.zeros(count), np.ones(count, dtype=bool)
-        lower, shares = [], []
-        for axis, raw in zip(self.axes, points, strict=True):
-            point = np.log(np.maximum(raw, 1e-9))
-            inside &= (point >= axis[0] - _SAME) & (point <= axis[-1] + _SAME)
-            index = np.clip(np.searchsorted(axis, point, side="right") - 1, 0, max(len(axis) - 2, 0))
-            width = axis[index + 1] - axis[index] if len(axis) > 1 else np.ones(count)
-            share = np.clip((point - axis[index]) / width, 0, 1)
-            shares.append(np.where(share < _SAME, 0.0, np.where(share > 1 - _SAME, 1.0, share)))
-            lower.append(index)
-        for corner in product((0, 1), repeat=len(self.axes)):
-            weight = np.ones(count)
-            for share, up in zip(shares, corner, strict=True):
-                weight = weight * (share if up else 1 - share)
-            used = weight > 0
-            where = tuple(
-                np.minimum(index + up, len(axis) - 1) for index, up, axis in zip(lower, corner, self.axes, strict=True)
-            )
-            total = total + np.where(used, weight * np.where(used, self.values[where], 0.0), 0.0)
-        return np.where(inside, total, np.nan)
+        lengths = np.array([len(axis) for axis in self.axes])
+        found = np.empty(len(points[0]))
+        _between(np.concatenate(self.axes), lengths, self.values.ravel(), np.stack(points), found)
+        return found
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _between(axes: Array, lengths: NDArray[np.int64], values: Array, points: Array, out: Array) -> None:
+    """Fills `out` (N,) with values between the corners around `points` (D, N); the axes follow one another."""
+    dimensions, count = points.shape
+    lower, share = np.empty(dimensions, dtype=np.int64), np.empty(dimensions)
+    for i in range(count):
+        inside, first = True, 0
+        for d in range(dimensions):
+            axis = axes[first : first + lengths[d]]
+            first += lengths[d]
+            point = math.log(max(points[d, i], _LEAST)) if points[d, i] == points[d, i] else np.nan
+            inside = inside and axis[0] - _SAME <= point <= axis[-1] + _SAME
+            place = int(np.searchsorted(axis, point, side="right")) - 1
+            index = min(max(place, 0), max(len(axis) - 2, 0))
+            width = axis[index + 1] - axis[index] if len(axis) > 1 else 1.0
+            within = min(max((point - axis[index]) / width, 0.0), 1.0)
+            lower[d] = index
+            share[d] = 0.0 if within < _SAME else 1.0 if within > 1.0 - _SAME else within
+        total = 0.0 if inside else np.nan
+        for corner in range(1 << dimensions):
+            weight, cell = 1.0, 0
+            for d in range(dimensions):
+                up = (corner >> (dimensions - 1 - d)) & 1
+                weight *= share[d] if up else 1.0 - share[d]
+                cell = cell * lengths[d] + min(lower[d] + up, lengths[d] - 1)
+            if inside and weight > 0.0:
+                total += weight * values[cell]
+        out[i] = total
 
 
 def measured(question: Question, part: Accelerator) -> Answer | None:
@@ -118,7 +134,7 @@ def interpolated(question: Question, part: Accelerator, table: OpTable, *, hidde
     flat = np.stack([column.ravel() for column in columns])
     ratio = np.full(flat.shape[1], np.nan)
     smooth, exact = flat[: len(reader.smooth)], flat[len(reader.smooth) :]
-    for fixed in np.unique(exact, axis=1).T:
+    for fixed in np.unique(exact, axis=1).T if flat.shape[1] > 1 else exact.T:
         mask = (exact == fixed[:, None]).all(axis=0)
         grid = _grid(question, table, tuple(map(float, fixed)), part, hidden_fold)
         if grid is not None:

@@ -160,6 +160,7 @@ def nearest_version(known: Iterable[str], wanted: str) -> str:
     return (older or ordered[:1] or [""])[-1]
 
 
+@cache
 def release_key(version: str) -> tuple[tuple[int, int | str], ...]:
     """Sorts versions as their writers meant: 0.5.14 after 0.5.9, candidates before a release, post-releases after."""
     words = re.findall(r"\d+|[a-z]+", version.casefold())
