@@ -5,7 +5,7 @@ Letters: B batch, S sequence, D hidden, H heads, K kv heads, V vocabulary.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -66,12 +66,18 @@ def causal(queries: int, keys: int, device: Any) -> Any:
 
 def turned(x: Any, start: int) -> Any:
     """Rotary embedding of (B, S, H, head) from position `start` on."""
-    half = x.shape[-1] // 2
-    rates = _BASE ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-    angle = torch.arange(start, start + x.shape[1], device=x.device, dtype=torch.float32)[:, None] * rates
-    cos, sin = (part.to(x.dtype)[:, None] for part in (angle.cos(), angle.sin()))
+    cos, sin = _angles(start, x.shape[1], x.shape[-1] // 2, x.dtype, x.device)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+
+
+@lru_cache(maxsize=4)
+def _angles(start: int, tokens: int, half: int, dtype: Any, device: Any) -> tuple[Any, Any]:
+    """Cosines and sines of positions, (S, 1, half) each: made once for all layers of a pass."""
+    rates = _BASE ** (-torch.arange(half, device=device, dtype=torch.float32) / half)
+    angle = torch.arange(start, start + tokens, device=device, dtype=torch.float32)[:, None] * rates
+    cos, sin = (part.to(dtype)[:, None] for part in (angle.cos(), angle.sin()))
+    return cos, sin
 
 
 class Mlp(nn.Module):  # type: ignore[misc]
@@ -115,11 +121,16 @@ class Experts(nn.Module):  # type: ignore[misc]
         weights = weights / weights.sum(dim=-1, keepdim=True)
         if self.group is not None:
             return self._travelling(flat, weights.flatten(), chosen.flatten()).view_as(x)
-        total = torch.zeros_like(flat)
-        for number, expert in enumerate(self.experts):
-            token, place = (chosen == number).nonzero(as_tuple=True)
-            total = total.index_add(0, token, (expert(flat[token]) * weights[token, place, None]).to(total.dtype))
-        return total.view_as(x)
+        order = chosen.flatten().argsort(stable=True)
+        counts = torch.bincount(chosen.flatten(), minlength=self.count).tolist()
+        tokens = flat.index_select(0, order // self.top_k)
+        made = torch.cat([expert(own) for expert, own in zip(self.experts, tokens.split(counts), strict=True)])
+        return self._summed(flat, made, weights.flatten(), order).view_as(x)
+
+    def _summed(self, flat: Any, made: Any, weights: Any, order: Any) -> Any:
+        """Each token's results, weighted and added where the token lies."""
+        weighted = (made * weights[order, None]).to(flat.dtype)
+        return torch.zeros_like(flat).index_add(0, order // self.top_k, weighted)
 
     def _travelling(self, flat: Any, weights: Any, chosen: Any) -> Any:
         """Tokens sorted by expert, sent to the ranks that hold it, and their results sent back."""
@@ -129,14 +140,13 @@ class Experts(nn.Module):  # type: ignore[misc]
         all_to_all_single(here, counts, group=self.group)
         here = here.view(-1, len(self.experts))  # by rank that sends, and expert
         sent, received = counts.view(here.shape).sum(1).tolist(), here.sum(1).tolist()
-        tokens = trade(flat[order // self.top_k], received, sent, self.group)
+        tokens = trade(flat.index_select(0, order // self.top_k), received, sent, self.group)
         owner = torch.arange(len(self.experts), device=flat.device).repeat(len(here)).repeat_interleave(here.flatten())
-        made = torch.zeros_like(tokens)
-        for number, expert in enumerate(self.experts):
-            (place,) = (owner == number).nonzero(as_tuple=True)
-            made = made.index_add(0, place, expert(tokens[place]).to(made.dtype))
-        back = trade(made, sent, received, self.group)
-        return torch.zeros_like(flat).index_add(0, order // self.top_k, back * weights[order, None].to(back.dtype))
+        by_owner = owner.argsort(stable=True)
+        own = tokens.index_select(0, by_owner).split(here.sum(0).tolist())
+        made = torch.cat([expert(part) for expert, part in zip(self.experts, own, strict=True)])
+        back = trade(torch.zeros_like(made).index_copy(0, by_owner, made), sent, received, self.group)
+        return self._summed(flat, back, weights, order)
 
 
 class Layer(nn.Module):  # type: ignore[misc]

@@ -19,6 +19,9 @@ from ridgeline.run.mapping import Execution
 from ridgeline.run.measured import Measured, merged
 
 _POLL_S = 0.05
+_KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+"""glibc gives no freed memory back to the system: a step's tensors lie where the last step's lay, as the allocators of
+GPUs and of tuned processes have it. Where the caller's environment says otherwise, that holds."""
 
 
 def launch(
@@ -72,7 +75,8 @@ def _require_ranks(asked: Execution, device: str) -> int:
 def _wait(request: Path, ranks: int, limit_s: float) -> None:
     source = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
+    environment = {**_KEEPING, **os.environ, "PYTHONPATH": paths}
+    environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if sys.platform == "darwin":
         environment["GLOO_SOCKET_IFNAME"] = "lo0"
     running: list[subprocess.Popen[bytes]] = []
