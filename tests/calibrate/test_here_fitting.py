@@ -94,6 +94,16 @@ def test_the_next_shape_is_where_fits_differ_most(monkeypatch: pytest.MonkeyPatc
     assert least_certain("gemm", "fp32", some, PART, [unlike]) is None
 
 
+def test_some_rows_share_a_fit_with_many_where_too_few_are_left() -> None:
+    pytest.importorskip("scipy", reason="fitting needs SciPy")
+    some = [one for one in products() if 15 < one["m"] < 128]
+    many = [one for one in products() if one["m"] >= 128][:9]
+    host = Host(devices=1, dram_bytes=16e9, dram_bytes_per_s=3e10, device_bytes_per_s=1e10, nvme_bytes=1e11,
+                nvme_bytes_per_s=1e9, idle_w=0.0)  # fmt: skip
+    found, left_out = fits_of(PART, host, (), rows([*some, *many]), {"torch": "2.9"}, "2025-01-01", kernel="cpu")
+    assert [(one.kernel, one.rows) for one in found] == [("cpu", len(some) + 9)], left_out
+
+
 def test_few_rows_of_a_processor_have_fits_of_their_own() -> None:
     """Times with one row are those of reading the weight at 20 GB/s: the tile of 16 rows would take twice that."""
     pytest.importorskip("scipy", reason="fitting needs SciPy")
@@ -105,7 +115,9 @@ def test_few_rows_of_a_processor_have_fits_of_their_own() -> None:
                 nvme_bytes_per_s=1e9, idle_w=0.0)  # fmt: skip
     found, left_out = fits_of(PART, host, (), [*many, *vectors], {"torch": "2.9"}, "2025-01-01", kernel="cpu")
     assert left_out == ()
-    assert [(one.kernel, one.domain["m"][:2]) for one in found] == [("cpu gemv", (1.0, 1.0)), ("cpu", (1.0, 2.0**40))]
+    assert [(one.kernel, one.domain["m"][:2]) for one in found] == [
+        ("cpu gemv", (1.0, 1.0)), ("cpu some", (16.0, 127.0)), ("cpu", (1.0, 2.0**40)),
+    ]  # fmt: skip
     assert found[0].held_median < 0.15
     device = "Four cores with fits"
     register_own(device, tuple(replace(one, device=device) for one in found), {"gemm": Evidence.HERE})

@@ -111,8 +111,10 @@ def test_two_local_ranks_answer_or_say_why() -> None:
     rows, left_out = ranks.collectives(kind="cpu", groups=(2,), threads=2, budget_s=1.0, most_bytes=65536.0)
     assert rows, left_out
     assert {row.note for row in rows} >= {"all_reduce", "all_gather", "send", "broadcast"}
-    assert {row.sizes["ranks"] for row in rows} == {2.0}
-    assert all(1e-7 < row.seconds < 1 for row in rows)
+    assert {row.sizes["ranks"] for row in rows if row.kind != "launch"} == {2.0}
+    assert all(1e-8 < row.seconds < 1 for row in rows)
+    assert [row.form for row in rows if row.kind == "together"] == ["product", "triad"]
+    assert [row.form for row in rows if row.kind == "launch"] == ["divided", "divided backward"]
 
 
 def test_devices_that_are_not_there_are_named() -> None:

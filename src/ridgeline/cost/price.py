@@ -17,6 +17,7 @@ from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost, under_loa
 from ridgeline.cost.engine_limits import dispatch_seconds, host_slowness, issue_seconds
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
+from ridgeline.cost.own_host import own_host
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Number, Phase, Stream, Work
@@ -88,6 +89,7 @@ class Pricer:
         part = machine.device.accelerator
         self.host_slowness = host_slowness(part)
         self.dispatch_s = dispatch_seconds(part)
+        self.own_host = own_host(machine.device)
         self.collective_issue_s = 0.0 if workload.execution == "graph" else issue_seconds(part)
 
     def kernel(self, work: Gemm | Attention | Stream) -> KernelCost:
@@ -96,12 +98,14 @@ class Pricer:
         if isinstance(work, Gemm):
             cast = self.precision.quantize and not work.quantized
             dtype = self.precision.attention if cast else self.precision.compute
-            return under_load(
+            timed = self.own_host.gemm(work, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype])
+            return timed or under_load(
                 gemm_cost(work, device, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype]), device, dtype=dtype
             )
         if isinstance(work, Attention):
             kernel = self.workload.attention_kernel
-            return attention_cost(work, device, dtype=self.precision.attention, kernel=kernel)
+            timed = self.own_host.attention(work, dtype=self.precision.attention)
+            return timed or attention_cost(work, device, dtype=self.precision.attention, kernel=kernel)
         return stream_cost(work, device, dtype=self.precision.attention)
 
     def host_seconds(self, work: Gemm | Attention | Stream, kernels: float) -> Number:
@@ -211,6 +215,8 @@ class Pricer:
             host_s = host_s + self.host_seconds(piece, cost.kernels)
             priced_s = 0.0 if isinstance(piece, Stream) else cost.kernels * (self.dispatch_s or 0.0)
             own_s = own_s + np.maximum(self.host_seconds(piece, cost.kernels) - priced_s, 0.0)
+            if isinstance(piece, Gemm) and self.workload.framework != "megatron":
+                own_s = own_s + self.own_host.divided_s(piece, layout)
             if isinstance(piece, Attention):
                 host_s = host_s + self._ring_seconds(layout)
         device_s = parts["matrix"] + parts["attention"] + parts["memory"]

@@ -15,7 +15,7 @@ from typing import Any
 from ridgeline.errors import ClusterError, InputError
 from ridgeline.facts.fits import Fit, fits, register_own
 from ridgeline.facts.prices import carbon_intensity, pue
-from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Host, Tier
+from ridgeline.facts.records import SHARE, Accelerator, Cluster, Evidence, Fact, Host, Tier
 
 FORMAT = 1
 LARGEST_BYTES = 64 * 2**20  # of a profile; one holds some hundred rows
@@ -252,7 +252,8 @@ def profile_cluster(path: str, count: int = 1) -> Cluster:
     known = tuple(replace(fit, device=part.name) for fit in profile.fits)
     rung = dict.fromkeys((fit.family for fit in known), Evidence.HERE)
     if profile.kind == "cpu" and count > 1:
-        part, known = _part_of(part, count), tuple(_fit_of(fit, f"{part.name} / {count}", count) for fit in known)
+        whole, part = part, _part_of(part, count)
+        known = tuple(_fit_of(fit, part.name, _share(whole, "triad", count)) for fit in known)
         rung = {name: seen if name == "collective" else Evidence.DERIVED for name, seen in rung.items()}
     register_own(part.name, known, rung)
     devices = count if profile.kind == "cpu" else max(count, profile.count)
@@ -280,33 +281,39 @@ def _is_here(profile: Profile, path: Path) -> None:
 def _part_of(part: Accelerator, count: int) -> Accelerator:
     """One of `count` equal parts of a processor: so much of its cores, rates and memory."""
 
-    def share(value: float | None) -> float | None:
-        return None if value is None else value / count
+    parts = {unit: _share(part, name, count) for unit, name in (("FLOP/s", "product"), ("byte/s", "triad"))}
+    product, stream = parts["FLOP/s"], parts["byte/s"]
 
     def shared(fact: Fact) -> Fact:
-        if fact.unit not in ("FLOP/s", "byte/s"):
+        if fact.unit not in parts:
             return fact
         words = f"{fact.conditions}; one of {count} equal parts"
-        return replace(fact, value=fact.value / count, conditions=words, evidence=Evidence.DERIVED)
+        return replace(fact, value=fact.value * parts[fact.unit], conditions=words, evidence=Evidence.DERIVED)
 
     return replace(
         part,
         name=f"{part.name} / {count}",
-        peak_flop_per_s={name: rate / count for name, rate in part.peak_flop_per_s.items()},
-        vector_flop_per_s=part.vector_flop_per_s / count,
+        peak_flop_per_s={name: rate * product for name, rate in part.peak_flop_per_s.items()},
+        vector_flop_per_s=part.vector_flop_per_s * product,
         memory_bytes=part.memory_bytes / count,
-        memory_bytes_per_s=part.memory_bytes_per_s / count,
-        l2_bytes=share(part.l2_bytes),
+        memory_bytes_per_s=part.memory_bytes_per_s * stream,
+        l2_bytes=None if part.l2_bytes is None else part.l2_bytes / count,
         sm_count=max(1, (part.sm_count or 1) // count),
-        tdp_w=share(part.tdp_w),
+        tdp_w=None if part.tdp_w is None else part.tdp_w / count,
         sustained={name: shared(fact) for name, fact in part.sustained.items()},
         facts={name: shared(fact) for name, fact in part.facts.items()},
     )
 
 
-def _fit_of(fit: Fit, device: str, count: int) -> Fit:
+def _share(part: Accelerator, name: str, count: int) -> float:
+    """What one of `count` ranks gets of a rate while all compute [1]: measured, else an equal part."""
+    known = part.sustained.get(f"{SHARE}.{name}.{count}")
+    return 1.0 / count if known is None else known.value
+
+
+def _fit_of(fit: Fit, device: str, stream: float) -> Fit:
     """A fit for one part of a processor; the rate at which collectives copy was measured with all parts at once."""
     values = dict(fit.values)
     if _OWN_COPY in values:
-        values[_OWN_COPY] *= count
+        values[_OWN_COPY] /= stream
     return replace(fit, device=device, values=values)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from ridgeline.cost.engine_limits import host_slowness
 from ridgeline.cost.machine import Machine
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.records import OWN_HOST
 from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Optimizer, Precision, Workload
 from ridgeline.lower.work import Number
 from ridgeline.memory.runtime import named_runtime
@@ -35,7 +36,8 @@ def optimizer_seconds(
     states) the states live in host memory: the update runs at the host's memory rate shared by the
     devices of the node, and gradients and weights cross the host link, one after the other. Muon adds
     its Newton-Schulz iterations, `orthogonal_flop` each, on the matrix units. An update that is not fused makes one
-    pass for each of its operations (`separate_bytes`). One that loops over `tensors` weights waits for the gradients'
+    pass for each of its operations (`separate_bytes`). A processor's sustained rate is of reads; what also writes gets
+    the measured share of it. One that loops over `tensors` weights waits for the gradients'
     norm, and then for the host to launch `OPERATIONS` kernels for each, where the device is faster.
     Lower bound: no launch cost but that. Source: Kingma and Ba 2015 (arXiv:1412.6980), Rajbhandari et al.
     2020 (arXiv:1910.02054) for the state sizes. Evidence: derived.
@@ -46,7 +48,9 @@ def optimizer_seconds(
     moved = passes * precision.grad_bytes + 2 * states + precision.weight_bytes * (1 if precision.master_bytes else 2)
     if not workload.fused_optimizer and optimizer.two_moments:
         moved = separate_bytes(precision, optimizer, passes)
-    device_s = np.asarray(trained) * moved / machine.device.memory_bytes_per_s
+    device = machine.device
+    written = device.stream_share if device.accelerator.architecture == OWN_HOST else 1.0
+    device_s = np.asarray(trained) * moved / (device.memory_bytes_per_s * written)
     host = machine.cluster.host
     sharing = max(1, min(host.devices, machine.cluster.count))
     host_s = np.asarray(trained) * (

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from ridgeline.calibrate.here.devices import Found
-from ridgeline.calibrate.here.fitting import FEW_ROWS, fit_rows, has_scipy, rows_of
+from ridgeline.calibrate.here.fitting import FEW_ROWS, FEWEST, fit_rows, has_scipy, rows_of
+from ridgeline.calibrate.here.shapes import TRIAD_BYTES
 from ridgeline.cost.machine import link_efficiency, machine
 from ridgeline.cost.network import group_sizes
 from ridgeline.errors import DomainError
@@ -20,9 +21,10 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import Fit
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.profiles import Measured, Noise, memory_bytes
-from ridgeline.facts.records import DISPATCH, Accelerator, Cluster, Evidence, Fact, Host, Tier
+from ridgeline.facts.records import BACKWARD, DISPATCH, DIVIDED, SHARE, Accelerator, Cluster, Evidence, Fact, Host, Tier
 
 SOURCE = "ridgeline calibrate"
+_LAUNCHES = {"eager": DISPATCH, "divided": DIVIDED, "divided backward": f"{DIVIDED}.backward"}
 _PEAK = "peak_flop_per_s."
 _RINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})  # a send is priced by its link, a broadcast not
 _ANY = 2.0**40  # rows of a product without limit
@@ -95,18 +97,52 @@ def rates_of(rows: Sequence[Measured], cache_bytes: float, source: str) -> tuple
         conditions="copies and triads beyond the cache, median over the sustained rate",
         evidence=Evidence.HERE,
     )
-    issued = [row for row in rows if row.kind == "launch" and row.form == "eager"]
-    if issued:
-        sustained[DISPATCH] = Fact(
-            value=issued[0].seconds,
-            unit="s",
-            source=source,
-            conditions=f"mean of {issued[0].sizes['kernels']:.0f} tiny kernels issued one by one",
-            evidence=Evidence.HERE,
-        )
+    for row in rows:
+        name = _LAUNCHES.get(row.form) if row.kind == "launch" else None
+        if name is not None:
+            words = f"{row.sizes['kernels']:.0f} tiny kernels issued one by one" if name == DISPATCH else row.form
+            sustained[name] = Fact(
+                value=row.seconds, unit="s", source=source, conditions=f"of {words}", evidence=Evidence.HERE
+            )
+    sustained |= _backwards(rows, source) | _shares(rows, source)
     fastest = max((name for name in facts if name.startswith(_PEAK)), key=lambda name: facts[name].value)
     facts["vector_flop_per_s"] = facts.get(f"{_PEAK}fp32", facts[fastest])
     return facts, sustained
+
+
+def _backwards(rows: Sequence[Measured], source: str) -> dict[str, Fact]:
+    """Time of attention's backward over that of its forward, median over prompts, by format [1]."""
+    forward = {(row.form, *row.sizes.items()): row.seconds for row in rows if row.kind == "prefill"}
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        alone = forward.get((row.form, *row.sizes.items()))
+        if row.kind == "attention_backward" and alone:
+            found.setdefault(row.form, []).append(row.seconds / alone)
+    return {
+        f"{BACKWARD}.{form}": Fact(
+            value=float(np.median(times)), unit="1", source=source, evidence=Evidence.HERE,
+            conditions=f"median over {len(times)} prompts",
+        )
+        for form, times in found.items()
+    }  # fmt: skip
+
+
+def _shares(rows: Sequence[Measured], source: str) -> dict[str, Fact]:
+    """What one of several ranks that compute at once gets of the rates of the whole processor, by ranks [1]."""
+    found: dict[str, Fact] = {}
+    for name, kind, form in (("product", "reference", "fp32"), ("triad", "stream", "triad")):
+        whole = [row for row in rows if row.kind == kind and row.form == form]
+        if kind == "stream":
+            whole = [row for row in whole if row.sizes["array_bytes"] == TRIAD_BYTES]
+        alone = [(row.flop or row.bytes) / row.seconds for row in whole]
+        for row in rows:
+            if row.kind == "together" and row.form == name and alone:
+                share = (row.flop or row.bytes) / row.seconds / float(np.median(alone))
+                found[f"{SHARE}.{name}.{row.sizes['ranks']:.0f}"] = Fact(
+                    value=min(1.0, share), unit="1", source=source, evidence=Evidence.HERE,
+                    conditions=f"{row.sizes['ranks']:.0f} ranks at once, over the processor alone",
+                )  # fmt: skip
+    return found
 
 
 def _written_share(streams: Sequence[Measured], rate: float) -> float:
@@ -202,7 +238,7 @@ def fits_of(
         domain: dict[str, tuple[float, float, float]] = {}
         for suffix, least, most in FEW_ROWS if (family, kernel) == ("gemm", "cpu") else ():
             few = [row for row in some if least <= row.sizes["m"] <= most]
-            if not few:
+            if not few or (suffix == "some" and len(some) - len(few) < FEWEST):
                 continue
             known = rows_of(family, form, few, part, kernel=f"{kernel} {suffix}")
             fit, _ = fit_rows(known, domain={"m": (least, most, 1.0)}, **labels)

@@ -23,7 +23,6 @@ _LONGEST = 0.3  # of a benchmark's share, that one shape may take by what is kno
 _START_S = 5.0  # of local ranks, importing torch
 _CACHE_SHARE = 64  # of the memory, what copies that leave the cache may take for each format, twice
 _SHORTEST_S = 8.0  # share below which collectives are left out
-_REFERENCE = {"m": 512.0, "n": 512.0, "k": 512.0}
 _SCALES = {"cuda": 4}  # squares grow by it, batches of attention too
 
 Found_ = tuple[list[Measured], list[str]]
@@ -59,6 +58,10 @@ def benchmarks(found: Found) -> list[Benchmark]:
     weights = {"fp32": 10.0, "bf16": 10.0, "fp16": 5.0, "int8": 4.0, "fp8": 4.0}
     products = [Benchmark(name=f"gemm {form}", weight=weights[form], run=_products(form)) for form in FORMS]
     attention = [Benchmark(name=kind, weight=9.0, run=_attention(kind)) for kind in ("prefill", "decode")]
+    wide = [
+        Benchmark(name="prefill fp32", weight=5.0, run=_attention("prefill", "fp32")),
+        Benchmark(name="attention backward fp32", weight=3.0, run=_backward("fp32")),
+    ]
     gpu = [Benchmark(name="transfers", weight=4.0, run=_transfers)] if found.kind == "cuda" else []
     return [
         Benchmark(name="reference before", weight=1.0, run=_reference),
@@ -66,7 +69,8 @@ def benchmarks(found: Found) -> list[Benchmark]:
         *products,
         Benchmark(name="reference middle", weight=1.0, run=_reference),
         *attention,
-        Benchmark(name="attention backward", weight=3.0, run=_backward),
+        Benchmark(name="attention backward", weight=3.0, run=_backward("bf16")),
+        *(wide if found.kind == "cpu" else []),
         Benchmark(name="streams again", weight=3.0, run=_streams),
         Benchmark(name="launches", weight=1.0, run=_launches),
         *gpu,
@@ -77,9 +81,9 @@ def benchmarks(found: Found) -> list[Benchmark]:
 
 
 def _reference(bench: Bench, share_s: float) -> Found_:
-    flop = 2 * _REFERENCE["m"] * _REFERENCE["n"] * _REFERENCE["k"]
-    times = bench.clock.repeats(bench.kernels.product("fp32", _REFERENCE), share_s)
-    return [measured("reference", "fp32", _REFERENCE, times, flop=flop)], []
+    flop = 2 * shapes.PRODUCT["m"] * shapes.PRODUCT["n"] * shapes.PRODUCT["k"]
+    times = bench.clock.repeats(bench.kernels.product("fp32", shapes.PRODUCT), share_s)
+    return [measured("reference", "fp32", shapes.PRODUCT, times, flop=flop)], []
 
 
 def _streams(bench: Bench, share_s: float) -> Found_:
@@ -122,28 +126,34 @@ def _rounded(plan: Sequence[shapes.Sizes]) -> list[shapes.Sizes]:
     return [dict(row) for row in dict.fromkeys(rows)]
 
 
-def _attention(kind: str) -> Callable[[Bench, float], Found_]:
+def _attention(kind: str, form: str = "bf16") -> Callable[[Bench, float], Found_]:
     def run(bench: Bench, share_s: float) -> Found_:
         plan = shapes.prompts(bench.scale) if kind == "prefill" else shapes.steps(bench.scale)
-        more = shapes.more_attention(kind, seed=1, scale=bench.scale)
+        more = shapes.more_attention(kind, seed=1, scale=bench.scale) if form == "bf16" else ()
         return _measure(
-            bench, kind, "bf16", plan, more, share_s,
-            lambda sizes: bench.kernels.attention(kind, sizes), lambda sizes: attention_work(kind, sizes),
+            bench, kind, form, plan, more, share_s,
+            lambda sizes: bench.kernels.attention(kind, sizes, form=form),
+            lambda sizes: attention_work(kind, sizes, form),
         )  # fmt: skip
 
     return run
 
 
-def _backward(bench: Bench, share_s: float) -> Found_:
+def _backward(form: str) -> Callable[[Bench, float], Found_]:
+    """Backwards of prompts whose forward is timed as well, the short ones first."""
+
     def work(sizes: shapes.Sizes) -> tuple[float, float]:
-        flop, moved = attention_work("prefill", sizes)
+        flop, moved = attention_work("prefill", sizes, form)
         return 2.5 * flop, 2.5 * moved
 
-    def call(sizes: shapes.Sizes) -> Call:
-        return bench.kernels.attention("prefill", sizes, backward=True)
+    def run(bench: Bench, share_s: float) -> Found_:
+        def call(sizes: shapes.Sizes) -> Call:
+            return bench.kernels.attention("prefill", sizes, form=form, backward=True)
 
-    plan = [sizes for sizes in shapes.prompts(bench.scale) if sizes["group"] == 1]
-    return _measure(bench, "attention_backward", "bf16", plan, (), share_s, call, work)
+        plan = sorted(shapes.prompts(bench.scale), key=lambda sizes: work(sizes)[0])
+        return _measure(bench, "attention_backward", form, plan, (), share_s, call, work)
+
+    return run
 
 
 def _measure(

@@ -29,8 +29,9 @@ from ridgeline.facts.traits import kernel_traits
 Index = NDArray[np.int64]
 ENGINE = "torch"
 _TILE_ROWS = 16.0  # the formula's smallest tile; kernels of few rows compute no more rows than there are
-FEW_ROWS = (("gemv", 1.0, 1.0), ("few", 2.0, _TILE_ROWS - 1.0))  # kernels of so many rows, at least and at most
-_FEW = tuple(name for name, _, _ in FEW_ROWS)
+_FEW = ("gemv", "few")  # kernels of fewer rows than a tile
+FEW_ROWS = (("gemv", 1.0, 1.0), ("few", 2.0, _TILE_ROWS - 1.0), ("some", _TILE_ROWS, 8 * _TILE_ROWS - 1.0))
+"""Kernels of so many rows, at least and at most: below some hundred rows a product packs its operands in vain."""
 FEWEST = 10  # rows of a fit; the prior holds what fewer do not tell
 WORST = 0.5  # median error on rows left out, from which a fit answers nothing
 FEWEST_OF_FEW = 7  # of products with few rows: little but the size of their weight differs
@@ -145,7 +146,7 @@ def fit_rows(
 ) -> tuple[Fit | None, str]:
     """The fit of a family, format and kernel, or None and why not; `domain` bounds the sizes that it is for."""
     name = f"fit of {rows.family} {rows.form}"
-    fewest = FEWEST_OF_FEW if rows.kernel.endswith(_FEW) else FEWEST
+    fewest = FEWEST_OF_FEW if rows.kernel.endswith((*_FEW, "some")) else FEWEST
     if len(rows) < fewest:
         return None, f"{name}: {len(rows)} rows, needs {fewest}; give a longer --budget"
     priced, _ = judged(rows)

@@ -70,9 +70,10 @@ class Kernels:
         linear = torch.nn.functional.linear
         return lambda: linear(x, next(weights))
 
-    def attention(self, kind: str, sizes: Sizes, *, backward: bool = False) -> Call:
-        """Causal attention over prompts ('prefill'), or of one token a sequence over its context ('decode'), bf16."""
-        torch, dtype = self.torch, self.torch.bfloat16
+    def attention(self, kind: str, sizes: Sizes, *, form: str = "bf16", backward: bool = False) -> Call:
+        """Causal attention over prompts ('prefill'), or of one token a sequence over its context ('decode')."""
+        torch = self.torch
+        dtype = torch.float32 if form == "fp32" else torch.bfloat16
         batch, kv_heads, group, head = (int(sizes[name]) for name in ("batch", "kv_heads", "group", "head_dim"))
         keys = int(sizes["tokens"] if kind == "prefill" else sizes["context"])
         queries = keys if kind == "prefill" else 1
@@ -138,8 +139,9 @@ class Kernels:
         return graph.replay, count
 
 
-def attention_work(kind: str, sizes: Sizes) -> tuple[float, float]:
-    """FLOP and bytes of attention in bf16, each operand once [FLOP, byte]."""
+def attention_work(kind: str, sizes: Sizes, form: str = "bf16") -> tuple[float, float]:
+    """FLOP and bytes of attention, each operand once [FLOP, byte]."""
+    wide = 2.0 if form == "fp32" else 1.0
     batch, kv_heads, group, head = (sizes[name] for name in ("batch", "kv_heads", "group", "head_dim"))
     heads = kv_heads * group
     if kind == "prefill":
@@ -147,4 +149,4 @@ def attention_work(kind: str, sizes: Sizes) -> tuple[float, float]:
         seen, queries, keys = tokens * (tokens + 1) / 2, tokens, tokens
     else:
         seen, queries, keys = sizes["context"], 1.0, sizes["context"]
-    return 4 * batch * heads * head * seen, batch * head * (4 * queries * heads + 4 * keys * kv_heads)
+    return 4 * batch * heads * head * seen, wide * batch * head * (4 * queries * heads + 4 * keys * kv_heads)

@@ -11,14 +11,20 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from queue import Empty
+from statistics import median
 from typing import Any
 
-from ridgeline.calibrate.here.shapes import messages
-from ridgeline.calibrate.here.timing import measured
+from ridgeline.calibrate.here.kernels import Kernels
+from ridgeline.calibrate.here.shapes import PRODUCT, TRIAD_BYTES, messages
+from ridgeline.calibrate.here.timing import Clock, measured
 from ridgeline.facts.profiles import Measured
 
 START_S = 12.0  # what starting ranks may take beyond the share; importing torch is most of it
 _REPEATS = 60
+_TINY = 64  # width of layers that take the host's time alone
+_PASSES = 24
+_LEAST_S = 1e-7  # of a difference of times
+_TOGETHER_S = 0.4  # of a kernel that ranks compute at the same time
 _WARM = 2
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter", "send", "broadcast")
 _OPERATION = {"all_reduce": 0.0, "all_gather": 1.0, "reduce_scatter": 2.0, "send": 4.0}
@@ -90,7 +96,10 @@ def _rank(asked: Asked, rank: int, results: Any) -> None:
     try:
         dist.init_process_group(backend, init_method=f"file://{asked.meeting}", rank=rank, world_size=asked.world)
         groups = {size: dist.new_group(list(range(size))) for size in asked.groups}
-        found = _measure(asked, rank, torch, groups)
+        together = _together(asked, rank, torch, groups) if asked.kind == "cpu" else []
+        rows, left_out = _measure(asked, rank, torch, groups)
+        divided = _divided(asked, torch, groups[2]) if asked.kind == "cpu" and 2 in groups and rank < 2 else []
+        found = [*together, *divided, *rows], left_out
         dist.barrier()
         if rank == 0:
             results.put(found)
@@ -132,6 +141,75 @@ def _measure(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> tup
                 sizes_of = {"operation": _OPERATION.get(kind, -1.0), "bytes": size_bytes, "ranks": float(ranks)}
                 rows.append(measured("collective", "any", sizes_of, times, moved=size_bytes, note=kind))
     return rows, left_out
+
+
+def _together(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> list[Measured]:
+    """A product and a triad that every rank of a group computes at the same time: the mean rank's time."""
+    import torch.distributed as dist
+
+    rows = []
+    kernels = Kernels(torch=torch, device="cpu")
+    product, flop = kernels.product("fp32", PRODUCT), 2 * PRODUCT["m"] * PRODUCT["n"] * PRODUCT["k"]
+    triad, moved = kernels.stream("triad", TRIAD_BYTES)
+    for ranks, group in groups.items():
+        if rank >= ranks:
+            continue
+        torch.set_num_threads(max(1, asked.threads * asked.world // ranks))
+        for name, call in (("product", product), ("triad", triad)):
+            dist.barrier(group=group)
+            times = Clock(kind="cpu", torch=torch).repeats(call, _TOGETHER_S)
+            mean = torch.tensor([min(times), median(times)], dtype=torch.float64)
+            dist.all_reduce(mean, group=group)
+            best_s, middle_s = (mean / ranks).tolist()
+            times = [best_s, middle_s, 2 * middle_s - best_s]
+            ends = (flop, 0.0) if name == "product" else (0.0, moved)
+            rows.append(measured("together", name, {"ranks": float(ranks)}, times, flop=ends[0], moved=ends[1]))
+    torch.set_num_threads(asked.threads)
+    return rows
+
+
+def _divided(asked: Asked, torch: Any, group: Any) -> list[Measured]:
+    """What the host adds to a linear layer that is divided over ranks, forward and backward: for one of a pair.
+
+    Two tiny layers, columns then rows, divided and whole; without the sum that each way has.
+    """
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = DeviceMesh.from_group(group, "cpu")
+    divided, whole = (_pair(torch) for _ in range(2))
+    parallelize_module(divided, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    given = torch.randn(4, 8, _TINY, requires_grad=True)
+    summed = torch.randn(4, 8, _TINY)
+
+    def passes(layers: Any) -> tuple[float, float]:
+        dist.barrier(group=group)
+        begin = time.perf_counter()
+        result = layers(given)
+        middle = time.perf_counter()
+        torch.autograd.backward(result, torch.ones_like(result))
+        return middle - begin, time.perf_counter() - middle
+
+    def sum_s() -> float:
+        dist.barrier(group=group)
+        begin = time.perf_counter()
+        dist.all_reduce(summed, group=group)
+        return time.perf_counter() - begin
+
+    found = []
+    for _ in range(_PASSES):
+        (forward, backward), (plain, again), one_s = passes(divided), passes(whole), sum_s()
+        found.append((forward - plain - one_s, backward - again - one_s))
+    ways = zip(("divided", "divided backward"), zip(*found[_WARM:], strict=True), strict=True)
+    return [
+        measured("launch", form, {"kernels": 1.0}, [max(one, _LEAST_S) / len(whole) for one in times])
+        for form, times in ways
+    ]
+
+
+def _pair(torch: Any) -> Any:
+    return torch.nn.Sequential(*(torch.nn.Linear(_TINY, _TINY, bias=False) for _ in range(2)))
 
 
 def _agree(torch: Any, asked: Asked, value: float, group: Any = None) -> float:

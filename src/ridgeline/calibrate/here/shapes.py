@@ -12,6 +12,8 @@ import numpy as np
 Sizes = Mapping[str, float]
 _WIDE = ((1024, 1024), (4096, 1024), (1024, 4096), (4096, 4096), (2048, 8192))  # n and k of layers
 _MOST_OPERAND_BYTES = 2**30
+PRODUCT = {"m": 512.0, "n": 512.0, "k": 512.0}  # the reference, alone and by several ranks at once
+TRIAD_BYTES = 2.0**26  # of each array that several ranks pass over at once
 
 
 def products(scale: int = 1) -> list[Sizes]:
@@ -22,7 +24,8 @@ def products(scale: int = 1) -> list[Sizes]:
     squares = [(size * scale,) * 3 for size in (512, 128, 1024, 256, 2048, 64, 768)]
     skinny = [(m, *_WIDE[index % len(_WIDE)]) for index, m in enumerate((1, 16, 4, 64, 2, 32, 8, 1, 48, 12))]
     tall = [(64 * scale, 64 * scale, 8192), (256 * scale, 256, 8192), (16, 512, 16384), (128 * scale, 128, 2048)]
-    middle = [(128, 1024, 1024), (256, 2048, 512), (512 * scale, 512, 2048), (96, 3072, 768), (1024 * scale, 768, 256)]
+    middle = [(128, 1024, 1024), (256, 2048, 512), (512 * scale, 512, 2048), (96, 3072, 768), (1024 * scale, 768, 256),
+              (1024 * scale, 3072, 1024), (2048 * scale, 1024, 512), (512 * scale, 4096, 1024)]  # fmt: skip
     vectors = [(1, n, k) for n, k in ((4096, 4096), (512, 512), (2048, 8192), (4096, 1024), (256, 2048), (3072, 768))]
     few = [(2, 512, 2048), (8, 256, 512), (4, 3072, 768), (3, 256, 256), (10, 1024, 1024), (6, 2048, 512),
            (12, 512, 128), (5, 2048, 4096)]  # fmt: skip
