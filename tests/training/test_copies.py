@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from ridgeline.cost.machine import machine
+from ridgeline.cost.network import collective_seconds
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import FRAMEWORKS, Workload
-from ridgeline.lower.work import Layout
+from ridgeline.lower.work import Collective, CollectiveKind, Layout, Phase
 from ridgeline.plan.plan import Schedule
 from ridgeline.training.copies import exchange_copies
 from ridgeline.training.parts import part_tables
@@ -84,3 +86,19 @@ def test_parts_of_a_stage_name_its_copies() -> None:
     assert float(tables["copies"].total_s.sum()) == pytest.approx(18 * numbers() / RATE)
     whole = found.forward_s + found.backward_input_s + found.backward_weight_s
     assert float(sum(table.total_s.sum() for table in tables.values())) == pytest.approx(float(whole.sum()))
+
+
+@pytest.mark.parametrize(("tied", "dp"), [(True, 1), (True, 2), (False, 2)])
+def test_the_first_and_the_last_stage_add_up_a_tied_embeddings_gradients(tied: bool, dp: int) -> None:
+    """4 bytes of each of 1,024 x 1,024 numbers over two ranks, once a step, and by no stage between them."""
+    model = from_dims(layers=4, hidden=1024, heads=8, vocab=1024, max_positions=1024, tied=tied)
+    stages = StageModel(model, NODE, Workload(seq_len=1024, global_batch=8, framework="torch"))
+    cost, schedule = stages.price(Layout()), Schedule.ONE_F_ONE_B
+    first, last = stages.ends(schedule, 4, 1)
+    counts = stages.counts((1, 1, 1, 1), schedule, 4, 1)
+    found = stages.times(cost, counts, first, last, recompute=0, sharding=Sharding(dp=dp, pp=4))
+    moved = Collective(
+        name="tied", phase=Phase.FORWARD, kind=CollectiveKind.ALL_REDUCE, bytes=2.0**22, ranks=2, stride=3 * dp
+    )
+    both_s = float(np.asarray(collective_seconds(moved, NODE))) if tied else 0.0
+    assert np.broadcast_to(found.exchanged_s, (4,)).tolist() == pytest.approx([both_s, 0.0, 0.0, both_s])

@@ -83,7 +83,8 @@ def phases_of(predictor: Predictor, evaluation: Evaluation, report: Report, meas
     rung = report.step_time.evidence
     times, count = evaluation.times, evaluation.micro_batches
     stage = _busiest(evaluation)
-    forward, optimizer = float(times.forward_s[stage].sum()) * count, float(times.optimizer_s.max())
+    forward = float(times.forward_s[stage].sum()) * count
+    optimizer = float(np.max(times.optimizer_s - times.exchanged_s))
     step = report.step_time.value
     alone = evaluation.plan.devices == 1
     backward = "backward" if alone else "backward, exchange, waiting"

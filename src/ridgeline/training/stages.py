@@ -61,7 +61,8 @@ class StageTimes:
     `gather_s` collects a chunk's weights, `reduce_s` reduces its gradients; `pieces` is the number of layers that a
     chunk's exchange is cut into. `optimizer_s` is the update of one stage, `final_gather_s` the collection of the
     updated weights when it is not hidden. `gather_copy_s` of each forward and backward, and `reduce_copy_s` of each
-    backward, are copies around exchanges.
+    backward, are copies around exchanges. `exchanged_s` is the part of `optimizer_s` that is no update: copies around
+    exchanges once a step, and the sum of a tied embedding's gradients over the first and the last stage.
     """
 
     forward_s: Floats
@@ -75,6 +76,7 @@ class StageTimes:
     optimizer_s: Floats
     gather_copy_s: Floats | float = 0.0
     reduce_copy_s: Floats | float = 0.0
+    exchanged_s: Floats | float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +152,7 @@ class StageModel:
         gather, reduce = self._exchanges(cost, counts, first, last, sharding)
         sends = self._send(cost.layout, sharding)
         copies = self._copies(cost, counts, first, last, sharding)
+        exchanged = copies.once_s + self._tied(cost.layout, first, last, sharding)
         return StageTimes(
             forward_s=forward + copies.gathered_s,
             backward_input_s=inputs + copies.gathered_s,
@@ -159,9 +162,10 @@ class StageModel:
             gather_s=gather,
             reduce_s=reduce,
             pieces=np.maximum(1, counts.sum(axis=-1)),
-            optimizer_s=self._update(cost, counts, first, last, sharding) + copies.once_s,
+            optimizer_s=self._update(cost, counts, first, last, sharding) + exchanged,
             gather_copy_s=copies.gathered_s,
             reduce_copy_s=copies.reduced_s,
+            exchanged_s=exchanged,
         )
 
     def _copies(
@@ -216,6 +220,18 @@ class StageModel:
         stride = np.asarray(layout.tp) * layout.cp * sharding.dp
         size = tokens * self.model.graph.hidden * self.precision.activation_bytes
         return np.asarray(np.where(np.asarray(sharding.pp) > 1, send_seconds(size, stride, self.machine), 0.0))
+
+    def _tied(self, layout: Layout, first: Floats, last: Floats, sharding: Sharding) -> Floats:
+        """Seconds in which the first and the last stage add up the gradients of the embedding they share, (..., P)."""
+        graph, stages = self.model.graph, np.asarray(sharding.pp)
+        ends = (first + last).sum(axis=-1)
+        if not graph.tied_embeddings:
+            return np.zeros(ends.shape)
+        size = graph.vocab * graph.hidden * self.precision.grad_bytes / np.asarray(layout.tp)
+        stride = np.asarray(layout.tp) * layout.cp * sharding.dp * np.maximum(stages - 1, 1)
+        both = self._collective(CollectiveKind.ALL_REDUCE, size, np.where(stages > 1, 2, 1), stride)
+        found: Floats = np.asarray(both)[..., None] * (ends > 0)
+        return found
 
     def _exchanges(
         self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
