@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import PlanError, UnknownNameError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.engines import engine_policy
+from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.load import load
+from ridgeline.lower.inference import Pass
 from ridgeline.plan.deployment import Deployment, Preemption, Role
 from ridgeline.serving import state
 from ridgeline.serving.ends import engine_at
@@ -227,3 +230,29 @@ def test_hosts_and_launches_have_ends_of_their_own(end: str, host: float, launch
     assert at.policy.step_host_s == pytest.approx(host * one.policy.step_host_s)
     assert at.policy.request_host_s == pytest.approx(host * one.policy.request_host_s)
     assert at.rule(tables)["eager_s"] == pytest.approx(launches * one.rule(tables)["eager_s"])
+
+
+def test_a_processor_launches_kernels_and_then_runs_them() -> None:
+    """Each of a chain's operators takes 3 us more to issue, and an iteration so much longer; nothing is hidden."""
+
+    def with_dispatch(seconds: float) -> tuple[Engine, StepTables]:
+        fact = Fact(value=seconds, unit="s", source="by hand", conditions="", evidence=Evidence.HERE)
+        device = EIGHT.device
+        sustained = {**device.accelerator.sustained, "dispatch": fact}
+        part = replace(device.accelerator, architecture="cpu", sustained=sustained)
+        own = replace(EIGHT, device=replace(device, accelerator=part), cluster=replace(EIGHT.cluster, accelerator=part))
+        one = engine(LLAMA, own, Deployment(engine="Transformers"))
+        return one, one.tables(longest_prompt=512, longest=1024)
+
+    (slow, slower), (quick, quicker) = with_dispatch(5e-6), with_dispatch(2e-6)
+    assert slow.rule(slower)["eager_s"] == quick.rule(quicker)["eager_s"] == 0.0
+    served = slow.steps.served
+    layers = [(kind.count, kind.pieces) for kind in served.kinds]
+    kernels = sum(
+        count * piece.kernels
+        for count, pieces in [*layers, (1, served.embedding), (1, served.head)]
+        for piece in pieces if isinstance(piece, Pass)
+    )  # fmt: skip
+    assert kernels > 20 * len(LLAMA.graph.layers)  # norms and rotary embeddings in pieces
+    longer = slower.lane.mid[0] + slower.head.mid[0] - quicker.lane.mid[0] - quicker.head.mid[0]
+    assert longer == pytest.approx(3e-6 * kernels)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ridgeline.cost import layer_questions, questions
 from ridgeline.cost.all_reduce import all_reduce_seconds
 from ridgeline.cost.answer import Question, Rung
+from ridgeline.cost.engine_limits import dispatch_seconds
 from ridgeline.cost.fitted import FittedModel, find_fits, model_of
 from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine
@@ -97,6 +98,7 @@ class ServedPrices:
         self.own_kernels = own_kernels
         self.machine, self.formats, self.skew = machine, formats, skew
         self.part = machine.cluster.accelerator
+        self.dispatch_s = dispatch_seconds(self.part)
         self.engine, self.version = _ENGINES.get(engine, ""), version if engine in _ENGINES else ""
         self.rungs_used: dict[str, Rung] = {}
 
@@ -207,13 +209,17 @@ class ServedPrices:
         return "bf16"  # scores are taken in 16 bits; an 8-bit cache is widened as it is read
 
     def stream(self, piece: Pass, rows: Array) -> Seconds:
-        """A pass over elements of 16 bits: launch, first load, and bytes at the stream's rate [s]."""
+        """A pass over elements of 16 bits: launch, first load, and bytes at the stream's rate [s].
+
+        A processor that is the device issues a kernel and then runs it, so its launch is the time to issue one.
+        """
         return self._streamed(2.0 * piece.elements * rows, piece.kernels)
 
     def _streamed(self, moved_bytes: Array, kernels: float) -> Seconds:
         device = self.machine.device
         memory = moved_bytes / (device.memory_bytes_per_s * device.stream_share)
-        mid = memory + kernels * (constant("launch.device") + 2.0 * device.memory_latency_s)
+        issued_s = constant("launch.device") if self.dispatch_s is None else self.dispatch_s
+        mid = memory + kernels * (issued_s + 2.0 * device.memory_latency_s)
         return Seconds(mid=mid, low=_LINK_BAND[0] * mid, high=_LINK_BAND[1] * mid, compute=0.0 * mid, memory=memory)
 
     def recurrence(self, piece: Recurrence, batch: Array | float, tokens: Array, *, decode: bool = False) -> Seconds:

@@ -138,11 +138,12 @@ class LayerKind:
 @dataclass(frozen=True, kw_only=True)
 class Fusions:
     """What an engine makes one kernel of: `norm` a norm and the residual before it, `reduced_norm` these and the
-    all-reduce before them, `latents` both down-projections of latent attention."""
+    all-reduce before them, `latents` both down-projections of latent attention; with `chains` nothing else is one."""
 
     norm: bool = True
     reduced_norm: bool = False
     latents: bool = False
+    chains: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +165,9 @@ def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) 
     for name, block in graph.blocks.items():
         if block.encoder or any(op.cross or (op.kind is OpKind.ATTENTION and not op.causal) for op in block.ops):
             raise PlanError(f"{model.name} has an encoder; only decoders are served")
-        pieces = tuple(_fused(_layer(block, graph, deployment), fusions, reduced=deployment.tp > 1))
+        layer = _layer(block, graph, deployment)
+        layer = _chained(layer, block) if fusions.chains else layer
+        pieces = tuple(_fused(layer, fusions, reduced=deployment.tp > 1))
         kinds.append(LayerKind(name=name, count=graph.layers.count(name), pieces=pieces))
     tp = deployment.tp
     head: list[Piece] = [
@@ -177,6 +180,19 @@ def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) 
         embedding.append(Reduce(width=graph.hidden))
     norm = Pass(name="final_norm", elements=2.0 * graph.hidden)
     return Served(kinds=tuple(kinds), embedding=tuple(embedding), head=(norm, *head), hidden=graph.hidden)
+
+
+def _chained(pieces: Iterable[Piece], block: Block) -> Iterator[Piece]:
+    """The pieces with each operator of an elementwise chain by itself: all read and write the chain's width."""
+    ops = {op.name: op for op in block.ops}
+    for piece in pieces:
+        op = ops.get(piece.name) if isinstance(piece, Pass) else None
+        if isinstance(piece, Pass) and op is not None and op.kernels > 1:
+            share = piece.elements / max(op.read + op.write, 1e-9)
+            elements = share * max(op.read + op.write, 2.0 * op.kernels * op.write)
+            yield replace(piece, elements=elements, kernels=float(op.kernels))
+        else:
+            yield piece
 
 
 def _fused(pieces: Iterable[Piece], fusions: Fusions, *, reduced: bool) -> Iterator[Piece]:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ridgeline.cost.engine_limits import host_slowness
+from ridgeline.cost.engine_limits import dispatch_seconds, host_slowness
 from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import send_seconds
@@ -77,6 +77,12 @@ class Engine:
             beside_tokens=min(self.policy.shared_beside_tokens, captured),
         )  # fmt: skip
 
+    def _launched_s(self, kernels: float) -> float:
+        """The least that launching an iteration's kernels takes [s]: 0 where the device issues them, in their times."""
+        part = self.machine.cluster.accelerator
+        own = dispatch_seconds(part) is not None
+        return 0.0 if own else kernels * self.policy.eager_kernel_host_s * host_slowness(part)
+
     def rule(self, tables: StepTables, *, prefix_tokens: int = 0, stride: int = 0) -> Records:
         """One record of `state.RULE`; `stride` devices lie between pools that send caches to each other."""
         policy, deployment = self.policy, self.deployment
@@ -87,7 +93,7 @@ class Engine:
         values = {
             **self._scheduling(prefix_tokens),
             **self._moving(stride),
-            "eager_s": tables.kernels * policy.eager_kernel_host_s * host_slowness(self.machine.cluster.accelerator),
+            "eager_s": self._launched_s(tables.kernels),
             "step_host_s": policy.step_host_s + (policy.group_host_s if deployment.instance_devices > 1 else 0.0),
             "seq_host_s": policy.seq_host_s,
             "overlapped": policy.overlapped_host,
@@ -247,7 +253,10 @@ def engine(
     formats = replace(formats_of(deployment), static=policy.static_scales)
     if not deployment.kv and policy.narrow_kv and formats.feed in _QUANTIZED and not latent(model):
         formats = replace(formats, cache=policy.narrow_kv)
-    fusions = Fusions(norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents)
+    alone = dispatch_seconds(machine.cluster.accelerator) is not None and not policy.fused_norm
+    fusions = Fusions(
+        norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents, chains=alone
+    )
     steps = StepModel(model, machine, deployment, formats, own_kernels=policy.own_kernels, shelf=shelf, fusions=fusions)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
 
