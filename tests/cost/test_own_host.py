@@ -10,6 +10,7 @@ import pytest
 from ridgeline.cost.answer import Rung
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.fitted import model_of
+from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import device
 from ridgeline.cost.own_host import own_host
 from ridgeline.facts.fits import Fit, register_own
@@ -107,3 +108,10 @@ def test_neither_a_gpu_nor_a_datasheet_has_calls_that_were_timed() -> None:
     assert own_host(device(PART)).fits
     assert not own_host(device(PART, datasheet_only=True)).fits
     assert not own_host(device(replace(PART, architecture="hopper"))).fits
+
+
+def test_an_interval_is_that_of_the_processors_own_products() -> None:
+    """Residuals of 0.9 and 1.1; without fits the factors of the evidence."""
+    assert own_host(device(PART)).interval(2.0, Evidence.HERE, dtype="fp32") == pytest.approx((1.8, 2.2))
+    other = own_host(device(replace(PART, architecture="hopper")))
+    assert other.interval(2.0, Evidence.HERE, dtype="fp32") == interval(2.0, Evidence.HERE)

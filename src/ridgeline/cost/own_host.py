@@ -14,6 +14,7 @@ import numpy as np
 from ridgeline.cost.answer import Rung
 from ridgeline.cost.compute import KernelCost
 from ridgeline.cost.fitted import FittedModel, model_of
+from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import Device
 from ridgeline.facts.fits import own_fits
 from ridgeline.facts.records import BACKWARD, DIVIDED, OWN_HOST, Evidence
@@ -28,6 +29,14 @@ class OwnHost:
 
     device: Device
     fits: Mapping[tuple[str, str], FittedModel]
+
+    def interval(self, seconds: float, rung: Evidence, *, dtype: str) -> tuple[float, float]:
+        """The 80 % interval of a time [s]: by the residuals of this processor's own products, else by its evidence."""
+        fit = self.fits.get(("gemm", dtype))
+        if fit is None:
+            return interval(seconds, rung)
+        low, high = fit.kernels[-1].fit.low[-1], fit.kernels[-1].fit.high[-1]
+        return seconds * low, seconds * high
 
     def gemm(self, work: Gemm, *, dtype: str, element_bytes: float) -> KernelCost | None:
         """Time of products as the processor's library computes them [s]; None where these were not timed.

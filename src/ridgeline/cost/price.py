@@ -19,6 +19,7 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.own_host import own_host
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.records import Evidence
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Number, Phase, Stream, Work
 
@@ -91,6 +92,10 @@ class Pricer:
         self.dispatch_s = dispatch_seconds(part)
         self.own_host = own_host(machine.device)
         self.collective_issue_s = 0.0 if workload.execution == "graph" else issue_seconds(part)
+
+    def interval(self, seconds: float, rung: Evidence) -> tuple[float, float]:
+        """The 80 % interval of a step's time or of a part of it [s]."""
+        return self.own_host.interval(seconds, rung, dtype=self.precision.compute)
 
     def kernel(self, work: Gemm | Attention | Stream) -> KernelCost:
         """Price of one kernel, launch excluded."""

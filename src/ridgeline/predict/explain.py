@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.cost.interval import interval
 from ridgeline.energy.power import step_energy_j
 from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import Evidence
@@ -129,7 +128,7 @@ class _Explainer:
         detailed = by_resource(it.tasks, self.tables)
         evidence = self.evidence()
         rung = self.lowest(parts, evidence)
-        low, high = interval(step_s, rung)
+        low, high = predictor.stages.pricer.interval(step_s, rung)
         tokens = workload.step_tokens * (1 - workload.padding)
         trained = 3.0 if workload.task in (Task.PRETRAIN, Task.FULL) else 2.0
         model_flop = predictor.flop_per_token * workload.step_tokens * trained

@@ -80,7 +80,7 @@ def _is_part(phase: Phase) -> bool:
 
 def phases_of(predictor: Predictor, evaluation: Evaluation, report: Report, measured: Measured) -> tuple[Phase, ...]:
     """Rows of a comparison: forward, backward (with what it waits for), optimizer, step, collectives, memory."""
-    rung = report.step_time.evidence
+    rung, band = report.step_time.evidence, predictor.stages.pricer.interval
     times, count = evaluation.times, evaluation.micro_batches
     stage = _busiest(evaluation)
     forward = float(times.forward_s[stage].sum()) * count
@@ -95,10 +95,10 @@ def phases_of(predictor: Predictor, evaluation: Evaluation, report: Report, meas
         "optimizer": [one["optimizer"] for one in measured.phases_s],
         _STEP: [one[_STEP] for one in measured.phases_s],
     }
-    rows = [phase_of(name, value, interval(value, rung), seen[name]) for name, value in predicted.items()]
+    rows = [phase_of(name, value, band(value, rung), seen[name]) for name, value in predicted.items()]
     busy = _kinds(measured.collectives)
     for kind, value in _collectives(predictor, evaluation, stage, cpu=measured.device == "cpu").items():
-        rows.append(phase_of(kind, value, interval(value, rung), [busy.get(kind, 0.0)], within=True))
+        rows.append(phase_of(kind, value, band(value, rung), [busy.get(kind, 0.0)], within=True))
     held = max(one.total_bytes - one.categories.get("context", 0.0) for one in report.memory)  # no allocator holds it
     rows.append(phase_of("peak memory", held, interval(held, rung), [max(measured.memory_bytes)], unit="byte"))
     return tuple(rows)

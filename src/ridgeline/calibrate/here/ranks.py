@@ -98,7 +98,8 @@ def _rank(asked: Asked, rank: int, results: Any) -> None:
         groups = {size: dist.new_group(list(range(size))) for size in asked.groups}
         together = _together(asked, rank, torch, groups) if asked.kind == "cpu" else []
         rows, left_out = _measure(asked, rank, torch, groups)
-        divided = _divided(asked, torch, groups[2]) if asked.kind == "cpu" and 2 in groups and rank < 2 else []
+        alone = [dist.new_group([one]) for one in range(asked.world)]
+        divided = _divided(torch, alone[rank]) if asked.kind == "cpu" else []
         found = [*together, *divided, *rows], left_out
         dist.barrier()
         if rank == 0:
@@ -168,23 +169,21 @@ def _together(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> li
     return rows
 
 
-def _divided(asked: Asked, torch: Any, group: Any) -> list[Measured]:
+def _divided(torch: Any, alone: Any) -> list[Measured]:
     """What the host adds to a linear layer that is divided over ranks, forward and backward: for one of a pair.
 
-    Two tiny layers, columns then rows, divided and whole; without the sum that each way has.
+    Two tiny layers, columns then rows, divided over a group of one rank, and whole; without the sum of each way.
     """
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    mesh = DeviceMesh.from_group(group, "cpu")
     divided, whole = (_pair(torch) for _ in range(2))
-    parallelize_module(divided, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    parallelize_module(divided, DeviceMesh.from_group(alone, "cpu"), {"0": ColwiseParallel(), "1": RowwiseParallel()})
     given = torch.randn(4, 8, _TINY, requires_grad=True)
     summed = torch.randn(4, 8, _TINY)
 
     def passes(layers: Any) -> tuple[float, float]:
-        dist.barrier(group=group)
         begin = time.perf_counter()
         result = layers(given)
         middle = time.perf_counter()
@@ -192,9 +191,8 @@ def _divided(asked: Asked, torch: Any, group: Any) -> list[Measured]:
         return middle - begin, time.perf_counter() - middle
 
     def sum_s() -> float:
-        dist.barrier(group=group)
         begin = time.perf_counter()
-        dist.all_reduce(summed, group=group)
+        dist.all_reduce(summed, group=alone)
         return time.perf_counter() - begin
 
     found = []
