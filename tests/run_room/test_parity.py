@@ -66,6 +66,8 @@ def test_training_changes_the_loss_so_that_parity_means_something(alone: dict[st
     [
         ("dense", {"dp": 2}),
         ("dense", {"dp": 2, "zero": 1}),
+        ("dense", {"dp": 2, "tp": 2, "zero": 1}),
+        ("tied", {"dp": 2, "pp": 2, "zero": 1}),
         ("dense", {"dp": 2, "zero": 2}),
         ("dense", {"dp": 2, "zero": 3, "recompute": Recompute.FULL}),
         ("dense", {"tp": 2, "sequence_parallel": True}),
@@ -84,6 +86,7 @@ def test_training_changes_the_loss_so_that_parity_means_something(alone: dict[st
         ("experts", {"dp": 4, "ep": 2}),
         ("experts", {"cp": 2, "ep": 2, "recompute": Recompute.FULL}),
         ("experts", {"pp": 2, "dp": 2, "ep": 2}),
+        ("experts", {"tp": 2, "dp": 2, "ep": 2, "etp": 2}),
         ("tied", {"pp": 3}),
         ("tied", {"pp": 2, "tp": 2}),
         ("tied", {"pp": 2, "dp": 2, "zero": 3}),

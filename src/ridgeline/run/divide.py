@@ -45,6 +45,7 @@ class Divided:
     schedule: Any = None
     replicas: Any = None  # group of ranks that hold the same experts, where these are spread
     ends: Any = None  # group of the first and last stage, which share a tied embedding
+    parts: tuple[tuple[Any, Any], ...] = ()  # divided weights, and what of each the optimizer updates in their place
 
     def coordinate(self, axis: str) -> int:
         """This rank's place on an axis: of the mesh, or 'cp' among the parts of one sequence."""
@@ -73,13 +74,15 @@ class Divided:
         if self.ends is not None:
             end = self.module.head if self.module.embed is None else self.module.embed
             all_reduce(local(_gradient(end.weight)), group=self.ends)
-        if self.asked.data != "all-reduce":
+        if not self.asked.data.startswith("all-reduce"):
             return
         whole, own = _by_owner(self.module)
         ranks = self.asked.dp * self.asked.cp
         _average(whole, self.mesh.get_group("dp"), ranks)
         if own:  # a rank of experts has seen the tokens of all ranks that its group serves
             _average(own, self.replicas, ranks)
+        for weight, part in self.parts:
+            part.grad, weight.grad = local(_gradient(weight)), None
 
 
 def _gradient(weight: Any) -> Any:
@@ -142,10 +145,12 @@ def divide(asked: Execution, device: Any, seed: int) -> Divided:
     replicas = _spread_experts(model, mesh, asked) if asked.ep > 1 else None
     ends = _ends(mesh) if asked.pp > 1 and asked.shape.tied else None
     module = _data(model, mesh, asked)
+    parts = _local_parts(module) if asked.data == "all-reduce-1" and asked.tp > 1 else ()
     divided = Divided(
         asked=asked,
         module=module,
-        optimizer=_optimizer(module, asked),
+        optimizer=_optimizer([part for _, part in parts] or list(module.parameters()), mesh, asked),
+        parts=parts,
         mesh=mesh,
         device=device,
         watch=Stopwatch(device),
@@ -238,7 +243,12 @@ def _data(model: Any, mesh: Any, asked: Execution) -> Any:
     return model
 
 
-def _optimizer(module: Any, asked: Execution) -> Any:
+def _local_parts(module: Any) -> tuple[tuple[Any, Any], ...]:
+    """Each weight, and its part on this rank in the same memory: the sharded optimizer sends plain tensors alone."""
+    return tuple((one, nn.Parameter(local(one.detach()))) for one in module.parameters())
+
+
+def _optimizer(weights: list[Any], mesh: Any, asked: Execution) -> Any:
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "adamw": (torch.optim.AdamW, {"lr": 1e-3, "fused": asked.fused_optimizer}),
         "adamw-bf16": (torch.optim.AdamW, {"lr": 1e-3, "fused": asked.fused_optimizer}),
@@ -247,11 +257,12 @@ def _optimizer(module: Any, asked: Execution) -> Any:
         "sgd-momentum": (torch.optim.SGD, {"lr": 1e-2, "momentum": 0.9}),
     }
     build, words = kinds[asked.optimizer]
-    if asked.data == "zero-1":
+    if asked.data in ("zero-1", "all-reduce-1"):
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
-        return ZeroRedundancyOptimizer(module.parameters(), optimizer_class=build, **words)
+        group = mesh.get_group("dp")
+        return ZeroRedundancyOptimizer(weights, optimizer_class=build, process_group=group, **words)
     parts: tuple[list[Any], list[Any]] = ([], [])
-    for one in module.parameters():
+    for one in weights:
         parts[isinstance(one, DTensor)].append(one)
     return build([{"params": part} for part in parts if part], **words)

@@ -53,8 +53,8 @@ class Execution:
     """What every rank is told: the model, its degrees, how states are divided, and the step.
 
     `data` names the library that exchanges gradients and states: '' (one rank), 'ddp', 'all-reduce' (after
-    backward, where DDP cannot be combined), 'zero-1' (DDP and ZeroRedundancyOptimizer), 'shard-2' and 'shard-3'
-    (`fully_shard`, weights kept or freed between forward and backward).
+    backward, where DDP cannot be combined), 'zero-1' (DDP and ZeroRedundancyOptimizer), 'all-reduce-1' (that optimizer
+    after the all-reduce), 'shard-2' and 'shard-3' (`fully_shard`, weights kept or freed between forward and backward).
     """
 
     shape: Shape
@@ -143,7 +143,7 @@ def _data(plan: Plan) -> str:
     if plan.zero >= 2:
         return f"shard-{plan.zero}"
     if plan.zero == 1:
-        return "zero-1"
+        return "zero-1" if plan.tp * plan.pp == 1 else "all-reduce-1"
     return "ddp" if plan.tp * plan.pp * plan.ep == 1 else "all-reduce"
 
 
@@ -163,9 +163,9 @@ def _check_workload(workload: Workload) -> None:
 def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
     if plan.schedule not in _SCHEDULES or plan.chunks > 1:
         raise PlanError(f"plan: schedule = {plan.schedule.value} is not run here; needs gpipe or 1f1b with chunks = 1")
-    for name, wanted in (("etp", 1),):
-        if getattr(plan, name) != wanted:
-            raise PlanError(f"plan: {name} = {getattr(plan, name)} is not run here; needs {wanted}")
+    divided = plan.tp if plan.ep > 1 else 1
+    if plan.etp != divided:
+        raise PlanError(f"plan: etp = {plan.etp} with ep = {plan.ep} is not run here; needs {divided}")
     for name in ("offload_optimizer", "offload_activations", "overlap_tensor", "zero_group", "recompute_layers"):
         if getattr(plan, name):
             raise PlanError(f"plan: {name} is not run here; leave it out")
@@ -176,8 +176,10 @@ def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
             raise PlanError(f"plan: tp = {plan.tp} does not divide {name} = {value}")
     if shape.vocab % plan.tp or (plan.sequence_parallel and workload.seq_len % plan.tp):
         raise PlanError(f"plan: tp = {plan.tp} does not divide vocab = {shape.vocab} or seq_len = {workload.seq_len}")
-    if plan.ep > 1 and (plan.tp > 1 or plan.zero or not shape.experts or shape.experts % plan.ep):
-        raise PlanError(f"plan: ep = {plan.ep} needs tp = 1, zero = 0 and a divisor of the {shape.experts} experts")
+    if plan.ep > 1 and (plan.zero or not shape.experts or shape.experts % plan.ep):
+        raise PlanError(f"plan: ep = {plan.ep} needs zero = 0 and a divisor of the {shape.experts} experts")
+    if plan.ep > 1 and plan.dp * plan.cp % plan.ep:
+        raise PlanError(f"plan: ep = {plan.ep} is not run here over tensor ranks; needs a divisor of dp * cp")
     if workload.seq_len % plan.cp:
         raise PlanError(f"plan: cp = {plan.cp} does not divide seq_len = {workload.seq_len}")
     if plan.cp > 1 and plan.context_style != "ring":
@@ -186,8 +188,6 @@ def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
         raise PlanError("plan: sequence_parallel with cp is not run here; leave it out")
     if plan.sequence_parallel and (shape.experts or shape.positions):
         raise PlanError("plan: sequence_parallel with experts or learned positions is not run here; leave it out")
-    if plan.zero == 1 and plan.dp * plan.cp > 1 and plan.tp * plan.pp > 1:
-        raise PlanError("plan: zero = 1 with tp or pp is not run here; needs zero = 0, 2 or 3")
     if plan.pp > 1 and plan.micro_batches(workload.global_batch) < plan.pp and plan.schedule is Schedule.ONE_F_ONE_B:
         count = plan.micro_batches(workload.global_batch)
         raise PlanError(f"plan: 1f1b over pp = {plan.pp} needs as many micro-batches, has {count}; raise global_batch")
