@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 
-from ridgeline.errors import InputError, ModelError, RidgelineError, WorkloadError
+from ridgeline.errors import InputError, ModelError, PlanError, RidgelineError, WorkloadError
 from ridgeline.facts.clusters import cluster
-from ridgeline.graph.build import from_dims
+from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.load import load
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Task, Workload
+from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan, Recompute, Schedule
 from ridgeline.plan.settings import read_settings
 from ridgeline.predict import Predictor, explain
 from ridgeline.run.append import COLUMNS, append_rows, hardware_cell, rows_of
+from ridgeline.run.batch import generation_of
 from ridgeline.run.gap import PlanComparison, phases_of
-from ridgeline.run.mapping import as_it_runs, execution_of, shape_of
+from ridgeline.run.mapping import as_it_runs, execution_of, parameters, shape_of
 from ridgeline.run.measured import Measured
 from ridgeline.training.optimizer import optimizer_seconds
 from ridgeline.validate.check import check
@@ -97,6 +99,34 @@ def test_workloads_that_do_not_run_are_refused(words: dict[str, Any], told: str)
 def test_other_architectures_are_refused(name: str) -> None:
     with pytest.raises(ModelError, match="is not run here"):
         shape_of(load(name))
+
+
+def latent(**words: Any) -> Model:
+    config = {
+        "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "hidden_size": 64,
+        "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+        "q_lora_rank": None, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
+        "vocab_size": 128, "max_position_embeddings": 64, "tie_word_embeddings": False, "hidden_act": "silu",
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 0,
+        "n_shared_experts": 2,
+    }  # fmt: skip
+    return build({**config, **words}, name="latent", source="test")
+
+
+@pytest.mark.parametrize("words", [{}, {"q_lora_rank": 24}, {"attention_bias": True, "q_lora_rank": 24}])
+def test_latent_attention_has_the_weights_of_its_graph(words: dict[str, Any]) -> None:
+    which = latent(**words)
+    shape = shape_of(which)
+    assert (shape.head_dim, shape.v_dim, shape.kv_rank, shape.rope_dim) == (24, 12, 16, 8)
+    assert shape.q_rank == (words.get("q_lora_rank") or 0)
+    assert parameters(shape) == which.graph.params
+
+
+def test_latent_attention_runs_neither_as_a_batch_nor_along_the_sequence() -> None:
+    with pytest.raises(PlanError, match="sequence_parallel with latent attention"):
+        execution_of(latent(), WORK, Plan(tp=2, sequence_parallel=True))
+    with pytest.raises(ModelError, match="a batch with latent attention"):
+        generation_of(latent(), Deployment())
 
 
 def comparison(which: Model = MODEL, **words: Any) -> PlanComparison:

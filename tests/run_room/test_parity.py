@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ridgeline.graph.build import from_dims
+from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.load import load
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
@@ -34,7 +34,16 @@ def model(**words: Any) -> Model:
 DENSE = model()
 EXPERTS = model(experts=4, top_k=2, expert_ffn=48)
 TIED = model(tied=True, layers=3)
-MODELS = {"dense": DENSE, "experts": EXPERTS, "tied": TIED}
+LATENT_CONFIG = {
+    "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "hidden_size": 64,
+    "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
+    "vocab_size": 128, "max_position_embeddings": 64, "tie_word_embeddings": False, "hidden_act": "silu",
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 2,
+}  # fmt: skip
+LATENT = build(LATENT_CONFIG, name="latent", source="test")
+SHARED = build({**LATENT_CONFIG, "first_k_dense_replace": 0, "n_shared_experts": 2}, name="shared", source="test")
+MODELS = {"dense": DENSE, "experts": EXPERTS, "tied": TIED, "latent": LATENT, "shared": SHARED}
 
 
 def losses(which: Model, **words: Any) -> tuple[float, ...]:
@@ -87,6 +96,9 @@ def test_training_changes_the_loss_so_that_parity_means_something(alone: dict[st
         ("experts", {"cp": 2, "ep": 2, "recompute": Recompute.FULL}),
         ("experts", {"pp": 2, "dp": 2, "ep": 2}),
         ("experts", {"tp": 2, "dp": 2, "ep": 2, "etp": 2}),
+        ("latent", {"tp": 2, "dp": 2}),
+        ("latent", {"pp": 2, "dp": 2, "zero": 3}),
+        ("shared", {"tp": 2, "dp": 2, "ep": 2, "etp": 2}),
         ("tied", {"pp": 3}),
         ("tied", {"pp": 2, "tp": 2}),
         ("tied", {"pp": 2, "dp": 2, "zero": 3}),
@@ -110,7 +122,7 @@ OLD = model(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("which", [DENSE, EXPERTS, OLD])
+@pytest.mark.parametrize("which", [DENSE, EXPERTS, OLD, LATENT, SHARED])
 def test_the_model_that_runs_holds_the_weights_of_the_graph(which: Model) -> None:
     assert sum(one.numel() for one in Decoder(shape_of(which)).parameters()) == which.graph.params
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.errors import PlanError, WorkloadError
+from ridgeline.errors import ModelError, PlanError, WorkloadError
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment
@@ -62,6 +62,8 @@ def generation_of(model: Model, deployment: Deployment) -> Execution:
         if name not in _RUN and value != getattr(_DEFAULT, name):
             raise PlanError(f"deployment: {name} = {value} is not run here; leave it out")
     shape, tp = shape_of(model), deployment.tp
+    if shape.kv_rank:
+        raise ModelError(f"{model.name}: a batch with latent attention, whose cache is the latents, is not run here")
     for name, value in (("kv_heads", shape.kv_heads), ("ffn", shape.ffn), ("vocab", shape.vocab)):
         if value % tp:
             raise PlanError(f"deployment: tp = {tp} does not divide {name} = {value}")

@@ -5,6 +5,7 @@ Letters: B batch, S sequence, D hidden, H heads, K kv heads, V vocabulary.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.distributed import all_to_all_single
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ridgeline.run.exchanges import gather, trade
+from ridgeline.run.exchanges import gather, shared_by, trade
 from ridgeline.run.mapping import Shape
 
 _BASE = 10_000.0  # of the rotary angles; any value costs the same
@@ -38,12 +39,15 @@ class Attention(nn.Module):  # type: ignore[misc]
         self.value = nn.Linear(shape.hidden, kv, bias=shape.qkv_bias)
         self.out = nn.Linear(q, shape.hidden, bias=shape.out_bias)
 
+    def projected(self, x: Any, start: int) -> tuple[Any, Any, Any]:
+        """Queries, keys and values (B, S, heads, head) of x from position `start` on."""
+        q, k, v = (layer(x).unflatten(-1, (-1, self.head_dim)) for layer in (self.query, self.key, self.value))
+        return (turned(q, start), turned(k, start), v) if self.rotary else (q, k, v)
+
     def forward(self, x: Any, start: int = 0, cache: list[Any] | None = None) -> Any:
         """Attention of x over itself, and over the `cache` of `start` earlier tokens, which grows by x."""
-        q, k, v = (layer(x).unflatten(-1, (-1, self.head_dim)) for layer in (self.query, self.key, self.value))
-        if self.rotary:
-            q, k = turned(q, start), turned(k, start)
-        q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # its result lies as q does: no copy to flatten it
+        # its result lies as q does: no copy to flatten it
+        q, k, v = (part.transpose(1, 2) for part in self.projected(x, start))
         if cache is not None:
             if cache:
                 k, v = torch.cat([cache[0], k], dim=2), torch.cat([cache[1], v], dim=2)
@@ -57,6 +61,40 @@ class Attention(nn.Module):  # type: ignore[misc]
         again = self.recompute and self.training
         mixed = checkpoint(core, q, k, v, use_reentrant=False) if again else core(q, k, v)
         return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class LatentAttention(Attention):
+    """Attention whose keys and values come of a latent, and whose keys' turning part all heads share (MLA)."""
+
+    def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
+        nn.Module.__init__(self)
+        self.head_dim, self.recompute, self.context = shape.head_dim, recompute, None
+        self.rank, self.rope, self.v_dim = shape.kv_rank, shape.rope_dim, shape.v_dim
+        self.tensor: Any = None  # group of ranks that each hold some heads
+        low, wide = shape.q_rank, shape.kv_rank + shape.rope_dim
+        self.query_down = nn.Linear(shape.hidden, low, bias=shape.qkv_bias) if low else None
+        self.query_norm: Any = nn.RMSNorm(low, eps=1e-5) if low else None
+        self.query = nn.Linear(low or shape.hidden, shape.heads * shape.head_dim, bias=False)
+        self.latent_down, self.latent_norm = (
+            nn.Linear(shape.hidden, wide, bias=shape.qkv_bias), nn.RMSNorm(shape.kv_rank, eps=1e-5)
+        )  # fmt: skip
+        keys = shape.heads * (shape.head_dim - shape.rope_dim + shape.v_dim)
+        self.latent_up = nn.Linear(shape.kv_rank, keys, bias=False)
+        self.out = nn.Linear(shape.heads * shape.v_dim, shape.hidden, bias=shape.out_bias)
+
+    def projected(self, x: Any, start: int) -> tuple[Any, Any, Any]:
+        """Queries, keys and values (B, S, H, head) of x from position `start` on, each head with keys of its own."""
+        low = x if self.query_down is None else self.query_norm(self.query_down(x))
+        q = self.query(low).unflatten(-1, (-1, self.head_dim))
+        still = self.head_dim - self.rope
+        latent, shared = self.latent_down(x).split([self.rank, self.rope], dim=-1)
+        made = self.latent_up(self.latent_norm(latent)).unflatten(-1, (-1, still + self.v_dim))
+        k, v = made.split([still, self.v_dim], dim=-1)
+        if self.tensor is not None:
+            shared = shared_by(shared, self.tensor)
+        shared = turned(shared[:, :, None], start).expand(-1, -1, k.shape[2], -1)
+        q = torch.cat([q[..., :still], turned(q[..., still:], start)], dim=-1)
+        return q, torch.cat([k, shared], dim=-1), v
 
 
 def causal(queries: int, keys: int, device: Any) -> Any:
@@ -107,6 +145,7 @@ class Experts(nn.Module):  # type: ignore[misc]
         self.top_k, self.count = shape.top_k, shape.experts
         self.router = nn.Linear(shape.hidden, shape.experts, bias=False)
         self.experts = nn.ModuleList(Mlp(shape) for _ in range(shape.experts))
+        self.shared = Mlp(replace(shape, ffn=shape.shared_ffn)) if shape.shared_ffn else None
         self.group: Any = None
 
     def spread(self, group: Any, place: int, ranks: int) -> None:
@@ -115,7 +154,11 @@ class Experts(nn.Module):  # type: ignore[misc]
         self.group, self.experts = group, self.experts[place * held : (place + 1) * held]
 
     def forward(self, x: Any) -> Any:
-        """The weighted sum of each token's experts."""
+        """The weighted sum of each token's experts, and what every token visits."""
+        routed = self._routed(x)
+        return routed if self.shared is None else routed + self.shared(x)
+
+    def _routed(self, x: Any) -> Any:
         flat = x.flatten(0, -2)
         weights, chosen = torch.softmax(self.router(flat), dim=-1).topk(self.top_k, dim=-1)
         weights = weights / weights.sum(dim=-1, keepdim=True)
@@ -154,7 +197,8 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
         super().__init__()
-        self.attention_norm, self.attention = _norm(shape), Attention(shape, recompute=recompute)
+        kind = LatentAttention if shape.kv_rank else Attention
+        self.attention_norm, self.attention = _norm(shape), kind(shape, recompute=recompute)
         self.mlp_norm, self.mlp = _norm(shape), Experts(shape) if shape.experts else Mlp(shape)
 
     def forward(self, x: Any, start: int = 0, cache: list[Any] | None = None) -> Any:

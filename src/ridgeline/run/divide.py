@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from ridgeline.run.decoder import Decoder, Experts, loss_of
+from ridgeline.run.decoder import Decoder, Experts, LatentAttention, loss_of
 from ridgeline.run.mapping import Execution
 from ridgeline.run.pipeline import Stopwatch, schedule_of
 
@@ -207,6 +207,8 @@ def _tensor(model: Any, mesh: Any, asked: Execution) -> None:
         parallelize_module(model, mesh, plan)
     for layer in model.layers:
         parallelize_module(layer, mesh, _layer_plan(layer, edge, along))
+        if isinstance(layer.attention, LatentAttention):
+            layer.attention.tensor = mesh.get_group()
     model.tie()
 
 
@@ -214,8 +216,10 @@ def _layer_plan(layer: Any, edge: Any, along: bool) -> dict[str, Any]:
     """Columns and rows of a layer. What several columns read becomes one divided tensor, so backward sums it once."""
     whole = PrepareModuleInput(input_layouts=(edge,), desired_input_layouts=(Replicate(),))
     three = PrepareModuleInput(input_layouts=(edge, None, None), desired_input_layouts=(Replicate(), None, None))
-    plan: dict[str, Any] = {"attention": three}
-    plan |= {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
+    latent = isinstance(layer.attention, LatentAttention)  # its down-projections are whole on every rank
+    plan: dict[str, Any] = {} if latent else {"attention": three}
+    columns = ("query", "latent_up") if latent else ("query", "key", "value")
+    plan |= {f"attention.{name}": ColwiseParallel() for name in columns}
     plan["attention.out"] = RowwiseParallel(output_layouts=edge)
     feeds = [name for name, part in layer.named_modules() if hasattr(part, "down")]
     for feed in feeds:

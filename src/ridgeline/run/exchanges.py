@@ -11,7 +11,13 @@ from typing import Any
 
 import torch
 from torch.autograd import Function
-from torch.distributed import all_gather_into_tensor, all_to_all_single, get_world_size, reduce_scatter_tensor
+from torch.distributed import (
+    all_gather_into_tensor,
+    all_reduce,
+    all_to_all_single,
+    get_world_size,
+    reduce_scatter_tensor,
+)
 
 
 class _Gather(Function):  # type: ignore[misc]
@@ -32,6 +38,24 @@ class _Gather(Function):  # type: ignore[misc]
 def gather(part: Any, dim: int, group: Any) -> Any:
     """The parts of all ranks of a group side by side along `dim`; its gradient is the sum of theirs for one's part."""
     return _Gather.apply(part.movedim(dim, 0), group).movedim(0, dim)
+
+
+class _Shared(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, whole: Any, group: Any) -> Any:
+        ctx.group = group
+        return whole.view_as(whole)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        total = grad.clone(memory_format=torch.contiguous_format)
+        all_reduce(total, group=ctx.group)
+        return total, None
+
+
+def shared_by(whole: Any, group: Any) -> Any:
+    """What every rank of a group holds whole and uses for its own part; its gradient is the sum of theirs."""
+    return _Shared.apply(whole, group)
 
 
 class _Trade(Function):  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import ModelError, PlanError, WorkloadError
@@ -14,9 +15,11 @@ OPTIMIZERS = ("adamw", "adamw-bf16", "adam", "sgd", "sgd-momentum")
 _IN_WEIGHTS_FORMAT = {"adamw": "adamw-bf16", "adam": "adamw-bf16"}  # PyTorch keeps moments as the weights are
 _SCHEDULES = {Schedule.GPIPE: "gpipe", Schedule.ONE_F_ONE_B: "1f1b"}
 _KNOWN_OPS = frozenset({
-    "attention_norm", "qkv", "rotary", "attention", "attention_out", "attention_residual", "mlp_norm", "mlp_up",
+    "attention_norm", "qkv", "q", "q_down", "q_norm", "q_up", "kv_down", "kv_norm", "kv_up", "rotary",
+    "attention", "attention_out", "attention_residual", "mlp_norm", "mlp_up",
     "mlp_activation", "mlp_down", "mlp_residual", "router", "route", "dispatch", "experts_up", "experts_activation",
-    "experts_down", "combine", "embed_tokens", "embed_positions", "embed_sum", "final_norm", "lm_head", "cross_entropy",
+    "experts_down", "combine", "shared_up", "shared_activation", "shared_down", "shared_add",
+    "embed_tokens", "embed_positions", "embed_sum", "final_norm", "lm_head", "cross_entropy",
 })  # fmt: skip
 
 
@@ -25,7 +28,9 @@ class Shape:
     """A decoder's dimensions as its graph has them; every weight of the graph is a weight of the model that runs.
 
     `norm` is 'rms' or 'layer', `rotary` whether queries and keys turn, `positions` rows of a learned table or 0;
-    a bias is said for qkv, attention output and MLP apart. `experts` 0 is a dense MLP.
+    a bias is said for qkv, attention output and MLP apart. `experts` 0 is a dense MLP. `kv_rank` above 0 is latent
+    attention: keys of `head_dim` of which `rope_dim` turn and are shared by all heads, values of `v_dim`, queries over
+    a latent of `q_rank` where that is not 0. `shared_ffn` is the width of the experts that every token visits.
     """
 
     layers: int
@@ -46,6 +51,11 @@ class Shape:
     mlp_bias: bool
     experts: int = 0
     top_k: int = 0
+    shared_ffn: int = 0
+    q_rank: int = 0
+    kv_rank: int = 0
+    rope_dim: int = 0
+    v_dim: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +181,12 @@ def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
             raise PlanError(f"plan: {name} is not run here; leave it out")
     if plan.recompute is Recompute.SELECTIVE and plan.zero >= 2 and plan.dp * plan.cp > 1:
         raise PlanError("plan: recompute = selective with zero = 2 or 3 is not run here; needs none or full")
-    for name, value in (("heads", shape.heads), ("kv_heads", shape.kv_heads), ("ffn", shape.ffn)):
+    for name, value in (
+        ("heads", shape.heads),
+        ("kv_heads", shape.kv_heads),
+        ("ffn", shape.ffn),
+        ("shared ffn", shape.shared_ffn),
+    ):
         if value % plan.tp:
             raise PlanError(f"plan: tp = {plan.tp} does not divide {name} = {value}")
     if shape.vocab % plan.tp or (plan.sequence_parallel and workload.seq_len % plan.tp):
@@ -184,6 +199,8 @@ def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
         raise PlanError(f"plan: cp = {plan.cp} does not divide seq_len = {workload.seq_len}")
     if plan.cp > 1 and plan.context_style != "ring":
         raise PlanError(f"plan: context_style = {plan.context_style} is not run here; leave it out")
+    if shape.kv_rank and plan.sequence_parallel:
+        raise PlanError("plan: sequence_parallel with latent attention is not run here; leave it out")
     if plan.cp > 1 and plan.sequence_parallel:
         raise PlanError("plan: sequence_parallel with cp is not run here; leave it out")
     if plan.sequence_parallel and (shape.experts or shape.positions):
@@ -210,8 +227,10 @@ def shape_of(model: Model) -> Shape:
     ops = {op.name: op for op in block.ops}
     core, up = ops["attention"], ops.get("mlp_up") or ops["experts_up"]
     down = ops.get("mlp_down") or ops["experts_down"]
-    if core.window or core.chunk or not core.causal or core.v_dim != core.qk_dim or block.shared_experts:
-        raise ModelError(f"{model.name} is not run here: windows, encoders and shared experts are left out")
+    latent = _latent(ops)
+    uneven = core.v_dim != core.qk_dim and not latent
+    if core.window or core.chunk or not core.causal or uneven:
+        raise ModelError(f"{model.name} is not run here: windows and encoders are left out")
     shape = Shape(
         layers=len(graph.layers),
         hidden=graph.hidden,
@@ -226,11 +245,14 @@ def shape_of(model: Model) -> Shape:
         rotary="rotary" in ops,
         positions=ends["embed_positions"].n if "embed_positions" in ends else 0,
         tied=graph.tied_embeddings,
-        qkv_bias=_bias(ops["qkv"]),
+        qkv_bias=_bias(ops["kv_down" if latent else "qkv"]),
         out_bias=_bias(ops["attention_out"]),
         mlp_bias=_bias(up),
         experts=block.experts,
         top_k=block.top_k,
+        shared_ffn=ops["shared_down"].k if "shared_down" in ops else 0,
+        v_dim=core.v_dim,
+        **latent,
     )
     if parameters(shape) != graph.params:
         raise ModelError(
@@ -239,18 +261,42 @@ def shape_of(model: Model) -> Shape:
     return shape
 
 
+def _latent(ops: Mapping[str, Op]) -> dict[str, int]:
+    """The ranks of latent attention; nothing for other kinds."""
+    if "kv_up" not in ops:
+        return {}
+    kv_rank, q_up = ops["kv_up"].k, ops.get("q_up")
+    return {"kv_rank": kv_rank, "rope_dim": ops["kv_down"].n - kv_rank, "q_rank": q_up.k if q_up is not None else 0}
+
+
 def _bias(op: Op) -> bool:
     return op.params > op.k * op.n
 
 
 def parameters(shape: Shape) -> int:
     """Weights of the decoder that runs [1]; they must be those of the graph."""
-    d, inner = shape.hidden, shape.ffn
-    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    attention = d * (q + 2 * kv) + (q + 2 * kv) * shape.qkv_bias + q * d + d * shape.out_bias
+    d = shape.hidden
+    attention = _projections(shape) + shape.heads * shape.v_dim * d + d * shape.out_bias
     ups = 1 + shape.gated
-    mlp = d * inner * ups + inner * ups * shape.mlp_bias + inner * d + d * shape.mlp_bias
-    feed = shape.experts * mlp + d * shape.experts if shape.experts else mlp
+
+    def mlp(inner: int) -> int:
+        return (d * ups * inner + ups * inner * shape.mlp_bias + inner * d + d * shape.mlp_bias) * (inner > 0)
+
+    feed = (
+        shape.experts * mlp(shape.ffn) + d * shape.experts + mlp(shape.shared_ffn) if shape.experts else mlp(shape.ffn)
+    )
     norm = d * (1 if shape.norm == "rms" else 2)
     ends = shape.vocab * d * (1 if shape.tied else 2) + shape.positions * d + norm
     return shape.layers * (attention + feed + 2 * norm) + ends
+
+
+def _projections(shape: Shape) -> int:
+    """Weights that make queries, keys and values of one layer [1]."""
+    d, q, bias = shape.hidden, shape.heads * shape.head_dim, int(shape.qkv_bias)
+    if not shape.kv_rank:
+        whole = q + 2 * shape.kv_heads * shape.head_dim
+        return d * whole + whole * bias
+    rank, wide = shape.kv_rank, shape.kv_rank + shape.rope_dim
+    keys = shape.heads * (shape.head_dim - shape.rope_dim + shape.v_dim)
+    queries = shape.q_rank * (d + bias + 1 + q) if shape.q_rank else d * q
+    return queries + d * wide + wide * bias + rank + rank * keys
