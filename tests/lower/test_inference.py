@@ -251,15 +251,19 @@ def test_engines_fuse_what_they_say() -> None:
 
 
 def test_chains_are_as_many_kernels_as_the_graph_has_operators() -> None:
-    """Eight operators of a norm, each with its width read and written; a residual alone is one as before."""
-    tiny = from_dims(layers=2, hidden=64, heads=4, vocab=1000, positions="rope", norm="rms")
-    ops = {op.name: op for op in next(iter(tiny.graph.blocks.values())).ops}
-    (kind,) = serve(tiny, Deployment(), Fusions(norm=False, chains=True)).kinds
+    """Eight operators of a norm, each with its width read and written; a residual alone is one as before.
+
+    Gate and up, queries, keys and values are products of their own.
+    """
+    ops = {op.name: op for op in next(iter(LLAMA.graph.blocks.values())).ops}
+    (kind,) = serve(LLAMA, Deployment(), Fusions(norm=False, chains=True)).kinds
     found = {piece.name: piece for piece in kind.pieces if isinstance(piece, Pass)}
     norm = ops["attention_norm"]
     assert found["attention_norm"].kernels == norm.kernels > 1
     assert found["attention_norm"].elements == 2.0 * norm.kernels * norm.write
     assert found["rotary"].kernels == ops["rotary"].kernels > 1
     assert found["attention_residual"].kernels == 1.0
-    (fused,) = serve(tiny, Deployment(), Fusions()).kinds
+    widths = [(p.name, p.n) for p in kind.pieces if isinstance(p, Product) and p.name in ("qkv", "mlp_up")]
+    assert widths == [("qkv", 2048.0)] * 3 + [("mlp_up", 14336.0)] * 2
+    (fused,) = serve(LLAMA, Deployment(), Fusions()).kinds
     assert {piece.kernels for piece in fused.pieces if isinstance(piece, Pass)} == {0.0, 1.0}

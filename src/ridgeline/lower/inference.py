@@ -183,11 +183,16 @@ def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) 
 
 
 def _chained(pieces: Iterable[Piece], block: Block) -> Iterator[Piece]:
-    """The pieces with each operator of an elementwise chain by itself: all read and write the chain's width."""
+    """The pieces with each operator of an elementwise chain by itself: all read and write the chain's width.
+
+    Products that share an input are not merged either.
+    """
     ops = {op.name: op for op in block.ops}
     for piece in pieces:
-        op = ops.get(piece.name) if isinstance(piece, Pass) else None
-        if isinstance(piece, Pass) and op is not None and op.kernels > 1:
+        op = ops.get(piece.name) if isinstance(piece, Pass | Product) else None
+        if isinstance(piece, Product) and op is not None:
+            yield from [replace(piece, n=piece.n / op.kernels)] * int(op.kernels)
+        elif isinstance(piece, Pass) and op is not None and op.kernels > 1:
             share = piece.elements / max(op.read + op.write, 1e-9)
             elements = share * max(op.read + op.write, 2.0 * op.kernels * op.write)
             yield replace(piece, elements=elements, kernels=float(op.kernels))
