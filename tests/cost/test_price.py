@@ -106,8 +106,44 @@ def test_compiled_code_launches_without_dispatch(machine: Machine) -> None:
 def test_megatron_runs_a_module_around_each_product(machine: Machine) -> None:
     one = pricer(machine, framework="megatron", execution="compiled")
     assert one.host_seconds(PRODUCT, 3) == HOST * constant("launch.host.module")
-    assert one.host_seconds(CORE, 3) == HOST * constant("launch.host.module")
+    assert one.host_seconds(CORE, 3) == HOST * (
+        2 * constant("launch.host.module") + 25 * constant("launch.host.kernel")
+    )  # a module that chooses, one that runs, and unfused a chain
     assert one.host_seconds(SHORT, 3) == HOST * (constant("launch.host.eager") + 2 * constant("launch.host.kernel"))
+
+
+def test_unfused_attention_of_megatron_is_a_chain_of_operators(machine: Machine) -> None:
+    one = pricer(machine, framework="megatron", execution="eager")
+    forward_s = HOST * (2 * 140e-6 + 25 * 8e-6)
+    backward_s = HOST * (140e-6 + 9 * 8e-6)
+    assert one.host_seconds(CORE, 3) == pytest.approx(forward_s)
+    assert one.host_seconds(replace(CORE, phase=Phase.BACKWARD_INPUT), 3) == pytest.approx(backward_s)
+    assert one.host_seconds(replace(CORE, fused=True), 3) == pytest.approx(HOST * 2 * 140e-6)
+
+
+def test_deterministic_algorithms_fill_every_new_tensor(machine: Machine) -> None:
+    habits = {"memory_habits": {"deterministic": True}}
+    filling, plain = (pricer(machine, framework="megatron", execution="eager", **more) for more in (habits, {}))
+    norm = Stream(name="input_norm", phase=Phase.FORWARD, bytes=8.0)
+    for work, tensors in ((PRODUCT, 1), (CORE, 3), (norm, 3), (replace(norm, name="residual"), 0)):
+        more_s = filling.host_seconds(work, 1) - plain.host_seconds(work, 1)
+        assert more_s == pytest.approx(HOST * tensors * 8e-6)
+
+
+def test_gradients_of_each_tensor_are_kept_by_the_host(machine: Machine) -> None:
+    one = pricer(machine, framework="megatron", execution="eager")
+    assert one.weights_seconds(12) == pytest.approx(HOST * 12 * 2 * 8e-6)
+    block, kept = (one.block([replace(SHORT, phase=Phase.BACKWARD_WEIGHT)], Layout(), tensors=n) for n in (0, 12))
+    longer_s = float(kept.backward_weight.seconds) - float(block.backward_weight.seconds)
+    assert longer_s == pytest.approx(HOST * 12 * 2 * 8e-6)
+    assert pricer(machine, framework="torch", execution="eager").weights_seconds(12) == 0.0
+    assert pricer(machine, framework="megatron", execution="graph").weights_seconds(12) == 0.0
+
+
+def test_a_message_is_a_call_and_two_operators(machine: Machine) -> None:
+    found = pricer(machine, framework="megatron", execution="eager").message_seconds()
+    assert found == pytest.approx(HOST * (2 * 8e-6 + constant("collective.issue.hopper")))
+    assert pricer(machine, framework="fsdp", execution="eager").message_seconds() == 0.0
 
 
 def test_megatron_issues_the_product_of_each_expert(machine: Machine) -> None:
@@ -124,12 +160,12 @@ def test_ring_attention_issues_each_step_and_merges_its_result(machine: Machine)
     )
 
     def host_s(layout: Layout) -> float:
-        found = compiled.phase([replace(CORE, sequences=1e-9)], layout)  # nothing for the device
+        found = compiled.phase([replace(CORE, sequences=1e-9, fused=True)], layout)  # nothing for the device
         return float(found.seconds)
 
-    assert host_s(Layout()) == pytest.approx(module_s)
-    assert host_s(Layout(cp=4)) == pytest.approx(4 * (module_s + chain_s + 2 * issue_s))
-    assert host_s(Layout(cp=4, ulysses=1)) == pytest.approx(module_s)
+    assert host_s(Layout()) == pytest.approx(2 * module_s)
+    assert host_s(Layout(cp=4)) == pytest.approx(module_s + 4 * (module_s + chain_s + 2 * issue_s))
+    assert host_s(Layout(cp=4, ulysses=1)) == pytest.approx(2 * module_s)
     replayed = pricer(machine, execution="graph").phase([replace(CORE, sequences=1e-9)], Layout(cp=4))
     assert float(replayed.seconds) < module_s / 10
 

@@ -271,7 +271,7 @@ MEMORY = NODE.device.memory_bytes_per_s
 
 
 def update_s(numbers: float, *, offload: int = 0, flop: float = 0.0, tensors: int = 0, **choices: object) -> float:
-    workload = Workload(seq_len=1024, global_batch=8, **choices)  # type: ignore[arg-type]
+    workload = Workload(seq_len=1024, global_batch=8, **({"framework": "torch"} | choices))  # type: ignore[arg-type]
     found = optimizer_seconds(
         numbers, workload=workload, machine=NODE, offload=offload, orthogonal_flop=flop, tensors=tensors
     )
@@ -316,6 +316,14 @@ def test_an_update_of_one_weight_after_another_waits_for_the_host() -> None:
     assert update_s(1e6, tensors=300, **looped) == pytest.approx(launched)
     assert update_s(1e9, tensors=3, **looped) == pytest.approx(1e9 * 88 / MEMORY)  # the device is slower
     assert update_s(1e6, tensors=300, precision="fp32") < launched / 100
+
+
+def test_megatron_reads_norms_of_each_step_and_may_count_zeros() -> None:
+    slower = constant("collective.issue.ampere") / constant("collective.issue.hopper")
+    alone, step_s = update_s(1e6), slower * 40 * 8e-6 + 15 * constant("collective.issue.ampere")
+    assert update_s(1e6, framework="megatron") == pytest.approx(alone + step_s)
+    counted = update_s(1e6, tensors=148, framework="megatron", counts_zeros=True)
+    assert counted == pytest.approx(alone + step_s + 148 * 4 * 8e-6 * slower)
 
 
 def test_an_offloaded_update_runs_at_the_hosts_rates() -> None:

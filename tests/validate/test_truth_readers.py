@@ -293,6 +293,13 @@ def test_tasks_kernels_and_optimizers() -> None:
     assert workload["task"].value == "lora"
 
 
+def test_graphs_of_the_engine_capture_parts_of_layers_and_tests_count_zeros() -> None:
+    workload, _ = recipe_of(engine="Megatron-Core + TE", notes="cuda-graph-impl=transformer_engine")
+    assert workload["execution"] != "graph"
+    assert workload["counts_zeros"]
+    assert not recipe_of(engine="Megatron-LM")[0]["counts_zeros"]
+
+
 def test_every_engine_gives_a_reason_and_is_found_by_its_own_name() -> None:
     assert all(len(engine.reason) > 20 for engine in ENGINES)
     assert len({engine.name for engine in ENGINES}) == len(ENGINES)

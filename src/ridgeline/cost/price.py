@@ -18,7 +18,7 @@ from ridgeline.cost.engine_limits import dispatch_seconds, host_slowness, issue_
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.own_host import own_host
-from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Number, Phase, Stream, Work
@@ -86,6 +86,7 @@ class Pricer:
         self.workload = workload
         self.selective = selective
         self.precision = PRECISIONS[workload.precision]
+        self.deterministic = bool(workload.memory_habits.get("deterministic", False))
         self.launch_device_s = constant("launch.device")
         part = machine.device.accelerator
         self.host_slowness = host_slowness(part)
@@ -121,7 +122,23 @@ class Pricer:
         Times are those of a DGX H100's processor; the hosts of other devices take longer or shorter as they do to
         issue a collective.
         """
-        return self.host_slowness * self._issue_seconds(work, kernels)
+        calls = work.calls if isinstance(work, Stream) else 0.0
+        issued_s = self._issue_seconds(work, kernels) + self._filled_seconds(work)
+        return self.host_slowness * issued_s + calls * self.collective_issue_s
+
+    def weights_seconds(self, tensors: Number) -> Number:
+        """Host time to keep the gradients of so many trained tensors after one backward [s]."""
+        known = constants().get(f"launch.{self.workload.framework}.weight")
+        if known is None or self.workload.execution == "graph":
+            return 0.0
+        return self.host_slowness * known.value * constant("launch.host.kernel") * tensors
+
+    def message_seconds(self) -> float:
+        """Host time to hand one message to a neighbour stage or take one from it [s]."""
+        known = constants().get(f"launch.{self.workload.framework}.message")
+        if known is None or self.workload.execution == "graph":
+            return 0.0
+        return self.host_slowness * known.value * constant("launch.host.kernel") + self.collective_issue_s
 
     def _ring_seconds(self, layout: Layout) -> Number:
         """Host time that ring attention takes beyond one call [s].
@@ -144,9 +161,30 @@ class Pricer:
         ):
             return kernels * constant(f"launch.host.{execution}")
         if self.workload.framework == "megatron" and not isinstance(work, Stream):
-            experts = np.asarray(work.count) - 1.0 if isinstance(work, Gemm) else 0.0
+            if isinstance(work, Attention):
+                return self._attention_seconds(work)
+            experts = np.asarray(work.count) - 1.0
             return constant("launch.host.module") + experts * constant("launch.host.kernel")
         return constant("launch.host.eager") + (kernels - 1) * constant("launch.host.kernel")
+
+    def _filled_seconds(self, work: Gemm | Attention | Stream) -> float:
+        """Host time to fill new tensors, as PyTorch does where algorithms must be deterministic [s]."""
+        if not self.deterministic or self.workload.execution == "graph":
+            return 0.0
+        kind = "product" if isinstance(work, Gemm) else "attention" if isinstance(work, Attention) else "norm"
+        if kind == "norm" and "norm" not in work.name:
+            return 0.0
+        return constant(f"launch.filled.{kind}") * constant("launch.host.kernel")
+
+    def _attention_seconds(self, work: Attention) -> float:
+        """Host time of one attention in Megatron-LM, forward or backward, on a DGX H100's host [s].
+
+        Forward passes modules that choose a kernel; attention that is not fused is a chain of operators.
+        """
+        forward = work.phase is Phase.FORWARD
+        modules = constant("launch.megatron.attention.modules") if forward else 1.0
+        chain = 0.0 if work.fused else constant(f"launch.megatron.attention.{'forward' if forward else 'backward'}")
+        return modules * constant("launch.host.module") + chain * constant("launch.host.kernel")
 
     def rows(self, work: Iterable[Work]) -> list[PricedWork]:
         """Every piece of work with its own price, launch and overlap excluded."""
@@ -161,8 +199,8 @@ class Pricer:
             priced.append(PricedWork(work=piece, seconds=cost.seconds, flop=cost.flop, bytes=cost.bytes, bound=bound))
         return priced
 
-    def block(self, work: Sequence[Work], layout: Layout) -> BlockCost:
-        """Price of one layer, every phase; recomputation repeats its forward."""
+    def block(self, work: Sequence[Work], layout: Layout, *, tensors: Number = 0.0) -> BlockCost:
+        """Price of one layer with so many trained `tensors`, every phase; recomputation repeats its forward."""
         by_phase: dict[Phase, list[Work]] = defaultdict(list)
         for piece in work:
             by_phase[piece.phase].append(piece)
@@ -171,7 +209,9 @@ class Pricer:
         return BlockCost(
             forward=self.phase(by_phase[Phase.FORWARD], layout),
             backward_input=inputs,
-            backward_weight=self.phase(by_phase[Phase.BACKWARD_WEIGHT], layout, cover_s=cover),
+            backward_weight=self.phase(
+                by_phase[Phase.BACKWARD_WEIGHT], layout, cover_s=cover, beside_s=self.weights_seconds(tensors)
+            ),
             recompute=self.phase(by_phase[Phase.FORWARD], layout),
             selective=self._repeated(by_phase[Phase.FORWARD], layout),
         )
@@ -194,19 +234,21 @@ class Pricer:
         ]
         return products.times(0.5) + self.phase(others, layout, cover_s=products.seconds * 0.5)
 
-    def phase(self, work: Iterable[Work], layout: Layout, *, cover_s: Number | None = None) -> PhaseCost:
+    def phase(
+        self, work: Iterable[Work], layout: Layout, *, cover_s: Number | None = None, beside_s: Number = 0.0
+    ) -> PhaseCost:
         """Time of one phase [s]: max(device, host launches) plus exposed collectives.
 
         A device that is its own host issues a kernel and then runs it: device + launches. Products, attention and
         collectives are timed there as calls, so the issue of their kernels is in their price already.
 
         `cover_s` is what a hidden collective may run under: by default the products of the same phase and
-        the time in which the device waits for the host.
+        the time in which the device waits for the host. `beside_s` is what the host does beside launching this work.
         """
         parts: dict[str, Number] = dict.fromkeys(PARTS, 0.0)
         flop: Number = 0.0
         traffic: Number = 0.0
-        kernels, host_s, own_s = 0.0, np.zeros(()), np.zeros(())
+        kernels, host_s, own_s = 0.0, np.zeros(()) + beside_s, np.zeros(()) + beside_s
         links: list[Collective] = []
         for piece in work:
             if isinstance(piece, Collective):

@@ -207,6 +207,7 @@ class Workload:
     framework: str = "megatron"  # whose habits of holding memory, copying and launching: one of FRAMEWORKS
     fused_optimizer: bool = True  # one pass over the states, or one for each operation of the update
     looped_optimizer: bool = False  # weights are updated one after another, each operation launched for each of them
+    counts_zeros: bool = False  # zeros of every gradient are counted each step (Megatron-LM's --log-num-zeros-in-grad)
 
     def __post_init__(self) -> None:
         for name in ("seq_len", "global_batch", "lora_rank"):

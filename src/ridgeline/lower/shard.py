@@ -241,10 +241,12 @@ class Sharder:
 
     def _chain(self, op: Op, way: str) -> float:
         """Kernels of an elementwise operator [1]: one where it is fused, Megatron-LM's chain where it routes tokens."""
-        known = constants().get(f"launch.moe.{op.name}.{way}")
-        if known is not None and self.workload.framework == "megatron":
-            return known.value
-        return float(op.kernels if self.eager else 1)
+        return self._counted(f"moe.{op.name}.{way}", float(op.kernels if self.eager else 1))
+
+    def _counted(self, name: str, other: float) -> float:
+        """What Megatron-LM launches or calls, as its source was counted; `other` in other programs [1]."""
+        known = constants().get(f"launch.{name}")
+        return known.value if known is not None and self.workload.framework == "megatron" else other
 
     def _scan(self, op: Op, block: Block | None) -> Iterable[Work]:
         """A chunked recurrence: its products on the matrix units, its states and inputs through memory."""
@@ -260,7 +262,10 @@ class Sharder:
     def _embedding(self, op: Op, block: Block | None) -> Iterable[Work]:
         tokens = self.layout.tokens(self._seq_len(block))
         size = self.precision.activation_bytes
-        yield Stream(name=op.name, phase=Phase.FORWARD, bytes=tokens * op.k * 2 * size)
+        kernels, calls = (
+            self._counted(f"megatron.{op.name}.{what}", n) for what, n in (("forward", 1.0), ("calls", 0.0))
+        )
+        yield Stream(name=op.name, phase=Phase.FORWARD, bytes=tokens * op.k * 2 * size, kernels=kernels, calls=calls)
         if not self.adapters:  # read the incoming gradient, add it to rows of the weight gradient
             grad = 2 * self.precision.grad_bytes / np.asarray(self.layout.tp)
             yield Stream(name=op.name, phase=Phase.BACKWARD_WEIGHT, bytes=tokens * op.k * (size + grad))
@@ -269,8 +274,19 @@ class Sharder:
         logits = self.layout.tokens(self._seq_len(block)) * op.n / self.layout.tp
         forward, backward = _CROSS_ENTROPY_UNFUSED if self.unfused_loss else _CROSS_ENTROPY_FUSED
         kernels = 6.0 if self.unfused_loss else 2.0
-        yield Stream(name=op.name, phase=Phase.FORWARD, bytes=logits * forward, kernels=kernels)
-        yield Stream(name=op.name, phase=Phase.BACKWARD_INPUT, bytes=logits * backward, kernels=kernels / 2)
+        yield Stream(
+            name=op.name,
+            phase=Phase.FORWARD,
+            bytes=logits * forward,
+            kernels=self._counted("megatron.cross_entropy.forward", kernels),
+            calls=self._counted("megatron.cross_entropy.calls", 0.0),
+        )
+        yield Stream(
+            name=op.name,
+            phase=Phase.BACKWARD_INPUT,
+            bytes=logits * backward,
+            kernels=self._counted("megatron.cross_entropy.backward", kernels / 2),
+        )
 
     # collectives -------------------------------------------------------------------------------
 

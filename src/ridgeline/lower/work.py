@@ -102,7 +102,10 @@ class Attention:
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """Work bound by memory traffic: `bytes` through HBM, `flop` on the vector (or `matrix`) units."""
+    """Work bound by memory traffic: `bytes` through HBM, `flop` on the vector (or `matrix`) units.
+
+    `calls` of collectives go with it, of so few bytes that only their issue takes time.
+    """
 
     name: str
     phase: Phase
@@ -110,6 +113,7 @@ class Stream:
     flop: Number = 0.0
     matrix: bool = False
     kernels: float = 1.0
+    calls: float = 0.0
 
 
 class CollectiveKind(Enum):

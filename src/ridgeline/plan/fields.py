@@ -154,6 +154,7 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
     pick("framework", FRAMEWORKS, "whose habits of holding memory and copying gradients"),
     yes("fused_optimizer", "update in one pass over the states, not one for each operation"),
     yes("looped_optimizer", "update weights one after another, each operation launched for each of them"),
+    yes("counts_zeros", "count the zeros of every gradient each step, as Megatron-LM's --log-num-zeros-in-grad does"),
 )
 
 PLAN_FIELDS: tuple[Field, ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.engine_limits import host_slowness
+from ridgeline.cost.engine_limits import host_slowness, issue_seconds
 from ridgeline.cost.machine import Machine
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import OWN_HOST
@@ -38,9 +38,10 @@ def optimizer_seconds(
     its Newton-Schulz iterations, `orthogonal_flop` each, on the matrix units. An update that is not fused makes one
     pass for each of its operations (`separate_bytes`). A processor's sustained rate is of reads; what also writes gets
     the measured share of it. One that loops over `tensors` weights waits for the gradients'
-    norm, and then for the host to launch `OPERATIONS` kernels for each, where the device is faster.
-    Lower bound: no launch cost but that. Source: Kingma and Ba 2015 (arXiv:1412.6980), Rajbhandari et al.
-    2020 (arXiv:1910.02054) for the state sizes. Evidence: derived.
+    norm, and then for the host to launch `OPERATIONS` kernels for each, where the device is faster. Megatron-LM reads
+    norms and counts of every step, so that its operators and reductions come one after another; with `counts_zeros`
+    some more for each of the `tensors`. Lower bound: no launch cost but that. Source: Kingma and Ba 2015
+    (arXiv:1412.6980), Rajbhandari et al. 2020 (arXiv:1910.02054) for the state sizes. Evidence: derived.
     """
     precision, optimizer = PRECISIONS[workload.precision], OPTIMIZERS[workload.optimizer]
     states = optimizer.state_bytes + precision.master_bytes
@@ -57,9 +58,15 @@ def optimizer_seconds(
         (2 * states + precision.grad_bytes + precision.weight_bytes) * sharing / host.dram_bytes_per_s
         + (precision.grad_bytes + precision.weight_bytes) / host.device_bytes_per_s
     )
+    operator_s = constant("launch.host.kernel") * host_slowness(machine.device.accelerator)
     if workload.looped_optimizer and optimizer.two_moments:
-        each_s = OPERATIONS * constant("launch.host.kernel") * host_slowness(machine.device.accelerator)
-        device_s = np.maximum(device_s, np.asarray(tensors) * each_s)
+        device_s = np.maximum(device_s, np.asarray(tensors) * OPERATIONS * operator_s)
+    if workload.counts_zeros:
+        device_s = device_s + np.asarray(tensors) * constant("launch.megatron.zeros") * operator_s
+    if workload.framework == "megatron":
+        issue_s = issue_seconds(machine.device.accelerator)
+        step_s = constant("launch.megatron.step") * operator_s + constant("launch.megatron.step.calls") * issue_s
+        device_s = device_s + step_s
     away = np.asarray(offload).astype(bool) | optimizer.paged
     seconds = np.where(away, host_s, device_s)
     if optimizer.matrix_iterations:

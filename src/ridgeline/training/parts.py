@@ -64,7 +64,9 @@ def part_tables(
         layers = sum(seconds(cost.blocks[name], phase, part) * counts[..., i] for i, name in enumerate(names))
         return np.asarray(layers * (share if recompute == FULL else 1.0))
 
-    gathered, reduced = (np.zeros(first.shape) + copies for copies in (times.gather_copy_s, times.reduce_copy_s))
+    gathered, reduced, messages = (
+        np.zeros(first.shape) + once for once in (times.gather_copy_s, times.reduce_copy_s, times.message_s)
+    )
     tables = {
         part: PartTable(
             forward_s=table("forward", part),
@@ -73,6 +75,10 @@ def part_tables(
         )
         for part in PARTS
     }
+    launched = tables["launch"]
+    tables["launch"] = replace(
+        launched, forward_s=launched.forward_s + messages, backward_input_s=launched.backward_input_s + messages
+    )
     tables["copies"] = PartTable(forward_s=gathered, backward_input_s=gathered, backward_weight_s=reduced)
     return tables
 

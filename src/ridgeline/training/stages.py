@@ -61,8 +61,9 @@ class StageTimes:
     `gather_s` collects a chunk's weights, `reduce_s` reduces its gradients; `pieces` is the number of layers that a
     chunk's exchange is cut into. `optimizer_s` is the update of one stage, `final_gather_s` the collection of the
     updated weights when it is not hidden. `gather_copy_s` of each forward and backward, and `reduce_copy_s` of each
-    backward, are copies around exchanges. `exchanged_s` is the part of `optimizer_s` that is no update: copies around
-    exchanges once a step, and the sum of a tied embedding's gradients over the first and the last stage.
+    backward, are copies around exchanges; `message_s` of each forward and backward is the host's time for its messages.
+    `exchanged_s` is the part of `optimizer_s` that is no update: copies around exchanges once a step, and the sum of a
+    tied embedding's gradients over the first and the last stage.
     """
 
     forward_s: Floats
@@ -77,6 +78,7 @@ class StageTimes:
     gather_copy_s: Floats | float = 0.0
     reduce_copy_s: Floats | float = 0.0
     exchanged_s: Floats | float = 0.0
+    message_s: Floats | float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,17 +103,22 @@ class StageModel:
     def price(self, layout: Layout) -> LayoutCost:
         """Price every block kind and both ends for a layout."""
         sharder, graph = Sharder(self.workload, layout), self.model.graph
+        params = {
+            name: rank_params(block.ops, layout, self.workload, experts=block.experts)
+            for name, block in graph.blocks.items()
+        }
+        embedded, headed = (rank_params(ops, layout, self.workload) for ops in (graph.embedding, graph.head))
         return LayoutCost(
             layout=layout,
-            blocks={name: self.pricer.block(sharder.block(block), layout) for name, block in graph.blocks.items()},
-            block_params={
-                name: rank_params(block.ops, layout, self.workload, experts=block.experts)
+            blocks={
+                name: self.pricer.block(sharder.block(block), layout, tensors=params[name].tensors)
                 for name, block in graph.blocks.items()
             },
-            embedding=self.pricer.block(sharder.end(graph.embedding), layout),
-            head=self.pricer.block(sharder.end(graph.head), layout),
-            embedding_params=rank_params(graph.embedding, layout, self.workload),
-            head_params=rank_params(graph.head, layout, self.workload),
+            block_params=params,
+            embedding=self.pricer.block(sharder.end(graph.embedding), layout, tensors=embedded.tensors),
+            head=self.pricer.block(sharder.end(graph.head), layout, tensors=headed.tensors),
+            embedding_params=embedded,
+            head_params=headed,
         )
 
     def counts(self, split: tuple[int, ...], schedule: Schedule, stages: int, chunks: int) -> NDArray[np.int64]:
@@ -153,9 +160,11 @@ class StageModel:
         sends = self._send(cost.layout, sharding)
         copies = self._copies(cost, counts, first, last, sharding)
         exchanged = copies.once_s + self._tied(cost.layout, first, last, sharding)
+        neighbours = np.where(np.asarray(sharding.pp)[..., None, None] > 1, 2.0 - first - last, 0.0)
+        messages = neighbours * self.pricer.message_seconds()
         return StageTimes(
-            forward_s=forward + copies.gathered_s,
-            backward_input_s=inputs + copies.gathered_s,
+            forward_s=forward + copies.gathered_s + messages,
+            backward_input_s=inputs + copies.gathered_s + messages,
             backward_weight_s=weights + copies.reduced_s,
             send_forward_s=sends[..., None, None] + np.zeros(counts.shape[:2]),
             send_backward_s=sends[..., None, None] + np.zeros(counts.shape[:2]),
@@ -166,6 +175,7 @@ class StageModel:
             gather_copy_s=copies.gathered_s,
             reduce_copy_s=copies.reduced_s,
             exchanged_s=exchanged,
+            message_s=messages,
         )
 
     def _copies(

@@ -12,6 +12,7 @@ from ridgeline.graph.workload import PRECISIONS, Task
 from ridgeline.plan.plan import Recompute
 from ridgeline.validate.engines import EARLY_SOURCES, Engine
 from ridgeline.validate.habits import TITAN_2025, bytes_precision
+from ridgeline.validate.megatron_tests import is_test
 from ridgeline.validate.names import holds_whole_base
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
@@ -82,6 +83,7 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
         "execution": _execution(row, notes, engine),
         "framework": engine.framework,
         "fused_optimizer": engine.fused_optimizer,
+        "counts_zeros": is_test(engine),
     }
     if _loops(row, task, str(workload["precision"])):
         said.append("BertAdam in full precision: weights are updated one after another (DeepLearningExamples)")
@@ -203,7 +205,8 @@ def _loops(row: Row, task: Task, precision: str) -> bool:
 
 
 def _execution(row: Row, notes: Notes, engine: Engine) -> str:
-    if notes.says(r"cuda-graph-impl=(?!none)") or notes.says(r"cuda.?graph"):
+    parts = notes.says(r"cuda-graph-impl=(?:none|transformer_engine)")  # that of the engine captures parts of layers
+    if not parts and notes.says(r"cuda.?graph"):
         return "graph"
     words = f"{row.text('engine')}; {notes.text}"
     compiled = re.search(rf"torch\.compile|\bcompile\b|async ?tp|\bliger\b|{ALL_ABOVE}", words, re.IGNORECASE)
