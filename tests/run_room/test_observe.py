@@ -71,5 +71,6 @@ def test_predicted_memory_is_what_the_allocator_counts(words: dict[str, int], mo
 
 def test_idle_share_of_an_even_1f1b_is_that_of_its_shape() -> None:
     shape = from_dims(layers=8, hidden=512, heads=8, vocab=32, tied=False, positions="rope")
-    evaluation = Predictor(shape, cluster("2xH100-SXM"), Workload(seq_len=2048, global_batch=8)).evaluate(Plan(pp=2))
+    work = Workload(seq_len=2048, global_batch=8, framework="torch")
+    evaluation = Predictor(shape, cluster("2xH100-SXM"), work).evaluate(Plan(pp=2))
     assert predicted_idle_share(evaluation) == pytest.approx(1 / 9, abs=0.02)
