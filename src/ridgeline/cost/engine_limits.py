@@ -131,3 +131,13 @@ def issue_range_s() -> tuple[float, float]:
     """
     known = [fact.value for key, fact in constants().items() if key.startswith("collective.issue.")]
     return min(known), max(known)
+
+
+def host_range(part: Accelerator) -> tuple[float, float]:
+    """Time of a call on the quickest and the slowest host measured, over that on the one that a device comes with [1].
+
+    Both with what versions of one module differ by: `interval.launch.*`.
+    """
+    (quick_s, slow_s), own_s = issue_range_s(), issue_seconds(part)
+    table = constants()
+    return quick_s / own_s * table["interval.launch.low"].value, slow_s / own_s * table["interval.launch.high"].value

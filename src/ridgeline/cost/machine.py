@@ -94,6 +94,16 @@ def stream_share(accelerator: Accelerator) -> float:
     return table.get(f"stream.share.{key}", table["stream.share.other"]).value
 
 
+def stream_share_range() -> tuple[float, float]:
+    """The lowest and the highest share that kernels of layers were measured to reach of the stream rate [1]."""
+    measured = [
+        fact.value
+        for key, fact in constants().items()
+        if key.startswith("stream.share.") and fact.evidence >= Evidence.MEASURED
+    ]
+    return min(measured), max(measured)
+
+
 def device(accelerator: Accelerator, *, datasheet_only: bool = False) -> Device:
     """The rates of an accelerator: sustained rates that a source measured, or the datasheet alone."""
     evidence: dict[str, Evidence] = {}

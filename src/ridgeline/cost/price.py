@@ -14,7 +14,7 @@ import numpy as np
 
 from ridgeline.cost.attention import attention_cost
 from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost, under_load
-from ridgeline.cost.engine_limits import dispatch_seconds, host_slowness, issue_seconds
+from ridgeline.cost.engine_limits import dispatch_seconds, host_range, host_slowness, issue_seconds
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.own_host import own_host
@@ -30,10 +30,14 @@ PARTS = ("matrix", "attention", "memory", "launch", "tensor link", "context link
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseCost:
-    """Time of one phase of one layer [s] and the parts that add up to it."""
+    """Time of one phase of one layer [s] and the parts that add up to it.
+
+    `hosts` is its launch part on the quickest and on the slowest host that was measured [s].
+    """
 
     seconds: Number = 0.0
     parts: dict[str, Number] = field(default_factory=dict)
+    hosts: tuple[Number, Number] = (0.0, 0.0)
     flop: Number = 0.0
     bytes: Number = 0.0
 
@@ -42,6 +46,7 @@ class PhaseCost:
         return PhaseCost(
             seconds=self.seconds * factor,
             parts={name: value * factor for name, value in self.parts.items()},
+            hosts=(self.hosts[0] * factor, self.hosts[1] * factor),
             flop=self.flop * factor,
             bytes=self.bytes * factor,
         )
@@ -51,6 +56,7 @@ class PhaseCost:
         return PhaseCost(
             seconds=self.seconds + other.seconds,
             parts={name: self.parts.get(name, 0.0) + other.parts.get(name, 0.0) for name in names},
+            hosts=(self.hosts[0] + other.hosts[0], self.hosts[1] + other.hosts[1]),
             flop=self.flop + other.flop,
             bytes=self.bytes + other.bytes,
         )
@@ -92,6 +98,7 @@ class Pricer:
         self.host_slowness = host_slowness(part)
         self.dispatch_s = dispatch_seconds(part)
         self.own_host = own_host(machine.device)
+        self.hosts = host_range(part)
         self.collective_issue_s = 0.0 if workload.execution == "graph" else issue_seconds(part)
 
     def interval(self, seconds: float, rung: Evidence) -> tuple[float, float]:
@@ -267,12 +274,16 @@ class Pricer:
             if isinstance(piece, Attention):
                 host_s = host_s + self._ring_seconds(layout)
         device_s = parts["matrix"] + parts["attention"] + parts["memory"]
-        ahead_s = np.maximum(kernels * self.launch_device_s, host_s - device_s)
-        parts["launch"] = ahead_s if self.dispatch_s is None else own_s
+        quick, own, slow = (
+            np.maximum(kernels * self.launch_device_s, host_s * factor - device_s)
+            for factor in (self.hosts[0], 1.0, self.hosts[1])
+        )
+        parts["launch"] = own if self.dispatch_s is None else own_s
+        hosts = (quick, slow) if self.dispatch_s is None else (own_s, own_s)
         cover = parts["matrix"] + parts["launch"] if cover_s is None else cover_s
         self._links(parts, links, layout, cover_s=cover)
         seconds = sum(parts.values(), start=np.zeros(()))
-        return PhaseCost(seconds=seconds, parts=parts, flop=flop, bytes=traffic)
+        return PhaseCost(seconds=seconds, parts=parts, hosts=hosts, flop=flop, bytes=traffic)
 
     def _links(self, parts: dict[str, Number], links: list[Collective], layout: Layout, *, cover_s: Number) -> None:
         """Add the exposed part of collectives, and what hidden ones slow the work they run beside.

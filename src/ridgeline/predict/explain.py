@@ -15,9 +15,10 @@ from ridgeline.graph.workload import Task
 from ridgeline.lower.shard import Sharder
 from ridgeline.plan.plan import Recompute
 from ridgeline.predict.predictor import RECOMPUTE_CODE, Evaluation, Predictor
+from ridgeline.predict.step_interval import step_interval
 from ridgeline.report.report import Estimate, OpRow, Report, Share, StageMemory
 from ridgeline.timeline.simulate import simulate
-from ridgeline.training.parts import by_resource, part_tables
+from ridgeline.training.parts import by_resource, host_tables, part_tables
 from ridgeline.training.step import step_tasks
 
 _PART_KIND = {
@@ -49,22 +50,32 @@ class _Explainer:
 
     def __init__(self, predictor: Predictor, evaluation: Evaluation) -> None:
         self.predictor, self.it = predictor, evaluation
-        self.tables = part_tables(
+        stages = (
             evaluation.cost,
             predictor.stages.block_names,
             evaluation.counts,
             evaluation.first,
             evaluation.last,
-            times=evaluation.times,
-            recompute=RECOMPUTE_CODE[evaluation.plan.recompute],
-            recompute_layers=evaluation.plan.recompute_layers,
         )
+        choices: dict[str, Any] = {
+            "times": evaluation.times,
+            "recompute": RECOMPUTE_CODE[evaluation.plan.recompute],
+            "recompute_layers": evaluation.plan.recompute_layers,
+        }
+        self.tables = part_tables(*stages, **choices)
+        self.hosts = host_tables(*stages, **choices)
+        times = evaluation.times
+        work = (times.forward_s + times.backward_input_s + times.backward_weight_s).sum(axis=1)
+        self.busiest = int(np.argmax(work))
+
+    def hosts_s(self) -> tuple[float, float]:
+        """Seconds of the step in which the busiest stage waits for the quickest and for the slowest host."""
+        quick, slow = (float(table.total_s[self.busiest].sum()) * self.it.micro_batches for table in self.hosts)
+        return quick, slow
 
     def parts(self) -> dict[str, float]:
         """Seconds of the step on the busiest stage, by part; they add up to the makespan."""
-        it, plan = self.it, self.it.plan
-        work = (it.times.forward_s + it.times.backward_input_s + it.times.backward_weight_s).sum(axis=1)
-        stage = int(np.argmax(work))
+        it, plan, stage = self.it, self.it.plan, self.busiest
         one = {name: float(table.total_s[stage].sum()) for name, table in self.tables.items()}
         parts = {name: seconds * it.micro_batches for name, seconds in one.items() if seconds > 0}
         parts["update"] = float(it.times.optimizer_s.max())
@@ -128,7 +139,7 @@ class _Explainer:
         detailed = by_resource(it.tasks, self.tables)
         evidence = self.evidence()
         rung = self.lowest(parts, evidence)
-        low, high = predictor.stages.pricer.interval(step_s, rung)
+        low, high = step_interval(parts, self.hosts_s(), predictor=predictor, evidence=evidence["matrix rate"])
         tokens = workload.step_tokens * (1 - workload.padding)
         trained = 3.0 if workload.task in (Task.PRETRAIN, Task.FULL) else 2.0
         model_flop = predictor.flop_per_token * workload.step_tokens * trained

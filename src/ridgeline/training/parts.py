@@ -5,13 +5,16 @@ Shape letters: P stages, v chunks per stage.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.price import PARTS, BlockCost
+from ridgeline.cost.price import PARTS, BlockCost, PhaseCost
 from ridgeline.lower.tasks import TaskGraph
+from ridgeline.lower.work import Number
 from ridgeline.training.orders import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from ridgeline.training.stages import FULL, SELECTIVE, LayoutCost, StageTimes
 
@@ -46,41 +49,90 @@ def part_tables(
     recompute_layers: int | None,
 ) -> dict[str, PartTable]:
     """Every part of one plan's stage times; they add up to them [s]. `counts` (P, v, kinds), `first`, `last` (P, v)."""
-    per_stage = np.maximum(counts.sum(axis=(1, 2)), 1)[:, None]
-    share = np.ones((counts.shape[0], 1)) if recompute_layers is None else np.minimum(1.0, recompute_layers / per_stage)
-
-    def seconds(block: BlockCost, phase: str, part: str) -> float:
-        return float(np.asarray(getattr(block, phase).parts.get(part, 0.0)))
-
-    def table(phase: str, part: str) -> Floats:
-        layers = sum(seconds(cost.blocks[name], phase, part) * counts[..., i] for i, name in enumerate(names))
-        ends = seconds(cost.embedding, phase, part) * first + seconds(cost.head, phase, part) * last
-        return np.asarray(layers + ends)
-
-    def again(part: str) -> Floats:
-        phase = {FULL: "recompute", SELECTIVE: "selective"}.get(recompute)
-        if phase is None:
-            return np.zeros(first.shape)
-        layers = sum(seconds(cost.blocks[name], phase, part) * counts[..., i] for i, name in enumerate(names))
-        return np.asarray(layers * (share if recompute == FULL else 1.0))
-
-    gathered, reduced, messages = (
-        np.zeros(first.shape) + once for once in (times.gather_copy_s, times.reduce_copy_s, times.message_s)
-    )
-    tables = {
-        part: PartTable(
-            forward_s=table("forward", part),
-            backward_input_s=table("backward_input", part) + again(part),
-            backward_weight_s=table("backward_weight", part),
-        )
-        for part in PARTS
-    }
-    launched = tables["launch"]
-    tables["launch"] = replace(
-        launched, forward_s=launched.forward_s + messages, backward_input_s=launched.backward_input_s + messages
-    )
+    stages = _Stages(cost, names, counts, first, last, recompute=recompute, recompute_layers=recompute_layers)
+    gathered, reduced = (np.zeros(first.shape) + copies for copies in (times.gather_copy_s, times.reduce_copy_s))
+    tables = {part: stages.table(partial(_part, part)) for part in PARTS}
+    tables["launch"] = _with_messages(tables["launch"], times)
     tables["copies"] = PartTable(forward_s=gathered, backward_input_s=gathered, backward_weight_s=reduced)
     return tables
+
+
+def host_tables(
+    cost: LayoutCost,
+    names: tuple[str, ...],
+    counts: NDArray[np.int64],
+    first: Floats,
+    last: Floats,
+    *,
+    times: StageTimes,
+    recompute: int,
+    recompute_layers: int | None,
+) -> tuple[PartTable, PartTable]:
+    """The launch part of the stage times on the quickest and on the slowest host; messages take what they do [s]."""
+    stages = _Stages(cost, names, counts, first, last, recompute=recompute, recompute_layers=recompute_layers)
+    quick, slow = (_with_messages(stages.table(partial(_host, end)), times) for end in (0, 1))
+    return quick, slow
+
+
+class _Stages:
+    """Adds up what phases of layers hold over the stages and chunks of one plan."""
+
+    def __init__(
+        self,
+        cost: LayoutCost,
+        names: tuple[str, ...],
+        counts: NDArray[np.int64],
+        first: Floats,
+        last: Floats,
+        *,
+        recompute: int,
+        recompute_layers: int | None,
+    ) -> None:
+        self.cost, self.names, self.counts, self.first, self.last = cost, names, counts, first, last
+        self.again = {FULL: "recompute", SELECTIVE: "selective"}.get(recompute)
+        per_stage = np.maximum(counts.sum(axis=(1, 2)), 1)[:, None]
+        limited = recompute == FULL and recompute_layers is not None
+        self.share = np.minimum(1.0, recompute_layers / per_stage) if limited else 1.0
+
+    def table(self, read: Callable[[PhaseCost], Number]) -> PartTable:
+        """What `read` takes from each phase, (P, v)."""
+        return PartTable(
+            forward_s=self._sum("forward", read),
+            backward_input_s=self._sum("backward_input", read) + self._repeated(read),
+            backward_weight_s=self._sum("backward_weight", read),
+        )
+
+    def _sum(self, phase: str, read: Callable[[PhaseCost], Number]) -> Floats:
+        def of(block: BlockCost) -> float:
+            return float(np.asarray(read(getattr(block, phase))))
+
+        ends = of(self.cost.embedding) * self.first + of(self.cost.head) * self.last
+        return np.asarray(self._layers(phase, read) + ends)
+
+    def _layers(self, phase: str, read: Callable[[PhaseCost], Number]) -> Floats:
+        values = [float(np.asarray(read(getattr(self.cost.blocks[name], phase)))) for name in self.names]
+        return np.asarray(sum(value * self.counts[..., i] for i, value in enumerate(values)))
+
+    def _repeated(self, read: Callable[[PhaseCost], Number]) -> Floats:
+        if self.again is None:
+            return np.zeros(self.first.shape)
+        return np.asarray(self._layers(self.again, read) * self.share)
+
+
+def _part(name: str, phase: PhaseCost) -> Number:
+    return phase.parts.get(name, 0.0)
+
+
+def _host(end: int, phase: PhaseCost) -> Number:
+    return phase.hosts[end]
+
+
+def _with_messages(launched: PartTable, times: StageTimes) -> PartTable:
+    return replace(
+        launched,
+        forward_s=launched.forward_s + times.message_s,
+        backward_input_s=launched.backward_input_s + times.message_s,
+    )
 
 
 def by_resource(tasks: TaskGraph, tables: dict[str, PartTable]) -> TaskGraph:

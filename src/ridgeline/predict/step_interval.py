@@ -1,0 +1,100 @@
+"""The 80 % interval of a training step, put together from what makes its parts uncertain.
+
+Three causes, independent of each other: each part's mechanism errs by itself; another machine with other software is
+quicker or slower than the ones that were measured, in all parts together; which host drives the devices is not told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ridgeline.cost.attention import attention_interval
+from ridgeline.cost.interval import interval
+from ridgeline.cost.machine import stream_share_range
+from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.records import Evidence
+from ridgeline.facts.source_spread import mechanism_spread, source_spread
+from ridgeline.graph.flop import op_flop_per_token
+from ridgeline.graph.ops import Model, OpKind
+from ridgeline.predict.predictor import Predictor
+
+Factors = tuple[float, float]
+HOST, WAITING = "launch", "bubble"
+_FAMILY = {"matrix": "gemm", "tensor link": "all_reduce", "context link": "all_reduce", "expert link": "all_reduce"} | {
+    "data link": "all_reduce"
+}
+
+
+def step_interval(
+    parts: Mapping[str, float], hosts_s: Factors, *, predictor: Predictor, evidence: Evidence
+) -> tuple[float, float]:
+    """Low and high end of a step whose `parts` add up to its time [s].
+
+    With t the seconds of a part, m the factor of its mechanism and o that of other sources, beyond 1 to one side, the
+    step may take so much more or less:
+
+        sqrt( sum (t (m - 1))^2 + (sum t (o - 1))^2 + (launch there - launch)^2 )
+
+    `hosts_s` is the launch part on the quickest and on the slowest host. Waiting for other stages grows as the rest
+    does. `evidence` is the rung of the matrix rate; from a datasheet's rate the interval is that of its rung, on a
+    processor whose calls were timed that of their residuals.
+    """
+    whole, pricer = sum(parts.values()), predictor.stages.pricer
+    if evidence is Evidence.DATASHEET or pricer.own_host.fits:
+        return pricer.interval(whole, evidence)
+    working = {name: seconds for name, seconds in parts.items() if name not in (HOST, WAITING)}
+    busy = whole - parts.get(WAITING, 0.0)
+    mechanism = _mechanisms(predictor, evidence)
+    shares = []
+    for end, sign in ((0, -1.0), (1, 1.0)):
+        alone = [seconds * _beyond(mechanism(name)[end], sign) for name, seconds in working.items()]
+        together = sum(seconds * _beyond(_others(name)[end], sign) for name, seconds in working.items())
+        host = max(0.0, sign * (hosts_s[end] - parts.get(HOST, 0.0)))
+        shares.append(float(np.sqrt(np.square(alone).sum() + together**2 + host**2)) / busy)
+    return whole * max(1.0 - shares[0], 0.0), whole * (1.0 + shares[1])
+
+
+def _beyond(factor: float, sign: float) -> float:
+    """How far a factor lies beyond 1 to one side [1]."""
+    return max(0.0, sign * (factor - 1.0))
+
+
+def _others(name: str) -> Factors:
+    """What other sources measured over what the measured ones give, for a part."""
+    return source_spread(_FAMILY.get(name, "other"))
+
+
+def _mechanisms(predictor: Predictor, evidence: Evidence) -> Callable[[str], Factors]:
+    """Measured over predicted of each part's mechanism."""
+    accelerator = predictor.cluster.accelerator
+    kernel = attention_interval(predictor.workload.attention_kernel, accelerator.architecture)
+    device = predictor.machine.device
+    slowest, fastest = stream_share_range()
+    links = mechanism_spread("all_reduce") or (1.0, 1.0)
+    known = {
+        "matrix": _products(predictor.model, evidence),
+        "attention": kernel or interval(1.0, Evidence.DERIVED),
+        "memory": (device.stream_share / max(fastest, device.stream_share), device.stream_share / slowest),
+    }
+    return lambda name: known.get(name) or (links if name in _FAMILY else (1.0, 1.0))
+
+
+def _products(model: Model, evidence: Evidence) -> Factors:
+    """The factors of products and of convolutions, by their share of a model's FLOP."""
+    rate = (constant("interval.matrix.low"), constant("interval.matrix.high"))
+    if evidence < Evidence.MEASURED:
+        rate = mechanism_spread("gemm") or rate
+    pixels = mechanism_spread("conv2d") or rate
+    share = convolved(model)
+    return tuple(share * a + (1.0 - share) * b for a, b in zip(pixels, rate, strict=True))  # type: ignore[return-value]
+
+
+def convolved(model: Model) -> float:
+    """Share of a model's products that are convolutions, by FLOP [1]."""
+    graph = model.graph
+    ops = [op for name in graph.layers for op in graph.blocks[name].ops] + [*graph.embedding, *graph.head]
+    flop = [(float(op_flop_per_token(op, 1.0)), op) for op in ops if op.kind is OpKind.GEMM]
+    whole = sum(amount for amount, _ in flop)
+    return sum(amount for amount, op in flop if op.rows != 1 or op.leaf) / whole if whole else 0.0
