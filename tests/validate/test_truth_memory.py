@@ -141,7 +141,7 @@ def test_mlperf_adapters_on_blackwell_divide_data_and_context_alone() -> None:
     assert found.stated["recompute"] is Recompute.NONE
     assert found.workload.memory_habits == {"gradient_bytes": 2}
     assert "recompute" not in job(**{**cells, "metric": "step_time", "unit": "s"}).stated
-    assert "cp" not in job(**{**cells, "hardware": "H100-SXM5-80GB"}).stated
+    assert "cp" not in job(**{**cells, "hardware": "H100-SXM5-80GB", "n_devices": 16}).stated
 
 
 def test_a_batch_counted_by_device_grows_with_tensor_parallelism() -> None:
@@ -173,3 +173,33 @@ def test_rows_that_ask_for_bytes_are_told_by_unit_and_metric() -> None:
 def test_language_models_are_told_from_others() -> None:
     assert [is_language(name) for name in ("Llama 3 8B", "GNMT train", "mcore test hybrid")] == [True] * 3
     assert [is_language(name) for name in ("ResNet-50", "DLRM-DCNv2", "Stable Diffusion v2", "")] == [False] * 4
+
+
+@pytest.mark.parametrize(
+    ("hardware", "devices", "source", "degrees"),
+    [
+        ("H100-SXM5-80GB", 8, "v4.0", (4, 1, 2)),
+        ("H100-SXM5-80GB", 64, "v4.1", (4, 2, 8)),
+        ("H200-SXM5-141GB", 8, "v4.0", (2, 1, 4)),
+        ("H200-SXM5-141GB", 8, "v4.1", (1, 2, 4)),
+    ],
+)
+def test_lora_of_mlperf_runs_in_the_degrees_that_its_maker_published(
+    hardware: str, devices: int, source: str, degrees: tuple[int, int, int]
+) -> None:
+    found = job(
+        model="Llama2-70B LoRA r16", layers=80, hidden=8192, heads=64, vocab=32000, seq_len=8192, hardware=hardware,
+        n_devices=devices, global_batch=8, engine="NGC Pytorch 24.09", metric="throughput", unit="samples/s",
+        source=f"mlcommons/training_results_{source}@0",
+    )  # fmt: skip
+    assert (found.stated["tp"], found.stated["cp"], found.stated["dp"]) == degrees
+    assert any("of the published code" in note for note in found.assumptions)
+
+
+def test_degrees_of_other_programs_are_not_those_of_mlperf() -> None:
+    found = job(
+        model="Llama2-70B LoRA r16", layers=80, hidden=8192, heads=64, vocab=32000, seq_len=8192,
+        hardware="H100-SXM5-80GB", n_devices=8, global_batch=8, engine="torchtitan", metric="throughput",
+        unit="samples/s", source="a page",
+    )  # fmt: skip
+    assert not any("of the published code" in note for note in found.assumptions)

@@ -10,6 +10,7 @@ from ridgeline.errors import InputError
 from ridgeline.plan.plan import Schedule
 from ridgeline.validate.engines import Engine
 from ridgeline.validate.megatron_tests import is_test, named_chunks, named_devices, refuse_unsaid
+from ridgeline.validate.mlperf_plans import published_plan
 from ridgeline.validate.names import holds_whole_base
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
@@ -98,8 +99,13 @@ def read_layout(row: Row, notes: Notes, engine: Engine, *, encoder: bool) -> Lay
 
 
 def _adapters(row: Row, degrees: dict[str, int | None], said: list[str]) -> dict[str, int | None]:
-    """Degrees of MLPerf's LoRA runs on devices that hold the 8-bit base whole: data and context parallelism alone."""
+    """Degrees of MLPerf's LoRA runs: published ones, or on devices that hold the 8-bit base data and context alone."""
     devices, batch = row.count("n_devices"), row.count("global_batch")
+    plan = published_plan(row)
+    open_ = all(degrees[name] is None for name in ("tp", "pp", "cp", "dp"))
+    if plan is not None and open_ and devices is not None and devices % (plan.tp * plan.cp) == 0:
+        said.append(f"degrees not stated: tp {plan.tp}, cp {plan.cp} of the published code ({plan.name})")
+        return {"tp": plan.tp, "pp": 1, "cp": plan.cp, "dp": devices // (plan.tp * plan.cp)}
     if not holds_whole_base(row) or devices is None or batch is None:
         return {}
     dp = degrees["dp"] or batch
