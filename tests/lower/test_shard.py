@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from ridgeline.errors import WorkloadError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.ops import Model
@@ -343,3 +344,21 @@ def test_megatrons_routing_is_a_chain_of_operators_and_a_fused_programs_one_kern
     assert chain["route", FORWARD] == constant("launch.moe.route.forward")
     assert chain["dispatch", INPUT] == constant("launch.moe.dispatch.backward")
     assert set(kernels(framework="fsdp", execution="compiled").values()) == {1.0}
+
+
+def test_a_masked_language_model_makes_logits_of_masked_positions_alone() -> None:
+    layout = Layout(micro_batch=4)
+    whole, masked = (Sharder(workload(unpredicted=share), layout).head(DENSE.graph.head) for share in (0.0, 0.85))
+    assert gemms(whole, "lm_head")[FORWARD] == (4 * SEQ, 1000, 64, 1)
+    assert gemms(masked, "lm_head")[FORWARD] == pytest.approx((0.15 * 4 * SEQ, 1000, 64, 1))
+    loss, less = (next(piece for piece in work if piece.name == "cross_entropy") for work in (whole, masked))
+    assert isinstance(loss, Stream)
+    assert isinstance(less, Stream)
+    assert float(np.asarray(less.bytes)) == pytest.approx(0.15 * float(np.asarray(loss.bytes)))
+    assert len(whole) == len(masked)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_the_head_leaves_out_a_share_below_one(share: float) -> None:
+    with pytest.raises(WorkloadError, match="unpredicted"):
+        workload(unpredicted=share)

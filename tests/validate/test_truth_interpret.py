@@ -131,6 +131,7 @@ def test_mlperf_bert_drops_its_padding() -> None:
         also_reported="grad_accum=2",
     )
     assert found.workload.seq_len == 256
+    assert found.workload.unpredicted == 0.85  # logits of the 15 % that are masked
     assert (found.stated["dp"], found.stated["micro_batch"], found.workload.precision) == (8, 28, "fp16")
 
 

@@ -187,7 +187,8 @@ class Workload:
     `seq_len` S [tokens], `global_batch` [sequences per optimizer step], `tokens` of the whole run
     (None when only the step is asked). `mean_document` [tokens] is the mean length of the packed
     documents that attention may not cross (None: attention spans the sequence). `padding` is the
-    share of positions that carry no token when sequences are padded, not packed [1].
+    share of positions that carry no token when sequences are padded, not packed [1]. `unpredicted` is the share of
+    positions that the head leaves out: a masked language model needs logits of masked positions alone [1].
     """
 
     task: Task = Task.PRETRAIN
@@ -198,6 +199,7 @@ class Workload:
     optimizer: str = "adamw"
     mean_document: float | None = None
     padding: float = 0.0
+    unpredicted: float = 0.0
     encoder_seq_len: int | None = None
     lora_rank: int = 16
     lora_targets: str = "all"  # 'all' linear layers or 'attention'
@@ -218,6 +220,8 @@ class Workload:
             raise WorkloadError(f"workload: tokens = {self.tokens}, needs >= 1")
         if not 0.0 <= self.padding < 1.0:
             raise WorkloadError(f"workload: padding = {self.padding}, needs 0 <= padding < 1 (a share)")
+        if not 0.0 <= self.unpredicted < 1.0:
+            raise WorkloadError(f"workload: unpredicted = {self.unpredicted}, needs 0 <= unpredicted < 1 (a share)")
         if self.mean_document is not None and self.mean_document < 1:
             raise WorkloadError(f"workload: mean_document = {self.mean_document}, needs >= 1 token")
 

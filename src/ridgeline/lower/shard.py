@@ -6,6 +6,7 @@ Shape letters: T tokens of a micro-batch on one context shard, S sequence, D hid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -70,8 +71,13 @@ class Sharder:
         return work
 
     def end(self, ops: Iterable[Op]) -> list[Work]:
-        """All work of the embedding or the head."""
+        """All work of the embedding."""
         return [piece for op in ops for piece in self.op(op, None)]
+
+    def head(self, ops: Iterable[Op]) -> list[Work]:
+        """All work of the head, on the positions whose logits are made."""
+        predicted = np.asarray(self.layout.micro_batch) * (1.0 - self.workload.unpredicted)
+        return Sharder(self.workload, replace(self.layout, micro_batch=predicted)).end(ops)
 
     def op(self, op: Op, block: Block | None) -> list[Work]:
         """All work of one operator."""

@@ -146,6 +146,11 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
         help="mean tokens of the packed documents that attention may not cross",
     ),
     Field(name="padding", read=number("1", 0.0, 1.0), help="share of positions that carry no token, e.g. 0.1 or 10%"),
+    Field(
+        name="unpredicted",
+        read=number("1", 0.0, 1.0),
+        help="share of positions whose logits are not made, e.g. 85% of a masked language model's",
+    ),
     whole("encoder_seq_len", "encoder tokens per sequence (encoder-decoder models)", most=_LONGEST),
     whole("lora_rank", "rank of the LoRA adapters"),
     pick("lora_targets", ("all", "attention"), "linear layers that carry an adapter"),

@@ -196,7 +196,8 @@ class _Explainer:
         rung = self.evidence()
         rows = []
         for name, layers, ops, block in groups:
-            work = sharder.block(block) if block is not None else sharder.end(ops)
+            end = sharder.head if name == "head" else sharder.end
+            work = sharder.block(block) if block is not None else end(ops)
             merged: dict[str, list[Any]] = {}
             for priced in stages.pricer.rows(work):
                 seconds = float(np.asarray(priced.seconds))

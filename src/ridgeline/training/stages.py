@@ -116,7 +116,7 @@ class StageModel:
             },
             block_params=params,
             embedding=self.pricer.block(sharder.end(graph.embedding), layout, tensors=embedded.tensors),
-            head=self.pricer.block(sharder.end(graph.head), layout, tensors=headed.tensors),
+            head=self.pricer.block(sharder.head(graph.head), layout, tensors=headed.tensors),
             embedding_params=embedded,
             head_params=headed,
         )
