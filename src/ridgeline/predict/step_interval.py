@@ -22,6 +22,7 @@ from ridgeline.predict.predictor import Predictor
 
 Factors = tuple[float, float]
 HOST, WAITING = "launch", "bubble"
+_LONG_S = 1.0  # most of a step is kernels that are not short
 _FAMILY = {"matrix": "gemm", "tensor link": "all_reduce", "context link": "all_reduce", "expert link": "all_reduce"} | {
     "data link": "all_reduce"
 }
@@ -63,7 +64,7 @@ def _beyond(factor: float, sign: float) -> float:
 
 def _others(name: str) -> Factors:
     """What other sources measured over what the measured ones give, for a part."""
-    return source_spread(_FAMILY.get(name, "other"))
+    return source_spread("tables", _FAMILY.get(name, "other"))
 
 
 def _mechanisms(predictor: Predictor, evidence: Evidence) -> Callable[[str], Factors]:
@@ -72,7 +73,7 @@ def _mechanisms(predictor: Predictor, evidence: Evidence) -> Callable[[str], Fac
     kernel = attention_interval(predictor.workload.attention_kernel, accelerator.architecture)
     device = predictor.machine.device
     slowest, fastest = stream_share_range()
-    links = mechanism_spread("all_reduce") or (1.0, 1.0)
+    links = mechanism_spread("all_reduce", _LONG_S) or (1.0, 1.0)
     known = {
         "matrix": _products(predictor.model, evidence),
         "attention": kernel or interval(1.0, Evidence.DERIVED),
@@ -85,8 +86,8 @@ def _products(model: Model, evidence: Evidence) -> Factors:
     """The factors of products and of convolutions, by their share of a model's FLOP."""
     rate = (constant("interval.matrix.low"), constant("interval.matrix.high"))
     if evidence < Evidence.MEASURED:
-        rate = mechanism_spread("gemm") or rate
-    pixels = mechanism_spread("conv2d") or rate
+        rate = mechanism_spread("gemm", _LONG_S) or rate
+    pixels = mechanism_spread("conv2d", _LONG_S) or rate
     share = convolved(model)
     return tuple(share * a + (1.0 - share) * b for a, b in zip(pixels, rate, strict=True))  # type: ignore[return-value]
 
