@@ -53,7 +53,7 @@ def power_clock(watts_a_flop: float, lenders: float) -> float:
 
     Dynamic power goes with the cube of the clock, so what the power limit leaves goes with the cube root of watts a
     FLOP/s; 1 where either is not known (0). Each measured device left out, with and without this (medians): bf16
-    5.2 and 7.9 %, fp16 3.3 and 12.7 %, fp32 5.8 and 17.5 %, fp8 5.1 and 5.4 %. Evidence: derived.
+    5.2 and 7.9 %, fp16 1.8 and 12.7 %, fp32 5.8 and 17.5 %, fp8 5.1 and 5.4 %. Evidence: derived.
     """
     return (watts_a_flop / lenders) ** (1.0 / 3.0) if watts_a_flop > 0 and lenders > 0 else 1.0
 
@@ -79,25 +79,29 @@ def _share(accelerator: Accelerator, key: str) -> tuple[float, str] | None:
     peak = _peak(accelerator, alike) if alike else None
     if alike and peak and alike in accelerator.sustained:
         return accelerator.sustained[alike].value / peak.value, f"the share measured on it in {alike}"
+    alike_shares = {name: (share, alike) for name, share in _shares(alike).items()} if alike else {}
+    known = {**alike_shares, **{name: (share, key) for name, share in _shares(key).items()}}
     for label, least, belongs in (
         (f"architecture {accelerator.architecture}", 1, lambda a: a.architecture == accelerator.architecture),
         (f"vendor {accelerator.vendor}", _VENDOR_LEAST, lambda a: a.vendor == accelerator.vendor),
         ("all vendors", 1, lambda _: True),
     ):
-        for candidate in (key, alike) if alike else (key,):
-            chosen = {name: share for name, share in _shares(candidate).items() if belongs(accelerators()[name])}
-            if len(chosen) >= least:
-                found = [_here(accelerator, key, share, name, candidate) for name, share in chosen.items()]
-                return median(found), f"median share in {candidate} of {label}: {', '.join(chosen)}"
+        chosen = {name: lent for name, lent in known.items() if belongs(accelerators()[name])}
+        if len(chosen) >= least:
+            found = [_here(accelerator, key, share, name, measured) for name, (share, measured) in chosen.items()]
+            keys = " and ".join(sorted({measured for _, measured in chosen.values()}))
+            return median(found), f"median share in {keys} of {label}: {', '.join(chosen)}"
     return None
 
 
-def _here(accelerator: Accelerator, key: str, share: float, lender: str, candidate: str) -> float:
-    """Share of its peak that a device reaches where `lender` reaches `share` of its own [1]; of memory
-    the same."""
+def _here(accelerator: Accelerator, key: str, share: float, lender: str, measured: str) -> float:
+    """Share of its peak that a device reaches where `lender` reaches `share` of its own in `measured` [1].
+
+    Of memory the same: its clock is not what power holds back.
+    """
     if key == _HBM:
         return share
-    own, theirs = _watts_a_flop(accelerator, key), _watts_a_flop(accelerators()[lender], candidate)
+    own, theirs = _watts_a_flop(accelerator, key), _watts_a_flop(accelerators()[lender], measured)
     return min(1.0, share * power_clock(own, theirs))
 
 
