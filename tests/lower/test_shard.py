@@ -358,7 +358,11 @@ def test_a_masked_language_model_makes_logits_of_masked_positions_alone() -> Non
     assert len(whole) == len(masked)
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0])
-def test_the_head_leaves_out_a_share_below_one(share: float) -> None:
+def test_without_logits_there_is_no_head() -> None:
+    assert Sharder(workload(unpredicted=1.0), Layout(micro_batch=4)).head(DENSE.graph.head) == []
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1])
+def test_the_head_leaves_out_a_share(share: float) -> None:
     with pytest.raises(WorkloadError, match="unpredicted"):
         workload(unpredicted=share)

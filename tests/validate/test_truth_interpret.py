@@ -147,6 +147,7 @@ def test_lambda_batch_cell_is_that_of_the_whole_job() -> None:
         unit="seq/s",
     )
     assert (found.stated["micro_batch"], found.workload.global_batch, found.workload.seq_len) == (64, 512, 384)
+    assert found.workload.unpredicted == 1.0  # its head marks a span
     assert (found.workload.precision, found.workload.task) == ("tf32", Task.FULL)
     assert found.model.graph.params == pytest.approx(0.336e9, rel=0.02)
     assert (found.workload.fused_optimizer, found.workload.looped_optimizer) == (False, True)  # BertAdam

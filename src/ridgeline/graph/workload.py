@@ -220,8 +220,8 @@ class Workload:
             raise WorkloadError(f"workload: tokens = {self.tokens}, needs >= 1")
         if not 0.0 <= self.padding < 1.0:
             raise WorkloadError(f"workload: padding = {self.padding}, needs 0 <= padding < 1 (a share)")
-        if not 0.0 <= self.unpredicted < 1.0:
-            raise WorkloadError(f"workload: unpredicted = {self.unpredicted}, needs 0 <= unpredicted < 1 (a share)")
+        if not 0.0 <= self.unpredicted <= 1.0:
+            raise WorkloadError(f"workload: unpredicted = {self.unpredicted}, needs 0 <= unpredicted <= 1 (a share)")
         if self.mean_document is not None and self.mean_document < 1:
             raise WorkloadError(f"workload: mean_document = {self.mean_document}, needs >= 1 token")
 

@@ -75,7 +75,9 @@ class Sharder:
         return [piece for op in ops for piece in self.op(op, None)]
 
     def head(self, ops: Iterable[Op]) -> list[Work]:
-        """All work of the head, on the positions whose logits are made."""
+        """All work of the head, on the positions whose logits are made; none where none are."""
+        if self.workload.unpredicted == 1.0:
+            return []
         predicted = np.asarray(self.layout.micro_batch) * (1.0 - self.workload.unpredicted)
         return Sharder(self.workload, replace(self.layout, micro_batch=predicted)).end(ops)
 

@@ -148,7 +148,7 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
     Field(name="padding", read=number("1", 0.0, 1.0), help="share of positions that carry no token, e.g. 0.1 or 10%"),
     Field(
         name="unpredicted",
-        read=number("1", 0.0, 1.0),
+        read=number("1", 0.0, 1.0001),
         help="share of positions whose logits are not made, e.g. 85% of a masked language model's",
     ),
     whole("encoder_seq_len", "encoder tokens per sequence (encoder-decoder models)", most=_LONGEST),

@@ -150,9 +150,12 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
     masked = re.search(UNPADDED, f"{row.text('source')}; {row.text('model')}") is not None
     if masked:
         said.append(f"logits of masked positions alone, {BERT_MASKED:.0%} of the tokens (--dense_seq_output)")
+    spans = re.search(r"squad", row.text("model"), re.IGNORECASE) is not None
+    if spans:
+        said.append("no logits over the vocabulary: SQuAD's head marks a span")
     workload = Workload(
         seq_len=seq_len,
-        unpredicted=1.0 - BERT_MASKED if masked else 0.0,
+        unpredicted=1.0 if spans else 1.0 - BERT_MASKED if masked else 0.0,
         global_batch=batch.global_batch,
         encoder_seq_len=seq_len if re.search(r"\bbart\b|\bt5", row.text("model"), re.IGNORECASE) else None,
         memory_habits=habits,
