@@ -97,7 +97,8 @@ def command_taken(words: Sequence[str], tries: int = TRIES) -> Taken:
         spent = resource.getrusage(resource.RUSAGE_CHILDREN)
         return spent.ru_utime + spent.ru_stime
 
-    return _median(lambda: subprocess.run(words, check=True, capture_output=True), used_s, tries)
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return _median(lambda: subprocess.run(words, check=True, capture_output=True, env=usual), used_s, tries)
 
 
 def _median(call: Callable[[], object], used_s: Callable[[], float], tries: int) -> Taken:
