@@ -13,7 +13,7 @@ from ridgeline.graph.workload import FRAMEWORKS, Workload
 from ridgeline.lower.work import Collective, CollectiveKind, Layout, Phase
 from ridgeline.plan.plan import Schedule
 from ridgeline.training.copies import exchange_copies
-from ridgeline.training.parts import part_tables
+from ridgeline.training.parts import StageParts
 from ridgeline.training.stages import Sharding, StageModel, StageTimes
 
 NODE = machine(cluster("8xA100-SXM-80GB"))
@@ -82,7 +82,10 @@ def test_parts_of_a_stage_name_its_copies() -> None:
     cost, counts = stages.price(Layout()), stages.counts((2,), Schedule.ONE_F_ONE_B, 1, 1)
     first, last = stages.ends(Schedule.ONE_F_ONE_B, 1, 1)
     found = stages.times(cost, counts, first, last, recompute=0, sharding=Sharding(dp=8, zero=3))
-    tables = part_tables(cost, stages.block_names, counts, first, last, times=found, recompute=0, recompute_layers=None)
+    tables = StageParts(
+        cost=cost, names=stages.block_names, counts=counts, first=first, last=last, times=found, recompute=0,
+        recompute_layers=None,
+    ).tables()  # fmt: skip
     assert float(tables["copies"].total_s.sum()) == pytest.approx(18 * numbers() / RATE)
     whole = found.forward_s + found.backward_input_s + found.backward_weight_s
     assert float(sum(table.total_s.sum() for table in tables.values())) == pytest.approx(float(whole.sum()))

@@ -18,7 +18,7 @@ from ridgeline.predict.predictor import RECOMPUTE_CODE, Evaluation, Predictor
 from ridgeline.predict.step_interval import step_interval
 from ridgeline.report.report import Estimate, OpRow, Report, Share, StageMemory
 from ridgeline.timeline.simulate import simulate
-from ridgeline.training.parts import by_resource, host_tables, part_tables
+from ridgeline.training.parts import StageParts, by_resource
 from ridgeline.training.step import step_tasks
 
 _PART_KIND = {
@@ -45,25 +45,27 @@ def explain(predictor: Predictor, evaluation: Evaluation) -> Report:
     return _Explainer(predictor, evaluation).report()
 
 
+def stage_parts(predictor: Predictor, evaluation: Evaluation) -> StageParts:
+    """What the stage times of an evaluation are made of."""
+    return StageParts(
+        cost=evaluation.cost,
+        names=predictor.stages.block_names,
+        counts=evaluation.counts,
+        first=evaluation.first,
+        last=evaluation.last,
+        times=evaluation.times,
+        recompute=RECOMPUTE_CODE[evaluation.plan.recompute],
+        recompute_layers=evaluation.plan.recompute_layers,
+    )
+
+
 class _Explainer:
     """Turns an evaluation into a report."""
 
     def __init__(self, predictor: Predictor, evaluation: Evaluation) -> None:
         self.predictor, self.it = predictor, evaluation
-        stages = (
-            evaluation.cost,
-            predictor.stages.block_names,
-            evaluation.counts,
-            evaluation.first,
-            evaluation.last,
-        )
-        choices: dict[str, Any] = {
-            "times": evaluation.times,
-            "recompute": RECOMPUTE_CODE[evaluation.plan.recompute],
-            "recompute_layers": evaluation.plan.recompute_layers,
-        }
-        self.tables = part_tables(*stages, **choices)
-        self.hosts = host_tables(*stages, **choices)
+        made = stage_parts(predictor, evaluation)
+        self.tables, self.hosts = made.tables(), made.hosts()
         times = evaluation.times
         work = (times.forward_s + times.backward_input_s + times.backward_weight_s).sum(axis=1)
         self.busiest = int(np.argmax(work))

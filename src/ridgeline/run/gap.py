@@ -12,7 +12,8 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
-from ridgeline.predict import RECOMPUTE_CODE, Evaluation, Predictor, explain
+from ridgeline.predict import Evaluation, Predictor, explain
+from ridgeline.predict.explain import stage_parts
 from ridgeline.report.report import Report
 from ridgeline.run.launch import launch
 from ridgeline.run.mapping import as_it_runs, execution_of
@@ -20,7 +21,6 @@ from ridgeline.run.measured import Measured
 from ridgeline.run.phases import Comparison, Phase, elsewhere, phase_of
 from ridgeline.run.spans import idle_share
 from ridgeline.training.orders import BACKWARD_WEIGHT
-from ridgeline.training.parts import part_tables
 
 _STEP = "step"
 _FOLDED = {"broadcast": "all_gather", "recv": "", "barrier": ""}  # ZeRO's broadcast gathers; receiving is sending
@@ -123,16 +123,7 @@ def _kinds(seen: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 def _collectives(predictor: Predictor, evaluation: Evaluation, stage: int, *, cpu: bool) -> dict[str, float]:
     """Busy seconds of one rank's collectives by kind in one step; gloo reduces and scatters by an all-reduce."""
     plan, times, count = evaluation.plan, evaluation.times, evaluation.micro_batches
-    tables = part_tables(
-        evaluation.cost,
-        predictor.stages.block_names,
-        evaluation.counts,
-        evaluation.first,
-        evaluation.last,
-        times=times,
-        recompute=RECOMPUTE_CODE[plan.recompute],
-        recompute_layers=plan.recompute_layers,
-    )
+    tables = stage_parts(predictor, evaluation).tables()
     tensor = float(tables["tensor link"].total_s[stage].sum()) * count if "tensor link" in tables else 0.0
     gather, reduce = float(times.gather_s[stage].sum()), float(times.reduce_s[stage].sum())
     scattered = "all_reduce" if cpu else "reduce_scatter"

@@ -37,64 +37,34 @@ class PartTable:
         return self.forward_s + self.backward_input_s + self.backward_weight_s
 
 
-def part_tables(
-    cost: LayoutCost,
-    names: tuple[str, ...],
-    counts: NDArray[np.int64],
-    first: Floats,
-    last: Floats,
-    *,
-    times: StageTimes,
-    recompute: int,
-    recompute_layers: int | None,
-) -> dict[str, PartTable]:
-    """Every part of one plan's stage times; they add up to them [s]. `counts` (P, v, kinds), `first`, `last` (P, v)."""
-    stages = _Stages(cost, names, counts, first, last, recompute=recompute, recompute_layers=recompute_layers)
-    gathered, reduced = (np.zeros(first.shape) + copies for copies in (times.gather_copy_s, times.reduce_copy_s))
-    tables = {part: stages.table(partial(_part, part)) for part in PARTS}
-    tables["launch"] = _with_messages(tables["launch"], times)
-    tables["copies"] = PartTable(forward_s=gathered, backward_input_s=gathered, backward_weight_s=reduced)
-    return tables
+@dataclass(frozen=True, kw_only=True)
+class StageParts:
+    """What the stage times of one plan are made of. `counts` (P, v, kinds), `first`, `last` (P, v)."""
 
+    cost: LayoutCost
+    names: tuple[str, ...]
+    counts: NDArray[np.int64]
+    first: Floats
+    last: Floats
+    times: StageTimes
+    recompute: int
+    recompute_layers: int | None
 
-def host_tables(
-    cost: LayoutCost,
-    names: tuple[str, ...],
-    counts: NDArray[np.int64],
-    first: Floats,
-    last: Floats,
-    *,
-    times: StageTimes,
-    recompute: int,
-    recompute_layers: int | None,
-) -> tuple[PartTable, PartTable]:
-    """The launch part of the stage times on the quickest and on the slowest host; messages take what they do [s]."""
-    stages = _Stages(cost, names, counts, first, last, recompute=recompute, recompute_layers=recompute_layers)
-    quick, slow = (_with_messages(stages.table(partial(_host, end)), times) for end in (0, 1))
-    return quick, slow
+    def tables(self) -> dict[str, PartTable]:
+        """Every part of the stage times; they add up to them [s]."""
+        copies = (self.times.gather_copy_s, self.times.reduce_copy_s)
+        gathered, reduced = (np.zeros(self.first.shape) + each for each in copies)
+        found = {part: self._table(partial(_part, part)) for part in PARTS}
+        found["launch"] = _with_messages(found["launch"], self.times)
+        found["copies"] = PartTable(forward_s=gathered, backward_input_s=gathered, backward_weight_s=reduced)
+        return found
 
+    def hosts(self) -> tuple[PartTable, PartTable]:
+        """The launch part on the quickest and on the slowest host; messages take what they do [s]."""
+        quick, slow = (_with_messages(self._table(partial(_host, end)), self.times) for end in (0, 1))
+        return quick, slow
 
-class _Stages:
-    """Adds up what phases of layers hold over the stages and chunks of one plan."""
-
-    def __init__(
-        self,
-        cost: LayoutCost,
-        names: tuple[str, ...],
-        counts: NDArray[np.int64],
-        first: Floats,
-        last: Floats,
-        *,
-        recompute: int,
-        recompute_layers: int | None,
-    ) -> None:
-        self.cost, self.names, self.counts, self.first, self.last = cost, names, counts, first, last
-        self.again = {FULL: "recompute", SELECTIVE: "selective"}.get(recompute)
-        per_stage = np.maximum(counts.sum(axis=(1, 2)), 1)[:, None]
-        limited = recompute == FULL and recompute_layers is not None
-        self.share = np.minimum(1.0, recompute_layers / per_stage) if limited else 1.0
-
-    def table(self, read: Callable[[PhaseCost], Number]) -> PartTable:
+    def _table(self, read: Callable[[PhaseCost], Number]) -> PartTable:
         """What `read` takes from each phase, (P, v)."""
         return PartTable(
             forward_s=self._sum("forward", read),
@@ -114,9 +84,13 @@ class _Stages:
         return np.asarray(sum(value * self.counts[..., i] for i, value in enumerate(values)))
 
     def _repeated(self, read: Callable[[PhaseCost], Number]) -> Floats:
-        if self.again is None:
+        phase = {FULL: "recompute", SELECTIVE: "selective"}.get(self.recompute)
+        if phase is None:
             return np.zeros(self.first.shape)
-        return np.asarray(self._layers(self.again, read) * self.share)
+        share = np.ones((self.counts.shape[0], 1))
+        if self.recompute == FULL and self.recompute_layers is not None:
+            share = np.minimum(1.0, self.recompute_layers / np.maximum(self.counts.sum(axis=(1, 2)), 1)[:, None])
+        return np.asarray(self._layers(phase, read) * share)
 
 
 def _part(name: str, phase: PhaseCost) -> Number:
