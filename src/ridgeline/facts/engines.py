@@ -95,8 +95,7 @@ def engine_policy(
 
     An empty version, a nightly build and a date count as the newest. `offline`: requests are known beforehand;
     `context_tokens`: the model's longest context; `ranks`: devices of an instance; `device`: the accelerator's name;
-    `model`: what is known of the
-    model, without which no rule about models holds.
+    `model`: what is known of the model, without which no rule about models holds.
 
     >>> engine_policy("vllm", "0.8.5", memory_bytes=80e9).token_budget
     8192
