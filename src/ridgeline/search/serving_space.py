@@ -153,37 +153,33 @@ def fleets(
         return
     plain = [one for one in shapes if one.pp == 1 and one.max_seqs == shapes[0].max_seqs]
     smallest = {_degree_key(one): one for one in reversed(plain)}  # the first budget of each shape
-    for first in smallest.values():
-        for second in smallest.values():
+    paces = [(one, *_paces(one, *ready(one), traffic)) for one in smallest.values()]
+    for first, prefill_s, _ in paces:
+        for second, _, decode_s in paces:
             if first.weights == second.weights and first.kv == second.kv:
-                yield from _pools(first, second, cluster, space, ready, traffic)
+                yield from _pools(first, second, prefill_s, decode_s, cluster, space)
 
 
 def _degree_key(one: Deployment) -> tuple[object, ...]:
     return one.tp, one.pp, one.dp, one.ep, one.kv_ranks, one.weights, one.kv
 
 
+def _paces(one: Deployment, made: Engine, tables: StepTables, traffic: Traffic) -> tuple[float, float]:
+    """Seconds of one instance for a mean request's prompt, and for its answer in a batch of 64 [s]."""
+    prompt = float(np.mean(traffic.prompt_tokens))
+    output = float(np.mean(traffic.output_tokens))
+    batch = min(64.0, float(made.policy.max_seqs))
+    decode_s = output * sum(decode_parts(made, tables, batch, prompt + output / 2).values()) / batch
+    return sum(prefill_parts(made, tables, prompt).values()) / one.dp, decode_s / one.dp
+
+
 def _pools(
-    first: Deployment,
-    second: Deployment,
-    cluster: Cluster,
-    space: Space,
-    ready: Callable[[Deployment], tuple[Engine, StepTables]],
-    traffic: Traffic,
+    first: Deployment, second: Deployment, prefill_s: float, decode_s: float, cluster: Cluster, space: Space
 ) -> Iterator[tuple[Deployment, ...]]:
     """Splits of the devices over prefill and decode instances, near the one in which both keep pace."""
     one, two = first.instance_devices, second.instance_devices
     if one + two > cluster.count:
         return
-    prompt = float(np.mean(traffic.prompt_tokens))
-    output = float(np.mean(traffic.output_tokens))
-    engine_one, tables_one = ready(first)
-    engine_two, tables_two = ready(second)
-    prefill_s = sum(prefill_parts(engine_one, tables_one, prompt).values()) / first.dp
-    batch = min(64.0, float(engine_two.policy.max_seqs))
-    decode_s = (
-        output * sum(decode_parts(engine_two, tables_two, batch, prompt + output / 2).values()) / batch / second.dp
-    )
     # n prefill instances keep pace with m decode ones when n / prefill_s = m / decode_s
     balanced = cluster.count * prefill_s / (one * prefill_s + two * decode_s)
     middle = max(1, round(balanced))

@@ -275,17 +275,25 @@ class StepModel:
 
     def _priced(self, rows: Array, of: str, *, links: bool | None) -> Iterable[tuple[Seconds, int]]:
         """Each piece over `rows` of one sort ('tokens', 'shared', 'group' or 'sequences') and how often it runs."""
+        uneven = self.deployment.expert_imbalance or 1.0
+        for piece, times in self._by_rows.get(of, ()):
+            if isinstance(piece, Experts) and not links:
+                fullest = rows * uneven
+                yield self._get(of, piece, (fullest,), partial(self._piece, piece, fullest)), times
+            elif links in (None, isinstance(piece, Reduce | Trade)):
+                yield self._get(of, piece, (rows,), partial(self._piece, piece, rows)), times
+
+    @cached_property
+    def _by_rows(self) -> dict[str, list[tuple[Piece, int]]]:
+        """Pieces that work on rows of a sort, in the order of the model, and how often each runs in an iteration."""
         asked: dict[Piece, int] = {}
         for count, pieces in self._pieces():
             for piece in pieces:
                 asked[piece] = asked.get(piece, 0) + count
-        uneven = self.deployment.expert_imbalance or 1.0
+        found: dict[str, list[tuple[Piece, int]]] = {}
         for piece, times in asked.items():
-            if isinstance(piece, Experts) and of == "group" and not links:
-                fullest = rows * uneven
-                yield self._get(of, piece, (fullest,), partial(self._piece, piece, fullest)), times
-            elif _rows_of(piece) == of and links in (None, isinstance(piece, Reduce | Trade)):
-                yield self._get(of, piece, (rows,), partial(self._piece, piece, rows)), times
+            found.setdefault(_rows_of(piece), []).append((piece, times))
+        return found
 
     def _piece(self, piece: Piece, rows: Array) -> Seconds:
         match piece:
