@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +24,18 @@ from ridgeline.run.mapping import execution_of  # noqa: E402
 
 MODEL = from_dims(layers=2, hidden=64, heads=4, vocab=128, tied=False, positions="rope")
 WORK = Workload(seq_len=16, global_batch=4, precision="fp32", execution="eager")
+
+ENDLESS = """
+from ridgeline.graph.build import from_dims
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.plan import Plan
+from ridgeline.run.launch import launch
+from ridgeline.run.mapping import execution_of
+
+model = from_dims(layers=2, hidden=64, heads=4, vocab=128, tied=False, positions="rope")
+work = Workload(seq_len=16, global_batch=4, precision="fp32", execution="eager")
+launch(execution_of(model, work, Plan(dp=2)), repeats=10**7)
+"""
 
 
 @pytest.fixture
@@ -52,6 +67,38 @@ def test_a_rank_that_fails_stops_the_others_and_is_told(started: list[subprocess
     with pytest.raises(NoPlanError, match=r"rank \d ended with exit code 1: .*Error"):
         launch(broken, repeats=1, limit_s=60)
     assert all(one.poll() is not None for one in started)
+
+
+def ranks_of(folder: Path) -> list[int]:
+    """Processes whose command names a file of `folder`."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = one.read_bytes()
+        except OSError:  # it has ended meanwhile
+            continue
+        if b"ridgeline.run.rank" in words and os.fsencode(folder) in words:
+            found.append(int(one.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="processes are looked up in /proc")
+def test_a_killed_run_leaves_no_rank_behind(tmp_path: Path) -> None:
+    """SIGKILL of the launcher, which can stop nothing then: its ranks see that it is gone and end by themselves."""
+    told = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    launcher = subprocess.Popen([sys.executable, "-c", ENDLESS], env=told)
+    until = time.monotonic() + 60
+    while len(ranks_of(tmp_path)) < 2:
+        assert launcher.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    time.sleep(5)  # well into the run: the group is formed, steps go round
+    assert len(ranks_of(tmp_path)) == 2
+    launcher.kill()
+    launcher.wait()
+    while ranks_of(tmp_path):
+        assert time.monotonic() < until + 30, "ranks outlive their launcher"
+        time.sleep(0.05)
 
 
 def test_more_ranks_than_cores_are_refused() -> None:
