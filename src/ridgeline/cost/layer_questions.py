@@ -5,6 +5,8 @@ Shape letters: B sequences, S tokens, H heads, D width; R = 512 rank of latent k
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ridgeline.cost.answer import Question
@@ -95,6 +97,33 @@ def latent_layer(
                           sizes=sizes, form=dtype),
         flop=2.0 * batch * size * elements + attended * pair_flop + 2.0 * pairs * index * _INDEX,
         bytes=moved,
+    )  # fmt: skip
+
+
+def chosen_core(
+    batch: Number,
+    tokens: Number,
+    cached: Number,
+    heads: Number,
+    widths: Mapping[str, float],
+    *,
+    decode: bool = False,
+    dtype: str = "bf16",
+    cache_dtype: str = "",
+) -> Question:
+    """The part of a sparse layer that its keys decide, as a question to the whole layer's kernels.
+
+    `tokens` new tokens of each of `batch` sequences after `cached`; `widths` as `latent_widths` names them, with no
+    index heads where the layer takes the keys of the one before it.
+    """
+    narrow = 1.0 if form(cache_dtype or "bf16").weight_bytes < 2 else 2.0
+    return Question(
+        family=f"dsa_layer_{'decode' if decode else 'prefill'}",
+        sizes={
+            "batch": batch, "tokens": tokens, "cached": cached, "heads": heads, "absorbed": 1.0,
+            "cache_bytes": narrow, **widths,
+        },
+        form=dtype,
     )  # fmt: skip
 
 

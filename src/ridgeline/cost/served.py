@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,17 @@ from ridgeline.cost import layer_questions, questions
 from ridgeline.cost.all_reduce import all_reduce_seconds
 from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.engine_limits import dispatch_seconds
+from ridgeline.cost.families.latent_layer import CHOSEN_CORE
 from ridgeline.cost.fitted import FittedModel, find_fits, model_of
 from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine
+from ridgeline.cost.mechanism import Mechanism
 from ridgeline.cost.network import collective_seconds, send_seconds
+from ridgeline.cost.readers import ROTARY
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BANDS_S, rung_interval
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.inference import Core, Experts, Pass, Product, Recurrence, Reduce, Trade
+from ridgeline.lower.inference import Choice, Core, Experts, Pass, Product, Recurrence, Reduce, Trade
 from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
 
 Array = NDArray[np.float64]
@@ -104,8 +107,12 @@ class ServedPrices:
 
     # kernels -----------------------------------------------------------------------------------
 
+    def _engines(self, question: Question) -> Question:
+        """The question about this engine's kernels."""
+        return replace(question, engine=self.engine, version=self.version)
+
     def _model(self, question: Question) -> FittedModel:
-        asked = replace(question, engine=self.engine, version=self.version)
+        asked = self._engines(question)
         for rung in RUNGS:
             fits = find_fits(asked, self.part, rung)
             if fits:
@@ -116,10 +123,16 @@ class ServedPrices:
 
     def ask(self, asked: questions.Asked) -> Seconds:
         """The price of an operator from the best rung [s]."""
-        priced, (low, high, _), shape = self._model(asked.question).price(asked.question.sizes)
+        return self._read(asked.question)
+
+    def _read(self, question: Question, part: Mechanism | None = None) -> Seconds:
+        """The price of an operator, or of that `part` of it which has its sizes and values [s]."""
+        model = self._model(question)
+        model = model if part is None else replace(model, mechanism=part)
+        priced, (low, high, _), shape = model.price(question.sizes)
         mid, compute, memory = (priced[:, index].reshape(shape) for index in range(3))
         if self.own_kernels:  # others' kernels stand for the engine's, as devices stand for a stranger
-            known, band = rung_interval(asked.question.family, "common"), np.searchsorted(BANDS_S, priced[:, 0])
+            known, band = rung_interval(question.family, "common"), np.searchsorted(BANDS_S, priced[:, 0])
             low, high = np.minimum(low, np.asarray(known.low)[band]), np.maximum(high, np.asarray(known.high)[band])
         return Seconds(
             mid=mid, low=mid * low.reshape(shape), high=mid * high.reshape(shape), compute=compute, memory=memory
@@ -152,6 +165,8 @@ class ServedPrices:
         Each rank does its own heads; where contexts are divided it gathers their cache first.
         """
         own = max(1.0, core.kv_heads / core.ranks)
+        if core.choice is not None:
+            return self._chosen(core, core.choice, batch, tokens, cached)
         if core.latent:
             asked = questions.mla_prefill(
                 batch, tokens, core.heads, cached=cached, dtype=self._products, cache_dtype=self.formats.cache
@@ -178,6 +193,8 @@ class ServedPrices:
 
         Where contexts are divided a rank does the heads of all its fellows over the part that it holds.
         """
+        if core.choice is not None:
+            return self._chosen(core, core.choice, sequences, 1.0, np.maximum(context - 1.0, 0.0), decode=True)
         heads, held = core.heads * core.ranks, np.maximum(context / core.ranks, 1.0)
         if core.latent:
             asked = questions.mla_decode(sequences, held, heads, dtype=self._products, cache_dtype=self.formats.cache)
@@ -188,6 +205,22 @@ class ServedPrices:
             )  # fmt: skip
         found = self.ask(asked)
         return found + self._parts(core, np.maximum(sequences, 1.0)) if core.ranks > 1 else found
+
+    def _chosen(
+        self, core: Core, choice: Choice, batch: Number, tokens: Number, cached: Number, *, decode: bool = False
+    ) -> Seconds:
+        """Attention to the keys that an indexer chooses, and the choice: what a whole sparse layer takes for it [s]."""
+        widths: dict[str, float] = {
+            "hidden": choice.hidden, "rank": choice.rank, "nope": core.qk_dim - ROTARY, "value": core.v_dim,
+            "index_heads": choice.heads, "top": choice.top,
+        }  # fmt: skip
+        asked = partial(
+            layer_questions.chosen_core, batch, tokens, cached, core.heads, widths, decode=decode,
+            cache_dtype=self.formats.cache,
+        )  # fmt: skip
+        forms = (self.formats.attention, self._products)
+        known = [name for name in forms if find_fits(self._engines(asked(dtype=name)), self.part, Rung.FITTED)]
+        return self._read(asked(dtype=[*known, *forms][0]), CHOSEN_CORE) + self._streamed(np.zeros(1), 1.0)
 
     def _parts(self, core: Core, sequences: Array) -> Seconds:
         """What ranks that hold parts of contexts send each other for one token of each sequence [s].

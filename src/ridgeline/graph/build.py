@@ -159,6 +159,7 @@ def _layer_dims(layer: Layer) -> dict[str, int | bool | str]:
             dims |= {"heads": mixer.heads, "kv_heads": mixer.kv_heads, "head_dim": mixer.qk_dim}
             dims |= {"window": mixer.window} if mixer.window else {}
             dims |= {"kv_rank": mixer.latent.kv_rank} if mixer.latent else {}
+            dims |= {"chosen_keys": mixer.latent.chosen.top} if mixer.latent and mixer.latent.chosen else {}
         case Lightning() as mixer:
             dims |= {"linear_heads": mixer.heads}
         case StateSpace() as mixer:

@@ -6,6 +6,7 @@ matrix products count; norms, activations and softmax are left out, as in publis
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -23,7 +24,8 @@ def mean_context(op: Op, seq_len: Number, *, attention: str = "causal") -> Numbe
     """Positions that one query of an attention op attends to, on average over the sequence [token].
 
     Full bidirectional: S. Causal: (S + 1) / 2. Causal within a window w < S:
-    w - w (w - 1) / (2 S). Causal within chunks c: S = q c + r gives (q c (c + 1) + r (r + 1)) / (2 S).
+    w - w (w - 1) / (2 S), and as much where an indexer chooses w keys of all. Causal within chunks c:
+    S = q c + r gives (q c (c + 1) + r (r + 1)) / (2 S).
     `attention='full'` counts every position of the window, chunk or sequence, as kernels without
     causal skipping compute it and as Megatron-LM's published FLOP formula counts it.
     """
@@ -32,6 +34,7 @@ def mean_context(op: Op, seq_len: Number, *, attention: str = "causal") -> Numbe
     s = np.asarray(seq_len, dtype=np.float64)
     limit = s if op.window is None else np.minimum(s, op.window)
     limit = limit if op.chunk is None else np.minimum(limit, op.chunk)
+    limit = limit if op.top is None else np.minimum(limit, op.top)
     if attention == "full" or not op.causal:
         found = limit
     elif op.chunk is not None:
@@ -41,6 +44,16 @@ def mean_context(op: Op, seq_len: Number, *, attention: str = "causal") -> Numbe
     else:
         found = limit - limit * (limit - 1) / (2 * s)
     return found if isinstance(seq_len, np.ndarray) else float(found)
+
+
+def index_flop_per_token(op: Op, seq_len: Number, *, attention: str = "causal") -> Number:
+    """Forward FLOP per token of the scores that choose an attention's keys: 2 I d for each key seen [FLOP/token].
+
+    I heads of width d, 0 where nothing chooses.
+    """
+    if not op.index_heads:
+        return seq_len * 0.0
+    return mean_context(replace(op, top=None), seq_len, attention=attention) * (2.0 * op.index_heads * op.index_dim)
 
 
 def op_flop_per_token(op: Op, context: Number, *, top_k: int = 1) -> Number:
@@ -88,7 +101,9 @@ def model_flop_per_token(
             own = source if block.encoder else seq_len
             attended = _context(op, own, source, attention, context)
             tokens = source / seq_len if op.cross and op.kind is OpKind.GEMM else share
-            total = total + op_flop_per_token(op, attended, top_k=block.top_k) * tokens * repeats
+            flop = op_flop_per_token(op, attended, top_k=block.top_k)
+            flop = flop + index_flop_per_token(op, own, attention=attention)
+            total = total + flop * tokens * repeats
     for op in (*graph.embedding, *graph.head):
         total = total + op_flop_per_token(op, seq_len)
     return total

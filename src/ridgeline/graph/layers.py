@@ -42,6 +42,7 @@ def _name(layer: Layer, taken: set[str]) -> str:
         words.append("delta")
     elif mixer is not None:
         words += ["sliding"] if mixer.window else ["chunked"] if mixer.chunk else []
+        words += ["sparse"] if mixer.latent and mixer.latent.chosen else []
         words += [] if layer.feed else ["attention"]
     words += ["moe"] if isinstance(layer.feed, Moe) else ["dense"] if layer.feed else []
     name = base = "-".join(words)

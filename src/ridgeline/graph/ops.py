@@ -73,9 +73,10 @@ class Op:
     GEMM and GROUPED_GEMM: a (k, n) weight applied to T rows (T * top_k rows spread over the
     experts for GROUPED_GEMM; the weight exists once per expert). ATTENTION: `heads`, `kv_heads`,
     `qk_dim`, `v_dim`, `causal`, `window` (tokens seen by one query at most, None for all), `chunk`
-    (queries see their own chunk only). ELEMENTWISE and PERMUTE: `read` and `write` elements per
-    token at the whole width, and the same for backward. EMBEDDING: `n` rows of width `k`.
-    CROSS_ENTROPY: vocabulary `n`. SCAN: `flop_per_token` and `read`/`write`.
+    (queries see their own chunk only), `top` (of the tokens seen, the best by an indexer).
+    ELEMENTWISE and PERMUTE: `read` and `write` elements per token at the whole width, and the same
+    for backward. EMBEDDING: `n` rows of width `k`. CROSS_ENTROPY: vocabulary `n`. SCAN:
+    `flop_per_token` and `read`/`write`.
     """
 
     name: str
@@ -91,6 +92,9 @@ class Op:
     causal: bool = True
     window: int | None = None
     chunk: int | None = None
+    top: int | None = None  # keys that a query attends to at most, the best of all by the indexer's score
+    index_heads: int = 0  # heads of the indexer, `index_dim` wide; all of them on every tensor rank
+    index_dim: int = 0
     cross: bool = (
         False  # keys and values come from the encoder; a GEMM so marked, and what it saves, count encoder tokens
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ridgeline.graph.ops import Op, OpKind, Region, Saved, Split
-from ridgeline.graph.spec import Attention, Latent, Mlp, Norm
+from ridgeline.graph.spec import Attention, Chosen, Latent, Mlp, Norm
 
 MASK_BYTES = 1.0  # a dropout mask is one byte per element
 MASK_TRAFFIC = 0.5  # that byte, in elements of a two-byte dtype
@@ -248,7 +248,19 @@ def _latent_projections(spec: Attention, latent: Latent, hidden: int, kept: tupl
         norm_op("kv_norm", rms, latent.kv_rank),
         linear("kv_up", latent.kv_rank, keys, split=Split.COLUMN, kept=low),
     ]
+    if latent.chosen is not None and latent.chosen.heads:
+        ops += _indexer(latent.chosen, latent.q_rank or hidden, hidden)
     return ops
+
+
+def _indexer(chosen: Chosen, rank: int, hidden: int) -> list[Op]:
+    """Queries, one key and a weight of each head for the scores that choose keys; every tensor rank has them whole."""
+    return [
+        _repeated("index_q", rank, chosen.heads * chosen.dim, bias=False, kept=()),
+        _repeated("index_k", hidden, chosen.dim, bias=False, kept=()),
+        norm_op("index_norm", Norm(kind="layer", bias=True), chosen.dim),
+        _repeated("index_weights", hidden, chosen.heads, bias=False, kept=()),
+    ]
 
 
 def _qk_norm(spec: Attention, norm: Norm) -> Op:
@@ -271,6 +283,7 @@ def _qk_norm(spec: Attention, norm: Norm) -> Op:
 def _core(spec: Attention, name: str, *, dropout: bool) -> Op:
     """Scores, softmax, weighted sum. Keeps q, k, v, the output and, by kernel, statistics or scores."""
     keys = 0 if spec.cross else spec.kv_heads * (spec.qk_dim + spec.v_dim)
+    chosen = spec.latent.chosen if spec.latent is not None else None
     saved = [
         Saved(elements=spec.heads * spec.qk_dim + keys, region=Region.TENSOR),
         Saved(elements=spec.heads * spec.v_dim, region=Region.TENSOR),
@@ -291,6 +304,9 @@ def _core(spec: Attention, name: str, *, dropout: bool) -> Op:
         causal=spec.causal,
         window=spec.window,
         chunk=spec.chunk,
+        top=chosen.top if chosen else None,
+        index_heads=chosen.heads if chosen else 0,
+        index_dim=chosen.dim if chosen else 0,
         cross=spec.cross,
         params=spec.heads * (int(spec.sinks) + spec.relative_buckets),
         params_split=True,

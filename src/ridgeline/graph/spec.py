@@ -22,6 +22,18 @@ class Norm:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Sparse attention: a query attends to the `top` keys that an indexer of narrow heads scores highest.
+
+    `heads` 0 where a layer takes the choice of the one before it. Source: DeepSeek-V3.2, arXiv:2512.02556, section 2.1.
+    """
+
+    top: int
+    heads: int
+    dim: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Latent:
     """Multi-head latent attention: low-rank queries (optional) and a shared low-rank key and value.
 
@@ -33,6 +45,7 @@ class Latent:
     kv_rank: int
     nope_dim: int
     rope_dim: int
+    chosen: Chosen | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

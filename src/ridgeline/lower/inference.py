@@ -16,6 +16,7 @@ from ridgeline.graph.recurrent import DELTA_RULE
 from ridgeline.plan.deployment import Deployment
 
 _LATENT, _ROTARY = 512.0, 64.0  # of a latent token: what heads share, and its position (DeepSeek-V2, arXiv:2405.04434)
+_SCALE_BYTES, _SCALED = 4.0, 128.0  # one scale for so many elements in 8 bits
 _STATE_BYTES = 4.0  # recurrent states are kept in fp32 (vLLM mamba_ssm_cache_dtype, gated delta kernels)
 _INSIDE_EXPERTS = frozenset({"route", "dispatch", "experts_activation", "combine"})  # done by the experts' own kernels
 _AFTER_REDUCE = frozenset({"attention_norm", "mlp_norm"})  # norms of what a layer\'s parts have summed over ranks
@@ -34,11 +35,39 @@ class Product:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Choice:
+    """How a sparse core comes by its keys: the `top` by the scores of `heads` narrow heads, `dim` wide.
+
+    Its queries come of a latent of `rank`, its key and weights of the hidden state; 0 heads take the choice of the
+    layer before. Every tensor rank scores for itself.
+    """
+
+    top: int
+    heads: int
+    dim: int
+    rank: int
+    hidden: int
+
+    @property
+    def elements(self) -> float:
+        """Elements of the weights that make queries, keys and weights of the scores [1]."""
+        return float(self.heads * self.dim * self.rank + (self.dim + self.heads) * self.hidden) if self.heads else 0.0
+
+    @property
+    def token_bytes(self) -> float:
+        """Bytes of one token's index key: 8 bits an element and a scale for each 128 of them [byte].
+
+        Source: vllm, vllm/model_executor/models/deepseek_v2.py, Indexer.
+        """
+        return self.dim * (1.0 + _SCALE_BYTES / _SCALED) if self.heads else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Core:
     """An attention core over a cache; `latent` ones share one latent vector a token among all heads.
 
     `heads` of queries are this rank's own. Of each context it holds 1 / `ranks`, with the `kv_heads` that all of these
-    ranks together need.
+    ranks together need. With a `choice` a query sees the best keys only.
     """
 
     heads: float
@@ -48,11 +77,25 @@ class Core:
     window: int = 0  # tokens that a query sees at most; 0 all
     latent: bool = False
     ranks: int = 1
+    choice: Choice | None = None
 
     @property
     def token_elements(self) -> float:
         """Elements of one token's cache on the rank that holds it [1]."""
         return _LATENT + _ROTARY if self.latent else self.kv_heads * (self.qk_dim + self.v_dim)
+
+    def token_bytes(self, element_bytes: float) -> float:
+        """One token's cache on the rank that holds it, elements of so many bytes each [byte].
+
+        The latent of a sparse core in 8 bits keeps a scale for each 128 elements and its position in 16 bits.
+        Source: FlashMLA, README: 656 bytes a token.
+        """
+        if self.choice is None:
+            return self.token_elements * element_bytes
+        if element_bytes >= 2:
+            return self.token_elements * element_bytes + self.choice.token_bytes
+        latent = _LATENT * (element_bytes + _SCALE_BYTES / _SCALED) + 2.0 * _ROTARY
+        return latent + self.choice.token_bytes
 
     @property
     def query_elements(self) -> float:
@@ -220,6 +263,8 @@ def _fused(pieces: Iterable[Piece], fusions: Fusions, *, reduced: bool) -> Itera
 def _check(graph: Graph, deployment: Deployment) -> None:
     for block in graph.blocks.values():
         for op in block.ops:
+            if op.top is not None and deployment.kv_ranks > 1:
+                raise PlanError("deployment: kv_ranks with keys that an indexer chooses is not modelled; leave it out")
             if op.kind is OpKind.ATTENTION and op.heads % deployment.tp:
                 raise PlanError(f"deployment: tp = {deployment.tp} does not divide {op.heads} attention heads")
         if block.experts % deployment.ep:
@@ -241,6 +286,8 @@ def _layer(block: Block, graph: Graph, deployment: Deployment) -> Iterator[Piece
 
 def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, *, latent: bool) -> Iterator[Piece]:
     tp = deployment.tp
+    if op.name.startswith("index_"):
+        return  # done by the sparse core
     if op.kind is OpKind.GEMM:
         yield _product(op, core, tp)
     elif op.kind is OpKind.ATTENTION:
@@ -249,7 +296,7 @@ def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, *, latent
         kv_heads = 1.0 if latent else max(1.0, op.kv_heads * ranks / tp)
         yield Core(
             heads=op.heads / tp, kv_heads=kv_heads, qk_dim=op.qk_dim, v_dim=op.v_dim, window=window, latent=latent,
-            ranks=ranks,
+            ranks=ranks, choice=_choice(op, block),
         )  # fmt: skip
         yield Pass(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim) / ranks)
     elif op.kind is OpKind.SCAN:
@@ -266,6 +313,19 @@ def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, *, latent
         share = 1.0 if op.region is Region.SEQUENCE else 1.0 / tp
         fused = op.name.endswith("_residual")  # added by the norm that follows
         yield Pass(name=op.name, elements=(op.read + op.write) * share, kernels=0.0 if fused else 1.0)
+
+
+def _choice(op: Op, block: Block) -> Choice | None:
+    if op.top is None:
+        return None
+    widths = {other.name: other.k for other in block.ops if other.kind is OpKind.GEMM}
+    return Choice(
+        top=op.top,
+        heads=op.index_heads,
+        dim=op.index_dim,
+        rank=widths.get("q_down", 0) and widths["q_up"],
+        hidden=widths["kv_down"],
+    )
 
 
 def _product(op: Op, core: Op | None, tp: int) -> Product:

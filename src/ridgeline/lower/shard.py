@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from ridgeline.errors import PlanError
 from ridgeline.facts.mechanisms import constants
 from ridgeline.graph.flop import mean_context
 from ridgeline.graph.ops import Block, Boundary, Op, OpKind, Region, Split
@@ -174,6 +175,8 @@ class Sharder:
 
     def _attention(self, op: Op, block: Block | None) -> Iterable[Work]:
         layout, workload = self.layout, self.workload
+        if op.top is not None:
+            raise PlanError("model: attention to keys that an indexer chooses is served here, not trained; no plan")
         queries = self._seq_len(block)
         keys = float(workload.encoder_seq_len or workload.seq_len) if op.cross else queries
         context = mean_context(op, keys)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.flop import mean_context, model_flop_per_token, op_flop_per_token
+from ridgeline.graph.flop import index_flop_per_token, mean_context, model_flop_per_token, op_flop_per_token
 from ridgeline.graph.ops import Model, OpKind
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.split import even_split
@@ -211,7 +211,13 @@ class Predictor:
         """The part of `flop_per_token` that attention cores take [FLOP/token]."""
         graph, tokens = self.model.graph, float(self.workload.seq_len)
         cores = [op for name in graph.layers for op in graph.blocks[name].ops if op.kind is OpKind.ATTENTION]
-        return float(sum(op_flop_per_token(op, mean_context(op, tokens, attention="full")) for op in cores))
+        return float(
+            sum(
+                op_flop_per_token(op, mean_context(op, tokens, attention="full"))
+                + index_flop_per_token(op, tokens, attention="full")
+                for op in cores
+            )
+        )
 
     @cached_property
     def flop_per_token(self) -> float:

@@ -45,6 +45,8 @@ def piece_bytes(piece: Piece, formats: Formats) -> float:
     if isinstance(piece, Experts):
         held = piece.count / piece.ranks
         return held * (2.0 + piece.gated) * piece.hidden * piece.inner * form(formats.feed).weight_bytes
+    if isinstance(piece, Core) and piece.choice is not None:
+        return piece.choice.elements * form(formats.attention).weight_bytes
     return 0.0
 
 
@@ -55,14 +57,14 @@ def token_bytes(kinds: Iterable[LayerKind], formats: Formats) -> tuple[float, fl
     for kind in kinds:
         for piece in kind.pieces:
             if isinstance(piece, Core):
-                elements = piece.token_elements / piece.ranks
+                each = kind.count * piece.token_bytes(size) / piece.ranks
                 if piece.window:
-                    windowed += kind.count * elements * size * piece.window
+                    windowed += each * piece.window
                 else:
-                    whole += kind.count * elements * size
+                    whole += each
     if whole == 0.0:  # every layer has a window: engines keep the cache of the whole sequence
         cores = [(kind.count, piece) for kind in kinds for piece in kind.pieces if isinstance(piece, Core)]
-        return sum(count * core.token_elements / core.ranks * size for count, core in cores), 0.0
+        return sum(count * core.token_bytes(size) / core.ranks for count, core in cores), 0.0
     return whole, windowed
 
 

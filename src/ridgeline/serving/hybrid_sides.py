@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.host import experts_touched, products_s
 from ridgeline.cost.served import Seconds, ServedPrices, nothing
+from ridgeline.errors import PlanError
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.inference import Core, Experts, LayerKind, Pass, Piece, Product, Recurrence, Reduce, Trade
@@ -154,6 +155,8 @@ def _host_core(hybrid: Hybrid, core: Core, rows: Rows) -> Array:
     seen = rows.context + (rows.tokens / rows.sequences / 2.0 if rows.prompt else 0.0)
     if core.window:
         seen = np.minimum(seen, float(core.window))
+    if core.choice is not None:
+        raise PlanError("deployment: attention on processors to keys that an indexer chooses is not modelled")
     kind = LayerKind(name="core", count=1, pieces=(core,))
     each = sum(token_bytes((kind,), hybrid.formats)) if not core.window else 0.0
     flop = 2.0 * core.heads * (core.qk_dim + core.v_dim) * seen * rows.tokens

@@ -22,6 +22,7 @@ def launches(piece: Piece, prices: ServedPrices) -> float:
             return 2.0 if prices.casts(piece) else 1.0
         case Core():
             copies = constant("launch.served.latent") if piece.latent else 0.0
+            copies += constant("launch.served.indexer") if piece.choice and piece.choice.heads else 0.0
             return 1.0 + copies + (constant("launch.served.contexts") if piece.ranks > 1 else 0.0)
         case _:
             return 1.0

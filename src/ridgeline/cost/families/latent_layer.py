@@ -7,6 +7,7 @@ R = 512 rank of keys and values, r = 64 rotary, n and v widths of a head's keys 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from numba import njit
 
@@ -23,41 +24,77 @@ def _seen(tokens: float, cached: float, most: float) -> float:
     return whole * (cached + (whole + 1.0) / 2.0) + (tokens - whole) * most
 
 
+@njit(cache=True, error_model="numpy", inline="always")
+def _attended(size: Array, device: Array, values: Array) -> tuple[float, float, float]:
+    """Time of the scores and values, and how long they keep the matrix units and the memory busy [s]."""
+    batch, tokens, cached, heads, nope, value, top = size[0], size[1], size[2], size[3], size[6], size[7], size[9]
+    longest = cached + tokens
+    most = min(longest, top) if top > 0.0 else longest
+    keys = batch * _seen(tokens, cached, most)
+    of_pair = 2.0 * heads * (2.0 * _RANK + _ROTARY if size[10] > 0.0 else nope + _ROTARY + value)
+    scores = keys * of_pair / (device[6] * values[3])
+    held = batch * min(most if tokens == 1.0 else longest, longest) * (_RANK + _ROTARY) * size[11]
+    cache = held / (device[2] * values[2])
+    chain = most * values[6] * max(1.0, batch * math.ceil(tokens * heads / 128.0) / device[0])
+    return norm4(norm4(scores, cache), chain), scores, cache
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _picked(size: Array, device: Array, values: Array) -> tuple[float, float, float]:
+    """Time of the indexer's scores of all keys and of its pick, and of matrix units and memory in it [s]."""
+    batch, tokens, cached, index = size[0], size[1], size[2], size[8]
+    longest = cached + tokens
+    pairs = batch * _seen(tokens, cached, longest)
+    scored = 2.0 * pairs * index * _INDEX / (device[6] * values[4])
+    listed = (batch * longest * _INDEX + 8.0 * pairs) / (device[2] * values[2])
+    picked = longest * values[7] * max(1.0, batch * tokens / device[0])
+    return values[8] + norm4(scored, listed) + picked, scored, listed + picked
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _index_elements(size: Array) -> float:
+    """Elements of the indexer's projections [1]."""
+    return size[5] * size[8] * _INDEX + size[4] * (_INDEX + size[8]) if size[8] > 0.0 else 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _chosen_core(sizes: Array, device: Array, values: Array, out: Array) -> None:
+    """What of `_layer` is no product that dense layers have: scores, values, rows' own time, the indexer whole."""
+    for i in range(sizes.shape[0]):
+        size = sizes[i]
+        seconds, compute, memory = _attended(size, device, values)
+        seconds += size[0] * size[1] * values[9]
+        if size[8] > 0.0:
+            elements = _index_elements(size)
+            worked = 2.0 * size[0] * size[1] * elements / (device[1] * values[1])
+            read = elements * size[12] / (device[2] * values[2])
+            more, scored, listed = _picked(size, device, values)
+            seconds += norm4(worked, read) + more
+            compute, memory = compute + worked + scored, memory + read + listed
+        out[i, 0], out[i, 1], out[i, 2] = seconds, compute, memory
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def _layer(sizes: Array, device: Array, values: Array, out: Array) -> None:
-    sms, rate, memory, plain = device[0], device[1], device[2], device[6]
-    start, matrix_share, memory_share, score_share, index_share, moved_share = (
-        values[0], values[1], values[2], values[3], values[4], values[5],
-    )  # fmt: skip
-    key_s, pick_s, index_start, row_s = values[6], values[7], values[8], values[9]
+    rate, memory = device[1], device[2]
+    start, matrix_share, memory_share, moved_share, row_s = values[0], values[1], values[2], values[5], values[9]
     for i in range(sizes.shape[0]):
-        batch, tokens, cached, heads = sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3]
-        hidden, rank, nope, value = sizes[i, 4], sizes[i, 5], sizes[i, 6], sizes[i, 7]
-        index, top, absorbed, cache_bytes = sizes[i, 8], sizes[i, 9], sizes[i, 10], sizes[i, 11]
-        rows, wide = batch * tokens, nope + _ROTARY
+        size = sizes[i]
+        heads, hidden, rank, nope, value = size[3], size[4], size[5], size[6], size[7]
+        rows, wide = size[0] * size[1], nope + _ROTARY
         elements = hidden * (rank + _RANK + _ROTARY) + rank * heads * wide
         elements += heads * (_RANK * (nope + value) + value * hidden)
-        indexed = rank * index * _INDEX + hidden * (_INDEX + index) if index > 0.0 else 0.0
+        indexed = _index_elements(size)
         worked = 2.0 * rows * (elements + indexed) / (rate * matrix_share)
-        read = (elements + indexed) * sizes[i, 12] / (memory * memory_share)
+        read = (elements + indexed) * size[12] / (memory * memory_share)
         seconds = start + norm4(worked, read) + rows * row_s
-        longest = cached + tokens
-        most = min(longest, top) if top > 0.0 else longest
-        keys = batch * _seen(tokens, cached, most)
-        of_pair = 2.0 * heads * (2.0 * _RANK + _ROTARY if absorbed > 0.0 else wide + value)
-        scores = keys * of_pair / (plain * score_share)
-        held = batch * min(most if tokens == 1.0 else longest, longest) * (_RANK + _ROTARY) * cache_bytes
-        cache = held / (memory * memory_share)
-        chain = most * key_s * max(1.0, batch * math.ceil(tokens * heads / 128.0) / sms)
-        seconds += norm4(norm4(scores, cache), chain)
-        if index > 0.0:
-            pairs = batch * _seen(tokens, cached, longest)
-            scored = 2.0 * pairs * index * _INDEX / (plain * index_share)
-            listed = (batch * longest * _INDEX + 8.0 * pairs) / (memory * memory_share)
-            picked = longest * pick_s * max(1.0, rows / sms)
-            seconds += index_start + norm4(scored, listed) + picked
+        core_s, scores, cache = _attended(size, device, values)
+        seconds += core_s
+        if size[8] > 0.0:
+            more, scored, listed = _picked(size, device, values)
+            seconds += more
             worked += scored
-            read += listed + picked
+            read += listed
         passed = rows * 2.0 * (6.0 * hidden + 4.0 * heads * (wide + value)) / (memory * moved_share)
         out[i, 0], out[i, 1], out[i, 2] = seconds + passed, worked + scores, read + cache + passed
 
@@ -87,3 +124,6 @@ LATENT_LAYER = Mechanism(
     ),
 )  # fmt: skip
 """Every family of a whole layer: dense or sparse, prompts or one token of each sequence."""
+
+CHOSEN_CORE = replace(LATENT_LAYER, kernel=_chosen_core)
+"""A sparse layer without start, elementwise passes and the projections of queries, latents and output."""

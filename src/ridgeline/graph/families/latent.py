@@ -1,4 +1,4 @@
-"""DeepSeek-V2, V3 and Kimi K2: multi-head latent attention over fine-grained experts.
+"""DeepSeek-V2 to V3.2, Kimi K2 and GLM-5: multi-head latent attention, dense or sparse, over fine-grained experts.
 
 Letters: D hidden, H heads, E experts.
 """
@@ -9,7 +9,7 @@ from ridgeline.graph.config import Fields
 from ridgeline.graph.families.decoder import RMS, activation, skipped_layers
 from ridgeline.graph.families.sparse import Sparse, feed_of
 from ridgeline.graph.families.stack import Stack
-from ridgeline.graph.spec import Attention, Ends, Latent, Layer, Mlp
+from ridgeline.graph.spec import Attention, Chosen, Ends, Latent, Layer, Mlp
 
 _SPARSE = Sparse(where="first", shared="count", bias=False)
 
@@ -17,7 +17,7 @@ _SPARSE = Sparse(where="first", shared="count", bias=False)
 def read(fields: Fields) -> Stack:
     """DeepSeek's config keys; its multi-token-prediction layers are left out, with a note."""
     count = fields.layers("num_hidden_layers")
-    attention = _attention(fields)
+    own_choice = _indexers(fields, count)
     dense = Mlp(
         ffn=fields.count("intermediate_size"),
         gated=True,
@@ -25,7 +25,12 @@ def read(fields: Fields) -> Stack:
         bias=fields.flag("mlp_bias"),
     )
     layers = tuple(
-        Layer(norm=RMS, mixer=attention, feed=feed_of(fields, _SPARSE, dense, index, count)) for index in range(count)
+        Layer(
+            norm=RMS,
+            mixer=_attention(fields, indexer=own_choice[index]),
+            feed=feed_of(fields, _SPARSE, dense, index, count),
+        )
+        for index in range(count)
     )
     ends = Ends(
         vocab=fields.count("vocab_size"),
@@ -37,13 +42,32 @@ def read(fields: Fields) -> Stack:
     return Stack(ends=ends, layers=layers, max_positions=limit, notes=skipped_layers(fields))
 
 
-def _attention(fields: Fields) -> Attention:
+def _indexers(fields: Fields, count: int) -> list[bool]:
+    """Whether each layer chooses keys itself, by `indexer_types`, or takes the choice of the one before it."""
+    listed = fields.items("indexer_types")
+    if listed is None:
+        return [True] * count
+    if len(listed) < count or any(one not in ("full", "shared") for one in listed) or listed[0] != "full":
+        raise fields.fail("indexer_types", listed, f"'full' or 'shared' for each of the {count} layers, the first full")
+    return [one == "full" for one in listed[:count]]
+
+
+def _chosen(fields: Fields, *, indexer: bool) -> Chosen | None:
+    top = fields.maybe("index_topk")
+    if top is None:
+        return None
+    heads, dim = fields.count("index_n_heads"), fields.count("index_head_dim")
+    return Chosen(top=top, heads=heads if indexer else 0, dim=dim)
+
+
+def _attention(fields: Fields, *, indexer: bool) -> Attention:
     heads = fields.count("num_attention_heads")
     latent = Latent(
         q_rank=fields.maybe("q_lora_rank"),
         kv_rank=fields.count("kv_lora_rank"),
         nope_dim=fields.count("qk_nope_head_dim"),
         rope_dim=fields.count("qk_rope_head_dim"),
+        chosen=_chosen(fields, indexer=indexer),
     )
     bias = fields.flag("attention_bias")
     return Attention(

@@ -201,4 +201,12 @@ EXPERTS: dict[str, Family] = {
         },
     ),
     "kimi_k2": Family(read=latent.read),
+    "deepseek_v32": Family(
+        read=latent.read,
+        defaults={"index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128, "first_k_dense_replace": 3},
+    ),
+    "glm_moe_dsa": Family(
+        read=latent.read,
+        defaults={"index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128, "first_k_dense_replace": 3},
+    ),
 }
