@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numba import njit
+from numba.extending import register_jitable
 
 from ridgeline.cost.served import Seconds, ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
@@ -118,8 +119,9 @@ def send_seconds(served: Served, one: Deployment, prices: ServedPrices, tokens: 
     return total
 
 
+@register_jitable
 def micro_batches_s(
-    attention_s: Array | float, experts_s: Array | float, send_s: Array | float, *, layers: float, micro: float
+    attention_s: Array | float, experts_s: Array | float, send_s: Array | float, layers: float, micro: float
 ) -> Array:
     """An iteration of M micro-batches through L layers, two pools and the links between them, both ways [s].
 
@@ -140,12 +142,12 @@ def micro_batches_s(
     array [s]
         Exact for layers and micro-batches that are alike, each resource serving first come, first served.
 
-    >>> round(float(micro_batches_s(4.0, 4.0, 1.0, layers=2, micro=3)), 3)  # 6 + 5 + 2 x 2
+    >>> round(float(micro_batches_s(4.0, 4.0, 1.0, layers=2.0, micro=3.0)), 3)  # 6 + 5 + 2 x 2
     15.0
     """
     busiest = np.maximum(np.maximum(attention_s, experts_s), send_s) / layers
-    turn = (attention_s + np.asarray(experts_s) + 2.0 * np.asarray(send_s)) / layers
-    return np.asarray((layers - 1.0) * np.maximum(turn, micro * busiest) + turn + (micro - 1.0) * busiest)
+    turn = (attention_s + experts_s + 2.0 * send_s) / layers
+    return (layers - 1.0) * np.maximum(turn, micro * busiest) + turn + (micro - 1.0) * busiest
 
 
 @njit(cache=True, error_model="numpy")
@@ -163,10 +165,7 @@ def _send_s(times: Times, rule: Record, tokens: float) -> float:
 def apart_s(times: Times, rule: Record, attention: float, mean: float, most: float) -> float:
     """Micro-batches of `attention` [s] on the slowest of ranks that have `mean` and at most `most` tokens [s]."""
     experts, send = group_s(times, rule, mean), _send_s(times, rule, most)
-    micro, layers = _micro(rule, most), rule.expert_layers
-    busiest = max(attention, experts, send) / layers
-    turn = (attention + experts + 2.0 * send) / layers
-    return float((layers - 1.0) * max(turn, micro * busiest) + turn + (micro - 1.0) * busiest)
+    return float(micro_batches_s(attention, experts, send, rule.expert_layers, _micro(rule, most)))
 
 
 @njit(cache=True, error_model="numpy")

@@ -19,10 +19,12 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.inference import Core, Experts, LayerKind, Pass, Piece, Product, Recurrence, Reduce, Trade
 from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.hybrid_model import Hybrid, expert_params
+from ridgeline.serving.launches import Counts, launches
 
 Array = NDArray[np.float64]
 _LAUNCH = {"graph": "launch.host.graph", "native": "launch.host.compiled", "python": "launch.host.eager"}
-_EXPERT_NODES = 8.0  # operators of routed experts: router, sort, two products, activation, sum
+# operators of routed experts: router, sort, two products, activation, sum
+_NODES = Counts(experts=8.0, trade=2.0, scan=2.0)
 _EAGER_PASS = 6.0  # operators of a norm or rotation without fused kernels: cast, square, mean, root, two products
 
 
@@ -67,14 +69,14 @@ def device_s(hybrid: Hybrid, pieces: Iterable[Piece], rows: Rows) -> Array:
     """Pieces on the device without routed experts, at least what their launches take the host [s]."""
     prices = hybrid.prices
     assert prices is not None
-    total, launches = nothing(rows.tokens.shape), 0.0
+    total, started = nothing(rows.tokens.shape), 0.0
     loop = hybrid.habits.launches
     python, native = loop == "python", loop == "native"  # graphs hold iterations of one token each
     for piece in pieces:
         if not isinstance(piece, Experts):
             total = total + _priced(hybrid, prices, piece, rows)
-            launches += _launches(piece) * (_EAGER_PASS if python and isinstance(piece, Pass) else 1.0)
-    return np.maximum(total.mid, launches * constant(_LAUNCH["python" if rows.prompt and not native else loop]))
+            started += launches(piece, _NODES) * (_EAGER_PASS if python and isinstance(piece, Pass) else 1.0)
+    return np.maximum(total.mid, started * constant(_LAUNCH["python" if rows.prompt and not native else loop]))
 
 
 def _priced(hybrid: Hybrid, prices: ServedPrices, piece: Piece, rows: Rows) -> Seconds:
@@ -108,19 +110,13 @@ def device_experts_s(hybrid: Hybrid, kind: LayerKind, rows: Rows, uses: float) -
     if hybrid.habits.launches != "python":
         return seconds
     each = 3.0 + piece.gated  # products and activation of one expert, and its sum into the tokens
-    launches = (each + 1.0) * experts_touched(piece.count, piece.top_k, rows.tokens) * uses + _EXPERT_NODES
-    return np.maximum(seconds, launches * constant(_LAUNCH["python"]))
+    started = (each + 1.0) * experts_touched(piece.count, piece.top_k, rows.tokens) * uses + _NODES.experts
+    return np.maximum(seconds, started * constant(_LAUNCH["python"]))
 
 
 def routed(kind: LayerKind) -> Experts | None:
     """The routed experts of a layer, None where it has none."""
     return next((piece for piece in kind.pieces if isinstance(piece, Experts)), None)
-
-
-def _launches(piece: Piece) -> float:
-    if isinstance(piece, Pass):
-        return piece.kernels
-    return {Experts: _EXPERT_NODES, Trade: 2.0, Recurrence: 2.0}.get(type(piece), 1.0)
 
 
 def host_s(hybrid: Hybrid, pieces: Iterable[Piece], rows: Rows, active: float = 1.0) -> Array:
@@ -145,7 +141,7 @@ def host_s(hybrid: Hybrid, pieces: Iterable[Piece], rows: Rows, active: float = 
         elif isinstance(piece, Recurrence):
             flop = piece.flop_per_token * rows.tokens
             total = total + products_s(host, piece.state_bytes * rows.sequences, flop, kernel)
-        total = total + _launches(piece) * cpu_constant("node.start")
+        total = total + launches(piece, _NODES) * cpu_constant("node.start")
     return total
 
 

@@ -1,28 +1,48 @@
-"""Kernels that the host launches one by one where no graph holds an iteration."""
+"""Kernels that the host launches one by one where no graph holds an iteration, and operators of processors."""
 
 from __future__ import annotations
 
-from ridgeline.cost.served import ServedPrices
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.inference import Core, Experts, Pass, Piece, Product, Recurrence, Trade
 
 
-def launches(piece: Piece, prices: ServedPrices) -> float:
-    """Kernels of one piece of an iteration with prompts; a product in 8 or 4 bits has a cast of its input first [1]."""
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How many kernels pieces take that are more than one, and what is added to an attention core's one [1]."""
+
+    experts: float
+    trade: float
+    scan: float
+    latent: float = 0.0
+    indexer: float = 0.0
+    contexts: float = 0.0
+
+
+def served_counts() -> Counts:
+    """Those of engines that serve from device memory."""
+    names = ("experts", "trade", "scan", "latent", "indexer", "contexts")
+    return Counts(**{name: constant(f"launch.served.{name}") for name in names})
+
+
+def launches(piece: Piece, counts: Counts, casts: Callable[[Product], bool] = lambda _: False) -> float:
+    """Kernels of one piece of an iteration; a product that `casts` has a cast of its input first [1]."""
     match piece:
         case Pass():
             return piece.kernels
         case Experts():
-            return constant("launch.served.experts")
+            return counts.experts
         case Trade():
-            return constant("launch.served.trade")
+            return counts.trade
         case Recurrence():
-            return constant("launch.served.scan")
+            return counts.scan
         case Product():
-            return 2.0 if prices.casts(piece) else 1.0
+            return 2.0 if casts(piece) else 1.0
         case Core():
-            copies = constant("launch.served.latent") if piece.latent else 0.0
-            copies += constant("launch.served.indexer") if piece.choice and piece.choice.heads else 0.0
-            return 1.0 + copies + (constant("launch.served.contexts") if piece.ranks > 1 else 0.0)
+            indexed = piece.choice is not None and piece.choice.heads > 0
+            more = (counts.latent if piece.latent else 0.0) + (counts.indexer if indexed else 0.0)
+            return 1.0 + more + (counts.contexts if piece.ranks > 1 else 0.0)
         case _:
             return 1.0

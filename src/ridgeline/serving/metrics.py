@@ -205,8 +205,8 @@ def _apart(one: Engine, tables: StepTables, tokens: float, sampled: float, atten
     micro = min(float(one.deployment.micro_batches), max(tokens, 1.0))
     waits = {}
     for end in ("mid", "low", "high"):
-        times = [getattr(part, end) for part in (own, experts, send)]
-        waits[end] = micro_batches_s(*times, layers=layers, micro=micro) - times[0] - times[1] - 2.0 * times[2]
+        first, second, way = (getattr(part, end) for part in (own, experts, send))
+        waits[end] = micro_batches_s(first, second, way, layers=layers, micro=micro) - first - second - 2.0 * way
     return {
         "attention's devices": own, "experts' devices": experts, "links": send.times(2.0),
         "other micro-batches": Seconds(**waits, compute=0.0 * own.mid, memory=0.0 * own.mid),

@@ -34,7 +34,7 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.adapters import adapter_kernels, sequence_seconds, token_seconds
 from ridgeline.serving.apart import ApartTables, apart_served, replicated, send_seconds
 from ridgeline.serving.kept import rebuilt_seconds
-from ridgeline.serving.launches import launches
+from ridgeline.serving.launches import launches, served_counts
 from ridgeline.serving.nano import NanoTables, sorted_out
 from ridgeline.serving.split import SplitTables, memory_only
 
@@ -317,8 +317,9 @@ class StepModel:
     @cached_property
     def kernels(self) -> float:
         """Launches of one iteration [1]."""
+        counts, casts = served_counts(), self.prices.casts
         return adapter_kernels(self.served, self.deployment) + sum(
-            count * sum(launches(piece, self.prices) for piece in pieces) for count, pieces in self._pieces()
+            count * sum(launches(piece, counts, casts) for piece in pieces) for count, pieces in self._pieces()
         )
 
 
