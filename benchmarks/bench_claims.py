@@ -18,7 +18,7 @@ import numpy as np
 
 from ridgeline.cost.machine import machine
 from ridgeline.errors import NoPlanError, PlanError
-from ridgeline.facts.clusters import cluster
+from ridgeline.facts.clusters import cluster, with_beside
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Router
 from ridgeline.serving.engine import engine
@@ -161,6 +161,45 @@ def janus() -> Iterator[str]:
     yield from best(steps("deepseek-v2", "32xH100-SXM", 1024, grid(), {"token_budget": 8192}), "whole", "apart")
 
 
+def megascale() -> Iterator[str]:
+    """Decode steps of Mixtral-8x22B on two kinds of devices, by what an hour of one costs in hours of the other."""
+    context, bound_s = 730, 0.15
+    fleet = with_beside(cluster("16xH20"), cluster("16xg6e.48xlarge"))
+    where, shelf = machine(fleet), Shelf()
+    assert fleet.beside is not None
+    first, second = fleet.accelerator.name, fleet.beside.cluster.accelerator.name
+    powers = (1, 2, 4, 8, 16)
+    grid = [{"kind": kind, "tp": tp, "ep": tp} for kind in (first, second) for tp in (4, 8)]
+    grid += [
+        {"kind": first, "expert_kind": second, "dp": ways, "expert_devices": devices, "micro_batches": parts}
+        for ways in powers for devices in (4, 8) for parts in (2, 3, 4)
+    ]  # fmt: skip
+    found: list[tuple[str, float, int, int, Mapping[str, Any]]] = []
+    for words in grid:
+        try:
+            one = engine(
+                load("mixtral-8x22b"), where, Deployment(max_seqs=1024, token_budget=8192, **words), shelf=shelf
+            )
+            room = one.capacity.cache_tokens
+        except (NoPlanError, PlanError):
+            continue
+        table = one.tables(longest_prompt=1024, longest=2 * context)
+        for batch in (size for size in BATCHES if size * context <= room):
+            seconds = sum(decode_parts(one, table, float(batch), float(context)).values())
+            if seconds <= bound_s:
+                own, other = one.deployment.own_devices, one.deployment.other_devices
+                counts = (own, other) if words["kind"] == first else (0, own)
+                way = "apart" if other else f"whole on {words['kind']}"
+                found.append((way, batch * one.deployment.dp / seconds, *counts, words))
+    for ratio in (1.0, 1.5, 2.0, 3.0):
+        told = []
+        for way in dict.fromkeys(one[0] for one in found):
+            rates = [(rate / (here * ratio + there), words) for kind, rate, here, there, words in found if kind == way]
+            rate, words = max(rates, key=lambda one: one[0])
+            told.append(f"{way} {rate:.0f} ({' '.join(f'{k} {v}' for k, v in words.items() if 'kind' not in k)})")
+        yield f"an hour of {first} at {ratio:g} of {second}: tokens/s for the price of one {second}: {', '.join(told)}"
+
+
 CLAIMS = (
     Claim(
         paper="Helix (arXiv:2507.07120)",
@@ -179,6 +218,12 @@ CLAIMS = (
         reported="1.4-11.2x lower TTFT and gaps at the tail against vLLM",
         case="Llama-3.1-8B on one A100, prompts of 100-1,500, answers of 100-500, priorities drawn every 25 iterations",
         here=fastswitch,
+    ),
+    Claim(
+        paper="MegaScale-Infer (arXiv:2504.02263), two kinds of devices",
+        reported="up to 1.86x throughput for the price with attention on H20 and experts on L40S",
+        case="Mixtral-8x22B in 16 bits, contexts of 730, steps up to 150 ms, up to 16 of each (no public price of H20)",
+        here=megascale,
     ),
     Claim(
         paper="Janus (Zhang and others, 2025)",

@@ -21,7 +21,7 @@ KEYS = {
     "model", "cluster", "deployments", "engines", "traffic", "overloaded", "ttft", "tpot", "itl", "latency", "ends",
     "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "attained", "goodput_rps", "hit_share", "refused",
     "shares", "preemptions", "moves", "adapter_loads", "iterations", "span_s", "power_w", "energy_j", "usd_per_h",
-    "usd_per_million_output_tokens",
+    "usd_per_million_output_tokens", "goodput_per_usd",
     "decode_parts_s", "prefill_parts_s", "capacities", "series_s", "series", "rungs", "evidence", "assumed",
 }  # fmt: skip
 
@@ -162,6 +162,18 @@ def test_a_divided_device_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = ask(capsys, *words, "--split", "--split-share", "0.4")
     assert "split, 40% for prompts" in " ".join(out.split())
     assert ask_json(capsys, *words, "--split")["deployments"][0]["split"] is True
+
+
+def test_experts_on_devices_of_another_kind_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "mixtral-8x7b", "--on", "4xL40S", "--rate", "1", "--requests", "20", "--prompt", "128"]
+    words += ["--output", "16", "--dp", "4", "--beside", "4xH100-SXM", *SLO]
+    code, out, _ = ask(capsys, *words, "--expert-devices", "4")
+    assert code == 0
+    assert "1 x (dp 4) experts on 4 H100-SXM, 3 micro-batches" in out
+    assert "requests that keep to the objective for a dollar" in " ".join(out.split())
+    assert "experts   79.18 GiB" in out
+    assert run(words) == 2
+    assert "field '--beside': says nothing of how many of these devices" in capsys.readouterr().err
 
 
 def test_experts_apart_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,5 +136,6 @@ def test_words_of_a_deployment_are_its_fields() -> None:
         "apart",
         "expert_loads",
         "expert_placement",
+        "beside",
     }
     assert {field.name for field in DEPLOYMENT_FIELDS} - own <= set(Deployment.__dataclass_fields__)

@@ -78,13 +78,23 @@ def simulate(subject: str, on: str | None, words: Mapping[str, Any], *, as_json:
     asked = with_placement(serving_scenario_of(subject, on, words))
     if asked.stated.get("apart") and not any(one.expert_devices for one in asked.deployments):
         raise InputError("says nothing of how many devices hold the experts; say --expert-devices", field="--apart")
+    _needs_experts_beside(asked)
     _replay(asked, as_json=as_json)
+
+
+def _needs_experts_beside(asked: ServingScenario) -> None:
+    """Raises where devices of another kind are named that nothing is put on."""
+    if "beside" in asked.stated and not any(one.expert_kind for one in asked.deployments):
+        raise InputError(
+            "says nothing of how many of these devices hold the experts; say --expert-devices", field="--beside"
+        )
 
 
 def predict_batch(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints what a deployment does with one static batch, or with a queue that never runs dry."""
     batch = read_flags({"batch": words.get("batch")}, BATCH_FIELDS)
     asked = serving_scenario_of(subject, on, {**words, "requests": batch.get("batch")})
+    _needs_experts_beside(asked)
     kept = {name: value for name, value in asked.traffic.items() if name in _OF_BATCHES}
     asked = replace(asked, traffic={**kept, "arrivals": "burst"})
     if words.get("batch") is None:

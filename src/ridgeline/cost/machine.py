@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import Fit, borrowed_fits, own_evidence, own_fits
@@ -166,6 +166,7 @@ class Machine:
     in_network_efficiency: tuple[float, ...]
     link_evidence: Evidence
     collectives: Fit | None = None  # measured behaviour of its collectives, see `collective_fit`
+    beside: Machine | None = None  # devices of another kind
 
 
 def collective_fit(cluster: Cluster) -> Fit | None:
@@ -197,4 +198,28 @@ def machine(cluster: Cluster, *, datasheet_only: bool = False) -> Machine:
         if datasheet_only
         else min((f.evidence for f in facts), default=Evidence.DATASHEET),
         collectives=fit,
+        beside=None if cluster.beside is None else machine(cluster.beside.cluster, datasheet_only=datasheet_only),
     )
+
+
+def of_kind(found: Machine, kind: str) -> Machine:
+    """The same machine seen from its devices of a kind, as `Cluster.of_kind`."""
+    if found.beside is None or found.cluster.of_kind(kind) is found.cluster:
+        return found
+    return replace(found.beside, cluster=found.cluster.of_kind(kind), beside=replace(found, beside=None))
+
+
+def outside(found: Machine) -> Machine:
+    """A machine as its devices see those of another kind beside it: beyond their node, over the link between both.
+
+    Raises `DomainError` where there are none.
+    """
+    other = found.cluster.beside
+    if other is None:
+        raise DomainError(f"{found.cluster.name} has no devices of another kind beside it")
+    link = replace(other.own_link, latency_s=max(other.own_link.latency_s, other.other_link.latency_s))
+    efficiency, reduced = (link_efficiency(link, in_network=one).value for one in (False, True))
+    return replace(
+        found, tiers=(found.tiers[0], link), efficiency=(found.efficiency[0], efficiency),
+        in_network_efficiency=(found.in_network_efficiency[0], reduced),
+    )  # fmt: skip

@@ -20,7 +20,7 @@ from ridgeline.cost.engine_limits import dispatch_seconds
 from ridgeline.cost.families.latent_layer import CHOSEN_CORE
 from ridgeline.cost.fitted import FittedModel, find_fits, model_of
 from ridgeline.cost.formats import form
-from ridgeline.cost.machine import Machine
+from ridgeline.cost.machine import Machine, outside
 from ridgeline.cost.mechanism import Mechanism
 from ridgeline.cost.network import collective_seconds, send_seconds
 from ridgeline.cost.readers import ROTARY
@@ -318,6 +318,11 @@ class ServedPrices:
     def send(self, size_bytes: Number, stride: int) -> Seconds:
         """Activations sent to the next pipeline stage, `stride` devices away [s]."""
         return self._linked(np.asarray(send_seconds(size_bytes, stride, self.machine), dtype=float))
+
+    def outward(self, size_bytes: Array) -> Seconds:
+        """Bytes that a device sends to devices of another kind beside it, or takes in from them [s]."""
+        end = outside(self.machine)
+        return self._linked(np.asarray(send_seconds(size_bytes, end.tiers[0].size, end), dtype=float))
 
     def _linked(self, seconds: Array) -> Seconds:
         return Seconds(

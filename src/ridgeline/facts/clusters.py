@@ -19,7 +19,7 @@ from ridgeline.facts.machines import (
     resized,
 )
 from ridgeline.facts.prices import carbon_intensity, price, pue
-from ridgeline.facts.records import Accelerator, Cluster, Tier
+from ridgeline.facts.records import Accelerator, Beside, Cluster, Tier
 
 MAX_DEVICES = 1_000_000
 _TEXT = re.compile(r"^\s*(?:([\d_,]+)\s*[x*×]\s*)?(?:([\d_,]+)\s*[x*×]\s*)?(\S.*?)\s*$", re.IGNORECASE)
@@ -132,6 +132,26 @@ def reach(inside: tuple[Tier, ...], outside: tuple[Tier, ...], count: int) -> tu
         if kept[-1].size >= count:
             break
     return tuple(kept)
+
+
+def outward(found: Cluster) -> Tier:
+    """The network that a device of a cluster leaves its node over, to whatever lies beyond all of them.
+
+    The outermost tier of several; of one node, that of the device's default machine.
+    """
+    if len(found.tiers) > 1:
+        return found.tiers[-1]
+    outside = default_machine(found.accelerator, found.count).outside
+    return outside[-1] if outside else found.tiers[-1]
+
+
+def with_beside(first: Cluster, second: Cluster) -> Cluster:
+    """The first cluster with the devices of the second, of another kind, beside it; raises `ClusterError` if alike."""
+    if first.accelerator.name == second.accelerator.name:
+        raise ClusterError(
+            f"{second.name} beside {first.name}: both are {first.accelerator.name}; take more of them as one cluster"
+        )
+    return replace(first, beside=Beside(cluster=second, own_link=outward(first), other_link=outward(second)))
 
 
 def _count(text: str | None, whole: str) -> int | None:

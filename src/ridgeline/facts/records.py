@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 class Evidence(enum.IntEnum):
@@ -115,8 +115,30 @@ class Cluster:
     price_usd_per_device_h: Fact | None = None
     pue: Fact | None = None  # power usage effectiveness of the building
     carbon_kg_per_j: Fact | None = None
+    beside: Beside | None = None
 
     @property
     def node_devices(self) -> int:
         """Devices under one host [1]."""
         return self.host.devices
+
+    def of_kind(self, kind: str) -> Cluster:
+        """The same devices seen from those of a kind: the cluster itself, but for the name of those beside it."""
+        there = self.beside
+        if there is None or kind != there.cluster.accelerator.name:
+            return self
+        back = Beside(cluster=replace(self, beside=None), own_link=there.other_link, other_link=there.own_link)
+        return replace(there.cluster, beside=back)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """Devices of another kind beside those of a cluster.
+
+    A device of one kind reaches those of the other over the network of its own nodes, `own_link`, and theirs,
+    `other_link`: each end carries what it sends or takes in at its own rate.
+    """
+
+    cluster: Cluster
+    own_link: Tier
+    other_link: Tier

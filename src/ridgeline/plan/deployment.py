@@ -79,7 +79,9 @@ class Deployment:
     (None: the one with which both get on most, chosen whenever an iteration of prompts begins).
 
     With `expert_devices` the experts are divided over so many devices of their own; the tp * dp devices hold the rest,
-    and an iteration goes back and forth between them in `micro_batches`. Where experts are placed for known loads the
+    and an iteration goes back and forth between them in `micro_batches`. In a fleet of two kinds of devices `kind` is
+    the accelerator of the instance, '' for that of the cluster, and `expert_kind` that of the experts' devices where it
+    is the other one. Where experts are placed for known loads the
     fullest rank has `expert_imbalance` [1] times the rows of the mean one (None: what `expert_skew` says), with
     `expert_redundant` replicas in each layer.
     """
@@ -136,6 +138,8 @@ class Deployment:
     expert_redundant: int = 0
     priority_period: int | None = None
     priority_levels: int = 4
+    kind: str = ""
+    expert_kind: str = ""
 
     def __post_init__(self) -> None:
         for name in (
@@ -262,6 +266,11 @@ class Deployment:
             raise PlanError(
                 f"deployment: expert_redundant = {self.expert_redundant}; needs 0 or more, and their placement"
             )
+        if self.expert_kind and not self.expert_devices:
+            raise PlanError(
+                f"deployment: experts on devices of another kind, {self.expert_kind}, but not on how many;"
+                " say expert_devices as well, or leave beside out"
+            )
         without = {
             "pp": self.pp > 1, "ep": self.ep > 1, "draft_tokens": self.draft_tokens, "nano_tokens": self.nano_tokens,
             "adapters": self.adapters, "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched, "split": self.split,
@@ -306,6 +315,16 @@ class Deployment:
     def instance_devices(self) -> int:
         """Devices of one instance [1], those of its experts among them."""
         return self.tp * self.pp * self.dp + (self.expert_devices or 0)
+
+    @property
+    def own_devices(self) -> int:
+        """Devices of one instance that are of its own kind [1]."""
+        return self.tp * self.pp * self.dp + (0 if self.expert_kind else self.expert_devices or 0)
+
+    @property
+    def other_devices(self) -> int:
+        """Devices of one instance that are of the other kind [1]."""
+        return self.instance_devices - self.own_devices
 
     @property
     def devices(self) -> int:

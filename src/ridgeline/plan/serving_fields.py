@@ -182,6 +182,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     yes("apart", "experts have devices of their own; a search tries how many"),
     whole("expert_devices", "devices of an instance that hold its experts alone; the others hold the rest"),
     whole("micro_batches", "parts of an iteration that go back and forth between both; 3 when absent", most=64),
+    Field(name="beside", read=_text, help="devices of another kind that hold the experts: 8xH100-SXM, or FILE.toml"),
     Field(name="expert_loads", read=_text, help="a CSV file of layer, expert, load, for which experts are placed"),
     pick("expert_placement", ("balanced", "linear"), "experts placed for their loads, or in order"),
     whole("expert_redundant", "replicas of experts in each layer", least=0, most=4096),

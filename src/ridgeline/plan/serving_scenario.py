@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role, Router
 from ridgeline.plan.fields import read_fields
-from ridgeline.plan.scenario import Place, Table, failing, model_and_cluster, tables_of
+from ridgeline.plan.scenario import Place, Table, failing, guarded, model_and_cluster, tables_of
 from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, SAME_WORDS, TRAFFIC_FIELDS
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def serving_from_words(words: Mapping[str, Table]) -> ServingScenario:
 
 def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
     model, cluster, _ = model_and_cluster(tables, place)
+    cluster = _with_beside(cluster, tables.get("plan", {}), place)
     traffic = read_fields(tables.get("workload", {}), TRAFFIC_FIELDS, failing("workload", place))
     stated = read_fields(tables.get("plan", {}), DEPLOYMENT_FIELDS, failing("plan", place))
     deployments = _placed(stated, cluster, place)
@@ -67,6 +68,19 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
         engine_file=stated.get("engine_file"),
         file=place.file,
     )
+
+
+def _with_beside(first: Cluster, plan: Table, place: Place) -> Cluster:
+    """The cluster with the devices of another kind that the plan names beside it, where it does."""
+    from ridgeline.facts.clusters import cluster, with_beside
+
+    text = plan.get("beside")
+    if not isinstance(text, str) or not text.strip():
+        return first
+    path = place.folder / text.strip()
+    named = str(path.resolve()) if text.strip().casefold().endswith(".toml") else text
+    found: Cluster = guarded("plan", {"beside": text}, place, lambda: with_beside(first, cluster(named)))
+    return found
 
 
 def _placed(stated: Mapping[str, Any], cluster: Cluster, place: Place) -> tuple[Deployment, ...]:
@@ -97,17 +111,41 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
         raise PlanError("instances are said beside pools, which have their own, e.g. --prefill 2xtp4; leave them out")
     if pools:
         found = tuple(
-            Deployment(**{**common, **stated[pool].degrees}, instances=stated[pool].instances, role=Role(pool))
+            Deployment(
+                **_beside({**common, **stated[pool].degrees}, cluster), instances=stated[pool].instances,
+                role=Role(pool),
+            )
             for pool in pools
-        )
+        )  # fmt: skip
     else:
+        common = _beside(common, cluster)
         one = Deployment(**common)
-        fitting = max(1, cluster.count // one.instance_devices)
+        fitting = max(1, fitting_instances(one, cluster))
         found = (Deployment(**common, instances=stated.get("instances", fitting)),)
-    used = sum(one.devices for one in found)
-    if used > cluster.count:
-        raise PlanError(
-            f"deployment: {used} devices are asked for, {cluster.name} has {cluster.count};"
-            " take fewer instances or smaller degrees"
-        )
+    there = None if cluster.beside is None else cluster.beside.cluster
+    for where, used in (
+        (cluster, sum(one.own_devices * one.instances for one in found)),
+        (there, sum(one.other_devices * one.instances for one in found)),
+    ):
+        if where is not None and used > where.count:
+            raise PlanError(
+                f"deployment: {used} devices are asked for, {where.name} has {where.count};"
+                " take fewer instances or smaller degrees"
+            )
     return found
+
+
+def _beside(words: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
+    """The words of a deployment, with its experts on the devices of another kind where there are any."""
+    if cluster.beside is None or "expert_devices" not in words:
+        return words
+    return {**words, "expert_kind": cluster.beside.cluster.accelerator.name}
+
+
+def fitting_instances(one: Deployment, cluster: Cluster) -> int:
+    """Instances that the devices of the cluster, and those of another kind beside it, hold [1]."""
+    own = cluster.of_kind(one.kind)
+    fitting = own.count // one.own_devices
+    if own.beside is None or not one.other_devices:
+        return fitting
+    return min(fitting, own.beside.cluster.count // one.other_devices)

@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 
 from ridgeline.cost.machine import Machine, machine
-from ridgeline.energy.power import operator_power_w
 from ridgeline.facts.engines import engine_policy
-from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Queue, Router
+from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
 from ridgeline.report.serving import ServingReport
 from ridgeline.serving.comings import Comings
 from ridgeline.serving.ends import replay_ends
 from ridgeline.serving.engine import Engine, Policies, engine
-from ridgeline.serving.metrics import Band, Objective, decode_band, decode_parts, measure, prefill_band, prefill_parts
+from ridgeline.serving.metrics import Objective, decode_band, decode_parts, measure, prefill_band, prefill_parts
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.shares import Share, client_shares, priority_shares
 from ridgeline.serving.traffic.summary import summarize
@@ -70,7 +69,7 @@ def simulate_serving(
     prefill = prefill_band(first, tables[0], prompt)
     alone = sum(prefill_parts(first, tables[0], prompt).values())
     ttft = metrics.ttft.mean
-    power = _power_w(cluster, engines, found, prefill, decode)
+    power = fleet_power_w(cluster, deployments, found, prefill, decode)
     return ServingReport(
         model=model,
         cluster=cluster,
@@ -91,7 +90,7 @@ def simulate_serving(
         queue_share=max(0.0, 1.0 - alone / ttft) if ttft and np.isfinite(ttft) else 0.0,
         power_w=power,
         energy_j=None if power is None else power * found.span_s,
-        usd_per_h=_price(cluster, deployments, found),
+        usd_per_h=fleet_usd_per_h(cluster, deployments, found),
         evidence=min([Evidence.DERIVED, *(one.policy.evidence for one in engines)]),
         rungs=_rungs(engines),
         assumed=(*assumed, *((_SAME_ANSWERS,) if any(one.cuts_cache for one in deployments) else ())),
@@ -122,33 +121,5 @@ def queue_requests(model: Model, cluster: Cluster, deployments: Sequence[Deploym
 
 
 def _rungs(engines: Sequence[Engine]) -> Mapping[str, str]:
-    return {family: rung.value for one in engines for family, rung in one.steps.prices.rungs_used.items()}
-
-
-def _price(cluster: Cluster, deployments: Sequence[Deployment], found: Replay) -> float | None:
-    """Price of the instances that are up, on average over the replay [USD/h]; None without a price."""
-    price = cluster.price_usd_per_device_h
-    if price is None:
-        return None
-    sizes = np.repeat([one.instance_devices for one in deployments], [one.instances for one in deployments])
-    share = found.up_s / found.span_s if found.span_s > 0 else np.ones(len(sizes))
-    return float(price.value * (sizes * share).sum())
-
-
-def _power_w(cluster: Cluster, engines: Sequence[Engine], found: Replay, prefill: Band, decode: Band) -> float | None:
-    """Mean power of the devices that serve and of their share of hosts at the wall [W]; None without a rated power.
-
-    Busy time at what its iterations keep busy, the rest idle; times the building's overhead.
-    """
-    tdp = cluster.accelerator.tdp_w
-    if tdp is None:
-        return None
-    devices = sum(one.deployment.devices for one in engines)
-    spent = found.prefill_s + found.decode_s
-    share = found.prefill_s / spent if spent else 0.0
-    busy = float(np.mean(found.busy_s)) / found.span_s if found.span_s else 0.0
-    working = share * operator_power_w(tdp, prefill.compute, prefill.memory)
-    working += (1.0 - share) * operator_power_w(tdp, decode.compute, decode.memory)
-    each = busy * working + (1.0 - busy) * constant("power.idle") * tdp
-    hosts = devices / cluster.host.devices * cluster.host.idle_w
-    return (each * devices + hosts) * (cluster.pue.value if cluster.pue is not None else 1.0)
+    prices = [side for one in engines for side in (one.steps.prices, one.steps.expert_prices)]
+    return {family: rung.value for side in prices for family, rung in side.rungs_used.items()}

@@ -66,6 +66,12 @@ class ServingReport:
         return sum(one.devices for one in self.deployments)
 
     @property
+    def goodput_per_usd(self) -> float | None:
+        """Requests that keep to the objective for a dollar [1/USD]; None without a price or an objective."""
+        good = self.metrics.goodput_rps
+        return None if good is None or not self.usd_per_h else good * 3600.0 / self.usd_per_h
+
+    @property
     def usd_per_million_output_tokens(self) -> float | None:
         """Price of a million generated tokens [USD]; None without a price or tokens."""
         rate = self.metrics.output_tokens_per_s
@@ -76,6 +82,7 @@ def deployment_text(one: Deployment) -> str:
     """A deployment in one line: its count, degrees above one, formats."""
     degrees = [f"{name} {getattr(one, name)}" for name in ("tp", "pp", "dp", "ep") if getattr(one, name) > 1]
     words = [f"{one.instances} x ({', '.join(degrees) or 'one device'})"]
+    words += [f"on {one.kind}"] if one.kind else []
     if one.role is not Role.WHOLE:
         words.insert(0, one.role.value)
     words += [f"contexts over {one.kv_ranks}"] if one.kv_ranks > 1 else []
@@ -90,7 +97,8 @@ def deployment_text(one: Deployment) -> str:
     words += [f"{_counted(one.adapters, 'adapter')} of rank {one.adapter_rank}{slots}"] if one.adapters else []
     words += [f"nano-batches from {one.nano_tokens:,} tokens"] if one.nano_tokens else []
     if one.expert_devices:
-        words.append(f"experts on {_counted(one.expert_devices, 'device')}, {one.micro_batches} micro-batches")
+        where = f"{one.expert_devices} {one.expert_kind}" if one.expert_kind else _counted(one.expert_devices, "device")
+        words.append(f"experts on {where}, {one.micro_batches} micro-batches")
     if one.expert_imbalance is not None:
         replicas = f", {_counted(one.expert_redundant, 'replica')} a layer" if one.expert_redundant else ""
         words.append(f"fullest expert rank {one.expert_imbalance:.2f} times the mean{replicas}")
@@ -181,8 +189,10 @@ def _costs(report: ServingReport) -> list[tuple[str, str]]:
         )
     price = report.usd_per_million_output_tokens
     if price is not None and report.usd_per_h is not None:
+        good = report.goodput_per_usd if any(one.expert_kind for one in report.deployments) else None
+        kept = "" if good is None else f", {good:,.0f} requests that keep to the objective for a dollar"
         rows.append(
-            ("cost", f"{money_text(price)} per million output tokens at {money_text(report.usd_per_h)} an hour")
+            ("cost", f"{money_text(price)} per million output tokens at {money_text(report.usd_per_h)} an hour{kept}")
         )
     return rows
 
@@ -222,6 +232,9 @@ def _memory(report: ServingReport) -> Table:
                 f"{held.cache_tokens:,}",
             )
         )  # fmt: skip
+        if held.experts_bytes:
+            memory, weights = bytes_text(held.experts_memory_bytes), bytes_text(held.experts_bytes)
+            rows.append(("experts", memory, weights, "-", "-", "-"))
     columns = ("instance", "device", "weights", "workspace", "cache", "tokens of cache a rank")
     return Table(columns=columns, rows=tuple(rows), right=frozenset(columns[1:]))
 
@@ -330,6 +343,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "total_tokens_per_s": metrics.total_tokens_per_s,
         "attained": metrics.attained,
         "goodput_rps": metrics.goodput_rps,
+        "goodput_per_usd": report.goodput_per_usd,
         "hit_share": metrics.hit_share,
         "refused": metrics.refused,
         "shares": [share_as_dict(one) for one in report.shares],

@@ -15,6 +15,7 @@ from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.predict.fleet import fleet_usd_per_h
 from ridgeline.serving.engine import Engine, Policies, engine
 from ridgeline.serving.metrics import Metrics, Objective, measure
 from ridgeline.serving.replay import replay_tables
@@ -125,11 +126,10 @@ class Bench:
             return reason(error)
         if found.stopped:
             return Stopped(deployments=fleet, after_s=found.span_s)
-        price = self.cluster.price_usd_per_device_h
         return Candidate(
             deployments=fleet,
             metrics=measure(found, self.traffic, self.objective),
-            usd_per_h=None if price is None else price.value * sum(one.devices for one in fleet),
+            usd_per_h=fleet_usd_per_h(self.cluster, fleet),
             cut=not (found.done | found.refused).all(),
         )
 

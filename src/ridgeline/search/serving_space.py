@@ -12,6 +12,7 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model, OpKind
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
 from ridgeline.plan.serving_fields import SAME_WORDS
+from ridgeline.plan.serving_scenario import fitting_instances
 from ridgeline.search.expert_service import Loads, placed
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts
@@ -32,6 +33,7 @@ class Space:
     most_pp: int = 4
     loads: Loads | None = None  # of experts, which are then placed for them
     splits: int = 3  # prefill instances tried on either side of the balanced number
+    micro_batches: tuple[int, ...] = (2, 3, 4)  # of experts on devices of another kind
     long_tokens: int = 32_768  # from such contexts on they are divided over ranks that would hold the same cache
 
 
@@ -42,7 +44,42 @@ def _powers(most: int) -> list[int]:
 def deployments(
     model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space, *, longest: int = 0
 ) -> Iterator[Deployment]:
-    """Shapes of one instance for contexts of up to `longest` tokens, those with what a person stated only."""
+    """Shapes of one instance for contexts of up to `longest` tokens, those with what a person stated only.
+
+    In a fleet of two kinds of devices each kind may hold whole instances, or attention with experts on the other.
+    """
+    if cluster.beside is None:
+        yield from _of_kind(model, cluster, stated, space, longest)
+        return
+    for kind in (cluster.accelerator.name, cluster.beside.cluster.accelerator.name):
+        own = cluster.of_kind(kind)
+        if "expert_devices" not in stated and not stated.get("apart"):
+            whole = _of_kind(model, replace(own, beside=None), stated, space, longest)
+            yield from (replace(one, kind=kind) for one in whole)
+        yield from _experts_beside(model, own, stated, space, longest)
+
+
+def _experts_beside(
+    model: Model, own: Cluster, stated: Mapping[str, Any], space: Space, longest: int
+) -> Iterator[Deployment]:
+    """Shapes with attention on the devices of a cluster and experts on those beside it."""
+    assert own.beside is not None
+    there = own.beside.cluster
+    split = {**stated, "apart": True}
+    parts = (stated["micro_batches"],) if "micro_batches" in stated else space.micro_batches
+    if "pp" in stated or "ep" in stated:
+        return
+    for one in _of_kind(model, own, split, space, longest):
+        for micro in parts:
+            yield replace(
+                one, kind=own.accelerator.name, expert_kind=there.accelerator.name, micro_batches=micro
+            )  # fmt: skip
+
+
+def _of_kind(
+    model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space, longest: int
+) -> Iterator[Deployment]:
+    """Shapes of one instance on devices of one kind, or with experts beside them where they are to be apart."""
     fixed = {name: stated[name] for name in SAME_WORDS if name in stated}
     name, _, version = str(stated.get("engine", "vllm")).partition(" ")
     fixed |= {"engine": name, "version": version.strip()}
@@ -84,8 +121,10 @@ def _degrees(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: S
                 if ranks * pp > cluster.count or (pp > 1 and dp > 1 and "pp" not in stated):
                     continue
                 spread = sorted({1, ranks} if dp == 1 else {ranks}) if experts else [1]
+                spread = [1] if "expert_devices" in stated else spread
                 if stated.get("apart") and "expert_devices" not in stated:
-                    others = cluster.count - ranks if pp == 1 else 0
+                    others = cluster.count - ranks if cluster.beside is None else cluster.beside.cluster.count
+                    others = others if pp == 1 else 0
                     for count in [one for one in range(1, others + 1) if experts and experts % one == 0]:
                         yield {"tp": tp, "pp": pp, "dp": dp, "ep": 1, "expert_devices": count}
                     continue
@@ -123,7 +162,9 @@ def _given(name: str, values: Iterable[int], stated: Mapping[str, Any]) -> list[
 
 def _formats(cluster: Cluster, stated: Mapping[str, Any], space: Space) -> Iterator[dict[str, str]]:
     """Formats of weights and cache: as stated, else the model's own and, where admitted, narrower ones."""
-    rates = cluster.accelerator.peak_flop_per_s
+    rates = set(cluster.accelerator.peak_flop_per_s)
+    if cluster.beside is not None:
+        rates &= set(cluster.beside.cluster.accelerator.peak_flop_per_s)
     narrower = [name for rate, name in _NARROW_WEIGHTS if space.quantize and rate in rates]
     weights = [stated["weights"]] if "weights" in stated else ["", *narrower]
     caches = [stated["kv"]] if "kv" in stated else ["", *(["fp8"] if space.quantize and "fp8" in rates else [])]
@@ -142,8 +183,11 @@ def fleets(
 ) -> Iterator[tuple[Deployment, ...]]:
     """Fleets that fill the cluster: whole instances of each shape, and pools of two shapes near their balance."""
     for one in shapes:
-        most = cluster.count // one.instance_devices
+        most = fitting_instances(one, cluster)
         yield (replace(one, instances=min(stated.get("instances", most), most)),)
+    if cluster.beside is not None:
+        yield from _both_kinds(shapes, cluster, stated)
+        return
     if (
         not space.pools
         or cluster.count < 2
@@ -158,6 +202,24 @@ def fleets(
         for second, _, decode_s in paces:
             if first.weights == second.weights and first.kv == second.kv:
                 yield from _pools(first, second, prefill_s, decode_s, cluster, space)
+
+
+def _both_kinds(
+    shapes: Sequence[Deployment], cluster: Cluster, stated: Mapping[str, Any]
+) -> Iterator[tuple[Deployment, ...]]:
+    """Whole instances on devices of both kinds at once, alike in all but their degrees."""
+    whole = [one for one in shapes if not one.expert_kind]
+    first = [one for one in whole if one.kind == cluster.accelerator.name]
+    if "instances" in stated:
+        return
+    for one in first:
+        for other in whole:
+            if other.kind != one.kind and _batching(other) == _batching(one):
+                yield tuple(replace(each, instances=fitting_instances(each, cluster)) for each in (one, other))
+
+
+def _batching(one: Deployment) -> tuple[object, ...]:
+    return one.weights, one.kv, one.token_budget, one.max_seqs, one.pp
 
 
 def _degree_key(one: Deployment) -> tuple[object, ...]:

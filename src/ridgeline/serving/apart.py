@@ -100,23 +100,34 @@ def reached_devices(devices: float, top_k: float) -> float:
     return float(devices * (1.0 - (1.0 - 1.0 / devices) ** top_k))
 
 
-def send_seconds(served: Served, one: Deployment, prices: ServedPrices, tokens: Array) -> Seconds:
+def send_seconds(
+    served: Served, one: Deployment, prices: ServedPrices, tokens: Array, *, far: ServedPrices | None = None
+) -> Seconds:
     """One way of one micro-batch through all layers, of T tokens a rank in an iteration [s].
 
     In each layer the busier end: of T / M tokens, an attention device sends its 1 / tp to each device that they reach;
-    an expert device takes in its share of what all A ranks send.
+    an expert device takes in its share of what all A ranks send. Where the experts' devices are of another kind, those
+    of `far`, each end carries its part at the rate of its own nodes' network.
     """
     devices = float(one.expert_devices or 1)
     rows = np.maximum(tokens / one.micro_batches, 1.0)
     total: Seconds | None = None
     for count, piece in expert_layers(served):
         copies = rows * reached_devices(devices, piece.top_k)
-        ends = np.maximum(copies / one.tp, copies * one.dp / devices)
-        size = ends * piece.hidden * _ACTIVATION_BYTES
-        part = prices.send(size, one.instance_devices - 1).times(count)
+        sent, taken = (part * piece.hidden * _ACTIVATION_BYTES for part in (copies / one.tp, copies * one.dp / devices))
+        if far is None:
+            found = prices.send(np.maximum(sent, taken), one.instance_devices - 1)
+        else:
+            found = _later(prices.outward(sent), far.outward(taken))
+        part = found.times(count)
         total = part if total is None else total + part
     assert total is not None
     return total
+
+
+def _later(one: Seconds, other: Seconds) -> Seconds:
+    """The longer of two sends that are under way together [s]."""
+    return Seconds(**{name: np.maximum(value, getattr(other, name)) for name, value in vars(one).items()})
 
 
 @register_jitable

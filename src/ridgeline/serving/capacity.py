@@ -36,6 +36,7 @@ class Capacity:
     token_bytes: float  # of cache, on one device
     cache_tokens: int
     experts_bytes: float = 0.0  # weights on each device that holds experts alone
+    experts_memory_bytes: float = 0.0  # of such a device
 
 
 def piece_bytes(piece: Piece, formats: Formats) -> float:

@@ -11,13 +11,14 @@ import numpy as np
 
 from ridgeline.cost.engine_limits import dispatch_seconds, host_slowness
 from ridgeline.cost.formats import form
-from ridgeline.cost.machine import Machine
+from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.cost.network import send_seconds
 from ridgeline.cost.served import Formats
 from ridgeline.errors import PlanError
 from ridgeline.facts.engine_schema import EnginePolicy
 from ridgeline.facts.engines import ModelTraits, engine_policy
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import Fusions
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
@@ -56,9 +57,10 @@ class Engine:
             return capacity(self.model, self.steps.served, self.deployment, self.policy, self.formats, part)
         held = attention_side(self.steps.served)
         found = capacity(self.model, held, self.deployment, self.policy, self.formats, part)
-        experts = expert_capacity(self.steps.served, self.deployment, self.policy, self.formats, part)
+        there = self.steps.expert_prices.part
+        experts = expert_capacity(self.steps.served, self.deployment, self.policy, self.formats, there)
         check_experts_fit(self.steps.served, experts, self.model.name)
-        return replace(found, experts_bytes=experts[0])
+        return replace(found, experts_bytes=experts[0], experts_memory_bytes=there.memory_bytes)
 
     def placed(self, deployment: Deployment) -> Engine:
         """The same engine in another role or number of instances; what one instance holds is known already."""
@@ -224,11 +226,8 @@ def engine(
 
     Engines on the same machine may share the prices on a `shelf`.
     """
-    if deployment.instance_devices > machine.cluster.count:
-        raise PlanError(
-            f"deployment: one instance takes tp {deployment.tp} * pp {deployment.pp} * dp {deployment.dp} ="
-            f" {deployment.instance_devices} devices, the cluster has {machine.cluster.count}"
-        )
+    machine = of_kind(machine, deployment.kind)
+    check_devices(deployment, machine.cluster)
     part = machine.cluster.accelerator
     context = model.max_positions or 0
     policy = policies(
@@ -259,6 +258,25 @@ def engine(
     )
     steps = StepModel(model, machine, deployment, formats, own_kernels=policy.own_kernels, shelf=shelf, fusions=fusions)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
+
+
+def check_devices(one: Deployment, cluster: Cluster) -> None:
+    """Raises `PlanError` where an instance takes more devices of a kind than there are, or a kind that is not there."""
+    if one.kind not in ("", cluster.accelerator.name):
+        raise PlanError(f"deployment: an instance on {one.kind}, of which {cluster.name} has none, nor beside it")
+    if one.own_devices > cluster.count:
+        raise PlanError(
+            f"deployment: one instance takes tp {one.tp} * pp {one.pp} * dp {one.dp} ="
+            f" {one.own_devices} devices, the cluster has {cluster.count}"
+        )
+    there = None if cluster.beside is None else cluster.beside.cluster
+    if one.expert_kind and (there is None or there.accelerator.name != one.expert_kind):
+        raise PlanError(f"deployment: experts on {one.expert_kind}, of which {cluster.name} has none beside it")
+    if there is not None and one.other_devices > there.count:
+        raise PlanError(
+            f"deployment: experts on {one.other_devices} {one.expert_kind}, there are {there.count} beside"
+            f" {cluster.name}; take fewer expert_devices"
+        )
 
 
 def _traits(model: Model) -> ModelTraits:

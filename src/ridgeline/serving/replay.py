@@ -151,7 +151,7 @@ def _rules(
     moves = any(one.deployment.role is not Role.WHOLE for one in engines)
     rules = np.zeros(len(engines), dtype=state.RULE)
     for index, (one, table) in enumerate(zip(engines, tables, strict=True)):
-        stride = one.deployment.instance_devices if moves else 0
+        stride = one.deployment.own_devices if moves else 0
         rules[index] = one.rule(table, prefix_tokens=traffic.prefix_block_tokens, stride=stride)
     for name, values in places.items():
         rules[name] = values

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.machine import Machine
+from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.cost.served import MEASURED_SKEW, Formats, Seconds, ServedPrices, nothing
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import (
@@ -88,7 +88,7 @@ class StepTables:
 
 @dataclass
 class Shelf:
-    """Prices that deployments on one machine share: a piece on a grid is asked once.
+    """Prices that deployments on one machine, of one or two kinds of devices, share: a piece is asked once on a grid.
 
     `rungs_used` of shared prices tells what answered any of those deployments.
     """
@@ -102,7 +102,8 @@ class Shelf:
         """What prices a deployment in these formats, and the key under which it is known."""
         skew = MEASURED_SKEW if deployment.expert_skew is None else deployment.expert_skew
         skew = skew if deployment.expert_imbalance is None else 0.0  # the fullest rank's rows are known
-        key = (formats, deployment.engine, deployment.version, skew, own_kernels)
+        kind = machine.cluster.accelerator.name
+        key = (kind, formats, deployment.engine, deployment.version, skew, own_kernels)
         if key not in self._prices:
             self._prices[key] = ServedPrices(
                 machine, formats, engine=deployment.engine, version=deployment.version, skew=skew,
@@ -139,6 +140,10 @@ class StepModel:
         self.served = replicated(apart_served(whole, deployment) if deployment.expert_devices else whole, deployment)
         self._shelf = shelf or Shelf()
         self._known, self.prices = self._shelf.prices(machine, formats, deployment, own_kernels)
+        self._experts_known, self.expert_prices = self._known, self.prices
+        if deployment.expert_kind:
+            there = of_kind(machine, deployment.expert_kind)
+            self._experts_known, self.expert_prices = self._shelf.prices(there, formats, deployment, own_kernels)
 
     def tables(self, *, most_tokens: int, most_sequences: int, most_context: int, beside_tokens: int = 0) -> StepTables:
         """The tables up to a token budget, sequences of one rank and the longest context.
@@ -187,8 +192,13 @@ class StepModel:
             send_start_s=start_s,
             nano=self._nano(tokens, sequences, n, c) if self.deployment.nano_tokens else None,
             split=self._split(tokens, sequences) if self.deployment.split else None,
-            apart=ApartTables(send=send_seconds(self.served, self.deployment, self.prices, tokens)) if apart else None,
+            apart=self._apart(tokens) if apart else None,
         )
+
+    def _apart(self, tokens: Array) -> ApartTables:
+        """What goes between attention's devices and those of the experts."""
+        far = self.expert_prices if self.deployment.expert_kind else None
+        return ApartTables(send=send_seconds(self.served, self.deployment, self.prices, tokens, far=far))
 
     def _nano(self, tokens: Array, sequences: Array, n: Array, c: Array) -> NanoTables:
         """Both halves of iterations that are cut in two, by what their kernels wait for."""
@@ -238,7 +248,8 @@ class StepModel:
     def _get(self, of: str, piece: Piece, grids: tuple[Array, ...], ask: Callable[[], Seconds]) -> Seconds:
         """The price of a piece on grids, from the shelf where it has been asked before [s]."""
         ranks = self.deployment.tp if isinstance(piece, Reduce) else 1
-        key = (self._known, of, piece, ranks, *((grid.shape, grid.tobytes()) for grid in grids))
+        known = self._experts_known if isinstance(piece, Experts) else self._known
+        key = (known, of, piece, ranks, *((grid.shape, grid.tobytes()) for grid in grids))
         return self._shelf.get(key, ask)
 
     def _prompts(self, batch: float, tokens: Array, cached: Array, piece: Core | Recurrence) -> Seconds:
@@ -300,7 +311,7 @@ class StepModel:
             case Product():
                 return self.prices.product(piece, rows)
             case Experts():
-                return self.prices.experts(piece, rows)
+                return self.expert_prices.experts(piece, rows)
             case Pass():
                 return self.prices.stream(piece, rows)
             case Reduce():
