@@ -137,5 +137,6 @@ def test_words_of_a_deployment_are_its_fields() -> None:
         "expert_loads",
         "expert_placement",
         "beside",
+        "expert_traffic",
     }
     assert {field.name for field in DEPLOYMENT_FIELDS} - own <= set(Deployment.__dataclass_fields__)

@@ -14,48 +14,63 @@ from ridgeline.plan.serving_scenario import ServingScenario
 if TYPE_CHECKING:
     from ridgeline.search.expert_service import Loads
 
-_COLUMNS = ("layer", "expert", "load")
+_LOADS = ("layer", "expert", "load")
+_TRAFFIC = ("layer", "expert", "next", "tokens")
 
 
-def _row(row: dict[str, str], path: Path, line: int) -> tuple[tuple[int, int], float]:
+def _row(row: dict[str, str], columns: tuple[str, ...], path: Path, line: int) -> tuple[tuple[int, ...], float]:
     found = []
-    for name in _COLUMNS:
+    for name in columns:
         text = row.get(name) or ""
         try:
             value = float(text)
         except ValueError:
             raise InputError(f"'{text[:40]}' is not a number", file=str(path), line=line, field=name) from None
-        if not math.isfinite(value) or value < 0 or (name != "load" and value != int(value)):
-            needs = "a load of 0 or more" if name == "load" else "a whole number from 0 on"
+        amount = name == columns[-1]
+        if not math.isfinite(value) or value < 0 or (not amount and value != int(value)):
+            needs = (
+                f"{'a load' if name == 'load' else 'a number'} of 0 or more" if amount else "a whole number from 0 on"
+            )
             raise InputError(f"'{text[:40]}' is not {needs}", file=str(path), line=line, field=name)
         found.append(value)
-    return (int(found[0]), int(found[1])), found[2]
+    return tuple(int(value) for value in found[:-1]), found[-1]
+
+
+def _read(name: str, text: str, columns: tuple[str, ...]) -> dict[tuple[int, ...], float]:
+    """The amounts in a file by all columns but the last; raises InputError with file and line."""
+    path = Path(text)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", file=str(path), field=name) from None
+    reader = csv.DictReader(lines)
+    if not set(columns) <= set(reader.fieldnames or ()):
+        raise InputError(f"needs the columns {', '.join(columns)}", file=str(path), line=1)
+    rows = dict(_row(row, columns, path, reader.line_num) for row in reader)
+    if not rows:
+        raise InputError(f"holds no {columns[-1]}s".replace("tokenss", "tokens"), file=str(path))
+    return rows
 
 
 def loads_from(asked: ServingScenario) -> Loads | None:
     """The loads and the placement that a person stated; None without any. Raises InputError with file and line."""
-    from ridgeline.search.expert_service import BALANCED, Loads, loads_of
+    from ridgeline.search.expert_service import BALANCED, Loads, flow_of, loads_of
 
     stated = asked.stated
     if "expert_loads" not in stated:
-        for name in ("expert_placement", "expert_redundant"):
+        for name in ("expert_placement", "expert_redundant", "expert_traffic"):
             if name in stated:
                 raise InputError("needs loads to place experts for; give expert_loads, a file", field=name)
         return None
-    path = Path(stated["expert_loads"])
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", file=str(path), field="expert_loads") from None
-    reader = csv.DictReader(lines)
-    if not set(_COLUMNS) <= set(reader.fieldnames or ()):
-        raise InputError(f"needs the columns {', '.join(_COLUMNS)}", file=str(path), line=1)
-    rows = dict(_row(row, path, reader.line_num) for row in reader)
-    if not rows:
-        raise InputError("holds no loads", file=str(path))
+    rows = _read("expert_loads", stated["expert_loads"], _LOADS)
+    loads, flow = loads_of({(layer, expert): load for (layer, expert), load in rows.items()}), None
+    if "expert_traffic" in stated:
+        passed = _read("expert_traffic", stated["expert_traffic"], _TRAFFIC)
+        flow = flow_of({(one, two, three): amount for (one, two, three), amount in passed.items()}, *loads.shape)
     return Loads(
-        loads=loads_of(rows), how=stated.get("expert_placement", BALANCED), redundant=stated.get("expert_redundant", 0)
-    )
+        loads=loads, how=stated.get("expert_placement", BALANCED), redundant=stated.get("expert_redundant", 0),
+        flow=flow,
+    )  # fmt: skip
 
 
 def with_placement(asked: ServingScenario) -> ServingScenario:
@@ -64,6 +79,8 @@ def with_placement(asked: ServingScenario) -> ServingScenario:
     if loads is None:
         return asked
     from ridgeline.search.expert_service import placed
+    from ridgeline.search.expert_traffic import routes_of
 
+    routes = routes_of(asked.model, asked.cluster)
     experts = max((block.experts for block in asked.model.graph.blocks.values()), default=0)
-    return replace(asked, deployments=tuple(placed(one, loads, experts) for one in asked.deployments))
+    return replace(asked, deployments=tuple(placed(one, loads, experts, routes=routes) for one in asked.deployments))

@@ -22,7 +22,7 @@ from ridgeline.cost.fitted import FittedModel, find_fits, model_of
 from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine, outside
 from ridgeline.cost.mechanism import Mechanism
-from ridgeline.cost.network import collective_seconds, send_seconds
+from ridgeline.cost.network import collective_seconds, path, send_seconds
 from ridgeline.cost.readers import ROTARY
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BANDS_S, rung_interval
@@ -291,6 +291,8 @@ class ServedPrices:
 
         Few ranks gather all tokens and scatter the sums; many send each token to the ranks of its experts only.
         """
+        if piece.stay:
+            return self._passed_on(piece, np.maximum(rows / piece.ranks, 1.0))
         size = 2.0 * piece.width * np.maximum(rows, piece.ranks)
         if piece.ranks >= _WIDE_EXPERT_RANKS and self._exchanges:
             machine = self.group(piece.ranks)
@@ -305,6 +307,29 @@ class ServedPrices:
         gathered = self._collective(CollectiveKind.ALL_GATHER, size, piece.ranks)
         scattered = self._collective(CollectiveKind.REDUCE_SCATTER, size, piece.ranks)
         return self._linked(gathered + scattered)
+
+    def _passed_on(self, piece: Trade, tokens: Array) -> Seconds:
+        """Rows of the mean rank's `tokens` from expert to expert: out to all of them, and together where they stay [s].
+
+        All-to-alls of as many bytes as keep the busier of both links busy for as long as these rows do:
+        B max(i / W, b / W') / max((m - 1) / (R W), (R - m) / (R W')), m of R ranks in a node, i and b rows inside and
+        beyond, W and W' the rates.
+        """
+        where = path(self.machine, piece.ranks, 1)
+        alike = (where.inner_ranks - 1.0) / piece.ranks, (piece.ranks - where.inner_ranks) / piece.ranks
+        rows = [(2.0 * piece.top_k - 1.0) * share if said is None else np.asarray(said)
+                for share, said in zip(alike, (piece.inside, piece.between), strict=True)]  # fmt: skip
+        rates = where.inner_bytes_per_s, where.outer_bytes_per_s
+        even, here = (
+            np.maximum(*(part / rate for part, rate in zip(parts, rates, strict=True))) for parts in (alike, rows)
+        )
+        exchanges = 2 if piece.top_k > 1 else 1
+        size = 2.0 * piece.width * tokens * (here / even) / exchanges
+        return self._linked(exchanges * self._collective(CollectiveKind.ALL_TO_ALL, size, piece.ranks))
+
+    def gathered(self, size_bytes: Array, ranks: int) -> Seconds:
+        """An all-gather of so many bytes of all ranks together [s]."""
+        return self._linked(self._collective(CollectiveKind.ALL_GATHER, size_bytes, ranks))
 
     @cached_property
     def _exchanges(self) -> bool:

@@ -158,12 +158,19 @@ class Reduce:
 
 @dataclass(frozen=True, kw_only=True)
 class Trade:
-    """Tokens of attention ranks sent to their experts and back: `width` elements of each, over `ranks` devices."""
+    """Tokens of attention ranks sent to their experts and back: `width` elements of each, over `ranks` devices.
+
+    Where tokens `stay` with their experts, not back but on to those of the next layer: `inside` and `between` are rows
+    that the busiest rank sends within its node and beyond of each token of the mean rank (None: of ranks alike).
+    """
 
     width: int
     ranks: int
     top_k: int
     experts: int
+    stay: bool = False
+    inside: float | None = None
+    between: float | None = None
 
 
 Piece = Product | Core | Recurrence | Experts | Pass | Reduce | Trade
@@ -358,7 +365,12 @@ def _edges(block: Block, graph: Graph, deployment: Deployment) -> Iterable[Piece
         parts -= bool(block.shared_experts)
         if deployment.dp > 1:
             ranks = deployment.tp * deployment.dp
-            pieces.append(Trade(width=graph.hidden, ranks=ranks, top_k=block.top_k, experts=block.experts))
+            pieces.append(
+                Trade(
+                    width=graph.hidden, ranks=ranks, top_k=block.top_k, experts=block.experts,
+                    stay=deployment.tokens_stay, inside=deployment.expert_inside, between=deployment.expert_between,
+                )
+            )  # fmt: skip
         else:
             parts += 1
     if deployment.tp > 1:

@@ -83,7 +83,9 @@ class Deployment:
     the accelerator of the instance, '' for that of the cluster, and `expert_kind` that of the experts' devices where it
     is the other one. Where experts are placed for known loads the
     fullest rank has `expert_imbalance` [1] times the rows of the mean one (None: what `expert_skew` says), with
-    `expert_redundant` replicas in each layer.
+    `expert_redundant` replicas in each layer. Where `tokens_stay` with their experts from layer to layer, on ranks that
+    all hold all caches, the busiest rank sends `expert_inside` rows [1] of each token of the mean rank and layer to
+    ranks of its node and `expert_between` to others (None: those of ranks that are alike).
     """
 
     engine: str = "vLLM"
@@ -136,6 +138,9 @@ class Deployment:
     micro_batches: int = 3
     expert_imbalance: float | None = None
     expert_redundant: int = 0
+    tokens_stay: bool = False
+    expert_inside: float | None = None
+    expert_between: float | None = None
     priority_period: int | None = None
     priority_levels: int = 4
     kind: str = ""
@@ -191,6 +196,7 @@ class Deployment:
         self._check_priorities()
         self._check_apart()
         self._check_contexts()
+        self._check_staying()
         if (self.tp * self.dp) % self.ep:
             raise PlanError(
                 f"deployment: ep = {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.tp * self.dp}"
@@ -280,6 +286,25 @@ class Deployment:
             raise PlanError(
                 f"deployment: expert_devices is not modelled with {', '.join(beside)}; leave one of them out"
             )
+
+    def _check_staying(self) -> None:
+        """Raises for tokens that stay with their experts where that cannot be, or is not modelled."""
+        ranks_only = self.tp == 1 and self.pp == 1 and 1 < self.dp == self.ep
+        if self.tokens_stay and not ranks_only:
+            raise PlanError(
+                f"deployment: tokens_stay with tp {self.tp}, pp {self.pp}, dp {self.dp}, ep {self.ep}; tokens stay with"
+                " whole experts on attention's ranks: take dp and ep alone, both the same"
+            )
+        without = {
+            "nano_tokens": self.nano_tokens, "expert_devices": self.expert_devices, "adapters": self.adapters,
+            "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched, "draft_tokens": self.draft_tokens,
+            "a pool": self.role is not Role.WHOLE, "preemption swap": self.preemption is Preemption.SWAP,
+        }  # fmt: skip
+        beside = [name for name, said in without.items() if said]
+        if self.tokens_stay and beside:
+            raise PlanError(f"deployment: tokens_stay is not modelled with {', '.join(beside)}; leave one of them out")
+        if not self.tokens_stay and (self.expert_inside is not None or self.expert_between is not None):
+            raise PlanError("deployment: rows that tokens send from expert to expert; say tokens_stay as well")
 
     def _check_contexts(self) -> None:
         """Raises for contexts over several devices that cannot be, or are not modelled."""

@@ -184,7 +184,9 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     whole("micro_batches", "parts of an iteration that go back and forth between both; 3 when absent", most=64),
     Field(name="beside", read=_text, help="devices of another kind that hold the experts: 8xH100-SXM, or FILE.toml"),
     Field(name="expert_loads", read=_text, help="a CSV file of layer, expert, load, for which experts are placed"),
-    pick("expert_placement", ("balanced", "linear"), "experts placed for their loads, or in order"),
+    pick("expert_placement", ("balanced", "linear", "affinity"), "experts by load, in order, or by load and traffic"),
+    Field(name="expert_traffic", read=_text, help="a CSV file of layer, expert, next, tokens: what passes to whom"),
+    yes("tokens_stay", "tokens stay with their experts from layer to layer; every rank holds all caches"),
     whole("expert_redundant", "replicas of experts in each layer", least=0, most=4096),
     Field(name="expert_skew", read=number("1", 0.0, 4.0001), help="power law of experts' loads: 0 even, 1 as measured"),
     Field(name="autoscale", read=_autoscale, help="instances by requests on each: high=16,low=4,start=60s"),
@@ -198,5 +200,5 @@ SAME_WORDS = (
     "graphs", "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "queue_patience",
     "displaces", "swap_blocks", "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots",
     "adapter_skew", "adapter_on", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
-    "split", "split_share", "expert_devices", "micro_batches", "priority_period", "priority_levels",
+    "split", "split_share", "expert_devices", "micro_batches", "priority_period", "priority_levels", "tokens_stay",
 )  # words that are fields of `Deployment` as they stand  # fmt: skip

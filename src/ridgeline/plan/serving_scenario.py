@@ -54,7 +54,12 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
     traffic = read_fields(tables.get("workload", {}), TRAFFIC_FIELDS, failing("workload", place))
     stated = read_fields(tables.get("plan", {}), DEPLOYMENT_FIELDS, failing("plan", place))
     deployments = _placed(stated, cluster, place)
-    for name, words in (("trace", traffic), ("engine_file", stated), ("expert_loads", stated)):
+    for name, words in (
+        ("trace", traffic),
+        ("engine_file", stated),
+        ("expert_loads", stated),
+        ("expert_traffic", stated),
+    ):
         path = place.folder / str(words.get(name, ""))
         if name in words and path.is_file():
             words[name] = str(path.resolve())

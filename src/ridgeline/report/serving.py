@@ -102,6 +102,10 @@ def deployment_text(one: Deployment) -> str:
     if one.expert_imbalance is not None:
         replicas = f", {_counted(one.expert_redundant, 'replica')} a layer" if one.expert_redundant else ""
         words.append(f"fullest expert rank {one.expert_imbalance:.2f} times the mean{replicas}")
+    if one.tokens_stay:
+        rows = "" if one.expert_inside is None else f", {one.expert_inside:.2f} rows a layer sent in a node"
+        rows += "" if one.expert_between is None else f" and {one.expert_between:.2f} beyond"
+        words.append(f"tokens stay with experts{rows}")
     if one.split:
         words.append(f"split{f', {one.split_share:.0%} for prompts' if one.split_share else ''}")
     words += [f"{one.kv_kept:,} tokens of cache kept{' early' if one.kv_early else ''}"] if one.kv_kept else []

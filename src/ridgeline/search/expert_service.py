@@ -1,4 +1,4 @@
-"""Where the experts of a served model lie, and by how much the fullest rank exceeds the mean there.
+"""Where the experts of a served model lie, by how much the fullest rank exceeds the mean there, and what passes on.
 
 Letters: L layers with experts, E experts, R ranks, S slots of a rank.
 """
@@ -12,25 +12,35 @@ import numpy as np
 
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment
-from ridgeline.search.expert_placement import Experts, place
+from ridgeline.search.expert_placement import Experts, Placement, evaluate, place
+from ridgeline.search.expert_traffic import Routes, crossing
 from ridgeline.search.programs import Floats
 
-LINEAR, BALANCED = PLACEMENTS = ("linear", "balanced")
+LINEAR, BALANCED, AFFINITY = PLACEMENTS = ("linear", "balanced", "affinity")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Loads:
     """Loads of experts (L, E) in any unit, and how experts are placed for them.
 
-    `how` is 'linear', the experts of a layer in order, or 'balanced' for these loads, with `redundant` replicas in each
-    layer.
+    `how` is 'linear', the experts of a layer in order, 'balanced' for these loads, with `redundant` replicas in each
+    layer, or by 'affinity' for these loads and for `flow` (L - 1, E, E), what passes from each expert to the next's.
     """
 
     loads: Floats
     how: str = BALANCED
     redundant: int = 0
+    flow: Floats | None = None
 
     def __post_init__(self) -> None:
+        layers, experts = self.loads.shape
+        if self.flow is not None and self.flow.shape != (layers - 1, experts, experts):
+            raise PlanError(
+                f"traffic between {self.flow.shape[0] + 1} layers of {self.flow.shape[1]} experts is given, loads of"
+                f" {layers} layers of {experts}; needs the same of both"
+            )
+        if self.how == AFFINITY and self.flow is None:
+            raise PlanError("deployment: placed by affinity, but nothing says what passes on; give expert_traffic")
         if self.how == LINEAR and self.redundant:
             raise PlanError("deployment: expert_redundant says replicas, which a linear placement has none of")
 
@@ -40,24 +50,42 @@ def imbalance(asked: Loads, ranks: int) -> float:
 
     (sum over layers of max_r load_lr) / (sum of the mean): each layer waits for its own fullest rank.
     """
+    return 1.0 if ranks == 1 else lies(asked, ranks).imbalance
+
+
+def lies(asked: Loads, ranks: int, routes: Routes | None = None) -> Placement:
+    """Where the experts lie on R ranks; by affinity, with the time of a row on its `routes` against that in an expert.
+
+    Traffic counts the time of all ranks' rows over the ranks, a load that of the fullest rank's.
+    """
     loads = asked.loads
-    if ranks == 1:
-        return 1.0
+    slots = -(-(loads.shape[1] + asked.redundant) // ranks)
+    problem = Experts(loads=loads, ranks=ranks, slots_per_rank=slots, redundant=asked.redundant)
     if asked.how == LINEAR:
         if loads.shape[1] % ranks:
             raise PlanError(
                 f"deployment: {ranks} ranks do not divide {loads.shape[1]} experts; a linear placement needs it"
             )
-        held = loads.reshape(loads.shape[0], ranks, -1).sum(axis=2)
-        return float(held.max(axis=1).sum() / held.mean(axis=1).sum())
-    slots = -(-(loads.shape[1] + asked.redundant) // ranks)
-    return place(Experts(loads=loads, ranks=ranks, slots_per_rank=slots, redundant=asked.redundant)).imbalance
+        return evaluate(problem, np.tile(np.arange(loads.shape[1]).reshape(ranks, slots), (loads.shape[0], 1, 1)))
+    if asked.how == AFFINITY and routes is not None:
+        weighed = replace(
+            problem, traffic=asked.flow, nodes=routes.nodes(ranks), load_cost=routes.row_s,
+            inside_cost=routes.inside_s / ranks, between_cost=max(routes.inside_s, routes.between_s) / ranks,
+        )  # fmt: skip
+        return place(weighed)
+    return place(problem)
 
 
-def placed(one: Deployment, asked: Loads, experts: int, *, known: dict[int, float] | None = None) -> Deployment:
-    """The deployment with the imbalance of its placement; `known` keeps that of numbers of ranks between calls.
+Known = dict[tuple[int, bool], tuple[float, float | None, float | None]]  # imbalance and rows, by ranks and staying
 
-    Raises `PlanError` where the loads are those of another number of experts than the model has.
+
+def placed(
+    one: Deployment, asked: Loads, experts: int, *, routes: Routes | None = None, known: Known | None = None
+) -> Deployment:
+    """The deployment with the imbalance of its placement, and what its tokens send where they stay with experts.
+
+    `known` keeps both between calls. Raises `PlanError` where the loads are those of another number of experts than the
+    model has.
     """
     if asked.loads.shape[1] != experts:
         raise PlanError(f"loads of {asked.loads.shape[1]} experts are given; the model has {experts}")
@@ -65,9 +93,33 @@ def placed(one: Deployment, asked: Loads, experts: int, *, known: dict[int, floa
     if ranks == 1:
         return one
     found = known if known is not None else {}
-    if ranks not in found:
-        found[ranks] = imbalance(asked, ranks)
-    return replace(one, expert_imbalance=found[ranks], expert_redundant=asked.redundant)
+    key = (ranks, one.tokens_stay)
+    if key not in found:
+        where = lies(asked, ranks, routes if one.tokens_stay else None)
+        rows: tuple[float | None, float | None] = (None, None)
+        if one.tokens_stay and routes is not None:
+            rows = crossing(where.slots, asked.loads, asked.flow, routes)
+        found[key] = (where.imbalance, *rows)
+    uneven, inside, between = found[key]
+    return replace(
+        one, expert_imbalance=uneven, expert_redundant=asked.redundant, expert_inside=inside, expert_between=between
+    )
+
+
+def flow_of(rows: Mapping[tuple[int, int, int], float], layers: int, experts: int) -> Floats:
+    """Traffic (L - 1, E, E) from that of (layer, expert, expert of the next layer); what is not named is none.
+
+    Raises `PlanError` for a layer or an expert that the loads have not.
+    """
+    found = np.zeros((layers - 1, experts, experts))
+    for (layer, one, other), amount in rows.items():
+        if layer >= layers - 1 or max(one, other) >= experts:
+            raise PlanError(
+                f"traffic from expert {one} of layer {layer} to expert {other}; loads are those of {experts} experts in"
+                f" {layers} layers, the last of which has no next one"
+            )
+        found[layer, one, other] += amount
+    return found
 
 
 def loads_of(rows: Mapping[tuple[int, int], float]) -> Floats:

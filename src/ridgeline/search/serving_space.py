@@ -13,7 +13,8 @@ from ridgeline.graph.ops import Model, OpKind
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
 from ridgeline.plan.serving_fields import SAME_WORDS
 from ridgeline.plan.serving_scenario import fitting_instances
-from ridgeline.search.expert_service import Loads, placed
+from ridgeline.search.expert_service import Known, Loads, placed
+from ridgeline.search.expert_traffic import routes_of
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts
 from ridgeline.serving.step import StepTables
@@ -89,14 +90,29 @@ def _of_kind(
         fixed["preemption"] = Preemption(stated["preemption"])
     if "queue" in stated:
         fixed["queue"] = Queue(stated["queue"])
-    known: dict[int, float] = {}  # the imbalance on so many ranks
+    known: Known = {}  # the imbalance on so many ranks
+    routes = routes_of(model, cluster) if space.loads is not None else None
+    stays: tuple[bool, ...] = (stated.get("tokens_stay", False),)
+    if space.loads is not None and space.loads.flow is not None and "tokens_stay" not in stated:
+        stays = (False, True)
     experts = max((block.experts for block in model.graph.blocks.values()), default=0)
     for degrees in _divided(_degrees(model, cluster, stated, space), model, stated, longest >= space.long_tokens):
         for formats in _formats(cluster, stated, space):
             for budget in _options("token_budget", space.token_budgets, stated):
                 for seqs in _options("max_seqs", space.max_seqs, stated):
-                    one = Deployment(**{**fixed, **degrees, **formats, "token_budget": budget, "max_seqs": seqs})
-                    yield one if space.loads is None else placed(one, space.loads, experts, known=known)
+                    for stay in stays:
+                        if stay and not _may_stay(degrees):
+                            continue
+                        words = {**fixed, **degrees, **formats, "token_budget": budget, "max_seqs": seqs}
+                        one = Deployment(**{**words, "tokens_stay": stay})
+                        yield one if space.loads is None else placed(
+                            one, space.loads, experts, routes=routes, known=known
+                        )  # fmt: skip
+
+
+def _may_stay(degrees: Mapping[str, int]) -> bool:
+    """Whether tokens can stay with their experts: whole ones, on attention's ranks."""
+    return degrees["tp"] == degrees["pp"] == 1 < degrees["dp"] == degrees["ep"] and "expert_devices" not in degrees
 
 
 def _options(name: str, values: Sequence[int | None], stated: Mapping[str, Any]) -> Sequence[int | None]:

@@ -54,7 +54,9 @@ class Engine:
         """How the fullest device's memory is divided."""
         part = self.machine.cluster.accelerator
         if self.deployment.expert_devices is None:
-            return capacity(self.model, self.steps.served, self.deployment, self.policy, self.formats, part)
+            found = capacity(self.model, self.steps.served, self.deployment, self.policy, self.formats, part)
+            held_by = self.deployment.dp if self.deployment.tokens_stay else 1  # every rank holds the caches of all
+            return replace(found, cache_tokens=found.cache_tokens // held_by)
         held = attention_side(self.steps.served)
         found = capacity(self.model, held, self.deployment, self.policy, self.formats, part)
         there = self.steps.expert_prices.part

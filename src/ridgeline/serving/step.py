@@ -33,6 +33,7 @@ from ridgeline.lower.inference import (
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.adapters import adapter_kernels, sequence_seconds, token_seconds
 from ridgeline.serving.apart import ApartTables, apart_served, replicated, send_seconds
+from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.kept import rebuilt_seconds
 from ridgeline.serving.launches import launches, served_counts
 from ridgeline.serving.nano import NanoTables, sorted_out
@@ -135,7 +136,8 @@ class StepModel:
         shelf: Shelf | None = None,
         fusions: Fusions | None = None,
     ) -> None:
-        self.model, self.machine, self.deployment = model, machine, deployment
+        self.model, self.machine, self.deployment, self.formats = model, machine, deployment, formats
+        self._uneven = deployment.expert_imbalance or 1.0
         whole: Served = serve(model, deployment, fusions)
         self.served = replicated(apart_served(whole, deployment) if deployment.expert_devices else whole, deployment)
         self._shelf = shelf or Shelf()
@@ -164,7 +166,12 @@ class StepModel:
         apart = self.deployment.expert_devices is not None
         micro = self.deployment.micro_batches if apart else 1
         part, some = np.maximum(tokens / micro, 1.0), np.maximum(n / micro, 1.0)
-        routed = _on(self._sum(group_tokens, "group"), group_tokens, part, self.deployment.dp)
+        routed = self._sum(group_tokens, "group")
+        if self.deployment.tokens_stay:  # attention is where experts are, as unevenly; new cache goes to all ranks
+            part, some = part * self._uneven, some * self._uneven
+            new = group_tokens * sum(token_bytes(self.served.kinds, self.formats))
+            routed = routed + self.prices.gathered(new, self.deployment.dp)
+        routed = _on(routed, group_tokens, np.maximum(tokens / micro, 1.0), self.deployment.dp)
         lane, head, shared = self._sum(part, "tokens"), self._sum(sequences, "sequences"), self._sum(part, "shared")
         if apart:
             lane, shared = lane + shared, nothing(tokens.shape)
@@ -286,10 +293,9 @@ class StepModel:
 
     def _priced(self, rows: Array, of: str, *, links: bool | None) -> Iterable[tuple[Seconds, int]]:
         """Each piece over `rows` of one sort ('tokens', 'shared', 'group' or 'sequences') and how often it runs."""
-        uneven = self.deployment.expert_imbalance or 1.0
         for piece, times in self._by_rows.get(of, ()):
             if isinstance(piece, Experts) and not links:
-                fullest = rows * uneven
+                fullest = rows * self._uneven
                 yield self._get(of, piece, (fullest,), partial(self._piece, piece, fullest)), times
             elif links in (None, isinstance(piece, Reduce | Trade)):
                 yield self._get(of, piece, (rows,), partial(self._piece, piece, rows)), times
