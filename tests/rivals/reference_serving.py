@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reference_rank import MIXED, Asked, Rank, Rule, read, read_two
+from reference_rank import MIXED, PREFILL_FIRST, Asked, Rank, Rule, read, read_two
 
 Tables = Any  # `StepTables`
+
+EACH_LOOK, WHEN_ALL = 0, 1
 
 
 def ping_pong(attention: float, experts: float, send: float, micro: int, layers: int) -> float:
@@ -47,6 +49,10 @@ class Instance:
     done: int = 0  # iterations
     epoch: int = 0
     begun_s: float = 0.0
+    prompted: bool = False  # its last iteration had prompts
+    count: int = 0  # iterations since its scheduler last looked for prompts, or since those it holds began to wait
+    holding: bool = False
+    heard_s: float = 0.0
 
     def parts_s(self, tokens: float, shared: float, sampled: float) -> tuple[float, float]:
         """What tokens and samples of one rank take outside attention, and what the experts take [s]."""
@@ -175,13 +181,48 @@ class Instance:
             value = ((value ^ (value >> 15)) * 40503 + 2654435761) % 2**32
         return (value >> 16) % int(self.rule["levels"])
 
+    def known_s(self, now_s: float) -> float:
+        """Until when those came who may be taken now [s]."""
+        rule = self.rule
+        every = rule["receive_steps"]
+        self.count += 1
+        if not any(rank.decoding for rank in self.ranks):
+            self.count, self.heard_s, self.holding = 0, now_s, False
+            return math.inf
+        prepared_s = self.begun_s if rule["ahead"] else math.inf
+        if every <= 1:
+            return prepared_s
+        if rule["holds"] == EACH_LOOK:
+            before_s = self.heard_s
+            if self.prompted and rule["scheduler"] == PREFILL_FIRST:
+                self.count = 0
+                self.heard_s = min(now_s, self.begun_s + rule["eager_s"]) if rule["ahead"] else now_s
+                return self.heard_s
+            if self.count == every:
+                self.count, self.heard_s = 0, now_s
+            return before_s if rule["ahead"] else self.heard_s
+        tokens = [[one.needed - one.ready for one in rank.queue if not one.late(prepared_s)] for rank in self.ranks]
+        if rule["holds"] == WHEN_ALL:
+            lets = all(sum(each) for each in tokens) or not all(rank.decoding for rank in self.ranks)
+            if lets or self.count == every:
+                self.count = 0
+                return prepared_s
+            return -math.inf
+        filled = max(
+            sum(each) + len(rank.decoding) * (1 + rule["drafted"])
+            for each, rank in zip(tokens, self.ranks, strict=True)
+        )
+        self.count = self.count if self.holding else 0
+        self.holding = any(sum(each) for each in tokens) and filled < rule["enough"] and self.count < every
+        return -math.inf if self.holding else prepared_s
+
     def begin(self, now_s: float) -> None:
         """Starts the next iteration, or idles."""
         self.redraw()
-        busy = self.rule["ahead"] and any(rank.decoding for rank in self.ranks)
+        known_s = self.known_s(now_s)
         for rank in self.ranks:
-            rank.fill(self.begun_s if busy else math.inf)
-        self.begun_s = now_s
+            rank.fill(known_s)
+        self.begun_s, self.prompted = now_s, any(rank.chunks for rank in self.ranks)
         if any(rank.chunks for rank in self.ranks):
             self.at, self.end_s = "mixed", now_s + self.mixed_s()
         elif any(rank.decoding for rank in self.ranks):

@@ -216,6 +216,7 @@ def random_case(seed: int) -> Case:
     tables = halved(np.random.default_rng((seed, 2)), engines, tables)
     restless(np.random.default_rng((seed, 7)), engines)
     prepared(np.random.default_rng((seed, 8)), engines)
+    patient(np.random.default_rng((seed, 9)), engines)
     tables = parted(np.random.default_rng((seed, 6)), engines, tables)
     tables = divided(np.random.default_rng((seed, 5)), engines, tables)
     return Case(engines=engines, tables=tables, traffic=asked, router=ROUTERS[int(draw.integers(3))])
@@ -272,6 +273,16 @@ def prepared(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
         one.values["ahead"] = int(draw.random() < 0.5)
 
 
+def patient(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
+    """Some engines take prompts at looks only, or hold them back until there are enough."""
+    for one in engines:
+        if draw.random() < 0.4:
+            one.values |= {
+                "receive_steps": int(draw.integers(2, 9)), "holds": int(draw.integers(3)),
+                "enough": draw.uniform(0.2, 1.0) * one.values["token_budget"],
+            }  # fmt: skip
+
+
 def restless(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
     """Some fleets change who is urgent every few iterations."""
     if draw.random() < 0.4 and not any(one.values["fair"] or one.values["shortest"] for one in engines):
@@ -315,6 +326,7 @@ def divided(draw: np.random.Generator, engines: list[FakeEngine], tables: list[S
             "fetched",
             "host_tokens",
             "ahead",
+            "receive_steps",
         ):
             one.values[name] = 0
         one.values |= {
@@ -402,6 +414,7 @@ def compared(batch: int) -> tuple[list[str], Counter[str]]:
             "split and full": preempted and any(one.values.get("split") for one in case.engines),
             "restless": preempted and any(one.values.get("redraws") for one in case.engines),
             "apart": any(one.values.get("micro_batches") for one in case.engines),
+            "patient": any(one.values.get("receive_steps") for one in case.engines),
             "fair": len(set(case.traffic.client)) > 1,
             "shortest": bool(case.engines[0].values["shortest"]) and case.traffic.requests > 3,
             "displaced": preempted and bool(case.engines[0].values["displaces"]),
@@ -423,7 +436,7 @@ def test_the_cases_are_not_vacuous() -> None:
         "preempted": 200, "swapped": 100, "hit": 200, "moved": 200, "refused": 50, "drafted": 100, "closed": 150,
         "sessions": 200, "priorities": 200, "several ranks": 400, "several instances": 400, "cache full": 100,
         "laden": 150, "thinned": 150, "fetched": 80,
-        "restless": 40, "apart": 150, "split": 120, "split and full": 20, "early": 20,
+        "restless": 40, "apart": 150, "patient": 300, "split": 120, "split and full": 20, "early": 20,
         "halved": 200, "fair": 200, "shortest": 150, "displaced": 40, "beside": 50,
     }  # fmt: skip
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}

@@ -133,6 +133,35 @@ def test_an_arrival_waits_for_the_step_that_runs(replayed: Replays) -> None:
     assert apart.end_s.tolist() == [11.0, 8.0]  # A stands still from 4 to 6
 
 
+@pytest.mark.parametrize(("ahead", "first_s"), [(0, 7.0), (1, 8.0)])
+def test_who_comes_between_two_looks_waits_for_the_next(replayed: Replays, ahead: int, first_s: float) -> None:
+    """Iterations of a second. After that of two prompts, to 1, the next look is at 6, after five steps.
+
+    The request of 1.5 is not let in by the one that ends at 2. What the look finds is computed to 7; prepared ahead, in
+    the iteration after, to 8. A look follows the iteration of a prompt: it finds who came at 6.5.
+    """
+    crowd = traffic([0.0, 0.0, 1.5, 6.5], [5, 5, 5, 5], [20, 2, 1, 1])
+    found = replayed(
+        crowd, lane_s=1.0, scheduler=state.PREFILL_FIRST, receive_steps=5, ahead=ahead, eager_s=1.0
+    )  # fmt: skip
+    assert found.first_s.tolist() == [1.0, 1.0, first_s, first_s + 1.0]
+    assert found.end_s[1] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("holds", "enough", "first_s"),
+    [(state.WHEN_FULL, 8.0, 10.0), (state.WHEN_FULL, 6.0, 5.0), (state.WHEN_ALL, 0, 5.0)],
+)
+def test_prompts_are_held_until_there_are_enough(replayed: Replays, holds: int, enough: float, first_s: float) -> None:
+    """Iterations of a second; a prompt of 5 tokens comes at 3.5, seen at 4.
+
+    It and the sequence that decodes are 6 tokens: where 8 are enough it is held for five iterations, from 9 to 10.
+    Where 6 are enough, or every rank (here the only one) has a prompt, it goes at once.
+    """
+    found = replayed(traffic([0.0, 3.5], [5, 5], [20, 1]), lane_s=1.0, receive_steps=5, holds=holds, enough=enough)
+    assert found.first_s.tolist() == [1.0, first_s]
+
+
 @pytest.mark.parametrize(("ahead", "second_s"), [(0, 4.0), (1, 5.0)])
 def test_who_comes_while_an_iteration_is_prepared_waits_for_one_more(
     replayed: Replays, ahead: int, second_s: float

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError
 from ridgeline.facts import store
 from ridgeline.facts.benchmark_settings import KINDS, amount, benchmark_settings
+from ridgeline.plan.deployment import Hold
 from ridgeline.validate.serving_settings import Settings, settings_of
 
-ROWS = 642
+ROWS = 644
 GOOD = {
     "code": "IX", "engine": "", "versions": "", "model": "", "device": "", "precision": "", "condition": "",
     "key": "beam_width", "value": "4", "unit": "beam", "source": "vllm, a file", "evidence": "datasheet", "note": "",
@@ -217,7 +218,8 @@ def test_deployments_of_aiconfigurator_bound_an_iteration(engine: str, version: 
 
 
 def test_prompts_are_held_back_where_tensorrt_llm_waits() -> None:
-    waits = Settings(attention_wait_steps=60, batch_wait_steps=20)
-    assert (waits.looks_after(8), waits.looks_after(1)) == (60, 20)
-    assert Settings(receive_interval=10, batch_wait_steps=20).looks_after(1) == 10
-    assert Settings().looks_after(8) is None
+    held = Settings(attention_wait_steps=60, batch_wait_steps=20, batch_wait_share=0.9)
+    assert held.waits(8) == {"receive_interval": 60, "hold": Hold.ALL}
+    assert held.waits(1) == {"receive_interval": 20, "hold": Hold.FULL, "hold_share": 0.9}
+    assert Settings(receive_interval=10, batch_wait_steps=20).waits(1) == {"receive_interval": 10}
+    assert Settings().waits(8) == {}

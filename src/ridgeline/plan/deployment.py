@@ -36,6 +36,14 @@ class Queue(Enum):
     SHORTEST = "shortest"  # the shortest prompt, with what it has waited taken off
 
 
+class Hold(Enum):
+    """What prompts wait for where a scheduler does not take them in every iteration."""
+
+    LOOK = "look"  # the next look: whoever has come by then is taken
+    ALL = "all"  # until each attention rank has one, or an interval is over
+    FULL = "full"  # until they fill an iteration, or an interval is over since the first of them came
+
+
 class Preemption(Enum):
     """What happens to a request whose cache must give way."""
 
@@ -53,8 +61,9 @@ class Deployment:
     that the engine may fill, `cache_tokens` [token] the KV capacity of one attention rank where it is known from a
     run. With `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, of which each is accepted with
     probability `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step (None: one layer).
-    A scheduler looks for new requests after `receive_interval` decode steps [step]. `expert_skew` is the power of the
-    law of experts' loads [1]: 0 even, None what measured models showed.
+    A scheduler takes new prompts every `receive_interval` iterations [1], at a look or as `hold` says; they are enough
+    for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts' loads [1]:
+    0 even, None what measured models showed.
 
     Every context is divided over `kv_ranks` of the tensor-parallel ranks, token by token, which send each other queries
     and what their parts add up to; a cache that ranks would hold in common is so held once.
@@ -113,6 +122,8 @@ class Deployment:
     acceptance: float = 0.0
     draft_share: float | None = None
     receive_interval: int = 1
+    hold: Hold = Hold.LOOK
+    hold_share: float = 1.0
     expert_skew: float | None = None
     block_tokens: int | None = None
     queue: Queue = Queue.ARRIVAL

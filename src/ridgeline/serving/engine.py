@@ -21,16 +21,26 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import Fusions
-from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
+from ridgeline.plan.deployment import Deployment, Hold, Preemption, Queue, Role
 from ridgeline.serving.adapters import adapter_bytes
 from ridgeline.serving.apart import attention_side, check_experts_fit, expert_layers
 from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
 from ridgeline.serving.kept import host_rate, kept_numbers
 from ridgeline.serving.nano import shares
-from ridgeline.serving.state import MIXED_BATCHES, PREFILL_FIRST, RULE, STATIC, Records
+from ridgeline.serving.state import (
+    EACH_LOOK,
+    MIXED_BATCHES,
+    PREFILL_FIRST,
+    RULE,
+    STATIC,
+    WHEN_ALL,
+    WHEN_FULL,
+    Records,
+)
 from ridgeline.serving.step import Shelf, StepModel, StepTables
 
 _SCHEDULERS = {"prefill-first": PREFILL_FIRST, "mixed": MIXED_BATCHES, "static": STATIC, "single": STATIC}
+_HOLDS = {Hold.LOOK: EACH_LOOK, Hold.ALL: WHEN_ALL, Hold.FULL: WHEN_FULL}
 _QUANTIZED = frozenset({"fp8", "nvfp4"})  # formats of checkpoints that also say how the cache is kept
 _LONGEST_PERIOD = 32  # steps in which blocks of sequences that gain several tokens a step are counted
 _EXPERTS_ONLY = frozenset({"w4a16_mxfp4", "w4a8_mxfp4_mxfp8"})  # checkpoints in which only experts are so narrow
@@ -101,7 +111,7 @@ class Engine:
             "step_host_s": policy.step_host_s + (policy.group_host_s if deployment.instance_devices > 1 else 0.0),
             "seq_host_s": policy.seq_host_s,
             "overlapped": policy.overlapped_host,
-            "ahead": policy.overlapped_host and deployment.receive_interval == 1 and not deployment.split,
+            "ahead": policy.overlapped_host and not deployment.split,
             "prefill_graphs": float(graphs[-1]) if graphs and policy.graph_prefill else 0.0,
             "balance": max(1.0, deployment.pp * tables.stage_share),
             "hops": float(deployment.pp - 1),
@@ -160,6 +170,8 @@ class Engine:
             "split": deployment.split,
             "chunked": policy.chunked,
             "receive_steps": deployment.receive_interval,
+            "holds": _HOLDS[deployment.hold],
+            "enough": deployment.hold_share * policy.token_budget,
             "token_budget": policy.token_budget,
             "max_seqs": policy.max_seqs,
             "block_tokens": tokens,

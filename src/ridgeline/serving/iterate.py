@@ -21,6 +21,7 @@ from ridgeline.serving.clock import (
     token_s,
 )
 from ridgeline.serving.lanes import begin_answers, begin_prompts, home, prompt_joins, rests, take_in
+from ridgeline.serving.looks import known_until, steps_to_look
 from ridgeline.serving.routing import ended, push, sample
 from ridgeline.serving.runs import book_run, set_run, step_ranks, steps_to_go
 from ridgeline.serving.schedule import finish, form_batch, next_end, prompt_done
@@ -114,23 +115,19 @@ def begin(
         return
     redraw(ranks, requests, instances, rule, instance)
     chunks, decoding = 0, 0
-    known_s = math.inf
-    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
-        if rule.ahead and ranks[rank].decoding > 0:  # this iteration was prepared while the one before it ran
-            known_s = instances[instance].begun_s
+    known_s = known_until(ranks, requests, instances, rule, instance, now_s)
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         form_batch(ranks, lists, requests, fleet, rule, rank, known_s)
         chunks += ranks[rank].chunks
         decoding += ranks[rank].decoding
-    instances[instance].begun_s = now_s
+    instances[instance].begun_s, instances[instance].prompted = now_s, chunks > 0
     if chunks > 0:
         instances[instance].at, instances[instance].steps = MIXED, 1
         instances[instance].next_s = now_s + _mixed_s(ranks, lists, instances, times, rule, instance)
     elif decoding > 0:
         instances[instance].at = DECODES
         steps = steps_to_go(ranks, lists, requests, instances, fleet, rule, instance)
-        if instances[instance].heard_s > known_s:  # who came late may be taken after one
-            steps = 1
+        steps = min(steps, steps_to_look(ranks, instances, rule, instance, known_s))
         set_run(ranks, instances, fleet, times, rule, instance, steps, math.inf)
     else:
         instances[instance].at, instances[instance].next_s = IDLE, math.inf

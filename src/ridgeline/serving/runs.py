@@ -60,10 +60,7 @@ def steps_to_go(
             free = rule.capacity - ranks[rank].used
             first = lists.ends[rank, 0, 0] - ranks[rank].step
             steps = min(steps, max(steps_that_fit(ranks, lists, rule, rank, free, first), 1))
-            turn = steps_to_turn(ranks, lists, requests, rule, rank, steps)
-            if turn < steps:  # at the next look from then on
-                look = (-(instances[instance].iterations + turn)) % max(rule.receive_steps, 1)
-                steps = min(steps, turn + look)
+            steps = min(steps, steps_to_turn(ranks, lists, requests, rule, rank, steps))
     return int(steps)
 
 
@@ -116,11 +113,6 @@ def set_run(
     done, elapsed = run(times, rule, sequences, running, context, lines, steps, limit_s - begun, fleet.histogram, 0.0)
     if done == 0:
         done, elapsed = run(times, rule, sequences, running, context, lines, 1, math.inf, fleet.histogram, 0.0)
-    if rule.receive_steps > 1 and done < steps:  # who has come is seen at the next look only
-        seen = done + (-(instances[instance].iterations + done)) % rule.receive_steps
-        done, elapsed = run(
-            times, rule, sequences, running, context, lines, min(seen, steps), math.inf, fleet.histogram, 0.0
-        )
     instances[instance].steps, instances[instance].next_s = done, begun + elapsed
 
 

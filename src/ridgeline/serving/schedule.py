@@ -9,6 +9,7 @@ from numba import njit
 from ridgeline.serving.fairness import charge, decodes, head, see
 from ridgeline.serving.kept import cut, fetched_tokens, held_tokens, prompt_tokens, read_tokens, seen_tokens
 from ridgeline.serving.loading import leave_adapter, loadable, take_adapter
+from ridgeline.serving.looks import late
 from ridgeline.serving.queues import (
     blocks_of,
     drop_end,
@@ -229,13 +230,6 @@ def ensure_growth(ranks: Records, lists: Lists, requests: Records, fleet: Fleet,
         preempt(ranks, lists, requests, fleet, rule, rank, request)
         preempted = True
     return preempted
-
-
-@njit(cache=True)
-def late(requests: Records, request: int, known_s: float) -> bool:
-    """Whether a request whose prompt is to be computed came to the scheduler after a time."""
-    came_s = requests[request].came_s + requests[request].front_s
-    return bool(came_s > known_s and requests[request].ready < requests[request].needed)
 
 
 @njit(cache=True)

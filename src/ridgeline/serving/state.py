@@ -22,6 +22,7 @@ IDLE, MIXED, DECODES = range(3)  # what an instance is at
 BOTH, PROMPTS, ANSWERS = range(3)  # lanes: what an entry of an instance does
 PREFILL_FIRST, MIXED_BATCHES, STATIC = range(3)  # schedulers
 ROUND_ROBIN, LEAST_LOADED, LONGEST_PREFIX = range(3)  # routers
+EACH_LOOK, WHEN_ALL, WHEN_FULL = range(3)  # what prompts wait for
 SAMPLES = 512  # of the series over time
 NOBODY = -1
 
@@ -37,34 +38,35 @@ _TABLES = (
 )
 
 RULE = _dtype(
-    "scheduler chunked receive_steps token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
+    "scheduler chunked receive_steps holds token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
     " swaps beside displaces fair shortest ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
     f" overlapped ahead split micro_batches redraws levels {_TABLES} {' '.join(GRIDS)} {'_size '.join(GRIDS)}_size",
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s held_share read_share"
-    " fetch_s store_s split_share expert_layers",
+    " fetch_s store_s split_share expert_layers enough",
 )
 """What one kind of instance does, in numbers.
 
-`receive_steps` decode steps after which new requests are looked for; `capacity` [block] of one rank's cache,
-`kept_free` by admission; every `period` [step] a sequence takes `growth_blocks`; `reserve` [1] share of the output
-that admission sets blocks aside for; `swaps` preempted caches to the host and back at `swap_token_s`, `beside` what
-runs or after it, else they are computed again; whoever waits and is more urgent `displaces` who runs; the queue is
-`fair` among clients, or of the `shortest` prompts first, with `patience` [token/s]; `prefix_tokens` of a prefix block,
-0: prompts share nothing; `move_token_s` and `move_start_s` [s] from a prefill to a decode instance. `eager_s` [s]
-launching an iteration kernel by kernel, `step_host_s` and `seq_host_s` [s] of the host, `overlapped` with the device
-or not; each iteration is prepared `ahead`, while the one before it runs, of those who are there when that begins;
-iterations with prompts of up to `prefill_graphs` tokens replay captured pieces; `balance` [1] cycle of a full
-pipeline over its latency; `hops` sends of one iteration. Iterations of `nano_tokens` or more (0: none) are two nano-
-batches, of which kernels that wait for memory or a link hold the shares `memory_sms` and `link_sms` of the
-multiprocessors; `exposed_s` [s] of the host is beside neither. A device may be `split` between prompts and decode
-steps, `split_share` of its multiprocessors for prompts (0: chosen when an iteration of them begins). Where experts
-have devices of their own an iteration is `micro_batches` (0: experts do not) that go back and forth in each of
+`receive_steps` iterations after which prompts are taken: who has come by a look (`holds` 0), all at once when each rank
+has one (1) or when they fill `enough` tokens of an iteration (2), so many iterations at the latest; `capacity` [block]
+of one rank's cache, `kept_free` by admission; every `period` [step] a sequence takes `growth_blocks`; `reserve` [1]
+share of the output that admission sets blocks aside for; `swaps` preempted caches to the host and back at
+`swap_token_s`, `beside` what runs or after it, else they are computed again; whoever waits and is more urgent
+`displaces` who runs; the queue is `fair` among clients, or of the `shortest` prompts first, with `patience` [token/s];
+`prefix_tokens` of a prefix block, 0: prompts share nothing; `move_token_s` and `move_start_s` [s] from a prefill to a
+decode instance. `eager_s` [s] launching an iteration kernel by kernel, `step_host_s` and `seq_host_s` [s] of the host,
+`overlapped` with the device or not; each iteration is prepared `ahead`, while the one before it runs, of those who are
+there when that begins; iterations with prompts of up to `prefill_graphs` tokens replay captured pieces; `balance` [1]
+cycle of a full pipeline over its latency; `hops` sends of one iteration. Iterations of `nano_tokens` or more (0: none)
+are two nano-batches, of which kernels that wait for memory or a link hold the shares `memory_sms` and `link_sms` of
+the multiprocessors; `exposed_s` [s] of the host is beside neither. A device may be `split` between prompts and decode
+steps, `split_share` of its multiprocessors for prompts (0: chosen when an iteration of them begins). Where experts have
+devices of their own an iteration is `micro_batches` (0: experts do not) that go back and forth in each of
 `expert_layers`. Every `redraws` iterations (0: never) each request draws one of `levels` priorities. Of adapters at
 most `slots` are held (0: all of them), and loading one takes `load_s` [s]. When a prompt is done `kept` tokens of its
-cache stay (and `fetched` 0: all), where `early` after each of its chunks; `fetched` of the others come from host
-memory in each step, `fetch_s` [s] each, `store_s` on the way out, at most `host_tokens` of a rank there (0: none are);
-the device holds `held_share` of a prompt besides and reads `read_share`. A step verifies `drafted` further tokens a
+cache stay (and `fetched` 0: all), where `early` after each of its chunks; `fetched` of the others come from host memory
+in each step, `fetch_s` [s] each, `store_s` on the way out, at most `host_tokens` of a rank there (0: none are); the
+device holds `held_share` of a prompt besides and reads `read_share`. A step verifies `drafted` further tokens a
 sequence, gains `gained`, and drafting adds `draft_share`.
 
 Last, where in `clock.Times` each of the kind's tables [s] begins, by T tokens of an iteration on one rank, N sequences,
@@ -107,8 +109,9 @@ those that a step fetches from there; `joining` requests whose prompt is done wh
 """
 
 INSTANCE = _dtype(
-    "kind first_rank at stirred steps up gives takes load iterations stalled failing failures lane mate epoch",
-    "next_s begun_s busy_s link_free_s stalled_s starts_s fails_s up_since_s up_s share asks since_s heard_s",
+    "kind first_rank at stirred steps up gives takes load iterations stalled failing failures lane mate epoch looked"
+    " prompted",
+    "next_s begun_s busy_s link_free_s stalled_s starts_s fails_s up_since_s up_s share asks since_s heard_s looked_s",
 )
 """One instance of the engine: what it is `at` and until `next_s`, for how many `steps`; `stirred` by an event.
 
@@ -118,7 +121,9 @@ back its requests after the step that runs; `up_s` it has been up; `stalled_s` t
 waited for prompts since their last token. A split instance is two entries with one rank, each other's `mate`: the
 `lane` of prompts, then that of answers; `share` of the multiprocessors in the iteration that runs, `asks` the share of
 memory's rate that prompts ask for while they run, in the lane of answers as its run takes it;
-busy `since_s`. The last request came at `heard_s`. Priorities were drawn for its `epoch`.
+busy `since_s`. The last request came at `heard_s`; its scheduler looked for prompts when it had done `looked`
+iterations (-1: none wait), at `looked_s`; whether the last iteration had any (`prompted`). Priorities were drawn for
+its `epoch`.
 """
 
 COMING = _dtype("number request", "at_s")

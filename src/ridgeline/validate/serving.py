@@ -135,9 +135,10 @@ def _with(pool: Deployment, settings: Settings) -> Deployment:
     stated = {
         "token_budget": settings.token_budget, "max_seqs": settings.max_seqs, "chunked": settings.chunked,
         "memory_fraction": settings.memory_fraction, "prefix_cache": settings.prefix_cache, "graphs": settings.graphs,
-        "block_tokens": settings.block_tokens, "kv": settings.kv, "receive_interval": settings.looks_after(pool.dp),
+        "block_tokens": settings.block_tokens, "kv": settings.kv,
     }  # fmt: skip
     changes: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+    changes |= settings.waits(pool.dp)
     if pool.kv:
         changes.pop("kv", None)
     if settings.beam_width is not None and settings.beam_width > 1:  # as many tokens a step, of which one is gained

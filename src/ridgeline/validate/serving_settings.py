@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from ridgeline.facts.benchmark_settings import KINDS, BenchmarkSetting, Run, amount, benchmark_settings
 from ridgeline.facts.records import Evidence
+from ridgeline.plan.deployment import Hold
 
 UNSAID = frozenset({Evidence.DERIVED, Evidence.ASSUMED})
 """Rungs below what a source states in so many words: these settings tell why they are believed."""
@@ -51,6 +53,7 @@ class Settings:
     expert_parallel: bool | None = None
     all_reduce_fusion: bool | None = None
     batch_wait_steps: int | None = None
+    batch_wait_share: float | None = None
     attention_wait_steps: int | None = None
     draft_tokens: int | None = None
     requests: int | None = None
@@ -66,17 +69,21 @@ class Settings:
     doubt: str | None = None
     told: tuple[str, ...] = ()
 
-    def looks_after(self, ranks: int) -> int | None:
-        """Decode steps after which a scheduler of attention `ranks` takes prompts; None where it does each [step].
+    def waits(self, ranks: int) -> dict[str, Any]:
+        """How a scheduler of attention `ranks` lets prompts wait, in the words of a deployment; none where it does not.
 
-        TensorRT-LLM holds prompts back: of several ranks until each has one or a counter that never rests has come to
-        `attention_wait_steps`, here always the latter; of one rank until they fill an iteration or `batch_wait_steps`
-        have gone by since the first of them came, here since the last look. Source: tensorrt-llm, py_executor.py,
-        _balance_adp_requests and _waiting_requests.
+        TensorRT-LLM holds prompts back: of several ranks until each has one, of one rank until they and the decoding
+        sequences fill a share of an iteration's budget. Source: tensorrt-llm, py_executor.py, _balance_adp_requests
+        and _waiting_requests.
         """
         if self.receive_interval is not None:
-            return self.receive_interval
-        return self.attention_wait_steps if ranks > 1 else self.batch_wait_steps
+            return {"receive_interval": self.receive_interval}
+        if ranks > 1 and self.attention_wait_steps:
+            return {"receive_interval": self.attention_wait_steps, "hold": Hold.ALL}
+        if ranks == 1 and self.batch_wait_steps:
+            share = {} if self.batch_wait_share is None else {"hold_share": self.batch_wait_share}
+            return {"receive_interval": self.batch_wait_steps, "hold": Hold.FULL} | share
+        return {}
 
 
 _FIELDS: Mapping[str, str] = {key: key for key in KINDS} | {

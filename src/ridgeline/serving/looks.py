@@ -1,0 +1,131 @@
+"""When a scheduler takes prompts that have come: in every iteration, at looks, or when enough of them wait."""
+
+from __future__ import annotations
+
+import math
+
+from numba import njit
+
+from ridgeline.serving.state import EACH_LOOK, NOBODY, PREFILL_FIRST, WHEN_ALL, WHEN_FULL, Record, Records
+
+
+@njit(cache=True)
+def late(requests: Records, request: int, known_s: float) -> bool:
+    """Whether a request whose prompt is to be computed came to the scheduler after a time."""
+    came_s = requests[request].came_s + requests[request].front_s
+    return bool(came_s > known_s and requests[request].ready < requests[request].needed)
+
+
+@njit(cache=True)
+def known_until(
+    ranks: Records, requests: Records, instances: Records, rule: Record, instance: int, now_s: float
+) -> float:
+    """Whoever came until then may be taken into the iteration that begins [s]: -inf nobody new, inf all.
+
+    An idle scheduler looks all the time. A busy one that prepares ahead knows who was there when the iteration before
+    began; of an iteration with prompts, when the last of its kernels had been launched.
+    """
+    decoding = 0
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        decoding += ranks[rank].decoding
+    if decoding == 0:
+        instances[instance].looked = -1 if rule.holds == WHEN_FULL else instances[instance].iterations
+        instances[instance].looked_s = now_s
+        return math.inf
+    prepared_s = instances[instance].begun_s if rule.ahead else math.inf
+    if rule.receive_steps <= 1:
+        return float(prepared_s)
+    if rule.holds == EACH_LOOK:
+        return _heard_until(instances, rule, instance, now_s)
+    instances[instance].looked_s = prepared_s
+    if rule.holds == WHEN_ALL:
+        lets = _all_have_prompts(ranks, requests, instances, rule, instance, prepared_s)
+    else:
+        lets = _enough_wait(ranks, requests, instances, rule, instance, prepared_s)
+    return float(prepared_s) if lets else -math.inf
+
+
+@njit(cache=True)
+def steps_to_look(ranks: Records, instances: Records, rule: Record, instance: int, known_s: float) -> int:
+    """Decode steps after which those who wait may be taken, at least 1 [step]; any number where nobody does."""
+    waiting = 0
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        waiting += ranks[rank].waiting
+    heard = rule.holds == EACH_LOOK and instances[instance].heard_s <= known_s  # what they lack is room
+    if waiting == 0 or heard:
+        return int(rule.capacity * rule.block_tokens + 1)
+    gone = instances[instance].iterations - instances[instance].looked
+    next_one = rule.ahead and gone == 0  # the look was for the iteration after this
+    if rule.holds != EACH_LOOK:
+        next_one = instances[instance].heard_s > instances[instance].looked_s  # nobody knew yet who came last
+    if rule.receive_steps <= 1 or instances[instance].looked < 0 or next_one:
+        return 1
+    return max(int(rule.receive_steps - gone), 1)
+
+
+@njit(cache=True)
+def _due(instances: Records, rule: Record, instance: int) -> bool:
+    """Whether a whole interval has gone by since the last look; the count begins anew with each."""
+    gone = instances[instance].iterations - instances[instance].looked
+    instances[instance].looked += gone - gone % rule.receive_steps
+    return bool(gone > 0 and gone % rule.receive_steps == 0)
+
+
+@njit(cache=True)
+def _heard_until(instances: Records, rule: Record, instance: int, now_s: float) -> float:
+    """With looks after so many decode steps, and after every iteration of prompts where those run apart [s]."""
+    if instances[instance].prompted and rule.scheduler == PREFILL_FIRST:
+        launched_s = instances[instance].begun_s + rule.eager_s
+        instances[instance].looked = instances[instance].iterations
+        instances[instance].looked_s = min(now_s, launched_s) if rule.ahead else now_s
+        return float(instances[instance].looked_s)
+    before_s = instances[instance].looked_s
+    if _due(instances, rule, instance):
+        instances[instance].looked_s = now_s
+    return float(before_s if rule.ahead else instances[instance].looked_s)
+
+
+@njit(cache=True)
+def _prompt_tokens(ranks: Records, requests: Records, rank: int, known_s: float, most: float) -> float:
+    """Tokens to compute of those who wait and came in time, counted up to `most` [token]."""
+    tokens, request = 0.0, ranks[rank].wait_first
+    while request != NOBODY and tokens < most:
+        if not late(requests, request, known_s):
+            tokens += requests[request].needed - requests[request].ready
+        request = requests[request].after
+    return tokens
+
+
+@njit(cache=True)
+def _all_have_prompts(
+    ranks: Records, requests: Records, instances: Records, rule: Record, instance: int, known_s: float
+) -> bool:
+    """Prompts go when every rank has one, when one has nothing to decode, or when an interval is over."""
+    everyone, idle = True, False
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        everyone = everyone and _prompt_tokens(ranks, requests, rank, known_s, 1.0) > 0.0
+        idle = idle or ranks[rank].decoding == 0
+    if everyone or idle:
+        instances[instance].looked = instances[instance].iterations
+        return True
+    return bool(_due(instances, rule, instance))
+
+
+@njit(cache=True)
+def _enough_wait(
+    ranks: Records, requests: Records, instances: Records, rule: Record, instance: int, known_s: float
+) -> bool:
+    """Prompts go when they and the decoding sequences fill an iteration, or an interval after the first of them."""
+    fullest, waiting = 0.0, 0.0
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        tokens = _prompt_tokens(ranks, requests, rank, known_s, rule.token_budget)
+        waiting += tokens
+        fullest = max(fullest, tokens + ranks[rank].decoding * (1.0 + rule.drafted))
+    iterations, looked = instances[instance].iterations, instances[instance].looked
+    if waiting > 0.0 and looked < 0:
+        looked = iterations
+    if waiting == 0.0 or fullest >= rule.enough or iterations - looked >= rule.receive_steps:
+        instances[instance].looked = -1  # nobody waits any more
+        return True
+    instances[instance].looked = looked
+    return False
