@@ -42,3 +42,10 @@ def test_tokens_of_the_reference_runs_become_sequences() -> None:
 )
 def test_nothing_is_said_without_reference_runs(model: str, batch: int, mlperf_round: tuple[int, int]) -> None:
     assert convergence(model, batch=batch, mlperf_round=mlperf_round) is None
+
+
+def test_checkpoints_of_diffusion_are_judged_outside_of_the_time() -> None:
+    found = convergence("Stable Diffusion v2", batch=256, mlperf_round=(4, 1))
+    assert found is not None
+    assert found.sequences == (16 * 2048000 + 1536000 + 2560000) / 18  # one of the two lowest and highest each
+    assert (found.low, found.high, found.evaluated) == (1996800, 2099200, 0)

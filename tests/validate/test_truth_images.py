@@ -39,6 +39,7 @@ def layouts(found: Interpretation) -> list[Op]:
         ("timm vit_small_patch32_384", "vit-small-patch32-384"),
         ("timm deit_base_patch16_224", "vit-base-patch16-224"),
         ("timm beit_base_patch16_224", None),
+        ("Stable Diffusion v2", "stable-diffusion-2"),
         ("SSD ResNet-50 train", None),
         ("timm resnet50d", None),
         ("resnet500", None),
@@ -97,3 +98,18 @@ def test_channels_first_is_turned_for_matrix_units_alone() -> None:
     assert not plain
     assert not layouts(job(model="timm resnet50", n_devices=1, precision="AMP nhwc", engine="PyTorch 1.12 cu113"))
     assert layouts(job(model="timm resnet50", n_devices=1, precision="AMP nchw", engine="PyTorch 1.12 cu113"))
+
+
+def test_a_diffusion_model_trains_in_16_bits_with_adam() -> None:
+    found = job(
+        model="Stable Diffusion v2",
+        n_devices=8,
+        global_batch=256,
+        engine="NVIDIA NeMo Framework Release 24.04",
+        hardware="H200-SXM5-141GB",
+        source="mlcommons/training_results_v4.0@6fe9543",
+        unit="samples/s",
+    )
+    assert (found.workload.precision, found.workload.optimizer) == ("fp16", "adamw")
+    assert (found.workload.seq_len, found.workload.global_batch, found.stated["dp"]) == (1, 256, 8)
+    assert found.workload.attention_kernel == "flash2"

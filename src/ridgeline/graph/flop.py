@@ -59,7 +59,8 @@ def index_flop_per_token(op: Op, seq_len: Number, *, attention: str = "causal") 
 def op_flop_per_token(op: Op, context: Number, *, top_k: int = 1) -> Number:
     """Forward FLOP of one op per token of its own stream [FLOP/token].
 
-    GEMM 2 k n; GROUPED_GEMM that times `top_k`; ATTENTION 2 H (qk + v) context; SCAN as given.
+    GEMM 2 k n; GROUPED_GEMM that times `top_k`; ATTENTION 2 H (qk + v) context; SCAN as given. Over an image, GEMM and
+    ATTENTION times its rows, the latter of its own positions.
     """
     zero = context * 0.0
     if op.kind is OpKind.GEMM:
@@ -67,7 +68,7 @@ def op_flop_per_token(op: Op, context: Number, *, top_k: int = 1) -> Number:
     if op.kind is OpKind.GROUPED_GEMM:
         return zero + 2.0 * op.k * op.n * top_k
     if op.kind is OpKind.ATTENTION:
-        return context * (2.0 * op.heads * (op.qk_dim + op.v_dim))
+        return (op.positions or context) * (2.0 * op.heads * (op.qk_dim + op.v_dim)) * op.rows + zero
     return zero + op.flop_per_token
 
 

@@ -177,6 +177,9 @@ class Sharder:
         layout, workload = self.layout, self.workload
         if op.top is not None:
             raise PlanError("model: attention to keys that an indexer chooses is served here, not trained; no plan")
+        if op.positions:
+            yield from self._image_attention(op, block)
+            return
         queries = self._seq_len(block)
         keys = float(workload.encoder_seq_len or workload.seq_len) if op.cross else queries
         context = mean_context(op, keys)
@@ -202,6 +205,15 @@ class Sharder:
                 kernels=float(op.kernels),
             )
         yield from self._context_exchange(op, queries)
+
+    def _image_attention(self, op: Op, block: Block | None) -> Iterable[Work]:
+        """Every token is an image, whose pixels attend to positions of their own."""
+        for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT):
+            yield Attention(
+                name=op.name, phase=phase, sequences=self._rows(op, block), heads=op.heads, kv_heads=op.kv_heads,
+                q_tokens=op.rows, kv_tokens=float(op.positions), mean_context=float(op.positions), qk_dim=op.qk_dim,
+                v_dim=op.v_dim, fused=self.workload.attention_kernel != "unfused", kernels=float(op.kernels),
+            )  # fmt: skip
 
     def _context_exchange(self, op: Op, queries: float) -> Iterable[Work]:
         """Ring: keys and values pass all other shards; all-to-all: heads are traded for tokens."""

@@ -1,10 +1,11 @@
-"""Rows of image classifiers: which network a cell names, in which layout it runs, and what a step holds."""
+"""Rows of networks of images: which one a cell names, in which layout it runs, and what a step holds."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 
+from ridgeline.graph.diffusion import UNETS, unet
 from ridgeline.graph.vision import Turned, residual
 from ridgeline.graph.vision_transformer import vision_tokens, vision_transformer
 from ridgeline.graph.workload import PRECISIONS
@@ -21,6 +22,7 @@ NETWORKS: tuple[tuple[str, str], ...] = (
     (r"^(?:resnet-?|rn)(18|34|50|101|152)(?: ?v1\.5)?$", r"resnet-\1"),
     (r"^(?:vit|deit)_(tiny|small|base|large)_patch(16|32)_(224|384)$", r"vit-\1-patch\2-\3"),
     (r"^vit$", "vit-base-patch16-224"),  # FlagPerf, training/benchmarks/vit: torchvision's ViT-B/16
+    (r"^stable.?diffusion ?v?([12])(?:\.\d)?(?:-base)?$", r"stable-diffusion-\1"),
 )
 """Networks by their names in tables: (name, network). Undistilled DeiT has the layers of ViT."""
 
@@ -56,10 +58,22 @@ def image_tokens(name: str) -> int:
     return vision_tokens(name) if name.startswith("vit-") else 1
 
 
-def image_recipe(recipe: Recipe) -> Recipe:
-    """A recipe as image classifiers are trained: momentum, whole states, 16 bits where a program would take 8."""
+def image_recipe(recipe: Recipe, name: str) -> Recipe:
+    """A recipe as image classifiers are trained: momentum, whole states, 16 bits where a program would take 8.
+
+    Diffusion models take AdamW with the program's own states, on latents and texts that were encoded before.
+    """
     precision = str(recipe.workload["precision"])
     said = recipe.assumptions
+    if name in UNETS:
+        if PRECISIONS[precision].quantize:
+            precision, said = "fp16", (*said, "diffusion models of public programs run in 16 bits")
+        said = (
+            *said,
+            "latents and texts are encoded before training; optimizer states are whole (megatron_fused_adam)",
+        )
+        workload = {**recipe.workload, "precision": precision, "attention_kernel": "flash2"}
+        return replace(recipe, workload=workload, plan={**recipe.plan, "zero": 0}, assumptions=said)
     if PRECISIONS[precision].quantize:
         precision, said = "fp16-amp", (*said, "convolutions of public programs run in 16 bits")
     workload = {**recipe.workload, "precision": precision, "optimizer": "sgd-momentum"}
@@ -68,6 +82,9 @@ def image_recipe(recipe: Recipe) -> Recipe:
 
 def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
     """The network of a row; matrix units read channels last, so another layout is turned around convolutions."""
+    if name in UNETS:
+        side = UNETS[name].image
+        return ModelReading(model=unet(name), key=name, assumptions=(f"images of {side} x {side} pixels",))
     if name.startswith("vit-"):
         said = (f"images of {image_tokens(name)} tokens, 1000 classes",)
         return ModelReading(model=vision_transformer(name), key=name, assumptions=said)

@@ -1,0 +1,243 @@
+"""U-Nets that take noise out of images' latents; an image counts as one token.
+
+Sources: Ho et al. 2020 (arXiv:2006.11239), Rombach et al. 2022 (arXiv:2112.10752), and `openaimodel.py` of their
+released code, whose layers these are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ridgeline.errors import UnknownNameError
+from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Saved, Split
+from ridgeline.graph.parts import STATISTIC_BYTES, linear, pointwise
+
+LATENT, SHRINK = 4, 8  # channels of a latent; pixels of an image's side to one of its latent's
+EMBED = 4  # width of the time embedding over the channels of the first level
+GATE = 4  # width of the gated feed-forward over that of the block
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unet:
+    """Channels of each level, residual blocks of a level going down (one more going up), and what attends to text.
+
+    `depths` are transformer layers of a level's blocks, the last one those of the middle. Heads are `head_dim` wide, or
+    `heads` of them share the channels. `context` is the width of the text encoder's `text_tokens`.
+    """
+
+    channels: tuple[int, ...]
+    depths: tuple[int, ...]
+    context: int
+    image: int
+    head_dim: int | None = None
+    heads: int | None = None
+    blocks: int = 2
+    text_tokens: int = 77
+
+
+UNETS: dict[str, Unet] = {
+    "stable-diffusion-1": Unet(
+        channels=(320, 640, 1280, 1280), depths=(1, 1, 1, 0, 1), context=768, image=512, heads=8
+    ),
+    "stable-diffusion-2": Unet(
+        channels=(320, 640, 1280, 1280), depths=(1, 1, 1, 0, 1), context=1024, image=512, head_dim=64
+    ),
+}
+"""Source: v1-inference.yaml of CompVis/stable-diffusion, v2-inference-v.yaml of Stability-AI/stablediffusion."""
+
+
+def unet(name: str) -> Model:
+    """The U-Net of a diffusion model by name, at the size of image it was trained on.
+
+    >>> unet("stable-diffusion-2").graph.params
+    865910724
+    """
+    if name not in UNETS:
+        raise UnknownNameError("diffusion model", name, UNETS)
+    spec, side = UNETS[name], UNETS[name].image // SHRINK
+    net, first = _Layers(spec), spec.channels[0]
+    layers: list[Block] = [*net.down(side), *net.middle(side), *net.up(side)]
+    blocks = {block.name: block for block in layers}
+    wide = EMBED * first
+    embedding = (
+        linear("time", first, wide, split=Split.NONE, bias=True),
+        linear("time_out", wide, wide, split=Split.NONE, bias=True, kept=(_kept(wide),)),
+        net.convolution("conv_in", LATENT, first, side),
+    )
+    head = (
+        _group_norm("norm_out", first, side),
+        net.convolution("conv_out", first, LATENT, side),
+        _map("loss", LATENT * side**2, inputs=2),
+    )
+    graph = Graph(
+        blocks=blocks, layers=tuple(block.name for block in layers), embedding=embedding, head=head,
+        hidden=first * side**2, vocab=0, tied_embeddings=False,
+    )  # fmt: skip
+    dims = {"layers": len(layers), "image": spec.image, "text_tokens": spec.text_tokens}
+    return Model(name=name, model_type="unet", graph=graph, max_positions=None, source="released code", dims=dims)
+
+
+class _Layers:
+    """Makes the blocks of one U-Net; a block is named by what it holds, so equal ones are stored once."""
+
+    def __init__(self, spec: Unet) -> None:
+        self.spec, self.skips = spec, [spec.channels[0]]
+
+    def down(self, side: int) -> list[Block]:
+        """Blocks of each level, each level but the last halved at its end; channels of all outputs wait as skips."""
+        made: list[Block] = []
+        channels = self.spec.channels[0]
+        for level, wide in enumerate(self.spec.channels):
+            at = side // 2**level
+            for _ in range(self.spec.blocks):
+                made.append(self._block(channels, wide, at, self.spec.depths[level]))
+                self.skips.append(wide)
+                channels = wide
+            if level + 1 < len(self.spec.channels):
+                halved = self.convolution("halve", wide, wide, at, stride=2)
+                made.append(Block(name=f"down-{wide}-{at}", ops=(halved,), boundaries=()))
+                self.skips.append(wide)
+        return made
+
+    def middle(self, side: int) -> list[Block]:
+        """A block that attends, and one that does not, at the last level."""
+        wide, at = self.spec.channels[-1], side // 2 ** (len(self.spec.channels) - 1)
+        return [self._block(wide, wide, at, self.spec.depths[-1]), self._block(wide, wide, at, 0)]
+
+    def up(self, side: int) -> list[Block]:
+        """Blocks that read the skips as well, each level but the first doubled at its end."""
+        made: list[Block] = []
+        channels = self.spec.channels[-1]
+        for level in reversed(range(len(self.spec.channels))):
+            at, wide = side // 2**level, self.spec.channels[level]
+            for _ in range(self.spec.blocks + 1):
+                skip = self.skips.pop()
+                made.append(self._block(channels + skip, wide, at, self.spec.depths[level], joined=True))
+                channels = wide
+            if level:
+                grown = _map("double", wide * at**2, outputs=4)
+                ops = (grown, self.convolution("grown", wide, wide, 2 * at))
+                made.append(Block(name=f"up-{wide}-{at}", ops=ops, boundaries=()))
+        return made
+
+    def _block(self, channels: int, wide: int, side: int, depth: int, *, joined: bool = False) -> Block:
+        """A residual block with the time embedding, and `depth` layers that attend to the image and to its text."""
+        elements = wide * side**2
+        ops = [_map("join", channels * side**2)] if joined else []
+        ops += [
+            _group_norm("norm1", channels, side),
+            self.convolution("conv1", channels, wide, side),
+            linear("time_in", EMBED * self.spec.channels[0], wide, split=Split.NONE, bias=True),
+            _map("time_add", elements),
+            _group_norm("norm2", wide, side),
+            self.convolution("conv2", wide, wide, side),
+        ]
+        if channels != wide:
+            ops.append(self.convolution("shortcut", channels, wide, side, size=1))
+        ops.append(_map("residual", elements, inputs=2))
+        if depth:
+            ops += self._transformer(wide, side, depth)
+        name = f"{'up-' if joined else ''}block-{channels}-{wide}-{side}-{depth}"
+        return Block(name=name, ops=tuple(ops), boundaries=())
+
+    def _transformer(self, wide: int, side: int, depth: int) -> list[Op]:
+        """Norm, a layer in, `depth` of self-attention, attention to the text and a gated feed-forward, a layer out."""
+        pixels = side**2
+        ops = [_group_norm("entry_norm", wide, side), self._product("entry", wide, wide, pixels)]
+        for number in range(depth):
+            ops += [
+                *self._attention(f"self{number}", wide, wide, pixels, pixels),
+                *self._attention(f"text{number}", wide, self.spec.context, pixels, self.spec.text_tokens),
+                _layer_norm(f"feed{number}_norm", wide, pixels),
+                self._product(f"feed{number}_up", wide, 2 * GATE * wide, pixels),
+                _gate(f"feed{number}_gate", GATE * wide * pixels),
+                self._product(f"feed{number}_down", GATE * wide, wide, pixels),
+                _map(f"feed{number}_add", wide * pixels, inputs=2),
+            ]
+        return [*ops, self._product("exit", wide, wide, pixels), _map("exit_add", wide * pixels, inputs=2)]
+
+    def _attention(self, name: str, wide: int, source: int, pixels: int, positions: int) -> list[Op]:
+        """Norm, queries of the image, keys and values of `positions` of width `source`, the core, a layer out.
+
+        Heads are packed beside each other for a fused core.
+        """
+        heads = self.spec.heads or wide // (self.spec.head_dim or wide)
+        own = source == wide and positions == pixels
+        queries, keys = wide * pixels, wide * positions
+        core = Op(
+            name=f"{name}_core", kind=OpKind.ATTENTION, region=Region.TENSOR, heads=heads, kv_heads=heads,
+            qk_dim=wide // heads, v_dim=wide // heads, causal=False, rows=float(pixels), positions=positions,
+            saved=(
+                _kept(queries + 2 * keys),
+                Saved(elements=heads * pixels, region=Region.TENSOR, element_bytes=STATISTIC_BYTES),
+            ),
+        )  # fmt: skip
+        return [
+            _layer_norm(f"{name}_norm", wide, pixels),
+            self._product(f"{name}_q", wide, wide, pixels, bias=False),
+            *(
+                self._product(f"{name}_{part}", source, wide, positions, bias=False, kept=part == "k", leaf=not own)
+                for part in "kv"
+            ),
+            _map(f"{name}_pack", queries + 2 * keys),
+            core,
+            self._product(f"{name}_out", wide, wide, pixels),
+            _map(f"{name}_add", queries, inputs=2),
+        ]
+
+    @staticmethod
+    def _product(
+        name: str, k: int, n: int, pixels: int, *, bias: bool = True, kept: bool = True, leaf: bool = False
+    ) -> Op:
+        """A linear layer on every pixel; what several read is kept once."""
+        return Op(
+            name=name, kind=OpKind.GEMM, region=Region.TENSOR, k=k, n=n, rows=float(pixels), params=k * n + n * bias,
+            leaf=leaf, saved=(_kept(k * pixels),) if kept else (),
+        )  # fmt: skip
+
+    @staticmethod
+    def convolution(name: str, channels: int, filters: int, side: int, *, size: int = 3, stride: int = 1) -> Op:
+        """A convolution with bias from `side` pixels to side / stride."""
+        taps, out = size * size, side // stride
+        return Op(
+            name=name, kind=OpKind.GEMM, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(out * out),
+            taps=taps, stride=stride, params=channels * taps * filters + filters, leaf=channels == LATENT,
+            saved=(_kept(channels * side**2),),
+        )  # fmt: skip
+
+
+def _kept(elements: int) -> Saved:
+    return Saved(elements=elements, region=Region.TENSOR)
+
+
+def _group_norm(name: str, channels: int, side: int) -> Op:
+    """Statistics, then norm and SiLU: forward reads its input twice, backward input and gradient twice."""
+    elements = channels * side**2
+    return pointwise(
+        name, Region.TENSOR, read=2 * elements, write=elements, backward_read=4 * elements, backward_write=elements,
+        saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),), params=2 * channels, kernels=2,
+    )  # fmt: skip
+
+
+def _layer_norm(name: str, wide: int, pixels: int) -> Op:
+    elements = wide * pixels
+    return pointwise(
+        name, Region.TENSOR, read=elements, write=elements, backward_read=2 * elements, backward_write=elements,
+        saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),), params=2 * wide,
+    )  # fmt: skip
+
+
+def _map(name: str, elements: int, *, inputs: int = 1, outputs: int = 1) -> Op:
+    """`inputs` tensors into one `outputs` as large; backward sums or spreads the gradient likewise."""
+    return pointwise(
+        name, Region.TENSOR, read=inputs * elements, write=outputs * elements, backward_read=max(inputs, outputs) *
+        elements, backward_write=elements,
+    )  # fmt: skip
+
+
+def _gate(name: str, elements: int) -> Op:
+    """GELU of one half times the other; keeps both."""
+    return pointwise(
+        name, Region.TENSOR, read=2 * elements, write=elements, backward_read=3 * elements, backward_write=2 * elements,
+        saved=(Saved(elements=2 * elements, region=Region.TENSOR, role="mlp"),), kernels=2,
+    )  # fmt: skip
