@@ -17,6 +17,8 @@ ROWS = {
     "grids.tsv": 45,
     "buildings.tsv": 6,
     "convergence.tsv": 29,
+    "published_plans.tsv": 6,
+    "padding.tsv": 1,
 }
 SUMS = {
     ("accelerators.tsv", "fp32_tflops"): 4964.316,
@@ -39,6 +41,10 @@ SUMS = {
     ("buildings.tsv", "pue"): 7.07,
     ("convergence.tsv", "sequences"): 47761150.0,
     ("convergence.tsv", "high"): 50799949.0,
+    ("published_plans.tsv", "tp"): 19.0,
+    ("published_plans.tsv", "cp"): 10.0,
+    ("padding.tsv", "tokens"): 256.0,
+    ("padding.tsv", "predicted"): 0.15,
 }
 RUNGS = {"measured", "datasheet", "derived", "assumed"}
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ridgeline.errors import InputError, RidgelineError
+from ridgeline.facts.padding import padding
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Task, Workload
@@ -40,13 +41,6 @@ SEQUENCES: tuple[tuple[str, str, int, str], ...] = (
     ("", r"gpt|megatron|turing|mt-?nlg|palm", 2048, "GPT-3's context (arXiv:2005.14165)"),
 )
 """Sequence length when a row gives none: (source or engine, model, S [token], where known from)."""
-
-UNPADDED = r"mlcommons/training_results.*(?i:bert)"
-BERT_LENGTH, BERT_MEAN, BERT_MASKED = 512, 256, 0.15
-"""MLPerf's BERT drops padding; half of the positions of Wikipedia at 512 carry a token (arXiv:2107.02027, table 1).
-
-Its code makes logits of masked positions alone (`--dense_seq_output`), 15 % of the tokens (arXiv:1810.04805, 3.1).
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,15 +141,15 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
     if cluster is None:
         cluster, wiring = place(device.accelerator, layout.devices, texts, source)
         said += wiring
-    masked = re.search(UNPADDED, f"{row.text('source')}; {row.text('model')}") is not None
-    if masked:
-        said.append(f"logits of masked positions alone, {BERT_MASKED:.0%} of the tokens (--dense_seq_output)")
+    dropped = padding(row.text("model"), results=row.text("source"))
+    if dropped is not None:
+        said.append(f"logits of masked positions alone, {dropped.predicted:.0%} of the tokens (--dense_seq_output)")
     spans = re.search(r"squad", row.text("model"), re.IGNORECASE) is not None
     if spans:
         said.append("no logits over the vocabulary: SQuAD's head marks a span")
     workload = Workload(
         seq_len=seq_len,
-        unpredicted=1.0 if spans else 1.0 - BERT_MASKED if masked else 0.0,
+        unpredicted=1.0 if spans else 1.0 - dropped.predicted if dropped is not None else 0.0,
         global_batch=batch.global_batch,
         encoder_seq_len=seq_len if re.search(r"\bbart\b|\bt5", row.text("model"), re.IGNORECASE) else None,
         memory_habits=habits,
@@ -183,13 +177,12 @@ def _seq_len(row: Row, notes: Notes, said: list[str]) -> int:
     if row.asks_bytes and notes.says(r"not packed"):
         raise InputError("samples are not packed and their length is not stated", field="seq_len")
     stated = row.count("seq_len") or notes.count("mpe", "seq-len", "seq", "max-seq-len")
-    if (
-        stated is not None
-        and stated == BERT_LENGTH
-        and re.search(UNPADDED, f"{row.text('source')}; {row.text('model')}")
-    ):
-        said.append(f"padding is removed: {BERT_MEAN} of {BERT_LENGTH} positions carry a token (arXiv:2107.02027)")
-        return BERT_MEAN
+    dropped = padding(row.text("model"), results=row.text("source"))
+    if dropped is not None and stated == dropped.positions:
+        said.append(
+            f"padding is removed: {dropped.tokens} of {dropped.positions} positions carry a token (arXiv:2107.02027)"
+        )
+        return dropped.tokens
     if stated is not None:
         return stated
     whence = f"{row.text('engine')}; {row.text('source')}"

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
+from ridgeline.facts.published_plans import published_plan
 from ridgeline.plan.plan import Schedule
 from ridgeline.validate.engines import Engine
 from ridgeline.validate.megatron_tests import is_test, named_chunks, named_devices, refuse_unsaid
-from ridgeline.validate.mlperf_plans import published_plan
 from ridgeline.validate.names import holds_whole_base
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
@@ -101,7 +101,10 @@ def read_layout(row: Row, notes: Notes, engine: Engine, *, encoder: bool) -> Lay
 def _adapters(row: Row, degrees: dict[str, int | None], said: list[str]) -> dict[str, int | None]:
     """Degrees of MLPerf's LoRA runs: published ones, or on devices that hold the 8-bit base data and context alone."""
     devices, batch = row.count("n_devices"), row.count("global_batch")
-    plan = published_plan(row)
+    plan = None
+    if "mlcommons/training_results" in row.text("source"):
+        where = {"device": row.text("hardware"), "results": row.text("source")}
+        plan = published_plan(row.text("model"), devices=devices or 0, **where)
     open_ = all(degrees[name] is None for name in ("tp", "pp", "cp", "dp"))
     if plan is not None and open_ and devices is not None and devices % (plan.tp * plan.cp) == 0:
         said.append(f"degrees not stated: tp {plan.tp}, cp {plan.cp} of the published code ({plan.name})")

@@ -1,0 +1,34 @@
+"""Degrees that makers published with their code of a training benchmark, from `data/published_plans.tsv`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ridgeline.facts import store
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedPlan:
+    """Degrees of one configuration [1]; `name` is its file in the published code."""
+
+    tp: int
+    cp: int
+    name: str
+    source: str
+
+
+def published_plan(model: str, *, device: str, results: str, devices: int) -> PublishedPlan | None:
+    """The first configuration published for a model on so many devices; None when none is known.
+
+    `results` names the repository of the results, which holds the round. Source: MLPerf Training.
+    """
+    for row in store.read_tsv("published_plans.tsv"):
+        fits = (
+            re.search(row["model"], model, re.IGNORECASE)
+            and re.search(row["device"], device)
+            and re.search(row["rounds"], results)
+        )
+        if fits and int(row["devices_min"]) <= devices <= int(row["devices_max"]):
+            return PublishedPlan(tp=int(row["tp"]), cp=int(row["cp"]), name=row["name"], source=row["source"])
+    return None
