@@ -19,8 +19,8 @@ import numpy as np
 
 from ridgeline.cost.attention import attention_cost
 from ridgeline.cost.compute import gemm_cost, stream_cost
+from ridgeline.cost.formats import ELEMENT_BYTES
 from ridgeline.cost.machine import Device, device
-from ridgeline.cost.price import ELEMENT_BYTES
 from ridgeline.errors import RidgelineError
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.lower.work import Attention, Gemm, Phase, Stream

@@ -145,6 +145,16 @@ def test_unfused_attention_moves_every_score(device: Device) -> None:
     assert float(forward.seconds) == pytest.approx(float(forward.compute_s + forward.memory_s))
 
 
+@pytest.mark.parametrize(("phase", "each", "around"), [(Phase.FORWARD, 16 + 9, 4), (Phase.BACKWARD_INPUT, 28 + 10, 12)])
+def test_scores_in_32_bits_are_twice_as_large_but_for_their_mask(
+    device: Device, phase: Phase, each: float, around: float
+) -> None:
+    """Forward 8 and 4 bytes of scores and of dropout's, and a mask of 1 byte; backward 14, 4 and 2."""
+    found = attention_cost(attention(phase, fused=False), device, dtype="fp32")
+    scores, operands = 8 * 1024 * 1024, (8 + 4) * 1024 * 128
+    assert float(found.memory_s) == pytest.approx((scores * each + operands * around) / 0.5e12)
+
+
 def test_plain_operators_have_no_dropout_lay_inputs_out_anew_and_add_the_mask(device: Device) -> None:
     scores, operands = 8 * 1024 * 1024, (8 + 4) * 1024 * 128
     rate = constant("attention.plain_share") * 1e12

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ridgeline.cost.compute import KernelCost, tile_seconds
+from ridgeline.cost.formats import ELEMENT_BYTES
 from ridgeline.cost.machine import Device
 from ridgeline.facts.attention_kernels import OTHER, AttentionKernel, attention_kernel
 from ridgeline.facts.mechanisms import constant
@@ -19,7 +20,7 @@ _ROWS = 128.0  # queries of a tile
 # Bytes per element of a head's rows that a backward moves around its core: reads outputs and their gradients for their
 # dot product, clears the fp32 gradient of queries, reads it and writes it in 16 bits.
 _AROUND_VALUES, _AROUND_QUERIES = 4.0, 10.0
-_DROPOUT_BYTES = (5.0, 6.0)  # per score, forward and backward: scores in and out in 16 bits, and their mask
+_DROPOUT_MASKS = (1.0, 2.0)  # bytes of its mask per score, forward and backward, beside the scores in and out
 
 
 def attention_cost(
@@ -129,7 +130,8 @@ def unfused_attention_cost(
     """Time of attention as separate products and softmax, the score matrix passing through memory between them [s].
 
     Bytes per score in 16 bits, forward: written 2, softmax 4, read by the second product 2; backward: read 2, written
-    2, softmax 6, read by two products 4; and what dropout moves. At the rate of a layer's kernels.
+    2, softmax 6, read by two products 4; and what dropout moves. Twice that in 32 bits. At the rate of a layer's
+    kernels.
 
     `plain`: operators of PyTorch one by one. Inputs are laid out anew for the batched products (12 bytes per element),
     kernels over scores reach `attention.plain_share` of the stream rate, and a causal mask is added by a broadcasting
@@ -140,19 +142,20 @@ def unfused_attention_cost(
     matrices = np.asarray(work.sequences) * work.heads
     scores = matrices * work.q_tokens * work.kv_tokens
     passes = 1 if forward else 2
-    stored = 0.0 if plain else 2.0  # bytes of a score that its tile waits to store; else in the traffic alone
+    rate = device.matrix_rate(dtype)
+    size = max(2.0, ELEMENT_BYTES[dtype])
+    stored = 0.0 if plain else size  # bytes of a score that its tile waits to store; else in the traffic alone
     shapes = ((work.q_tokens, work.kv_tokens, work.qk_dim), (work.q_tokens, work.v_dim, work.kv_tokens))
     compute: Number = 0.0
     for m, n, k in shapes:
-        rate = device.matrix_rate(dtype)
         compute = compute + passes * tile_seconds(
-            m, n, k, matrices, rate_flop_per_s=rate, element_bytes=2, device=device, result_bytes=stored
+            m, n, k, matrices, rate_flop_per_s=rate, element_bytes=size, device=device, result_bytes=stored
         )
     width = work.qk_dim + work.v_dim
     operands = np.asarray(work.sequences) * (work.heads * work.q_tokens + work.kv_heads * work.kv_tokens) * width
-    each = (8.0 if forward else 14.0) + (_DROPOUT_BYTES[0 if forward else 1] if dropout else 0.0)
+    each = (4.0 if forward else 7.0) * size + (_DROPOUT_MASKS[0 if forward else 1] + 2.0 * size if dropout else 0.0)
     around = (2.0 if forward else 4.0) + 3.0 if plain else (2.0 if forward else 6.0)
-    traffic = scores * each + operands * around
+    traffic = scores * each + operands * around * size / 2.0
     share = constant("attention.plain_share") if plain else device.stream_share
     memory = traffic / (device.memory_bytes_per_s * share)
     if plain and forward and device.sm_count > 1:

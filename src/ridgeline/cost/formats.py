@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from ridgeline.errors import DomainError
 
+ELEMENT_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Form:

@@ -15,6 +15,7 @@ import numpy as np
 from ridgeline.cost.attention import attention_cost
 from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost, under_load
 from ridgeline.cost.engine_limits import dispatch_seconds, host_range, host_slowness, issue_seconds
+from ridgeline.cost.formats import ELEMENT_BYTES
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.own_host import own_host
@@ -24,7 +25,6 @@ from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Number, Phase, Stream, Work
 
 # Bytes of one operand element in each compute format.
-ELEMENT_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 PARTS = ("matrix", "attention", "memory", "launch", "tensor link", "context link", "expert link")
 
 

@@ -10,12 +10,11 @@ from ridgeline.cost import questions
 from ridgeline.cost.answer import ALL, Answer, Rung
 from ridgeline.cost.attention import attention_cost
 from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost
-from ridgeline.cost.formats import form
+from ridgeline.cost.formats import ELEMENT_BYTES, form
 from ridgeline.cost.interval import interval
 from ridgeline.cost.ladder import price
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.cost.network import collective_seconds
-from ridgeline.cost.price import ELEMENT_BYTES
 from ridgeline.cost.streams import STREAMS, stream_work
 from ridgeline.energy.power import Activity, Power, kernel_power_w
 from ridgeline.errors import DomainError
