@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.facts.padding import Padding, padding
+from ridgeline.facts.padding import kept_tokens, predicted_share
 from ridgeline.facts.published_plans import published_plan
 
 LORA, ROUND = "Llama2-70B LoRA r16", "mlcommons/training_results_{}@6fe9543"
@@ -28,7 +28,22 @@ def test_degrees_of_each_count_and_round(
     assert (None if found is None else (found.tp, found.cp)) == degrees
 
 
-def test_padding_is_dropped_by_the_code_of_one_benchmark() -> None:
-    assert padding("BERT-large", results=ROUND.format("v4.1")) == Padding(positions=512, tokens=256, predicted=0.15)
-    assert padding("BERT-large", results="NVIDIA/DeepLearningExamples@729963d") is None
-    assert padding("Llama2-70B LoRA r16", results=ROUND.format("v4.1")) is None
+def test_padding_is_dropped_by_the_code_of_two_benchmarks() -> None:
+    mlperf = ROUND.format("v4.1")
+    assert kept_tokens("BERT-large", results=mlperf, positions=512) == 256
+    assert kept_tokens("BERT-large", results=mlperf, positions=128) is None
+    assert predicted_share("BERT-large", results=mlperf) == 0.15
+    assert kept_tokens(LORA, results=mlperf, positions=512) is None
+
+
+@pytest.mark.parametrize(("program", "model", "kept", "share"), [
+    ("PyTorch", "BERT", (128, 288), 0.15),
+    ("TensorFlow2", "BERT", (None, None), None),
+    ("PyTorch", "BERT fine-tuning", (None, None), None),
+])  # fmt: skip
+def test_bins_of_64_positions(
+    program: str, model: str, kept: tuple[int | None, int | None], share: float | None
+) -> None:
+    where = f"NVIDIA/DeepLearningExamples@729963d; {program}/LanguageModeling/BERT/README.md L1"
+    assert tuple(kept_tokens(model, results=where, positions=count) for count in (128, 512)) == kept
+    assert predicted_share(model, results=where) == share

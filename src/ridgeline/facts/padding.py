@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from ridgeline.facts import store
 
 
-@dataclass(frozen=True, kw_only=True)
-class Padding:
-    """Of `positions` of a sequence `tokens` carry one on average [token]; a share `predicted` [1] is given logits."""
-
-    positions: int
-    tokens: int
-    predicted: float
-
-
-def padding(model: str, *, results: str) -> Padding | None:
-    """The padding that the published code of a benchmark drops; None where none is known to be dropped.
+def kept_tokens(model: str, *, results: str, positions: int) -> int | None:
+    """Positions of a sequence of `positions` that are computed on average [token]; None where padding is not dropped.
 
     `results` names where the results come from.
     """
-    for row in store.read_tsv("padding.tsv"):
-        if re.search(row["model"], model, re.IGNORECASE) and re.search(row["runs"], results):
-            return Padding(
-                positions=int(row["positions"]), tokens=int(row["tokens"]), predicted=float(row["predicted"])
-            )
-    return None
+    found = (int(row["tokens"]) for row in _rows(model, results) if int(row["positions"]) == positions)
+    return next(found, None)
+
+
+def predicted_share(model: str, *, results: str) -> float | None:
+    """Share of the tokens whose logits the published code makes [1]; None where it makes those of all."""
+    return next((float(row["predicted"]) for row in _rows(model, results)), None)
+
+
+def _rows(model: str, results: str) -> list[dict[str, str]]:
+    rows = store.read_tsv("padding.tsv")
+    return [row for row in rows if re.search(row["model"], model, re.IGNORECASE) and re.search(row["runs"], results)]

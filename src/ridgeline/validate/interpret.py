@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ridgeline.errors import InputError, RidgelineError
-from ridgeline.facts.padding import padding
+from ridgeline.facts.padding import kept_tokens, predicted_share
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Task, Workload
@@ -141,15 +141,15 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
     if cluster is None:
         cluster, wiring = place(device.accelerator, layout.devices, texts, source)
         said += wiring
-    dropped = padding(row.text("model"), results=row.text("source"))
-    if dropped is not None:
-        said.append(f"logits of masked positions alone, {dropped.predicted:.0%} of the tokens (--dense_seq_output)")
+    masked = predicted_share(row.text("model"), results=_published(row))
+    if masked is not None:
+        said.append(f"logits of masked positions alone, {masked:.0%} of the tokens")
     spans = re.search(r"squad", row.text("model"), re.IGNORECASE) is not None
     if spans:
         said.append("no logits over the vocabulary: SQuAD's head marks a span")
     workload = Workload(
         seq_len=seq_len,
-        unpredicted=1.0 if spans else 1.0 - dropped.predicted if dropped is not None else 0.0,
+        unpredicted=1.0 if spans else 1.0 - masked if masked is not None else 0.0,
         global_batch=batch.global_batch,
         encoder_seq_len=seq_len if re.search(r"\bbart\b|\bt5", row.text("model"), re.IGNORECASE) else None,
         memory_habits=habits,
@@ -173,16 +173,19 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
     )
 
 
+def _published(row: Row) -> str:
+    """Where a row was published, repository and file."""
+    return f"{row.text('source')}; {row.text('source_where')}"
+
+
 def _seq_len(row: Row, notes: Notes, said: list[str]) -> int:
     if row.asks_bytes and notes.says(r"not packed"):
         raise InputError("samples are not packed and their length is not stated", field="seq_len")
     stated = row.count("seq_len") or notes.count("mpe", "seq-len", "seq", "max-seq-len")
-    dropped = padding(row.text("model"), results=row.text("source"))
-    if dropped is not None and stated == dropped.positions:
-        said.append(
-            f"padding is removed: {dropped.tokens} of {dropped.positions} positions carry a token (arXiv:2107.02027)"
-        )
-        return dropped.tokens
+    kept = None if stated is None else kept_tokens(row.text("model"), results=_published(row), positions=stated)
+    if kept is not None and kept != stated:
+        said.append(f"padding is removed: {kept} of {stated} positions are computed (arXiv:2107.02027)")
+        return kept
     if stated is not None:
         return stated
     whence = f"{row.text('engine')}; {row.text('source')}"
