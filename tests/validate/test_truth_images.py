@@ -7,6 +7,7 @@ import pytest
 from ridgeline.graph.ops import Op
 from ridgeline.validate.images import network
 from ridgeline.validate.interpret import Interpretation, Refusal, interpret
+from ridgeline.validate.mlperf_runs import logged_by_one
 from ridgeline.validate.rows import Row
 
 
@@ -40,7 +41,10 @@ def layouts(found: Interpretation) -> list[Op]:
         ("timm deit_base_patch16_224", "vit-base-patch16-224"),
         ("timm beit_base_patch16_224", None),
         ("Stable Diffusion v2", "stable-diffusion-2"),
-        ("SSD ResNet-50 train", None),
+        ("SSD ResNet-50 train", "ssd-resnet-50"),
+        ("SSD300 ResNet-50 train", "ssd-resnet-50"),
+        ("RetinaNet", "retinanet-resnet-50"),
+        ("Mask R-CNN", None),
         ("timm resnet50d", None),
         ("resnet500", None),
         ("Llama 3 8B", None),
@@ -113,3 +117,20 @@ def test_a_diffusion_model_trains_in_16_bits_with_adam() -> None:
     assert (found.workload.precision, found.workload.optimizer) == ("fp16", "adamw")
     assert (found.workload.seq_len, found.workload.global_batch, found.stated["dp"]) == (1, 256, 8)
     assert found.workload.attention_kernel == "flash2"
+
+
+@pytest.mark.parametrize(
+    ("logged", "rate"),  # 4 epochs of 1170301 images take 37.4 minutes at 2086 images a second, 261 on each device
+    [(276.3772, 1 / 8), (2186.0, 1.0), (0.0, None)],
+)
+def test_a_rate_of_one_device_is_told_by_the_time_to_the_target(logged: float, rate: float | None) -> None:
+    cells = {
+        "model": "RetinaNet (ssd)", "n_devices": "8", "global_batch": "256", "engine": "PyTorch NVIDIA Release 23.04",
+        "hardware": "H100-SXM5-80GB", "source": "mlcommons/training_results_v3.0@63e326c", "metric": "throughput",
+        "unit": "samples/s", "value": str(logged), "also_reported": "ttt_min_median=37.417" if rate else "",
+    }  # fmt: skip
+    row = Row(line=2, id="t-x-0001", cells=cells)
+    found = interpret(row)
+    assert isinstance(found, Interpretation)
+    assert found.model.name == "retinanet-resnext-50"
+    assert logged_by_one(row, found) is (rate == 1 / 8)

@@ -115,6 +115,7 @@ class Op:
     stride: int = 1  # pixels between outputs of a convolution, in both directions
     groups: int = 1  # products of (k, n) beside each other, on channels of their own
     leaf: bool = False  # the input is data: it gets no gradient
+    frozen: bool = False  # computed forward alone: neither it nor anything before it is trained
     parts: int = 1  # linear layers that this GEMM merges, e.g. 3 for q, k and v; each gets its own adapter
 
 

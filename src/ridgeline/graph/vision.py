@@ -7,8 +7,9 @@ Sources: He et al. 2016 (arXiv:1512.03385), table 1; Xie et al. 2017 (arXiv:1611
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from math import ceil
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Saved, Split
@@ -60,49 +61,82 @@ def residual(name: str, *, turned: Turned = Turned.NONE, fused: bool = False) ->
     >>> residual("resnet-50").graph.params
     25557032
     """
-    if name not in RESIDUAL:
-        raise UnknownNameError("residual network", name, RESIDUAL)
-    spec, net = RESIDUAL[name], _Layers(turned=turned, fused=fused)
-    blocks: dict[str, Block] = {}
-    layers: list[str] = []
-    channels, side = STEM, IMAGE // 4
-    for stage, depth in enumerate(spec.depths):
-        filters = STEM * 2**stage * (EXPANSION if spec.bottleneck else 1)
-        for place in range(depth):
-            title = f"stage-{stage + 1}" + ("" if place else "-first")
-            stride = 2 if stage and not place else 1
-            if title not in blocks:
-                ops = net.block(spec, stage, channels, filters, side, stride)
-                blocks[title] = Block(name=title, ops=tuple(ops), boundaries=())
-            layers.append(title)
-            channels, side = filters, side // stride
+    net = Layers(turned=turned, fused=fused)
+    stages = net.stages(name, IMAGE)
+    last = stages[-1]
     graph = Graph(
-        blocks=blocks,
-        layers=tuple(layers),
-        embedding=tuple(net.stem()),
-        head=tuple(_head(channels, side)),
-        hidden=channels * side**2,
+        blocks={block.name: block for stage in stages for block in stage.blocks},
+        layers=tuple(block.name for stage in stages for block in stage.blocks),
+        embedding=tuple(net.stem(IMAGE)),
+        head=tuple(_head(last.channels, last.side)),
+        hidden=last.channels * last.side**2,
         vocab=CLASSES,
         tied_embeddings=False,
     )
-    dims = {"layers": len(layers), "classes": CLASSES, "image": IMAGE}
+    dims = {"layers": len(graph.layers), "classes": CLASSES, "image": IMAGE}
     return Model(
         name=name, model_type="residual", graph=graph, max_positions=None, source="table 1 of the paper", dims=dims
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Layers:
-    """Makes operators; `turned` and `fused` as in `residual`."""
+class Stage:
+    """Blocks of one stage in order, and the channels and side of what it gives."""
+
+    blocks: tuple[Block, ...]
+    channels: int
+    side: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers:
+    """Makes operators; `turned` and `fused` as in `residual`.
+
+    With `frozen` norms are a scale and a shift that are not trained; fused, they ride in the convolution's epilogue.
+    """
 
     turned: Turned
     fused: bool
+    frozen: bool = False
+
+    def stages(
+        self, name: str, image: int, *, strides: tuple[int, ...] = (1, 2, 2, 2), untrained: int = 0
+    ) -> list[Stage]:
+        """Stages of a residual network on images of `image` pixels a side, the first `untrained` forward alone.
+
+        Each stage divides the side by its stride; fewer strides give fewer stages.
+        """
+        if name not in RESIDUAL:
+            raise UnknownNameError("residual network", name, RESIDUAL)
+        spec, found = RESIDUAL[name], []
+        channels, side = STEM, ceil(image / 4)
+        for stage, stride in enumerate(strides):
+            filters = STEM * 2**stage * (EXPANSION if spec.bottleneck else 1)
+            made = []
+            for place in range(spec.depths[stage]):
+                title = f"stage-{stage + 1}" + ("" if place else "-first")
+                ops = self.block(spec, stage, channels, filters, side, 1 if place else stride)
+                if stage < untrained:
+                    ops = [replace(op, frozen=True, saved=()) for op in ops]
+                made.append(Block(name=title, ops=tuple(ops), boundaries=()))
+                channels, side = filters, side if place else ceil(side / stride)
+            found.append(Stage(blocks=tuple(made), channels=channels, side=side))
+        return found
 
     def convolution(
-        self, name: str, channels: int, filters: int, size: int, side: int, *, stride: int = 1, groups: int = 1
+        self,
+        name: str,
+        channels: int,
+        filters: int,
+        size: int,
+        side: int,
+        *,
+        stride: int = 1,
+        groups: int = 1,
+        bias: bool = False,
     ) -> list[Op]:
         """A convolution from `side` pixels to side / stride, as an implicit product."""
-        out = side // stride
+        out = ceil(side / stride)
         taps = size * size
         kept = Saved(elements=channels * side * side, region=Region.TENSOR)
         op = Op(
@@ -116,7 +150,7 @@ class _Layers:
             taps=taps,
             stride=stride,
             groups=groups,
-            params=channels // groups * taps * filters,
+            params=channels // groups * taps * filters + filters * bias,
             saved=(kept,),
             leaf=channels == 3,
         )
@@ -130,13 +164,24 @@ class _Layers:
         moved, again = entering + leaving * back, entering + leaving + entering * back
         return [pointwise(name, Region.TENSOR, read=moved, write=moved, backward_read=again, backward_write=again)]
 
-    def stem(self) -> list[Op]:
+    def norm(self, name: str, channels: int, side: int, *, active: bool, joined: bool = False) -> Op:
+        """A batch norm, or the scale and shift that a frozen one is, with its ReLU."""
+        if not self.frozen:
+            return normalise(name, channels, side, active=active, joined=joined)
+        elements = channels * side**2
+        forward = 0 if self.fused else elements
+        return pointwise(
+            name, Region.TENSOR, read=forward + joined * elements, write=forward, backward_read=(1 + active) * elements,
+            backward_write=elements, kernels=2 + active,
+        )  # fmt: skip
+
+    def stem(self, image: int) -> list[Op]:
         """A 7 x 7 convolution of the image at stride 2, its norm, and the largest of 3 x 3 at stride 2."""
-        side = IMAGE // 2
-        elements, pooled = STEM * side**2, STEM * (side // 2) ** 2
+        side = ceil(image / 2)
+        elements, pooled = STEM * side**2, STEM * ceil(side / 2) ** 2
         return [
-            *self.convolution("stem", 3, STEM, 7, IMAGE, stride=2),
-            normalise("stem_norm", STEM, side, active=True),
+            *self.convolution("stem", 3, STEM, 7, image, stride=2),
+            self.norm("stem_norm", STEM, side, active=True),
             pointwise(
                 "stem_pool", Region.TENSOR, read=elements, write=pooled, backward_read=pooled, backward_write=elements
             ),
@@ -144,7 +189,7 @@ class _Layers:
 
     def block(self, spec: Residual, stage: int, channels: int, filters: int, side: int, stride: int) -> list[Op]:
         """Convolutions and norms of one residual block, its shortcut, and their sum."""
-        out, width = side // stride, spec.width * spec.groups * 2**stage
+        out, width = ceil(side / stride), spec.width * spec.groups * 2**stage
         steps: tuple[tuple[int, int, int, int, int, int], ...] = (
             (channels, filters, 3, side, stride, 1),
             (filters, filters, 3, out, 1, 1),
@@ -159,12 +204,12 @@ class _Layers:
         for number, (c, k, size, at, step, groups) in enumerate(steps, start=1):
             ops += self.convolution(f"conv{number}", c, k, size, at, stride=step, groups=groups)
             joined = self.fused and number == len(steps) and not spec.squeeze
-            ops.append(normalise(f"norm{number}", k, at // step, active=number < len(steps), joined=joined))
+            ops.append(self.norm(f"norm{number}", k, ceil(at / step), active=number < len(steps), joined=joined))
         if spec.squeeze:
             ops += _squeeze(filters, out)
         if stride > 1 or channels != filters:
             ops += self.convolution("shortcut", channels, filters, 1, side, stride=stride)
-            ops.append(normalise("shortcut_norm", filters, out, active=False))
+            ops.append(self.norm("shortcut_norm", filters, out, active=False))
         return ops if self.fused and not spec.squeeze else [*ops, _sum(filters * out**2)]
 
 

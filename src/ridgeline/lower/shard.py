@@ -84,7 +84,8 @@ class Sharder:
 
     def op(self, op: Op, block: Block | None) -> list[Work]:
         """All work of one operator."""
-        return list(self._handlers[op.kind](op, block))
+        work = list(self._handlers[op.kind](op, block))
+        return [piece for piece in work if piece.phase is Phase.FORWARD] if op.frozen else work
 
     # tokens and widths -------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from ridgeline.graph.detection import DETECTORS, detector
 from ridgeline.graph.diffusion import UNETS, unet
 from ridgeline.graph.vision import Turned, residual
 from ridgeline.graph.vision_transformer import vision_tokens, vision_transformer
@@ -22,9 +23,14 @@ NETWORKS: tuple[tuple[str, str], ...] = (
     (r"^(?:resnet-?|rn)(18|34|50|101|152)(?: ?v1\.5)?$", r"resnet-\1"),
     (r"^(?:vit|deit)_(tiny|small|base|large)_patch(16|32)_(224|384)$", r"vit-\1-patch\2-\3"),
     (r"^vit$", "vit-base-patch16-224"),  # FlagPerf, training/benchmarks/vit: torchvision's ViT-B/16
+    (r"^retinanet$", "retinanet-resnet-50"),
+    (r"^ssd(?:300)?(?: resnet-50)?$", "ssd-resnet-50"),
     (r"^stable.?diffusion ?v?([12])(?:\.\d)?(?:-base)?$", r"stable-diffusion-\1"),
 )
 """Networks by their names in tables: (name, network). Undistilled DeiT has the layers of ViT."""
+
+OWN_NETWORKS: tuple[tuple[str, str, str], ...] = ((r"mlcommons/", r"^retinanet(?: \(ssd\))?$", "retinanet-resnext-50"),)
+"""Names that a source gives to a network of its own: (source, name, network)."""
 
 IMAGES = 256  # images of one device and step when a row gives no batch (assumed; rates depend on it weakly)
 
@@ -39,14 +45,15 @@ TURNED = {"fp32": Turned.NONE, "tf32": Turned.INPUTS}
 """What is turned to channels last by format; cuDNN's TF32 kernels ("nhwckrsc_nchw") write channels first themselves."""
 
 
-def network(name: str) -> str | None:
-    """The network that a model cell names, None when it names none that can be built.
+def network(name: str, *, source: str = "") -> str | None:
+    """The network that a model cell names in a source, None when it names none that can be built.
 
-    >>> network("ResNet-50 train"), network("timm resnet101"), network("SSD ResNet-50 train")
+    >>> network("ResNet-50 train"), network("timm resnet101"), network("Mask R-CNN")
     ('resnet-50', 'resnet-101', None)
     """
     plain = re.sub(r"^timm | train$", "", name.strip(), flags=re.IGNORECASE)
-    for pattern, known in NETWORKS:
+    own = [(pattern, known) for where, pattern, known in OWN_NETWORKS if re.match(where, source)]
+    for pattern, known in (*own, *NETWORKS):
         match = re.match(pattern, plain, re.IGNORECASE)
         if match:
             return match.expand(known)
@@ -92,10 +99,15 @@ def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
     where = f"{row.text('precision')}; {row.text('source')}"
     first = next((reason for pattern, reason in CHANNELS_FIRST if re.search(pattern, where)), None)
     turned = Turned.NONE if first is None else TURNED.get(compute, Turned.BOTH)
+    found = DETECTORS.get(name)
     turns = ["images of 224 x 224 pixels, 1000 classes"]
+    if found is not None:
+        turns = [
+            f"images of {found.image} x {found.image} pixels, {found.classes} classes",
+            "boxes are matched in no time",
+        ]
     if first is not None and turned is not Turned.NONE:
         turns.append(f"layouts are turned around convolutions: {first}")
     fused = recipe.workload["execution"] != "eager"
-    return ModelReading(
-        model=residual(name, turned=turned, fused=fused), key=repr((name, turned, fused)), assumptions=tuple(turns)
-    )
+    model = (detector if found is not None else residual)(name, turned=turned, fused=fused)
+    return ModelReading(model=model, key=repr((name, turned, fused)), assumptions=tuple(turns))

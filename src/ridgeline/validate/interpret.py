@@ -78,7 +78,7 @@ def interpret(row: Row, *, source: Machines | None = None) -> Interpretation | R
     try:
         if row.problem is not None:
             raise InputError(row.problem)
-        if network(row.text("model")) is None:
+        if network(row.text("model"), source=row.text("source")) is None:
             refuse_unsupported(row.text("model"))
         known = source or machines()
         own = own_cluster(row.text("hardware"), 1, known)
@@ -119,7 +119,7 @@ def _told(row: Row, engine: Engine, device: Device, source: Machines) -> Interpr
 
 def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Interpretation:
     notes = read_notes(row)
-    image = network(row.text("model"))
+    image = network(row.text("model"), source=row.text("source"))
     encoder = bool(re.search(r"bert|electra|\bbart\b", row.text("model"), re.IGNORECASE)) and not row.count("tp")
     encoder = encoder or image is not None
     layout = read_layout(row, notes, engine, encoder=encoder)

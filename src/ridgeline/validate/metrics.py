@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
-from ridgeline.facts.convergence import convergence
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.workload import Task
@@ -16,6 +15,7 @@ from ridgeline.report.report import Report, StageMemory
 from ridgeline.units import UNITS
 from ridgeline.validate.engines import Engine
 from ridgeline.validate.interpret import Interpretation
+from ridgeline.validate.mlperf_runs import logged_by_one, reference
 from ridgeline.validate.rows import Row
 
 PASSES = 3  # forward once and backward twice; recompute adds one more
@@ -128,7 +128,7 @@ def _per_device(row: Row, job: Interpretation) -> float:
     single = re.search(r"per_(?:gpu|chip|device|core)|/\s*(?:gpu|device|chip|core)", text)
     if single is None and job.engine.name == "torchtune":
         single = re.search("tok", text)  # torchtune logs tokens a second and GPU (recipes, tokens_per_second_per_gpu)
-    return float(job.cluster.count) if single else 1.0
+    return float(job.cluster.count) if single or logged_by_one(row, job) else 1.0
 
 
 def _tokens(row: Row, job: Interpretation, report: Report) -> Prediction:
@@ -209,9 +209,7 @@ def _device_hours(row: Row, job: Interpretation, report: Report) -> Prediction:
 
 def _time_to_train(row: Row, job: Interpretation, report: Report) -> Prediction:
     """Training and evaluation until the target of an MLPerf benchmark, as many sequences as its reference runs took."""
-    said = re.search(r"training_results_v(\d+)\.(\d+)", row.text("source"))
-    batch = job.workload.global_batch
-    found = convergence(row.text("model"), batch=batch, mlperf_round=(int(said[1]), int(said[2]))) if said else None
+    batch, found = job.workload.global_batch, reference(row, job)
     if found is None:
         raise InputError(
             f"it depends on convergence, and no reference runs of {row.text('model')} at batch {batch} are known",

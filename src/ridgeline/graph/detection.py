@@ -1,0 +1,171 @@
+"""Networks that find objects in images: residual networks with a pyramid of features and heads; an image is one token.
+
+Sources: Lin et al. 2017 (arXiv:1708.02002, RetinaNet; arXiv:1612.03144, the pyramid) and Liu et al. 2016
+(arXiv:1512.02325, SSD); layers as torchvision and DeepLearningExamples (SSD) build them. Matching boxes and whatever
+runs on the host is not counted; networks that propose regions first spend much of their time on it and are not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from ridgeline.errors import UnknownNameError
+from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Saved
+from ridgeline.graph.parts import pointwise
+from ridgeline.graph.vision import Layers, Stage, Turned
+
+PYRAMID = 256  # channels of every level
+BOX = 4  # numbers that place a box
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detector:
+    """A backbone on images of `image` pixels a side, whose first `untrained` stages and stem run forward alone.
+
+    `kind` is 'retina' or 'ssd'.
+    """
+
+    kind: str
+    backbone: str
+    image: int
+    classes: int
+    untrained: int = 0
+    frozen: bool = True  # norms of the backbone are not trained
+
+
+DETECTORS: dict[str, Detector] = {
+    "retinanet-resnet-50": Detector(kind="retina", backbone="resnet-50", image=800, classes=91, untrained=1),
+    "retinanet-resnext-50": Detector(kind="retina", backbone="resnext-50-32x4d", image=800, classes=264, untrained=1),
+    "ssd-resnet-50": Detector(kind="ssd", backbone="resnet-50", image=300, classes=81, frozen=False),
+}
+"""RetinaNet of MLPerf has 264 classes of OpenImages. Source: mlcommons/training, single_stage_detector."""
+
+ANCHORS = 9  # boxes of RetinaNet at each pixel of a level
+DEFAULTS = (4, 6, 6, 6, 4, 4)  # boxes of SSD300 at each pixel of its six maps
+EXTRA = ((1024, 256, 512), (512, 256, 512), (512, 128, 256), (256, 128, 256), (256, 128, 256))
+"""Channels in, narrowed and out of SSD300's maps after the first; the last two do not pad."""
+
+
+def detector(name: str, *, turned: Turned = Turned.NONE, fused: bool = False) -> Model:
+    """A detector by name, `turned` and `fused` as for residual networks.
+
+    >>> detector("retinanet-resnet-50").graph.params
+    34014999
+    """
+    if name not in DETECTORS:
+        raise UnknownNameError("detector", name, DETECTORS)
+    spec = DETECTORS[name]
+    net = Layers(turned=turned, fused=fused, frozen=spec.frozen)
+    strides = (1, 2, 1) if spec.kind == "ssd" else (1, 2, 2, 2)
+    stages = net.stages(spec.backbone, spec.image, strides=strides, untrained=spec.untrained)
+    after = {"retina": _retina, "ssd": _ssd}[spec.kind](spec, net, stages)
+    stem = net.stem(spec.image)
+    if spec.untrained:
+        stem = [replace(op, frozen=True, saved=()) for op in stem]
+    layers = [block for stage in stages for block in stage.blocks] + after
+    graph = Graph(
+        blocks={block.name: block for block in layers}, layers=tuple(block.name for block in layers),
+        embedding=tuple(stem), head=(), hidden=stages[-1].channels * stages[-1].side ** 2, vocab=0,
+        tied_embeddings=False,
+    )  # fmt: skip
+    dims = {"layers": len(layers), "classes": spec.classes, "image": spec.image}
+    return Model(name=name, model_type="detector", graph=graph, max_positions=None, source="torchvision", dims=dims)
+
+
+def _block(name: str, ops: Sequence[Op]) -> Block:
+    return Block(name=name, ops=tuple(ops), boundaries=())
+
+
+def _retina(spec: Detector, net: Layers, stages: Sequence[Stage]) -> list[Block]:
+    """Levels 3 to 7 of a pyramid; four convolutions and a last one for classes and for boxes, on every level."""
+    pyramid, sides = _pyramid(net, stages[1:])
+    for level in (6, 7):
+        pyramid += net.convolution(f"level{level}", PYRAMID, PYRAMID, 3, sides[-1], stride=2, bias=True)
+        sides.append(ceil(sides[-1] / 2))
+    pixels = sum(side**2 for side in sides)
+    ops: list[Op] = []
+    for part, outputs in (("class", spec.classes), ("box", BOX)):
+        for number in range(4):
+            ops += [
+                _shared(f"{part}{number}", PYRAMID, PYRAMID, pixels, len(sides)),
+                _relu(f"{part}{number}_relu", PYRAMID * pixels, len(sides)),
+            ]
+        ops.append(_shared(f"{part}_out", PYRAMID, ANCHORS * outputs, pixels, len(sides)))
+    ops.append(_loss("focal_loss", ANCHORS * pixels * (spec.classes + BOX)))
+    return [_block("pyramid", pyramid), _block("heads", ops)]
+
+
+def _pyramid(net: Layers, stages: Sequence[Stage]) -> tuple[list[Op], list[int]]:
+    """A 1 x 1 convolution of each stage, coarser levels doubled and added, and a 3 x 3 one; and the levels' sides."""
+    ops: list[Op] = []
+    for number, stage in enumerate(stages):
+        ops += net.convolution(f"inner{number}", stage.channels, PYRAMID, 1, stage.side, bias=True)
+        if number + 1 < len(stages):
+            elements = PYRAMID * stage.side**2
+            ops.append(
+                pointwise(
+                    f"merge{number}",
+                    Region.TENSOR,
+                    read=1.25 * elements,
+                    write=elements,
+                    backward_read=elements,
+                    backward_write=1.25 * elements,
+                    kernels=2,
+                )
+            )
+        ops += net.convolution(f"outer{number}", PYRAMID, PYRAMID, 3, stage.side, bias=True)
+    return ops, [stage.side for stage in stages]
+
+
+def _ssd(spec: Detector, net: Layers, stages: Sequence[Stage]) -> list[Block]:
+    """Six maps, each narrowed and halved from the one before; a convolution of each for classes and for boxes."""
+    sides, channels, ops = [stages[-1].side], [stages[-1].channels], list[Op]()
+    for number, (wide, narrow, out) in enumerate(EXTRA):
+        side, padded = sides[-1], number < 3
+        smaller = ceil(side / 2) if padded else side - 2
+        ops += [
+            *net.convolution(f"narrow{number}", wide, narrow, 1, side),
+            net.norm(f"narrow{number}_norm", narrow, side, active=True),
+        ]
+        if padded:
+            ops += net.convolution(f"map{number}", narrow, out, 3, side, stride=2)
+        else:
+            ops += [replace(op, rows=float(smaller**2)) for op in net.convolution(f"map{number}", narrow, out, 3, side)]
+        ops.append(net.norm(f"map{number}_norm", out, smaller, active=True))
+        sides.append(smaller)
+        channels.append(out)
+    heads: list[Op] = []
+    for number, (side, wide, boxes) in enumerate(zip(sides, channels, DEFAULTS, strict=True)):
+        for part, outputs in (("box", BOX), ("class", spec.classes)):
+            heads += net.convolution(f"{part}{number}", wide, boxes * outputs, 3, side, bias=True)
+    found = sum(boxes * side**2 for boxes, side in zip(DEFAULTS, sides, strict=True))
+    heads.append(_loss("loss", found * (spec.classes + BOX)))
+    return [_block("maps", ops), _block("heads", heads)]
+
+
+def _shared(name: str, channels: int, filters: int, pixels: int, levels: int) -> Op:
+    """A 3 x 3 convolution with bias on all levels of a pyramid."""
+    taps = 9
+    return Op(
+        name=name, kind=OpKind.GEMM, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(pixels), taps=taps,
+        params=channels * taps * filters + filters, kernels=levels,
+        saved=(Saved(elements=channels * pixels, region=Region.TENSOR),),
+    )  # fmt: skip
+
+
+def _relu(name: str, elements: int, levels: int) -> Op:
+    """Rectified in place; backward masks the gradient."""
+    return pointwise(
+        name, Region.TENSOR, read=elements, write=elements, backward_read=2 * elements, backward_write=elements,
+        kernels=levels,
+    )  # fmt: skip
+
+
+def _loss(name: str, elements: int) -> Op:
+    """A fused loss of every output, which writes the gradient in forward."""
+    return pointwise(
+        name, Region.TENSOR, read=elements, write=elements, backward_read=elements, backward_write=elements,
+        saved=(Saved(elements=elements, region=Region.TENSOR, role="logits"),),
+    )  # fmt: skip
