@@ -67,3 +67,12 @@ def test_scans_without_kernels_of_their_own_move_their_bytes() -> None:
 )
 def test_narrow_inputs_are_cast_by_kernels_unless_scales_are_known(feed: str, static: bool, cast: bool) -> None:
     assert ServedPrices(H200, Formats(feed=feed, static=static)).casts(PIECE) is cast
+
+
+def test_matrix_engines_apart_from_a_devices_cores_read_weights_at_its_memory_rate() -> None:
+    """Gaudi2: 180 MB of weights for one token; its 24 vector cores, counted as multiprocessors, ask for 0.66 TB/s."""
+    gaudi = machine(cluster("8xGaudi2"))
+    piece = Product(name="up", n=22016, k=4096, part="feed")
+    seconds_s = float(ServedPrices(gaudi, Formats()).product(piece, np.array([1.0])).mid[0])
+    rate = 2.0 * piece.n * piece.k / seconds_s
+    assert 0.6 * 2460e9 < rate < 2460e9

@@ -28,6 +28,7 @@ _CHUNK = 16_384  # shapes of one thread; fewer are priced in the caller's
 _L2_BYTES = 64 * 2.0**20  # assumed where no datasheet tells
 _CLOCK_HZ = 1.5e9  # assumed where no datasheet tells
 _TILED_VENDORS = frozenset({"NVIDIA", "AMD", "Intel"})
+_LARGE_ARRAYS = frozenset({"gaudi"})  # architectures of those vendors whose matrix engines stand apart from their cores
 _SM_BYTES_PER_S = 25e9  # memory bandwidth to one SM of an H100; others' few large cores count as so many SMs (assumed)
 
 
@@ -143,7 +144,7 @@ def device_vector(part: Accelerator, matrix: str) -> Array:
     return np.array(
         [
             (part.sm_count or 1)
-            if part.vendor in _TILED_VENDORS
+            if part.vendor in _TILED_VENDORS and part.architecture not in _LARGE_ARRAYS
             else max(1.0, part.memory_bytes_per_s / _SM_BYTES_PER_S),
             part.peak_flop_per_s.get(matrix) or plain,
             part.memory_bytes_per_s,
