@@ -104,6 +104,9 @@ def test_rules_of_vllm_by_release_device_and_links() -> None:
     new = all_reduce_rules("vllm", "", "linked NVIDIA hopper H100-SXM")[8]
     assert (new.symmetric_from_bytes, new.most_bytes) == (256 * KIB, 64 * MIB - 16)
     assert set(all_reduce_rules("vllm", "", "bus NVIDIA ada L40S")) == {2}
+    assert all_reduce_rules("vllm", "0.6.1", "linked AMD cdna3 MI300X") == {}  # the library's until 0.8.3
+    assert all_reduce_rules("vllm", "0.8.3", "linked AMD cdna3 MI300X")[8].two_shot_from_bytes == 262144
+    assert all_reduce_rules("vllm", "", "linked AMD cdna2 MI250") == {}
     assert all_reduce_rules("trtllm", "", "bus NVIDIA ada L40S") == {}
     assert all_reduce_rules("vllm", "", "linked Google tpu TPU-v5e") == {}
     assert all_reduce_rules("nccl", "", "linked NVIDIA hopper H100-SXM") == {}
