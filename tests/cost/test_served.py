@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ridgeline.cost.machine import machine
-from ridgeline.cost.served import Formats, ServedPrices
+from ridgeline.cost.served import Formats, KernelHabits, ServedPrices
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import fits
 from ridgeline.graph.load import load
-from ridgeline.lower.inference import Product, Recurrence, serve
+from ridgeline.lower.inference import Core, Pass, Product, Recurrence, serve
 from ridgeline.plan.deployment import Deployment
 
 H200 = machine(cluster("1xH200-SXM"))
@@ -76,3 +78,42 @@ def test_matrix_engines_apart_from_a_devices_cores_read_weights_at_its_memory_ra
     seconds_s = float(ServedPrices(gaudi, Formats()).product(piece, np.array([1.0])).mid[0])
     rate = 2.0 * piece.n * piece.k / seconds_s
     assert 0.6 * 2460e9 < rate < 2460e9
+
+
+MI300X = machine(cluster("8xMI300X"))
+CORE = next(
+    piece
+    for kind in serve(load("llama-3.1-8b"), Deployment()).kinds
+    for piece in kind.pieces
+    if isinstance(piece, Core)
+)
+
+
+def test_keys_read_for_each_query_head_cost_what_as_many_heads_of_keys_do() -> None:
+    """32 query heads over 8 of keys, none shared, take what 32 heads of keys take: more than 8 shared ones."""
+    grouped, whole = (replace(CORE, heads=32.0, kv_heads=heads) for heads in (8.0, 32.0))
+    sequences, context = np.array([64.0]), np.array([3072.0])
+    shared = ServedPrices(MI300X, Formats())
+    apart = ServedPrices(MI300X, Formats(), habits=KernelHabits(per_query=True))
+    assert apart.decode(grouped, sequences, context).mid == shared.decode(whole, sequences, context).mid
+    assert apart.decode(grouped, sequences, context).mid > 2.0 * shared.decode(grouped, sequences, context).mid
+
+
+def test_products_that_were_not_tuned_are_slower_where_compute_binds_only() -> None:
+    """A fifth of the rate: 8,192 tokens take five times as long, one token what its weights' bytes take."""
+    tuned = ServedPrices(MI300X, Formats())
+    plain = ServedPrices(MI300X, Formats(), habits=KernelHabits(tuned_share=0.2))
+    piece, rows = Product(name="up", n=57344, k=8192, part="feed"), np.array([1.0, 8192.0])
+    alone, prompt = plain.product(piece, rows).mid / tuned.product(piece, rows).mid
+    assert 1.0 <= alone < 1.05
+    assert prompt == pytest.approx(5.0, rel=0.05)
+
+
+def test_no_kernel_is_shorter_than_the_shortest_that_was_measured_on_a_device() -> None:
+    """MI300X: 7.9 us from one kernel's end to the next one's, for a pass as for a product lent by other devices."""
+    prices, one = ServedPrices(MI300X, Formats()), np.array([1.0])
+    norm = Pass(name="norm", elements=8192.0, kernels=1.0, rows="tokens")
+    assert prices.stream(norm, one).mid[0] == pytest.approx(7.9e-6, rel=0.01)
+    assert ServedPrices(H200, Formats()).stream(norm, one).mid[0] < 3e-6
+    tiny = Product(name="gate", n=8, k=64, part="feed")
+    assert 7.9e-6 < prices.product(tiny, one).mid[0] < 13e-6

@@ -155,6 +155,37 @@ def test_tensorrt_llm_guarantees_no_eviction() -> None:
     assert engine_policy("TensorRT-LLM", "0.20", memory_bytes=_H100).overlapped_host
 
 
+def test_vllm_on_amd_shares_keys_from_0_6_2_and_in_amds_fork_before() -> None:
+    def shared(version: str, architecture: str) -> bool:
+        return not engine_policy("vllm", version, memory_bytes=192e9, architecture=architecture).keys_per_query
+
+    assert not shared("0.6.1", "AMD cdna3")
+    assert not shared("0.6.1", "AMD cdna2")
+    assert shared("0.6.2", "AMD cdna3")
+    assert shared("0.4.3+rocm614", "AMD cdna3")
+    assert shared("0.6.1", "NVIDIA hopper")
+
+
+def test_products_are_untuned_on_cdna3_until_0_7_but_for_amds_fork() -> None:
+    shares = {
+        (version, architecture): engine_policy(
+            "vllm", version, memory_bytes=192e9, architecture=architecture
+        ).tuned_share
+        for version in ("0.6.1", "0.7", "0.6.1+rocm")
+        for architecture in ("AMD cdna3", "AMD cdna2", "NVIDIA ampere")
+    }
+    assert {key: share for key, share in shares.items() if share != 1.0} == {("0.6.1", "AMD cdna3"): 0.185}
+    assert sorted((4.5, 4.8, 5.4, 5.9, 7.2))[2] == pytest.approx(1 / 0.185, rel=0.01)
+
+
+def test_no_graphs_are_captured_on_intels_gpus_whatever_sizes_later_versions_name() -> None:
+    for version in ("0.5.2", "0.6.3", "0.12", ""):
+        policy = engine_policy("vllm", version, memory_bytes=128e9, architecture="Intel xe")
+        assert policy.graph_sizes == ()
+        assert policy.eager_kernel_host_s > 3e-5
+        assert engine_policy("vllm", version, memory_bytes=128e9, architecture="Intel gaudi").graph_sizes
+
+
 def test_graphs_without_padding_serve_their_own_size_only() -> None:
     policy = engine_policy("TensorRT-LLM", "1.0", memory_bytes=_H100)
     assert (policy.graph_batch(31), policy.graph_batch(33), policy.graph_batch(64)) == (31, None, 64)

@@ -100,6 +100,19 @@ def test_a_newer_device_is_faster_everywhere() -> None:
     assert (fast.lane.mid[:shared] < slow.lane.mid[:shared]).all()
 
 
+def test_shapes_that_never_change_read_the_whole_cache_from_the_first_token_on() -> None:
+    gaudi = engine(load("llama-2-7b"), machine(cluster("8xGaudi2")), Deployment(engine="Optimum-Habana"))
+    assert gaudi.policy.whole_cache
+    whole = gaudi.tables(longest_prompt=512, longest=1024)
+    growing = gaudi.steps.tables(most_tokens=512, most_sequences=64, most_context=1024)
+    assert (whole.decode.mid == whole.decode.mid[:, :1]).all()
+    last = int(np.searchsorted(growing.contexts, 1024))
+    assert growing.contexts[last] == 1024
+    few = len(growing.sequences)
+    assert whole.decode.mid[:few, 0] == pytest.approx(growing.decode.mid[:, last], rel=1e-9)
+    assert (growing.decode.mid[:, 0] < whole.decode.mid[:few, 0]).all()
+
+
 def test_two_devices_halve_the_cache_and_what_reads_it() -> None:
     one, whole = made("llama-3.1-8b", "8xH100-SXM", (("tp", 1),))
     two, half = made("llama-3.1-8b", "8xH100-SXM", (("tp", 2),))

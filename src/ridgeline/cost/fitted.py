@@ -20,6 +20,7 @@ from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import BANDS_S, BORROWED, Fit, borrowed_fits, common_fits, named_kernels, own_fits
+from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.rates import power_clock
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.traits import kernel_traits
@@ -158,11 +159,19 @@ def fitted_model(question: Question, part: Accelerator, rung: Rung) -> FittedMod
 
 
 def model_of(
-    family: str, form_name: str, part: Accelerator, fits: Sequence[Fit], rung: Rung, *, hosted: bool = True
+    family: str,
+    form_name: str,
+    part: Accelerator,
+    fits: Sequence[Fit],
+    rung: Rung,
+    *,
+    hosted: bool = True,
+    share: float = 1.0,
 ) -> FittedModel:
     """The mechanism of a family on a device with the values of fits; made once for the same device and fits.
 
-    `hosted` kernels wait for the engine's host where it issues them slowly; others are taken alone.
+    `hosted` kernels wait for the engine's host where it issues them slowly; others are taken alone. `share`: of the
+    kernels' matrix rate [1].
     """
     matrix = form(form_name).matrix
     own = {} if rung is Rung.FITTED else own_rates(part, matrix)
@@ -170,18 +179,25 @@ def model_of(
         own["issue_s_"] = _NO_HOST_S
     kernels = tuple((fit.device, fit.engine, fit.version, fit.form, fit.kernel, fit.source) for fit in fits)
     device = (*device_vector(part, matrix), part.tdp_w)
-    key = (family, form_name, device, kernels, tuple(sorted(own.items())), rung)
+    key = (family, form_name, device, kernels, tuple(sorted(own.items())), rung, share)
     if key not in _READY:
         if len(_READY) >= _MODELS:
             _READY.clear()
-        _READY[key] = _made(family, form_name, part, fits, own, rung)
+        _READY[key] = _made(family, form_name, part, fits, own, rung, share)
     return _READY[key]
 
 
 def _made(
-    family: str, form_name: str, part: Accelerator, fits: Sequence[Fit], own: Mapping[str, float], rung: Rung
+    family: str,
+    form_name: str,
+    part: Accelerator,
+    fits: Sequence[Fit],
+    own: Mapping[str, float],
+    rung: Rung,
+    share: float,
 ) -> FittedModel:
     model, what = mechanism(family), form(form_name)
+    start_s = 0.0 if rung is Rung.FITTED else kernel_start_s(part)
     kernels = []
     for fit in sorted(fits, key=narrowness):
         traits = kernel_traits(fit.family, fit.kernel_device, fit.engine, fit.kernel, fit.form)
@@ -191,6 +207,10 @@ def _made(
         lent = rung is Rung.BORROWED and fit.source.startswith(BORROWED)
         if lent and "matrix_share_" in fit.values and "matrix_share_" not in own:
             values["matrix_share_"] = _cooler(fit, part, what.matrix)
+        if "matrix_share_" in values:
+            values["matrix_share_"] *= share
+        if "start_s_" in values:
+            values["start_s_"] = max(values["start_s_"], start_s)
         kernels.append(_Kernel(fit=fit, values=model.vector(values), row=row))
     device = device_vector(part, what.matrix)
     return FittedModel(mechanism=model, device=device, kernels=tuple(kernels), rung=rung)
@@ -242,6 +262,15 @@ def own_rates(part: Accelerator, matrix: str) -> dict[str, float]:
         for name, fact in rates.items()
         if fact is not None and fact.evidence >= Evidence.MEASURED and peaks[name] > 0
     }
+
+
+def kernel_start_s(part: Accelerator) -> float:
+    """Time that the shortest kernel takes on a device, from the end of the one before [s]; 0 where nobody measured it.
+
+    Other devices' kernels start as theirs do, so what is lent to this one takes at least as long.
+    """
+    known = constants().get(f"launch.start.{part.architecture}")
+    return known.value if known is not None else 0.0
 
 
 def narrowness(fit: Fit) -> tuple[float, str]:

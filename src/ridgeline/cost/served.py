@@ -18,7 +18,7 @@ from ridgeline.cost.all_reduce import all_reduce_seconds
 from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.engine_limits import dispatch_seconds
 from ridgeline.cost.families.latent_layer import CHOSEN_CORE
-from ridgeline.cost.fitted import FittedModel, find_fits, model_of
+from ridgeline.cost.fitted import FittedModel, find_fits, kernel_start_s, model_of
 from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine, outside
 from ridgeline.cost.mechanism import Mechanism
@@ -34,6 +34,7 @@ Array = NDArray[np.float64]
 RUNGS = (Rung.FITTED, Rung.BORROWED, Rung.COMMON)
 _ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm"}
 _LINK_BAND = (0.85, 1.3)  # of unfitted links and streams: the residuals of datasheet rates (interval.* of mechanisms)
+_PRODUCTS = frozenset({"gemm", "experts"})
 _WIDE_EXPERT_RANKS = 16  # from here on engines trade tokens with the kernels of DeepEP instead of collectives
 MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traffic (AIConfigurator's measured default)
 
@@ -85,6 +86,23 @@ class Formats:
         return {"feed": self.feed, "attention": self.attention}.get(part, "bf16")
 
 
+@dataclass(frozen=True, kw_only=True)
+class KernelHabits:
+    """What an engine's kernels do that tables of other engines' kernels do not tell.
+
+    `own`: no table of measured kernels holds any of them; `per_query`: attention of decoding sequences reads keys for
+    each query head, so that none shares another's; `tuned_share`: share of the matrix rate of tuned products that its
+    products reach [1].
+    """
+
+    own: bool = False
+    per_query: bool = False
+    tuned_share: float = 1.0
+
+
+AS_MEASURED = KernelHabits()
+
+
 class ServedPrices:
     """Prices pieces of served layers on one machine with one engine's kernels; `rungs_used` tells what answered."""
 
@@ -96,9 +114,9 @@ class ServedPrices:
         engine: str = "",
         version: str = "",
         skew: float = MEASURED_SKEW,
-        own_kernels: bool = False,
+        habits: KernelHabits = AS_MEASURED,
     ) -> None:
-        self.own_kernels = own_kernels
+        self.habits = habits
         self.machine, self.formats, self.skew = machine, formats, skew
         self.part = machine.cluster.accelerator
         self.dispatch_s = dispatch_seconds(self.part)
@@ -118,8 +136,13 @@ class ServedPrices:
             if fits:
                 worst = self.rungs_used.get(question.family, rung)
                 self.rungs_used[question.family] = max(worst, rung, key=RUNGS.index)
-                return model_of(question.family, question.form, self.part, fits, rung, hosted=False)
+                return model_of(
+                    question.family, question.form, self.part, fits, rung, hosted=False, share=self._share(question)
+                )
         raise DomainError(f"{self.part.name}: no device was ever measured for {question.family} in {question.form}")
+
+    def _share(self, question: Question) -> float:
+        return self.habits.tuned_share if question.family in _PRODUCTS else 1.0
 
     def ask(self, asked: questions.Asked) -> Seconds:
         """The price of an operator from the best rung [s]."""
@@ -131,7 +154,7 @@ class ServedPrices:
         model = model if part is None else replace(model, mechanism=part)
         priced, (low, high, _), shape = model.price(question.sizes)
         mid, compute, memory = (priced[:, index].reshape(shape) for index in range(3))
-        if self.own_kernels:  # others' kernels stand for the engine's, as devices stand for a stranger
+        if self.habits != AS_MEASURED:  # others' kernels stand for the engine's, as devices stand for a stranger
             known, band = rung_interval(question.family, "common"), np.searchsorted(BANDS_S, priced[:, 0])
             low, high = np.minimum(low, np.asarray(known.low)[band]), np.maximum(high, np.asarray(known.high)[band])
         return Seconds(
@@ -199,8 +222,9 @@ class ServedPrices:
         if core.latent:
             asked = questions.mla_decode(sequences, held, heads, dtype=self._products, cache_dtype=self.formats.cache)
         else:
+            read = heads if self.habits.per_query else core.kv_heads
             asked = questions.decode(
-                sequences, held, heads, core.kv_heads, (core.qk_dim + core.v_dim) / 2,
+                sequences, held, heads, read, (core.qk_dim + core.v_dim) / 2,
                 window=float(core.window) / core.ranks, dtype=self._products, cache_dtype=self.formats.cache,
             )  # fmt: skip
         found = self.ask(asked)
@@ -252,7 +276,8 @@ class ServedPrices:
         device = self.machine.device
         memory = moved_bytes / (device.memory_bytes_per_s * device.stream_share)
         issued_s = constant("launch.device") if self.dispatch_s is None else self.dispatch_s
-        mid = memory + kernels * (issued_s + 2.0 * device.memory_latency_s)
+        each_s = max(issued_s + 2.0 * device.memory_latency_s, kernel_start_s(self.part))
+        mid = memory + kernels * each_s
         return Seconds(mid=mid, low=_LINK_BAND[0] * mid, high=_LINK_BAND[1] * mid, compute=0.0 * mid, memory=memory)
 
     def recurrence(self, piece: Recurrence, batch: Array | float, tokens: Array, *, decode: bool = False) -> Seconds:

@@ -84,6 +84,7 @@ class Settings:
     )
     graph_max: int = _count(0, "sizes above it are not captured; 0: all are", "sequence")
     graph_padding: bool = _flag(True, "other batches are padded up to the next size; else they run without a graph")
+    graphs: bool = _flag(True, "graphs can be captured at all")
     graph_prefill: bool = _flag(
         False, "iterations with prompts replay piecewise graphs, up to the largest size in tokens"
     )
@@ -100,6 +101,9 @@ class Settings:
         "nccl", "kernels for small all-reduces: own one- and two-shot ones, or NCCL", "custom", "nccl"
     )
     own_kernels: bool = _flag(False, "its kernels are its own, and no table of measured kernels holds any of them")
+    keys_per_query: bool = _flag(False, "attention of decoding sequences reads keys for each query head by itself")
+    whole_cache: bool = _flag(False, "and reads the cache as long as it will be at the end: shapes never change")
+    tuned_share: float = _share(1.0, "share of the rate of tuned products that its products reach, where compute binds")
     static_scales: bool = _flag(
         False, "fp8 checkpoints of one scale a tensor hold that of inputs too, which earlier kernels write in fp8"
     )
@@ -127,6 +131,8 @@ CONDITIONS: Mapping[str, str] = {
     "context_above_tokens": "the model's context is longer than this",
     "ranks_at_least": "the instance has at least so many devices",
     "device": "the accelerator's name holds this word",
+    "architecture": "the accelerator's vendor or architecture is this word",
+    "build": "the version holds this word, such as that of a fork",
     "model": "the model's name begins with this word",
     "experts": "the model routes tokens to experts (true), or is dense (false)",
     "hidden_up_to": "the model's hidden size is at most this",
@@ -236,6 +242,8 @@ CONDITION_CHECKS: Mapping[str, Check] = {
     "context_above_tokens": lambda value: number(value, int, 0, 10**9, "token"),
     "ranks_at_least": lambda value: number(value, int, 1, 10**7, "device"),
     "device": lambda value: _typed(value, str, "a word of the accelerator's name"),
+    "architecture": lambda value: _typed(value, str, "the accelerator's vendor or architecture"),
+    "build": lambda value: _typed(value, str, "a word of the version"),
     "model": lambda value: _typed(value, str, "the first word of the model's name"),
     "experts": lambda value: _typed(value, bool, "true or false"),
     "hidden_up_to": lambda value: number(value, int, 1, 10**7, "1"),

@@ -89,13 +89,15 @@ def engine_policy(
     context_tokens: int = 0,
     ranks: int = 1,
     device: str = "",
+    architecture: str = "",
     model: ModelTraits = _NO_MODEL,
 ) -> EnginePolicy:
     """The policy that version `version` of an engine has on a device with `memory_bytes` [byte].
 
     An empty version, a nightly build and a date count as the newest. `offline`: requests are known beforehand;
     `context_tokens`: the model's longest context; `ranks`: devices of an instance; `device`: the accelerator's name;
-    `model`: what is known of the model, without which no rule about models holds.
+    `architecture`: its vendor and architecture; `model`: what is known of the model, without which no rule about models
+    holds.
 
     >>> engine_policy("vllm", "0.8.5", memory_bytes=80e9).token_budget
     8192
@@ -104,7 +106,7 @@ def engine_policy(
     if engine is None:
         known = [word for entry in _catalog().values() for word in (entry.name, *entry.aliases)]
         raise UnknownNameError("engine", name, known, hint="a policy file of your own can stand in for it")
-    given = _given(memory_bytes, offline, context_tokens, ranks, device, model)
+    given = _given(memory_bytes, offline, context_tokens, ranks, device, model, architecture)
     return _resolve(engine, version, given)
 
 
@@ -117,6 +119,7 @@ def engine_policy_from_file(
     context_tokens: int = 0,
     ranks: int = 1,
     device: str = "",
+    architecture: str = "",
     model: ModelTraits = _NO_MODEL,
 ) -> EnginePolicy:
     """The policy that a person's own TOML file describes; every defect of the file is an InputError."""
@@ -126,7 +129,8 @@ def engine_policy_from_file(
         raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=str(path)) from None
     raw, text = parse_toml(data, file=str(path))
     engine = _read(raw, _File(name=str(path), text=text, shipped=False))
-    return _resolve(engine, version, _given(memory_bytes, offline, context_tokens, ranks, device, model))
+    given = _given(memory_bytes, offline, context_tokens, ranks, device, model, architecture)
+    return _resolve(engine, version, given)
 
 
 def version_key(version: str) -> Version:
@@ -270,7 +274,13 @@ def _try(check: Any, value: object, place: Place, file: _File) -> Any:
 
 
 def _given(
-    memory_bytes: float, offline: bool, context_tokens: int, ranks: int, device: str, model: ModelTraits
+    memory_bytes: float,
+    offline: bool,
+    context_tokens: int,
+    ranks: int,
+    device: str,
+    model: ModelTraits,
+    architecture: str = "",
 ) -> Mapping[str, Any]:
     if not 0 < memory_bytes < float("inf"):
         raise DomainError(f"memory_bytes = {memory_bytes:g}, needs > 0 byte of device memory")
@@ -278,7 +288,7 @@ def _given(
         raise DomainError(f"ranks = {ranks}, context_tokens = {context_tokens}; needs ranks >= 1, context_tokens >= 0")
     return {
         "memory": memory_bytes, "offline": offline, "context": context_tokens, "ranks": ranks, "device": device,
-        "model": model,
+        "architecture": architecture, "model": model,
     }  # fmt: skip
 
 
@@ -292,6 +302,8 @@ def _holds(conditions: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
         "context_above_tokens": given["context"] > conditions.get("context_above_tokens", -1),
         "ranks_at_least": given["ranks"] >= conditions.get("ranks_at_least", 1),
         "device": _folded(conditions.get("device", "")) in _folded(given["device"]),
+        "architecture": conditions.get("architecture", "").casefold() in given["architecture"].casefold().split(),
+        "build": conditions.get("build", "").casefold() in given["version"].casefold(),
         "model": bool(model.name) and model.name.casefold().startswith(conditions.get("model", "").casefold()),
         "experts": model.experts is conditions.get("experts"),
         "hidden_up_to": model.hidden <= conditions.get("hidden_up_to", 0),
@@ -308,13 +320,15 @@ def _resolve(engine: _Engine, version: str, given: Mapping[str, Any]) -> EngineP
         if start > wanted:
             continue
         for case in cases:
-            if _holds(case.conditions, given):
+            if _holds(case.conditions, {**given, "version": version}):
                 values |= case.values
                 facts |= case.facts
     policy = EnginePolicy(name=engine.name, version=version, facts=facts, **values)
     if policy.budget_covers_context:
         values["token_budget"] = max(policy.token_budget, given["context"])
-    if policy.graph_max:
+    if not policy.graphs:
+        values["graph_sizes"] = ()
+    elif policy.graph_max:
         values["graph_sizes"] = tuple(size for size in policy.graph_sizes if size <= policy.graph_max)
     reserved = policy.reserved_bytes + policy.reserved_rank_bytes * given["ranks"]
     if policy.reserved_bytes:

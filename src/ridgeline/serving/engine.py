@@ -13,7 +13,7 @@ from ridgeline.cost.engine_limits import dispatch_seconds, host_slowness
 from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.cost.network import send_seconds
-from ridgeline.cost.served import Formats
+from ridgeline.cost.served import Formats, KernelHabits
 from ridgeline.errors import PlanError
 from ridgeline.facts.engine_schema import EnginePolicy
 from ridgeline.facts.engines import ModelTraits, engine_policy
@@ -88,7 +88,7 @@ class Engine:
         captured = self.graphs[-1] if self.graphs else 0
         return self.steps.tables(
             most_tokens=most, most_sequences=self.policy.max_seqs, most_context=longest,
-            beside_tokens=min(self.policy.shared_beside_tokens, captured),
+            beside_tokens=min(self.policy.shared_beside_tokens, captured), whole_cache=self.policy.whole_cache,
         )  # fmt: skip
 
     def _launched_s(self, kernels: float) -> float:
@@ -246,7 +246,8 @@ def engine(
     context = model.max_positions or 0
     policy = policies(
         deployment.engine, deployment.version, memory_bytes=part.memory_bytes, offline=offline,
-        context_tokens=context, ranks=deployment.instance_devices, device=part.name, model=_traits(model),
+        context_tokens=context, ranks=deployment.instance_devices, device=part.name,
+        architecture=f"{part.vendor} {part.architecture}", model=_traits(model),
     )  # fmt: skip
     if policy.budget_covers_context and deployment.token_budget is None:
         policy = replace(policy, token_budget=max(policy.token_budget, min(context, 131_072)))
@@ -270,7 +271,8 @@ def engine(
     fusions = Fusions(
         norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents, chains=alone
     )
-    steps = StepModel(model, machine, deployment, formats, own_kernels=policy.own_kernels, shelf=shelf, fusions=fusions)
+    habits = KernelHabits(own=policy.own_kernels, per_query=policy.keys_per_query, tuned_share=policy.tuned_share)
+    steps = StepModel(model, machine, deployment, formats, habits=habits, shelf=shelf, fusions=fusions)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine, of_kind
-from ridgeline.cost.served import MEASURED_SKEW, Formats, Seconds, ServedPrices, nothing
+from ridgeline.cost.served import AS_MEASURED, MEASURED_SKEW, Formats, KernelHabits, Seconds, ServedPrices, nothing
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import (
     Core,
@@ -98,17 +98,17 @@ class Shelf:
     _found: dict[Hashable, Seconds] = field(default_factory=dict)
 
     def prices(
-        self, machine: Machine, formats: Formats, deployment: Deployment, own_kernels: bool
+        self, machine: Machine, formats: Formats, deployment: Deployment, habits: KernelHabits
     ) -> tuple[Hashable, ServedPrices]:
         """What prices a deployment in these formats, and the key under which it is known."""
         skew = MEASURED_SKEW if deployment.expert_skew is None else deployment.expert_skew
         skew = skew if deployment.expert_imbalance is None else 0.0  # the fullest rank's rows are known
         kind = machine.cluster.accelerator.name
-        key = (kind, formats, deployment.engine, deployment.version, skew, own_kernels)
+        key = (kind, formats, deployment.engine, deployment.version, skew, habits)
         if key not in self._prices:
             self._prices[key] = ServedPrices(
                 machine, formats, engine=deployment.engine, version=deployment.version, skew=skew,
-                own_kernels=own_kernels,
+                habits=habits,
             )  # fmt: skip
         return key, self._prices[key]
 
@@ -132,7 +132,7 @@ class StepModel:
         deployment: Deployment,
         formats: Formats,
         *,
-        own_kernels: bool = False,
+        habits: KernelHabits = AS_MEASURED,
         shelf: Shelf | None = None,
         fusions: Fusions | None = None,
     ) -> None:
@@ -141,17 +141,26 @@ class StepModel:
         whole: Served = serve(model, deployment, fusions)
         self.served = replicated(apart_served(whole, deployment) if deployment.expert_devices else whole, deployment)
         self._shelf = shelf or Shelf()
-        self._known, self.prices = self._shelf.prices(machine, formats, deployment, own_kernels)
+        self._known, self.prices = self._shelf.prices(machine, formats, deployment, habits)
         self._experts_known, self.expert_prices = self._known, self.prices
         if deployment.expert_kind:
             there = of_kind(machine, deployment.expert_kind)
-            self._experts_known, self.expert_prices = self._shelf.prices(there, formats, deployment, own_kernels)
+            self._experts_known, self.expert_prices = self._shelf.prices(there, formats, deployment, habits)
 
-    def tables(self, *, most_tokens: int, most_sequences: int, most_context: int, beside_tokens: int = 0) -> StepTables:
+    def tables(
+        self,
+        *,
+        most_tokens: int,
+        most_sequences: int,
+        most_context: int,
+        beside_tokens: int = 0,
+        whole_cache: bool = False,
+    ) -> StepTables:
         """The tables up to a token budget, sequences of one rank and the longest context.
 
         Up to `beside_tokens` a layer's shared experts run beside its routed ones. Where experts have devices of their
-        own, `lane`, `group` and `decode` are those of one micro-batch, and shared experts stay with attention.
+        own, `lane`, `group` and `decode` are those of one micro-batch, and shared experts stay with attention. With
+        `whole_cache` decoding sequences attend to the longest context from their first token on.
         """
         tokens = token_grid(most_tokens)
         group_tokens = token_grid(most_tokens * self.deployment.dp)
@@ -160,6 +169,7 @@ class StepModel:
         chunks = np.concatenate([[1.0], spread_grid(16.0, float(max(most_tokens, 32)), each_octave=4)])
         pasts = np.concatenate([[0.0], spread_grid(128.0, float(max(most_context, 256)), each_octave=2)])
         n, c = np.meshgrid(sequences, contexts, indexing="ij")
+        c = np.full_like(c, most_context) if whole_cache else c
         q, p = np.meshgrid(chunks, pasts, indexing="ij")
         many = self._mixers("many", (q, p), partial(self._prompts, _MANY, q, p))
         start_s, token_s = self._sends()
