@@ -7,6 +7,7 @@ import pytest
 
 from ridgeline.cost.machine import machine
 from ridgeline.cost.served import Formats, ServedPrices
+from ridgeline.cost.vectors import OwnKernels
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import fits
 from ridgeline.graph.load import load
@@ -67,3 +68,45 @@ def test_scans_without_kernels_of_their_own_move_their_bytes() -> None:
 )
 def test_narrow_inputs_are_cast_by_kernels_unless_scales_are_known(feed: str, static: bool, cast: bool) -> None:
     assert ServedPrices(H200, Formats(feed=feed, static=static)).casts(PIECE) is cast
+
+
+def vector_seconds(device: str, feed: str = "bf16") -> tuple[float, float]:
+    """A product of one row by an engine's own kernel, and one of 64 by the tables' [s]."""
+    prices = ServedPrices(machine(cluster(device)), Formats(feed=feed, plain=feed), own=OwnKernels(vector_rows=8))
+    one, many = prices.product(PIECE, ROWS).mid
+    return float(one), float(many)
+
+
+def test_products_with_a_vector_stream_their_weights() -> None:
+    """8192 x 1024 weights: 16.8 MB over the memory of an RTX 4090, over the loads of an A100's 108 SMs."""
+    card = machine(cluster("1xRTX-4090")).device
+    idle = 1.5e-6 + 2 * card.memory_latency_s
+    assert vector_seconds("1xRTX-4090")[0] == pytest.approx(idle + 16777216 / card.memory_bytes_per_s, rel=1e-9)
+    a100 = machine(cluster("1xA100-SXM-80GB")).device
+    asked = 108 * a100.clock_hz * 7.5
+    assert asked < 0.8 * a100.memory_bytes_per_s
+    assert vector_seconds("1xA100-SXM-80GB")[0] == pytest.approx(
+        1.5e-6 + 2 * a100.memory_latency_s + 16777216 / asked, rel=1e-9
+    )
+
+
+def test_more_rows_than_a_vector_kernel_takes_are_as_before() -> None:
+    known = ServedPrices(machine(cluster("1xA100-SXM-80GB")), Formats()).product(PIECE, ROWS).mid
+    assert vector_seconds("1xA100-SXM-80GB")[1] == known[1]
+    assert vector_seconds("1xA100-SXM-80GB")[0] != known[0]
+
+
+def test_files_of_llama_cpp_move_their_own_bits() -> None:
+    card = machine(cluster("1xRTX-4090")).device
+    saved = vector_seconds("1xRTX-4090", "q8_0")[0] - vector_seconds("1xRTX-4090", "q4_k")[0]
+    assert saved == pytest.approx(8192 * 1024 * (8.5 - 4.89) / 8 / card.memory_bytes_per_s, rel=1e-6)
+
+
+def test_wavefronts_wider_than_the_kernels_leave_lanes_idle() -> None:
+    """An MI210: 104 units, half the lanes of each; 3.75 bytes a cycle are less than its memory brings."""
+    device = machine(cluster("1xMI210")).device
+    asked = 104 * device.clock_hz * 3.75
+    assert asked < device.memory_bytes_per_s
+    assert vector_seconds("1xMI210")[0] == pytest.approx(
+        1.5e-6 + 2 * device.memory_latency_s + 16777216 / asked, rel=1e-9
+    )

@@ -14,7 +14,7 @@ from ridgeline.facts import store
 from ridgeline.facts.benchmark_settings import KINDS, amount, benchmark_settings
 from ridgeline.validate.serving_settings import Settings, settings_of
 
-ROWS = 642
+ROWS = 644
 GOOD = {
     "code": "IX", "engine": "", "versions": "", "model": "", "device": "", "precision": "", "condition": "",
     "key": "beam_width", "value": "4", "unit": "beam", "source": "vllm, a file", "evidence": "datasheet", "note": "",

@@ -21,6 +21,7 @@ from ridgeline.cost.fitted import FittedModel, find_fits, model_of
 from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds, send_seconds
+from ridgeline.cost.vectors import OwnKernels, vector_seconds
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BANDS_S, rung_interval
 from ridgeline.facts.mechanisms import constant
@@ -67,7 +68,7 @@ def nothing(shape: tuple[int, ...]) -> Seconds:
 
 @dataclass(frozen=True, kw_only=True)
 class Formats:
-    """Number formats of a deployment: of feed-forwards, of attention's projections, of the cache.
+    """Number formats of a deployment: of feed-forwards, of attention's projections, of the cache, of head and routers.
 
     `static` says that inputs of fp8 products are written in fp8 by the kernels before them, with scales known before.
     """
@@ -75,11 +76,12 @@ class Formats:
     feed: str = "bf16"
     attention: str = "bf16"
     cache: str = "bf16"
+    plain: str = "bf16"
     static: bool = False
 
     def of(self, part: str) -> str:
         """The format of a product's weight."""
-        return {"feed": self.feed, "attention": self.attention}.get(part, "bf16")
+        return {"feed": self.feed, "attention": self.attention}.get(part, self.plain)
 
 
 class ServedPrices:
@@ -93,9 +95,9 @@ class ServedPrices:
         engine: str = "",
         version: str = "",
         skew: float = MEASURED_SKEW,
-        own_kernels: bool = False,
+        own: OwnKernels | None = None,
     ) -> None:
-        self.own_kernels = own_kernels
+        self.own = own or OwnKernels()
         self.machine, self.formats, self.skew = machine, formats, skew
         self.part = machine.cluster.accelerator
         self.dispatch_s = dispatch_seconds(self.part)
@@ -118,7 +120,7 @@ class ServedPrices:
         """The price of an operator from the best rung [s]."""
         priced, (low, high, _), shape = self._model(asked.question).price(asked.question.sizes)
         mid, compute, memory = (priced[:, index].reshape(shape) for index in range(3))
-        if self.own_kernels:  # others' kernels stand for the engine's, as devices stand for a stranger
+        if self.own.unmeasured:  # others' kernels stand for the engine's, as devices stand for a stranger
             known, band = rung_interval(asked.question.family, "common"), np.searchsorted(BANDS_S, priced[:, 0])
             low, high = np.minimum(low, np.asarray(known.low)[band]), np.maximum(high, np.asarray(known.high)[band])
         return Seconds(
@@ -135,16 +137,34 @@ class ServedPrices:
         name = self.formats.of(piece.part)
         cast = None if self.casts(piece) == form(name).cast else False
         size = np.maximum(rows, 1.0)
-        return self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=name, cast=cast))
+        found = self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=name, cast=cast))
+        weights = piece.n * piece.k * piece.count * form(name).weight_bytes
+        return self._by_vector(size, found, np.full(size.shape, weights), piece.count)
+
+    def _by_vector(self, rows: Array, found: Seconds, weight_bytes: Array, kernels: float) -> Seconds:
+        """Products of few rows by the engine's own kernels, which stream the weights; others as found [s]."""
+        few = rows <= self.own.vector_rows
+        if not few.any():
+            return found
+        mid, memory = vector_seconds(weight_bytes, kernels, self.machine.device)
+        low, high = constant("vector.low"), constant("vector.high")
+        own = Seconds(mid=mid, low=low * mid, high=high * mid, compute=0.0 * mid, memory=memory)
+        return Seconds(**{name: np.where(few, value, getattr(found, name)) for name, value in vars(own).items()})
 
     def experts(self, piece: Experts, rows: Array) -> Seconds:
         """The routed experts over the tokens of all attention ranks [s]."""
-        return self.ask(
+        size = np.maximum(rows, 1.0)
+        found = self.ask(
             questions.experts(
-                np.maximum(rows, 1.0), piece.hidden, piece.inner, piece.top_k, piece.count, ranks=float(piece.ranks),
+                size, piece.hidden, piece.inner, piece.top_k, piece.count, ranks=float(piece.ranks),
                 skew=self.skew, gated=piece.gated, dtype=self.formats.feed,
             )
         )  # fmt: skip
+        chosen = (
+            piece.count / piece.ranks * (1.0 - (1.0 - piece.top_k / piece.count) ** size)
+        )  # of each rank, on average
+        weights = chosen * piece.hidden * piece.inner * (3.0 if piece.gated else 2.0)
+        return self._by_vector(size, found, weights * form(self.formats.feed).weight_bytes, 8.0)
 
     def prefill(self, core: Core, batch: float, tokens: Array, cached: Array) -> Seconds:
         """Attention of `batch` prompts of `tokens` after `cached` tokens each [s].

@@ -100,6 +100,12 @@ class Settings:
         "nccl", "kernels for small all-reduces: own one- and two-shot ones, or NCCL", "custom", "nccl"
     )
     own_kernels: bool = _flag(False, "its kernels are its own, and no table of measured kernels holds any of them")
+    vector_rows: int = _count(
+        0, "rows up to which its own products of matrices and vectors stream the weights; 0: it has none", "row"
+    )
+    layer_kernels: int = _count(
+        0, "kernels of one layer where every operator is one of its own; 0: as layers are divided", "kernel"
+    )
     static_scales: bool = _flag(
         False, "fp8 checkpoints of one scale a tensor hold that of inputs too, which earlier kernels write in fp8"
     )

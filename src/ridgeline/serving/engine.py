@@ -14,6 +14,7 @@ from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import send_seconds
 from ridgeline.cost.served import Formats
+from ridgeline.cost.vectors import OwnKernels
 from ridgeline.errors import PlanError
 from ridgeline.facts.engine_schema import EnginePolicy
 from ridgeline.facts.engines import ModelTraits, engine_policy
@@ -255,9 +256,11 @@ def engine(
         formats = replace(formats, cache=policy.narrow_kv)
     alone = dispatch_seconds(machine.cluster.accelerator) is not None and not policy.fused_norm
     fusions = Fusions(
-        norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents, chains=alone
-    )
-    steps = StepModel(model, machine, deployment, formats, own_kernels=policy.own_kernels, shelf=shelf, fusions=fusions)
+        norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents, chains=alone,
+        layer_kernels=policy.layer_kernels,
+    )  # fmt: skip
+    own = OwnKernels(unmeasured=policy.own_kernels, vector_rows=policy.vector_rows)
+    steps = StepModel(model, machine, deployment, formats, own=own, shelf=shelf, fusions=fusions)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
 
 
@@ -303,7 +306,8 @@ def formats_of(deployment: Deployment) -> Formats:
     """The number formats of a deployment's weights and cache."""
     feed = form(deployment.weights or "bf16").name
     other = deployment.other_weights or ("bf16" if feed in _EXPERTS_ONLY else feed)
-    return Formats(feed=feed, attention=form(other).name, cache=form(deployment.kv or "bf16").name)
+    plain = feed if form(feed).whole else "bf16"
+    return Formats(feed=feed, attention=form(other).name, cache=form(deployment.kv or "bf16").name, plain=plain)
 
 
 def pool_role(deployment: Deployment) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.served import MEASURED_SKEW, Formats, Seconds, ServedPrices, nothing
+from ridgeline.cost.vectors import OwnKernels
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import (
     Core,
@@ -97,16 +98,15 @@ class Shelf:
     _found: dict[Hashable, Seconds] = field(default_factory=dict)
 
     def prices(
-        self, machine: Machine, formats: Formats, deployment: Deployment, own_kernels: bool
+        self, machine: Machine, formats: Formats, deployment: Deployment, own: OwnKernels
     ) -> tuple[Hashable, ServedPrices]:
         """What prices a deployment in these formats, and the key under which it is known."""
         skew = MEASURED_SKEW if deployment.expert_skew is None else deployment.expert_skew
         skew = skew if deployment.expert_imbalance is None else 0.0  # the fullest rank's rows are known
-        key = (formats, deployment.engine, deployment.version, skew, own_kernels)
+        key = (formats, deployment.engine, deployment.version, skew, own)
         if key not in self._prices:
             self._prices[key] = ServedPrices(
-                machine, formats, engine=deployment.engine, version=deployment.version, skew=skew,
-                own_kernels=own_kernels,
+                machine, formats, engine=deployment.engine, version=deployment.version, skew=skew, own=own
             )  # fmt: skip
         return key, self._prices[key]
 
@@ -130,7 +130,7 @@ class StepModel:
         deployment: Deployment,
         formats: Formats,
         *,
-        own_kernels: bool = False,
+        own: OwnKernels | None = None,
         shelf: Shelf | None = None,
         fusions: Fusions | None = None,
     ) -> None:
@@ -138,7 +138,7 @@ class StepModel:
         whole: Served = serve(model, deployment, fusions)
         self.served = replicated(apart_served(whole, deployment) if deployment.expert_devices else whole, deployment)
         self._shelf = shelf or Shelf()
-        self._known, self.prices = self._shelf.prices(machine, formats, deployment, own_kernels)
+        self._known, self.prices = self._shelf.prices(machine, formats, deployment, own or OwnKernels())
 
     def tables(self, *, most_tokens: int, most_sequences: int, most_context: int, beside_tokens: int = 0) -> StepTables:
         """The tables up to a token budget, sequences of one rank and the longest context.
