@@ -11,7 +11,7 @@ from ridgeline.cost.vectors import OwnKernels
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import fits
 from ridgeline.graph.load import load
-from ridgeline.lower.inference import Product, Recurrence, serve
+from ridgeline.lower.inference import Core, Product, Recurrence, serve
 from ridgeline.plan.deployment import Deployment
 
 H200 = machine(cluster("1xH200-SXM"))
@@ -110,3 +110,33 @@ def test_wavefronts_wider_than_the_kernels_leave_lanes_idle() -> None:
     assert vector_seconds("1xMI210")[0] == pytest.approx(
         1.5e-6 + 2 * device.memory_latency_s + 16777216 / asked, rel=1e-9
     )
+
+
+def decode_seconds(group: int, sequences: float, own: OwnKernels) -> float:
+    """Decode of `sequences` over 3,072 keys of 8 key heads on one H100 [s]."""
+    prices = ServedPrices(machine(cluster("1xH100-SXM")), Formats(), engine="TensorRT-LLM", version="0.11", own=own)
+    core = Core(heads=8.0 * group, kv_heads=8.0, qk_dim=128, v_dim=128)
+    return float(prices.decode(core, np.array([sequences]), np.array([3072.0])).mid[0])
+
+
+OLD = OwnKernels(groups=(1, 8), splits=False)
+
+
+def test_groups_that_no_kernel_takes_read_keys_for_each_head() -> None:
+    """A group of 4: 32 reads of 8 key heads' 3.2 GB through L2, and never less than the kernel that reads them once."""
+    assert decode_seconds(4, 64.0, OLD) > 1.3 * decode_seconds(4, 64.0, OwnKernels())
+    moved = 64 * 8 * 3072 * 2 * 128 * 2
+    assert decode_seconds(4, 64.0, OLD) > moved / 3.35e12
+    assert decode_seconds(8, 64.0, OLD) == decode_seconds(8, 64.0, OwnKernels(splits=False))
+
+
+def test_few_blocks_are_left_to_kernels_of_each_head() -> None:
+    """4 sequences of 8 key heads are 32 blocks, less than a quarter of 132 multiprocessors; 5 are not."""
+    grouped = OwnKernels(splits=False)
+    assert decode_seconds(8, 4.0, OLD) != decode_seconds(8, 4.0, grouped)
+    assert decode_seconds(8, 5.0, OLD) == decode_seconds(8, 5.0, grouped)
+
+
+def test_unsplit_keys_take_longer_where_multiprocessors_idle() -> None:
+    assert decode_seconds(8, 1.0, OwnKernels(splits=False)) > 1.5 * decode_seconds(8, 1.0, OwnKernels())
+    assert decode_seconds(8, 256.0, OwnKernels(splits=False)) == decode_seconds(8, 256.0, OwnKernels())

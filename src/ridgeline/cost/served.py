@@ -32,6 +32,7 @@ Array = NDArray[np.float64]
 RUNGS = (Rung.FITTED, Rung.BORROWED, Rung.COMMON)
 _ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm"}
 _LINK_BAND = (0.85, 1.3)  # of unfitted links and streams: the residuals of datasheet rates (interval.* of mechanisms)
+_BY_QUERY, _FEWEST_BLOCKS = ("mmha", "mmha-wide"), 4.0  # kernels of decode that read keys for each query head
 _WIDE_EXPERT_RANKS = 16  # from here on engines trade tokens with the kernels of DeepEP instead of collectives
 MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traffic (AIConfigurator's measured default)
 
@@ -106,19 +107,20 @@ class ServedPrices:
 
     # kernels -----------------------------------------------------------------------------------
 
-    def _model(self, question: Question) -> FittedModel:
+    def _model(self, question: Question, kernel: str = "") -> FittedModel:
         asked = replace(question, engine=self.engine, version=self.version)
         for rung in RUNGS:
             fits = find_fits(asked, self.part, rung)
+            fits = tuple(fit for fit in fits if fit.kernel.split(" ")[-1] == kernel) or fits
             if fits:
                 worst = self.rungs_used.get(question.family, rung)
                 self.rungs_used[question.family] = max(worst, rung, key=RUNGS.index)
                 return model_of(question.family, question.form, self.part, fits, rung, hosted=False)
         raise DomainError(f"{self.part.name}: no device was ever measured for {question.family} in {question.form}")
 
-    def ask(self, asked: questions.Asked) -> Seconds:
-        """The price of an operator from the best rung [s]."""
-        priced, (low, high, _), shape = self._model(asked.question).price(asked.question.sizes)
+    def ask(self, asked: questions.Asked, kernel: str = "") -> Seconds:
+        """The price of an operator from the best rung, by the fits of one `kernel` where there are any [s]."""
+        priced, (low, high, _), shape = self._model(asked.question, kernel).price(asked.question.sizes)
         mid, compute, memory = (priced[:, index].reshape(shape) for index in range(3))
         if self.own.unmeasured:  # others' kernels stand for the engine's, as devices stand for a stranger
             known, band = rung_interval(asked.question.family, "common"), np.searchsorted(BANDS_S, priced[:, 0])
@@ -206,8 +208,32 @@ class ServedPrices:
                 sequences, held, heads, core.kv_heads, (core.qk_dim + core.v_dim) / 2,
                 window=float(core.window) / core.ranks, dtype=self._products, cache_dtype=self.formats.cache,
             )  # fmt: skip
-        found = self.ask(asked)
+        found = self._decoded(asked)
         return found + self._parts(core, np.maximum(sequences, 1.0)) if core.ranks > 1 else found
+
+    def _decoded(self, asked: questions.Asked) -> Seconds:
+        """Decode by the kernels that an engine has for a group of query heads [s].
+
+        Kernels that take a group together want it to be one of `groups` and a quarter as many blocks as there are
+        multiprocessors; others read keys for each query head. Two fits bound the latter from above, that of single
+        heads, where memory hides what a multiprocessor does, and that of wide groups; the shorter counts.
+        Source: tensorrt-llm, cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention, decoderXQAImplPrecompiled.cpp.
+        """
+        if not self.own.splits:
+            unsplit = {**asked.question.sizes, "most_splits": 1.0}
+            asked = replace(asked, question=replace(asked.question, sizes=unsplit))
+        found = self.ask(asked)
+        sizes = asked.question.sizes
+        apart = (
+            [self.ask(asked, kernel) for kernel in _BY_QUERY] if self.own.groups and np.max(sizes["group"]) > 1 else []
+        )
+        if not apart:
+            return found
+        blocks = np.asarray(sizes["batch"]) * sizes["kv_heads"]
+        each = ~np.isin(sizes["group"], self.own.groups) | (blocks * _FEWEST_BLOCKS < self.machine.device.sm_count)
+        least = np.where(apart[0].mid <= apart[1].mid, 0, 1)
+        chosen = {name: np.choose(least, [getattr(one, name) for one in apart]) for name in vars(found)}
+        return Seconds(**{name: np.where(each, chosen[name], value) for name, value in vars(found).items()})
 
     def _parts(self, core: Core, sequences: Array) -> Seconds:
         """What ranks that hold parts of contexts send each other for one token of each sequence [s].

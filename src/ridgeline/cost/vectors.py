@@ -17,11 +17,14 @@ Array = NDArray[np.float64]
 class OwnKernels:
     """What an engine has of its own: kernels that no table holds (`unmeasured`), products by streaming.
 
-    Products of `vector_rows` rows or fewer stream their weights [row].
+    Products of `vector_rows` rows or fewer stream their weights [row]. Decode reads a key head once for groups of
+    `groups` query heads [head], () of any; with `splits` keys of a sequence are split over idle multiprocessors.
     """
 
     unmeasured: bool = False
     vector_rows: int = 0
+    groups: tuple[int, ...] = ()
+    splits: bool = True
 
 
 def vector_seconds(weight_bytes: Array, kernels: float, device: Device) -> tuple[Array, Array]:

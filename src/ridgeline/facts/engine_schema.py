@@ -103,6 +103,13 @@ class Settings:
     vector_rows: int = _count(
         0, "rows up to which its own products of matrices and vectors stream the weights; 0: it has none", "row"
     )
+    decode_groups: tuple[int, ...] = _key(
+        (),
+        "query heads of a key head that decode reads it for at once, else for each; empty: any",
+        unit="head",
+        kind=tuple,
+    )
+    decode_splits: bool = _flag(True, "decode splits the keys of a sequence over idle multiprocessors")
     layer_kernels: int = _count(
         0, "kernels of one layer where every operator is one of its own; 0: as layers are divided", "kernel"
     )

@@ -259,7 +259,10 @@ def engine(
         norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents, chains=alone,
         layer_kernels=policy.layer_kernels,
     )  # fmt: skip
-    own = OwnKernels(unmeasured=policy.own_kernels, vector_rows=policy.vector_rows)
+    own = OwnKernels(
+        unmeasured=policy.own_kernels, vector_rows=policy.vector_rows, groups=policy.decode_groups,
+        splits=policy.decode_splits,
+    )  # fmt: skip
     steps = StepModel(model, machine, deployment, formats, own=own, shelf=shelf, fusions=fusions)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
 
