@@ -140,3 +140,15 @@ def test_few_blocks_are_left_to_kernels_of_each_head() -> None:
 def test_unsplit_keys_take_longer_where_multiprocessors_idle() -> None:
     assert decode_seconds(8, 1.0, OwnKernels(splits=False)) > 1.5 * decode_seconds(8, 1.0, OwnKernels())
     assert decode_seconds(8, 256.0, OwnKernels(splits=False)) == decode_seconds(8, 256.0, OwnKernels())
+
+
+def test_engines_without_measured_kernels_of_each_head_read_keys_anew() -> None:
+    """DeepSpeed-MII on an A100: four heads of a group ask memory four times for the same keys."""
+    core = Core(heads=32.0, kv_heads=8.0, qk_dim=128, v_dim=128)
+    once, anew = (
+        ServedPrices(machine(cluster("1xA100-SXM-80GB")), Formats(), engine="DeepSpeed-MII", own=own)
+        .decode(core, np.array([64.0]), np.array([3072.0]))
+        .mid[0]
+        for own in (OwnKernels(), OwnKernels(groups=(1,), splits=False))
+    )
+    assert 1.3 * once < anew < 4.5 * once

@@ -60,6 +60,10 @@ class Seconds:
         """The same, `factor` times over [s]."""
         return Seconds(**{name: factor * value for name, value in vars(self).items()})
 
+    def where(self, here: Array | NDArray[np.bool_], other: Seconds) -> Seconds:
+        """This `here`, else the other [s]."""
+        return Seconds(**{name: np.where(here, value, getattr(other, name)) for name, value in vars(self).items()})
+
 
 def nothing(shape: tuple[int, ...]) -> Seconds:
     """No time at all [s]."""
@@ -151,7 +155,7 @@ class ServedPrices:
         mid, memory = vector_seconds(weight_bytes, kernels, self.machine.device)
         low, high = constant("vector.low"), constant("vector.high")
         own = Seconds(mid=mid, low=low * mid, high=high * mid, compute=0.0 * mid, memory=memory)
-        return Seconds(**{name: np.where(few, value, getattr(found, name)) for name, value in vars(own).items()})
+        return own.where(few, found)
 
     def experts(self, piece: Experts, rows: Array) -> Seconds:
         """The routed experts over the tokens of all attention ranks [s]."""
@@ -215,25 +219,22 @@ class ServedPrices:
         """Decode by the kernels that an engine has for a group of query heads [s].
 
         Kernels that take a group together want it to be one of `groups` and a quarter as many blocks as there are
-        multiprocessors; others read keys for each query head. Two fits bound the latter from above, that of single
-        heads, where memory hides what a multiprocessor does, and that of wide groups; the shorter counts.
+        multiprocessors; others read keys for each query head. Where such kernels were measured two fits bound them
+        from above, that of single heads, where memory hides what a multiprocessor does, and that of wide groups: the
+        shorter counts. Elsewhere the grouping kernels' fit does each head by itself.
         Source: tensorrt-llm, cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention, decoderXQAImplPrecompiled.cpp.
         """
         if not self.own.splits:
-            unsplit = {**asked.question.sizes, "most_splits": 1.0}
-            asked = replace(asked, question=replace(asked.question, sizes=unsplit))
+            asked = _with_sizes(asked, most_splits=1.0)
         found = self.ask(asked)
         sizes = asked.question.sizes
-        apart = (
-            [self.ask(asked, kernel) for kernel in _BY_QUERY] if self.own.groups and np.max(sizes["group"]) > 1 else []
-        )
-        if not apart:
+        if not self.own.groups or np.max(sizes["group"]) <= 1.0:
             return found
+        one, other = (self.ask(_with_sizes(asked, per_query=1.0), kernel) for kernel in _BY_QUERY)
+        shorter = one.where(one.mid <= other.mid, other)
         blocks = np.asarray(sizes["batch"]) * sizes["kv_heads"]
         each = ~np.isin(sizes["group"], self.own.groups) | (blocks * _FEWEST_BLOCKS < self.machine.device.sm_count)
-        least = np.where(apart[0].mid <= apart[1].mid, 0, 1)
-        chosen = {name: np.choose(least, [getattr(one, name) for one in apart]) for name in vars(found)}
-        return Seconds(**{name: np.where(each, chosen[name], value) for name, value in vars(found).items()})
+        return shorter.where(each, found)
 
     def _parts(self, core: Core, sequences: Array) -> Seconds:
         """What ranks that hold parts of contexts send each other for one token of each sequence [s].
@@ -337,6 +338,10 @@ class ServedPrices:
             mid=seconds, low=_LINK_BAND[0] * seconds, high=_LINK_BAND[1] * seconds, compute=0.0 * seconds,
             memory=0.0 * seconds,
         )  # fmt: skip
+
+
+def _with_sizes(asked: questions.Asked, **sizes: float) -> questions.Asked:
+    return replace(asked, question=replace(asked.question, sizes={**asked.question.sizes, **sizes}))
 
 
 def worst(rungs: Sequence[Rung]) -> Rung:
