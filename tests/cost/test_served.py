@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ridgeline.cost.machine import machine
-from ridgeline.cost.served import Formats, KernelHabits, ServedPrices
+from ridgeline.cost.own_kernels import OwnKernels
+from ridgeline.cost.served import Formats, ServedPrices
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import fits
 from ridgeline.graph.load import load
@@ -94,7 +95,7 @@ def test_keys_read_for_each_query_head_cost_what_as_many_heads_of_keys_do() -> N
     grouped, whole = (replace(CORE, heads=32.0, kv_heads=heads) for heads in (8.0, 32.0))
     sequences, context = np.array([64.0]), np.array([3072.0])
     shared = ServedPrices(MI300X, Formats())
-    apart = ServedPrices(MI300X, Formats(), habits=KernelHabits(per_query=True))
+    apart = ServedPrices(MI300X, Formats(), own=OwnKernels(per_query=True))
     assert apart.decode(grouped, sequences, context).mid == shared.decode(whole, sequences, context).mid
     assert apart.decode(grouped, sequences, context).mid > 2.0 * shared.decode(grouped, sequences, context).mid
 
@@ -102,7 +103,7 @@ def test_keys_read_for_each_query_head_cost_what_as_many_heads_of_keys_do() -> N
 def test_products_that_were_not_tuned_are_slower_where_compute_binds_only() -> None:
     """A fifth of the rate: 8,192 tokens take five times as long, one token what its weights' bytes take."""
     tuned = ServedPrices(MI300X, Formats())
-    plain = ServedPrices(MI300X, Formats(), habits=KernelHabits(tuned_share=0.2))
+    plain = ServedPrices(MI300X, Formats(), own=OwnKernels(tuned_share=0.2))
     piece, rows = Product(name="up", n=57344, k=8192, part="feed"), np.array([1.0, 8192.0])
     alone, prompt = plain.product(piece, rows).mid / tuned.product(piece, rows).mid
     assert 1.0 <= alone < 1.05
@@ -117,3 +118,87 @@ def test_no_kernel_is_shorter_than_the_shortest_that_was_measured_on_a_device() 
     assert ServedPrices(H200, Formats()).stream(norm, one).mid[0] < 3e-6
     tiny = Product(name="gate", n=8, k=64, part="feed")
     assert 7.9e-6 < prices.product(tiny, one).mid[0] < 13e-6
+
+
+def vector_seconds(device: str, feed: str = "bf16") -> tuple[float, float]:
+    """A product of one row by an engine's own kernel, and one of 64 by the tables' [s]."""
+    prices = ServedPrices(machine(cluster(device)), Formats(feed=feed, plain=feed), own=OwnKernels(vector_rows=8))
+    one, many = prices.product(PIECE, ROWS).mid
+    return float(one), float(many)
+
+
+def test_products_with_a_vector_stream_their_weights() -> None:
+    """8192 x 1024 weights: 16.8 MB over the memory of an RTX 4090, over the loads of an A100's 108 SMs."""
+    card = machine(cluster("1xRTX-4090")).device
+    idle = 1.5e-6 + 2 * card.memory_latency_s
+    assert vector_seconds("1xRTX-4090")[0] == pytest.approx(idle + 16777216 / card.memory_bytes_per_s, rel=1e-9)
+    a100 = machine(cluster("1xA100-SXM-80GB")).device
+    asked = 108 * a100.clock_hz * 7.5
+    assert asked < 0.8 * a100.memory_bytes_per_s
+    assert vector_seconds("1xA100-SXM-80GB")[0] == pytest.approx(
+        1.5e-6 + 2 * a100.memory_latency_s + 16777216 / asked, rel=1e-9
+    )
+
+
+def test_more_rows_than_a_vector_kernel_takes_are_as_before() -> None:
+    known = ServedPrices(machine(cluster("1xA100-SXM-80GB")), Formats()).product(PIECE, ROWS).mid
+    assert vector_seconds("1xA100-SXM-80GB")[1] == known[1]
+    assert vector_seconds("1xA100-SXM-80GB")[0] != known[0]
+
+
+def test_files_of_llama_cpp_move_their_own_bits() -> None:
+    card = machine(cluster("1xRTX-4090")).device
+    saved = vector_seconds("1xRTX-4090", "q8_0")[0] - vector_seconds("1xRTX-4090", "q4_k")[0]
+    assert saved == pytest.approx(8192 * 1024 * (8.5 - 4.89) / 8 / card.memory_bytes_per_s, rel=1e-6)
+
+
+def test_wavefronts_wider_than_the_kernels_leave_lanes_idle() -> None:
+    """An MI210: 104 units, half the lanes of each; 3.75 bytes a cycle are less than its memory brings."""
+    device = machine(cluster("1xMI210")).device
+    asked = 104 * device.clock_hz * 3.75
+    assert asked < device.memory_bytes_per_s
+    assert vector_seconds("1xMI210")[0] == pytest.approx(
+        1.5e-6 + 2 * device.memory_latency_s + 16777216 / asked, rel=1e-9
+    )
+
+
+def decode_seconds(group: int, sequences: float, own: OwnKernels) -> float:
+    """Decode of `sequences` over 3,072 keys of 8 key heads on one H100 [s]."""
+    prices = ServedPrices(machine(cluster("1xH100-SXM")), Formats(), engine="TensorRT-LLM", version="0.11", own=own)
+    core = Core(heads=8.0 * group, kv_heads=8.0, qk_dim=128, v_dim=128)
+    return float(prices.decode(core, np.array([sequences]), np.array([3072.0])).mid[0])
+
+
+OLD = OwnKernels(groups=(1, 8), splits=False)
+
+
+def test_groups_that_no_kernel_takes_read_keys_for_each_head() -> None:
+    """A group of 4: 32 reads of 8 key heads' 3.2 GB through L2, and never less than the kernel that reads them once."""
+    assert decode_seconds(4, 64.0, OLD) > 1.3 * decode_seconds(4, 64.0, OwnKernels())
+    moved = 64 * 8 * 3072 * 2 * 128 * 2
+    assert decode_seconds(4, 64.0, OLD) > moved / 3.35e12
+    assert decode_seconds(8, 64.0, OLD) == decode_seconds(8, 64.0, OwnKernels(splits=False))
+
+
+def test_few_blocks_are_left_to_kernels_of_each_head() -> None:
+    """4 sequences of 8 key heads are 32 blocks, less than a quarter of 132 multiprocessors; 5 are not."""
+    grouped = OwnKernels(splits=False)
+    assert decode_seconds(8, 4.0, OLD) != decode_seconds(8, 4.0, grouped)
+    assert decode_seconds(8, 5.0, OLD) == decode_seconds(8, 5.0, grouped)
+
+
+def test_unsplit_keys_take_longer_where_multiprocessors_idle() -> None:
+    assert decode_seconds(8, 1.0, OwnKernels(splits=False)) > 1.5 * decode_seconds(8, 1.0, OwnKernels())
+    assert decode_seconds(8, 256.0, OwnKernels(splits=False)) == decode_seconds(8, 256.0, OwnKernels())
+
+
+def test_engines_without_measured_kernels_of_each_head_read_keys_anew() -> None:
+    """DeepSpeed-MII on an A100: four heads of a group ask memory four times for the same keys."""
+    core = Core(heads=32.0, kv_heads=8.0, qk_dim=128, v_dim=128)
+    once, anew = (
+        ServedPrices(machine(cluster("1xA100-SXM-80GB")), Formats(), engine="DeepSpeed-MII", own=own)
+        .decode(core, np.array([64.0]), np.array([3072.0]))
+        .mid[0]
+        for own in (OwnKernels(), OwnKernels(groups=(1,), splits=False))
+    )
+    assert 1.3 * once < anew < 4.5 * once

@@ -267,3 +267,14 @@ def test_chains_are_as_many_kernels_as_the_graph_has_operators() -> None:
     assert widths == [("qkv", 2048.0)] * 3 + [("mlp_up", 14336.0)] * 2
     (fused,) = serve(LLAMA, Deployment(), Fusions()).kinds
     assert {piece.kernels for piece in fused.pieces if isinstance(piece, Pass)} == {0.0, 1.0}
+
+
+def test_operators_that_no_piece_stands_for_are_launched() -> None:
+    """A layer of Llama has fewer pieces than llama.cpp has kernels; an engine that fuses more is left as it is."""
+    (plain,) = serve(LLAMA, Deployment()).kinds
+    (apart,) = serve(LLAMA, Deployment(), Fusions(layer_kernels=31)).kinds
+    assert apart.pieces[:-1] == plain.pieces
+    known = sum(piece.kernels if isinstance(piece, Pass) else 1.0 for piece in plain.pieces)
+    assert apart.pieces[-1] == Pass(name="apart", elements=0.0, kernels=31.0 - known)
+    (few,) = serve(LLAMA, Deployment(), Fusions(layer_kernels=3)).kinds
+    assert few.pieces == plain.pieces

@@ -124,7 +124,7 @@ def test_degrees_left_open_are_the_fewest_that_hold_the_weights() -> None:
 def test_llama_cpp_puts_layers_on_devices() -> None:
     job = read_served(row(n_devices="4", tp="", engine="llama.cpp", precision_weights="Q4_K_M", note="n_batch 64"))
     assert (job.deployment.tp, job.deployment.pp, job.deployment.token_budget) == (1, 4, 64)
-    assert (job.deployment.weights, job.weight_bits) == ("int4_wo", 4.89)
+    assert (job.deployment.weights, job.weight_bits) == ("q4_k", 4.89)
 
 
 def test_cores_of_trainium_are_not_chips() -> None:

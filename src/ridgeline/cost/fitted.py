@@ -140,8 +140,8 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
 
 def _like(what: Form) -> tuple[str, ...]:
     """The format itself, then one that runs alike."""
-    alike = {"fp16": "bf16", "fp4": "nvfp4"}
-    return (what.name, alike[what.name]) if what.name in alike else (what.name,)
+    alike = {"fp16": "bf16", "fp4": "nvfp4"}.get(what.name, what.like)
+    return (what.name, alike) if alike else (what.name,)
 
 
 def _nearest(what: Form) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ ELEMENT_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0
 class Form:
     """One format: `matrix` is the rate it runs at, sizes are of one element, scales included [byte].
 
-    `cast` says that 16-bit activations are cast to the format before the product, in serving layers.
+    `cast` says that 16-bit activations are cast to the format before the product, in serving layers. `like` is the
+    format whose kernels stand for its own; `whole` says that a checkpoint's head is in it too.
     """
 
     name: str
@@ -22,11 +23,17 @@ class Form:
     weight_bytes: float
     output_bytes: float = 2.0
     cast: bool = False
+    like: str = ""
+    whole: bool = False
 
 
 _BLOCK = 4 / 128  # an fp32 scale for 128 values. Source: DeepSeek-V3 report (arXiv:2412.19437), section 3.3
 _MICRO = 1 / 16  # an fp8 scale for 16 values (NVFP4). Source: NVIDIA, NVFP4 blog
 _MX = 1 / 32  # an 8-bit scale for 32 values. Source: OCP Microscaling Formats v1.0
+_GGUF = (  # bits of a weight, scales included. Source: llama-cpp, tools/quantize/README.md, sizes of Llama 3.1 8B
+    ("q2_k", 3.16, "int4_wo"), ("q3_k", 4.0, "int4_wo"), ("q4_0", 4.54, "int4_wo"), ("q4_k", 4.89, "int4_wo"),
+    ("q5_k", 5.7, "int8_wo"), ("q6_k", 6.56, "int8_wo"), ("q8_0", 8.5, "int8_wo"),
+)  # fmt: skip
 FORMS = {
     form.name: form
     for form in (
@@ -47,6 +54,10 @@ FORMS = {
         Form(name="bf16_kv8", matrix="fp8", input_bytes=2, weight_bytes=1),  # attention over an 8-bit cache
         Form(name="any", matrix="bf16", input_bytes=2, weight_bytes=2),  # bytes that nothing computes with
         Form(name="w4afp8", matrix="fp8", input_bytes=1, weight_bytes=0.5 + _MX, cast=True),
+        *(
+            Form(name=name, matrix="bf16", input_bytes=2, weight_bytes=bits / 8, like=like, whole=True)
+            for name, bits, like in _GGUF
+        ),
     )
 }
 WIDE = ("fp64", "fp32", "tf32")  # wider than 16 bits, or held so

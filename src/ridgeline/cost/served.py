@@ -21,8 +21,8 @@ from ridgeline.cost.families.latent_layer import CHOSEN_CORE
 from ridgeline.cost.fitted import FittedModel, find_fits, kernel_start_s, model_of
 from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine, outside
-from ridgeline.cost.mechanism import Mechanism
 from ridgeline.cost.network import collective_seconds, path, send_seconds
+from ridgeline.cost.own_kernels import OwnKernels, vector_seconds
 from ridgeline.cost.readers import ROTARY
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BANDS_S, rung_interval
@@ -35,6 +35,7 @@ RUNGS = (Rung.FITTED, Rung.BORROWED, Rung.COMMON)
 _ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm"}
 _LINK_BAND = (0.85, 1.3)  # of unfitted links and streams: the residuals of datasheet rates (interval.* of mechanisms)
 _PRODUCTS = frozenset({"gemm", "experts"})
+_BY_QUERY, _FEWEST_BLOCKS = ("mmha", "mmha-wide"), 4.0  # kernels of decode that read keys for each query head
 _WIDE_EXPERT_RANKS = 16  # from here on engines trade tokens with the kernels of DeepEP instead of collectives
 MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traffic (AIConfigurator's measured default)
 
@@ -62,6 +63,10 @@ class Seconds:
         """The same, `factor` times over [s]."""
         return Seconds(**{name: factor * value for name, value in vars(self).items()})
 
+    def where(self, here: Array | NDArray[np.bool_], other: Seconds) -> Seconds:
+        """This `here`, else the other [s]."""
+        return Seconds(**{name: np.where(here, value, getattr(other, name)) for name, value in vars(self).items()})
+
 
 def nothing(shape: tuple[int, ...]) -> Seconds:
     """No time at all [s]."""
@@ -71,7 +76,7 @@ def nothing(shape: tuple[int, ...]) -> Seconds:
 
 @dataclass(frozen=True, kw_only=True)
 class Formats:
-    """Number formats of a deployment: of feed-forwards, of attention's projections, of the cache.
+    """Number formats of a deployment: of feed-forwards, of attention's projections, of the cache, of head and routers.
 
     `static` says that inputs of fp8 products are written in fp8 by the kernels before them, with scales known before.
     """
@@ -79,28 +84,12 @@ class Formats:
     feed: str = "bf16"
     attention: str = "bf16"
     cache: str = "bf16"
+    plain: str = "bf16"
     static: bool = False
 
     def of(self, part: str) -> str:
         """The format of a product's weight."""
-        return {"feed": self.feed, "attention": self.attention}.get(part, "bf16")
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelHabits:
-    """What an engine's kernels do that tables of other engines' kernels do not tell.
-
-    `own`: no table of measured kernels holds any of them; `per_query`: attention of decoding sequences reads keys for
-    each query head, so that none shares another's; `tuned_share`: share of the matrix rate of tuned products that its
-    products reach [1].
-    """
-
-    own: bool = False
-    per_query: bool = False
-    tuned_share: float = 1.0
-
-
-AS_MEASURED = KernelHabits()
+        return {"feed": self.feed, "attention": self.attention}.get(part, self.plain)
 
 
 class ServedPrices:
@@ -114,9 +103,9 @@ class ServedPrices:
         engine: str = "",
         version: str = "",
         skew: float = MEASURED_SKEW,
-        habits: KernelHabits = AS_MEASURED,
+        own: OwnKernels | None = None,
     ) -> None:
-        self.habits = habits
+        self.own = own or OwnKernels()
         self.machine, self.formats, self.skew = machine, formats, skew
         self.part = machine.cluster.accelerator
         self.dispatch_s = dispatch_seconds(self.part)
@@ -129,10 +118,11 @@ class ServedPrices:
         """The question about this engine's kernels."""
         return replace(question, engine=self.engine, version=self.version)
 
-    def _model(self, question: Question) -> FittedModel:
+    def _model(self, question: Question, kernel: str = "") -> FittedModel:
         asked = self._engines(question)
         for rung in RUNGS:
             fits = find_fits(asked, self.part, rung)
+            fits = tuple(fit for fit in fits if fit.kernel.split(" ")[-1] == kernel) or fits
             if fits:
                 worst = self.rungs_used.get(question.family, rung)
                 self.rungs_used[question.family] = max(worst, rung, key=RUNGS.index)
@@ -142,19 +132,16 @@ class ServedPrices:
         raise DomainError(f"{self.part.name}: no device was ever measured for {question.family} in {question.form}")
 
     def _share(self, question: Question) -> float:
-        return self.habits.tuned_share if question.family in _PRODUCTS else 1.0
+        return self.own.tuned_share if question.family in _PRODUCTS else 1.0
 
-    def ask(self, asked: questions.Asked) -> Seconds:
-        """The price of an operator from the best rung [s]."""
-        return self._read(asked.question)
+    def ask(self, asked: questions.Asked, kernel: str = "") -> Seconds:
+        """The price of an operator from the best rung, by the fits of one `kernel` where there are any [s]."""
+        return self._read(asked.question, self._model(asked.question, kernel))
 
-    def _read(self, question: Question, part: Mechanism | None = None) -> Seconds:
-        """The price of an operator, or of that `part` of it which has its sizes and values [s]."""
-        model = self._model(question)
-        model = model if part is None else replace(model, mechanism=part)
+    def _read(self, question: Question, model: FittedModel) -> Seconds:
         priced, (low, high, _), shape = model.price(question.sizes)
         mid, compute, memory = (priced[:, index].reshape(shape) for index in range(3))
-        if self.habits != AS_MEASURED:  # others' kernels stand for the engine's, as devices stand for a stranger
+        if self.own.lent:  # others' kernels stand for the engine's, as devices stand for a stranger
             known, band = rung_interval(question.family, "common"), np.searchsorted(BANDS_S, priced[:, 0])
             low, high = np.minimum(low, np.asarray(known.low)[band]), np.maximum(high, np.asarray(known.high)[band])
         return Seconds(
@@ -171,16 +158,34 @@ class ServedPrices:
         name = self.formats.of(piece.part)
         cast = None if self.casts(piece) == form(name).cast else False
         size = np.maximum(rows, 1.0)
-        return self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=name, cast=cast))
+        found = self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=name, cast=cast))
+        weights = piece.n * piece.k * piece.count * form(name).weight_bytes
+        return self._by_vector(size, found, np.full(size.shape, weights), piece.count)
+
+    def _by_vector(self, rows: Array, found: Seconds, weight_bytes: Array, kernels: float) -> Seconds:
+        """Products of few rows by the engine's own kernels, which stream the weights; others as found [s]."""
+        few = rows <= self.own.vector_rows
+        if not few.any():
+            return found
+        mid, memory = vector_seconds(weight_bytes, kernels, self.machine.device)
+        low, high = constant("vector.low"), constant("vector.high")
+        own = Seconds(mid=mid, low=low * mid, high=high * mid, compute=0.0 * mid, memory=memory)
+        return own.where(few, found)
 
     def experts(self, piece: Experts, rows: Array) -> Seconds:
         """The routed experts over the tokens of all attention ranks [s]."""
-        return self.ask(
+        size = np.maximum(rows, 1.0)
+        found = self.ask(
             questions.experts(
-                np.maximum(rows, 1.0), piece.hidden, piece.inner, piece.top_k, piece.count, ranks=float(piece.ranks),
+                size, piece.hidden, piece.inner, piece.top_k, piece.count, ranks=float(piece.ranks),
                 skew=self.skew, gated=piece.gated, dtype=self.formats.feed,
             )
         )  # fmt: skip
+        chosen = (
+            piece.count / piece.ranks * (1.0 - (1.0 - piece.top_k / piece.count) ** size)
+        )  # of each rank, on average
+        weights = chosen * piece.hidden * piece.inner * (3.0 if piece.gated else 2.0)
+        return self._by_vector(size, found, weights * form(self.formats.feed).weight_bytes, 8.0)
 
     def prefill(self, core: Core, batch: float, tokens: Array, cached: Array) -> Seconds:
         """Attention of `batch` prompts of `tokens` after `cached` tokens each [s].
@@ -222,12 +227,12 @@ class ServedPrices:
         if core.latent:
             asked = questions.mla_decode(sequences, held, heads, dtype=self._products, cache_dtype=self.formats.cache)
         else:
-            read = heads if self.habits.per_query else core.kv_heads
+            read = heads if self.own.per_query else core.kv_heads
             asked = questions.decode(
                 sequences, held, heads, read, (core.qk_dim + core.v_dim) / 2,
                 window=float(core.window) / core.ranks, dtype=self._products, cache_dtype=self.formats.cache,
             )  # fmt: skip
-        found = self.ask(asked)
+        found = self._decoded(asked)
         return found + self._parts(core, np.maximum(sequences, 1.0)) if core.ranks > 1 else found
 
     def _chosen(
@@ -244,7 +249,30 @@ class ServedPrices:
         )  # fmt: skip
         forms = (self.formats.attention, self._products)
         known = [name for name in forms if find_fits(self._engines(asked(dtype=name)), self.part, Rung.FITTED)]
-        return self._read(asked(dtype=[*known, *forms][0]), CHOSEN_CORE) + self._streamed(np.zeros(1), 1.0)
+        question = asked(dtype=[*known, *forms][0])
+        model = replace(self._model(question), mechanism=CHOSEN_CORE)
+        return self._read(question, model) + self._streamed(np.zeros(1), 1.0)
+
+    def _decoded(self, asked: questions.Asked) -> Seconds:
+        """Decode by the kernels that an engine has for a group of query heads [s].
+
+        Kernels that take a group together want it to be one of `groups` and a quarter as many blocks as there are
+        multiprocessors; others read keys for each query head. Where such kernels were measured two fits bound them
+        from above, that of single heads, where memory hides what a multiprocessor does, and that of wide groups: the
+        shorter counts. Elsewhere the grouping kernels' fit does each head by itself.
+        Source: tensorrt-llm, cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention, decoderXQAImplPrecompiled.cpp.
+        """
+        if not self.own.splits:
+            asked = _with_sizes(asked, most_splits=1.0)
+        found = self.ask(asked)
+        sizes = asked.question.sizes
+        if not self.own.groups or np.max(sizes["group"]) <= 1.0:
+            return found
+        one, other = (self.ask(_with_sizes(asked, per_query=1.0), kernel) for kernel in _BY_QUERY)
+        shorter = one.where(one.mid <= other.mid, other)
+        blocks = np.asarray(sizes["batch"]) * sizes["kv_heads"]
+        each = ~np.isin(sizes["group"], self.own.groups) | (blocks * _FEWEST_BLOCKS < self.machine.device.sm_count)
+        return shorter.where(each, found)
 
     def _parts(self, core: Core, sequences: Array) -> Seconds:
         """What ranks that hold parts of contexts send each other for one token of each sequence [s].
@@ -379,6 +407,10 @@ class ServedPrices:
             mid=seconds, low=_LINK_BAND[0] * seconds, high=_LINK_BAND[1] * seconds, compute=0.0 * seconds,
             memory=0.0 * seconds,
         )  # fmt: skip
+
+
+def _with_sizes(asked: questions.Asked, **sizes: float) -> questions.Asked:
+    return replace(asked, question=replace(asked.question, sizes={**asked.question.sizes, **sizes}))
 
 
 def worst(rungs: Sequence[Rung]) -> Rung:

@@ -101,9 +101,22 @@ class Settings:
         "nccl", "kernels for small all-reduces: own one- and two-shot ones, or NCCL", "custom", "nccl"
     )
     own_kernels: bool = _flag(False, "its kernels are its own, and no table of measured kernels holds any of them")
-    keys_per_query: bool = _flag(False, "attention of decoding sequences reads keys for each query head by itself")
-    whole_cache: bool = _flag(False, "and reads the cache as long as it will be at the end: shapes never change")
+    keys_per_query: bool = _flag(False, "decode reads keys from memory for each query head by itself")
+    whole_cache: bool = _flag(False, "decode reads the cache as long as it will be at the end: shapes never change")
     tuned_share: float = _share(1.0, "share of the rate of tuned products that its products reach, where compute binds")
+    vector_rows: int = _count(
+        0, "rows up to which its own products of matrices and vectors stream the weights; 0: it has none", "row"
+    )
+    decode_groups: tuple[int, ...] = _key(
+        (),
+        "query heads of a key head that decode reads it for at once, else for each; empty: any",
+        unit="head",
+        kind=tuple,
+    )
+    decode_splits: bool = _flag(True, "decode splits the keys of a sequence over idle multiprocessors")
+    layer_kernels: int = _count(
+        0, "kernels of one layer where every operator is one of its own; 0: as layers are divided", "kernel"
+    )
     static_scales: bool = _flag(
         False, "fp8 checkpoints of one scale a tensor hold that of inputs too, which earlier kernels write in fp8"
     )

@@ -188,12 +188,14 @@ class LayerKind:
 @dataclass(frozen=True, kw_only=True)
 class Fusions:
     """What an engine makes one kernel of: `norm` a norm and the residual before it, `reduced_norm` these and the
-    all-reduce before them, `latents` both down-projections of latent attention; with `chains` nothing else is one."""
+    all-reduce before them, `latents` both down-projections of latent attention; with `chains` nothing else is one.
+    `layer_kernels` is how many kernels a layer has at least, where each operator is one [1]."""
 
     norm: bool = True
     reduced_norm: bool = False
     latents: bool = False
     chains: bool = False
+    layer_kernels: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +219,7 @@ def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) 
             raise PlanError(f"{model.name} has an encoder; only decoders are served")
         layer = _layer(block, graph, deployment)
         layer = _chained(layer, block) if fusions.chains else layer
-        pieces = tuple(_fused(layer, fusions, reduced=deployment.tp > 1))
+        pieces = tuple(_apart(_fused(layer, fusions, reduced=deployment.tp > 1), fusions.layer_kernels))
         kinds.append(LayerKind(name=name, count=graph.layers.count(name), pieces=pieces))
     tp = deployment.tp
     head: list[Piece] = [
@@ -265,6 +267,16 @@ def _fused(pieces: Iterable[Piece], fusions: Fusions, *, reduced: bool) -> Itera
             down = None
         else:
             yield piece
+
+
+def _apart(pieces: Iterable[Piece], least: int) -> Iterator[Piece]:
+    """The pieces, and a launch for each of `least` kernels that none of them stands for."""
+    known = 0.0
+    for piece in pieces:
+        known += piece.kernels if isinstance(piece, Pass) else 1.0
+        yield piece
+    if least > known:
+        yield Pass(name="apart", elements=0.0, kernels=least - known)
 
 
 def _check(graph: Graph, deployment: Deployment) -> None:

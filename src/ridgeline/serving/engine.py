@@ -13,7 +13,8 @@ from ridgeline.cost.engine_limits import dispatch_seconds, host_slowness
 from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.cost.network import send_seconds
-from ridgeline.cost.served import Formats, KernelHabits
+from ridgeline.cost.own_kernels import OwnKernels
+from ridgeline.cost.served import Formats
 from ridgeline.errors import PlanError
 from ridgeline.facts.engine_schema import EnginePolicy
 from ridgeline.facts.engines import ModelTraits, engine_policy
@@ -269,10 +270,14 @@ def engine(
         formats = replace(formats, cache=policy.narrow_kv)
     alone = dispatch_seconds(machine.cluster.accelerator) is not None and not policy.fused_norm
     fusions = Fusions(
-        norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents, chains=alone
-    )
-    habits = KernelHabits(own=policy.own_kernels, per_query=policy.keys_per_query, tuned_share=policy.tuned_share)
-    steps = StepModel(model, machine, deployment, formats, habits=habits, shelf=shelf, fusions=fusions)
+        norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents, chains=alone,
+        layer_kernels=policy.layer_kernels,
+    )  # fmt: skip
+    own = OwnKernels(
+        unmeasured=policy.own_kernels, vector_rows=policy.vector_rows, groups=policy.decode_groups,
+        splits=policy.decode_splits, per_query=policy.keys_per_query, tuned_share=policy.tuned_share,
+    )  # fmt: skip
+    steps = StepModel(model, machine, deployment, formats, own=own, shelf=shelf, fusions=fusions)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
 
 
@@ -337,7 +342,8 @@ def formats_of(deployment: Deployment) -> Formats:
     """The number formats of a deployment's weights and cache."""
     feed = form(deployment.weights or "bf16").name
     other = deployment.other_weights or ("bf16" if feed in _EXPERTS_ONLY else feed)
-    return Formats(feed=feed, attention=form(other).name, cache=form(deployment.kv or "bf16").name)
+    plain = feed if form(feed).whole else "bf16"
+    return Formats(feed=feed, attention=form(other).name, cache=form(deployment.kv or "bf16").name, plain=plain)
 
 
 def pool_role(deployment: Deployment) -> tuple[int, int]:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine, of_kind
-from ridgeline.cost.served import AS_MEASURED, MEASURED_SKEW, Formats, KernelHabits, Seconds, ServedPrices, nothing
+from ridgeline.cost.own_kernels import OwnKernels
+from ridgeline.cost.served import MEASURED_SKEW, Formats, Seconds, ServedPrices, nothing
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import (
     Core,
@@ -98,17 +99,16 @@ class Shelf:
     _found: dict[Hashable, Seconds] = field(default_factory=dict)
 
     def prices(
-        self, machine: Machine, formats: Formats, deployment: Deployment, habits: KernelHabits
+        self, machine: Machine, formats: Formats, deployment: Deployment, own: OwnKernels
     ) -> tuple[Hashable, ServedPrices]:
         """What prices a deployment in these formats, and the key under which it is known."""
         skew = MEASURED_SKEW if deployment.expert_skew is None else deployment.expert_skew
         skew = skew if deployment.expert_imbalance is None else 0.0  # the fullest rank's rows are known
         kind = machine.cluster.accelerator.name
-        key = (kind, formats, deployment.engine, deployment.version, skew, habits)
+        key = (kind, formats, deployment.engine, deployment.version, skew, own)
         if key not in self._prices:
             self._prices[key] = ServedPrices(
-                machine, formats, engine=deployment.engine, version=deployment.version, skew=skew,
-                habits=habits,
+                machine, formats, engine=deployment.engine, version=deployment.version, skew=skew, own=own
             )  # fmt: skip
         return key, self._prices[key]
 
@@ -132,7 +132,7 @@ class StepModel:
         deployment: Deployment,
         formats: Formats,
         *,
-        habits: KernelHabits = AS_MEASURED,
+        own: OwnKernels | None = None,
         shelf: Shelf | None = None,
         fusions: Fusions | None = None,
     ) -> None:
@@ -141,11 +141,12 @@ class StepModel:
         whole: Served = serve(model, deployment, fusions)
         self.served = replicated(apart_served(whole, deployment) if deployment.expert_devices else whole, deployment)
         self._shelf = shelf or Shelf()
-        self._known, self.prices = self._shelf.prices(machine, formats, deployment, habits)
+        own = own or OwnKernels()
+        self._known, self.prices = self._shelf.prices(machine, formats, deployment, own)
         self._experts_known, self.expert_prices = self._known, self.prices
         if deployment.expert_kind:
             there = of_kind(machine, deployment.expert_kind)
-            self._experts_known, self.expert_prices = self._shelf.prices(there, formats, deployment, habits)
+            self._experts_known, self.expert_prices = self._shelf.prices(there, formats, deployment, own)
 
     def tables(
         self,

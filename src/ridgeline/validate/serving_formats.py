@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ridgeline.cost.formats import form
+from ridgeline.cost.formats import FORMS, form
 from ridgeline.errors import DomainError, InputError
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.ops import Model
@@ -82,7 +82,8 @@ def _weights(cell: str, model: Model, engine: str) -> Precision:
         return Precision(weights="w4a16_mxfp4", other="bf16" if said else "", bits=4.25, assumptions=said)
     found = next((bits for pattern, bits in GGUF_BITS if re.match(pattern, cell)), None)
     if found is not None:
-        word = "int8_wo" if found > 6 else "int4_wo"
+        own = next((what.name for what in FORMS.values() if what.whole and cell.startswith(what.name)), "")
+        word = own or ("int8_wo" if found > 6 else "int4_wo")
         said = (f"{cell.upper()}: {found:g} bits a weight, products in 16 bits",)
         return Precision(weights=word, bits=found, assumptions=said)
     return _small(cell, engine)

@@ -1,0 +1,57 @@
+"""What kernels of an engine's own do otherwise than those of the tables, and products that stream their weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.machine import Device
+from ridgeline.facts.mechanisms import constant
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnKernels:
+    """What an engine has of its own: kernels that no table holds (`unmeasured`), products by streaming.
+
+    Products of `vector_rows` rows or fewer stream their weights [row]. Decode reads a key head once for groups of
+    `groups` query heads [head], () of any; with `splits` keys of a sequence are split over idle multiprocessors.
+    With `per_query` heads of a group find nothing in caches that another has read, as if each had keys of its own.
+    Products reach `tuned_share` of the matrix rate of tuned ones [1].
+    """
+
+    unmeasured: bool = False
+    vector_rows: int = 0
+    groups: tuple[int, ...] = ()
+    splits: bool = True
+    per_query: bool = False
+    tuned_share: float = 1.0
+
+    @property
+    def lent(self) -> bool:
+        """Whether measured kernels of others stand for its own."""
+        return self.unmeasured or self.per_query or self.tuned_share < 1.0
+
+
+def vector_seconds(weight_bytes: Array, kernels: float, device: Device) -> tuple[Array, Array]:
+    """Time of products with a vector and, of it, that of their bytes [s].
+
+    t = kernels (launch + 2 latency) + weights / min(M, SMs clock b)
+
+    M is the memory's rate. A multiprocessor has only so many loads under way: they bring it b bytes a cycle
+    (`vector.bytes_per_cycle`), and less where lanes of a wider wavefront than the kernels' own stay idle
+    (`vector.wide_lanes`). Domain: devices of which `sm_count` is known; others stream at M. Evidence: derived.
+
+    >>> from ridgeline.cost.machine import machine
+    >>> from ridgeline.facts.clusters import cluster
+    >>> device = machine(cluster("1xA100-SXM-80GB")).device
+    >>> f"{vector_seconds(np.array(14.5e9), 1.0, device)[0] * 1e3:.1f} ms"  # Llama-2-7B in 16 bits
+    '12.7 ms'
+    """
+    lanes = constant("vector.wide_lanes") if device.accelerator.architecture.startswith("cdna") else 1.0
+    asked = device.sm_count * device.clock_hz * constant("vector.bytes_per_cycle") * lanes
+    memory = weight_bytes / min(device.memory_bytes_per_s, asked if device.sm_count > 1 else np.inf)
+    return memory + kernels * (constant("launch.device") + 2.0 * device.memory_latency_s), memory
