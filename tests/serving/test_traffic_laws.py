@@ -43,9 +43,9 @@ def test_gaps_have_the_rate_and_the_cv(law: Callable[..., np.ndarray], rate: flo
     assert times[0] == 0
     assert len(times) == count
     assert (gaps >= 0).all()
-    # six standard errors of a mean; of a CV far more, since its error grows with the fourth moment
+    # six standard errors of a mean; of a CV far more: one gap in 40,000 moves that of a long tail by a fifth
     assert np.mean(gaps) * rate == pytest.approx(1, abs=6 * cv / math.sqrt(count))
-    assert np.std(gaps) / np.mean(gaps) == pytest.approx(cv, rel=0.03 + 0.08 * max(cv - 1, 0))
+    assert np.std(gaps) / np.mean(gaps) == pytest.approx(cv, rel=0.03 + 0.2 * max(cv - 1, 0))
     assert np.array_equal(times, law(rate, cv=cv, requests=count, seed=seed))
 
 
