@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ridgeline.cost.machine import machine
 from ridgeline.errors import PlanError, UnknownNameError
 from ridgeline.facts.clusters import cluster
-from ridgeline.facts.engines import engine_policy
+from ridgeline.facts.engines import ModelTraits, engine_policy
 from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.load import load
 from ridgeline.lower.inference import Pass
@@ -230,6 +230,26 @@ def test_hosts_and_launches_have_ends_of_their_own(end: str, host: float, launch
     assert at.policy.step_host_s == pytest.approx(host * one.policy.step_host_s)
     assert at.policy.request_host_s == pytest.approx(host * one.policy.request_host_s)
     assert at.rule(tables)["eager_s"] == pytest.approx(launches * one.rule(tables)["eager_s"])
+
+
+def test_prompts_replay_pieces_up_to_the_budget_where_they_are_captured() -> None:
+    """Of vLLM pieces up to its largest decode graph; where a deployment says so up to the budget, or none."""
+
+    def tokens(captured: bool | None) -> float:
+        one = engine(LLAMA, EIGHT, Deployment(tp=8, token_budget=4096, prefill_graphs=captured))
+        return float(one.rule(one.tables(longest_prompt=512, longest=1024))["prefill_graphs"])
+
+    assert [tokens(captured) for captured in (None, True, False)] == [512.0, 4096.0, 0.0]
+
+
+def test_kernels_of_deepseek_take_longer_to_launch() -> None:
+    """58 us, the geometric mean of 40 and 85; of models without experts 34."""
+    deepseek, dense = (
+        engine_policy("SGLang", "0.5.9", memory_bytes=8e10, ranks=8, model=ModelTraits(name=name, experts=experts))
+        for name, experts in (("deepseek-r1", True), ("llama-3.1-8b", False))
+    )
+    assert (deepseek.eager_kernel_host_s, dense.eager_kernel_host_s) == (5.8e-5, 3.4e-5)
+    assert deepseek.eager_kernel_host_s == pytest.approx(((82.6e-3 / 2052) * (174e-3 / 2052)) ** 0.5, rel=0.01)
 
 
 def test_a_processor_launches_kernels_and_then_runs_them() -> None:

@@ -101,7 +101,6 @@ class Engine:
     def rule(self, tables: StepTables, *, prefix_tokens: int = 0, stride: int = 0) -> Records:
         """One record of `state.RULE`; `stride` devices lie between pools that send caches to each other."""
         policy, deployment = self.policy, self.deployment
-        graphs = self.graphs
         layers = len(self.model.graph.layers)
         drafting = deployment.draft_share if deployment.draft_share is not None else 1.0 / layers
         rule = np.zeros((), dtype=RULE)
@@ -113,7 +112,7 @@ class Engine:
             "seq_host_s": policy.seq_host_s,
             "overlapped": policy.overlapped_host,
             "ahead": policy.overlapped_host and not deployment.split,
-            "prefill_graphs": float(graphs[-1]) if graphs and policy.graph_prefill else 0.0,
+            "prefill_graphs": self._prefill_graph_tokens,
             "balance": max(1.0, deployment.pp * tables.stage_share),
             "hops": float(deployment.pp - 1),
             "send_start_s": tables.send_start_s,
@@ -156,6 +155,13 @@ class Engine:
         if self.deployment.graphs is False:
             return ()
         return tuple(size for size in policy.graph_sizes if not policy.graph_max or size <= policy.graph_max)
+
+    @property
+    def _prefill_graph_tokens(self) -> float:
+        """Tokens up to which an iteration with prompts replays captured pieces [token]."""
+        if self.deployment.prefill_graphs is not None:
+            return float(self.policy.token_budget) if self.deployment.prefill_graphs else 0.0
+        return float(self.graphs[-1]) if self.graphs and self.policy.graph_prefill else 0.0
 
     def _scheduling(self, prefix_tokens: int) -> dict[str, float]:
         """How iterations are filled and what admission asks for."""
