@@ -19,6 +19,8 @@ ROWS = {
     "convergence.tsv": 38,
     "published_plans.tsv": 6,
     "padding.tsv": 3,
+    "word_shares.tsv": 4,
+    "published_batches.tsv": 3,
 }
 SUMS = {
     ("accelerators.tsv", "fp32_tflops"): 4964.316,
@@ -45,6 +47,8 @@ SUMS = {
     ("published_plans.tsv", "cp"): 10.0,
     ("padding.tsv", "tokens"): 672.0,
     ("padding.tsv", "predicted"): 0.45,
+    ("word_shares.tsv", "share"): 1.0,
+    ("published_batches.tsv", "batch"): 896.0,
 }
 RUNGS = {"measured", "datasheet", "derived", "assumed"}
 

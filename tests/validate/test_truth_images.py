@@ -45,6 +45,8 @@ def layouts(found: Interpretation) -> list[Op]:
         ("SSD300 ResNet-50 train", "ssd-resnet-50"),
         ("RetinaNet", "retinanet-resnet-50"),
         ("Mask R-CNN", None),
+        ("Transformer-XL Base model", "transformer-xl-base"),
+        ("Transformer-XL large train", "transformer-xl-large"),
         ("timm resnet50d", None),
         ("resnet500", None),
         ("Llama 3 8B", None),
@@ -134,3 +136,13 @@ def test_a_rate_of_one_device_is_told_by_the_time_to_the_target(logged: float, r
     assert isinstance(found, Interpretation)
     assert found.model.name == "retinanet-resnext-50"
     assert logged_by_one(row, found) is (rate == 1 / 8)
+
+
+def test_a_chunk_is_a_part_of_the_released_batch() -> None:
+    found = job(
+        model="Transformer-XL Large model", n_devices=4, micro_batch=8, precision="TF32", engine="PyTorch",
+        unit="tok/s",
+        source="NVIDIA/DeepLearningExamples@729963d",
+    )  # fmt: skip
+    assert (found.workload.seq_len, found.workload.global_batch, found.stated["micro_batch"]) == (384, 128, 8)
+    assert (found.workload.optimizer, found.workload.looped_optimizer) == ("adam", True)

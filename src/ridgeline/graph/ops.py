@@ -110,7 +110,9 @@ class Op:
     kernels: int = 1  # launches in forward, eager mode
     lora: bool = False  # a LoRA adapter may be attached to this weight
     rows: float = 1.0  # rows of a GEMM, queries of an attention for each token: the output pixels of an image's layer
-    positions: int = 0  # keys that each query of such an attention sees, an image's pixels or words of its text
+    positions: int = (
+        0  # keys of an attention that are not the sequence: an image's pixels or its words, a memory before it
+    )
     taps: int = 1  # points of a convolution's filter; k counts the channels of one group at all of them
     stride: int = 1  # pixels between outputs of a convolution, in both directions
     groups: int = 1  # products of (k, n) beside each other, on channels of their own

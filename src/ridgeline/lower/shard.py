@@ -179,7 +179,7 @@ class Sharder:
         if op.top is not None:
             raise PlanError("model: attention to keys that an indexer chooses is served here, not trained; no plan")
         if op.positions:
-            yield from self._image_attention(op, block)
+            yield from self._own_attention(op, block)
             return
         queries = self._seq_len(block)
         keys = float(workload.encoder_seq_len or workload.seq_len) if op.cross else queries
@@ -207,13 +207,14 @@ class Sharder:
             )
         yield from self._context_exchange(op, queries)
 
-    def _image_attention(self, op: Op, block: Block | None) -> Iterable[Work]:
-        """Every token is an image, whose pixels attend to positions of their own."""
+    def _own_attention(self, op: Op, block: Block | None) -> Iterable[Work]:
+        """Queries that attend to positions of their own number: an image's pixels, a memory before the sequence."""
         for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT):
             yield Attention(
-                name=op.name, phase=phase, sequences=self._rows(op, block), heads=op.heads, kv_heads=op.kv_heads,
-                q_tokens=op.rows, kv_tokens=float(op.positions), mean_context=float(op.positions), qk_dim=op.qk_dim,
-                v_dim=op.v_dim, fused=self.workload.attention_kernel != "unfused", kernels=float(op.kernels),
+                name=op.name, phase=phase, sequences=self.layout.micro_batch, heads=op.heads, kv_heads=op.kv_heads,
+                q_tokens=op.rows * self._seq_len(block), kv_tokens=float(op.positions),
+                mean_context=float(op.positions), qk_dim=op.qk_dim, v_dim=op.v_dim,
+                fused=self.workload.attention_kernel != "unfused", kernels=float(op.kernels),
             )  # fmt: skip
 
     def _context_exchange(self, op: Op, queries: float) -> Iterable[Work]:

@@ -1,4 +1,4 @@
-"""Rows of networks of images: which one a cell names, in which layout it runs, and what a step holds."""
+"""Rows of networks that are built by name, most of images: which one, in which layout it runs, what a step holds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from ridgeline.graph.detection import DETECTORS, detector
 from ridgeline.graph.diffusion import UNETS, unet
+from ridgeline.graph.transformer_xl import SIZES as SEGMENTS
+from ridgeline.graph.transformer_xl import transformer_xl
 from ridgeline.graph.vision import Turned, residual
 from ridgeline.graph.vision_transformer import vision_tokens, vision_transformer
 from ridgeline.graph.workload import PRECISIONS
@@ -25,6 +27,7 @@ NETWORKS: tuple[tuple[str, str], ...] = (
     (r"^vit$", "vit-base-patch16-224"),  # FlagPerf, training/benchmarks/vit: torchvision's ViT-B/16
     (r"^retinanet$", "retinanet-resnet-50"),
     (r"^ssd(?:300)?(?: resnet-50)?$", "ssd-resnet-50"),
+    (r"^transformer-xl (base|large)(?: model)?$", r"transformer-xl-\1"),
     (r"^stable.?diffusion ?v?([12])(?:\.\d)?(?:-base)?$", r"stable-diffusion-\1"),
 )
 """Networks by their names in tables: (name, network). Undistilled DeiT has the layers of ViT."""
@@ -56,12 +59,17 @@ def network(name: str, *, source: str = "") -> str | None:
     for pattern, known in (*own, *NETWORKS):
         match = re.match(pattern, plain, re.IGNORECASE)
         if match:
-            return match.expand(known)
+            return match.expand(known).casefold()
     return None
 
 
 def image_tokens(name: str) -> int:
-    """Tokens of one image [token]: one for a convolutional network, patches and a class for a transformer."""
+    """Tokens of one image [token]: one for a convolutional network, patches and a class for a transformer.
+
+    A text's segment has its own.
+    """
+    if name in SEGMENTS:
+        return SEGMENTS[name].segment
     return vision_tokens(name) if name.startswith("vit-") else 1
 
 
@@ -72,6 +80,10 @@ def image_recipe(recipe: Recipe, name: str) -> Recipe:
     """
     precision = str(recipe.workload["precision"])
     said = recipe.assumptions
+    if name in SEGMENTS:
+        workload = {**recipe.workload, "optimizer": "adam", "fused_optimizer": False, "looped_optimizer": True}
+        said = (*said, "LAMB's states and traffic are Adam's")
+        return replace(recipe, workload=workload, plan={**recipe.plan, "zero": 0}, assumptions=said)
     if name in UNETS:
         if PRECISIONS[precision].quantize:
             precision, said = "fp16", (*said, "diffusion models of public programs run in 16 bits")
@@ -89,6 +101,11 @@ def image_recipe(recipe: Recipe, name: str) -> Recipe:
 
 def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
     """The network of a row; matrix units read channels last, so another layout is turned around convolutions."""
+    if name in SEGMENTS:
+        sequences = row.count("micro_batch") or 1
+        said = (f"segments of {SEGMENTS[name].segment} tokens that attend to a memory as long, words of WikiText-103",)
+        model = transformer_xl(name, sequences=sequences)
+        return ModelReading(model=model, key=repr((name, sequences)), assumptions=said)
     if name in UNETS:
         side = UNETS[name].image
         return ModelReading(model=unet(name), key=name, assumptions=(f"images of {side} x {side} pixels",))

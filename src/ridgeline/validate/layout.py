@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
+from ridgeline.facts.published_batches import published_batch
 from ridgeline.facts.published_plans import published_plan
 from ridgeline.plan.plan import Schedule
 from ridgeline.validate.engines import Engine
@@ -214,6 +215,9 @@ def _total(row: Row, notes: Notes, layout: Layout, seq_len: int) -> int | None:
     )
     if batch is not None:
         return batch
+    own = published_batch(row.text("model"), results=row.text("source"), devices=layout.devices)
+    if own is not None:
+        return own
     per_rank = notes.count("batch-per-dp")
     if per_rank is not None and layout.dp is not None:
         return per_rank * layout.dp
