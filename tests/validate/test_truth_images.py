@@ -45,6 +45,7 @@ def layouts(found: Interpretation) -> list[Op]:
         ("SSD300 ResNet-50 train", "ssd-resnet-50"),
         ("RetinaNet", "retinanet-resnet-50"),
         ("Mask R-CNN", None),
+        ("3D U-Net", "unet-3d"),
         ("Transformer-XL Base model", "transformer-xl-base"),
         ("Transformer-XL large train", "transformer-xl-large"),
         ("timm resnet50d", None),
@@ -146,3 +147,11 @@ def test_a_chunk_is_a_part_of_the_released_batch() -> None:
     )  # fmt: skip
     assert (found.workload.seq_len, found.workload.global_batch, found.stated["micro_batch"]) == (384, 128, 8)
     assert (found.workload.optimizer, found.workload.looped_optimizer) == ("adam", True)
+
+
+def test_volumes_that_devices_share_are_refused() -> None:
+    cells = {"model": "3D U-Net", "n_devices": 72, "engine": "PyTorch NVIDIA Release 24.04", "unit": "samples/s"}
+    refused = read(global_batch=56, **cells)
+    assert isinstance(refused, Refusal)
+    assert "divided over devices" in refused.reason
+    assert job(global_batch=72, **cells).model.name == "unet-3d"

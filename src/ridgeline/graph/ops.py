@@ -114,7 +114,8 @@ class Op:
         0  # keys of an attention that are not the sequence: an image's pixels or its words, a memory before it
     )
     taps: int = 1  # points of a convolution's filter; k counts the channels of one group at all of them
-    stride: int = 1  # pixels between outputs of a convolution, in both directions
+    stride: int = 1  # pixels between outputs of a convolution, in all directions
+    axes: int = 2  # directions of a convolution: 2 of an image, 3 of a volume
     groups: int = 1  # products of (k, n) beside each other, on channels of their own
     leaf: bool = False  # the input is data: it gets no gradient
     frozen: bool = False  # computed forward alone: neither it nor anything before it is trained

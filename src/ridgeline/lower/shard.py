@@ -123,9 +123,9 @@ class Sharder:
     def _convolution(self, op: Op, *, pixels: Number) -> Iterable[Work]:
         """An implicit product over output pixels; of input pixels for their gradient, and of channels for filters'.
 
-        A filter of R points at stride s uses each input R / s^2 times, and each output's gradient R times.
+        A filter of R points at stride s in d directions uses each input R / s^d times, and each output's gradient R.
         """
-        precision, spread = self.precision, float(op.stride**2)
+        precision, spread = self.precision, float(op.stride**op.axes)
         used = max(1.0, op.taps / spread)
         product = partial(Gemm, name=op.name, count=op.groups, kernels=float(op.kernels))
         thin = partial(product, output_bytes=precision.activation_bytes)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from ridgeline.errors import InputError
 from ridgeline.graph.detection import DETECTORS, detector
 from ridgeline.graph.diffusion import UNETS, unet
 from ridgeline.graph.transformer_xl import SIZES as SEGMENTS
 from ridgeline.graph.transformer_xl import transformer_xl
 from ridgeline.graph.vision import Turned, residual
 from ridgeline.graph.vision_transformer import vision_tokens, vision_transformer
+from ridgeline.graph.volumes import SIDE, VOLUMES, volume_unet
 from ridgeline.graph.workload import PRECISIONS
 from ridgeline.validate.models import ModelReading
 from ridgeline.validate.recipes import Recipe
@@ -27,6 +29,7 @@ NETWORKS: tuple[tuple[str, str], ...] = (
     (r"^vit$", "vit-base-patch16-224"),  # FlagPerf, training/benchmarks/vit: torchvision's ViT-B/16
     (r"^retinanet$", "retinanet-resnet-50"),
     (r"^ssd(?:300)?(?: resnet-50)?$", "ssd-resnet-50"),
+    (r"^3d.?u-?net$", "unet-3d"),
     (r"^transformer-xl (base|large)(?: model)?$", r"transformer-xl-\1"),
     (r"^stable.?diffusion ?v?([12])(?:\.\d)?(?:-base)?$", r"stable-diffusion-\1"),
 )
@@ -106,6 +109,10 @@ def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
         said = (f"segments of {SEGMENTS[name].segment} tokens that attend to a memory as long, words of WikiText-103",)
         model = transformer_xl(name, sequences=sequences)
         return ModelReading(model=model, key=repr((name, sequences)), assumptions=said)
+    if name in VOLUMES:
+        if (row.count("global_batch") or 0) and (row.count("global_batch") or 0) < (row.count("n_devices") or 1):
+            raise InputError("volumes that are divided over devices are not predicted", field="global_batch")
+        return ModelReading(model=volume_unet(name), key=name, assumptions=(f"volumes of {SIDE} voxels a side",))
     if name in UNETS:
         side = UNETS[name].image
         return ModelReading(model=unet(name), key=name, assumptions=(f"images of {side} x {side} pixels",))
