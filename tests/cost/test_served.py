@@ -9,6 +9,7 @@ import pytest
 
 from ridgeline.cost.machine import machine
 from ridgeline.cost.own_kernels import OwnKernels
+from ridgeline.cost.plain import tiled_rows
 from ridgeline.cost.served import Formats, ServedPrices
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import fits
@@ -202,3 +203,49 @@ def test_engines_without_measured_kernels_of_each_head_read_keys_anew() -> None:
         for own in (OwnKernels(), OwnKernels(groups=(1,), splits=False))
     )
     assert 1.3 * once < anew < 4.5 * once
+
+
+def test_weights_of_few_bits_are_widened_before_products_of_many_rows() -> None:
+    """An A100: a pass over 8192 x 1024 weights of 4.89 bits that writes 16 of each, then the product in 16 bits."""
+    where = machine(cluster("1xA100-SXM-80GB"))
+    own = OwnKernels(vector_rows=8, wide="widened")
+    narrow, wide = (
+        ServedPrices(where, Formats(feed=feed, plain=feed), own=own).product(PIECE, ROWS).mid[1]
+        for feed in ("q4_k", "bf16")
+    )
+    rate = where.device.memory_bytes_per_s * where.device.stream_share
+    started = 1.5e-6 + 2 * where.device.memory_latency_s
+    assert narrow - wide == pytest.approx(8192 * 1024 * (4.89 / 8 + 2) / rate + started, rel=1e-6)
+
+
+def test_integers_keep_a_share_of_their_rate() -> None:
+    """An RTX 3090 over 16384 rows: 2 x 16384 x 8192 x 1024 operations at 0.22 of 284 T, more than the weights take."""
+    where = machine(cluster("1xRTX-3090"))
+    prices = ServedPrices(where, Formats(feed="q4_k", plain="q4_k"), own=OwnKernels(wide="int8"))
+    found = prices.product(PIECE, np.array([16384.0]))
+    compute = 2 * 16384 * 8192 * 1024 / (where.device.matrix_rate("int8") * 0.22)
+    assert found.mid[0] == pytest.approx(1.5e-6 + 2 * where.device.memory_latency_s + compute, rel=1e-9)
+    assert prices.product(PIECE, np.array([1.0])).memory[0] == pytest.approx(
+        8192 * 1024 * 4.89 / 8 / where.device.memory_bytes_per_s, rel=1e-9
+    )
+
+
+def test_experts_compute_whole_tiles() -> None:
+    """128 rows over 64 experts fill 64 tiles of 128; 256 rows each are two tiles and a half."""
+    assert tiled_rows(np.array([128.0]), np.array([64.0]))[0] == 64 * 128
+    assert tiled_rows(np.array([64 * 256.0]), np.array([64.0]))[0] == 64 * 320
+
+
+def test_scores_that_pass_through_memory_grow_with_the_square_of_a_prompt() -> None:
+    core = Core(heads=32.0, kv_heads=8.0, qk_dim=128, v_dim=128)
+    where = machine(cluster("1xA100-SXM-80GB"))
+    short, long = (
+        ServedPrices(where, Formats(), own=OwnKernels(score_bytes=20.0)).prefill(core, 1.0, length, np.zeros(1))
+        for length in (np.array([4096.0]), np.array([8192.0]))
+    )
+    rate = where.device.memory_bytes_per_s * where.device.stream_share
+    assert short.memory[0] == pytest.approx(32 * 4096**2 * 20 / rate, rel=1e-9)
+    assert long.memory[0] == pytest.approx(4 * short.memory[0], rel=1e-9)
+    assert long.mid[0] > long.memory[0] + 2 * 2 * 32 * 8192**2 * 128 / where.device.matrix_rate("bf16")
+    fused = ServedPrices(where, Formats()).prefill(core, 1.0, np.array([8192.0]), np.zeros(1))
+    assert long.mid[0] > 2 * fused.mid[0]

@@ -19,12 +19,16 @@ class OwnKernels:
 
     Products of `vector_rows` rows or fewer stream their weights [row]. Decode reads a key head once for groups of
     `groups` query heads [head], () of any; with `splits` keys of a sequence are split over idle multiprocessors.
-    With `per_query` heads of a group find nothing in caches that another has read, as if each had keys of its own.
-    Products reach `tuned_share` of the matrix rate of tuned ones [1].
+    `wide` is how more rows meet weights of few bits: '' as tables have it, 'widened' to 16 bits, 'int8' inputs. Where
+    attention is not fused a prompt's score moves `score_bytes` [byte]. With `per_query` heads of a group find nothing
+    in caches that another has read, as if each had keys of its own. Products reach `tuned_share` of the matrix rate of
+    tuned ones [1].
     """
 
     unmeasured: bool = False
     vector_rows: int = 0
+    wide: str = ""
+    score_bytes: float = 0.0
     groups: tuple[int, ...] = ()
     splits: bool = True
     per_query: bool = False

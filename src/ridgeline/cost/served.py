@@ -6,7 +6,7 @@ Shape letters: T tokens, N sequences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -23,6 +23,7 @@ from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine, outside
 from ridgeline.cost.network import collective_seconds, path, send_seconds
 from ridgeline.cost.own_kernels import OwnKernels, vector_seconds
+from ridgeline.cost.plain import integer_seconds, score_seconds, tiled_rows, widened_bytes
 from ridgeline.cost.readers import ROTARY
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BANDS_S, rung_interval
@@ -35,6 +36,7 @@ RUNGS = (Rung.FITTED, Rung.BORROWED, Rung.COMMON)
 _ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm"}
 _LINK_BAND = (0.85, 1.3)  # of unfitted links and streams: the residuals of datasheet rates (interval.* of mechanisms)
 _PRODUCTS = frozenset({"gemm", "experts"})
+_WIDE_BYTES = 2.0  # of a weight that needs no widening
 _BY_QUERY, _FEWEST_BLOCKS = ("mmha", "mmha-wide"), 4.0  # kernels of decode that read keys for each query head
 _WIDE_EXPERT_RANKS = 16  # from here on engines trade tokens with the kernels of DeepEP instead of collectives
 MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traffic (AIConfigurator's measured default)
@@ -157,35 +159,48 @@ class ServedPrices:
         """A projection over `rows` tokens or sequences [s]."""
         name = self.formats.of(piece.part)
         cast = None if self.casts(piece) == form(name).cast else False
-        size = np.maximum(rows, 1.0)
-        found = self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=name, cast=cast))
-        weights = piece.n * piece.k * piece.count * form(name).weight_bytes
-        return self._by_vector(size, found, np.full(size.shape, weights), piece.count)
+        size, elements = np.maximum(rows, 1.0), piece.n * piece.k * piece.count
 
-    def _by_vector(self, rows: Array, found: Seconds, weight_bytes: Array, kernels: float) -> Seconds:
-        """Products of few rows by the engine's own kernels, which stream the weights; others as found [s]."""
+        def measured(dtype: str) -> Seconds:
+            return self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=dtype, cast=cast))
+
+        return self._owned(name, size, np.full(size.shape, elements), 2.0 * size * elements, piece.count, measured)
+
+    def _owned(
+        self, name: str, rows: Array, elements: Array, flop: Array, kernels: float, measured: Callable[[str], Seconds]
+    ) -> Seconds:
+        """Products with weights of `elements` in a format, by the engine's own kernels or as `measured` ones [s]."""
+        what, device = form(name), self.machine.device
+        if self.own.wide and what.weight_bytes < _WIDE_BYTES:
+            if self.own.wide == "int8" and "int8" in device.matrix:
+                moved = elements * what.weight_bytes
+                found = _banded("int8", *integer_seconds(flop, moved, kernels, device))
+            else:
+                found = measured("bf16") + self._streamed(widened_bytes(elements, what), kernels)
+        else:
+            found = measured(name)
         few = rows <= self.own.vector_rows
         if not few.any():
             return found
-        mid, memory = vector_seconds(weight_bytes, kernels, self.machine.device)
-        low, high = constant("vector.low"), constant("vector.high")
-        own = Seconds(mid=mid, low=low * mid, high=high * mid, compute=0.0 * mid, memory=memory)
-        return own.where(few, found)
+        mid, memory = vector_seconds(elements * what.weight_bytes, kernels, device)
+        return _banded("vector", mid, 0.0 * mid, memory).where(few, found)
 
     def experts(self, piece: Experts, rows: Array) -> Seconds:
         """The routed experts over the tokens of all attention ranks [s]."""
         size = np.maximum(rows, 1.0)
-        found = self.ask(
-            questions.experts(
-                size, piece.hidden, piece.inner, piece.top_k, piece.count, ranks=float(piece.ranks),
-                skew=self.skew, gated=piece.gated, dtype=self.formats.feed,
-            )
-        )  # fmt: skip
-        chosen = (
-            piece.count / piece.ranks * (1.0 - (1.0 - piece.top_k / piece.count) ** size)
-        )  # of each rank, on average
-        weights = chosen * piece.hidden * piece.inner * (3.0 if piece.gated else 2.0)
-        return self._by_vector(size, found, weights * form(self.formats.feed).weight_bytes, 8.0)
+
+        def measured(dtype: str) -> Seconds:
+            return self.ask(
+                questions.experts(
+                    size, piece.hidden, piece.inner, piece.top_k, piece.count, ranks=float(piece.ranks),
+                    skew=self.skew, gated=piece.gated, dtype=dtype,
+                )
+            )  # fmt: skip
+
+        each = piece.hidden * piece.inner * (3.0 if piece.gated else 2.0) / piece.ranks
+        chosen = piece.count * (1.0 - (1.0 - piece.top_k / piece.count) ** size)  # experts that a token chose
+        flop = 2.0 * tiled_rows(size * piece.top_k, chosen) * each
+        return self._owned(self.formats.feed, size, chosen * each, flop, constant("launch.served.experts"), measured)
 
     def prefill(self, core: Core, batch: float, tokens: Array, cached: Array) -> Seconds:
         """Attention of `batch` prompts of `tokens` after `cached` tokens each [s].
@@ -195,6 +210,11 @@ class ServedPrices:
         own = max(1.0, core.kv_heads / core.ranks)
         if core.choice is not None:
             return self._chosen(core, core.choice, batch, tokens, cached)
+        if self.own.score_bytes and not core.latent:
+            return _banded("scores", *score_seconds(
+                batch, tokens, cached, core.heads, (core.qk_dim + core.v_dim) / 2, self.own.score_bytes,
+                self.machine.device,
+            ))  # fmt: skip
         if core.latent:
             asked = questions.mla_prefill(
                 batch, tokens, core.heads, cached=cached, dtype=self._products, cache_dtype=self.formats.cache
@@ -407,6 +427,12 @@ class ServedPrices:
             mid=seconds, low=_LINK_BAND[0] * seconds, high=_LINK_BAND[1] * seconds, compute=0.0 * seconds,
             memory=0.0 * seconds,
         )  # fmt: skip
+
+
+def _banded(kind: str, mid: Array, compute: Array, memory: Array) -> Seconds:
+    """Time with the interval that mechanisms of a kind are known to have, `kind.low` to `kind.high` of it [s]."""
+    low, high = constant(f"{kind}.low"), constant(f"{kind}.high")
+    return Seconds(mid=mid, low=low * mid, high=high * mid, compute=compute, memory=memory)
 
 
 def _with_sizes(asked: questions.Asked, **sizes: float) -> questions.Asked:

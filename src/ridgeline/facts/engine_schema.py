@@ -107,6 +107,16 @@ class Settings:
     vector_rows: int = _count(
         0, "rows up to which its own products of matrices and vectors stream the weights; 0: it has none", "row"
     )
+    wide_products: str = _word(
+        "",
+        "products of more rows by weights of few bits: as tables have them, of weights widened to 16 bits first, or of "
+        "inputs cast to 8-bit integers",
+        *("", "widened", "int8"),
+    )
+    score_bytes: float = _key(
+        0.0, "memory traffic of a prompt's score where attention is not fused; 0: it is", unit="byte", kind=float,
+        low=0.0, high=100.0,
+    )  # fmt: skip
     decode_groups: tuple[int, ...] = _key(
         (),
         "query heads of a key head that decode reads it for at once, else for each; empty: any",

@@ -280,8 +280,9 @@ def engine(
         layer_kernels=policy.layer_kernels,
     )  # fmt: skip
     own = OwnKernels(
-        unmeasured=policy.own_kernels, vector_rows=policy.vector_rows, groups=policy.decode_groups,
-        splits=policy.decode_splits, per_query=policy.keys_per_query, tuned_share=policy.tuned_share,
+        unmeasured=policy.own_kernels, vector_rows=policy.vector_rows, wide=policy.wide_products,
+        score_bytes=policy.score_bytes, groups=policy.decode_groups, splits=policy.decode_splits,
+        per_query=policy.keys_per_query, tuned_share=policy.tuned_share,
     )  # fmt: skip
     steps = StepModel(model, machine, deployment, formats, own=own, shelf=shelf, fusions=fusions)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)

@@ -1,0 +1,68 @@
+"""Products and attention of engines that bring their own kernels, without a table: widened weights, integers, scores.
+
+Letters: T tokens of a prompt, P tokens cached before it, M the memory's rate.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.compute import tile_seconds
+from ridgeline.cost.formats import Form
+from ridgeline.cost.machine import Device
+from ridgeline.facts.mechanisms import constant
+
+Array = NDArray[np.float64]
+_TILE_ROWS = 128.0
+_WIDENED_BYTES = 2.0  # of an element in 16 bits
+
+
+def widened_bytes(elements: Array | float, what: Form) -> Array:
+    """Memory traffic of a pass that widens weights of a format to 16 bits before their product [byte]."""
+    return np.asarray(elements * (what.weight_bytes + _WIDENED_BYTES))
+
+
+def tiled_rows(rows: Array, experts: Array) -> Array:
+    """Rows that `experts` compute when `rows` are spread over them: whole tiles, half a tile more on average [1].
+
+    Source: llama-cpp, ggml/src/ggml-cuda/mmq.cuh, tiles of up to 128 columns.
+    """
+    return experts * np.maximum(_TILE_ROWS, rows / experts + _TILE_ROWS / 2)
+
+
+def integer_seconds(flop: Array, weight_bytes: Array, kernels: float, device: Device) -> tuple[Array, Array, Array]:
+    """Products of weights of few bits by 8-bit inputs, and of it the arithmetic's and the memory's time [s].
+
+    t = kernels (launch + 2 latency) + max(flop / (R own_share), weights / M)
+
+    R is the matrix rate of 8-bit integers; scales of blocks are multiplied between its instructions, so that kernels
+    keep a share of it (`int8.own_share`). Domain: devices with such a rate. Evidence: derived.
+    """
+    compute = flop / (device.matrix_rate("int8") * constant("int8.own_share"))
+    memory = weight_bytes / device.memory_bytes_per_s
+    started = kernels * (constant("launch.device") + 2.0 * device.memory_latency_s)
+    return started + np.maximum(compute, memory), compute, memory
+
+
+def score_seconds(
+    batch: float, tokens: Array, cached: Array, heads: float, head_dim: float, score_bytes: float, device: Device
+) -> tuple[Array, Array, Array]:
+    """Attention of prompts whose scores pass through memory, and of it the arithmetic's and the memory's time [s].
+
+    t = two products of batch x heads matrices, T x (P + T) scores each, unmasked + scores x score_bytes / stream rate
+
+    Source: as `unfused_attention_cost`, with the bytes that an engine's operators move for a score. Evidence: derived.
+    """
+    keys = tokens + cached
+    shapes = ((tokens, keys, head_dim), (tokens, head_dim, keys))
+    compute = sum(
+        tile_seconds(
+            m, n, k, batch * heads, rate_flop_per_s=device.matrix_rate("bf16"), element_bytes=2, device=device,
+            result_bytes=0.0,
+        )
+        for m, n, k in shapes
+    )  # fmt: skip
+    memory = batch * heads * tokens * keys * score_bytes / (device.memory_bytes_per_s * device.stream_share)
+    started = 4.0 * (constant("launch.device") + 2.0 * device.memory_latency_s)
+    return np.asarray(started + compute + memory), np.asarray(compute), np.asarray(memory)
