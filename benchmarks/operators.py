@@ -1,6 +1,7 @@
 """Judges every rung on random kernels of the public tables that no fit used; writes the table and the pictures.
 
-    python benchmarks/operators.py    # needs ridgeline[measured]; writes benchmarks/operators.md and docs/pictures/
+    python benchmarks/operators.py    # needs ridgeline[measured]; writes benchmarks/operators.md, the lines of docs/
+                                      # that begin with a family, and docs/pictures/
 
 Shape blocks are split by a hash into five folds that are the same on every device: three are fitted to, one sets the
 intervals, one (fold 0) judges. Of the rows of fold 0, ROWS of each family are drawn with SEED.
@@ -71,6 +72,25 @@ def lines(found: list[Judged]) -> list[str]:
     return rows
 
 
+def refreshed(page: str, rows: list[str]) -> str:
+    """A page of the documentation with its held-out numbers as in `rows`: lines that begin with a family.
+
+    Either a line for a family and rung, without the mean; or a line for a family, three numbers for each rung.
+    """
+    known = {tuple(word.strip() for word in row.split("|")[1:3]): row.split("|")[3:-1] for row in rows}
+    found = []
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if line.startswith("| `") and tuple(cells[:2]) in known:
+            answered, median, _, *rest = known[cells[0], cells[1]]
+            line = "|".join(("", f" {cells[0]} ", f" {cells[1]} ", answered, median, *rest, ""))
+        elif line.startswith("| `") and (cells[0], "fitted") in known and all(c.endswith("%") for c in cells[1:]):
+            rungs = [known[cells[0], rung.value] for rung in JUDGED[: len(cells) // 3]]
+            line = "|".join(("", f" {cells[0]} ", *(own[at] for own in rungs for at in (1, 3, -1)), ""))
+        found.append(line)
+    return "\n".join(found) + "\n"
+
+
 def pictures(found: list[Judged]) -> None:
     """One picture a family: fitted times against measured ones, by device."""
     PICTURES.mkdir(parents=True, exist_ok=True)
@@ -94,7 +114,10 @@ def main() -> None:
         "| family | rung | answered | median | mean | p90 | bias | in 10 % | in 25 % | covered |",
         "|---|---|---|---|---|---|---|---|---|---|",
     )
-    (HERE / "operators.md").write_text("\n".join((*TITLE, *head, *lines(found), *NOTES)) + "\n", encoding="utf-8")
+    rows = lines(found)
+    (HERE / "operators.md").write_text("\n".join((*TITLE, *head, *rows, *NOTES)) + "\n", encoding="utf-8")
+    for path in PICTURES.parent.glob("*.md"):
+        path.write_text(refreshed(path.read_text(encoding="utf-8"), rows), encoding="utf-8")
     pictures(found)
 
 

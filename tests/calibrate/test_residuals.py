@@ -49,3 +49,34 @@ def test_a_new_block_lies_inside_as_often_as_stated(blocks: int, each: int) -> N
             held.append(float(np.mean((new >= low[2]) & (new <= high[2]))))
     assert 0.79 < np.mean(shares[True]) < 0.87
     assert np.mean(shares[False]) < np.mean(shares[True]) - 0.01
+
+
+def test_rows_drawn_with_unequal_chances_count_for_those_they_stand_for() -> None:
+    """A tenth of the drawn rows stands for nine tenths of all, whose errors are ten times smaller."""
+    rng = np.random.default_rng(3)
+    wide, narrow = np.exp(0.5 * rng.normal(size=9_000)), np.exp(0.05 * rng.normal(size=1_000))
+    ratios, weights = np.concatenate([wide, narrow]), np.repeat([1.0, 81.0], [9_000, 1_000])
+    population = np.exp(np.concatenate([0.5 * rng.normal(size=9_000), 0.05 * rng.normal(size=81_000)]))
+    shares = []
+    for each in (None, weights):
+        low, high = residual_bands(ratios, np.full(len(ratios), 1e-3), None, each)
+        shares.append(np.mean((population >= low[2]) & (population <= high[2])))
+    assert shares[1] == pytest.approx(0.8, abs=0.02)
+    assert shares[0] > 0.9
+
+
+def test_equal_weights_are_no_weights() -> None:
+    ratios = np.exp(np.random.default_rng(1).normal(size=77))
+    priced = np.full(77, 1e-3)
+    assert residual_bands(ratios, priced, None, np.full(77, 5.0)) == residual_bands(ratios, priced)
+
+
+def test_ends_that_are_moved_out_later_are_narrower() -> None:
+    """Every row's interval will be moved out by 1.1: what is found, moved out, is what is found without."""
+    ratios, priced = np.exp(np.random.default_rng(5).normal(size=4_000)), np.full(4_000, 1e-3)
+    (low, high), (inner, outer) = (
+        residual_bands(ratios, priced),
+        residual_bands(ratios, priced, reach=np.full(4_000, 1.1)),
+    )
+    assert inner[2] / 1.1 == pytest.approx(low[2], abs=1e-3)
+    assert outer[2] * 1.1 == pytest.approx(high[2], abs=1e-3)

@@ -28,7 +28,7 @@ from ridgeline.facts.fits import Fit, fits
 from ridgeline.facts.traits import kernel_traits
 
 SEVERAL = 8  # fits of each family, spread over its table
-LINKED = ("collective", "exchange", "custom_all_reduce")
+LINKED = ("collective", "exchange", "engine_exchange", "custom_all_reduce")
 
 
 def grid(**sizes: tuple[float, ...]) -> tuple[dict[str, float], ...]:
@@ -40,6 +40,9 @@ LAYER = {"cached": (7, 3000), "heads": (16, 128), "cache_bytes": (1, 2)}
 DELTA = {"heads": (8, 48), "key_heads": (4,), "key_dim": (128,), "value_dim": (128,)}
 SPARSE = {"index_heads": 64.0, "top": 2048.0, "absorbed": 1.0}
 EXPERTS = grid(tokens=(1, 48, 4096), hidden=(4096,), inner=(1536,), top_k=(2, 8), experts=(64,), ranks=(1, 4))
+EXCHANGED = grid(
+    quick=(0, 1), combine=(0, 1), tokens=(1, 128, 4096), row_bytes=(7392,), top_k=(8,), experts=(256,), ranks=(8, 16)
+)  # fmt: skip
 SHAPES: Mapping[str, tuple[dict[str, float], ...]] = {
     "gemm": grid(m=(1, 130, 8192), n=(64, 4096), k=(128, 7168), count=(1, 3)),
     "prefill": grid(batch=(1, 3), tokens=(1, 200, 4096), cached=(0, 1000), **HEADS),
@@ -48,10 +51,8 @@ SHAPES: Mapping[str, tuple[dict[str, float], ...]] = {
     "mla_decode": grid(batch=(1, 7, 128), context=(1, 900, 20000), kv_heads=(1,), group=(8, 128), head_dim=(544,)),
     "experts": tuple(s | {"skew": skew, "gated": 1.0} for s, skew in product(EXPERTS, (0.0, 1.2))),
     "collective": grid(operation=range(5), bytes=(512, 3e5, 2e9), ranks=(1, 2, 8, 16), in_place=(0, 1)),
-    "exchange": grid(
-        quick=(0, 1), combine=(0, 1), tokens=(1, 128, 4096), row_bytes=(7392,),
-        top_k=(8,), experts=(256,), ranks=(8, 16)
-    ),
+    "exchange": EXCHANGED,
+    "engine_exchange": EXCHANGED,
     "custom_all_reduce": grid(
         bytes=(512, 2e5, 5e7), ranks=(1, 2, 8), two_shot_from_bytes=(3e5, NEVER_BYTES),
         symmetric_from_bytes=(1, NEVER_BYTES), issue_s=(0, 2e-5)
@@ -79,6 +80,7 @@ GROWS = {
     "experts": ("hidden", "inner"),
     "collective": ("bytes",),
     "exchange": ("tokens", "row_bytes", "experts"),
+    "engine_exchange": ("tokens", "row_bytes", "experts"),
     "custom_all_reduce": ("bytes",),
     "quantize": ("rows", "width"),
     "encoder": ("batch", "tokens", "heads"),
@@ -202,7 +204,7 @@ def link_s(family: str, s: Sizes, where: Mapping[str, Any]) -> float:
     node, link, nic = ranks / nodes, float(where["link_bytes_per_s"]), float(where["nic_bytes_per_s"])
     if ranks == 1:
         return 0.0
-    if family == "exchange":  # a token reaches the other ranks of its node once on average
+    if family in ("exchange", "engine_exchange"):  # a token reaches the other ranks of its node once on average
         reached = ranks * (1 - (1 - 1 / ranks) ** s["top_k"])
         return s["tokens"] * reached * (node - 1) / ranks * s["row_bytes"] / link
     if s["operation"] == 4:

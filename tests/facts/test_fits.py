@@ -37,6 +37,7 @@ PINNED = {
     "experts": (249, 2_154_624, 0.098),
     "collective": (21, 8_412, 0.046),
     "exchange": (16, 21_434, 0.052),
+    "engine_exchange": (26, 4_017, 0.072),
     "custom_all_reduce": (61, 2_250, 0.041),
     "quantize": (48, 47_088, 0.042),
     "encoder": (24, 102_312, 0.115),

@@ -39,23 +39,42 @@ def effective_rows(values: Array, blocks: NDArray[np.int64]) -> float:
 
 
 def residual_bands(
-    ratios: Array, priced: Array, blocks: NDArray[np.int64] | None = None
+    ratios: Array,
+    priced: Array,
+    blocks: NDArray[np.int64] | None = None,
+    weights: Array | None = None,
+    reach: Array | None = None,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Ends of the 80 % interval of measured / predicted by band of predicted time, the answer itself always between.
 
     Quantiles 0.1 - 0.9 / n and 0.9 + 0.9 / n of the ratios, n the rows that they are worth: what holds a new row with
     80 % chance after n (Vovk et al. 2005, Algorithmic Learning in a Random World, conformal prediction). Without
-    `blocks` rows are independent. Bands with few rows take all.
+    `blocks` rows are independent. `weights` are how many rows each stands for, where they were drawn with unequal
+    chances; they are worth sum(w)^2 / sum(w^2) at most (Kish 1965, section 11.7). `reach` are factors by which both
+    ends of a row's interval will be moved out, and which the ends found are without. Bands with few rows take all.
     """
+    one = np.ones(len(ratios))
+    weighed, moved = one if weights is None else weights, one if reach is None else reach
     edges = (0.0, *BANDS_S, np.inf)
     low, high = [], []
     for a, b in pairwise(edges):
         inside = (priced >= a) & (priced < b)
         if inside.sum() < FEWEST_OF_BAND:
             inside = np.ones(len(ratios), dtype=bool)
-        chosen = ratios[inside]
-        count = len(chosen) if blocks is None else effective_rows(np.log(chosen), blocks[inside])
+        chosen, each = ratios[inside], weighed[inside]
+        count = float(each.sum() ** 2 / (each**2).sum())
+        if blocks is not None:
+            count = min(count, effective_rows(np.log(chosen), blocks[inside]))
         ends = max(0.0, _TAIL - (1 - _TAIL) / count), min(1.0, (1 - _TAIL) * (1 + 1 / count))
-        low.append(min(1.0, round(float(np.quantile(chosen, ends[0])), 4)))
-        high.append(max(1.0, round(float(np.quantile(chosen, ends[1])), 4)))
+        low.append(min(1.0, round(_quantile(chosen * moved[inside], each, ends[0]), 4)))
+        high.append(max(1.0, round(_quantile(chosen / moved[inside], each, ends[1]), 4)))
     return tuple(low), tuple(high)
+
+
+def _quantile(values: Array, weights: Array, level: float) -> float:
+    """A quantile of weighted values [1]; of equal weights that of NumPy, linear between the values."""
+    order = np.argsort(values)
+    each = weights[order]
+    before = np.cumsum(each) - each  # from 0 for the least to the whole but one row for the greatest
+    ends = before * (each.sum() / before[-1]) if before[-1] > 0 else before
+    return float(np.interp(level * each.sum(), ends, values[order]))

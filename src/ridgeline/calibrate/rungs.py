@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,9 @@ from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fitted import find_fits, from_fits, model_of
 from ridgeline.cost.measured import interpolated, table_interval
 from ridgeline.cost.mechanism import Array
-from ridgeline.cost.samples import FOLDS, INTERVAL, Sample, family_tables, hidden_folds, samples
+from ridgeline.cost.samples import FOLDS, INTERVAL, Sample, block_keys, family_tables, hidden_folds, samples
 from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.fits import BANDS_S, rung_interval
 from ridgeline.facts.opdata import OpTable
 from ridgeline.facts.records import Accelerator
 
@@ -43,6 +44,15 @@ class Judged:
     predicted: Array  # NaN where the rung does not answer
     low: Array
     high: Array
+    blocks: NDArray[np.int64]  # of shapes, whose errors are alike
+    stands_for: float = 1.0  # rows of the tables for each that was drawn
+
+    @property
+    def reach(self) -> Array:
+        """How far each end of the interval was moved out for sizes that no lender measured [1]."""
+        known = np.asarray(rung_interval(self.family, self.rung.value).low)
+        band = np.searchsorted(BANDS_S, np.nan_to_num(self.predicted), side="right")
+        return np.asarray(self.predicted * known[band] / self.low)
 
 
 def judge(family: str, *, fold: int = INTERVAL, drawn: int = DRAWN, seed: int = 0) -> Iterator[Judged]:
@@ -62,7 +72,8 @@ def judge(family: str, *, fold: int = INTERVAL, drawn: int = DRAWN, seed: int = 
                     most = _EACH_FOLD if several else TABULATED if rung is Rung.TABLE else drawn
                     mask = np.zeros(len(sample), dtype=bool)
                     mask[np.random.default_rng(seed).permutation(inside)[:drawn][:most]] = True
-                    yield judged_sample(sample.where(mask), table, rung, hidden)
+                    found = judged_sample(sample.where(mask), table, rung, hidden)
+                    yield replace(found, stands_for=len(inside) / int(mask.sum()))
 
 
 def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judged:
@@ -98,6 +109,7 @@ def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judg
         predicted=predicted,
         low=low,
         high=high,
+        blocks=block_keys(sample.family, sample.sizes),
     )
 
 
@@ -116,18 +128,24 @@ def _held_by_host(question: Question, part: Accelerator) -> NDArray[np.bool_]:
 
 
 def rung_rows(family: str, found: Sequence[Judged]) -> Iterator[str]:
-    """Lines of the table of rung intervals, for the rungs whose residuals are a family's."""
+    """Lines of the table of rung intervals, for the rungs whose residuals are a family's.
+
+    As of rows drawn from all tables alike: each counts for as many as it stands for.
+    """
     for rung in (Rung.TABLE, Rung.BORROWED, Rung.COMMON):
         own = [one for one in found if one.rung is rung]
         if not own:
             continue
         measured = np.concatenate([one.measured for one in own])
         predicted = np.concatenate([one.predicted for one in own])
+        blocks = np.concatenate([one.blocks for one in own])
+        weights = np.concatenate([np.full(len(one.measured), one.stands_for) for one in own])
+        reach = np.concatenate([one.reach for one in own])
         answered = np.isfinite(predicted)
         if not answered.any():
             continue
         ratios, priced = measured[answered] / predicted[answered], predicted[answered]
-        low, high = residual_bands(ratios, priced)
+        low, high = residual_bands(ratios, priced, blocks[answered], weights[answered], reach[answered])
         error = np.abs(1 / ratios - 1)
         yield "\t".join(
             (

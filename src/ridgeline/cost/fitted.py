@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.cost.answer import Answer, Question, Rung
 from ridgeline.cost.families.registry import mechanism
@@ -19,7 +20,17 @@ from ridgeline.cost.mechanism import Array, Mechanism, device_vector
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import BANDS_S, BORROWED, Fit, borrowed_fits, common_fits, named_kernels, own_fits
+from ridgeline.facts.fits import (
+    BANDS_S,
+    BORROWED,
+    EXCHANGES,
+    Fit,
+    Reach,
+    borrowed_fits,
+    common_fits,
+    named_kernels,
+    own_fits,
+)
 from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.rates import power_clock
 from ridgeline.facts.records import Accelerator, Evidence
@@ -76,27 +87,39 @@ class FittedModel:
     def _places(self) -> Mapping[str, int]:
         return _places(self.mechanism.sizes)
 
-    def price(self, sizes: Mapping[str, Number]) -> tuple[Array, tuple[Array, Array, Array], tuple[int, ...]]:
+    def price(
+        self, sizes: Mapping[str, Number]
+    ) -> tuple[Array, tuple[Array, Array, NDArray[np.int64]], tuple[int, ...]]:
         """Seconds, compute and memory seconds (N, 3), low, high and kernel of each (N,), and the sizes' shape.
 
-        Each size takes the kernel whose domain it lies in, the narrowest first, else the last.
+        Each size takes the kernel whose domain it lies in, the narrowest first, else the widest.
         """
         model = self.mechanism
         table, shape = model.columns({**self._decided(self.kernels[0]), **sizes})
-        left = np.ones(len(table), dtype=bool)
+        used = self._chosen(table)
         priced = np.empty((len(table), 3))
-        low, high, used = np.empty(len(table)), np.empty(len(table)), np.zeros(len(table))
+        low, high = np.empty(len(table)), np.empty(len(table))
         for index, kernel in enumerate(self.kernels):
-            mask = left & _admits(kernel.fit, model, table) if index + 1 < len(self.kernels) else left
+            mask = used == index
             if not mask.any():
                 continue
             rows = table if index == 0 else model.columns({**self._decided(kernel), **sizes})[0]
             chosen = rows if mask.all() else np.ascontiguousarray(rows[mask])
             priced[mask] = model.price(chosen, self.device, kernel.values)
             low[mask], high[mask] = interval_factors(kernel.fit, model, chosen, priced[mask, 0])
-            used[mask] = index
-            left = left & ~mask
         return priced, (low, high, used), shape
+
+    def _chosen(self, table: Array) -> NDArray[np.int64]:
+        """The kernel of each row: the narrowest that admits it, else the widest that the selectors allow."""
+        last = len(self.kernels) - 1
+        used = np.full(len(table), -1 if last else 0, dtype=np.int64)
+        for index in range(last + 1 if last else 0):
+            used[(used < 0) & _admits(self.kernels[index].fit, self.mechanism, table)] = index
+        for index in range(last, -1, -1) if self.mechanism.selectors else ():
+            selected = _admits(self.kernels[index].fit, self.mechanism, table, self.mechanism.selectors)
+            used[(used < 0) & selected] = index
+        used[used < 0] = last
+        return used
 
     def _decided(self, kernel: _Kernel) -> dict[str, Number]:
         pairs = zip(self.mechanism.sizes, kernel.row, strict=True)
@@ -121,21 +144,30 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
         names = _nearest(form(question.form))
         lenders = (common_fits(question.family, part.name, name, apart_from=without) for name in names)
         return next((found for found in lenders if found), ())
+    reach = _reach(question)
     for engine in dict.fromkeys((question.engine, "")):
         for name in _like(form(question.form)):
             if rung is Rung.FITTED:
                 found = own_fits(
                     question.family, part.name, engine=engine, version=question.version, form=name,
-                    kernels=question.kernel,
+                    kernels=question.kernel, reach=reach,
                 )  # fmt: skip
             elif name in WIDE and question.family in CORES:
                 own = own_fits(question.family, part.name, engine=engine, version=question.version, form="bf16")
                 found = own or borrowed_fits(question.family, part, engine=engine, form="bf16")
             else:
-                found = borrowed_fits(question.family, part, engine=engine, form=name)
+                found = borrowed_fits(question.family, part, engine=engine, form=name, reach=reach)
             if found:
                 return named_kernels(found, question.kernel)
     return ()
+
+
+def _reach(question: Question) -> Reach:
+    """How far an exchange goes: releases measured on fewer nodes or ranks know nothing of what lies beyond."""
+    if question.family not in EXCHANGES:
+        return ()
+    named = ((name, question.sizes.get(name)) for name in ("nodes", "ranks"))
+    return tuple((name, float(np.max(size))) for name, size in named if size is not None)
 
 
 def _like(what: Form) -> tuple[str, ...]:
@@ -279,9 +311,12 @@ def narrowness(fit: Fit) -> tuple[float, str]:
     return float(wide), fit.kernel
 
 
-def _admits(fit: Fit, model: Mechanism, table: Array) -> Array:
+def _admits(fit: Fit, model: Mechanism, table: Array, names: Sequence[str] = ()) -> NDArray[np.bool_]:
+    """Which rows lie in a kernel's domain; of some of its sizes where `names` are given."""
     inside = np.ones(len(table), dtype=bool)
     for name, (low, high, step) in fit.domain.items():
+        if names and name not in names:
+            continue
         column = table[:, model.sizes.index(name)]
         inside &= (column >= low) & (column <= high)
         if step > 1:  # a divisor of 1 says nothing: mean contexts and skews need not be whole

@@ -24,7 +24,7 @@ from ridgeline.cost.mechanism import Array
 from ridgeline.cost.readers import READERS
 from ridgeline.cost.samples import Sample, family_tables, hidden_folds, samples
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import BANDS_S, nearest_version, own_fits, preferred_engine, rung_interval
+from ridgeline.facts.fits import BANDS_S, EXCHANGES, nearest_version, own_fits, preferred_engine, rung_interval
 from ridgeline.facts.opdata import OpTable
 from ridgeline.facts.records import Accelerator
 from ridgeline.lower.work import Number
@@ -159,12 +159,17 @@ def _base(question: Question, part: Accelerator) -> Answer | None:
 
 
 def find_tables(question: Question, part: Accelerator) -> tuple[OpTable, ...]:
-    """The tables of a device and engine in the nearest version; without an engine, of the preferred one."""
+    """The tables of a device and engine in the nearest version; without an engine, of the preferred one.
+
+    Of exchanges whose version is not told, those of every version, newest first: older ones reach further.
+    """
     if question.family not in READERS:
         return ()
     found = [table for table in family_tables(question.family) if table.accelerator == part.name]
     engine = question.engine or preferred_engine({table.engine for table in found})
     of_engine = [table for table in found if table.engine == engine]
+    if question.family in EXCHANGES and not question.version:
+        return tuple(reversed(of_engine))
     version = nearest_version({table.version for table in of_engine}, question.version)
     return tuple(table for table in of_engine if table.version == version)
 

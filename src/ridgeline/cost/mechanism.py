@@ -60,6 +60,7 @@ class Mechanism:
     """A formula over `sizes` with `parameters`; `defaults` are sizes that may be left out.
 
     `derive` turns a table of sizes into what the kernel reads, where that is costly and the same for all values.
+    `selectors` are sizes that name a kernel rather than measure it: a fit of another value answers nothing for it.
     """
 
     family: str
@@ -68,6 +69,7 @@ class Mechanism:
     kernel: Kernel
     defaults: Mapping[str, float]
     derive: Callable[[Array], Array] | None = None
+    selectors: tuple[str, ...] = ()
 
     def columns(self, sizes: Mapping[str, Number]) -> tuple[Array, tuple[int, ...]]:
         """The sizes as one (N, S) table, and the shape that they broadcast to."""

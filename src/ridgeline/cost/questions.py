@@ -12,12 +12,15 @@ import numpy as np
 from ridgeline.cost.answer import Question
 from ridgeline.cost.engine_limits import issue_seconds as issue_seconds
 from ridgeline.cost.engine_limits import kernel_sizes
+from ridgeline.cost.exchange_readers import FP8_ROW
 from ridgeline.cost.formats import WIDE, form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import OPERATIONS, group_sizes
-from ridgeline.cost.readers import FP8_ROW, LATENT, ROTARY, latent_decode, latent_prefill
+from ridgeline.cost.readers import LATENT, ROTARY, latent_decode, latent_prefill
 from ridgeline.facts.fits import ENGINES
 from ridgeline.lower.work import CollectiveKind, Number
+
+_CALLING = ("vllm", "trtllm")  # engines whose own calls of an exchange were timed, SGLang's being DeepEP's kernels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +32,11 @@ class Asked:
     bytes: Number
 
     def by(self, engine: str, version: str = "", kernel: str = "") -> Asked:
-        """The same asked of one engine's kernels."""
-        return replace(self, question=replace(self.question, engine=engine, version=version, kernel=kernel))
+        """The same asked of one engine's kernels; exchanges of engines that are measured as they call them, as such."""
+        called = self.question.family == "exchange" and engine in _CALLING
+        family = "engine_exchange" if called else self.question.family
+        named = replace(self.question, family=family, engine=engine, version=version, kernel=kernel)
+        return replace(self, question=named)
 
 
 def gemm(

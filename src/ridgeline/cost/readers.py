@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.engine_limits import kernel_sizes, most_bytes
+from ridgeline.cost.exchange_readers import ALONE_TABLES, CALLED_TABLES, exchanges
 from ridgeline.cost.layer_readers import LAYER_READERS
 from ridgeline.cost.machine import machine as resolve
 from ridgeline.cost.mechanism import Array
@@ -162,45 +163,7 @@ def _experts(columns: Columns, table: OpTable) -> Mapping[str, Number]:
     }
 
 
-_MICROSECOND = 1e-6
 _MILLISECOND = 1e-3
-FP8_ROW = 1 + 4 / 128  # bytes of an fp8 value with its share of an fp32 scale. Source: DeepEP, README
-
-
-def _exchange(table: OpTable) -> Iterator[tuple[str, Mapping[str, Number], Array]]:
-    """Dispatches in fp8 and combines in bf16, in one sample: they share the link; times are in microseconds."""
-    quick = table.name.endswith("_ll_perf")
-    shapes = ("node_num", "hidden_size", "num_token", "num_topk", "num_experts")
-    times = ("{0}_avg_t_us",) if quick else ("{0}_transmit_us", "{0}_notify_us")
-    parts: dict[str, list[Array]] = {}
-    for combine, word in enumerate(("dispatch", "combine")):
-        columns = (*shapes, *(time.format(word) for time in times), f"{word}_sms")
-        found = {name: np.nan_to_num(column.astype(float)) for name, column in read(table, columns).items()}
-        one = np.ones(len(found["num_token"]))
-        ranks = found["node_num"] * resolve(cluster(f"1x{table.accelerator}")).cluster.node_devices
-        machine = resolve(cluster(f"{int(ranks.max())}x{table.accelerator}"))
-        where = group_sizes(machine, ranks, 1)
-        row: dict[str, Number] = {
-            "quick": one * quick,
-            "combine": one * combine,
-            "tokens": found["num_token"],
-            "row_bytes": found["hidden_size"] * (2.0 if combine else FP8_ROW),
-            "top_k": found["num_topk"],
-            "experts": found["num_experts"],
-            "ranks": ranks,
-            "nodes": found["node_num"],
-            "sms": found[f"{word}_sms"] if not quick else one,
-            "link_bytes_per_s": where["link_bytes_per_s"] * one,
-            "nic_bytes_per_s": where["nic_bytes_per_s"] * one,
-            "seconds": sum(found[time.format(word)] for time in times) * _MICROSECOND,
-        }
-        for name, column in row.items():
-            parts.setdefault(name, []).append(np.asarray(column, dtype=float))
-    whole = {name: np.concatenate(columns) for name, columns in parts.items()}
-    seconds = whole.pop("seconds")
-    yield f"deepep {'low latency' if quick else 'normal'}", whole, seconds
-
-
 _BFLOAT_BYTES = 2.0
 # Two ranks take two to four times what other releases' tables show on the same device, as through host memory: taken
 # for boxes whose devices cannot read each other, where the engine leaves it to the library.
@@ -259,6 +222,16 @@ _WIDE_EXPERTS = replace(
     exact=("hidden", "inner", "top_k", "experts", "skew", "gated"),
 )
 
+_EXCHANGE = Reader(
+    tables=ALONE_TABLES,
+    columns=(),
+    sizes=lambda columns, table: {},
+    parts=exchanges,
+    blocks=("tokens", "row_bytes", "top_k", "experts"),
+    smooth=("tokens", "row_bytes"),
+    exact=("quick", "combine", "top_k", "experts", "nodes", "sms"),
+)
+
 READERS: dict[str, Reader] = {
     "gemm": Reader(
         tables=("gemm_perf",),
@@ -309,15 +282,8 @@ READERS: dict[str, Reader] = {
     "experts": _EXPERTS,
     "wide_experts": replace(_WIDE_EXPERTS, tables=("wideep_moe_perf", "wideep_context_moe_perf")),
     "wide_experts_decode": replace(_WIDE_EXPERTS, tables=("wideep_moe_perf", "wideep_generation_moe_perf")),
-    "exchange": Reader(
-        tables=("wideep_deepep_ll_perf", "wideep_deepep_normal_perf"),
-        columns=(),
-        sizes=lambda columns, table: {},
-        parts=_exchange,
-        blocks=("tokens", "row_bytes", "top_k", "experts"),
-        smooth=("tokens", "row_bytes"),
-        exact=("quick", "combine", "top_k", "experts", "nodes", "sms"),
-    ),
+    "exchange": _EXCHANGE,
+    "engine_exchange": replace(_EXCHANGE, tables=CALLED_TABLES, smooth=(*_EXCHANGE.smooth, "ranks")),
     "custom_all_reduce": Reader(
         tables=("custom_allreduce_perf",),
         columns=(),

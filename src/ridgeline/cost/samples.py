@@ -151,11 +151,16 @@ def block_numbers(
     return unique, np.asarray(inverse, dtype=np.int64).reshape(-1)
 
 
+def block_keys(family: str, sizes: Mapping[str, Array], names: Sequence[str] = ()) -> NDArray[np.int64]:
+    """A number for the shape block (or `names`) of each row, the same for the same block on every device [1]."""
+    unique, number = block_numbers(family, sizes, names)
+    keys = np.array([crc32(f"{family}:{row.tolist()}".encode()) for row in unique], dtype=np.int64)
+    return keys[number]
+
+
 def folds(family: str, sizes: Mapping[str, Array], names: Sequence[str] = ()) -> NDArray[np.int64]:
     """The fold of each row, from 0 to 4: the same shape block (or `names`) is in the same fold on every device [1]."""
-    unique, number = block_numbers(family, sizes, names)
-    chosen = np.array([crc32(f"{family}:{row.tolist()}".encode()) % FOLDS for row in unique], dtype=np.int64)
-    return chosen[number]
+    return block_keys(family, sizes, names) % FOLDS
 
 
 def hidden_folds(family: str, sizes: Mapping[str, Array]) -> NDArray[np.int64]:

@@ -129,13 +129,23 @@ def named_kernels(found: Sequence[Fit], text: str) -> tuple[Fit, ...]:
     return named or tuple(found)
 
 
+Reach = tuple[tuple[str, float], ...]  # sizes and the most that is asked of them
+
+
 def own_fits(
-    family: str, device: str, *, engine: str = "", version: str = "", form: str = "", kernels: str = ""
+    family: str,
+    device: str,
+    *,
+    engine: str = "",
+    version: str = "",
+    form: str = "",
+    kernels: str = "",
+    reach: Reach = (),
 ) -> tuple[Fit, ...]:
     """Fits of a device itself: of the engine asked for, or of the first that has any, in the nearest version.
 
-    The nearest is the newest that is not newer than `version`, else the oldest; without `version` the newest. Where
-    `kernels` names any, theirs are the versions to choose from.
+    The nearest is the newest that is not newer than `version`, else the oldest; without `version` the newest of those
+    measured nearest to `reach`. Where `kernels` names any, theirs are the versions to choose from.
     """
     known = [fit for fit in _OWN[device][0] if fit.family == family] if device in _OWN else fits(family)
     found = [fit for fit in known if fit.device == device and fit.form == form]
@@ -144,8 +154,16 @@ def own_fits(
         return ()
     chosen = engine or preferred_engine(engines)
     of_engine = named_kernels([fit for fit in found if fit.engine == chosen], kernels)
+    if reach and not version:
+        least = min((_beyond(fit, reach) for fit in of_engine), default=0.0)
+        of_engine = tuple(fit for fit in of_engine if _beyond(fit, reach) <= least)
     chosen_version = nearest_version({fit.version for fit in of_engine}, version)
     return tuple(fit for fit in of_engine if fit.version == chosen_version)
+
+
+def _beyond(fit: Fit, reach: Reach) -> float:
+    """How far what is asked lies beyond what was measured, in factors of e [1]."""
+    return sum(max(0.0, math.log(most / fit.span[name][1])) for name, most in reach if name in fit.span)
 
 
 def preferred_engine(known: Iterable[str]) -> str:
@@ -168,19 +186,22 @@ def release_key(version: str) -> tuple[tuple[int, int | str], ...]:
     return keys if any(word.isalpha() for word in words) else (*keys, (0, "zz"))
 
 
-LINK_FAMILIES = frozenset({"collective", "exchange"})
+EXCHANGES = frozenset({"exchange", "engine_exchange"})
+LINK_FAMILIES = EXCHANGES | {"collective"}
 Kind = tuple[str, str, str]  # vendor, architecture, link ('' none)
 
 
-def borrowed_fits(family: str, part: Accelerator, *, engine: str = "", form: str = "") -> tuple[Fit, ...]:
+def borrowed_fits(
+    family: str, part: Accelerator, *, engine: str = "", form: str = "", reach: Reach = ()
+) -> tuple[Fit, ...]:
     """Fits for a device from its relatives, itself left out: same engine and format, nearest kind of device.
 
-    Relatives of kernels are devices of the same architecture, those with links among them first when it has links;
-    of collectives those with the same link, else the same kind of link: host bridges differ from box to box and lend
-    nothing. Each value is the geometric mean of theirs, kernel by kernel; the interval is that of borrowed answers
-    judged device by device.
+    Relatives of kernels are devices of the same architecture, those with links among them first when it has links; of
+    collectives those with the same link, else the same generation of it, else the same kind: host bridges differ from
+    box to box and lend nothing. Each value is the geometric mean of theirs, kernel by kernel; the interval is that of
+    borrowed answers judged device by device.
     """
-    return _borrowed(family, part.name, _kind(part), engine, form)
+    return _borrowed(family, part.name, _kind(part), engine, form, reach)
 
 
 def _kind(part: Accelerator) -> Kind:
@@ -199,12 +220,13 @@ def _relatives(family: str, kind: Kind) -> tuple[Callable[[Kind], bool], ...]:
         return ()
     return (
         lambda other: (other[0], other[2]) == (vendor, link),
+        lambda other: (other[0], other[2].split(" ")[:2]) == (vendor, link.split(" ")[:2]),  # cut to fewer bytes
         lambda other: (other[0], other[2].split(" ")[0]) == (vendor, link.split(" ")[0]),
     )
 
 
 @cache
-def _borrowed(family: str, device: str, kind: Kind, engine: str, form: str) -> tuple[Fit, ...]:
+def _borrowed(family: str, device: str, kind: Kind, engine: str, form: str, reach: Reach) -> tuple[Fit, ...]:
     others = [fit for fit in fits(family) if fit.device != device and fit.form == form]
     if engine and any(fit.engine == engine for fit in others):
         others = [fit for fit in others if fit.engine == engine]
@@ -214,7 +236,7 @@ def _borrowed(family: str, device: str, kind: Kind, engine: str, form: str) -> t
     latest = [
         fit
         for name in sorted({fit.device for fit in chosen})
-        for fit in own_fits(family, name, engine=engine, form=form)
+        for fit in own_fits(family, name, engine=engine, form=form, reach=reach)
     ]
     kernels = list(dict.fromkeys((fit.engine, fit.kernel) for fit in latest))
     first_engine = preferred_engine({key[0] for key in kernels})
@@ -262,10 +284,17 @@ def _blend(relatives: Sequence[Fit], device: str) -> Fit:
         low=known.low,
         high=known.high,
         domain=first.domain,
-        span=first.span,
+        span=_together(relatives),
         source=BORROWED + ", ".join(dict.fromkeys(fit.device for fit in relatives)),
         date=max(fit.date for fit in relatives),
     )
+
+
+def _together(relatives: Sequence[Fit]) -> dict[str, tuple[float, float]]:
+    """The sizes that any of them was measured at."""
+    names = dict.fromkeys(name for fit in relatives for name in fit.span)
+    spans = {name: [fit.span[name] for fit in relatives if name in fit.span] for name in names}
+    return {name: (min(low for low, _ in own), max(high for _, high in own)) for name, own in spans.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

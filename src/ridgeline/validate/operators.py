@@ -11,6 +11,7 @@ from ridgeline.cost.answer import ALL, Rung
 from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.errors import InputError
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Cluster, Evidence
 from ridgeline.facts.source_spread import mechanism_spread, source_spread
 from ridgeline.units import UNITS
@@ -59,7 +60,7 @@ RUNGS = {  # that rest on measurements of the device itself, or of its relatives
     "tables": (Rung.TABLE.value, Rung.FITTED.value),
     "borrowed": (Rung.BORROWED.value,),
 }
-WIDEST = {"tables": 2.0, "borrowed": 4.0}  # high / low of an interval that holds nothing but its own kernels
+WIDEST = "interval.widest"  # high / low of an interval that holds nothing but its own kernels
 OWN_SPAN = "interval of the tables alone:"
 EVIDENCE_SPAN = "interval of the mechanism: of its family on other devices, or of the evidence behind its rate"
 _RATE_UNIT = re.compile(r"^([kMGTPE]?)(?:FL|I)?OPs?(?:/s|S)?$", re.IGNORECASE)
@@ -119,7 +120,7 @@ def _of_another_source(priced: Priced, row: Row) -> Priced:
         f"{OWN_SPAN} {low_s / priced.seconds:.3f} to {high_s / priced.seconds:.3f} of the time; of other sources here"
     )
     ends = (priced.seconds * low, priced.seconds * high)
-    if high_s > WIDEST[rung] * low_s:
+    if high_s > constant(WIDEST) * low_s:
         ends = (min(low_s, ends[0]), max(high_s, ends[1]))
     return replace(priced, interval_s=ends, assumptions=(*priced.assumptions, told))
 

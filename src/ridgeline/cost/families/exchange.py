@@ -1,4 +1,6 @@
-"""Tokens sent to the ranks of their experts and combined again, as DeepEP's kernels do it.
+"""Tokens sent to the ranks of their experts and combined again, as DeepEP's and TensorRT-LLM's kernels do it.
+
+By the kernels alone, and as engines call them, which takes at least what the host needs to issue a call.
 
 Shape letters: T tokens of one rank, E experts, N ranks on n nodes, g = N / n.
 """
@@ -6,10 +8,12 @@ Shape letters: T tokens of one rank, E experts, N ranks on n nodes, g = N / n.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from numba import njit
 
-from ridgeline.cost.mechanism import Array, Mechanism, parameter
+from ridgeline.cost.families.gemm import issued
+from ridgeline.cost.mechanism import Array, Mechanism, Parameter, parameter
 
 _GROUPS = (
     4.0  # nodes that group-limited routing lets a token reach. Source: DeepSeek-V3 (arXiv:2412.19437), section 2.1.2
@@ -55,6 +59,14 @@ def _exchange(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 0], out[i, 1], out[i, 2] = seconds + moved, work, max(wire, network)
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def _called(sizes: Array, device: Array, values: Array, out: Array) -> None:
+    _exchange(sizes, device, values, out)
+    for i in range(sizes.shape[0]):
+        issue_s = values[10] * (values[11] if sizes[i, 1] > 0.0 else 1.0)
+        out[i, 0] = issued(out[i, 0], issue_s)
+
+
 EXCHANGE = Mechanism(
     family="exchange",
     sizes=(
@@ -71,6 +83,7 @@ EXCHANGE = Mechanism(
         "nic_bytes_per_s",
     ),
     defaults={"nodes": 1.0, "sms": 20.0},
+    selectors=("quick",),
     kernel=_exchange,
     parameters=(
         parameter("start_s_", "s", 3e-6, 2e-4, 1.2e-5, "launch and notification of a dispatch"),
@@ -83,5 +96,16 @@ EXCHANGE = Mechanism(
         parameter("overlap_", "1", 1, 8, 3, "norm in which copies, link and network overlap"),
         parameter("combine_start_s_", "s", 3e-6, 2e-4, 1.4e-5, "launch of a combine"),
         parameter("combine_message_s_", "s", 1e-9, 2e-5, 3e-7, "one SM's time for a message of a combine"),
+    ),
+)
+
+ENGINE_EXCHANGE = replace(
+    EXCHANGE,
+    family="engine_exchange",
+    kernel=_called,
+    parameters=(
+        *EXCHANGE.parameters,
+        Parameter(name="issue_s_", unit="s", low=3e-7, high=1e-3, start=2e-6, meaning="host time to issue a dispatch"),
+        parameter("combine_issue_share_", "1", 0.05, 2, 0.5, "host time to issue a combine, against a dispatch's"),
     ),
 )

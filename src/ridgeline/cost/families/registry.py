@@ -16,6 +16,7 @@ _MODULES = {
     "experts": ("experts", "EXPERTS"),
     "collective": ("collective", "COLLECTIVE"),
     "exchange": ("exchange", "EXCHANGE"),
+    "engine_exchange": ("exchange", "ENGINE_EXCHANGE"),
     "custom_all_reduce": ("custom_all_reduce", "CUSTOM_ALL_REDUCE"),
     "quantize": ("quantize", "QUANTIZE"),
     "encoder": ("encoder", "ENCODER"),
