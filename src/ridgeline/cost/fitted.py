@@ -31,7 +31,7 @@ from ridgeline.facts.fits import (
     named_kernels,
     own_fits,
 )
-from ridgeline.facts.mechanisms import constants
+from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.rates import power_clock
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.traits import kernel_traits
@@ -229,7 +229,7 @@ def _made(
     share: float,
 ) -> FittedModel:
     model, what = mechanism(family), form(form_name)
-    start_s = 0.0 if rung is Rung.FITTED else kernel_start_s(part)
+    start_s = 0.0 if rung is Rung.FITTED else kernel_start_s(part) * _kernels_of(family)
     kernels = []
     for fit in sorted(fits, key=narrowness):
         traits = kernel_traits(fit.family, fit.kernel_device, fit.engine, fit.kernel, fit.form)
@@ -303,6 +303,11 @@ def kernel_start_s(part: Accelerator) -> float:
     """
     known = constants().get(f"launch.start.{part.architecture}")
     return known.value if known is not None else 0.0
+
+
+def _kernels_of(family: str) -> float:
+    """Kernels one after the other behind the start of a family's formula [1]."""
+    return constant("launch.served.experts") if family == "experts" else 1.0
 
 
 def narrowness(fit: Fit) -> tuple[float, str]:
