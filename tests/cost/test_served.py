@@ -104,11 +104,15 @@ def test_keys_read_for_each_query_head_cost_what_as_many_heads_of_keys_do() -> N
 def test_products_that_were_not_tuned_are_slower_where_compute_binds_only() -> None:
     """A fifth of the rate: 8,192 tokens take five times as long, one token what its weights' bytes take."""
     tuned = ServedPrices(MI300X, Formats())
-    plain = ServedPrices(MI300X, Formats(), own=OwnKernels(tuned_share=0.2))
+    plain = ServedPrices(MI300X, Formats(), own=OwnKernels(tuned_share=0.2, tuned_range=(0.1, 0.4)))
     piece, rows = Product(name="up", n=57344, k=8192, part="feed"), np.array([1.0, 8192.0])
     alone, prompt = plain.product(piece, rows).mid / tuned.product(piece, rows).mid
     assert 1.0 <= alone < 1.05
     assert prompt == pytest.approx(5.0, rel=0.05)
+    shares = [one.product(piece, rows) for one in (plain, tuned)]
+    wide, narrow = (one.high / one.low for one in shares)
+    assert wide[1] > 3.0 * narrow[1]  # four times the range of shares, less what memory and fills take
+    assert wide[0] < 1.5 * narrow[0]
 
 
 def test_no_kernel_is_shorter_than_the_shortest_that_was_measured_on_a_device() -> None:

@@ -22,7 +22,7 @@ class OwnKernels:
     `wide` is how more rows meet weights of few bits: '' as tables have it, 'widened' to 16 bits, 'int8' inputs. Where
     attention is not fused a prompt's score moves `score_bytes` [byte]. With `per_query` heads of a group find nothing
     in caches that another has read, as if each had keys of its own. Products reach `tuned_share` of the matrix rate of
-    tuned ones [1].
+    tuned ones, between the ends of `tuned_range` [1].
     """
 
     unmeasured: bool = False
@@ -33,6 +33,7 @@ class OwnKernels:
     splits: bool = True
     per_query: bool = False
     tuned_share: float = 1.0
+    tuned_range: tuple[float, float] = (1.0, 1.0)
 
     @property
     def lent(self) -> bool:

@@ -120,7 +120,7 @@ class ServedPrices:
         """The question about this engine's kernels."""
         return replace(question, engine=self.engine, version=self.version)
 
-    def _model(self, question: Question, kernel: str = "") -> FittedModel:
+    def _model(self, question: Question, kernel: str = "", *, share: float = 1.0) -> FittedModel:
         asked = self._engines(question)
         for rung in RUNGS:
             fits = find_fits(asked, self.part, rung)
@@ -128,17 +128,18 @@ class ServedPrices:
             if fits:
                 worst = self.rungs_used.get(question.family, rung)
                 self.rungs_used[question.family] = max(worst, rung, key=RUNGS.index)
-                return model_of(
-                    question.family, question.form, self.part, fits, rung, hosted=False, share=self._share(question)
-                )
+                return model_of(question.family, question.form, self.part, fits, rung, hosted=False, share=share)
         raise DomainError(f"{self.part.name}: no device was ever measured for {question.family} in {question.form}")
-
-    def _share(self, question: Question) -> float:
-        return self.own.tuned_share if question.family in _PRODUCTS else 1.0
 
     def ask(self, asked: questions.Asked, kernel: str = "") -> Seconds:
         """The price of an operator from the best rung, by the fits of one `kernel` where there are any [s]."""
-        return self._read(asked.question, self._model(asked.question, kernel))
+        question = asked.question
+        share = self.own.tuned_share if question.family in _PRODUCTS else 1.0
+        found = self._read(question, self._model(question, kernel, share=share))
+        if share == 1.0:
+            return found
+        slow, fast = (self._read(question, self._model(question, kernel, share=one)) for one in self.own.tuned_range)
+        return replace(found, low=np.minimum(found.low, fast.low), high=np.maximum(found.high, slow.high))
 
     def _read(self, question: Question, model: FittedModel) -> Seconds:
         priced, (low, high, _), shape = model.price(question.sizes)

@@ -104,6 +104,8 @@ class Settings:
     keys_per_query: bool = _flag(False, "decode reads keys from memory for each query head by itself")
     whole_cache: bool = _flag(False, "decode reads the cache as long as it will be at the end: shapes never change")
     tuned_share: float = _share(1.0, "share of the rate of tuned products that its products reach, where compute binds")
+    tuned_share_least: float = _share(1.0, "the least that was seen, for intervals")
+    tuned_share_most: float = _share(1.0, "and the most")
     vector_rows: int = _count(
         0, "rows up to which its own products of matrices and vectors stream the weights; 0: it has none", "row"
     )

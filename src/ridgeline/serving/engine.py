@@ -283,6 +283,7 @@ def engine(
         unmeasured=policy.own_kernels, vector_rows=policy.vector_rows, wide=policy.wide_products,
         score_bytes=policy.score_bytes, groups=policy.decode_groups, splits=policy.decode_splits,
         per_query=policy.keys_per_query, tuned_share=policy.tuned_share,
+        tuned_range=(policy.tuned_share_least, policy.tuned_share_most),
     )  # fmt: skip
     steps = StepModel(model, machine, deployment, formats, own=own, shelf=shelf, fusions=fusions)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
