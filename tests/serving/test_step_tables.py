@@ -196,3 +196,13 @@ def test_launches_are_those_of_products_their_casts_and_what_lies_between() -> N
     assert narrow - plain == 32 * 4
     latent = made("deepseek-v3", "8xH200-SXM", (("dp", 8), ("ep", 8)))[1].kernels
     assert 61 * 25 < latent < 61 * 45
+
+
+def test_copies_of_one_request_read_the_experts_of_one() -> None:
+    """Mixtral on 4 H100: 16 tokens choose nearly all of 8 experts, copies of one 2: a quarter of the weights."""
+    words = (("tp", 4),)
+    various, alike = (made("mixtral-8x7b", "4xH100-SXM", (*words, *more))[1] for more in ((), (("alike", True),)))
+    at = int(np.searchsorted(various.tokens, 16.0))
+    assert alike.group.mid[at] < 0.45 * various.group.mid[at]
+    assert alike.group.mid[at] < 1.25 * alike.group.mid[0]
+    assert (alike.lane.mid == various.lane.mid).all()

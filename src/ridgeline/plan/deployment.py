@@ -60,12 +60,13 @@ class Deployment:
     `max_seqs` [sequence] the running batch of one attention rank, `memory_fraction` [1] the share of device memory
     that the engine may fill, `cache_tokens` [token] the KV capacity of one attention rank where it is known from a
     run. With `prefill_graphs` iterations with prompts replay captured pieces up to the token budget, without they are
-    launched kernel by kernel. With `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, of which each
-    is accepted with probability `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step
+    launched one kernel at a time. With `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, each
+    accepted with probability `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step
     (None: one layer).
     A scheduler takes new prompts every `receive_interval` iterations [1], at a look or as `hold` says; they are enough
     for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts' loads [1]:
-    0 even, None what measured models showed.
+    0 even, None what measured models showed. Where requests are `alike`, copies of one whose likeliest tokens are
+    taken, all of a step's tokens choose the same experts.
 
     Every context is divided over `kv_ranks` of the tensor-parallel ranks, token by token, which send each other queries
     and what their parts add up to; a cache that ranks would hold in common is so held once.
@@ -128,6 +129,7 @@ class Deployment:
     hold: Hold = Hold.LOOK
     hold_share: float = 1.0
     expert_skew: float | None = None
+    alike: bool = False
     block_tokens: int | None = None
     queue: Queue = Queue.ARRIVAL
     queue_patience: float = 0.0

@@ -189,6 +189,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     yes("tokens_stay", "tokens stay with their experts from layer to layer; every rank holds all caches"),
     whole("expert_redundant", "replicas of experts in each layer", least=0, most=4096),
     Field(name="expert_skew", read=number("1", 0.0, 4.0001), help="power law of experts' loads: 0 even, 1 as measured"),
+    yes("alike", "requests are copies of one, greedily answered: a step's tokens choose the same experts"),
     Field(name="autoscale", read=_autoscale, help="instances by requests on each: high=16,low=4,start=60s"),
     Field(name="failures", read=_failures, help="instances fail and are repaired: mean times up=30d,down=10min"),
     whole("draft_tokens", "tokens drafted for each step of speculative decoding", least=0, most=64),
@@ -197,7 +198,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
 )
 SAME_WORDS = (
     "weights", "kv", "tp", "pp", "dp", "ep", "kv_ranks", "token_budget", "max_seqs", "chunked", "prefix_cache",
-    "graphs", "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "queue_patience",
+    "graphs", "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "alike", "queue_patience",
     "displaces", "swap_blocks", "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots",
     "adapter_skew", "adapter_on", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
     "split", "split_share", "expert_devices", "micro_batches", "priority_period", "priority_levels", "tokens_stay",

@@ -7,7 +7,7 @@ of one prompt's chunk, P tokens cached before it. Between grid points tables are
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -307,7 +307,8 @@ class StepModel:
         for piece, times in self._by_rows.get(of, ()):
             if isinstance(piece, Experts) and not links:
                 fullest = rows * self._uneven
-                yield self._get(of, piece, (fullest,), partial(self._piece, piece, fullest)), times
+                chosen = replace(piece, count=piece.top_k) if self.deployment.alike and piece.ranks == 1 else piece
+                yield self._get(of, chosen, (fullest,), partial(self._piece, chosen, fullest)), times
             elif links in (None, isinstance(piece, Reduce | Trade)):
                 yield self._get(of, piece, (rows,), partial(self._piece, piece, rows)), times
 

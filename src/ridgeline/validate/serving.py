@@ -143,6 +143,8 @@ def _with(pool: Deployment, settings: Settings) -> Deployment:
         changes.pop("kv", None)
     if settings.beam_width is not None and settings.beam_width > 1:  # as many tokens a step, of which one is gained
         changes |= {"draft_tokens": settings.beam_width - 1, "acceptance": 0.0, "draft_share": 0.0}
+    if settings.same_prompts and settings.greedy:
+        changes["alike"] = True
     if settings.version:
         changes["version"] = settings.version
     return replace(pool, **changes)

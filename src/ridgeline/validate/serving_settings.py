@@ -61,6 +61,7 @@ class Settings:
     warmups_per_user: float | None = None
     repeats: float | None = None
     same_prompts: bool | None = None
+    greedy: bool | None = None
     duration_s: float | None = None
     ttft_limit_s: float | None = None
     tpot_limit_s: float | None = None
