@@ -32,7 +32,7 @@ from ridgeline.serving.traffic.arrivals import poisson
 from ridgeline.serving.traffic.asked import asked_traffic
 from ridgeline.serving.traffic.lengths import Uniform
 from ridgeline.serving.traffic.synthetic import synthetic
-from ridgeline.serving.traffic.traffic import Traffic
+from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 PAGE = Path(__file__).with_suffix("").with_name("claims.md")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -236,6 +236,32 @@ def exflow() -> Iterator[str]:
         )
 
 
+def infinite() -> Iterator[str]:
+    """Requests of which some are long: instances that borrow room of each other, or not, and wider ones."""
+    draw = np.random.default_rng(0)
+    count, instances = 240, 8
+    where = machine(cluster(f"{instances}xA100-SXM"))
+    ways: tuple[Mapping[str, Any], ...] = (
+        {"instances": instances}, {"instances": instances, "borrows": True}, {"tp": instances},
+    )  # fmt: skip
+    for longest in (60_000, 200_000, 500_000):
+        prompts = draw.integers(200, 4_000, count)
+        rare = draw.random(count) < 0.05
+        prompts[rare] = draw.integers(longest // 2, longest, int(rare.sum()))
+        asked = traffic(np.zeros(count), prompts, draw.integers(50, 400, count))
+        told = []
+        for words in ways:
+            one = engine(load("llama-2-7b"), where, Deployment(**words))
+            table = one.tables(longest_prompt=int(prompts.max()), longest=int(prompts.max()) + 400)
+            found = replay_tables([one], [table], asked, router=Router.LEAST_LOADED)
+            told.append((measure(found, asked).total_tokens_per_s, int(found.refused.sum()), found.loans))
+        plain, borrowed, wide = told
+        yield (
+            f"5 % of {longest // 2:,} to {longest:,} tokens: {borrowed[0] / wide[0]:.2f}x the tokens/s of one instance"
+            f" over all devices, {borrowed[2]} loans; {plain[1]} requests do not fit alone, {borrowed[1]} with loans"
+        )
+
+
 CLAIMS = (
     Claim(
         paper="Helix (arXiv:2507.07120)",
@@ -266,6 +292,12 @@ CLAIMS = (
         reported="up to 67% less time of routing between GPUs, up to 2.2x throughput, GPT models of 8 to 64 experts",
         case="Mixtral-8x7B on 8 A100 in nodes of 4, contexts of 1,024, made-up traffic between experts",
         here=exflow,
+    ),
+    Claim(
+        paper="Infinite-LLM (arXiv:2401.02669)",
+        reported="1.03-2.4x throughput, 2-19x longer contexts on 2 to 32 A100",
+        case="Llama-2-7B on 8 A100, 240 requests of 200-4,000 tokens at once, some long",
+        here=infinite,
     ),
     Claim(
         paper="Janus (Zhang and others, 2025)",

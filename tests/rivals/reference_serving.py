@@ -98,7 +98,8 @@ class Instance:
         mean = max(sum(len(rank.decoding) for rank in self.ranks) / len(self.ranks), 1.0)
         width = 1 + rule["drafted"]
         own, group = self.parts_s(batch * width, mean * width * batch / sequences, batch)
-        seconds = own + group + read_two(t.sequences, t.contexts, t.decode.mid, sequences, busiest.context / sequences)
+        attention = read_two(t.sequences, t.contexts, t.decode.mid, sequences, busiest.context / sequences)
+        seconds = own + group + self.elsewhere(busiest, attention)
         if self.cut(batch * width):
             attention = read_two(t.sequences, t.contexts, t.nano.decode.mid, sequences, busiest.context / sequences)
             seconds = self.nano_s(batch, batch, attention, 0.0)
@@ -114,6 +115,15 @@ class Instance:
             seconds = max(seconds, rule["eager_s"])
         seconds = max(seconds, *(rank.fetch_s for rank in self.ranks))
         return self.moved(self.hosted(seconds))
+
+    def elsewhere(self, rank: Rank, attention: float) -> float:
+        """Attention of a rank's decoding sequences, where a part of it is computed elsewhere [s]."""
+        return attention
+
+    def too_long(self, one: Asked, output: int) -> bool:
+        """Whether a request could never run here."""
+        away = int(self.rule["host_tokens"])
+        return bool(one.most_blocks(self.rule, output) > self.rule["capacity"] or (away and one.prompt + output > away))
 
     def moved(self, seconds: float) -> float:
         """With caches that move to or from the host, beside it or after it [s]."""
@@ -136,6 +146,7 @@ class Instance:
             if decoding:
                 table = t.nano.decode if cut else t.decode
                 attention = read_two(t.sequences, t.contexts, table.mid, decoding, rank.context / decoding)
+            attention = self.elsewhere(rank, attention)
             seconds += attention
             first = [read_two(t.chunks, t.pasts, t.first.mid, one.chunk, one.seen(rule)) for one in rank.chunks]
             each = [read_two(t.chunks, t.pasts, t.each.mid, one.chunk, one.seen(rule)) for one in rank.chunks]
@@ -320,8 +331,7 @@ class Fleet:
         pool = [each for each in self.instances if each.role in roles]
         chosen = self.choose(pool, one, kind)
         output = 0 if chosen.role == "prefill" else one.output
-        away = int(chosen.rule["host_tokens"])
-        if one.most_blocks(chosen.rule, output) > chosen.rule["capacity"] or (away and one.prompt + output > away):
+        if chosen.too_long(one, output):
             self.end(one, "refused")
             return
         prefix = self.router == "prefix"

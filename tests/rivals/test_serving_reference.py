@@ -168,7 +168,7 @@ class Case:
     def compiled(self) -> Replay:
         return replay_tables(self.engines, self.tables, self.traffic, router=self.router)  # type: ignore[arg-type]
 
-    def plain(self) -> Fleet:
+    def instances(self) -> list[Instance]:
         instances: list[Instance] = []
         for kind, (one, table) in enumerate(zip(self.engines, self.tables, strict=True)):
             record = one.rule(table)
@@ -185,6 +185,9 @@ class Case:
                     instances += [prompts, answers]
                 else:
                     instances.append(Instance(**same, role=one.deployment.role.value))
+        return instances
+
+    def plain(self) -> Fleet:
         t, one = self.traffic, self.engines[0].deployment
         adapters = drawn(one, t.requests) if one.adapters else np.zeros(t.requests)
         front = self.engines[0].policy
@@ -199,7 +202,7 @@ class Case:
             for i in range(t.requests)
         ]  # fmt: skip
         fleet = Fleet(
-            instances=instances, asked=asked, router=self.router.value, concurrency=t.concurrency,
+            instances=self.instances(), asked=asked, router=self.router.value, concurrency=t.concurrency,
             by_priority=len(set(t.priority)) > 1 or any(one.values.get("redraws") for one in self.engines),
         )  # fmt: skip
         return fleet.run()

@@ -87,6 +87,9 @@ class Deployment:
     `kv_reused` [1] is there from the step before; the device holds a landmark of every `kv_chunk` [token] and, with
     `kv_rank`, keys of that rank, so that only values are fetched.
 
+    A request that does not fit its instance `borrows` room of others for a part of its cache: each gives `lend_share`
+    [1] of the blocks that are free there, and an instance owes at most `owe_share` [1] of its own number (None: any).
+
     On a `split` device prompts are computed beside decode steps, on a share `split_share` [1] of its multiprocessors
     (None: the one with which both get on most, chosen whenever an iteration of prompts begins).
 
@@ -159,6 +162,9 @@ class Deployment:
     expert_between: float | None = None
     priority_period: int | None = None
     priority_levels: int = 4
+    borrows: bool = False
+    lend_share: float = 0.5
+    owe_share: float | None = None
     kind: str = ""
     expert_kind: str = ""
 
@@ -213,6 +219,7 @@ class Deployment:
         self._check_apart()
         self._check_contexts()
         self._check_staying()
+        self._check_borrowing()
         if (self.tp * self.dp) % self.ep:
             raise PlanError(
                 f"deployment: ep = {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.tp * self.dp}"
@@ -302,6 +309,26 @@ class Deployment:
             raise PlanError(
                 f"deployment: expert_devices is not modelled with {', '.join(beside)}; leave one of them out"
             )
+
+    def _check_borrowing(self) -> None:
+        """Raises for room borrowed of other instances where that cannot be, or is not modelled."""
+        if not 0 < self.lend_share <= 1 or (self.owe_share is not None and self.owe_share <= 0):
+            raise PlanError(
+                f"deployment: lend_share = {self.lend_share:g}, owe_share = {self.owe_share}; needs a share of what is"
+                " free, above 0 to 1, and a positive share of an instance's blocks"
+            )
+        if not self.borrows and (self.owe_share is not None or self.lend_share != 0.5):
+            raise PlanError("deployment: lend_share and owe_share are about room that is borrowed; say borrows as well")
+        without = {
+            "dp": self.dp > 1, "pp": self.pp > 1, "draft_tokens": self.draft_tokens, "nano_tokens": self.nano_tokens,
+            "adapters": self.adapters, "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched, "split": self.split,
+            "expert_devices": self.expert_devices, "kv_ranks": self.kv_ranks > 1, "displaces": self.displaces,
+            "receive_interval": self.receive_interval > 1, "prefix_cache": self.prefix_cache,
+            "a pool": self.role is not Role.WHOLE, "preemption swap": self.preemption is Preemption.SWAP,
+        }  # fmt: skip
+        beside = [name for name, said in without.items() if said]
+        if self.borrows and beside:
+            raise PlanError(f"deployment: borrows is not modelled with {', '.join(beside)}; leave one of them out")
 
     def _check_staying(self) -> None:
         """Raises for tokens that stay with their experts where that cannot be, or is not modelled."""

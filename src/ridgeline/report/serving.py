@@ -108,6 +108,8 @@ def deployment_text(one: Deployment) -> str:
         words.append(f"tokens stay with experts{rows}")
     if one.split:
         words.append(f"split{f', {one.split_share:.0%} for prompts' if one.split_share else ''}")
+    owed = f", {one.owe_share:g} of their own at most" if one.owe_share is not None else ""
+    words += [f"borrow room, {one.lend_share:.0%} of what is free{owed}"] if one.borrows else []
     words += [f"{one.kv_kept:,} tokens of cache kept{' early' if one.kv_early else ''}"] if one.kv_kept else []
     words += [f"{one.kv_fetched:,} fetched a step"] if one.kv_fetched else []
     return " ".join(words)
@@ -290,6 +292,8 @@ def _notes(report: ServingReport) -> list[Block]:
         )
     if found.moves:
         notes.append(f"{_counted(found.moves, 'cache')} sent from prefill to decode instances")
+    if found.loans:
+        notes.append(f"{_counted(found.loans, 'time')} a request borrowed room of other instances")
     if found.loads:
         notes.append(f"{_counted(found.loads, 'adapter')} loaded from host memory")
     if metrics.refused:
@@ -354,6 +358,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "preemptions": found.preemptions,
         "moves": found.moves,
         "adapter_loads": found.loads,
+        "loans": found.loans,
         "iterations": found.iterations,
         "span_s": found.span_s,
         "power_w": report.power_w,

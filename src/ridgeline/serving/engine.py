@@ -27,6 +27,7 @@ from ridgeline.serving.adapters import adapter_bytes
 from ridgeline.serving.apart import attention_side, check_experts_fit, expert_layers
 from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
 from ridgeline.serving.kept import host_rate, kept_numbers
+from ridgeline.serving.loans import loan_numbers, preemption_of
 from ridgeline.serving.nano import shares
 from ridgeline.serving.state import (
     EACH_LOOK,
@@ -128,12 +129,20 @@ class Engine:
             "slots": deployment.adapter_slots or 0,
             "load_s": self._load_s,
             **self.kept,
+            **(self._borrowing(stride) if deployment.borrows else {}),
         }
         if deployment.nano_tokens or deployment.split:
             values["memory_sms"], values["link_sms"] = shares()
         for name, value in values.items():
             rule[name] = value
         return rule
+
+    def _borrowing(self, stride: int) -> dict[str, float]:
+        """What room costs at an instance `stride` devices away, as `state.RULE` says it."""
+        return loan_numbers(
+            self.steps, self.policy, blocks=self.capacity.cache_tokens // self.policy.block_tokens, stride=stride,
+            move_token_s=self._moving(stride)["move_token_s"],
+        )  # fmt: skip
 
     @cached_property
     def kept(self) -> dict[str, float]:
@@ -170,8 +179,10 @@ class Engine:
         period, growth = growth_of(tokens, deployment.gained)
         blocks = self.capacity.cache_tokens // tokens
         keeps = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
-        keeps = keeps and not deployment.adapters and not deployment.cuts_cache  # such caches differ, or are cut
-        preemption = deployment.preemption.value if deployment.preemption else policy.preemption
+        keeps = keeps and not (
+            deployment.adapters or deployment.cuts_cache or deployment.borrows
+        )  # not alike, or not here
+        preemption = preemption_of(deployment, policy)
         return {
             "scheduler": PREFILL_FIRST if deployment.split else _SCHEDULERS[policy.scheduler],
             "split": deployment.split,
@@ -315,7 +326,7 @@ def _traits(model: Model) -> ModelTraits:
 
 def _check_swaps(deployment: Deployment, policy: EnginePolicy) -> None:
     """Raises where what is said of preemption has no meaning."""
-    way = deployment.preemption.value if deployment.preemption else policy.preemption
+    way = preemption_of(deployment, policy)
     beside = deployment.swap_beside and not deployment.adapter_slots
     if (deployment.swap_blocks or beside) and way != Preemption.SWAP.value:
         raise PlanError(

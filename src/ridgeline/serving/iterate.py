@@ -7,6 +7,7 @@ import math
 from numba import njit
 
 from ridgeline.serving.apart import apart_s
+from ridgeline.serving.borrowing import borrowed_s, owes_soon
 from ridgeline.serving.clock import (
     Times,
     chunks_s,
@@ -20,10 +21,11 @@ from ridgeline.serving.clock import (
     tally,
     token_s,
 )
+from ridgeline.serving.fairness import head
 from ridgeline.serving.lanes import begin_answers, begin_prompts, home, prompt_joins, rests, take_in
 from ridgeline.serving.looks import known_until, steps_to_look
 from ridgeline.serving.routing import ended, push, sample
-from ridgeline.serving.runs import book_run, set_run, step_ranks, steps_to_go
+from ridgeline.serving.runs import book_run, catch_up, cut_called, set_run, step_ranks, steps_to_go
 from ridgeline.serving.schedule import finish, form_batch, next_end, prompt_done
 from ridgeline.serving.state import (
     ANSWERS,
@@ -68,6 +70,9 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
         if decoding > 0.0:
             decodes = True
             attention = decode_s(times, rule, decoding, ranks[rank].context / decoding, in_two(rule, tokens))
+        if rule.borrows:
+            added, far = borrowed_s(ranks, instances, rule, rank)
+            attention = max(attention, far) + added
         prompts = chunks_s(times, rule, lists.chunks[rank], ranks[rank].chunks)
         if in_two(rule, tokens):  # one rank, which holds its experts
             compute, memory, network = nano_parts(times, rule, tokens, sampled)
@@ -114,13 +119,18 @@ def begin(
         begin_answers(ranks, lists, requests, instances, fleet, times, rule, instance, now_s)
         return
     redraw(ranks, requests, instances, rule, instance)
-    chunks, decoding = 0, 0
+    chunks, decoding, preempted = 0, 0, fleet.system[0].preemptions
+    if rule.borrows:
+        catch_up(ranks, lists, instances, fleet, times, rule, now_s)
     known_s = known_until(ranks, requests, instances, rule, instance, now_s)
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         form_batch(ranks, lists, requests, fleet, rule, rank, known_s)
         chunks += ranks[rank].chunks
         decoding += ranks[rank].decoding
     instances[instance].begun_s, instances[instance].prompted = now_s, chunks > 0
+    if rule.borrows:
+        instances[instance].guests = ranks[instances[instance].first_rank].guests
+        cut_called(ranks, instances, fleet, times, rule, now_s, fleet.system[0].preemptions > preempted)
     if chunks > 0:
         instances[instance].at, instances[instance].steps = MIXED, 1
         instances[instance].next_s = now_s + _mixed_s(ranks, lists, instances, times, rule, instance)
@@ -128,6 +138,10 @@ def begin(
         instances[instance].at = DECODES
         steps = steps_to_go(ranks, lists, requests, instances, fleet, rule, instance)
         steps = min(steps, steps_to_look(ranks, instances, rule, instance, known_s))
+        first = instances[instance].first_rank
+        if rule.borrows and ranks[first].waiting > 0:
+            waits = head(ranks, lists, requests, rule, first)
+            steps = 1 if owes_soon(ranks, lists, requests, rule, first, waits) else steps
         set_run(ranks, instances, fleet, times, rule, instance, steps, math.inf)
     else:
         instances[instance].at, instances[instance].next_s = IDLE, math.inf
@@ -168,6 +182,9 @@ def commit(
             instances[instance].stalled_s += seconds
             instances[instance].stalled = int(total)
     sample(ranks, fleet, now)
+    if rule.borrows:
+        instances[instance].at = IDLE
+        catch_up(ranks, lists, instances, fleet, times, rule, now)
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         request = NOBODY if instances[instance].lane == PROMPTS else next_end(ranks, lists, rank)
         while request != NOBODY:
@@ -177,6 +194,8 @@ def commit(
             request = next_end(ranks, lists, rank)
         if mixed:
             _prompts_done(ranks, lists, requests, instances, fleet, times, rule, instance, rank, now)
+    if rule.borrows:
+        cut_called(ranks, instances, fleet, times, rule, now, True)
     if instances[instance].lane == ANSWERS:
         take_in(ranks, lists, requests, rule, instances[instance].first_rank)
     if instances[instance].lane != BOTH:  # blocks are free for prompts, or the device for answers

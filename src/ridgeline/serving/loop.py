@@ -11,6 +11,7 @@ import math
 
 from numba import njit
 
+from ridgeline.serving.borrowing import too_long
 from ridgeline.serving.changes import change, evacuate, next_change, next_start
 from ridgeline.serving.clock import Times
 from ridgeline.serving.iterate import begin, commit
@@ -86,9 +87,9 @@ def _arrive(
     kind = instances[instance].kind
     output = requests[request].output if instances[instance].gives == 0 else 0
     away = rules[kind].host_tokens
-    too_long = away > 0 and requests[request].prompt + output > away
+    away_too_long = away > 0 and requests[request].prompt + output > away
     taken = prompt_tokens(rules[kind], requests[request].prompt)
-    if too_long or most_blocks(rules[kind], taken, output) > rules[kind].capacity:
+    if away_too_long or too_long(ranks, rules[kind], most_blocks(rules[kind], taken, output)):
         _refuse(requests, fleet, request, now_s)
         return
     rank = choose_rank(ranks, lists, requests, instances, rules[kind], fleet, instance, request)
@@ -132,6 +133,11 @@ def _attend(
             first, first_s = mate, instances[mate].next_s
         if instances[instance].next_s < first_s:
             first, first_s = instance, instances[instance].next_s
+    if rules[0].borrows:  # who began later may have cut the run of one before it
+        first_s = math.inf
+        for instance in range(instances.size):
+            if instances[instance].next_s < first_s:
+                first, first_s = instance, instances[instance].next_s
     return first, first_s
 
 

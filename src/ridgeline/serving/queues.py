@@ -208,7 +208,7 @@ def growth(ranks: Records, lists: Lists, rule: Record, rank: int, steps: int) ->
     phase = lists.phase[rank]
     period = rule.period
     whole = steps // period
-    needed = whole * ranks[rank].decoding
+    needed = whole * (ranks[rank].decoding - ranks[rank].asking)  # who has borrowed has all its blocks
     for ahead in range(steps - whole * period):
         needed += phase[(ranks[rank].step + ahead) % period]
     return int(needed * rule.growth_blocks)
@@ -217,7 +217,7 @@ def growth(ranks: Records, lists: Lists, rule: Record, rank: int, steps: int) ->
 @njit(cache=True)
 def steps_that_fit(ranks: Records, lists: Lists, rule: Record, rank: int, available: int, most: int) -> int:
     """How many of the next `most` steps the rank's free blocks suffice for [step]."""
-    decoding, period = ranks[rank].decoding, rule.period
+    decoding, period = ranks[rank].decoding - ranks[rank].asking, rule.period
     if decoding == 0 or growth(ranks, lists, rule, rank, most) <= available:
         return most
     steps = min((available // (decoding * rule.growth_blocks)) * period, most)

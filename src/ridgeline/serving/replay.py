@@ -25,7 +25,10 @@ from ridgeline.serving.traffic.traffic import Traffic
 
 _FOREVER_S = 1e9
 # of a rank when nothing is left to do:
-_EMPTY = ("used", "committed", "running", "waiting", "pinned", "unseen", "hosted", "fetching", "joining")
+_EMPTY = (
+    "used", "committed", "running", "waiting", "pinned", "unseen", "hosted", "fetching", "joining", "owes", "lent",
+    "asking", "far", "guests",
+)  # fmt: skip
 _GOLDEN = 0.6180339887498949  # its multiples fill the unit interval evenly
 _ROUTERS = {Router.ROUND_ROBIN: 0, Router.LEAST_LOADED: 1, Router.PREFIX: 2}
 
@@ -67,6 +70,7 @@ class Replay:
     up_s: Array
     stopped: bool
     loads: int
+    loans: int
 
     def itl_quantile(self, share: float) -> float:
         """Inter-token latency that `share` of all tokens after the first keep to [s]; nan without any."""
@@ -113,6 +117,12 @@ def replay_tables(
     owner = np.repeat(whole, rules["ranks"][instances["kind"][whole]])
     if len(whole) < len(instances) and (comings or Comings()) != Comings():
         raise PlanError("deployment: split, but autoscale and failures are not modelled with it; leave them out")
+    borrows = bool(rules["borrows"].any())
+    if borrows and (len(engines) > 1 or (comings or Comings()) != Comings()):
+        raise PlanError(
+            "deployment: borrows is modelled among instances that are alike and stay up; give one deployment, without"
+            " autoscale and failures"
+        )
     ranks = state.empty_ranks(owner)
     redraws = rules["redraws"].any()
     if rules["displaces"].any() and not redraws and np.ptp(traffic.priority) == 0:
@@ -129,6 +139,7 @@ def replay_tables(
         np.ascontiguousarray(traffic.prefix_blocks if rules["prefix_tokens"].any() else [], dtype=np.int64),
         0 if clients is None else int(clients.max()) + 1,
         engines[0].deployment.adapters if rules["slots"].any() else 0,
+        borrowers=traffic.requests if borrows else 0,
     )
     requests, fleet = _requests(traffic), _fleet(traffic, router, instances, comings or Comings(), stop)
     fleet.system["by_priority"] |= redraws
@@ -148,7 +159,7 @@ def _rules(
     engines: Sequence[Engine], tables: Sequence[StepTables], traffic: Traffic, places: Mapping[str, Sequence[int]]
 ) -> Records:
     """The rule of each engine, with the batch no wider than there are requests."""
-    moves = any(one.deployment.role is not Role.WHOLE for one in engines)
+    moves = any(one.deployment.role is not Role.WHOLE or one.deployment.borrows for one in engines)
     rules = np.zeros(len(engines), dtype=state.RULE)
     for index, (one, table) in enumerate(zip(engines, tables, strict=True)):
         stride = one.deployment.own_devices if moves else 0
@@ -292,4 +303,5 @@ def _result(requests: Records, instances: Records, fleet: Fleet, rules: Records,
         up_s=instances["up_s"] + np.where(instances["up"] > 0, span_s - instances["up_since_s"], 0.0),
         stopped=bool(counted["stopped"]),
         loads=int(counted["loads"]),
+        loans=int(counted["loans"]),
     )

@@ -7,6 +7,7 @@ import math
 from numba import njit
 
 from ridgeline.serving.apart import apart_lines
+from ridgeline.serving.borrowing import borrow_lines, steps_done
 from ridgeline.serving.clock import Lines, Times, decode_lines, run, tally
 from ridgeline.serving.fairness import steps_to_turn
 from ridgeline.serving.kept import fetch_s
@@ -14,6 +15,7 @@ from ridgeline.serving.queues import growth, make_room, steps_that_fit
 from ridgeline.serving.schedule import ensure_growth
 from ridgeline.serving.split import split_lines
 from ridgeline.serving.state import (
+    DECODES,
     MIXED_BATCHES,
     Fleet,
     Lists,
@@ -84,7 +86,8 @@ def lines_of(
     away_s = fetch_s(ranks, instances, rule, instance)
     if rule.micro_batches > 0:
         return apart_lines(times, rule, sequences, total / rule.ranks, away_s)
-    return decode_lines(times, rule, sequences, total / rule.ranks, active > 1, away_s)
+    lines = decode_lines(times, rule, sequences, total / rule.ranks, active > 1, away_s)
+    return borrow_lines(ranks, instances, rule, instance, lines) if rule.borrows else lines
 
 
 @njit(cache=True)
@@ -178,3 +181,35 @@ def book_run(
     fleet.system[0].iterations += steps
     _count_run(ranks, instances, fleet, times, rule, instance, steps, seconds)
     step_ranks(ranks, lists, instances, fleet, rule, instance, steps)
+
+
+@njit(cache=True)
+def catch_up(
+    ranks: Records, lists: Lists, instances: Records, fleet: Fleet, times: Times, rule: Record, now_s: float
+) -> None:
+    """Books the steps of all runs that have ended before now, so that what each rank holds is known."""
+    for instance in range(instances.size):
+        if instances[instance].at != DECODES or instances[instance].steps < 2:
+            continue
+        sequences = float(ranks[instances[instance].first_rank].decoding)
+        lines = lines_of(ranks, instances, times, rule, instance, sequences, sequences, 1)
+        done, elapsed = steps_done(ranks, instances, fleet, times, rule, instance, lines, now_s)
+        if done > 0:
+            book_run(ranks, lists, instances, fleet, times, rule, instance, done, elapsed)
+            instances[instance].busy_s += elapsed
+            instances[instance].begun_s += elapsed
+            instances[instance].steps -= done
+
+
+@njit(cache=True)
+def cut_called(
+    ranks: Records, instances: Records, fleet: Fleet, times: Times, rule: Record, now_s: float, freed: bool
+) -> None:
+    """Runs whose loans have changed end with the step that runs; where blocks were `freed` all who wait take note."""
+    for instance in range(instances.size):
+        rank = instances[instance].first_rank
+        if ranks[rank].called and instances[instance].at == DECODES and instances[instance].steps > 1:
+            set_run(ranks, instances, fleet, times, rule, instance, instances[instance].steps, now_s)
+        ranks[rank].called = 0
+        if freed and ranks[rank].waiting > 0:
+            instances[instance].stirred = 1

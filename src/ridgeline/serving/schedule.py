@@ -6,6 +6,7 @@ import math
 
 from numba import njit
 
+from ridgeline.serving.borrowing import asks, borrow, debt, give_back
 from ridgeline.serving.fairness import charge, decodes, head, see
 from ridgeline.serving.kept import cut, fetched_tokens, held_tokens, prompt_tokens, read_tokens, seen_tokens
 from ridgeline.serving.loading import leave_adapter, loadable, take_adapter
@@ -24,6 +25,7 @@ from ridgeline.serving.queues import (
     leave_running,
     let_go,
     make_room,
+    most_blocks,
     pop_end,
     publish,
     push_end,
@@ -55,9 +57,13 @@ def start_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record
     requests[request].stage = DECODING
     requests[request].since, requests[request].length = step, length
     requests[request].until = step + math.ceil(left / rule.gained)
-    lists.phase[rank, (step + first_growth(rule, length)) % rule.period] += 1
     ranks[rank].decoding += 1
     requests[request].reads, requests[request].fetches = read_tokens(rule, needed), fetched_tokens(rule, needed)
+    if requests[request].lent > 0:
+        requests[request].reads = max(0, needed - requests[request].lent * rule.block_tokens)
+        asks(ranks, lists, requests, rule, rank, request, 1)
+    else:
+        lists.phase[rank, (step + first_growth(rule, length)) % rule.period] += 1
     ranks[rank].context += requests[request].reads + 1
     ranks[rank].fetching += requests[request].fetches
     decodes(ranks, lists, rule, rank, requests[request].client, 1)
@@ -70,7 +76,10 @@ def stop_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record,
     steps = ranks[rank].step - requests[request].since
     length = requests[request].length
     start = requests[request].since + first_growth(rule, length)
-    lists.phase[rank, start % rule.period] -= 1
+    if requests[request].lent > 0:
+        asks(ranks, lists, requests, rule, rank, request, -1)
+    else:
+        lists.phase[rank, start % rule.period] -= 1
     ranks[rank].decoding -= 1
     ranks[rank].context -= requests[request].reads + 1 + rule.gained * steps
     ranks[rank].fetching -= requests[request].fetches
@@ -86,7 +95,10 @@ def release(
     ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int, decoded: bool
 ) -> None:
     """Gives back all blocks of a request and what was set aside for it."""
-    if decoded:
+    if requests[request].lent > 0:
+        held = requests[request].own
+        give_back(ranks, lists, requests, rank, request)
+    elif decoded:
         held = held_blocks(requests, rule, request, ranks[rank].step)
     else:
         held = blocks_of(prompt_tokens(rule, requests[request].needed), rule.block_tokens)
@@ -124,6 +136,16 @@ def fits(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: in
         return False
     if rule.host_tokens > 0 and ranks[rank].hosted + requests[request].needed > rule.host_tokens:
         return False
+    return _roomy(ranks, lists, requests, rule, rank, request) or debt(
+        ranks, lists, requests, rule, rank, request
+    ) > 0  # fmt: skip
+
+
+@njit(cache=True)
+def _roomy(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> bool:
+    """Whether the blocks of a waiting request are free at its own rank."""
+    if rule.borrows and most_blocks(rule, requests[request].prompt, requests[request].output) > rule.capacity:
+        return False
     moved, hits = _found(lists, requests, rule, rank, request)
     taken, reserved = _wants(lists, requests, rule, rank, request, hits)
     kept = rule.kept_free if ranks[rank].running > 0 else 0
@@ -145,6 +167,8 @@ def admit(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: R
         return False
     moved, hits = _found(lists, requests, rule, rank, request)
     taken, reserved = _wants(lists, requests, rule, rank, request, hits)
+    if rule.borrows and not _roomy(ranks, lists, requests, rule, rank, request):
+        taken = reserved = borrow(ranks, lists, requests, fleet, rule, rank, request)
     leave_queue(ranks, lists, requests, rule, rank, request)
     charge(lists, requests, rule, rank, request)
     take_adapter(ranks, lists, requests, fleet, rule, rank, request)
@@ -225,7 +249,7 @@ def ensure_growth(ranks: Records, lists: Lists, requests: Records, fleet: Fleet,
     preempted = False
     while ranks[rank].used + growth(ranks, lists, rule, rank, 1) > rule.capacity:
         request = _victim(ranks, requests, rule, rank)
-        if request == NOBODY or ranks[rank].running < 2:
+        if request == NOBODY or (ranks[rank].running < 2 and ranks[rank].lent == 0):
             break
         preempt(ranks, lists, requests, fleet, rule, rank, request)
         preempted = True

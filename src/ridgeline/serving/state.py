@@ -40,10 +40,11 @@ _TABLES = (
 RULE = _dtype(
     "scheduler chunked receive_steps holds token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
     " swaps beside displaces fair shortest ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
-    f" overlapped ahead split micro_batches redraws levels {_TABLES} {' '.join(GRIDS)} {'_size '.join(GRIDS)}_size",
+    f" overlapped ahead split micro_batches redraws levels borrows owe {_TABLES} {' '.join(GRIDS)}"
+    f" {'_size '.join(GRIDS)}_size",
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s held_share read_share"
-    " fetch_s store_s split_share expert_layers enough",
+    " fetch_s store_s split_share expert_layers enough lend_share lend_token_s ask_start_s ask_s far_token_s",
 )
 """What one kind of instance does, in numbers.
 
@@ -64,10 +65,13 @@ steps, `split_share` of its multiprocessors for prompts (0: chosen when an itera
 devices of their own an iteration is `micro_batches` (0: experts do not) that go back and forth in each of
 `expert_layers`. Every `redraws` iterations (0: never) each request draws one of `levels` priorities. Of adapters at
 most `slots` are held (0: all of them), and loading one takes `load_s` [s]. When a prompt is done `kept` tokens of its
-cache stay (and `fetched` 0: all), where `early` after each of its chunks; `fetched` of the others come from host memory
-in each step, `fetch_s` [s] each, `store_s` on the way out, at most `host_tokens` of a rank there (0: none are); the
-device holds `held_share` of a prompt besides and reads `read_share`. A step verifies `drafted` further tokens a
-sequence, gains `gained`, and drafting adds `draft_share`.
+cache stay (and `fetched` 0: all), where `early` after each of its chunks; `fetched` of the others come from host
+memory in each step, `fetch_s` [s] each, `store_s` on the way out, at most `host_tokens` of a rank there (0: none are);
+the device holds `held_share` of a prompt besides and reads `read_share`. A step verifies `drafted` further tokens a
+sequence, gains `gained`, and drafting adds `draft_share`. A request that does not fit `borrows` room of other
+instances, which give a share `lend_share` of what is free, up to `owe` [block] of a rank at once; moving a token's
+cache there takes `lend_token_s`, a step of those who borrow waits `ask_start_s` and `ask_s` [s] each for queries and
+sums, and a token is read there in `far_token_s`.
 
 Last, where in `clock.Times` each of the kind's tables [s] begins, by T tokens of an iteration on one rank, N sequences,
 C mean context, Q tokens of a chunk and P cached before it: the grids, with their sizes; `lane`, `group` (T) of the rank
@@ -79,7 +83,7 @@ wait for, `nano_` (T), `nano_head_` (N) and `nano_decode` (N, C), and of the lat
 
 REQUEST = _dtype(
     "prompt output priority first_child next_child stage rank ready needed made since length until shared hit reserved"
-    " preempted after before client charged unseen adapter hosted fetches",
+    " preempted after before client charged unseen adapter hosted fetches own lent part",
     "reads arrival_s think_s front_s came_s first_s end_s",
 )
 """What was asked, and what became of it.
@@ -90,12 +94,14 @@ those whose does; `made` tokens generated; `since` the rank's step at which it b
 cache, `until` that at which it ends; `shared` prefix blocks that others may hold too; `hit` prompt tokens found in the
 cache; `reserved` blocks; `after` and `before` it in a queue or in the order of admission; of which `client`, whose
 counter its prompt was `charged` to; `unseen` by the scheduler so far; for which `adapter`; `hosted` tokens of it in
-host memory; a step read `reads` tokens of its prompt and fetched `fetches`.
+host memory; a step read `reads` tokens of its prompt and fetched `fetches`; of one that borrows `own` blocks are at its
+instance and `lent` ones elsewhere, the largest `part` of them at one rank.
 """
 
 RANK = _dtype(
     "instance decoding step used committed waiting wait_first wait_last running run_first run_last partial ends chunks"
-    " oldest newest idle_blocks last_client unseen loaded pinned uses hosted fetching joining",
+    " oldest newest idle_blocks last_client unseen loaded pinned uses hosted fetching joining owes lent asking far"
+    " guests called",
     "context moved_s",
 )
 """A scheduler with its cache.
@@ -105,13 +111,17 @@ queues by their ends; `partial` a prompt computed in part; `ends` and `chunks` e
 prefix blocks that nobody holds, from the `oldest` use to the `newest`; `moved_s` cache moved to or from the host;
 `last_client` whose request left the queue last, requests `unseen` by the scheduler so far;
 adapters `loaded` and `pinned` by who runs, and `uses` of any so far; `hosted` tokens in host memory, and `fetching`
-those that a step fetches from there; `joining` requests whose prompt is done while a step runs that they are not in.
+those that a step fetches from there; `joining` requests whose prompt is done while a step runs that they are not in;
+blocks that it `owes` others and that it has `lent` (used as well); of those who decode `asking` have borrowed, the
+largest parts of their caches being `far` tokens; `guests` tokens of others that their steps read here; `called` when
+loans of it have changed.
 """
 
 INSTANCE = _dtype(
     "kind first_rank at stirred steps up gives takes load iterations stalled failing failures lane mate epoch looked"
     " prompted",
-    "next_s begun_s busy_s link_free_s stalled_s starts_s fails_s up_since_s up_s share asks since_s heard_s looked_s",
+    "next_s begun_s busy_s link_free_s stalled_s starts_s fails_s up_since_s up_s share asks since_s heard_s looked_s"
+    " guests",
 )
 """One instance of the engine: what it is `at` and until `next_s`, for how many `steps`; `stirred` by an event.
 
@@ -121,9 +131,9 @@ back its requests after the step that runs; `up_s` it has been up; `stalled_s` t
 waited for prompts since their last token. A split instance is two entries with one rank, each other's `mate`: the
 `lane` of prompts, then that of answers; `share` of the multiprocessors in the iteration that runs, `asks` the share of
 memory's rate that prompts ask for while they run, in the lane of answers as its run takes it;
-busy `since_s`. The last request came at `heard_s`; its scheduler looked for prompts when it had done `looked`
-iterations (-1: none wait), at `looked_s`; whether the last iteration had any (`prompted`). Priorities were drawn for
-its `epoch`.
+busy `since_s`. In what runs `guests` tokens of others are read. The last request came at `heard_s`; its scheduler
+looked for prompts when it had done `looked` iterations (-1: none wait), at `looked_s`; whether the last iteration had
+any (`prompted`). Priorities were drawn for its `epoch`.
 """
 
 COMING = _dtype("number request", "at_s")
@@ -143,12 +153,13 @@ class Lists(NamedTuple):
     busy_since: Whole  # (G, C) the step since which they do
     queued: Whole  # (G, C) requests of each client that wait
     adapters: Whole  # (G, A, 2) serial of the last use of each adapter (0: not loaded), and who runs with it
+    loans: Whole  # (R, G) blocks of each request at each rank that lends them
     use: Whole  # (G, K, 3) holders of a prefix block (-1: absent), the next newer and the next older idle one
 
 
 SYSTEM = _dtype(
     "router concurrency by_priority awaited numbered unstarted fewest most"
-    " iterations preemptions prompt_tokens hit_tokens moves runs done peak_blocks failures starts stopped loads",
+    " iterations preemptions prompt_tokens hit_tokens moves runs done peak_blocks failures starts stopped loads loans",
     "series_s period_s high low start_s look_s prefill_s decode_s sequence_s context_s",
 )
 """What holds for all instances together, and what is counted while the clock runs.
@@ -183,8 +194,9 @@ def empty_ranks(instance: Whole) -> Records:
 
 
 def empty_lists(
-    count: int, width: int, period: int, starts: Whole, blocks: Whole, clients: int = 0, adapters: int = 0
-) -> Lists:
+    count: int, width: int, period: int, starts: Whole, blocks: Whole, clients: int = 0, adapters: int = 0,
+    borrowers: int = 0,
+) -> Lists:  # fmt: skip
     """Lists of `count` ranks with room for `width` running sequences; `clients` share a fair queue."""
     distinct = int(blocks.max()) + 1 if blocks.size else 1
     return Lists(
@@ -198,5 +210,6 @@ def empty_lists(
         busy_since=np.zeros((count, clients), dtype=np.int64),
         queued=np.zeros((count, clients), dtype=np.int64),
         adapters=np.zeros((count, adapters, 2), dtype=np.int64),
+        loans=np.zeros((borrowers, count), dtype=np.int64),
         use=np.full((count, distinct, 3), NOBODY, dtype=np.int64),
     )

@@ -68,7 +68,8 @@ def _parts(one: Engine, table: StepTables) -> dict[str, Array]:
         found |= {"busy": table.split.busy.mid, "head_busy": table.split.head_busy.mid}
     if table.apart is not None:
         found["send"] = table.apart.send.mid
-    decode = table.nano.decode if table.nano else table.decode if table.split or table.apart else None
+    lines = table.split or table.apart or one.deployment.borrows  # steps that more than one thing may bind
+    decode = table.nano.decode if table.nano else table.decode if lines else None
     if decode is not None:
         found["nano_decode"] = np.broadcast_to(decode.mid, decode_shape)
     return found
