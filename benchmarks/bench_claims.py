@@ -57,12 +57,17 @@ def served(model: str, on: str, traffic: Traffic, words: Mapping[str, Any]) -> M
     return measure(replay_tables([one], [table], traffic, router=Router.ROUND_ROBIN), traffic)
 
 
+SIDES: tuple[Mapping[str, Any], ...] = tuple(
+    {"split_slack": slack, "queue": Queue.SHORTEST} for slack in (1.2, 1.5, 2.0)
+)  # one side is favoured until the other takes so many times its time alone
+
+
 def nexus() -> Iterator[str]:
     """One device divided between prompts and decode steps, against iterations that mix both."""
     for rate, *ways in (
-        (6.0, {}, {"split_share": 0.75}, {"split_share": 0.875}, {"queue": Queue.SHORTEST}),
-        (8.0, {}, {"queue": Queue.SHORTEST}),
-        (10.0, {}, {"queue": Queue.SHORTEST}),
+        (6.0, {}, {"split_share": 0.75}, {"split_share": 0.875}, {"queue": Queue.SHORTEST}, *SIDES),
+        (8.0, {}, {"queue": Queue.SHORTEST}, *SIDES),
+        (10.0, {}, {"queue": Queue.SHORTEST}, *SIDES),
     ):
         yield from _nexus(rate, ways)
 
@@ -72,7 +77,8 @@ def _nexus(rate: float, ways: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     mixed = served("llama-3.1-8b", "1xA100-SXM", asked, {})
     for words in ways:
         one = served("llama-3.1-8b", "1xA100-SXM", asked, {"split": True, **words})
-        share = f"share {words.get('split_share', 'chosen')}{', shortest first' if 'queue' in words else ''}"
+        chosen = f"that changes sides, slack {words['split_slack']:g}" if "split_slack" in words else "chosen"
+        share = f"share {words.get('split_share', chosen)}{', shortest first' if 'queue' in words else ''}"
         yield (
             f"{rate:g}/s, {share}: TTFT {mixed.ttft.mean / one.ttft.mean:.2f}x lower,"
             f" gaps {mixed.itl.mean / one.itl.mean:.1f}x lower, at p99 {mixed.itl.p99 / one.itl.p99:.1f}x; throughput"

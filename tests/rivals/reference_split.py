@@ -65,6 +65,16 @@ class Lane(Instance):
 
         return max(range(1, 16), key=gets_on) / 16
 
+    def sided(self, one: Work, two: Work, filled: bool) -> float:
+        """The share that favours prompts, or decode steps where the cache is filled, within the other's bound."""
+        side = int(filled)  # the favoured one of the two
+        bound = self.rule["split_slack"] * self.alone((one, two)[1 - side], 1.0)
+        found = [(part / 16, self.beside(one, two, part / 16)) for part in range(1, 16)]
+        kept = [pair for pair in found if pair[1][1 - side] <= bound]
+        return (
+            min(kept, key=lambda pair: pair[1][side])[0] if kept else min(found, key=lambda pair: pair[1][1 - side])[0]
+        )
+
     def hosts(self, seconds: float, sequences: int) -> float:
         """With the host's part for the sequences of this lane [s]."""
         host = self.rule["step_host_s"] + self.rule["seq_host_s"] * sequences
@@ -86,6 +96,8 @@ class Prompts(Lane):
         if rank.decoding:
             other = self.answers()
             self.share = float(self.rule["split_share"]) or self.best(mine, other)
+            if self.rule["split_slack"]:
+                self.share = self.sided(mine, other, rank.used >= self.rule["split_fill"] * self.rule["capacity"])
             seconds = self.beside(mine, other, self.share)[0]
         self.asks = mine[3] / self.alone(mine, self.share)
         if sum(one.chunk for one in rank.chunks) > self.rule["prefill_graphs"]:

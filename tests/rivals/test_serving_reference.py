@@ -338,6 +338,9 @@ def divided(draw: np.random.Generator, engines: list[FakeEngine], tables: list[S
             "split_share": float(draw.choice([0.0, 0.3, 0.75])), "memory_sms": draw.uniform(0.1, 0.9),
             "link_sms": draw.uniform(0.0, 0.3), "exposed_s": one.policy.exposed_host_s, "store_s": 0.0,
         }  # fmt: skip
+        sides = np.random.default_rng((int(1e9 * one.values["memory_sms"]), 9))
+        if sides.random() < 0.5:
+            one.values |= {"split_slack": sides.uniform(1.0, 3.0), "split_fill": sides.uniform(0.0, 1.0)}
         split = SplitTables(
             compute=seconds(rising(draw, 6)), memory=seconds(rising(draw, 6)), network=seconds(rising(draw, 6)),
             head_compute=seconds(rising(draw, 3)), head_memory=seconds(rising(draw, 3)),
@@ -414,6 +417,7 @@ def compared(batch: int) -> tuple[list[str], Counter[str]]:
             "early": any(one.values.get("early") for one in case.engines),
             "fetched": any(one.values.get("fetched") for one in case.engines),
             "split": any(one.values.get("split") for one in case.engines),
+            "sided": any(one.values.get("split_slack") for one in case.engines),
             "split and full": preempted and any(one.values.get("split") for one in case.engines),
             "restless": preempted and any(one.values.get("redraws") for one in case.engines),
             "apart": any(one.values.get("micro_batches") for one in case.engines),
@@ -439,7 +443,7 @@ def test_the_cases_are_not_vacuous() -> None:
         "preempted": 200, "swapped": 100, "hit": 200, "moved": 200, "refused": 50, "drafted": 100, "closed": 150,
         "sessions": 200, "priorities": 200, "several ranks": 400, "several instances": 400, "cache full": 100,
         "laden": 150, "thinned": 150, "fetched": 80,
-        "restless": 40, "apart": 150, "patient": 300, "split": 120, "split and full": 20, "early": 20,
+        "restless": 40, "apart": 150, "patient": 300, "split": 120, "sided": 50, "split and full": 20, "early": 20,
         "halved": 200, "fair": 200, "shortest": 150, "displaced": 40, "beside": 50,
     }  # fmt: skip
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}

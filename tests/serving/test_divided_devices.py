@@ -22,7 +22,7 @@ from ridgeline.serving.comings import Autoscale, Comings
 from ridgeline.serving.ends import table_at
 from ridgeline.serving.engine import engine
 from ridgeline.serving.replay import Replay, replay_tables
-from ridgeline.serving.split import SplitTables, alone_s, best_share, memory_only
+from ridgeline.serving.split import SplitTables, alone_s, best_share, memory_only, sided_share
 from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 TIMES = st.floats(0.01, 10.0)
@@ -135,6 +135,38 @@ def test_a_share_that_is_chosen_is_the_best_of_sixteenths() -> None:
     assert gets_on(share) == 1.5
 
 
+def test_the_side_that_is_favoured_takes_what_the_other_can_spare() -> None:
+    """A prompt of 4 s of compute, 4 / x, beside a step of 4 s at memory, 4 max(1, 0.5 / (1 - x)).
+
+    A quarter longer: steps want 0.4 of the device, so prompts get 9/16; prompts want 0.8, so steps get 3/16. Not at all
+    longer: steps want half of it; prompts all, which no share gives, so that they get the most there is.
+    """
+    found = {}
+    for slack in (1.25, 1.0):
+        rule = rule_of(memory_sms=0.5, link_sms=0.1, split_slack=slack)
+        for filled in (False, True):
+            found[slack, filled] = sided_share(rule, filled, 4.0, 0.0, 0.0, 0.0, 0.0, 4.0, 0.0, 0.0)
+    assert found == {(1.25, False): 9 / 16, (1.25, True): 13 / 16, (1.0, False): 0.5, (1.0, True): 15 / 16}
+
+
+def test_sides_change_as_the_cache_fills(divided: Callable[..., Replay]) -> None:
+    """Iterations of 2 s of compute, either side at most four times as long: three quarters for who is favoured.
+
+    A: prompt to 2, steps to 4 and 6. B comes at 5. Prompts favoured: B's from 5 for 2 / 0.75, A's step from 6 for 8 s,
+    and both to 16. Steps favoured: B's prompt from 5 for 8 s; A's steps of 2 / 0.75 from 6, twice; B's step to 15.
+    """
+    asked = traffic([0.0, 5.0], [8, 8], [5, 2])
+    words = {"compute": 2.0, "split_slack": 4.0, "block_tokens": 4, "capacity": 20}
+    prompts = divided(asked, **words, split_fill=1.0)
+    assert prompts.first_s.tolist() == pytest.approx([2.0, 5.0 + 8 / 3])
+    assert prompts.end_s.tolist() == pytest.approx([16.0, 16.0])
+    steps = divided(asked, **words, split_fill=0.25)  # B's two blocks and A's three are a quarter of 20
+    assert steps.first_s.tolist() == pytest.approx([2.0, 13.0])
+    assert steps.end_s.tolist() == pytest.approx([6.0 + 16 / 3, 15.0])
+    just = divided(asked, **words, split_fill=0.26)
+    assert just.end_s.tolist() == prompts.end_s.tolist()
+
+
 @given(c=TIMES, m=TIMES, other_c=TIMES, other_m=TIMES)
 def test_side_by_side_is_never_worse_than_taking_turns_where_memory_suffices(
     c: float, m: float, other_c: float, other_m: float
@@ -203,6 +235,10 @@ def test_prompts_come_sooner_than_in_turns_and_answers_do_not_stall() -> None:
         ({"split": True, "preemption": Preemption.SWAP}, "not modelled with preemption swap"),
         ({"split": True, "split_share": 1.0}, "needs a share between 0 and 1"),
         ({"split_share": 0.5}, "say split as well"),
+        ({"split_slack": 1.5}, "of a device that is split"),
+        ({"split": True, "split_slack": 0.5}, "needs 1 or more"),
+        ({"split": True, "split_slack": 1.5, "split_share": 0.5}, "no split_share"),
+        ({"split": True, "split_fill": 0.5}, "and a split_slack"),
     ],
 )
 def test_what_cannot_be_is_refused(words: dict[str, Any], reason: str) -> None:

@@ -11,6 +11,8 @@ from enum import Enum
 
 from ridgeline.errors import PlanError
 
+_SPLIT_FILL = 0.7  # of a cache, from which decode steps are favoured (assumed)
+
 
 class Role(Enum):
     """What an instance does for a request."""
@@ -91,7 +93,9 @@ class Deployment:
     [1] of the blocks that are free there, and an instance owes at most `owe_share` [1] of its own number (None: any).
 
     On a `split` device prompts are computed beside decode steps, on a share `split_share` [1] of its multiprocessors
-    (None: the one with which both get on most, chosen whenever an iteration of prompts begins).
+    (None: the one with which both get on most, chosen whenever an iteration of prompts begins). With `split_slack` [1]
+    one side is made as short as the other allows, which takes at most so many times its time alone: prompts, or decode
+    steps where the cache is filled to `split_fill` [1].
 
     With `expert_devices` the experts are divided over so many devices of their own; the tp * dp devices hold the rest,
     and an iteration goes back and forth between them in `micro_batches`. In a fleet of two kinds of devices `kind` is
@@ -153,6 +157,8 @@ class Deployment:
     kv_early: bool = False
     split: bool = False
     split_share: float | None = None
+    split_slack: float | None = None
+    split_fill: float = _SPLIT_FILL
     expert_devices: int | None = None
     micro_batches: int = 3
     expert_imbalance: float | None = None
@@ -276,6 +282,14 @@ class Deployment:
                 f"deployment: split_share = {self.split_share}; needs a share between 0 and 1 of a device that is"
                 " split: say split as well, or leave it out"
             )
+        sided = self.split_slack is not None
+        if sided and (not self.split or self.split_share is not None or (self.split_slack or 0.0) < 1):
+            raise PlanError(
+                f"deployment: split_slack = {self.split_slack}; needs 1 or more, of a device that is split, and no"
+                " split_share"
+            )
+        if not 0 <= self.split_fill <= 1 or (self.split_fill != _SPLIT_FILL and not sided):
+            raise PlanError(f"deployment: split_fill = {self.split_fill}; needs 0 to 1 of the cache, and a split_slack")
         without = {
             "pp": self.pp > 1, "dp": self.dp > 1, "draft_tokens": self.draft_tokens, "nano_tokens": self.nano_tokens,
             "adapters": self.adapters, "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched,

@@ -182,6 +182,10 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     Field(name="owe_share", read=number("1", 0.01, 1e4), help="blocks that one owes, as a share of its own; any"),
     yes("split", "prompts are computed beside decode steps, each on a share of a device's multiprocessors"),
     Field(name="split_share", read=number("1", 0.01, 1.0), help="that share for prompts; when absent, the best one"),
+    Field(
+        name="split_slack", read=number("1", 1.0, 100.0), help="times its time alone that the side not favoured takes"
+    ),
+    Field(name="split_fill", read=number("1", 0.0, 1.0001), help="cache in use from which decode is favoured; 0.7"),
     yes("apart", "experts have devices of their own; a search tries how many"),
     whole("expert_devices", "devices of an instance that hold its experts alone; the others hold the rest"),
     whole("micro_batches", "parts of an iteration that go back and forth between both; 3 when absent", most=64),
@@ -205,5 +209,5 @@ SAME_WORDS = (
     "displaces", "swap_blocks", "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots",
     "adapter_skew", "adapter_on", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
     "split", "split_share", "expert_devices", "micro_batches", "priority_period", "priority_levels", "tokens_stay",
-    "borrows", "lend_share", "owe_share",
+    "borrows", "lend_share", "owe_share", "split_slack", "split_fill",
 )  # words that are fields of `Deployment` as they stand  # fmt: skip

@@ -124,6 +124,8 @@ class Engine:
             "nano_tokens": deployment.nano_tokens or 0,
             "exposed_s": policy.exposed_host_s,
             "split_share": deployment.split_share or 0.0,
+            "split_slack": deployment.split_slack or 0.0,
+            "split_fill": deployment.split_fill,
             "micro_batches": deployment.micro_batches if deployment.expert_devices else 0,
             "expert_layers": float(sum(count for count, _ in expert_layers(self.steps.served))),
             "slots": deployment.adapter_slots or 0,

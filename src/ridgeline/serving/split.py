@@ -114,7 +114,10 @@ def prompt_s(
         second += attention
         read = _busy_s(times, rule, batch, batch) + attention
         share = float(rule.split_share)
-        if share == 0.0:
+        if rule.split_slack > 0.0:
+            filled = ranks[rank].used >= rule.split_fill * rule.capacity
+            share = sided_share(rule, filled, compute, memory, network, busy, first, second, third, read)
+        elif share == 0.0:
             share = best_share(rule, compute, memory, network, busy, first, second, third, read)
         others = read / alone_s(rule, first, second, third, 1.0 - share)
     own = alone_s(rule, compute, memory, network, share)
@@ -153,4 +156,42 @@ def best_share(
         found = whole / seconds + other_whole / other_seconds
         if found > most:
             best, most = share, found
+    return best
+
+
+@njit(cache=True, error_model="numpy")
+def sided_share(
+    rule: Record,
+    filled: bool,
+    compute: float,
+    memory: float,
+    network: float,
+    busy: float,
+    other_compute: float,
+    other_memory: float,
+    other_network: float,
+    other_busy: float,
+) -> float:
+    """The share with which one side is shortest while the other takes at most `split_slack` times its time alone [1].
+
+    The favoured side is prompts, or decode steps where the cache is `filled`; where no share keeps the other side to
+    its bound, that with which it is shortest.
+    """
+    whole = alone_s(rule, other_compute, other_memory, other_network, 1.0)
+    if filled:
+        whole = alone_s(rule, compute, memory, network, 1.0)
+    best, shortest = 0.5, np.inf
+    kept, least = False, np.inf
+    for part in range(1, SHARES):
+        share = part / SHARES
+        mine = alone_s(rule, compute, memory, network, share)
+        other = alone_s(rule, other_compute, other_memory, other_network, 1.0 - share)
+        favoured, bound = beside_s(mine, busy, other_busy / other), beside_s(other, other_busy, busy / mine)
+        if filled:
+            favoured, bound = bound, favoured
+        if bound <= rule.split_slack * whole:
+            if not kept or favoured < shortest:
+                best, shortest, kept = share, favoured, True
+        elif not kept and bound < least:
+            best, least = share, bound
     return best

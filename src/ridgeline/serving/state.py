@@ -44,7 +44,8 @@ RULE = _dtype(
     f" {'_size '.join(GRIDS)}_size",
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s held_share read_share"
-    " fetch_s store_s split_share expert_layers enough lend_share lend_token_s ask_start_s ask_s far_token_s",
+    " fetch_s store_s split_share expert_layers enough lend_share lend_token_s ask_start_s ask_s far_token_s split_slack"
+    " split_fill",
 )
 """What one kind of instance does, in numbers.
 
@@ -61,8 +62,9 @@ there when that begins; iterations with prompts of up to `prefill_graphs` tokens
 cycle of a full pipeline over its latency; `hops` sends of one iteration. Iterations of `nano_tokens` or more (0: none)
 are two nano-batches, of which kernels that wait for memory or a link hold the shares `memory_sms` and `link_sms` of
 the multiprocessors; `exposed_s` [s] of the host is beside neither. A device may be `split` between prompts and decode
-steps, `split_share` of its multiprocessors for prompts (0: chosen when an iteration of them begins). Where experts have
-devices of their own an iteration is `micro_batches` (0: experts do not) that go back and forth in each of
+steps, `split_share` of its multiprocessors for prompts (0: chosen when an iteration of them begins); with a `split_slack`
+[1] one side is favoured while the other takes at most so many times as long: decode steps where the cache is filled to
+`split_fill`, else prompts. Where experts have devices of their own an iteration is `micro_batches` (0: experts do not) that go back and forth in each of
 `expert_layers`. Every `redraws` iterations (0: never) each request draws one of `levels` priorities. Of adapters at
 most `slots` are held (0: all of them), and loading one takes `load_s` [s]. When a prompt is done `kept` tokens of its
 cache stay (and `fetched` 0: all), where `early` after each of its chunks; `fetched` of the others come from host
