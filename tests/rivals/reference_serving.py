@@ -84,7 +84,7 @@ class Instance:
 
     def hosted(self, seconds: float) -> float:
         """With the host's part [s]."""
-        running = sum(len(rank.running) for rank in self.ranks)
+        running = max(len(rank.running) for rank in self.ranks) * (self.rule["hops"] + 1)  # of one scheduler
         host = self.rule["step_host_s"] + self.rule["seq_host_s"] * running
         return float(max(seconds, host) if self.rule["overlapped"] else seconds + host)
 

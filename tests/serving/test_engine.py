@@ -242,6 +242,19 @@ def test_prompts_replay_pieces_up_to_the_budget_where_they_are_captured() -> Non
     assert [tokens(captured) for captured in (None, True, False)] == [512.0, 4096.0, 0.0]
 
 
+def test_graphs_go_on_in_the_last_step_up_to_the_size_that_a_deployment_states() -> None:
+    """SGLang 0.5.2's sizes on 80 GB end in steps of 8 at 152 and 160."""
+
+    def sizes(most: int | None) -> tuple[int, ...]:
+        return engine(LLAMA, EIGHT, Deployment(engine="SGLang", version="0.5.2", tp=2, graph_max=most)).graphs
+
+    assert sizes(None)[-2:] == (152, 160)
+    assert sizes(20)[-3:] == (8, 16, 20)
+    assert sizes(175)[-3:] == (160, 168, 175)
+    with pytest.raises(PlanError, match="graph_max = 0"):
+        Deployment(graph_max=0)
+
+
 def test_kernels_of_deepseek_take_longer_to_launch() -> None:
     """58 us, the geometric mean of 40 and 85; of models without experts 34."""
     deepseek, dense = (

@@ -162,6 +162,12 @@ def test_prompts_are_held_until_there_are_enough(replayed: Replays, holds: int, 
     assert found.first_s.tolist() == [1.0, first_s]
 
 
+def test_each_attention_rank_has_a_host_of_its_own(replayed: Replays) -> None:
+    """Two requests on two ranks: a step of 1 s and 0.25 s of host for the one sequence of each, not for both."""
+    found = replayed(traffic([0.0, 0.0], [5, 5], [3, 3]), lane_s=1.0, ranks=2, seq_host_s=0.25)
+    assert found.end_s.tolist() == [3.75, 3.75]
+
+
 @pytest.mark.parametrize(("ahead", "second_s"), [(0, 4.0), (1, 5.0)])
 def test_who_comes_while_an_iteration_is_prepared_waits_for_one_more(
     replayed: Replays, ahead: int, second_s: float

@@ -61,10 +61,10 @@ class Deployment:
     products where it differs from that of the experts and feed-forwards. `token_budget` [token] bounds one iteration,
     `max_seqs` [sequence] the running batch of one attention rank, `memory_fraction` [1] the share of device memory
     that the engine may fill, `cache_tokens` [token] the KV capacity of one attention rank where it is known from a
-    run. With `prefill_graphs` iterations with prompts replay captured pieces up to the token budget, without they are
-    launched one kernel at a time. With `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, each
-    accepted with probability `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step
-    (None: one layer).
+    run. Decode graphs are captured up to `graph_max` [sequence]; with `prefill_graphs` iterations with prompts replay
+    captured pieces up to the token budget, without they are launched kernel by kernel. With `draft_tokens` > 0 each
+    step verifies so many drafted tokens a sequence, of which each is accepted with probability `acceptance` if those
+    before it were; drafting one takes `draft_share` [1] of a step (None: one layer).
     A scheduler takes new prompts every `receive_interval` iterations [1], at a look or as `hold` says; they are enough
     for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts' loads [1]:
     0 even, None what measured models showed. Where requests are `alike`, copies of one whose likeliest tokens are
@@ -123,6 +123,7 @@ class Deployment:
     chunked: bool | None = None
     prefix_cache: bool | None = None
     graphs: bool | None = None
+    graph_max: int | None = None
     prefill_graphs: bool | None = None
     memory_fraction: float | None = None
     cache_tokens: int | None = None
@@ -185,6 +186,7 @@ class Deployment:
             "token_budget",
             "max_seqs",
             "cache_tokens",
+            "graph_max",
             "swap_blocks",
             "nano_tokens",
             "kv_kept",

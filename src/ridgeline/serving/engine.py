@@ -161,11 +161,20 @@ class Engine:
 
     @property
     def graphs(self) -> tuple[int, ...]:
-        """Decode batches that replay a captured graph [sequence]."""
-        policy = self.policy
+        """Decode batches that replay a captured graph [sequence].
+
+        Where the deployment says up to which, sizes beyond the policy's last go on in its last step, and end there.
+        """
+        policy, most = self.policy, self.deployment.graph_max
         if self.deployment.graphs is False:
             return ()
-        return tuple(size for size in policy.graph_sizes if not policy.graph_max or size <= policy.graph_max)
+        sizes = policy.graph_sizes
+        if most is None:
+            return tuple(size for size in sizes if not policy.graph_max or size <= policy.graph_max)
+        if not sizes:
+            return ()
+        step = sizes[-1] - sizes[-2] if len(sizes) > 1 else sizes[-1]
+        return tuple(sorted({size for size in (*sizes, *range(sizes[-1], most, step)) if size < most} | {most}))
 
     @property
     def _prefill_graph_tokens(self) -> float:

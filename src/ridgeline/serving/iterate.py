@@ -56,7 +56,7 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
         tokens, sampled = decoding * (1.0 + rule.drafted), decoding + ranks[rank].chunks
         for place in range(ranks[rank].chunks):
             tokens += lists.chunks[rank, place, 1]
-        running += ranks[rank].running
+        running = max(running, float(ranks[rank].running))
         moved = max(moved, ranks[rank].moved_s)
         ranks[rank].moved_s = 0.0
         if tokens <= 0.0:
@@ -95,7 +95,7 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
     if most > rule.prefill_graphs:
         longest = max(longest, rule.eager_s)
     longest += rule.hops * (rule.send_start_s + rule.send_s * most)
-    seconds = hosted(rule, max(longest, away), running)
+    seconds = hosted(rule, max(longest, away), running * (rule.hops + 1.0))
     return max(seconds, moved) if rule.beside else seconds + moved
 
 

@@ -26,19 +26,20 @@ from ridgeline.serving.state import (
 
 @njit(cache=True)
 def _busiest(ranks: Records, instances: Records, rule: Record, instance: int) -> tuple[int, float, float, int]:
-    """The rank with most to decode, and of all ranks: decoding sequences, running ones, ranks at work.
+    """The rank with most to decode, of all ranks decoding sequences, of one scheduler running ones, ranks at work.
 
-    On a split device only those that decode are of concern to the host of their lane.
+    Each attention rank has a scheduler of its own, which a pipeline's batches share. On a split device only those that
+    decode are of concern to the host of their lane.
     """
     best, total, running, active = instances[instance].first_rank, 0.0, 0.0, 0
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         here = ranks[rank].decoding
         total += here
-        running += here if rule.split else ranks[rank].running
+        running = max(running, float(here if rule.split else ranks[rank].running))
         active += here > 0
         if here > ranks[best].decoding or (here == ranks[best].decoding and ranks[rank].context > ranks[best].context):
             best = rank
-    return best, total, running, active
+    return best, total, running * (rule.hops + 1.0), active
 
 
 @njit(cache=True)

@@ -44,8 +44,8 @@ RULE = _dtype(
     f" {'_size '.join(GRIDS)}_size",
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s held_share read_share"
-    " fetch_s store_s split_share expert_layers enough lend_share lend_token_s ask_start_s ask_s far_token_s split_slack"
-    " split_fill",
+    " fetch_s store_s split_share expert_layers enough lend_share lend_token_s ask_start_s ask_s far_token_s"
+    " split_slack split_fill",
 )
 """What one kind of instance does, in numbers.
 

@@ -135,7 +135,8 @@ def _with(pool: Deployment, settings: Settings) -> Deployment:
     stated = {
         "token_budget": settings.token_budget, "max_seqs": settings.max_seqs, "chunked": settings.chunked,
         "memory_fraction": settings.memory_fraction, "prefix_cache": settings.prefix_cache, "graphs": settings.graphs,
-        "block_tokens": settings.block_tokens, "kv": settings.kv, "prefill_graphs": settings.prefill_graphs,
+        "block_tokens": settings.block_tokens, "kv": settings.kv, "graph_max": settings.graph_max,
+        "prefill_graphs": settings.prefill_graphs,
     }  # fmt: skip
     changes: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
     changes |= settings.waits(pool.dp)
