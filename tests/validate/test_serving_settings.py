@@ -40,7 +40,7 @@ def test_the_table_is_whole() -> None:
 
 def test_every_key_has_a_field() -> None:
     renamed = {"statistic": "statistic_if_blank"}
-    assert {renamed.get(key, key) for key in KINDS} | {"told"} == {field.name for field in fields(Settings)}
+    assert {renamed.get(key, key) for key in KINDS} | {"told", "assumed"} == {field.name for field in fields(Settings)}
 
 
 @pytest.mark.parametrize(("users", "interval"), [(4, 10), (15, 10), (16, 30), (128, 30)])
@@ -215,6 +215,15 @@ def test_deployments_of_aiconfigurator_bound_an_iteration(engine: str, version: 
     words = ("Qwen3-32B", "H100-SXM-80GB", "", 16, 1024, 128)
     assert settings_of("NVSIL", engine, version, *words).token_budget == budget
     assert settings_of("NVSIL", engine, version, *words, disaggregated=True).token_budget is None
+
+
+def test_limits_that_are_assumed_may_be_the_engine_s_own() -> None:
+    assumed = settings_of("NVSIL", "TensorRT-LLM", "1.0.0rc3", "Qwen3-32B", "H100-SXM-80GB", "", 16, 1024, 128)
+    own = assumed.without_assumed()
+    assert (assumed.token_budget, assumed.chunked, own.token_budget, own.chunked) == (2540, False, None, None)
+    assert (own.statistic_if_blank, own.requests_per_user) == ("mean", 10)  # no limits: they stay
+    said = settings_of("IX", "vLLM", "", "Llama-3.1-70B", "H100-SXM-80GB", "fp8", 64, 1024, 1024, devices=4)
+    assert said.without_assumed().token_budget == said.token_budget == 8192
 
 
 def test_prompts_are_held_back_where_tensorrt_llm_waits() -> None:

@@ -31,7 +31,7 @@ from ridgeline.validate.machines import Machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
 from ridgeline.validate.serving_rows import ServedJob, read_served
-from ridgeline.validate.serving_settings import Settings, settings_of
+from ridgeline.validate.serving_settings import LIMITS, Settings, settings_of
 
 ROUNDS = 10  # requests of a closed loop for each user, as InferenceMAX and vLLM's benchmark send them
 FEWEST, MOST = 32, 4000  # requests of a closed loop
@@ -70,6 +70,8 @@ class ServedRows:
             raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
         predicted = _value(job, found, found.replay, found.metrics) / job.unit_si
         low, high = _interval(job, found, predicted)
+        if job.otherwise is not None:
+            low, high = self._wider(job.otherwise, low, high)
         return {
             "status": "scored",
             "device": job.cluster.accelerator.name,
@@ -84,6 +86,15 @@ class ServedRows:
             "rung": worst([rung for one in found.engines for rung in one.steps.prices.rungs_used.values()]).value,
             "assumptions": list(job.assumptions),
         }
+
+    def _wider(self, job: ServedJob, low: float, high: float) -> tuple[float, float]:
+        """An interval that holds for another run as well, if that one starts."""
+        try:
+            found = self._served(job)
+        except RidgelineError:
+            return low, high
+        value = _value(job, found, found.replay, found.metrics) / job.unit_si
+        return min(low, value), max(high, value)
 
     def _served(self, job: ServedJob) -> Served:
         if job.key not in self._runs:
@@ -117,6 +128,14 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
                 disaggregated=job.prefill is not None,
             )  # fmt: skip
     told = tuple(dict.fromkeys(text for settings in found.values() for text in settings.told))
+    own = {role: settings.without_assumed() for role, settings in found.items()}
+    job = replace(job, assumptions=(*job.assumptions, *told))
+    limited = any(settings.assumed & LIMITS for settings in found.values())
+    return replace(_as_run(job, found), otherwise=_as_run(job, own) if limited else None)
+
+
+def _as_run(job: ServedJob, found: dict[str, Settings]) -> ServedJob:
+    """The job with the settings of each of its pools."""
     ours = found["decode"]
     changes = tuple(str(value) for value in (ours, found.get("prefill")))
     return replace(
@@ -125,7 +144,6 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
         prefill=None if job.prefill is None else _with(job.prefill, found["prefill"]),
         statistic=job.statistic or ours.statistic_if_blank or "mean",
         speculative=job.speculative if job.speculative is not None else ours.draft_tokens,
-        assumptions=(*job.assumptions, *told),
         key=(*job.key, *changes),
     )
 

@@ -40,7 +40,8 @@ class ServedJob:
     prompts. `prompt_tokens` and `output_tokens` are means [token]; each length is uniform between the shares
     `spread` of a nominal length, mean / ((low + high) / 2). `lengths` names a data set whose distribution matters.
     `speculative` is the draft length [token]. `weight_bits` is the size of a weight where its format does not say
-    it [bit]. A measured value times `unit_si` is SI. `key` is equal for rows that one run answers.
+    it [bit]. A measured value times `unit_si` is SI. `key` is equal for rows that one run answers. `otherwise` is the
+    job under the engine's own limits, where those of its benchmark are assumed.
     """
 
     model: Model
@@ -61,6 +62,7 @@ class ServedJob:
     assumptions: tuple[str, ...]
     unit_si: float
     key: tuple[str, ...]
+    otherwise: ServedJob | None = None
 
 
 def read_served(row: Row, source: Machines | None = None) -> ServedJob:

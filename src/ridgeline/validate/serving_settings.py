@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -13,6 +13,9 @@ from ridgeline.plan.deployment import Hold
 
 UNSAID = frozenset({Evidence.DERIVED, Evidence.ASSUMED})
 """Rungs below what a source states in so many words: these settings tell why they are believed."""
+
+LIMITS = frozenset({"token_budget", "chunked", "max_seqs"})
+"""Settings that bound an iteration: where they are assumed, an interval holds for the engine's own as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +29,8 @@ class Settings:
     `stream_interval` N a client hears of every Nth token and of the last; `stream_first`: and of the first at once.
     With `receive_interval` N a scheduler looks for new requests after N decode iterations or one prefill (a prefill
     weighs 1000, a decode or idle turn 1). Source: sglang, srt/managers/scheduler_recv_skipper.py, pull request 8947.
-    `requests_per_user` and `warmups_per_user` are per concurrent user. `told` holds assumptions with their sources.
+    `requests_per_user` and `warmups_per_user` are per concurrent user. `told` holds assumptions with their sources,
+    `assumed` the fields whose evidence is no more than that.
     """
 
     version: str | None = None
@@ -69,6 +73,11 @@ class Settings:
     most_output_tokens: int | None = None
     doubt: str | None = None
     told: tuple[str, ...] = ()
+    assumed: frozenset[str] = frozenset()
+
+    def without_assumed(self) -> Settings:
+        """Without limits of an iteration that are assumed: those of the engine hold."""
+        return replace(self, **dict.fromkeys(self.assumed & LIMITS), assumed=frozenset())  # type: ignore[arg-type]
 
     def waits(self, ranks: int) -> dict[str, Any]:
         """How a scheduler of attention `ranks` lets prompts wait, in the words of a deployment; none where it does not.
@@ -137,7 +146,8 @@ def settings_of(
     used = found["version"].value if "version" in found else stated
     found |= _chosen(names, stated, used, run, keys=frozenset(KINDS) - {"version"})
     values = {_FIELDS[key]: _value(setting, run) for key, setting in found.items()}
-    return Settings(**values, told=_told(found, values))  # type: ignore[arg-type]
+    assumed = frozenset(_FIELDS[key] for key, setting in found.items() if setting.evidence is Evidence.ASSUMED)
+    return Settings(**values, told=_told(found, values), assumed=assumed)  # type: ignore[arg-type]
 
 
 @cache
