@@ -247,6 +247,16 @@ def test_completion_keeps_what_is_stated_and_is_the_fastest_that_fits() -> None:
         assert best <= predictor.evaluate(other).timeline.makespan_s
 
 
+def test_completion_chooses_the_chunks_that_nobody_stated() -> None:
+    """Few micro-batches on four stages: more chunks of a stage shorten the bubble."""
+    stated = {"tp": 1, "pp": 4, "dp": 2, "zero": 1, "micro_batch": 1, "recompute": Recompute.FULL}
+    chosen, plain = (complete(MODEL, NODE, JOB, {**stated, **more}) for more in ({}, {"chunks": 1}))
+    assert chosen.chunks > 1
+    assert (plain.chunks, plain.schedule) == (1, Schedule.ONE_F_ONE_B)
+    predictor = Predictor(MODEL, NODE, JOB)
+    assert predictor.evaluate(chosen).timeline.makespan_s < predictor.evaluate(plain).timeline.makespan_s
+
+
 def test_completion_returns_the_least_excess_when_nothing_fits() -> None:
     small = replace(NODE, accelerator=replace(NODE.accelerator, memory_bytes=0.9e9))
     plan = complete(MODEL, small, JOB, {"tp": 1, "dp": 8})

@@ -196,6 +196,26 @@ def test_lora_of_mlperf_runs_in_the_degrees_that_its_maker_published(
     assert any("of the published code" in note for note in found.assumptions)
 
 
+@pytest.mark.parametrize(
+    ("devices", "batch", "source", "degrees", "chunks"),
+    [
+        (768, 3072, "v3.1", (4, 8, 24, 1), None),
+        (3072, 3072, "v4.1", (4, 8, 96, 2), 4),
+        (10752, 2688, "v4.0", (4, 6, 448, 1), 8),
+    ],
+)
+def test_gpt3_of_mlperf_runs_in_the_degrees_that_its_maker_published(
+    devices: int, batch: int, source: str, degrees: tuple[int, int, int, int], chunks: int | None
+) -> None:
+    found = job(
+        model="GPT-3 175B", layers=96, hidden=12288, heads=96, vocab=51200, seq_len=2048, hardware="H100-SXM5-80GB",
+        n_devices=devices, global_batch=batch, engine="NVIDIA NeMo Framework Release 24.09", metric="step_time",
+        unit="s", source=f"mlcommons/training_results_{source}@0",
+    )  # fmt: skip
+    assert tuple(found.stated[name] for name in ("tp", "pp", "dp", "micro_batch")) == degrees
+    assert found.stated.get("chunks") == chunks  # where the code does not say, they are chosen
+
+
 def test_degrees_of_other_programs_are_not_those_of_mlperf() -> None:
     found = job(
         model="Llama2-70B LoRA r16", layers=80, hidden=8192, heads=64, vocab=32000, seq_len=8192,

@@ -10,10 +10,16 @@ from ridgeline.facts import store
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedPlan:
-    """Degrees of one configuration [1]; `name` is its file in the published code."""
+    """Degrees of one configuration, sequences of a micro-batch and chunks of a stage where it says them [1].
+
+    `name` is its file in the published code.
+    """
 
     tp: int
+    pp: int
     cp: int
+    micro_batch: int | None
+    chunks: int | None
     name: str
     source: str
 
@@ -30,5 +36,9 @@ def published_plan(model: str, *, device: str, results: str, devices: int) -> Pu
             and re.search(row["rounds"], results)
         )
         if fits and int(row["devices_min"]) <= devices <= int(row["devices_max"]):
-            return PublishedPlan(tp=int(row["tp"]), cp=int(row["cp"]), name=row["name"], source=row["source"])
+            tp, pp, cp = (int(row[name]) for name in ("tp", "pp", "cp"))
+            micro, chunks = (int(row[name]) if row[name] else None for name in ("micro_batch", "chunks"))
+            return PublishedPlan(
+                tp=tp, pp=pp, cp=cp, micro_batch=micro, chunks=chunks, name=row["name"], source=row["source"]
+            )
     return None

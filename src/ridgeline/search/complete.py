@@ -19,20 +19,17 @@ def complete(
 ) -> Plan:
     """The fastest plan with the stated fields of Plan; it fits in memory when any such plan does.
 
+    Chunks of a stage that are not stated are chosen as well.
     When none fits, the one with the least excess memory is returned: what is stated ran, so it is the
     memory prediction that is in doubt.
     """
-    schedules = (
-        (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
-        if int(str(stated.get("chunks", 1))) > 1
-        else (Schedule.ONE_F_ONE_B,)
-    )
+    schedules = (Schedule.ONE_F_ONE_B,) if stated.get("chunks") == 1 else (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
     space = Space(
         schedules=schedules,
         zero=(0, 1, 2, 3),
         overlap_tensor=(False,),
         offload_optimizer=(False,),
-        fixed={"chunks": 1, **stated},
+        fixed=stated,
     )
     predictor = Predictor(model, cluster, workload, datasheet_only=evidence == "datasheet")
     searcher = Searcher(predictor, space)

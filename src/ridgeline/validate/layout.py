@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 from ridgeline.facts.published_batches import published_batch
-from ridgeline.facts.published_plans import published_plan
 from ridgeline.plan.plan import Schedule
 from ridgeline.validate.engines import Engine
 from ridgeline.validate.megatron_tests import is_test, named_chunks, named_devices, refuse_unsaid
-from ridgeline.validate.names import holds_whole_base
+from ridgeline.validate.mlperf_plans import published_configuration, published_degrees
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
 
@@ -68,7 +67,7 @@ def read_layout(row: Row, notes: Notes, engine: Engine, *, encoder: bool) -> Lay
         tensor = math.gcd(model_parallel, MODEL_PARALLEL_NODE)
         degrees |= {"tp": tensor, "pp": model_parallel // tensor}
         said.append(f"model-parallel size {model_parallel}: tp {degrees['tp']}, pp {degrees['pp']} (tp within a node)")
-    degrees |= _adapters(row, degrees, said)
+    degrees |= published_degrees(row, degrees, said)
     shape = {name: degrees[name] or 1 for name in ("tp", "pp", "cp")}
     product = math.prod(shape.values())
     devices = _devices(row, notes, engine, product * (degrees["dp"] or 1), degrees, said)
@@ -97,26 +96,6 @@ def read_layout(row: Row, notes: Notes, engine: Engine, *, encoder: bool) -> Lay
         devices=devices, tp=degrees["tp"], pp=degrees["pp"], cp=degrees["cp"], dp=degrees["dp"], ep=degrees["ep"],
         assumptions=tuple(said),
     )  # fmt: skip
-
-
-def _adapters(row: Row, degrees: dict[str, int | None], said: list[str]) -> dict[str, int | None]:
-    """Degrees of MLPerf's LoRA runs: published ones, or on devices that hold the 8-bit base data and context alone."""
-    devices, batch = row.count("n_devices"), row.count("global_batch")
-    plan = None
-    if "mlcommons/training_results" in row.text("source"):
-        where = {"device": row.text("hardware"), "results": row.text("source")}
-        plan = published_plan(row.text("model"), devices=devices or 0, **where)
-    open_ = all(degrees[name] is None for name in ("tp", "pp", "cp", "dp"))
-    if plan is not None and open_ and devices is not None and devices % (plan.tp * plan.cp) == 0:
-        said.append(f"degrees not stated: tp {plan.tp}, cp {plan.cp} of the published code ({plan.name})")
-        return {"tp": plan.tp, "pp": 1, "cp": plan.cp, "dp": devices // (plan.tp * plan.cp)}
-    if not holds_whole_base(row) or devices is None or batch is None:
-        return {}
-    dp = degrees["dp"] or batch
-    if any(degrees[name] is not None for name in ("tp", "pp", "cp")) or devices % dp:
-        return {}
-    said.append(f"LoRA on devices that hold the 8-bit base whole: dp {dp}, cp {devices // dp}, no tp or pp")
-    return {"tp": 1, "pp": 1, "cp": devices // dp, "dp": dp}
 
 
 def _devices(
@@ -187,6 +166,9 @@ def read_batch(
 def _micro(row: Row, engine: Engine, layout: Layout, said: list[str]) -> int | None:
     micro = row.count("micro_batch")
     if micro is None:
+        plan = published_configuration(row)
+        if plan is not None and (plan.tp, plan.pp) == (layout.tp, layout.pp):
+            return plan.micro_batch
         return 1 if row.text("metric").startswith("max_seq") else None
     if engine.whole_job_batch and layout.devices > 1:
         said.append(f"micro-batch cell {micro} is that of all {layout.devices} devices")
@@ -295,13 +277,17 @@ def read_schedule(
 ) -> dict[str, object]:
     """Model chunks a stage and schedule, as plan fields, where the pipeline degree is known."""
     pp = layout.pp
-    if pp is None or pp == 1:
+    if pp == 1:
         return {}
+    if pp is None:
+        return {} if engine.interleaving_open else {"chunks": 1, "schedule": Schedule.ONE_F_ONE_B}
     named = f"{row.text('engine')}; {notes.text}"
     per_chunk = notes.count("num-layers-per-virtual-pipeline-stage")
     if per_chunk is None and is_test(engine):
         per_chunk = named_chunks(row)
-    chunks = notes.count("vp")
+    chunks, plan = notes.count("vp"), published_configuration(row)
+    if chunks is None and plan is not None and (plan.tp, plan.pp) == (layout.tp, pp):
+        chunks = plan.chunks
     if per_chunk is not None:
         chunks = max(1, layers // (pp * per_chunk))
     if chunks is not None:

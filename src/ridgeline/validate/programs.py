@@ -102,12 +102,12 @@ ENGINES: tuple[Engine, ...] = (
     Engine(
         name="Megatron-Core",
         pattern=r"megatron|mcore|flagscale",
-        reason="Megatron-Core since 2023: distributed optimizer, sequence parallelism with tp, overlaps on",
+        reason="Megatron-Core since 2023: distributed optimizer, sequence parallelism with tp, overlaps on;"
+        " interleaving is a flag",
         execution="compiled",
         zero=1,
         sequence_parallel=True,
         overlap_tensor=True,
-        interleaving_open=True,
     ),
     Engine(
         name="torchtitan",

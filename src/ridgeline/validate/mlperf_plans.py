@@ -1,0 +1,35 @@
+"""Degrees of rows of MLPerf Training that state none: those that their maker published with the code."""
+
+from __future__ import annotations
+
+from ridgeline.facts.published_plans import PublishedPlan, published_plan
+from ridgeline.validate.names import holds_whole_base
+from ridgeline.validate.rows import Row
+
+
+def published_configuration(row: Row) -> PublishedPlan | None:
+    """The configuration that the maker of a row of MLPerf Training published for it; None where none is known."""
+    if "mlcommons/training_results" not in row.text("source"):
+        return None
+    where = {"device": row.text("hardware"), "results": row.text("source")}
+    return published_plan(row.text("model"), devices=row.count("n_devices") or 0, **where)
+
+
+def published_degrees(row: Row, degrees: dict[str, int | None], said: list[str]) -> dict[str, int | None]:
+    """Degrees of MLPerf's runs: published ones, or data and context for LoRA on devices that hold the 8-bit base."""
+    devices, batch = row.count("n_devices"), row.count("global_batch")
+    plan = published_configuration(row)
+    open_ = all(degrees[name] is None for name in ("tp", "pp", "cp", "dp"))
+    if plan is not None and open_ and devices is not None:
+        width = plan.tp * plan.pp * plan.cp
+        if devices % width == 0 and (batch or 0) % (devices // width) == 0:
+            degrees_said = f"tp {plan.tp}, pp {plan.pp}, cp {plan.cp}"
+            said.append(f"degrees not stated: {degrees_said} of the published code ({plan.name})")
+            return {"tp": plan.tp, "pp": plan.pp, "cp": plan.cp, "dp": devices // width}
+    if not holds_whole_base(row) or devices is None or batch is None:
+        return {}
+    dp = degrees["dp"] or batch
+    if any(degrees[name] is not None for name in ("tp", "pp", "cp")) or devices % dp:
+        return {}
+    said.append(f"LoRA on devices that hold the 8-bit base whole: dp {dp}, cp {devices // dp}, no tp or pp")
+    return {"tp": 1, "pp": 1, "cp": devices // dp, "dp": dp}
