@@ -112,13 +112,16 @@ class FittedModel:
     def _chosen(self, table: Array) -> NDArray[np.int64]:
         """The kernel of each row: the narrowest that admits it, else the widest that the selectors allow."""
         last = len(self.kernels) - 1
-        used = np.full(len(table), -1 if last else 0, dtype=np.int64)
-        for index in range(last + 1 if last else 0):
-            used[(used < 0) & _admits(self.kernels[index].fit, self.mechanism, table)] = index
-        for index in range(last, -1, -1) if self.mechanism.selectors else ():
-            selected = _admits(self.kernels[index].fit, self.mechanism, table, self.mechanism.selectors)
-            used[(used < 0) & selected] = index
-        used[used < 0] = last
+        used = np.full(len(table), last, dtype=np.int64)
+        left = np.ones(len(table), dtype=bool)
+        for index in range(last):
+            mask = left & _admits(self.kernels[index].fit, self.mechanism, table)
+            used[mask] = index
+            left &= ~mask
+        for index in range(last, -1, -1) if self.mechanism.selectors and last else ():
+            mask = left & _admits(self.kernels[index].fit, self.mechanism, table, self.mechanism.selectors)
+            used[mask] = index
+            left &= ~mask
         return used
 
     def _decided(self, kernel: _Kernel) -> dict[str, Number]:
