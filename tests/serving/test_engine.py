@@ -17,12 +17,16 @@ from ridgeline.facts.engines import ModelTraits, engine_policy
 from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.load import load
 from ridgeline.lower.inference import Pass
-from ridgeline.plan.deployment import Deployment, Preemption, Role
+from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
 from ridgeline.serving import state
 from ridgeline.serving.ends import engine_at
 from ridgeline.serving.engine import Engine, engine, formats_of, pool_role
+from ridgeline.serving.replay import replay_tables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.tables import times_of
+from ridgeline.serving.traffic.arrivals import burst
+from ridgeline.serving.traffic.lengths import Fixed
+from ridgeline.serving.traffic.synthetic import synthetic
 
 LLAMA = load("llama-3.1-8b")
 EIGHT = machine(cluster("8xH100-SXM"))
@@ -289,3 +293,21 @@ def test_a_processor_launches_kernels_and_then_runs_them() -> None:
     assert kernels > 20 * len(LLAMA.graph.layers)  # norms and rotary embeddings in pieces
     longer = slower.lane.mid[0] + slower.head.mid[0] - quicker.lane.mid[0] - quicker.head.mid[0]
     assert longer == pytest.approx(3e-6 * kernels)
+
+
+def test_chunks_of_one_prompt_follow_each_other_through_a_pipeline() -> None:
+    """llama.cpp on 4 devices: of 1,024 tokens the second pass of 512 begins when the first has left a quarter."""
+    where = machine(cluster("4xA100-SXM-80GB"))
+    one = engine(load("llama-3.1-8b"), where, Deployment(engine="llama.cpp", version="b2900", pp=4))
+    assert (one.policy.chunks_follow, one.policy.token_budget) == (True, 512)
+
+    def first_s(tokens: int, follows: bool) -> float:
+        made = replace(one, policy=replace(one.policy, chunks_follow=follows))
+        tables = made.tables(longest_prompt=tokens, longest=tokens + 1)
+        traffic = synthetic(burst(1), Fixed(tokens=tokens), Fixed(tokens=1))
+        return float(replay_tables((made,), [tables], traffic, router=Router.LEAST_LOADED).first_s[0])
+
+    assert first_s(512, True) == first_s(512, False)
+    host = one.policy.step_host_s + one.policy.group_host_s + one.policy.seq_host_s
+    spared = first_s(1024, False) - first_s(1024, True)
+    assert spared == pytest.approx(0.75 * (first_s(512, False) - host), rel=1e-3)

@@ -119,6 +119,9 @@ class Settings:
         0.0, "memory traffic of a prompt's score where attention is not fused; 0: it is", unit="byte", kind=float,
         low=0.0, high=100.0,
     )  # fmt: skip
+    chunks_follow: bool = _flag(
+        False, "chunks of one prompt follow each other through the stages of a pipeline, if nothing else runs"
+    )
     decode_groups: tuple[int, ...] = _key(
         (),
         "query heads of a key head that decode reads it for at once, else for each; empty: any",

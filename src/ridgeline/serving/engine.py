@@ -116,6 +116,7 @@ class Engine:
             "prefill_graphs": self._prefill_graph_tokens,
             "balance": max(1.0, deployment.pp * tables.stage_share),
             "hops": float(deployment.pp - 1),
+            "follows": float(policy.chunks_follow and deployment.pp > 1),
             "send_start_s": tables.send_start_s,
             "send_s": tables.send_s,
             "drafted": float(deployment.draft_tokens),

@@ -50,6 +50,7 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
     """Time of one iteration with prompts: the slowest rank, then the experts of all ranks together [s]."""
     longest, total, running, active, most = 0.0, 0.0, 0.0, 0, 0.0
     moved, away, decodes, most_sampled = 0.0, 0.0, False, 0.0
+    going_on = False  # a prompt has further chunks, and nothing else waits for this one's end
     mixes = rule.scheduler == MIXED_BATCHES
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         decoding = float(ranks[rank].decoding) if mixes else 0.0
@@ -63,6 +64,7 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
             continue
         active += 1
         total += tokens
+        going_on = ranks[rank].partial != NOBODY and decoding <= 0.0
         fetched = ranks[rank].fetching * rule.fetch_s if mixes else 0.0
         away = max(away, fetched, (tokens - decoding * (1.0 + rule.drafted)) * rule.store_s)  # out beside in
         most = max(most, tokens)
@@ -95,6 +97,8 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
     if most > rule.prefill_graphs:
         longest = max(longest, rule.eager_s)
     longest += rule.hops * (rule.send_start_s + rule.send_s * most)
+    if rule.follows > 0.0 and active == 1 and going_on:
+        longest *= rule.follows / (1.0 + rule.hops)
     seconds = hosted(rule, max(longest, away), running * (rule.hops + 1.0))
     return max(seconds, moved) if rule.beside else seconds + moved
 
