@@ -23,6 +23,15 @@ def job(**cells: object) -> Interpretation:
     return found
 
 
+@pytest.mark.parametrize(("local", "whole", "part"), [(8, 64, 1), (32, 256, 4)])
+def test_the_local_batch_of_torchtitan_is_all_of_a_step(local: int, whole: int, part: int) -> None:
+    found = job(
+        model="Llama 3.1 405B", hardware="H100 SXM 80GB", n_devices=512, tp=8, pp=8, dp=8, micro_batch=local,
+        engine="torchtitan 9dec370", seq_len=32768, precision="float8", recompute="full",
+    )  # fmt: skip
+    assert (found.workload.global_batch, found.stated["micro_batch"]) == (whole, part)
+
+
 def test_torchtitan_pipeline_row() -> None:
     found = job(
         model="Llama 3.1 405B",

@@ -135,6 +135,8 @@ def read_batch(
     said: list[str] = []
     steps = notes.count(*_ACCUMULATION)
     micro = _micro(row, engine, layout, said)
+    if micro is not None and micro != row.count("micro_batch") and engine.name == "torchtitan":
+        steps = steps or layout.pp  # the local batch is that of a step, all of its micro-batches together
     total = _total(row, notes, layout, seq_len)
     dp = layout.dp
     if total is None and engine.step_tokens is not None:
