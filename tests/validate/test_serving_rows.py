@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ridgeline.errors import RidgelineError
 from ridgeline.plan.deployment import Role
 from ridgeline.validate.rows import Row
+from ridgeline.validate.serving import ServedRows
 from ridgeline.validate.serving_rows import read_served
 
 BASE = {
@@ -200,3 +201,14 @@ def test_whatever_a_cell_holds_the_answer_is_a_job_or_a_reason(name: str, text: 
     else:
         words = job.model.name if job.deployment.devices <= job.cluster.count else ""
     assert words
+
+
+def test_the_first_tokens_of_a_static_batch_are_there_when_the_last_of_them_is() -> None:
+    """A call that makes one token for each of 16 prompts of 1,024: as long by its TTFT as by its latency."""
+    answers = ServedRows()
+    cells = {"engine_version": "0.5.5", "osl": "1", "unit": "ms", "value": "400"}
+    first = answers.answer(row(**cells, metric="ttft_ms"))
+    whole = answers.answer(row(**cells, metric="batch_latency_ms"))
+    assert first["predicted"] == pytest.approx(whole["predicted"], rel=1e-12)
+    alone = answers.answer(row(**cells, metric="ttft_ms", batch_or_concurrency="1"))
+    assert 12 * alone["predicted"] < first["predicted"] < 20 * alone["predicted"]

@@ -288,6 +288,8 @@ def _value(job: ServedJob, found: Served, replayed: Replay, metrics: Metrics) ->
     traffic = found.traffic
     statistic = job.statistic or "mean"
     latencies = {"ttft": metrics.ttft, "tpot": metrics.tpot, "itl": metrics.itl, "latency": metrics.latency}
+    if job.metric == "ttft" and job.arrivals == "static":  # the call that makes one token of each ends with the last
+        return float(np.nanmax(replayed.first_s))
     if job.metric in latencies:
         return float(getattr(latencies[job.metric], statistic))
     if job.metric == "memory":
