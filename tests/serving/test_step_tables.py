@@ -206,3 +206,15 @@ def test_copies_of_one_request_read_the_experts_of_one() -> None:
     assert alike.group.mid[at] < 0.45 * various.group.mid[at]
     assert alike.group.mid[at] < 1.25 * alike.group.mid[0]
     assert (alike.lane.mid == various.lane.mid).all()
+
+
+def test_kernels_that_no_graph_holds_follow_each_other_more_slowly() -> None:
+    """The engine of a version without graphs: 0.4 us for each kernel of an iteration, whatever its tokens."""
+    one = engine(
+        load("llama-3.1-8b"), machine(cluster("1xH100-SXM")), Deployment(engine="TensorRT-LLM", version="0.11")
+    )
+    assert one.graphs == ()
+    grid = {"most_tokens": 256, "most_sequences": 16, "most_context": 512}
+    apart, held = (one.steps.tables(**grid, captured=captured) for captured in (False, True))
+    assert apart.lane.mid - held.lane.mid == pytest.approx(np.full(apart.tokens.shape, 4e-7 * apart.kernels), rel=1e-9)
+    assert one.tables(longest_prompt=256, longest=512).lane.mid[0] == pytest.approx(apart.lane.mid[0], rel=1e-12)

@@ -314,6 +314,11 @@ class ServedPrices:
     def _products(self) -> str:
         return "bf16"  # scores are taken in 16 bits; an 8-bit cache is widened as it is read
 
+    def gaps(self, kernels: float, shape: tuple[int, ...]) -> Seconds:
+        """What kernels launched one by one lose to those of a graph, on the device [s]."""
+        lost = np.full(shape, kernels * constant("launch.stream"))
+        return Seconds(mid=lost, low=0.5 * lost, high=2.0 * lost, compute=0.0 * lost, memory=0.0 * lost)
+
     def stream(self, piece: Pass, rows: Array) -> Seconds:
         """A pass over elements of 16 bits: launch, first load, and bytes at the stream's rate [s].
 

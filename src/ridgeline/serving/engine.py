@@ -90,7 +90,8 @@ class Engine:
         captured = self.graphs[-1] if self.graphs else 0
         return self.steps.tables(
             most_tokens=most, most_sequences=self.policy.max_seqs, most_context=longest,
-            beside_tokens=min(self.policy.shared_beside_tokens, captured), whole_cache=self.policy.whole_cache,
+            beside_tokens=min(self.policy.shared_beside_tokens, captured), captured=bool(self.graphs),
+            whole_cache=self.policy.whole_cache,
         )  # fmt: skip
 
     def _launched_s(self, kernels: float) -> float:

@@ -155,13 +155,15 @@ class StepModel:
         most_sequences: int,
         most_context: int,
         beside_tokens: int = 0,
+        captured: bool = True,
         whole_cache: bool = False,
     ) -> StepTables:
         """The tables up to a token budget, sequences of one rank and the longest context.
 
-        Up to `beside_tokens` a layer's shared experts run beside its routed ones. Where experts have devices of their
-        own, `lane`, `group` and `decode` are those of one micro-batch, and shared experts stay with attention. With
-        `whole_cache` decoding sequences attend to the longest context from their first token on.
+        Up to `beside_tokens` a layer's shared experts run beside its routed ones. Where no graph is `captured` kernels
+        follow each other more slowly (`launch.stream`). Where experts have devices of their own, `lane`, `group` and
+        `decode` are those of one micro-batch, and shared experts stay with attention. With `whole_cache` decoding
+        sequences attend to the longest context from their first token on.
         """
         tokens = token_grid(most_tokens)
         group_tokens = token_grid(most_tokens * self.deployment.dp)
@@ -184,6 +186,8 @@ class StepModel:
             routed = routed + self.prices.gathered(new, self.deployment.dp)
         routed = _on(routed, group_tokens, np.maximum(tokens / micro, 1.0), self.deployment.dp)
         lane, head, shared = self._sum(part, "tokens"), self._sum(sequences, "sequences"), self._sum(part, "shared")
+        if not captured and self.prices.dispatch_s is None:
+            lane = lane + self.prices.gaps(self.kernels * micro, tokens.shape)
         if apart:
             lane, shared = lane + shared, nothing(tokens.shape)
         if self.deployment.adapters:
