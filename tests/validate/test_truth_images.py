@@ -123,6 +123,27 @@ def test_a_diffusion_model_trains_in_16_bits_with_adam() -> None:
 
 
 @pytest.mark.parametrize(
+    ("devices", "source", "sharding"),
+    [(512, "v3.1", (0, None)), (8, "v4.0", (1, None)), (512, "v4.0", (1, 8)), (4, "v5.0", (1, None))],
+)
+def test_states_of_a_diffusion_model_are_divided_within_a_node_since_round_4(
+    devices: int, source: str, sharding: tuple[int, int | None]
+) -> None:
+    found = job(
+        model="Stable Diffusion v2", n_devices=devices, global_batch=2048, hardware="H100-SXM5-80GB", unit="samples/s",
+        engine="NVIDIA NeMo Framework Release 24.04", source=f"mlcommons/training_results_{source}@0",
+    )  # fmt: skip
+    assert (found.stated["zero"], found.stated.get("zero_group")) == sharding
+
+
+def test_what_decoding_images_holds_is_refused() -> None:
+    cells = {"model": "RetinaNet", "n_devices": 8, "global_batch": 256, "engine": "PyTorch NVIDIA Release 25.04"}
+    refused = read(metric="peak_mem_per_gpu", unit="GiB", **cells)
+    assert isinstance(refused, Refusal)
+    assert "decoding images" in refused.reason
+
+
+@pytest.mark.parametrize(
     ("logged", "rate"),  # 4 epochs of 1170301 images take 37.4 minutes at 2086 images a second, 261 on each device
     [(276.3772, 1 / 8), (2186.0, 1.0), (0.0, None)],
 )

@@ -10,9 +10,9 @@ from ridgeline.facts import store
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedPlan:
-    """Degrees of one configuration, sequences of a micro-batch and chunks of a stage where it says them [1].
+    """Degrees of one configuration; sequences of a micro-batch, chunks of a stage and sharding where it says them [1].
 
-    `name` is its file in the published code.
+    `zero_group` ranks share one copy of the states. `name` is its file in the published code.
     """
 
     tp: int
@@ -20,6 +20,8 @@ class PublishedPlan:
     cp: int
     micro_batch: int | None
     chunks: int | None
+    zero: int | None
+    zero_group: int | None
     name: str
     source: str
 
@@ -37,8 +39,10 @@ def published_plan(model: str, *, device: str, results: str, devices: int) -> Pu
         )
         if fits and int(row["devices_min"]) <= devices <= int(row["devices_max"]):
             tp, pp, cp = (int(row[name]) for name in ("tp", "pp", "cp"))
-            micro, chunks = (int(row[name]) if row[name] else None for name in ("micro_batch", "chunks"))
+            named = ("micro_batch", "chunks", "zero", "zero_group")
+            micro, chunks, zero, group = (int(row[name]) if row[name] else None for name in named)
             return PublishedPlan(
-                tp=tp, pp=pp, cp=cp, micro_batch=micro, chunks=chunks, name=row["name"], source=row["source"]
-            )
+                tp=tp, pp=pp, cp=cp, micro_batch=micro, chunks=chunks, zero=zero, zero_group=group,
+                name=row["name"], source=row["source"],
+            )  # fmt: skip
     return None

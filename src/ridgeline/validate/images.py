@@ -14,6 +14,7 @@ from ridgeline.graph.vision import Turned, residual
 from ridgeline.graph.vision_transformer import vision_tokens, vision_transformer
 from ridgeline.graph.volumes import SIDE, VOLUMES, volume_unet
 from ridgeline.graph.workload import PRECISIONS
+from ridgeline.validate.mlperf_plans import published_configuration
 from ridgeline.validate.models import ModelReading
 from ridgeline.validate.recipes import Recipe
 from ridgeline.validate.rows import Row
@@ -76,7 +77,7 @@ def image_tokens(name: str) -> int:
     return vision_tokens(name) if name.startswith("vit-") else 1
 
 
-def image_recipe(recipe: Recipe, name: str) -> Recipe:
+def image_recipe(row: Row, recipe: Recipe, name: str) -> Recipe:
     """A recipe as image classifiers are trained: momentum, whole states, 16 bits where a program would take 8.
 
     Diffusion models take AdamW with the program's own states, on latents and texts that were encoded before.
@@ -90,16 +91,24 @@ def image_recipe(recipe: Recipe, name: str) -> Recipe:
     if name in UNETS:
         if PRECISIONS[precision].quantize:
             precision, said = "fp16", (*said, "diffusion models of public programs run in 16 bits")
-        said = (
-            *said,
-            "latents and texts are encoded before training; optimizer states are whole (megatron_fused_adam)",
-        )
+        said = (*said, "latents and texts are encoded before training")
         workload = {**recipe.workload, "precision": precision, "attention_kernel": "flash2"}
-        return replace(recipe, workload=workload, plan={**recipe.plan, "zero": 0}, assumptions=said)
+        return replace(recipe, workload=workload, plan={**recipe.plan, **_sharding(row)}, assumptions=said)
     if PRECISIONS[precision].quantize:
         precision, said = "fp16-amp", (*said, "convolutions of public programs run in 16 bits")
     workload = {**recipe.workload, "precision": precision, "optimizer": "sgd-momentum"}
     return replace(recipe, workload=workload, plan={**recipe.plan, "zero": 0}, assumptions=said)
+
+
+def _sharding(row: Row) -> dict[str, object]:
+    """How the published code of a diffusion model shards its states; whole ones where none is known."""
+    plan, devices = published_configuration(row), row.count("n_devices") or 1
+    if plan is None or not plan.zero:
+        return {"zero": 0}
+    sharding: dict[str, object] = {"zero": plan.zero}
+    if plan.zero_group is not None and plan.zero_group < devices and devices % plan.zero_group == 0:
+        sharding["zero_group"] = plan.zero_group
+    return sharding
 
 
 def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
@@ -124,6 +133,8 @@ def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
     first = next((reason for pattern, reason in CHANNELS_FIRST if re.search(pattern, where)), None)
     turned = Turned.NONE if first is None else TURNED.get(compute, Turned.BOTH)
     found = DETECTORS.get(name)
+    if found is not None and row.asks_bytes:
+        raise InputError("what decoding images on the device holds is not predicted", field="metric")
     turns = ["images of 224 x 224 pixels, 1000 classes"]
     if found is not None:
         turns = [

@@ -129,7 +129,7 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
     flags = named_flags(row, notes, width=width) if is_test(engine) else {}
     recipe = read_recipe(row, notes, engine, device.accelerator)
     if image is not None:
-        recipe = image_recipe(recipe, image)
+        recipe = image_recipe(row, recipe, image)
         reading = read_image_model(row, image, recipe)
     else:
         reading = read_model(row, notes, seq_len=seq_len, stages=stages, width=width, known=flags)
