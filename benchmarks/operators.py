@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.calibrate.residuals import effective_rows
 from ridgeline.calibrate.rungs import JUDGED, Judged, judged_sample
 from ridgeline.cost.readers import READERS
 from ridgeline.cost.samples import HELD_OUT, Sample, family_tables, samples
@@ -45,6 +46,12 @@ def drawn() -> list[Drawn]:
     return found
 
 
+def sure(inside: NDArray[np.bool_], blocks: NDArray[np.int64]) -> float:
+    """Standard error of the share inside [1]: rows of a block of shapes count for what they are worth."""
+    share = float(inside.mean())
+    return float(np.sqrt(share * (1 - share) / effective_rows(inside.astype(float), blocks)))
+
+
 def lines(found: list[Judged]) -> list[str]:
     """A Markdown row for each family and rung."""
     groups: dict[tuple[str, str], list[Judged]] = defaultdict(list)
@@ -54,9 +61,9 @@ def lines(found: list[Judged]) -> list[str]:
     for family in READERS:
         for rung in JUDGED:
             chosen = groups[family, rung.value]
-            measured, predicted, low, high = (
+            measured, predicted, low, high, blocks = (
                 np.concatenate([getattr(one, name) for one in chosen] or [np.empty(0)])
-                for name in ("measured", "predicted", "low", "high")
+                for name in ("measured", "predicted", "low", "high", "blocks")
             )
             answered = np.isfinite(predicted)
             if not answered.any():
@@ -68,6 +75,7 @@ def lines(found: list[Judged]) -> list[str]:
                 f"| `{family}` | {rung.value} | {answered.sum()} of {len(measured)} | {np.median(error):.1%} |"
                 f" {error.mean():.1%} | {np.quantile(error, 0.9):.1%} | {np.median(ratio) - 1:+.1%} |"
                 f" {(error < 0.1).mean():.0%} | {(error < 0.25).mean():.0%} | {inside.mean():.0%} |"
+                f" {sure(inside, blocks[answered].astype(np.int64)):.0%} |"
             )
     return rows
 
@@ -75,9 +83,9 @@ def lines(found: list[Judged]) -> list[str]:
 def refreshed(page: str, rows: list[str]) -> str:
     """A page of the documentation with its held-out numbers as in `rows`: lines that begin with a family.
 
-    Either a line for a family and rung, without the mean; or a line for a family, three numbers for each rung.
+    Either a line for a family and rung, without mean and standard error; or one for a family, three numbers a rung.
     """
-    known = {tuple(word.strip() for word in row.split("|")[1:3]): row.split("|")[3:-1] for row in rows}
+    known = {tuple(word.strip() for word in row.split("|")[1:3]): row.split("|")[3:-2] for row in rows}
     found = []
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
@@ -111,8 +119,8 @@ def main() -> None:
     """Writes the table and the pictures."""
     found = [judged_sample(sample, table, rung, HELD_OUT) for table, sample in drawn() for rung in JUDGED]
     head = (
-        "| family | rung | answered | median | mean | p90 | bias | in 10 % | in 25 % | covered |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| family | rung | answered | median | mean | p90 | bias | in 10 % | in 25 % | covered | +- |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     )
     rows = lines(found)
     (HERE / "operators.md").write_text("\n".join((*TITLE, *head, *rows, *NOTES)) + "\n", encoding="utf-8")
@@ -127,7 +135,8 @@ TITLE = (
     f"`python benchmarks/operators.py`: {ROWS:,} random rows of each family (seed {SEED}; all where there are fewer)",
     "of the tables of aiconfigurator-core 0.12.0 whose shape blocks no fit and no interval used. `table` interpolates",
     "with them hidden; `borrowed` uses fits of other devices only, `common` those of other architectures. Errors are",
-    "absolute, of the measured time; `covered` is the share inside the 80 % interval.",
+    "absolute, of the measured time; `covered` is the share inside the 80 % interval, `+-` its standard error: errors",
+    "of the shapes of a block are alike, so that 2,000 rows may be worth 50.",
     "",
 )
 NOTES = (

@@ -26,7 +26,8 @@ TABULATED = 60  # of them for the table rung, which makes a grid for every combi
 _EACH_FOLD = 30  # of them where several folds are hidden in turn
 _HEADER = (
     "# How far the answers of a rung lie from measured times of shape blocks that no fit used. Written by"
-    " `ridgeline fit --rungs`.\n" + "\t".join(("family", "rung", "rows", "median", "p90", "low", "high"))
+    " `ridgeline fit --rungs`; ends as of rows drawn from all tables alike, median and p90 of the rows drawn.\n"
+    + "\t".join(("family", "rung", "rows", "median", "p90", "low", "high"))
 )
 JUDGED = (Rung.TABLE, Rung.FITTED, Rung.BORROWED, Rung.COMMON)
 
