@@ -11,6 +11,7 @@ from ridgeline.calibrate.rungs import Judged
 from ridgeline.cli import fitting
 from ridgeline.cli.main import run
 from ridgeline.cost.answer import Rung
+from ridgeline.facts.fits import rung_interval
 
 
 def test_without_the_wheel_the_extra_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -50,12 +51,21 @@ def test_judging_writes_the_intervals_of_rungs(
     import numpy as np
 
     one, said = np.full(40, 1.1e-5), {Rung.TABLE: 1e-5, Rung.FITTED: 1e-5, Rung.BORROWED: np.nan}
+    known = rung_interval("gemm", "table").low[1]  # from 10 us
     labels = {"family": "gemm", "device": "H100-SXM", "engine": "vllm", "form": "bf16"}
     monkeypatch.setattr(
         fitting,
         "judge",
         lambda family: (
-            Judged(rung=rung, measured=one, predicted=np.full(40, time), low=one, high=one, **labels)
+            Judged(
+                rung=rung,
+                measured=one,
+                predicted=np.full(40, time),
+                low=np.full(40, time) * known,
+                high=one,
+                blocks=np.arange(40),
+                **labels,
+            )
             for rung, time in said.items()
         ),
     )
