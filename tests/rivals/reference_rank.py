@@ -330,8 +330,8 @@ class Rank:
         while self.used + self.growth > self.rule["capacity"] and self.preempt():
             pass
 
-    def fill(self, known_s: float = math.inf) -> None:
-        """Chooses the chunks of the next iteration, of those who came by then."""
+    def fill(self, known_s: float = math.inf, now_s: float = math.nan) -> None:
+        """Chooses the chunks of the next iteration, of those who came by then; first tokens come with caches."""
         rule = self.rule
         self.chunks = []
         self.see()
@@ -363,6 +363,7 @@ class Rank:
             if not self.admits(one):
                 break
             if one.stage == "decoding":
+                one.first_s = now_s if math.isnan(one.first_s) else one.first_s
                 left -= 1 if mixes else 0
                 continue
             tokens = one.needed - one.ready

@@ -232,7 +232,7 @@ class Instance:
         self.redraw()
         known_s = self.known_s(now_s)
         for rank in self.ranks:
-            rank.fill(known_s)
+            rank.fill(known_s, now_s)
         self.begun_s, self.prompted = now_s, any(rank.chunks for rank in self.ranks)
         if any(rank.chunks for rank in self.ranks):
             self.at, self.end_s = "mixed", now_s + self.mixed_s()
@@ -384,7 +384,8 @@ class Fleet:
                 break
             rank.holders[block] = 1
             one.held.append(block)
-        if one.made == 0:
+        travels = instance.role == "prefill" and one.output > 1
+        if one.made == 0 and not travels:
             one.first_s = self.now_s
         one.made += 1
         if one.made >= one.output:

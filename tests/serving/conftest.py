@@ -100,6 +100,21 @@ def replayed() -> Replays:
     return run
 
 
+@pytest.fixture(scope="session")
+def pooled() -> Replays:
+    """Replays traffic on one made-up instance for prompts and one for the rest, alike but for `decode`'s numbers."""
+
+    def run(asked: Traffic, *, decode: dict[str, float], lane_s: float, **numbers: float) -> Replay:
+        table = numbers_table(lane_s=lane_s)
+        pools = [
+            NumbersEngine(numbers | more, Deployment(role=role), table)
+            for role, more in ((Role.PREFILL, {}), (Role.DECODE, decode))
+        ]
+        return replay_tables(pools, [table, table], asked, router=Router.ROUND_ROBIN)  # type: ignore[arg-type]
+
+    return run
+
+
 _TIMES = ("lane_s", "token_s", "step_s", "context_s", "prompt_s", "past_s")
 
 

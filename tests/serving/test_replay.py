@@ -168,6 +168,18 @@ def test_each_attention_rank_has_a_host_of_its_own(replayed: Replays) -> None:
     assert found.end_s.tolist() == [3.75, 3.75]
 
 
+def test_the_first_token_comes_with_the_cache_when_it_is_admitted(pooled: Replays) -> None:
+    """Iterations of a second, caches of 4 tokens that take 0.5 s, one place where answers are made.
+
+    A's prompt is done at 1, its cache there at 1.5, and its three steps are done at 4.5. B's cache is there at 2 and
+    waits for the place until then. C has no token after its first, which its prompt makes, at 1.
+    """
+    crowd = traffic([0.0, 0.0, 0.0], [4, 4, 4], [4, 3, 1])
+    found = pooled(crowd, decode={"max_seqs": 1}, lane_s=1.0, move_token_s=0.125)
+    assert found.first_s.tolist() == [1.5, 4.5, 1.0]
+    assert found.end_s.tolist() == [4.5, 6.5, 1.0]
+
+
 @pytest.mark.parametrize(("ahead", "second_s"), [(0, 4.0), (1, 5.0)])
 def test_who_comes_while_an_iteration_is_prepared_waits_for_one_more(
     replayed: Replays, ahead: int, second_s: float

@@ -128,7 +128,7 @@ def begin(
         catch_up(ranks, lists, instances, fleet, times, rule, now_s)
     known_s = known_until(ranks, requests, instances, rule, instance, now_s)
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
-        form_batch(ranks, lists, requests, fleet, rule, rank, known_s)
+        form_batch(ranks, lists, requests, fleet, rule, rank, known_s, now_s)
         chunks += ranks[rank].chunks
         decoding += ranks[rank].decoding
     instances[instance].begun_s, instances[instance].prompted = now_s, chunks > 0
@@ -232,6 +232,8 @@ def _prompts_done(
             ended(requests, fleet, request, now)
         elif instances[instance].gives > 0:
             requests[request].stage = MOVING
+            if requests[request].made == 1:
+                requests[request].first_s = math.nan  # it travels with the cache
             begin_s = max(now, instances[instance].link_free_s)
             moved_s = requests[request].needed * rule.move_token_s
             instances[instance].link_free_s = begin_s + moved_s

@@ -68,7 +68,7 @@ def begin_prompts(
     mate = instances[instance].mate
     _catch_up(ranks, lists, instances, fleet, times, rule, mate, now_s)
     rank = instances[instance].first_rank
-    form_batch(ranks, lists, requests, fleet, rule, rank, math.inf)
+    form_batch(ranks, lists, requests, fleet, rule, rank, math.inf, now_s)
     instances[instance].begun_s = now_s
     instances[mate].stirred = 1  # its next step has another share, or another queue
     if ranks[rank].chunks == 0:

@@ -288,11 +288,19 @@ def _take_chunk(
 
 @njit(cache=True)
 def form_batch(
-    ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int, known_s: float
+    ranks: Records,
+    lists: Lists,
+    requests: Records,
+    fleet: Fleet,
+    rule: Record,
+    rank: int,
+    known_s: float,
+    now_s: float,
 ) -> None:
     """Chooses the chunks of the next iteration: the prompt begun first, then waiting ones in order, within the budget.
 
-    Whoever came after `known_s` [s] was not there when it was prepared, and waits for the one after it.
+    Whoever came after `known_s` [s] was not there when it was prepared, and waits for the one after it. A cache that
+    came from another pool brings a first token with it, which is passed on when it is admitted, `now_s` [s].
 
     Engines that mix count a token (and those drafted) of every decoding sequence against the budget. Without chunking
     a prompt longer than the budget has an iteration of its own.
@@ -331,6 +339,8 @@ def form_batch(
             break
         if requests[request].ready == requests[request].needed:
             start_decoding(ranks, lists, requests, rule, rank, request)
+            if math.isnan(requests[request].first_s):
+                requests[request].first_s = now_s
             if mixes:
                 left -= 1
             continue
