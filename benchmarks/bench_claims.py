@@ -21,7 +21,7 @@ from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster, with_beside
 from ridgeline.graph.load import load
 from ridgeline.lower.inference import Trade
-from ridgeline.plan.deployment import Deployment, Preemption, Queue, Router
+from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role, Router
 from ridgeline.search.expert_service import AFFINITY, Loads, placed
 from ridgeline.search.expert_traffic import routes_of
 from ridgeline.serving.engine import engine
@@ -268,6 +268,39 @@ def infinite() -> Iterator[str]:
         )
 
 
+def loongserve() -> Iterator[str]:
+    """Prompts of very different lengths: instances that merge for long ones, or not, one over all, and pools."""
+    draw, count = np.random.default_rng(0), 300
+    where = machine(cluster("8xA100-SXM"))
+    prompts = draw.integers(4, 2_300, count)
+    long = draw.random(count) < 0.3
+    prompts[long] = np.exp(draw.uniform(np.log(2_700), np.log(200_000), int(long.sum()))).astype(int)
+    answers, gaps = draw.integers(20, 400, count), draw.exponential(1.0, count)
+    pools = [Deployment(tp=4, role=role) for role in (Role.PREFILL, Role.DECODE)]
+    ways = {
+        "merged": [Deployment(tp=2, instances=4, elastic_tokens=4096)],
+        "the same instances apart": [Deployment(tp=2, instances=4)],
+        "one of 8, chunked": [Deployment(tp=8)],
+        "pools of 4": pools,
+    }
+    for rate in (0.5, 1.0, 2.0):
+        asked = traffic(np.cumsum(gaps) / rate, prompts, answers)
+        found = {}
+        for name, fleet in ways.items():
+            engines = [engine(load("llama-2-7b"), where, one) for one in fleet]
+            tables = [one.tables(longest_prompt=200_000, longest=200_400) for one in engines]
+            done = replay_tables(engines, tables, asked, router=Router.LEAST_LOADED)
+            spent = (done.end_s - done.came_s) / (done.prompt + done.output)
+            found[name] = (measure(done, asked).ttft.mean, float(np.nanmean(spent)), int(done.refused.sum()))
+        first, token, _ = found.pop("merged")
+        told = (
+            f"{name} {other[0] / first:.2f}x the TTFT, {other[1] / token:.2f}x the latency a token"
+            + (f" ({other[2]} refused)" if other[2] else "")
+            for name, other in found.items()
+        )
+        yield f"{rate:g}/s, against merged: {'; '.join(told)}"
+
+
 CLAIMS = (
     Claim(
         paper="Helix (arXiv:2507.07120)",
@@ -304,6 +337,12 @@ CLAIMS = (
         reported="1.03-2.4x throughput, 2-19x longer contexts on 2 to 32 A100",
         case="Llama-2-7B on 8 A100, 240 requests of 200-4,000 tokens at once, some long",
         here=infinite,
+    ),
+    Claim(
+        paper="LoongServe (arXiv:2404.09526)",
+        reported="up to 3.85x throughput against chunked prefill, 5.81x against prefill-decode disaggregation",
+        case="Llama-2-7B on 8 A100, 70 % of prompts of 4-2,300 tokens, 30 % of 2,700-200,000; all on average",
+        here=loongserve,
     ),
     Claim(
         paper="Janus (Zhang and others, 2025)",

@@ -127,6 +127,7 @@ class Rank:
     last_client: int | None = None
     adapters: list[int] = field(default_factory=list)  # loaded ones, the longest unused first
     loads: int = 0
+    helpers: int = 0  # instances that are free beside its own
 
     def loadable(self, one: Asked) -> bool:
         """Whether its adapter is there, or may take the place of one that nobody runs with."""
@@ -357,8 +358,11 @@ class Rank:
             if one is None or one.late(known_s):
                 break
             tokens = one.needed - max(one.ready, self.found(one) * int(rule["prefix_tokens"]))
+            merges = self.merges(tokens)
+            if merges and self.chunks:
+                break
             alone = not self.chunks and (not decodes or tokens > budget)
-            if not rule["chunked"] and tokens > left and not alone:
+            if not rule["chunked"] and not merges and tokens > left and not alone:
                 break
             if not self.admits(one):
                 break
@@ -367,7 +371,11 @@ class Rank:
                 left -= 1 if mixes else 0
                 continue
             tokens = one.needed - one.ready
-            left -= self._chunk(one, min(tokens, left) if rule["chunked"] else tokens)
+            left -= self._chunk(one, min(tokens, left) if rule["chunked"] and not merges else tokens)
+
+    def merges(self, tokens: int) -> bool:
+        """Whether others are free to compute so many tokens with it."""
+        return 0 < self.rule["elastic"] <= tokens and self.helpers > 0
 
     def _chunk(self, one: Asked, tokens: int) -> int:
         one.chunk = tokens

@@ -53,6 +53,7 @@ class Instance:
     count: int = 0  # iterations since its scheduler last looked for prompts, or since those it holds began to wait
     holding: bool = False
     heard_s: float = 0.0
+    merged: int = 1  # instances that compute a prompt together
 
     def parts_s(self, tokens: float, shared: float, sampled: float) -> tuple[float, float]:
         """What tokens and samples of one rank take outside attention, and what the experts take [s]."""
@@ -120,6 +121,9 @@ class Instance:
         """Attention of a rank's decoding sequences, where a part of it is computed elsewhere [s]."""
         return attention
 
+    def parts(self) -> None:
+        """Its iteration has ended: who helped is free."""
+
     def too_long(self, one: Asked, output: int) -> bool:
         """Whether a request could never run here."""
         away = int(self.rule["host_tokens"])
@@ -136,7 +140,8 @@ class Instance:
         lanes, tokens_of, ones, sampled = [0.0], [], [0.0], 0
         for rank in self.ranks:
             decoding = len(rank.decoding) if rule["scheduler"] == MIXED else 0
-            tokens = decoding * (1 + rule["drafted"]) + sum(one.chunk for one in rank.chunks)
+            chunks = [math.ceil(one.chunk / self.merged) for one in rank.chunks]
+            tokens = decoding * (1 + rule["drafted"]) + sum(chunks)
             if not tokens:
                 continue
             tokens_of.append(tokens)
@@ -150,7 +155,10 @@ class Instance:
             seconds += attention
             first = [read_two(t.chunks, t.pasts, t.first.mid, one.chunk, one.seen(rule)) for one in rank.chunks]
             each = [read_two(t.chunks, t.pasts, t.each.mid, one.chunk, one.seen(rule)) for one in rank.chunks]
-            prompts = max([*first, sum(each) if len(each) > 1 else 0.0], default=0.0)
+            prompts = max([*first, sum(each) if len(each) > 1 else 0.0], default=0.0) / self.merged
+            if self.merged > 1:  # their parts of the cache go round meanwhile
+                round_s = rule["ring_start_s"] + chunks[0] * rule["move_token_s"]
+                prompts = max(prompts, (self.merged - 1) * round_s)
             seconds += prompts
             lanes.append(seconds)
             micro = min(int(rule["micro_batches"]), tokens) or 1
@@ -353,6 +361,7 @@ class Fleet:
         instance.done += 1
         mixed = instance.at == "mixed"
         instance.at, instance.end_s = "idle", math.inf
+        instance.parts()
         decodes = not mixed or instance.rule["scheduler"] == MIXED
         for rank in instance.ranks:
             for one in rank.decoding if decodes else []:

@@ -89,6 +89,9 @@ class Deployment:
     `kv_reused` [1] is there from the step before; the device holds a landmark of every `kv_chunk` [token] and, with
     `kv_rank`, keys of that rank, so that only values are fetched.
 
+    Prompts of `elastic_tokens` or more are computed by all instances that are free when their turn comes, as far as
+    that is faster, and decoded by one (None: by one throughout).
+
     A request that does not fit its instance `borrows` room of others for a part of its cache: each gives `lend_share`
     [1] of the blocks that are free there, and an instance owes at most `owe_share` [1] of its own number (None: any).
 
@@ -169,6 +172,7 @@ class Deployment:
     expert_between: float | None = None
     priority_period: int | None = None
     priority_levels: int = 4
+    elastic_tokens: int | None = None
     borrows: bool = False
     lend_share: float = 0.5
     owe_share: float | None = None
@@ -197,6 +201,7 @@ class Deployment:
             "micro_batches",
             "priority_period",
             "priority_levels",
+            "elastic_tokens",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -228,6 +233,7 @@ class Deployment:
         self._check_contexts()
         self._check_staying()
         self._check_borrowing()
+        self._check_merging()
         if (self.tp * self.dp) % self.ep:
             raise PlanError(
                 f"deployment: ep = {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.tp * self.dp}"
@@ -345,6 +351,20 @@ class Deployment:
         beside = [name for name, said in without.items() if said]
         if self.borrows and beside:
             raise PlanError(f"deployment: borrows is not modelled with {', '.join(beside)}; leave one of them out")
+
+    def _check_merging(self) -> None:
+        """Raises for instances that merge where that is not modelled."""
+        without = {
+            "dp": self.dp > 1, "pp": self.pp > 1, "draft_tokens": self.draft_tokens, "nano_tokens": self.nano_tokens,
+            "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched, "split": self.split, "borrows": self.borrows,
+            "expert_devices": self.expert_devices, "kv_ranks": self.kv_ranks > 1, "prefix_cache": self.prefix_cache,
+            "receive_interval": self.receive_interval > 1, "a pool": self.role is not Role.WHOLE,
+        }  # fmt: skip
+        beside = [name for name, said in without.items() if said]
+        if self.elastic_tokens and beside:
+            raise PlanError(
+                f"deployment: elastic_tokens is not modelled with {', '.join(beside)}; leave one of them out"
+            )
 
     def _check_staying(self) -> None:
         """Raises for tokens that stay with their experts where that cannot be, or is not modelled."""

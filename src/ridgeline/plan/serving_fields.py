@@ -177,6 +177,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     whole("kv_rank", "rank of the keys that stay on the device, so that only values are fetched", most=65_536),
     whole("kv_chunk", "tokens of one landmark of a cache in host memory; 8 when absent", most=1_000_000),
     Field(name="kv_reused", read=number("1", 0.0, 1.0), help="share of fetched tokens that the step before fetched"),
+    whole("elastic_tokens", "prompts of so many tokens are computed by all instances that are free", most=_MOST_TOKENS),
     yes("borrows", "a request that does not fit its instance keeps a part of its cache in the memory of others"),
     Field(name="lend_share", read=number("1", 0.01, 1.0001), help="share of its free blocks that one gives; 0.5"),
     Field(name="owe_share", read=number("1", 0.01, 1e4), help="blocks that one owes, as a share of its own; any"),
@@ -209,5 +210,5 @@ SAME_WORDS = (
     "displaces", "swap_blocks", "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots",
     "adapter_skew", "adapter_on", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
     "split", "split_share", "expert_devices", "micro_batches", "priority_period", "priority_levels", "tokens_stay",
-    "borrows", "lend_share", "owe_share", "split_slack", "split_fill",
+    "elastic_tokens", "borrows", "lend_share", "owe_share", "split_slack", "split_fill",
 )  # words that are fields of `Deployment` as they stand  # fmt: skip

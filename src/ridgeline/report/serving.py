@@ -110,6 +110,7 @@ def deployment_text(one: Deployment) -> str:
         sides = f", sides change at {one.split_fill:.0%}, slack {one.split_slack:g}" if one.split_slack else ""
         words.append(f"split{f', {one.split_share:.0%} for prompts' if one.split_share else ''}{sides}")
     owed = f", {one.owe_share:g} of their own at most" if one.owe_share is not None else ""
+    words += [f"merge for prompts from {one.elastic_tokens:,} tokens"] if one.elastic_tokens else []
     words += [f"borrow room, {one.lend_share:.0%} of what is free{owed}"] if one.borrows else []
     words += [f"{one.kv_kept:,} tokens of cache kept{' early' if one.kv_early else ''}"] if one.kv_kept else []
     words += [f"{one.kv_fetched:,} fetched a step"] if one.kv_fetched else []
@@ -293,6 +294,8 @@ def _notes(report: ServingReport) -> list[Block]:
         )
     if found.moves:
         notes.append(f"{_counted(found.moves, 'cache')} sent from prefill to decode instances")
+    if found.merges:
+        notes.append(f"{_counted(found.merges, 'iteration')} of several instances together")
     if found.loans:
         notes.append(f"{_counted(found.loans, 'time')} a request borrowed room of other instances")
     if found.loads:
@@ -360,6 +363,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "moves": found.moves,
         "adapter_loads": found.loads,
         "loans": found.loans,
+        "merges": found.merges,
         "iterations": found.iterations,
         "span_s": found.span_s,
         "power_w": report.power_w,

@@ -85,7 +85,8 @@ class Engine:
     def tables(self, *, longest_prompt: int, longest: int) -> StepTables:
         """The tables of iterations for prompts and contexts up to these lengths [token]."""
         budget = min(self.policy.token_budget, max(longest_prompt, 1) * self.policy.max_seqs)
-        most = max(budget, longest_prompt if not self.policy.chunked else 0, self.policy.max_seqs)
+        whole = not self.policy.chunked or self.deployment.elastic_tokens is not None
+        most = max(budget, longest_prompt if whole else 0, self.policy.max_seqs)
         most = int(most * (1 + self.deployment.draft_tokens))
         captured = self.graphs[-1] if self.graphs else 0
         return self.steps.tables(
@@ -134,12 +135,26 @@ class Engine:
             "load_s": self._load_s,
             **self.kept,
             **(self._borrowing(stride) if deployment.borrows else {}),
+            **(self._merging(stride) if deployment.elastic_tokens else {}),
         }
         if deployment.nano_tokens or deployment.split:
             values["memory_sms"], values["link_sms"] = shares()
         for name, value in values.items():
             rule[name] = value
         return rule
+
+    def _merging(self, stride: int) -> dict[str, float]:
+        """What a prompt costs that instances `stride` devices apart compute together, as `state.RULE` says it."""
+        if self.policy.scheduler not in ("mixed", "prefill-first"):
+            raise PlanError(
+                f"deployment: elastic_tokens, but {self.policy.name} is {self.policy.scheduler}; instances merge where"
+                " iterations are formed one by one"
+            )
+        start = float(send_seconds(1.0, stride, self.machine)) if stride else 0.0
+        return {
+            "elastic": float(self.deployment.elastic_tokens or 0),
+            "ring_start_s": start * len(self.model.graph.layers),
+        }
 
     def _borrowing(self, stride: int) -> dict[str, float]:
         """What room costs at an instance `stride` devices away, as `state.RULE` says it."""
@@ -192,9 +207,8 @@ class Engine:
         period, growth = growth_of(tokens, deployment.gained)
         blocks = self.capacity.cache_tokens // tokens
         keeps = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
-        keeps = keeps and not (
-            deployment.adapters or deployment.cuts_cache or deployment.borrows
-        )  # not alike, or not here
+        elsewhere = deployment.borrows or deployment.elastic_tokens is not None  # or parts of them are
+        keeps = keeps and not (deployment.adapters or deployment.cuts_cache or elsewhere)  # not alike, or cut
         preemption = preemption_of(deployment, policy)
         return {
             "scheduler": PREFILL_FIRST if deployment.split else _SCHEDULERS[policy.scheduler],

@@ -24,6 +24,7 @@ from ridgeline.serving.clock import (
 from ridgeline.serving.fairness import head
 from ridgeline.serving.lanes import begin_answers, begin_prompts, home, prompt_joins, rests, take_in
 from ridgeline.serving.looks import known_until, steps_to_look
+from ridgeline.serving.merging import free_beside, merge, part, parted, ring_s
 from ridgeline.serving.routing import ended, push, sample
 from ridgeline.serving.runs import book_run, catch_up, cut_called, set_run, step_ranks, steps_to_go
 from ridgeline.serving.schedule import finish, form_batch, next_end, prompt_done
@@ -46,8 +47,13 @@ from ridgeline.serving.urgency import redraw
 
 
 @njit(cache=True)
-def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rule: Record, instance: int) -> float:
-    """Time of one iteration with prompts: the slowest rank, then the experts of all ranks together [s]."""
+def _mixed_s(
+    ranks: Records, lists: Lists, instances: Records, times: Times, rule: Record, instance: int, merged: float
+) -> float:
+    """Time of one iteration with prompts: the slowest rank, then the experts of all ranks together [s].
+
+    Of `merged` instances that compute one prompt together, the one that decodes as well.
+    """
     longest, total, running, active, most = 0.0, 0.0, 0.0, 0, 0.0
     moved, away, decodes, most_sampled = 0.0, 0.0, False, 0.0
     going_on = False  # a prompt has further chunks, and nothing else waits for this one's end
@@ -56,10 +62,9 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
         decoding = float(ranks[rank].decoding) if mixes else 0.0
         tokens, sampled = decoding * (1.0 + rule.drafted), decoding + ranks[rank].chunks
         for place in range(ranks[rank].chunks):
-            tokens += lists.chunks[rank, place, 1]
+            tokens += parted(float(lists.chunks[rank, place, 1]), merged)
         running = max(running, float(ranks[rank].running))
         moved = max(moved, ranks[rank].moved_s)
-        ranks[rank].moved_s = 0.0
         if tokens <= 0.0:
             continue
         active += 1
@@ -75,7 +80,9 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
         if rule.borrows:
             added, far = borrowed_s(ranks, instances, rule, rank)
             attention = max(attention, far) + added
-        prompts = chunks_s(times, rule, lists.chunks[rank], ranks[rank].chunks)
+        prompts = chunks_s(times, rule, lists.chunks[rank], ranks[rank].chunks) / merged
+        if merged > 1.0:
+            prompts = max(prompts, ring_s(rule, float(lists.chunks[rank, 0, 1]), merged))
         if in_two(rule, tokens):  # one rank, which holds its experts
             compute, memory, network = nano_parts(times, rule, tokens, sampled)
             longest = nano_s(rule, compute + prompts, memory + attention, network)
@@ -104,6 +111,25 @@ def _mixed_s(ranks: Records, lists: Lists, instances: Records, times: Times, rul
 
 
 @njit(cache=True)
+def _prompts_s(
+    ranks: Records, lists: Lists, instances: Records, fleet: Fleet, times: Times, rule: Record, instance: int
+) -> float:
+    """Time of an iteration with prompts, of a long one by as many instances as are fastest together [s]."""
+    best = _mixed_s(ranks, lists, instances, times, rule, instance, 1.0)
+    rank = instances[instance].first_rank
+    if rule.elastic > 0 and ranks[rank].helpers > 0 and lists.chunks[rank, 0, 1] >= rule.elastic:
+        chosen = 0
+        for count in range(1, ranks[rank].helpers + 1):
+            seconds = _mixed_s(ranks, lists, instances, times, rule, instance, 1.0 + count)
+            if seconds < best:
+                best, chosen = seconds, count
+        merge(ranks, instances, fleet, instance, chosen)
+    for place in range(rank, rank + rule.ranks):
+        ranks[place].moved_s = 0.0
+    return best
+
+
+@njit(cache=True)
 def begin(
     ranks: Records,
     lists: Lists,
@@ -127,6 +153,8 @@ def begin(
     if rule.borrows:
         catch_up(ranks, lists, instances, fleet, times, rule, now_s)
     known_s = known_until(ranks, requests, instances, rule, instance, now_s)
+    if rule.elastic > 0:
+        ranks[instances[instance].first_rank].helpers = free_beside(ranks, instances, instance)
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         form_batch(ranks, lists, requests, fleet, rule, rank, known_s, now_s)
         chunks += ranks[rank].chunks
@@ -137,7 +165,7 @@ def begin(
         cut_called(ranks, instances, fleet, times, rule, now_s, fleet.system[0].preemptions > preempted)
     if chunks > 0:
         instances[instance].at, instances[instance].steps = MIXED, 1
-        instances[instance].next_s = now_s + _mixed_s(ranks, lists, instances, times, rule, instance)
+        instances[instance].next_s = now_s + _prompts_s(ranks, lists, instances, fleet, times, rule, instance)
     elif decoding > 0:
         instances[instance].at = DECODES
         steps = steps_to_go(ranks, lists, requests, instances, fleet, rule, instance)
@@ -166,6 +194,8 @@ def commit(
     now = instances[instance].next_s
     seconds, steps = now - instances[instance].begun_s, instances[instance].steps
     rests(instances, instance, now, seconds)
+    if rule.elastic > 0:
+        part(instances, instance, seconds)
     counted = home(instances, instance)
     fleet.system[0].runs += 1
     mixed = instances[instance].at == MIXED

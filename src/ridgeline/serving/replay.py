@@ -71,6 +71,7 @@ class Replay:
     stopped: bool
     loads: int
     loans: int
+    merges: int
 
     def itl_quantile(self, share: float) -> float:
         """Inter-token latency that `share` of all tokens after the first keep to [s]; nan without any."""
@@ -118,10 +119,10 @@ def replay_tables(
     if len(whole) < len(instances) and (comings or Comings()) != Comings():
         raise PlanError("deployment: split, but autoscale and failures are not modelled with it; leave them out")
     borrows = bool(rules["borrows"].any())
-    if borrows and (len(engines) > 1 or (comings or Comings()) != Comings()):
+    if (borrows or rules["elastic"].any()) and (len(engines) > 1 or (comings or Comings()) != Comings()):
         raise PlanError(
-            "deployment: borrows is modelled among instances that are alike and stay up; give one deployment, without"
-            " autoscale and failures"
+            "deployment: borrows and elastic_tokens are modelled among instances that are alike and stay up; give one"
+            " deployment, without autoscale and failures"
         )
     ranks = state.empty_ranks(owner)
     redraws = rules["redraws"].any()
@@ -159,7 +160,10 @@ def _rules(
     engines: Sequence[Engine], tables: Sequence[StepTables], traffic: Traffic, places: Mapping[str, Sequence[int]]
 ) -> Records:
     """The rule of each engine, with the batch no wider than there are requests."""
-    moves = any(one.deployment.role is not Role.WHOLE or one.deployment.borrows for one in engines)
+    moves = any(
+        one.deployment.role is not Role.WHOLE or one.deployment.borrows or one.deployment.elastic_tokens
+        for one in engines
+    )
     rules = np.zeros(len(engines), dtype=state.RULE)
     for index, (one, table) in enumerate(zip(engines, tables, strict=True)):
         stride = one.deployment.own_devices if moves else 0
@@ -304,4 +308,5 @@ def _result(requests: Records, instances: Records, fleet: Fleet, rules: Records,
         stopped=bool(counted["stopped"]),
         loads=int(counted["loads"]),
         loans=int(counted["loans"]),
+        merges=int(counted["merges"]),
     )

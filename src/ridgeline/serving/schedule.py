@@ -329,8 +329,12 @@ def form_batch(
             break
         hits = resident(lists, requests, rule, rank, request) * rule.prefix_tokens
         tokens = requests[request].needed - max(hits, requests[request].ready)
+        merges = 0 < rule.elastic <= tokens and ranks[rank].helpers > 0
+        if merges and ranks[rank].chunks > 0:
+            break
         if (
             not rule.chunked
+            and not merges
             and tokens > left
             and (ranks[rank].chunks > 0 or (taken > 0 and tokens <= rule.token_budget))
         ):
@@ -345,7 +349,7 @@ def form_batch(
                 left -= 1
             continue
         tokens = requests[request].needed - requests[request].ready
-        if rule.chunked:
+        if rule.chunked and not merges:
             tokens = min(tokens, left)
         _take_chunk(ranks, lists, requests, rule, rank, request, tokens)
         left -= tokens

@@ -18,7 +18,7 @@ Records = NDArray[Any]
 Record = Any  # one row of `Records`
 
 NOT_ARRIVED, COMES_IN, WAITING, PREFILLING, DECODING, MOVING, ENDED, REFUSED, JOINS = range(9)
-IDLE, MIXED, DECODES = range(3)  # what an instance is at
+IDLE, MIXED, DECODES, HELPS = range(4)  # what an instance is at
 BOTH, PROMPTS, ANSWERS = range(3)  # lanes: what an entry of an instance does
 PREFILL_FIRST, MIXED_BATCHES, STATIC = range(3)  # schedulers
 ROUND_ROBIN, LEAST_LOADED, LONGEST_PREFIX = range(3)  # routers
@@ -40,12 +40,12 @@ _TABLES = (
 RULE = _dtype(
     "scheduler chunked receive_steps holds token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
     " swaps beside displaces fair shortest ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
-    f" overlapped ahead split micro_batches redraws levels borrows owe {_TABLES} {' '.join(GRIDS)}"
+    f" overlapped ahead split micro_batches redraws levels borrows owe elastic {_TABLES} {' '.join(GRIDS)}"
     f" {'_size '.join(GRIDS)}_size",
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s held_share read_share"
     " fetch_s store_s split_share expert_layers enough lend_share lend_token_s ask_start_s ask_s far_token_s"
-    " split_slack split_fill follows",
+    " split_slack split_fill follows ring_start_s",
 )
 """What one kind of instance does, in numbers.
 
@@ -74,7 +74,9 @@ there (0: none are); the device holds `held_share` of a prompt besides and reads
 further tokens a sequence, gains `gained`, and drafting adds `draft_share`. A request that does not fit `borrows` room
 of other instances, which give a share `lend_share` of what is free, up to `owe` [block] of a rank at once; moving a
 token's cache there takes `lend_token_s`, a step of those who borrow waits `ask_start_s` and `ask_s` [s] each for
-queries and sums, and a token is read there in `far_token_s`.
+queries and sums, and a token is read there in `far_token_s`. Prompts with `elastic` tokens or more to compute (0: none)
+are computed by all who are free together, whose parts of the cache go round in `ring_start_s` [s] each and
+`move_token_s` a token.
 
 Last, where in `clock.Times` each of the kind's tables [s] begins, by T tokens of an iteration on one rank, N sequences,
 C mean context, Q tokens of a chunk and P cached before it: the grids, with their sizes; `lane`, `group` (T) of the rank
@@ -104,7 +106,7 @@ instance and `lent` ones elsewhere, the largest `part` of them at one rank.
 RANK = _dtype(
     "instance decoding step used committed waiting wait_first wait_last running run_first run_last partial ends chunks"
     " oldest newest idle_blocks last_client unseen loaded pinned uses hosted fetching joining owes lent asking far"
-    " guests called",
+    " guests called helpers",
     "context moved_s",
 )
 """A scheduler with its cache.
@@ -117,7 +119,7 @@ adapters `loaded` and `pinned` by who runs, and `uses` of any so far; `hosted` t
 those that a step fetches from there; `joining` requests whose prompt is done while a step runs that they are not in;
 blocks that it `owes` others and that it has `lent` (used as well); of those who decode `asking` have borrowed, the
 largest parts of their caches being `far` tokens; `guests` tokens of others that their steps read here; `called` when
-loans of it have changed.
+loans of it have changed; `helpers` instances that are free to compute a long prompt with it.
 """
 
 INSTANCE = _dtype(
@@ -162,7 +164,8 @@ class Lists(NamedTuple):
 
 SYSTEM = _dtype(
     "router concurrency by_priority awaited numbered unstarted fewest most"
-    " iterations preemptions prompt_tokens hit_tokens moves runs done peak_blocks failures starts stopped loads loans",
+    " iterations preemptions prompt_tokens hit_tokens moves runs done peak_blocks failures starts stopped loads loans"
+    " merges",
     "series_s period_s high low start_s look_s prefill_s decode_s sequence_s context_s",
 )
 """What holds for all instances together, and what is counted while the clock runs.
