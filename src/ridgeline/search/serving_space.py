@@ -35,6 +35,7 @@ class Space:
     loads: Loads | None = None  # of experts, which are then placed for them
     splits: int = 3  # prefill instances tried on either side of the balanced number
     micro_batches: tuple[int, ...] = (2, 3, 4)  # of experts on devices of another kind
+    elastic_tokens: int = 8192  # from which prompts are computed by several instances, where some are long
     long_tokens: int = 32_768  # from such contexts on they are divided over ranks that would hold the same cache
 
 
@@ -127,11 +128,12 @@ def _degrees(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: S
     for tp in _given("tp", _powers(min(node, cluster.count)), stated):
         if any(op.heads % tp for op in cores):
             continue
-        alone = {"nano_tokens", "kv_fetched", "expert_devices"} & stated.keys()
-        one_stage = alone or stated.get("split") or stated.get("apart")
+        alone = {"nano_tokens", "kv_fetched", "expert_devices", "elastic_tokens"} & stated.keys()
+        one_stage = alone or any(stated.get(name) for name in ("split", "apart", "borrows"))
         stages = 1 if one_stage else min(space.most_pp, len(graph.layers))
         for pp in _given("pp", _powers(stages), stated):
-            spreads = experts and "nano_tokens" not in stated and not stated.get("split")
+            one_rank = {"nano_tokens", "elastic_tokens"} & stated.keys() or stated.get("split") or stated.get("borrows")
+            spreads = experts and not one_rank
             for dp in _given("dp", _powers(cluster.count) if spreads else [1], stated):
                 ranks = tp * dp
                 if ranks * pp > cluster.count or (pp > 1 and dp > 1 and "pp" not in stated):
@@ -162,7 +164,8 @@ def _divided(
         ),
         default=0,
     )
-    whole_only = {"kv_ranks", "nano_tokens", "kv_kept", "kv_fetched"} & stated.keys() or stated.get("split")
+    words = {"kv_ranks", "nano_tokens", "kv_kept", "kv_fetched", "elastic_tokens"}
+    whole_only = words & stated.keys() or stated.get("split") or stated.get("borrows")
     for degrees in grid:
         if degrees["tp"] % stated.get("kv_ranks", 1):
             continue
@@ -200,7 +203,9 @@ def fleets(
     """Fleets that fill the cluster: whole instances of each shape, and pools of two shapes near their balance."""
     for one in shapes:
         most = fitting_instances(one, cluster)
-        yield (replace(one, instances=min(stated.get("instances", most), most)),)
+        whole = replace(one, instances=min(stated.get("instances", most), most))
+        yield (whole,)
+        yield from ((other,) for other in _long_prompts(whole, space, ready, traffic))
     if cluster.beside is not None:
         yield from _both_kinds(shapes, cluster, stated)
         return
@@ -208,16 +213,31 @@ def fleets(
         not space.pools
         or cluster.count < 2
         or "instances" in stated
-        or any(one.cuts_cache or one.split for one in shapes)
+        or any(one.cuts_cache or one.split or one.borrows or one.elastic_tokens for one in shapes)
     ):
         return
-    plain = [one for one in shapes if one.pp == 1 and one.max_seqs == shapes[0].max_seqs]
+    plain = [one for one in shapes if one.pp == 1 and one.max_seqs == shapes[0].max_seqs and not one.tokens_stay]
     smallest = {_degree_key(one): one for one in reversed(plain)}  # the first budget of each shape
     paces = [(one, *_paces(one, *ready(one), traffic)) for one in smallest.values()]
     for first, prefill_s, _ in paces:
         for second, _, decode_s in paces:
             if first.weights == second.weights and first.kv == second.kv:
                 yield from _pools(first, second, prefill_s, decode_s, cluster, space)
+
+
+def _long_prompts(
+    one: Deployment, space: Space, ready: Callable[[Deployment], tuple[Engine, StepTables]], traffic: Traffic
+) -> Iterator[Deployment]:
+    """The same instances that borrow room, where a request is longer than a cache, or merge for long prompts."""
+    plain = one.instances > 1 and one.dp == one.pp == one.kv_ranks == 1 and not one.expert_devices
+    if not plain or one.borrows or one.elastic_tokens or one.split or one.cuts_cache or one.adapters or one.nano_tokens:
+        return
+    if one.draft_tokens or one.displaces or one.prefix_cache or one.preemption is Preemption.SWAP:
+        return
+    if int(np.max(traffic.prompt_tokens)) >= space.long_tokens:
+        yield replace(one, elastic_tokens=space.elastic_tokens)
+    if int(np.max(traffic.prompt_tokens + traffic.output_tokens)) > ready(one)[0].capacity.cache_tokens:
+        yield replace(one, borrows=True)
 
 
 def _both_kinds(
