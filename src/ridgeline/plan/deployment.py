@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ridgeline.errors import PlanError
+from ridgeline.plan.deployment_rules import check_together
 
 _SPLIT_FILL = 0.7  # of a cache, from which decode steps are favoured (assumed)
 
@@ -230,10 +231,7 @@ class Deployment:
         self._check_split()
         self._check_priorities()
         self._check_apart()
-        self._check_contexts()
-        self._check_staying()
-        self._check_borrowing()
-        self._check_merging()
+        check_together(self)
         if (self.tp * self.dp) % self.ep:
             raise PlanError(
                 f"deployment: ep = {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.tp * self.dp}"
@@ -331,74 +329,6 @@ class Deployment:
             raise PlanError(
                 f"deployment: expert_devices is not modelled with {', '.join(beside)}; leave one of them out"
             )
-
-    def _check_borrowing(self) -> None:
-        """Raises for room borrowed of other instances where that cannot be, or is not modelled."""
-        if not 0 < self.lend_share <= 1 or (self.owe_share is not None and self.owe_share <= 0):
-            raise PlanError(
-                f"deployment: lend_share = {self.lend_share:g}, owe_share = {self.owe_share}; needs a share of what is"
-                " free, above 0 to 1, and a positive share of an instance's blocks"
-            )
-        if not self.borrows and (self.owe_share is not None or self.lend_share != 0.5):
-            raise PlanError("deployment: lend_share and owe_share are about room that is borrowed; say borrows as well")
-        without = {
-            "dp": self.dp > 1, "pp": self.pp > 1, "draft_tokens": self.draft_tokens, "nano_tokens": self.nano_tokens,
-            "adapters": self.adapters, "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched, "split": self.split,
-            "expert_devices": self.expert_devices, "kv_ranks": self.kv_ranks > 1, "displaces": self.displaces,
-            "receive_interval": self.receive_interval > 1, "prefix_cache": self.prefix_cache,
-            "a pool": self.role is not Role.WHOLE, "preemption swap": self.preemption is Preemption.SWAP,
-        }  # fmt: skip
-        beside = [name for name, said in without.items() if said]
-        if self.borrows and beside:
-            raise PlanError(f"deployment: borrows is not modelled with {', '.join(beside)}; leave one of them out")
-
-    def _check_merging(self) -> None:
-        """Raises for instances that merge where that is not modelled."""
-        without = {
-            "dp": self.dp > 1, "pp": self.pp > 1, "draft_tokens": self.draft_tokens, "nano_tokens": self.nano_tokens,
-            "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched, "split": self.split, "borrows": self.borrows,
-            "expert_devices": self.expert_devices, "kv_ranks": self.kv_ranks > 1, "prefix_cache": self.prefix_cache,
-            "receive_interval": self.receive_interval > 1, "a pool": self.role is not Role.WHOLE,
-        }  # fmt: skip
-        beside = [name for name, said in without.items() if said]
-        if self.elastic_tokens and beside:
-            raise PlanError(
-                f"deployment: elastic_tokens is not modelled with {', '.join(beside)}; leave one of them out"
-            )
-
-    def _check_staying(self) -> None:
-        """Raises for tokens that stay with their experts where that cannot be, or is not modelled."""
-        ranks_only = self.tp == 1 and self.pp == 1 and 1 < self.dp == self.ep
-        if self.tokens_stay and not ranks_only:
-            raise PlanError(
-                f"deployment: tokens_stay with tp {self.tp}, pp {self.pp}, dp {self.dp}, ep {self.ep}; tokens stay with"
-                " whole experts on attention's ranks: take dp and ep alone, both the same"
-            )
-        without = {
-            "nano_tokens": self.nano_tokens, "expert_devices": self.expert_devices, "adapters": self.adapters,
-            "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched, "draft_tokens": self.draft_tokens,
-            "a pool": self.role is not Role.WHOLE, "preemption swap": self.preemption is Preemption.SWAP,
-        }  # fmt: skip
-        beside = [name for name, said in without.items() if said]
-        if self.tokens_stay and beside:
-            raise PlanError(f"deployment: tokens_stay is not modelled with {', '.join(beside)}; leave one of them out")
-        if not self.tokens_stay and (self.expert_inside is not None or self.expert_between is not None):
-            raise PlanError("deployment: rows that tokens send from expert to expert; say tokens_stay as well")
-
-    def _check_contexts(self) -> None:
-        """Raises for contexts over several devices that cannot be, or are not modelled."""
-        if self.tp % self.kv_ranks:
-            raise PlanError(
-                f"deployment: kv_ranks = {self.kv_ranks} does not divide tp {self.tp}; contexts are divided over ranks"
-                " of one tensor-parallel group: take a divisor"
-            )
-        without = {
-            "nano_tokens": self.nano_tokens, "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched,
-            "split": self.split,
-        }  # fmt: skip
-        beside = [name for name, said in without.items() if said]
-        if self.kv_ranks > 1 and beside:
-            raise PlanError(f"deployment: kv_ranks is not modelled with {', '.join(beside)}; leave one of them out")
 
     @property
     def expert_ranks(self) -> int:
