@@ -14,7 +14,7 @@ from reference_rank import Asked, Rank
 from reference_serving import Fleet, Instance
 from reference_split import Answers, Prompts
 
-from ridgeline.cost.served import Seconds
+from ridgeline.cost.seconds import Seconds
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.serving import state
 from ridgeline.serving.adapters import drawn

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ridgeline.cost.served import Seconds
+from ridgeline.cost.seconds import Seconds
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.serving import state
 from ridgeline.serving.comings import Comings

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.cost.machine import machine
-from ridgeline.cost.served import Seconds
+from ridgeline.cost.seconds import Seconds
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment

@@ -14,66 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost import layer_questions, questions
-from ridgeline.cost.all_reduce import all_reduce_seconds
 from ridgeline.cost.answer import Question, Rung
-from ridgeline.cost.engine_limits import dispatch_seconds
 from ridgeline.cost.families.latent_layer import CHOSEN_CORE
-from ridgeline.cost.fitted import FittedModel, find_fits, kernel_start_s, model_of
+from ridgeline.cost.fitted import FittedModel, find_fits, model_of
 from ridgeline.cost.formats import form
-from ridgeline.cost.machine import Machine, outside
-from ridgeline.cost.network import collective_seconds, path, send_seconds
+from ridgeline.cost.machine import Machine
 from ridgeline.cost.own_kernels import OwnKernels, vector_seconds
 from ridgeline.cost.plain import integer_seconds, score_seconds, tiled_rows, widened_bytes
 from ridgeline.cost.readers import ROTARY
+from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
+from ridgeline.cost.served_links import LinkPrices
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BANDS_S, rung_interval
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.inference import Choice, Core, Experts, Pass, Product, Recurrence, Reduce, Trade
-from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
+from ridgeline.lower.inference import Choice, Core, Experts, Product, Recurrence, Trade
+from ridgeline.lower.work import CollectiveKind, Number
 
 Array = NDArray[np.float64]
 RUNGS = (Rung.FITTED, Rung.BORROWED, Rung.COMMON)
-_ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm"}
-_LINK_BAND = (0.85, 1.3)  # of unfitted links and streams: the residuals of datasheet rates (interval.* of mechanisms)
 _PRODUCTS = frozenset({"gemm", "experts"})
 _WIDE_BYTES = 2.0  # of a weight that needs no widening
 _BY_QUERY, _FEWEST_BLOCKS = ("mmha", "mmha-wide"), 4.0  # kernels of decode that read keys for each query head
 _WIDE_EXPERT_RANKS = 16  # from here on engines trade tokens with the kernels of DeepEP instead of collectives
 MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traffic (AIConfigurator's measured default)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seconds:
-    """Time with its 80 % interval, and how long the matrix units and the memory are busy in it, arrays [s]."""
-
-    mid: Array
-    low: Array
-    high: Array
-    compute: Array
-    memory: Array
-
-    def __add__(self, other: Seconds) -> Seconds:
-        return Seconds(
-            mid=self.mid + other.mid,
-            low=self.low + other.low,
-            high=self.high + other.high,
-            compute=self.compute + other.compute,
-            memory=self.memory + other.memory,
-        )
-
-    def times(self, factor: float) -> Seconds:
-        """The same, `factor` times over [s]."""
-        return Seconds(**{name: factor * value for name, value in vars(self).items()})
-
-    def where(self, here: Array | NDArray[np.bool_], other: Seconds) -> Seconds:
-        """This `here`, else the other [s]."""
-        return Seconds(**{name: np.where(here, value, getattr(other, name)) for name, value in vars(self).items()})
-
-
-def nothing(shape: tuple[int, ...]) -> Seconds:
-    """No time at all [s]."""
-    zero = np.zeros(shape)
-    return Seconds(mid=zero, low=zero, high=zero, compute=zero, memory=zero)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +57,7 @@ class Formats:
         return {"feed": self.feed, "attention": self.attention}.get(part, self.plain)
 
 
-class ServedPrices:
+class ServedPrices(LinkPrices):
     """Prices pieces of served layers on one machine with one engine's kernels; `rungs_used` tells what answered."""
 
     def __init__(
@@ -107,14 +70,9 @@ class ServedPrices:
         skew: float = MEASURED_SKEW,
         own: OwnKernels | None = None,
     ) -> None:
-        self.own = own or OwnKernels()
-        self.machine, self.formats, self.skew = machine, formats, skew
-        self.part = machine.cluster.accelerator
-        self.dispatch_s = dispatch_seconds(self.part)
-        self.engine, self.version = _ENGINES.get(engine, ""), version if engine in _ENGINES else ""
+        super().__init__(machine, engine=engine, version=version)
+        self.formats, self.skew, self.own = formats, skew, own or OwnKernels()
         self.rungs_used: dict[str, Rung] = {}
-
-    # kernels -----------------------------------------------------------------------------------
 
     def _engines(self, question: Question) -> Question:
         """The question about this engine's kernels."""
@@ -175,16 +133,16 @@ class ServedPrices:
         if self.own.wide and what.weight_bytes < _WIDE_BYTES:
             if self.own.wide == "int8" and "int8" in device.matrix:
                 moved = elements * what.weight_bytes
-                found = _banded("int8", *integer_seconds(flop, moved, kernels, device))
+                found = banded("int8", *integer_seconds(flop, moved, kernels, device))
             else:
-                found = measured("bf16") + self._streamed(widened_bytes(elements, what), kernels)
+                found = measured("bf16") + self.streamed(widened_bytes(elements, what), kernels)
         else:
             found = measured(name)
         few = rows <= self.own.vector_rows
         if not few.any():
             return found
         mid, memory = vector_seconds(elements * what.weight_bytes, kernels, device)
-        return _banded("vector", mid, 0.0 * mid, memory).where(few, found)
+        return banded("vector", mid, 0.0 * mid, memory).where(few, found)
 
     def experts(self, piece: Experts, rows: Array) -> Seconds:
         """The routed experts over the tokens of all attention ranks [s]."""
@@ -212,7 +170,7 @@ class ServedPrices:
         if core.choice is not None:
             return self._chosen(core, core.choice, batch, tokens, cached)
         if self.own.score_bytes and not core.latent:
-            return _banded("scores", *score_seconds(
+            return banded("scores", *score_seconds(
                 batch, tokens, cached, core.heads, (core.qk_dim + core.v_dim) / 2, self.own.score_bytes,
                 self.machine.device,
             ))  # fmt: skip
@@ -229,13 +187,11 @@ class ServedPrices:
         if core.ranks == 1:
             return found
         token_bytes = core.token_elements / core.kv_heads * own * form(self.formats.cache).weight_bytes
-        gathered = self._collective(
-            CollectiveKind.ALL_GATHER, batch * np.maximum(cached, 1.0) * token_bytes, core.ranks
-        )
+        gathered = self.collective(CollectiveKind.ALL_GATHER, batch * np.maximum(cached, 1.0) * token_bytes, core.ranks)
         moved = np.where(cached > 0.0, gathered, 0.0)
         if core.kv_heads > 1.0:  # ranks have keys of different heads, and give tokens to those that hold them
-            moved = moved + self._collective(CollectiveKind.ALL_TO_ALL, batch * tokens * token_bytes, core.ranks)
-        return found + self._linked(moved)
+            moved = moved + self.collective(CollectiveKind.ALL_TO_ALL, batch * tokens * token_bytes, core.ranks)
+        return found + unfitted(moved)
 
     def decode(self, core: Core, sequences: Array, context: Array) -> Seconds:
         """Attention of one new token of each of `sequences` over `context` tokens of cache [s].
@@ -272,7 +228,7 @@ class ServedPrices:
         known = [name for name in forms if find_fits(self._engines(asked(dtype=name)), self.part, Rung.FITTED)]
         question = asked(dtype=[*known, *forms][0])
         model = replace(self._model(question), mechanism=CHOSEN_CORE)
-        return self._read(question, model) + self._streamed(np.zeros(1), 1.0)
+        return self._read(question, model) + self.streamed(np.zeros(1), 1.0)
 
     def _decoded(self, asked: questions.Asked) -> Seconds:
         """Decode by the kernels that an engine has for a group of query heads [s].
@@ -305,34 +261,14 @@ class ServedPrices:
         heads = core.heads * core.ranks
         asked = heads * core.query_elements + (core.token_elements if core.kv_heads > 1.0 else 0.0)
         parts = sequences * heads * (2.0 * core.result_elements + 4.0)
-        moved = self._collective(CollectiveKind.ALL_GATHER, 2.0 * sequences * asked, core.ranks)
-        moved = moved + self._collective(CollectiveKind.ALL_TO_ALL, parts, core.ranks)
-        added = self._streamed(parts + 2.0 * sequences * core.heads * core.result_elements, 1.0)
-        return self._linked(moved) + added
+        moved = self.collective(CollectiveKind.ALL_GATHER, 2.0 * sequences * asked, core.ranks)
+        moved = moved + self.collective(CollectiveKind.ALL_TO_ALL, parts, core.ranks)
+        added = self.streamed(parts + 2.0 * sequences * core.heads * core.result_elements, 1.0)
+        return unfitted(moved) + added
 
     @property
     def _products(self) -> str:
         return "bf16"  # scores are taken in 16 bits; an 8-bit cache is widened as it is read
-
-    def gaps(self, kernels: float, shape: tuple[int, ...]) -> Seconds:
-        """What kernels launched one by one lose to those of a graph, on the device [s]."""
-        lost = np.full(shape, kernels * constant("launch.stream"))
-        return Seconds(mid=lost, low=0.5 * lost, high=2.0 * lost, compute=0.0 * lost, memory=0.0 * lost)
-
-    def stream(self, piece: Pass, rows: Array) -> Seconds:
-        """A pass over elements of 16 bits: launch, first load, and bytes at the stream's rate [s].
-
-        A processor that is the device issues a kernel and then runs it, so its launch is the time to issue one.
-        """
-        return self._streamed(2.0 * piece.elements * rows, piece.kernels)
-
-    def _streamed(self, moved_bytes: Array, kernels: float) -> Seconds:
-        device = self.machine.device
-        memory = moved_bytes / (device.memory_bytes_per_s * device.stream_share)
-        issued_s = constant("launch.device") if self.dispatch_s is None else self.dispatch_s
-        each_s = max(issued_s + 2.0 * device.memory_latency_s, kernel_start_s(self.part))
-        mid = memory + kernels * each_s
-        return Seconds(mid=mid, low=_LINK_BAND[0] * mid, high=_LINK_BAND[1] * mid, compute=0.0 * mid, memory=memory)
 
     def recurrence(self, piece: Recurrence, batch: Array | float, tokens: Array, *, decode: bool = False) -> Seconds:
         """A scan over `tokens` of each of `batch` prompts, or over one token of each of `batch` sequences [s]."""
@@ -343,27 +279,10 @@ class ServedPrices:
                 )
             )
         rows = np.asarray(batch * tokens, dtype=float)
-        moved = self._streamed(2.0 * piece.elements * rows + piece.state_bytes * batch, 2.0)
+        moved = self.streamed(2.0 * piece.elements * rows + piece.state_bytes * batch, 2.0)
         compute = piece.flop_per_token * rows / self.machine.device.matrix_rate("bf16")
         mid = np.maximum(moved.mid, compute)
-        return replace(moved, mid=mid, low=_LINK_BAND[0] * mid, high=_LINK_BAND[1] * mid, compute=compute)
-
-    # links -------------------------------------------------------------------------------------
-
-    def reduce(self, piece: Reduce, rows: Array, ranks: int) -> Seconds:
-        """A reduction (or gathering) of 16-bit activations over tensor-parallel ranks [s]."""
-        size = 2.0 * piece.width * np.maximum(rows, 1.0)
-        if piece.gather:
-            return self._linked(self._collective(CollectiveKind.ALL_GATHER, size, ranks))
-        return self._linked(self._all_reduce(size, ranks))
-
-    def _all_reduce(self, size_bytes: Array, ranks: int) -> Array:
-        found = all_reduce_seconds(size_bytes, ranks, self.machine, engine=self.engine, version=self.version)
-        return np.asarray(found, dtype=float)
-
-    def _collective(self, kind: CollectiveKind, size_bytes: Array, ranks: int, stride: int = 1) -> Array:
-        work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size_bytes, ranks=ranks, stride=stride)
-        return np.asarray(collective_seconds(work, self.machine), dtype=float)
+        return unfitted(mid, compute=compute, memory=moved.memory)
 
     def trade(self, piece: Trade, rows: Array) -> Seconds:
         """Tokens of every attention rank to their experts and back [s]; `rows` are those of all ranks together.
@@ -371,7 +290,7 @@ class ServedPrices:
         Few ranks gather all tokens and scatter the sums; many send each token to the ranks of its experts only.
         """
         if piece.stay:
-            return self._passed_on(piece, np.maximum(rows / piece.ranks, 1.0))
+            return self.passed_on(piece, np.maximum(rows / piece.ranks, 1.0))
         size = 2.0 * piece.width * np.maximum(rows, piece.ranks)
         if piece.ranks >= _WIDE_EXPERT_RANKS and self._exchanges:
             machine = self.group(piece.ranks)
@@ -383,62 +302,14 @@ class ServedPrices:
                 )
                 total = total + self.ask(asked)
             return total
-        gathered = self._collective(CollectiveKind.ALL_GATHER, size, piece.ranks)
-        scattered = self._collective(CollectiveKind.REDUCE_SCATTER, size, piece.ranks)
-        return self._linked(gathered + scattered)
-
-    def _passed_on(self, piece: Trade, tokens: Array) -> Seconds:
-        """Rows of the mean rank's `tokens` from expert to expert: out to all of them, and together where they stay [s].
-
-        All-to-alls of as many bytes as keep the busier of both links busy for as long as these rows do:
-        B max(i / W, b / W') / max((m - 1) / (R W), (R - m) / (R W')), m of R ranks in a node, i and b rows inside and
-        beyond, W and W' the rates.
-        """
-        where = path(self.machine, piece.ranks, 1)
-        alike = (where.inner_ranks - 1.0) / piece.ranks, (piece.ranks - where.inner_ranks) / piece.ranks
-        rows = [(2.0 * piece.top_k - 1.0) * share if said is None else np.asarray(said)
-                for share, said in zip(alike, (piece.inside, piece.between), strict=True)]  # fmt: skip
-        rates = where.inner_bytes_per_s, where.outer_bytes_per_s
-        even, here = (
-            np.maximum(*(part / rate for part, rate in zip(parts, rates, strict=True))) for parts in (alike, rows)
-        )
-        exchanges = 2 if piece.top_k > 1 else 1
-        size = 2.0 * piece.width * tokens * (here / even) / exchanges
-        return self._linked(exchanges * self._collective(CollectiveKind.ALL_TO_ALL, size, piece.ranks))
-
-    def gathered(self, size_bytes: Array, ranks: int) -> Seconds:
-        """An all-gather of so many bytes of all ranks together [s]."""
-        return self._linked(self._collective(CollectiveKind.ALL_GATHER, size_bytes, ranks))
+        gathered = self.collective(CollectiveKind.ALL_GATHER, size, piece.ranks)
+        scattered = self.collective(CollectiveKind.REDUCE_SCATTER, size, piece.ranks)
+        return unfitted(gathered + scattered)
 
     @cached_property
     def _exchanges(self) -> bool:
         asked = Question(family="exchange", sizes={}, form="any")
         return any(find_fits(asked, self.part, rung) for rung in RUNGS[:2])
-
-    def group(self, ranks: int) -> Machine:
-        """The machine of `ranks` of the devices."""
-        return replace(self.machine, cluster=replace(self.machine.cluster, count=ranks))
-
-    def send(self, size_bytes: Number, stride: int) -> Seconds:
-        """Activations sent to the next pipeline stage, `stride` devices away [s]."""
-        return self._linked(np.asarray(send_seconds(size_bytes, stride, self.machine), dtype=float))
-
-    def outward(self, size_bytes: Array) -> Seconds:
-        """Bytes that a device sends to devices of another kind beside it, or takes in from them [s]."""
-        end = outside(self.machine)
-        return self._linked(np.asarray(send_seconds(size_bytes, end.tiers[0].size, end), dtype=float))
-
-    def _linked(self, seconds: Array) -> Seconds:
-        return Seconds(
-            mid=seconds, low=_LINK_BAND[0] * seconds, high=_LINK_BAND[1] * seconds, compute=0.0 * seconds,
-            memory=0.0 * seconds,
-        )  # fmt: skip
-
-
-def _banded(kind: str, mid: Array, compute: Array, memory: Array) -> Seconds:
-    """Time with the interval that mechanisms of a kind are known to have, `kind.low` to `kind.high` of it [s]."""
-    low, high = constant(f"{kind}.low"), constant(f"{kind}.high")
-    return Seconds(mid=mid, low=low * mid, high=high * mid, compute=compute, memory=memory)
 
 
 def _with_sizes(asked: questions.Asked, **sizes: float) -> questions.Asked:

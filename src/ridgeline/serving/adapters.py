@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ridgeline.cost.served import Seconds, ServedPrices, nothing
+from ridgeline.cost.seconds import Seconds, nothing
+from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import PlanError
 from ridgeline.lower.inference import Experts, Pass, Product, Served
 from ridgeline.plan.deployment import Deployment

@@ -15,7 +15,8 @@ import numpy as np
 from numba import njit
 from numba.extending import register_jitable
 
-from ridgeline.cost.served import Seconds, ServedPrices
+from ridgeline.cost.seconds import Seconds
+from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.lower.inference import Experts, Piece, Served, Trade
 from ridgeline.plan.deployment import Deployment

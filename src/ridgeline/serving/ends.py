@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from ridgeline.cost.served import Seconds
+from ridgeline.cost.seconds import Seconds
 from ridgeline.plan.deployment import Router
 from ridgeline.serving.comings import Comings
 from ridgeline.serving.engine import Engine

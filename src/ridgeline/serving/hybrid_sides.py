@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.host import experts_touched, products_s
-from ridgeline.cost.served import Seconds, ServedPrices, nothing
+from ridgeline.cost.seconds import Seconds, nothing
+from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import PlanError
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.mechanisms import constant

@@ -19,7 +19,8 @@ import numpy as np
 from numba import njit
 
 from ridgeline.cost.formats import form
-from ridgeline.cost.served import Formats, Seconds, ServedPrices, nothing
+from ridgeline.cost.seconds import Seconds, nothing
+from ridgeline.cost.served import Formats, ServedPrices
 from ridgeline.errors import PlanError
 from ridgeline.facts.records import Host
 from ridgeline.lower.inference import Core, Product, Recurrence, Served

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.cost.served import Seconds
+from ridgeline.cost.seconds import Seconds
 from ridgeline.serving.apart import expert_layers, micro_batches_s
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.nano import side_by_side

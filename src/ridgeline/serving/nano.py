@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.cost.served import Seconds
+from ridgeline.cost.seconds import Seconds
 from ridgeline.facts.mechanisms import constant
 from ridgeline.serving.state import Array
 

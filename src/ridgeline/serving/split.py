@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from ridgeline.cost.served import Seconds
+from ridgeline.cost.seconds import Seconds
 from ridgeline.serving.clock import NO, Lines, Times, by_sequences, by_tokens, chunks_s, decode_s, nano_parts, padded
 from ridgeline.serving.state import Lists, Record, Records
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.cost.own_kernels import OwnKernels
-from ridgeline.cost.served import MEASURED_SKEW, Formats, Seconds, ServedPrices, nothing
+from ridgeline.cost.seconds import Seconds, nothing
+from ridgeline.cost.served import MEASURED_SKEW, Formats, ServedPrices
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import (
     Core,

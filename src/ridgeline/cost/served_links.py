@@ -1,0 +1,107 @@
+"""Seconds of what served layers pass over memory and links: elementwise passes, collectives, sends.
+
+Shape letters: T tokens, N sequences, m of R ranks in a node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.all_reduce import all_reduce_seconds
+from ridgeline.cost.engine_limits import dispatch_seconds
+from ridgeline.cost.fitted import kernel_start_s
+from ridgeline.cost.machine import Machine, outside
+from ridgeline.cost.network import collective_seconds, path, send_seconds
+from ridgeline.cost.seconds import Seconds, unfitted
+from ridgeline.facts.mechanisms import constant
+from ridgeline.lower.inference import Pass, Reduce, Trade
+from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
+
+Array = NDArray[np.float64]
+_ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm"}
+
+
+class LinkPrices:
+    """Prices passes, collectives and sends of served layers on one machine with one engine's all-reduces."""
+
+    def __init__(self, machine: Machine, *, engine: str = "", version: str = "") -> None:
+        self.machine, self.part = machine, machine.cluster.accelerator
+        self.dispatch_s = dispatch_seconds(self.part)
+        self.engine, self.version = _ENGINES.get(engine, ""), version if engine in _ENGINES else ""
+
+    def gaps(self, kernels: float, shape: tuple[int, ...]) -> Seconds:
+        """What kernels launched one by one lose to those of a graph, on the device [s]."""
+        lost = np.full(shape, kernels * constant("launch.stream"))
+        return Seconds(mid=lost, low=0.5 * lost, high=2.0 * lost, compute=0.0 * lost, memory=0.0 * lost)
+
+    def stream(self, piece: Pass, rows: Array) -> Seconds:
+        """A pass over elements of 16 bits: launch, first load, and bytes at the stream's rate [s].
+
+        A processor that is the device issues a kernel and then runs it, so its launch is the time to issue one.
+        """
+        return self.streamed(2.0 * piece.elements * rows, piece.kernels)
+
+    def streamed(self, moved_bytes: Array, kernels: float) -> Seconds:
+        """Passes over so many bytes by so many kernels [s]."""
+        device = self.machine.device
+        memory = moved_bytes / (device.memory_bytes_per_s * device.stream_share)
+        issued_s = constant("launch.device") if self.dispatch_s is None else self.dispatch_s
+        each_s = max(issued_s + 2.0 * device.memory_latency_s, kernel_start_s(self.part))
+        mid = memory + kernels * each_s
+        return unfitted(mid, memory=memory)
+
+    def reduce(self, piece: Reduce, rows: Array, ranks: int) -> Seconds:
+        """A reduction (or gathering) of 16-bit activations over tensor-parallel ranks [s]."""
+        size = 2.0 * piece.width * np.maximum(rows, 1.0)
+        if piece.gather:
+            return unfitted(self.collective(CollectiveKind.ALL_GATHER, size, ranks))
+        return unfitted(self.all_reduce(size, ranks))
+
+    def all_reduce(self, size_bytes: Array, ranks: int) -> Array:
+        """An all-reduce of so many bytes by the engine's kernels or the library's [s]."""
+        found = all_reduce_seconds(size_bytes, ranks, self.machine, engine=self.engine, version=self.version)
+        return np.asarray(found, dtype=float)
+
+    def collective(self, kind: CollectiveKind, size_bytes: Array, ranks: int, stride: int = 1) -> Array:
+        """A collective of the library over `ranks` devices, `stride` apart [s]."""
+        work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size_bytes, ranks=ranks, stride=stride)
+        return np.asarray(collective_seconds(work, self.machine), dtype=float)
+
+    def passed_on(self, piece: Trade, tokens: Array) -> Seconds:
+        """Rows of the mean rank's `tokens` from expert to expert: out to all of them, and together where they stay [s].
+
+        All-to-alls of as many bytes as keep the busier of both links busy for as long as these rows do:
+        B max(i / W, b / W') / max((m - 1) / (R W), (R - m) / (R W')), m of R ranks in a node, i and b rows inside and
+        beyond, W and W' the rates.
+        """
+        where = path(self.machine, piece.ranks, 1)
+        alike = (where.inner_ranks - 1.0) / piece.ranks, (piece.ranks - where.inner_ranks) / piece.ranks
+        rows = [(2.0 * piece.top_k - 1.0) * share if said is None else np.asarray(said)
+                for share, said in zip(alike, (piece.inside, piece.between), strict=True)]  # fmt: skip
+        rates = where.inner_bytes_per_s, where.outer_bytes_per_s
+        even, here = (
+            np.maximum(*(part / rate for part, rate in zip(parts, rates, strict=True))) for parts in (alike, rows)
+        )
+        exchanges = 2 if piece.top_k > 1 else 1
+        size = 2.0 * piece.width * tokens * (here / even) / exchanges
+        return unfitted(exchanges * self.collective(CollectiveKind.ALL_TO_ALL, size, piece.ranks))
+
+    def gathered(self, size_bytes: Array, ranks: int) -> Seconds:
+        """An all-gather of so many bytes of all ranks together [s]."""
+        return unfitted(self.collective(CollectiveKind.ALL_GATHER, size_bytes, ranks))
+
+    def group(self, ranks: int) -> Machine:
+        """The machine of `ranks` of the devices."""
+        return replace(self.machine, cluster=replace(self.machine.cluster, count=ranks))
+
+    def send(self, size_bytes: Number, stride: int) -> Seconds:
+        """Activations sent to the next pipeline stage, `stride` devices away [s]."""
+        return unfitted(np.asarray(send_seconds(size_bytes, stride, self.machine), dtype=float))
+
+    def outward(self, size_bytes: Array) -> Seconds:
+        """Bytes that a device sends to devices of another kind beside it, or takes in from them [s]."""
+        end = outside(self.machine)
+        return unfitted(np.asarray(send_seconds(size_bytes, end.tiers[0].size, end), dtype=float))
