@@ -20,7 +20,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster, with_beside
 from ridgeline.graph.load import load
-from ridgeline.lower.inference import Trade
+from ridgeline.lower.pieces import Trade
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role, Router
 from ridgeline.search.expert_service import AFFINITY, BALANCED, LINEAR, Loads, placed
 from ridgeline.search.expert_traffic import routes_of

@@ -14,7 +14,8 @@ from ridgeline.cost.served import Formats, ServedPrices
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import fits
 from ridgeline.graph.load import load
-from ridgeline.lower.inference import Core, Experts, Pass, Product, Recurrence, serve
+from ridgeline.lower.inference import serve
+from ridgeline.lower.pieces import Core, Experts, Pass, Product, Recurrence
 from ridgeline.plan.deployment import Deployment
 
 H200 = machine(cluster("1xH200-SXM"))

@@ -17,7 +17,8 @@ from ridgeline.graph.build import build
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.load import catalog_config, load
 from ridgeline.graph.workload import Workload
-from ridgeline.lower.inference import Core, Product, serve
+from ridgeline.lower.inference import serve
+from ridgeline.lower.pieces import Core, Product
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import predict

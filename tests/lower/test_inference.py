@@ -10,19 +10,8 @@ from ridgeline.errors import PlanError, RidgelineError
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.load import catalog, load
 from ridgeline.graph.ops import Model, OpKind, op_params
-from ridgeline.lower.inference import (
-    Core,
-    Experts,
-    Fusions,
-    LayerKind,
-    Pass,
-    Piece,
-    Product,
-    Reduce,
-    Served,
-    Trade,
-    serve,
-)
+from ridgeline.lower.inference import serve
+from ridgeline.lower.pieces import Core, Experts, Fusions, LayerKind, Pass, Piece, Product, Reduce, Served, Trade
 from ridgeline.plan.deployment import Deployment
 
 LLAMA = load("llama-3.1-8b")  # D 4096, 32 heads and 8 kv heads of 128, F 14336, V 128256, 32 layers

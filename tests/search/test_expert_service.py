@@ -59,7 +59,7 @@ def test_a_deployment_pays_its_placement() -> None:
     assert group["even"] < group["replicated"] < group["in order"]
     # the fullest rank's rows are those of 2.4 times the tokens, links apart
     twice = engine(MIXTRAL, machine(EIGHT), found["even"]).steps
-    from ridgeline.lower.inference import Experts
+    from ridgeline.lower.pieces import Experts
 
     (piece,) = {piece for kind in twice.served.kinds for piece in kind.pieces if isinstance(piece, Experts)}
     rows = np.array([2048.0 * 8])

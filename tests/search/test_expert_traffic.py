@@ -13,7 +13,7 @@ from ridgeline.cost.network import path
 from ridgeline.errors import InputError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.lower.inference import Trade
+from ridgeline.lower.pieces import Trade
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.serving_scenario import serving_from_words
 from ridgeline.search.expert_service import AFFINITY, LINEAR, Loads, flow_of, lies, placed
@@ -172,7 +172,7 @@ def test_new_cache_goes_to_all_ranks() -> None:
     (trade,) = {piece for kind in found.steps.served.kinds for piece in kind.pieces if isinstance(piece, Trade)}
     prices = found.steps.prices
     rows = np.array([512.0])
-    from ridgeline.lower.inference import Experts
+    from ridgeline.lower.pieces import Experts
 
     (piece,) = {piece for kind in found.steps.served.kinds for piece in kind.pieces if isinstance(piece, Experts)}
     own = (

@@ -15,7 +15,8 @@ from ridgeline.cost.served import Formats, ServedPrices
 from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.lower.inference import Core, serve
+from ridgeline.lower.inference import serve
+from ridgeline.lower.pieces import Core
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
 from ridgeline.plan.deployment import Deployment, Router
 from ridgeline.search.serving_space import Space, deployments

@@ -16,7 +16,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.engines import ModelTraits, engine_policy
 from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.load import load
-from ridgeline.lower.inference import Pass
+from ridgeline.lower.pieces import Pass
 from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
 from ridgeline.serving import state
 from ridgeline.serving.ends import engine_at

@@ -27,7 +27,7 @@ from ridgeline.cost.served_links import LinkPrices
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BANDS_S, rung_interval
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.inference import Choice, Core, Experts, Product, Recurrence, Trade
+from ridgeline.lower.pieces import Choice, Core, Experts, Product, Recurrence, Trade
 from ridgeline.lower.work import CollectiveKind, Number
 
 Array = NDArray[np.float64]

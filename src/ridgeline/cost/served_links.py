@@ -17,7 +17,7 @@ from ridgeline.cost.machine import Machine, outside
 from ridgeline.cost.network import collective_seconds, path, send_seconds
 from ridgeline.cost.seconds import Seconds, unfitted
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.inference import Pass, Reduce, Trade
+from ridgeline.lower.pieces import Pass, Reduce, Trade
 from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
 
 Array = NDArray[np.float64]

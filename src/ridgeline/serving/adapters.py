@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import PlanError
-from ridgeline.lower.inference import Experts, Pass, Product, Served
+from ridgeline.lower.pieces import Experts, Pass, Product, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.state import Array, Whole
 

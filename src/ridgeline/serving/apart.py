@@ -18,7 +18,7 @@ from numba.extending import register_jitable
 from ridgeline.cost.seconds import Seconds
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
-from ridgeline.lower.inference import Experts, Piece, Served, Trade
+from ridgeline.lower.pieces import Experts, Piece, Served, Trade
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.clock import Lines, Times, by_tokens, group_s, head_s, padded, token_s
 from ridgeline.serving.state import Array, Record

@@ -14,7 +14,7 @@ from ridgeline.errors import NoPlanError
 from ridgeline.facts.engine_schema import EnginePolicy
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.ops import Model, op_params
-from ridgeline.lower.inference import Core, Experts, LayerKind, Piece, Product, Recurrence, Served
+from ridgeline.lower.pieces import Core, Experts, LayerKind, Piece, Product, Recurrence, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.adapters import kept_bytes
 from ridgeline.units import bytes_text

@@ -21,7 +21,7 @@ from ridgeline.facts.engines import ModelTraits, engine_policy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
-from ridgeline.lower.inference import Fusions
+from ridgeline.lower.pieces import Fusions
 from ridgeline.plan.deployment import Deployment, Hold, Preemption, Queue, Role
 from ridgeline.serving.adapters import adapter_bytes
 from ridgeline.serving.apart import attention_side, check_experts_fit, expert_layers

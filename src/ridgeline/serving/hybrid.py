@@ -11,7 +11,7 @@ import numpy as np
 
 from ridgeline.cost.host import copy_s, disk, experts_touched, products_s
 from ridgeline.facts.cpus import cpu_constant
-from ridgeline.lower.inference import Experts, LayerKind, Product
+from ridgeline.lower.pieces import Experts, LayerKind, Product
 from ridgeline.serving.hybrid_model import Hybrid, expert_params
 from ridgeline.serving.hybrid_placement import Order, Technique
 from ridgeline.serving.hybrid_sides import (

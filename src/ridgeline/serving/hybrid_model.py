@@ -16,7 +16,8 @@ from ridgeline.cost.served import Formats, ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.engines import engine_policy
 from ridgeline.graph.ops import Model
-from ridgeline.lower.inference import Experts, LayerKind, Piece, Product, Served, serve
+from ridgeline.lower.inference import serve
+from ridgeline.lower.pieces import Experts, LayerKind, Piece, Product, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.capacity import piece_bytes, token_bytes
 from ridgeline.serving.hybrid_habits import Habits

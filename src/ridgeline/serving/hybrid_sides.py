@@ -17,7 +17,7 @@ from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import PlanError
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.inference import Core, Experts, LayerKind, Pass, Piece, Product, Recurrence, Reduce, Trade
+from ridgeline.lower.pieces import Core, Experts, LayerKind, Pass, Piece, Product, Recurrence, Reduce, Trade
 from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.hybrid_model import Hybrid, expert_params
 from ridgeline.serving.launches import Counts, launches

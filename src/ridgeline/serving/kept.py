@@ -23,7 +23,7 @@ from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served import Formats, ServedPrices
 from ridgeline.errors import PlanError
 from ridgeline.facts.records import Host
-from ridgeline.lower.inference import Core, Product, Recurrence, Served
+from ridgeline.lower.pieces import Core, Product, Recurrence, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.queues import blocks_of
 from ridgeline.serving.state import Array, Record, Records

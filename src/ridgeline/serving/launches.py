@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.inference import Core, Experts, Pass, Piece, Product, Recurrence, Trade
+from ridgeline.lower.pieces import Core, Experts, Pass, Piece, Product, Recurrence, Trade
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 from ridgeline.cost.network import send_seconds
 from ridgeline.errors import PlanError
 from ridgeline.facts.engine_schema import EnginePolicy
-from ridgeline.lower.inference import Core, Recurrence, Served
+from ridgeline.lower.pieces import Core, Recurrence, Served
 from ridgeline.plan.deployment import Deployment, Preemption
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served import MEASURED_SKEW, Formats, ServedPrices
 from ridgeline.graph.ops import Model
-from ridgeline.lower.inference import (
+from ridgeline.lower.inference import serve
+from ridgeline.lower.pieces import (
     Core,
     Experts,
     Fusions,
@@ -30,7 +31,6 @@ from ridgeline.lower.inference import (
     Reduce,
     Served,
     Trade,
-    serve,
 )
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.adapters import adapter_kernels, sequence_seconds, token_seconds

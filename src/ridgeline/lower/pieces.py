@@ -1,0 +1,199 @@
+"""What one device does in one iteration of a served model, piece by piece, as shapes that tokens multiply.
+
+Shape letters: T tokens of an iteration on one attention rank, N sequences, D hidden, H heads, K kv heads, E experts.
+Products, passes and reductions count each of T tokens; what `rows` calls 'sequences' runs once a sequence (the head),
+and what it calls 'group' sees the tokens of all attention ranks together (experts).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_LATENT, _ROTARY = 512.0, 64.0  # of a latent token: what heads share, and its position (DeepSeek-V2, arXiv:2405.04434)
+_SCALE_BYTES, _SCALED = 4.0, 128.0  # one scale for so many elements in 8 bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """`count` products of (rows, k) by (k, n); `part` says whose number format the weight has."""
+
+    name: str
+    n: float
+    k: float
+    count: float = 1.0
+    part: str = "feed"  # 'feed' (feed-forwards), 'attention' (its projections), 'plain' (16 bits: router, head)
+    rows: str = "tokens"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """How a sparse core comes by its keys: the `top` by the scores of `heads` narrow heads, `dim` wide.
+
+    Its queries come of a latent of `rank`, its key and weights of the hidden state; 0 heads take the choice of the
+    layer before. Every tensor rank scores for itself.
+    """
+
+    top: int
+    heads: int
+    dim: int
+    rank: int
+    hidden: int
+
+    @property
+    def elements(self) -> float:
+        """Elements of the weights that make queries, keys and weights of the scores [1]."""
+        return float(self.heads * self.dim * self.rank + (self.dim + self.heads) * self.hidden) if self.heads else 0.0
+
+    @property
+    def token_bytes(self) -> float:
+        """Bytes of one token's index key: 8 bits an element and a scale for each 128 of them [byte].
+
+        Source: vllm, vllm/model_executor/models/deepseek_v2.py, Indexer.
+        """
+        return self.dim * (1.0 + _SCALE_BYTES / _SCALED) if self.heads else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Core:
+    """An attention core over a cache; `latent` ones share one latent vector a token among all heads.
+
+    `heads` of queries are this rank's own. Of each context it holds 1 / `ranks`, with the `kv_heads` that all of these
+    ranks together need. With a `choice` a query sees the best keys only.
+    """
+
+    heads: float
+    kv_heads: float
+    qk_dim: int
+    v_dim: int
+    window: int = 0  # tokens that a query sees at most; 0 all
+    latent: bool = False
+    ranks: int = 1
+    choice: Choice | None = None
+
+    @property
+    def token_elements(self) -> float:
+        """Elements of one token's cache on the rank that holds it [1]."""
+        return _LATENT + _ROTARY if self.latent else self.kv_heads * (self.qk_dim + self.v_dim)
+
+    def token_bytes(self, element_bytes: float) -> float:
+        """One token's cache on the rank that holds it, elements of so many bytes each [byte].
+
+        The latent of a sparse core in 8 bits keeps a scale for each 128 elements and its position in 16 bits.
+        Source: FlashMLA, README: 656 bytes a token.
+        """
+        if self.choice is None:
+            return self.token_elements * element_bytes
+        if element_bytes >= 2:
+            return self.token_elements * element_bytes + self.choice.token_bytes
+        latent = _LATENT * (element_bytes + _SCALE_BYTES / _SCALED) + 2.0 * _ROTARY
+        return latent + self.choice.token_bytes
+
+    @property
+    def query_elements(self) -> float:
+        """Elements of one head's query as it meets the cache [1]."""
+        return _LATENT + _ROTARY if self.latent else self.qk_dim
+
+    @property
+    def result_elements(self) -> float:
+        """Elements of one head's sum over the cache [1]."""
+        return _LATENT if self.latent else self.v_dim
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recurrence:
+    """A scan: FLOP and elements a token, and the state of one sequence that every iteration reads and writes [byte].
+
+    `delta` says that it is a gated delta rule of `heads` states, `key_dim` x `value_dim` each.
+    """
+
+    flop_per_token: float
+    elements: float
+    state_bytes: float
+    delta: bool = False
+    heads: float = 0.0
+    key_heads: float = 0.0
+    key_dim: int = 0
+    value_dim: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """Routed experts on one rank: `inner` is an expert's width here, `ranks` those that experts are divided over."""
+
+    hidden: int
+    inner: float
+    top_k: int
+    count: int
+    ranks: int
+    gated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """A pass over `elements` numbers of each token (or sequence), read and written; `kernels` 0 when fused away."""
+
+    name: str
+    elements: float
+    kernels: float = 1.0
+    rows: str = "tokens"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduce:
+    """An all-reduce of `width` elements of each token over the tensor-parallel ranks."""
+
+    width: int
+    rows: str = "tokens"
+    gather: bool = False  # an all-gather of the parts instead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trade:
+    """Tokens of attention ranks sent to their experts and back: `width` elements of each, over `ranks` devices.
+
+    Where tokens `stay` with their experts, not back but on to those of the next layer: `inside` and `between` are rows
+    that the busiest rank sends within its node and beyond of each token of the mean rank (None: of ranks alike).
+    """
+
+    width: int
+    ranks: int
+    top_k: int
+    experts: int
+    stay: bool = False
+    inside: float | None = None
+    between: float | None = None
+
+
+Piece = Product | Core | Recurrence | Experts | Pass | Reduce | Trade
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerKind:
+    """One kind of layer: how often it occurs in the model and what one device does in one of them."""
+
+    name: str
+    count: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fusions:
+    """What an engine makes one kernel of: `norm` a norm and the residual before it, `reduced_norm` these and the
+    all-reduce before them, `latents` both down-projections of latent attention; with `chains` nothing else is one.
+    `layer_kernels` is how many kernels a layer has at least, where each operator is one [1]."""
+
+    norm: bool = True
+    reduced_norm: bool = False
+    latents: bool = False
+    chains: bool = False
+    layer_kernels: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A model divided for serving: kinds of layers, and the two ends."""
+
+    kinds: tuple[LayerKind, ...]
+    embedding: tuple[Piece, ...]
+    head: tuple[Piece, ...]
+    hidden: int
