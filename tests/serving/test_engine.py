@@ -20,8 +20,9 @@ from ridgeline.lower.pieces import Pass
 from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
 from ridgeline.serving import state
 from ridgeline.serving.ends import engine_at
-from ridgeline.serving.engine import Engine, engine, formats_of, pool_role
+from ridgeline.serving.engine import Engine, engine, formats_of
 from ridgeline.serving.replay import replay_tables
+from ridgeline.serving.rule import pool_role
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.tables import times_of
 from ridgeline.serving.traffic.arrivals import burst

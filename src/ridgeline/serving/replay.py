@@ -14,8 +14,9 @@ from ridgeline.serving import state
 from ridgeline.serving.adapters import drawn
 from ridgeline.serving.clock import BIN_LOW_S, BINS, BINS_A_FACTOR
 from ridgeline.serving.comings import Comings, failures_of, scale
-from ridgeline.serving.engine import Engine, pool_role
+from ridgeline.serving.engine import Engine
 from ridgeline.serving.loop import replay as _run
+from ridgeline.serving.rule import pool_role
 from ridgeline.serving.state import Array, Fleet, Records, Whole
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import Stop, never

@@ -1,0 +1,198 @@
+"""The numbers of `state.RULE`: what the compiled clock reads of an engine."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ridgeline.cost.engine_limits import dispatch_seconds, host_slowness
+from ridgeline.cost.network import send_seconds
+from ridgeline.errors import PlanError
+from ridgeline.facts.mechanisms import constant
+from ridgeline.graph.ops import Model
+from ridgeline.plan.deployment import Deployment, Hold, Preemption, Queue, Role
+from ridgeline.serving.adapters import adapter_bytes
+from ridgeline.serving.apart import expert_layers
+from ridgeline.serving.loans import loan_numbers, preemption_of
+from ridgeline.serving.nano import shares
+from ridgeline.serving.state import (
+    EACH_LOOK,
+    MIXED_BATCHES,
+    PREFILL_FIRST,
+    RULE,
+    STATIC,
+    WHEN_ALL,
+    WHEN_FULL,
+    Records,
+)
+from ridgeline.serving.step import StepTables
+
+if TYPE_CHECKING:
+    from ridgeline.serving.engine import Engine
+
+_SCHEDULERS = {"prefill-first": PREFILL_FIRST, "mixed": MIXED_BATCHES, "static": STATIC, "single": STATIC}
+_HOLDS = {Hold.LOOK: EACH_LOOK, Hold.ALL: WHEN_ALL, Hold.FULL: WHEN_FULL}
+_LONGEST_PERIOD = 32  # steps in which blocks of sequences that gain several tokens a step are counted
+
+
+def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: int = 0) -> Records:
+    """One record of `state.RULE`; `stride` devices lie between pools that send caches to each other."""
+    policy, deployment = one.policy, one.deployment
+    layers = len(one.model.graph.layers)
+    drafting = deployment.draft_share if deployment.draft_share is not None else 1.0 / layers
+    rule = np.zeros((), dtype=RULE)
+    values = {
+        **_scheduling(one, prefix_tokens),
+        **_moving(one, stride),
+        "eager_s": _launched_s(one, tables.kernels),
+        "step_host_s": policy.step_host_s + (policy.group_host_s if deployment.instance_devices > 1 else 0.0),
+        "seq_host_s": policy.seq_host_s,
+        "overlapped": policy.overlapped_host,
+        "ahead": policy.overlapped_host and not deployment.split,
+        "prefill_graphs": one.prefill_graph_tokens,
+        "balance": max(1.0, deployment.pp * tables.stage_share),
+        "hops": float(deployment.pp - 1),
+        "follows": float(policy.chunks_follow and deployment.pp > 1),
+        "send_start_s": tables.send_start_s,
+        "send_s": tables.send_s,
+        "drafted": float(deployment.draft_tokens),
+        "gained": deployment.gained,
+        "draft_share": deployment.draft_tokens * drafting,
+        "nano_tokens": deployment.nano_tokens or 0,
+        "exposed_s": policy.exposed_host_s,
+        "split_share": deployment.split_share or 0.0,
+        "split_slack": deployment.split_slack or 0.0,
+        "split_fill": deployment.split_fill,
+        "micro_batches": deployment.micro_batches if deployment.expert_devices else 0,
+        "expert_layers": float(sum(count for count, _ in expert_layers(one.steps.served))),
+        "slots": deployment.adapter_slots or 0,
+        "load_s": _load_s(one),
+        **one.kept,
+        **(_borrowing(one, stride) if deployment.borrows else {}),
+        **(_merging(one, stride) if deployment.elastic_tokens else {}),
+    }
+    if deployment.nano_tokens or deployment.split:
+        values["memory_sms"], values["link_sms"] = shares()
+    for name, value in values.items():
+        rule[name] = value
+    return rule
+
+
+def _merging(one: Engine, stride: int) -> dict[str, float]:
+    """What a prompt costs that instances `stride` devices apart compute together, as `state.RULE` says it."""
+    if one.policy.scheduler not in ("mixed", "prefill-first"):
+        raise PlanError(
+            f"deployment: elastic_tokens, but {one.policy.name} is {one.policy.scheduler}; instances merge where"
+            " iterations are formed one by one"
+        )
+    start = float(send_seconds(1.0, stride, one.machine)) if stride else 0.0
+    return {
+        "elastic": float(one.deployment.elastic_tokens or 0),
+        "ring_start_s": start * len(one.model.graph.layers),
+    }
+
+
+def _borrowing(one: Engine, stride: int) -> dict[str, float]:
+    """What room costs at an instance `stride` devices away, as `state.RULE` says it."""
+    return loan_numbers(
+        one.steps, one.policy, blocks=one.capacity.cache_tokens // one.policy.block_tokens, stride=stride,
+        move_token_s=_moving(one, stride)["move_token_s"],
+    )  # fmt: skip
+
+
+def _launched_s(one: Engine, kernels: float) -> float:
+    """The least that launching an iteration's kernels takes [s]: 0 where the device issues them, in their times."""
+    part = one.machine.cluster.accelerator
+    own = dispatch_seconds(part) is not None
+    return 0.0 if own else kernels * one.policy.eager_kernel_host_s * host_slowness(part)
+
+
+def _load_s(one: Engine) -> float:
+    """Time to load one adapter from host memory, every device its part [s]."""
+    each = adapter_bytes(one.steps.served, one.deployment) / one.deployment.pp
+    return each / one.machine.cluster.host.device_bytes_per_s
+
+
+def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
+    """How iterations are filled and what admission asks for."""
+    policy, deployment = one.policy, one.deployment
+    tokens = policy.block_tokens
+    period, growth = growth_of(tokens, deployment.gained)
+    blocks = one.capacity.cache_tokens // tokens
+    keeps = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
+    elsewhere = deployment.borrows or deployment.elastic_tokens is not None  # or parts of them are
+    keeps = keeps and not (deployment.adapters or deployment.cuts_cache or elsewhere)  # not alike, or cut
+    preemption = preemption_of(deployment, policy)
+    return {
+        "scheduler": PREFILL_FIRST if deployment.split else _SCHEDULERS[policy.scheduler],
+        "split": deployment.split,
+        "chunked": policy.chunked,
+        "receive_steps": deployment.receive_interval,
+        "holds": _HOLDS[deployment.hold],
+        "enough": deployment.hold_share * policy.token_budget,
+        "token_budget": policy.token_budget,
+        "max_seqs": policy.max_seqs,
+        "block_tokens": tokens,
+        "period": period,
+        "growth_blocks": growth,
+        "capacity": blocks,
+        "kept_free": int(policy.watermark * blocks),
+        "reserve": {"whole": 1.0, "estimate": policy.output_estimate_floor}.get(policy.admits, 0.0),
+        "swaps": preemption == Preemption.SWAP.value,
+        "beside": deployment.swap_beside,
+        "displaces": deployment.displaces,
+        "redraws": deployment.priority_period or 0,
+        "levels": deployment.priority_levels,
+        "fair": deployment.queue is Queue.FAIR,
+        "shortest": deployment.queue is Queue.SHORTEST,
+        "patience": deployment.queue_patience,
+        "ranks": deployment.dp * deployment.pp,
+        "prefix_tokens": prefix_tokens // tokens * tokens if keeps and prefix_tokens >= tokens else 0,
+    }
+
+
+def _moving(one: Engine, stride: int) -> dict[str, float]:
+    """What it takes to move a token's cache to the host, and to an instance `stride` devices away [s].
+
+    To the host: its bytes over the link, or issuing the copies where that takes longer, one for each layer's keys
+    and one for its values in every run of neighbouring blocks (fastswitch, section 2.2).
+    """
+    each = one.capacity.token_bytes
+    link_s, copies_s = each / one.machine.cluster.host.device_bytes_per_s, 0.0
+    pieces = one.deployment.swap_blocks
+    if pieces:
+        tensors = (1 if latent(one.model) else 2) * len(one.model.graph.layers) / one.deployment.pp
+        copies_s = tensors * constant("launch.host.compiled") / (pieces * one.policy.block_tokens)
+    found = {"swap_token_s": max(link_s, copies_s)}
+    if stride:
+        start = float(send_seconds(1.0, stride, one.machine))
+        found["move_start_s"] = start
+        found["move_token_s"] = (float(send_seconds(each * 1e4, stride, one.machine)) - start) / 1e4
+    return found
+
+
+def growth_of(block_tokens: int, gained: float) -> tuple[int, int]:
+    """Steps of a period and the whole blocks that a sequence takes in it, never fewer than it fills [step, block].
+
+    One block every `block_tokens` steps where a step gains one token; else the period with the least excess.
+    """
+    if gained == 1.0:
+        return block_tokens, 1
+
+    def excess(period: int) -> float:
+        return math.ceil(period * gained / block_tokens) * block_tokens / (period * gained)
+
+    period = min(range(1, _LONGEST_PERIOD + 1), key=excess)
+    return period, math.ceil(period * gained / block_tokens)
+
+
+def latent(model: Model) -> bool:
+    """Whether attention keeps one latent vector a token for all heads."""
+    return any(op.name == "kv_up" for block in model.graph.blocks.values() for op in block.ops)
+
+
+def pool_role(deployment: Deployment) -> tuple[int, int]:
+    """Whether an instance gives requests on, and which it takes: 1 those that arrive, 2 those sent on."""
+    return {Role.WHOLE: (0, 1), Role.PREFILL: (1, 1), Role.DECODE: (0, 2)}[deployment.role]
