@@ -85,7 +85,8 @@ class Instance:
 
     def hosted(self, seconds: float) -> float:
         """With the host's part [s]."""
-        running = max(len(rank.running) for rank in self.ranks) * (self.rule["hops"] + 1)  # of one scheduler
+        counts = [len(rank.running) for rank in self.ranks]
+        running = max(*counts, sum(counts) * (self.rule["hops"] + 1) / len(counts), 0)  # of one scheduler
         host = self.rule["step_host_s"] + self.rule["seq_host_s"] * running
         return float(max(seconds, host) if self.rule["overlapped"] else seconds + host)
 

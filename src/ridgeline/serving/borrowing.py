@@ -11,7 +11,7 @@ import math
 
 from numba import njit
 
-from ridgeline.serving.clock import NO, Lines, Times, run
+from ridgeline.serving.clock import NO, Lines, Times, of_one_host, run
 from ridgeline.serving.queues import growth, most_blocks
 from ridgeline.serving.state import NOBODY, Fleet, Lists, Record, Records
 
@@ -141,7 +141,8 @@ def steps_done(
 ) -> tuple[int, float]:
     """Steps of a run that have ended before now, but for the one that runs, and their time [step, s]."""
     rank = instances[instance].first_rank
-    sequences, running = float(ranks[rank].decoding), ranks[rank].running * (rule.hops + 1.0)  # of one scheduler
+    sequences, here = float(ranks[rank].decoding), float(ranks[rank].running)
+    running = of_one_host(rule, here, here)
     context, most = ranks[rank].context / sequences, instances[instance].steps
     limit_s, histogram = now_s - instances[instance].begun_s, fleet.histogram
     done, _ = run(times, rule, sequences, running, context, lines, most, limit_s, histogram, 0.0)

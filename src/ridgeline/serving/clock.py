@@ -118,6 +118,15 @@ def in_two(rule: Record, tokens: float) -> bool:
 
 
 @njit(cache=True, error_model="numpy")
+def of_one_host(rule: Record, most: float, total: float) -> float:
+    """Sequences that one scheduler sees: of each attention rank there is one, which a pipeline's batches share [1].
+
+    At least the `most` that a batch has, at least its part of the `total` where batches are alike.
+    """
+    return float(max(most, total * (rule.hops + 1.0) / rule.ranks))
+
+
+@njit(cache=True, error_model="numpy")
 def hosted(rule: Record, device_s: float, sequences: float) -> float:
     """An iteration with the host's part: beside the device where the engine overlaps it, else after it [s]."""
     host_s = rule.step_host_s + rule.seq_host_s * sequences

@@ -18,6 +18,7 @@ from ridgeline.serving.clock import (
     in_two,
     nano_parts,
     nano_s,
+    of_one_host,
     tally,
     token_s,
 )
@@ -54,7 +55,7 @@ def _mixed_s(
 
     Of `merged` instances that compute one prompt together, the one that decodes as well.
     """
-    longest, total, running, active, most = 0.0, 0.0, 0.0, 0, 0.0
+    longest, total, running, fullest, active, most = 0.0, 0.0, 0.0, 0.0, 0, 0.0
     moved, away, decodes, most_sampled = 0.0, 0.0, False, 0.0
     going_on = False  # a prompt has further chunks, and nothing else waits for this one's end
     mixes = rule.scheduler == MIXED_BATCHES
@@ -63,7 +64,7 @@ def _mixed_s(
         tokens, sampled = decoding * (1.0 + rule.drafted), decoding + ranks[rank].chunks
         for place in range(ranks[rank].chunks):
             tokens += parted(float(lists.chunks[rank, place, 1]), merged)
-        running = max(running, float(ranks[rank].running))
+        running, fullest = running + ranks[rank].running, max(fullest, float(ranks[rank].running))
         moved = max(moved, ranks[rank].moved_s)
         if tokens <= 0.0:
             continue
@@ -106,7 +107,7 @@ def _mixed_s(
     longest += rule.hops * (rule.send_start_s + rule.send_s * most)
     if rule.follows > 0.0 and active == 1 and going_on:
         longest *= rule.follows / (1.0 + rule.hops)
-    seconds = hosted(rule, max(longest, away), running * (rule.hops + 1.0))
+    seconds = hosted(rule, max(longest, away), of_one_host(rule, fullest, running))
     return max(seconds, moved) if rule.beside else seconds + moved
 
 

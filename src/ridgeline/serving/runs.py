@@ -8,7 +8,7 @@ from numba import njit
 
 from ridgeline.serving.apart import apart_lines
 from ridgeline.serving.borrowing import borrow_lines, steps_done
-from ridgeline.serving.clock import Lines, Times, decode_lines, run, tally
+from ridgeline.serving.clock import Lines, Times, decode_lines, of_one_host, run, tally
 from ridgeline.serving.fairness import steps_to_turn
 from ridgeline.serving.kept import fetch_s
 from ridgeline.serving.queues import growth, make_room, steps_that_fit
@@ -28,18 +28,18 @@ from ridgeline.serving.state import (
 def _busiest(ranks: Records, instances: Records, rule: Record, instance: int) -> tuple[int, float, float, int]:
     """The rank with most to decode, of all ranks decoding sequences, of one scheduler running ones, ranks at work.
 
-    Each attention rank has a scheduler of its own, which a pipeline's batches share. On a split device only those that
-    decode are of concern to the host of their lane.
+    On a split device only those that decode are of concern to the host of their lane.
     """
-    best, total, running, active = instances[instance].first_rank, 0.0, 0.0, 0
+    best, total, running, fullest, active = instances[instance].first_rank, 0.0, 0.0, 0.0, 0
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         here = ranks[rank].decoding
         total += here
-        running = max(running, float(here if rule.split else ranks[rank].running))
+        seen = float(here if rule.split else ranks[rank].running)
+        running, fullest = running + seen, max(fullest, seen)
         active += here > 0
         if here > ranks[best].decoding or (here == ranks[best].decoding and ranks[rank].context > ranks[best].context):
             best = rank
-    return best, total, running * (rule.hops + 1.0), active
+    return best, total, of_one_host(rule, fullest, running), active
 
 
 @njit(cache=True)
