@@ -17,7 +17,8 @@ from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan, Recompute, Schedule
 from ridgeline.plan.settings import read_settings
-from ridgeline.predict import Predictor, explain
+from ridgeline.predict import Predictor
+from ridgeline.predict.explain import explain
 from ridgeline.run.append import COLUMNS, append_rows, hardware_cell, rows_of
 from ridgeline.run.batch import generation_of
 from ridgeline.run.gap import PlanComparison, phases_of

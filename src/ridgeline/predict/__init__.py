@@ -1,19 +1,35 @@
-"""The one sentence: predict(scenario) = report(simulate(price(lower(build(workload), plan, cluster))))."""
+"""The one sentence: predict(scenario) = report(simulate(price(lower(build(workload), plan, cluster)))).
+
+Its parts load when they are asked for: the price of one operator needs none of them.
+"""
 
 from __future__ import annotations
 
-from ridgeline.facts.records import Cluster
-from ridgeline.graph.ops import Model
-from ridgeline.graph.workload import Workload
-from ridgeline.plan.plan import Plan
-from ridgeline.predict.explain import explain
-from ridgeline.predict.predictor import RECOMPUTE_CODE, Evaluation, Predictor
-from ridgeline.report.report import Report
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["RECOMPUTE_CODE", "Evaluation", "Predictor", "explain", "predict"]
+if TYPE_CHECKING:
+    from ridgeline.facts.records import Cluster
+    from ridgeline.graph.ops import Model
+    from ridgeline.graph.workload import Workload
+    from ridgeline.plan.plan import Plan
+    from ridgeline.predict.predictor import RECOMPUTE_CODE, Evaluation, Predictor
+    from ridgeline.report.report import Report
+
+__all__ = ["RECOMPUTE_CODE", "Evaluation", "Predictor", "predict"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from ridgeline.predict import predictor
+
+    return getattr(predictor, name)
 
 
 def predict(model: Model, cluster: Cluster, workload: Workload, plan: Plan, *, evidence: str | None = None) -> Report:
     """Predict one plan on one cluster; `evidence='datasheet'` uses no rate that anyone measured."""
+    from ridgeline.predict.explain import explain
+    from ridgeline.predict.predictor import Predictor
+
     predictor = Predictor(model, cluster, workload, datasheet_only=evidence == "datasheet")
     return explain(predictor, predictor.evaluate(plan))

@@ -14,7 +14,8 @@ from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.rules import explain as explain_rule
-from ridgeline.predict import Predictor, explain
+from ridgeline.predict import Predictor
+from ridgeline.predict.explain import explain
 from ridgeline.report.report import Infeasible, SearchReport
 from ridgeline.search.grid import Grid, Group
 from ridgeline.search.space import Space, alone, degrees, legal, plan_of
