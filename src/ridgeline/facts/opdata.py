@@ -96,14 +96,17 @@ def read(
     `DomainError` when the file cannot be read.
     """
     from pyarrow import ArrowException
-    from pyarrow.parquet import ParquetFile
+    from pyarrow.parquet import ParquetFile, read_metadata
 
     try:
-        file = ParquetFile(table.path)  # its filters and arrays import pandas, which takes longer than reading
-        known = set(file.schema_arrow.names)
+        held = read_metadata(table.path)
+        known = set(held.schema.names)
         only = {name: list(values) for name, values in (where or {}).items() if name in known}
-        read = file.read(columns=[name for name in dict.fromkeys((*columns, *only)) if name in known])
-        found = {name: _array(read[name].combine_chunks()) for name in read.column_names}
+        asked = [name for name in dict.fromkeys((*columns, *only)) if name in known]
+        # Filters, arrays and words that are numbered afterwards import pandas or all of Arrow's functions, which takes
+        # longer than reading.
+        read = ParquetFile(table.path, metadata=held, read_dictionary=asked).read(columns=asked)
+        found = {name: _array(read[name].combine_chunks()) for name in asked}
     except (OSError, ArrowException) as error:
         raise DomainError(f"{table.place} of {PACKAGE} cannot be read: {error}; reinstall it: {INSTALL}") from error
     kept = np.ones(read.num_rows, dtype=bool)
@@ -122,8 +125,6 @@ def _array(column: Any) -> NDArray[Any]:
         missing: float | None = math.nan if number else None
         words = [missing if one is None else one for one in column.to_pylist()]
         return np.array(words, dtype=float if number else object)
-    if types.is_string(column.type) or types.is_large_string(column.type):
-        column = column.dictionary_encode()
     if types.is_dictionary(column.type):
         return np.array(column.dictionary.to_pylist(), dtype=object).take(
             np.asarray(np.from_dlpack(column.indices), dtype=np.int64)
