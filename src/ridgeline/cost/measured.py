@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ridgeline.cost.answer import Answer, Question, Rung
+from ridgeline.cost.compiled import kernel, run
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.fitted import find_fits, from_fits, narrowness
 from ridgeline.cost.formats import Form, form
@@ -47,11 +47,12 @@ class Grid:
         """Multilinear interpolation at points, one array per axis; NaN outside or beside a gap."""
         lengths = np.array([len(axis) for axis in self.axes])
         found = np.empty(len(points[0]))
-        _between(np.concatenate(self.axes), lengths, self.values.ravel(), np.stack(points), found)
+        axes, values = np.concatenate(self.axes), self.values.ravel()
+        run(_between, len(found), axes, lengths, values, np.stack(points), found)
         return found
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _between(axes: Array, lengths: NDArray[np.int64], values: Array, points: Array, out: Array) -> None:
     """Fills `out` (N,) with values between the corners around `points` (D, N); the axes follow one another."""
     dimensions, count = points.shape

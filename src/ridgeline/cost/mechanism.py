@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.compiled import run
 from ridgeline.errors import DomainError
 from ridgeline.facts.records import Accelerator
 from ridgeline.lower.work import Number
@@ -92,13 +93,18 @@ class Mechanism:
 
     def priced(self, table: Array, device: Array, values: Array) -> Array:
         """As `price`, of a table that `derive` has made."""
-        out = np.empty((len(table), 3))
-        if len(table) <= _CHUNK:
-            self.kernel(table, device, values, out)
+        rows = len(table)
+        out = np.empty((rows, 3))
+        if rows <= _CHUNK:
+            run(self.kernel, rows, table, device, values, out)
             return out
-        bounds = np.linspace(0, len(table), _THREADS + 1).astype(int)
+
+        def part(begin: int, end: int) -> None:
+            run(self.kernel, rows, table[begin:end], device, values, out[begin:end])
+
+        bounds = np.linspace(0, rows, _THREADS + 1).astype(int)
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(lambda a, b: self.kernel(table[a:b], device, values, out[a:b]), bounds[:-1], bounds[1:]))
+            list(pool.map(part, bounds[:-1], bounds[1:]))
         return out
 
     def seconds(self, sizes: Mapping[str, Number], device: Array, values: Array) -> Any:
@@ -115,7 +121,7 @@ class Mechanism:
                 table[:, index] = part if part.ndim == 0 else part[begin:end]
             table = self.derive(table) if self.derive is not None else table
             out = np.empty((end - begin, 3))
-            self.kernel(table, device, values, out)
+            run(self.kernel, len(seconds), table, device, values, out)
             seconds[begin:end] = out[:, 0]
 
         begins = range(0, len(seconds), _BLOCK)

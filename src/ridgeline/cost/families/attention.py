@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from ridgeline.cost.compiled import helper, kernel
 from ridgeline.cost.families.gemm import FILL, MATRIX, MEMORY, SM_MEMORY, START
 from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
 
@@ -20,7 +19,7 @@ _SMALL_TILE = 1.3  # cost of a score in a tile of 64 query rows, against 128: ha
 CACHE_RATE = 4.0  # L2 against memory bandwidth
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@helper
 def power_norm(a: float, b: float, power: float) -> float:
     """(a^p + b^p)^(1/p): two things that overlap, the more fully the higher the power p."""
     longer = max(a, b)
@@ -30,7 +29,7 @@ def power_norm(a: float, b: float, power: float) -> float:
     return found
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@helper
 def _missed(moved: float, kept: float) -> float:
     """Share of the traffic of a repeated kernel that misses L2 [1]: a cliff at the part of it that stays warm."""
     share = moved / kept
@@ -38,7 +37,7 @@ def _missed(moved: float, kept: float) -> float:
     return x / (1.0 + x)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def _tiles_time(
     batch: float,
     tokens: float,
@@ -76,7 +75,7 @@ def _tiles_time(
     return max(last, batch * blocks_of * (keys * step + tiles * fill) / sms + tail * last)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _prefill(sizes: Array, device: Array, values: Array, out: Array) -> None:
     sms, rate, memory, l2, clock = device[0], device[1], device[2], device[3], device[4]
     start, matrix_share, memory_share, fill, exponents = values[0], values[1], values[2], values[3], values[4]
@@ -115,7 +114,7 @@ def _prefill(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 1], out[i, 2] = core, dram + extra
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _decode(sizes: Array, device: Array, values: Array, out: Array) -> None:
     sms, rate, memory, l2 = device[0], device[1], device[2], device[3]
     start, matrix_share, memory_share, fill, sm_memory = values[0], values[1], values[2], values[3], values[4]

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from ridgeline.cost.compiled import kernel
 from ridgeline.cost.families.gemm import START
 from ridgeline.cost.mechanism import Array, Mechanism, Parameter, like, parameter
 
 # The size `operation` counts: 0 all-reduce, 1 all-gather, 2 reduce-scatter, 3 all-to-all, 4 send.
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def _together(a: float, b: float, power: float) -> float:
     """(a^p + b^p)^(1/p): chunks are handed on while others stream [s]."""
     longer = max(a, b)
@@ -25,7 +24,7 @@ def _together(a: float, b: float, power: float) -> float:
     return found
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def _ring_time(
     operation: float,
     size: float,
@@ -79,7 +78,7 @@ def _ring_time(
     return best
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def _peer_time(
     operation: float,
     size: float,
@@ -112,7 +111,7 @@ def _peer_time(
     return min(quick, streamed)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _collective(sizes: Array, device: Array, values: Array, out: Array) -> None:
     memory = device[2]
     for i in range(sizes.shape[0]):

@@ -5,14 +5,13 @@ Shape letters: B bytes of one rank's buffer, N ranks of a node.
 
 from __future__ import annotations
 
-from numba import njit
-
+from ridgeline.cost.compiled import kernel
 from ridgeline.cost.families.gemm import START
 from ridgeline.cost.mechanism import Array, Mechanism, Parameter, like, parameter
 from ridgeline.facts.engine_all_reduce import NEVER_BYTES
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def _together(a: float, b: float, power: float) -> float:
     """(a^p + b^p)^(1/p): the wait of one part is hidden behind the stream of others [s]."""
     longer = max(a, b)
@@ -22,14 +21,14 @@ def _together(a: float, b: float, power: float) -> float:
     return found
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def _one_shot(size: float, peers: float, link: float, v: Array) -> float:
     """Every rank reads the whole buffer of every other, all at once, and adds them up [s]."""
     stream = max(peers * size / (link * v[3]), size / v[4])
     return _together(v[2], stream, v[7])
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def _two_shot(size: float, peers: float, link: float, v: Array) -> float:
     """A rank adds up its piece of every buffer; after one more synchronisation all read the pieces of all [s].
 
@@ -40,7 +39,7 @@ def _two_shot(size: float, peers: float, link: float, v: Array) -> float:
     return _together(v[2] + v[5] + peers * v[6], stream, v[7])
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def _symmetric(size: float, peers: float, link: float, v: Array) -> float:
     """The switch adds up and spreads pieces, (N + 1) / N of the buffer; of few ranks two shots move less [s]."""
     ranks = peers + 1.0
@@ -48,7 +47,7 @@ def _symmetric(size: float, peers: float, link: float, v: Array) -> float:
     return found
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _custom_all_reduce(sizes: Array, device: Array, values: Array, out: Array) -> None:
     v = values
     for i in range(sizes.shape[0]):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from ridgeline.cost.compiled import kernel
 from ridgeline.cost.families.attention import CACHE_RATE, KEYS, PREFILL, power_norm
+from ridgeline.cost.families.gemm import fourth
 from ridgeline.cost.mechanism import Array, Mechanism, parameter
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _encoder(sizes: Array, device: Array, values: Array, out: Array) -> None:
     """Tiles of 64 or 128 queries, each over all S keys; the last tiles run alone for `tail` of their time."""
     sms, rate, memory, l2, clock = device[0], device[1], device[2], device[3], device[4]
@@ -33,7 +33,8 @@ def _encoder(sizes: Array, device: Array, values: Array, out: Array) -> None:
             core = min(core, last if waves <= 1.0 else max(last, (waves + tail) * last))
         moved = 8.0 * batch * tokens * heads * head
         share = moved / (kept * l2)
-        missed = share**5 / (1.0 + share**5)
+        fifth = share * fourth(share)
+        missed = fifth / (1.0 + fifth)
         dram = moved * (missed / memory_share + (1.0 - missed) / CACHE_RATE) / memory
         out[i, 0] = start + power_norm(core, dram, memory_overlap)
         out[i, 1], out[i, 2] = core, dram

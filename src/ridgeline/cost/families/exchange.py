@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from numba import njit
-
+from ridgeline.cost.compiled import helper, kernel
 from ridgeline.cost.families.gemm import issued
 from ridgeline.cost.mechanism import Array, Mechanism, Parameter, parameter
 
@@ -20,7 +19,7 @@ _GROUPS = (
 )
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@helper
 def _norm3(a: float, b: float, c: float, power: float) -> float:
     longest = max(a, b, c)
     if longest <= 0.0:
@@ -29,7 +28,7 @@ def _norm3(a: float, b: float, c: float, power: float) -> float:
     return found
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _exchange(sizes: Array, device: Array, values: Array, out: Array) -> None:
     device_sms = device[0]
     for i in range(sizes.shape[0]):
@@ -59,7 +58,7 @@ def _exchange(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 0], out[i, 1], out[i, 2] = seconds + moved, work, max(wire, network)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _called(sizes: Array, device: Array, values: Array, out: Array) -> None:
     _exchange(sizes, device, values, out)
     for i in range(sizes.shape[0]):

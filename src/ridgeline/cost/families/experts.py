@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from ridgeline.cost.compiled import kernel, run
 from ridgeline.cost.families.gemm import FILL, MATRIX, MEMORY, SM_L2, SM_MEMORY, START, issued, norm4
 from ridgeline.cost.families.routing import STATISTICS, TILE_ROWS, routed
 from ridgeline.cost.mechanism import Array, Mechanism, Parameter, like, parameter
@@ -17,6 +17,7 @@ from ridgeline.cost.mechanism import Array, Mechanism, Parameter, like, paramete
 _COLUMNS = np.array([64, 128, 256], dtype=np.float64)
 _LARGEST_TILE = 32_768.0  # rows x columns that fit in an SM's registers
 _STATED = 13
+_EXPERTS_A_ROW = 16.0  # whose rows are counted in the time that a product takes
 _SIZES = (
     "tokens",
     "hidden",
@@ -34,7 +35,7 @@ _SIZES = (
 )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _derive(sizes: Array, derived: Array) -> None:
     found = np.zeros(STATISTICS)
     for i in range(sizes.shape[0]):
@@ -46,11 +47,12 @@ def _derive(sizes: Array, derived: Array) -> None:
 def derive(sizes: Array) -> Array:
     """The stated sizes with the statistics of the rows that reach the rank."""
     derived = np.empty((len(sizes), _STATED + STATISTICS))
-    _derive(sizes, derived)
+    rows = int(np.maximum(1.0, sizes[:, _SIZES.index("experts")] / _EXPERTS_A_ROW).sum())
+    run(_derive, rows, sizes, derived)
     return derived
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def _grouped(
     row: Array, n: float, k: float, dram_share: float, sms: float, rate: float, dram_s: float, v: Array
 ) -> tuple[float, float, float]:
@@ -81,7 +83,7 @@ def _grouped(
     return best, best_compute, best_memory
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _experts(sizes: Array, device: Array, values: Array, out: Array) -> None:
     sms, rate, memory, l2 = device[0], device[1], device[2], device[3]
     dram_s = 1.0 / (memory * values[2])

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from ridgeline.cost.compiled import helper, kernel
 from ridgeline.cost.mechanism import Array, Mechanism, Parameter
 
 # Thread-block tiles (rows, columns) that matrix libraries choose from; powers of two, so that their inverse is exact.
@@ -25,19 +25,19 @@ _SHORTEST_K = 64.0  # of one part of a split product
 _HIDDEN = 0.03  # share of the kernels' time below which the host's adds less than rounding
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@helper
 def norm4(a: float, b: float) -> float:
     """(a^4 + b^4)^(1/4): two things that overlap almost fully take little more than the longer."""
     return math.sqrt(math.sqrt(a * a * a * a + b * b * b * b))
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@helper
 def fourth(a: float) -> float:
     """a^4."""
     return (a * a) * (a * a)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def product_time(
     m: float,
     n: float,
@@ -96,7 +96,7 @@ def product_time(
     return math.sqrt(math.sqrt(best4)), compute, norm4(floor, asked) + extra
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def cast_time(
     rows: float, width: float, moved_bytes: float, sms: float, dram_s: float, row_s: float, element_s: float
 ) -> float:
@@ -104,7 +104,7 @@ def cast_time(
     return norm4(moved_bytes * dram_s, math.ceil(rows / sms) * (row_s + width * element_s))
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def issued(kernels_s: float, issue_s: float) -> float:
     """Time of kernels that a host issues in `issue_s` [s]: the longer, with a narrow knee (8-norm)."""
     if issue_s < _HIDDEN * kernels_s:
@@ -116,7 +116,7 @@ def issued(kernels_s: float, issue_s: float) -> float:
     return max(kernels_s, issue_s) * math.sqrt(math.sqrt(math.sqrt(a4 * a4 + b4 * b4)))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _gemm(sizes: Array, device: Array, values: Array, out: Array) -> None:
     sms, rate, memory, l2 = device[0], device[1], device[2], device[3]
     start, matrix_share, memory_share, fill = values[0], values[1], values[2], values[3]
@@ -142,7 +142,7 @@ def _gemm(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 0], out[i, 1], out[i, 2] = issued(seconds, issue), compute, moved
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _casts(sizes: Array, device: Array, values: Array, out: Array) -> None:
     for i in range(sizes.shape[0]):
         m, k = sizes[i, 0], sizes[i, 1]

@@ -9,22 +9,21 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from numba import njit
-
+from ridgeline.cost.compiled import helper, kernel
 from ridgeline.cost.families.gemm import MATRIX, MEMORY, START, norm4
 from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
 
 _RANK, _ROTARY, _INDEX = 512.0, 64.0, 128.0  # DeepSeek-V3 (arXiv:2412.19437), section 4.2; V3.2 for the indexer
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@helper
 def _seen(tokens: float, cached: float, most: float) -> float:
     """Keys that the queries of one sequence see together, each `most` of them at best [1]."""
     whole = min(max(most - cached, 0.0), tokens)  # queries that see fewer than `most`
     return whole * (cached + (whole + 1.0) / 2.0) + (tokens - whole) * most
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@helper
 def _attended(size: Array, device: Array, values: Array) -> tuple[float, float, float]:
     """Time of the scores and values, and how long they keep the matrix units and the memory busy [s]."""
     batch, tokens, cached, heads, nope, value, top = size[0], size[1], size[2], size[3], size[6], size[7], size[9]
@@ -39,7 +38,7 @@ def _attended(size: Array, device: Array, values: Array) -> tuple[float, float, 
     return norm4(norm4(scores, cache), chain), scores, cache
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@helper
 def _picked(size: Array, device: Array, values: Array) -> tuple[float, float, float]:
     """Time of the indexer's scores of all keys and of its pick, and of matrix units and memory in it [s]."""
     batch, tokens, cached, index = size[0], size[1], size[2], size[8]
@@ -51,13 +50,13 @@ def _picked(size: Array, device: Array, values: Array) -> tuple[float, float, fl
     return values[8] + norm4(scored, listed) + picked, scored, listed + picked
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@helper
 def _index_elements(size: Array) -> float:
     """Elements of the indexer's projections [1]."""
     return size[5] * size[8] * _INDEX + size[4] * (_INDEX + size[8]) if size[8] > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _chosen_core(sizes: Array, device: Array, values: Array, out: Array) -> None:
     """What of `_layer` is no product that dense layers have: scores, values, rows' own time, the indexer whole."""
     for i in range(sizes.shape[0]):
@@ -74,7 +73,7 @@ def _chosen_core(sizes: Array, device: Array, values: Array, out: Array) -> None
         out[i, 0], out[i, 1], out[i, 2] = seconds, compute, memory
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _layer(sizes: Array, device: Array, values: Array, out: Array) -> None:
     rate, memory = device[1], device[2]
     start, matrix_share, memory_share, moved_share, row_s = values[0], values[1], values[2], values[5], values[9]

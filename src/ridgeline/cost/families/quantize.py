@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
-from ridgeline.cost.families.gemm import MEMORY, START, norm4
+from ridgeline.cost.compiled import kernel
+from ridgeline.cost.families.gemm import MEMORY, START, fourth, norm4
 from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _quantize(sizes: Array, device: Array, values: Array, out: Array) -> None:
     """Elements over the SMs, or bytes through memory beyond what L2 keeps; a scale to be found reads them twice."""
     sms, memory, l2 = device[0], device[2], device[3]
@@ -25,7 +24,8 @@ def _quantize(sizes: Array, device: Array, values: Array, out: Array) -> None:
         reads = 2.0 if sizes[i, 2] > 0.0 else 1.0
         moved = rows * width * (2.0 * reads + sizes[i, 3])
         share = moved / (kept * l2)
-        missed = share**5 / (1.0 + share**5)
+        fifth = share * fourth(share)
+        missed = fifth / (1.0 + fifth)
         dram = moved * (missed + (1.0 - missed) / cached) / (memory * memory_share)
         busy = math.ceil(rows / sms) * (row_s + width * element_s)
         out[i, 0], out[i, 1], out[i, 2] = start + norm4(busy, dram), 0.0, dram

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from ridgeline.cost.compiled import kernel
 from ridgeline.cost.families.gemm import MATRIX, MEMORY, START, norm4
 from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
 
@@ -17,7 +16,7 @@ _BLOCK = 1024.0  # tokens of a channel that a block of threads takes at a time. 
 _STATE_BYTES = 4.0  # states are kept in fp32
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _prompt(sizes: Array, device: Array, values: Array, out: Array) -> None:
     """Chunks of a prompt: products inside them all at once, the state handed from one to the next, one after another.
 
@@ -43,7 +42,7 @@ def _prompt(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 1], out[i, 2] = compute + serial, dram
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _token(sizes: Array, device: Array, values: Array, out: Array) -> None:
     """One token of each sequence: every head's state is read, changed and written back."""
     sms, memory, l2 = device[0], device[2], device[3]
@@ -58,7 +57,7 @@ def _token(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 0], out[i, 1], out[i, 2] = start + norm4(busy, dram), busy, dram
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _convolution(sizes: Array, device: Array, values: Array, out: Array) -> None:
     """A window of some tokens over each channel: elements in and out, or a block for each channel of a sequence."""
     sms, memory, l2 = device[0], device[2], device[3]

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from ridgeline.cost.compiled import kernel
 from ridgeline.cost.mechanism import Array
 
 TILE_ROWS = np.array([8, 16, 32, 64, 128, 256], dtype=np.float64)
@@ -26,7 +26,7 @@ _QUANTILES = 64
 _LOGARITHMIC = 1e-9  # distance of the exponent from 1 within which the law is 1 / rows
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def _count(rows: Array, found: Array) -> None:
     for value in rows:
         if value > 0:
@@ -37,7 +37,7 @@ def _count(rows: Array, found: Array) -> None:
                 found[3 + tile] += math.ceil(value / TILE_ROWS[tile])
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def _balanced(tokens: int, top_k: int, experts: int, own: int) -> Array:
     """Rows of each of the rank's experts when token i takes experts i, i + E / top_k, i + 2 E / top_k ..."""
     stride = math.ceil(experts / top_k)
@@ -57,7 +57,7 @@ def _balanced(tokens: int, top_k: int, experts: int, own: int) -> Array:
     return np.minimum(rows, tokens)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def _spread(rows: Array, rest: float, ceiling: float) -> None:
     """Adds `rest` rows from the emptiest expert up, or takes them from the fullest down; `rows` is sorted."""
     experts = rows.size
@@ -86,7 +86,7 @@ def _spread(rows: Array, rest: float, ceiling: float) -> None:
         at += 1 if rest > 0 else -1
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def _skewed(tokens: float, top_k: float, experts: int, skew: float) -> Array:
     """Rows of all experts, sorted, at equal quantiles of the truncated power law."""
     total = tokens * top_k
@@ -106,7 +106,7 @@ def _skewed(tokens: float, top_k: float, experts: int, skew: float) -> Array:
     return rows
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def _fullest_rank(rows: Array, ranks: int, tokens: float, total: float, found: Array) -> None:
     """Statistics of the most loaded of `ranks`: its experts' quantiles are lifted, u -> u^(1/g)."""
     experts = rows.size
@@ -133,7 +133,7 @@ def _fullest_rank(rows: Array, ranks: int, tokens: float, total: float, found: A
             found[3 + tile] = max(found[3 + tile], math.ceil(least / TILE_ROWS[tile]), found[1])
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def routed(tokens: float, top_k: float, experts: float, ranks: float, skew: float, found: Array) -> None:
     """Fills `found` with the statistics of one rank [1]; `skew` 0 is balanced, else the power law's exponent."""
     found[:] = 0.0
