@@ -156,10 +156,14 @@ def test_exact_sizes_must_be_met(bare: list[Sample]) -> None:
     )  # one axis point
 
 
+def _of(device: str, tables: list[OpTable]) -> tuple[OpTable, ...]:
+    return tuple(table for table in tables if table.accelerator == device)
+
+
 def test_the_nearest_version_of_the_engine_s_table_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = [replace(TABLE, version=version) for version in ("0.5.9", "0.5.14", "1.3.0rc20", "1.3.0")]
     others = [replace(TABLE, engine="trtllm"), replace(TABLE, accelerator="H200-SXM", version="7")]
-    monkeypatch.setattr(measured, "family_tables", lambda family: tuple(tables + others))
+    monkeypatch.setattr(measured, "family_tables", lambda family, device: _of(device, tables + others))
     for wanted, version in (
         ("", "1.3.0"),
         ("0.5.14", "0.5.14"),

@@ -166,7 +166,7 @@ def find_tables(question: Question, part: Accelerator) -> tuple[OpTable, ...]:
     """
     if question.family not in READERS:
         return ()
-    found = [table for table in family_tables(question.family) if table.accelerator == part.name]
+    found = family_tables(question.family, part.name)
     engine = question.engine or preferred_engine({table.engine for table in found})
     of_engine = [table for table in found if table.engine == engine]
     if question.family in EXCHANGES and not question.version:
@@ -258,11 +258,10 @@ def _bridged(values: Array, axes: Sequence[Array]) -> Array:
     total, count = np.zeros_like(values), np.zeros_like(values)
     for index, axis in enumerate(axes):
         lines = np.moveaxis(values, index, -1).reshape(-1, len(axis))
-        filled = np.full_like(lines, np.nan)
-        for line, target in zip(lines, filled, strict=True):
-            known = np.flatnonzero(~np.isnan(line))
-            if len(known) > 1:
-                target[:] = np.interp(axis, axis[known], line[known], left=np.nan, right=np.nan)
+        filled, gaps = np.full_like(lines, np.nan), np.isnan(lines)
+        for row in np.flatnonzero(gaps.any(axis=1) & (np.sum(~gaps, axis=1) > 1)):
+            known = np.flatnonzero(~gaps[row])
+            filled[row] = np.interp(axis, axis[known], lines[row, known], left=np.nan, right=np.nan)
         shape = np.moveaxis(values, index, -1).shape
         back = np.moveaxis(filled.reshape(shape), -1, index)
         found = ~np.isnan(back)

@@ -66,10 +66,10 @@ def form_sizes(mechanism: Mechanism, what: Form) -> dict[str, float]:
     return {name: value for name, value in known.items() if name in mechanism.sizes}
 
 
-def family_tables(family: str) -> tuple[OpTable, ...]:
-    """The tables that hold a family, for every device and library version."""
+def family_tables(family: str, device: str = "") -> tuple[OpTable, ...]:
+    """The tables that hold a family, of a device ('' each) and every library version."""
     reader = READERS[family]
-    found = (table for name in reader.tables for table in tables(name))
+    found = (table for name in reader.tables for table in tables(name, device))
     return tuple(table for table in found if not reader.engines or table.engine in reader.engines)
 
 

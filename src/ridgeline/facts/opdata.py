@@ -72,13 +72,15 @@ def release() -> str:
 
 
 @cache
-def tables(name: str) -> tuple[OpTable, ...]:
-    """Every table of a name ('gemm_perf') for the devices of the catalog, newest version of an engine last."""
+def tables(name: str, device: str = "") -> tuple[OpTable, ...]:
+    """Every table of a name ('gemm_perf') for a device ('' each of the catalog), newest version of an engine last."""
     folder = root()
     if folder is None:
         return ()
     found = []
     for system, accelerator in systems().items():
+        if device not in ("", accelerator):
+            continue
         for path in (folder / system).glob(f"*/*/*/{name}.parquet"):
             family, engine, version = path.parts[-4:-1]
             found.append(
