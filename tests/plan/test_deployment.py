@@ -37,6 +37,12 @@ def test_tokens_gained_by_drafting(drafts: int, acceptance: float, gained: float
     assert Deployment(draft_tokens=drafts, acceptance=acceptance).gained == pytest.approx(gained)
 
 
+def test_a_request_takes_a_token_of_a_step_for_each_beam_and_gains_one() -> None:
+    one = Deployment(beam_width=4)
+    assert (one.step_tokens, one.gained) == (4, 1.0)
+    assert Deployment(draft_tokens=3).step_tokens == 4
+
+
 @given(drafts=st.integers(0, 20), acceptance=st.floats(0, 1))
 def test_a_step_gains_between_one_token_and_all_drafts(drafts: int, acceptance: float) -> None:
     assert 1.0 <= Deployment(draft_tokens=drafts, acceptance=acceptance).gained <= 1.0 + drafts
@@ -53,6 +59,8 @@ def test_a_step_gains_between_one_token_and_all_drafts(drafts: int, acceptance: 
         ({"memory_fraction": 0.0}, "memory_fraction = 0.0"),
         ({"acceptance": 1.2}, "acceptance = 1.2"),
         ({"draft_tokens": -1}, "draft_tokens = -1"),
+        ({"beam_width": 0}, "beam_width = 0, needs >= 1"),
+        ({"beam_width": 4, "draft_tokens": 2}, "not modelled with draft_tokens"),
         ({"tp": 4, "dp": 2, "ep": 3}, "ep = 3 does not divide tp 4 * dp 2 = 8"),
     ],
 )

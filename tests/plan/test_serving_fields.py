@@ -47,6 +47,7 @@ def read(name: str, value: object) -> Any:
         ("chunked", "no", False),
         ("memory_fraction", "90%", 0.9),
         ("draft_tokens", 0, 0),
+        ("beam_width", 4, 4),
         ("acceptance", 1, 1.0),
     ],
 )

@@ -141,6 +141,7 @@ def test_the_series_shows_the_most_in_each_stretch() -> None:
         ({"weights": "fp8", "kv": "fp8"}, "1 x (one device) fp8 fp8 cache"),
         ({"role": Role.PREFILL, "tp": 4}, "prefill 1 x (tp 4)"),
         ({"draft_tokens": 3, "acceptance": 0.7}, "1 x (one device) 3 drafted, 70% accepted"),
+        ({"beam_width": 4}, "1 x (one device) 4 beams"),
         ({"queue": Queue.FAIR, "displaces": True}, "1 x (one device) fair queue urgent displace"),
         ({"adapters": 9, "adapter_slots": 4}, "1 x (one device) 9 adapters of rank 16, 4 at once"),
         ({"kv_kept": 384, "kv_fetched": 2048}, "1 x (one device) 384 tokens of cache kept 2,048 fetched a step"),

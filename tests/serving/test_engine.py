@@ -151,6 +151,11 @@ def test_drafts_verify_many_tokens_and_gain_some() -> None:
     assert (found["period"], found["growth_blocks"]) == (17, 2)  # 31.9 of 32 tokens, the least excess
 
 
+def test_beams_are_tokens_of_a_step_of_which_one_is_gained() -> None:
+    found = rule(beam_width=4)
+    assert (found["drafted"], found["gained"], found["draft_share"]) == (3.0, 1.0, 0.0)
+
+
 def test_stages_share_the_layers() -> None:
     found = rule(pp=2)
     assert (found["hops"], found["balance"], found["ranks"]) == (1.0, 1.0, 2)

@@ -218,3 +218,16 @@ def test_kernels_that_no_graph_holds_follow_each_other_more_slowly() -> None:
     apart, held = (one.steps.tables(**grid, captured=captured) for captured in (False, True))
     assert apart.lane.mid - held.lane.mid == pytest.approx(np.full(apart.tokens.shape, 4e-7 * apart.kernels), rel=1e-9)
     assert one.tables(longest_prompt=256, longest=512).lane.mid[0] == pytest.approx(apart.lane.mid[0], rel=1e-12)
+
+
+def test_each_beam_walks_the_whole_context_and_at_the_low_end_one_does() -> None:
+    """Attention of 8 requests of 4 beams takes what that of 32 requests does, at best what that of 8 does."""
+    case = ("llama-3.1-8b", "8xH100-SXM")
+    _, plain = made(*case)
+    _, beams = made(*case, (("beam_width", 4),))
+    eight, many = (int(np.flatnonzero(plain.sequences == count)[0]) for count in (8, 32))
+    np.testing.assert_array_equal(beams.sequences, plain.sequences)
+    np.testing.assert_allclose(beams.decode.mid[eight], plain.decode.mid[many])
+    np.testing.assert_allclose(beams.decode.high[eight], plain.decode.high[many])
+    np.testing.assert_allclose(beams.decode.low[eight], np.minimum(plain.decode.low[eight], plain.decode.low[many]))
+    np.testing.assert_allclose(beams.lane.mid[0], plain.lane.mid[0])  # products are asked by tokens

@@ -65,7 +65,9 @@ class Deployment:
     run. Decode graphs are captured up to `graph_max` [sequence]; with `prefill_graphs` iterations with prompts replay
     captured pieces up to the token budget, without they are launched kernel by kernel. With `draft_tokens` > 0 each
     step verifies so many drafted tokens a sequence, of which each is accepted with probability `acceptance` if those
-    before it were; drafting one takes `draft_share` [1] of a step (None: one layer).
+    before it were; drafting one takes `draft_share` [1] of a step (None: one layer). A beam search keeps `beam_width`
+    continuations of every prompt, each a token of every step, of which the request gains one;
+    room is counted for one of them.
     A scheduler takes new prompts every `receive_interval` iterations [1], at a look or as `hold` says; they are enough
     for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts' loads [1]:
     0 even, None what measured models showed. Where requests are `alike`, copies of one whose likeliest tokens are
@@ -137,6 +139,7 @@ class Deployment:
     draft_tokens: int = 0
     acceptance: float = 0.0
     draft_share: float | None = None
+    beam_width: int = 1
     receive_interval: int = 1
     hold: Hold = Hold.LOOK
     hold_share: float = 1.0
@@ -200,6 +203,7 @@ class Deployment:
             "kv_chunk",
             "expert_devices",
             "micro_batches",
+            "beam_width",
             "priority_period",
             "priority_levels",
             "elastic_tokens",
@@ -344,6 +348,11 @@ class Deployment:
     def gained(self) -> float:
         """Tokens that a sequence gains in one step on average [token]: 1 + a + a^2 + ... + a^drafts."""
         return sum(self.acceptance**place for place in range(self.draft_tokens + 1))
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of one decoding request in a step [token]: its own and drafted ones, or one of each beam."""
+        return self.beam_width + self.draft_tokens
 
     @property
     def instance_devices(self) -> int:

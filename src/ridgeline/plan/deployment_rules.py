@@ -16,6 +16,7 @@ def check_together(one: Deployment) -> None:
     _check_staying(one)
     _check_borrowing(one)
     _check_merging(one)
+    _check_beams(one)
 
 
 def _pool(one: Deployment) -> bool:
@@ -94,3 +95,15 @@ def _check_merging(one: Deployment) -> None:
     beside = [name for name, said in without.items() if said]
     if one.elastic_tokens and beside:
         raise PlanError(f"deployment: elastic_tokens is not modelled with {', '.join(beside)}; leave one of them out")
+
+
+def _check_beams(one: Deployment) -> None:
+    """Raises for a beam search where that is not modelled."""
+    without = {
+        "draft_tokens": one.draft_tokens, "nano_tokens": one.nano_tokens, "split": one.split, "borrows": one.borrows,
+        "expert_devices": one.expert_devices, "kv_kept": one.kv_kept, "kv_fetched": one.kv_fetched,
+        "elastic_tokens": one.elastic_tokens, "a pool": _pool(one),
+    }  # fmt: skip
+    beside = [name for name, said in without.items() if said]
+    if one.beam_width > 1 and beside:
+        raise PlanError(f"deployment: beam_width is not modelled with {', '.join(beside)}; leave one of them out")

@@ -203,6 +203,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     whole("draft_tokens", "tokens drafted for each step of speculative decoding", least=0, most=64),
     Field(name="acceptance", read=number("1", 0.0, 1.0001), help="probability that a drafted token is accepted"),
     Field(name="draft_share", read=number("1", 0.0, 10.0), help="time to draft one token, as a share of a step"),
+    whole("beam_width", "continuations of each prompt that a beam search keeps", least=1, most=64),
 )
 SAME_WORDS = (
     "weights", "kv", "tp", "pp", "dp", "ep", "kv_ranks", "token_budget", "max_seqs", "chunked", "prefix_cache",
@@ -210,5 +211,5 @@ SAME_WORDS = (
     "displaces", "swap_blocks", "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots",
     "adapter_skew", "adapter_on", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
     "split", "split_share", "expert_devices", "micro_batches", "priority_period", "priority_levels", "tokens_stay",
-    "elastic_tokens", "borrows", "lend_share", "owe_share", "split_slack", "split_fill",
+    "elastic_tokens", "borrows", "lend_share", "owe_share", "split_slack", "split_fill", "beam_width",
 )  # words that are fields of `Deployment` as they stand  # fmt: skip

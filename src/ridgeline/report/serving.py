@@ -90,6 +90,7 @@ def deployment_text(one: Deployment) -> str:
     words += [f"{one.kv} cache"] if one.kv else []
     if one.draft_tokens:
         words.append(f"{one.draft_tokens} drafted, {one.acceptance:.0%} accepted")
+    words += [f"{one.beam_width} beams"] if one.beam_width > 1 else []
     words += [] if one.queue is Queue.ARRIVAL else [f"{one.queue.value} queue"]
     changes = f", drawn every {_counted(one.priority_period, 'iteration')}" if one.priority_period else ""
     words += [f"urgent displace{changes}"] if one.displaces else []

@@ -69,7 +69,7 @@ class Engine:
         budget = min(self.policy.token_budget, max(longest_prompt, 1) * self.policy.max_seqs)
         whole = not self.policy.chunked or self.deployment.elastic_tokens is not None
         most = max(budget, longest_prompt if whole else 0, self.policy.max_seqs)
-        most = int(most * (1 + self.deployment.draft_tokens))
+        most = int(most * self.deployment.step_tokens)
         captured = self.graphs[-1] if self.graphs else 0
         return self.steps.tables(
             most_tokens=most, most_sequences=self.policy.max_seqs, most_context=longest,

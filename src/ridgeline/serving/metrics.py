@@ -215,7 +215,7 @@ def _apart(one: Engine, tables: StepTables, tokens: float, sampled: float, atten
 
 
 def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -> dict[str, Seconds]:
-    tokens = sequences * (1.0 + one.deployment.draft_tokens)
+    tokens = sequences * one.deployment.step_tokens
     if tables.apart is not None:
         read = _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context)
         return _apart(one, tables, tokens, sequences, read)

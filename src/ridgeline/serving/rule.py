@@ -57,7 +57,7 @@ def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: 
         "follows": float(policy.chunks_follow and deployment.pp > 1),
         "send_start_s": tables.send_start_s,
         "send_s": tables.send_s,
-        "drafted": float(deployment.draft_tokens),
+        "drafted": float(deployment.step_tokens - 1),
         "gained": deployment.gained,
         "draft_share": deployment.draft_tokens * drafting,
         "nano_tokens": deployment.nano_tokens or 0,

@@ -194,7 +194,7 @@ class StepModel:
         if self.deployment.adapters:
             lane = lane + token_seconds(self.served, self.deployment, self.prices, tokens)
             head = head + sequence_seconds(self.served, self.deployment, self.prices, sequences)
-        decode = self._mixers("decode", (some, c), partial(self._tokens, some, c))
+        decode = self._decode(some, c)
         if self.deployment.kv_rank:
             decode = decode + rebuilt_seconds(self.served, self.deployment, self.prices, n)
         return StepTables(
@@ -286,6 +286,20 @@ class StepModel:
         if isinstance(piece, Recurrence):
             return self.prices.recurrence(piece, sequences, np.ones_like(sequences), decode=True)
         return self.prices.decode(piece, sequences, context)
+
+    def _decode(self, sequences: Array, context: Array) -> Seconds:
+        """The mixers of a step of `sequences`, each beam of which reads the whole context [s].
+
+        Kernels make a block of each head and beam, which walks the prompt's cache again; it is kept once, so at the
+        low end caches on the chip answer all beams but one. Source: tensorrt-llm, cpp/tensorrt_llm/kernels/
+        decoderMaskedMultiheadAttention/decoderMaskedMultiheadAttentionTemplate.h: batch_beam_idx, beam0_context_length.
+        """
+        once = self._mixers("decode", (sequences, context), partial(self._tokens, sequences, context))
+        if self.deployment.beam_width == 1:
+            return once
+        beams = sequences * self.deployment.beam_width
+        each = self._mixers("decode", (beams, context), partial(self._tokens, beams, context))
+        return replace(each, low=np.minimum(once.low, each.low))
 
     def _mixers(self, of: str, grids: tuple[Array, Array], price: Callable[[Core | Recurrence], Seconds]) -> Seconds:
         """The attention and scans of all layers, each kind of them asked once [s]."""

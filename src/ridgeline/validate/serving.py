@@ -154,14 +154,12 @@ def _with(pool: Deployment, settings: Settings) -> Deployment:
         "token_budget": settings.token_budget, "max_seqs": settings.max_seqs, "chunked": settings.chunked,
         "memory_fraction": settings.memory_fraction, "prefix_cache": settings.prefix_cache, "graphs": settings.graphs,
         "block_tokens": settings.block_tokens, "kv": settings.kv, "graph_max": settings.graph_max,
-        "prefill_graphs": settings.prefill_graphs,
+        "prefill_graphs": settings.prefill_graphs, "beam_width": settings.beam_width,
     }  # fmt: skip
     changes: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
     changes |= settings.waits(pool.dp)
     if pool.kv:
         changes.pop("kv", None)
-    if settings.beam_width is not None and settings.beam_width > 1:  # as many tokens a step, of which one is gained
-        changes |= {"draft_tokens": settings.beam_width - 1, "acceptance": 0.0, "draft_share": 0.0}
     if settings.same_prompts and settings.greedy:
         changes["alike"] = True
     if settings.version:
