@@ -27,7 +27,7 @@ from ridgeline.search.expert_traffic import routes_of
 from ridgeline.serving.engine import engine
 from ridgeline.serving.metrics import Metrics, decode_parts, measure
 from ridgeline.serving.replay import replay_tables
-from ridgeline.serving.step import Shelf
+from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.traffic.arrivals import poisson
 from ridgeline.serving.traffic.asked import asked_traffic
 from ridgeline.serving.traffic.lengths import Uniform

@@ -19,7 +19,8 @@ from ridgeline.predict.fleet import fleet_usd_per_h
 from ridgeline.serving.engine import Engine, Policies, engine
 from ridgeline.serving.metrics import Metrics, Objective, measure
 from ridgeline.serving.replay import replay_tables
-from ridgeline.serving.step import Shelf, StepTables
+from ridgeline.serving.shelf import Shelf
+from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import Stop
 from ridgeline.serving.traffic.traffic import Traffic
 

@@ -23,8 +23,9 @@ from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
 from ridgeline.serving.kept import host_rate, kept_numbers
 from ridgeline.serving.loans import preemption_of
 from ridgeline.serving.rule import latent, rule_of
+from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.state import Records
-from ridgeline.serving.step import Shelf, StepModel, StepTables
+from ridgeline.serving.step import StepModel, StepTables
 
 _QUANTIZED = frozenset({"fp8", "nvfp4"})  # formats of checkpoints that also say how the cache is kept
 _EXPERTS_ONLY = frozenset({"w4a16_mxfp4", "w4a8_mxfp4_mxfp8"})  # checkpoints in which only experts are so narrow

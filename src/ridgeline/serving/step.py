@@ -6,8 +6,8 @@ of one prompt's chunk, P tokens cached before it. Between grid points tables are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.seconds import Seconds, nothing
-from ridgeline.cost.served import MEASURED_SKEW, Formats, ServedPrices
+from ridgeline.cost.served import Formats
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import (
@@ -39,6 +39,7 @@ from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.kept import rebuilt_seconds
 from ridgeline.serving.launches import launches, served_counts
 from ridgeline.serving.nano import NanoTables, sorted_out
+from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.split import SplitTables, memory_only
 
 Array = NDArray[np.float64]
@@ -87,37 +88,6 @@ class StepTables:
     nano: NanoTables | None = None
     split: SplitTables | None = None
     apart: ApartTables | None = None
-
-
-@dataclass
-class Shelf:
-    """Prices that deployments on one machine, of one or two kinds of devices, share: a piece is asked once on a grid.
-
-    `rungs_used` of shared prices tells what answered any of those deployments.
-    """
-
-    _prices: dict[Hashable, ServedPrices] = field(default_factory=dict)
-    _found: dict[Hashable, Seconds] = field(default_factory=dict)
-
-    def prices(
-        self, machine: Machine, formats: Formats, deployment: Deployment, own: OwnKernels
-    ) -> tuple[Hashable, ServedPrices]:
-        """What prices a deployment in these formats, and the key under which it is known."""
-        skew = MEASURED_SKEW if deployment.expert_skew is None else deployment.expert_skew
-        skew = skew if deployment.expert_imbalance is None else 0.0  # the fullest rank's rows are known
-        kind = machine.cluster.accelerator.name
-        key = (kind, formats, deployment.engine, deployment.version, skew, own)
-        if key not in self._prices:
-            self._prices[key] = ServedPrices(
-                machine, formats, engine=deployment.engine, version=deployment.version, skew=skew, own=own
-            )  # fmt: skip
-        return key, self._prices[key]
-
-    def get(self, key: Hashable, ask: Callable[[], Seconds]) -> Seconds:
-        """The price under a key, asked for where it is not known yet [s]."""
-        if key not in self._found:
-            self._found[key] = ask()
-        return self._found[key]
 
 
 class StepModel:
