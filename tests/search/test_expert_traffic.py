@@ -14,6 +14,7 @@ from ridgeline.errors import InputError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import Trade
+from ridgeline.lower.work import CollectiveKind
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.serving_scenario import serving_from_words
 from ridgeline.search.expert_service import AFFINITY, LINEAR, Loads, flow_of, lies, placed
@@ -127,15 +128,13 @@ def test_rows_of_ranks_alike_are_even_all_to_alls() -> None:
     prices = engine(MIXTRAL, where, Deployment(dp=16, ep=1)).steps.prices
     tokens = np.array([64.0, 1024.0])
     plain = Trade(width=4096, ranks=16, top_k=2, experts=8, stay=True)
-    from ridgeline.lower.work import CollectiveKind
-
-    even = prices._collective(CollectiveKind.ALL_TO_ALL, 1.5 * 2 * 4096 * tokens, 16)
+    even = prices.collective(CollectiveKind.ALL_TO_ALL, 1.5 * 2 * 4096 * tokens, 16)
     assert prices.trade(plain, 16 * tokens).mid == pytest.approx(2 * even)
     # rows beyond the node bind: a quarter of them is a quarter of the bytes
     found = path(where, 16, 1)
     assert found.outer_bytes_per_s < found.inner_bytes_per_s
     less = Trade(width=4096, ranks=16, top_k=2, experts=8, stay=True, inside=0.1, between=3 * 8 / 16 / 4)
-    quarter = prices._collective(CollectiveKind.ALL_TO_ALL, 1.5 * 2 * 4096 * tokens / 4, 16)
+    quarter = prices.collective(CollectiveKind.ALL_TO_ALL, 1.5 * 2 * 4096 * tokens / 4, 16)
     assert prices.trade(less, 16 * tokens).mid == pytest.approx(2 * quarter)
 
 
