@@ -35,7 +35,7 @@ from ridgeline.validate.serving_settings import LIMITS, Settings, settings_of
 
 ROUNDS = 10  # requests of a closed loop for each user, as InferenceMAX and vLLM's benchmark send them
 FEWEST, MOST = 32, 4000  # requests of a closed loop
-OPEN_S, OPEN_MOST = 600.0, 60_000  # length of Poisson arrivals: MLPerf Inference's shortest run; and requests at most
+OPEN_S, OPEN_MOST = 600.0, 60_000  # length of Poisson arrivals: MLPerf Inference's shortest run; most requests of a queue
 QUEUED_ROUNDS = 4  # requests of a saturated queue for each sequence that can run
 ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
 _KEPT = 64  # engines and answers kept ready; rows of one run follow each other
@@ -243,7 +243,7 @@ def traffic_of(job: ServedJob, engines: Sequence[Engine]) -> Traffic:
     slots = sum(one.policy.max_seqs * one.deployment.dp * one.deployment.instances for one in engines[-1:])
     fitting = sum(_fitting(one, job) for one in engines[-1:])
     count = int(QUEUED_ROUNDS * max(1, min(slots, fitting)))
-    return synthetic(burst(min(max(count, FEWEST), MOST)), prompt, output)
+    return synthetic(burst(min(max(count, FEWEST), OPEN_MOST)), prompt, output)
 
 
 def _fitting(one: Engine, job: ServedJob) -> int:
