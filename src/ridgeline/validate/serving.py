@@ -35,7 +35,7 @@ from ridgeline.validate.serving_settings import LIMITS, Settings, settings_of
 
 ROUNDS = 10  # requests of a closed loop for each user, as InferenceMAX and vLLM's benchmark send them
 FEWEST, MOST = 32, 4000  # requests of a closed loop
-OPEN_S, OPEN_MOST = 600.0, 60_000  # length of Poisson arrivals: MLPerf Inference's shortest run; most requests of a queue
+OPEN_S, OPEN_MOST = 600.0, 60_000  # length of Poisson arrivals: MLPerf Inference's shortest run; most requests there
 QUEUED_ROUNDS = 4  # requests of a saturated queue for each sequence that can run
 ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
 _KEPT = 64  # engines and answers kept ready; rows of one run follow each other
