@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, product
@@ -23,7 +22,6 @@ from ridgeline.search.space import Space
 
 PROBLEMS = 32
 MOST_PLANS = 100  # of one problem
-BUDGET_S = 20.0  # of one core, all problems together
 MACHINES = (
     "4xA100-SXM-80GB",
     "8xH100-SXM",
@@ -214,20 +212,18 @@ def searched_s(it: Problem) -> float | None:
 
 @pytest.mark.rival
 def test_search_finds_what_trying_everything_finds() -> None:
-    started, simulated, fitting, infeasible, wrong = time.process_time(), 0, 0, 0, []
+    simulated, fitting, infeasible, wrong = 0, 0, 0, []
     for seed in range(PROBLEMS):
         it = problem(seed)
         (everything, count, fit), found = exhaustive_s(it), searched_s(it)
         simulated, fitting, infeasible = simulated + count, fitting + fit, infeasible + (everything is None)
         if found != everything:
             wrong.append((seed, found, everything))
-    seconds = time.process_time() - started
-    print(f"{PROBLEMS} problems, {simulated} plans, {fitting} fit, {infeasible} problems without, {seconds:.1f} s")
+    print(f"{PROBLEMS} problems, {simulated} plans, {fitting} fit, {infeasible} problems without")
     assert not wrong
     assert simulated > 25 * PROBLEMS
     assert 0 < infeasible < PROBLEMS / 2
     assert fitting < simulated
-    assert seconds < BUDGET_S
 
 
 @pytest.mark.rival
