@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import sys
-import types
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import PlanError
 from ridgeline.lower.tasks import TaskGraph
-from ridgeline.timeline.kernel import compile_function
 from ridgeline.timeline.profile import busy_s, memory_profile
 from ridgeline.timeline.simulate import simulate
 
@@ -144,21 +141,6 @@ def test_stream_order_against_dependency_is_a_circle() -> None:
 def test_bad_duration_is_refused(bad: float) -> None:
     with pytest.raises(PlanError, match=r"\(task 1\) lasts .* finite time >= 0"):
         simulate(graph([1.0, bad], [0, 0], [[], []]))
-
-
-def test_works_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)
-    assert compile_function(abs) is None
-
-
-def test_works_where_no_cache_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    def njit(*, cache: bool = False) -> object:
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return lambda function: function
-
-    monkeypatch.setitem(sys.modules, "numba", types.SimpleNamespace(njit=njit))
-    assert compile_function(abs) is abs
 
 
 def test_memory_profile_by_hand() -> None:

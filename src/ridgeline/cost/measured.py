@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.compiled import kernel, run
 from ridgeline.cost.answer import Answer, Question, Rung
-from ridgeline.cost.compiled import kernel, run
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.fitted import find_fits, from_fits, narrowness
 from ridgeline.cost.formats import Form, form

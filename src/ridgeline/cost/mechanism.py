@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.compiled import run
+from ridgeline.compiled import run
 from ridgeline.errors import DomainError
 from ridgeline.facts.records import Accelerator
 from ridgeline.lower.work import Number

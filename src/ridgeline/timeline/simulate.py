@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.compiled import kernel, run_on_lists
 from ridgeline.errors import PlanError
 from ridgeline.lower.tasks import TaskGraph
-from ridgeline.timeline.kernel import Kernel
 
 Numbers = Any  # a list or an array, by the way the kernel runs
 
-# Measured: importing Numba and loading the cached kernel costs what 400 000 plain steps cost.
-BREAK_EVEN_TASKS = 400_000
+_TASK_S = 1e-6  # measured: a task and its dependencies in plain Python (benchmarks/bench_schedules.py)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +32,7 @@ class Timeline:
     makespan_s: float
 
 
+@kernel
 def _sweep(
     duration_s: Numbers,
     stream: Numbers,
@@ -98,9 +98,6 @@ def _sweep(
     return done
 
 
-SWEEP = Kernel(_sweep, break_even_steps=BREAK_EVEN_TASKS)
-
-
 def simulate(tasks: TaskGraph, *, compiled: bool | None = None) -> Timeline:
     """When every task of the graph starts and ends [s].
 
@@ -127,7 +124,8 @@ def simulate(tasks: TaskGraph, *, compiled: bool | None = None) -> Timeline:
     absent = np.full(count, -1, dtype=np.int64)
     lane_absent = np.full(streams, -1, dtype=np.int64)
     work = (absent.copy(), dep_start[:-1].copy(), absent, lane_absent.copy(), np.zeros(streams))
-    done = SWEEP.run(
+    done = run_on_lists(
+        _sweep,
         (
             duration_s,
             np.ascontiguousarray(tasks.stream, dtype=np.int64),
@@ -135,8 +133,8 @@ def simulate(tasks: TaskGraph, *, compiled: bool | None = None) -> Timeline:
             np.ascontiguousarray(tasks.dep, dtype=np.int64),
         ),
         (start_s, end_s, *work, lane_absent, np.empty(streams, dtype=np.int64)),
-        steps=count,
-        compiled=compiled,
+        plain_s=count * _TASK_S,
+        force=compiled,
     )
     if done < count:
         _refuse_circle(tasks, end_s, done)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from ridgeline.cost.compiled import helper, kernel
+from ridgeline.compiled import helper, kernel
 from ridgeline.cost.families.gemm import FILL, MATRIX, MEMORY, SM_MEMORY, START
 from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ridgeline.cost.compiled import kernel
+from ridgeline.compiled import kernel
 from ridgeline.cost.families.gemm import START
 from ridgeline.cost.mechanism import Array, Mechanism, Parameter, like, parameter
 

@@ -5,7 +5,7 @@ Shape letters: B bytes of one rank's buffer, N ranks of a node.
 
 from __future__ import annotations
 
-from ridgeline.cost.compiled import kernel
+from ridgeline.compiled import kernel
 from ridgeline.cost.families.gemm import START
 from ridgeline.cost.mechanism import Array, Mechanism, Parameter, like, parameter
 from ridgeline.facts.engine_all_reduce import NEVER_BYTES

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ridgeline.cost.compiled import kernel
+from ridgeline.compiled import kernel
 from ridgeline.cost.families.attention import CACHE_RATE, KEYS, PREFILL, power_norm
 from ridgeline.cost.families.gemm import fourth
 from ridgeline.cost.mechanism import Array, Mechanism, parameter

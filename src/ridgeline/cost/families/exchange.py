@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ridgeline.cost.compiled import helper, kernel
+from ridgeline.compiled import helper, kernel
 from ridgeline.cost.families.gemm import issued
 from ridgeline.cost.mechanism import Array, Mechanism, Parameter, parameter
 

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ridgeline.cost.compiled import kernel, run
+from ridgeline.compiled import kernel, run
 from ridgeline.cost.families.gemm import FILL, MATRIX, MEMORY, SM_L2, SM_MEMORY, START, issued, norm4
 from ridgeline.cost.families.routing import STATISTICS, TILE_ROWS, routed
 from ridgeline.cost.mechanism import Array, Mechanism, Parameter, like, parameter

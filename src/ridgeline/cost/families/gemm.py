@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ridgeline.cost.compiled import helper, kernel
+from ridgeline.compiled import helper, kernel
 from ridgeline.cost.mechanism import Array, Mechanism, Parameter
 
 # Thread-block tiles (rows, columns) that matrix libraries choose from; powers of two, so that their inverse is exact.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ridgeline.cost.compiled import helper, kernel
+from ridgeline.compiled import helper, kernel
 from ridgeline.cost.families.gemm import MATRIX, MEMORY, START, norm4
 from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
 

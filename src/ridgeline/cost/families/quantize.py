@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ridgeline.cost.compiled import kernel
+from ridgeline.compiled import kernel
 from ridgeline.cost.families.gemm import MEMORY, START, fourth, norm4
 from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
 

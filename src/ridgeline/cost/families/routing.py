@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from ridgeline.cost.compiled import kernel
+from ridgeline.compiled import kernel
 from ridgeline.cost.mechanism import Array
 
 TILE_ROWS = np.array([8, 16, 32, 64, 128, 256], dtype=np.float64)
