@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
 from ridgeline.facts import store
-from ridgeline.facts.benchmark_settings import KINDS, amount, benchmark_settings
+from ridgeline.facts.benchmark_settings import KINDS, UNUSED, amount, benchmark_settings
 from ridgeline.plan.deployment import Hold
+from ridgeline.validate import serving
+from ridgeline.validate.rows import Row
+from ridgeline.validate.serving_rows import read_served
 from ridgeline.validate.serving_settings import Settings, settings_of
 
 ROWS = 649
@@ -232,3 +235,43 @@ def test_prompts_are_held_back_where_tensorrt_llm_waits() -> None:
     assert held.waits(1) == {"receive_interval": 20, "hold": Hold.FULL, "hold_share": 0.9}
     assert Settings(receive_interval=10, batch_wait_steps=20).waits(1) == {"receive_interval": 10}
     assert Settings().waits(8) == {}
+
+
+RUN = Row(
+    line=2,
+    id="x0001a",
+    cells={
+        "model": "Llama-3.1-8B", "params_b": "8", "active_params_b": "8", "hardware": "H100-SXM-80GB", "n_devices": "1",
+        "tp": "1", "precision_weights": "fp16", "engine": "vLLM", "scenario": "fixed-batch",
+        "batch_or_concurrency": "16", "isl": "1024", "osl": "128", "metric": "output_tok_s", "value": "2000",
+        "unit": "tok/s", "source": "LIB",
+    },
+)  # fmt: skip
+WITH = {  # settings that count only beside others, and the others
+    "same_prompts": {"greedy": True}, "greedy": {"same_prompts": True},
+    "batch_wait_share": {"batch_wait_steps": 7, "batch_wait_share": None},
+}  # fmt: skip
+TOLD_ALONE = {"client", "doubt"}  # text for the reader of a row
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_a_setting_changes_the_run_or_says_that_it_is_not_modelled(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = read_served(RUN)
+    job = replace(job, deployment=replace(job.deployment, dp=2 if key == "attention_wait_steps" else 1))
+    values = {"flag": True, "count": 3, "number": 0.5, "text": "fp8" if key == "kv" else "p90"}
+    runs = []
+    for value in (None, values[KINDS[key]]):
+        field = "statistic_if_blank" if key == "statistic" else key
+        said = Settings(**{**WITH.get(key, {}), field: value})  # type: ignore[arg-type]
+        with monkeypatch.context() as patch:
+            patch.setattr(serving, "settings_of", lambda *_, said=said, **__: said)
+            found = serving.settled(job, RUN)
+        runs.append((found.deployment, found.statistic, found.speculative))
+    assert (runs[0] == runs[1]) is (key in UNUSED | TOLD_ALONE)
+
+
+def test_what_is_not_modelled_is_told_apart() -> None:
+    found = settings_of("NOBODY", "vLLM", "0.19.0", "Llama", "H100", "fp8", 4, 128, 128)
+    assert [line.split(" (")[0] for line in found.told] == ["known, not modelled: stream_first True"]
+    both = settings_of("IX", "vLLM", "", "Llama-3.1-70B", "H100-SXM-80GB", "fp8", 64, 1024, 1024, devices=4).told
+    assert not [line for line in both if "max_seqs" in line and "not modelled" in line]

@@ -32,6 +32,13 @@ KINDS: Mapping[str, str] = {
 }  # fmt: skip
 """Keys of settings and what their values are: text, a whole count or a number (formulas of the run), yes or no."""
 
+UNUSED = frozenset({
+    "physical_batch", "graph_kind", "flash_attention", "stream_interval", "stream_first", "attention_dp",
+    "expert_parallel", "all_reduce_fusion", "requests", "requests_per_user", "warmups_per_user", "repeats",
+    "duration_s", "ttft_limit_s", "tpot_limit_s", "most_prompt_tokens", "most_output_tokens",
+})  # fmt: skip
+"""Keys that no prediction takes into account: a row tells them as known and not modelled. Text tells all it has to."""
+
 VARIABLES = ("concurrency", "isl", "osl", "devices", "ep", "dp", "disaggregated")
 """Numbers of a run that formulas and conditions may name; conditions may also name `date`, `scenario` and `role`."""
 

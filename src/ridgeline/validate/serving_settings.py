@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from ridgeline.facts.benchmark_settings import KINDS, BenchmarkSetting, Run, amount, benchmark_settings
+from ridgeline.facts.benchmark_settings import KINDS, UNUSED, BenchmarkSetting, Run, amount, benchmark_settings
 from ridgeline.facts.records import Evidence
 from ridgeline.plan.deployment import Hold
 
@@ -29,8 +29,9 @@ class Settings:
     `stream_interval` N a client hears of every Nth token and of the last; `stream_first`: and of the first at once.
     With `receive_interval` N a scheduler looks for new requests after N decode iterations or one prefill (a prefill
     weighs 1000, a decode or idle turn 1). Source: sglang, srt/managers/scheduler_recv_skipper.py, pull request 8947.
-    `requests_per_user` and `warmups_per_user` are per concurrent user. `told` holds assumptions with their sources,
-    `assumed` the fields whose evidence is no more than that.
+    `requests_per_user` and `warmups_per_user` are per concurrent user. Fields of `UNUSED` keys are what is known of a
+    run beyond what is modelled. `told` holds assumptions with their sources, `assumed` the fields whose evidence is no
+    more than that.
     """
 
     version: str | None = None
@@ -180,14 +181,22 @@ def _value(setting: BenchmarkSetting, run: Run) -> bool | int | float | str | No
 
 
 def _told(found: Mapping[str, BenchmarkSetting], values: Mapping[str, object]) -> tuple[str, ...]:
-    """The settings in words, one line a source, then a line for each that no source states in so many words."""
-    lines: dict[str, list[str]] = {}
+    """The settings in words, one line a source, then a line for each that no source states in so many words.
+
+    Settings without influence on the prediction are told as such.
+    """
+    lines: dict[tuple[str, bool], list[str]] = {}
     more: list[str] = []
     for key, setting in found.items():
         shown = values[_FIELDS[key]]
         words = f"{key} {shown if shown != '' else 'of the model'}"
+        unused = key in UNUSED
         if setting.evidence in UNSAID:
-            more.append(f"{words} ({setting.evidence.label}: {setting.note}; {setting.source})")
+            more.append(_line([words], unused, f"{setting.evidence.label}: {setting.note}; {setting.source}"))
         else:
-            lines.setdefault(setting.source, []).append(words)
-    return (*(f"{', '.join(words)} ({source})" for source, words in lines.items()), *more)
+            lines.setdefault((setting.source, unused), []).append(words)
+    return (*(_line(words, unused, source) for (source, unused), words in lines.items()), *more)
+
+
+def _line(words: list[str], unused: bool, source: str) -> str:
+    return f"{'known, not modelled: ' if unused else ''}{', '.join(words)} ({source})"
