@@ -60,6 +60,7 @@ FORMS = {
         ),
     )
 }
+WIDENED_BYTES = ELEMENT_BYTES["bf16"]  # of a weight of few bits, widened for kernels that multiply 16-bit numbers
 WIDE = ("fp64", "fp32", "tf32")  # wider than 16 bits, or held so
 _SAME = {
     "bfloat16": "bf16",

@@ -9,18 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.compute import tile_seconds
-from ridgeline.cost.formats import Form
+from ridgeline.cost.formats import WIDENED_BYTES, Form
 from ridgeline.cost.machine import Device
 from ridgeline.facts.mechanisms import constant
 
 Array = NDArray[np.float64]
 _TILE_ROWS = 128.0
-_WIDENED_BYTES = 2.0  # of an element in 16 bits
 
 
 def widened_bytes(elements: Array | float, what: Form) -> Array:
     """Memory traffic of a pass that widens weights of a format to 16 bits before their product [byte]."""
-    return np.asarray(elements * (what.weight_bytes + _WIDENED_BYTES))
+    return np.asarray(elements * (what.weight_bytes + WIDENED_BYTES))
 
 
 def tiled_rows(rows: Array, experts: Array) -> Array:

@@ -17,7 +17,7 @@ from ridgeline.cost import layer_questions, questions
 from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.families.latent_layer import CHOSEN_CORE
 from ridgeline.cost.fitted import FittedModel, find_fits, model_of
-from ridgeline.cost.formats import form
+from ridgeline.cost.formats import WIDENED_BYTES, form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.own_kernels import OwnKernels, vector_seconds
 from ridgeline.cost.plain import integer_seconds, score_seconds, tiled_rows, widened_bytes
@@ -33,7 +33,6 @@ from ridgeline.lower.work import CollectiveKind, Number
 Array = NDArray[np.float64]
 RUNGS = (Rung.FITTED, Rung.BORROWED, Rung.COMMON)
 _PRODUCTS = frozenset({"gemm", "experts"})
-_WIDE_BYTES = 2.0  # of a weight that needs no widening
 _BY_QUERY, _FEWEST_BLOCKS = ("mmha", "mmha-wide"), 4.0  # kernels of decode that read keys for each query head
 _WIDE_EXPERT_RANKS = 16  # from here on engines trade tokens with the kernels of DeepEP instead of collectives
 MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traffic (AIConfigurator's measured default)
@@ -130,7 +129,7 @@ class ServedPrices(LinkPrices):
     ) -> Seconds:
         """Products with weights of `elements` in a format, by the engine's own kernels or as `measured` ones [s]."""
         what, device = form(name), self.machine.device
-        if self.own.wide and what.weight_bytes < _WIDE_BYTES:
+        if self.own.wide and what.weight_bytes < WIDENED_BYTES:
             if self.own.wide == "int8" and "int8" in device.matrix:
                 moved = elements * what.weight_bytes
                 found = banded("int8", *integer_seconds(flop, moved, kernels, device))
