@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import resource
 import subprocess
 import sys
 
 import pytest
+
+from ridgeline.cli.main import run
 
 HEAVY = ("numpy", "numba", "scipy", "rich.console", "torch", "ridgeline.search", "ridgeline.cost")
 LIMIT_S = 0.3
@@ -29,3 +33,28 @@ def test_help_is_quick() -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(times) < LIMIT_S
+
+
+@pytest.mark.parametrize("command", ["plan", "predict", "simulate", "measure"])
+def test_help_lists_every_flag_once_and_says_what_it_is_about(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    sections = re.split(r"\n(?=\S[^\n]*:\n  )", capsys.readouterr().out)
+    about = {part.split(":\n", 1)[0]: re.findall(r"^  (--[a-z-]+)", part, re.MULTILINE) for part in sections}
+    flags = [flag for listed in about.values() for flag in listed]
+    assert len(flags) == len(set(flags)) > 60
+    assert "--json" in about["Options"]
+    (serving,) = (about[heading] for heading in about if re.match(r"(Serving: the d|D)eployment", heading))
+    assert "--kv-ranks" in serving
+    shared = set() if command == "simulate" else {"--tp", "--pp", "--dp", "--ep"}
+    assert set(about.get("Training and serving", ())) == shared
+
+
+def test_examples_of_the_help_are_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("plan", "predict", "simulate"):
+        assert run([command, "--help"]) == 0
+        text = re.sub(r"\n {6,}--", " --", capsys.readouterr().out.split("Example", 1)[1])
+        asked = re.findall(r"^ +ridgeline (.*)$", text, re.MULTILINE)
+        assert asked
+        for words in asked:
+            assert run([*words.split(), "--json"]) == 0, words
+            assert json.loads(capsys.readouterr().out)

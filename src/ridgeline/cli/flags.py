@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from ridgeline.errors import InputError
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, count, read_fields
@@ -29,18 +30,42 @@ WORKLOAD_NAMES = frozenset(field.name for field in WORKLOAD_FIELDS)
 PLAN_NAMES = frozenset(field.name for field in PLAN_FIELDS)
 
 
-def with_flags(*fields: Field) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds a flag per field to a command whose last parameter is `**words`.
+SHARED = "Training and serving"  # the heading of words that are in several tables of a command
+
+
+class Grouped(TyperCommand):
+    """A command whose help lists its options under the headings that `with_flags` was given, its own first."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes arguments, the command's own options, then one section a heading."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            own = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            if record is not None:
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or own, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def with_flags(groups: Mapping[str, tuple[Field, ...]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds a flag per field to a command whose last parameter is `**words`, under the heading of its table.
 
     A flag that is not given is None; one that is given is text (True or False for a switch), for
-    the field's own reader.
+    the field's own reader. A word of two tables is one flag, under a heading of its own.
     """
+    headings: dict[str, str] = {}
+    fields: dict[str, Field] = {}
+    for heading, table in groups.items():
+        for field in table:
+            headings[field.name] = SHARED if field.name in fields else heading
+            fields.setdefault(field.name, field)
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters.values()
         shown = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        distinct = {field.name: field for field in reversed(fields)}  # a word of two tables is one flag
-        shown += [_parameter(distinct[name]) for name in dict.fromkeys(field.name for field in fields)]
+        shown += [_parameter(field, headings[name]) for name, field in fields.items()]
 
         def call(**words: Any) -> None:
             command(**words)
@@ -53,11 +78,11 @@ def with_flags(*fields: Field) -> Callable[[Callable[..., None]], Callable[..., 
     return add
 
 
-def _parameter(field: Field) -> inspect.Parameter:
+def _parameter(field: Field, heading: str) -> inspect.Parameter:
     kind: Any = bool | None if field.switch else str | None
     name = f"{field.flag}/--no-{field.flag[2:]}" if field.switch else field.flag
     metavar = None if field.switch else "|".join(field.choices) or "VALUE"
-    option = typer.Option(name, help=field.help, metavar=metavar, show_default=False)
+    option = typer.Option(name, help=field.help, metavar=metavar, show_default=False, rich_help_panel=heading)
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
     )

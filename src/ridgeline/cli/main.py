@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.cli.flags import LIMIT_FIELDS, STATED_FIELDS, with_flags
+from ridgeline.cli.flags import LIMIT_FIELDS, STATED_FIELDS, Grouped, with_flags
 from ridgeline.errors import RidgelineError
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS
 from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
@@ -65,8 +65,28 @@ OperatorRung = Annotated[
     OperatorEvidence,
     typer.Option("--evidence", help="best rung: measured tables, fits, fits of other devices, or the datasheet alone"),
 ]
-Train = Annotated[bool, typer.Option("--train", help="the workload is training")]
+Train = Annotated[bool, typer.Option("--train", help="the workload is training, unless --serve", show_default=False)]
 Serve = Annotated[bool, typer.Option("--serve", help="the workload is serving: say traffic and an objective")]
+
+PLAN_EXAMPLES = """\b
+Examples:
+  ridgeline plan llama-3.1-8b --on 8xH100-SXM --seq-len 8192 --tokens 100B
+  ridgeline plan qwen3-32b --serve --on 8xH100-SXM --rate 8
+      --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms"""
+PREDICT_EXAMPLES = """\b
+Examples:
+  ridgeline predict llama-3.1-8b --on 8xH100-SXM --zero 3 --micro-batch 1
+  ridgeline predict llama-3.1-8b --serve --on 1xH100-SXM --batch 32"""
+SIMULATE_EXAMPLES = """\b
+Example:
+  ridgeline simulate qwen3-32b --on 2xH100-SXM --tp 2 --rate 2
+      --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms"""
+RUN_FLAGS = {
+    "Training: the workload": WORKLOAD_FIELDS,
+    "Training: the plan": PLAN_FIELDS,
+    "Serving: the batch": BATCH_FIELDS,
+    "Serving: the deployment": DEPLOYMENT_FIELDS,
+}
 
 
 def _print_version(asked: bool) -> None:
@@ -86,8 +106,16 @@ def options(
     """Predicts, plans and explains how a deep-learning workload will run on a machine, before anyone rents it."""
 
 
-@app.command("plan", short_help="Find the best plan for a workload.")
-@with_flags(*WORKLOAD_FIELDS, *STATED_FIELDS, *LIMIT_FIELDS, *TRAFFIC_FIELDS, *DEPLOYMENT_FIELDS)
+@app.command("plan", cls=Grouped, short_help="Find the best plan for a workload.", epilog=PLAN_EXAMPLES)
+@with_flags(
+    {
+        "Training: the workload": WORKLOAD_FIELDS,
+        "Training: the plan; what is given is kept": STATED_FIELDS,
+        "Training: bounds of the search": LIMIT_FIELDS,
+        "Serving: traffic and objective": TRAFFIC_FIELDS,
+        "Serving: the deployment; what is given is kept": DEPLOYMENT_FIELDS,
+    }
+)
 def plan_command(
     subject: Subject,
     on: On = None,
@@ -131,8 +159,8 @@ def plan_command(
     plan(subject, on, words, evidence=evidence.value, exhaustive=exhaustive, top=top, as_json=as_json)
 
 
-@app.command("predict", short_help="Explain one plan to the operator.")
-@with_flags(*WORKLOAD_FIELDS, *PLAN_FIELDS, *BATCH_FIELDS, *DEPLOYMENT_FIELDS)
+@app.command("predict", cls=Grouped, short_help="Explain one plan to the operator.", epilog=PREDICT_EXAMPLES)
+@with_flags(RUN_FLAGS)
 def predict_command(
     subject: Subject,
     on: On = None,
@@ -156,8 +184,8 @@ def predict_command(
     predict(subject, on, words, evidence=evidence.value, trace=trace, as_json=as_json)
 
 
-@app.command("simulate", short_help="Replay traffic on a deployment.")
-@with_flags(*TRAFFIC_FIELDS, *DEPLOYMENT_FIELDS)
+@app.command("simulate", cls=Grouped, short_help="Replay traffic on a deployment.", epilog=SIMULATE_EXAMPLES)
+@with_flags({"Traffic and objective": TRAFFIC_FIELDS, "Deployment": DEPLOYMENT_FIELDS})
 def simulate_command(
     subject: Subject,
     on: On = None,
@@ -258,8 +286,8 @@ def calibrate_command(
     calibrate(budget, out, force=force, device=device, as_json=as_json)
 
 
-@app.command("measure", short_help="Run a plan here, or judge a kernel.")
-@with_flags(*WORKLOAD_FIELDS, *PLAN_FIELDS, *BATCH_FIELDS, *DEPLOYMENT_FIELDS)
+@app.command("measure", cls=Grouped, short_help="Run a plan here, or judge a kernel.")
+@with_flags(RUN_FLAGS)
 def measure_command(
     subject: Annotated[
         str | None, typer.Argument(metavar="[MODEL|SCENARIO.toml]", help="what to run for real, as for predict")
