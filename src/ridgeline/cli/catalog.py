@@ -73,10 +73,12 @@ def _models() -> Answer:
 
 
 def _model(name: str) -> Answer:
+    from ridgeline.graph.checkpoint import checkpoint_weights
     from ridgeline.graph.load import load
 
     model: Model = load(name)
     rows = tuple((key, str(value)) for key, value in model.dims.items())
+    rows += (("checkpoint's weights", checkpoint_weights(model.config) or "16 bits"),)
     graph = model.graph
     sizes = f"{graph.params:,} parameters, {graph.active_params:,} active, {len(graph.layers)} layers"
     blocks: list[Block] = [
@@ -86,7 +88,7 @@ def _model(name: str) -> Answer:
         blank(),
         Table(columns=("dimension", "value"), rows=rows, right=frozenset({"value"})),
     ]
-    return blocks, {**model_as_dict(model), "dims": as_value(model.dims)}
+    return blocks, {**model_as_dict(model), "dims": as_value(model.dims), "weights": checkpoint_weights(model.config)}
 
 
 def _accelerators() -> Answer:

@@ -52,7 +52,8 @@ def plan_serving(
     from ridgeline.serving.traffic.asked import asked_traffic
 
     told_of_compiling()
-    traffic, assumed = asked_traffic(asked.traffic)
+    traffic, about_traffic = asked_traffic(asked.traffic)
+    assumed = (*asked.assumed, *about_traffic)
     objective = Objective(**asked.traffic.get("slo", {}))
     try:
         with progress_bar("replaying deployments") as progress:
@@ -125,7 +126,8 @@ def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json
         return None if fact is None else fact.value
 
     told_of_compiling()
-    traffic, assumed = asked_traffic(asked.traffic)
+    traffic, about_traffic = asked_traffic(asked.traffic)
+    assumed = (*asked.assumed, *about_traffic)
     objective = Objective(**asked.traffic.get("slo", {}))
     with progress_bar("replaying offers") as progress:
         found = rent_fleet(

@@ -121,7 +121,7 @@ def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> 
         traffic,
         objective=Objective(**asked.traffic.get("slo", {})),
         router=asked.router,
-        assumed=assumed,
+        assumed=(*asked.assumed, *assumed),
         policies=policies_of(asked),
         offline=offline,
         comings=comings_of(asked),

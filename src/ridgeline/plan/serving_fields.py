@@ -139,7 +139,11 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     whole("instances", "instances; when absent, as many as the devices hold"),
     Field(name="prefill", read=_pool, help="prefill instances of a disaggregated fleet, e.g. 2xtp4"),
     Field(name="decode", read=_pool, help="decode instances of a disaggregated fleet, e.g. 1xtp8"),
-    Field(name="weights", read=_text, help="number format of weights: bf16, fp8, fp8_block, nvfp4, int4_wo ..."),
+    Field(
+        name="weights",
+        read=_text,
+        help="number format: bf16, fp8, fp8_block, nvfp4, int4_wo ...; else the checkpoint's",
+    ),
     Field(name="attention_weights", read=_text, help="that of attention's projections, if another"),
     Field(name="kv", read=_text, help="number format of the KV cache: bf16 or fp8"),
     whole("token_budget", "tokens of one iteration", most=_MOST_TOKENS),

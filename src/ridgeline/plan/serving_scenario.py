@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class ServingScenario:
     """What to replay: `traffic` holds the words of the workload as read, `deployments` one instance or two pools.
 
-    `stated` are the words of the deployment that a person wrote, which a search keeps.
+    `stated` are the words of the deployment that a person wrote, which a search keeps; `assumed` tells what was taken
+    where nothing was said.
     """
 
     model: Model
@@ -35,6 +36,7 @@ class ServingScenario:
     router: Router
     stated: Mapping[str, Any]
     engine_file: str | None = None
+    assumed: tuple[str, ...] = ()
     file: str | None = field(default=None, compare=False)
 
 
@@ -49,11 +51,14 @@ def serving_from_words(words: Mapping[str, Table]) -> ServingScenario:
 
 
 def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
+    from ridgeline.graph.checkpoint import served_weights
+
     model, cluster, _ = model_and_cluster(tables, place)
     cluster = _with_beside(cluster, tables.get("plan", {}), place)
     traffic = read_fields(tables.get("workload", {}), TRAFFIC_FIELDS, failing("workload", place))
     stated = read_fields(tables.get("plan", {}), DEPLOYMENT_FIELDS, failing("plan", place))
-    deployments = _placed(stated, cluster, place)
+    weights, why = served_weights(model, rates_of_both(cluster))
+    deployments = _placed({"weights": weights, **stated}, cluster, place)
     for name, words in (
         ("trace", traffic),
         ("engine_file", stated),
@@ -71,8 +76,15 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
         router=Router(stated.get("router", Router.ROUND_ROBIN.value)),
         stated=stated,
         engine_file=stated.get("engine_file"),
+        assumed=(why,) if why and "weights" not in stated else (),
         file=place.file,
     )
+
+
+def rates_of_both(cluster: Cluster) -> frozenset[str]:
+    """Number formats that every kind of device of a cluster multiplies."""
+    beside = () if cluster.beside is None else (cluster.beside.cluster.accelerator,)
+    return frozenset.intersection(*(frozenset(part.peak_flop_per_s) for part in (cluster.accelerator, *beside)))
 
 
 def _with_beside(first: Cluster, plan: Table, place: Place) -> Cluster:

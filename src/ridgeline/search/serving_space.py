@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ridgeline.cost.formats import form
 from ridgeline.facts.records import Cluster
+from ridgeline.graph.checkpoint import served_weights
 from ridgeline.graph.ops import Model, OpKind
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
 from ridgeline.plan.serving_fields import SAME_WORDS
-from ridgeline.plan.serving_scenario import fitting_instances
+from ridgeline.plan.serving_scenario import fitting_instances, rates_of_both
 from ridgeline.search.expert_service import Known, Loads, placed
 from ridgeline.search.expert_traffic import routes_of
 from ridgeline.serving.engine import Engine
@@ -98,7 +100,7 @@ def _of_kind(
         stays = (False, True)
     experts = max((block.experts for block in model.graph.blocks.values()), default=0)
     for degrees in _divided(_degrees(model, cluster, stated, space), model, stated, longest >= space.long_tokens):
-        for formats in _formats(cluster, stated, space):
+        for formats in _formats(model, cluster, stated, space):
             for budget in _options("token_budget", space.token_budgets, stated):
                 for seqs in _options("max_seqs", space.max_seqs, stated):
                     for stay in stays:
@@ -179,13 +181,17 @@ def _given(name: str, values: Iterable[int], stated: Mapping[str, Any]) -> list[
     return [stated[name]] if name in stated else list(values)
 
 
-def _formats(cluster: Cluster, stated: Mapping[str, Any], space: Space) -> Iterator[dict[str, str]]:
-    """Formats of weights and cache: as stated, else the model's own and, where admitted, narrower ones."""
-    rates = set(cluster.accelerator.peak_flop_per_s)
-    if cluster.beside is not None:
-        rates &= set(cluster.beside.cluster.accelerator.peak_flop_per_s)
-    narrower = [name for rate, name in _NARROW_WEIGHTS if space.quantize and rate in rates]
-    weights = [stated["weights"]] if "weights" in stated else ["", *narrower]
+def _formats(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space) -> Iterator[dict[str, str]]:
+    """Formats of weights and cache: as stated, else the checkpoint's own and, where admitted, narrower ones."""
+    rates = rates_of_both(cluster)
+    own, _ = served_weights(model, rates)
+    least_bytes = form(own or "bf16").weight_bytes
+    narrower = [
+        name
+        for rate, name in _NARROW_WEIGHTS
+        if space.quantize and rate in rates and form(name).weight_bytes < least_bytes
+    ]
+    weights = [stated["weights"]] if "weights" in stated else [own, *narrower]
     caches = [stated["kv"]] if "kv" in stated else ["", *(["fp8"] if space.quantize and "fp8" in rates else [])]
     for one in weights:
         for cache in caches:

@@ -1,0 +1,66 @@
+"""The number format of a checkpoint's weights, as the `quantization_config` of its config.json says it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ridgeline.graph.ops import Model
+
+_RATES = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "int8": "int8"}  # matrix rate that a format needs
+
+
+def checkpoint_weights(config: Mapping[str, Any]) -> str:
+    """Number format of a checkpoint's weights: fp8_block, w4a16_mxfp4, int4_wo ...; '' where they are 16 bits or wider.
+
+    Methods that are not known are '' too. Source: transformers, utils/quantization_config.py.
+
+    >>> checkpoint_weights({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})
+    'fp8_block'
+    """
+    found = config.get("quantization_config")
+    if not isinstance(found, Mapping):
+        return ""
+    method = str(found.get("quant_method", "")).casefold().replace("_", "-")
+    if method == "fp8":
+        return "fp8_block" if found.get("weight_block_size") else "fp8"
+    if method == "mxfp4":
+        return "w4a16_mxfp4"
+    if method in ("awq", "gptq"):
+        return {4: "int4_wo", 8: "int8_wo"}.get(found.get("bits", found.get("w_bit", 4)), "")
+    if method == "modelopt":
+        return {"FP8": "fp8", "NVFP4": "nvfp4"}.get(str(found.get("quant_algo", "")).upper(), "")
+    if method == "compressed-tensors":
+        return _compressed(found.get("config_groups"))
+    return ""
+
+
+def _compressed(groups: object) -> str:
+    """The format of the first group of llm-compressor's files."""
+    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+    weights = first.get("weights") if isinstance(first, Mapping) else None
+    if not isinstance(weights, Mapping):
+        return ""
+    inputs = first.get("input_activations") if isinstance(first, Mapping) else None
+    kind, bits = weights.get("type"), weights.get("num_bits")
+    if kind == "float":
+        strategy = "fp8_block" if weights.get("strategy") == "block" else "fp8"
+        return {8: strategy, 4: "nvfp4"}.get(bits, "") if isinstance(bits, int) else ""
+    if kind == "int":
+        narrow = {4: "int4_wo", 8: "int8" if inputs else "int8_wo"}
+        return narrow.get(bits, "") if isinstance(bits, int) else ""
+    return ""
+
+
+def served_weights(model: Model, rates: Collection[str]) -> tuple[str, str]:
+    """The format that a model is served in where nobody asks for another, and why.
+
+    That of its checkpoint, where the machine multiplies it (`rates` are its matrix rates by number format); else '',
+    16 bits.
+    """
+    name = checkpoint_weights(model.config)
+    if not name:
+        return "", ""
+    if name in _RATES and _RATES[name] not in rates:
+        return "", f"the checkpoint's weights are {name}, for which this machine has no matrix rate: served in 16 bits"
+    return name, f"weights are {name}, as in the checkpoint (quantization_config); --weights bf16 asks for 16 bits"
