@@ -21,6 +21,7 @@ ROWS = {
     "padding.tsv": 3,
     "word_shares.tsv": 4,
     "published_batches.tsv": 3,
+    "request_lengths.tsv": 12,
 }
 SUMS = {
     ("accelerators.tsv", "fp32_tflops"): 4964.316,
@@ -49,6 +50,8 @@ SUMS = {
     ("padding.tsv", "predicted"): 0.45,
     ("word_shares.tsv", "share"): 1.0,
     ("published_batches.tsv", "batch"): 896.0,
+    ("request_lengths.tsv", "mean"): 17832.298,
+    ("request_lengths.tsv", "q50"): 16411.0,
 }
 RUNGS = {"measured", "datasheet", "derived", "assumed"}
 

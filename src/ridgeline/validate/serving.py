@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -23,20 +22,14 @@ from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import Band, Metrics, decode_band, measure
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
-from ridgeline.serving.traffic.arrivals import burst, poisson
-from ridgeline.serving.traffic.lengths import Fixed, LengthLaw, Uniform
-from ridgeline.serving.traffic.synthetic import closed_loop, synthetic
 from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.validate.machines import Machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
 from ridgeline.validate.serving_rows import ServedJob, read_served
 from ridgeline.validate.serving_settings import LIMITS, Settings, settings_of
+from ridgeline.validate.serving_traffic import measured_span_s, sampled_share, traffic_of
 
-ROUNDS = 10  # requests of a closed loop for each user, as InferenceMAX and vLLM's benchmark send them
-FEWEST, MOST = 32, 4000  # requests of a closed loop
-OPEN_S, OPEN_MOST = 600.0, 60_000  # length of Poisson arrivals: MLPerf Inference's shortest run; most requests there
-QUEUED_ROUNDS = 4  # requests of a saturated queue for each sequence that can run
 ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
 _KEPT = 64  # engines and answers kept ready; rows of one run follow each other
 
@@ -144,6 +137,8 @@ def _as_run(job: ServedJob, found: dict[str, Settings]) -> ServedJob:
         prefill=None if job.prefill is None else _with(job.prefill, found["prefill"]),
         statistic=job.statistic or ours.statistic_if_blank or "mean",
         speculative=job.speculative if job.speculative is not None else ours.draft_tokens,
+        open_s=ours.duration_s,
+        requests=ours.requests,
         key=(*job.key, *changes),
     )
 
@@ -225,42 +220,6 @@ def _machine(cluster: Cluster) -> Machine:
     return _resolved(cluster.name, cluster.count, _Hashed(cluster))
 
 
-def traffic_of(job: ServedJob, engines: Sequence[Engine]) -> Traffic:
-    """The requests of a job: a burst, a closed loop, Poisson arrivals or a saturated queue."""
-    prompt, output = _law(job.prompt_tokens, job.spread), _law(job.output_tokens, job.spread)
-    if job.arrivals == "static":
-        return synthetic(burst(max(job.batch or 1, 1)), prompt, output)
-    if job.arrivals == "closed":
-        users = max(job.batch or 1, 1)
-        count = max(min(ROUNDS * users, MOST), FEWEST, 2 * users)
-        return closed_loop(users, count, prompt, output)
-    if job.arrivals == "poisson":
-        if not job.rate_rps:
-            raise InputError("Poisson arrivals without a rate", field="rate_rps")
-        return synthetic(
-            poisson(job.rate_rps, requests=int(min(max(job.rate_rps * OPEN_S, FEWEST), OPEN_MOST))), prompt, output
-        )
-    slots = sum(one.policy.max_seqs * one.deployment.dp * one.deployment.instances for one in engines[-1:])
-    fitting = sum(_fitting(one, job) for one in engines[-1:])
-    count = int(QUEUED_ROUNDS * max(1, min(slots, fitting)))
-    return synthetic(burst(min(max(count, FEWEST), OPEN_MOST)), prompt, output)
-
-
-def _fitting(one: Engine, job: ServedJob) -> int:
-    each = (job.prompt_tokens or 1.0) + (job.output_tokens or 1.0)
-    ranks = one.deployment.dp * one.deployment.pp * one.deployment.instances
-    return int(one.capacity.cache_tokens * ranks / each) + 1
-
-
-def _law(mean_tokens: float | None, spread: tuple[float, float]) -> LengthLaw:
-    mean = max(mean_tokens or 1.0, 1.0)
-    low, high = spread
-    if low == high:
-        return Fixed(tokens=max(1, round(mean)))
-    nominal = mean / ((low + high) / 2)
-    return Uniform(low=max(1, round(low * nominal)), high=max(1, round(high * nominal)))
-
-
 def _decoding(one: Engine, tables: StepTables, found: Replay, traffic: Traffic) -> Band:
     ranks = one.deployment.dp * one.deployment.pp
     mean = float(np.mean(traffic.prompt_tokens + traffic.output_tokens / 2))
@@ -274,7 +233,8 @@ def _interval(job: ServedJob, found: Served, predicted: float) -> tuple[float, f
         least, most = _SHARES[job.metric]
         return predicted * least, predicted * most
     ends = [_value(job, found, replayed, metrics) / job.unit_si for replayed, metrics in found.ends]
-    return min(predicted, *ends), max(predicted, *ends)
+    drawn = sampled_share(job, found.traffic)
+    return min(predicted, *ends) * (1.0 - drawn), max(predicted, *ends) * (1.0 + drawn)
 
 
 _SHARES = {"memory": (0.9, 1.1), "power": (0.8, 1.25)}
@@ -296,9 +256,10 @@ def _value(job: ServedJob, found: Served, replayed: Replay, metrics: Metrics) ->
     if job.metric == "power":
         return _power_w(job, found)
     devices = sum(one.deployment.devices for one in found.engines)
-    span = max(float(np.nanmax(replayed.end_s)), 1e-12)
+    span, requests = measured_span_s(job, traffic, replayed, metrics)
     started = max(float(np.nanmax(replayed.first_s)), 1e-12)
-    outputs, prompts = float(traffic.output_tokens.sum()), float(traffic.prompt_tokens.sum())
+    more = requests / traffic.requests
+    outputs, prompts = more * float(traffic.output_tokens.sum()), more * float(traffic.prompt_tokens.sum())
     steps = float(np.maximum(traffic.output_tokens - 1, 1).sum())
     decoding = span - (started if traffic.output_tokens.max() > 1 else 0.0)
     amounts = {
@@ -306,7 +267,7 @@ def _value(job: ServedJob, found: Served, replayed: Replay, metrics: Metrics) ->
         "output_rate": outputs / span,
         "output_rate_per_device": outputs / devices / span,
         "total_rate": (outputs + prompts) / span,
-        "samples_rate": traffic.requests / span,
+        "samples_rate": requests / span,
         "prefill_rate": prompts / started,
         "decode_rate": steps / max(decoding, 1e-12),
     }

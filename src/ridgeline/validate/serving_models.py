@@ -1,10 +1,9 @@
-"""The model of a serving row, and the lengths of data sets whose rows state none."""
+"""The model of a serving row."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from ridgeline.errors import InputError
@@ -40,78 +39,6 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     (r"^qwen3-(4b|30b-a3b|235b-a22b)-(?:instruct|thinking)-2507", r"qwen3-\1"),
 )
 """Names of models that share the dimensions of a catalog model. Source: their config.json."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lengths:
-    """Mean tokens of a data set's requests; `name` is the data set, `said` where the numbers come from."""
-
-    name: str
-    prompt: float
-    output: float
-    said: str
-
-
-DATASETS: tuple[tuple[str, Lengths], ...] = (
-    (
-        r"llama-?2-?70b",
-        Lengths(
-            name="OpenOrca",
-            prompt=294.45,
-            output=294.45,
-            said="input length not in the logs: OpenOrca's mean taken as its mean output, 294.45 tokens (assumed); "
-            "inputs end at 1024 tokens",
-        ),
-    ),
-    (
-        r"gpt-?j",
-        Lengths(
-            name="CNN/DailyMail",
-            prompt=781.0,
-            output=75.1,
-            said="CNN/DailyMail: 781 tokens an article (arXiv:1704.04368, section 4), summaries of 4016878 "
-            "characters in 13368 samples (mlcommons/inference_policies) at 4 characters a token",
-        ),
-    ),
-    (
-        r"llama-?3\.1-?8b",
-        Lengths(
-            name="CNN/DailyMail",
-            prompt=781.0,
-            output=128.0,
-            said="CNN/DailyMail: 781 tokens an article (arXiv:1704.04368, section 4), output ends at 128 tokens "
-            "(mlcommons/inference language/llama3.1-8b)",
-        ),
-    ),
-    (
-        r"mixtral",
-        Lengths(
-            name="OpenOrca, GSM8K and MBXP",
-            prompt=294.45,
-            output=144.84,
-            said="input length not in the logs: that assumed of OpenOrca, the third of the samples with long inputs",
-        ),
-    ),
-    (
-        r"llama-?3\.1-?405b",
-        Lengths(
-            name="LongBench, RULER and GovReport",
-            prompt=9400.0,
-            output=684.68,
-            said="9400 input tokens on average (mlcommons.org, LLM task force of Inference v5.0)",
-        ),
-    ),
-    (
-        r"deepseek-?r1",
-        Lengths(
-            name="AIME, MATH500, GPQA, MMLU-Pro and LiveCodeBench",
-            prompt=800.0,
-            output=3886.2,
-            said="input length not in the logs: 800 tokens assumed",
-        ),
-    ),
-)
-"""Data sets of MLPerf Inference by model. Source of outputs: mlcommons/inference READMEs @ b66003e1."""
 
 
 def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
@@ -154,8 +81,3 @@ def _known(name: str, source: str) -> tuple[Model | None, tuple[str, ...]]:
             return catalog.load(str(catalog.find(shared))), said
     found = catalog.find(catalog_spelling(plain)) or catalog.find(plain)
     return (None, ()) if found is None else (catalog.load(found), ())
-
-
-def dataset_of(model: str) -> Lengths | None:
-    """The data set that MLPerf Inference sends to a model, None where it has none."""
-    return next((lengths for pattern, lengths in DATASETS if re.search(pattern, model, re.IGNORECASE)), None)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 from ridgeline.facts.records import Cluster
+from ridgeline.facts.request_lengths import RequestLengths, request_lengths
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.validate.machines import Machines, machines
@@ -14,7 +16,7 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_device import find, meant, put
 from ridgeline.validate.serving_formats import Precision, precision_of
 from ridgeline.validate.serving_layout import Ask, Degrees, Layout, layout_of
-from ridgeline.validate.serving_models import dataset_of, model_of
+from ridgeline.validate.serving_models import model_of
 from ridgeline.validate.serving_words import arrivals_of, engine_of, metric_of, number, whole
 
 SPREAD: dict[str, tuple[float, float]] = {"IX": (0.8, 1.0)}
@@ -38,7 +40,9 @@ class ServedJob:
 
     `deployment` is that of a whole instance, of a disaggregated row the decode side; `prefill` is then the pool of
     prompts. `prompt_tokens` and `output_tokens` are means [token]; each length is uniform between the shares
-    `spread` of a nominal length, mean / ((low + high) / 2). `lengths` names a data set whose distribution matters.
+    `spread` of a nominal length, mean / ((low + high) / 2), or `lengths` holds their laws by side, of a data set.
+    `open_s` is how long requests arrive, or at least wait in a queue [s], `requests` how many wait [1]; None where
+    nobody says.
     `speculative` is the draft length [token]. `weight_bits` is the size of a weight where its format does not say
     it [bit]. A measured value times `unit_si` is SI. `key` is equal for rows that one run answers. `otherwise` is the
     job under the engine's own limits, where those of its benchmark are assumed.
@@ -54,7 +58,7 @@ class ServedJob:
     prompt_tokens: float | None
     output_tokens: float | None
     spread: tuple[float, float]
-    lengths: str
+    lengths: Mapping[str, RequestLengths] | None
     metric: str
     statistic: str
     speculative: float | None
@@ -62,6 +66,8 @@ class ServedJob:
     assumptions: tuple[str, ...]
     unit_si: float
     key: tuple[str, ...]
+    open_s: float | None = None
+    requests: int | None = None
     otherwise: ServedJob | None = None
 
 
@@ -103,7 +109,7 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
         prompt_tokens=lengths.prompt,
         output_tokens=lengths.output,
         spread=lengths.spread,
-        lengths=lengths.name,
+        lengths=lengths.laws,
         metric=metric.name,
         statistic=metric.statistic,
         speculative=speculative,
@@ -119,7 +125,7 @@ class _Lengths:
     prompt: float | None
     output: float | None
     spread: tuple[float, float] = (1.0, 1.0)
-    name: str = ""
+    laws: Mapping[str, RequestLengths] | None = None
     said: tuple[str, ...] = ()
 
 
@@ -158,11 +164,11 @@ def _lengths(row: Row, arrivals: str, metric: str) -> _Lengths:
         mean = (low + high) / 2
         said = (f"lengths drawn between {low:.0%} and {high:.0%} of {prompt:g} and {output:g} tokens",)
         return _Lengths(prompt=prompt * mean, output=output * mean, spread=(low, high), said=said)
+    data = request_lengths(row.text("model")) if row.source == "MLP" else None
+    if data is not None:
+        return _of_data(data, prompt, output)
     if prompt is not None and output is not None:
         return _Lengths(prompt=prompt, output=output)
-    data = dataset_of(row.text("model")) if row.source == "MLP" else None
-    if data is not None:
-        return _Lengths(prompt=prompt or data.prompt, output=output or data.output, name=data.name, said=(data.said,))
     for code, usual_prompt, usual_output, words in USUAL_LENGTHS:
         if row.source == code:
             chosen = usual_prompt if prompt is None else prompt, usual_output if output is None else output
@@ -175,6 +181,12 @@ def _lengths(row: Row, arrivals: str, metric: str) -> _Lengths:
         return _Lengths(prompt=chosen[0], output=chosen[1], said=(words,))
     blank = "isl" if prompt is None else "osl"
     raise InputError("the length of requests is not stated", field=blank)
+
+
+def _of_data(data: Mapping[str, RequestLengths], prompt: float | None, output: float | None) -> _Lengths:
+    """Lengths as a data set spreads them, around the means that a row states or else its own."""
+    said = tuple(f"{side} of {one.dataset}: {one.said}" for side, one in data.items())
+    return _Lengths(prompt=prompt or data["prompt"].mean, output=output or data["output"].mean, laws=data, said=said)
 
 
 def _draft(note: str) -> tuple[float | None, tuple[str, ...]]:

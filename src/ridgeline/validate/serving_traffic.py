@@ -1,0 +1,109 @@
+"""The requests of a serving row, and what a longer run of them than the replayed one would have measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ridgeline.errors import InputError
+from ridgeline.serving.engine import Engine
+from ridgeline.serving.metrics import Metrics
+from ridgeline.serving.replay import Replay
+from ridgeline.serving.traffic.arrivals import burst, poisson
+from ridgeline.serving.traffic.lengths import Fixed, LengthLaw, Quantiles, Uniform
+from ridgeline.serving.traffic.synthetic import closed_loop, synthetic
+from ridgeline.serving.traffic.traffic import Traffic
+from ridgeline.validate.serving_rows import ServedJob
+
+ROUNDS = 10  # requests of a closed loop for each user, as InferenceMAX and vLLM's benchmark send them
+FEWEST, MOST = 32, 4000  # requests of a closed loop
+OPEN_S, OPEN_MOST = 600.0, 60_000  # length of Poisson arrivals: MLPerf Inference's shortest run; most requests there
+QUEUED_ROUNDS = 4  # requests of a saturated queue for each sequence that can run
+SPREAD_ROUNDS = 8  # where their lengths are spread: the last to end are a smaller part of it
+_SETTLED = 0.3  # share of the time until the last request starts after which a queue's rate is steady
+_RATES = {"output_rate", "output_rate_per_device", "total_rate", "samples_rate"}
+_Z = 1.2816  # standard deviations of a normal law's 80 % interval
+
+
+def traffic_of(job: ServedJob, engines: Sequence[Engine]) -> Traffic:
+    """The requests of a job: a burst, a closed loop, Poisson arrivals or a saturated queue."""
+    prompt, output = _law(job, "prompt", job.prompt_tokens), _law(job, "output", job.output_tokens)
+    if job.arrivals == "static":
+        return synthetic(burst(max(job.batch or 1, 1)), prompt, output)
+    if job.arrivals == "closed":
+        users = max(job.batch or 1, 1)
+        count = max(min(ROUNDS * users, MOST), FEWEST, 2 * users)
+        return closed_loop(users, count, prompt, output)
+    if job.arrivals == "poisson":
+        if not job.rate_rps:
+            raise InputError("Poisson arrivals without a rate", field="rate_rps")
+        return synthetic(
+            poisson(job.rate_rps, requests=int(min(max(job.rate_rps * OPEN_S, FEWEST), OPEN_MOST))), prompt, output
+        )
+    slots = sum(one.policy.max_seqs * one.deployment.dp * one.deployment.instances for one in engines[-1:])
+    fitting = sum(_fitting(one, job) for one in engines[-1:])
+    rounds = QUEUED_ROUNDS if job.lengths is None else SPREAD_ROUNDS
+    count = int(rounds * max(1, min(slots, fitting)))
+    return synthetic(burst(min(max(count, FEWEST), OPEN_MOST)), prompt, output)
+
+
+def _fitting(one: Engine, job: ServedJob) -> int:
+    each = (job.prompt_tokens or 1.0) + (job.output_tokens or 1.0)
+    ranks = one.deployment.dp * one.deployment.pp * one.deployment.instances
+    return int(one.capacity.cache_tokens * ranks / each) + 1
+
+
+def _law(job: ServedJob, side: str, mean_tokens: float | None) -> LengthLaw:
+    """Lengths of one side of the requests: a data set's, uniform, or all alike, and alike in a static batch."""
+    mean = max(mean_tokens or 1.0, 1.0)
+    data = None if job.lengths is None else job.lengths[side]
+    if data is not None and data.levels and job.arrivals != "static":
+        return Quantiles(levels=data.levels, tokens=data.at_mean(mean))
+    low, high = job.spread
+    if low == high:
+        return Fixed(tokens=max(1, round(mean)))
+    nominal = mean / ((low + high) / 2)
+    return Uniform(low=max(1, round(low * nominal)), high=max(1, round(high * nominal)))
+
+
+def measured_span_s(job: ServedJob, traffic: Traffic, replayed: Replay, metrics: Metrics) -> tuple[float, float]:
+    """Time of the run that was measured, until its last token [s], and its requests [1].
+
+    Poisson arrivals of `open_s` go on for longer than those replayed; what is left to serve after the last of them
+    takes as long, or, where the queue grows, in proportion longer. Requests come at the stated rate. A queue that has
+    to last `open_s`, or of so many `requests`, is emptied at the rate at which requests end between its warm-up and
+    the start of its last.
+    """
+    span = max(float(np.nanmax(replayed.end_s)), 1e-12)
+    count = float(traffic.requests)
+    if job.arrivals == "poisson" and job.rate_rps:
+        arriving = float(traffic.arrival_s[-1])
+        until = job.open_s or OPEN_S
+        drain = max(span - arriving, 0.0) * (until / arriving if metrics.overloaded and arriving else 1.0)
+        return until + drain, job.rate_rps * until
+    if job.arrivals != "queue" or job.lengths is None:
+        return span, count
+    last = float(np.nanmax(replayed.first_s))
+    ends = replayed.end_s[np.isfinite(replayed.end_s)]
+    within = int(((ends > _SETTLED * last) & (ends <= last)).sum())
+    if within < FEWEST:
+        return span, count
+    rate = within / ((1.0 - _SETTLED) * last)
+    wanted = max(count, float(job.requests or 0), rate * (job.open_s or 0.0))
+    return span + (wanted - count) / rate, wanted
+
+
+def sampled_share(job: ServedJob, traffic: Traffic) -> float:
+    """How far a measured rate of Poisson arrivals may be from its mean for the draws of its run alone, 80 % [1].
+
+    N requests of which each brings a number of tokens with coefficient of variation c: sqrt((1 + c^2) / N).
+    """
+    if job.arrivals != "poisson" or job.metric not in _RATES or not job.rate_rps:
+        return 0.0
+    tokens = {
+        "samples_rate": np.ones(1),
+        "total_rate": traffic.output_tokens + traffic.prompt_tokens,
+    }.get(job.metric, traffic.output_tokens)
+    spread = float(np.std(tokens) / np.mean(tokens))
+    return _Z * float(np.sqrt((1.0 + spread**2) / (job.rate_rps * (job.open_s or OPEN_S))))
