@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Saved, Split
-from ridgeline.graph.parts import STATISTIC_BYTES, linear, pointwise
+from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Split
+from ridgeline.graph.parts import linear
+from ridgeline.graph.pixels import attention, gated, group_norm, kept, layer_norm, mapped, product
 
 LATENT, SHRINK = 4, 8  # channels of a latent; pixels of an image's side to one of its latent's
 EMBED = 4  # width of the time embedding over the channels of the first level
@@ -61,13 +62,13 @@ def unet(name: str) -> Model:
     wide = EMBED * first
     embedding = (
         linear("time", first, wide, split=Split.NONE, bias=True),
-        linear("time_out", wide, wide, split=Split.NONE, bias=True, kept=(_kept(wide),)),
+        linear("time_out", wide, wide, split=Split.NONE, bias=True, kept=(kept(wide),)),
         net.convolution("conv_in", LATENT, first, side),
     )
     head = (
-        _group_norm("norm_out", first, side),
+        group_norm("norm_out", first, side**2),
         net.convolution("conv_out", first, LATENT, side),
-        _map("loss", LATENT * side**2, inputs=2),
+        mapped("loss", LATENT * side**2, inputs=2),
     )
     graph = Graph(
         blocks=blocks, layers=tuple(block.name for block in layers), embedding=embedding, head=head,
@@ -115,7 +116,7 @@ class _Layers:
                 made.append(self._block(channels + skip, wide, at, self.spec.depths[level], joined=True))
                 channels = wide
             if level:
-                grown = _map("double", wide * at**2, outputs=4)
+                grown = mapped("double", wide * at**2, outputs=4)
                 ops = (grown, self.convolution("grown", wide, wide, 2 * at))
                 made.append(Block(name=f"up-{wide}-{at}", ops=ops, boundaries=()))
         return made
@@ -123,18 +124,18 @@ class _Layers:
     def _block(self, channels: int, wide: int, side: int, depth: int, *, joined: bool = False) -> Block:
         """A residual block with the time embedding, and `depth` layers that attend to the image and to its text."""
         elements = wide * side**2
-        ops = [_map("join", channels * side**2)] if joined else []
+        ops = [mapped("join", channels * side**2)] if joined else []
         ops += [
-            _group_norm("norm1", channels, side),
+            group_norm("norm1", channels, side**2),
             self.convolution("conv1", channels, wide, side),
             linear("time_in", EMBED * self.spec.channels[0], wide, split=Split.NONE, bias=True),
-            _map("time_add", elements),
-            _group_norm("norm2", wide, side),
+            mapped("time_add", elements),
+            group_norm("norm2", wide, side**2),
             self.convolution("conv2", wide, wide, side),
         ]
         if channels != wide:
             ops.append(self.convolution("shortcut", channels, wide, side, size=1))
-        ops.append(_map("residual", elements, inputs=2))
+        ops.append(mapped("residual", elements, inputs=2))
         if depth:
             ops += self._transformer(wide, side, depth)
         name = f"{'up-' if joined else ''}block-{channels}-{wide}-{side}-{depth}"
@@ -143,18 +144,18 @@ class _Layers:
     def _transformer(self, wide: int, side: int, depth: int) -> list[Op]:
         """Norm, a layer in, `depth` of self-attention, attention to the text and a gated feed-forward, a layer out."""
         pixels = side**2
-        ops = [_group_norm("entry_norm", wide, side), self._product("entry", wide, wide, pixels)]
+        ops = [group_norm("entry_norm", wide, side**2), product("entry", wide, wide, pixels)]
         for number in range(depth):
             ops += [
                 *self._attention(f"self{number}", wide, wide, pixels, pixels),
                 *self._attention(f"text{number}", wide, self.spec.context, pixels, self.spec.text_tokens),
-                _layer_norm(f"feed{number}_norm", wide, pixels),
-                self._product(f"feed{number}_up", wide, 2 * GATE * wide, pixels),
-                _gate(f"feed{number}_gate", GATE * wide * pixels),
-                self._product(f"feed{number}_down", GATE * wide, wide, pixels),
-                _map(f"feed{number}_add", wide * pixels, inputs=2),
+                layer_norm(f"feed{number}_norm", wide, pixels),
+                product(f"feed{number}_up", wide, 2 * GATE * wide, pixels),
+                gated(f"feed{number}_gate", GATE * wide * pixels),
+                product(f"feed{number}_down", GATE * wide, wide, pixels),
+                mapped(f"feed{number}_add", wide * pixels, inputs=2),
             ]
-        return [*ops, self._product("exit", wide, wide, pixels), _map("exit_add", wide * pixels, inputs=2)]
+        return [*ops, product("exit", wide, wide, pixels), mapped("exit_add", wide * pixels, inputs=2)]
 
     def _attention(self, name: str, wide: int, source: int, pixels: int, positions: int) -> list[Op]:
         """Norm, queries of the image, keys and values of `positions` of width `source`, the core, a layer out.
@@ -164,36 +165,18 @@ class _Layers:
         heads = self.spec.heads or wide // (self.spec.head_dim or wide)
         own = source == wide and positions == pixels
         queries, keys = wide * pixels, wide * positions
-        core = Op(
-            name=f"{name}_core", kind=OpKind.ATTENTION, region=Region.TENSOR, heads=heads, kv_heads=heads,
-            qk_dim=wide // heads, v_dim=wide // heads, causal=False, rows=float(pixels), positions=positions,
-            saved=(
-                _kept(queries + 2 * keys),
-                Saved(elements=heads * pixels, region=Region.TENSOR, element_bytes=STATISTIC_BYTES),
-            ),
-        )  # fmt: skip
         return [
-            _layer_norm(f"{name}_norm", wide, pixels),
-            self._product(f"{name}_q", wide, wide, pixels, bias=False),
+            layer_norm(f"{name}_norm", wide, pixels),
+            product(f"{name}_q", wide, wide, pixels, bias=False),
             *(
-                self._product(f"{name}_{part}", source, wide, positions, bias=False, kept=part == "k", leaf=not own)
+                product(f"{name}_{part}", source, wide, positions, bias=False, kept_input=part == "k", leaf=not own)
                 for part in "kv"
             ),
-            _map(f"{name}_pack", queries + 2 * keys),
-            core,
-            self._product(f"{name}_out", wide, wide, pixels),
-            _map(f"{name}_add", queries, inputs=2),
+            mapped(f"{name}_pack", queries + 2 * keys),
+            attention(f"{name}_core", heads, wide // heads, pixels, positions),
+            product(f"{name}_out", wide, wide, pixels),
+            mapped(f"{name}_add", queries, inputs=2),
         ]
-
-    @staticmethod
-    def _product(
-        name: str, k: int, n: int, pixels: int, *, bias: bool = True, kept: bool = True, leaf: bool = False
-    ) -> Op:
-        """A linear layer on every pixel; what several read is kept once."""
-        return Op(
-            name=name, kind=OpKind.GEMM, region=Region.TENSOR, k=k, n=n, rows=float(pixels), params=k * n + n * bias,
-            leaf=leaf, saved=(_kept(k * pixels),) if kept else (),
-        )  # fmt: skip
 
     @staticmethod
     def convolution(name: str, channels: int, filters: int, side: int, *, size: int = 3, stride: int = 1) -> Op:
@@ -202,42 +185,5 @@ class _Layers:
         return Op(
             name=name, kind=OpKind.GEMM, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(out * out),
             taps=taps, stride=stride, params=channels * taps * filters + filters, leaf=channels == LATENT,
-            saved=(_kept(channels * side**2),),
+            saved=(kept(channels * side**2),),
         )  # fmt: skip
-
-
-def _kept(elements: int) -> Saved:
-    return Saved(elements=elements, region=Region.TENSOR)
-
-
-def _group_norm(name: str, channels: int, side: int) -> Op:
-    """Statistics, then norm and SiLU: forward reads its input twice, backward input and gradient twice."""
-    elements = channels * side**2
-    return pointwise(
-        name, Region.TENSOR, read=2 * elements, write=elements, backward_read=4 * elements, backward_write=elements,
-        saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),), params=2 * channels, kernels=2,
-    )  # fmt: skip
-
-
-def _layer_norm(name: str, wide: int, pixels: int) -> Op:
-    elements = wide * pixels
-    return pointwise(
-        name, Region.TENSOR, read=elements, write=elements, backward_read=2 * elements, backward_write=elements,
-        saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),), params=2 * wide,
-    )  # fmt: skip
-
-
-def _map(name: str, elements: int, *, inputs: int = 1, outputs: int = 1) -> Op:
-    """`inputs` tensors into one `outputs` as large; backward sums or spreads the gradient likewise."""
-    return pointwise(
-        name, Region.TENSOR, read=inputs * elements, write=outputs * elements, backward_read=max(inputs, outputs) *
-        elements, backward_write=elements,
-    )  # fmt: skip
-
-
-def _gate(name: str, elements: int) -> Op:
-    """GELU of one half times the other; keeps both."""
-    return pointwise(
-        name, Region.TENSOR, read=2 * elements, write=elements, backward_read=3 * elements, backward_write=2 * elements,
-        saved=(Saved(elements=2 * elements, region=Region.TENSOR, role="mlp"),), kernels=2,
-    )  # fmt: skip

@@ -68,7 +68,7 @@ def residual(name: str, *, turned: Turned = Turned.NONE, fused: bool = False) ->
         blocks={block.name: block for stage in stages for block in stage.blocks},
         layers=tuple(block.name for stage in stages for block in stage.blocks),
         embedding=tuple(net.stem(IMAGE)),
-        head=tuple(_head(last.channels, last.side)),
+        head=tuple(head_ops(last.channels, last.side)),
         hidden=last.channels * last.side**2,
         vocab=CLASSES,
         tied_embeddings=False,
@@ -134,10 +134,15 @@ class Layers:
         stride: int = 1,
         groups: int = 1,
         bias: bool = False,
+        across: int | None = None,
+        out: int | None = None,
     ) -> list[Op]:
-        """A convolution from `side` pixels to side / stride, as an implicit product."""
-        out = ceil(side / stride)
-        taps = size * size
+        """A convolution from `side` pixels to `out` (side / stride), as an implicit product.
+
+        Its filter has `size` x `size` points, or `size` x `across`.
+        """
+        out = ceil(side / stride) if out is None else out
+        taps = size * (size if across is None else across)
         kept = Saved(elements=channels * side * side, region=Region.TENSOR)
         op = Op(
             name=name,
@@ -154,6 +159,8 @@ class Layers:
             saved=(kept,),
             leaf=channels == 3,
         )
+        if groups == channels:
+            return [op]  # a depthwise convolution is no product: its kernels read either layout
         return [op, *self.turn(f"{name}.layout", channels * side * side, filters * out * out)]
 
     def turn(self, name: str, entering: int, leaving: int) -> list[Op]:
@@ -206,7 +213,7 @@ class Layers:
             joined = self.fused and number == len(steps) and not spec.squeeze
             ops.append(self.norm(f"norm{number}", k, ceil(at / step), active=number < len(steps), joined=joined))
         if spec.squeeze:
-            ops += _squeeze(filters, out)
+            ops += squeeze_ops(filters, out, filters // SQUEEZE, fused=self.fused)
         if stride > 1 or channels != filters:
             ops += self.convolution("shortcut", channels, filters, 1, side, stride=stride)
             ops.append(self.norm("shortcut_norm", filters, out, active=False))
@@ -247,28 +254,28 @@ def _sum(elements: int) -> Op:
     )
 
 
-def _squeeze(channels: int, side: int) -> list[Op]:
-    """Means of all channels, two linear layers, and the product with their sigmoid."""
-    elements, narrow = channels * side**2, channels // SQUEEZE
+def squeeze_ops(channels: int, side: int, narrow: int, *, fused: bool = False) -> list[Op]:
+    """Means of all channels, two linear layers over a `narrow` width, and the product with their sigmoid.
+
+    Backward of the product makes two gradients: one kernel each, and the sum of one over pixels, where it is not
+    `fused`; that of the mean is spread over the pixels and then added to the other.
+    """
+    elements, more = channels * side**2, 0 if fused else 1
     return [
         pointwise(
-            "squeeze", Region.TENSOR, read=elements, write=channels, backward_read=channels, backward_write=elements
+            "squeeze", Region.TENSOR, read=elements, write=channels, backward_read=channels + 2 * more * elements,
+            backward_write=(1 + more) * elements,
         ),
         linear("excite_down", channels, narrow, split=Split.NONE, bias=True),
         linear("excite_up", narrow, channels, split=Split.NONE, bias=True),
         pointwise(
-            "excite",
-            Region.TENSOR,
-            read=elements,
-            write=elements,
-            backward_read=2 * elements,
-            backward_write=elements,
-            saved=(Saved(elements=elements, region=Region.TENSOR),),
+            "excite", Region.TENSOR, read=elements, write=elements, backward_read=(2 + 2 * more) * elements,
+            backward_write=(1 + more) * elements, saved=(Saved(elements=elements, region=Region.TENSOR),),
         ),
-    ]
+    ]  # fmt: skip
 
 
-def _head(channels: int, side: int) -> list[Op]:
+def head_ops(channels: int, side: int) -> list[Op]:
     """Mean over pixels, classes, loss."""
     elements = channels * side**2
     return [

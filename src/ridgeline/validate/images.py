@@ -6,11 +6,12 @@ import re
 from dataclasses import replace
 
 from ridgeline.errors import InputError
+from ridgeline.graph.classifiers import classifier
 from ridgeline.graph.detection import DETECTORS, detector
 from ridgeline.graph.diffusion import UNETS, unet
 from ridgeline.graph.transformer_xl import SIZES as SEGMENTS
 from ridgeline.graph.transformer_xl import transformer_xl
-from ridgeline.graph.vision import Turned, residual
+from ridgeline.graph.vision import Turned
 from ridgeline.graph.vision_transformer import vision_tokens, vision_transformer
 from ridgeline.graph.volumes import SIDE, VOLUMES, volume_unet
 from ridgeline.graph.workload import PRECISIONS
@@ -28,6 +29,24 @@ NETWORKS: tuple[tuple[str, str], ...] = (
     (r"^(?:resnet-?|rn)(18|34|50|101|152)(?: ?v1\.5)?$", r"resnet-\1"),
     (r"^(?:vit|deit)_(tiny|small|base|large)_patch(16|32)_(224|384)$", r"vit-\1-patch\2-\3"),
     (r"^vit$", "vit-base-patch16-224"),  # FlagPerf, training/benchmarks/vit: torchvision's ViT-B/16
+    (r"^mobilenetv2(?:_100)?$", "mobilenet-v2"),
+    (r"^mobilenetv3_large_100$", "mobilenet-v3-large"),
+    (r"^mnasnet_100$", "mnasnet"),
+    (r"^ghostnet_100$", "ghostnet"),
+    (r"^(?:efficientnet )?efficientnet[-_](widese-)?(b[0-7])$", r"efficientnet-\1\2"),
+    (r"^(?:tf_)?efficientnetv2_([sm])$", r"efficientnet-v2-\1"),
+    (r"^vgg(16|19)$", r"vgg-\1"),
+    (r"^densenet(121|169|201)$", r"densenet-\1"),
+    (r"^regnety_(016|032|040|080)$", r"regnety-\1"),
+    (r"^inception_v([34])$", r"inception-v\1"),
+    (r"^xception$", "xception"),
+    (r"^dpn92$", "dpn-92"),
+    (r"^swin_(tiny|small|base|large)_patch4_window7_224$", r"swin-\1"),
+    (r"^swin_transformer$", "swin-tiny"),  # FlagPerf, training/benchmarks/swin_transformer: model_params.py
+    (r"^convnext_(tiny|small|base|large)$", r"convnext-\1"),
+    (r"^beit_(base|large)_patch16_224$", r"beit-\1"),
+    (r"^mixer_b16_224$", "mixer-base"),
+    (r"^gmlp_s16_224$", "gmlp-small"),
     (r"^retinanet$", "retinanet-resnet-50"),
     (r"^ssd(?:300)?(?: resnet-50)?$", "ssd-resnet-50"),
     (r"^3d.?u-?net$", "unet-3d"),
@@ -36,8 +55,20 @@ NETWORKS: tuple[tuple[str, str], ...] = (
 )
 """Networks by their names in tables: (name, network). Undistilled DeiT has the layers of ViT."""
 
-OWN_NETWORKS: tuple[tuple[str, str, str], ...] = ((r"mlcommons/", r"^retinanet(?: \(ssd\))?$", "retinanet-resnext-50"),)
+OWN_NETWORKS: tuple[tuple[str, str, str], ...] = (
+    (r"mlcommons/", r"^retinanet(?: \(ssd\))?$", "retinanet-resnext-50"),
+    (r"flagos-ai/FlagPerf", r"^efficientnet$", "efficientnet-v2-s"),  # training/benchmarks/efficientnet: create_model
+)
 """Names that a source gives to a network of its own: (source, name, network)."""
+
+OWN_IMAGES: tuple[tuple[str, str, int], ...] = (
+    (r"pytorch-image-models", r"efficientnet-b1$", 224),
+    (r"pytorch-image-models", r"efficientnet-b2$", 256),
+    (r"pytorch-image-models", r"efficientnet-b3$", 288),
+    (r"pytorch-image-models", r"efficientnet-b4$", 320),
+    (r"FlagPerf", r"efficientnet-v2-s$", 224),  # training/benchmarks/efficientnet: train_crop_size
+)
+"""Pixels of a side that a source trains on: (source, network, pixels); timm's are `train_img_size` of its results."""
 
 IMAGES = 256  # images of one device and step when a row gives no batch (assumed; rates depend on it weakly)
 
@@ -135,14 +166,16 @@ def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
     found = DETECTORS.get(name)
     if found is not None and row.asks_bytes:
         raise InputError("what decoding images on the device holds is not predicted", field="metric")
-    turns = ["images of 224 x 224 pixels, 1000 classes"]
+    fused = recipe.workload["execution"] != "eager"
     if found is not None:
-        turns = [
-            f"images of {found.image} x {found.image} pixels, {found.classes} classes",
-            "boxes are matched in no time",
-        ]
+        model = detector(name, turned=turned, fused=fused)
+    else:
+        sizes = (own for source, known, own in OWN_IMAGES if re.search(source, where) and re.match(known, name))
+        model = classifier(name, turned=turned, fused=fused, image=next(sizes, None))
+    pixels, classes = model.dims["image"], model.dims["classes"]
+    turns = [f"images of {pixels} x {pixels} pixels, {classes} classes"]
+    if found is not None:
+        turns.append("boxes are matched in no time")
     if first is not None and turned is not Turned.NONE:
         turns.append(f"layouts are turned around convolutions: {first}")
-    fused = recipe.workload["execution"] != "eager"
-    model = (detector if found is not None else residual)(name, turned=turned, fused=fused)
-    return ModelReading(model=model, key=repr((name, turned, fused)), assumptions=tuple(turns))
+    return ModelReading(model=model, key=repr((name, turned, fused, pixels)), assumptions=tuple(turns))

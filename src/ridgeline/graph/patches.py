@@ -1,0 +1,200 @@
+"""Networks of patches: windows that shift, class tokens with relative positions, and mixers without attention.
+
+Letters: C channels, T patches. Sources: Liu et al. 2021 (arXiv:2103.14030), Liu et al. 2022 (arXiv:2201.03545),
+Bao et al. 2022 (arXiv:2106.08254), Tolstikhin et al. 2021 (arXiv:2105.01601, table 1), Liu et al. 2021
+(arXiv:2105.08050, table 1); layers as timm builds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from ridgeline.errors import UnknownNameError
+from ridgeline.graph.ops import Model, Op
+from ridgeline.graph.pixels import activated, attention, layer_norm, mapped, product
+from ridgeline.graph.trunk import Trunk
+from ridgeline.graph.vision import IMAGE, Layers, Turned, head_ops
+
+WINDOW, RATIO = 7, 4  # patches of a window's side; width of a feed-forward over that of its layer
+SHIFTED: dict[str, tuple[int, tuple[int, ...], int]] = {
+    "swin-tiny": (96, (2, 2, 6, 2), 3),
+    "swin-small": (96, (2, 2, 18, 2), 3),
+    "swin-base": (128, (2, 2, 18, 2), 4),
+    "swin-large": (192, (2, 2, 18, 2), 6),
+}
+"""Channels, blocks and heads of the first stage."""
+NEXT: dict[str, tuple[int, tuple[int, ...]]] = {
+    "convnext-tiny": (96, (3, 3, 9, 3)),
+    "convnext-small": (96, (3, 3, 27, 3)),
+    "convnext-base": (128, (3, 3, 27, 3)),
+    "convnext-large": (192, (3, 3, 27, 3)),
+}
+CLASSED: dict[str, tuple[int, int, int]] = {"beit-base": (12, 768, 12), "beit-large": (24, 1024, 16)}
+"""Layers, width and heads."""
+
+
+def patched(name: str, *, turned: Turned = Turned.NONE) -> Model:
+    """A network of patches by name, on images of 224 x 224 pixels.
+
+    >>> patched("swin-tiny").graph.params
+    28288354
+    """
+    if name not in PATCHED:
+        raise UnknownNameError("network of patches", name, PATCHED)
+    trunk = Trunk(Layers(turned=turned, fused=False), IMAGE)
+    wide, tokens = PATCHED[name](trunk)
+    _, classes, loss = head_ops(wide, 1)
+    head = [mapped("mean", wide * tokens), classes, loss]
+    return trunk.model(name, "patches", source="table of the paper", head=head)
+
+
+def _embedded(trunk: Trunk, wide: int, size: int) -> int:
+    """A convolution that makes patches; their number [1]."""
+    trunk.convolution(wide, size, stride=size, bias=True)
+    return trunk.side**2
+
+
+def _feed(wide: int, tokens: int, inner: int, *, scaled: bool = False) -> list[Op]:
+    """Norm, two layers with their activation, sum; `scaled` by a number for each channel."""
+    ops = [
+        layer_norm("feed_norm", wide, tokens),
+        product("feed_up", wide, inner, tokens),
+        activated("feed_activation", inner * tokens),
+        product("feed_down", inner, wide, tokens),
+    ]
+    return [*ops, *_added("feed_add", wide, tokens, scaled=scaled)]
+
+
+def _added(name: str, wide: int, tokens: int, *, scaled: bool) -> list[Op]:
+    size = wide * tokens
+    scale = [mapped(f"{name}_scale", size, params=wide, saved=size)] if scaled else []
+    return [*scale, mapped(name, size, inputs=2)]
+
+
+def _attended(wide: int, heads: int, tokens: int, keys: int, *, table: int, bias: int, scaled: bool) -> list[Op]:
+    """Norm, attention of each token to `keys` with a learned bias for each of `table` distances and head, sum.
+
+    `bias` of the 3 C biases of queries, keys and values are trained.
+    """
+    return [
+        layer_norm("attention_norm", wide, tokens),
+        product("qkv", wide, 3 * wide, tokens, params=3 * wide**2 + bias),
+        mapped("pack", 3 * wide * tokens),
+        attention("attention", heads, wide // heads, tokens, keys),
+        mapped("distance_bias", heads * tokens * keys, params=heads * table),
+        product("attention_out", wide, wide, tokens),
+        *_added("attention_add", wide, tokens, scaled=scaled),
+    ]
+
+
+def _shifted(trunk: Trunk, name: str) -> tuple[int, int]:
+    """Stages of windows, every second layer shifted by half of one; four patches merge between stages."""
+    first, depths, heads = SHIFTED[name]
+    tokens, wide = _embedded(trunk, first, 4), first
+    trunk.take(layer_norm("embed_norm", wide, tokens))
+    trunk.cut("embed")
+    for stage, depth in enumerate(depths):
+        if stage:
+            tokens //= 4
+            trunk.take(
+                mapped("merge", 4 * wide * tokens), layer_norm("merge_norm", 4 * wide, tokens),
+                product("merge_out", 4 * wide, 2 * wide, tokens, bias=False),
+            )  # fmt: skip
+            trunk.cut("merge")
+            wide, heads = 2 * wide, 2 * heads
+        for place in range(depth):
+            windows = [mapped(f"{what}_windows", wide * tokens) for what in ("into", "out_of")]
+            rolled = [mapped(f"{what}_roll", wide * tokens) for what in ("forth", "back")] if place % 2 else []
+            trunk.take(*rolled, *windows)
+            table = (2 * WINDOW - 1) ** 2
+            trunk.take(
+                *_attended(wide, heads, tokens, WINDOW**2, table=table, bias=3 * wide, scaled=False),
+                *_feed(wide, tokens, RATIO * wide),
+            )
+            trunk.cut("window")
+    trunk.take(layer_norm("final_norm", wide, tokens))
+    return wide, tokens
+
+
+def _next(trunk: Trunk, name: str) -> tuple[int, int]:
+    """Depthwise 7 x 7, norm over channels, a feed-forward; tensors turn their layout before and after it."""
+    first, depths = NEXT[name]
+    for stage, depth in enumerate(depths):
+        wide = first * 2**stage
+        if stage:
+            trunk.take(layer_norm("halve_norm", trunk.channels, trunk.side**2))
+        tokens = _embedded(trunk, wide, 2 if stage else 4)
+        if not stage:
+            trunk.take(layer_norm("embed_norm", wide, tokens))
+        trunk.cut("halve")
+        for _ in range(depth):
+            trunk.convolution(wide, WINDOW, groups=wide, bias=True)
+            if trunk.net.turned is not Turned.NONE:
+                trunk.take(mapped("turn", wide * tokens), mapped("turn_back", wide * tokens))
+            trunk.take(*_feed(wide, tokens, RATIO * wide, scaled=True))
+            trunk.cut("block")
+    trunk.take(layer_norm("final_norm", wide, 1))
+    return wide, tokens
+
+
+def _classed(trunk: Trunk, name: str) -> tuple[int, int]:
+    """Patches and a class token, a bias for each pair of distances, scaled branches."""
+    layers, wide, heads = CLASSED[name]
+    tokens = _embedded(trunk, wide, 16) + 1
+    table = (2 * trunk.side - 1) ** 2 + 3
+    trunk.take(mapped("class_token", wide * tokens, params=wide))
+    trunk.cut("embed")
+    for _ in range(layers):
+        trunk.take(
+            *_attended(wide, heads, tokens, tokens, table=table, bias=2 * wide, scaled=True),
+            *_feed(wide, tokens, RATIO * wide, scaled=True),
+        )
+        trunk.cut("layer")
+    trunk.take(layer_norm("final_norm", wide, 1))
+    return wide, tokens
+
+
+def _mixed(trunk: Trunk) -> tuple[int, int]:
+    """Mixer B/16: two layers over the patches of each channel, two over the channels of each patch."""
+    layers, wide, inner = 12, 768, 384
+    tokens = _embedded(trunk, wide, 16)
+    trunk.cut("embed")
+    for _ in range(layers):
+        trunk.take(
+            layer_norm("token_norm", wide, tokens), mapped("turn", wide * tokens),
+            product("token_up", tokens, inner, wide), activated("token_activation", inner * wide),
+            product("token_down", inner, tokens, wide), mapped("turn_back", wide * tokens),
+            mapped("token_add", wide * tokens, inputs=2), *_feed(wide, tokens, RATIO * wide),
+        )  # fmt: skip
+        trunk.cut("layer")
+    trunk.take(layer_norm("final_norm", wide, tokens))
+    return wide, tokens
+
+
+def _gates(trunk: Trunk) -> tuple[int, int]:
+    """gMLP S/16: one feed-forward whose one half, mixed over the patches, gates the other."""
+    layers, wide, inner = 30, 256, 1536
+    tokens, half = _embedded(trunk, wide, 16), inner // 2
+    trunk.cut("embed")
+    for _ in range(layers):
+        trunk.take(
+            layer_norm("norm", wide, tokens), product("up", wide, inner, tokens),
+            activated("activation", inner * tokens), layer_norm("gate_norm", half, tokens),
+            mapped("turn", half * tokens), product("gate", tokens, tokens, half), mapped("turn_back", half * tokens),
+            mapped("gated", half * tokens, inputs=2, saved=2 * half * tokens), product("down", half, wide, tokens),
+            mapped("add", wide * tokens, inputs=2),
+        )  # fmt: skip
+        trunk.cut("layer")
+    trunk.take(layer_norm("final_norm", wide, tokens))
+    return wide, tokens
+
+
+PATCHED: dict[str, Callable[[Trunk], tuple[int, int]]] = {
+    **{name: partial(_shifted, name=name) for name in SHIFTED},
+    **{name: partial(_next, name=name) for name in NEXT},
+    **{name: partial(_classed, name=name) for name in CLASSED},
+    "mixer-base": _mixed,
+    "gmlp-small": _gates,
+}
+"""What builds each network; width and number of the patches that its head takes the mean of."""

@@ -1,0 +1,89 @@
+"""Operators on all pixels, patches or words of one image, which counts as one token.
+
+Letters: C channels, R x R a filter, P pixels.
+"""
+
+from __future__ import annotations
+
+from ridgeline.graph.ops import Op, OpKind, Region, Saved
+from ridgeline.graph.parts import STATISTIC_BYTES, pointwise
+
+
+def kept(elements: float) -> Saved:
+    """A tensor of an image that waits for backward."""
+    return Saved(elements=elements, region=Region.TENSOR)
+
+
+def product(
+    name: str,
+    k: int,
+    n: int,
+    pixels: int,
+    *,
+    bias: bool = True,
+    kept_input: bool = True,
+    leaf: bool = False,
+    params: int | None = None,
+) -> Op:
+    """A linear layer on every pixel; what several read is kept once."""
+    return Op(
+        name=name, kind=OpKind.GEMM, region=Region.TENSOR, k=k, n=n, rows=float(pixels),
+        params=k * n + n * bias if params is None else params, leaf=leaf,
+        saved=(kept(k * pixels),) if kept_input else (),
+    )  # fmt: skip
+
+
+def attention(name: str, heads: int, dim: int, queries: int, keys: int, *, v_dim: int | None = None) -> Op:
+    """The core of attention of `queries` to `keys`; keeps queries, keys, values and one statistic for each query."""
+    value = dim if v_dim is None else v_dim
+    return Op(
+        name=name, kind=OpKind.ATTENTION, region=Region.TENSOR, heads=heads, kv_heads=heads, qk_dim=dim, v_dim=value,
+        causal=False, rows=float(queries), positions=keys,
+        saved=(
+            kept(heads * (dim * queries + (dim + value) * keys)),
+            Saved(elements=heads * queries, region=Region.TENSOR, element_bytes=STATISTIC_BYTES),
+        ),
+    )  # fmt: skip
+
+
+def group_norm(name: str, channels: int, pixels: int) -> Op:
+    """Statistics, then norm and SiLU: forward reads its input twice, backward input and gradient twice."""
+    elements = channels * pixels
+    return pointwise(
+        name, Region.TENSOR, read=2 * elements, write=elements, backward_read=4 * elements, backward_write=elements,
+        saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),), params=2 * channels, kernels=2,
+    )  # fmt: skip
+
+
+def layer_norm(name: str, wide: int, pixels: int, *, params: int | None = None) -> Op:
+    """A norm over the width of each pixel, of 2 C numbers unless said."""
+    elements = wide * pixels
+    return pointwise(
+        name, Region.TENSOR, read=elements, write=elements, backward_read=2 * elements, backward_write=elements,
+        saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),),
+        params=2 * wide if params is None else params,
+    )  # fmt: skip
+
+
+def mapped(name: str, elements: int, *, inputs: int = 1, outputs: int = 1, params: int = 0, saved: int = 0) -> Op:
+    """`inputs` tensors into one `outputs` as large; backward sums or spreads the gradient likewise."""
+    return pointwise(
+        name, Region.TENSOR, read=inputs * elements, write=outputs * elements, backward_read=max(inputs, outputs) *
+        elements, backward_write=elements, params=params, saved=(kept(saved),) if saved else (),
+    )  # fmt: skip
+
+
+def activated(name: str, elements: int) -> Op:
+    """A function of each element; keeps its input."""
+    return pointwise(
+        name, Region.TENSOR, read=elements, write=elements, backward_read=2 * elements, backward_write=elements,
+        saved=(Saved(elements=elements, region=Region.TENSOR, role="mlp"),),
+    )  # fmt: skip
+
+
+def gated(name: str, elements: int) -> Op:
+    """An activation of one half times the other; keeps both."""
+    return pointwise(
+        name, Region.TENSOR, read=2 * elements, write=elements, backward_read=3 * elements, backward_write=2 * elements,
+        saved=(Saved(elements=2 * elements, region=Region.TENSOR, role="mlp"),), kernels=2,
+    )  # fmt: skip
