@@ -103,6 +103,25 @@ def test_hand_worked_numbers() -> None:
     assert "bf16" not in accelerator("V100").peak_flop_per_s
 
 
+def test_no_matrix_rate_of_a_narrower_format_is_lower_and_boards_of_one_die_keep_their_order() -> None:
+    for name, device in accelerators().items():
+        rates = device.peak_flop_per_s
+        for wide, narrow in (("tf32", "bf16"), ("bf16", "fp8"), ("fp8", "fp4")):
+            if wide in rates and narrow in rates:
+                assert rates[narrow] >= rates[wide], (name, wide, narrow)
+    for less, more in (
+        ("MI350X", "MI355X"), ("B100-SXM", "B200-SXM"), ("RTX-5060", "RTX-5060-Ti"), ("RTX-4090-Laptop", "RTX-4090"),
+        ("RTX-2060", "RTX-2070"), ("Arc-B570", "Arc-B580"), ("Ascend-910B", "Ascend-910C"), ("A2", "A10"),
+        ("L2", "L20"),
+    ):  # fmt: skip
+        one, other = accelerators()[less], accelerators()[more]
+        assert one.peak_flop_per_s["fp16"] < other.peak_flop_per_s["fp16"]
+        assert one.memory_bytes_per_s <= other.memory_bytes_per_s
+    # Blackwell brief: 28 PFLOP/s of sparse fp16 in eight GPUs; CloudMatrix384: 376 TFLOP/s a die
+    assert accelerators()["B100-SXM"].peak_flop_per_s["fp16"] == pytest.approx(28e15 / 8 / 2)
+    assert accelerators()["Ascend-910C"].peak_flop_per_s["bf16"] == pytest.approx(2 * 376e12)
+
+
 @pytest.mark.parametrize("name", accelerator_names())
 def test_every_number_has_a_fact_of_the_right_unit(name: str) -> None:
     device = accelerators()[name]

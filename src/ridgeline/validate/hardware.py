@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ridgeline.errors import InputError
+from ridgeline.facts.accelerators import canonical
 from ridgeline.facts.records import Accelerator
 from ridgeline.units import parse
 
@@ -79,8 +80,13 @@ _FORMS = {
     "sxm": "sxm", "sxm2": "sxm", "sxm3": "sxm", "sxm4": "sxm", "sxm5": "sxm", "sxm6": "sxm", "oam": "sxm",
     "pcie": "pcie", "nvl": "nvl", "laptop": "laptop", "mobile": "laptop",
 }  # fmt: skip
-_ALIASES = {"trillium": "tpuv6e", "tputrillium": "tpuv6e", "ironwood": "tpuv7x", "tpuironwood": "tpuv7x"}
-"""Code names that makers use beside the product's name. Source: cloud.google.com/tpu/docs."""
+_ALIASES = {
+    "trillium": "tpuv6e", "tputrillium": "tpuv6e", "ironwood": "tpuv7x", "tpuironwood": "tpuv7x",
+    "a2highgpu": "a100", "a2ultragpu": "a100", "rtxpro6000blackwellmax": "rtxpro6000maxq",
+    "910b2": "910b", "910b3": "910b",
+}  # fmt: skip
+"""Code names and machine types that makers use beside the product's name; 'a2-highgpu' holds no A2. Source:
+cloud.google.com/tpu/docs, cloud.google.com/compute/docs/gpus."""
 
 ARCHITECTURES = {
     "volta": "v100",
@@ -155,10 +161,31 @@ def find_device(text: str, catalog: Sequence[Accelerator], usual: Callable[[str]
     if _UNSTATED.match(text):
         raise InputError("the hardware is not stated", field="hardware")
     said = read_device(text)
-    family, assumptions = _family(text, said, catalog)
+    try:
+        family, assumptions = _family(text, said, catalog)
+    except InputError:
+        known = _by_other_name(text, said, catalog)
+        if known is None:
+            raise
+        return _restated(said, known, ())
     parts = [part for part in catalog if family in family_keys(part.name)]
     chosen, more = _part(said, parts, usual(family))
     return _restated(said, chosen, (*assumptions, *more))
+
+
+def _by_other_name(text: str, said: DeviceText, catalog: Sequence[Accelerator]) -> Accelerator | None:
+    """The part that the catalog lists under another name: 'DGX Spark', 'M4 Max', 'TPU v7'.
+
+    None where it lists none, and where the words in parentheses name a second part.
+    """
+    if _longest(said.aside, {key for part in catalog for key in family_keys(part.name)}):
+        return None
+    outside = re.sub(r"\([^()]*\)?", " ", text)
+    for words in (outside, _MEMORY.sub(" ", outside), " ".join(said.words)):
+        found = canonical(words)
+        if found is not None:
+            return next((part for part in catalog if part.name == found), None)
+    return None
 
 
 @lru_cache(maxsize=4096)
