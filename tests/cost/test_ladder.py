@@ -181,6 +181,15 @@ def test_rates_that_were_measured_on_the_device_replace_borrowed_ones() -> None:
     assert found["matrix_share_"] == pytest.approx(min(1.0, share))
 
 
+def test_a_rate_measured_in_bf16_is_the_devices_own_in_fp16() -> None:
+    """MI300X: 668.4 TFLOP/s of 1307 were measured in bf16 and nothing in fp16; fp32 has no such neighbour."""
+    part = accelerator("MI300X")
+    assert "matrix.fp16" not in part.sustained
+    assert own_rates(part, "fp16")["matrix_share_"] == pytest.approx(668.4 / 1307, rel=1e-3)
+    assert own_rates(part, "fp16") == own_rates(part, "bf16")
+    assert "matrix_share_" not in own_rates(part, "fp32")
+
+
 @COMPILED
 @given(st.floats(1, 30000), st.floats(1, 30000), st.floats(1, 30000), st.sampled_from(("H100-SXM", "RTX-4090")))
 def test_the_answer_lies_in_its_interval(m: float, n: float, k: float, device: str) -> None:

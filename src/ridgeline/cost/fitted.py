@@ -32,7 +32,7 @@ from ridgeline.facts.fits import (
     own_fits,
 )
 from ridgeline.facts.mechanisms import constant, constants
-from ridgeline.facts.rates import power_clock
+from ridgeline.facts.rates import own_share, power_clock
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.traits import kernel_traits
 from ridgeline.lower.work import Number
@@ -289,14 +289,12 @@ def from_fits(question: Question, part: Accelerator, fits: Sequence[Fit], rung: 
 
 
 def own_rates(part: Accelerator, matrix: str) -> dict[str, float]:
-    """Shares of peak and of memory bandwidth that somebody measured on the device itself, by parameter [1]."""
-    peaks = {"matrix_share_": part.peak_flop_per_s.get(matrix, 0.0), "memory_share_": part.memory_bytes_per_s}
-    rates = {"matrix_share_": part.sustained.get(f"matrix.{matrix}"), "memory_share_": part.sustained.get("hbm")}
-    return {
-        name: min(1.0, fact.value / peaks[name])
-        for name, fact in rates.items()
-        if fact is not None and fact.evidence >= Evidence.MEASURED and peaks[name] > 0
-    }
+    """Shares of peak and of memory bandwidth that somebody measured on the device itself, by parameter [1].
+
+    A matrix rate that was measured in a format alike counts (`own_share`): fp16 and bf16 are one unit's.
+    """
+    found = {"matrix_share_": own_share(part, f"matrix.{matrix}"), "memory_share_": own_share(part, "hbm")}
+    return {name: fact.value for name, fact in found.items() if fact is not None and fact.evidence >= Evidence.MEASURED}
 
 
 def kernel_start_s(part: Accelerator) -> float:

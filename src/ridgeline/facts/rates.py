@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from statistics import median
 
@@ -71,6 +72,16 @@ def _peak(accelerator: Accelerator, key: str) -> Fact | None:
 def _alike(key: str) -> str | None:
     other = _ALIKE.get(key.removeprefix("matrix."))
     return f"matrix.{other}" if other else None
+
+
+def own_share(accelerator: Accelerator, key: str) -> Fact | None:
+    """Share of a peak rate that was measured on the device itself, in this or in an alike format [1]; else None."""
+    for name in (key, _alike(key)):
+        rate = accelerator.sustained.get(name) if name else None
+        peak = _peak(accelerator, name) if name else None
+        if rate is not None and peak is not None and peak.value > 0:
+            return replace(rate, value=min(1.0, rate.value / peak.value), unit="1")
+    return None
 
 
 def _share(accelerator: Accelerator, key: str) -> tuple[float, str] | None:
