@@ -102,6 +102,25 @@ def test_keys_read_for_each_query_head_cost_what_as_many_heads_of_keys_do() -> N
     assert apart.decode(grouped, sequences, context).mid > 2.0 * shared.decode(grouped, sequences, context).mid
 
 
+def test_beyond_so_many_heads_each_is_a_block_and_few_run_at_once() -> None:
+    """Room for 8,192 scores is 32 KiB, so two blocks a compute unit of 64 KiB, for 4,096 twice as many.
+
+    64 sequences of 32 heads and 3,072 tokens: 3,072 x 256 elements at 0.5 a cycle of 2.1 GHz, 2,048 / 608 times over.
+    """
+    long, short = (
+        ServedPrices(MI300X, Formats(), own=OwnKernels(per_query=True, block_heads=512, room=room))
+        for room in (8192.0, 4096.0)
+    )
+    split = ServedPrices(MI300X, Formats(), own=OwnKernels(per_query=True))
+    sequences, context = np.array([16.0, 64.0]), np.array([3072.0])
+    by_room = [one.decode(CORE, sequences, context) for one in (long, short, split)]
+    assert by_room[0].mid[1] == pytest.approx(3072 * 256 / (0.5 * 2.1e9) * 2048 / (304 * 2), rel=0.01)
+    assert by_room[0].mid[1] == pytest.approx(2.0 * by_room[1].mid[1], rel=0.01)
+    assert by_room[1].mid[1] > by_room[2].mid[1]
+    assert by_room[0].mid[0] == by_room[2].mid[0]  # 512 heads are not beyond 512
+    assert by_room[0].high[1] / by_room[0].low[1] == pytest.approx(1.5 / 0.65)
+
+
 def test_products_that_were_not_tuned_are_slower_where_compute_binds_only() -> None:
     """A fifth of the rate: 8,192 tokens take five times as long, one token what its weights' bytes take."""
     tuned = ServedPrices(MI300X, Formats())

@@ -21,8 +21,9 @@ class OwnKernels:
     `groups` query heads [head], () of any; with `splits` keys of a sequence are split over idle multiprocessors.
     `wide` is how more rows meet weights of few bits: '' as tables have it, 'widened' to 16 bits, 'int8' inputs. Where
     attention is not fused a prompt's score moves `score_bytes` [byte]. With `per_query` heads of a group find nothing
-    in caches that another has read, as if each had keys of its own. Products reach `tuned_share` of the matrix rate of
-    tuned ones, between the ends of `tuned_range` [1].
+    in caches that another has read, as if each had keys of its own. Beyond `block_heads` query heads of all sequences
+    [head] each is one block with room for the scores of `room` tokens [token]. Products reach `tuned_share` of the
+    matrix rate of tuned ones, between the ends of `tuned_range` [1].
     """
 
     unmeasured: bool = False
@@ -32,6 +33,8 @@ class OwnKernels:
     groups: tuple[int, ...] = ()
     splits: bool = True
     per_query: bool = False
+    block_heads: int = 0
+    room: float = 0.0
     tuned_share: float = 1.0
     tuned_range: tuple[float, float] = (1.0, 1.0)
 
@@ -60,3 +63,26 @@ def vector_seconds(weight_bytes: Array, kernels: float, device: Device) -> tuple
     asked = device.sm_count * device.clock_hz * constant("vector.bytes_per_cycle") * lanes
     memory = weight_bytes / min(device.memory_bytes_per_s, asked if device.sm_count > 1 else np.inf)
     return memory + kernels * (constant("launch.device") + 2.0 * device.memory_latency_s), memory
+
+
+def block_seconds(heads: Array, context: Array, elements: float, room: float, device: Device) -> tuple[Array, Array]:
+    """Time of decode with one block for each query head of each sequence, and of it that of the cache [s].
+
+    t = launch + 2 latency + context elements / (b clock) max(1, heads / (SMs floor(shared memory / 4 room)))
+
+    A block keeps 4 bytes for the score of each of `room` tokens, however short its own context is, so that few blocks
+    run on a multiprocessor at once; each waits for what it reads, b elements a cycle (`paged.elements_per_cycle`).
+    `elements` are those of one token and head [1]. Source: vllm, csrc/attention/attention_kernels.cu at 00f5113,
+    paged_attention_v1_launcher. Domain: CDNA. Evidence: derived.
+
+    >>> from ridgeline.cost.machine import machine
+    >>> from ridgeline.facts.clusters import cluster
+    >>> device = machine(cluster("1xMI300X")).device
+    >>> times = [block_seconds(np.array(8192.0), np.array(1024.0), 256.0, room, device)[0] for room in (4096, 8192)]
+    >>> " ".join(f"{time * 1e6:.0f} us" for time in times)
+    '1684 us 3366 us'
+    """
+    blocks = max(1.0, constant("sm.shared_bytes.cdna") // (4.0 * max(room, 1.0)))
+    waves = np.maximum(1.0, heads / (device.sm_count * blocks))
+    reading = context * elements / (constant("paged.elements_per_cycle") * device.clock_hz) * waves
+    return np.asarray(reading + constant("launch.device") + 2.0 * device.memory_latency_s), np.asarray(reading)

@@ -19,7 +19,7 @@ from ridgeline.cost.families.latent_layer import CHOSEN_CORE
 from ridgeline.cost.fitted import FittedModel, find_fits, model_of
 from ridgeline.cost.formats import WIDENED_BYTES, form
 from ridgeline.cost.machine import Machine
-from ridgeline.cost.own_kernels import OwnKernels, vector_seconds
+from ridgeline.cost.own_kernels import OwnKernels, block_seconds, vector_seconds
 from ridgeline.cost.plain import integer_seconds, score_seconds, tiled_rows, widened_bytes
 from ridgeline.cost.readers import ROTARY
 from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
@@ -32,7 +32,6 @@ from ridgeline.lower.work import CollectiveKind, Number
 
 Array = NDArray[np.float64]
 RUNGS = (Rung.FITTED, Rung.BORROWED, Rung.COMMON)
-_PRODUCTS = frozenset({"gemm", "experts"})
 _BY_QUERY, _FEWEST_BLOCKS = ("mmha", "mmha-wide"), 4.0  # kernels of decode that read keys for each query head
 _WIDE_EXPERT_RANKS = 16  # from here on engines trade tokens with the kernels of DeepEP instead of collectives
 MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traffic (AIConfigurator's measured default)
@@ -91,7 +90,7 @@ class ServedPrices(LinkPrices):
     def ask(self, asked: questions.Asked, kernel: str = "") -> Seconds:
         """The price of an operator from the best rung, by the fits of one `kernel` where there are any [s]."""
         question = asked.question
-        share = self.own.tuned_share if question.family in _PRODUCTS else 1.0
+        share = self.own.tuned_share if question.family == "gemm" else 1.0  # experts have kernels of the engine's own
         found = self._read(question, self._model(question, kernel, share=share))
         if share == 1.0:
             return found
@@ -209,6 +208,8 @@ class ServedPrices(LinkPrices):
                 window=float(core.window) / core.ranks, dtype=self._products, cache_dtype=self.formats.cache,
             )  # fmt: skip
         found = self._decoded(asked)
+        if self.own.block_heads and not core.latent:
+            found = self._by_block(found, heads * np.maximum(sequences, 1.0), held, core.qk_dim + core.v_dim)
         return found + self._parts(core, np.maximum(sequences, 1.0)) if core.ranks > 1 else found
 
     def _chosen(
@@ -249,6 +250,12 @@ class ServedPrices(LinkPrices):
         blocks = np.asarray(sizes["batch"]) * sizes["kv_heads"]
         each = ~np.isin(sizes["group"], self.own.groups) | (blocks * _FEWEST_BLOCKS < self.machine.device.sm_count)
         return shorter.where(each, found)
+
+    def _by_block(self, split: Seconds, heads: Array, context: Array, elements: float) -> Seconds:
+        """Decode of many query heads by one block each, where that is longer than the memory that it reads [s]."""
+        mid, memory = block_seconds(heads, context, elements, self.own.room, self.machine.device)
+        alone = (heads > self.own.block_heads) & (mid > split.mid)
+        return banded("paged", mid, 0.0 * mid, memory).where(alone, split)
 
     def _parts(self, core: Core, sequences: Array) -> Seconds:
         """What ranks that hold parts of contexts send each other for one token of each sequence [s].

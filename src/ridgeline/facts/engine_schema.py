@@ -128,6 +128,11 @@ class Settings:
         unit="head",
         kind=tuple,
     )
+    block_heads: int = _count(
+        0, "query heads of all sequences of a rank above which decode gives each one block, with room in shared memory "
+        "for the scores of the longest context; 0: never", "head",
+    )  # fmt: skip
+    graph_context: int = _count(0, "contexts beyond it run without a captured graph; 0: none do", "token")
     decode_splits: bool = _flag(True, "decode splits the keys of a sequence over idle multiprocessors")
     layer_kernels: int = _count(
         0, "kernels of one layer where every operator is one of its own; 0: as layers are divided", "kernel"

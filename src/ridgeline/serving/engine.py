@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -162,7 +163,8 @@ def engine(
     own = OwnKernels(
         unmeasured=policy.own_kernels, vector_rows=policy.vector_rows, wide=policy.wide_products,
         score_bytes=policy.score_bytes, groups=policy.decode_groups, splits=policy.decode_splits,
-        per_query=policy.keys_per_query, tuned_share=policy.tuned_share,
+        per_query=policy.keys_per_query, block_heads=policy.block_heads,
+        room=min(policy.graph_context or math.inf, context or math.inf), tuned_share=policy.tuned_share,
         tuned_range=(policy.tuned_share_least, policy.tuned_share_most),
     )  # fmt: skip
     steps = StepModel(model, machine, deployment, formats, own=own, shelf=shelf, fusions=fusions)
