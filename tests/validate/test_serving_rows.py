@@ -176,13 +176,60 @@ def test_metrics_of_one_run_share_a_key_and_dates_do_not_part_it() -> None:
         ({"n_devices": "-3"}, "out of range"),
         ({"isl": "many"}, "is not a number"),
         ({"precision_weights": "int3.7"}, "no number format"),
-        ({"model": "Mystery-MoE", "params_b": "100", "active_params_b": "10"}, "its experts are not stated"),
+        ({"model": "Mystery-MoE", "params_b": "100", "active_params_b": "0.1"}, "its experts are not stated"),
+        ({"model": "Mystery-MoE", "params_b": "0.4", "active_params_b": "0.3"}, "too small for 128 experts"),
+        ({"engine": "ktransformers"}, "columns of offload.tsv"),
         ({"model": ""}, "model is not stated"),
     ],
 )
 def test_rows_that_cannot_be_read_say_why(cells: dict[str, str], message: str) -> None:
     with pytest.raises(RidgelineError, match=message):
         read_served(row(**cells))
+
+
+@pytest.mark.parametrize(
+    ("total", "active"), [("100", "12"), ("671", "37"), ("80", "3"), ("30", "3.3"), ("1000", "32"), ("47", "13")]
+)
+@pytest.mark.parametrize("tp", ["1", "4", "8"])
+def test_experts_that_are_not_stated_leave_both_counts_as_they_are(total: str, active: str, tp: str) -> None:
+    job = read_served(row(model="Mystery", params_b=total, active_params_b=active, n_devices="8", tp=tp))
+    counted = job.model.graph
+    assert counted.params == pytest.approx(float(total) * 1e9, rel=0.06)
+    assert counted.active_params == pytest.approx(float(active) * 1e9, rel=0.15)
+    assert any("not in the catalog" in said for said in job.assumptions)
+
+
+@pytest.mark.parametrize("tp", ["1", "2", "4", "8"])
+@pytest.mark.parametrize("size", ["7", "13", "34", "49", "253"])
+def test_derived_heads_divide_among_the_shards_and_stay_the_same_over_degrees(size: str, tp: str) -> None:
+    job = read_served(row(model="Mystery", params_b=size, active_params_b=size, n_devices=tp, tp=tp))
+    assert job.model.dims["heads"] % int(tp) == 0
+    assert job.model.dims == read_served(row(model="Mystery", params_b=size, active_params_b=size)).model.dims
+
+
+def test_an_engine_without_a_policy_is_answered_by_others_and_its_interval_holds_for_them_all() -> None:
+    cells = {"scenario": "fixed-concurrency", "batch_or_concurrency": "8", "metric": "tpot_ms", "source": "NEW"}
+    rows = ServedRows()
+    found = rows.answer(row(**cells, engine="JetStream"))
+    each = [rows.answer(row(**cells, engine=name)) for name in ("vLLM", "SGLang", "TensorRT-LLM", "TGI")]
+    assert found["predicted"] == each[0]["predicted"]
+    assert found["evidence"] == "assumed"
+    assert found["low"] <= min(one["predicted"] for one in each)
+    assert found["high"] >= max(one["predicted"] for one in each)
+    assert any("JetStream" in said for said in found["assumptions"])
+
+
+def test_what_a_device_a_user_and_a_token_get_follow_from_the_whole() -> None:
+    rows = ServedRows()
+    cells = {"scenario": "fixed-concurrency", "batch_or_concurrency": "4", "isl": "256", "osl": "32", "unit": ""}
+    got = {
+        name: rows.answer(row(**cells, n_devices="2", tp="2", metric=name))["predicted"]
+        for name in ("total_tok_s", "total_tok_s_per_gpu", "output_tok_s", "tpot_ms", "tok_s_per_user",
+                     "avg_power_w", "energy_j_per_token")
+    }  # fmt: skip
+    assert got["total_tok_s_per_gpu"] == pytest.approx(got["total_tok_s"] / 2)
+    assert got["tok_s_per_user"] == pytest.approx(1e3 / got["tpot_ms"])
+    assert got["energy_j_per_token"] == pytest.approx(2 * got["avg_power_w"] / got["output_tok_s"])
 
 
 def test_a_card_behind_a_small_computer() -> None:

@@ -80,6 +80,17 @@ def engine_names() -> tuple[str, ...]:
     return tuple(sorted((engine.name for engine in _catalog().values()), key=str.casefold))
 
 
+def engine_known(name: str) -> bool:
+    """Whether an engine of that name has a policy in the catalog."""
+    return _folded(name) in _by_name()
+
+
+def newest_policy(name: str) -> str:
+    """The version from which the newest policy of a known engine holds."""
+    start = _by_name()[_folded(name)].policies[-1][0]
+    return ".".join(f"{part:g}" for part in start)
+
+
 def engine_policy(
     name: str,
     version: str = "",

@@ -63,8 +63,8 @@ class ServedRows:
             raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
         predicted = _value(job, found, found.replay, found.metrics) / job.unit_si
         low, high = _interval(job, found, predicted)
-        if job.otherwise is not None:
-            low, high = self._wider(job.otherwise, low, high)
+        for other in job.otherwise:
+            low, high = self._wider(other, low, high, ends=other.deployment.engine != job.deployment.engine)
         return {
             "status": "scored",
             "device": job.cluster.accelerator.name,
@@ -75,19 +75,20 @@ class ServedRows:
             "low": low,
             "high": high,
             "ape": absolute_percentage_error(predicted, measured),
-            "evidence": found.evidence.label,
+            "evidence": (Evidence.ASSUMED if job.stand_ins else found.evidence).label,
             "rung": worst([rung for one in found.engines for rung in one.steps.prices.rungs_used.values()]).value,
             "assumptions": list(job.assumptions),
         }
 
-    def _wider(self, job: ServedJob, low: float, high: float) -> tuple[float, float]:
-        """An interval that holds for another run as well, if that one starts."""
+    def _wider(self, job: ServedJob, low: float, high: float, *, ends: bool) -> tuple[float, float]:
+        """An interval that holds for another run as well, if that one starts; with `ends` for all of that one's."""
         try:
             found = self._served(job)
         except RidgelineError:
             return low, high
         value = _value(job, found, found.replay, found.metrics) / job.unit_si
-        return min(low, value), max(high, value)
+        least, most = _interval(job, found, value) if ends else (value, value)
+        return min(low, least), max(high, most)
 
     def _served(self, job: ServedJob) -> Served:
         if job.key not in self._runs:
@@ -124,7 +125,18 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
     own = {role: settings.without_assumed() for role, settings in found.items()}
     job = replace(job, assumptions=(*job.assumptions, *told))
     limited = any(settings.assumed & LIMITS for settings in found.values())
-    return replace(_as_run(job, found), otherwise=_as_run(job, own) if limited else None)
+    run = _as_run(job, found)
+    return replace(
+        run, otherwise=(*((_as_run(job, own),) if limited else ()), *(_by(run, name) for name in job.stand_ins))
+    )
+
+
+def _by(job: ServedJob, engine: str) -> ServedJob:
+    """The same job run by another engine."""
+    prefill = None if job.prefill is None else replace(job.prefill, engine=engine)
+    return replace(
+        job, deployment=replace(job.deployment, engine=engine), prefill=prefill, stand_ins=(), key=(*job.key, engine)
+    )
 
 
 def _as_run(job: ServedJob, found: dict[str, Settings]) -> ServedJob:
@@ -265,15 +277,19 @@ def _value(job: ServedJob, found: Served, replayed: Replay, metrics: Metrics) ->
     amounts = {
         "batch_latency": span,
         "output_rate": outputs / span,
-        "output_rate_per_device": outputs / devices / span,
         "total_rate": (outputs + prompts) / span,
         "samples_rate": requests / span,
         "prefill_rate": prompts / started,
         "decode_rate": steps / max(decoding, 1e-12),
     }
-    if job.metric not in amounts:
+    if job.metric == "user_rate":
+        return 1.0 / max(float(metrics.tpot.mean), 1e-12)
+    if job.metric == "token_energy":
+        return _power_w(job, found) * devices * span / outputs
+    whole = job.metric.removesuffix("_per_device")
+    if whole not in amounts:
         raise InputError(f"'{job.metric}' is not predicted for serving", field="metric")
-    return amounts[job.metric]
+    return amounts[whole] / (devices if whole != job.metric else 1)
 
 
 def _power_w(job: ServedJob, found: Served) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -10,11 +11,11 @@ from ridgeline.errors import InputError
 from ridgeline.graph import load as catalog
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.ops import Model
-from ridgeline.validate.models import SAME_PARAMS, read_model
+from ridgeline.validate.models import HEAD_DIM, SAME_PARAMS, read_model
 from ridgeline.validate.names import catalog_spelling, plain_name, refuse_unsupported
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
-from ridgeline.validate.serving_words import number
+from ridgeline.validate.serving_words import number, whole
 
 _GUIDE = "NVIDIA/FasterTransformer docs/gpt_guide.md @ df4a7534, section Performance"
 GUIDE_MODELS: Mapping[str, tuple[int, int, int]] = {
@@ -41,6 +42,15 @@ FAMILIES: tuple[tuple[str, str], ...] = (
 """Names of models that share the dimensions of a catalog model. Source: their config.json."""
 
 
+USUAL_HEADS = 8
+"""Derived heads are a multiple of it, whatever the row's degree, so that one model keeps its shape over several
+(assumed: those of most published models are)."""
+
+_TOP, _APART, _VOCAB, _EXPERT_ASPECT = 8, 0.25, 151936, 64
+"""Of mixtures known by their parameters alone: experts that a token meets, least share of its parameters outside them,
+words, and width over layers. Those of Qwen3, GLM-4.5, MiniMax M2 and DeepSeek-V3 (assumed)."""
+
+
 def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
     """The model of a serving row with what was assumed; raises a Ridgeline error when it cannot be built."""
     name = row.text("model").strip()
@@ -51,17 +61,49 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
     model, said = _known(name, row.source)
     if model is None:
         if active is not None and params is not None and active < 0.9 * params:
-            raise InputError(f"'{name[:60]}' is not in the catalog and its experts are not stated", field="model")
+            return _routed(name, params * 1e9, active * 1e9, whole(row, "tp") or 1)
         if params is None and not re.search(r"\d\s?[mb]\b", name, re.IGNORECASE):
             raise InputError(f"'{name[:60]}' is not in the catalog; give its params_b", field="model")
         notes = Notes(text="", pairs={}, switches=frozenset())
         plain = Row(line=row.line, id=row.id, cells={each: row.text(each) for each in ("model", "params_b", "source")})
-        reading = read_model(plain, notes, seq_len=None, stages=1, width=1)
+        reading = read_model(plain, notes, seq_len=None, stages=1, width=math.lcm(whole(row, "tp") or 1, USUAL_HEADS))
         return reading.model, reading.assumptions
     counted = model.graph.params
     if params is not None and abs(counted - params * 1e9) > SAME_PARAMS * params * 1e9:
         said = (*said, f"{counted / 1e9:.3g}e9 parameters counted, the row states {params:g}e9")
     return model, said
+
+
+@lru_cache(maxsize=512)
+def _routed(name: str, params: float, active: float, width: int) -> tuple[Model, tuple[str, ...]]:
+    """A mixture of experts of which only the parameters are known, all of them and those that a token meets [1].
+
+    With E experts of which k are met, one over all layers holds (params - active) / (E - k); what is left of `active`
+    is attention and the ends, of which width and layers follow by D = 64 L. So both counts hold whatever E is.
+    """
+    sizes = ((experts, (params - active) / (experts - _TOP)) for experts in (128, 256, 512))
+    count, expert = next(((e, size) for e, size in sizes if active - _TOP * size >= _APART * active), (0, 0.0))
+    if not count:
+        raise InputError(f"'{name[:60]}' is not in the catalog and its experts are not stated", field="model")
+    always, unit = active - _TOP * expert, HEAD_DIM * math.lcm(width, USUAL_HEADS)
+    found = []
+    for hidden in range(unit, 64 * 1024, unit):
+        layers = (always - 2.0 * _VOCAB * hidden) / (2.0 * hidden**2 + 2.0 * hidden * HEAD_DIM * USUAL_HEADS)
+        if layers >= 1:
+            found.append((abs(math.log(hidden / layers / _EXPERT_ASPECT)), hidden, round(layers)))
+    if not found:
+        raise InputError(f"'{name[:60]}' is not in the catalog and too small for {count} experts", field="model")
+    _, hidden, layers = min(found)
+    ffn = max(16, round(expert / (3 * layers * hidden) / 16) * 16)
+    model = from_dims(
+        layers=layers, hidden=hidden, heads=hidden // HEAD_DIM, kv_heads=USUAL_HEADS, vocab=_VOCAB, gated=True,
+        activation="silu", norm="rms", bias=False, tied=False, positions="rope", experts=count, top_k=_TOP,
+        expert_ffn=ffn, name=plain_name(name), source="parameters stated in the row",
+    )  # fmt: skip
+    return model, (
+        f"'{name[:40]}' is not in the catalog: {count} experts of which {_TOP} are met, {layers} layers of {hidden} "
+        f"(assumed from {params / 1e9:g}e9 parameters, {active / 1e9:g}e9 active)",
+    )
 
 
 @lru_cache(maxsize=512)

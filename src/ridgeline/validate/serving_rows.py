@@ -14,6 +14,7 @@ from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.validate.machines import Machines, machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_device import find, meant, put
+from ridgeline.validate.serving_engines import StandIn, stand_in
 from ridgeline.validate.serving_formats import Precision, precision_of
 from ridgeline.validate.serving_layout import Ask, Degrees, Layout, layout_of
 from ridgeline.validate.serving_models import model_of
@@ -44,8 +45,9 @@ class ServedJob:
     `open_s` is how long requests arrive, or at least wait in a queue [s], `requests` how many wait [1]; None where
     nobody says.
     `speculative` is the draft length [token]. `weight_bits` is the size of a weight where its format does not say
-    it [bit]. A measured value times `unit_si` is SI. `key` is equal for rows that one run answers. `otherwise` is the
-    job under the engine's own limits, where those of its benchmark are assumed.
+    it [bit]. A measured value times `unit_si` is SI. `key` is equal for rows that one run answers. `stand_ins` are
+    engines that the row's own may be like, where it has no policy. `otherwise` are jobs that the interval holds for
+    as well: under the engine's own limits, where those of its benchmark are assumed, and with each of the stand-ins.
     """
 
     model: Model
@@ -68,7 +70,8 @@ class ServedJob:
     key: tuple[str, ...]
     open_s: float | None = None
     requests: int | None = None
-    otherwise: ServedJob | None = None
+    stand_ins: tuple[str, ...] = ()
+    otherwise: tuple[ServedJob, ...] = ()
 
 
 def read_served(row: Row, source: Machines | None = None) -> ServedJob:
@@ -78,7 +81,9 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
     known = source or machines()
     metric, arrivals = metric_of(row), arrivals_of(row)
     _refuse_drains(row, metric.name)
-    engine, said = engine_of(row)
+    named, said = engine_of(row)
+    answering = stand_in(named, row.text("engine_version").strip())
+    engine = answering.policy
     model, about_model = model_of(row)
     cell, about_device = meant(row.source, row.text("hardware"))
     part = find(cell, known).accelerator
@@ -101,8 +106,8 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
     return ServedJob(
         model=model,
         cluster=where.cluster,
-        deployment=_deployment(row, engine, precision, layout, layout.main),
-        prefill=None if layout.prefill is None else _deployment(row, engine, precision, layout, layout.prefill),
+        deployment=_deployment(row, answering, precision, layout, layout.main),
+        prefill=None if layout.prefill is None else _deployment(row, answering, precision, layout, layout.prefill),
         arrivals=arrivals,
         batch=batch,
         rate_rps=rate,
@@ -114,7 +119,8 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
         statistic=metric.statistic,
         speculative=speculative,
         weight_bits=precision.bits,
-        assumptions=(*said, *(words for group in about for words in group), *about_draft),
+        stand_ins=answering.others,
+        assumptions=(*said, *answering.said, *(words for group in about for words in group), *about_draft),
         unit_si=metric.unit_si,
         key=_key(row),
     )
@@ -201,13 +207,13 @@ def _draft(note: str) -> tuple[float | None, tuple[str, ...]]:
     return DRAFT_LENGTH, (f"draft length not stated: {DRAFT_LENGTH:g} tokens, gpt-fast's default",)
 
 
-def _deployment(row: Row, engine: str, precision: Precision, layout: Layout, degrees: Degrees) -> Deployment:
+def _deployment(row: Row, answering: StandIn, precision: Precision, layout: Layout, degrees: Degrees) -> Deployment:
     apart = layout.prefill is not None
     role = Role.WHOLE if not apart else Role.DECODE if degrees is layout.main else Role.PREFILL
     budget = re.search(r"\bn_batch (\d{1,6})\b", row.text("note"))
     return Deployment(
-        engine=engine,
-        version=row.text("engine_version").strip()[:60],
+        engine=answering.policy,
+        version=row.text("engine_version").strip()[:60] if answering.own else "",
         tp=degrees.tp,
         pp=degrees.pp,
         dp=degrees.dp,

@@ -52,6 +52,10 @@ _RATES = {
     "decode_tok": "decode_rate", "generation_tok": "output_rate", "throughput_tok": "output_rate",
     "samples": "samples_rate", "requests": "samples_rate", "req": "samples_rate",
 }  # fmt: skip
+_OTHERS = {
+    "tok_s_per_user": "user_rate", "output_tok_s_per_user": "user_rate", "tok_s_user": "user_rate",
+    "energy_j_per_token": "token_energy", "j_per_token": "token_energy", "energy_j_per_output_token": "token_energy",
+}  # fmt: skip
 _LEVELS = {"memory": "memory", "peak_memory": "memory", "avg_power": "power", "power": "power"}
 _SECONDS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
 _BYTES = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20, "bytes": 1.0, "B": 1.0}
@@ -74,6 +78,8 @@ class Metric:
 def metric_of(row: Row) -> Metric:
     """The metric of a serving row; raises `InputError` when the word or the unit is unknown."""
     cell = row.text("metric").strip().casefold()
+    if cell in _OTHERS:
+        return Metric(name=_OTHERS[cell], statistic="mean", unit_si=1.0)
     match = _METRIC.match(cell)
     if match is None:
         raise InputError(f"'{cell[:40]}' is no metric of serving", field="metric")
@@ -84,11 +90,9 @@ def metric_of(row: Row) -> Metric:
         return Metric(name=_TIMES[base], statistic=statistic, unit_si=_factor(_SECONDS, unit or match["unit"]))
     if base in _RATES:
         name = _RATES[base]
-        if each and name != "output_rate":
-            raise InputError(f"'{cell[:40]}': only output tokens are known per device", field="metric")
         if not re.match(r"^(?:tok(?:ens?)?|1|req(?:uests?)?|samples?)/s", unit or "tok/s"):
             raise InputError(f"'{unit[:20]}' is no unit of a rate; needs tok/s or 1/s", field="unit")
-        return Metric(name="output_rate_per_device" if each else name, statistic=statistic, unit_si=1.0)
+        return Metric(name=f"{name}_per_device" if each else name, statistic=statistic, unit_si=1.0)
     if base in _LEVELS and not each:
         name = _LEVELS[base]
         factor = _factor(_BYTES if name == "memory" else _WATTS, unit or match["unit"].upper())

@@ -1,0 +1,80 @@
+"""Whose policy answers a serving row whose engine has none of its own, and which others its interval holds for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ridgeline.errors import InputError
+from ridgeline.facts.engines import engine_known, newest_policy, version_key
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandIn:
+    """The policy that answers for an engine; its interval holds for `others` too. `own`: the engine has a policy."""
+
+    policy: str
+    own: bool
+    others: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+
+
+_HYBRID = re.compile(r"k-?transformers|power-?infer|flexgen|fiddler|moe-?infinity|mixtral.?offload", re.IGNORECASE)
+"""Engines that compute or keep weights on the host: their rows need the columns of a table of offloading."""
+
+KINDS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    (
+        r"pytorch|^torch\b|gptq|awq|bitsandbytes|\bbnb\b|onnx|xformers|\bpeft\b|accelerate|optimum|eager|unsloth|torchtune",
+        "Transformers",
+        ("gpt-fast",),
+        "PyTorch modules called one by one",
+    ),
+    (
+        r"kobold|lm[ -]?studio|llamafile|gpt4all|ramalama|^jan\b|ggml|gguf",
+        "llama.cpp",
+        ("Ollama",),
+        "built on llama.cpp",
+    ),
+    (r"\bnim\b|dynamo|triton", "TensorRT-LLM", ("vLLM", "SGLang"), "a front of several engines"),
+)
+"""Kinds of engines by the words of their names: (pattern, policy, others, why). Source: the engines' pages."""
+
+ANY: tuple[str, tuple[str, ...]] = ("vLLM", ("SGLang", "TensorRT-LLM", "TGI"))
+"""Whose policies stand for an engine of which nothing is known (assumed: it batches by iterations, in pages)."""
+
+
+def stand_in(name: str, version: str) -> StandIn:
+    """Whose policy answers for an engine of that name and version, with what was assumed.
+
+    Raises `InputError` for an engine whose weights lie or are computed on the host.
+    """
+    if engine_known(name):
+        return StandIn(policy=name, own=True, said=_newer(name, version))
+    if _HYBRID.search(name):
+        raise InputError(
+            f"'{name[:40]}' keeps or computes weights on the host: give its rows in the columns of offload.tsv",
+            field="engine",
+        )
+    for pattern, policy, others, why in KINDS:
+        if re.search(pattern, name, re.IGNORECASE):
+            return StandIn(policy=policy, own=False, others=others, said=(_words(name, why, policy, others),))
+    policy, others = ANY
+    return StandIn(
+        policy=policy, own=False, others=others, said=(_words(name, "nothing is known of it", policy, others),)
+    )
+
+
+def _words(name: str, why: str, policy: str, others: tuple[str, ...]) -> str:
+    """What an answer by another engine's policy says."""
+    also = ", ".join(others)
+    return (
+        f"engine '{name[:40]}' has no policy ({why}): the newest {policy}, the interval holds for {also} too (assumed)"
+    )
+
+
+def _newer(name: str, version: str) -> tuple[str, ...]:
+    """A word where a version is a whole release later than the newest policy that was read."""
+    newest = newest_policy(name)
+    if version and newest != "0" and version_key(version)[0] > version_key(newest)[0] and version_key(version)[0] < 1e9:
+        return (f"{name} {version[:20]}: settings of {newest}, the newest that was read",)
+    return ()
