@@ -226,8 +226,12 @@ def test_whatever_the_cells_rows_are_used_or_dropped(rows: list[list[str]]) -> N
     header = f"{HEADER},prefix_block_ids,priority"
     lines = [",".join(row) for row in rows]
     text = "\n".join([header, "0,10,10,,", *lines])
-    trace = parse_trace(text.encode("utf-8", "replace"), "t.csv")
     expected = sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in lines)
+    try:
+        trace = parse_trace(text.encode("utf-8", "replace"), "t.csv")
+    except InputError as refused:  # most times are dates, and no row with a date can be used
+        assert f"({1 + expected} dropped)" in str(refused)
+        return
     assert trace.rows == 1 + expected
     assert trace.rows == len(trace.arrival_s) + len(trace.dropped)
     assert (np.diff(trace.arrival_s) >= 0).all()

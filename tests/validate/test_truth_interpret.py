@@ -334,7 +334,7 @@ def test_tpu_cores_become_chips() -> None:
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        ({"model": "EfficientNet-B0", "hardware": "A100"}, "image classification"),
+        ({"model": "timm levit_256", "hardware": "A100"}, "image classification"),
         ({"model": "Llama 3 8B", "hardware": "N/A"}, "hardware is not stated"),
         ({"model": "Llama 3 8B", "hardware": "A100"}, "number of devices is not stated"),
         ({"model": "Gizmo", "hardware": "A100", "n_devices": 8, "seq_len": 512}, "neither dimensions nor parameters"),

@@ -83,6 +83,13 @@ def test_hardware_names(text: str, name: str) -> None:
     assert device(text)[0] == name
 
 
+@pytest.mark.parametrize("text", ["RTX 4090", "RTX-4090-24GB", "GeForce RTX 4060 8GB"])
+def test_a_part_of_a_laptop_is_meant_only_where_it_is_said(text: str) -> None:
+    name, assumptions = device(text)
+    assert "Laptop" not in name
+    assert not any("form factor" in words for words in assumptions)
+
+
 @pytest.mark.parametrize("text", ["", "N/A", "not stated", "Ascend NPU (table cell copied as A100)", "a fast GPU"])
 def test_hardware_that_cannot_be_named_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="hardware"):
