@@ -173,6 +173,19 @@ def test_vllm_gives_heads_whole_contexts_where_it_reads_keys_for_each() -> None:
         assert policy.graph_context == 8192
 
 
+def test_products_of_few_rows_stream_slower_on_cdna2_until_0_7() -> None:
+    def shares(version: str, architecture: str) -> tuple[float, float, float]:
+        policy = engine_policy("vllm", version, memory_bytes=64e9, architecture=architecture)
+        return policy.skinny_share_least, policy.skinny_share, policy.skinny_share_most
+
+    least, middle, most = shares("0.6.1", "AMD cdna2")
+    assert least == pytest.approx(447 / 900, rel=0.01)  # GB/s of the library's product of one row, and of its vectors'
+    assert most == pytest.approx(1 / 1.2, rel=0.01)  # a fifth faster with another kernel
+    assert middle == pytest.approx((least * most) ** 0.5, rel=0.01)
+    for version, architecture in (("0.6.1", "AMD cdna3"), ("0.7", "AMD cdna2"), ("0.6.1+rocm", "AMD cdna2")):
+        assert shares(version, architecture)[1] == 1.0
+
+
 def test_products_are_untuned_on_cdna3_until_0_7_but_for_amds_fork() -> None:
     shares = {
         (version, architecture): engine_policy(

@@ -229,8 +229,11 @@ def test_whatever_the_cells_rows_are_used_or_dropped(rows: list[list[str]]) -> N
     expected = sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in lines)
     try:
         trace = parse_trace(text.encode("utf-8", "replace"), "t.csv")
-    except InputError as refused:  # most times are dates, and no row with a date can be used
-        assert f"({1 + expected} dropped)" in str(refused)
+    except InputError as refusal:
+        said = str(refusal)  # most times are dates, and no row with a date can be used
+        trace = None
+    if trace is None:
+        assert f"({1 + expected} dropped)" in said
         return
     assert trace.rows == 1 + expected
     assert trace.rows == len(trace.arrival_s) + len(trace.dropped)

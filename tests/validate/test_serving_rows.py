@@ -261,3 +261,14 @@ def test_the_first_tokens_of_a_static_batch_are_there_when_the_last_of_them_is()
     assert first["predicted"] == pytest.approx(whole["predicted"], rel=1e-12)
     alone = answers.answer(row(**cells, metric="ttft_ms", batch_or_concurrency="1"))
     assert 12 * alone["predicted"] < first["predicted"] < 20 * alone["predicted"]
+
+
+def test_a_package_of_two_dies_is_two_ranks_where_its_source_counts_packages() -> None:
+    """Four MI250 are eight devices to programs, in one node; another source's MI250 is what it says."""
+    job = read_served(row(hardware="MI250", n_devices="4", tp="4"))
+    assert (job.deployment.tp, job.deployment.devices, job.cluster.count) == (8, 8, 8)
+    assert (job.cluster.accelerator.name, job.cluster.node_devices) == ("MI250-die", 8)
+    layers = read_served(row(hardware="MI250", n_devices="2", tp="", engine="llama.cpp", scenario="single-stream"))
+    assert (layers.deployment.tp, layers.deployment.pp) == (1, 4)
+    whole = read_served(row(hardware="MI250", n_devices="4", tp="4", source="OTHER"))
+    assert (whole.deployment.tp, whole.cluster.accelerator.name) == (4, "MI250")

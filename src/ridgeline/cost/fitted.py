@@ -201,12 +201,12 @@ def model_of(
     rung: Rung,
     *,
     hosted: bool = True,
-    share: float = 1.0,
+    shares: tuple[float, float] = (1.0, 1.0),
 ) -> FittedModel:
     """The mechanism of a family on a device with the values of fits; made once for the same device and fits.
 
-    `hosted` kernels wait for the engine's host where it issues them slowly; others are taken alone. `share`: of the
-    kernels' matrix rate [1].
+    `hosted` kernels wait for the engine's host where it issues them slowly; others are taken alone. `shares`: of the
+    kernels' matrix rate and of their memory rate [1].
     """
     matrix = form(form_name).matrix
     own = {} if rung is Rung.FITTED else own_rates(part, matrix)
@@ -214,11 +214,11 @@ def model_of(
         own["issue_s_"] = _NO_HOST_S
     kernels = tuple((fit.device, fit.engine, fit.version, fit.form, fit.kernel, fit.source) for fit in fits)
     device = (*device_vector(part, matrix), part.tdp_w)
-    key = (family, form_name, device, kernels, tuple(sorted(own.items())), rung, share)
+    key = (family, form_name, device, kernels, tuple(sorted(own.items())), rung, shares)
     if key not in _READY:
         if len(_READY) >= _MODELS:
             _READY.clear()
-        _READY[key] = _made(family, form_name, part, fits, own, rung, share)
+        _READY[key] = _made(family, form_name, part, fits, own, rung, shares)
     return _READY[key]
 
 
@@ -229,7 +229,7 @@ def _made(
     fits: Sequence[Fit],
     own: Mapping[str, float],
     rung: Rung,
-    share: float,
+    shares: tuple[float, float],
 ) -> FittedModel:
     model, what = mechanism(family), form(form_name)
     start_s = 0.0 if rung is Rung.FITTED else kernel_start_s(part) * _kernels_of(family)
@@ -242,8 +242,9 @@ def _made(
         lent = rung is Rung.BORROWED and fit.source.startswith(BORROWED)
         if lent and "matrix_share_" in fit.values and "matrix_share_" not in own:
             values["matrix_share_"] = _cooler(fit, part, what.matrix)
-        if "matrix_share_" in values:
-            values["matrix_share_"] *= share
+        for name, share in zip(("matrix_share_", "memory_share_"), shares, strict=True):
+            if name in values:
+                values[name] *= share
         if "start_s_" in values:
             values["start_s_"] = max(values["start_s_"], start_s)
         kernels.append(_Kernel(fit=fit, values=model.vector(values), row=row))

@@ -23,7 +23,8 @@ class OwnKernels:
     attention is not fused a prompt's score moves `score_bytes` [byte]. With `per_query` heads of a group find nothing
     in caches that another has read, as if each had keys of its own. Beyond `block_heads` query heads of all sequences
     [head] each is one block with room for the scores of `room` tokens [token]. Products reach `tuned_share` of the
-    matrix rate of tuned ones, between the ends of `tuned_range` [1].
+    matrix rate of tuned ones, between the ends of `tuned_range` [1], and `skinny_share` of the memory rate, between
+    those of `skinny_range`.
     """
 
     unmeasured: bool = False
@@ -37,11 +38,23 @@ class OwnKernels:
     room: float = 0.0
     tuned_share: float = 1.0
     tuned_range: tuple[float, float] = (1.0, 1.0)
+    skinny_share: float = 1.0
+    skinny_range: tuple[float, float] = (1.0, 1.0)
 
     @property
     def lent(self) -> bool:
         """Whether measured kernels of others stand for its own."""
-        return self.unmeasured or self.per_query or self.tuned_share < 1.0
+        return self.unmeasured or self.per_query or min(self.shares) < 1.0
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Of the matrix rate and of the memory rate of tuned products [1]."""
+        return self.tuned_share, self.skinny_share
+
+    @property
+    def ends(self) -> tuple[tuple[float, float], ...]:
+        """The least and the most of both that were seen [1]."""
+        return tuple(zip(self.tuned_range, self.skinny_range, strict=True))
 
 
 def vector_seconds(weight_bytes: Array, kernels: float, device: Device) -> tuple[Array, Array]:

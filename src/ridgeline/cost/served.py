@@ -32,6 +32,7 @@ from ridgeline.lower.work import CollectiveKind, Number
 
 Array = NDArray[np.float64]
 RUNGS = (Rung.FITTED, Rung.BORROWED, Rung.COMMON)
+_WHOLE = (1.0, 1.0)  # of the matrix and the memory rate of kernels
 _BY_QUERY, _FEWEST_BLOCKS = ("mmha", "mmha-wide"), 4.0  # kernels of decode that read keys for each query head
 _WIDE_EXPERT_RANKS = 16  # from here on engines trade tokens with the kernels of DeepEP instead of collectives
 MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traffic (AIConfigurator's measured default)
@@ -76,7 +77,7 @@ class ServedPrices(LinkPrices):
         """The question about this engine's kernels."""
         return replace(question, engine=self.engine, version=self.version)
 
-    def _model(self, question: Question, kernel: str = "", *, share: float = 1.0) -> FittedModel:
+    def _model(self, question: Question, kernel: str = "", *, shares: tuple[float, float] = _WHOLE) -> FittedModel:
         asked = self._engines(question)
         for rung in RUNGS:
             fits = find_fits(asked, self.part, rung)
@@ -84,17 +85,17 @@ class ServedPrices(LinkPrices):
             if fits:
                 worst = self.rungs_used.get(question.family, rung)
                 self.rungs_used[question.family] = max(worst, rung, key=RUNGS.index)
-                return model_of(question.family, question.form, self.part, fits, rung, hosted=False, share=share)
+                return model_of(question.family, question.form, self.part, fits, rung, hosted=False, shares=shares)
         raise DomainError(f"{self.part.name}: no device was ever measured for {question.family} in {question.form}")
 
     def ask(self, asked: questions.Asked, kernel: str = "") -> Seconds:
         """The price of an operator from the best rung, by the fits of one `kernel` where there are any [s]."""
         question = asked.question
-        share = self.own.tuned_share if question.family == "gemm" else 1.0  # experts have kernels of the engine's own
-        found = self._read(question, self._model(question, kernel, share=share))
-        if share == 1.0:
+        shares = self.own.shares if question.family == "gemm" else _WHOLE  # experts' kernels are no library's
+        found = self._read(question, self._model(question, kernel, shares=shares))
+        if shares == _WHOLE:
             return found
-        slow, fast = (self._read(question, self._model(question, kernel, share=one)) for one in self.own.tuned_range)
+        slow, fast = (self._read(question, self._model(question, kernel, shares=end)) for end in self.own.ends)
         return replace(found, low=np.minimum(found.low, fast.low), high=np.maximum(found.high, slow.high))
 
     def _read(self, question: Question, model: FittedModel) -> Seconds:
@@ -251,11 +252,15 @@ class ServedPrices(LinkPrices):
         each = ~np.isin(sizes["group"], self.own.groups) | (blocks * _FEWEST_BLOCKS < self.machine.device.sm_count)
         return shorter.where(each, found)
 
-    def _by_block(self, split: Seconds, heads: Array, context: Array, elements: float) -> Seconds:
-        """Decode of many query heads by one block each, where that is longer than the memory that it reads [s]."""
+    def _by_block(self, found: Seconds, heads: Array, context: Array, elements: float) -> Seconds:
+        """Decode of many query heads by one block each, if memory does not take longer; of fewer in parts [s].
+
+        A kernel of its own adds the parts up. Source: vllm, csrc/attention/attention_kernels.cu at 00f5113.
+        """
         mid, memory = block_seconds(heads, context, elements, self.own.room, self.machine.device)
-        alone = (heads > self.own.block_heads) & (mid > split.mid)
-        return banded("paged", mid, 0.0 * mid, memory).where(alone, split)
+        alone = heads > self.own.block_heads
+        whole = banded("paged", mid, 0.0 * mid, memory).where(alone & (mid > found.mid), found)
+        return whole.where(alone, found + self.streamed(np.zeros_like(found.mid), 1.0))
 
     def _parts(self, core: Core, sequences: Array) -> Seconds:
         """What ranks that hold parts of contexts send each other for one token of each sequence [s].

@@ -106,6 +106,9 @@ class Settings:
     tuned_share: float = _share(1.0, "share of the rate of tuned products that its products reach, where compute binds")
     tuned_share_least: float = _share(1.0, "the least that was seen, for intervals")
     tuned_share_most: float = _share(1.0, "and the most")
+    skinny_share: float = _share(1.0, "share of the memory rate of tuned products that its products reach")
+    skinny_share_least: float = _share(1.0, "the least that was seen, for intervals")
+    skinny_share_most: float = _share(1.0, "and the most")
     vector_rows: int = _count(
         0, "rows up to which its own products of matrices and vectors stream the weights; 0: it has none", "row"
     )

@@ -165,7 +165,8 @@ def engine(
         score_bytes=policy.score_bytes, groups=policy.decode_groups, splits=policy.decode_splits,
         per_query=policy.keys_per_query, block_heads=policy.block_heads,
         room=min(policy.graph_context or math.inf, context or math.inf), tuned_share=policy.tuned_share,
-        tuned_range=(policy.tuned_share_least, policy.tuned_share_most),
+        tuned_range=(policy.tuned_share_least, policy.tuned_share_most), skinny_share=policy.skinny_share,
+        skinny_range=(policy.skinny_share_least, policy.skinny_share_most),
     )  # fmt: skip
     steps = StepModel(model, machine, deployment, formats, own=own, shelf=shelf, fusions=fusions)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)

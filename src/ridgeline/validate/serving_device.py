@@ -41,10 +41,16 @@ NARROW_HOSTS: tuple[tuple[str, float, str], ...] = (
 )
 """Small computers whose slot is narrower than the card. Source: raspberrypi.com, Raspberry Pi 5 product brief."""
 
-MEANT: tuple[tuple[str, str, str, str], ...] = (
-    ("LIB", r"^A100$", "A100-SXM-40GB", "A100 of 40 GB: the size that its largest batches fit"),
-)
-"""Devices that one source names in part: (source, cell, what is meant, words)."""
+MEANT: tuple[tuple[str, str, str, int, str], ...] = (
+    ("LIB", r"^A100$", "A100-SXM-40GB", 1, "A100 of 40 GB: the size that its largest batches fit"),
+    (
+        "LIB", r"^MI250$", "MI250-die", 2,
+        "a rank on each of the two dies of an MI250 (llm-inference-bench, llama.cpp/MI250/llama2-7b.sh: two, four and"
+        " eight visible devices; vLLM/MI250/run-throughput-bench.sh: tensor parallel 8 on four)",
+    ),
+)  # fmt: skip
+"""Devices that one source names in part: (source, cell, what is meant, how many of them are one of its devices, words).
+"""
 
 HALF_PARTS = re.compile(r"one (?:gcd|die|tile|stack)", re.IGNORECASE)
 
@@ -76,12 +82,12 @@ def find(cell: str, source: Machines) -> Device:
     return _narrowed(device, text) if card else device
 
 
-def meant(code: str, cell: str) -> tuple[str, tuple[str, ...]]:
-    """The device that a source means by a hardware cell, with the words that say so."""
-    for source, pattern, device, words in MEANT:
+def meant(code: str, cell: str) -> tuple[str, int, tuple[str, ...]]:
+    """The device that a source means by a hardware cell, how many are one of its own [1], and words that say so."""
+    for source, pattern, device, count, words in MEANT:
         if source == code and re.search(pattern, cell):
-            return device, (words,)
-    return cell, ()
+            return device, count, (words,)
+    return cell, 1, ()
 
 
 def put(cell: str, count: int, texts: Sequence[str], source: Machines) -> Place:

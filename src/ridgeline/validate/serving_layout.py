@@ -59,13 +59,17 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """What the choice of degrees needs: model, device, size of one weight [byte], engine and whether one batch runs."""
+    """What the choice of degrees needs: model, device, size of one weight [byte], engine and whether one batch runs.
+
+    A device of the row is `dies` of `part` [1], each a rank of its own.
+    """
 
     model: Model
     part: Accelerator
     weight_bytes: float
     engine: str
     alone: bool  # one static batch: nothing to spread over several instances
+    dies: int = 1
 
 
 def layout_of(row: Row, ask: Ask) -> Layout:
@@ -75,8 +79,9 @@ def layout_of(row: Row, ask: Ask) -> Layout:
         return _pools(count, note)
     tp, pp, ep = whole(row, "tp"), whole(row, "pp"), whole(row, "ep")
     said: list[str] = []
+    count = None if count is None else count * ask.dies
     if tp is not None:
-        tp = _chips(tp, ask, said)
+        tp = _chips(tp, ask, said) * ask.dies
     if count is None:
         count = (tp or _least(ask, 2**20)) * (pp or 1)
         said.append(f"device count not stated: {count}, the fewest that hold the weights")

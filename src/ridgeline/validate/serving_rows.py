@@ -85,11 +85,18 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
     answering = stand_in(named, row.text("engine_version").strip())
     engine = answering.policy
     model, about_model = model_of(row)
-    cell, about_device = meant(row.source, row.text("hardware"))
+    cell, dies, about_device = meant(row.source, row.text("hardware"))
     part = find(cell, known).accelerator
     precision = precision_of(row, model, part, engine)
     batch, rate, about_load = _load(row, arrivals)
-    ask = Ask(model=model, part=part, weight_bytes=precision.weight_bytes, engine=engine, alone=arrivals == "static")
+    ask = Ask(
+        model=model,
+        part=part,
+        weight_bytes=precision.weight_bytes,
+        engine=engine,
+        alone=arrivals == "static",
+        dies=dies,
+    )
     layout = layout_of(row, ask)
     where = put(cell, layout.devices, (row.text("note"), row.text("interconnect")), known)
     lengths = _lengths(row, arrivals, metric.name)
