@@ -15,7 +15,7 @@ import pytest
 from ridgeline.errors import UnitError
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field
 from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
-from ridgeline.report import as_json, serving, serving_search
+from ridgeline.report import as_json, serving_json, serving_search
 
 SECTIONS = {
     "## `[workload]`": WORKLOAD_FIELDS,
@@ -75,7 +75,7 @@ def test_the_command_page_names_every_key_of_the_answer() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     returned = re.findall(r'^        "(\w+)":', inspect.getsource(as_json.report_as_dict), re.MULTILINE)
     returned += re.findall(r'^        "(\w+)":', inspect.getsource(as_json.search_as_dict), re.MULTILINE)
-    returned += re.findall(r'^        "(\w+)":', inspect.getsource(serving.serving_as_dict), re.MULTILINE)
+    returned += re.findall(r'^        "(\w+)":', inspect.getsource(serving_json.serving_as_dict), re.MULTILINE)
     returned += re.findall(r'^        "(\w+)":', inspect.getsource(serving_search.ranked_as_dict), re.MULTILINE)
     assert len(returned) > 70
     assert not [key for key in returned if f"`{key}`" not in page]

@@ -15,7 +15,9 @@ from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Queue, Role
 from ridgeline.predict.serving import simulate_serving
 from ridgeline.report.blocks import show
-from ridgeline.report.serving import ServingReport, deployment_text, serving_as_dict, serving_blocks
+from ridgeline.report.deployments import deployment_text
+from ridgeline.report.serving import ServingReport, serving_blocks
+from ridgeline.report.serving_json import serving_as_dict
 from ridgeline.report.serving_search import fleet_text, ranked_as_dict, search_text
 from ridgeline.search.serving_candidates import Candidate
 from ridgeline.serving.metrics import Metrics, Objective, Quantiles
@@ -118,6 +120,34 @@ def test_parts_of_the_bottleneck_add_up_to_a_whole() -> None:
     assert "limited by  decode: weights and links 75%; prompts: weights and links 50%, 25% of TTFT is waiting" in told
 
 
+def test_tokens_that_wait_for_prompts_say_so() -> None:
+    """A mean TPOT of 20 ms, of which a step is 4 ms; in the other case 19 ms, which is nearly all."""
+    parts = {"weights and links": 0.003, "attention": 0.001}
+    told = " ".join(text(made(decode_parts=parts)).split())
+    assert "because a decode step takes 4 ms of a mean TPOT of 20 ms; the rest is prompts in the same" in told
+    assert "a decode step takes" not in text(made(decode_parts={"weights and links": 0.019}))
+    drafted = made(decode_parts=parts, deployments=(Deployment(draft_tokens=3, acceptance=0.5),))
+    assert "a decode step takes" not in text(drafted)  # several tokens a step
+
+
+@pytest.mark.parametrize(
+    ("used", "share", "told"),
+    [
+        (960.0, 0.9, "requests wait for room in the cache, which is full in 100% of the time"),
+        (940.0, 0.9, "requests wait for their turn in an iteration, not for room"),
+        (960.0, 0.4, ""),
+    ],
+)
+def test_what_requests_wait_for(used: float, share: float, told: str) -> None:
+    """Ten requests wait in each of 30 seconds beside a cache of 1,000 blocks; the cache is full from 950 on."""
+    series = np.tile([used, 10.0, 5.0], (64, 1))
+    report = made(decode_parts={"weights and links": 0.019}, queue_share=share)
+    found = replace(report.replay, series=series, series_s=1.0, span_s=29.5, capacity_blocks=1000)
+    reasons = serving_as_dict(replace(report, replay=found))["reasons"]
+    assert len(reasons) == bool(told)
+    assert not told or reasons[0].startswith(told)
+
+
 def test_the_series_shows_the_most_in_each_stretch() -> None:
     """Thirty seconds of one a second in rows of three, half of the cache in use in the first."""
     report = made()
@@ -170,8 +200,8 @@ def candidate(metrics: Metrics | None = None, **words: Any) -> Candidate:
 def search(*ranked: Candidate, fewest: Candidate | None = None) -> str:
     out = StringIO()
     told = search_text(
-        "title", ranked, fewest, considered=1234, pruned={"stopped early": 17}, refused={"too large": 5},
-        assumed=("one word",),
+        "title", ranked, fewest, objective=Objective(ttft_s=1.0), considered=1234, pruned={"stopped early": 17},
+        refused={"too large": 5}, assumed=("one word",),
     )  # fmt: skip
     show(told, out)
     return out.getvalue()
@@ -190,6 +220,27 @@ def test_a_search_in_words() -> None:
         "  1,234 deployments replayed with their queues\n  - 17 of them stopped early\n  - 5 not possible: too large\n"
     ) in told
     assert told.endswith("  - assumed: one word\n")
+
+
+def test_a_search_says_what_users_of_the_best_see() -> None:
+    """1,000 tokens/s on two devices at $7.2 an hour: 3.6 million tokens an hour, $2 a million."""
+    told = search(candidate(tp=2))
+    assert "  TTFT        100 ms median, 400 ms of the slowest 1 %\n" in told
+    assert "  throughput  2 requests/s, 1,000 output tokens/s (500 per device)\n" in told
+    assert "  cost        $2 per million output tokens at $7.2 an hour\n" in told
+    assert "NOT KEPT" not in told
+
+
+def test_a_search_says_first_that_nothing_keeps_to_the_objective() -> None:
+    poor = candidate(metrics=replace(candidate().metrics, attained=0.2))
+    first = " ".join(search(poor).splitlines()[2:4])
+    assert "objective   NOT KEPT: no deployment keeps 99% of requests to TTFT <= 1 s, the best keeps 20.0%" in first
+
+
+def test_deployments_that_come_out_equal_share_a_row() -> None:
+    told = search(candidate(), candidate(max_seqs=64), candidate(tp=2))
+    rows = " ".join(told.split("Best deployments\n")[1].split("\n\n")[0].split())
+    assert "1-2 1 4 2,000 99.5% 400 ms 40 ms 1 x (one device), or 1 x (one device) batch 64 3 2" in rows
 
 
 def test_a_candidate_that_is_overloaded_says_so() -> None:

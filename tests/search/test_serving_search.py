@@ -14,11 +14,11 @@ from ridgeline.errors import NoPlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Role, Router
-from ridgeline.search.serving import ATTAINED, ServingSearch, search_serving
+from ridgeline.search.serving import ServingSearch, search_serving
 from ridgeline.search.serving_candidates import Bench, Candidate
 from ridgeline.search.serving_space import Space, deployments
 from ridgeline.serving.engine import engine
-from ridgeline.serving.metrics import Metrics, Objective, measure
+from ridgeline.serving.metrics import ATTAINED, Metrics, Objective, measure
 from ridgeline.serving.replay import replay
 from ridgeline.serving.traffic.arrivals import poisson
 from ridgeline.serving.traffic.lengths import Uniform
@@ -54,9 +54,10 @@ def by_hand(rate: int) -> dict[Deployment, Metrics]:
     return results
 
 
-def order(devices: int, metrics: Metrics) -> tuple[float, int, float]:
+def order(devices: int, metrics: Metrics) -> tuple[float, int, bool, float, float]:
     kept = metrics.attained or 0.0
-    return -(1.0 if kept >= ATTAINED else kept), devices, metrics.tpot.p99
+    overloaded = bool(metrics.overloaded)
+    return -(1.0 if kept >= ATTAINED else kept), devices, overloaded, metrics.tpot.p99, metrics.ttft.p99
 
 
 @pytest.mark.parametrize("rate", RATES)

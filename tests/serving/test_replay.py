@@ -245,6 +245,14 @@ def test_means_and_peaks_of_one_run(replayed: Replays) -> None:
     assert (found.prefill_s, found.decode_s) == (1.0, 100.0)
 
 
+def test_a_stretch_in_which_nothing_begins_is_as_the_one_before(replayed: Replays) -> None:
+    """A prompt and 100 steps of 1 s, walked in one run: the request runs in each of the 101 seconds."""
+    found = replayed(traffic([0.0], [10], [101]), scheduler=state.PREFILL_FIRST, block_tokens=4, lane_s=1.0)
+    last = int(found.span_s / found.series_s)
+    assert found.series[:last, 2].tolist() == [1.0] * last
+    assert (found.series[:last, 0] > 0).all()
+
+
 def test_a_session_waits_for_its_turn_and_thinks(replayed: Replays) -> None:
     turns = traffic(
         [0.0, 0.0, 100.0], [2, 2, 2], [3, 3, 3], after=np.array([-1, 0, 1]), think_s=np.array([0.0, 5.0, 5.0])

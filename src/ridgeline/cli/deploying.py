@@ -81,8 +81,8 @@ def plan_serving(
         title = f"{asked.model.name} on {asked.cluster.name}: {traffic.name}, {traffic.requests:,} requests"
         ranked = (found.fewest,) if min_devices and found.fewest is not None else found.ranked
         blocks = search_text(
-            title, ranked, found.fewest, considered=found.considered, pruned=found.pruned, refused=found.refused,
-            assumed=assumed,
+            title, ranked, found.fewest, objective=objective, considered=found.considered, pruned=found.pruned,
+            refused=found.refused, assumed=assumed,
         )  # fmt: skip
         show(blocks, sys.stdout)
     if min_devices and found.fewest is None:

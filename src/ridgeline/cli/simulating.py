@@ -108,7 +108,8 @@ def predict_batch(subject: str, on: str | None, words: Mapping[str, Any], *, as_
 def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> None:
     from ridgeline.predict.serving import simulate_serving
     from ridgeline.report.blocks import show
-    from ridgeline.report.serving import serving_as_dict, serving_blocks
+    from ridgeline.report.serving import serving_blocks
+    from ridgeline.report.serving_json import serving_as_dict
     from ridgeline.serving.metrics import Objective
     from ridgeline.serving.traffic.asked import asked_traffic
 

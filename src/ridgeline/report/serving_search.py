@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from ridgeline.plan.deployment import Deployment
 from ridgeline.report.blocks import Block, Line, Table, blank
-from ridgeline.report.serving import deployment_as_dict, deployment_text
+from ridgeline.report.deployments import deployment_as_dict, deployment_text, objective_text
 from ridgeline.report.text import money_text
-from ridgeline.serving.metrics import Metrics
+from ridgeline.serving.metrics import ATTAINED, Metrics, Objective
 from ridgeline.units import time_text
 
 
@@ -28,6 +28,10 @@ class Ranked(Protocol):
     @property
     def devices(self) -> int:
         """Devices that it takes [1]."""
+
+    @property
+    def usd_per_h(self) -> float | None:
+        """Their price [USD/h]."""
 
     @property
     def good_rps(self) -> float:
@@ -51,17 +55,20 @@ def _limits(one: Deployment) -> str:
 
 def search_table(ranked: Sequence[Ranked]) -> Table:
     """The best deployments, one a row."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for place, one in enumerate(ranked, start=1):
         metrics = one.metrics
         kept = "-" if metrics.attained is None else f"{metrics.attained:.1%}"
         dollars = "-" if one.good_per_usd is None else f"{one.good_per_usd:,.0f}"
-        rows.append(
-            (
-                str(place), str(one.devices), f"{one.good_rps:.3g}", dollars, kept, _cell(metrics.ttft.p99),
-                _cell(metrics.tpot.p99), fleet_text(one) + (" OVERLOADED" if metrics.overloaded else ""),
-            )
+        overloaded = " OVERLOADED" if metrics.overloaded else ""
+        cells = (
+            str(one.devices), f"{one.good_rps:.3g}", dollars, kept, _cell(metrics.ttft.p99), _cell(metrics.tpot.p99),
         )  # fmt: skip
+        if rows and rows[-1][1:-1] == cells:  # comes out as the one above
+            first, shown = rows[-1][0].partition("-")[0], rows[-1][-1]
+            rows[-1] = (f"{first}-{place}", *cells, f"{shown}, or {fleet_text(one)}{overloaded}")
+        else:
+            rows.append((str(place), *cells, fleet_text(one) + overloaded))
     columns = ("#", "devices", "good/s", "per $", "kept", "TTFT p99", "TPOT p99", "deployment")
     return Table(columns=columns, rows=tuple(rows), right=frozenset(columns[:-1]))
 
@@ -71,6 +78,7 @@ def search_text(
     ranked: Sequence[Ranked],
     fewest: Ranked | None,
     *,
+    objective: Objective,
     considered: int,
     pruned: Mapping[str, int],
     refused: Mapping[str, int],
@@ -79,7 +87,9 @@ def search_text(
     """A search in words and tables."""
     best = ranked[0]
     blocks: list[Block] = [Line(text=title, hang=2), blank()]
-    rows = [("best", fleet_text(best)), ("goodput", _goodput(best))]
+    rows = [("best", fleet_text(best)), ("goodput", _goodput(best)), *_seen(best)]
+    if best.metrics.attained is not None and best.metrics.attained < ATTAINED:
+        rows.insert(0, ("objective", _missed(best, objective)))
     if fewest is not None:
         rows.append(("fewest devices", f"{fewest.devices}: {fleet_text(fewest)}, {fewest.metrics.attained:.1%} kept"))
     width = max(len(name) for name, _ in rows) + 2
@@ -90,6 +100,30 @@ def search_text(
     blocks += [Line(text=f"- {count:,} not possible: {reason}", indent=2, hang=2) for reason, count in refused.items()]
     blocks += [Line(text=f"- assumed: {text}", indent=2, hang=2) for text in assumed]
     return blocks
+
+
+def _missed(best: Ranked, objective: Objective) -> str:
+    """That nothing keeps to the objective, and what could."""
+    return (
+        f"NOT KEPT: no deployment keeps {ATTAINED:.0%} of requests to {objective_text(objective)}, the best keeps"
+        f" {best.metrics.attained:.1%}; more devices, narrower weights and caches (--quantize) or a wider objective may"
+    )
+
+
+def _seen(best: Ranked) -> list[tuple[str, str]]:
+    """What users of the best see, and what a token costs."""
+    metrics = best.metrics
+    kinds = (("TTFT", metrics.ttft), ("TPOT", metrics.tpot))
+    rows = [(name, f"{_cell(each.p50)} median, {_cell(each.p99)} of the slowest 1 %") for name, each in kinds]
+    rate = metrics.output_tokens_per_s
+    tokens = (
+        f"{metrics.requests_per_s:.3g} requests/s, {rate:,.0f} output tokens/s ({rate / best.devices:,.0f} per device)"
+    )
+    rows.append(("throughput", tokens))
+    if best.usd_per_h and rate:
+        each = best.usd_per_h / 3600.0 / rate * 1e6
+        rows.append(("cost", f"{money_text(each)} per million output tokens at {money_text(best.usd_per_h)} an hour"))
+    return rows
 
 
 def _goodput(best: Ranked) -> str:

@@ -21,10 +21,9 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Router
 from ridgeline.search.rent import Option, Problem, Rent, rent
-from ridgeline.search.serving import ATTAINED
 from ridgeline.search.serving_space import Space, deployments
 from ridgeline.serving.engine import Engine, Policies, engine
-from ridgeline.serving.metrics import Objective, measure
+from ridgeline.serving.metrics import ATTAINED, Objective, measure
 from ridgeline.serving.replay import replay_tables
 from ridgeline.serving.state import Array
 from ridgeline.serving.step import StepTables

@@ -22,10 +22,9 @@ from ridgeline.plan.deployment import Deployment, Router
 from ridgeline.search.serving_candidates import Bench, Candidate, Stopped, Tried, reason
 from ridgeline.search.serving_space import Space, deployments, fleets
 from ridgeline.serving.engine import Policies
-from ridgeline.serving.metrics import Objective
+from ridgeline.serving.metrics import ATTAINED, Objective
 from ridgeline.serving.traffic.traffic import Traffic
 
-ATTAINED = 0.99  # share of requests that must keep to the objective for a deployment to count as one that does
 _REFUSALS = 6  # reasons kept, most frequent first
 _ROUND = 16  # candidates of a round, between which the least share that is worth a whole replay rises
 MISSED = "stopped when more than 1 % of requests had missed the objective"
@@ -72,13 +71,15 @@ def search_serving(
         policies=policies,
     )  # fmt: skip
     refused: Counter[str] = Counter()
+    closest: list[NoPlanError] = []
     longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
-    shapes = list(_started(deployments(model, cluster, stated or {}, chosen, longest=longest), bench, refused))
+    shapes = list(_started(deployments(model, cluster, stated or {}, chosen, longest=longest), bench, refused, closest))
     candidates = list(fleets(shapes, cluster, chosen, bench.get, traffic, stated or {}))
     found, pruned = _replayed(candidates, bench, top, refused, progress)
     if not found:
         why = refused.most_common(1)[0][0] if refused else "no degrees divide the model"
-        raise NoPlanError(f"no deployment of {model.name} can serve on {cluster.name}: {why}")
+        nearest = f"; the nearest: {closest[0]}" if closest else ""
+        raise NoPlanError(f"no deployment of {model.name} can serve on {cluster.name}: {why}{nearest}")
     ranked = sorted(found, key=_order)
     least = _fewest(ranked, bench)
     if least is not None and least not in ranked:
@@ -93,13 +94,18 @@ def search_serving(
     )
 
 
-def _started(grid: Iterator[Deployment], bench: Bench, refused: Counter[str]) -> Iterator[Deployment]:
-    """Deployments whose engine starts; the others are counted by reason."""
+def _started(
+    grid: Iterator[Deployment], bench: Bench, refused: Counter[str], closest: list[NoPlanError]
+) -> Iterator[Deployment]:
+    """Deployments whose engine starts; the others are counted by reason, `closest` is that of the most devices."""
+    most = 0
     for one in grid:
         try:
             bench.get(one)
         except (NoPlanError, PlanError) as error:
             refused[reason(error)] += 1
+            if isinstance(error, NoPlanError) and one.instance_devices > most:
+                most, closest[:] = one.instance_devices, [error]
             continue
         yield one
 
@@ -150,14 +156,19 @@ def _worth(found: Sequence[Candidate], top: int) -> float:
     return kept[top - 1] if len(kept) >= top else 0.0
 
 
-def _order(one: Candidate) -> tuple[float, float, float]:
-    """Better first: goodput to within a percent, then fewer devices, then a shorter TPOT."""
-    kept = one.metrics.attained
-    rounded = 1.0 if kept is not None and kept >= ATTAINED else (kept if kept is not None else 0.0)
-    if kept is None:
-        return (-one.metrics.output_tokens_per_s, float(one.devices), one.metrics.tpot.p50)
-    tpot = one.metrics.tpot.p99 if np.isfinite(one.metrics.tpot.p99) else np.inf
-    return (-rounded, float(one.devices), tpot)
+def _order(one: Candidate) -> tuple[float, ...]:
+    """Better first: goodput to within a percent, fewer devices, queues that do not grow, a shorter TPOT, then TTFT.
+
+    Of those that come out equal the one with the fewest limits of its own.
+    """
+    metrics = one.metrics
+    limits = sum(each.token_budget is not None for each in one.deployments)
+    limits += sum(each.max_seqs is not None for each in one.deployments)
+    if metrics.attained is None:
+        return (-metrics.output_tokens_per_s, float(one.devices), metrics.tpot.p50, limits)
+    rounded = 1.0 if metrics.attained >= ATTAINED else metrics.attained
+    tpot, ttft = (each.p99 if np.isfinite(each.p99) else np.inf for each in (metrics.tpot, metrics.ttft))
+    return (-rounded, float(one.devices), bool(metrics.overloaded), tpot, ttft, limits)
 
 
 def _fewest(ranked: Sequence[Candidate], bench: Bench) -> Candidate | None:

@@ -31,6 +31,9 @@ class Quantiles:
     p99: float
 
 
+ATTAINED = 0.99  # share of requests that must keep to an objective for a deployment to count as one that does
+
+
 @dataclass(frozen=True, kw_only=True)
 class Objective:
     """A service-level objective [s]; None where there is no bound."""

@@ -300,7 +300,7 @@ def _result(requests: Records, instances: Records, fleet: Fleet, rules: Records,
         mean_sequences=sequence_s / decode_s if decode_s else 0.0,
         mean_context=float(counted["context_s"]) / sequence_s if sequence_s else 0.0,
         histogram=fleet.histogram,
-        series=fleet.series[:, :3],
+        series=_filled(fleet.series),
         series_s=float(counted["series_s"]),
         capacity_blocks=int((rules["capacity"] * rules["ranks"])[kinds].sum()),
         failures=int(counted["failures"]),
@@ -311,3 +311,9 @@ def _result(requests: Records, instances: Records, fleet: Fleet, rules: Records,
         loans=int(counted["loans"]),
         merges=int(counted["merges"]),
     )
+
+
+def _filled(series: Array) -> Array:
+    """The series of all stretches: one in which nothing began, which the clock did not visit, is as the one before."""
+    places = np.where(series[:, 3] > 0, np.arange(len(series)), 0)
+    return series[np.maximum.accumulate(places), :3]

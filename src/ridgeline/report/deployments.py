@@ -1,0 +1,65 @@
+"""A deployment and an objective in words, and a deployment as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ridgeline.plan.deployment import Deployment, Queue, Role
+from ridgeline.serving.metrics import Objective
+from ridgeline.units import time_text
+
+
+def counted(number: int, word: str) -> str:
+    """A number of things in words."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def deployment_text(one: Deployment) -> str:
+    """A deployment in one line: its count, degrees above one, formats."""
+    degrees = [f"{name} {getattr(one, name)}" for name in ("tp", "pp", "dp", "ep") if getattr(one, name) > 1]
+    words = [f"{one.instances} x ({', '.join(degrees) or 'one device'})"]
+    words += [f"on {one.kind}"] if one.kind else []
+    if one.role is not Role.WHOLE:
+        words.insert(0, one.role.value)
+    words += [f"contexts over {one.kv_ranks}"] if one.kv_ranks > 1 else []
+    words += [one.weights] if one.weights else []
+    words += [f"{one.kv} cache"] if one.kv else []
+    if one.draft_tokens:
+        words.append(f"{one.draft_tokens} drafted, {one.acceptance:.0%} accepted")
+    words += [f"{one.beam_width} beams"] if one.beam_width > 1 else []
+    words += [] if one.queue is Queue.ARRIVAL else [f"{one.queue.value} queue"]
+    changes = f", drawn every {counted(one.priority_period, 'iteration')}" if one.priority_period else ""
+    words += [f"urgent displace{changes}"] if one.displaces else []
+    slots = f", {one.adapter_slots:,} at once" if one.adapter_slots else ""
+    words += [f"{counted(one.adapters, 'adapter')} of rank {one.adapter_rank}{slots}"] if one.adapters else []
+    words += [f"nano-batches from {one.nano_tokens:,} tokens"] if one.nano_tokens else []
+    if one.expert_devices:
+        where = f"{one.expert_devices} {one.expert_kind}" if one.expert_kind else counted(one.expert_devices, "device")
+        words.append(f"experts on {where}, {one.micro_batches} micro-batches")
+    if one.expert_imbalance is not None:
+        replicas = f", {counted(one.expert_redundant, 'replica')} a layer" if one.expert_redundant else ""
+        words.append(f"fullest expert rank {one.expert_imbalance:.2f} times the mean{replicas}")
+    if one.tokens_stay:
+        rows = "" if one.expert_inside is None else f", {one.expert_inside:.2f} rows a layer sent in a node"
+        rows += "" if one.expert_between is None else f" and {one.expert_between:.2f} beyond"
+        words.append(f"tokens stay with experts{rows}")
+    if one.split:
+        sides = f", sides change at {one.split_fill:.0%}, slack {one.split_slack:g}" if one.split_slack else ""
+        words.append(f"split{f', {one.split_share:.0%} for prompts' if one.split_share else ''}{sides}")
+    owed = f", {one.owe_share:g} of their own at most" if one.owe_share is not None else ""
+    words += [f"merge for prompts from {one.elastic_tokens:,} tokens"] if one.elastic_tokens else []
+    words += [f"borrow room, {one.lend_share:.0%} of what is free{owed}"] if one.borrows else []
+    words += [f"{one.kv_kept:,} tokens of cache kept{' early' if one.kv_early else ''}"] if one.kv_kept else []
+    words += [f"{one.kv_fetched:,} fetched a step"] if one.kv_fetched else []
+    return " ".join(words)
+
+
+def objective_text(objective: Objective) -> str:
+    """The bounds of an objective in words."""
+    bounds = {"TTFT": objective.ttft_s, "TPOT": objective.tpot_s, "latency": objective.latency_s}
+    return ", ".join(f"{name} <= {time_text(bound)}" for name, bound in bounds.items() if bound is not None)
+
+
+def deployment_as_dict(one: Deployment) -> dict[str, Any]:
+    """A deployment under stable keys."""
+    return {name: getattr(value, "value", value) for name, value in vars(one).items()}
