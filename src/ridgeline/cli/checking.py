@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from ridgeline.cli.keeping import kept
 from ridgeline.predict.operator import RUNGS
 from ridgeline.report.as_json import as_value
 from ridgeline.report.blocks import show
@@ -19,13 +21,19 @@ _WIDTH = 160  # columns of a table that is piped
 
 
 def check(path: str, *, evidence: str, as_json: bool) -> None:
-    """Prints every row's answer and the summary; progress goes to standard error when that is a terminal."""
+    """Prints every row's answer and the summary; progress goes to standard error when that is a terminal.
+
+    Answers are kept as they come, so that a killed check goes on where it stopped.
+    """
     table = read(path)
     checker = Checker(completer=complete, rungs=RUNGS[evidence])
-    rows = [checker.answer(row, table) for row in _progress(table.rows)]
+    with kept("check", evidence.encode() + b"\n" + Path(path).read_bytes()) as answered:
+        for row in _progress(table.rows[len(answered.answers) :]):
+            answered.add(as_value(checker.answer(row, table)))
+    rows = answered.answers
     summary = summarise(rows, kind=table.kind)
     if as_json:
-        print(json.dumps(as_value({"path": path, "rows": rows, "summary": summary}), indent=1, allow_nan=False))
+        print(json.dumps({"path": path, "rows": rows, "summary": as_value(summary)}, indent=1, allow_nan=False))
     else:
         show(check_blocks(rows, summary), sys.stdout, width=_WIDTH)
 
