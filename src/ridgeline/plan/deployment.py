@@ -12,8 +12,6 @@ from enum import Enum
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment_rules import check_together
 
-_SPLIT_FILL = 0.7  # of a cache, from which decode steps are favoured (assumed)
-
 
 class Role(Enum):
     """What an instance does for a request."""
@@ -96,12 +94,13 @@ class Deployment:
     that is faster, and decoded by one (None: by one throughout).
 
     A request that does not fit its instance `borrows` room of others for a part of its cache: each gives `lend_share`
-    [1] of the blocks that are free there, and an instance owes at most `owe_share` [1] of its own number (None: any).
+    [1] of the blocks that are free there (None: `serve.lend_share` of the mechanisms), and an instance owes at most
+    `owe_share` [1] of its own number (None: any).
 
     On a `split` device prompts are computed beside decode steps, on a share `split_share` [1] of its multiprocessors
     (None: the one with which both get on most, chosen whenever an iteration of prompts begins). With `split_slack` [1]
     one side is made as short as the other allows, which takes at most so many times its time alone: prompts, or decode
-    steps where the cache is filled to `split_fill` [1].
+    steps where the cache is filled to `split_fill` [1] (None: `serve.split_fill`).
 
     With `expert_devices` the experts are divided over so many devices of their own; the tp * dp devices hold the rest,
     and an iteration goes back and forth between them in `micro_batches`. In a fleet of two kinds of devices `kind` is
@@ -166,7 +165,7 @@ class Deployment:
     split: bool = False
     split_share: float | None = None
     split_slack: float | None = None
-    split_fill: float = _SPLIT_FILL
+    split_fill: float | None = None
     expert_devices: int | None = None
     micro_batches: int = 3
     expert_imbalance: float | None = None
@@ -178,7 +177,7 @@ class Deployment:
     priority_levels: int = 4
     elastic_tokens: int | None = None
     borrows: bool = False
-    lend_share: float = 0.5
+    lend_share: float | None = None
     owe_share: float | None = None
     kind: str = ""
     expert_kind: str = ""
@@ -298,7 +297,7 @@ class Deployment:
                 f"deployment: split_slack = {self.split_slack}; needs 1 or more, of a device that is split, and no"
                 " split_share"
             )
-        if not 0 <= self.split_fill <= 1 or (self.split_fill != _SPLIT_FILL and not sided):
+        if self.split_fill is not None and not (0 <= self.split_fill <= 1 and sided):
             raise PlanError(f"deployment: split_fill = {self.split_fill}; needs 0 to 1 of the cache, and a split_slack")
         without = {
             "pp": self.pp > 1, "dp": self.dp > 1, "draft_tokens": self.draft_tokens, "nano_tokens": self.nano_tokens,

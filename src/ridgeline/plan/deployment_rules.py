@@ -65,12 +65,13 @@ def _check_staying(one: Deployment) -> None:
 
 def _check_borrowing(one: Deployment) -> None:
     """Raises for room borrowed of other instances where that cannot be, or is not modelled."""
-    if not 0 < one.lend_share <= 1 or (one.owe_share is not None and one.owe_share <= 0):
+    lent = one.lend_share
+    if (lent is not None and not 0 < lent <= 1) or (one.owe_share is not None and one.owe_share <= 0):
         raise PlanError(
-            f"deployment: lend_share = {one.lend_share:g}, owe_share = {one.owe_share}; needs a share of what is"
+            f"deployment: lend_share = {lent}, owe_share = {one.owe_share}; needs a share of what is"
             " free, above 0 to 1, and a positive share of an instance's blocks"
         )
-    if not one.borrows and (one.owe_share is not None or one.lend_share != 0.5):
+    if not one.borrows and (one.owe_share is not None or lent is not None):
         raise PlanError("deployment: lend_share and owe_share are about room that is borrowed; say borrows as well")
     without = {
         "dp": one.dp > 1, "pp": one.pp > 1, "draft_tokens": one.draft_tokens, "nano_tokens": one.nano_tokens,

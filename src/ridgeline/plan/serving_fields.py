@@ -183,14 +183,22 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     Field(name="kv_reused", read=number("1", 0.0, 1.0), help="share of fetched tokens that the step before fetched"),
     whole("elastic_tokens", "prompts of so many tokens are computed by all instances that are free", most=_MOST_TOKENS),
     yes("borrows", "a request that does not fit its instance keeps a part of its cache in the memory of others"),
-    Field(name="lend_share", read=number("1", 0.01, 1.0001), help="share of its free blocks that one gives; 0.5"),
+    Field(
+        name="lend_share",
+        read=number("1", 0.01, 1.0001),
+        help="share of its free blocks that one gives; when absent, half",
+    ),
     Field(name="owe_share", read=number("1", 0.01, 1e4), help="blocks that one owes, as a share of its own; any"),
     yes("split", "prompts are computed beside decode steps, each on a share of a device's multiprocessors"),
     Field(name="split_share", read=number("1", 0.01, 1.0), help="that share for prompts; when absent, the best one"),
     Field(
         name="split_slack", read=number("1", 1.0, 100.0), help="times its time alone that the side not favoured takes"
     ),
-    Field(name="split_fill", read=number("1", 0.0, 1.0001), help="cache in use from which decode is favoured; 0.7"),
+    Field(
+        name="split_fill",
+        read=number("1", 0.0, 1.0001),
+        help="cache in use from which decode is favoured; when absent, 70%",
+    ),
     yes("apart", "experts have devices of their own; a search tries how many"),
     whole("expert_devices", "devices of an instance that hold its experts alone; the others hold the rest"),
     whole("micro_batches", "parts of an iteration that go back and forth between both; 3 when absent", most=64),

@@ -44,11 +44,13 @@ def deployment_text(one: Deployment) -> str:
         rows += "" if one.expert_between is None else f" and {one.expert_between:.2f} beyond"
         words.append(f"tokens stay with experts{rows}")
     if one.split:
-        sides = f", sides change at {one.split_fill:.0%}, slack {one.split_slack:g}" if one.split_slack else ""
+        changes = "" if one.split_fill is None else f", sides change at {one.split_fill:.0%}"
+        sides = f"{changes}, slack {one.split_slack:g}" if one.split_slack else ""
         words.append(f"split{f', {one.split_share:.0%} for prompts' if one.split_share else ''}{sides}")
     owed = f", {one.owe_share:g} of their own at most" if one.owe_share is not None else ""
     words += [f"merge for prompts from {one.elastic_tokens:,} tokens"] if one.elastic_tokens else []
-    words += [f"borrow room, {one.lend_share:.0%} of what is free{owed}"] if one.borrows else []
+    lent = "" if one.lend_share is None else f", {one.lend_share:.0%} of what is free"
+    words += [f"borrow room{lent}{owed}"] if one.borrows else []
     words += [f"{one.kv_kept:,} tokens of cache kept{' early' if one.kv_early else ''}"] if one.kv_kept else []
     words += [f"{one.kv_fetched:,} fetched a step"] if one.kv_fetched else []
     return " ".join(words)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ridgeline.cost.formats import form
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.checkpoint import served_weights
 from ridgeline.graph.ops import Model, OpKind
@@ -25,6 +26,10 @@ from ridgeline.serving.traffic.traffic import Traffic
 _NARROW_WEIGHTS = (("fp4", "nvfp4"), ("fp8", "fp8"))  # matrix rates that admit narrower weights, and their format
 
 
+def _whole(key: str) -> int:
+    return field(default_factory=lambda: int(constant(key)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Space:
     """What a search may vary; `quantize` admits formats narrower than the model's own, `pools` disaggregation."""
@@ -37,8 +42,9 @@ class Space:
     loads: Loads | None = None  # of experts, which are then placed for them
     splits: int = 3  # prefill instances tried on either side of the balanced number
     micro_batches: tuple[int, ...] = (2, 3, 4)  # of experts on devices of another kind
-    elastic_tokens: int = 8192  # from which prompts are computed by several instances, where some are long
-    long_tokens: int = 32_768  # from such contexts on they are divided over ranks that would hold the same cache
+    # Prompts that several instances compute, and contexts that are divided over ranks which would hold the same cache.
+    elastic_tokens: int = _whole("serve.elastic_tokens")
+    long_tokens: int = _whole("serve.long_tokens")
 
 
 def _powers(most: int) -> list[int]:

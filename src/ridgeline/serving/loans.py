@@ -9,6 +9,7 @@ import numpy as np
 from ridgeline.cost.network import send_seconds
 from ridgeline.errors import PlanError
 from ridgeline.facts.engine_schema import EnginePolicy
+from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import Core, Recurrence, Served
 from ridgeline.plan.deployment import Deployment, Preemption
 
@@ -59,7 +60,7 @@ def loan_numbers(
     return {
         "borrows": 1,
         "owe": _ANY if one.owe_share is None else int(one.owe_share * blocks),
-        "lend_share": one.lend_share,
+        "lend_share": constant("serve.lend_share") if one.lend_share is None else one.lend_share,
         "lend_token_s": move_token_s,
         "ask_start_s": 2.0 * sum(many for many, _ in cores) * float(send_seconds(1.0, stride, steps.machine)),
         "ask_s": some - none,

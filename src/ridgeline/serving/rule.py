@@ -64,7 +64,7 @@ def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: 
         "exposed_s": policy.exposed_host_s,
         "split_share": deployment.split_share or 0.0,
         "split_slack": deployment.split_slack or 0.0,
-        "split_fill": deployment.split_fill,
+        "split_fill": constant("serve.split_fill") if deployment.split_fill is None else deployment.split_fill,
         "micro_batches": deployment.micro_batches if deployment.expert_devices else 0,
         "expert_layers": float(sum(count for count, _ in expert_layers(one.steps.served))),
         "slots": deployment.adapter_slots or 0,
