@@ -8,7 +8,7 @@ from numba import njit
 
 from ridgeline.serving.queues import drop_end, leave_queue, leave_running
 from ridgeline.serving.routing import push
-from ridgeline.serving.schedule import release, stop_decoding
+from ridgeline.serving.sequences import release, stop_decoding
 from ridgeline.serving.state import (
     COMES_IN,
     DECODING,

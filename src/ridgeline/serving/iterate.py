@@ -28,7 +28,8 @@ from ridgeline.serving.looks import known_until, steps_to_look
 from ridgeline.serving.merging import free_beside, merge, part, parted, ring_s
 from ridgeline.serving.routing import ended, push, sample
 from ridgeline.serving.runs import book_run, catch_up, cut_called, set_run, step_ranks, steps_to_go
-from ridgeline.serving.schedule import finish, form_batch, next_end, prompt_done
+from ridgeline.serving.schedule import form_batch
+from ridgeline.serving.sequences import finish, next_end, prompt_done
 from ridgeline.serving.state import (
     ANSWERS,
     BOTH,

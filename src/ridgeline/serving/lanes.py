@@ -12,7 +12,8 @@ from numba import njit
 
 from ridgeline.serving.clock import Times, hosted, run
 from ridgeline.serving.runs import book_run, lines_of, set_run, steps_to_go
-from ridgeline.serving.schedule import ensure_growth, form_batch, start_decoding
+from ridgeline.serving.schedule import ensure_growth, form_batch
+from ridgeline.serving.sequences import start_decoding
 from ridgeline.serving.split import prompt_s
 from ridgeline.serving.state import (
     ANSWERS,

@@ -19,7 +19,7 @@ from ridgeline.serving.kept import prompt_tokens
 from ridgeline.serving.queues import join_queue, leave_running, most_blocks
 from ridgeline.serving.routing import choose_instance, choose_rank, ended, pop, push, sample
 from ridgeline.serving.runs import set_run
-from ridgeline.serving.schedule import release
+from ridgeline.serving.sequences import release
 from ridgeline.serving.state import (
     ANSWERS,
     COMES_IN,

@@ -1,4 +1,4 @@
-"""What a rank takes into its next iteration: admission, chunks of prompts, preemption, and the end of requests."""
+"""What a rank takes into its next iteration: who gives way, chunks of prompts, and whom it admits."""
 
 from __future__ import annotations
 
@@ -6,35 +6,14 @@ import math
 
 from numba import njit
 
-from ridgeline.serving.borrowing import asks, borrow, debt, give_back
-from ridgeline.serving.fairness import charge, decodes, head, see
-from ridgeline.serving.kept import cut, fetched_tokens, held_tokens, prompt_tokens, read_tokens, seen_tokens
-from ridgeline.serving.loading import leave_adapter, loadable, take_adapter
+from ridgeline.serving.admission import admit, fits
+from ridgeline.serving.fairness import head, see
+from ridgeline.serving.kept import seen_tokens
 from ridgeline.serving.looks import late
-from ridgeline.serving.queues import (
-    blocks_of,
-    drop_end,
-    first_growth,
-    growth,
-    held_blocks,
-    hold,
-    idle_among,
-    join_queue,
-    join_running,
-    leave_queue,
-    leave_running,
-    let_go,
-    make_room,
-    most_blocks,
-    pop_end,
-    publish,
-    push_end,
-    resident,
-)
+from ridgeline.serving.queues import drop_end, growth, join_queue, leave_running, resident
+from ridgeline.serving.sequences import release, start_decoding, stop_decoding
 from ridgeline.serving.state import (
     DECODING,
-    ENDED,
-    MIXED_BATCHES,
     NOBODY,
     PREFILL_FIRST,
     PREFILLING,
@@ -45,150 +24,6 @@ from ridgeline.serving.state import (
     Record,
     Records,
 )
-
-
-@njit(cache=True)
-def start_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
-    """A request whose cache is complete joins the sequences that gain tokens every step."""
-    step, needed = ranks[rank].step, requests[request].needed
-    length = held_tokens(rule, needed)
-    cut(ranks, requests, rule, rank, request, length)
-    left = requests[request].output - requests[request].made
-    requests[request].stage = DECODING
-    requests[request].since, requests[request].length = step, length
-    requests[request].until = step + math.ceil(left / rule.gained)
-    ranks[rank].decoding += 1
-    requests[request].reads, requests[request].fetches = read_tokens(rule, needed), fetched_tokens(rule, needed)
-    if requests[request].lent > 0:
-        requests[request].reads = max(0, needed - requests[request].lent * rule.block_tokens)
-        asks(ranks, lists, requests, rule, rank, request, 1)
-    else:
-        lists.phase[rank, (step + first_growth(rule, length)) % rule.period] += 1
-    ranks[rank].context += requests[request].reads + 1
-    ranks[rank].fetching += requests[request].fetches
-    decodes(ranks, lists, rule, rank, requests[request].client, 1)
-    push_end(ranks, lists, rank, requests[request].until, request)
-
-
-@njit(cache=True)
-def stop_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
-    """Takes a request out of the sequences that gain tokens; its tokens so far are counted, its cache stays."""
-    steps = ranks[rank].step - requests[request].since
-    length = requests[request].length
-    start = requests[request].since + first_growth(rule, length)
-    if requests[request].lent > 0:
-        asks(ranks, lists, requests, rule, rank, request, -1)
-    else:
-        lists.phase[rank, start % rule.period] -= 1
-    ranks[rank].decoding -= 1
-    ranks[rank].context -= requests[request].reads + 1 + rule.gained * steps
-    ranks[rank].fetching -= requests[request].fetches
-    decodes(ranks, lists, rule, rank, requests[request].client, -1)
-    if ranks[rank].decoding == 0:
-        ranks[rank].context = 0.0
-    gained = math.floor(rule.gained * steps)
-    requests[request].made = min(requests[request].output, requests[request].made + gained)
-
-
-@njit(cache=True)
-def release(
-    ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int, decoded: bool
-) -> None:
-    """Gives back all blocks of a request and what was set aside for it."""
-    if requests[request].lent > 0:
-        held = requests[request].own
-        give_back(ranks, lists, requests, rank, request)
-    elif decoded:
-        held = held_blocks(requests, rule, request, ranks[rank].step)
-    else:
-        held = blocks_of(prompt_tokens(rule, requests[request].needed), rule.block_tokens)
-    own = held - requests[request].shared * (rule.prefix_tokens // rule.block_tokens)
-    ranks[rank].used -= own + let_go(ranks, lists, requests, rule, rank, request)
-    ranks[rank].committed -= requests[request].reserved
-    requests[request].reserved = 0
-    ranks[rank].hosted -= requests[request].hosted
-    requests[request].hosted = 0
-    leave_adapter(ranks, lists, requests, rule, rank, request)
-
-
-@njit(cache=True)
-def _found(lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> tuple[bool, int]:
-    """Whether the cache of a request exists already, and the prefix blocks of it that the rank holds else."""
-    moved = requests[request].ready == requests[request].needed  # it was computed elsewhere, or comes from the host
-    return moved, 0 if moved else resident(lists, requests, rule, rank, request)
-
-
-@njit(cache=True)
-def _wants(lists: Lists, requests: Records, rule: Record, rank: int, request: int, hits: int) -> tuple[int, int]:
-    """Blocks that a request takes when it is admitted, and those that it sets aside [1]."""
-    each = rule.prefix_tokens // rule.block_tokens
-    taken = prompt_tokens(rule, requests[request].needed)
-    needed = blocks_of(taken, rule.block_tokens) - hits * each
-    left = requests[request].output - requests[request].made
-    reserved = blocks_of(taken + rule.reserve * left, rule.block_tokens)
-    return needed + each * idle_among(lists, rank, request, hits), reserved
-
-
-@njit(cache=True)
-def fits(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> bool:
-    """Whether a place and the blocks of a waiting request are free."""
-    if ranks[rank].running >= rule.max_seqs or not loadable(ranks, lists, requests, rule, rank, request):
-        return False
-    if rule.host_tokens > 0 and ranks[rank].hosted + requests[request].needed > rule.host_tokens:
-        return False
-    return _roomy(ranks, lists, requests, rule, rank, request) or debt(
-        ranks, lists, requests, rule, rank, request
-    ) > 0  # fmt: skip
-
-
-@njit(cache=True)
-def _roomy(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> bool:
-    """Whether the blocks of a waiting request are free at its own rank."""
-    if rule.borrows and most_blocks(rule, requests[request].prompt, requests[request].output) > rule.capacity:
-        return False
-    moved, hits = _found(lists, requests, rule, rank, request)
-    taken, reserved = _wants(lists, requests, rule, rank, request, hits)
-    kept = rule.kept_free if ranks[rank].running > 0 else 0
-    grows = moved or rule.scheduler == MIXED_BATCHES or rule.split  # what decodes in this iteration, or beside it
-    if ranks[rank].running > 0 and grows:
-        kept += growth(ranks, lists, rule, rank, 1)
-        if moved:
-            starts = first_growth(rule, requests[request].needed) == 0
-            kept += rule.growth_blocks if starts else 0
-    if ranks[rank].used + taken + kept > rule.capacity:
-        return False
-    return not (ranks[rank].running > 0 and ranks[rank].committed + reserved > rule.capacity)
-
-
-@njit(cache=True)
-def admit(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int, request: int) -> bool:
-    """Admits a waiting request when its blocks are free; the blocks of its whole prompt are taken at once."""
-    if not fits(ranks, lists, requests, rule, rank, request):
-        return False
-    moved, hits = _found(lists, requests, rule, rank, request)
-    taken, reserved = _wants(lists, requests, rule, rank, request, hits)
-    if rule.borrows and not _roomy(ranks, lists, requests, rule, rank, request):
-        taken = reserved = borrow(ranks, lists, requests, fleet, rule, rank, request)
-    leave_queue(ranks, lists, requests, rule, rank, request)
-    charge(lists, requests, rule, rank, request)
-    take_adapter(ranks, lists, requests, fleet, rule, rank, request)
-    hold(ranks, lists, requests, rank, request, hits)
-    make_room(ranks, lists, rule, rank, taken)
-    ranks[rank].used += taken
-    fleet.system[0].peak_blocks = max(fleet.system[0].peak_blocks, ranks[rank].used)
-    ranks[rank].committed += reserved
-    requests[request].reserved = reserved
-    if rule.host_tokens > 0:
-        requests[request].hosted = requests[request].needed
-        ranks[rank].hosted += requests[request].hosted
-    if not moved:
-        requests[request].ready = hits * rule.prefix_tokens
-        requests[request].hit += requests[request].ready
-        fleet.system[0].hit_tokens += requests[request].ready
-        fleet.system[0].prompt_tokens += requests[request].needed
-    requests[request].stage = PREFILLING
-    join_running(ranks, requests, rank, request)
-    return True
 
 
 @njit(cache=True)
@@ -353,38 +188,3 @@ def form_batch(
             tokens = min(tokens, left)
         _take_chunk(ranks, lists, requests, rule, rank, request, tokens)
         left -= tokens
-
-
-@njit(cache=True)
-def finish(
-    ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int, now_s: float
-) -> None:
-    """Ends a request that has all its tokens."""
-    decoded = requests[request].stage == DECODING
-    if decoded:
-        stop_decoding(ranks, lists, requests, rule, rank, request)
-        requests[request].made = requests[request].output
-    release(ranks, lists, requests, rule, rank, request, decoded)
-    leave_running(ranks, requests, rank, request)
-    requests[request].stage, requests[request].end_s = ENDED, now_s
-
-
-@njit(cache=True)
-def next_end(ranks: Records, lists: Lists, rank: int) -> int:
-    """The request that has done its last step, or nobody."""
-    if ranks[rank].ends > 0 and lists.ends[rank, 0, 0] <= ranks[rank].step:
-        request = int(lists.ends[rank, 0, 1])
-        pop_end(ranks, lists, rank)
-        return request
-    return NOBODY
-
-
-@njit(cache=True)
-def prompt_done(
-    ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int, now_s: float
-) -> None:
-    """A prompt whose last chunk has been computed has made a token."""
-    publish(lists, requests, rule, rank, request)
-    if requests[request].made == 0:
-        requests[request].first_s = now_s
-    requests[request].made += 1
