@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ridgeline.errors import PlanError
+from ridgeline.plan.deployment_ranges import check_ranges
 from ridgeline.plan.deployment_rules import check_together
 
 
@@ -183,155 +183,8 @@ class Deployment:
     expert_kind: str = ""
 
     def __post_init__(self) -> None:
-        for name in (
-            "tp",
-            "pp",
-            "dp",
-            "ep",
-            "kv_ranks",
-            "instances",
-            "token_budget",
-            "max_seqs",
-            "cache_tokens",
-            "graph_max",
-            "swap_blocks",
-            "nano_tokens",
-            "kv_kept",
-            "kv_fetched",
-            "kv_rank",
-            "kv_chunk",
-            "expert_devices",
-            "micro_batches",
-            "beam_width",
-            "priority_period",
-            "priority_levels",
-            "elastic_tokens",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise PlanError(f"deployment: {name} = {value}, needs >= 1")
-        if self.memory_fraction is not None and not 0 < self.memory_fraction <= 1:
-            raise PlanError(f"deployment: memory_fraction = {self.memory_fraction}, needs 0 < memory_fraction <= 1")
-        if self.draft_tokens < 0 or not 0 <= self.acceptance <= 1:
-            raise PlanError(
-                f"deployment: draft_tokens = {self.draft_tokens}, acceptance = {self.acceptance};"
-                " needs draft_tokens >= 0 and a probability"
-            )
-        if self.expert_skew is not None and not 0 <= self.expert_skew <= 4:
-            raise PlanError(f"deployment: expert_skew = {self.expert_skew}, needs 0 (even) to 4")
-        if self.nano_tokens is not None and (self.pp > 1 or self.dp > 1 or self.draft_tokens):
-            raise PlanError(
-                f"deployment: nano_tokens with pp {self.pp}, dp {self.dp}, draft_tokens {self.draft_tokens};"
-                " nano-batches are modelled on one stage and one attention rank, without drafts: take tp alone"
-            )
-        if self.queue_patience < 0 or (self.queue_patience and self.queue is not Queue.SHORTEST):
-            raise PlanError(
-                f"deployment: queue_patience = {self.queue_patience:g}, queue {self.queue.value}; needs >= 0 tokens a"
-                " second, and the queue shortest"
-            )
-        self._check_adapters()
-        self._check_kept()
-        self._check_split()
-        self._check_priorities()
-        self._check_apart()
+        check_ranges(self)
         check_together(self)
-        if (self.tp * self.dp) % self.ep:
-            raise PlanError(
-                f"deployment: ep = {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.tp * self.dp}"
-            )
-
-    def _check_adapters(self) -> None:
-        """Raises for adapters that cannot be, or are not modelled."""
-        slots = self.adapter_slots
-        if self.adapters < 0 or not 1 <= self.adapter_rank <= 128 or not 0 <= self.adapter_skew <= 4:
-            raise PlanError(
-                f"deployment: {self.adapters} adapters of rank {self.adapter_rank}, skew {self.adapter_skew}; needs"
-                " 0 or more of rank 1 to 128 (beyond, their products no longer wait for memory) and a skew of 0 to 4"
-            )
-        if slots is not None and not 1 <= slots <= self.adapters:
-            raise PlanError(f"deployment: adapter_slots = {slots}, needs 1 to the number of adapters, {self.adapters}")
-        if self.adapter_on not in ("attention", "all"):
-            raise PlanError(f"deployment: adapter_on = {self.adapter_on}; needs attention or all")
-        if self.adapters and self.nano_tokens:
-            raise PlanError("deployment: adapters and nano_tokens are not modelled together; leave one of them out")
-
-    def _check_kept(self) -> None:
-        """Raises for cut caches that cannot be, or are not modelled."""
-        if not 0 <= self.kv_reused < 1:
-            raise PlanError(f"deployment: kv_reused = {self.kv_reused}, needs 0 <= kv_reused < 1")
-        if (self.kv_rank or self.kv_reused) and not self.kv_fetched:
-            raise PlanError("deployment: kv_rank and kv_reused are about what is fetched; say kv_fetched as well")
-        if self.kv_early and (self.kv_fetched or not self.kv_kept):
-            raise PlanError("deployment: kv_early is about the tokens that are kept; say kv_kept, and no kv_fetched")
-        if not self.cuts_cache:
-            return
-        if self.role is not Role.WHOLE or self.preemption is Preemption.SWAP or self.nano_tokens or self.prefix_cache:
-            raise PlanError(
-                "deployment: kv_kept and kv_fetched are not modelled with pools, preemption swap, nano_tokens or"
-                " prefix_cache; leave those out"
-            )
-        if self.kv_fetched and (self.pp > 1 or self.draft_tokens):
-            raise PlanError(
-                f"deployment: kv_fetched with pp {self.pp}, draft_tokens {self.draft_tokens}; fetching is modelled on"
-                " one stage, without drafts"
-            )
-
-    def _check_priorities(self) -> None:
-        """Raises for priorities that change where that is not modelled."""
-        if self.priority_period and (not self.displaces or self.queue is not Queue.ARRIVAL):
-            raise PlanError(
-                f"deployment: priority_period = {self.priority_period}, displaces {str(self.displaces).lower()}, queue"
-                f" {self.queue.value}; priorities that change are modelled with displaces and the queue arrival"
-            )
-
-    def _check_split(self) -> None:
-        """Raises for a divided device that cannot be, or is not modelled."""
-        if self.split_share is not None and not (self.split and 0 < self.split_share < 1):
-            raise PlanError(
-                f"deployment: split_share = {self.split_share}; needs a share between 0 and 1 of a device that is"
-                " split: say split as well, or leave it out"
-            )
-        sided = self.split_slack is not None
-        if sided and (not self.split or self.split_share is not None or (self.split_slack or 0.0) < 1):
-            raise PlanError(
-                f"deployment: split_slack = {self.split_slack}; needs 1 or more, of a device that is split, and no"
-                " split_share"
-            )
-        if self.split_fill is not None and not (0 <= self.split_fill <= 1 and sided):
-            raise PlanError(f"deployment: split_fill = {self.split_fill}; needs 0 to 1 of the cache, and a split_slack")
-        without = {
-            "pp": self.pp > 1, "dp": self.dp > 1, "draft_tokens": self.draft_tokens, "nano_tokens": self.nano_tokens,
-            "adapters": self.adapters, "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched,
-            "displaces": self.displaces, "receive_interval": self.receive_interval > 1,
-            "a pool": self.role is not Role.WHOLE, "preemption swap": self.preemption is Preemption.SWAP,
-        }  # fmt: skip
-        beside = [name for name, said in without.items() if said]
-        if self.split and beside:
-            raise PlanError(f"deployment: split is not modelled with {', '.join(beside)}; leave one of them out")
-
-    def _check_apart(self) -> None:
-        """Raises for experts on devices of their own where that is not modelled, and for placements that cannot be."""
-        uneven, ranks = self.expert_imbalance, self.expert_devices or self.ep
-        if uneven is not None and not 1 <= uneven <= ranks:
-            raise PlanError(f"deployment: expert_imbalance = {uneven:g} of {ranks} ranks; needs 1 to the ranks")
-        if self.expert_redundant < 0 or (self.expert_redundant and uneven is None):
-            raise PlanError(
-                f"deployment: expert_redundant = {self.expert_redundant}; needs 0 or more, and their placement"
-            )
-        if self.expert_kind and not self.expert_devices:
-            raise PlanError(
-                f"deployment: experts on devices of another kind, {self.expert_kind}, but not on how many;"
-                " say expert_devices as well, or leave beside out"
-            )
-        without = {
-            "pp": self.pp > 1, "ep": self.ep > 1, "draft_tokens": self.draft_tokens, "nano_tokens": self.nano_tokens,
-            "adapters": self.adapters, "kv_kept": self.kv_kept, "kv_fetched": self.kv_fetched, "split": self.split,
-        }  # fmt: skip
-        beside = [name for name, said in without.items() if said]
-        if self.expert_devices and beside:
-            raise PlanError(
-                f"deployment: expert_devices is not modelled with {', '.join(beside)}; leave one of them out"
-            )
 
     @property
     def expert_ranks(self) -> int:

@@ -1,0 +1,99 @@
+"""What each word of a deployment may be on its own, or with the word that it is about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ridgeline.errors import PlanError
+
+if TYPE_CHECKING:
+    from ridgeline.plan.deployment import Deployment
+
+_AT_LEAST_ONE = (
+    "tp", "pp", "dp", "ep", "kv_ranks", "instances", "token_budget", "max_seqs", "cache_tokens", "graph_max",
+    "swap_blocks", "nano_tokens", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "expert_devices",
+    "micro_batches", "beam_width", "priority_period", "priority_levels", "elastic_tokens",
+)  # fmt: skip
+
+
+def check_ranges(one: Deployment) -> None:
+    """Raises `PlanError` for a value that cannot be."""
+    for name in _AT_LEAST_ONE:
+        value = getattr(one, name)
+        if value is not None and value < 1:
+            raise PlanError(f"deployment: {name} = {value}, needs >= 1")
+    if one.memory_fraction is not None and not 0 < one.memory_fraction <= 1:
+        raise PlanError(f"deployment: memory_fraction = {one.memory_fraction}, needs 0 < memory_fraction <= 1")
+    if one.draft_tokens < 0 or not 0 <= one.acceptance <= 1:
+        raise PlanError(
+            f"deployment: draft_tokens = {one.draft_tokens}, acceptance = {one.acceptance};"
+            " needs draft_tokens >= 0 and a probability"
+        )
+    if one.expert_skew is not None and not 0 <= one.expert_skew <= 4:
+        raise PlanError(f"deployment: expert_skew = {one.expert_skew}, needs 0 (even) to 4")
+    if one.queue_patience < 0 or (one.queue_patience and one.queue.value != "shortest"):
+        raise PlanError(
+            f"deployment: queue_patience = {one.queue_patience:g}, queue {one.queue.value}; needs >= 0 tokens a"
+            " second, and the queue shortest"
+        )
+    if (one.tp * one.dp) % one.ep:
+        raise PlanError(f"deployment: ep = {one.ep} does not divide tp {one.tp} * dp {one.dp} = {one.tp * one.dp}")
+    _check_adapters(one)
+    _check_kept(one)
+    _check_split(one)
+    _check_apart(one)
+
+
+def _check_adapters(one: Deployment) -> None:
+    """Raises for adapters that cannot be."""
+    slots = one.adapter_slots
+    if one.adapters < 0 or not 1 <= one.adapter_rank <= 128 or not 0 <= one.adapter_skew <= 4:
+        raise PlanError(
+            f"deployment: {one.adapters} adapters of rank {one.adapter_rank}, skew {one.adapter_skew}; needs"
+            " 0 or more of rank 1 to 128 (beyond, their products no longer wait for memory) and a skew of 0 to 4"
+        )
+    if slots is not None and not 1 <= slots <= one.adapters:
+        raise PlanError(f"deployment: adapter_slots = {slots}, needs 1 to the number of adapters, {one.adapters}")
+    if one.adapter_on not in ("attention", "all"):
+        raise PlanError(f"deployment: adapter_on = {one.adapter_on}; needs attention or all")
+
+
+def _check_kept(one: Deployment) -> None:
+    """Raises for cut caches that cannot be."""
+    if not 0 <= one.kv_reused < 1:
+        raise PlanError(f"deployment: kv_reused = {one.kv_reused}, needs 0 <= kv_reused < 1")
+    if (one.kv_rank or one.kv_reused) and not one.kv_fetched:
+        raise PlanError("deployment: kv_rank and kv_reused are about what is fetched; say kv_fetched as well")
+    if one.kv_early and (one.kv_fetched or not one.kv_kept):
+        raise PlanError("deployment: kv_early is about the tokens that are kept; say kv_kept, and no kv_fetched")
+
+
+def _check_split(one: Deployment) -> None:
+    """Raises for a divided device that cannot be."""
+    if one.split_share is not None and not (one.split and 0 < one.split_share < 1):
+        raise PlanError(
+            f"deployment: split_share = {one.split_share}; needs a share between 0 and 1 of a device that is"
+            " split: say split as well, or leave it out"
+        )
+    sided = one.split_slack is not None
+    if sided and (not one.split or one.split_share is not None or (one.split_slack or 0.0) < 1):
+        raise PlanError(
+            f"deployment: split_slack = {one.split_slack}; needs 1 or more, of a device that is split, and no"
+            " split_share"
+        )
+    if one.split_fill is not None and not (0 <= one.split_fill <= 1 and sided):
+        raise PlanError(f"deployment: split_fill = {one.split_fill}; needs 0 to 1 of the cache, and a split_slack")
+
+
+def _check_apart(one: Deployment) -> None:
+    """Raises for placements of experts that cannot be."""
+    uneven, ranks = one.expert_imbalance, one.expert_devices or one.ep
+    if uneven is not None and not 1 <= uneven <= ranks:
+        raise PlanError(f"deployment: expert_imbalance = {uneven:g} of {ranks} ranks; needs 1 to the ranks")
+    if one.expert_redundant < 0 or (one.expert_redundant and uneven is None):
+        raise PlanError(f"deployment: expert_redundant = {one.expert_redundant}; needs 0 or more, and their placement")
+    if one.expert_kind and not one.expert_devices:
+        raise PlanError(
+            f"deployment: experts on devices of another kind, {one.expert_kind}, but not on how many;"
+            " say expert_devices as well, or leave beside out"
+        )
