@@ -292,7 +292,7 @@ def test_statuses_and_reasons(tmp_path: Path) -> None:
         {"value": "0"},
         {"unit": "GB"},
         {"metric": "throughput", "unit": "img/s"},
-        {"model": "timm levit_256"},
+        {"model": "levit_256"},
         {},
     )
     assert [row["status"] for row in rows] == ["skipped", *["refused"] * 6, "scored"]

@@ -103,12 +103,13 @@ def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -
         compute = np.where(alone, direct_seconds(flop / 2, device), compute)
         memory = np.where(alone, memory / device.stream_share, memory)
     extra = (cast * count + dequantized) / (device.memory_bytes_per_s * device.stream_share)
+    steps = work.steps
     return KernelCost(
-        seconds=np.maximum(compute, memory) + extra,
-        flop=flop,
-        bytes=traffic + cast * count + dequantized,
-        compute_s=compute,
-        memory_s=memory + extra,
+        seconds=(np.maximum(compute, memory) + extra) * steps,
+        flop=flop * steps,
+        bytes=(traffic + cast * count + dequantized) * steps,
+        compute_s=compute * steps,
+        memory_s=(memory + extra) * steps,
         kernels=work.kernels + (2 if work.quantized else 0),
     )
 

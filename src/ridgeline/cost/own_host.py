@@ -45,7 +45,8 @@ class OwnHost:
         Those that share an input are parts of n; of their inputs' gradients, of k.
         """
         fit = self.fits.get(("gemm", dtype))
-        if fit is None or work.quantized or work.taps != 1.0 or np.any(np.asarray(work.weight_rows) > 0):
+        plain = not work.quantized and work.taps == 1.0 and work.steps == 1.0
+        if fit is None or not plain or np.any(np.asarray(work.weight_rows) > 0):
             return None
         inputs = work.phase is Phase.BACKWARD_INPUT
         n = np.asarray(work.n) / (1.0 if inputs else work.kernels)

@@ -60,11 +60,11 @@ def op_flop_per_token(op: Op, context: Number, *, top_k: int = 1) -> Number:
     """Forward FLOP of one op per token of its own stream [FLOP/token].
 
     GEMM 2 k n; GROUPED_GEMM that times `top_k`; ATTENTION 2 H (qk + v) context; SCAN as given. Over an image, GEMM and
-    ATTENTION times its rows, the latter of its own positions.
+    ATTENTION times its rows, the latter of its own positions. A GEMM of steps counts each of them.
     """
     zero = context * 0.0
     if op.kind is OpKind.GEMM:
-        return zero + 2.0 * op.k * op.n * op.rows * op.groups
+        return zero + 2.0 * op.k * op.n * op.rows * op.groups * op.steps
     if op.kind is OpKind.GROUPED_GEMM:
         return zero + 2.0 * op.k * op.n * top_k
     if op.kind is OpKind.ATTENTION:

@@ -75,7 +75,8 @@ class Op:
     `qk_dim`, `v_dim`, `causal`, `window` (tokens seen by one query at most, None for all), `chunk`
     (queries see their own chunk only), `top` (of the tokens seen, the best by an indexer).
     ELEMENTWISE and PERMUTE: `read` and `write` elements per token at the whole width, and the same
-    for backward. EMBEDDING: `n` rows of width `k`. CROSS_ENTROPY: vocabulary `n`. SCAN:
+    for backward. EMBEDDING: `n` rows of width `k`; a sparse one has `read`, `write` and
+    the like too, those of rows in the format of weights. CROSS_ENTROPY: vocabulary `n`. SCAN:
     `flop_per_token` and `read`/`write`.
     """
 
@@ -117,8 +118,10 @@ class Op:
     stride: int = 1  # pixels between outputs of a convolution, in all directions
     axes: int = 2  # directions of a convolution: 2 of an image, 3 of a volume
     groups: int = 1  # products of (k, n) beside each other, on channels of their own
+    steps: float = 1.0  # products of (k, n) that wait for each other: those of a recurrence over a sequence
     leaf: bool = False  # the input is data: it gets no gradient
     frozen: bool = False  # computed forward alone: neither it nor anything before it is trained
+    sparse: bool = False  # a table that lies in parts on all devices, its rows updated where they were looked up
     parts: int = 1  # linear layers that this GEMM merges, e.g. 3 for q, k and v; each gets its own adapter
 
 
@@ -128,7 +131,8 @@ class Boundary:
 
     'tensor': an all-gather/reduce-scatter pair with sequence parallel, one all-reduce without, of
     `width` elements per token, in forward and again in backward. 'expert': dispatch and combine
-    all-to-all of `width` elements per token and selected expert.
+    all-to-all of `width` elements per token and selected expert. 'tables': an all-to-all of `width` elements per token
+    from the devices that hold them, and back of their gradients.
     """
 
     kind: str

@@ -54,11 +54,13 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
         degree = (layout.etp if is_expert else layout.tp) if op.params_split else 1
         own = 0.0 if op.shared_params is not None else op.params * copies / degree
         trained = own
-        if adapters:
+        if op.sparse:
+            trained = 0.0
+        elif adapters:
             trained = workload.lora_rank * (op.parts * op.k + op.n) * copies / degree if adapted(op, workload) else 0.0
             own = own + trained
             tensors = tensors + (2.0 * op.parts * copies if adapted(op, workload) else 0.0)
-        elif op.params and op.shared_params is None:
+        elif op.params and op.shared_params is None and not op.sparse:
             tensors = tensors + tensor_count(op) * copies
         if op.k and op.n and op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM) and not adapters:
             short, long = min(op.k, op.n), max(op.k, op.n)

@@ -116,9 +116,25 @@ class Sharder:
         n = op.n / degree if op.split is Split.COLUMN else op.n
         k = op.k / degree if op.split is Split.ROW else op.k
         m = self._rows(op, block)
+        if op.steps > 1:
+            return self._recurrence(op, rows=m * op.rows)
         if op.rows != 1 or op.leaf:
             return self._convolution(op, pixels=m * op.rows)
         return self._gemm_passes(op, m=m, n=n, k=k, count=1)
+
+    def _recurrence(self, op: Op, *, rows: Number) -> Iterable[Work]:
+        """Products of a state: one a step in forward and for its gradient, one of all steps for the weight's."""
+        precision = self.precision
+        product = partial(Gemm, name=op.name)
+        thin = partial(
+            product, output_bytes=precision.activation_bytes, steps=op.steps, kernels=float(op.kernels) * op.steps
+        )
+        yield thin(phase=Phase.FORWARD, m=rows, n=op.n, k=op.k)
+        yield thin(phase=Phase.BACKWARD_INPUT, m=rows, n=op.k, k=op.n)
+        yield product(
+            phase=Phase.BACKWARD_WEIGHT, m=op.k, n=op.n, k=rows * op.steps, output_bytes=precision.grad_bytes,
+            accumulate=True,
+        )  # fmt: skip
 
     def _convolution(self, op: Op, *, pixels: Number) -> Iterable[Work]:
         """An implicit product over output pixels; of input pixels for their gradient, and of channels for filters'.
@@ -284,7 +300,17 @@ class Sharder:
                 name=op.name, phase=phase, bytes=rows * moved * size, flop=flop, matrix=True, kernels=float(op.kernels)
             )
 
+    def _tables(self, op: Op) -> Iterable[Work]:
+        """Rows looked up and summed for each sample, and updated where they lie; every device does its share."""
+        tokens, size, row = self.layout.tokens(1.0), self.precision.activation_bytes, self.precision.weight_bytes
+        yield Stream(name=op.name, phase=Phase.FORWARD, bytes=tokens * (op.read * row + op.write * size))
+        updated = (op.backward_read + op.backward_write) * row
+        yield Stream(name=op.name, phase=Phase.BACKWARD_WEIGHT, bytes=tokens * (op.write * size + updated))
+
     def _embedding(self, op: Op, block: Block | None) -> Iterable[Work]:
+        if op.sparse:
+            yield from self._tables(op)
+            return
         tokens = self.layout.tokens(self._seq_len(block))
         size = self.precision.activation_bytes
         kernels, calls = (
@@ -318,6 +344,12 @@ class Sharder:
     def _boundary(self, boundary: Boundary, block: Block) -> list[Work]:
         layout, size = self.layout, self.precision.activation_bytes
         seq_len = self._seq_len(block)
+        if boundary.kind == "tables":
+            traded = partial(Collective, name="moe.tables", kind=CollectiveKind.ALL_TO_ALL, stride=layout.etp)
+            moved = layout.tokens(seq_len) * boundary.width * size
+            return [
+                traded(phase=phase, bytes=moved, ranks=layout.ep) for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT)
+            ]
         if boundary.kind == "expert":
             rows = layout.tokens(seq_len) / layout.tp * block.top_k
             return [

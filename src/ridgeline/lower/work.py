@@ -61,7 +61,8 @@ class Gemm:
 
     `operand_bytes` is the size of one element of the two inputs, `output_bytes` of the result;
     `accumulate` reads the result before writing it (gradient accumulation into fp32). Each element that memory gives of
-    the (m, k) operand is used `taps` times (the points of a convolution's filter).
+    the (m, k) operand is used `taps` times (the points of a convolution's filter). All of it is done `steps` times, one
+    after another.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Gemm:
     weight_rows: Number = 0  # k * n elements dequantized before use (QLoRA), else 0
     kernels: float = 1.0
     taps: float = 1.0
+    steps: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

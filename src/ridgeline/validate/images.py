@@ -19,6 +19,14 @@ from ridgeline.validate.mlperf_plans import published_configuration
 from ridgeline.validate.models import ModelReading
 from ridgeline.validate.recipes import Recipe
 from ridgeline.validate.rows import Row
+from ridgeline.validate.samples import (
+    OWN_SAMPLES,
+    SAMPLES,
+    is_sample,
+    sample_model,
+    sample_recipe,
+    sample_tokens,
+)
 
 NETWORKS: tuple[tuple[str, str], ...] = (
     (r"^se-?resnext-?101-32x4d", "se-resnext-101-32x4d"),
@@ -90,8 +98,8 @@ def network(name: str, *, source: str = "") -> str | None:
     ('resnet-50', 'resnet-101', None)
     """
     plain = re.sub(r"^timm | train$", "", name.strip(), flags=re.IGNORECASE)
-    own = [(pattern, known) for where, pattern, known in OWN_NETWORKS if re.match(where, source)]
-    for pattern, known in (*own, *NETWORKS):
+    own = [(pattern, known) for where, pattern, known in (*OWN_NETWORKS, *OWN_SAMPLES) if re.match(where, source)]
+    for pattern, known in (*own, *NETWORKS, *SAMPLES):
         match = re.match(pattern, plain, re.IGNORECASE)
         if match:
             return match.expand(known).casefold()
@@ -105,7 +113,7 @@ def image_tokens(name: str) -> int:
     """
     if name in SEGMENTS:
         return SEGMENTS[name].segment
-    return vision_tokens(name) if name.startswith("vit-") else 1
+    return vision_tokens(name) if name.startswith("vit-") else sample_tokens(name)
 
 
 def image_recipe(row: Row, recipe: Recipe, name: str) -> Recipe:
@@ -115,6 +123,10 @@ def image_recipe(row: Row, recipe: Recipe, name: str) -> Recipe:
     """
     precision = str(recipe.workload["precision"])
     said = recipe.assumptions
+    if is_sample(name):
+        if PRECISIONS[precision].quantize:
+            recipe = replace(recipe, workload={**recipe.workload, "precision": "fp16-amp"})
+        return sample_recipe(recipe, name, devices=row.count("n_devices") or 1)
     if name in SEGMENTS:
         workload = {**recipe.workload, "optimizer": "adam", "fused_optimizer": False, "looped_optimizer": True}
         said = (*said, "LAMB's states and traffic are Adam's")
@@ -144,6 +156,10 @@ def _sharding(row: Row) -> dict[str, object]:
 
 def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
     """The network of a row; matrix units read channels last, so another layout is turned around convolutions."""
+    if is_sample(name):
+        devices = row.count("n_devices") or 1
+        sampled, said = sample_model(name, devices=devices)
+        return ModelReading(model=sampled, key=repr((name, devices)), assumptions=said)
     if name in SEGMENTS:
         sequences = row.count("micro_batch") or 1
         said = (f"segments of {SEGMENTS[name].segment} tokens that attend to a memory as long, words of WikiText-103",)

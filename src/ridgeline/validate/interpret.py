@@ -10,6 +10,7 @@ from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.padding import kept_tokens, predicted_share
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
+from ridgeline.graph.translation import TRANSLATORS
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.settings import COLUMN as SETTINGS
@@ -26,6 +27,7 @@ from ridgeline.validate.names import meant_device, plain_name, refuse_unsupporte
 from ridgeline.validate.notes import Notes, read_notes
 from ridgeline.validate.recipes import Recipe, read_recipe
 from ridgeline.validate.rows import Row
+from ridgeline.validate.samples import in_sequences
 
 SEQUENCES: tuple[tuple[str, str, int, str], ...] = (
     ("", r"(?:bert|electra|bart).*(?:squad|fine)", 384, "SQuAD fine-tuning of the public examples"),
@@ -122,6 +124,7 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
     image = network(row.text("model"), source=row.text("source"))
     encoder = bool(re.search(r"bert|electra|\bbart\b", row.text("model"), re.IGNORECASE)) and not row.count("tp")
     encoder = encoder or image is not None
+    row = row if image is None else in_sequences(row, image)
     layout = read_layout(row, notes, engine, encoder=encoder)
     said = [*device.assumptions, *layout.assumptions]
     seq_len = image_tokens(image) if image is not None else _seq_len(row, notes, said)
@@ -151,7 +154,7 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
         seq_len=seq_len,
         unpredicted=1.0 if spans else 1.0 - masked if masked is not None else 0.0,
         global_batch=batch.global_batch,
-        encoder_seq_len=seq_len if re.search(r"\bbart\b|\bt5", row.text("model"), re.IGNORECASE) else None,
+        encoder_seq_len=seq_len if image in TRANSLATORS or _has_encoder(row) else None,
         memory_habits=habits,
         **recipe.workload,  # type: ignore[arg-type]
     )
@@ -171,6 +174,10 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
         key=repr((reading.key, _machine_key(cluster), workload, sorted(stated.items(), key=str))),
         derived=reading.derived,
     )
+
+
+def _has_encoder(row: Row) -> bool:
+    return re.search(r"\bbart\b|\bt5", row.text("model"), re.IGNORECASE) is not None
 
 
 def _published(row: Row) -> str:

@@ -18,6 +18,7 @@ from ridgeline.validate.engines import Engine
 from ridgeline.validate.interpret import Interpretation
 from ridgeline.validate.mlperf_runs import logged_by_one, reference
 from ridgeline.validate.rows import Row
+from ridgeline.validate.samples import meters_tokens
 
 PASSES = 3  # forward once and backward twice; recompute adds one more
 OUTSIDE_ALLOCATOR = ("context",)
@@ -133,12 +134,14 @@ def _per_device(row: Row, job: Interpretation) -> float:
 
 
 def _tokens(row: Row, job: Interpretation, report: Report) -> Prediction:
-    return _rate(job.workload.step_tokens / _per_device(row, job), report)
+    counted = job.model.dims.get("counted_tokens")  # of a sequence, where a program's meter counts the source as well
+    tokens = job.workload.step_tokens if counted is None else job.workload.global_batch * float(str(counted))
+    return _rate(tokens / _per_device(row, job), report)
 
 
 def _samples(row: Row, job: Interpretation, report: Report) -> Prediction:
     unit = row.text("unit").casefold()
-    if re.match(r"tok", unit):
+    if re.match(r"tok", unit) or meters_tokens(row):
         return _tokens(row, job, report)
     if re.match(r"im(?:g|age)", unit) and "image" not in job.model.dims:
         raise InputError(f"'{row.text('unit')}' counts images; the model reads tokens", field="unit")

@@ -1,0 +1,141 @@
+"""Networks that recommend: tables of vectors looked up for each sample, and layers over them; a sample is one token.
+
+Letters: W width of a vector. Sources: He et al. 2017 (arXiv:1708.05031), Naumov et al. 2019 (arXiv:1906.00091), Wang et
+al. 2021 (arXiv:2008.13535); sizes as NVIDIA/DeepLearningExamples (NCF, DLRM) and recommendation_v2/torchrec_dlrm of
+mlcommons/training run them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ridgeline.errors import UnknownNameError
+from ridgeline.graph.ops import Block, Boundary, Graph, Model, Op, OpKind, Region
+from ridgeline.graph.pixels import kept, mapped, product
+
+USERS, ITEMS = 138_493, 26_744  # of MovieLens 20M
+FACTORS, NCF_LAYERS = 64, (256, 256, 128, 64)  # defaults of ncf.py
+DENSE, TABLES, WIDTH = 13, 26, 128  # numbers and categories of a Criteo sample; width of their vectors
+BOTTOM = (DENSE, 512, 256, WIDTH)
+HOTS = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
+"""Rows that each category of a sample of MLPerf's looks up. Source: recommendation_v2/torchrec_dlrm, README."""
+FP32_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommender:
+    """Rows of all tables, rows that a sample looks up, layers above, crossed layers and their rank, state of a row.
+
+    `states` counts the numbers that an update of one element reads and writes beside it (Adagrad: 1).
+    """
+
+    rows: int
+    lookups: int
+    top: tuple[int, ...]
+    crossed: int = 0
+    rank: int = 0
+    states: int = 0
+
+
+RECOMMENDERS: dict[str, Recommender] = {
+    "dlrm-small": Recommender(rows=round(15.0e9 / FP32_BYTES / WIDTH), lookups=TABLES, top=(1024, 1024, 512, 256, 1)),
+    "dlrm-large": Recommender(rows=round(81.9e9 / FP32_BYTES / WIDTH), lookups=TABLES, top=(1024, 1024, 512, 256, 1)),
+    "dlrm-dcnv2": Recommender(
+        rows=204_184_588, lookups=sum(HOTS), top=(1024, 1024, 512, 256, 1), crossed=3, rank=512, states=1
+    ),
+}
+"""Source: DLRM's README, 'model size'; recommendation_v2 of mlcommons/training, num_embeddings_per_feature."""
+
+
+def recommender(name: str, *, shards: int = 1) -> Model:
+    """A recommender by name, its tables in `shards` equal parts that lie on as many devices.
+
+    >>> recommender("ncf").graph.params
+    31832577
+    """
+    if name == "ncf":
+        return _filtering()
+    if name not in RECOMMENDERS:
+        raise UnknownNameError("recommender", name, ("ncf", *RECOMMENDERS))
+    spec, wide = RECOMMENDERS[name], TABLES * WIDTH
+    tables = Op(
+        name="tables", kind=OpKind.EMBEDDING, region=Region.EXPERT, n=spec.rows // shards, k=WIDTH, sparse=True,
+        params=spec.rows * WIDTH // shards, read=spec.lookups * WIDTH, write=wide,
+        backward_read=(1 + spec.states) * spec.lookups * WIDTH, backward_write=(1 + spec.states) * spec.lookups * WIDTH,
+    )  # fmt: skip
+    looked = Block(
+        name="tables", ops=(tables,), boundaries=(Boundary(kind="tables", width=wide),), experts=shards, top_k=1
+    )
+    features = (TABLES + 1) * WIDTH
+    if spec.crossed:
+        entering, over = features, _crossed(spec, features)
+    else:
+        pairs = (TABLES + 1) * TABLES // 2
+        entering, over = pairs + WIDTH + 1, [_pairs(features, pairs + WIDTH + 1)]
+    return _model(
+        name, embedding=(),
+        blocks=[
+            Block(name="bottom", ops=tuple(_perceptron("bottom", BOTTOM)), boundaries=()), looked,
+            Block(name="interaction", ops=tuple(over), boundaries=()),
+            Block(name="top", ops=tuple(_perceptron("top", (entering, *spec.top))), boundaries=()),
+        ],
+    )  # fmt: skip
+
+
+def _model(name: str, *, embedding: tuple[Op, ...], blocks: list[Block]) -> Model:
+    graph = Graph(
+        blocks={block.name: block for block in blocks}, layers=tuple(block.name for block in blocks),
+        embedding=embedding, head=(mapped("loss", 2, inputs=2),), hidden=WIDTH, vocab=0, tied_embeddings=False,
+    )  # fmt: skip
+    dims = {"layers": len(blocks)}
+    return Model(
+        name=name, model_type="recommender", graph=graph, max_positions=None, source="released code", dims=dims
+    )
+
+
+def _filtering() -> Model:
+    """Two vectors of a user and two of an item: the product of one pair, and layers over the other."""
+    wide = NCF_LAYERS[0] // 2
+    rows = USERS + ITEMS
+    embedding = tuple(
+        Op(name=name, kind=OpKind.EMBEDDING, region=Region.VOCAB, n=rows, k=2 * each, params=rows * each)
+        for name, each in (("factors", FACTORS), ("vectors", wide))
+    )
+    layers = _perceptron("layer", NCF_LAYERS, dropped=True)
+    last = product("rating", NCF_LAYERS[-1] + FACTORS, 1, 1)
+    ops = (mapped("multiply", FACTORS, inputs=2), mapped("join", NCF_LAYERS[0]), *layers, last)
+    return _model("ncf", embedding=embedding, blocks=[Block(name="layers", ops=ops, boundaries=())])
+
+
+def _perceptron(name: str, widths: tuple[int, ...], *, dropped: bool = False) -> list[Op]:
+    """Layers with biases, each but the last of a single unit rectified and perhaps dropped."""
+    ops: list[Op] = []
+    for number, (k, n) in enumerate(pairwise(widths), start=1):
+        ops.append(product(f"{name}{number}", k, n, 1, leaf=k == DENSE))
+        if n > 1:
+            ops.append(mapped(f"{name}{number}_relu", n))
+        if dropped:
+            ops.append(mapped(f"{name}{number}_dropout", n, saved=n))
+    return ops
+
+
+def _pairs(features: int, out: int) -> Op:
+    """Products of all pairs of vectors beside the dense one: each vector is read once."""
+    return Op(
+        name="pairs", kind=OpKind.ELEMENTWISE, region=Region.TENSOR, read=features, write=out,
+        backward_read=features + out, backward_write=features, flop_per_token=2.0 * (TABLES + 1) ** 2 * WIDTH,
+        saved=(kept(features),),
+    )  # fmt: skip
+
+
+def _crossed(spec: Recommender, features: int) -> list[Op]:
+    """Layers x0 * (U (V x) + b) + x of low rank."""
+    ops: list[Op] = []
+    for number in range(spec.crossed):
+        ops += [
+            product(f"cross{number}_down", features, spec.rank, 1, bias=False),
+            product(f"cross{number}_up", spec.rank, features, 1),
+            mapped(f"cross{number}", features, inputs=3, saved=features),
+        ]
+    return ops

@@ -1,0 +1,56 @@
+"""Transformers that translate: an encoder and a decoder that share one table of words.
+
+Source: Vaswani et al. 2017 (arXiv:1706.03762, table 3); norms before each part and sinusoids for positions, as
+`transformer_wmt_en_de_big_t2t` of fairseq.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ridgeline.errors import UnknownNameError
+from ridgeline.graph.layers import graph_of
+from ridgeline.graph.ops import Model
+from ridgeline.graph.spec import Attention, Ends, Layer, Mlp, Norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Layers each way, D, F, heads, words."""
+
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    vocab: int
+
+
+TRANSLATORS = {
+    "transformer-translation-base": Size(layers=6, hidden=512, ffn=2048, heads=8, vocab=33_712),
+    "transformer-translation-big": Size(layers=6, hidden=1024, ffn=4096, heads=16, vocab=33_712),
+}
+"""Words: 33,708 pieces of WMT14 in both languages and four marks (NVIDIA/DeepLearningExamples, Transformer)."""
+
+
+def translator(name: str) -> Model:
+    """A translation transformer by name.
+
+    >>> translator("transformer-translation-big").graph.params
+    210808832
+    """
+    if name not in TRANSLATORS:
+        raise UnknownNameError("translation transformer", name, TRANSLATORS)
+    size, norm = TRANSLATORS[name], Norm(kind="layer", bias=True)
+    wide = size.hidden // size.heads
+    own = Attention(heads=size.heads, kv_heads=size.heads, qk_dim=wide, v_dim=wide, causal=False, merged_qkv=True)
+    feed = Mlp(ffn=size.ffn, gated=False, activation="relu", bias=True)
+    encoder = Layer(norm=norm, mixer=own, feed=feed, dropout=True, encoder=True)
+    decoder = Layer(
+        norm=norm, mixer=replace(own, causal=True), cross=replace(own, cross=True, merged_qkv=False), feed=feed,
+        dropout=True,
+    )  # fmt: skip
+    layers = [encoder] * (size.layers - 1) + [replace(encoder, encoder_end=True, closing_norm=True)]
+    ends = Ends(vocab=size.vocab, hidden=size.hidden, tied=True, norm=norm, dropout=True)
+    graph = graph_of(ends, [*layers, *[decoder] * size.layers])
+    dims = {"layers": 2 * size.layers, "hidden": size.hidden, "vocab": size.vocab}
+    return Model(name=name, model_type="translation", graph=graph, max_positions=None, source="table 3", dims=dims)

@@ -1,0 +1,95 @@
+"""Rows of networks that read sentences, utterances or samples of categories: which one, and what a step of it holds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ridgeline.graph.lstm import RECURRENT, UTTERANCE, recurrent
+from ridgeline.graph.ops import Model
+from ridgeline.graph.recommendation import RECOMMENDERS, recommender
+from ridgeline.graph.translation import TRANSLATORS, translator
+from ridgeline.validate.recipes import Recipe
+from ridgeline.validate.rows import Row
+
+SAMPLES: tuple[tuple[str, str], ...] = (
+    (r"^gnmt$", "gnmt"),
+    (r"^rnn-?t$", "rnn-t"),
+    (r"^transformer$", "transformer-translation-big"),  # the size of both public tables that train it
+    (r"^ncf$", "ncf"),
+    (r"^dlrm[- ](small|large)$", r"dlrm-\1"),
+    (r"^dlrm-?dcn-?v2$", "dlrm-dcnv2"),
+)
+"""Networks by their names in tables: (name, network)."""
+
+OWN_SAMPLES: tuple[tuple[str, str, str], ...] = (
+    (r"flagos-ai/FlagPerf", r"^dlrm$", "dlrm-small"),  # training/benchmarks/dlrm: DeepLearningExamples' defaults
+)
+"""Names that a source gives to a network of its own: (source, name, network)."""
+
+SENTENCE = {"gnmt": 25, "transformer-translation-big": 30, "transformer-translation-base": 30}
+"""Tokens of a sentence, the same each way [token] (assumed): WMT14's 4.5e6 pairs have 116e6 English and 110e6 German
+words (arXiv:1508.04025, section 4.1), each of some 1.2 pieces; GNMT leaves out those above 50 tokens."""
+
+PADDED = {"gnmt": 32}
+"""Positions of a sentence that are computed [token] (assumed): GNMT's batches hold sentences whose longer side lies in
+one range of ten (sampler.py, BucketingSampler), and are padded to its end: five beyond its mean, 27 of either side."""
+
+TOKEN_METERS: tuple[tuple[str, str], ...] = ((r"flagos-ai/FlagPerf", r"^transformer$"),)
+"""Rows whose 'samples' are tokens: (source, name)."""
+
+USUAL_BATCH = {"transformer-translation-big": 10_240, "dlrm-small": 65_536}
+"""Tokens or samples of a device and step where a row gives none: --max-tokens and --batch_size of the examples."""
+
+
+def is_sample(name: str) -> bool:
+    """Whether a network is one of these."""
+    return name in (*RECURRENT, *TRANSLATORS, *RECOMMENDERS, "ncf")
+
+
+def sample_tokens(name: str) -> int:
+    """Positions of one sentence that are computed [token]; an utterance and a sample of categories are one."""
+    return PADDED.get(name, SENTENCE.get(name, 1))
+
+
+def meters_tokens(row: Row) -> bool:
+    """Whether what a row calls samples are tokens."""
+    return any(
+        re.match(source, row.text("source")) and re.match(name, row.text("model")) for source, name in TOKEN_METERS
+    )
+
+
+def in_sequences(row: Row, name: str) -> Row:
+    """A row whose batch counts sentences: programs that fill batches by tokens state those of a device."""
+    batch = row.count("micro_batch") or (None if row.count("global_batch") else USUAL_BATCH.get(name))
+    if batch is None:
+        return row
+    sentences = max(1, batch // SENTENCE[name]) if name in TRANSLATORS else batch
+    return replace(row, cells={**row.cells, "micro_batch": str(sentences)})
+
+
+def sample_recipe(recipe: Recipe, name: str, *, devices: int) -> Recipe:
+    """A recipe as these networks are trained: Adam, or momentum for tables, which lie in parts on all devices."""
+    workload = {**recipe.workload, "optimizer": "sgd" if name in RECOMMENDERS else "adam"}
+    plan = {**recipe.plan, "zero": 0}
+    if name in RECOMMENDERS:
+        plan |= {"ep": devices, "etp": 1}
+    return replace(recipe, workload=workload, plan=plan)
+
+
+def sample_model(name: str, *, devices: int) -> tuple[Model, tuple[str, ...]]:
+    """The network of a row, and what is assumed of its samples."""
+    if name in TRANSLATORS:
+        return translator(name), (f"sentences of {SENTENCE[name]} tokens each way, without padding",)
+    if name == "gnmt":
+        words, model = SENTENCE[name], recurrent(name, words=PADDED[name])
+        said = f"sentences of {words} tokens each way, padded to {PADDED[name]}; its meter counts the tokens of both"
+        return replace(model, dims={**model.dims, "counted_tokens": 2 * words}), (said,)
+    if name == "rnn-t":
+        return recurrent(name), (
+            f"utterances of {UTTERANCE.frames} frames and {UTTERANCE.tokens} tokens, without padding",
+        )
+    if name in RECOMMENDERS:
+        said = "tables lie in equal parts on all devices, no row is looked up twice in a step"
+        return recommender(name, shards=devices), (said,)
+    return recommender(name), ()
