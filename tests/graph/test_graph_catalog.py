@@ -87,3 +87,45 @@ def test_explicit_entries_say_where_their_numbers_are_printed() -> None:
         config = catalog_config(name)
         if config["model_type"] == EXPLICIT:
             assert "arXiv" in str(config["source"]) or "/" in str(config["source"]), name
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active"),
+    [  # parameters that model cards and reports state [1e9]
+        ("ernie-4.5-300b-a47b", 300, 47),
+        ("ernie-4.5-21b-a3b", 21.8, None),
+        ("hunyuan-a13b", 80, 13),
+        ("ling-1t", 1000, 50),
+        ("ling-flash-2.0", 103, 6.1),
+        ("ling-mini-2.0", 16.3, 1.4),
+        ("deepseek-moe-16b", 16.4, 2.8),
+        ("moonlight-16b-a3b", 16, 3),
+        ("glm-4.7-flash", 30, None),
+        ("mistral-large-3", 673, 39),
+        ("grok-1", 314, 86),
+        ("arctic", 480, 17),
+        ("pangu-pro-moe", 72, 16.5),
+        ("nemotron-nano-9b-v2", 8.9, None),
+        ("nemotron-nano-12b-v2", 12.3, None),
+        ("granite-4.0-h-small", 32, 9),
+        ("granite-4.0-h-tiny", 7, None),
+        ("granite-4.0-h-micro", 3.2, None),
+        ("bamba-9b", 9.78, None),
+        ("gemma-4-26b-a4b", 25.2, 3.8),
+        ("gemma-4-31b", 30.7, None),
+        ("llama-3.3-nemotron-super-49b", 49.9, None),
+        ("command-a", 111, None),
+        ("apertus-70b", 70.6, None),
+        ("exaone-4.0-1.2b", 1.28, None),
+        ("mamba2-2.7b", 2.7, None),
+    ],
+)
+def test_published_sizes(name: str, total: float, active: float | None) -> None:
+    graph = load(name).graph
+    assert graph.params == pytest.approx(total * 1e9, rel=0.012)
+    assert active is None or graph.active_params == pytest.approx(active * 1e9, rel=0.03)
+
+
+def test_a_checkpoint_by_its_number_format_is_the_model() -> None:
+    for ending in ("-FP8", "-Instruct-FP8", "-NVFP4", "-AWQ", "-Instruct-GPTQ-Int4"):
+        assert find(f"org/Llama-3.1-70B{ending}") == "llama-3.1-70b", ending

@@ -18,7 +18,10 @@ from ridgeline.graph.ops import Model
 _FOLDER = "models"
 _ALIASES = "_aliases"  # data/models/_aliases.json: other names people use -> catalog name
 _SHOWN = 80  # characters of an unknown name that an error repeats
-_TUNED = re.compile(r"[-_ ](instruct|chat|base|hf|it|pt|bf16)$", re.IGNORECASE)
+_TUNED = re.compile(
+    r"[-_ ](instruct|chat|base|hf|it|pt|bf16|fp16|fp8|fp8-dynamic|nvfp4|mxfp4|awq|gptq|int4|int8|w4a16|w8a8|gguf)$",
+    re.IGNORECASE,
+)
 
 
 def catalog() -> tuple[str, ...]:
@@ -35,8 +38,9 @@ def catalog_config(name: str) -> Mapping[str, Any]:
 def load(text_or_path: str | Path) -> Model:
     """A model by catalog name, path of a config.json, or folder that holds one.
 
-    Names ignore case, punctuation, the organisation before '/', and endings such as -instruct or
-    -hf. A text that ends in .json or begins like a path is a path; any other is looked up first.
+    Names ignore case, punctuation, the organisation before '/', and endings such as -instruct,
+    -hf or the number format of a checkpoint. A text that ends in .json or begins like a path is a
+    path; any other is looked up first.
     """
     text = os.fspath(text_or_path)
     path = _path(text)

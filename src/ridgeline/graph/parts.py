@@ -174,7 +174,8 @@ def attention_ops(spec: Attention, hidden: int, kept: tuple[Saved, ...], *, drop
     elif spec.cross:
         ops = _cross_projections(spec, hidden, kept)
     else:
-        wide = spec.heads * spec.qk_dim + spec.kv_heads * (spec.qk_dim + spec.v_dim)
+        values = 0 if spec.values_are_keys else spec.v_dim
+        wide = spec.heads * spec.qk_dim + spec.kv_heads * (spec.qk_dim + values)
         wide += spec.heads * spec.v_dim if spec.output_gate else 0
         parts = 1 if spec.merged_qkv else 3
         ops = [linear("qkv", hidden, wide, split=Split.COLUMN, bias=spec.qkv_bias, kept=kept, parts=parts)]

@@ -64,6 +64,7 @@ class Attention:
     qkv_bias: bool = False
     out_bias: bool = False
     merged_qkv: bool = False  # stored as one linear layer, as GPT-2 does
+    values_are_keys: bool = False  # one product for both, cached apart: keys are normed and rotated (Gemma 4)
     rotary_dim: int = 0
     qk_norm: Norm | None = None
     qk_norm_over: str = "head"

@@ -142,7 +142,9 @@ def activation(fields: Fields, *keys: str) -> str:
     name = fields.word(*(keys or ("hidden_act", "hidden_activation", "activation_function")), default="silu")
     if name in ("relu", "relu2", "silu"):
         return name
-    return "silu" if name == "swish" else "gelu" if name.startswith("gelu") or name == "quick_gelu" else name
+    if name in ("swish", "xielu"):  # one pass over the same values
+        return "silu"
+    return "gelu" if name.startswith("gelu") or name == "quick_gelu" else name
 
 
 def has_dropout(fields: Fields, *keys: str) -> bool:

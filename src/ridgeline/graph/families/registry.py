@@ -27,6 +27,7 @@ FAMILIES: Mapping[str, Family] = {
 # Types whose configs hold a text model beside others, and the type of that model when it does not say.
 WRAPPERS: Mapping[str, str] = {
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
     "kimi_k25": "kimi_k2",
     "kimi_vl": "deepseek_v3",
     "llama4": "llama4_text",

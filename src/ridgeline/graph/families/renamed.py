@@ -1,4 +1,4 @@
-"""Decoders of Llama's build under other keys or with a twist: ChatGLM, Qwen (first), Baichuan."""
+"""Decoders of Llama's build under other keys or with a twist: ChatGLM, Qwen (first), Baichuan, Hunyuan's experts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ridgeline.graph.config import Fields
 from ridgeline.graph.families.decoder import Traits, decoder
+from ridgeline.graph.families.sparse import Sparse
 from ridgeline.graph.families.stack import Stack
 from ridgeline.graph.spec import Attention, Mlp
 
@@ -60,3 +61,19 @@ def baichuan(fields: Fields) -> Stack:
         for layer in stack.layers
     )
     return replace(stack, layers=layers)
+
+
+def hunyuan_moe(fields: Fields) -> Stack:
+    """Hunyuan with experts: counts and widths may be lists with an entry for each layer, all alike."""
+    if fields.flag("use_cla"):
+        raise fields.fail("use_cla", True, "false: keys shared by neighbouring layers are not known")
+    values = dict(fields.values)
+    for key in ("moe_topk", "num_shared_expert", "moe_intermediate_size", "num_experts"):
+        listed = values.get(key)
+        if isinstance(listed, list):
+            if not listed or any(one != listed[0] for one in listed):
+                raise fields.fail(key, listed, "one value, or the same for each layer")
+            values[key] = listed[0]
+    fields.values = values
+    sparse = Sparse(where="first", shared="count")
+    return decoder(fields, Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm=True, sparse=sparse))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ridgeline.graph.families import renamed
-from ridgeline.graph.families.decoder import LAYER, SCALE_ONLY, Traits, family
+from ridgeline.graph.families.decoder import LAYER, SCALE_ONLY, Traits, family, reader
 from ridgeline.graph.families.pattern import ALL_WINDOWED, LATE_WINDOWED, Reach
 from ridgeline.graph.families.stack import Family
 from ridgeline.graph.spec import Norm
@@ -231,6 +231,18 @@ DENSE: dict[str, Family] = {
         head_dim=128,
         tie_word_embeddings=True,
     ),
+    "mimo": family(
+        Traits(qkv_bias="attention_bias", reach=LATE_WINDOWED), vocab_size=151680, num_key_value_heads=8, head_dim=128
+    ),
+    "apertus": family(
+        Traits(gated=False, qkv_bias="attention_bias", out_bias="attention_bias", qk_norm=True),
+        vocab_size=131072,
+        hidden_act="xielu",
+    ),
+    "exaone": Family(
+        read=reader(Traits()), defaults={"vocab_size": 102400}, renamed={"num_hidden_layers": "num_layers"}
+    ),
+    "internlm3": family(Traits(qkv_bias="qkv_bias", out_bias="bias", mlp_bias="bias"), vocab_size=128512, head_dim=128),
     "internlm2": family(Traits(qkv_bias="bias", out_bias="bias", merged_qkv=True)),
     "aquila": family(Traits()),
     "minicpm": family(Traits(), tie_word_embeddings=True),

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from ridgeline.graph.families import latent
-from ridgeline.graph.families.decoder import LAYER, Traits, family
+from ridgeline.graph.families import latent, renamed
+from ridgeline.graph.families.decoder import LAYER, Traits, family, reader
 from ridgeline.graph.families.pattern import ALL_WINDOWED, LATE_WINDOWED, Reach
 from ridgeline.graph.families.sparse import Sparse
 from ridgeline.graph.families.stack import Family
+
+_BAILING = Traits(
+    qkv_bias="use_qkv_bias",
+    out_bias="use_bias",
+    mlp_bias="use_bias",
+    qk_norm="use_qk_norm",
+    merged_qkv=True,
+    rotary=1.0,
+    sparse=Sparse(where="first", shared="count"),
+)
 
 EXPERTS: dict[str, Family] = {
     "mixtral": family(
@@ -144,6 +154,44 @@ EXPERTS: dict[str, Family] = {
         num_experts_per_tok=8,
         first_k_dense_replace=1,
     ),
+    "ernie4_5_moe": Family(
+        read=reader(
+            Traits(
+                qkv_bias="use_bias",
+                out_bias="use_bias",
+                mlp_bias="use_bias",
+                sparse=Sparse(where="first", shared="count"),
+            )
+        ),
+        defaults={
+            "vocab_size": 103424,
+            "num_key_value_heads": 4,
+            "moe_num_experts": 64,
+            "moe_k": 6,
+            "moe_num_shared_experts": 2,
+            "moe_intermediate_size": 1536,
+            "moe_layer_start_index": 1,
+            "tie_word_embeddings": True,
+        },
+        renamed={"first_k_dense_replace": "moe_layer_start_index"},
+    ),
+    "hunyuan_v1_moe": Family(
+        read=renamed.hunyuan_moe,
+        defaults={"vocab_size": 290943, "num_experts": 1, "tie_word_embeddings": True},
+        renamed={"num_experts_per_tok": "moe_topk", "n_shared_experts": "num_shared_expert"},
+    ),
+    "bailing_moe": family(_BAILING, first_k_dense_replace=0, num_shared_experts=0),
+    "bailing_moe_v2": family(_BAILING, first_k_dense_replace=0, num_shared_experts=0),
+    "deepseek": family(
+        Traits(
+            qkv_bias="attention_bias",
+            out_bias="attention_bias",
+            sparse=Sparse(where="first", shared="count"),
+        ),
+        vocab_size=102400,
+        first_k_dense_replace=0,
+    ),
+    "glm4_moe_lite": Family(read=latent.read, defaults={"first_k_dense_replace": 1, "n_shared_experts": 1}),
     "dots1": family(
         Traits(
             qkv_bias="attention_bias",

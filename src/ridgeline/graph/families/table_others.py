@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ridgeline.graph.families import classic, encoders, hybrid
+from ridgeline.graph.families import classic, encoders, hybrid, varied
 from ridgeline.graph.families.sparse import Sparse
 from ridgeline.graph.families.stack import Family
 
@@ -45,6 +45,15 @@ _GPT2_DEFAULTS = {
     "resid_pdrop": 0.1,
     "activation_function": "gelu_new",
     "tie_word_embeddings": True,
+}
+
+_MAMBA_DEFAULTS = {
+    "mamba_n_heads": 128,
+    "mamba_d_head": 64,
+    "mamba_d_state": 256,
+    "mamba_n_groups": 1,
+    "mamba_d_conv": 4,
+    "mamba_chunk_size": 256,
 }
 
 CLASSIC: dict[str, Family] = {
@@ -188,4 +197,22 @@ HYBRID: dict[str, Family] = {
             "chunk_size": 256,
         },
     ),
+    "gemma4_text": Family(
+        read=varied.gemma4,
+        defaults={
+            "vocab_size": 262144,
+            "head_dim": 256,
+            "sliding_window": 512,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "hidden_size_per_layer_input": 256,
+            "global_head_dim": 512,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "nemotron-nas": Family(read=varied.searched, defaults={"vocab_size": 128256}),
+    "granitemoehybrid": Family(
+        read=varied.granite_hybrid,
+        defaults=_MAMBA_DEFAULTS | {"vocab_size": 32000, "shared_intermediate_size": 1024, "num_experts_per_tok": 2},
+    ),
+    "bamba": Family(read=varied.bamba, defaults=_MAMBA_DEFAULTS | {"vocab_size": 128000, "num_key_value_heads": 8}),
 }
