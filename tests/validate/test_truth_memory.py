@@ -97,6 +97,14 @@ def test_megatron_tests_that_do_not_say_what_they_run_are_refused(name: str, not
     assert reason in found.reason
 
 
+def test_times_of_a_release_need_its_world_and_whole_states_do_not() -> None:
+    where = {"source_where": "tests/functional_tests/test_cases/mixtral/mixtral_8x7b_release/golden.json"}
+    timed = read(**{**GPT, **where, "metric": "step_time", "unit": "s"})
+    assert isinstance(timed, Refusal)
+    assert "number of devices of a release" in timed.reason
+    assert job(**{**GPT, **where}).cluster.count == 8
+
+
 def test_torchtitan_counts_fp32_shards_only_where_bytes_are_asked() -> None:
     titan = {**LLAMA, "engine": "torchtitan", "precision": "float8", "zero_stage": "FSDP2", "recompute": "selective"}
     bytes_of, time_of = job(**titan), job(**{**titan, "metric": "step_time", "unit": "s"})

@@ -49,12 +49,12 @@ def named_devices(row: Row, notes: Notes, *, product: int, ranks: int, ep: int) 
     """Devices of a test [1]: one node, more where the degrees need them.
 
     `product` is tp * pp * cp, `ranks` tp * cp. Experts are divided by tp as well unless the name
-    says `etp1`. Raises `InputError` for release runs, whose world is of several nodes and not
-    stated, where the answer depends on it: times, and states sharded over data-parallel ranks.
+    says `etp1`. Raises `InputError` for release runs, whose world is of several nodes and in no public
+    recipe, where the answer depends on it: times, and states sharded over data-parallel ranks.
     """
     where = row.text("source_where")
     sharded = "use-distributed-optimizer" in notes.switches or "distributed" in row.text("optimizer")
-    if re.search(r"release", where) and row.asks_bytes and sharded:
+    if re.search(r"release", where) and (sharded or not row.asks_bytes):
         raise InputError("the number of devices of a release run is not stated", field="n_devices")
     world = TRAY if re.search(r"_1node\b", where) and re.search(r"GB[23]00", row.text("hardware")) else NODE
     etp = expert_width(row, row.count("tp") or 1)
