@@ -1,4 +1,4 @@
-"""Batches that a published table leaves out beside its micro-batches, from `data/published_batches.tsv`."""
+"""Batches that a published table leaves out and a program's own scripts give, from `data/published_batches.tsv`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import re
 from ridgeline.facts import store
 
 
-def published_batch(model: str, *, results: str, devices: int) -> int | None:
-    """Sequences of a training step on so many devices [1]; None where no program's own is known.
+def published_batch(
+    model: str, *, results: str, devices: int, device: str = "", precision: str = "", each: str = "step"
+) -> int | None:
+    """Sequences or images of a training step, or with `each` "device" of one device's part of it [1]; None if unknown.
 
-    `results` names where the results come from.
+    `results` names where the results come from, `device` and `precision` are the words of a result's cells.
     """
     for row in store.read_tsv("published_batches.tsv"):
-        named = re.search(row["model"], model, re.IGNORECASE) and re.search(row["runs"], results)
-        if named and int(row["devices_min"]) <= devices <= int(row["devices_max"]):
+        cells = ((row["model"], model), (row["device"], device), (row["precision"], precision))
+        named = all(re.search(pattern, cell, re.IGNORECASE) for pattern, cell in cells)
+        if not named or row["each"] != each or not re.search(row["runs"], results):
+            continue
+        if int(row["devices_min"]) <= devices <= int(row["devices_max"]):
             return int(row["batch"])
     return None
