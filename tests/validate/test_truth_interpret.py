@@ -332,6 +332,45 @@ def test_tpu_cores_become_chips() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "width", "seq_len"), [("GPT-2 style 1.4B", 1536, 1024), ("GPT-2 style 20B", 6144, 2048)]
+)
+def test_levanter_s_sizes_have_the_dimensions_of_its_configs(model: str, width: int, seq_len: int) -> None:
+    found = job(
+        model=model, params_b=float(model.split()[-1][:-1]), hardware="TPU v3", n_devices=256, engine="Levanter FSDP",
+        source="stanford-crfm/levanter@9263f81",
+    )  # fmt: skip
+    assert (found.model.graph.hidden, found.workload.seq_len) == (width, seq_len)
+    assert found.workload.attention_kernel == "unfused"
+
+
+def test_llama_3_runs_interleaved_stages_and_keeps_weights_gathered() -> None:
+    found = job(
+        model="Llama 3 405B", params_b=405, layers=126, hidden=16384, heads=128, vocab=128256, n_devices=8192, tp=8,
+        pp=16, cp=1, precision="bf16", engine="Meta in-house", hardware="H100 SXM 80GB",
+        notes="16M tokens per batch; paper states MFU 38-43%",
+    )  # fmt: skip
+    assert {name: found.stated[name] for name in ("chunks", "zero", "recompute", "dp")} == {
+        "chunks": 7, "zero": 2, "recompute": Recompute.NONE, "dp": 64,
+    }  # fmt: skip
+    assert found.stated["schedule"] is Schedule.INTERLEAVED
+    assert found.workload.global_batch == 2048
+
+
+@pytest.mark.parametrize(
+    ("hardware", "precision", "each"),
+    [("B200 192GB", "fp32 (TF32)", 384), ("GH200 96GB", "fp16/AMP", 384), ("V100", "fp32", 36), ("A10", "fp32", None)],
+)
+def test_lambda_s_batches_are_those_of_its_scripts(hardware: str, precision: str, each: int | None) -> None:
+    found = job(
+        model="BERT-base SQuAD fine-tune", hardware=hardware, n_devices=2, precision=precision, metric="throughput",
+        engine="PyTorch NGC 24.10 (DeepLearningExamples)", unit="seq/s",
+        source="lambdal/deeplearning-benchmark@aa5addb",
+    )  # fmt: skip
+    assert found.stated.get("micro_batch") == each
+    assert each is None or found.workload.global_batch == 2 * each
+
+
+@pytest.mark.parametrize(
     ("cells", "reason"),
     [
         ({"model": "timm levit_256", "hardware": "A100"}, "image classification"),

@@ -155,7 +155,10 @@ def _batches(
 
 
 def chunk_choices(schedule: Schedule, pp: int, layers: int, space: Space) -> list[int]:
-    """Chunks per stage that a schedule may use on `pp` stages [1]; empty when it does not apply."""
+    """Chunks per stage that a schedule may use on `pp` stages [1]; empty when it does not apply.
+
+    A stated number need not divide the layers.
+    """
     stated = space.fixed.get("chunks")
     if pp == 1:
         found = [1] if schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE) else []
@@ -164,7 +167,8 @@ def chunk_choices(schedule: Schedule, pp: int, layers: int, space: Space) -> lis
     elif _CHUNKED[schedule] is not None:
         found = [c for c in (_CHUNKED[schedule],) if c is not None and pp * c <= layers]
     else:
-        found = [c for c in range(2, space.max_chunks + 1) if pp * c <= layers and layers % (pp * c) == 0]
+        places = [c for c in range(2, space.max_chunks + 1) if pp * c <= layers]
+        found = [c for c in places if layers % (pp * c) == 0 or c == stated]
     return found if stated is None else [c for c in found if c == stated]
 
 

@@ -18,7 +18,8 @@ class Engine:
     `mebibytes` marks programs that print MiB under the name MB; `tf32` those whose fp32 multiplies in
     TF32; `devices` is the count when a row does not say; `data_only` those that only divide
     data and sharded states; `interleaving_open` tables of tuned runs that leave out the virtual
-    pipeline; `framework` names the habits of holding memory, copying and launching kernels; `fused_optimizer` says
+    pipeline, `chunk_layers` the layers of a virtual stage where the program's paper tells; `framework` names the
+    habits of holding memory, copying and launching kernels; `fused_optimizer` says
     whether an update is one pass; `single_micro_batch` runs
     without accumulation; `step_tokens` the batch [token] that
     the program's paper gives. `reason` says where this is known from.
@@ -45,6 +46,7 @@ class Engine:
     devices: int | None = None
     data_only: bool = False
     interleaving_open: bool = False
+    chunk_layers: int | None = None
     single_micro_batch: bool = False
     step_tokens: int | None = None
     framework: str = "megatron"

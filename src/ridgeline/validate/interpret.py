@@ -39,6 +39,7 @@ SEQUENCES: tuple[tuple[str, str, int, str], ...] = (
     ("", r"llama[ -_]?2|llama-like|baichuan2", 4096, "Llama 2's context in pre-training (arXiv:2307.09288)"),
     ("", r"^llama|aquila", 2048, "Llama's context in pre-training (arXiv:2302.13971)"),
     ("", r"mixtral|qwen|deepseek", 4096, "the length of published benchmarks of these models"),
+    (r"levanter", r"style (?:6\.7|13|20|65)b", 2048, "Levanter's gpt2_7b.yaml and gpt2_20b.yaml, seq_len"),
     ("", r"gpt-?2", 1024, "GPT-2's context"),
     ("", r"gpt|megatron|turing|mt-?nlg|palm", 2048, "GPT-3's context (arXiv:2005.14165)"),
 )

@@ -171,6 +171,10 @@ def _micro(row: Row, engine: Engine, layout: Layout, said: list[str]) -> int | N
         plan = published_configuration(row)
         if plan is not None and (plan.tp, plan.pp) == (layout.tp, layout.pp):
             return plan.micro_batch
+        own = _scripted(row, layout)
+        if own is not None:
+            said.append(f"batch not stated: {own} a device, from the program's scripts")
+            return own
         return 1 if row.text("metric").startswith("max_seq") else None
     if engine.whole_job_batch and layout.devices > 1:
         said.append(f"micro-batch cell {micro} is that of all {layout.devices} devices")
@@ -182,6 +186,14 @@ def _micro(row: Row, engine: Engine, layout: Layout, said: list[str]) -> int | N
         said.append(f"local batch {micro} runs as {layout.pp} micro-batches (torchtitan's default: one a stage)")
         return micro // (layout.pp or 1)
     return micro
+
+
+def _scripted(row: Row, layout: Layout) -> int | None:
+    """What the program's own scripts give each device [1]."""
+    cells = {"device": row.text("hardware"), "precision": row.text("precision")}
+    return published_batch(
+        row.text("model"), results=row.text("source"), devices=layout.devices, each="device", **cells
+    )
 
 
 def _total(row: Row, notes: Notes, layout: Layout, seq_len: int) -> int | None:
@@ -285,8 +297,8 @@ def read_schedule(
         return {} if engine.interleaving_open else {"chunks": 1, "schedule": Schedule.ONE_F_ONE_B}
     named = f"{row.text('engine')}; {notes.text}"
     per_chunk = notes.count("num-layers-per-virtual-pipeline-stage")
-    if per_chunk is None and is_test(engine):
-        per_chunk = named_chunks(row)
+    if per_chunk is None:
+        per_chunk = named_chunks(row) if is_test(engine) else engine.chunk_layers
     chunks, plan = notes.count("vp"), published_configuration(row)
     if chunks is None and plan is not None and (plan.tp, plan.pp) == (layout.tp, pp):
         chunks = plan.chunks

@@ -166,7 +166,9 @@ ENGINES: tuple[Engine, ...] = (
     Engine(
         name="Levanter",
         pattern=r"levanter",
-        reason="README: JAX, FSDP, bf16 compute with fp32 weights, gradient checkpointing of every block",
+        reason="README: JAX, FSDP, bf16 compute with fp32 weights, gradient checkpointing of every block; no flash"
+        " attention before f72a4c90 of August 2023, which is after its release notes of 1.0",
+        attention_kernel="unfused",
         execution="graph",
         zero=3,
         recompute="full",
@@ -310,6 +312,19 @@ ENGINES: tuple[Engine, ...] = (
         attention_kernel="flash2",
     ),
     Engine(
+        name="Meta (Llama 3)",
+        pattern=r"^meta in-house",
+        reason="arXiv:2407.21783, section 3.3.2: weights stay gathered after forward, gradients and states are sharded,"
+        " interleaved stages of one layer (the first and the last place hold embedding and head), no recompute",
+        sequence_parallel=True,
+        execution="compiled",
+        zero=2,
+        recompute="none",
+        chunk_layers=1,
+        framework="fsdp",
+        attention_kernel="flash2",
+    ),
+    Engine(
         name="Meta",
         pattern=r"meta in-house|in-house|xformers",
         reason="arXiv:2302.13971 (2048 devices, 4M tokens a step): memory-efficient attention, sharded states",
@@ -325,12 +340,14 @@ ENGINES: tuple[Engine, ...] = (
     Engine(
         name="MegaScale",
         pattern=r"megascale",
-        reason="arXiv:2402.15627: Megatron-LM with all overlaps, flash attention",
+        reason="arXiv:2402.15627: Megatron-LM with all overlaps, flash attention; section 6.1: batches of 6144"
+        " sequences of 2048",
         execution="compiled",
         zero=1,
         sequence_parallel=True,
         overlap_tensor=True,
         interleaving_open=True,
+        step_tokens=6144 * 2048,
     ),
     Engine(
         name="ridgeline measure",

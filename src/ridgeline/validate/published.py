@@ -77,6 +77,31 @@ PUBLISHED: tuple[Published, ...] = (
         source="FlagPerf gpt2-pytorch: Megatron's 345M GPT-2 (arXiv:1909.08053, table 2)",
     ),
     Published(
+        pattern=r"^gpt-2 style 345m$",
+        dims={"layers": 24, "hidden": 1024, "heads": 16, "vocab": 50257, "max_positions": 1024},
+        source="stanford-crfm/levanter@c907befc, config/gpt2_medium.yaml",
+    ),
+    Published(
+        pattern=r"^gpt-2 style 750m$",
+        dims={"layers": 36, "hidden": 1280, "heads": 20, "vocab": 50257, "max_positions": 1024},
+        source="stanford-crfm/levanter@c907befc, config/gpt2_large.yaml",
+    ),
+    Published(
+        pattern=r"^gpt-2 style 1\.4b$",
+        dims={"layers": 48, "hidden": 1536, "heads": 24, "vocab": 50257, "max_positions": 1024},
+        source="stanford-crfm/levanter@c907befc, config/gpt2_1536.yaml",
+    ),
+    Published(
+        pattern=r"^gpt-2 style 6\.7b$",
+        dims={"layers": 32, "hidden": 4096, "heads": 32, "vocab": 50257, "max_positions": 2048},
+        source="stanford-crfm/levanter@c907befc, config/gpt2_7b.yaml",
+    ),
+    Published(
+        pattern=r"^gpt-2 style 20b$",
+        dims={"layers": 44, "hidden": 6144, "heads": 64, "vocab": 50257, "max_positions": 2048},
+        source="stanford-crfm/levanter@c907befc, config/gpt2_20b.yaml",
+    ),
+    Published(
         pattern=r"^nemotron(?:-?4)?[- ]8b$",
         dims={
             "layers": 32,
