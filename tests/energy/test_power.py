@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
-from ridgeline.energy.power import step_energy_j
+from ridgeline.energy.power import step_energy_j, step_power_range
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster, Evidence, Fact
@@ -52,6 +53,29 @@ def test_without_a_rated_power_only_the_hosts_count() -> None:
     bare = made()
     bare = replace(bare, accelerator=replace(bare.accelerator, tdp_w=None))
     assert step_energy_j({"matrix": 2.0}, bare) == pytest.approx(2 * 100 * 2.0)
+
+
+def test_products_that_the_power_limit_holds_draw_all_of_it() -> None:
+    more = step_energy_j({"matrix": 2.0, "attention": 1.0}, made(), held=True) - step_energy_j(
+        {"matrix": 2.0, "attention": 1.0}, made()
+    )
+    assert more == pytest.approx(16 * 400 * 2.0 * (1 - constant("power.matrix")))
+
+
+def test_states_and_hosts_err_by_themselves() -> None:
+    # 1 s of products at the limit, 1 s of copies: 6400 W, 0.598 x 6400 W and two hosts of 100 W for 2 s
+    products, copies, hosts = 6400.0, 0.598 * 6400, 400.0
+    whole = products + copies + hosts
+    low, high = step_power_range({"matrix": 1.0, "memory": 1.0}, made(), held=True)
+    assert low == pytest.approx(1 - math.hypot(products * 0.154, hosts * 0.2) / whole)
+    assert high == pytest.approx(1 + math.hypot(6400 * (0.828 - 0.598), hosts * 0.5) / whole)
+
+
+def test_a_step_is_known_better_than_any_of_its_states() -> None:
+    parts = {"matrix": 1.0, "memory": 1.0, "tensor link": 1.0, "launch": 1.0}
+    alone = [step_power_range({name: 1.0}, made()) for name in parts]
+    low, high = step_power_range(parts, made())
+    assert min(one for one, _ in alone) < low < 1.0 < high < max(one for _, one in alone)
 
 
 def test_energy_lies_between_idle_and_rated_power() -> None:

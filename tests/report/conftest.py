@@ -104,6 +104,7 @@ def report() -> Report:
         run_time_s=4000.0,
         energy_j_per_step=7200.0,
         power_w=3600.0,
+        power_range=(0.9, 1.1),
         usd_per_step=0.01,
         carbon_kg_per_step=None,
         memory=(

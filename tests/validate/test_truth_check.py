@@ -116,6 +116,7 @@ def predict(model: Model, cluster: Cluster, workload: Workload, plan: Plan) -> R
         run_time_s=None,
         energy_j_per_step=1.0,
         power_w=8000.0,
+        power_range=(0.9, 1.1),
         usd_per_step=None,
         carbon_kg_per_step=None,
         memory=(

@@ -101,6 +101,13 @@ class Pricer:
         self.hosts = host_range(part)
         self.collective_issue_s = 0.0 if workload.execution == "graph" else issue_seconds(part)
 
+    @property
+    def held(self) -> bool:
+        """Whether the power limit sets the clock of long products in the compute format."""
+        device, dtype = self.machine.device, self.precision.compute
+        loaded = device.loaded.get(dtype)
+        return loaded is not None and loaded < device.matrix.get(dtype, 0.0)
+
     def interval(self, seconds: float, rung: Evidence) -> tuple[float, float]:
         """The 80 % interval of a step's time or of a part of it [s]."""
         return self.own_host.interval(seconds, rung, dtype=self.precision.compute)

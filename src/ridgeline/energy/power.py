@@ -15,30 +15,67 @@ from ridgeline.lower.work import Number
 
 # Which power state each part of the step time puts a device in.
 _STATE = {
-    "matrix": "power.matrix",
-    "attention": "power.matrix",
-    "memory": "power.memory",
-    "launch": "power.idle",
-    "bubble": "power.idle",
-    "update": "power.memory",
+    "matrix": "matrix",
+    "attention": "matrix",
+    "memory": "memory",
+    "launch": "idle",
+    "bubble": "idle",
+    "update": "memory",
 }
+_HELD, _HOST = "held", "host"
 
 
-def step_energy_j(seconds_by_part: Mapping[str, float], cluster: Cluster) -> float:
+def step_energy_j(seconds_by_part: Mapping[str, float], cluster: Cluster, *, held: bool = False) -> float:
     """Energy of one step of the whole cluster at the wall [J].
 
     E = PUE * (sum over parts of time * share of TDP * TDP * devices + host idle power * nodes * time). Parts that
-    are not named draw the link state. Without a TDP the device's share is left out.
+    are not named draw the link state. Without a TDP the device's share is left out. With `held` the power limit sets
+    the clock of products, so that they draw all of it.
     Source of the shares: rows power.* of the mechanism table. Evidence: measured shares, derived product.
     """
-    device_w = cluster.accelerator.tdp_w or 0.0
-    step_s = sum(seconds_by_part.values())
-    device_j = sum(
-        seconds * constant(_STATE.get(part, "power.link")) * device_w for part, seconds in seconds_by_part.items()
-    )
-    nodes = -(-cluster.count // cluster.host.devices)
     overhead = cluster.pue.value if cluster.pue is not None else 1.0
-    return overhead * (device_j * cluster.count + cluster.host.idle_w * nodes * step_s)
+    return overhead * sum(_joules(seconds_by_part, cluster, held=held).values())
+
+
+def step_power_range(
+    seconds_by_part: Mapping[str, float], cluster: Cluster, *, held: bool = False
+) -> tuple[float, float]:
+    """Low and high end of the 80 % interval of a step's mean power, over its value [1].
+
+    With E the joules of a state and f the end of its range over its level, states and hosts err by themselves:
+
+        1 -+ sqrt( sum (E (f - 1))^2 ) / sum E
+
+    A state lies between the levels that were metered on different devices (rows power.*.low and power.*.high); what
+    the limit holds draws no more than it. Domain: shares from 0 to 1.
+    """
+    joules = _joules(seconds_by_part, cluster, held=held)
+    whole = sum(joules.values())
+    ends = []
+    for end, sign in (("low", -1.0), ("high", 1.0)):
+        apart = [energy * (_end(state, end) - 1.0) for state, energy in joules.items()]
+        ends.append(1.0 + sign * float(np.sqrt(np.square(apart).sum())) / whole if whole else 1.0)
+    return ends[0], ends[1]
+
+
+def _end(state: str, end: str) -> float:
+    """The end of a state's range over its level [1]."""
+    if state == _HELD:
+        return constant("power.matrix") if end == "low" else 1.0
+    level = 1.0 if state == _HOST else constant(f"power.{state}")
+    return constant(f"power.{state}.{end}") / level
+
+
+def _joules(seconds_by_part: Mapping[str, float], cluster: Cluster, *, held: bool) -> dict[str, float]:
+    """Energy of one step of the whole cluster by power state, without the building's overhead [J]."""
+    device_w = cluster.accelerator.tdp_w or 0.0
+    nodes = -(-cluster.count // cluster.host.devices)
+    found = {_HOST: cluster.host.idle_w * nodes * sum(seconds_by_part.values())}
+    for part, seconds in seconds_by_part.items():
+        state = _HELD if held and part == "matrix" else _STATE.get(part, "link")
+        level = 1.0 if state == _HELD else constant(f"power.{state}")
+        found[state] = found.get(state, 0.0) + seconds * level * device_w * cluster.count
+    return found
 
 
 def operator_power_w(tdp_w: float, compute_share: float, memory_share: float) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.energy.power import step_energy_j
+from ridgeline.energy.power import step_energy_j, step_power_range
 from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.workload import Task
@@ -150,7 +150,8 @@ class _Explainer:
             predictor.stages.precision.compute
         ) or predictor.machine.device.matrix_rate(predictor.stages.precision.compute)
         total_peak = peak * it.plan.devices
-        energy = step_energy_j(parts, predictor.cluster)
+        held = predictor.stages.pricer.held
+        energy = step_energy_j(parts, predictor.cluster, held=held)
         price, carbon = predictor.cluster.price_usd_per_device_h, predictor.cluster.carbon_kg_per_j
         steps = None if workload.tokens is None else workload.tokens / workload.step_tokens
         shares = tuple(
@@ -172,6 +173,7 @@ class _Explainer:
             run_time_s=None if steps is None else steps * step_s,
             energy_j_per_step=energy,
             power_w=energy / step_s,
+            power_range=step_power_range(parts, predictor.cluster, held=held),
             usd_per_step=None if price is None else price.value * predictor.cluster.count * step_s / 3600,
             carbon_kg_per_step=None if carbon is None else carbon.value * energy,
             memory=self.memory(),

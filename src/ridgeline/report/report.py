@@ -85,6 +85,7 @@ class Report:
     run_time_s: float | None  # whole run, when the workload names its tokens
     energy_j_per_step: float
     power_w: float  # mean, whole cluster at the wall
+    power_range: tuple[float, float]  # its 80 % interval over its value [1]
     usd_per_step: float | None
     carbon_kg_per_step: float | None
     memory: tuple[StageMemory, ...]

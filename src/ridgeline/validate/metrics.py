@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
-from ridgeline.facts.power import power_of
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.workload import Task
@@ -232,18 +231,13 @@ def _time_to_train(row: Row, job: Interpretation, report: Report) -> Prediction:
 
 
 def _power(row: Row, job: Interpretation, report: Report) -> Prediction:
-    """Mean power of one node or device at its own supply: building overhead is not in such meters.
-
-    Its interval is that of an operator on shapes that the device's power fit has not seen.
-    """
+    """Mean power of one node or device at its own supply: building overhead is not in such meters."""
     overhead = job.cluster.pue.value if job.cluster.pue is not None else 1.0
     devices = min(job.cluster.node_devices, job.cluster.count) if "node" in row.text("metric") else 1
     watts = report.power_w / overhead * devices / job.cluster.count
     kind, factor = UNITS.get(row.text("unit"), ("W", 1.0))
-    fit, value = power_of(job.cluster.accelerator.name), watts / (factor if kind == "W" else 1.0)
-    return Prediction(
-        value=value, low=value * min(1.0, fit.low), high=value * max(1.0, fit.high), evidence=Evidence.DERIVED
-    )
+    value, (low, high) = watts / (factor if kind == "W" else 1.0), report.power_range
+    return Prediction(value=value, low=value * low, high=value * high, evidence=Evidence.DERIVED)
 
 
 # ---------------------------------------------------------------- memory
