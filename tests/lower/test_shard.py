@@ -366,3 +366,18 @@ def test_without_logits_there_is_no_head() -> None:
 def test_the_head_leaves_out_a_share(share: float) -> None:
     with pytest.raises(WorkloadError, match="unpredicted"):
         workload(unpredicted=share)
+
+
+def test_experts_of_a_fixed_capacity_compute_and_receive_padding() -> None:
+    even, padded = (work_of(EXPERTS, Layout(ep=4), expert_capacity=share) for share in (1.0, 1.25))
+    assert gemms(even, "experts_down")[FORWARD] == (SEQ * 2 / 2, 64, 128, 2)
+    assert gemms(padded, "experts_down")[FORWARD] == (1.25 * SEQ, 64, 128, 2)
+    assert gemms(padded, "qkv") == gemms(even, "qkv")
+    sent, more = (float(np.asarray(links(work, "moe.dispatch")[FORWARD].bytes)) for work in (even, padded))
+    assert more == pytest.approx(1.25 * sent)
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, float("nan")])
+def test_a_capacity_is_positive(share: float) -> None:
+    with pytest.raises(WorkloadError, match="expert_capacity"):
+        workload(expert_capacity=share)

@@ -357,6 +357,20 @@ def test_llama_3_runs_interleaved_stages_and_keeps_weights_gathered() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "notes", "capacity"),
+    [
+        ("Mixtral 8X7B", "", 1.25),
+        ("Mixtral 8X7B", "dropless", 1.0),
+        ("Mixtral 8X7B", "capacity 1.5; 4 pods", 1.5),
+        ("Llama 2 70B", "", 1.0),
+    ],
+)
+def test_experts_of_maxtext_have_a_capacity(model: str, notes: str, capacity: float) -> None:
+    found = job(model=model, hardware="TPU v6e", n_devices=256, seq_len=4096, engine="MaxText", notes=notes)
+    assert found.workload.expert_capacity == capacity
+
+
+@pytest.mark.parametrize(
     ("hardware", "precision", "each"),
     [("B200 192GB", "fp32 (TF32)", 384), ("GH200 96GB", "fp16/AMP", 384), ("V100", "fp32", 36), ("A10", "fp32", None)],
 )

@@ -189,6 +189,8 @@ class Workload:
     documents that attention may not cross (None: attention spans the sequence). `padding` is the
     share of positions that carry no token when sequences are padded, not packed [1]. `unpredicted` is the share of
     positions that the head leaves out: a masked language model needs logits of masked positions alone [1].
+    `expert_capacity` is the rows that each expert computes over its share under balanced routing: experts of a fixed
+    capacity compute padding, and drop what is beyond it [1].
     """
 
     task: Task = Task.PRETRAIN
@@ -200,6 +202,7 @@ class Workload:
     mean_document: float | None = None
     padding: float = 0.0
     unpredicted: float = 0.0
+    expert_capacity: float = 1.0
     encoder_seq_len: int | None = None
     lora_rank: int = 16
     lora_targets: str = "all"  # 'all' linear layers or 'attention'
@@ -222,6 +225,8 @@ class Workload:
             raise WorkloadError(f"workload: padding = {self.padding}, needs 0 <= padding < 1 (a share)")
         if not 0.0 <= self.unpredicted <= 1.0:
             raise WorkloadError(f"workload: unpredicted = {self.unpredicted}, needs 0 <= unpredicted <= 1 (a share)")
+        if not self.expert_capacity > 0.0:
+            raise WorkloadError(f"workload: expert_capacity = {self.expert_capacity}, needs > 0 (1 is balanced)")
         if self.mean_document is not None and self.mean_document < 1:
             raise WorkloadError(f"workload: mean_document = {self.mean_document}, needs >= 1 token")
 

@@ -101,7 +101,7 @@ class Sharder:
             return self.layout.sequence_tokens(seq_len)
         if op.region is Region.EXPERT:
             assert block is not None
-            return self.layout.expert_rows(seq_len, block.top_k)
+            return self.layout.expert_rows(seq_len, block.top_k) * self.workload.expert_capacity
         return self.layout.tokens(seq_len)
 
     def _width_share(self, op: Op) -> Number:
@@ -351,7 +351,7 @@ class Sharder:
                 traded(phase=phase, bytes=moved, ranks=layout.ep) for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT)
             ]
         if boundary.kind == "expert":
-            rows = layout.tokens(seq_len) / layout.tp * block.top_k
+            rows = layout.tokens(seq_len) / layout.tp * block.top_k * self.workload.expert_capacity
             return [
                 Collective(
                     name=f"moe.{way}",

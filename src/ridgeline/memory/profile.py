@@ -277,7 +277,7 @@ def profile_graph(graph: Graph, workload: Workload, runtime: Runtime = MEGATRON)
         sums = part(block.ops, block.experts, encoder=block.encoder)
         encoder_tokens = workload.encoder_seq_len or workload.seq_len
         factor = encoder_tokens / workload.seq_len if block.encoder else 1.0
-        return replace(sums, tokens_factor=factor, top_k=float(max(1, block.top_k)))
+        return replace(sums, tokens_factor=factor, top_k=max(1, block.top_k) * workload.expert_capacity)
 
     tables = [op for op in graph.embedding if op.kind is OpKind.EMBEDDING and op.n == graph.vocab]
     return GraphProfile(

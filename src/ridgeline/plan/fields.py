@@ -151,6 +151,11 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
         read=number("1", 0.0, 1.0001),
         help="share of positions whose logits are not made, e.g. 85% of a masked language model's",
     ),
+    Field(
+        name="expert_capacity",
+        read=number("1", 0.0, 1e3),
+        help="rows that each expert computes over its balanced share, e.g. 1.25 where capacity is fixed",
+    ),
     whole("encoder_seq_len", "encoder tokens per sequence (encoder-decoder models)", most=_LONGEST),
     whole("lora_rank", "rank of the LoRA adapters"),
     pick("lora_targets", ("all", "attention"), "linear layers that carry an adapter"),

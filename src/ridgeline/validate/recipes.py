@@ -71,6 +71,10 @@ SOURCE_OFFLOADS: tuple[tuple[str, Mapping[str, object], str], ...] = (
 """What sources offload where a cell is vague: (source, plan fields, known from)."""
 
 
+MAXTEXT_CAPACITY = 1.25
+"""Source: AI-Hypercomputer/maxtext@e591f30, benchmarks/maxtext_trillium_model_configs.py, mixtral_8x7b_dropped."""
+
+
 def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> Recipe:
     """Precision, task, optimizer, attention kernel, execution, recompute, sharding and overlap of a row."""
     said: list[str] = []
@@ -84,6 +88,7 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
         "framework": engine.framework,
         "fused_optimizer": engine.fused_optimizer,
         "counts_zeros": is_test(engine),
+        "expert_capacity": _capacity(row, notes, engine, said),
     }
     if _loops(row, task, str(workload["precision"])):
         said.append("BertAdam in full precision: weights are updated one after another (DeepLearningExamples)")
@@ -195,6 +200,20 @@ def _attention(row: Row, notes: Notes, engine: Engine, device: Accelerator, said
         said.append("unfused attention: the device or the time of the source is before FlashAttention")
         return "unfused"
     return engine.attention_kernel
+
+
+def _capacity(row: Row, notes: Notes, engine: Engine, said: list[str]) -> float:
+    """Rows of an expert over its balanced share, stated or by the program's recipes [1]."""
+    stated = re.search(r"\bcapacity (\d+(?:\.\d+)?)", notes.text)
+    if stated:
+        return float(stated[1])
+    text = f"{row.text('model')}; {notes.text}"
+    if engine.name == "MaxText" and re.search(r"mixtral 8x", text, re.IGNORECASE) and "dropless" not in text:
+        said.append(
+            f"experts compute {MAXTEXT_CAPACITY} times their share: capacity_factor of MaxText's Mixtral recipes"
+        )
+        return MAXTEXT_CAPACITY
+    return 1.0
 
 
 def _loops(row: Row, task: Task, precision: str) -> bool:
