@@ -20,7 +20,7 @@ from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment
 from ridgeline.search.serving_space import Space, deployments
 from ridgeline.serving.apart import ApartTables, expert_layers, micro_batches_s, reached_devices
-from ridgeline.serving.ends import table_at
+from ridgeline.serving.ends import LOW, table_at
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import decode_band, decode_parts, prefill_parts
 from ridgeline.serving.replay import Replay
@@ -140,7 +140,7 @@ def test_parts_of_an_iteration_add_up_to_it() -> None:
     assert "experts' devices" in prefill_parts(one, tables, 512.0)
     band = decode_band(one, tables, 64.0, 1000.0)
     assert 0.0 < band.low < 1.0 < band.high
-    low = table_at(tables, "low")
+    low = table_at(tables, LOW)
     assert low.apart is not None
     assert (low.apart.send.mid < tables.apart.send.mid).all()
 

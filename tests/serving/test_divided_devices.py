@@ -19,7 +19,7 @@ from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
 from ridgeline.serving import state
 from ridgeline.serving.comings import Autoscale, Comings
-from ridgeline.serving.ends import table_at
+from ridgeline.serving.ends import LOW, table_at
 from ridgeline.serving.engine import engine
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.split import SplitTables, alone_s, best_share, memory_only, sided_share
@@ -196,7 +196,7 @@ def test_tables_of_a_divided_device_are_those_of_the_whole_sorted() -> None:
     assert (tables.split.busy.mid <= whole + 1e-12).all()
     head = tables.split.head_compute.mid + tables.split.head_memory.mid + tables.split.head_network.mid
     assert head == pytest.approx(tables.head.mid)
-    low = table_at(tables, "low")
+    low = table_at(tables, LOW)
     assert low.split is not None
     assert (low.split.compute.mid <= tables.split.compute.mid).all()
     assert one.rule(tables)["scheduler"] == state.PREFILL_FIRST

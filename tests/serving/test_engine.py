@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.cost.machine import machine
+from ridgeline.cost.seconds import Seconds
 from ridgeline.errors import PlanError, UnknownNameError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.engines import ModelTraits, engine_policy
@@ -19,7 +20,7 @@ from ridgeline.graph.load import load
 from ridgeline.lower.pieces import Pass
 from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
 from ridgeline.serving import state
-from ridgeline.serving.ends import engine_at
+from ridgeline.serving.ends import engine_at, seconds_at
 from ridgeline.serving.engine import Engine, engine, formats_of
 from ridgeline.serving.replay import replay_tables
 from ridgeline.serving.rule import pool_role
@@ -172,6 +173,14 @@ def test_a_cache_that_gives_way_goes_where_it_is_told() -> None:
     assert rule()["swaps"] == 0
 
 
+def test_an_engine_told_to_let_caches_give_way_sets_no_room_for_answers_aside() -> None:
+    """TensorRT-LLM's MAX_UTILIZATION beside its GUARANTEED_NO_EVICT; SGLang gives way anyway, and estimates."""
+    assert rule(engine="TensorRT-LLM")["reserve"] == 1.0
+    assert rule(engine="TensorRT-LLM", preemption=Preemption.RECOMPUTE)["reserve"] == 0.0
+    words = {"engine": "SGLang"}
+    assert rule(**words, preemption=Preemption.RECOMPUTE)["reserve"] == rule(**words)["reserve"] > 0.0
+
+
 def test_a_cache_that_moves_takes_its_bytes_over_the_link() -> None:
     one, tables = tabled(tp=2)
     still, moves = one.rule(tables), one.rule(tables, stride=2)
@@ -233,13 +242,26 @@ def test_a_dense_model_fuses_as_its_engine_does_for_it() -> None:
 _SIZES = ("llama-3.1-70b", "llama-3.1-8b", "qwen3-32b", "qwen3-235b-a22b")
 
 
-@pytest.mark.parametrize(("end", "host", "launches"), [("low", 0.5, 0.5), ("high", 2.0, 2.5)])
-def test_hosts_and_launches_have_ends_of_their_own(end: str, host: float, launches: float) -> None:
+@pytest.mark.parametrize(("end", "host", "launches"), [(-1.0, 0.5, 0.5), (1.0, 2.0, 2.5), (2.0, 4.0, 6.25)])
+def test_hosts_and_launches_have_ends_of_their_own(end: float, host: float, launches: float) -> None:
     one, tables = tabled(version="0.12")
     at = engine_at(one, end)
     assert at.policy.step_host_s == pytest.approx(host * one.policy.step_host_s)
     assert at.policy.request_host_s == pytest.approx(host * one.policy.request_host_s)
     assert at.rule(tables)["eager_s"] == pytest.approx(launches * one.rule(tables)["eager_s"])
+
+
+def test_times_between_ends_are_in_proportion_of_logarithms() -> None:
+    """A middle of 4 with a high end of 9: half way is 6, the end 9, as far again 20.25; a middle of 0 grows evenly."""
+    time = Seconds(**{name: np.array(value) for name, value in TIMES.items()})
+    assert seconds_at(time, 0.5).mid == pytest.approx([6.0, 1.0])
+    assert seconds_at(time, 1.0).mid == pytest.approx([9.0, 2.0])
+    assert seconds_at(time, 2.0).mid == pytest.approx([20.25, 4.0])
+    assert seconds_at(time, -1.0, 0.5).mid == pytest.approx([0.5, 0.0])
+    assert seconds_at(time, 0.0, 3.0).mid == pytest.approx([12.0, 0.0])
+
+
+TIMES = {"mid": [4.0, 0.0], "low": [1.0, 0.0], "high": [9.0, 2.0], "compute": [0.0, 0.0], "memory": [0.0, 0.0]}
 
 
 def test_prompts_replay_pieces_up_to_the_budget_where_they_are_captured() -> None:

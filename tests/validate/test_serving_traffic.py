@@ -30,11 +30,14 @@ def replayed(**arrays: Any) -> Any:
     return SimpleNamespace(**{name: np.array(values, dtype=float) for name, values in arrays.items()})
 
 
-def test_what_is_left_after_the_last_arrival_takes_as_long_in_a_longer_run() -> None:
+def test_a_longer_run_ends_with_the_latency_of_the_request_that_comes_last() -> None:
     asked = replace(job(), open_s=1000.0)
     requests = traffic(np.array([0.0, 50.0, 100.0]), np.array([5, 5, 5]), np.array([100, 100, 100]))
-    found = replayed(end_s=[10.0, 60.0, 120.0], first_s=[1.0, 51.0, 101.0])
-    assert measured_span_s(asked, requests, found, SimpleNamespace(overloaded="")) == (1020.0, 2000.0)  # type: ignore[arg-type]
+    found = replayed(came_s=[0.0, 50.0, 100.0], end_s=[10.0, 62.0, 120.0], first_s=[1.0, 51.0, 101.0])
+    steady = SimpleNamespace(overloaded="")
+    assert measured_span_s(asked, requests, found, steady) == (1012.0, 2000.0)  # type: ignore[arg-type]
+    assert measured_span_s(asked, requests, found, steady, 1.0) == (1020.0, 2000.0)  # type: ignore[arg-type]
+    assert measured_span_s(replace(asked, open_s=None), requests, found, steady) == (620.0, 1200.0)  # type: ignore[arg-type]
     growing = SimpleNamespace(overloaded="the queue grows")
     assert measured_span_s(asked, requests, found, growing) == (1200.0, 2000.0)  # type: ignore[arg-type]
 

@@ -20,12 +20,14 @@ TABLE = "benchmark_settings.tsv"
 
 KINDS: Mapping[str, str] = {
     "version": "text", "statistic": "text", "client": "text", "kv": "text", "graph_kind": "text", "doubt": "text",
+    "preemption": "text",
     "token_budget": "count", "physical_batch": "count", "max_seqs": "count", "graph_max": "count",
     "stream_interval": "count", "receive_interval": "count", "beam_width": "count", "draft_tokens": "count",
     "block_tokens": "count", "requests": "count", "batch_wait_steps": "count", "attention_wait_steps": "count",
     "batch_wait_share": "number", "memory_fraction": "number", "requests_per_user": "number",
     "warmups_per_user": "number", "repeats": "number",
-    "duration_s": "number", "ttft_limit_s": "number", "tpot_limit_s": "number", "most_prompt_tokens": "count",
+    "duration_s": "number", "ttft_limit_s": "number", "tpot_limit_s": "number",
+    "latency_limit_s": "number", "most_prompt_tokens": "count",
     "most_output_tokens": "count", "chunked": "flag", "prefix_cache": "flag", "graphs": "flag",
     "prefill_graphs": "flag", "stream_first": "flag", "attention_dp": "flag", "expert_parallel": "flag",
     "all_reduce_fusion": "flag", "same_prompts": "flag", "greedy": "flag", "flash_attention": "flag",

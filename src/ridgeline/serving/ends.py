@@ -1,6 +1,7 @@
-"""Both ends of a replay: the same traffic when everything takes as long as the ends of its 80 % interval.
+"""Replays of the same traffic when everything takes as long as another place of its 80 % interval, as its ends.
 
 Queues answer more than in proportion, so an interval of a latency under load is found by replaying, not by scaling.
+A place is a number: -1 the low end, 0 the middle, 1 the high end; between and beyond them logarithms are in proportion.
 """
 
 from __future__ import annotations
@@ -9,42 +10,84 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
+
 from ridgeline.cost.seconds import Seconds
 from ridgeline.plan.deployment import Router
 from ridgeline.serving.comings import Comings
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
+from ridgeline.serving.stopping import Stop
 from ridgeline.serving.traffic.traffic import Traffic
 
-HOST_BAND = {"low": 0.5, "high": 2.0}  # of host times, most of which are assumed within a factor of two
-LAUNCH_BAND = {"low": 0.5, "high": 2.5}
+LOW, HIGH = -1.0, 1.0
+HOST_BAND = (0.5, 2.0)  # of host times, most of which are assumed within a factor of two
+LAUNCH_BAND = (0.5, 2.5)
 """Of launches outside graphs [1]. A kernel of GPT-2 takes 34 us (deepspeed, pull request #8352), one of DeepSeek-R1 84
 in SGLang: 180 ms to the first token of 128 to 4,096 prompt tokens (tenstorrent, tt-inference-server, issue #356)."""
 _HOST = ("step_host_s", "seq_host_s", "group_host_s", "exposed_host_s", "request_host_s", "prompt_token_host_s")
 
 
-def table_at(tables: StepTables, end: str) -> StepTables:
-    """Tables in which every time is the `end` of its interval, 'low' or 'high' [s]."""
+def seconds_at(time: Seconds, place: float, factor: float = 1.0) -> Seconds:
+    """Times whose middle is at a place of their interval, times a factor [s].
+
+    mid (end / mid)^|place| with the end on the side of the place; where the middle is 0, |place| of the end.
+    """
+    end = np.asarray(time.high if place > 0 else time.low, dtype=np.float64)
+    mid = np.asarray(time.mid, dtype=np.float64)
+    far = abs(place)
+    if far == 1.0:
+        return replace(time, mid=factor * end)
+    known = (mid > 0) & (end > 0)
+    ratio = np.where(known, end, 1.0) / np.where(known, mid, 1.0)
+    return replace(time, mid=factor * np.where(known, mid * ratio**far, far * end + max(0.0, 1.0 - far) * mid))
+
+
+def table_at(tables: StepTables, place: float, factor: float = 1.0) -> StepTables:
+    """Tables in which every time is at a place of its interval, times a factor [s]."""
     changed: dict[str, Any] = {}
     for field in fields(tables):
         value = getattr(tables, field.name)
         if isinstance(value, Seconds):
-            changed[field.name] = replace(value, mid=getattr(value, end))
+            changed[field.name] = seconds_at(value, place, factor)
     for name in ("nano", "split", "apart"):
         held = getattr(tables, name)
         if held is not None:
-            at = {part: replace(value, mid=getattr(value, end)) for part, value in vars(held).items()}
+            at = {part: seconds_at(value, place, factor) for part, value in vars(held).items()}
             changed[name] = replace(held, **at)
     return replace(tables, **changed)
 
 
-def engine_at(one: Engine, end: str) -> Engine:
-    """An engine whose host, and what it launches, takes as long as the end of its band."""
+def engine_at(one: Engine, place: float, factor: float = 1.0) -> Engine:
+    """An engine whose host, and what it launches, takes as long as at a place of its band, times a factor."""
     policy = one.policy
-    factors = dict.fromkeys(_HOST, HOST_BAND[end]) | {"eager_kernel_host_s": LAUNCH_BAND[end]}
-    changed = {name: factor * getattr(policy, name) for name, factor in factors.items()}
+    host, launch = (band[place > 0] ** abs(place) * factor for band in (HOST_BAND, LAUNCH_BAND))
+    factors = dict.fromkeys(_HOST, host) | {"eager_kernel_host_s": launch}
+    changed = {name: each * getattr(policy, name) for name, each in factors.items()}
     return replace(one, policy=replace(policy, **changed))
+
+
+def replay_at(
+    engines: Sequence[Engine],
+    tables: Sequence[StepTables],
+    traffic: Traffic,
+    place: float,
+    *,
+    router: Router,
+    factor: float = 1.0,
+    comings: Comings | None = None,
+    stop: Stop | None = None,
+) -> Replay:
+    """The replay with every time at a place of its interval, times a factor; `stop` ends it early."""
+    return replay_tables(
+        [engine_at(one, place, factor) for one in engines],
+        [table_at(table, place, factor) for table in tables],
+        traffic,
+        router=router,
+        comings=comings,
+        stop=stop,
+    )
 
 
 def replay_ends(
@@ -56,14 +99,5 @@ def replay_ends(
     comings: Comings | None = None,
 ) -> tuple[Replay, Replay]:
     """The replays of the low and of the high end of every time."""
-    low, high = (
-        replay_tables(
-            [engine_at(one, end) for one in engines],
-            [table_at(table, end) for table in tables],
-            traffic,
-            router=router,
-            comings=comings,
-        )
-        for end in ("low", "high")
-    )
+    low, high = (replay_at(engines, tables, traffic, end, router=router, comings=comings) for end in (LOW, HIGH))
     return low, high

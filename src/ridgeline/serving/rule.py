@@ -139,7 +139,7 @@ def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
         "growth_blocks": growth,
         "capacity": blocks,
         "kept_free": int(policy.watermark * blocks),
-        "reserve": {"whole": 1.0, "estimate": policy.output_estimate_floor}.get(policy.admits, 0.0),
+        "reserve": _reserve(one),
         "swaps": preemption == Preemption.SWAP.value,
         "beside": deployment.swap_beside,
         "displaces": deployment.displaces,
@@ -151,6 +151,18 @@ def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
         "ranks": deployment.dp * deployment.pp,
         "prefix_tokens": prefix_tokens // tokens * tokens if keeps and prefix_tokens >= tokens else 0,
     }
+
+
+def _reserve(one: Engine) -> float:
+    """Share of the output that admission sets blocks aside for [1].
+
+    None where caches may give way by the deployment's choice and by the engine's own never do, as TensorRT-LLM's
+    MAX_UTILIZATION beside GUARANTEED_NO_EVICT. Source: tensorrt-llm, docs/source/advanced/gpt-runtime.md.
+    """
+    policy = one.policy
+    if policy.preemption == "none" and one.deployment.preemption is not None:
+        return 0.0
+    return {"whole": 1.0, "estimate": policy.output_estimate_floor}.get(policy.admits, 0.0)
 
 
 def _moving(one: Engine, stride: int) -> dict[str, float]:

@@ -15,7 +15,7 @@ from ridgeline.cost.served import worst
 from ridgeline.energy.power import operator_power_w
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.records import Cluster, Evidence
-from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.plan.deployment import Deployment, Preemption, Router
 from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import replay_ends
 from ridgeline.serving.engine import Engine, engine
@@ -26,6 +26,7 @@ from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.validate.machines import Machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
+from ridgeline.validate.serving_limits import loaded
 from ridgeline.validate.serving_rows import ServedJob, read_served
 from ridgeline.validate.serving_settings import LIMITS, Settings, settings_of
 from ridgeline.validate.serving_traffic import measured_span_s, sampled_share, traffic_of
@@ -45,6 +46,7 @@ class Served:
     ends: tuple[tuple[Replay, Metrics], ...]
     decode: Band
     evidence: Evidence
+    said: tuple[str, ...]
 
 
 class ServedRows:
@@ -77,7 +79,7 @@ class ServedRows:
             "ape": absolute_percentage_error(predicted, measured),
             "evidence": (Evidence.ASSUMED if job.stand_ins else found.evidence).label,
             "rung": worst([rung for one in found.engines for rung in one.steps.prices.rungs_used.values()]).value,
-            "assumptions": list(job.assumptions),
+            "assumptions": [*job.assumptions, *found.said],
         }
 
     def _wider(self, job: ServedJob, low: float, high: float, *, ends: bool) -> tuple[float, float]:
@@ -151,6 +153,7 @@ def _as_run(job: ServedJob, found: dict[str, Settings]) -> ServedJob:
         speculative=job.speculative if job.speculative is not None else ours.draft_tokens,
         open_s=ours.duration_s,
         requests=ours.requests,
+        limits=ours.limits if job.arrivals == "poisson" else None,
         key=(*job.key, *changes),
     )
 
@@ -167,6 +170,8 @@ def _with(pool: Deployment, settings: Settings) -> Deployment:
     changes |= settings.waits(pool.dp)
     if pool.kv:
         changes.pop("kv", None)
+    if settings.preemption is not None:
+        changes["preemption"] = Preemption(settings.preemption)
     if settings.same_prompts and settings.greedy:
         changes["alike"] = True
     if settings.version:
@@ -187,19 +192,20 @@ def serve(job: ServedJob) -> Served:
     traffic = traffic_of(job, engines)
     longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
     tables = [one.tables(longest_prompt=int(np.max(traffic.prompt_tokens)), longest=longest) for one in engines]
-    found = replay_tables(engines, tables, traffic, router=Router.LEAST_LOADED)
+    told = None if job.limits is None else loaded(engines, tables, traffic, job.limits)
+    found = told.replay if told else replay_tables(engines, tables, traffic, router=Router.LEAST_LOADED)
     if found.refused.all():
         raise InputError(f"a request of {longest} tokens exceeds the cache of {found.capacity_blocks} blocks")
+    ends = told.ends if told else replay_ends(engines, tables, traffic, router=Router.LEAST_LOADED)
     return Served(
         engines=engines,
         traffic=traffic,
         replay=found,
         metrics=measure(found, traffic),
-        ends=tuple(
-            (end, measure(end, traffic)) for end in replay_ends(engines, tables, traffic, router=Router.LEAST_LOADED)
-        ),
+        ends=tuple((end, measure(end, traffic)) for end in ends),
         decode=_decoding(engines[-1], tables[-1], found, traffic),
         evidence=Evidence.DERIVED,
+        said=() if told is None else (told.said,),
     )
 
 
@@ -240,21 +246,27 @@ def _decoding(one: Engine, tables: StepTables, found: Replay, traffic: Traffic) 
 
 
 def _interval(job: ServedJob, found: Served, predicted: float) -> tuple[float, float]:
-    """The ends of a metric's 80 % interval, in the row's unit: replayed, or a share where no time is behind it."""
+    """The ends of a metric's 80 % interval, in the row's unit: replayed, or a share where no time is behind it.
+
+    Where a load is the highest that keeps to limits, any of them may be what binds, so each may be reached.
+    """
     if job.metric in _SHARES:
         least, most = _SHARES[job.metric]
         return predicted * least, predicted * most
-    ends = [_value(job, found, replayed, metrics) / job.unit_si for replayed, metrics in found.ends]
+    last = zip((0.1, 0.9), found.ends, strict=True)
+    ends = [_value(job, found, replayed, metrics, share) / job.unit_si for share, (replayed, metrics) in last]
     drawn = sampled_share(job, found.traffic)
-    return min(predicted, *ends) * (1.0 - drawn), max(predicted, *ends) * (1.0 + drawn)
+    low, high = min(predicted, *ends) * (1.0 - drawn), max(predicted, *ends) * (1.0 + drawn)
+    bound = None if job.limits is None or not found.said else vars(job.limits).get(f"{job.metric}_s")
+    return low, high if bound is None else max(predicted, bound / job.unit_si)
 
 
 _SHARES = {"memory": (0.9, 1.1), "power": (0.8, 1.25)}
 """Ends of intervals of what is not a time [1]; assumed."""
 
 
-def _value(job: ServedJob, found: Served, replayed: Replay, metrics: Metrics) -> float:
-    """A job's metric in SI."""
+def _value(job: ServedJob, found: Served, replayed: Replay, metrics: Metrics, quantile: float = 0.5) -> float:
+    """A job's metric in SI; of an open run's last request `quantile` of all have a shorter latency."""
     traffic = found.traffic
     statistic = job.statistic or "mean"
     latencies = {"ttft": metrics.ttft, "tpot": metrics.tpot, "itl": metrics.itl, "latency": metrics.latency}
@@ -268,7 +280,7 @@ def _value(job: ServedJob, found: Served, replayed: Replay, metrics: Metrics) ->
     if job.metric == "power":
         return _power_w(job, found)
     devices = sum(one.deployment.devices for one in found.engines)
-    span, requests = measured_span_s(job, traffic, replayed, metrics)
+    span, requests = measured_span_s(job, traffic, replayed, metrics, quantile)
     started = max(float(np.nanmax(replayed.first_s)), 1e-12)
     more = requests / traffic.requests
     outputs, prompts = more * float(traffic.output_tokens.sum()), more * float(traffic.prompt_tokens.sum())

@@ -11,6 +11,7 @@ from ridgeline.facts.records import Cluster
 from ridgeline.facts.request_lengths import RequestLengths, request_lengths
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.serving.metrics import Objective
 from ridgeline.validate.machines import Machines, machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_device import find, meant, put
@@ -42,8 +43,8 @@ class ServedJob:
     `deployment` is that of a whole instance, of a disaggregated row the decode side; `prefill` is then the pool of
     prompts. `prompt_tokens` and `output_tokens` are means [token]; each length is uniform between the shares
     `spread` of a nominal length, mean / ((low + high) / 2), or `lengths` holds their laws by side, of a data set.
-    `open_s` is how long requests arrive, or at least wait in a queue [s], `requests` how many wait [1]; None where
-    nobody says.
+    `open_s` is how long requests arrive, or at least wait in a queue [s], `requests` how many wait [1], `limits` what
+    99 % of requests keep to at the highest load; None where nobody says.
     `speculative` is the draft length [token]. `weight_bits` is the size of a weight where its format does not say
     it [bit]. A measured value times `unit_si` is SI. `key` is equal for rows that one run answers. `stand_ins` are
     engines that the row's own may be like, where it has no policy. `otherwise` are jobs that the interval holds for
@@ -70,6 +71,7 @@ class ServedJob:
     key: tuple[str, ...]
     open_s: float | None = None
     requests: int | None = None
+    limits: Objective | None = None
     stand_ins: tuple[str, ...] = ()
     otherwise: tuple[ServedJob, ...] = ()
 

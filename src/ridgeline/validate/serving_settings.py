@@ -10,6 +10,7 @@ from typing import Any
 from ridgeline.facts.benchmark_settings import KINDS, UNUSED, BenchmarkSetting, Run, amount, benchmark_settings
 from ridgeline.facts.records import Evidence
 from ridgeline.plan.deployment import Hold
+from ridgeline.serving.metrics import Objective
 
 UNSAID = frozenset({Evidence.DERIVED, Evidence.ASSUMED})
 """Rungs below what a source states in so many words: these settings tell why they are believed."""
@@ -43,6 +44,7 @@ class Settings:
     block_tokens: int | None = None
     chunked: bool | None = None
     kv: str | None = None
+    preemption: str | None = None
     memory_fraction: float | None = None
     prefix_cache: bool | None = None
     graphs: bool | None = None
@@ -70,6 +72,7 @@ class Settings:
     duration_s: float | None = None
     ttft_limit_s: float | None = None
     tpot_limit_s: float | None = None
+    latency_limit_s: float | None = None
     most_prompt_tokens: int | None = None
     most_output_tokens: int | None = None
     doubt: str | None = None
@@ -79,6 +82,12 @@ class Settings:
     def without_assumed(self) -> Settings:
         """Without limits of an iteration that are assumed: those of the engine hold."""
         return replace(self, **dict.fromkeys(self.assumed & LIMITS), assumed=frozenset())  # type: ignore[arg-type]
+
+    @property
+    def limits(self) -> Objective | None:
+        """The limits that 99 % of requests keep to at the highest load; None where the benchmark sets none."""
+        found = Objective(ttft_s=self.ttft_limit_s, tpot_s=self.tpot_limit_s, latency_s=self.latency_limit_s)
+        return found if found.stated else None
 
     def waits(self, ranks: int) -> dict[str, Any]:
         """How a scheduler of attention `ranks` lets prompts wait, in the words of a deployment; none where it does not.

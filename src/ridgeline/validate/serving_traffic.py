@@ -67,20 +67,27 @@ def _law(job: ServedJob, side: str, mean_tokens: float | None) -> LengthLaw:
     return Uniform(low=max(1, round(low * nominal)), high=max(1, round(high * nominal)))
 
 
-def measured_span_s(job: ServedJob, traffic: Traffic, replayed: Replay, metrics: Metrics) -> tuple[float, float]:
-    """Time of the run that was measured, until its last token [s], and its requests [1].
+def measured_span_s(
+    job: ServedJob, traffic: Traffic, replayed: Replay, metrics: Metrics, quantile: float = 0.5
+) -> tuple[float, float]:
+    """Time of the run that was measured [s], and its requests [1].
 
-    Poisson arrivals of `open_s` go on for longer than those replayed; what is left to serve after the last of them
-    takes as long, or, where the queue grows, in proportion longer. Requests come at the stated rate. A queue that has
-    to last `open_s`, or of so many `requests`, is emptied at the rate at which requests end between its warm-up and
-    the start of its last.
+    Poisson arrivals of `open_s` go on for longer than those replayed, at the stated rate. They end with the request
+    that comes last, whose latency is that of any request and of which `quantile` are shorter; where the queue grows,
+    what is left to serve grows with it. A queue that has to last `open_s`, or of so many `requests`, is emptied at the
+    rate at which requests end between its warm-up and the start of its last. Arrivals without a stated length end
+    with the last token. Source: mlperf-inference, loadgen/results.cc (final_query_all_samples_done_time).
     """
     span = max(float(np.nanmax(replayed.end_s)), 1e-12)
     count = float(traffic.requests)
     if job.arrivals == "poisson" and job.rate_rps:
         arriving = float(traffic.arrival_s[-1])
         until = job.open_s or OPEN_S
-        drain = max(span - arriving, 0.0) * (until / arriving if metrics.overloaded and arriving else 1.0)
+        drain = max(span - arriving, 0.0)
+        if metrics.overloaded and arriving:
+            drain *= until / arriving
+        elif job.open_s:
+            drain = float(np.nanquantile(replayed.end_s - replayed.came_s, quantile))
         return until + drain, job.rate_rps * until
     if job.arrivals != "queue" or job.lengths is None:
         return span, count
