@@ -85,6 +85,26 @@ def test_keys_and_values_of_fewer_heads_than_ranks_are_repeated(tp: int, width: 
     assert [piece.kv_heads for piece in kind.pieces if isinstance(piece, Core)] == [kv_heads]
 
 
+@pytest.mark.parametrize(
+    ("tp", "heads", "kv_heads", "feed"),
+    [(8, 7, 1, 4736), (4, 7, 1, 9472), (2, 14, 2, 18944), (3, 14, 2, 37888 / 3)],  # 3: 2 + 1 + 1 of 4 key heads
+)
+def test_whole_key_heads_go_to_ranks_with_their_queries(tp: int, heads: int, kv_heads: int, feed: float) -> None:
+    """Qwen2-7B has 28 heads of 128, 4 of keys, 37,888 columns of gate and up: the fullest rank's share of each."""
+    (kind,) = serve(load("qwen2-7b"), Deployment(tp=tp), Fusions(whole_groups=True)).kinds
+    (core,) = [piece for piece in kind.pieces if isinstance(piece, Core)]
+    assert (core.heads, core.kv_heads) == (heads, kv_heads)
+    found = products(kind)
+    assert found["qkv"] == ((heads + 2 * kv_heads) * 128, 3584)
+    assert found["attention_out"] == (3584, heads * 128)
+    assert found["mlp_up"] == pytest.approx((feed, 3584))
+
+
+def test_whole_key_heads_are_the_even_division_where_that_is_one() -> None:
+    for tp in (1, 2, 4, 8):
+        assert serve(LLAMA, Deployment(tp=tp), Fusions(whole_groups=True)) == serve(LLAMA, Deployment(tp=tp))
+
+
 def test_the_head_is_divided_over_the_vocabulary() -> None:
     head = serve(LLAMA, Deployment(tp=4)).head
     assert [(piece.n, piece.k, piece.rows) for piece in head if isinstance(piece, Product)] == [

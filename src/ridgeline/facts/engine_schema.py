@@ -140,6 +140,9 @@ class Settings:
     layer_kernels: int = _count(
         0, "kernels of one layer where every operator is one of its own; 0: as layers are divided", "kernel"
     )
+    whole_groups: bool = _flag(
+        False, "tensor-parallel ranks have whole key heads with their queries, some more of them than others"
+    )
     static_scales: bool = _flag(
         False, "fp8 checkpoints of one scale a tensor hold that of inputs too, which earlier kernels write in fp8"
     )

@@ -7,6 +7,7 @@ and what it calls 'group' sees the tokens of all attention ranks together (exper
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -38,12 +39,12 @@ def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) 
     """What one device of an instance does; raises `PlanError` where degrees do not divide the model."""
     fusions = fusions or Fusions()
     graph = model.graph
-    _check(graph, deployment)
+    _check(graph, deployment, whole_groups=fusions.whole_groups)
     kinds = []
     for name, block in graph.blocks.items():
         if block.encoder or any(op.cross or (op.kind is OpKind.ATTENTION and not op.causal) for op in block.ops):
             raise PlanError(f"{model.name} has an encoder; only decoders are served")
-        layer = _layer(block, graph, deployment)
+        layer = _layer(block, graph, deployment, whole_groups=fusions.whole_groups)
         layer = _chained(layer, block) if fusions.chains else layer
         pieces = tuple(_apart(_fused(layer, fusions, reduced=deployment.tp > 1), fusions.layer_kernels))
         kinds.append(LayerKind(name=name, count=graph.layers.count(name), pieces=pieces))
@@ -105,12 +106,12 @@ def _apart(pieces: Iterable[Piece], least: int) -> Iterator[Piece]:
         yield Pass(name="apart", elements=0.0, kernels=least - known)
 
 
-def _check(graph: Graph, deployment: Deployment) -> None:
+def _check(graph: Graph, deployment: Deployment, *, whole_groups: bool) -> None:
     for block in graph.blocks.values():
         for op in block.ops:
             if op.top is not None and deployment.kv_ranks > 1:
                 raise PlanError("deployment: kv_ranks with keys that an indexer chooses is not modelled; leave it out")
-            if op.kind is OpKind.ATTENTION and op.heads % deployment.tp:
+            if op.kind is OpKind.ATTENTION and op.heads % deployment.tp and not whole_groups:
                 raise PlanError(f"deployment: tp = {deployment.tp} does not divide {op.heads} attention heads")
         if block.experts % deployment.ep:
             raise PlanError(f"deployment: ep = {deployment.ep} does not divide {block.experts} experts")
@@ -121,26 +122,36 @@ def _check(graph: Graph, deployment: Deployment) -> None:
         raise PlanError(f"deployment: ep = {deployment.ep} needs experts; the model has none: leave it at 1")
 
 
-def _layer(block: Block, graph: Graph, deployment: Deployment) -> Iterator[Piece]:
+def _layer(block: Block, graph: Graph, deployment: Deployment, *, whole_groups: bool) -> Iterator[Piece]:
     core = next((op for op in block.ops if op.kind is OpKind.ATTENTION), None)
     latent = any(op.name == "kv_up" for op in block.ops)
+    cut = _cut(core, deployment.tp) if whole_groups and core is not None and not latent else float(deployment.tp)
     for op in block.ops:
-        yield from _op(op, block, core, deployment, latent=latent)
+        yield from _op(op, block, core, deployment, cut, latent=latent)
     yield from _edges(block, graph, deployment)
 
 
-def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, *, latent: bool) -> Iterator[Piece]:
+def _cut(core: Op, tp: int) -> float:
+    """Of how many alike the fullest of `tp` ranks is, where each has whole key heads with their queries [1].
+
+    28 heads with 4 of keys over 8 ranks: four have 7 and 1, four none; over 3 one has 14 and 2. Source: deepspeed,
+    deepspeed/module_inject/tp_shard.py, get_shard_size.
+    """
+    return core.kv_heads / math.ceil(core.kv_heads / tp)
+
+
+def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, cut: float, *, latent: bool) -> Iterator[Piece]:
     tp = deployment.tp
     if op.name.startswith("index_"):
         return  # done by the sparse core
     if op.kind is OpKind.GEMM:
-        yield _product(op, core, tp)
+        yield _product(op, core, tp, cut)
     elif op.kind is OpKind.ATTENTION:
         window = min(op.window or op.chunk or 0, op.chunk or op.window or 0)
         ranks = deployment.kv_ranks
-        kv_heads = 1.0 if latent else max(1.0, op.kv_heads * ranks / tp)
+        kv_heads = 1.0 if latent else max(1.0, op.kv_heads * ranks / cut)
         yield Core(
-            heads=op.heads / tp, kv_heads=kv_heads, qk_dim=op.qk_dim, v_dim=op.v_dim, window=window, latent=latent,
+            heads=op.heads / cut, kv_heads=kv_heads, qk_dim=op.qk_dim, v_dim=op.v_dim, window=window, latent=latent,
             ranks=ranks, choice=_choice(op, block),
         )  # fmt: skip
         yield Pass(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim) / ranks)
@@ -173,17 +184,18 @@ def _choice(op: Op, block: Block) -> Choice | None:
     )
 
 
-def _product(op: Op, core: Op | None, tp: int) -> Product:
-    """A projection on one rank; keys and values of fewer heads than ranks are repeated."""
+def _product(op: Op, core: Op | None, tp: int, cut: float) -> Product:
+    """A projection on one rank, attention's on one of `cut`; keys and values of fewer heads than ranks are repeated."""
     n, k = float(op.n), float(op.k)
-    if op.split is Split.COLUMN:
-        kv = core.kv_heads * (core.qk_dim + core.v_dim) if core is not None and op.name == "qkv" else 0
-        repeated = max(1.0, core.kv_heads / tp) / core.kv_heads if core is not None and kv else 1.0
-        n = (op.n - kv) / tp + kv * repeated
-    elif op.split is Split.ROW:
-        k = op.k / tp
     small = op.name.startswith(("router", "shared_gate"))
     feed = op.name.startswith(("mlp", "shared"))
+    ranks = tp if small or feed else cut
+    if op.split is Split.COLUMN:
+        kv = core.kv_heads * (core.qk_dim + core.v_dim) if core is not None and op.name == "qkv" else 0
+        repeated = max(1.0, core.kv_heads / ranks) / core.kv_heads if core is not None and kv else 1.0
+        n = (op.n - kv) / ranks + kv * repeated
+    elif op.split is Split.ROW:
+        k = op.k / ranks
     return Product(name=op.name, n=n, k=k, part="plain" if small else "feed" if feed else "attention")
 
 

@@ -180,13 +180,15 @@ class LayerKind:
 class Fusions:
     """What an engine makes one kernel of: `norm` a norm and the residual before it, `reduced_norm` these and the
     all-reduce before them, `latents` both down-projections of latent attention; with `chains` nothing else is one.
-    `layer_kernels` is how many kernels a layer has at least, where each operator is one [1]."""
+    `layer_kernels` is how many kernels a layer has at least, where each operator is one [1]. With `whole_groups` heads
+    are cut by key heads with their queries, not evenly: pieces are those of the fullest rank."""
 
     norm: bool = True
     reduced_norm: bool = False
     latents: bool = False
     chains: bool = False
     layer_kernels: int = 0
+    whole_groups: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -158,7 +158,7 @@ def engine(
     alone = dispatch_seconds(machine.cluster.accelerator) is not None and not policy.fused_norm
     fusions = Fusions(
         norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents, chains=alone,
-        layer_kernels=policy.layer_kernels,
+        layer_kernels=policy.layer_kernels, whole_groups=policy.whole_groups,
     )  # fmt: skip
     own = OwnKernels(
         unmeasured=policy.own_kernels, vector_rows=policy.vector_rows, wide=policy.wide_products,
