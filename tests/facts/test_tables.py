@@ -22,7 +22,6 @@ ROWS = {
     "word_shares.tsv": 4,
     "published_batches.tsv": 65,
     "request_lengths.tsv": 12,
-    "published_batches.tsv": 65,
 }
 SUMS = {
     ("accelerators.tsv", "fp32_tflops"): 6958.216,
@@ -53,7 +52,6 @@ SUMS = {
     ("published_batches.tsv", "batch"): 25992.0,
     ("request_lengths.tsv", "mean"): 17832.298,
     ("request_lengths.tsv", "q50"): 16411.0,
-    ("published_batches.tsv", "batch"): 25992.0,
 }
 RUNGS = {"measured", "datasheet", "derived", "assumed"}
 

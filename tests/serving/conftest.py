@@ -14,6 +14,7 @@ from ridgeline.cost.seconds import Seconds
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.serving import state
 from ridgeline.serving.comings import Comings
+from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import Stop
@@ -89,13 +90,15 @@ def replayed() -> Replays:
         comings: Comings | None = None,
         stop: Stop | None = None,
         deployment: Deployment | None = None,
+        fronts: Fronts | None = None,
         **numbers: float,
     ) -> Replay:
         times = {name: numbers.pop(name) for name in _TIMES if name in numbers}
         engine = NumbersEngine(
             numbers, replace(deployment or Deployment(), instances=instances, role=Role.WHOLE), numbers_table(**times)
         )
-        return replay_tables([engine], [engine.table], traffic, router=router, comings=comings, stop=stop)  # type: ignore[list-item]
+        way = {"router": router, "fronts": fronts, "comings": comings, "stop": stop}
+        return replay_tables([engine], [engine.table], traffic, **way)  # type: ignore[arg-type, list-item]
 
     return run
 

@@ -16,6 +16,7 @@ from ridgeline.cost.seconds import Seconds
 from ridgeline.plan.deployment import Router
 from ridgeline.serving.comings import Comings
 from ridgeline.serving.engine import Engine
+from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import Stop
@@ -76,6 +77,7 @@ def replay_at(
     *,
     router: Router,
     factor: float = 1.0,
+    fronts: Fronts | None = None,
     comings: Comings | None = None,
     stop: Stop | None = None,
 ) -> Replay:
@@ -85,6 +87,7 @@ def replay_at(
         [table_at(table, place, factor) for table in tables],
         traffic,
         router=router,
+        fronts=fronts,
         comings=comings,
         stop=stop,
     )
@@ -96,8 +99,20 @@ def replay_ends(
     traffic: Traffic,
     *,
     router: Router,
+    fronts: Fronts | None = None,
     comings: Comings | None = None,
 ) -> tuple[Replay, Replay]:
-    """The replays of the low and of the high end of every time."""
-    low, high = (replay_at(engines, tables, traffic, end, router=router, comings=comings) for end in (LOW, HIGH))
+    """The replays of the low and of the high end of every time; of several `fronts` each with turns of its own draw."""
+    low, high = (
+        replay_at(
+            engines,
+            tables,
+            traffic,
+            end,
+            router=router,
+            fronts=fronts if fronts is None else replace(fronts, seed=fronts.seed + draw),
+            comings=comings,
+        )
+        for draw, end in enumerate((LOW, HIGH), start=1)
+    )
     return low, high

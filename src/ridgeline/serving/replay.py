@@ -15,6 +15,7 @@ from ridgeline.serving.adapters import drawn
 from ridgeline.serving.clock import BIN_LOW_S, BINS, BINS_A_FACTOR
 from ridgeline.serving.comings import Comings, failures_of, scale
 from ridgeline.serving.engine import Engine
+from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.loop import replay as _run
 from ridgeline.serving.rule import pool_role
 from ridgeline.serving.state import Array, Fleet, Records, Whole
@@ -104,12 +105,14 @@ def replay_tables(
     *,
     router: Router,
     most_s: float = _FOREVER_S,
+    fronts: Fronts | None = None,
     comings: Comings | None = None,
     stop: Stop | None = None,
 ) -> Replay:
     """As `replay`, with the tables of each engine at hand; `comings` says how instances come and go.
 
-    With `stop` it ends as soon as an objective is certainly missed, and says so (`stopped`).
+    Requests come in through any of `fronts`, one by default. With `stop` it ends as soon as an objective is certainly
+    missed, and says so (`stopped`).
     """
     _check(engines)
     times, places = times_of(engines, tables)
@@ -143,7 +146,10 @@ def replay_tables(
         engines[0].deployment.adapters if rules["slots"].any() else 0,
         borrowers=traffic.requests if borrows else 0,
     )
-    requests, fleet = _requests(traffic), _fleet(traffic, router, instances, comings or Comings(), stop)
+    requests, fleet = (
+        _requests(traffic),
+        _fleet(traffic, router, instances, comings or Comings(), stop, fronts or Fronts()),
+    )
     fleet.system["by_priority"] |= redraws
     if rules["slots"].any():
         requests["adapter"] = drawn(engines[0].deployment, traffic.requests)
@@ -175,7 +181,9 @@ def _rules(
     return rules
 
 
-def _fleet(traffic: Traffic, router: Router, instances: Records, comings: Comings, stop: Stop | None) -> Fleet:
+def _fleet(
+    traffic: Traffic, router: Router, instances: Records, comings: Comings, stop: Stop | None, fronts: Fronts
+) -> Fleet:
     concurrency = traffic.concurrency or 0
     if concurrency and (traffic.after >= 0).any():
         raise DomainError("a closed loop of sessions is not defined; give either concurrency or turns that wait")
@@ -186,7 +194,7 @@ def _fleet(traffic: Traffic, router: Router, instances: Records, comings: Coming
     scale(system, instances, comings.autoscale)
     return Fleet(
         system=system,
-        turns=np.zeros(3, dtype=np.int64),
+        turns=fronts.first_turns(instances),
         coming=np.zeros(traffic.requests + 2, dtype=state.COMING),
         histogram=np.zeros(BINS),
         series=np.zeros((state.SAMPLES, 4)),

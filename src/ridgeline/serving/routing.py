@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
+from ridgeline.serving.fronts import front_of
 from ridgeline.serving.queues import resident
 from ridgeline.serving.state import (
     LEAST_LOADED,
@@ -100,10 +101,11 @@ def choose_instance(
     if chosen == NOBODY or fleet.system[0].router == LEAST_LOADED:
         return chosen
     if fleet.system[0].router == ROUND_ROBIN:
+        front = front_of(request, fleet.turns.shape[1])
         for ahead in range(count):
-            index = int((fleet.turns[pool] + ahead) % count)
+            index = int((fleet.turns[pool, front] + ahead) % count)
             if instances[index].up > 0 and instances[index].takes == pool:
-                fleet.turns[pool] = index + 1
+                fleet.turns[pool, front] = index + 1
                 return index
     if most - least > _IMBALANCE and most > _IMBALANCE_SHARE * least:
         return chosen

@@ -182,7 +182,7 @@ class Fleet(NamedTuple):
     """What all instances share."""
 
     system: Records  # one
-    turns: Whole  # (3,) whose turn it is in each pool
+    turns: Whole  # (3, F) whose turn it is in each pool, by each of F front ends
     coming: Records
     histogram: Array  # of inter-token latencies
     series: Array  # (SAMPLES, 4) the most blocks in use, waiting and running in a stretch of time; whether visited
