@@ -18,7 +18,7 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_rows import read_served
 from ridgeline.validate.serving_settings import Settings, settings_of
 
-ROWS = 651
+ROWS = 1105
 GOOD = {
     "code": "IX", "engine": "", "versions": "", "model": "", "device": "", "precision": "", "condition": "",
     "key": "beam_width", "value": "4", "unit": "beam", "source": "vllm, a file", "evidence": "datasheet", "note": "",
@@ -251,14 +251,19 @@ WITH = {  # settings that count only beside others, and the others
     "same_prompts": {"greedy": True}, "greedy": {"same_prompts": True},
     "batch_wait_share": {"batch_wait_steps": 7, "batch_wait_share": None},
 }  # fmt: skip
+OF_A_RUN = ("deployment", "statistic", "speculative", "fronts", "rounds", "open_s", "requests", "limits")
 TOLD_ALONE = {"client", "doubt"}  # text for the reader of a row
 
 
 @pytest.mark.parametrize("key", KINDS)
 def test_a_setting_changes_the_run_or_says_that_it_is_not_modelled(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job = read_served(RUN)
-    job = replace(job, deployment=replace(job.deployment, dp=2 if key == "attention_wait_steps" else 1))
-    values = {"flag": True, "count": 3, "number": 0.5, "text": "fp8" if key == "kv" else "p90"}
+    job = replace(
+        job,
+        deployment=replace(job.deployment, dp=2 if key == "attention_wait_steps" else 1),
+        arrivals="poisson" if key.endswith("_limit_s") else job.arrivals,
+    )
+    values = {"flag": True, "count": 3, "number": 0.5, "text": {"kv": "fp8", "preemption": "swap"}.get(key, "p90")}
     runs = []
     for value in (None, values[KINDS[key]]):
         field = "statistic_if_blank" if key == "statistic" else key
@@ -266,7 +271,7 @@ def test_a_setting_changes_the_run_or_says_that_it_is_not_modelled(key: str, mon
         with monkeypatch.context() as patch:
             patch.setattr(serving, "settings_of", lambda *_, said=said, **__: said)
             found = serving.settled(job, RUN)
-        runs.append((found.deployment, found.statistic, found.speculative))
+        runs.append([getattr(found, name) for name in OF_A_RUN])
     assert (runs[0] == runs[1]) is (key in UNUSED | TOLD_ALONE)
 
 
@@ -275,3 +280,28 @@ def test_what_is_not_modelled_is_told_apart() -> None:
     assert [line.split(" (")[0] for line in found.told] == ["known, not modelled: stream_first True"]
     both = settings_of("IX", "vLLM", "", "Llama-3.1-70B", "H100-SXM-80GB", "fp8", 64, 1024, 1024, devices=4).told
     assert not [line for line in both if "max_seqs" in line and "not modelled" in line]
+
+
+@pytest.mark.parametrize(
+    ("device", "instances", "users", "room"),
+    [("GB200", 4, 5, 1), ("GB200", 4, 96, 32), ("GB300", 4, 96, 32), ("B200-SXM", 5, 90, 32), ("B200-SXM", 6, 450, 64)],
+)
+def test_decode_instances_hold_what_their_recipes_say(device: str, instances: int, users: int, room: int) -> None:
+    """The name of a recipe tells its batch, as in ctx1_gen4_tep8_batch32."""
+    words = {"device": device, "disaggregated": True, "role": "decode", "devices": 8, "dp": 1, "instances": instances}
+    found = deepseek("TensorRT-LLM", "", users, 1024, date="2026-03-23", **words)
+    assert (found.max_seqs, found.graph_max, found.kv) == (room, room, "fp8")
+
+
+def test_runs_before_february_2026_had_larger_batches() -> None:
+    words = {"device": "GB200", "disaggregated": True, "role": "decode", "devices": 8, "dp": 1, "instances": 4}
+    assert deepseek("TensorRT-LLM", "", 96, 1024, date="2025-12-19", **words).max_seqs == 128
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "fronts"),
+    [("TensorRT-LLM", "GB200", 10), ("TensorRT-LLM", "GB300", 1), ("TensorRT-LLM", "H200", 1), ("SGLang", "GB300", 10)],
+)
+def test_some_deployments_have_many_front_ends(engine: str, device: str, fronts: int) -> None:
+    words = {"device": device, "disaggregated": True, "role": "decode", "devices": 8, "dp": 1, "instances": 4}
+    assert deepseek(engine, "", 96, 1024, date="2026-03-23", **words).frontends == fronts

@@ -24,7 +24,7 @@ KINDS: Mapping[str, str] = {
     "token_budget": "count", "physical_batch": "count", "max_seqs": "count", "graph_max": "count",
     "stream_interval": "count", "receive_interval": "count", "beam_width": "count", "draft_tokens": "count",
     "block_tokens": "count", "requests": "count", "batch_wait_steps": "count", "attention_wait_steps": "count",
-    "batch_wait_share": "number", "memory_fraction": "number", "requests_per_user": "number",
+    "frontends": "count", "batch_wait_share": "number", "memory_fraction": "number", "requests_per_user": "number",
     "warmups_per_user": "number", "repeats": "number",
     "duration_s": "number", "ttft_limit_s": "number", "tpot_limit_s": "number",
     "latency_limit_s": "number", "most_prompt_tokens": "count",
@@ -36,12 +36,11 @@ KINDS: Mapping[str, str] = {
 
 UNUSED = frozenset({
     "physical_batch", "graph_kind", "flash_attention", "stream_interval", "stream_first", "attention_dp",
-    "expert_parallel", "all_reduce_fusion", "requests", "requests_per_user", "warmups_per_user", "repeats",
-    "duration_s", "ttft_limit_s", "tpot_limit_s", "most_prompt_tokens", "most_output_tokens",
+    "expert_parallel", "all_reduce_fusion", "warmups_per_user", "repeats", "most_prompt_tokens", "most_output_tokens",
 })  # fmt: skip
 """Keys that no prediction takes into account: a row tells them as known and not modelled. Text tells all it has to."""
 
-VARIABLES = ("concurrency", "isl", "osl", "devices", "ep", "dp", "disaggregated")
+VARIABLES = ("concurrency", "isl", "osl", "devices", "instances", "ep", "dp", "disaggregated")
 """Numbers of a run that formulas and conditions may name; conditions may also name `date`, `scenario` and `role`."""
 
 _FORMULA = re.compile(r"(?P<sum>[^ ]+)(?: up (?P<up>\d+))?(?: least (?P<least>\d+))?")

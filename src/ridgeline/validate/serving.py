@@ -19,6 +19,7 @@ from ridgeline.plan.deployment import Deployment, Preemption, Router
 from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import replay_ends
 from ridgeline.serving.engine import Engine, engine
+from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.metrics import Band, Metrics, decode_band, measure
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
@@ -119,9 +120,9 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
             found[role] = settings_of(
                 row.source, job.deployment.engine, row.text("engine_version"), row.text("model"), row.text("hardware"),
                 row.text("precision_weights"), job.batch, prompt, output,
-                devices=pool.instance_devices, ep=pool.ep, dp=pool.dp, date=date[0] if date else "",
-                scenario=row.text("scenario"), role=role if job.prefill is not None else "",
-                disaggregated=job.prefill is not None,
+                devices=pool.instance_devices, instances=pool.instances, ep=pool.ep, dp=pool.dp,
+                date=date[0] if date else "", scenario=row.text("scenario"),
+                role=role if job.prefill is not None else "", disaggregated=job.prefill is not None,
             )  # fmt: skip
     told = tuple(dict.fromkeys(text for settings in found.values() for text in settings.told))
     own = {role: settings.without_assumed() for role, settings in found.items()}
@@ -154,8 +155,15 @@ def _as_run(job: ServedJob, found: dict[str, Settings]) -> ServedJob:
         open_s=ours.duration_s,
         requests=ours.requests,
         limits=ours.limits if job.arrivals == "poisson" else None,
+        fronts=None if ours.frontends is None else max(1, min(ours.frontends, _nodes(job.cluster) - 1)),
+        rounds=ours.requests_per_user,
         key=(*job.key, *changes),
     )
+
+
+def _nodes(cluster: Cluster) -> int:
+    """Hosts of a cluster [1]."""
+    return -(-cluster.count // cluster.node_devices)
 
 
 def _with(pool: Deployment, settings: Settings) -> Deployment:
@@ -192,11 +200,14 @@ def serve(job: ServedJob) -> Served:
     traffic = traffic_of(job, engines)
     longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
     tables = [one.tables(longest_prompt=int(np.max(traffic.prompt_tokens)), longest=longest) for one in engines]
+    way: dict[str, Any] = {"router": Router.LEAST_LOADED}
+    if job.fronts is not None:
+        way = {"router": Router.ROUND_ROBIN, "fronts": Fronts(count=job.fronts)}
     told = None if job.limits is None else loaded(engines, tables, traffic, job.limits)
-    found = told.replay if told else replay_tables(engines, tables, traffic, router=Router.LEAST_LOADED)
+    found = told.replay if told else replay_tables(engines, tables, traffic, **way)
     if found.refused.all():
         raise InputError(f"a request of {longest} tokens exceeds the cache of {found.capacity_blocks} blocks")
-    ends = told.ends if told else replay_ends(engines, tables, traffic, router=Router.LEAST_LOADED)
+    ends = told.ends if told else replay_ends(engines, tables, traffic, **way)
     return Served(
         engines=engines,
         traffic=traffic,

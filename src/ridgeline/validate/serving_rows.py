@@ -49,6 +49,8 @@ class ServedJob:
     it [bit]. A measured value times `unit_si` is SI. `key` is equal for rows that one run answers. `stand_ins` are
     engines that the row's own may be like, where it has no policy. `otherwise` are jobs that the interval holds for
     as well: under the engine's own limits, where those of its benchmark are assumed, and with each of the stand-ins.
+    `rounds` are the requests of each user of a closed loop. `fronts` are the front ends that take turns among the
+    instances of each pool; None where whoever has the fewest requests is next.
     """
 
     model: Model
@@ -72,6 +74,8 @@ class ServedJob:
     open_s: float | None = None
     requests: int | None = None
     limits: Objective | None = None
+    fronts: int | None = None
+    rounds: float | None = None
     stand_ins: tuple[str, ...] = ()
     otherwise: tuple[ServedJob, ...] = ()
 

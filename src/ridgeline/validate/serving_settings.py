@@ -30,9 +30,9 @@ class Settings:
     `stream_interval` N a client hears of every Nth token and of the last; `stream_first`: and of the first at once.
     With `receive_interval` N a scheduler looks for new requests after N decode iterations or one prefill (a prefill
     weighs 1000, a decode or idle turn 1). Source: sglang, srt/managers/scheduler_recv_skipper.py, pull request 8947.
-    `requests_per_user` and `warmups_per_user` are per concurrent user. Fields of `UNUSED` keys are what is known of a
-    run beyond what is modelled. `told` holds assumptions with their sources, `assumed` the fields whose evidence is no
-    more than that.
+    `frontends` take requests in turn, and turns of their own among the instances of a pool. `requests_per_user` and
+    `warmups_per_user` are per concurrent user. Fields of `UNUSED` keys are what is known of a run beyond what is
+    modelled. `told` holds assumptions with their sources, `assumed` the fields whose evidence is no more than that.
     """
 
     version: str | None = None
@@ -63,6 +63,7 @@ class Settings:
     batch_wait_share: float | None = None
     attention_wait_steps: int | None = None
     draft_tokens: int | None = None
+    frontends: int | None = None
     requests: int | None = None
     requests_per_user: float | None = None
     warmups_per_user: float | None = None
@@ -124,6 +125,7 @@ def settings_of(
     osl: float | None,
     *,
     devices: int | None = None,
+    instances: int | None = None,
     ep: int | None = None,
     dp: int | None = None,
     date: str = "",
@@ -134,9 +136,9 @@ def settings_of(
     """The settings of the run behind a row, as far as public sources tell them.
 
     Names are those of serving rows: `source` its code, `engine` the engine's usual name, `precision` the weights'.
-    `devices` are those of one instance, `ep` and `dp` its expert and attention data parallel ranks, `date` the day of
-    the run as 2026-01-14, `scenario` the row's cell, `role` prefill or decode of a disaggregated row;
-    what is left out decides nothing.
+    `devices` are those of one of `instances`, `ep` and `dp` its expert and attention data parallel ranks, `date` the
+    day of the run as 2026-01-14, `scenario` the row's cell, `role` prefill or decode of a disaggregated row; what is
+    left out decides nothing.
     """
     names = {"code": source, "engine": engine, "model": model, "device": device, "precision": precision}
     run: Run = {
@@ -144,6 +146,7 @@ def settings_of(
         "isl": isl,
         "osl": osl,
         "devices": devices,
+        "instances": instances,
         "ep": ep,
         "dp": dp,
         "disaggregated": float(disaggregated),
