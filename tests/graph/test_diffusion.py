@@ -69,4 +69,4 @@ def test_cores_of_an_image_keep_to_their_own_length() -> None:
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="stable-diffusion-2"):
         unet("stable-diffusion-9")
-    assert set(UNETS) == {"stable-diffusion-1", "stable-diffusion-2"}
+    assert set(UNETS) == {"stable-diffusion-1", "stable-diffusion-2", "stable-diffusion-xl"}

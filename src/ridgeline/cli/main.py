@@ -179,6 +179,13 @@ def predict_command(
 
         predict_batch(subject, on, words, as_json=as_json)
         return
+    from ridgeline.plan.sampling_scenario import names_sampling
+
+    if names_sampling(subject):
+        from ridgeline.cli.sampling import predict_sampling
+
+        predict_sampling(subject, on, words, as_json=as_json)
+        return
     from ridgeline.cli.planning import predict
 
     predict(subject, on, words, evidence=evidence.value, trace=trace, as_json=as_json)

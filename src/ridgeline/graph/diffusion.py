@@ -34,6 +34,7 @@ class Unet:
     heads: int | None = None
     blocks: int = 2
     text_tokens: int = 77
+    labels: int = 0  # width of what else conditions it: pooled words, sizes and crops
 
 
 UNETS: dict[str, Unet] = {
@@ -43,8 +44,12 @@ UNETS: dict[str, Unet] = {
     "stable-diffusion-2": Unet(
         channels=(320, 640, 1280, 1280), depths=(1, 1, 1, 0, 1), context=1024, image=512, head_dim=64
     ),
+    "stable-diffusion-xl": Unet(
+        channels=(320, 640, 1280), depths=(0, 2, 10, 10), context=2048, image=1024, head_dim=64, labels=2816
+    ),
 }
-"""Source: v1-inference.yaml of CompVis/stable-diffusion, v2-inference-v.yaml of Stability-AI/stablediffusion."""
+"""Source: v1-inference.yaml of CompVis/stable-diffusion, v2-inference-v.yaml of Stability-AI/stablediffusion,
+sd_xl_base.yaml of Stability-AI/generative-models."""
 
 
 def unet(name: str) -> Model:
@@ -63,6 +68,7 @@ def unet(name: str) -> Model:
     embedding = (
         linear("time", first, wide, split=Split.NONE, bias=True),
         linear("time_out", wide, wide, split=Split.NONE, bias=True, kept=(kept(wide),)),
+        *([] if not spec.labels else _labels(spec.labels, wide)),
         net.convolution("conv_in", LATENT, first, side),
     )
     head = (
@@ -76,6 +82,13 @@ def unet(name: str) -> Model:
     )  # fmt: skip
     dims = {"layers": len(layers), "image": spec.image, "text_tokens": spec.text_tokens}
     return Model(name=name, model_type="unet", graph=graph, max_positions=None, source="released code", dims=dims)
+
+
+def _labels(entering: int, wide: int) -> list[Op]:
+    return [
+        linear("labels", entering, wide, split=Split.NONE, bias=True),
+        linear("labels_out", wide, wide, split=Split.NONE, bias=True),
+    ]
 
 
 class _Layers:

@@ -179,8 +179,16 @@ def model_and_cluster(tables: Mapping[str, Table], place: Place) -> tuple[Model,
         "cluster": _absolute(tables["cluster"], "file", place),
     }
     model = guarded("model", tables["model"], place, lambda: _model(written["model"], place))
-    cluster = guarded("cluster", tables["cluster"], place, lambda: _cluster(written["cluster"], place))
-    return model, cluster, written
+    return model, cluster_in(tables, place), written
+
+
+def cluster_in(tables: Mapping[str, Table], place: Place) -> Cluster:
+    """The cluster that tables name."""
+    if not tables.get("cluster"):
+        raise place.fail("cluster", "", "missing: say a name, file or description")
+    written = _absolute(tables["cluster"], "file", place)
+    found: Cluster = guarded("cluster", tables["cluster"], place, lambda: _cluster(written, place))
+    return found
 
 
 def _build(tables: Mapping[str, Table], place: Place) -> Scenario:

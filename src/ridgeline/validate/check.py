@@ -15,6 +15,7 @@ from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.report.report import Report
+from ridgeline.validate.diffusion import DiffusionRows
 from ridgeline.validate.interpret import Interpretation, Refusal, interpret
 from ridgeline.validate.machines import Machines, machines
 from ridgeline.validate.metrics import Metric, Prediction, find_metric, said_word
@@ -28,7 +29,7 @@ from ridgeline.validate.serving import ServedRows
 Predictor = Callable[[Model, Cluster, Workload, Plan], Report]
 Completer = Callable[[Model, Cluster, Workload, Mapping[str, object]], Plan]
 
-PREDICTED_KINDS = ("training", "memory", "serving", "offload")
+PREDICTED_KINDS = ("training", "memory", "serving", "offload", "diffusion")
 OPERATOR_KINDS = ("kernels", "collectives")
 SEQUENCE_STEP = 1024  # resolution of the longest sequence that fits, for one context rank [token]
 SEARCH_SHARE = 50  # the search ends within 1 / 50 of the answer
@@ -88,6 +89,7 @@ class Checker:
         self._source, self._strict = source, strict
         self._served = ServedRows(source)
         self._offloaded = OffloadRows(source)
+        self._sampled = DiffusionRows(source)
         self._reports: dict[str, Report | RidgelineError] = {}
 
     def answer(self, row: Row, table: TruthTable) -> dict[str, Any]:
@@ -100,6 +102,8 @@ class Checker:
             return answer | self._tried(lambda: self._served.answer(row))
         if table.kind == "offload":
             return answer | self._tried(lambda: self._offloaded.answer(row))
+        if table.kind == "diffusion":
+            return answer | self._tried(lambda: self._sampled.answer(row))
         if table.kind in OPERATOR_KINDS:
             return answer | self._tried(
                 lambda: answer_operator(row, table.kind, self._source or machines(), self._rungs)

@@ -1,0 +1,320 @@
+"""Transformers that take noise out of latents of images and videos, and what decodes them; a picture is one token.
+
+Letters: D hidden, T patches, W words. Sources: Peebles and Xie 2023 (arXiv:2212.09748), Chen et al. 2024
+(arXiv:2310.00426, PixArt-alpha), Esser et al. 2024 (arXiv:2403.03206, SD3), Li et al. 2024 (arXiv:2405.08748,
+Hunyuan-DiT), Yang et al. 2025 (arXiv:2408.06072, CogVideoX), Kong et al. 2024 (arXiv:2412.03603, HunyuanVideo), Wan
+2025 (arXiv:2503.20314); layers as diffusers builds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from ridgeline.errors import ModelError, UnknownNameError
+from ridgeline.graph.diffusion import UNETS, unet
+from ridgeline.graph.ops import Block, Graph, Model, Op, Split
+from ridgeline.graph.parts import linear
+from ridgeline.graph.pixels import activated, attention, layer_norm, mapped, product
+
+SHAPED, MERGED = 3, 2  # kernels of eager PyTorch: a norm, a scale and a shift; a gate's product and the sum
+TURNED = 15
+"""Passes over queries, keys and values on average where eager PyTorch norms and turns two of the three: each norm moves
+34 bytes an element (to fp32, squared, meaned, scaled, back, weighed), each turn 50 (halves swapped, both products and
+their sum in fp32, back), in passes of 4 bytes; and one copy of all. Source: diffusers 0.30, normalization.py RMSNorm,
+embeddings.py apply_rotary_emb."""
+TIME = 256  # width of the sines that a step's time is read by
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """What is made: pixels of its sides and frames [1]."""
+
+    width: int
+    height: int
+    frames: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Denoiser:
+    """Layers of each kind, D, heads and F, and how a picture and its words become tokens.
+
+    'joint' layers have weights of their own for patches and words, which attend to each other; 'single' ones one stream
+    of both, attention beside the feed-forward; 'together' ones one stream after each other; 'cross' ones attend to
+    themselves, then to words. `guided` networks run twice a step: with the words and without. `conditioned` is the
+    width that scales and shifts are made from (D where 0).
+    """
+
+    joint: int = 0
+    single: int = 0
+    together: int = 0
+    cross: int = 0
+    hidden: int
+    heads: int
+    ffn: int
+    words: int
+    word_width: int
+    pooled: int = 0
+    channels: int = 16
+    shrink: tuple[int, int] = (1, 8)  # frames and pixels of a side to one of the latent's
+    patch: tuple[int, int] = (1, 2)  # frames and sides of the latent's to one token
+    guided: bool = True
+    guidance: bool = False  # the strength of guidance is an input
+    conditioned: int = 0
+    skips: int = 0  # layers that read an earlier one's output as well
+    spread: bool = False  # predicts the noise's variance as well
+    sized: int = 0  # width of each of two vectors that tell the picture's size and shape
+    turned: bool = True  # queries and keys are normed and turned by their place, one kernel after another where eager
+    encoder: str = "t5-v1.1-xxl"
+
+    def tokens(self, picture: Picture) -> int:
+        """Patches of one picture [1]: ceil(latent frames / patch) x (height x width of the latent / patch^2).
+
+        Latent frames are 1 + (frames - 1) / shrink.
+        """
+        frames = 1 + (picture.frames - 1) // self.shrink[0]
+        unit = self.shrink[1] * self.patch[1]
+        if picture.width % unit or picture.height % unit:
+            near = f"{round(picture.width / unit) * unit} x {round(picture.height / unit) * unit}"
+            raise ModelError(
+                f"{picture.width} x {picture.height} pixels are no multiple of {unit}; nearest: {near} pixels"
+            )
+        return ceil(frames / self.patch[0]) * (picture.width // unit) * (picture.height // unit)
+
+
+DENOISERS: dict[str, Denoiser] = {
+    "flux.1-dev": Denoiser(
+        joint=19, single=38, hidden=3072, heads=24, ffn=12288, words=512, word_width=4096, pooled=768, guided=False,
+        guidance=True,
+    ),
+    "flux.1-schnell": Denoiser(
+        joint=19, single=38, hidden=3072, heads=24, ffn=12288, words=256, word_width=4096, pooled=768, guided=False
+    ),
+    "sd3-medium": Denoiser(
+        joint=24, hidden=1536, heads=24, ffn=6144, words=333, word_width=4096, pooled=2048, turned=False
+    ),
+    "pixart-alpha": Denoiser(
+        cross=28, hidden=1152, heads=16, ffn=4608, words=120, word_width=4096, channels=4, spread=True,
+        sized=384, turned=False,
+    ),
+    "hunyuan-dit": Denoiser(
+        cross=40, hidden=1408, heads=16, ffn=6144, words=333, word_width=1024, channels=4, skips=19, spread=True,
+        encoder="",
+    ),
+    "cogvideox-2b": Denoiser(
+        together=30, hidden=1920, heads=30, ffn=7680, words=226, word_width=4096, shrink=(4, 8), conditioned=512,
+        turned=False,
+    ),
+    "cogvideox-5b": Denoiser(
+        together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), conditioned=512
+    ),
+    "cogvideox-1.5-5b": Denoiser(
+        together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), patch=(2, 2),
+        conditioned=512,
+    ),
+    "hunyuan-video": Denoiser(
+        joint=20, single=40, hidden=3072, heads=24, ffn=12288, words=256, word_width=4096, pooled=768, shrink=(4, 8),
+        guided=False, guidance=True, encoder="",
+    ),
+    "wan2.1-1.3b": Denoiser(cross=30, hidden=1536, heads=12, ffn=8960, words=512, word_width=4096, shrink=(4, 8)),
+}  # fmt: skip
+"""Source: config.json of each model's transformer on huggingface.co."""
+
+
+def denoiser(name: str, picture: Picture) -> Model:
+    """One step's network by name, for a picture of a size; U-Nets are of `diffusion.unet`, at their own size.
+
+    >>> denoiser("flux.1-dev", Picture(width=1024, height=1024)).graph.params
+    11901408320
+    """
+    if name in UNETS:
+        side = UNETS[name].image
+        if (picture.width, picture.height, picture.frames) != (side, side, 1):
+            raise ModelError(f"{name} makes one image of {side} x {side} pixels")
+        return unet(name)
+    if name not in DENOISERS:
+        raise UnknownNameError("diffusion model", name, (*DENOISERS, *UNETS))
+    spec = DENOISERS[name]
+    tokens = spec.tokens(picture)
+    blocks, order = _layers(spec, tokens)
+    graph = Graph(
+        blocks={block.name: block for block in blocks}, layers=tuple(order), embedding=tuple(_entry(spec, tokens)),
+        head=tuple(_exit(spec, tokens)), hidden=spec.hidden * (tokens + spec.words), vocab=0, tied_embeddings=False,
+    )  # fmt: skip
+    dims = {"layers": len(order), "hidden": spec.hidden, "tokens": tokens, "words": spec.words}
+    return Model(name=name, model_type="denoiser", graph=graph, max_positions=None, source="config.json", dims=dims)
+
+
+def guided(name: str) -> bool:
+    """Whether a step runs the network twice, with the words and without."""
+    return name in UNETS or DENOISERS[name].guided
+
+
+def _layers(spec: Denoiser, tokens: int) -> tuple[list[Block], list[str]]:
+    made = {
+        "joint": (spec.joint, _joint),
+        "single": (spec.single, _single),
+        "together": (spec.together, _together),
+        "cross": (spec.cross - spec.skips, _cross),
+    }
+    blocks, order = list[Block](), list[str]()
+    for name, (count, build) in made.items():
+        if count:
+            last = name == "joint" and not spec.single  # nothing reads the words after the last layer
+            blocks.append(Block(name=name, ops=tuple(build(spec, tokens)), boundaries=()))
+            order += [name] * (count - last)
+            if last:
+                blocks.append(Block(name="joint-last", ops=tuple(_joint(spec, tokens, last=True)), boundaries=()))
+                order.append("joint-last")
+    if spec.skips:
+        ops = (*_skip(spec, tokens), *_cross(spec, tokens))
+        blocks.append(Block(name="cross-skip", ops=ops, boundaries=()))
+        order += ["cross-skip"] * spec.skips
+    return blocks, order
+
+
+def _modulation(name: str, spec: Denoiser, parts: int) -> Op:
+    """Scales and shifts of one picture, from its time and words."""
+    return linear(name, spec.conditioned or spec.hidden, parts * spec.hidden, split=Split.NONE, bias=True)
+
+
+def _shaped(name: str, spec: Denoiser, tokens: int, *, params: int = 0) -> Op:
+    """A norm, scaled and shifted."""
+    return replace(layer_norm(name, spec.hidden, tokens, params=params), kernels=SHAPED)
+
+
+def _merged(name: str, spec: Denoiser, tokens: int) -> Op:
+    """A part's output, weighed by a gate and added."""
+    return replace(mapped(name, spec.hidden * tokens, inputs=2), kernels=MERGED)
+
+
+def _core(name: str, spec: Denoiser, queries: int, keys: int) -> Op:
+    return attention(name, spec.heads, spec.hidden // spec.heads, queries, keys)
+
+
+def _packed(name: str, spec: Denoiser, tokens: int, *, params: int = 0) -> Op:
+    """Queries and keys normed and turned by their place, and laid out for the core with values."""
+    made = mapped(name, 3 * spec.hidden * tokens, params=params)
+    return replace(made, kernels=TURNED if spec.turned else 2)
+
+
+def _feed(name: str, spec: Denoiser, tokens: int) -> list[Op]:
+    return [
+        product(f"{name}_up", spec.hidden, spec.ffn, tokens),
+        activated(f"{name}_activation", spec.ffn * tokens),
+        product(f"{name}_down", spec.ffn, spec.hidden, tokens),
+        _merged(f"{name}_add", spec, tokens),
+    ]
+
+
+def _joint(spec: Denoiser, tokens: int, *, last: bool = False) -> list[Op]:
+    ops: list[Op] = []
+    norms = 2 * (spec.hidden // spec.heads) if spec.single else 0  # FLUX norms queries and keys by head
+    streams = (("image", tokens, False), ("words", spec.words, last))
+    for name, count, ends in streams:
+        ops += [
+            _modulation(f"{name}_modulation", spec, 2 if ends else 6),
+            _shaped(f"{name}_norm1", spec, count),
+            product(f"{name}_qkv", spec.hidden, 3 * spec.hidden, count),
+            _packed(f"{name}_pack", spec, count, params=norms),
+        ]
+    ops.append(_core("attention", spec, tokens + spec.words, tokens + spec.words))
+    for name, count, ends in streams:
+        if ends:
+            continue
+        ops += [
+            product(f"{name}_out", spec.hidden, spec.hidden, count),
+            _merged(f"{name}_add", spec, count),
+            _shaped(f"{name}_norm2", spec, count),
+            *_feed(f"{name}_feed", spec, count),
+        ]
+    return ops
+
+
+def _single(spec: Denoiser, tokens: int) -> list[Op]:
+    both = tokens + spec.words
+    return [
+        _modulation("modulation", spec, 3),
+        _shaped("norm", spec, both),
+        product("entry", spec.hidden, 3 * spec.hidden + spec.ffn, both),
+        _packed("pack", spec, both, params=2 * (spec.hidden // spec.heads)),
+        _core("attention", spec, both, both),
+        activated("activation", spec.ffn * both),
+        mapped("join", (spec.hidden + spec.ffn) * both),
+        product("exit", spec.hidden + spec.ffn, spec.hidden, both),
+        _merged("add", spec, both),
+    ]
+
+
+def _together(spec: Denoiser, tokens: int) -> list[Op]:
+    both, head = tokens + spec.words, spec.hidden // spec.heads
+    return [
+        _modulation("modulation1", spec, 6),
+        _shaped("norm1", spec, both, params=2 * spec.hidden),
+        product("qkv", spec.hidden, 3 * spec.hidden, both),
+        _packed("pack", spec, both, params=4 * head),
+        _core("attention", spec, both, both),
+        product("out", spec.hidden, spec.hidden, both),
+        _merged("attention_add", spec, both),
+        _modulation("modulation2", spec, 6),
+        _shaped("norm2", spec, both, params=2 * spec.hidden),
+        *_feed("feed", spec, both),
+    ]
+
+
+def _cross(spec: Denoiser, tokens: int) -> list[Op]:
+    wide = spec.hidden
+    source = spec.word_width if spec.word_width < wide else wide  # words that are not projected to D first
+    return [
+        _shaped("norm1", spec, tokens, params=6 * wide),
+        product("qkv", wide, 3 * wide, tokens),
+        _packed("pack", spec, tokens),
+        _core("attention", spec, tokens, tokens),
+        product("out", wide, wide, tokens),
+        _merged("attention_add", spec, tokens),
+        product("words_q", wide, wide, tokens),
+        product("words_kv", source, 2 * wide, spec.words),
+        _core("words_attention", spec, tokens, spec.words),
+        product("words_out", wide, wide, tokens),
+        _merged("words_add", spec, tokens),
+        _shaped("norm2", spec, tokens),
+        *_feed("feed", spec, tokens),
+    ]
+
+
+def _skip(spec: Denoiser, tokens: int) -> list[Op]:
+    """An earlier layer's output beside the last one's, normed and narrowed."""
+    wide = 2 * spec.hidden
+    return [
+        mapped("skip_join", wide * tokens),
+        layer_norm("skip_norm", wide, tokens),
+        product("skip", wide, spec.hidden, tokens),
+    ]
+
+
+def _entry(spec: Denoiser, tokens: int) -> list[Op]:
+    """Patches and words made as wide as the layers, and the vectors that steps are conditioned by."""
+    size = spec.channels * spec.patch[0] * spec.patch[1] ** 2
+    ops = [product("patches", size, spec.hidden, tokens)]
+    if spec.word_width >= spec.hidden:
+        ops.append(product("words", spec.word_width, spec.hidden, spec.words))
+    if spec.cross:
+        ops.append(product("words_again", spec.hidden, spec.hidden, spec.words))
+        ops.append(linear("modulation", spec.hidden, 6 * spec.hidden, split=Split.NONE, bias=True))
+    first = spec.hidden if spec.conditioned else TIME
+    vectors = [("time", first)] + [("guidance", TIME)] * spec.guidance + [("pooled", spec.pooled)] * bool(spec.pooled)
+    wide = spec.conditioned or spec.hidden
+    sized = [(name, TIME, spec.sized) for name in ("height", "shape") if spec.sized]
+    for name, entering, out in [*((name, entering, wide) for name, entering in vectors), *sized]:
+        ops += [
+            linear(name, entering, out, split=Split.NONE, bias=True),
+            linear(f"{name}_out", out, out, split=Split.NONE, bias=True),
+        ]
+    return ops
+
+
+def _exit(spec: Denoiser, tokens: int) -> list[Op]:
+    wide, size = spec.hidden, spec.channels * spec.patch[0] * spec.patch[1] ** 2 * (2 if spec.spread else 1)
+    ops = [] if spec.cross else [_modulation("exit_modulation", spec, 2)]
+    norms = 4 * wide if spec.together else 2 * wide if spec.cross else 0
+    return [*ops, _shaped("exit_norm", spec, tokens, params=norms), product("exit", wide, size, tokens)]

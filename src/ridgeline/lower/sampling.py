@@ -1,0 +1,84 @@
+"""A denoiser's operators on one of the devices that divide a picture's patches, and what these tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ridgeline.errors import PlanError
+from ridgeline.graph.ops import Block, Model, Op, OpKind
+from ridgeline.graph.workload import PRECISIONS, Workload
+from ridgeline.lower.shard import Sharder
+from ridgeline.lower.work import Collective, CollectiveKind, Gemm, Layout, Phase, Work
+from ridgeline.plan.sampling import Division
+
+
+def forward(block: Block, workload: Workload, *, copies: float, by: Division) -> list[Work]:
+    """Forward work of one layer on `copies` pictures, products in the workload's own format.
+
+    Patches are divided by `ulysses` and `ring`, widths by `tensor`; Ulysses' attention has all patches of its own
+    heads. What each picture has once is repeated on every device.
+    """
+    sharder = Sharder(workload, Layout(micro_batch=copies))
+    quantize = PRECISIONS[workload.precision].quantize
+    divided = [_divided(op, by) for op in block.ops]
+    work = [piece for op in divided for piece in sharder.op(op, block) if piece.phase is Phase.FORWARD]
+    return [replace(piece, quantized=quantize) if isinstance(piece, Gemm) else piece for piece in work]
+
+
+def _divided(op: Op, by: Division) -> Op:
+    share, tensor = by.ulysses * by.ring, by.tensor
+    if op.kind is OpKind.ATTENTION:
+        return replace(op, heads=max(1, op.heads // (by.ulysses * tensor)), rows=op.rows / by.ring, kv_heads=max(
+            1, op.kv_heads // (by.ulysses * tensor)
+        ))  # fmt: skip
+    if op.kind is OpKind.GEMM:
+        return op if op.rows == 1 else replace(op, rows=op.rows / share, n=max(1, op.n // tensor))
+    return replace(op, read=op.read / (share * tensor), write=op.write / (share * tensor))
+
+
+def exchanges(block: Block, *, copies: float, by: Division, element_bytes: float) -> list[Collective]:
+    """Collectives of one layer: four all-to-alls of Ulysses, a ring of keys and values, two reductions of widths."""
+    found: list[Collective] = []
+    for op in block.ops:
+        if op.kind is not OpKind.ATTENTION or op.positions < op.rows:  # attention to words: every device holds them
+            continue
+        width, tokens = op.heads * op.qk_dim / by.tensor, op.rows / (by.ulysses * by.ring)
+        size = copies * tokens * width * element_bytes
+        if by.ulysses > 1:
+            traded = Collective(
+                name="ulysses", phase=Phase.FORWARD, kind=CollectiveKind.ALL_TO_ALL, bytes=size, ranks=by.ulysses,
+                stride=by.tensor,
+            )  # fmt: skip
+            found += [traded] * 4
+        if by.ring > 1:
+            found.append(
+                Collective(
+                    name="ring", phase=Phase.FORWARD, kind=CollectiveKind.ALL_GATHER, bytes=2.0 * size * by.ring,
+                    ranks=by.ring, stride=by.ulysses * by.tensor, hidden_behind="attention",
+                )
+            )  # fmt: skip
+        if by.tensor > 1:
+            whole = copies * tokens * op.heads * op.qk_dim * element_bytes
+            reduced = Collective(
+                name="tensor", phase=Phase.FORWARD, kind=CollectiveKind.ALL_REDUCE, bytes=whole, ranks=by.tensor,
+                stride=1,
+            )  # fmt: skip
+            found += [reduced] * 2
+    return found
+
+
+def check_division(model: Model, by: Division) -> None:
+    """Raises `PlanError` when heads or layers cannot be divided so."""
+    for op in _attentions(model.graph.blocks.values()):
+        if op.heads % (by.ulysses * by.tensor):
+            raise PlanError(
+                f"{model.name}: ulysses {by.ulysses} x tensor {by.tensor} does not divide {op.heads} heads;"
+                f" legal: {', '.join(str(n) for n in range(1, op.heads + 1) if op.heads % n == 0)}"
+            )
+    if by.pipeline > len(model.graph.layers):
+        raise PlanError(f"{model.name}: pipeline {by.pipeline} exceeds its {len(model.graph.layers)} layers")
+
+
+def _attentions(blocks: Iterable[Block]) -> list[Op]:
+    return [op for block in blocks for op in block.ops if op.kind is OpKind.ATTENTION and op.positions >= op.rows]

@@ -1,0 +1,65 @@
+"""How pictures are sampled: what is asked of a diffusion model, and how its work is divided. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ridgeline.errors import PlanError, WorkloadError
+
+LONGEST_SIDE, MOST = 16_384, 100_000  # pixels; steps, frames or pictures, beyond any published run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """`batch` pictures of `width` x `height` pixels and `frames`, in `steps` denoising steps.
+
+    `precision` names that of products (PRECISIONS), `execution` how kernels are launched. `decoded` says whether texts
+    are read and pixels made as well.
+    """
+
+    width: int
+    height: int
+    frames: int = 1
+    steps: int
+    batch: int = 1
+    precision: str = "bf16"
+    execution: str = "eager"
+    attention_kernel: str = "flash2"  # PyTorch's; 'flash' the device's best
+    decoded: bool = True
+
+    def __post_init__(self) -> None:
+        limits = {"width": LONGEST_SIDE, "height": LONGEST_SIDE, "frames": MOST, "steps": MOST, "batch": MOST}
+        for name, limit in limits.items():
+            value = getattr(self, name)
+            if not 1 <= value <= limit:
+                raise WorkloadError(f"sampling: {name} = {value}, needs 1 to {limit}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Division:
+    """Devices that make one batch of pictures together [1].
+
+    `guidance` runs the two sides of classifier-free guidance apart, `ulysses` and `ring` divide the patches, `tensor`
+    the layers' widths, `pipeline` the layers, patches following each other through them without waiting for the rest
+    of a step (PipeFusion, arXiv:2405.14430); its first `warm` steps wait.
+    """
+
+    guidance: int = 1
+    ulysses: int = 1
+    ring: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    warm: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("guidance", "ulysses", "ring", "tensor", "pipeline"):
+            if getattr(self, name) < 1:
+                raise PlanError(f"sampling: {name} = {getattr(self, name)}, needs >= 1")
+        if self.guidance > 2:
+            raise PlanError(f"sampling: guidance = {self.guidance}, has two sides; needs 1 or 2")
+
+    @property
+    def devices(self) -> int:
+        """Devices of one batch [1]."""
+        return prod((self.guidance, self.ulysses, self.ring, self.tensor, self.pipeline))

@@ -1,0 +1,144 @@
+"""How long pictures take: words read, steps of a denoiser, pixels decoded."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ridgeline.cost.network import collective_seconds
+from ridgeline.errors import PlanError
+from ridgeline.facts.records import Cluster, Evidence
+from ridgeline.graph.decoders import decoder
+from ridgeline.graph.denoisers import DENOISERS, Picture, denoiser, guided
+from ridgeline.graph.diffusion import LATENT
+from ridgeline.graph.load import load
+from ridgeline.graph.ops import Block, Model
+from ridgeline.graph.workload import PRECISIONS, Workload
+from ridgeline.lower.sampling import check_division, exchanges, forward
+from ridgeline.lower.work import CollectiveKind, Layout
+from ridgeline.plan.sampling import Division, Sampling
+from ridgeline.predict.predictor import Predictor
+from ridgeline.predict.step_interval import step_interval
+
+LINKS = "tensor link"  # what devices tell each other, under the name of the parts that intervals know
+PLAIN = "bf16"  # format of encoders and decoders
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingCost:
+    """Seconds of one batch of pictures, of a step, and of what surrounds the steps; low and high are the 80 % interval.
+
+    `parts` splits the time of a step.
+    """
+
+    seconds: float
+    low_s: float
+    high_s: float
+    step_s: float
+    words_s: float
+    pixels_s: float
+    parts: Mapping[str, float]
+    evidence: Evidence
+    assumptions: tuple[str, ...]
+
+    def share(self, seconds: float) -> tuple[float, float]:
+        """The interval of a part of the time [s]."""
+        return self.low_s / self.seconds * seconds, self.high_s / self.seconds * seconds
+
+
+def sample(name: str, cluster: Cluster, asked: Sampling, by: Division | None = None) -> SamplingCost:
+    """Time of one batch of pictures of a diffusion model by name on the devices of a cluster [s].
+
+    t = words + warm steps + (steps - warm) step / pipeline + pixels; guided models run twice a step.
+    """
+    by = by or Division()
+    if by.devices > cluster.count:
+        raise PlanError(f"{name}: {by.devices} devices make one batch, the cluster has {cluster.count}")
+    if by.guidance > 1 and not guided(name):
+        raise PlanError(f"{name} has no classifier-free guidance to run apart; needs guidance = 1")
+    model = denoiser(name, Picture(width=asked.width, height=asked.height, frames=asked.frames))
+    check_division(model, by)
+    workload = _workload(asked, asked.precision)
+    predictor = Predictor(model, cluster, workload)
+    copies = asked.batch * (2 if guided(name) else 1) / by.guidance
+    parts, hosts = _step(predictor, copies, by)
+    whole = sum(parts.values())
+    warm = min(by.warm, asked.steps) if by.pipeline > 1 else 0
+    rounds = warm + (asked.steps - warm) / by.pipeline
+    words, pixels, said = _ends(name, cluster, asked) if asked.decoded else (0.0, 0.0, ())
+    evidence = predictor.machine.device.evidence.get(
+        f"matrix.{PRECISIONS[asked.precision].compute}", Evidence.DATASHEET
+    )
+    low, high = step_interval(parts, hosts, predictor=predictor, evidence=evidence)
+    seconds = words + pixels + whole * rounds
+    return SamplingCost(
+        seconds=seconds, low_s=seconds * low / whole, high_s=seconds * high / whole,
+        step_s=whole * rounds / asked.steps, words_s=words, pixels_s=pixels, parts=parts, evidence=evidence,
+        assumptions=said,
+    )  # fmt: skip
+
+
+def _workload(asked: Sampling, precision: str) -> Workload:
+    return Workload(
+        seq_len=1,
+        global_batch=asked.batch,
+        precision=precision,
+        execution=asked.execution,
+        attention_kernel=asked.attention_kernel,
+        framework="torch",
+    )
+
+
+def _step(predictor: Predictor, copies: float, by: Division) -> tuple[dict[str, float], tuple[float, float]]:
+    """Parts of one step's time on `copies` pictures [s], and its launches on the quickest and the slowest host [s]."""
+    graph, pricer, machine = predictor.model.graph, predictor.stages.pricer, predictor.machine
+    size = predictor.stages.precision.activation_bytes
+    ends = [Block(name=name, ops=ops, boundaries=()) for name, ops in (("in", graph.embedding), ("out", graph.head))]
+    counted = [(graph.blocks[name], count) for name, count in Counter(graph.layers).items()] + [
+        (end, 1) for end in ends
+    ]
+    parts: defaultdict[str, float] = defaultdict(float)
+    hosts = np.zeros(2)
+    for block, count in counted:
+        cost = pricer.phase(forward(block, predictor.workload, copies=copies, by=by), Layout(micro_batch=copies))
+        for name, part in cost.parts.items():
+            parts[name] += count * float(np.asarray(part))
+        hosts += count * np.array([float(np.asarray(seconds)) for seconds in cost.hosts])
+        attended = float(np.asarray(cost.parts["attention"]))
+        for told in exchanges(block, copies=copies, by=by, element_bytes=size):
+            seconds = float(np.asarray(collective_seconds(told, machine)))
+            if told.kind is CollectiveKind.ALL_GATHER:  # a step of the ring runs beside the attention of the last
+                seconds = max(seconds / by.ring, seconds - attended)
+            parts[LINKS] += count * seconds
+    return {name: seconds for name, seconds in parts.items() if seconds}, (float(hosts[0]), float(hosts[1]))
+
+
+def _ends(name: str, cluster: Cluster, asked: Sampling) -> tuple[float, float, tuple[str, ...]]:
+    """Seconds of the encoder of words and of the decoder of pixels, each on one device, and what is left out."""
+    plain = replace(asked, precision=PLAIN if PRECISIONS[asked.precision].quantize else asked.precision)
+    workload, said = _workload(plain, plain.precision), ["encoders of CLIP take no time"]
+    spec, words = DENOISERS.get(name), 0.0
+    if spec is not None and spec.encoder:
+        words = _words(load(spec.encoder), cluster, replace(workload, seq_len=spec.words))
+    elif spec is not None:
+        said.append("its encoder of words takes no time")
+    if asked.frames > 1:
+        return words, 0.0, (*said, "decoding the frames takes no time")
+    made = decoder(LATENT if spec is None else spec.channels, width=asked.width, height=asked.height)
+    parts, _ = _step(Predictor(made, cluster, workload), asked.batch, Division())
+    return words, sum(parts.values()), tuple(said)
+
+
+def _words(model: Model, cluster: Cluster, workload: Workload) -> float:
+    """Forward of an encoder's layers on one prompt of each picture [s]."""
+    predictor, graph, total = Predictor(model, cluster, workload), model.graph, 0.0
+    for name, count in Counter(graph.layers).items():
+        block = graph.blocks[name]
+        if block.encoder:
+            work = forward(block, workload, copies=workload.global_batch, by=Division())
+            priced = predictor.stages.pricer.phase(work, Layout(micro_batch=workload.global_batch))
+            total += count * float(np.asarray(priced.seconds))
+    return total

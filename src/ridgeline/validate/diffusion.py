@@ -1,0 +1,177 @@
+"""Rows of image and video diffusion: which model at which size, divided how, and what is measured of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from ridgeline.errors import InputError
+from ridgeline.facts.records import Accelerator
+from ridgeline.plan.sampling import Division, Sampling
+from ridgeline.predict.sampling import SamplingCost, sample
+from ridgeline.validate.hardware import find_device
+from ridgeline.validate.machines import Machines, machines, place
+from ridgeline.validate.recipes import FP8_ARCHITECTURES, HALF_ONLY
+from ridgeline.validate.rows import Row
+from ridgeline.validate.score import absolute_percentage_error
+
+MODELS: tuple[tuple[str, str], ...] = (
+    (r"^sd-?1\.[45]$|^stable.diffusion.?v?1", "stable-diffusion-1"),
+    (r"^sd-?2\.[01]$|^stable.diffusion.?v?2", "stable-diffusion-2"),
+    (r"^sdxl$|^stable.diffusion.?xl$", "stable-diffusion-xl"),
+    (r"^flux\.1-(dev|schnell)$", r"flux.1-\1"),
+    (r"^sd-?3-medium$", "sd3-medium"),
+    (r"^pixart-(?:alpha|α)$", "pixart-alpha"),
+    (r"^hunyuan-?dit$", "hunyuan-dit"),
+    (r"^cogvideox-(2b|5b)$", r"cogvideox-\1"),
+    (r"^cogvideox1\.5-5b$", "cogvideox-1.5-5b"),
+    (r"^hunyuan-?video$", "hunyuan-video"),
+    (r"^wan2\.1-t2v-1\.3b$", "wan2.1-1.3b"),
+)
+"""Models by their names in tables: (name, model)."""
+
+METRICS = ("latency_s", "latency_per_step_s", "images_per_s")
+REFUSED: tuple[tuple[str, str], ...] = (
+    (r"latency_p\d+", "it waits for others at a rate close to what the machine can do, which is not predicted"),
+    (r"memory", "what sampling holds in memory is not predicted"),
+    (r"speedup", "a speed-up by reusing features depends on the run"),
+)
+"""Metrics that are not answered: (metric, why)."""
+
+ENGINE_BATCH = 8  # pictures that an engine makes at a time when a row leaves it to the engine (assumed)
+EIGHT_BITS = re.compile(r"fp8|int8|float8", re.IGNORECASE)
+_DIVISION = re.compile(r"(cfg|ulysses|ring|pipefusion|tensor parallel|sequence parallel)\s*=?\s*(\d+)", re.IGNORECASE)
+_WORDS = {
+    "cfg": "guidance", "pipefusion": "pipeline", "tensor parallel": "tensor", "sequence parallel": "ulysses",
+}  # fmt: skip
+_PLAIN = re.compile(r"single GPU|independent replicas", re.IGNORECASE)
+
+
+class DiffusionRows:
+    """Answers rows of a table of diffusion one by one; rows that ask the same are predicted once."""
+
+    def __init__(self, source: Machines | None = None) -> None:
+        self._source = source
+        self._known: dict[str, SamplingCost] = {}
+
+    def answer(self, row: Row) -> dict[str, Any]:
+        """One row's answer; raises `InputError` with the reason when it has none."""
+        metric, name = _metric(row), _model(row)
+        source = self._source or machines()
+        found = find_device(row.text("hardware"), source.accelerators(), source.usual)
+        devices = _count(row, "n_devices") or 1
+        by, replicas, said = _division(row, devices)
+        asked, more = _sampling(row, metric, found.accelerator)
+        texts = (row.text("hardware"), row.text("note"))
+        cluster, wiring = place(found.accelerator, by.devices, texts, source)
+        key = repr((name, cluster.name, found.accelerator, cluster.tiers, asked, by))
+        if key not in self._known:
+            self._known[key] = sample(name, cluster, asked, by)
+        cost = self._known[key]
+        value, low, high = _read(metric, cost, asked, replicas)
+        measured = row.measured
+        if measured is None or measured <= 0:
+            raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
+        return {
+            "status": "scored", "measured": measured, "predicted": value, "low": low, "high": high,
+            "ape": absolute_percentage_error(value, measured), "evidence": cost.evidence.label, "model": name,
+            "device": found.accelerator.name,
+            "assumptions": list(dict.fromkeys((*found.assumptions, *wiring, *said, *more, *cost.assumptions))),
+        }  # fmt: skip
+
+
+def _metric(row: Row) -> str:
+    metric = row.text("metric").casefold()
+    for pattern, why in REFUSED:
+        if re.match(pattern, metric):
+            raise InputError(f"'{metric}': {why}", field="metric")
+    if metric not in METRICS:
+        raise InputError(f"'{metric}' is not predicted; known: {', '.join(METRICS)}", field="metric")
+    return metric
+
+
+def _model(row: Row) -> str:
+    name = row.text("model").strip()
+    for pattern, known in MODELS:
+        match = re.match(pattern, name, re.IGNORECASE)
+        if match:
+            return match.expand(known).casefold()
+    raise InputError(f"'{name}' is no diffusion model that is predicted", field="model")
+
+
+def _count(row: Row, field: str) -> int | None:
+    text = row.text(field)
+    if not text:
+        return None
+    if not re.fullmatch(r"\d{1,7}", text) or int(text) < 1:
+        raise InputError(f"'{text[:40]}' is not a whole number above 0", field=field)
+    return int(text)
+
+
+def _division(row: Row, devices: int) -> tuple[Division, int, tuple[str, ...]]:
+    """How a picture's work is divided, how often that is there, and what was assumed."""
+    text = row.text("technique")
+    if _PLAIN.search(text) or not text:
+        return Division(), devices, ()
+    if re.search(r"cache|distrifusion|label says", text, re.IGNORECASE):
+        raise InputError(f"'{text}': this technique is not predicted", field="technique")
+    found = {}
+    for word, number in _DIVISION.findall(text):
+        field = _WORDS.get(word.casefold(), word.casefold())
+        found[field] = int(number)
+    if re.fullmatch(r"SP\d+", text):
+        found["ulysses"] = int(text[2:])
+    if not found:
+        raise InputError(
+            f"'{text}' names no division; known: cfg, ulysses, ring, pipefusion, tensor", field="technique"
+        )
+    by = Division(**found)
+    if devices % by.devices:
+        raise InputError(f"'{text}' takes {by.devices} devices, the row has {devices}", field="n_devices")
+    said = ("the first step of a pipeline waits (xDiT's warmup_steps)",) if by.pipeline > 1 else ()
+    return by, devices // by.devices, said
+
+
+def _sampling(row: Row, metric: str, device: Accelerator) -> tuple[Sampling, tuple[str, ...]]:
+    """What a row asks for: size, steps, batch, precision and execution."""
+    size = re.fullmatch(r"(\d{2,5})\s*x\s*(\d{2,5})", row.text("resolution"))
+    steps, said = _count(row, "steps"), []
+    if size is None:
+        raise InputError("the size of the picture is not stated", field="resolution")
+    if steps is None and metric == "latency_per_step_s":
+        steps = 1
+    if steps is None:
+        raise InputError("the number of steps is not stated", field="steps")
+    precision, engine = "bf16", re.search(r"tensorrt|shark|stage|flax|jetpack", row.text("engine"), re.IGNORECASE)
+    cell = row.text("precision")
+    narrow = device.architecture in FP8_ARCHITECTURES
+    if device.architecture in HALF_ONLY:
+        precision = "fp16"
+    if (EIGHT_BITS.search(cell) or (not cell and re.search("tensorrt", row.text("engine"), re.IGNORECASE))) and narrow:
+        precision = "fp8"
+        said.append("products and convolutions of the denoiser in 8 bits")
+    compiled = row.text("compile") in ("torch.compile", "onediff")
+    execution = "graph" if engine else "compiled" if compiled else "eager"
+    batch = _count(row, "batch")
+    if batch is None:
+        batch = ENGINE_BATCH
+        said.append(f"batch not stated: {batch} pictures at a time assumed")
+    width, height = int(size[1]), int(size[2])
+    if row.text("frames") and height > width:  # some tables give videos as height x width
+        width, height = height, width
+    asked = Sampling(
+        width=width, height=height, frames=_count(row, "frames") or 1, steps=steps, batch=batch, precision=precision,
+        execution=execution, attention_kernel="flash" if engine else "flash2",
+    )  # fmt: skip
+    return (replace(asked, decoded=False) if metric == "latency_per_step_s" else asked), tuple(said)
+
+
+def _read(metric: str, cost: SamplingCost, asked: Sampling, replicas: int) -> tuple[float, float, float]:
+    """Value, low and high of a metric."""
+    if metric == "images_per_s":
+        made = float(asked.batch * replicas)
+        return made / cost.seconds, made / cost.high_s, made / cost.low_s
+    if metric == "latency_per_step_s":
+        return cost.step_s, *cost.share(cost.step_s)
+    return cost.seconds, cost.low_s, cost.high_s

@@ -1,0 +1,79 @@
+"""Denoisers of images and videos: parameters of the published networks, tokens by hand, and their decoder."""
+
+from __future__ import annotations
+
+import pytest
+
+from ridgeline.errors import ModelError, UnknownNameError
+from ridgeline.graph.decoders import decoder
+from ridgeline.graph.denoisers import DENOISERS, Picture, denoiser, guided
+from ridgeline.graph.diffusion import unet
+from ridgeline.graph.flop import model_flop_per_token
+from ridgeline.graph.ops import OpKind
+
+SQUARE = Picture(width=1024, height=1024)
+VIDEO = Picture(width=720, height=480, frames=49)
+
+
+@pytest.mark.parametrize(
+    ("name", "picture", "params"),  # of diffusers' modules
+    [
+        ("flux.1-dev", SQUARE, 11_901_408_320),
+        ("flux.1-schnell", SQUARE, 11_891_178_560),
+        ("sd3-medium", SQUARE, 2_028_328_000),
+        ("pixart-alpha", SQUARE, 611_349_152),
+        ("cogvideox-2b", VIDEO, 1_693_783_872),
+        ("cogvideox-5b", VIDEO, 5_570_283_072),
+    ],
+)
+def test_parameters_are_those_of_the_published_networks(name: str, picture: Picture, params: int) -> None:
+    assert denoiser(name, picture).graph.params == params
+
+
+def test_parameters_of_a_joint_layer_by_hand() -> None:
+    d, head = 3072, 128
+    stream = (6 * d * d + 6 * d) + (3 * d * d + 3 * d) + 2 * head + (d * d + d) + (2 * 4 * d * d + 5 * d)
+    assert denoiser("flux.1-dev", SQUARE).graph.blocks["joint"].params == 2 * stream
+
+
+def test_the_large_unet_and_the_decoder_are_the_published_ones() -> None:
+    assert unet("stable-diffusion-xl").graph.params == 2_567_463_684
+    assert decoder(4, width=512, height=512).graph.params == 49_490_179
+    assert decoder(4, width=1024, height=1024).graph.params == 49_490_179
+
+
+def test_patches_of_images_and_videos_by_hand() -> None:
+    assert DENOISERS["flux.1-dev"].tokens(SQUARE) == 64 * 64
+    assert DENOISERS["cogvideox-5b"].tokens(VIDEO) == 13 * 45 * 30  # 1 + 48 / 4 latent frames
+    assert DENOISERS["cogvideox-1.5-5b"].tokens(Picture(width=1360, height=768, frames=161)) == 21 * 85 * 48
+    assert DENOISERS["hunyuan-video"].tokens(Picture(width=1280, height=720, frames=129)) == 33 * 80 * 45
+
+
+def test_attention_of_patches_and_words_is_joint() -> None:
+    block = denoiser("sd3-medium", SQUARE).graph.blocks["joint"]
+    core = next(op for op in block.ops if op.kind is OpKind.ATTENTION)
+    assert (core.rows, core.positions, core.heads, core.qk_dim) == (4096 + 333, 4096 + 333, 24, 64)
+
+
+def test_four_times_the_pixels_are_four_times_the_products_and_sixteen_of_the_scores() -> None:
+    small, large = (denoiser("pixart-alpha", Picture(width=side, height=side)).graph for side in (512, 1024))
+
+    def scores(graph: object) -> float:
+        ops = [op for op in graph.blocks["cross"].ops if op.name == "attention"]  # type: ignore[attr-defined]
+        return sum(op.rows * op.positions for op in ops)
+
+    assert scores(large) == 16 * scores(small)
+    assert model_flop_per_token(large, 1.0) > 4 * model_flop_per_token(small, 1.0) * 0.9
+
+
+def test_guidance_is_where_the_network_does_not_hold_it() -> None:
+    assert [guided(name) for name in ("flux.1-dev", "sd3-medium", "stable-diffusion-xl")] == [False, True, True]
+
+
+def test_sizes_and_names_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ModelError, match="nearest: 1008 x 1024"):
+        denoiser("flux.1-dev", Picture(width=1010, height=1024))
+    with pytest.raises(ModelError, match="one image of 512 x 512"):
+        denoiser("stable-diffusion-2", SQUARE)
+    with pytest.raises(UnknownNameError, match=r"flux\.1-dev"):
+        denoiser("flux.1-def", SQUARE)

@@ -1,0 +1,81 @@
+"""Rows of diffusion: read as samplings, answered in their own unit, refused with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ridgeline.errors import InputError
+from ridgeline.plan.sampling import Division, Sampling
+from ridgeline.predict.sampling import sample
+from ridgeline.validate.diffusion import DiffusionRows
+from ridgeline.validate.machines import machines
+from ridgeline.validate.rows import Row
+
+BASIC = {
+    "model": "FLUX.1-dev", "resolution": "1024x1024", "steps": "28", "batch": "1", "hardware": "H100", "n_devices": "1",
+    "technique": "single GPU", "compile": "no", "engine": "xDiT", "metric": "latency_s", "value": "6.7", "unit": "s",
+}  # fmt: skip
+ROWS = DiffusionRows()
+
+
+def answer(**cells: str) -> dict[str, Any]:
+    return ROWS.answer(Row(line=2, id="dif1", cells={**BASIC, **cells}))
+
+
+def test_a_row_is_what_the_predictor_says_of_its_sampling() -> None:
+    found = answer()
+    cluster = machines().cluster("1xH100-SXM")
+    cost = sample("flux.1-dev", cluster, Sampling(width=1024, height=1024, steps=28))
+    assert found["predicted"] == pytest.approx(cost.seconds)
+    assert found["low"] < found["predicted"] < found["high"]
+    assert (found["status"], found["model"]) == ("scored", "flux.1-dev")
+
+
+def test_fusing_and_dividing_make_it_quicker() -> None:
+    one, fused, two = answer(), answer(compile="torch.compile"), answer(technique="ulysses 2", n_devices="2")
+    assert fused["predicted"] < one["predicted"]
+    assert one["predicted"] / 2 < two["predicted"] < one["predicted"]
+
+
+def test_steps_alone_and_pictures_a_second() -> None:
+    video = {"model": "CogVideoX-2B", "resolution": "720x480", "frames": "49", "steps": "50", "hardware": "A100"}
+    step = answer(**video, metric="latency_per_step_s")
+    whole = answer(**video)
+    assert whole["predicted"] == pytest.approx(50 * step["predicted"], rel=0.01)  # words are a hundredth
+    engine = {"model": "SDXL", "steps": "20", "engine": "TensorRT 10.2.0", "technique": "independent replicas"}
+    one = answer(**engine, metric="images_per_s", unit="images/s")
+    eight = answer(**engine, metric="images_per_s", unit="images/s", n_devices="8")
+    assert eight["predicted"] == pytest.approx(8 * one["predicted"])
+    assert one["low"] < one["predicted"] < one["high"]
+    assert any("8 bits" in text for text in one["assumptions"])
+
+
+def test_a_pipeline_waits_in_its_first_step() -> None:
+    cluster, asked = machines().cluster("2xA100-SXM"), Sampling(width=1024, height=1024, steps=20, decoded=False)
+    whole = sample("pixart-alpha", cluster, asked).seconds
+    divided = sample("pixart-alpha", cluster, asked, Division(pipeline=2)).seconds
+    assert divided == pytest.approx(whole * (1 + 19 / 2) / 20)
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"metric": "latency_p99_s"}, "waits for others"),
+        ({"metric": "memory_gb_per_gpu"}, "holds in memory"),
+        ({"metric": "beauty"}, "known: latency_s"),
+        ({"model": "Latte"}, "no diffusion model that is predicted"),
+        ({"resolution": ""}, "size of the picture is not stated"),
+        ({"steps": ""}, "number of steps is not stated"),
+        ({"steps": "many"}, "not a whole number"),
+        ({"technique": "DistriFusion 8", "n_devices": "8"}, "not predicted"),
+        ({"technique": "magic"}, "names no division"),
+        ({"technique": "ulysses 4", "n_devices": "6"}, "takes 4 devices, the row has 6"),
+        ({"value": "0"}, "not a positive number"),
+        ({"hardware": "abacus"}, "no accelerator"),
+    ],
+)
+def test_refusals_say_why(cells: dict[str, str], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        answer(**cells)
