@@ -2,7 +2,7 @@
 
 Sources: Lin et al. 2017 (arXiv:1708.02002, RetinaNet; arXiv:1612.03144, the pyramid) and Liu et al. 2016
 (arXiv:1512.02325, SSD); layers as torchvision and DeepLearningExamples (SSD) build them. Matching boxes and whatever
-runs on the host is not counted; networks that propose regions first spend much of their time on it and are not here.
+runs on the host is not counted; networks that propose regions first are those of `regions`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _block(name: str, ops: Sequence[Op]) -> Block:
 
 def _retina(spec: Detector, net: Layers, stages: Sequence[Stage]) -> list[Block]:
     """Levels 3 to 7 of a pyramid; four convolutions and a last one for classes and for boxes, on every level."""
-    pyramid, sides = _pyramid(net, stages[1:])
+    pyramid, sides = pyramid_ops(net, stages[1:])
     for level in (6, 7):
         pyramid += net.convolution(f"level{level}", PYRAMID, PYRAMID, 3, sides[-1], stride=2, bias=True)
         sides.append(ceil(sides[-1] / 2))
@@ -97,7 +97,7 @@ def _retina(spec: Detector, net: Layers, stages: Sequence[Stage]) -> list[Block]
     return [_block("pyramid", pyramid), _block("heads", ops)]
 
 
-def _pyramid(net: Layers, stages: Sequence[Stage]) -> tuple[list[Op], list[int]]:
+def pyramid_ops(net: Layers, stages: Sequence[Stage]) -> tuple[list[Op], list[int]]:
     """A 1 x 1 convolution of each stage, coarser levels doubled and added, and a 3 x 3 one; and the levels' sides."""
     ops: list[Op] = []
     for number, stage in enumerate(stages):

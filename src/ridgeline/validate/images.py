@@ -9,6 +9,7 @@ from ridgeline.errors import InputError
 from ridgeline.graph.classifiers import classifier
 from ridgeline.graph.detection import DETECTORS, detector
 from ridgeline.graph.diffusion import UNETS, unet
+from ridgeline.graph.regions import REGION_NETWORKS, region_network
 from ridgeline.graph.transformer_xl import SIZES as SEGMENTS
 from ridgeline.graph.transformer_xl import transformer_xl
 from ridgeline.graph.vision import Turned
@@ -55,6 +56,8 @@ NETWORKS: tuple[tuple[str, str], ...] = (
     (r"^beit_(base|large)_patch16_224$", r"beit-\1"),
     (r"^mixer_b16_224$", "mixer-base"),
     (r"^gmlp_s16_224$", "gmlp-small"),
+    (r"^mask[ _]?r-?cnn$", "mask-rcnn"),
+    (r"^faster[ _]?r-?cnn$", "faster-rcnn"),
     (r"^retinanet$", "retinanet-resnet-50"),
     (r"^ssd(?:300)?(?: resnet-50)?$", "ssd-resnet-50"),
     (r"^3d.?u-?net$", "unet-3d"),
@@ -77,6 +80,15 @@ OWN_IMAGES: tuple[tuple[str, str, int], ...] = (
     (r"FlagPerf", r"efficientnet-v2-s$", 224),  # training/benchmarks/efficientnet: train_crop_size
 )
 """Pixels of a side that a source trains on: (source, network, pixels); timm's are `train_img_size` of its results."""
+
+HOST_BOUND: tuple[tuple[str, str, str], ...] = (
+    (
+        r"DeepLearningExamples",
+        r"mask-rcnn$",
+        "its proposals run on the host between kernels: by its own tables 16 bits are hardly quicker than 32",
+    ),
+)
+"""Networks that wait for the host in a source, which is not predicted: (source, network, why)."""
 
 IMAGES = 256  # images of one device and step when a row gives no batch (assumed; rates depend on it weakly)
 
@@ -179,19 +191,24 @@ def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
     where = f"{row.text('precision')}; {row.text('source')}"
     first = next((reason for pattern, reason in CHANNELS_FIRST if re.search(pattern, where)), None)
     turned = Turned.NONE if first is None else TURNED.get(compute, Turned.BOTH)
+    for source, known, why in HOST_BOUND:
+        if re.search(source, where) and re.match(known, name):
+            raise InputError(f"'{row.text('model')}': {why}", field="model")
     found = DETECTORS.get(name)
-    if found is not None and row.asks_bytes:
+    if (found is not None or name in REGION_NETWORKS) and row.asks_bytes:
         raise InputError("what decoding images on the device holds is not predicted", field="metric")
     fused = recipe.workload["execution"] != "eager"
     if found is not None:
         model = detector(name, turned=turned, fused=fused)
+    elif name in REGION_NETWORKS:
+        model = region_network(name, turned=turned, fused=fused)
     else:
         sizes = (own for source, known, own in OWN_IMAGES if re.search(source, where) and re.match(known, name))
         model = classifier(name, turned=turned, fused=fused, image=next(sizes, None))
     pixels, classes = model.dims["image"], model.dims["classes"]
     turns = [f"images of {pixels} x {pixels} pixels, {classes} classes"]
-    if found is not None:
-        turns.append("boxes are matched in no time")
+    if found is not None or name in REGION_NETWORKS:
+        turns.append("boxes are chosen and matched in no time")
     if first is not None and turned is not Turned.NONE:
         turns.append(f"layouts are turned around convolutions: {first}")
     return ModelReading(model=model, key=repr((name, turned, fused, pixels)), assumptions=tuple(turns))
