@@ -251,13 +251,13 @@ ENGINES: tuple[Engine, ...] = (
     Engine(
         name="PaddlePaddle",
         pattern=r"paddle",
-        reason="PaddleNLP run scripts: O2 keeps an fp32 master; flash attention where a row says so",
+        reason="PaddleNLP run scripts: O2 keeps an fp32 master, operators run one by one; flash attention where a row says so",
         precision="fp16",
         attention_kernel="unfused",
         execution="eager",
         zero=0,
         recompute="none",
-        framework="megatron",
+        framework="torch",
     ),
     Engine(
         name="NGC DeepLearningExamples (Lambda)",
