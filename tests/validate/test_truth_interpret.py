@@ -419,3 +419,9 @@ def test_equal_questions_have_equal_keys_and_other_batches_do_not() -> None:
     one, same = job(**base), job(**{**base, "metric": "tokens_per_s", "unit": "tok/s", "value": "9"})
     assert one.key == same.key
     assert job(**{**base, "global_batch": 256}).key != one.key
+
+
+def test_flagperf_fine_tunes_llama_2_with_adapters() -> None:
+    cells = {"model": "llama2_7b_finetune", "n_devices": 1, "hardware": "A100 40GB", "engine": "pytorch"}
+    assert job(**cells, source="flagos-ai/FlagPerf@1b5a030").workload.task is Task.LORA
+    assert job(**cells).workload.task is Task.FULL

@@ -251,7 +251,8 @@ ENGINES: tuple[Engine, ...] = (
     Engine(
         name="PaddlePaddle",
         pattern=r"paddle",
-        reason="PaddleNLP run scripts: O2 keeps an fp32 master, operators run one by one; flash attention where a row says so",
+        reason="PaddleNLP run scripts: O2 keeps an fp32 master, operators run one by one; flash attention where a row"
+        " says so",
         precision="fp16",
         attention_kernel="unfused",
         execution="eager",

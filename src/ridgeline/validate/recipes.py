@@ -71,6 +71,12 @@ SOURCE_OFFLOADS: tuple[tuple[str, Mapping[str, object], str], ...] = (
 """What sources offload where a cell is vague: (source, plan fields, known from)."""
 
 
+SOURCE_TASKS: tuple[tuple[str, str, Task], ...] = (("FlagPerf", r"^llama2_7b_finetune$", Task.LORA),)
+"""What a benchmark trains where its name alone is given: (source, model, task).
+
+Source: FlagOpen/FlagPerf, training/benchmarks/llama2_7b_finetune/pytorch/config/_base.py: use_peft, lora.
+"""
+
 MAXTEXT_CAPACITY = 1.25
 """Source: AI-Hypercomputer/maxtext@e591f30, benchmarks/maxtext_trillium_model_configs.py, mixtral_8x7b_dropped."""
 
@@ -109,6 +115,9 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
 def read_task(row: Row) -> Task:
     """What a row trains: LoRA and QLoRA are named in engine, model, precision or notes."""
     text = " ".join(row.text(name) for name in ("engine", "model", "precision"))
+    for source, model, task in SOURCE_TASKS:
+        if re.search(source, row.text("source")) and re.search(model, row.text("model")):
+            return task
     notes = re.match(r"^(?:task=)?(QLoRA|LoRA|SFT)\b", row.text("notes"))
     words = f"{text} {notes[1] if notes else ''}"
     both = re.search(r"LoRA/QLoRA", words, re.IGNORECASE)
