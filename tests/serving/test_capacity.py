@@ -15,7 +15,7 @@ from ridgeline.graph.load import load
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import serve
 from ridgeline.plan.deployment import Deployment
-from ridgeline.serving.capacity import Capacity, token_bytes, weights_bytes
+from ridgeline.serving.capacity import Capacity, token_bytes, weights_bytes, workspace_bytes
 from ridgeline.serving.engine import Engine, engine, formats_of
 
 LLAMA, LARGE, DEEPSEEK = load("llama-3.1-8b"), load("llama-3.1-70b"), load("deepseek-v3")
@@ -116,6 +116,23 @@ def test_a_longer_iteration_leaves_less_for_the_cache() -> None:
     tokens = [on_eight(LLAMA, token_budget=budget).capacity.cache_tokens for budget in (2048, 8192, 32768)]
     assert tokens == sorted(tokens, reverse=True)
     assert tokens[0] > tokens[-1]
+
+
+def test_buffers_of_an_engine_that_says_what_it_holds_by_hand() -> None:
+    """FasterTransformer: 5 widths of every token of all prompts and 12 that the devices divide, 2 bytes each."""
+    one = engine(LLAMA, ONE, Deployment(engine="FasterTransformer"))
+    two = engine(LLAMA, machine(cluster("2xH100-SXM")), Deployment(engine="FasterTransformer", tp=2))
+    sizes = [workspace_bytes(LLAMA, each.steps.served, each.deployment, each.policy, 10_000) for each in (one, two)]
+    assert sizes == [10_000 * 4096 * 2 * 17.0, 10_000 * 4096 * 2 * 11.0]
+
+
+def test_a_head_of_its_own_is_held_beside_a_tied_embedding() -> None:
+    tied = load("gpt2")
+    deployment = Deployment(engine="FasterTransformer")
+    formats = formats_of(deployment)
+    served = serve(tied, deployment)
+    shared, own = (weights_bytes(tied, served, deployment, formats, own_head=said) for said in (False, True))
+    assert own - shared == 50257 * 768 * 2
 
 
 def test_a_cache_known_from_a_run_is_taken_as_it_is() -> None:

@@ -52,6 +52,26 @@ def test_metrics_and_units(metric: str, unit: str, name: str, statistic: str, un
     assert (job.metric, job.statistic, job.unit_si) == (name, statistic, unit_si)
 
 
+def test_gigabytes_of_a_source_that_prints_binary_ones() -> None:
+    assert read_served(row(metric="memory_gb", unit="GB", source="FT")).unit_si == 2.0**30
+
+
+def test_memory_of_a_static_batch_by_hand() -> None:
+    """Weights, a head's own table, 17 widths of each prompt token, cache and context; 0.4 to 2.5 times what is beside.
+
+    GPT-350M of FasterTransformer's guide: 24 layers of width 1024, a vocabulary of 51200, 2048 positions.
+    """
+    cells = {"model": "GPT-350M", "params_b": "0.35", "active_params_b": "0.35", "hardware": "A100-SXM-80GB"}
+    asked = {"engine": "FasterTransformer", "source": "FT", "metric": "memory_gb", "unit": "GB", "value": "4.8"}
+    found = ServedRows().answer(row(**cells, **asked, isl="512", osl="32"))
+    beside = 16 * 512 * 1024 * 2 * 17 + 1.34e9
+    weights = (12 * 24 * 1024 + 2 * 51200 + 2048) * 1024 * 2
+    cache = 16 * 544 * 24 * 2 * 1024 * 2
+    assert found["predicted"] * 2**30 == pytest.approx(beside + weights + cache, rel=1e-6)
+    assert (found["high"] - found["predicted"]) * 2**30 == pytest.approx(1.5 * beside, rel=1e-6)
+    assert (found["predicted"] - found["low"]) * 2**30 == pytest.approx(0.6 * beside, rel=1e-6)
+
+
 def test_attention_data_parallel_of_a_note() -> None:
     cells = {"model": "DeepSeek-V3", "params_b": "671", "active_params_b": "37", "hardware": "B200-SXM"}
     note = "file width dp64; dp8; 2026-02-03"

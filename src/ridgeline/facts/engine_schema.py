@@ -157,6 +157,14 @@ class Settings:
         "format of the cache where a quantized checkpoint (fp8, nvfp4) names one and nothing else is asked",
         *("", "fp8"),
     )
+    prompt_widths: float = _key(
+        0.0, "buffers held for every token of all prompts, in widths of the model; 0: as the widest layer needs",
+        unit="1", kind=float, low=0.0, high=1000.0,
+    )  # fmt: skip
+    prompt_shards: float = _key(
+        0.0, "and those that the devices of an instance divide", unit="1", kind=float, low=0.0, high=1000.0
+    )
+    own_head: bool = _flag(False, "the head has a table of its own even where the model's is that of its embedding")
     context_bytes: float = _cost("memory held beside weights, activations and cache, within the fraction", "byte")
     group_context_bytes: float = _cost("and for communicators where an instance has several devices", "byte")
 

@@ -69,20 +69,28 @@ def token_bytes(kinds: Iterable[LayerKind], formats: Formats) -> tuple[float, fl
     return whole, windowed
 
 
-def weights_bytes(model: Model, served: Served, deployment: Deployment, formats: Formats) -> float:
-    """Weights on the fullest device: the last pipeline stage holds the head, the first the embedding [byte]."""
+def weights_bytes(
+    model: Model, served: Served, deployment: Deployment, formats: Formats, *, own_head: bool = False
+) -> float:
+    """Weights on the fullest device: the last pipeline stage holds the head, the first the embedding [byte].
+
+    With `own_head` a head has a table of its own where the model's is that of its embedding.
+    """
     layers = sum(kind.count * sum(piece_bytes(piece, formats) for piece in kind.pieces) for kind in served.kinds)
     share = -(-len(model.graph.layers) // deployment.pp) / len(model.graph.layers)
     table = 2.0 * sum(op_params(op, 1) for op in model.graph.embedding) / deployment.tp
     head = sum(piece_bytes(piece, formats) for piece in served.head)
-    if model.graph.tied_embeddings and deployment.pp == 1:
+    if model.graph.tied_embeddings and deployment.pp == 1 and not own_head:
         head = 0.0
     ends = table + head if deployment.pp == 1 else max(table, head)
     return layers * share + ends
 
 
 def workspace_bytes(model: Model, served: Served, deployment: Deployment, policy: EnginePolicy, tokens: int) -> float:
-    """Activations of the largest iteration, as engines find them by a dry run [byte]."""
+    """Activations of the largest iteration, as engines find them by a dry run [byte].
+
+    2 T (n + k + 3 D) of the widest product, or 2 T D (whole + shared / tp) of an engine that says what it holds.
+    """
     widest = 0.0
     for kind in served.kinds:
         for piece in kind.pieces:
@@ -92,6 +100,8 @@ def workspace_bytes(model: Model, served: Served, deployment: Deployment, policy
                 rows = piece.top_k / piece.ranks * deployment.dp
                 widest = max(widest, rows * ((1.0 + piece.gated) * piece.inner + piece.hidden))
     body = 2.0 * tokens * (widest + 3.0 * served.hidden)
+    if policy.prompt_widths:
+        body = 2.0 * tokens * served.hidden * (policy.prompt_widths + policy.prompt_shards / deployment.tp)
     logits = min(tokens, policy.max_seqs) * model.graph.vocab * (2.0 + _WIDE_LOGITS)
     return max(body, logits + 2.0 * tokens * served.hidden)
 
@@ -104,7 +114,8 @@ def capacity(
     Raises `NoPlanError` where the weights or the cache of a single token do not fit: the engine will not start.
     """
     memory = part.memory_bytes
-    weights = weights_bytes(model, served, deployment, formats) + kept_bytes(served, deployment)
+    weights = weights_bytes(model, served, deployment, formats, own_head=policy.own_head)
+    weights += kept_bytes(served, deployment)
     dry_run = policy.token_budget if policy.scheduler in ("mixed", "prefill-first") else _STATIC_TOKENS
     work = workspace_bytes(model, served, deployment, policy, dry_run)
     context = policy.context_bytes + (policy.group_context_bytes if deployment.instance_devices > 1 else 0.0)

@@ -14,9 +14,10 @@ from ridgeline.cost.machine import Machine, machine
 from ridgeline.cost.served import worst
 from ridgeline.energy.power import operator_power_w
 from ridgeline.errors import InputError, RidgelineError
+from ridgeline.facts.power import power_of
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.plan.deployment import Deployment, Preemption, Router
-from ridgeline.serving.capacity import Capacity
+from ridgeline.serving.capacity import Capacity, workspace_bytes
 from ridgeline.serving.ends import replay_ends
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.fronts import Fronts
@@ -261,9 +262,13 @@ def _interval(job: ServedJob, found: Served, predicted: float) -> tuple[float, f
 
     Where a load is the highest that keeps to limits, any of them may be what binds, so each may be reached.
     """
-    if job.metric in _SHARES:
-        least, most = _SHARES[job.metric]
-        return predicted * least, predicted * most
+    if job.metric == "power":
+        fit = power_of(job.cluster.accelerator.name)
+        return predicted * min(1.0, fit.low), predicted * max(1.0, fit.high)
+    if job.metric == "memory":
+        loose = _beside(job, found.engines[-1]) / job.unit_si
+        least, most = _BESIDE
+        return predicted - (1.0 - least) * loose, predicted + (most - 1.0) * loose
     last = zip((0.1, 0.9), found.ends, strict=True)
     ends = [_value(job, found, replayed, metrics, share) / job.unit_si for share, (replayed, metrics) in last]
     drawn = sampled_share(job, found.traffic)
@@ -272,8 +277,9 @@ def _interval(job: ServedJob, found: Served, predicted: float) -> tuple[float, f
     return low, high if bound is None else max(predicted, bound / job.unit_si)
 
 
-_SHARES = {"memory": (0.9, 1.1), "power": (0.8, 1.25)}
-"""Ends of intervals of what is not a time [1]; assumed."""
+_BESIDE = (0.4, 2.5)
+"""What is held beside weights and cache, at the ends of an interval, over what is predicted [1]; assumed: a context and
+its libraries' kernels take 0.5 to 3 GB where 1.3 are predicted, and pools keep buffers that were given back."""
 
 
 def _value(job: ServedJob, found: Served, replayed: Replay, metrics: Metrics, quantile: float = 0.5) -> float:
@@ -287,7 +293,7 @@ def _value(job: ServedJob, found: Served, replayed: Replay, metrics: Metrics, qu
         return float(getattr(latencies[job.metric], statistic))
     if job.metric == "memory":
         held = found.engines[-1].capacity
-        return held.weights_bytes + held.workspace_bytes + held.context_bytes + _cache(job, held)
+        return held.weights_bytes + _beside(job, found.engines[-1]) + _cache(job, held)
     if job.metric == "power":
         return _power_w(job, found)
     devices = sum(one.deployment.devices for one in found.engines)
@@ -320,6 +326,16 @@ def _power_w(job: ServedJob, found: Served) -> float:
     if tdp is None:
         raise InputError(f"{job.cluster.accelerator.name} has no rated power", field="metric")
     return operator_power_w(tdp, found.decode.compute, found.decode.memory)
+
+
+def _beside(job: ServedJob, one: Engine) -> float:
+    """What a device holds beside weights and cache [byte]; buffers of a static batch are those of its own requests."""
+    held = one.capacity
+    if job.arrivals != "static":
+        return held.workspace_bytes + held.context_bytes
+    batch = job.batch or 1
+    policy, tokens = replace(one.policy, max_seqs=batch), round((job.prompt_tokens or 1.0) * batch)
+    return workspace_bytes(one.model, one.steps.served, one.deployment, policy, tokens) + held.context_bytes
 
 
 def _cache(job: ServedJob, held: Capacity) -> float:

@@ -59,6 +59,9 @@ _OTHERS = {
 _LEVELS = {"memory": "memory", "peak_memory": "memory", "avg_power": "power", "power": "power"}
 _SECONDS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
 _BYTES = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20, "bytes": 1.0, "B": 1.0}
+BINARY = frozenset({"FT"})
+"""Sources whose GB are 2**30 byte. Source: fastertransformer, utils/cuda_utils.h, print_mem_usage."""
+
 _WATTS = {"W": 1.0, "kW": 1e3, "mW": 1e-3}
 _METRIC = re.compile(
     r"^(?P<base>[a-z0-9_]+?)(?:_(?P<statistic>mean|avg|average|p50|median|p90|p95|p99))?"
@@ -96,6 +99,7 @@ def metric_of(row: Row) -> Metric:
     if base in _LEVELS and not each:
         name = _LEVELS[base]
         factor = _factor(_BYTES if name == "memory" else _WATTS, unit or match["unit"].upper())
+        factor = _BYTES["GiB"] if row.source in BINARY and factor == _BYTES["GB"] else factor
         return Metric(name=name, statistic=statistic or ("mean" if name == "power" else ""), unit_si=factor)
     raise InputError(f"'{cell[:40]}' is no metric of serving", field="metric")
 
