@@ -74,6 +74,16 @@ def test_goodput_names_its_bounds() -> None:
     assert "  goodput     1.95 requests/s keep to TTFT <= 1 s, latency <= 20 s: 97.5% of all\n" in text(report)
 
 
+def test_rates_and_shares_have_ends_where_the_load_does_not_bound_them() -> None:
+    report = made(objective=Objective(ttft_s=1.0))
+    rates, shares = (900.0, 1234.0), (0.8, 1.0)
+    ends = tuple(replace(end, output_tokens_per_s=rates[i], attained=shares[i]) for i, end in enumerate(report.ends))
+    metrics = replace(report.metrics, attained=0.975, goodput_rps=1.95)
+    lines = " ".join(text(replace(report, metrics=metrics, ends=ends)).split())
+    assert "1,000 output tokens/s (80 % interval 900 to 1,234; 1,000 per device)" in lines
+    assert "97.5% of all (80 % interval 80.0% to 100.0%)" in lines
+
+
 def test_overload_is_said_before_anything_else() -> None:
     report = made()
     told = text(replace(report, metrics=replace(report.metrics, overloaded="many wait")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.facts.records import Cluster, Evidence
@@ -128,18 +128,27 @@ def _title(report: ServingReport) -> str:
     )
 
 
+def _between(values: Sequence[str], after: str) -> str:
+    """The ends of an interval, from values in order; nothing where they read alike, as where the load bounds a rate."""
+    return "" if values[0] == values[-1] else f"80 % interval {values[0]} to {values[-1]}{after}"
+
+
 def _throughput(report: ServingReport) -> str:
     metrics = report.metrics
     each = metrics.output_tokens_per_s / report.devices
+    rates = [metrics.output_tokens_per_s, *(end.output_tokens_per_s for end in report.ends)]
     return (
         f"{metrics.requests_per_s:.3g} requests/s, {metrics.output_tokens_per_s:,.0f} output tokens/s"
-        f" ({each:,.0f} per device), {metrics.total_tokens_per_s:,.0f} with prompts"
+        f" ({_between([f'{rate:,.0f}' for rate in sorted(rates)], '; ')}{each:,.0f} per device),"
+        f" {metrics.total_tokens_per_s:,.0f} with prompts"
     )
 
 
 def _goodput(report: ServingReport) -> str:
+    shares = sorted(one.attained for one in (report.metrics, *report.ends) if one.attained is not None)
+    between = _between([f"{share:.1%}" for share in shares], "")
     kept = f"{report.metrics.goodput_rps:.3g} requests/s keep to {objective_text(report.objective)}"
-    return f"{kept}: {report.metrics.attained:.1%} of all"
+    return f"{kept}: {report.metrics.attained:.1%} of all{f' ({between})' if between else ''}"
 
 
 def _costs(report: ServingReport) -> list[tuple[str, str]]:
