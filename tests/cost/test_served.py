@@ -15,7 +15,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import fits
 from ridgeline.graph.load import load
 from ridgeline.lower.inference import serve
-from ridgeline.lower.pieces import Core, Experts, Pass, Product, Recurrence
+from ridgeline.lower.pieces import Core, Experts, Pass, Product, Recurrence, Reduce
 from ridgeline.plan.deployment import Deployment
 
 H200 = machine(cluster("1xH200-SXM"))
@@ -146,6 +146,17 @@ def test_products_that_were_not_chosen_for_few_rows_stream_slower_where_memory_b
     assert 1.0 <= prompt < 1.01
     band = plain.product(piece, rows)
     assert band.high[0] / band.mid[0] > 1.2  # 0.5 / 0.4 at least
+
+
+def test_the_librarys_reductions_wait_inside_captured_graphs() -> None:
+    """33 us more for each of up to 256 rows, none beyond and none for the gathering of logits outside the graph."""
+    plain = ServedPrices(MI300X, Formats())
+    waits = ServedPrices(MI300X, Formats(), own=OwnKernels(graph_rows=256.0, graph_wait_s=3.3e-5))
+    rows, sums = np.array([1.0, 256.0, 257.0]), Reduce(width=8192)
+    longer = waits.reduce(sums, rows, 8).mid - plain.reduce(sums, rows, 8).mid
+    assert longer == pytest.approx([3.3e-5, 3.3e-5, 0.0])
+    gathers = Reduce(width=32000, rows="sequences", gather=True)
+    assert waits.reduce(gathers, rows, 8).mid == pytest.approx(plain.reduce(gathers, rows, 8).mid)
 
 
 def test_no_kernel_is_shorter_than_the_shortest_that_was_measured_on_a_device() -> None:

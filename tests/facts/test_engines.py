@@ -173,6 +173,18 @@ def test_vllm_gives_heads_whole_contexts_where_it_reads_keys_for_each() -> None:
         assert policy.graph_context == 8192
 
 
+def test_reductions_of_the_library_wait_in_graphs_on_amd_until_0_8() -> None:
+    """(16.37 - 14.57) s over 256 steps of 161 reductions, (15.88 - 14.38) s over 256 of 121, less 15 and 11 us."""
+
+    def wait(version: str, architecture: str) -> float:
+        return engine_policy("vllm", version, memory_bytes=64e9, architecture=architecture).graph_reduce_s
+
+    by_hand = ((16.37 - 14.57) / 256 / 161 - 15e-6, (15.88 - 14.38) / 256 / 121 - 11e-6)
+    assert wait("0.6.1", "AMD cdna2") == wait("0.7", "AMD cdna3") == pytest.approx(sum(by_hand) / 2, rel=0.02)
+    for version, architecture in (("0.6.1", "NVIDIA hopper"), ("0.8", "AMD cdna3"), ("0.6.1+rocm", "AMD cdna3")):
+        assert wait(version, architecture) == 0.0
+
+
 def test_products_of_few_rows_stream_slower_on_cdna2_until_0_7() -> None:
     def shares(version: str, architecture: str) -> tuple[float, float, float]:
         policy = engine_policy("vllm", version, memory_bytes=64e9, architecture=architecture)

@@ -27,7 +27,7 @@ from ridgeline.cost.served_links import LinkPrices
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BANDS_S, rung_interval
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.pieces import Choice, Core, Experts, Product, Recurrence, Trade
+from ridgeline.lower.pieces import Choice, Core, Experts, Product, Recurrence, Reduce, Trade
 from ridgeline.lower.work import CollectiveKind, Number
 
 Array = NDArray[np.float64]
@@ -107,6 +107,13 @@ class ServedPrices(LinkPrices):
         return Seconds(
             mid=mid, low=mid * low.reshape(shape), high=mid * high.reshape(shape), compute=compute, memory=memory
         )
+
+    def reduce(self, piece: Reduce, rows: Array, ranks: int) -> Seconds:
+        """A reduction over tensor-parallel ranks; the library's own waits inside a captured graph [s]."""
+        found = super().reduce(piece, rows, ranks)
+        if not self.own.graph_wait_s or piece.gather:
+            return found
+        return found + unfitted(np.where(rows <= self.own.graph_rows, self.own.graph_wait_s, 0.0))
 
     def casts(self, piece: Product) -> bool:
         """Whether a kernel of its own casts a product's 16-bit input to the format of its weight."""
