@@ -155,6 +155,8 @@ def test_the_librarys_reductions_wait_inside_captured_graphs() -> None:
     rows, sums = np.array([1.0, 256.0, 257.0]), Reduce(width=8192)
     longer = waits.reduce(sums, rows, 8).mid - plain.reduce(sums, rows, 8).mid
     assert longer == pytest.approx([3.3e-5, 3.3e-5, 0.0])
+    apart = ServedPrices(MI300X, Formats(), own=OwnKernels(apart_wait_s=2e-5))  # no graphs: every reduction
+    assert apart.reduce(sums, rows, 8).mid - plain.reduce(sums, rows, 8).mid == pytest.approx([2e-5] * 3)
     gathers = Reduce(width=32000, rows="sequences", gather=True)
     assert waits.reduce(gathers, rows, 8).mid == pytest.approx(plain.reduce(gathers, rows, 8).mid)
 

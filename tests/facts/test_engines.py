@@ -185,6 +185,16 @@ def test_reductions_of_the_library_wait_in_graphs_on_amd_until_0_8() -> None:
         assert wait(version, architecture) == 0.0
 
 
+def test_ranks_that_launch_apart_wait_by_what_a_launch_takes() -> None:
+    def wait(engine: str, version: str = "", architecture: str = "NVIDIA ampere") -> float:
+        return engine_policy(engine, version, memory_bytes=80e9, architecture=architecture).apart_reduce_s
+
+    by_ranks = (34.8e-6, 15.1e-6, 9.1e-6, 29.2e-6, 27.7e-6, 8.5e-6)  # 2, 4 and 8 ranks of A100, of H100
+    assert wait("DeepSpeed-MII") == wait("Megatron-LM") == pytest.approx(sum(by_ranks) / 6, rel=0.02)
+    assert wait("FasterTransformer") == wait("TensorRT-LLM", "0.12") == pytest.approx(21e-6 * 3.0 / 13.48, rel=0.02)
+    assert wait("TensorRT-LLM", "1.0") == wait("DeepSpeed", architecture="Intel gaudi") == wait("vLLM") == 0.0
+
+
 def test_products_of_few_rows_stream_slower_on_cdna2_until_0_7() -> None:
     def shares(version: str, architecture: str) -> tuple[float, float, float]:
         policy = engine_policy("vllm", version, memory_bytes=64e9, architecture=architecture)

@@ -24,7 +24,8 @@ class OwnKernels:
     in caches that another has read, as if each had keys of its own. Beyond `block_heads` query heads of all sequences
     [head] each is one block with room for the scores of `room` tokens [token]. Products reach `tuned_share` of the
     matrix rate of tuned ones, between the ends of `tuned_range` [1], and `skinny_share` of the memory rate, between
-    those of `skinny_range`. A reduction of up to `graph_rows` rows by the library takes `graph_wait_s` longer [s].
+    those of `skinny_range`. A reduction of up to `graph_rows` rows takes `graph_wait_s` longer than the collective
+    alone, of more rows `apart_wait_s` [s].
     """
 
     unmeasured: bool = False
@@ -42,6 +43,7 @@ class OwnKernels:
     skinny_range: tuple[float, float] = (1.0, 1.0)
     graph_rows: float = 0.0
     graph_wait_s: float = 0.0
+    apart_wait_s: float = 0.0
 
     @property
     def lent(self) -> bool:

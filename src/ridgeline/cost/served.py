@@ -109,11 +109,12 @@ class ServedPrices(LinkPrices):
         )
 
     def reduce(self, piece: Reduce, rows: Array, ranks: int) -> Seconds:
-        """A reduction over tensor-parallel ranks; the library's own waits inside a captured graph [s]."""
+        """A reduction over tensor-parallel ranks, with what the engine's way of launching adds to it [s]."""
         found = super().reduce(piece, rows, ranks)
-        if not self.own.graph_wait_s or piece.gather:
+        own = self.own
+        if piece.gather or not (own.graph_wait_s or own.apart_wait_s):
             return found
-        return found + unfitted(np.where(rows <= self.own.graph_rows, self.own.graph_wait_s, 0.0))
+        return found + unfitted(np.where(rows <= own.graph_rows, own.graph_wait_s, own.apart_wait_s))
 
     def casts(self, piece: Product) -> bool:
         """Whether a kernel of its own casts a product's 16-bit input to the format of its weight."""

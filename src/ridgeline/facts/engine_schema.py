@@ -101,6 +101,7 @@ class Settings:
         "nccl", "kernels for small all-reduces: own one- and two-shot ones, or NCCL", "custom", "nccl"
     )
     graph_reduce_s: float = _cost("how much longer a library's all-reduce takes inside a captured graph: host nodes")
+    apart_reduce_s: float = _cost("and outside one: ranks that launch apart wait for each other")
     own_kernels: bool = _flag(False, "its kernels are its own, and no table of measured kernels holds any of them")
     keys_per_query: bool = _flag(False, "decode reads keys from memory for each query head by itself")
     whole_cache: bool = _flag(False, "decode reads the cache as long as it will be at the end: shapes never change")
