@@ -148,6 +148,36 @@ def test_products_that_were_not_chosen_for_few_rows_stream_slower_where_memory_b
     assert band.high[0] / band.mid[0] > 1.2  # 0.5 / 0.4 at least
 
 
+def test_activations_in_fp32_move_twice_the_bytes_and_are_cast_around_products() -> None:
+    """GB10: rows of 4,096 read in 4 bytes and written in 9/8, 1,024 results in 4; a vector's products do neither."""
+    spark = machine(cluster("1xGB10"))
+    own = OwnKernels(vector_rows=8, wide="int8")
+    narrow, wide = (
+        ServedPrices(spark, Formats(feed="q8_0", plain="q8_0"), own=replace(own, pass_bytes=width))
+        for width in (2.0, 4.0)
+    )
+    rate = spark.device.memory_bytes_per_s * spark.device.stream_share
+    piece, rows = Product(name="mlp_down", n=1024, k=4096, part="feed"), np.array([8.0, 512.0])
+    longer = wide.product(piece, rows).mid - narrow.product(piece, rows).mid
+    assert longer == pytest.approx([0.0, 512 * (4096 * (4 + 9 / 8) + 1024 * 4) / rate])
+    norm = Pass(name="norm", elements=8192.0, kernels=0.0, rows="tokens")
+    assert wide.stream(norm, rows).mid == pytest.approx(2.0 * narrow.stream(norm, rows).mid)
+    experts = Experts(hidden=2048, inner=768, top_k=8, count=128, ranks=1, gated=True)
+    around = wide.experts(experts, rows).mid - narrow.experts(experts, rows).mid
+    moved = 2 * (2048 * 5.125 + 768 * 4) + 768 * 5.125 + 2048 * 4 + 3 * 768 * 4
+    assert around == pytest.approx([0.0, 512 * 8 * moved / rate])
+
+
+def test_sums_of_16_bits_double_the_rate_of_cards_for_games_alone() -> None:
+    piece, rows = Product(name="up", n=16384, k=16384, part="feed"), np.array([1.0, 8192.0])
+    for device, gain in (("RTX-4090", 2.0), ("RTX-A6000", 1.0)):
+        one = machine(cluster(f"1x{device}"))
+        plain, half = (ServedPrices(one, Formats(), own=OwnKernels(half_sums=said)) for said in (False, True))
+        alone, many = plain.product(piece, rows).mid / half.product(piece, rows).mid
+        assert many == pytest.approx(gain, rel=0.05)
+        assert alone == pytest.approx(1.0, rel=0.02)
+
+
 def test_the_librarys_reductions_wait_inside_captured_graphs() -> None:
     """33 us more for each of up to 256 rows, none beyond and none for the gathering of logits outside the graph."""
     plain = ServedPrices(MI300X, Formats())

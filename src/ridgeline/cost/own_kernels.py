@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Device
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.records import Accelerator
 
 Array = NDArray[np.float64]
 
@@ -25,7 +26,8 @@ class OwnKernels:
     [head] each is one block with room for the scores of `room` tokens [token]. Products reach `tuned_share` of the
     matrix rate of tuned ones, between the ends of `tuned_range` [1], and `skinny_share` of the memory rate, between
     those of `skinny_range`. A reduction of up to `graph_rows` rows takes `graph_wait_s` longer than the collective
-    alone, of more rows `apart_wait_s` [s].
+    alone, of more rows `apart_wait_s` [s]. Activations are kept in `pass_bytes` an element [byte]. With `half_sums`
+    products in 16 bits add up in 16 bits.
     """
 
     unmeasured: bool = False
@@ -44,6 +46,8 @@ class OwnKernels:
     graph_rows: float = 0.0
     graph_wait_s: float = 0.0
     apart_wait_s: float = 0.0
+    pass_bytes: float = 2.0
+    half_sums: bool = False
 
     @property
     def lent(self) -> bool:
@@ -80,6 +84,21 @@ def vector_seconds(weight_bytes: Array, kernels: float, device: Device) -> tuple
     asked = device.sm_count * device.clock_hz * constant("vector.bytes_per_cycle") * lanes
     memory = weight_bytes / min(device.memory_bytes_per_s, asked if device.sm_count > 1 else np.inf)
     return memory + kernels * (constant("launch.device") + 2.0 * device.memory_latency_s), memory
+
+
+def half_sums(part: Accelerator) -> float:
+    """Rate of 16-bit products whose sums are 16 bits wide over that with sums of 32 [1].
+
+    Matrix units of NVIDIA's do half as many as of 8-bit integers; cards for games halve it again for wider sums.
+    Source: nvidia-ada-whitepaper, appendix A: RTX 4090 660.6, 330.3 and 165.2 TFLOP/s. Domain: 1 for other vendors'
+    devices and where no integer rate is known. Evidence: datasheet.
+
+    >>> from ridgeline.facts.accelerators import accelerator
+    >>> [round(half_sums(accelerator(name)), 2) for name in ("RTX-4090", "RTX-A6000", "H100-SXM", "MI300X")]
+    [2.0, 1.0, 1.0, 1.0]
+    """
+    wide, integers = part.peak_flop_per_s.get("fp16", 0.0), part.peak_flop_per_s.get("int8", 0.0)
+    return max(1.0, integers / (2.0 * wide)) if part.vendor == "NVIDIA" and wide > 0 else 1.0
 
 
 def block_seconds(heads: Array, context: Array, elements: float, room: float, device: Device) -> tuple[Array, Array]:

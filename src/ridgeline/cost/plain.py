@@ -15,11 +15,28 @@ from ridgeline.facts.mechanisms import constant
 
 Array = NDArray[np.float64]
 _TILE_ROWS = 128.0
+_INTEGER_BYTES = 1.125  # of an 8-bit integer and its part of a scale of 32, block_q8_1
 
 
 def widened_bytes(elements: Array | float, what: Form) -> Array:
     """Memory traffic of a pass that widens weights of a format to 16 bits before their product [byte]."""
     return np.asarray(elements * (what.weight_bytes + WIDENED_BYTES))
+
+
+def operand_bytes(rows: Array | float, k: float, n: float, *, wide: str, pass_bytes: float) -> Array:
+    """Memory traffic around a product (rows, k) x (k, n) whose operands are kept in `pass_bytes` an element [byte].
+
+    Inputs are read and written again, as 8-bit integers with scales or in 16 bits; results are written, where the
+    product is in 16 bits after another pass that widens them. Nothing where operands are in 16 bits themselves.
+    Source: llama-cpp, ggml/src/ggml-cuda/ggml-cuda.cu: quantize_mmq_q8_1, ggml_cuda_op_mul_mat_cublas.
+
+    >>> float(operand_bytes(1.0, 16.0, 8.0, wide="int8", pass_bytes=4.0))  # 16 x (4 + 9/8) + 8 x 4
+    114.0
+    """
+    if pass_bytes <= WIDENED_BYTES:
+        return np.asarray(0.0 * np.asarray(rows))
+    cast, results = (_INTEGER_BYTES, 0.0) if wide == "int8" else (WIDENED_BYTES, 2.0 * WIDENED_BYTES)
+    return np.asarray(rows * (k * (pass_bytes + cast) + n * (pass_bytes + results)))
 
 
 def tiled_rows(rows: Array, experts: Array) -> Array:

@@ -19,15 +19,15 @@ from ridgeline.cost.families.latent_layer import CHOSEN_CORE
 from ridgeline.cost.fitted import FittedModel, find_fits, model_of
 from ridgeline.cost.formats import WIDENED_BYTES, form
 from ridgeline.cost.machine import Machine
-from ridgeline.cost.own_kernels import OwnKernels, block_seconds, vector_seconds
-from ridgeline.cost.plain import integer_seconds, score_seconds, tiled_rows, widened_bytes
+from ridgeline.cost.own_kernels import OwnKernels, block_seconds, half_sums, vector_seconds
+from ridgeline.cost.plain import integer_seconds, operand_bytes, score_seconds, tiled_rows, widened_bytes
 from ridgeline.cost.readers import ROTARY
 from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
 from ridgeline.cost.served_links import LinkPrices
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BANDS_S, rung_interval
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.pieces import Choice, Core, Experts, Product, Recurrence, Reduce, Trade
+from ridgeline.lower.pieces import Choice, Core, Experts, Pass, Product, Recurrence, Reduce, Trade
 from ridgeline.lower.work import CollectiveKind, Number
 
 Array = NDArray[np.float64]
@@ -73,6 +73,12 @@ class ServedPrices(LinkPrices):
         self.formats, self.skew, self.own = formats, skew, own or OwnKernels()
         self.rungs_used: dict[str, Rung] = {}
 
+    @cached_property
+    def _shares(self) -> tuple[tuple[float, float], ...]:
+        """Of the matrix and the memory rate that the engine's products have, and the least and the most of it [1]."""
+        own, faster = self.own, half_sums(self.part) if self.own.half_sums else 1.0
+        return tuple((matrix * faster, memory) for matrix, memory in (own.shares, *own.ends))
+
     def _engines(self, question: Question) -> Question:
         """The question about this engine's kernels."""
         return replace(question, engine=self.engine, version=self.version)
@@ -91,11 +97,11 @@ class ServedPrices(LinkPrices):
     def ask(self, asked: questions.Asked, kernel: str = "") -> Seconds:
         """The price of an operator from the best rung, by the fits of one `kernel` where there are any [s]."""
         question = asked.question
-        shares = self.own.shares if question.family == "gemm" else _WHOLE  # experts' kernels are no library's
+        shares = self._shares[0] if question.family == "gemm" else _WHOLE  # experts' kernels are no library's
         found = self._read(question, self._model(question, kernel, shares=shares))
         if shares == _WHOLE:
             return found
-        slow, fast = (self._read(question, self._model(question, kernel, shares=end)) for end in self.own.ends)
+        slow, fast = (self._read(question, self._model(question, kernel, shares=end)) for end in self._shares[1:])
         return replace(found, low=np.minimum(found.low, fast.low), high=np.maximum(found.high, slow.high))
 
     def _read(self, question: Question, model: FittedModel) -> Seconds:
@@ -107,6 +113,20 @@ class ServedPrices(LinkPrices):
         return Seconds(
             mid=mid, low=mid * low.reshape(shape), high=mid * high.reshape(shape), compute=compute, memory=memory
         )
+
+    def stream(self, piece: Pass, rows: Array) -> Seconds:
+        """A pass over elements as wide as the engine keeps activations [s]."""
+        return self.streamed(self.own.pass_bytes * piece.elements * rows, piece.kernels)
+
+    def _around(self, rows: Array, shapes: Sequence[tuple[float, float]], passed: float, count: float) -> Seconds:
+        """What products of more rows than a vector's move beside weights, and a pass over `passed` elements [s].
+
+        Only of engines that keep activations wider than 16 bits: kernels of others do it themselves.
+        """
+        own = self.own
+        moved = sum(operand_bytes(rows, k, n, wide=own.wide, pass_bytes=own.pass_bytes) for k, n in shapes)
+        moved = np.where(rows > own.vector_rows, moved + passed * own.pass_bytes * rows, 0.0) * count
+        return self.streamed(moved, 0.0)
 
     def reduce(self, piece: Reduce, rows: Array, ranks: int) -> Seconds:
         """A reduction over tensor-parallel ranks, with what the engine's way of launching adds to it [s]."""
@@ -130,7 +150,10 @@ class ServedPrices(LinkPrices):
         def measured(dtype: str) -> Seconds:
             return self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=dtype, cast=cast))
 
-        return self._owned(name, size, np.full(size.shape, elements), 2.0 * size * elements, piece.count, measured)
+        found = self._owned(name, size, np.full(size.shape, elements), 2.0 * size * elements, piece.count, measured)
+        if self.own.pass_bytes <= _WIDE_BYTES:
+            return found
+        return found + self._around(size, [(piece.k, piece.n)], 0.0, piece.count)
 
     def _owned(
         self, name: str, rows: Array, elements: Array, flop: Array, kernels: float, measured: Callable[[str], Seconds]
@@ -166,7 +189,13 @@ class ServedPrices(LinkPrices):
         each = piece.hidden * piece.inner * (3.0 if piece.gated else 2.0) / piece.ranks
         chosen = piece.count * (1.0 - (1.0 - piece.top_k / piece.count) ** size)  # experts that a token chose
         flop = 2.0 * tiled_rows(size * piece.top_k, chosen) * each
-        return self._owned(self.formats.feed, size, chosen * each, flop, constant("launch.served.experts"), measured)
+        kernels = constant("launch.served.experts")
+        found = self._owned(self.formats.feed, size, chosen * each, flop, kernels, measured)
+        if self.own.pass_bytes <= _WIDE_BYTES:
+            return found
+        up = [(piece.hidden, piece.inner)] * (2 if piece.gated else 1)
+        shapes = [*up, (piece.inner, piece.hidden)]
+        return found + self._around(size, shapes, (len(up) + 1.0) * piece.inner, piece.top_k / piece.ranks)
 
     def prefill(self, core: Core, batch: float, tokens: Array, cached: Array) -> Seconds:
         """Attention of `batch` prompts of `tokens` after `cached` tokens each [s].

@@ -124,6 +124,10 @@ class Settings:
         0.0, "memory traffic of a prompt's score where attention is not fused; 0: it is", unit="byte", kind=float,
         low=0.0, high=100.0,
     )  # fmt: skip
+    pass_bytes: float = _key(
+        2.0, "bytes of an element of activations between kernels", unit="byte", kind=float, low=1.0, high=8.0
+    )
+    half_sums: bool = _flag(False, "products in 16 bits add up in 16 bits")
     chunks_follow: bool = _flag(
         False, "chunks of one prompt follow each other through the stages of a pipeline, if nothing else runs"
     )
