@@ -311,9 +311,11 @@ def test_integers_keep_a_share_of_their_rate() -> None:
 
 
 def test_experts_compute_whole_tiles() -> None:
-    """128 rows over 64 experts fill 64 tiles of 128; 256 rows each are two tiles and a half."""
-    assert tiled_rows(np.array([128.0]), np.array([64.0]))[0] == 64 * 128
-    assert tiled_rows(np.array([64 * 256.0]), np.array([64.0]))[0] == 64 * 320
+    """128 tokens to one of 64 experts fill 64 tiles of 128; 256 rows each are two tiles and a half; 9 tokens, of 16."""
+    experts = np.array([64.0])
+    assert tiled_rows(np.array([128.0]), 1.0, experts)[0] == 64 * 128
+    assert tiled_rows(np.array([64 * 64.0]), 4.0, experts)[0] == 64 * 320
+    assert tiled_rows(np.array([9.0]), 4.0, experts)[0] == 64 * 16
 
 
 def test_scores_that_pass_through_memory_grow_with_the_square_of_a_prompt() -> None:

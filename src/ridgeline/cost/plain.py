@@ -14,7 +14,7 @@ from ridgeline.cost.machine import Device
 from ridgeline.facts.mechanisms import constant
 
 Array = NDArray[np.float64]
-_TILE_ROWS = 128.0
+_TILE_ROWS, _TILE_STEP = 128.0, 8.0
 _INTEGER_BYTES = 1.125  # of an 8-bit integer and its part of a scale of 32, block_q8_1
 
 
@@ -39,12 +39,17 @@ def operand_bytes(rows: Array | float, k: float, n: float, *, wide: str, pass_by
     return np.asarray(rows * (k * (pass_bytes + cast) + n * (pass_bytes + results)))
 
 
-def tiled_rows(rows: Array, experts: Array) -> Array:
-    """Rows that `experts` compute when `rows` are spread over them: whole tiles, half a tile more on average [1].
+def tiled_rows(tokens: Array, top_k: float, experts: Array) -> Array:
+    """Rows that `experts` compute when each of `tokens` takes `top_k`: whole tiles, half a tile more on average [1].
 
-    Source: llama-cpp, ggml/src/ggml-cuda/mmq.cuh, tiles of up to 128 columns.
+    Tiles are as wide as the tokens, in eights, up to 128. Source: llama-cpp, ggml/src/ggml-cuda/mmq.cuh,
+    mul_mat_q_case.
+
+    >>> float(tiled_rows(np.array(16.0), 4.0, np.array(32.0)))  # 32 experts, each a tile of 16
+    512.0
     """
-    return experts * np.maximum(_TILE_ROWS, rows / experts + _TILE_ROWS / 2)
+    tile = np.minimum(_TILE_ROWS, _TILE_STEP * np.ceil(tokens / _TILE_STEP))
+    return np.asarray(experts * np.maximum(tile, tokens * top_k / experts + tile / 2))
 
 
 def integer_seconds(flop: Array, weight_bytes: Array, kernels: float, device: Device) -> tuple[Array, Array, Array]:

@@ -151,7 +151,7 @@ class ServedPrices(LinkPrices):
             return self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=dtype, cast=cast))
 
         found = self._owned(name, size, np.full(size.shape, elements), 2.0 * size * elements, piece.count, measured)
-        if self.own.pass_bytes <= _WIDE_BYTES:
+        if self.own.pass_bytes <= WIDENED_BYTES:
             return found
         return found + self._around(size, [(piece.k, piece.n)], 0.0, piece.count)
 
@@ -188,10 +188,10 @@ class ServedPrices(LinkPrices):
 
         each = piece.hidden * piece.inner * (3.0 if piece.gated else 2.0) / piece.ranks
         chosen = piece.count * (1.0 - (1.0 - piece.top_k / piece.count) ** size)  # experts that a token chose
-        flop = 2.0 * tiled_rows(size * piece.top_k, chosen) * each
+        flop = 2.0 * tiled_rows(size, piece.top_k, chosen) * each
         kernels = constant("launch.served.experts")
         found = self._owned(self.formats.feed, size, chosen * each, flop, kernels, measured)
-        if self.own.pass_bytes <= _WIDE_BYTES:
+        if self.own.pass_bytes <= WIDENED_BYTES:
             return found
         up = [(piece.hidden, piece.inner)] * (2 if piece.gated else 1)
         shapes = [*up, (piece.inner, piece.hidden)]
