@@ -292,3 +292,15 @@ def test_a_package_of_two_dies_is_two_ranks_where_its_source_counts_packages() -
     assert (layers.deployment.tp, layers.deployment.pp) == (1, 4)
     whole = read_served(row(hardware="MI250", n_devices="4", tp="4", source="OTHER"))
     assert (whole.deployment.tp, whole.cluster.accelerator.name) == (4, "MI250")
+
+
+def test_metrics_of_one_phase_are_of_prompts_before_any_decode() -> None:
+    """Sixteen prompts of 2,048 tokens in budgets of 512: 32 steps of decode are over before the last prompt, mixed."""
+    cells = {"engine": "llama.cpp", "isl": "2048", "osl": "32", "source": "OTHER", "unit": "tok/s", "value": "100"}
+    rows = ServedRows()
+    rates = [rows.answer(row(metric=name, **cells))["predicted"] for name in ("prefill_tok_s", "decode_tok_s")]
+    whole_s = rows.answer(row(metric="batch_latency_ms", **{**cells, "unit": "ms"}))["predicted"] * 1e-3
+    apart_s = 16 * 2048 / rates[0] + 16 * 31 / rates[1]
+    assert apart_s > 0.99 * whole_s  # mixing hides steps behind prompts, so that whole is shorter
+    one = rows.answer(row(metric="decode_tok_s", **{**cells, "batch_or_concurrency": "1"}))["predicted"]
+    assert one < rates[1] < 16 * one

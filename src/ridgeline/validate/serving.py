@@ -29,7 +29,7 @@ from ridgeline.validate.machines import Machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
 from ridgeline.validate.serving_limits import loaded
-from ridgeline.validate.serving_rows import ServedJob, read_served
+from ridgeline.validate.serving_rows import PHASES, ServedJob, read_served
 from ridgeline.validate.serving_settings import LIMITS, Settings, settings_of
 from ridgeline.validate.serving_traffic import measured_span_s, sampled_share, traffic_of
 
@@ -225,6 +225,8 @@ def _engine(job: ServedJob, deployment: Deployment, offline: bool) -> Engine:
     made = engine(job.model, _machine(job.cluster), deployment, offline=offline)
     if job.arrivals == "static" and job.batch is not None and made.policy.max_seqs < job.batch:
         made = replace(made, policy=replace(made.policy, max_seqs=job.batch))
+    if job.arrivals == "static" and job.metric in PHASES and made.policy.scheduler == "mixed":
+        made = replace(made, policy=replace(made.policy, scheduler="prefill-first"))
     return made
 
 

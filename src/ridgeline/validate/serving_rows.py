@@ -32,6 +32,10 @@ USUAL_LENGTHS: tuple[tuple[str, float | None, float | None, str], ...] = (
 )
 """Lengths of sources that state none: (source, prompt, output, words) [token]."""
 
+PHASES = frozenset({"prefill_rate", "decode_rate"})
+"""Metrics of one phase alone: all prompts of a static batch are computed before its first token of decode. Source:
+llama-cpp, examples/batched-bench."""
+
 NEVER_SCORED = re.compile(r"burst|all-at-once|offline", re.IGNORECASE)
 DRAFT_LENGTH = 5.0  # speculate_k of gpt-fast's generate.py, where a row names a draft model and no length
 
@@ -135,7 +139,7 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
         stand_ins=answering.others,
         assumptions=(*said, *answering.said, *(words for group in about for words in group), *about_draft),
         unit_si=metric.unit_si,
-        key=_key(row),
+        key=(*_key(row), "phases" if metric.name in PHASES else ""),
     )
 
 
