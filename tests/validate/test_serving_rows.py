@@ -304,3 +304,10 @@ def test_metrics_of_one_phase_are_of_prompts_before_any_decode() -> None:
     assert apart_s > 0.99 * whole_s  # mixing hides steps behind prompts, so that whole is shorter
     one = rows.answer(row(metric="decode_tok_s", **{**cells, "batch_or_concurrency": "1"}))["predicted"]
     assert one < rates[1] < 16 * one
+
+
+def test_gpt_oss_in_llama_cpp_keeps_attention_in_8_bits() -> None:
+    """59.02 GiB of 116.8 billion weights: 16 bits for those outside the experts would make it 60.6."""
+    cells = {"model": "gpt-oss-120b", "precision_weights": "mxfp4", "source": "OTHER"}
+    ours, others = (read_served(row(**cells, engine=name)).deployment.other_weights for name in ("llama.cpp", "vLLM"))
+    assert (ours, others) == ("q8_0", "bf16")

@@ -77,6 +77,9 @@ def _weights(cell: str, model: Model, engine: str) -> Precision:
         if name.startswith(ATTENTION_KEPT):
             return Precision(weights="nvfp4", other="bf16", assumptions=("attention in 16 bits, as published",))
         return Precision(weights="nvfp4")
+    if cell == "mxfp4" and engine == "llama.cpp" and name.startswith("gpt-oss"):
+        kept = "experts in mxfp4, attention in 8 bits: 59.02 GiB of gpt-oss-120b (llama-cpp, benches/dgx-spark.md)"
+        return Precision(weights="w4a16_mxfp4", other="q8_0", bits=4.25, assumptions=(kept,))
     if cell == "mxfp4":
         said = ("experts in mxfp4, the rest in 16 bits, as published",) if name.startswith("gpt-oss") else ()
         return Precision(weights="w4a16_mxfp4", other="bf16" if said else "", bits=4.25, assumptions=said)
