@@ -153,7 +153,11 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     yes("graphs", "decode batches replay captured graphs"),
     Field(name="memory_fraction", read=number("1", 0.01, 1.0001), help="share of device memory that the engine fills"),
     pick("router", (router.value for router in Router), "how requests choose among instances"),
-    pick("preemption", (way.value for way in Preemption), "what happens to a cache that must give way"),
+    pick(
+        "preemption",
+        (way.value for way in Preemption),
+        "what happens to a cache that must give way, also where an engine keeps all",
+    ),
     pick(
         "queue",
         (order.value for order in Queue),
