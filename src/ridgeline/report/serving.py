@@ -15,6 +15,7 @@ from ridgeline.report.serving_reasons import because, limits
 from ridgeline.report.serving_shares import shares_blocks
 from ridgeline.report.text import energy_text, money_text
 from ridgeline.serving.capacity import Capacity
+from ridgeline.serving.ends import interval
 from ridgeline.serving.metrics import Band, Metrics, Objective
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.shares import Share
@@ -30,9 +31,9 @@ _DROPPED = 5  # rows of a trace that are named one by one
 class ServingReport:
     """What a deployment does under traffic.
 
-    `ends` are the metrics when every time is at the low and at the high end of its interval. `decode_parts` and
-    `prefill_parts` say what an iteration at the mean batch is made of [s]; `queue_share` is the part of TTFT that
-    is not the prompt's own iteration [1]. `usd_per_h` is None without a price.
+    `ends` are the metrics when every time of a pool is at the low and at the high end of its interval, pool by pool.
+    `decode_parts` and `prefill_parts` say what an iteration at the mean batch is made of [s]; `queue_share` is the part
+    of TTFT that is not the prompt's own iteration [1]. `usd_per_h` is None without a price.
     """
 
     model: Model
@@ -79,10 +80,10 @@ class ServingReport:
         return None if self.usd_per_h is None or not rate else self.usd_per_h / 3600.0 / rate * 1e6
 
 
-def _with_interval(value: float, low: float, high: float) -> str:
+def _with_interval(value: float, *ends: float) -> str:
     if not math.isfinite(value):
         return "none measured"
-    least, most = min(value, low, high), max(value, low, high)
+    least, most = interval(value, ends)
     return f"{time_text(value)} (80 % interval {time_text(least)} to {time_text(most)}) median"
 
 

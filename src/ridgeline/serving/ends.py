@@ -2,6 +2,8 @@
 
 Queues answer more than in proportion, so an interval of a latency under load is found by replaying, not by scaling.
 A place is a number: -1 the low end, 0 the middle, 1 the high end; between and beyond them logarithms are in proportion.
+Pools of prompts and of answers run other kernels, whose times are wrong each in its own way: where both were late alike
+a queue between them would stay as it is. Each is replayed at its ends while the other keeps its times.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from ridgeline.serving.stopping import Stop
 from ridgeline.serving.traffic.traffic import Traffic
 
 LOW, HIGH = -1.0, 1.0
+ENDS = (LOW, HIGH)
 HOST_BAND = (0.5, 2.0)  # of host times, most of which are assumed within a factor of two
 LAUNCH_BAND = (0.5, 2.5)
 """Of launches outside graphs [1]. A kernel of GPT-2 takes 34 us (deepspeed, pull request #8352), one of DeepSeek-R1 84
@@ -73,7 +76,7 @@ def replay_at(
     engines: Sequence[Engine],
     tables: Sequence[StepTables],
     traffic: Traffic,
-    place: float,
+    places: Sequence[float],
     *,
     router: Router,
     factor: float = 1.0,
@@ -81,10 +84,10 @@ def replay_at(
     comings: Comings | None = None,
     stop: Stop | None = None,
 ) -> Replay:
-    """The replay with every time at a place of its interval, times a factor; `stop` ends it early."""
+    """The replay with every engine's times at a place of their interval, times a factor; `stop` ends it early."""
     return replay_tables(
-        [engine_at(one, place, factor) for one in engines],
-        [table_at(table, place, factor) for table in tables],
+        [engine_at(one, place, factor) for one, place in zip(engines, places, strict=True)],
+        [table_at(table, place, factor) for table, place in zip(tables, places, strict=True)],
         traffic,
         router=router,
         fronts=fronts,
@@ -101,18 +104,41 @@ def replay_ends(
     router: Router,
     fronts: Fronts | None = None,
     comings: Comings | None = None,
-) -> tuple[Replay, Replay]:
-    """The replays of the low and of the high end of every time; of several `fronts` each with turns of its own draw."""
-    low, high = (
+) -> tuple[Replay, ...]:
+    """The replays of the low and of the high end of every time, of each pool in turn; `interval` joins what they give.
+
+    Instances of one pool are late together, of whatever kind they are. Of several `fronts` each end draws its turns.
+    """
+    roles = [one.deployment.role for one in engines]
+    cases = [(role, end) for role in dict.fromkeys(roles) for end in ENDS]
+    return tuple(
         replay_at(
             engines,
             tables,
             traffic,
-            end,
+            [end if own is role else 0.0 for own in roles],
             router=router,
-            fronts=fronts if fronts is None else replace(fronts, seed=fronts.seed + draw),
+            fronts=None if fronts is None else replace(fronts, seed=fronts.seed + draw),
             comings=comings,
         )
-        for draw, end in enumerate((LOW, HIGH), start=1)
+        for draw, (role, end) in enumerate(cases, start=1)
     )
-    return low, high
+
+
+def interval(value: float, ends: Sequence[float]) -> tuple[float, float]:
+    """The ends of the 80 % interval of a quantity, of what it is at both ends of each of P pools, (2 P,), in its unit.
+
+    ln(high / v) = sqrt(sum_p max(0, ln(a_p / v), ln(b_p / v))^2), and so downwards: errors of pools are independent.
+    Of one pool these are its ends. What is not positive keeps the least and the most.
+
+    >>> interval(10.0, [5.0, 20.0])
+    (5.0, 20.0)
+    >>> low, high = interval(10.0, [5.0, 20.0, 20.0, 5.0])
+    >>> round(high / 10.0, 3), round(10.0 / low, 3)  # 2 ** sqrt(2)
+    (2.665, 2.665)
+    """
+    if len(ends) <= len(ENDS) or min(value, *ends) <= 0.0 or not np.isfinite([value, *ends]).all():
+        return min(value, *ends), max(value, *ends)
+    apart = np.log(np.asarray(ends, dtype=np.float64).reshape(-1, len(ENDS)) / value)
+    up, down = np.maximum(apart.max(axis=1), 0.0), np.maximum(-apart.min(axis=1), 0.0)
+    return float(value * np.exp(-np.sqrt((down**2).sum()))), float(value * np.exp(np.sqrt((up**2).sum())))

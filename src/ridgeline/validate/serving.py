@@ -6,6 +6,7 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ridgeline.facts.power import power_of
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.plan.deployment import Deployment, Preemption, Router
 from ridgeline.serving.capacity import Capacity, workspace_bytes
-from ridgeline.serving.ends import replay_ends
+from ridgeline.serving.ends import interval, replay_ends
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.metrics import Band, Metrics, decode_band, measure
@@ -271,10 +272,11 @@ def _interval(job: ServedJob, found: Served, predicted: float) -> tuple[float, f
         loose = _beside(job, found.engines[-1]) / job.unit_si
         least, most = _BESIDE
         return predicted - (1.0 - least) * loose, predicted + (most - 1.0) * loose
-    last = zip((0.1, 0.9), found.ends, strict=True)
+    last = zip(cycle((0.1, 0.9)), found.ends, strict=False)
     ends = [_value(job, found, replayed, metrics, share) / job.unit_si for share, (replayed, metrics) in last]
     drawn = sampled_share(job, found.traffic)
-    low, high = min(predicted, *ends) * (1.0 - drawn), max(predicted, *ends) * (1.0 + drawn)
+    low, high = interval(predicted, ends)
+    low, high = low * (1.0 - drawn), high * (1.0 + drawn)
     bound = None if job.limits is None or not found.said else vars(job.limits).get(f"{job.metric}_s")
     return low, high if bound is None else max(predicted, bound / job.unit_si)
 

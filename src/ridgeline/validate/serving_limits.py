@@ -56,7 +56,7 @@ def loaded(
 
     def kept(place: float) -> bool:
         stop = Stop(**vars(limits), least=_LEAST)
-        found = replay_at(engines, tables, traffic, place, router=Router.LEAST_LOADED, stop=stop)
+        found = replay_at(engines, tables, traffic, [place] * len(engines), router=Router.LEAST_LOADED, stop=stop)
         return not found.stopped and within(measure(found, traffic), limits)
 
     place = last_place(kept)
@@ -64,7 +64,7 @@ def loaded(
         return None
 
     def at(factor: float) -> Replay:
-        return replay_at(engines, tables, traffic, place, router=Router.LEAST_LOADED, factor=factor)
+        return replay_at(engines, tables, traffic, [place] * len(engines), router=Router.LEAST_LOADED, factor=factor)
 
     return Loaded(place=place, replay=at(1.0 / (1.0 + RATE_WITHIN / 2)), ends=(at(1.0 / (1.0 + RATE_BELOW)), at(1.0)))
 
