@@ -22,7 +22,7 @@ from ridgeline.serving.capacity import Capacity, workspace_bytes
 from ridgeline.serving.ends import interval, replay_ends
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.fronts import Fronts
-from ridgeline.serving.metrics import Band, Metrics, decode_band, measure
+from ridgeline.serving.metrics import Band, Metrics, decode_band
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
@@ -30,6 +30,7 @@ from ridgeline.validate.machines import Machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
 from ridgeline.validate.serving_limits import loaded
+from ridgeline.validate.serving_loops import looped
 from ridgeline.validate.serving_rows import PHASES, ServedJob, read_served
 from ridgeline.validate.serving_settings import LIMITS, Settings, settings_of
 from ridgeline.validate.serving_traffic import measured_span_s, sampled_share, traffic_of
@@ -214,8 +215,8 @@ def serve(job: ServedJob) -> Served:
         engines=engines,
         traffic=traffic,
         replay=found,
-        metrics=measure(found, traffic),
-        ends=tuple((end, measure(end, traffic)) for end in ends),
+        metrics=looped(job, found, traffic),
+        ends=tuple((end, looped(job, end, traffic)) for end in ends),
         decode=_decoding(engines[-1], tables[-1], found, traffic),
         evidence=Evidence.DERIVED,
         said=() if told is None else (told.said,),

@@ -14,10 +14,9 @@ from ridgeline.serving.traffic.arrivals import burst, poisson
 from ridgeline.serving.traffic.lengths import Fixed, LengthLaw, Quantiles, Uniform
 from ridgeline.serving.traffic.synthetic import closed_loop, synthetic
 from ridgeline.serving.traffic.traffic import Traffic
+from ridgeline.validate.serving_loops import FEWEST, replayed_requests
 from ridgeline.validate.serving_rows import ServedJob
 
-ROUNDS = 10  # requests of a closed loop for each user, as InferenceMAX and vLLM's benchmark send them
-FEWEST, MOST = 32, 40_000  # requests of a closed loop
 OPEN_S, OPEN_MOST = 600.0, 60_000  # length of Poisson arrivals: MLPerf Inference's shortest run; most requests there
 QUEUED_ROUNDS = 4  # requests of a saturated queue for each sequence that can run
 SPREAD_ROUNDS = 8  # where their lengths are spread: the last to end are a smaller part of it
@@ -33,9 +32,7 @@ def traffic_of(job: ServedJob, engines: Sequence[Engine]) -> Traffic:
         return synthetic(burst(max(job.batch or 1, 1)), prompt, output)
     if job.arrivals == "closed":
         users = max(job.batch or 1, 1)
-        rounds = job.rounds or ROUNDS
-        count = round(max(min(rounds * users, MOST), FEWEST, 2 * users))
-        return closed_loop(users, count, prompt, output)
+        return closed_loop(users, replayed_requests(users, job.rounds), prompt, output)
     if job.arrivals == "poisson":
         if not job.rate_rps:
             raise InputError("Poisson arrivals without a rate", field="rate_rps")
