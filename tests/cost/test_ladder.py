@@ -48,8 +48,7 @@ def test_the_best_rung_that_may_answer_does(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_rungs_tell_how_they_were_found() -> None:
-    measured_or_derived = [Evidence.MEASURED, Evidence.MEASURED, Evidence.DERIVED, Evidence.DERIVED]
-    assert [rung.evidence for rung in Rung] == measured_or_derived
+    assert [rung.evidence for rung in Rung] == [Evidence.MEASURED] * 2 + [Evidence.DERIVED] * 3
 
 
 def test_what_all_devices_have_in_common_answers_last_and_widest() -> None:
@@ -174,11 +173,38 @@ def test_a_borrowed_rate_follows_the_cube_root_of_watts_a_flop() -> None:
     assert unknown.kernels[0].values[1] == pytest.approx(plain)
 
 
-def test_rates_that_were_measured_on_the_device_replace_borrowed_ones() -> None:
-    part = accelerator("RTX-4090")
+def test_rates_measured_on_the_device_replace_what_is_common_but_not_what_relatives_lend() -> None:
+    """A best shape's rate holds its edges and waves; a relative's share is of the loop between them."""
+    part = accelerator("MI300X")
     found = own_rates(part, "bf16")
     share = part.sustained["matrix.bf16"].value / part.peak_flop_per_s["bf16"]
     assert found["matrix_share_"] == pytest.approx(min(1.0, share))
+    decode = questions.decode(8, 4096, 32, 8, 128).question
+    common = fitted.fitted_model(decode, part, Rung.COMMON).kernels[0].values  # its second parameter is the share
+    assert common[1] == pytest.approx(found["matrix_share_"])
+    lent = fitted.fitted_model(GEMM, accelerator("H800-SXM"), Rung.BORROWED)
+    bare = fitted.fitted_model(GEMM, replace(accelerator("H800-SXM"), sustained={}), Rung.BORROWED)
+    assert lent.kernels[0].values == pytest.approx(bare.kernels[0].values)
+
+
+def test_a_datasheet_s_device_is_one_that_nobody_measured() -> None:
+    """Its price is the same whatever was measured on it, and is its relatives'."""
+    for device in ("H100-SXM", "V100-SXM2-32GB"):
+        part = accelerator(device)
+        found = price(GEMM, part, rungs=(Rung.DATASHEET,))
+        other = price(GEMM, replace(part, sustained={}), rungs=(Rung.DATASHEET,))
+        assert (found.seconds, found.rung) == (other.seconds, other.rung)
+        assert found.rung.evidence is Evidence.DERIVED
+    assert "H100-SXM" not in price(GEMM, H100, rungs=(Rung.DATASHEET,)).source
+    with pytest.raises(DomainError):  # where somebody measured the product's rate the mechanism is better
+        price(GEMM, accelerator("MI300X"), rungs=(Rung.BORROWED, Rung.COMMON))
+
+
+def test_prompts_of_a_vendor_that_nobody_measured_are_the_mechanism_s() -> None:
+    prompt = questions.prefill(1, 4096, 32, 8, 128).question
+    with pytest.raises(DomainError):
+        price(prompt, accelerator("MI300X"), rungs=(Rung.COMMON,))
+    assert price(prompt, accelerator("RTX-3090"), rungs=(Rung.BORROWED, Rung.COMMON)).rung is Rung.COMMON
 
 
 def test_a_rate_measured_in_bf16_is_the_devices_own_in_fp16() -> None:

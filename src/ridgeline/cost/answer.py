@@ -18,16 +18,17 @@ class Rung(Enum):
     TABLE = "table"  # interpolated between measured kernels of this device and library
     FITTED = "fitted"  # the mechanism, with values fitted to this device and library
     BORROWED = "borrowed"  # the mechanism, with values of related devices
-    COMMON = "common"  # the mechanism on the datasheet's rates, with what the values of every device have in common
+    COMMON = "common"  # the mechanism on the datasheet's rates, with what the values of other devices have in common
+    DATASHEET = "datasheet"  # borrowed or common, with no rate that anyone measured on the device itself
 
     @property
     def evidence(self) -> Evidence:
         """The rung of evidence that it rests on."""
-        return Evidence.DERIVED if self in (Rung.BORROWED, Rung.COMMON) else Evidence.MEASURED
+        return Evidence.MEASURED if self in (Rung.TABLE, Rung.FITTED) else Evidence.DERIVED
 
 
 ALL = (Rung.TABLE, Rung.FITTED, Rung.BORROWED, Rung.COMMON)
-"""Every rung, best first."""
+"""Every rung that answers, best first."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,8 +144,10 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
     """
     if rung is Rung.COMMON:
         without = part.architecture if apart else ""
-        names = _nearest(form(question.form))
-        lenders = (common_fits(question.family, part.name, name, apart_from=without) for name in names)
+        lenders = (
+            common_fits(question.family, part, form=name, engine=question.engine, apart_from=without)
+            for name in _nearest(form(question.form))
+        )
         return next((found for found in lenders if found), ())
     reach = _reach(question)
     for engine in dict.fromkeys((question.engine, "")):
@@ -209,7 +211,7 @@ def model_of(
     kernels' matrix rate and of their memory rate [1].
     """
     matrix = form(form_name).matrix
-    own = {} if rung is Rung.FITTED else own_rates(part, matrix)
+    own = own_rates(part, matrix) if rung is Rung.COMMON else {}
     if not hosted or rung is Rung.COMMON:  # a host is no trait of all devices
         own["issue_s_"] = _NO_HOST_S
     kernels = tuple((fit.device, fit.engine, fit.version, fit.form, fit.kernel, fit.source) for fit in fits)
@@ -240,7 +242,7 @@ def _made(
         row = np.array([decided.get(name, np.nan) for name in model.sizes])
         values = {**fit.values, **{name: value for name, value in own.items() if name in fit.values}}
         lent = rung is Rung.BORROWED and fit.source.startswith(BORROWED)
-        if lent and "matrix_share_" in fit.values and "matrix_share_" not in own:
+        if lent and "matrix_share_" in fit.values:
             values["matrix_share_"] = _cooler(fit, part, what.matrix)
         for name, share in zip(("matrix_share_", "memory_share_"), shares, strict=True):
             if name in values:
@@ -314,8 +316,7 @@ def _kernels_of(family: str) -> float:
 
 def narrowness(fit: Fit) -> tuple[float, str]:
     """How much of the sizes a kernel is for: kernels that need a multiple, or a range, come first."""
-    wide = sum(np.log(max(b, 1.0) / max(a, 1.0)) - np.log(step) for a, b, step in fit.domain.values())
-    return float(wide), fit.kernel
+    return fit.width, fit.kernel
 
 
 def _admits(fit: Fit, model: Mechanism, table: Array, names: Sequence[str] = ()) -> NDArray[np.bool_]:

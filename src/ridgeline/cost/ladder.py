@@ -7,24 +7,28 @@ of its relatives, what the fits of all devices have in common.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ridgeline.cost.answer import ALL, Answer, Question, Rung, held_by_host
 from ridgeline.cost.engine_limits import issue_range_s
 from ridgeline.cost.fitted import CORES, find_fits, from_fits
 from ridgeline.cost.formats import form
 from ridgeline.errors import DomainError
+from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import LINK_FAMILIES, measured_devices
 from ridgeline.facts.records import Accelerator, Evidence
 
 _WIDEST_BYTES = 2.0  # of an element that kernels of serving engines take
-FORMULAS = ("gemm", "prefill")  # families that formulas on sustained rates price as well
 
 
 def price(question: Question, part: Accelerator, *, rungs: Sequence[Rung] = ALL) -> Answer:
     """The price of an operator on a device, from the best of `rungs` that can answer [s].
 
+    By `Rung.DATASHEET` the device is one that nobody measured: others lend, and its rates are the datasheet's.
     Raises `DomainError` when none can: a family, format or device that nobody measured, or sizes outside a domain.
     """
+    if Rung.DATASHEET in rungs:
+        return price(question, replace(part, sustained={}), rungs=(Rung.BORROWED, Rung.COMMON))
     if Rung.TABLE in rungs:
         from ridgeline.cost.measured import measured
 
@@ -48,14 +52,22 @@ def _shared(question: Question, part: Accelerator) -> bool:
     """Whether what devices have in common is the best left: for kernels in formats that this one multiplies in.
 
     Links of one kind differ by more than their datasheets say, and products wider than 16 bits run on other units.
-    Families that the mechanism prices as well leave a device to it whose rate somebody measured: measured rates
-    outrank derived values.
+    16-bit inputs are multiplied as such, whatever their cache is held in. Products leave a device to the mechanism
+    whose rate somebody measured, as measured rates outrank derived values; so do prompts where no device of the vendor
+    was measured, whose attention is its own.
     """
     what = form(question.form)
     wide = what.input_bytes > _WIDEST_BYTES and question.family not in CORES
     if wide or question.family in LINK_FAMILIES:
         return False
     known = part.sustained.get(f"matrix.{what.matrix}")
-    if question.family in FORMULAS and known is not None and known.evidence >= Evidence.MEASURED:
+    if _has_formula(question.family, part) and known is not None and known.evidence >= Evidence.MEASURED:
         return False
-    return what.matrix in part.peak_flop_per_s or what.name == "any"
+    return what.matrix in part.peak_flop_per_s or what.input_bytes >= _WIDEST_BYTES
+
+
+def _has_formula(family: str, part: Accelerator) -> bool:
+    """Whether formulas on sustained rates price a family on a device better than others' kernels do."""
+    if family != "prefill":
+        return family == "gemm"
+    return not any(accelerator(name).vendor == part.vendor for name in measured_devices(family))

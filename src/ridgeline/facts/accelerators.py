@@ -199,6 +199,7 @@ def _build(name: str) -> Accelerator:
         l2_bytes=value("l2_bytes"),
         sm_count=None if sm_count is None else int(sm_count),
         boost_hz=value("boost_hz"),
+        memory_type=row["mem_type"],
         link_name=row["link_name"] or None,
         link_bytes_per_s=value("link_bytes_per_s"),
         host_bytes_per_s=value("host_bytes_per_s"),

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ridgeline.facts import store
 from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Evidence
 
 FOLDER = "fits"
@@ -56,6 +58,11 @@ class Fit:
     def kernel_device(self) -> str:
         """The device whose kernel it is: the first relative's where values are borrowed."""
         return self.source.removeprefix(BORROWED).split(", ")[0] if self.source.startswith(BORROWED) else self.device
+
+    @property
+    def width(self) -> float:
+        """How much of the sizes the kernel is for, in factors of e [1]: those that need a multiple are narrower."""
+        return sum(math.log(max(b, 1.0) / max(a, 1.0)) - math.log(step) for a, b, step in self.domain.values())
 
     @property
     def library(self) -> str:
@@ -188,7 +195,18 @@ def release_key(version: str) -> tuple[tuple[int, int | str], ...]:
 
 EXCHANGES = frozenset({"exchange", "engine_exchange"})
 LINK_FAMILIES = EXCHANGES | {"collective"}
-Kind = tuple[str, str, str]  # vendor, architecture, link ('' none)
+_LAYERS = (f"{kind}_layer_{phase}" for kind in ("mla", "dsa") for phase in ("prefill", "decode"))
+PRODUCTS = frozenset(("gemm", "mla_bmm", "experts", "wide_experts", "wide_experts_decode", *_LAYERS))
+"""Families that matrix libraries tune to an architecture, whatever memory its devices have."""
+
+
+class Kind(NamedTuple):
+    """What tells relatives: who makes a device, of which architecture, with which links ('' none) and memory."""
+
+    vendor: str
+    architecture: str
+    link: str
+    graphics: bool
 
 
 def borrowed_fits(
@@ -196,32 +214,30 @@ def borrowed_fits(
 ) -> tuple[Fit, ...]:
     """Fits for a device from its relatives, itself left out: same engine and format, nearest kind of device.
 
-    Relatives of kernels are devices of the same architecture, those with links among them first when it has links; of
-    collectives those with the same link, else the same generation of it, else the same kind: host bridges differ from
-    box to box and lend nothing. Each value is the geometric mean of theirs, kernel by kernel; the interval is that of
-    borrowed answers judged device by device.
+    Relatives of kernels are devices of the same architecture and kind of memory, graphics or stacked; of products also
+    those with the other kind. Of collectives they are those with the same link, else the same generation of it, else
+    the same kind: host bridges differ from box to box and lend nothing. Each value is the geometric mean of theirs,
+    kernel by kernel; the interval is that of borrowed answers judged device by device.
     """
     return _borrowed(family, part.name, _kind(part), engine, form, reach)
 
 
 def _kind(part: Accelerator) -> Kind:
-    return part.vendor, part.architecture, part.link_name or ""
+    return Kind(part.vendor, part.architecture, part.link_name or "", part.graphics)
 
 
 def _relatives(family: str, kind: Kind) -> tuple[Callable[[Kind], bool], ...]:
     """Who lends to a device, nearest first."""
-    vendor, architecture, link = kind
     if family not in LINK_FAMILIES:
-        return (
-            lambda other: other[:2] == (vendor, architecture) and bool(other[2]) == bool(link),
-            lambda other: other[:2] == (vendor, architecture),
-        )
-    if not link:
+        alike = (lambda other: other[:2] == kind[:2] and other.graphics == kind.graphics,)
+        return (*alike, lambda other: other[:2] == kind[:2]) if family in PRODUCTS else alike
+    if not kind.link:
         return ()
+    words = kind.link.split(" ")
     return (
-        lambda other: (other[0], other[2]) == (vendor, link),
-        lambda other: (other[0], other[2].split(" ")[:2]) == (vendor, link.split(" ")[:2]),  # cut to fewer bytes
-        lambda other: (other[0], other[2].split(" ")[0]) == (vendor, link.split(" ")[0]),
+        lambda other: (other.vendor, other.link) == (kind.vendor, kind.link),
+        lambda other: (other.vendor, other.link.split(" ")[:2]) == (kind.vendor, words[:2]),  # cut to fewer bytes
+        lambda other: (other.vendor, other.link.split(" ")[0]) == (kind.vendor, words[0]),
     )
 
 
@@ -247,21 +263,42 @@ def _borrowed(family: str, device: str, kind: Kind, engine: str, form: str, reac
     )
 
 
-@cache
-def common_fits(family: str, device: str, form: str, *, apart_from: str = "") -> tuple[Fit, ...]:
-    """What the kernels of every measured device have in common: one fit, the geometric mean of all others' values.
+def common_fits(
+    family: str, part: Accelerator, *, form: str, engine: str = "", apart_from: str = ""
+) -> tuple[Fit, ...]:
+    """What the kernels of other devices have in common: one fit, the geometric mean of the values of those most alike.
 
-    For devices without relatives, and formats that no relative was measured in. `apart_from` leaves out a whole
-    architecture, as the interval is judged: how far kernels of one lie from what all others have in common.
+    For devices without relatives, and formats that no relative was measured in. Each device lends the kernel of the
+    widest domain, of the engine asked for where it has one; devices with the same kind of memory, graphics or stacked,
+    lend before others, of those the ones of the same vendor, else of any with a wider interval. Kernels that their own
+    formula misses by twice as much as the best of them lend nothing. `apart_from` leaves out a whole architecture, as
+    the interval is judged: how far kernels of one lie from what all others have in common.
     """
-    lenders = [name for name in measured_devices(family) if name != device]
-    lenders = [name for name in lenders if accelerator(name).architecture != apart_from]
-    found = [own_fits(family, name, form=form)[:1] for name in lenders]
-    chosen = [fit for fits_of_one in found for fit in fits_of_one]
+    return _common(family, part.name, _kind(part), form, engine, apart_from)
+
+
+_POOR = 2.0  # held-out error of a lender's fit, against the best lender's, from which it lends nothing (assumed)
+
+
+@cache
+def _common(family: str, device: str, kind: Kind, form: str, engine: str, apart_from: str) -> tuple[Fit, ...]:
+    names = [name for name in measured_devices(family) if name != device]
+    lent = (
+        own_fits(family, name, engine=engine, form=form) or own_fits(family, name, form=form)
+        for name in names
+        if accelerator(name).architecture != apart_from
+    )
+    chosen = [max(found, key=lambda fit: fit.width) for found in lent if found]
     if not chosen:
         return ()
-    first, known = _blend(chosen, device), rung_interval(family, "common")
-    return (replace(first, domain={}, low=known.low, high=known.high),)
+    chosen = [fit for fit in chosen if accelerator(fit.device).graphics == kind.graphics] or chosen
+    own_vendor = [fit for fit in chosen if accelerator(fit.device).vendor == kind.vendor]
+    chosen = own_vendor or chosen
+    least = min(fit.held_median for fit in chosen)
+    first = _blend([fit for fit in chosen if fit.held_median <= _POOR * least], device)
+    known, wider = rung_interval(family, "common"), 1.0 if own_vendor else constant("interval.foreign")
+    low, high = tuple(end / wider for end in known.low), tuple(end * wider for end in known.high)
+    return (replace(first, domain={}, low=low, high=high),)
 
 
 def _blend(relatives: Sequence[Fit], device: str) -> Fit:

@@ -65,9 +65,15 @@ class Accelerator:
     link_bytes_per_s: float | None  # one way, per device
     host_bytes_per_s: float | None  # PCIe or C2C, one way
     tdp_w: float | None
+    memory_type: str = ""  # HBM3e, GDDR6, LPDDR5, ...; '' not told
     sustained: Mapping[str, Fact] = field(default_factory=dict)
     facts: Mapping[str, Fact] = field(default_factory=dict)  # every field above with its source
     notes: str = ""
+
+    @property
+    def graphics(self) -> bool:
+        """Whether its memory is a graphics card's or a portable's: neither stacked nor on the wafer."""
+        return self.memory_type.startswith(("GDDR", "LPDDR"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ RUNGS: dict[str, tuple[Rung, ...]] = {
     "measured": ALL,
     "fitted": (Rung.FITTED, Rung.BORROWED, Rung.COMMON),
     "borrowed": (Rung.BORROWED, Rung.COMMON),
-    "datasheet": (),
+    "datasheet": (Rung.DATASHEET,),
 }
 """Rungs that each best evidence allows; a mechanism without fitted values always may answer."""
 
@@ -103,7 +103,7 @@ def operator_cost(
         asked = question(kind, shape, dtype, resolved, window=window, cache_dtype=cache_dtype, skew=skew)
         engine, _, version = library.partition(" ")
         asked = asked.by(engine.casefold(), version, library)
-    if asked is not None and rungs:
+    if asked is not None:
         try:
             return _laddered(kind, asked, resolved, price(asked.question, cluster.accelerator, rungs=rungs))
         except DomainError:
@@ -111,8 +111,6 @@ def operator_cost(
                 raise
     if kind in COLLECTIVES:
         return _collective(CollectiveKind(kind), shape, resolved)
-    if kind not in ("gemm", "attention", "stream", *STREAMS):
-        raise DomainError(f"{kind} has no price from the datasheet alone; leave out --evidence datasheet")
     return _mechanism(kind, shape, dtype, resolved, causal=causal, backward=backward)
 
 
