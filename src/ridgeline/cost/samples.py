@@ -145,10 +145,13 @@ def block_numbers(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The shape blocks (or combinations of `names`) of some rows, and the number of each row's."""
     chosen_names = tuple(names) or READERS[family].blocks
-    columns = [np.asarray(sizes[name], dtype=float) for name in chosen_names]
-    table = np.stack(np.broadcast_arrays(*columns), axis=-1)
-    unique, inverse = np.unique(table, axis=0, return_inverse=True)
-    return unique, np.asarray(inverse, dtype=np.int64).reshape(-1)
+    columns = np.broadcast_arrays(*(np.asarray(sizes[name], dtype=float) for name in chosen_names))
+    number = np.zeros(columns[0].size, dtype=np.int64)
+    for column in columns:  # sorting numbers takes a tenth of the time of sorting rows
+        values, inverse = np.unique(column, return_inverse=True)
+        number = np.unique(number * len(values) + inverse.reshape(-1), return_inverse=True)[1].reshape(-1)
+    _, first = np.unique(number, return_index=True)
+    return np.stack([column.ravel()[first] for column in columns], axis=-1), number
 
 
 def block_keys(family: str, sizes: Mapping[str, Array], names: Sequence[str] = ()) -> NDArray[np.int64]:
