@@ -19,6 +19,7 @@ from ridgeline.facts.fits import LINK_FAMILIES, measured_devices
 from ridgeline.facts.records import Accelerator, Evidence
 
 _WIDEST_BYTES = 2.0  # of an element that kernels of serving engines take
+FORMULAS = ("gemm", "prefill")  # families that formulas on sustained rates price as well
 
 
 def price(question: Question, part: Accelerator, *, rungs: Sequence[Rung] = ALL) -> Answer:
@@ -52,22 +53,16 @@ def _shared(question: Question, part: Accelerator) -> bool:
     """Whether what devices have in common is the best left: for kernels in formats that this one multiplies in.
 
     Links of one kind differ by more than their datasheets say, and products wider than 16 bits run on other units.
-    16-bit inputs are multiplied as such, whatever their cache is held in. Products leave a device to the mechanism
-    whose rate somebody measured, as measured rates outrank derived values; so do prompts where no device of the vendor
-    was measured, whose attention is its own.
+    16-bit inputs are multiplied as such, whatever their cache is held in. Families that the mechanism prices as well
+    leave a device to it whose rate somebody measured where no device of its vendor has fits: its kernels are its own.
     """
     what = form(question.form)
     wide = what.input_bytes > _WIDEST_BYTES and question.family not in CORES
     if wide or question.family in LINK_FAMILIES:
         return False
     known = part.sustained.get(f"matrix.{what.matrix}")
-    if _has_formula(question.family, part) and known is not None and known.evidence >= Evidence.MEASURED:
-        return False
+    if question.family in FORMULAS and known is not None and known.evidence >= Evidence.MEASURED:
+        vendors = {accelerator(name).vendor for name in measured_devices(question.family)}
+        if part.vendor not in vendors:
+            return False
     return what.matrix in part.peak_flop_per_s or what.input_bytes >= _WIDEST_BYTES
-
-
-def _has_formula(family: str, part: Accelerator) -> bool:
-    """Whether formulas on sustained rates price a family on a device better than others' kernels do."""
-    if family != "prefill":
-        return family == "gemm"
-    return not any(accelerator(name).vendor == part.vendor for name in measured_devices(family))
