@@ -85,14 +85,14 @@ def different(group: Group) -> int:
     One data-parallel rank has nothing to shard or exchange; without sharding no weights are gathered; a sharding
     group of at least all ranks is the whole group, and a smaller one must divide them.
     """
-    ranks = np.array([entry.degrees.dp * entry.degrees.cp for entry in group.entries])
-    gradients = len({reduce for reduce, _ in group.overlaps})
+    ranks = np.array([entry.degrees.dp * entry.degrees.cp for entry in group.axes.entries])
+    gradients = len({reduce for reduce, _ in group.axes.overlaps})
     choices = np.zeros_like(ranks)
-    for zero, within in group.sharding:
-        flags = gradients if zero == 0 else len(group.overlaps)
+    for zero, within in group.axes.sharding:
+        flags = gradients if zero == 0 else len(group.axes.overlaps)
         choices += np.where((within == 0) | ((within < ranks) & (ranks % max(within, 1) == 0)), flags, 0)
     choices = np.where(ranks == 1, 1, choices)
-    return int(choices.sum()) * len(group.recompute) * len(group.offload)
+    return int(choices.sum()) * len(group.axes.recompute) * len(group.axes.offload)
 
 
 def bound_row(job: str, name: str) -> tuple[str, float, float]:

@@ -110,7 +110,7 @@ def test_memory_of_the_grid_is_the_memory_of_the_plan() -> None:
 def test_every_schedule_and_degree_has_its_group() -> None:
     it = searcher()
     assert {group.schedule for group in it.groups} == set(FAST.schedules)
-    assert {entry.degrees.pp for group in it.groups for entry in group.entries} == {1, 2, 4, 8}
+    assert {entry.degrees.pp for group in it.groups for entry in group.axes.entries} == {1, 2, 4, 8}
 
 
 # the space -----------------------------------------------------------------------------------------

@@ -1,0 +1,153 @@
+"""What the plans of a group vary over: layouts (K), recompute (R), sharding (Z), optimizer offload (O), overlap (F)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.plan.plan import Recompute
+from ridgeline.predict import RECOMPUTE_CODE, Predictor
+from ridgeline.search.space import Degrees, Space, alone
+
+Whole = NDArray[np.int64]
+ALL_LAYERS = 1_000_000  # more than any stage has
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One layout in the grid: degrees and the two choices that change a rank's share."""
+
+    degrees: Degrees
+    sequence_parallel: bool
+    overlap_tensor: bool
+
+
+def entries(found: list[Degrees], space: Space, seq_len: int) -> list[Entry]:
+    """Every layout of the degrees: sequence parallelism and pipelined collectives where they apply."""
+    result = []
+    for item in found:
+        can = item.tp > 1 and (seq_len // item.cp) % item.tp == 0
+        for parallel in [s for s in space.sequence_parallel if can or not s] or [False]:
+            for pipelined in [o for o in space.overlap_tensor if item.tp > 1 or not o] or [False]:
+                result.append(Entry(degrees=item, sequence_parallel=parallel, overlap_tensor=pipelined))
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axes:
+    """The choices of a group, and each as an array on its own axis of (K, R, Z, O)."""
+
+    entries: tuple[Entry, ...]
+    recompute: tuple[tuple[Recompute, int | None], ...]  # with the layers of a stage it is limited to
+    sharding: tuple[tuple[int, int], ...]  # ZeRO stage and group; group 0: all data-parallel ranks
+    offload: tuple[bool, ...]
+    overlaps: tuple[tuple[bool, bool], ...]  # of gradients and of weights
+
+    def _degree(self, name: str) -> Whole:
+        return np.array([getattr(one.degrees, name) for one in self.entries], dtype=np.int64)[:, None, None, None]
+
+    @cached_property
+    def dp(self) -> Whole:
+        """Data-parallel degree (K, 1, 1, 1) [1]."""
+        return self._degree("dp")
+
+    @cached_property
+    def batches(self) -> Whole:
+        """Micro-batches of a step (K, 1, 1, 1) [1]."""
+        return self._degree("micro_batches")
+
+    @cached_property
+    def codes(self) -> Whole:
+        """What is recomputed (1, R, 1, 1), by `RECOMPUTE_CODE`."""
+        return np.array([RECOMPUTE_CODE[kind] for kind, _ in self.recompute])[None, :, None, None]
+
+    @cached_property
+    def limited(self) -> Whole:
+        """Layers of a stage that are recomputed at most (1, R, 1, 1) [1]."""
+        layers = [ALL_LAYERS if most is None else most for _, most in self.recompute]
+        return np.array(layers)[None, :, None, None]
+
+    @cached_property
+    def zero(self) -> Whole:
+        """ZeRO stage (1, 1, Z, 1)."""
+        return np.array([stage for stage, _ in self.sharding])[None, None, :, None]
+
+    @cached_property
+    def zero_group(self) -> Whole:
+        """Ranks that share one sharded copy (1, 1, Z, 1) [1]; 0: all."""
+        return np.array([group for _, group in self.sharding])[None, None, :, None]
+
+    @cached_property
+    def offloaded(self) -> Whole:
+        """Whether optimizer states are in host memory (1, 1, 1, O)."""
+        return np.array([int(away) for away in self.offload])[None, None, None, :]
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(K, R, Z, O)."""
+        return len(self.entries), len(self.recompute), len(self.sharding), len(self.offload)
+
+
+def recompute_axis(predictor: Predictor, space: Space, stages: int) -> tuple[tuple[Recompute, int | None], ...]:
+    """Recompute choices that differ, full ones for several numbers of a stage's layers.
+
+    Fused attention keeps no scores, so selective recompute of the core equals none.
+    """
+    fused = predictor.workload.attention_kernel != "unfused" and len(space.recompute) > 1
+    same = fused and predictor.runtime.selective == "core" and Recompute.NONE in space.recompute
+    stated = space.fixed.get("recompute_layers")
+    per_stage = max(1, predictor.limits.layers // stages)
+    partial = sorted({max(1, round(share * per_stage)) for share in space.recompute_shares if share < 1})
+    limits: list[int | None] = [None, *(n for n in partial if n < per_stage)]
+    found: list[tuple[Recompute, int | None]] = []
+    for kind in space.recompute:
+        if stated is not None or "recompute" in space.fixed:
+            found.append((kind, None if stated is None else int(str(stated))))
+        elif kind is Recompute.FULL:
+            found += [(kind, limit) for limit in limits]
+        elif not (same and kind is Recompute.SELECTIVE):
+            found.append((kind, None))
+    return tuple(found)
+
+
+def sharding_axis(predictor: Predictor, space: Space, stages: int) -> tuple[tuple[int, int], ...]:
+    """(zero, zero_group) choices; 0 shards over all data-parallel ranks. Pipelines re-gather per micro-batch, so
+    by default they shard states only."""
+    stated = "zero" in space.fixed
+    wide = [(z, 0) for z in space.zero if stages == 1 or z <= 1 or stated or space.zero_in_node]
+    if space.zero_in_node:
+        node = predictor.cluster.host.devices
+        wide += [(z, node) for z in space.zero if z > 0 and node > 1]
+    group = space.fixed.get("zero_group")
+    if group is not None:
+        wide = [(z, int(str(group))) for z, _ in wide]
+    return tuple(dict.fromkeys(wide))
+
+
+def repeats(axes: Axes, *, experts: bool) -> NDArray[np.bool_]:
+    """Plans (F, K, R, Z, O) that are not legal or the same as another of the group, so that each counts once.
+
+    A sharding group must divide the data-parallel ranks; over all of them it is no group, over one rank nothing is
+    sharded, and what is not exchanged cannot overlap.
+    """
+    ranks = np.array([e.degrees.dp * e.degrees.cp for e in axes.entries])[:, None, None, None]
+    lone = np.array([alone(e.degrees, experts=experts) for e in axes.entries])[:, None, None, None]
+    zero, group = (np.array(column)[None, None, :, None] for column in zip(*axes.sharding, strict=True))
+    lost = (group > 0) & (ranks % np.maximum(group, 1) > 0)
+    plain = np.isin(zero, [z for z, g in axes.sharding if g == 0])
+    holders = np.array(
+        [e.degrees.tp * e.degrees.cp * e.degrees.dp / (e.degrees.ep * e.degrees.etp) for e in axes.entries]
+    )
+    most = np.maximum(ranks, holders[:, None, None, None] if experts else 0)
+    lost |= plain & (group > 0) & (group >= most)
+    if (0, 0) in axes.sharding:
+        lost |= (zero > 0) & lone
+    found = np.zeros((len(axes.overlaps), *axes.shape), dtype=bool)
+    for i, (gradients, weights) in enumerate(axes.overlaps):
+        idle = (not weights and (gradients, True) in axes.overlaps) & (zero == 0)
+        idle = idle | ((not gradients and (True, weights) in axes.overlaps) & lone)
+        found[i] = np.broadcast_to(lost | idle, axes.shape)
+    return found
