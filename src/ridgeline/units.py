@@ -59,7 +59,8 @@ def parse(text: str | float, unit: str, *, field: str | None = None) -> float:
     else:
         match = _QUANTITY.match(str(text))
         if match is None:
-            raise UnitError(f"'{text}' is not a quantity in {unit}", field=field)
+            wanted = "number" if unit == "1" else f"quantity in {unit}"
+            raise UnitError(f"'{text}' is not a {wanted}", field=field)
         value, suffix = float(match[1].replace("_", "")), (match[2] or "").strip()
     if not math.isfinite(value):
         raise UnitError(f"'{text}' is not a finite quantity in {unit}", field=field)

@@ -439,3 +439,25 @@ def test_queues_that_mean_nothing_are_refused(capsys: pytest.CaptureFixture[str]
     )
     assert code == 2
     assert told in err
+
+
+def test_requests_beyond_the_model_s_positions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """llama-3.1-8b has 131,072 positions: 131,000 + 72 fit, one more does not."""
+    words = ("simulate", "llama-3.1-8b", "--on", "2xH100-SXM", "--tp", "2", "--arrivals", "burst", "--requests", "1")
+    fits = ask_json(capsys, *words, "--prompt", "131000", "--output", "72")
+    longer = ask_json(capsys, *words, "--prompt", "131000", "--output", "73")
+    told = [text for text in longer["assumed"] if text not in fits["assumed"]]
+    assert len(told) == 1
+    assert "up to 131,073 tokens" in told[0]
+    assert "131,072 positions" in told[0]
+
+
+def test_a_checkpoint_in_few_bits_is_served_in_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """gpt-oss-120b in mxfp4 starts on one H100; in 16 bits its 233 GB do not."""
+    words = ("simulate", "gpt-oss-120b", "--on", "1xH100-SXM", "--concurrency", "1", "--requests", "2")
+    lengths = ("--prompt", "100", "--output", "10")
+    answer = ask_json(capsys, *words, *lengths)
+    assert answer["deployments"][0]["weights"] == "w4a16_mxfp4"
+    assert any("as in the checkpoint" in text for text in answer["assumed"])
+    assert run([*words, *lengths, "--weights", "bf16"]) == 1
+    assert "217.5 GiB" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ridgeline.cli.placing import loads_from
-from ridgeline.cli.simulating import policies_of, serving_scenario_of, told_of_compiling
+from ridgeline.cli.simulating import policies_of, serving_scenario_of, told_of_compiling, too_long
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.deployment import Router
 from ridgeline.plan.serving_scenario import ServingScenario
@@ -53,7 +53,7 @@ def plan_serving(
 
     told_of_compiling()
     traffic, about_traffic = asked_traffic(asked.traffic)
-    assumed = (*asked.assumed, *about_traffic)
+    assumed = (*asked.assumed, *too_long(asked, traffic), *about_traffic)
     objective = Objective(**asked.traffic.get("slo", {}))
     try:
         with progress_bar("replaying deployments") as progress:
@@ -127,7 +127,7 @@ def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json
 
     told_of_compiling()
     traffic, about_traffic = asked_traffic(asked.traffic)
-    assumed = (*asked.assumed, *about_traffic)
+    assumed = (*asked.assumed, *too_long(asked, traffic), *about_traffic)
     objective = Objective(**asked.traffic.get("slo", {}))
     with progress_bar("replaying offers") as progress:
         found = rent_fleet(

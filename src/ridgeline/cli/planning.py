@@ -108,7 +108,7 @@ def predict(
         worst = min(report.memory, key=lambda stage: stage.headroom_bytes)
         raise NoPlanError(
             f"the plan needs {bytes_text(worst.total_bytes)} on stage {worst.stage}, the device has "
-            f"{bytes_text(worst.capacity_bytes)}; `ridgeline plan` finds one that fits"
+            f"{bytes_text(worst.capacity_bytes)}; `ridgeline plan` looks for one that fits"
         )
 
 

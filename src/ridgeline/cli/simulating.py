@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ridgeline.cli.flags import given, read_flags
 from ridgeline.cli.placing import with_placement
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 from ridgeline.plan.serving_scenario import ServingScenario, read_serving, serving_from_words
+
+if TYPE_CHECKING:
+    from ridgeline.serving.traffic.traffic import Traffic
 
 TRAFFIC_NAMES = frozenset(field.name for field in TRAFFIC_FIELDS)
 DEPLOYMENT_NAMES = frozenset(field.name for field in DEPLOYMENT_FIELDS)
@@ -60,6 +63,17 @@ def told_of_compiling() -> None:
     stats: Any = getattr(loop.replay, "stats", None)
     if stats is not None and not any(Path(stats.cache_path).glob("loop.replay-*.nbc")):
         print("compiling the request clock, once for this installation: about a minute", file=sys.stderr)
+
+
+def too_long(asked: ServingScenario, traffic: Traffic) -> tuple[str, ...]:
+    """That requests are longer than the positions that the model knows, where any is."""
+    most, longest = asked.model.max_positions, int((traffic.prompt_tokens + traffic.output_tokens).max())
+    if most is None or longest <= most:
+        return ()
+    return (
+        f"requests of up to {longest:,} tokens are served although {asked.model.name} has {most:,} positions; engines"
+        " refuse them unless told otherwise",
+    )
 
 
 def comings_of(asked: ServingScenario) -> Any:
@@ -122,7 +136,7 @@ def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> 
         traffic,
         objective=Objective(**asked.traffic.get("slo", {})),
         router=asked.router,
-        assumed=(*asked.assumed, *assumed),
+        assumed=(*asked.assumed, *too_long(asked, traffic), *assumed),
         policies=policies_of(asked),
         offline=offline,
         comings=comings_of(asked),
