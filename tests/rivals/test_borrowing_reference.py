@@ -5,93 +5,63 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
+from one_kind import OneKind, compared_batch, drawn_fleet
 from reference_borrowing import Lender, Neighbour
 from reference_serving import Fleet, Instance
-from test_serving_reference import (
-    ROUTERS,
-    Case,
-    FakeEngine,
-    differences,
-    prepared,
-    random_engines,
-    random_tables,
-    random_traffic,
-    shared,
-)
+from test_serving_reference import FakeEngine
 
-from ridgeline.plan.deployment import Role
 from ridgeline.serving import state
 
-BATCHES, CASES = 6, 50
+BATCHES = 6
 
 
 @dataclass
-class Borrowing(Case):
+class Borrowing(OneKind):
     """A fleet of one kind of instance that borrows."""
 
     def instances(self) -> list[Instance]:
-        (one,), (table,) = self.engines, self.tables
-        record = one.rule(table)
-        rule = {name: record[name].item() for name in record.dtype.names}
-        found: list[Instance] = []
-        ranks = [Neighbour(rule=rule) for _ in range(one.deployment.instances)]
+        common = self.common()
+        ranks = [Neighbour(rule=common["rule"]) for _ in range(self.count)]
         for rank in ranks:
             rank.peers = ranks
-            found.append(
-                Lender(
-                    kind=0, rule=rule, tables=table, graphs=one.graphs, ranks=[rank],
-                    extra_s=one.policy.exposed_host_s, role="whole",
-                )
-            )  # fmt: skip
-        return found
+        return [Lender(ranks=[rank], **common) for rank in ranks]
 
 
-def borrowing_case(seed: int) -> Borrowing:
-    draw = np.random.default_rng((seed, 11))
-    block = int(draw.integers(1, 9))
-    engines = random_engines(draw, 1, block)[:1]
-    tables, asked = [random_tables(draw)], shared(draw, engines, random_traffic(draw, block))
-    prepared(draw, engines)
-    (one,) = engines
-    one.deployment = replace(one.deployment, instances=int(draw.integers(2, 5)), role=Role.WHOLE, borrows=True)
-    one.values |= dict.fromkeys(("swaps", "displaces", "prefix_tokens", "drafted"), 0)
-    one.values |= {
-        "scheduler": state.MIXED_BATCHES, "ranks": 1, "gained": 1.0, "draft_share": 0.0, "period": block,
-        "growth_blocks": 1, "balance": 1.0, "borrows": 1, "capacity": -(-int(draw.integers(20, 60)) // block),
+def lending(draw: np.random.Generator, block: int) -> dict[str, Any]:
+    return {
+        "scheduler": state.MIXED_BATCHES, "borrows": 1, "capacity": -(-int(draw.integers(20, 60)) // block),
         "owe": int(draw.integers(2, 60)), "lend_share": float(draw.choice([0.3, 0.5, 0.8, 1.0])),
         "lend_token_s": draw.uniform(0, 1e-3), "ask_start_s": draw.uniform(0, 2e-3), "ask_s": draw.uniform(0, 1e-3),
         "far_token_s": draw.uniform(0, 1e-3),
     }  # fmt: skip
-    return Borrowing(engines=engines, tables=tables, traffic=asked, router=ROUTERS[int(draw.integers(2))])
+
+
+def borrowing_case(seed: int) -> Borrowing:
+    absent = ("swaps", "displaces", "prefix_tokens", "drafted")
+    return Borrowing(**drawn_fleet(seed, 11, lending, absent=absent, borrows=True))
+
+
+def happened(case: OneKind, slow: Fleet, loans: int) -> dict[str, bool]:
+    most = case.engines[0].values["capacity"]
+    ended = [one for one in slow.asked if one.stage == "ended"]
+    return {
+        "borrowed": loans > 0,
+        "several times": loans > 3,
+        "preempted": any(one.preempted for one in slow.asked),
+        "longer than one": any(one.most_blocks(slow.instances[0].rule, one.output) > most for one in ended),
+        "refused": any(one.stage == "refused" for one in slow.asked),
+    }
 
 
 @cache
 def compared(batch: int) -> tuple[list[str], Counter[str]]:
-    """What differs in one batch of cases, and in how many of them what happened."""
-    wrong, seen = [], Counter[str]()
-    for seed in range(batch * CASES, (batch + 1) * CASES):
-        case = borrowing_case(seed)
-        names, slow = differences(case)
-        loans = sum(rank.taken for rank in ranks_of(slow))
-        if case.compiled().loans != loans:
-            names.append("loans")
-        wrong += [f"case {seed}: {', '.join(names)}"] if names else []
-        most = case.engines[0].values["capacity"]
-        happened = {
-            "borrowed": loans > 0,
-            "several times": loans > 3,
-            "preempted": any(one.preempted for one in slow.asked),
-            "longer than one": any(
-                one.stage == "ended" and one.most_blocks(slow.instances[0].rule, one.output) > most
-                for one in slow.asked
-            ),
-            "refused": any(one.stage == "refused" for one in slow.asked),
-        }
-        seen.update(name for name, true in happened.items() if true)
-    return wrong, seen
+    return compared_batch(
+        batch, borrowing_case, "loans", lambda slow: sum(rank.taken for rank in ranks_of(slow)), happened
+    )
 
 
 def ranks_of(slow: Fleet) -> list[Neighbour]:
