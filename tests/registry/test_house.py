@@ -33,6 +33,22 @@ def test_a_file_keeps_the_house_rules(path: Path) -> None:
                 assert lines <= LONGEST_FUNCTION, f"{node.name} has {lines} lines"
 
 
+SAYS_WHAT_IT_RAISES = ("search", "plan", "report", "timeline", "predict")  # rooms
+
+
+@pytest.mark.parametrize("room", SAYS_WHAT_IT_RAISES)
+def test_public_functions_say_what_they_raise(room: str) -> None:
+    silent = []
+    for path in (path for path in FILES if path.parent == SOURCE / room):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                raised = [one for one in ast.walk(node) if isinstance(one, ast.Raise) and isinstance(one.exc, ast.Call)]
+                told = ast.get_docstring(node)
+                if raised and told and "raise" not in told.casefold():
+                    silent.append(f"{path.name}: {node.name}")
+    assert not silent
+
+
 def _inner(tree: ast.Module, node: ast.AST) -> bool:
     """Whether a definition is inside a function or a private class, hence not public."""
     return any(

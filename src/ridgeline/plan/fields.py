@@ -49,7 +49,7 @@ def near(word: str, known: Iterable[str]) -> str:
 
 
 def count(least: int, most: int = _MOST) -> Callable[[object], int]:
-    """A reader of whole numbers [1] from `least` to `most`."""
+    """A reader of whole numbers [1] from `least` to `most`; it raises `ValueError` for any other."""
 
     def read(value: object) -> int:
         if not isinstance(value, int | float | str) or isinstance(value, bool):
@@ -63,7 +63,7 @@ def count(least: int, most: int = _MOST) -> Callable[[object], int]:
 
 
 def number(unit: str, least: float, below: float) -> Callable[[object], float]:
-    """A reader of numbers in `unit`, at least `least` and below `below`."""
+    """A reader of numbers in `unit`, at least `least` and below `below`; it raises `ValueError` for any other."""
 
     def read(value: object) -> float:
         if not isinstance(value, int | float | str) or isinstance(value, bool):
@@ -214,7 +214,7 @@ def read_fields(
     fields: tuple[Field, ...],
     fail: Callable[[str, str], InputError],
 ) -> dict[str, Any]:
-    """The read values of a table; `fail(name, message)` makes the error that names the place."""
+    """The read values of a table; raises what `fail(name, message)` makes for a word that is unknown or unreadable."""
     known = {field.name: field for field in fields}
     values = {}
     for name, value in table.items():

@@ -82,7 +82,7 @@ class Plan:
         return self.tp * self.pp * self.cp * self.dp
 
     def micro_batches(self, global_batch: int) -> int:
-        """Micro-batches that each pipeline runs in one step [1]."""
+        """Micro-batches that each pipeline runs in one step [1]; raises `PlanError` where they are no whole number."""
         per_round = self.dp * self.micro_batch
         if global_batch % per_round:
             raise PlanError(

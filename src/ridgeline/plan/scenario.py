@@ -170,7 +170,10 @@ def _lines(text: str) -> dict[tuple[str, str], int]:
 
 
 def model_and_cluster(tables: Mapping[str, Table], place: Place) -> tuple[Model, Cluster, Mapping[str, Table]]:
-    """The model and the cluster that tables name, and how they were written, paths made absolute."""
+    """The model and the cluster that tables name, and how they were written, paths made absolute.
+
+    Raises `InputError`, at its place, for what is missing or cannot be read.
+    """
     for section, ask in (("model", "a name, config or dimensions"), ("cluster", "a name, file or description")):
         if not tables.get(section):
             raise place.fail(section, "", f"missing: say {ask}")
@@ -211,7 +214,7 @@ def failing(section: str, place: Place) -> Callable[[str, str], InputError]:
 
 
 def guarded(section: str, table: Table, place: Place, build: Callable[[], Any]) -> Any:
-    """What `build` makes; an error below that names no file gets the place of this table, or of its one field."""
+    """What `build` makes; raises errors below that name no file with the place of this table, or of its one field."""
     try:
         return build()
     except (RidgelineError, RecursionError) as error:

@@ -92,6 +92,7 @@ def operator_cost(
 
     `shape` as in `dimensions`, or a size such as '256 MiB' for a stream (bytes moved) and for collectives (the whole
     buffer of one rank). The best rung that `evidence` allows answers; without one the mechanism on sustained rates.
+    Raises `DomainError` where none answers, or one device has nothing to exchange with.
     """
     resolved = machine(cluster, datasheet_only=evidence == "datasheet")
     if kind in LINKED and cluster.count < 2:

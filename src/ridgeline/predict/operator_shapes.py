@@ -48,7 +48,7 @@ _Build = Callable[[tuple[int, ...], str, str], questions.Asked]
 
 
 def dimensions(kind: str, shape: str) -> tuple[int, ...]:
-    """The numbers of a shape such as '4096x4096x14336' [1]."""
+    """The numbers of a shape such as '4096x4096x14336' [1]; raises `InputError` for another number of them."""
     counts, meaning = _SHAPES.get(kind, _ROWS if kind not in UPDATES else _NUMBERS)
     words = shape.lower().split("x")
     if len(words) not in counts or not all(word.strip().isdigit() for word in words):
@@ -115,7 +115,7 @@ def question(
 
 
 def buffer_bytes(shape: str) -> float:
-    """A size in words, such as '256 MiB' [byte]."""
+    """A size in words, such as '256 MiB' [byte]; raises `InputError` for none."""
     size = parse(shape, "byte", field="SHAPE")
     if size <= 0:
         raise InputError(f"'{shape}' is no size to move; needs more than 0 bytes", field="SHAPE")

@@ -45,7 +45,10 @@ def trace_events(tasks: TaskGraph, timeline: Timeline) -> Iterator[dict[str, Any
 
 
 def write_trace(report: Report, out: TextIO) -> int:
-    """Writes the report's timeline as trace JSON, one event a line; the number of events [1]."""
+    """Writes the report's timeline as trace JSON, one event a line; the number of events [1].
+
+    Raises `DomainError` where the report holds no timeline.
+    """
     import json
 
     if report.tasks is None or report.timeline is None:

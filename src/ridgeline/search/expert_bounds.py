@@ -47,7 +47,7 @@ def load_bound(loads: Floats, ranks: int, slots_per_rank: int, redundant: int = 
 
 
 def traffic_bound(flow: Floats, *, on_rank: int, on_node: int, inside_cost: float, between_cost: float) -> float:
-    """What the traffic of one pair of layers costs at least.
+    """What the traffic of one pair of layers costs at least, in the unit of the costs.
 
     An expert shares its rank with at most `on_rank` experts of the other layer, so no more of its traffic can stay
     than that of its largest partners; the same holds for nodes.

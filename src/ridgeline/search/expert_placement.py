@@ -82,7 +82,7 @@ class Experts:
 
     @cached_property
     def distance(self) -> Floats:
-        """What a unit of traffic costs from rank to rank (R, R)."""
+        """What a unit of traffic costs from rank to rank (R, R), in the unit of the costs."""
         node = np.asarray(self.nodes if self.nodes is not None else [0] * self.ranks)
         costs = np.where(node[:, None] == node, self.inside_cost, self.between_cost)
         return np.where(np.eye(self.ranks, dtype=bool), 0.0, costs)

@@ -56,7 +56,8 @@ def imbalance(asked: Loads, ranks: int) -> float:
 def lies(asked: Loads, ranks: int, routes: Routes | None = None) -> Placement:
     """Where the experts lie on R ranks; by affinity, with the time of a row on its `routes` against that in an expert.
 
-    Traffic counts the time of all ranks' rows over the ranks, a load that of the fullest rank's.
+    Traffic counts the time of all ranks' rows over the ranks, a load that of the fullest rank's. Raises `PlanError`
+    where ranks do not divide the experts of a linear placement.
     """
     loads = asked.loads
     slots = -(-(loads.shape[1] + asked.redundant) // ranks)
@@ -107,7 +108,7 @@ def placed(
 
 
 def flow_of(rows: Mapping[tuple[int, int, int], float], layers: int, experts: int) -> Floats:
-    """Traffic (L - 1, E, E) from that of (layer, expert, expert of the next layer); what is not named is none.
+    """Traffic (L - 1, E, E) of (layer, expert, expert of the next layer), in their unit; what is not named is none.
 
     Raises `PlanError` for a layer or an expert that the loads have not.
     """
@@ -123,7 +124,7 @@ def flow_of(rows: Mapping[tuple[int, int, int], float], layers: int, experts: in
 
 
 def loads_of(rows: Mapping[tuple[int, int], float]) -> Floats:
-    """Loads (L, E) from those of (layer, expert); raises `PlanError` where one is missing."""
+    """Loads (L, E) of (layer, expert), in their unit; raises `PlanError` where one is missing."""
     layers = sorted({layer for layer, _ in rows})
     experts = 1 + max(expert for _, expert in rows)
     missing = [(layer, expert) for layer in layers for expert in range(experts) if (layer, expert) not in rows]

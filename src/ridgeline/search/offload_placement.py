@@ -105,7 +105,8 @@ class Offload:
 def evaluate(job: Job, machine: Machine, policy: Policy) -> Offload:
     """Time and peak memory of a given policy, whether or not it fits; its bound is 0, as none is sought.
 
-    The closed form that the program of `place` must meet.
+    The closed form that the program of `place` must meet. Raises `InputError` for shares that are not 3 x 3, or whose
+    rows do not add up to 1.
     """
     shares = np.asarray(policy.shares, dtype=np.float64)
     if shares.shape != (3, 3) or (shares < -1e-9).any() or not np.allclose(shares.sum(axis=1), 1.0):

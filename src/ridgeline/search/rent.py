@@ -136,7 +136,10 @@ def rent(problem: Problem, *, time_limit_s: float = 30.0, gap: float = 0.0) -> R
 
 
 def nearest_limits(problem: Problem, *, time_limit_s: float = 30.0) -> dict[str, int]:
-    """The fewest devices more that make the problem feasible, as new limits by accelerator [devices]."""
+    """The fewest devices more that make the problem feasible, as new limits by accelerator [device].
+
+    Raises `NoPlanError` where no number of devices does.
+    """
     written = _program(problem, elastic=True)
     answer = written.draft.solve(time_limit_s=time_limit_s)
     if answer is None:

@@ -28,6 +28,11 @@ def erlang_c(slots: int, offered: float) -> float:
     offered : float [1]
         a, the mean number of slots that the load holds; 1.0 is returned from c on.
 
+    Raises
+    ------
+    InputError
+        Fewer than one slot, or a negative load.
+
     Source: erlang1917.
 
     >>> round(erlang_c(2, 1.0), 6)
@@ -76,6 +81,11 @@ def utilisation_ceiling(
         Mean time for which a request holds its slot.
     epsilon : float [1]
         Share of requests that may wait longer.
+
+    Raises
+    ------
+    InputError
+        A number outside its domain.
 
     Domain: one queue in front of all slots, stationary arrivals. Source: allen1990.
 

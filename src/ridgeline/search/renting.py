@@ -68,7 +68,10 @@ class RentedFleet:
 
 
 def offers_of(text: str, price: Callable[[str], float | None]) -> tuple[Offer, ...]:
-    """Offers written as 'H100-SXM=16,L40S=8,A10G': names with the most devices that can be had."""
+    """Offers written as 'H100-SXM=16,L40S=8,A10G': names with the most devices that can be had [device].
+
+    `price` gives an accelerator's price [USD/h]. Raises `InputError` for what is no offer, or has no price.
+    """
     found = []
     for word in text.split(","):
         name, _, most = word.strip().partition("=")

@@ -132,7 +132,10 @@ class Searcher:
             count *= 8
 
     def run(self, *, top: int, budget: int = 400) -> Ranked:
-        """Simulate in order of bound until the next bound cannot beat the best found, `budget` plans at most."""
+        """Simulate in order of bound until the next bound cannot beat the best found, `budget` plans at most.
+
+        Raises `NoPlanError` where none fits in memory.
+        """
         self.bound()
         if not self.feasible:
             raise NoPlanError(self._nothing_fits())

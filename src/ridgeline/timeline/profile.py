@@ -29,7 +29,8 @@ def memory_profile(tasks: TaskGraph, timeline: Timeline) -> MemoryProfile:
     """Bytes held over time and their peak, on each device [byte].
 
     held(t) = sum of alloc of tasks with start <= t - sum of free of tasks with end <= t. At one moment frees
-    come before allocations: a task that starts when another ends may reuse its bytes.
+    come before allocations: a task that starts when another ends may reuse its bytes. Raises `PlanError` where tasks
+    carry no bytes.
     """
     if tasks.alloc_bytes is None or tasks.free_bytes is None:
         raise PlanError(
