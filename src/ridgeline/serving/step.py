@@ -6,14 +6,13 @@ of one prompt's chunk, P tokens cached before it. Between grid points tables are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.machine import Machine, of_kind
+from ridgeline.cost.machine import Machine
 from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served import Formats
@@ -21,26 +20,19 @@ from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import (
     Core,
-    Experts,
     Fusions,
-    LayerKind,
-    Pass,
-    Piece,
-    Product,
     Recurrence,
-    Reduce,
     Served,
-    Trade,
 )
 from ridgeline.plan.deployment import Deployment
-from ridgeline.serving.adapters import adapter_kernels, sequence_seconds, token_seconds
+from ridgeline.serving.adapters import sequence_seconds, token_seconds
 from ridgeline.serving.apart import ApartTables, apart_served, replicated, send_seconds
 from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.kept import rebuilt_seconds
-from ridgeline.serving.launches import launches, served_counts
-from ridgeline.serving.nano import NanoTables, sorted_out
+from ridgeline.serving.nano import NanoTables
 from ridgeline.serving.shelf import Shelf
-from ridgeline.serving.split import SplitTables, memory_only
+from ridgeline.serving.split import SplitTables
+from ridgeline.serving.step_pieces import PieceTimes
 
 Array = NDArray[np.float64]
 _MANY = 16.0  # prompts side by side, from which what one more takes is read
@@ -111,13 +103,8 @@ class StepModel:
         self._uneven = deployment.expert_imbalance or 1.0
         whole: Served = serve(model, deployment, fusions)
         self.served = replicated(apart_served(whole, deployment) if deployment.expert_devices else whole, deployment)
-        self._shelf = shelf or Shelf()
-        own = own or OwnKernels()
-        self._known, self.prices = self._shelf.prices(machine, formats, deployment, own)
-        self._experts_known, self.expert_prices = self._known, self.prices
-        if deployment.expert_kind:
-            there = of_kind(machine, deployment.expert_kind)
-            self._experts_known, self.expert_prices = self._shelf.prices(there, formats, deployment, own)
+        self._pieces = PieceTimes(self.served, machine, deployment, formats, own or OwnKernels(), shelf or Shelf())
+        self.prices, self.expert_prices = self._pieces.prices, self._pieces.expert_prices
 
     def tables(
         self,
@@ -145,18 +132,22 @@ class StepModel:
         n, c = np.meshgrid(sequences, contexts, indexing="ij")
         c = np.full_like(c, most_context) if whole_cache else c
         q, p = np.meshgrid(chunks, pasts, indexing="ij")
-        many = self._mixers("many", (q, p), partial(self._prompts, _MANY, q, p))
+        many = self._pieces.mixers("many", (q, p), partial(self._prompts, _MANY, q, p))
         start_s, token_s = self._sends()
         apart = self.deployment.expert_devices is not None
         micro = self.deployment.micro_batches if apart else 1
         part, some = np.maximum(tokens / micro, 1.0), np.maximum(n / micro, 1.0)
-        routed = self._sum(group_tokens, "group")
+        routed = self._pieces.sum(group_tokens, "group")
         if self.deployment.tokens_stay:  # attention is where experts are, as unevenly; new cache goes to all ranks
             part, some = part * self._uneven, some * self._uneven
             new = group_tokens * sum(token_bytes(self.served.kinds, self.formats))
             routed = routed + self.prices.gathered(new, self.deployment.dp)
         routed = _on(routed, group_tokens, np.maximum(tokens / micro, 1.0), self.deployment.dp)
-        lane, head, shared = self._sum(part, "tokens"), self._sum(sequences, "sequences"), self._sum(part, "shared")
+        lane, head, shared = (
+            self._pieces.sum(part, "tokens"),
+            self._pieces.sum(sequences, "sequences"),
+            self._pieces.sum(part, "shared"),
+        )
         if not captured and self.prices.dispatch_s is None:
             lane = lane + self.prices.gaps(self.kernels * micro, tokens.shape)
         if apart:
@@ -177,7 +168,7 @@ class StepModel:
             decode=decode,
             chunks=chunks,
             pasts=pasts,
-            first=self._mixers("first", (q, p), partial(self._prompts, 1.0, q, p)),
+            first=self._pieces.mixers("first", (q, p), partial(self._prompts, 1.0, q, p)),
             each=many.times(1.0 / _MANY),
             kernels=self.kernels * micro,
             stage_share=-(-len(self.model.graph.layers) // self.deployment.pp) / len(self.model.graph.layers),
@@ -188,6 +179,11 @@ class StepModel:
             apart=self._apart(tokens) if apart else None,
         )
 
+    @property
+    def kernels(self) -> float:
+        """Launches of one iteration [1]."""
+        return self._pieces.kernels
+
     def _apart(self, tokens: Array) -> ApartTables:
         """What goes between attention's devices and those of the experts."""
         far = self.expert_prices if self.deployment.expert_kind else None
@@ -196,12 +192,12 @@ class StepModel:
     def _nano(self, tokens: Array, sequences: Array, n: Array, c: Array) -> NanoTables:
         """Both halves of iterations that are cut in two, by what their kernels wait for."""
         halves, sampled = np.maximum(tokens / 2.0, 1.0), np.maximum(sequences / 2.0, 1.0)
-        compute, memory, _ = self._bound(halves, "tokens", "shared", "group")
-        head_compute, head_memory, _ = self._bound(sampled, "sequences")
-        network = self._sum(halves, "tokens", links=True) + self._sum(halves, "group", links=True)
-        head_network = self._sum(sampled, "sequences", links=True)
+        compute, memory, _ = self._pieces.bound(halves, "tokens", "shared", "group")
+        head_compute, head_memory, _ = self._pieces.bound(sampled, "sequences")
+        network = self._pieces.sum(halves, "tokens", links=True) + self._pieces.sum(halves, "group", links=True)
+        head_network = self._pieces.sum(sampled, "sequences", links=True)
         half = np.maximum(n / 2.0, 1.0)
-        decode = self._mixers("decode", (half, c), partial(self._tokens, half, c))
+        decode = self._pieces.mixers("decode", (half, c), partial(self._tokens, half, c))
         return NanoTables(
             compute=compute.times(2.0), memory=memory.times(2.0), network=network.times(2.0),
             head_compute=head_compute.times(2.0), head_memory=head_memory.times(2.0),
@@ -210,23 +206,13 @@ class StepModel:
 
     def _split(self, tokens: Array, sequences: Array) -> SplitTables:
         """Iterations by what each kernel waits for, and how long memory is busy in them."""
-        compute, memory, busy = self._bound(tokens, "tokens", "shared", "group")
-        head_compute, head_memory, head_busy = self._bound(sequences, "sequences")
+        compute, memory, busy = self._pieces.bound(tokens, "tokens", "shared", "group")
+        head_compute, head_memory, head_busy = self._pieces.bound(sequences, "sequences")
         return SplitTables(
             compute=compute, memory=memory, busy=busy, head_compute=head_compute, head_memory=head_memory,
-            head_busy=head_busy, head_network=self._sum(sequences, "sequences", links=True),
-            network=self._sum(tokens, "tokens", links=True) + self._sum(tokens, "group", links=True),
+            head_busy=head_busy, head_network=self._pieces.sum(sequences, "sequences", links=True),
+            network=self._pieces.sum(tokens, "tokens", links=True) + self._pieces.sum(tokens, "group", links=True),
         )  # fmt: skip
-
-    def _bound(self, rows: Array, *kinds: str) -> tuple[Seconds, Seconds, Seconds]:
-        """Kernels over `rows`, links apart: those that wait for compute, for memory, and memory's busy time [s]."""
-        compute = memory = busy = nothing(rows.shape)
-        for of in kinds:
-            for found, times in self._priced(rows, of, links=False):
-                one, two = sorted_out(found.times(times))
-                compute, memory = compute + one, memory + two
-                busy = busy + memory_only(found.times(times))
-        return compute, memory, busy
 
     def _sends(self) -> tuple[float, float]:
         """Start of a send past a pipeline stage, and what each token adds [s]."""
@@ -237,13 +223,6 @@ class StepModel:
         one, many = (float(self.prices.send(size * count, stride).mid) for count in (1.0, 1025.0))
         token_s = (many - one) / 1024.0
         return one - token_s, token_s
-
-    def _get(self, of: str, piece: Piece, grids: tuple[Array, ...], ask: Callable[[], Seconds]) -> Seconds:
-        """The price of a piece on grids, from the shelf where it has been asked before [s]."""
-        ranks = self.deployment.tp if isinstance(piece, Reduce) else 1
-        known = self._experts_known if isinstance(piece, Experts) else self._known
-        key = (known, of, piece, ranks, *((grid.shape, grid.tobytes()) for grid in grids))
-        return self._shelf.get(key, ask)
 
     def _prompts(self, batch: float, tokens: Array, cached: Array, piece: Core | Recurrence) -> Seconds:
         """A mixer over prompts of `tokens` each after `cached` ones [s]."""
@@ -264,90 +243,12 @@ class StepModel:
         low end caches on the chip answer all beams but one. Source: tensorrt-llm, cpp/tensorrt_llm/kernels/
         decoderMaskedMultiheadAttention/decoderMaskedMultiheadAttentionTemplate.h: batch_beam_idx, beam0_context_length.
         """
-        once = self._mixers("decode", (sequences, context), partial(self._tokens, sequences, context))
+        once = self._pieces.mixers("decode", (sequences, context), partial(self._tokens, sequences, context))
         if self.deployment.beam_width == 1:
             return once
         beams = sequences * self.deployment.beam_width
-        each = self._mixers("decode", (beams, context), partial(self._tokens, beams, context))
+        each = self._pieces.mixers("decode", (beams, context), partial(self._tokens, beams, context))
         return replace(each, low=np.minimum(once.low, each.low))
-
-    def _mixers(self, of: str, grids: tuple[Array, Array], price: Callable[[Core | Recurrence], Seconds]) -> Seconds:
-        """The attention and scans of all layers, each kind of them asked once [s]."""
-        counts: dict[Core | Recurrence, int] = {}
-        for kind in self.served.kinds:
-            for piece in kind.pieces:
-                if isinstance(piece, Core | Recurrence):
-                    counts[piece] = counts.get(piece, 0) + kind.count
-        total: Seconds | None = None
-        for mixer, count in counts.items():
-            part = self._get(of, mixer, grids, partial(price, mixer)).times(count)
-            total = part if total is None else total + part
-        return total if total is not None else nothing((1, 1))
-
-    def _sum(self, rows: Array, of: str, *, links: bool | None = None) -> Seconds:
-        """What all layers and ends take for `rows` of one sort, with `links` only those pieces that use them [s]."""
-        total = nothing(rows.shape)
-        for found, times in self._priced(rows, of, links=links):
-            total = total + found.times(times)
-        return total
-
-    def _priced(self, rows: Array, of: str, *, links: bool | None) -> Iterable[tuple[Seconds, int]]:
-        """Each piece over `rows` of one sort ('tokens', 'shared', 'group' or 'sequences') and how often it runs."""
-        for piece, times in self._by_rows.get(of, ()):
-            if isinstance(piece, Experts) and not links:
-                fullest = rows * self._uneven
-                chosen = replace(piece, count=piece.top_k) if self.deployment.alike and piece.ranks == 1 else piece
-                yield self._get(of, chosen, (fullest,), partial(self._piece, chosen, fullest)), times
-            elif links in (None, isinstance(piece, Reduce | Trade)):
-                yield self._get(of, piece, (rows,), partial(self._piece, piece, rows)), times
-
-    @cached_property
-    def _by_rows(self) -> dict[str, list[tuple[Piece, int]]]:
-        """Pieces that work on rows of a sort, in the order of the model, and how often each runs in an iteration."""
-        asked: dict[Piece, int] = {}
-        for count, pieces in self._pieces():
-            for piece in pieces:
-                asked[piece] = asked.get(piece, 0) + count
-        found: dict[str, list[tuple[Piece, int]]] = {}
-        for piece, times in asked.items():
-            found.setdefault(_rows_of(piece), []).append((piece, times))
-        return found
-
-    def _piece(self, piece: Piece, rows: Array) -> Seconds:
-        match piece:
-            case Product():
-                return self.prices.product(piece, rows)
-            case Experts():
-                return self.expert_prices.experts(piece, rows)
-            case Pass():
-                return self.prices.stream(piece, rows)
-            case Reduce():
-                return self.prices.reduce(piece, rows, self.deployment.tp)
-            case Trade():
-                return self.prices.trade(piece, rows)
-            case _:
-                raise AssertionError(piece)
-
-    def _pieces(self) -> Iterable[tuple[int, tuple[Piece, ...]]]:
-        kinds: Iterable[LayerKind] = self.served.kinds
-        return (*((kind.count, kind.pieces) for kind in kinds), (1, self.served.embedding), (1, self.served.head))
-
-    @cached_property
-    def kernels(self) -> float:
-        """Launches of one iteration [1]."""
-        counts, casts = served_counts(), self.prices.casts
-        return adapter_kernels(self.served, self.deployment) + sum(
-            count * sum(launches(piece, counts, casts) for piece in pieces) for count, pieces in self._pieces()
-        )
-
-
-def _rows_of(piece: Piece) -> str:
-    if isinstance(piece, Experts | Trade):
-        return "group"
-    if isinstance(piece, Core | Recurrence):
-        return ""
-    shared = isinstance(piece, Product | Pass) and piece.name.startswith("shared") and piece.name != "shared_add"
-    return "shared" if shared else piece.rows
 
 
 def beside(one: Seconds, other: Seconds, both: NDArray[np.bool_]) -> Seconds:

@@ -1,0 +1,145 @@
+"""What the pieces of an iteration take over rows of tokens or sequences, each kind of them asked once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cached_property, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.machine import Machine, of_kind
+from ridgeline.cost.own_kernels import OwnKernels
+from ridgeline.cost.seconds import Seconds, nothing
+from ridgeline.cost.served import Formats
+from ridgeline.lower.pieces import (
+    Core,
+    Experts,
+    LayerKind,
+    Pass,
+    Piece,
+    Product,
+    Recurrence,
+    Reduce,
+    Served,
+    Trade,
+)
+from ridgeline.plan.deployment import Deployment
+from ridgeline.serving.adapters import adapter_kernels
+from ridgeline.serving.launches import launches, served_counts
+from ridgeline.serving.nano import sorted_out
+from ridgeline.serving.shelf import Shelf
+from ridgeline.serving.split import memory_only
+
+Array = NDArray[np.float64]
+
+
+class PieceTimes:
+    """Prices the pieces of a `served` model; `prices` answers, `expert_prices` for experts on devices of their own."""
+
+    def __init__(
+        self, served: Served, machine: Machine, deployment: Deployment, formats: Formats, own: OwnKernels, shelf: Shelf
+    ) -> None:
+        self._served, self._deployment, self._shelf = served, deployment, shelf
+        self._uneven = deployment.expert_imbalance or 1.0
+        self._known, self.prices = shelf.prices(machine, formats, deployment, own)
+        self._experts_known, self.expert_prices = self._known, self.prices
+        if deployment.expert_kind:
+            there = of_kind(machine, deployment.expert_kind)
+            self._experts_known, self.expert_prices = shelf.prices(there, formats, deployment, own)
+
+    def bound(self, rows: Array, *kinds: str) -> tuple[Seconds, Seconds, Seconds]:
+        """Kernels over `rows`, links apart: those that wait for compute, for memory, and memory's busy time [s]."""
+        compute = memory = busy = nothing(rows.shape)
+        for of in kinds:
+            for found, times in self._priced(rows, of, links=False):
+                one, two = sorted_out(found.times(times))
+                compute, memory = compute + one, memory + two
+                busy = busy + memory_only(found.times(times))
+        return compute, memory, busy
+
+    def _get(self, of: str, piece: Piece, grids: tuple[Array, ...], ask: Callable[[], Seconds]) -> Seconds:
+        """The price of a piece on grids, from the shelf where it has been asked before [s]."""
+        ranks = self._deployment.tp if isinstance(piece, Reduce) else 1
+        known = self._experts_known if isinstance(piece, Experts) else self._known
+        key = (known, of, piece, ranks, *((grid.shape, grid.tobytes()) for grid in grids))
+        return self._shelf.get(key, ask)
+
+    def mixers(self, of: str, grids: tuple[Array, Array], price: Callable[[Core | Recurrence], Seconds]) -> Seconds:
+        """The attention and scans of all layers, each kind of them asked once [s]."""
+        counts: dict[Core | Recurrence, int] = {}
+        for kind in self._served.kinds:
+            for piece in kind.pieces:
+                if isinstance(piece, Core | Recurrence):
+                    counts[piece] = counts.get(piece, 0) + kind.count
+        total: Seconds | None = None
+        for mixer, count in counts.items():
+            part = self._get(of, mixer, grids, partial(price, mixer)).times(count)
+            total = part if total is None else total + part
+        return total if total is not None else nothing((1, 1))
+
+    def sum(self, rows: Array, of: str, *, links: bool | None = None) -> Seconds:
+        """What all layers and ends take for `rows` of one sort, with `links` only those pieces that use them [s]."""
+        total = nothing(rows.shape)
+        for found, times in self._priced(rows, of, links=links):
+            total = total + found.times(times)
+        return total
+
+    def _priced(self, rows: Array, of: str, *, links: bool | None) -> Iterable[tuple[Seconds, int]]:
+        """Each piece over `rows` of one sort ('tokens', 'shared', 'group' or 'sequences') and how often it runs."""
+        for piece, times in self._by_rows.get(of, ()):
+            if isinstance(piece, Experts) and not links:
+                fullest = rows * self._uneven
+                chosen = replace(piece, count=piece.top_k) if self._deployment.alike and piece.ranks == 1 else piece
+                yield self._get(of, chosen, (fullest,), partial(self._piece, chosen, fullest)), times
+            elif links in (None, isinstance(piece, Reduce | Trade)):
+                yield self._get(of, piece, (rows,), partial(self._piece, piece, rows)), times
+
+    @cached_property
+    def _by_rows(self) -> dict[str, list[tuple[Piece, int]]]:
+        """Pieces that work on rows of a sort, in the order of the model, and how often each runs in an iteration."""
+        asked: dict[Piece, int] = {}
+        for count, pieces in self._pieces():
+            for piece in pieces:
+                asked[piece] = asked.get(piece, 0) + count
+        found: dict[str, list[tuple[Piece, int]]] = {}
+        for piece, times in asked.items():
+            found.setdefault(_rows_of(piece), []).append((piece, times))
+        return found
+
+    def _piece(self, piece: Piece, rows: Array) -> Seconds:
+        match piece:
+            case Product():
+                return self.prices.product(piece, rows)
+            case Experts():
+                return self.expert_prices.experts(piece, rows)
+            case Pass():
+                return self.prices.stream(piece, rows)
+            case Reduce():
+                return self.prices.reduce(piece, rows, self._deployment.tp)
+            case Trade():
+                return self.prices.trade(piece, rows)
+            case _:
+                raise AssertionError(piece)
+
+    def _pieces(self) -> Iterable[tuple[int, tuple[Piece, ...]]]:
+        kinds: Iterable[LayerKind] = self._served.kinds
+        return (*((kind.count, kind.pieces) for kind in kinds), (1, self._served.embedding), (1, self._served.head))
+
+    @cached_property
+    def kernels(self) -> float:
+        """Launches of one iteration [1]."""
+        counts, casts = served_counts(), self.prices.casts
+        return adapter_kernels(self._served, self._deployment) + sum(
+            count * sum(launches(piece, counts, casts) for piece in pieces) for count, pieces in self._pieces()
+        )
+
+
+def _rows_of(piece: Piece) -> str:
+    if isinstance(piece, Experts | Trade):
+        return "group"
+    if isinstance(piece, Core | Recurrence):
+        return ""
+    shared = isinstance(piece, Product | Pass) and piece.name.startswith("shared") and piece.name != "shared_add"
+    return "shared" if shared else piece.rows
