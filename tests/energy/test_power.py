@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.energy.power import step_energy_j, step_power_range
+from ridgeline.energy.power import operator_power_w, step_energy_j, step_power_range
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster, Evidence, Fact
@@ -81,3 +81,19 @@ def test_a_step_is_known_better_than_any_of_its_states() -> None:
 def test_energy_lies_between_idle_and_rated_power() -> None:
     everything = dict.fromkeys(("matrix", "attention", "memory", "launch", "update", "data link", "bubble"), 1.0)
     assert 16 * 400 * 7 * constant("power.idle") < step_energy_j(everything, made()) - 1400 < 16 * 400 * 7
+
+
+@pytest.mark.parametrize(
+    ("compute", "memory", "said"),
+    [(0.0, 0.0, "idle"), (1.0, 0.0, "matrix"), (0.0, 1.0, "memory"), (3.0, 0.0, "matrix"), (0.0, 3.0, "memory")],
+)
+def test_a_board_that_does_one_thing_draws_what_that_takes(compute: float, memory: float, said: str) -> None:
+    """Shares above one are one: no board is busier than always."""
+    assert operator_power_w(400.0, compute, memory) == pytest.approx(400.0 * constant(f"power.{said}"))
+
+
+def test_a_mix_adds_what_it_draws_above_idle_and_stops_at_the_rated_power() -> None:
+    idle, matrix, memory = (constant(f"power.{name}") for name in ("idle", "matrix", "memory"))
+    mixed = operator_power_w(400.0, 0.5, 0.25)
+    assert mixed == pytest.approx(400.0 * (idle + 0.5 * (matrix - idle) + 0.25 * (memory - idle)))
+    assert operator_power_w(400.0, 1.0, 1.0) == 400.0

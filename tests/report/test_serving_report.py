@@ -136,6 +136,8 @@ def test_tokens_that_wait_for_prompts_say_so() -> None:
     told = " ".join(text(made(decode_parts=parts)).split())
     assert "because a decode step takes 4 ms of a mean TPOT of 20 ms; the rest is prompts in the same" in told
     assert "a decode step takes" not in text(made(decode_parts={"weights and links": 0.019}))
+    assert "a decode step takes 15 ms" in text(made(decode_parts={"weights and links": 0.015}))  # a quarter is no step
+    assert "a decode step takes" not in text(made(decode_parts={"weights and links": 0.0175}))  # an eighth is none
     drafted = made(decode_parts=parts, deployments=(Deployment(draft_tokens=3, acceptance=0.5),))
     assert "a decode step takes" not in text(drafted)  # several tokens a step
 
@@ -145,7 +147,8 @@ def test_tokens_that_wait_for_prompts_say_so() -> None:
     [
         (960.0, 0.9, "requests wait for room in the cache, which is full in 100% of the time"),
         (940.0, 0.9, "requests wait for their turn in an iteration, not for room"),
-        (960.0, 0.4, ""),
+        (950.0, 0.5, "requests wait for room in the cache, which is full in 100% of the time"),
+        (960.0, 0.49, ""),
     ],
 )
 def test_what_requests_wait_for(used: float, share: float, told: str) -> None:

@@ -110,6 +110,32 @@ def test_bar_columns_follow_running_totals() -> None:
     assert memory_bar(stage, {"a": "A", "b": "B", "c": "C"}, 8) == "[AABBCC..]"
 
 
+def test_categories_that_begin_alike_have_letters_of_their_own(report: Report) -> None:
+    """Five categories of 1 GiB: the initial, the next free letter, the first that is one, a ? where none is left."""
+    held = dict.fromkeys(("weights", "workspace", "1-w", "2 x", "ow"), 2.0**30)
+    stage = StageMemory(stage=0, categories=held, capacity_bytes=10 * 2.0**30)
+    lines = plain(report_blocks(replace(report, memory=(stage,)))).splitlines()
+    assert "  stage 0       [WWWWOOOO????XXXX????....................]" in lines
+    assert [line.split()[0] for line in lines if line.endswith("1.00")] == ["W", "O", "?", "X", "?"]
+
+
+@pytest.mark.parametrize(("many", "told"), [(24, False), (25, True)])
+def test_operators_that_are_not_shown_are_counted(report: Report, many: int, told: bool) -> None:
+    rows = tuple(replace(report.ops[0], op=f"op{place}") for place in range(many))
+    text = plain(report_blocks(replace(report, ops=rows)))
+    assert ("smaller ones" in text) is told
+    assert not told or "and 1 smaller ones; --json has them all" in text
+
+
+def test_columns_give_way_by_as_much_as_the_page_lacks() -> None:
+    """Widths 3, 20 and 18 with two gaps of two and an indent of two are 47 columns; the first and right ones stay."""
+    rows = (("abc", "b b b b b b b b b bb", "123456789012345678"),)
+    table = Table(columns=("x", "y", "z"), rows=rows, right=frozenset({"z"}), indent=2)
+    assert plain([table], 47).splitlines()[2] == "  abc  b b b b b b b b b bb  123456789012345678"
+    first, second = plain([table], 46).splitlines()[2:4]
+    assert (first, second) == ("  abc  b b b b b b b b b    123456789012345678", "       bb")
+
+
 @given(
     words=st.lists(st.text("abc 1-", max_size=60), min_size=1, max_size=8),
     width=st.integers(80, 120),

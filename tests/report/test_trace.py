@@ -33,10 +33,12 @@ def test_spans_are_in_microseconds_and_sorted(report: Report) -> None:
 
 
 def test_a_process_per_device_and_a_thread_per_stream(report: Report) -> None:
-    names = [event for event in _trace(report)["traceEvents"] if event["name"] in ("process_name", "thread_name")]
+    names = [event for event in _trace(report)["traceEvents"] if event["ph"] == "M"]
     assert [(event["pid"], event["tid"], event["args"]) for event in names] == [
         (0, 0, {"name": "stage 0"}),
+        (0, 0, {"sort_index": 0}),
         (1, 0, {"name": "stage 1"}),
+        (1, 0, {"sort_index": 1}),
         (0, 0, {"name": "compute"}),
         (0, 1, {"name": "send"}),
         (1, 2, {"name": "compute"}),

@@ -140,7 +140,7 @@ def test_stream_order_against_dependency_is_a_circle() -> None:
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
 def test_bad_duration_is_refused(bad: float) -> None:
     with pytest.raises(PlanError, match=r"\(task 1\) lasts .* finite time >= 0"):
-        simulate(graph([1.0, bad], [0, 0], [[], []]))
+        simulate(graph([0.0, bad], [0, 0], [[], []]))  # no time at all is a time
 
 
 def test_memory_profile_by_hand() -> None:
