@@ -252,6 +252,37 @@ def test_reports_add_up(scenario: tuple[str, int, int, int, Workload, Plan]) -> 
     assert report.energy_j_per_step == pytest.approx(report.power_w * step.value)
 
 
+def test_operators_tell_forward_from_backward() -> None:
+    """Products of 8,192 tokens: backward has twice the FLOP of forward, a loss no backward product at all."""
+    report = predict(
+        made_model(2, 4096), cluster("1xH100-SXM"), Workload(seq_len=2048, global_batch=4), Plan(micro_batch=4)
+    )
+    rows = {f"{row.block}.{row.op}": row for row in report.ops}
+    (up,) = (row for name, row in rows.items() if name.endswith("mlp_up"))
+    assert up.flop == pytest.approx(3 * 2 * 4 * 2048 * 4096 * 16384)
+    assert 1.8 < up.backward_s / up.forward_s < 2.4
+    assert up.layers == 2
+
+
+def test_parts_grow_with_the_micro_batches() -> None:
+    """Eight micro-batches take eight times the products of one; the weights are updated once."""
+    shares = []
+    for batch in (1, 8):
+        workload = Workload(seq_len=2048, global_batch=batch)
+        report = predict(made_model(2, 4096), cluster("1xH100-SXM"), workload, Plan())
+        shares.append({share.label: share.seconds for share in report.shares})
+    one, eight = shares
+    assert eight["matrix"] == pytest.approx(8 * one["matrix"])
+    assert eight["update"] == pytest.approx(one["update"])
+
+
+@pytest.mark.parametrize(("offload", "kind"), [(False, "hbm"), (True, "host")])
+def test_an_optimizer_in_host_memory_is_updated_by_the_host(offload: bool, kind: str) -> None:
+    workload, plan = Workload(seq_len=2048, global_batch=1), Plan(offload_optimizer=offload)
+    report = predict(made_model(2, 4096), cluster("1xH100-SXM"), workload, plan)
+    assert [share.kind for share in report.shares if share.label == "update"] == [kind]
+
+
 def test_datasheet_evidence_is_faster_and_says_so() -> None:
     arguments = (made_model(8, 2048), cluster("16xH100-SXM"), Workload(seq_len=2048, global_batch=32), Plan(dp=16))
     measured, sheet = predict(*arguments), predict(*arguments, evidence="datasheet")

@@ -88,6 +88,12 @@ class _Explainer:
         parts["bubble"] = rest - parts["data link"]
         return {name: seconds for name, seconds in parts.items() if seconds > 0}
 
+    def kind_of(self, part: str) -> str:
+        """What a part of the step keeps busy; an optimizer in host memory is updated by the host."""
+        if part == "update" and self.it.plan.offload_optimizer:
+            return "host"
+        return _PART_KIND.get(part, "link")
+
     def memory(self) -> tuple[StageMemory, ...]:
         table = self.predictor.memory(self.it.plan)
         capacity = self.predictor.cluster.accelerator.memory_bytes
@@ -155,7 +161,7 @@ class _Explainer:
         price, carbon = predictor.cluster.price_usd_per_device_h, predictor.cluster.carbon_kg_per_j
         steps = None if workload.tokens is None else workload.tokens / workload.step_tokens
         shares = tuple(
-            Share(label=name, kind=_PART_KIND.get(name, "link"), seconds=seconds)
+            Share(label=name, kind=self.kind_of(name), seconds=seconds)
             for name, seconds in sorted(parts.items(), key=lambda item: -item[1])
         )
         return Report(
