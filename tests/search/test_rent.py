@@ -302,3 +302,14 @@ def test_a_simulated_queue_waits_as_the_formula_says() -> None:
         late += start - now > wait_s
         free[first] = start + service_s
     assert late / count == pytest.approx(wait_tail(slots=4, offered=offered, service_s=1.0, wait_s=wait_s), rel=0.05)
+
+
+def test_a_load_beyond_all_slots_waits_for_certain() -> None:
+    for offered in (2.0, 3.0):
+        assert wait_tail(slots=2, offered=offered, service_s=1.0, wait_s=100.0) == 1.0
+
+
+def test_pools_are_of_one_machine_up_to_the_most() -> None:
+    given_tail = {"service_s": 1.0, "wait_s": 0.5, "epsilon": 0.05}
+    rho = ceilings(most=3, slots_each=2, **given_tail)  # type: ignore[arg-type]
+    assert rho == tuple(utilisation_ceiling(slots=2 * machines, **given_tail) for machines in (1, 2, 3))  # type: ignore[arg-type]
