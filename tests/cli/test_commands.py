@@ -239,3 +239,22 @@ def test_the_module_runs_as_a_program() -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: none.toml: no such file\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("plan", "gpt2", "--on", "1xA100-SXM-80GB", "--seq-len", "1024", "--global-batch", "8"), "searching plans"),
+        (("simulate", "gpt2", "--on", "1xA100-SXM-80GB", "--concurrency", "1", "--requests", "2", "--prompt", "64",
+          "--output", "8"), "replaying 2 requests"),
+    ],
+)  # fmt: skip
+def test_long_work_shows_itself_on_a_terminal_only(
+    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = ask(capsys, *words)
+    assert (code, told in err) == (0, False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    shown = ask(capsys, *words)
+    assert shown[:2] == (0, out)
+    assert told in shown[2]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ridgeline.cli.keeping import kept
+from ridgeline.cli.progress import progress_bar
 from ridgeline.predict.operator import RUNGS
 from ridgeline.report.as_json import as_value
 from ridgeline.report.blocks import show
 from ridgeline.report.check_text import check_blocks
 from ridgeline.search.complete import complete
 from ridgeline.validate.check import Checker
-from ridgeline.validate.rows import Row, read
+from ridgeline.validate.rows import read
 from ridgeline.validate.score import summarise
 
 _WIDTH = 160  # columns of a table that is piped
@@ -28,23 +28,15 @@ def check(path: str, *, evidence: str, as_json: bool) -> None:
     table = read(path)
     checker = Checker(completer=complete, rungs=RUNGS[evidence])
     with kept("check", evidence.encode() + b"\n" + Path(path).read_bytes()) as answered:
-        for row in _progress(table.rows[len(answered.answers) :]):
-            answered.add(as_value(checker.answer(row, table)))
+        before = len(answered.answers)
+        with progress_bar("checking") as told:
+            for place, row in enumerate(table.rows[before:], start=before + 1):
+                answered.add(as_value(checker.answer(row, table)))
+                if told is not None:
+                    told(place, len(table.rows))
     rows = answered.answers
     summary = summarise(rows, kind=table.kind)
     if as_json:
         print(json.dumps({"path": path, "rows": rows, "summary": as_value(summary)}, indent=1, allow_nan=False))
     else:
         show(check_blocks(rows, summary), sys.stdout, width=_WIDTH)
-
-
-def _progress(rows: tuple[Row, ...]) -> Iterator[Row]:
-    """The rows, with a bar on a terminal."""
-    if not sys.stderr.isatty():
-        yield from rows
-        return
-    from rich.console import Console
-    from rich.progress import track
-
-    tracked: Iterable[Row] = track(rows, description="checking", console=Console(stderr=True), transient=True)
-    yield from tracked

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.cli.placing import loads_from
+from ridgeline.cli.progress import progress_bar
 from ridgeline.cli.simulating import policies_of, serving_scenario_of, told_of_compiling, too_long
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.deployment import Router
 from ridgeline.plan.serving_scenario import ServingScenario
-
-
-@contextmanager
-def progress_bar(words: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal's error stream; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(words, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def plan_serving(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.cli.flags import LIMIT_FIELDS, PLAN_NAMES, STATED_FIELDS, WORKLOAD_NAMES, given, read_flags
+from ridgeline.cli.progress import busy
 from ridgeline.errors import ClusterError, DomainError, InputError, ModelError, NoPlanError, PlanError, WorkloadError
 from ridgeline.plan.scenario import Scenario, read_scenario, scenario_from_words
 
@@ -63,7 +64,7 @@ def plan(
 
     space = replace(EXHAUSTIVE if exhaustive else Space(), fixed=stated, **limits)
     try:
-        with blamed_on(asked):
+        with blamed_on(asked), busy("searching plans"):
             found = search(asked.model, asked.cluster, asked.workload, limits=space, top=top, evidence=evidence)
     except NoPlanError as error:
         if as_json:

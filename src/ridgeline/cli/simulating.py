@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.cli.flags import given, read_flags
 from ridgeline.cli.placing import with_placement
+from ridgeline.cli.progress import busy
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 from ridgeline.plan.serving_scenario import ServingScenario, read_serving, serving_from_words
@@ -129,18 +130,19 @@ def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> 
 
     told_of_compiling()
     traffic, assumed = asked_traffic(asked.traffic)
-    report = simulate_serving(
-        asked.model,
-        asked.cluster,
-        asked.deployments,
-        traffic,
-        objective=Objective(**asked.traffic.get("slo", {})),
-        router=asked.router,
-        assumed=(*asked.assumed, *too_long(asked, traffic), *assumed),
-        policies=policies_of(asked),
-        offline=offline,
-        comings=comings_of(asked),
-    )
+    with busy(f"replaying {traffic.requests:,} requests"):
+        report = simulate_serving(
+            asked.model,
+            asked.cluster,
+            asked.deployments,
+            traffic,
+            objective=Objective(**asked.traffic.get("slo", {})),
+            router=asked.router,
+            assumed=(*asked.assumed, *too_long(asked, traffic), *assumed),
+            policies=policies_of(asked),
+            offline=offline,
+            comings=comings_of(asked),
+        )
     if as_json:
         print(json.dumps(serving_as_dict(report), indent=1, allow_nan=False))
     else:
