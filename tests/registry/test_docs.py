@@ -9,6 +9,7 @@ import inspect
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,6 +80,15 @@ def test_the_command_page_names_every_key_of_the_answer() -> None:
     returned += re.findall(r'^        "(\w+)":', inspect.getsource(serving_search.ranked_as_dict), re.MULTILINE)
     assert len(returned) > 70
     assert not [key for key in returned if f"`{key}`" not in page]
+
+
+def test_what_the_command_page_does_from_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands of the page's last section run as they stand, and print what the commands would."""
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(page.split("```python\n", 1)[1].split("```", 1)[0], names)
+    assert names["best"].step_time.value <= names["report"].step_time.value
+    assert capsys.readouterr().out.endswith(f"{names['served']}\n")
 
 
 def test_decisions_are_numbered_without_gaps() -> None:

@@ -10,6 +10,8 @@ from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.plan.plan import Plan
+from ridgeline.report.blocks import plain
+from ridgeline.report.html import html
 from ridgeline.timeline.simulate import Timeline
 
 
@@ -104,6 +106,17 @@ class Report:
         """Whether every stage fits in its device's memory."""
         return all(stage.headroom_bytes >= 0 for stage in self.memory)
 
+    def __str__(self) -> str:
+        """What `ridgeline predict` prints."""
+        from ridgeline.report.text import report_blocks
+
+        return plain(report_blocks(self))
+
+    def _repr_html_(self) -> str:
+        from ridgeline.report.text import report_blocks
+
+        return html(report_blocks(self))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Infeasible:
@@ -127,3 +140,14 @@ class SearchReport:
     infeasible: tuple[Infeasible, ...]
     bound_gap: float  # (best - lowest bound not simulated) / best, 0 when proven best
     seconds: float
+
+    def __str__(self) -> str:
+        """What `ridgeline plan` prints."""
+        from ridgeline.report.text import search_blocks
+
+        return plain(search_blocks(self))
+
+    def _repr_html_(self) -> str:
+        from ridgeline.report.text import search_blocks
+
+        return html(search_blocks(self))

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Queue
-from ridgeline.report.blocks import Block, Line, Table, blank
+from ridgeline.report.blocks import Block, Line, Table, blank, plain
 from ridgeline.report.deployments import counted, deployment_text, objective_text
+from ridgeline.report.html import html
 from ridgeline.report.serving_reasons import because, limits
 from ridgeline.report.serving_shares import shares_blocks
 from ridgeline.report.text import energy_text, money_text
@@ -78,6 +79,13 @@ class ServingReport:
         """Price of a million generated tokens [USD]; None without a price or tokens."""
         rate = self.metrics.output_tokens_per_s
         return None if self.usd_per_h is None or not rate else self.usd_per_h / 3600.0 / rate * 1e6
+
+    def __str__(self) -> str:
+        """What `ridgeline simulate` prints."""
+        return plain(serving_blocks(self))
+
+    def _repr_html_(self) -> str:
+        return html(serving_blocks(self))
 
 
 def _with_interval(value: float, *ends: float) -> str:
