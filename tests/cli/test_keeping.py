@@ -99,3 +99,25 @@ def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(
 ) -> None:
     (tmp_path / "cache").write_text("a file", encoding="utf-8")
     assert run(["check", str(table), "--json"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "folder"),
+    [
+        ("linux", {"XDG_CACHE_HOME": "/x"}, "/x/ridgeline"),
+        ("linux", {"XDG_CACHE_HOME": "relative"}, "/home/me/.cache/ridgeline"),
+        ("linux", {}, "/home/me/.cache/ridgeline"),
+        ("darwin", {}, "/home/me/Library/Caches/ridgeline"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/ridgeline/cache"),
+        ("win32", {}, "/home/me/AppData/Local/ridgeline/cache"),
+    ],
+)
+def test_where_answers_are_kept(
+    platform: str, variables: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": "/home/me", **variables}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(keeping.sys, "platform", platform)
+    assert str(keeping.cache_folder()) == folder
