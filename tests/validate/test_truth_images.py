@@ -190,3 +190,47 @@ def test_volumes_that_devices_share_are_refused() -> None:
     assert isinstance(refused, Refusal)
     assert "divided over devices" in refused.reason
     assert job(global_batch=72, **cells).model.name == "unet-3d"
+
+
+def test_a_batch_that_a_table_leaves_out_is_that_of_its_published_config() -> None:
+    cells = {
+        "model": "mobilenetv2",
+        "n_devices": 8,
+        "precision": "fp32",
+        "engine": "pytorch",
+        "source": "flagos-ai/FlagPerf@1b5a030",
+        "source_where": "training/nvidia/mobilenetv2-pytorch/README.md L43",
+    }
+    silent, stated = job(**cells), job(**cells, micro_batch=512)
+    assert (silent.workload.global_batch, silent.stated["micro_batch"]) == (8 * 32, 32)
+    assert (stated.workload.global_batch, stated.stated["micro_batch"]) == (8 * 512, 512)
+
+
+def test_sides_of_an_encoder_and_a_decoder_have_their_own_length() -> None:
+    found = job(
+        model="t5_small", n_devices=1, precision="fp32", engine="pytorch", source="flagos-ai/FlagPerf@1b5a030",
+        source_where="training/nvidia/t5_small-pytorch/README.md",
+    )  # fmt: skip
+    assert (found.workload.seq_len, found.workload.encoder_seq_len, found.workload.global_batch) == (128, 1024, 32)
+
+
+def test_sentences_are_counted_where_batches_are_filled_with_tokens() -> None:
+    found = job(model="Transformer", n_devices=8, micro_batch=10240, precision="TF32", engine="PyTorch", unit="tok/s")
+    assert (found.stated["micro_batch"], found.workload.seq_len, found.workload.encoder_seq_len) == (341, 30, 30)
+    assert found.workload.optimizer == "adam"
+
+
+def test_tables_lie_on_all_devices() -> None:
+    found = job(
+        model="DLRM-DCNv2", n_devices=8, global_batch=55296, engine="HugeCTR", source="mlcommons/training_results_v3.0"
+    )
+    assert (found.stated["ep"], found.stated["etp"], found.stated["zero"]) == (8, 1, 0)
+    assert found.model.graph.blocks["tables"].experts == 8
+
+
+def test_a_source_whose_host_chooses_regions_is_refused() -> None:
+    cells = {"model": "MaskRCNN", "n_devices": 8, "micro_batch": 12, "precision": "TF32", "engine": "PyTorch"}
+    refused = read(**cells, source="NVIDIA/DeepLearningExamples@729963d")
+    assert isinstance(refused, Refusal)
+    assert "run on the host" in refused.reason
+    assert job(**cells, source="flagos-ai/FlagPerf@1b5a030").model.name == "mask-rcnn"

@@ -30,6 +30,8 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.samples import in_sequences
 
 SEQUENCES: tuple[tuple[str, str, int, str], ...] = (
+    (r"FlagPerf", r"^cpm\b", 200, "training/benchmarks/cpm, seq_length"),
+    (r"FlagPerf", r"^t5[-_]small", 128, "training/benchmarks/t5_small, max_target_length; max_source_length is 1024"),
     ("", r"(?:bert|electra|bart).*(?:squad|fine)", 384, "SQuAD fine-tuning of the public examples"),
     ("", r"bert|electra", 512, "BERT's second phase, the length of public benchmarks (arXiv:1810.04805)"),
     (r"torchtitan", r"llama", 8192, "torchtitan's llama3 configs, training.seq_len"),
@@ -44,6 +46,9 @@ SEQUENCES: tuple[tuple[str, str, int, str], ...] = (
     ("", r"gpt|megatron|turing|mt-?nlg|palm", 2048, "GPT-3's context (arXiv:2005.14165)"),
 )
 """Sequence length when a row gives none: (source or engine, model, S [token], where known from)."""
+
+SOURCE_SIDES: tuple[tuple[str, str, int], ...] = ((r"FlagPerf", r"^t5[-_]small", 1024),)
+"""Length of what an encoder reads where it is not the decoder's: (source, model, S [token])."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +160,7 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
         seq_len=seq_len,
         unpredicted=1.0 if spans else 1.0 - masked if masked is not None else 0.0,
         global_batch=batch.global_batch,
-        encoder_seq_len=seq_len if image in TRANSLATORS or _has_encoder(row) else None,
+        encoder_seq_len=_encoder_length(row, seq_len) if image in TRANSLATORS or _has_encoder(row) else None,
         memory_habits=habits,
         **recipe.workload,  # type: ignore[arg-type]
     )
@@ -179,6 +184,15 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
 
 def _has_encoder(row: Row) -> bool:
     return re.search(r"\bbart\b|\bt5", row.text("model"), re.IGNORECASE) is not None
+
+
+def _encoder_length(row: Row, seq_len: int) -> int:
+    """Tokens that the encoder reads of one sequence [token]."""
+    if row.count("seq_len") is None:
+        for source, model, length in SOURCE_SIDES:
+            if re.search(source, row.text("source")) and re.search(model, row.text("model"), re.IGNORECASE):
+                return length
+    return seq_len
 
 
 def _published(row: Row) -> str:

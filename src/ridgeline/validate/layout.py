@@ -190,10 +190,12 @@ def _micro(row: Row, engine: Engine, layout: Layout, said: list[str]) -> int | N
 
 def _scripted(row: Row, layout: Layout) -> int | None:
     """What the program's own scripts give each device [1]."""
-    cells = {"device": row.text("hardware"), "precision": row.text("precision")}
-    return published_batch(
-        row.text("model"), results=row.text("source"), devices=layout.devices, each="device", **cells
-    )
+    cells = {"device": row.text("hardware"), "precision": row.text("precision"), "results": _place(row)}
+    return published_batch(row.text("model"), devices=layout.devices, each="device", **cells)
+
+
+def _place(row: Row) -> str:
+    return f"{row.text('source')}; {row.text('source_where')}"
 
 
 def _total(row: Row, notes: Notes, layout: Layout, seq_len: int) -> int | None:
@@ -211,7 +213,7 @@ def _total(row: Row, notes: Notes, layout: Layout, seq_len: int) -> int | None:
     )
     if batch is not None:
         return batch
-    own = published_batch(row.text("model"), results=row.text("source"), devices=layout.devices)
+    own = published_batch(row.text("model"), results=_place(row), devices=layout.devices)
     if own is not None:
         return own
     per_rank = notes.count("batch-per-dp")

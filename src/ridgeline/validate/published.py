@@ -32,6 +32,18 @@ MEGATRON_BERT_STYLE: Mapping[str, object] = {**BERT_STYLE, "placement": "pre"}
 
 PUBLISHED: tuple[Published, ...] = (
     Published(
+        pattern=r"^cpm$",
+        dims={
+            "layers": 24,
+            "hidden": 1024,
+            "heads": 16,
+            "vocab": 30000,
+            "max_positions": 1024,
+            "dropout": True,
+        },
+        source="FlagPerf, training/benchmarks/cpm/pytorch/config/_base.py",
+    ),
+    Published(
         pattern=r"^(?:megatron|gpt)[- ]22b$",
         dims={"layers": 48, "hidden": 6144, "heads": 64, "vocab": 51200, "max_positions": 2048},
         source="arXiv:2205.05198, table 3",

@@ -80,6 +80,11 @@ Source: FlagOpen/FlagPerf, training/benchmarks/llama2_7b_finetune/pytorch/config
 MAXTEXT_CAPACITY = 1.25
 """Source: AI-Hypercomputer/maxtext@e591f30, benchmarks/maxtext_trillium_model_configs.py, mixtral_8x7b_dropped."""
 
+SOURCE_RECOMPUTES: tuple[tuple[str, str, str], ...] = (
+    ("FlagPerf", r"^cpm$", "full"),  # training/benchmarks/cpm/pytorch/config/_base.py, checkpoint_activations
+)
+"""What a source computes again where a row does not say: (source, model, recompute)."""
+
 
 def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> Recipe:
     """Precision, task, optimizer, attention kernel, execution, recompute, sharding and overlap of a row."""
@@ -253,6 +258,10 @@ def _lora_rank(row: Row, said: list[str]) -> int:
 
 def _recompute(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
     cell = row.text("recompute").casefold()
+    for source, model, kind in SOURCE_RECOMPUTES:
+        if not cell and source in row.text("source") and re.search(model, row.text("model"), re.IGNORECASE):
+            said.append(f"recompute not stated: {kind} (its config)")
+            cell = kind
     if not cell:
         if row.asks_bytes and holds_whole_base(row):
             said.append("recompute not stated: none (assumed; choosing it to fit would answer the question asked)")
