@@ -107,7 +107,7 @@ def test_a_squeeze_that_is_not_fused_makes_its_gradients_one_by_one() -> None:
 def test_windows_attend_to_their_own_patches() -> None:
     graph = classifier("swin-tiny").graph
     core = next(op for op in graph.blocks[graph.layers[1]].ops if op.kind is OpKind.ATTENTION)
-    assert (core.rows, core.positions, core.heads, core.qk_dim) == (56**2, 49, 3, 32)
+    assert (core.rows, core.positions, core.heads, core.qk_dim) == (49, 49, 3 * 64, 32)  # 64 windows of 3 heads
 
 
 def test_a_product_on_pixels_keeps_its_input() -> None:
@@ -119,3 +119,19 @@ def test_an_unknown_network_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownNameError, match="efficientnet-b0"):
         classifier("eficientnet-b0")
     assert len(set(CLASSIFIERS)) == len(CLASSIFIERS)
+
+
+def test_autocast_keeps_the_stream_in_four_bytes() -> None:
+    """Source: PyTorch's list of operators that autocast to float32: layer_norm, softmax; sums promote to the wider."""
+    plain, wide = (classifier("swin-tiny", autocast=autocast).graph for autocast in (False, True))
+    assert plain.params == wide.params
+    blocks = [graph.blocks[graph.layers[1]] for graph in (plain, wide)]
+    narrow, broad = ({op.name: op for op in block.ops} for block in blocks)
+    size = 96 * 56**2
+    assert (narrow["feed_norm"].read, broad["feed_norm"].read) == (size, 2 * size)
+    assert (broad["feed_norm_cast"].read, broad["feed_norm_cast"].write) == (2 * size, size)
+    assert (narrow["feed_add"].read, narrow["feed_add"].write) == (2 * size, size)
+    assert (broad["feed_add"].read, broad["feed_add"].write) == (3 * size, 2 * size)  # fp32 and fp16 in, fp32 out
+    scores = 3 * 64 * 49 * 49
+    assert (narrow["distance_bias"].read, broad["distance_bias"].read) == (scores, 4 * scores)
+    assert narrow["attention"] == broad["attention"]

@@ -44,3 +44,16 @@ def test_one_token_of_an_image_is_classified_and_its_pixels_get_no_gradient() ->
 def test_an_unknown_name_is_refused(name: str) -> None:
     with pytest.raises(UnknownNameError, match="vit-base-patch16-224"):
         vision_transformer(name)
+
+
+def test_autocast_widens_norms_sums_and_softmax_and_nothing_else() -> None:
+    plain, wide = (vision_transformer("vit-base-patch16-224", autocast=autocast).graph for autocast in (False, True))
+    assert plain.params == wide.params
+    assert model_flop_per_token(plain, 197.0) == model_flop_per_token(wide, 197.0)
+    (one,), (two,) = (tuple(graph.blocks.values()) for graph in (plain, wide))
+    narrow, broad = ({op.name: op for op in block.ops} for block in (one, two))
+    assert set(broad) - set(narrow) == {"attention_norm_cast", "mlp_norm_cast", "softmax_cast"}
+    assert (broad["mlp_norm"].read, broad["mlp_residual"].read, broad["mlp_residual"].write) == (1536, 2304, 1536)
+    assert broad["softmax_cast"].read == 2 * 12 * 197
+    same = set(narrow) - {"attention_norm", "mlp_norm", "attention_residual", "mlp_residual"}
+    assert all(narrow[name] == broad[name] for name in same)

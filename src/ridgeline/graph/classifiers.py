@@ -12,7 +12,14 @@ from ridgeline.graph.vision import RESIDUAL, Turned, residual
 CLASSIFIERS = (*RESIDUAL, *MOBILE, *CONVOLUTIONAL, *PATCHED)
 
 
-def classifier(name: str, *, turned: Turned = Turned.NONE, fused: bool = False, image: int | None = None) -> Model:
+def classifier(
+    name: str,
+    *,
+    turned: Turned = Turned.NONE,
+    fused: bool = False,
+    autocast: bool = False,
+    image: int | None = None,
+) -> Model:
     """A network by name; `image` pixels a side in place of its own where its layers allow any size.
 
     >>> classifier("mobilenet-v2").graph.params
@@ -23,7 +30,7 @@ def classifier(name: str, *, turned: Turned = Turned.NONE, fused: bool = False, 
     if name in CONVOLUTIONAL:
         return convolutional(name, turned=turned, fused=fused)
     if name in PATCHED:
-        return patched(name, turned=turned)
+        return patched(name, turned=turned, autocast=autocast)
     if name in RESIDUAL:
         return residual(name, turned=turned, fused=fused)
     raise UnknownNameError("network", name, CLASSIFIERS)

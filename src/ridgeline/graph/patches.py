@@ -8,11 +8,13 @@ Bao et al. 2022 (arXiv:2106.08254), Tolstikhin et al. 2021 (arXiv:2105.01601, ta
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.ops import Model, Op
-from ridgeline.graph.pixels import activated, attention, layer_norm, mapped, product
+from ridgeline.graph.ops import Model, Op, Region
+from ridgeline.graph.parts import pointwise
+from ridgeline.graph.pixels import activated, attention, doubled, layer_norm, mapped, narrowed, product
 from ridgeline.graph.trunk import Trunk
 from ridgeline.graph.vision import IMAGE, Layers, Turned, head_ops
 
@@ -34,15 +36,15 @@ CLASSED: dict[str, tuple[int, int, int]] = {"beit-base": (12, 768, 12), "beit-la
 """Layers, width and heads."""
 
 
-def patched(name: str, *, turned: Turned = Turned.NONE) -> Model:
-    """A network of patches by name, on images of 224 x 224 pixels.
+def patched(name: str, *, turned: Turned = Turned.NONE, autocast: bool = False) -> Model:
+    """A network of patches by name, on images of 224 x 224 pixels; `autocast` as for `vision.Layers`.
 
     >>> patched("swin-tiny").graph.params
     28288354
     """
     if name not in PATCHED:
         raise UnknownNameError("network of patches", name, PATCHED)
-    trunk = Trunk(Layers(turned=turned, fused=False), IMAGE)
+    trunk = Trunk(Layers(turned=turned, fused=False, autocast=autocast), IMAGE)
     wide, tokens = PATCHED[name](trunk)
     _, classes, loss = head_ops(wide, 1)
     head = [mapped("mean", wide * tokens), classes, loss]
@@ -55,36 +57,59 @@ def _embedded(trunk: Trunk, wide: int, size: int) -> int:
     return trunk.side**2
 
 
-def _feed(wide: int, tokens: int, inner: int, *, scaled: bool = False) -> list[Op]:
+def _normed(trunk: Trunk, name: str, wide: int, tokens: int) -> list[Op]:
+    """A norm; under autocast its sides have four bytes an element, and the next product's are made of its output."""
+    op = layer_norm(name, wide, tokens)
+    if not trunk.net.autocast:
+        return [op]
+    return [doubled(op), narrowed(f"{name}_cast", wide * tokens)]
+
+
+def _feed(trunk: Trunk, wide: int, tokens: int, inner: int, *, scaled: bool = False) -> list[Op]:
     """Norm, two layers with their activation, sum; `scaled` by a number for each channel."""
     ops = [
-        layer_norm("feed_norm", wide, tokens),
+        *_normed(trunk, "feed_norm", wide, tokens),
         product("feed_up", wide, inner, tokens),
         activated("feed_activation", inner * tokens),
         product("feed_down", inner, wide, tokens),
     ]
-    return [*ops, *_added("feed_add", wide, tokens, scaled=scaled)]
+    return [*ops, *_added(trunk, "feed_add", wide, tokens, scaled=scaled)]
 
 
-def _added(name: str, wide: int, tokens: int, *, scaled: bool) -> list[Op]:
-    size = wide * tokens
-    scale = [mapped(f"{name}_scale", size, params=wide, saved=size)] if scaled else []
-    return [*scale, mapped(name, size, inputs=2)]
+def _added(trunk: Trunk, name: str, wide: int, tokens: int, *, scaled: bool = False) -> list[Op]:
+    """A branch, perhaps scaled, added to the stream; under autocast the stream is in fp32, and a scaled branch too.
 
-
-def _attended(wide: int, heads: int, tokens: int, keys: int, *, table: int, bias: int, scaled: bool) -> list[Op]:
-    """Norm, attention of each token to `keys` with a learned bias for each of `table` distances and head, sum.
-
-    `bias` of the 3 C biases of queries, keys and values are trained.
+    Its gradient is cast for the branch, and added to that of the norm.
     """
+    size, autocast = wide * tokens, trunk.net.autocast
+    scale = [mapped(f"{name}_scale", size, outputs=1 + autocast, params=wide, saved=size)] if scaled else []
+    if not autocast:
+        return [*scale, mapped(name, size, inputs=2)]
+    read = (4 if scaled else 3) * size
     return [
-        layer_norm("attention_norm", wide, tokens),
+        *scale,
+        pointwise(name, Region.TENSOR, read=read, write=2 * size, backward_read=6 * size, backward_write=3 * size),
+    ]
+
+
+def _attended(
+    trunk: Trunk, wide: int, heads: int, tokens: int, *, windows: int, table: int, bias: int, scaled: bool
+) -> list[Op]:
+    """Norm, attention within each of `windows` with a learned bias for each of `table` distances and head, sum.
+
+    `bias` of the 3 C biases of queries, keys and values are trained. Under autocast biases and softmax are in fp32 and
+    what weighs the values is cast: four passes of two bytes each way in place of one.
+    """
+    keys, scores = tokens // windows, heads * tokens * tokens // windows
+    passes = 4 if trunk.net.autocast else 1
+    return [
+        *_normed(trunk, "attention_norm", wide, tokens),
         product("qkv", wide, 3 * wide, tokens, params=3 * wide**2 + bias),
         mapped("pack", 3 * wide * tokens),
-        attention("attention", heads, wide // heads, tokens, keys),
-        mapped("distance_bias", heads * tokens * keys, params=heads * table),
+        attention("attention", heads * windows, wide // heads, keys, keys),
+        replace(mapped("distance_bias", scores * passes), params=heads * table),
         product("attention_out", wide, wide, tokens),
-        *_added("attention_add", wide, tokens, scaled=scaled),
+        *_added(trunk, "attention_add", wide, tokens, scaled=scaled),
     ]
 
 
@@ -104,13 +129,14 @@ def _shifted(trunk: Trunk, name: str) -> tuple[int, int]:
             trunk.cut("merge")
             wide, heads = 2 * wide, 2 * heads
         for place in range(depth):
-            windows = [mapped(f"{what}_windows", wide * tokens) for what in ("into", "out_of")]
-            rolled = [mapped(f"{what}_roll", wide * tokens) for what in ("forth", "back")] if place % 2 else []
-            trunk.take(*rolled, *windows)
+            moved = [f"{what}_windows" for what in ("into", "out_of")]
+            moved += [f"{what}_roll" for what in ("forth", "back")] if place % 2 else []
+            trunk.take(*(mapped(step, wide * tokens) for step in moved))
             table = (2 * WINDOW - 1) ** 2
+            count = tokens // WINDOW**2
             trunk.take(
-                *_attended(wide, heads, tokens, WINDOW**2, table=table, bias=3 * wide, scaled=False),
-                *_feed(wide, tokens, RATIO * wide),
+                *_attended(trunk, wide, heads, tokens, windows=count, table=table, bias=3 * wide, scaled=False),
+                *_feed(trunk, wide, tokens, RATIO * wide),
             )
             trunk.cut("window")
     trunk.take(layer_norm("final_norm", wide, tokens))
@@ -132,7 +158,7 @@ def _next(trunk: Trunk, name: str) -> tuple[int, int]:
             trunk.convolution(wide, WINDOW, groups=wide, bias=True)
             if trunk.net.turned is not Turned.NONE:
                 trunk.take(mapped("turn", wide * tokens), mapped("turn_back", wide * tokens))
-            trunk.take(*_feed(wide, tokens, RATIO * wide, scaled=True))
+            trunk.take(*_feed(trunk, wide, tokens, RATIO * wide, scaled=True))
             trunk.cut("block")
     trunk.take(layer_norm("final_norm", wide, 1))
     return wide, tokens
@@ -147,8 +173,8 @@ def _classed(trunk: Trunk, name: str) -> tuple[int, int]:
     trunk.cut("embed")
     for _ in range(layers):
         trunk.take(
-            *_attended(wide, heads, tokens, tokens, table=table, bias=2 * wide, scaled=True),
-            *_feed(wide, tokens, RATIO * wide, scaled=True),
+            *_attended(trunk, wide, heads, tokens, windows=1, table=table, bias=2 * wide, scaled=True),
+            *_feed(trunk, wide, tokens, RATIO * wide, scaled=True),
         )
         trunk.cut("layer")
     trunk.take(layer_norm("final_norm", wide, 1))
@@ -162,10 +188,10 @@ def _mixed(trunk: Trunk) -> tuple[int, int]:
     trunk.cut("embed")
     for _ in range(layers):
         trunk.take(
-            layer_norm("token_norm", wide, tokens), mapped("turn", wide * tokens),
+            *_normed(trunk, "token_norm", wide, tokens), mapped("turn", wide * tokens),
             product("token_up", tokens, inner, wide), activated("token_activation", inner * wide),
             product("token_down", inner, tokens, wide), mapped("turn_back", wide * tokens),
-            mapped("token_add", wide * tokens, inputs=2), *_feed(wide, tokens, RATIO * wide),
+            *_added(trunk, "token_add", wide, tokens), *_feed(trunk, wide, tokens, RATIO * wide),
         )  # fmt: skip
         trunk.cut("layer")
     trunk.take(layer_norm("final_norm", wide, tokens))
@@ -179,11 +205,11 @@ def _gates(trunk: Trunk) -> tuple[int, int]:
     trunk.cut("embed")
     for _ in range(layers):
         trunk.take(
-            layer_norm("norm", wide, tokens), product("up", wide, inner, tokens),
-            activated("activation", inner * tokens), layer_norm("gate_norm", half, tokens),
+            *_normed(trunk, "norm", wide, tokens), product("up", wide, inner, tokens),
+            activated("activation", inner * tokens), *_normed(trunk, "gate_norm", half, tokens),
             mapped("turn", half * tokens), product("gate", tokens, tokens, half), mapped("turn_back", half * tokens),
             mapped("gated", half * tokens, inputs=2, saved=2 * half * tokens), product("down", half, wide, tokens),
-            mapped("add", wide * tokens, inputs=2),
+            *_added(trunk, "add", wide, tokens),
         )  # fmt: skip
         trunk.cut("layer")
     trunk.take(layer_norm("final_norm", wide, tokens))

@@ -5,6 +5,8 @@ Letters: C channels, R x R a filter, P pixels.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ridgeline.graph.ops import Op, OpKind, Region, Saved
 from ridgeline.graph.parts import STATISTIC_BYTES, pointwise
 
@@ -87,3 +89,19 @@ def gated(name: str, elements: int) -> Op:
         name, Region.TENSOR, read=2 * elements, write=elements, backward_read=3 * elements, backward_write=2 * elements,
         saved=(Saved(elements=2 * elements, region=Region.TENSOR, role="mlp"),), kernels=2,
     )  # fmt: skip
+
+
+def doubled(op: Op) -> Op:
+    """An operator of twice as many bytes an element."""
+    return replace(
+        op, read=2 * op.read, write=2 * op.write, backward_read=2 * op.backward_read,
+        backward_write=2 * op.backward_write,
+        saved=tuple(replace(kept, elements=2 * kept.elements) for kept in op.saved),
+    )  # fmt: skip
+
+
+def narrowed(name: str, elements: float) -> Op:
+    """Numbers of four bytes cast to two, and back in backward."""
+    return pointwise(
+        name, Region.TENSOR, read=2 * elements, write=elements, backward_read=elements, backward_write=2 * elements
+    )

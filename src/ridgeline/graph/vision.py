@@ -93,11 +93,13 @@ class Layers:
     """Makes operators; `turned` and `fused` as in `residual`.
 
     With `frozen` norms are a scale and a shift that are not trained; fused, they ride in the convolution's epilogue.
+    Under `autocast` layer norms, softmax and the sums between layers are in fp32, products in 16 bits.
     """
 
     turned: Turned
     fused: bool
     frozen: bool = False
+    autocast: bool = False
 
     def stages(
         self, name: str, image: int, *, strides: tuple[int, ...] = (1, 2, 2, 2), untrained: int = 0

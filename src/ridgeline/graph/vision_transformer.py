@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.build import from_dims
-from ridgeline.graph.ops import Model, Op, OpKind, Region, Split
+from ridgeline.graph.ops import Block, Model, Op, OpKind, Region, Split
 from ridgeline.graph.parts import linear, pointwise
+from ridgeline.graph.pixels import doubled, narrowed
 from ridgeline.graph.vision import CLASSES
 
 SIZES = {"tiny": (12, 192, 3), "small": (12, 384, 6), "base": (12, 768, 12), "large": (24, 1024, 16)}
@@ -30,8 +31,8 @@ def vision_tokens(name: str) -> int:
     return (side // patch) ** 2 + 1
 
 
-def vision_transformer(name: str) -> Model:
-    """A vision transformer by name, 'vit-SIZE-patchP-SIDE'.
+def vision_transformer(name: str, *, autocast: bool = False) -> Model:
+    """A vision transformer by name, 'vit-SIZE-patchP-SIDE'; `autocast` as for `vision.Layers`.
 
     >>> vision_transformer("vit-base-patch16-224").graph.params
     86567656
@@ -51,13 +52,40 @@ def vision_transformer(name: str) -> Model:
     norm = next(op for op in model.graph.blocks[model.graph.layers[0]].ops if op.params == 2 * hidden)
     classes = replace(linear("classes", hidden, CLASSES, split=Split.NONE, bias=True), rows=1 / tokens)
     loss = Op(name="cross_entropy", kind=OpKind.CROSS_ENTROPY, region=Region.VOCAB, n=max(1, CLASSES // tokens))
+    blocks = {key: _autocast(block, tokens) if autocast else block for key, block in model.graph.blocks.items()}
     graph = replace(
         model.graph,
+        blocks=blocks,
         embedding=(replace(patches, leaf=True), added),
         head=(replace(norm, name="final_norm"), classes, loss),
         tied_embeddings=False,
     )
     return replace(model, model_type="vision-transformer", graph=graph, dims={**model.dims, "image": side})
+
+
+def _autocast(block: Block, tokens: int) -> Block:
+    """A layer whose norms, softmax and stream are in fp32: each norm's output is cast, each sum reads and writes more.
+
+    Backward of a sum casts its gradient for the branch and adds it to the norm's; softmax writes four bytes, cast for
+    the product.
+    """
+    ops: list[Op] = []
+    for op in block.ops:
+        if op.name.endswith("norm"):
+            ops += [doubled(op), narrowed(f"{op.name}_cast", op.write)]
+        elif op.name.endswith("residual"):
+            size = op.write
+            ops.append(replace(op, read=3 * size, write=2 * size, backward_read=6 * size, backward_write=3 * size))
+        else:
+            ops.append(op)
+        if op.kind is OpKind.ATTENTION:
+            scores = op.heads * tokens
+            wide = pointwise(
+                "softmax_cast", Region.TENSOR, read=2 * scores, write=2 * scores, backward_read=2 * scores,
+                backward_write=2 * scores,
+            )  # fmt: skip
+            ops.append(wide)
+    return replace(block, ops=tuple(ops))
 
 
 def _parts(name: str) -> tuple[str, int, int]:

@@ -155,6 +155,11 @@ def image_recipe(row: Row, recipe: Recipe, name: str) -> Recipe:
     return replace(recipe, workload=workload, plan={**recipe.plan, "zero": 0}, assumptions=said)
 
 
+def _autocasts(recipe: Recipe) -> bool:
+    """Whether PyTorch's autocast runs operators one by one, norms, softmax and sums in fp32."""
+    return str(recipe.workload["precision"]).endswith("-amp") and recipe.workload["execution"] == "eager"
+
+
 def _sharding(row: Row) -> dict[str, object]:
     """How the published code of a diffusion model shards its states; whole ones where none is known."""
     plan, devices = published_configuration(row), row.count("n_devices") or 1
@@ -186,7 +191,8 @@ def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
         return ModelReading(model=unet(name), key=name, assumptions=(f"images of {side} x {side} pixels",))
     if name.startswith("vit-"):
         said = (f"images of {image_tokens(name)} tokens, 1000 classes",)
-        return ModelReading(model=vision_transformer(name), key=name, assumptions=said)
+        wide = _autocasts(recipe)
+        return ModelReading(model=vision_transformer(name, autocast=wide), key=repr((name, wide)), assumptions=said)
     compute = PRECISIONS[str(recipe.workload["precision"])].compute
     where = f"{row.text('precision')}; {row.text('source')}"
     first = next((reason for pattern, reason in CHANNELS_FIRST if re.search(pattern, where)), None)
@@ -204,7 +210,7 @@ def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
         model = region_network(name, turned=turned, fused=fused)
     else:
         sizes = (own for source, known, own in OWN_IMAGES if re.search(source, where) and re.match(known, name))
-        model = classifier(name, turned=turned, fused=fused, image=next(sizes, None))
+        model = classifier(name, turned=turned, fused=fused, autocast=_autocasts(recipe), image=next(sizes, None))
     pixels, classes = model.dims["image"], model.dims["classes"]
     turns = [f"images of {pixels} x {pixels} pixels, {classes} classes"]
     if found is not None or name in REGION_NETWORKS:
