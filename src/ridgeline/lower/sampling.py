@@ -17,7 +17,8 @@ def forward(block: Block, workload: Workload, *, copies: float, by: Division) ->
     """Forward work of one layer on `copies` pictures, products in the workload's own format.
 
     Patches are divided by `ulysses` and `ring`, widths by `tensor`; Ulysses' attention has all patches of its own
-    heads. What each picture has once is repeated on every device.
+    heads. Of a `pipeline` it is the work on one of as many parts of the patches, which attend to all. What each picture
+    has once is repeated on every device.
     """
     sharder = Sharder(workload, Layout(micro_batch=copies))
     quantize = PRECISIONS[workload.precision].quantize
@@ -27,11 +28,10 @@ def forward(block: Block, workload: Workload, *, copies: float, by: Division) ->
 
 
 def _divided(op: Op, by: Division) -> Op:
-    share, tensor = by.ulysses * by.ring, by.tensor
+    share, tensor = by.ulysses * by.ring * by.pipeline, by.tensor
     if op.kind is OpKind.ATTENTION:
-        return replace(op, heads=max(1, op.heads // (by.ulysses * tensor)), rows=op.rows / by.ring, kv_heads=max(
-            1, op.kv_heads // (by.ulysses * tensor)
-        ))  # fmt: skip
+        heads = max(1, op.heads // (by.ulysses * tensor))
+        return replace(op, heads=heads, kv_heads=heads, rows=op.rows / (by.ring * by.pipeline))
     if op.kind is OpKind.GEMM:
         return op if op.rows == 1 else replace(op, rows=op.rows / share, n=max(1, op.n // tensor))
     return replace(op, read=op.read / (share * tensor), write=op.write / (share * tensor))
@@ -43,7 +43,7 @@ def exchanges(block: Block, *, copies: float, by: Division, element_bytes: float
     for op in block.ops:
         if op.kind is not OpKind.ATTENTION or op.positions < op.rows:  # attention to words: every device holds them
             continue
-        width, tokens = op.heads * op.qk_dim / by.tensor, op.rows / (by.ulysses * by.ring)
+        width, tokens = op.heads * op.qk_dim / by.tensor, op.rows / (by.ulysses * by.ring * by.pipeline)
         size = copies * tokens * width * element_bytes
         if by.ulysses > 1:
             traded = Collective(

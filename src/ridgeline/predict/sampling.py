@@ -52,7 +52,9 @@ class SamplingCost:
 def sample(name: str, cluster: Cluster, asked: Sampling, by: Division | None = None) -> SamplingCost:
     """Time of one batch of pictures of a diffusion model by name on the devices of a cluster [s].
 
-    t = words + warm steps + (steps - warm) step / pipeline + pixels; guided models run twice a step.
+    t = words + warm whole + (steps - warm) step + pixels; guided models run twice a step. With a pipeline of p devices,
+    each runs its L / p layers on p parts of the patches one after another: a step takes as long as all layers on one
+    part. The first `warm` steps run the layers on the whole picture, one device after the other.
     """
     by = by or Division()
     if by.devices > cluster.count:
@@ -65,18 +67,20 @@ def sample(name: str, cluster: Cluster, asked: Sampling, by: Division | None = N
     predictor = Predictor(model, cluster, workload)
     copies = asked.batch * (2 if guided(name) else 1) / by.guidance
     parts, hosts = _step(predictor, copies, by)
-    whole = sum(parts.values())
     warm = min(by.warm, asked.steps) if by.pipeline > 1 else 0
-    rounds = warm + (asked.steps - warm) / by.pipeline
+    whole, first = sum(parts.values()), 0.0
+    if warm:
+        first = warm * sum(_step(predictor, copies, replace(by, pipeline=1))[0].values())
+    stepped = first + (asked.steps - warm) * whole
     words, pixels, said = _ends(name, cluster, asked) if asked.decoded else (0.0, 0.0, ())
     evidence = predictor.machine.device.evidence.get(
         f"matrix.{PRECISIONS[asked.precision].compute}", Evidence.DATASHEET
     )
     low, high = step_interval(parts, hosts, predictor=predictor, evidence=evidence)
-    seconds = words + pixels + whole * rounds
+    seconds = words + pixels + stepped
     return SamplingCost(
         seconds=seconds, low_s=seconds * low / whole, high_s=seconds * high / whole,
-        step_s=whole * rounds / asked.steps, words_s=words, pixels_s=pixels, parts=parts, evidence=evidence,
+        step_s=stepped / asked.steps, words_s=words, pixels_s=pixels, parts=parts, evidence=evidence,
         assumptions=said,
     )  # fmt: skip
 
