@@ -16,6 +16,7 @@ from ridgeline.facts.mechanisms import constants
 from ridgeline.graph.flop import mean_context
 from ridgeline.graph.ops import Block, Boundary, Op, OpKind, Region, Split
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
+from ridgeline.lower.networks import convolution, recurrence, tables
 from ridgeline.lower.params import adapted
 from ridgeline.lower.work import (
     Attention,
@@ -117,42 +118,10 @@ class Sharder:
         k = op.k / degree if op.split is Split.ROW else op.k
         m = self._rows(op, block)
         if op.steps > 1:
-            return self._recurrence(op, rows=m * op.rows)
+            return recurrence(op, self.precision, rows=m * op.rows)
         if op.rows != 1 or op.leaf:
-            return self._convolution(op, pixels=m * op.rows)
+            return convolution(op, self.precision, pixels=m * op.rows)
         return self._gemm_passes(op, m=m, n=n, k=k, count=1)
-
-    def _recurrence(self, op: Op, *, rows: Number) -> Iterable[Work]:
-        """Products of a state: one a step in forward and for its gradient, one of all steps for the weight's."""
-        precision = self.precision
-        product = partial(Gemm, name=op.name)
-        thin = partial(
-            product, output_bytes=precision.activation_bytes, steps=op.steps, kernels=float(op.kernels) * op.steps
-        )
-        yield thin(phase=Phase.FORWARD, m=rows, n=op.n, k=op.k)
-        yield thin(phase=Phase.BACKWARD_INPUT, m=rows, n=op.k, k=op.n)
-        yield product(
-            phase=Phase.BACKWARD_WEIGHT, m=op.k, n=op.n, k=rows * op.steps, output_bytes=precision.grad_bytes,
-            accumulate=True,
-        )  # fmt: skip
-
-    def _convolution(self, op: Op, *, pixels: Number) -> Iterable[Work]:
-        """An implicit product over output pixels; of input pixels for their gradient, and of channels for filters'.
-
-        A filter of R points at stride s in d directions uses each input R / s^d times, and each output's gradient R.
-        """
-        precision, spread = self.precision, float(op.stride**op.axes)
-        used = max(1.0, op.taps / spread)
-        product = partial(Gemm, name=op.name, count=op.groups, kernels=float(op.kernels))
-        thin = partial(product, output_bytes=precision.activation_bytes)
-        yield thin(phase=Phase.FORWARD, m=pixels, n=op.n, k=op.k, taps=used)
-        if not op.leaf:
-            inputs = {"m": pixels * spread, "n": op.k / op.taps, "k": op.n * op.taps / spread}
-            yield thin(phase=Phase.BACKWARD_INPUT, taps=float(op.taps), **inputs)
-        yield product(
-            phase=Phase.BACKWARD_WEIGHT, m=op.k, n=op.n, k=pixels, taps=used, output_bytes=precision.grad_bytes,
-            accumulate=True,
-        )  # fmt: skip
 
     def _grouped_gemm(self, op: Op, block: Block | None) -> Iterable[Work]:
         assert block is not None
@@ -300,16 +269,9 @@ class Sharder:
                 name=op.name, phase=phase, bytes=rows * moved * size, flop=flop, matrix=True, kernels=float(op.kernels)
             )
 
-    def _tables(self, op: Op) -> Iterable[Work]:
-        """Rows looked up and summed for each sample, and updated where they lie; every device does its share."""
-        tokens, size, row = self.layout.tokens(1.0), self.precision.activation_bytes, self.precision.weight_bytes
-        yield Stream(name=op.name, phase=Phase.FORWARD, bytes=tokens * (op.read * row + op.write * size))
-        updated = (op.backward_read + op.backward_write) * row
-        yield Stream(name=op.name, phase=Phase.BACKWARD_WEIGHT, bytes=tokens * (op.write * size + updated))
-
     def _embedding(self, op: Op, block: Block | None) -> Iterable[Work]:
         if op.sparse:
-            yield from self._tables(op)
+            yield from tables(op, self.precision, tokens=self.layout.tokens(1.0))
             return
         tokens = self.layout.tokens(self._seq_len(block))
         size = self.precision.activation_bytes
