@@ -66,6 +66,23 @@ def test_four_times_the_pixels_are_four_times_the_products_and_sixteen_of_the_sc
     assert model_flop_per_token(large, 1.0) > 4 * model_flop_per_token(small, 1.0) * 0.9
 
 
+def test_a_unet_at_another_size_has_the_same_parameters_and_more_products() -> None:
+    own, large = (unet("stable-diffusion-2", image=image) for image in (512, 768))
+    assert own.graph.params == large.graph.params == 865_910_724
+    ratio = model_flop_per_token(large.graph, 1.0) / model_flop_per_token(own.graph, 1.0)
+    assert 1.5**2 < ratio < 1.5**4  # products grow with the pixels, scores with their square
+
+
+def test_frames_that_move_attend_apart() -> None:
+    graph = denoiser("latte", Picture(width=512, height=512, frames=16)).graph
+    within, along = (
+        next(op for op in graph.blocks[name].ops if op.name == "attention") for name in ("cross", "moving")
+    )
+    assert (within.rows, within.positions, within.heads) == (1024, 1024, 16 * 16)
+    assert (along.rows, along.positions, along.heads) == (16, 16, 16 * 1024)
+    assert (graph.layers.count("cross"), graph.layers.count("moving")) == (28, 28)
+
+
 def test_guidance_is_where_the_network_does_not_hold_it() -> None:
     assert [guided(name) for name in ("flux.1-dev", "sd3-medium", "stable-diffusion-xl")] == [False, True, True]
 
@@ -73,7 +90,9 @@ def test_guidance_is_where_the_network_does_not_hold_it() -> None:
 def test_sizes_and_names_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ModelError, match="nearest: 1008 x 1024"):
         denoiser("flux.1-dev", Picture(width=1010, height=1024))
-    with pytest.raises(ModelError, match="one image of 512 x 512"):
-        denoiser("stable-diffusion-2", SQUARE)
+    with pytest.raises(ModelError, match="makes square images"):
+        denoiser("stable-diffusion-2", VIDEO)
+    with pytest.raises(ModelError, match="nearest: 768"):
+        denoiser("stable-diffusion-2", Picture(width=776, height=776))
     with pytest.raises(UnknownNameError, match=r"flux\.1-dev"):
         denoiser("flux.1-def", SQUARE)

@@ -39,6 +39,19 @@ def test_fusing_and_dividing_make_it_quicker() -> None:
     assert one["predicted"] / 2 < two["predicted"] < one["predicted"]
 
 
+@pytest.mark.parametrize(
+    ("cell", "name"),
+    [
+        ("FLUX.1 [dev]", "flux.1-dev"),
+        ("FLUX.1-schnell", "flux.1-schnell"),
+        ("stable-diffusion-xl-base-1.0", "stable-diffusion-xl"),
+        ("SD3-medium", "sd3-medium"),
+    ],
+)
+def test_models_have_several_names(cell: str, name: str) -> None:
+    assert answer(model=cell)["model"] == name
+
+
 def test_steps_alone_and_pictures_a_second() -> None:
     video = {"model": "CogVideoX-2B", "resolution": "720x480", "frames": "49", "steps": "50", "hardware": "A100"}
     step = answer(**video, metric="latency_per_step_s")
@@ -68,7 +81,7 @@ def test_a_pipeline_waits_in_its_first_steps_and_never_halves_the_rest() -> None
         ({"metric": "latency_p99_s"}, "waits for others"),
         ({"metric": "memory_gb_per_gpu"}, "holds in memory"),
         ({"metric": "beauty"}, "known: latency_s"),
-        ({"model": "Latte"}, "no diffusion model that is predicted"),
+        ({"model": "SANA-1.6B"}, "no diffusion model that is predicted"),
         ({"resolution": ""}, "size of the picture is not stated"),
         ({"steps": ""}, "number of steps is not stated"),
         ({"steps": "many"}, "not a whole number"),

@@ -8,7 +8,9 @@ Hunyuan-DiT), Yang et al. 2025 (arXiv:2408.06072, CogVideoX), Kong et al. 2024 (
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 
 from ridgeline.errors import ModelError, UnknownNameError
@@ -41,7 +43,8 @@ class Denoiser:
 
     'joint' layers have weights of their own for patches and words, which attend to each other; 'single' ones one stream
     of both, attention beside the feed-forward; 'together' ones one stream after each other; 'cross' ones attend to
-    themselves, then to words. `guided` networks run twice a step: with the words and without. `conditioned` is the
+    themselves, then to words. With `moving` layers, which attend along each patch's frames, the others attend within
+    each frame. `guided` networks run twice a step: with the words and without. `conditioned` is the
     width that scales and shifts are made from (D where 0).
     """
 
@@ -49,6 +52,7 @@ class Denoiser:
     single: int = 0
     together: int = 0
     cross: int = 0
+    moving: int = 0
     hidden: int
     heads: int
     ffn: int
@@ -116,27 +120,31 @@ DENOISERS: dict[str, Denoiser] = {
         joint=20, single=40, hidden=3072, heads=24, ffn=12288, words=256, word_width=4096, pooled=768, shrink=(4, 8),
         guided=False, guidance=True, encoder="",
     ),
+    "latte": Denoiser(
+        cross=28, moving=28, hidden=1152, heads=16, ffn=4608, words=120, word_width=4096, channels=4, spread=True,
+        turned=False,
+    ),
+    "wan2.1-14b": Denoiser(cross=40, hidden=5120, heads=40, ffn=13824, words=512, word_width=4096, shrink=(4, 8)),
     "wan2.1-1.3b": Denoiser(cross=30, hidden=1536, heads=12, ffn=8960, words=512, word_width=4096, shrink=(4, 8)),
 }  # fmt: skip
 """Source: config.json of each model's transformer on huggingface.co."""
 
 
 def denoiser(name: str, picture: Picture) -> Model:
-    """One step's network by name, for a picture of a size; U-Nets are of `diffusion.unet`, at their own size.
+    """One step's network by name, for a picture of a size; U-Nets are of `diffusion.unet`, on square images.
 
     >>> denoiser("flux.1-dev", Picture(width=1024, height=1024)).graph.params
     11901408320
     """
     if name in UNETS:
-        side = UNETS[name].image
-        if (picture.width, picture.height, picture.frames) != (side, side, 1):
-            raise ModelError(f"{name} makes one image of {side} x {side} pixels")
-        return unet(name)
+        if picture.width != picture.height or picture.frames > 1:
+            raise ModelError(f"{name} makes square images, not {picture.width} x {picture.height} x {picture.frames}")
+        return unet(name, image=picture.width)
     if name not in DENOISERS:
         raise UnknownNameError("diffusion model", name, (*DENOISERS, *UNETS))
     spec = DENOISERS[name]
     tokens = spec.tokens(picture)
-    blocks, order = _layers(spec, tokens)
+    blocks, order = _layers(spec, tokens, picture.frames)
     graph = Graph(
         blocks={block.name: block for block in blocks}, layers=tuple(order), embedding=tuple(_entry(spec, tokens)),
         head=tuple(_exit(spec, tokens)), hidden=spec.hidden * (tokens + spec.words), vocab=0, tied_embeddings=False,
@@ -150,24 +158,31 @@ def guided(name: str) -> bool:
     return name in UNETS or DENOISERS[name].guided
 
 
-def _layers(spec: Denoiser, tokens: int) -> tuple[list[Block], list[str]]:
-    made = {
-        "joint": (spec.joint, _joint),
-        "single": (spec.single, _single),
-        "together": (spec.together, _together),
-        "cross": (spec.cross - spec.skips, _cross),
+def _layers(spec: Denoiser, tokens: int, frames: int) -> tuple[list[Block], list[str]]:
+    made: dict[str, tuple[int, Callable[[], list[Op]]]] = {
+        "joint": (spec.joint, partial(_joint, spec, tokens)),
+        "single": (spec.single, partial(_single, spec, tokens)),
+        "together": (spec.together, partial(_together, spec, tokens)),
+        "cross": (spec.cross - spec.skips, partial(_cross, spec, tokens, frames)),
+        "moving": (spec.moving, partial(_moving, spec, tokens, frames)),
     }
     blocks, order = list[Block](), list[str]()
     for name, (count, build) in made.items():
         if count:
             last = name == "joint" and not spec.single  # nothing reads the words after the last layer
-            blocks.append(Block(name=name, ops=tuple(build(spec, tokens)), boundaries=()))
+            blocks.append(
+                Block(
+                    name=name,
+                    ops=tuple(build()),
+                    boundaries=(),
+                )
+            )
             order += [name] * (count - last)
             if last:
                 blocks.append(Block(name="joint-last", ops=tuple(_joint(spec, tokens, last=True)), boundaries=()))
                 order.append("joint-last")
     if spec.skips:
-        ops = (*_skip(spec, tokens), *_cross(spec, tokens))
+        ops = (*_skip(spec, tokens), *_cross(spec, tokens, frames))
         blocks.append(Block(name="cross-skip", ops=ops, boundaries=()))
         order += ["cross-skip"] * spec.skips
     return blocks, order
@@ -262,14 +277,15 @@ def _together(spec: Denoiser, tokens: int) -> list[Op]:
     ]
 
 
-def _cross(spec: Denoiser, tokens: int) -> list[Op]:
+def _cross(spec: Denoiser, tokens: int, frames: int) -> list[Op]:
     wide = spec.hidden
+    apart = frames if spec.moving else 1
     source = spec.word_width if spec.word_width < wide else wide  # words that are not projected to D first
     return [
         _shaped("norm1", spec, tokens, params=6 * wide),
         product("qkv", wide, 3 * wide, tokens),
         _packed("pack", spec, tokens),
-        _core("attention", spec, tokens, tokens),
+        _apart(spec, tokens, apart),
         product("out", wide, wide, tokens),
         _merged("attention_add", spec, tokens),
         product("words_q", wide, wide, tokens),
@@ -277,6 +293,27 @@ def _cross(spec: Denoiser, tokens: int) -> list[Op]:
         _core("words_attention", spec, tokens, spec.words),
         product("words_out", wide, wide, tokens),
         _merged("words_add", spec, tokens),
+        _shaped("norm2", spec, tokens),
+        *_feed("feed", spec, tokens),
+    ]
+
+
+def _apart(spec: Denoiser, tokens: int, parts: int) -> Op:
+    """Attention within each of `parts` of the patches."""
+    each = tokens // parts
+    return attention("attention", spec.heads * parts, spec.hidden // spec.heads, each, each)
+
+
+def _moving(spec: Denoiser, tokens: int, frames: int) -> list[Op]:
+    """A layer whose patches attend to themselves in the other frames."""
+    wide = spec.hidden
+    return [
+        _shaped("norm1", spec, tokens, params=6 * wide),
+        product("qkv", wide, 3 * wide, tokens),
+        _packed("pack", spec, tokens),
+        _apart(spec, tokens, tokens // frames),
+        product("out", wide, wide, tokens),
+        _merged("attention_add", spec, tokens),
         _shaped("norm2", spec, tokens),
         *_feed("feed", spec, tokens),
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ridgeline.errors import UnknownNameError
+from ridgeline.errors import ModelError, UnknownNameError
 from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Split
 from ridgeline.graph.parts import linear
 from ridgeline.graph.pixels import attention, gated, group_norm, kept, layer_norm, mapped, product
@@ -52,15 +52,20 @@ UNETS: dict[str, Unet] = {
 sd_xl_base.yaml of Stability-AI/generative-models."""
 
 
-def unet(name: str) -> Model:
-    """The U-Net of a diffusion model by name, at the size of image it was trained on.
+def unet(name: str, *, image: int | None = None) -> Model:
+    """The U-Net of a diffusion model by name, at the size of image it was trained on or another [pixel].
 
     >>> unet("stable-diffusion-2").graph.params
     865910724
     """
     if name not in UNETS:
         raise UnknownNameError("diffusion model", name, UNETS)
-    spec, side = UNETS[name], UNETS[name].image // SHRINK
+    spec = UNETS[name]
+    image = image or spec.image
+    unit = SHRINK * 2 ** (len(spec.channels) - 1)
+    if image % unit:
+        raise ModelError(f"{name}: {image} pixels are no multiple of {unit}; nearest: {round(image / unit) * unit}")
+    side = image // SHRINK
     net, first = _Layers(spec), spec.channels[0]
     layers: list[Block] = [*net.down(side), *net.middle(side), *net.up(side)]
     blocks = {block.name: block for block in layers}
@@ -80,7 +85,7 @@ def unet(name: str) -> Model:
         blocks=blocks, layers=tuple(block.name for block in layers), embedding=embedding, head=head,
         hidden=first * side**2, vocab=0, tied_embeddings=False,
     )  # fmt: skip
-    dims = {"layers": len(layers), "image": spec.image, "text_tokens": spec.text_tokens}
+    dims = {"layers": len(layers), "image": image, "text_tokens": spec.text_tokens}
     return Model(name=name, model_type="unet", graph=graph, max_positions=None, source="released code", dims=dims)
 
 

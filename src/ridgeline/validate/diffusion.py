@@ -17,17 +17,18 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
 
 MODELS: tuple[tuple[str, str], ...] = (
-    (r"^sd-?1\.[45]$|^stable.diffusion.?v?1", "stable-diffusion-1"),
-    (r"^sd-?2\.[01]$|^stable.diffusion.?v?2", "stable-diffusion-2"),
-    (r"^sdxl$|^stable.diffusion.?xl$", "stable-diffusion-xl"),
-    (r"^flux\.1-(dev|schnell)$", r"flux.1-\1"),
-    (r"^sd-?3-medium$", "sd3-medium"),
-    (r"^pixart-(?:alpha|α)$", "pixart-alpha"),
+    (r"^sd[- ]?v?1\.[45]$|^stable.diffusion[- ]?v?1[.-][45]$", "stable-diffusion-1"),
+    (r"^sd[- ]?v?2(?:\.[01])?$|^stable.diffusion[- ]?v?2(?:[.-][01])?(?:-base)?$", "stable-diffusion-2"),
+    (r"^sdxl(?:[- ]1\.0)?$|^stable.diffusion[- ]?xl(?:-base)?(?:[- ]1\.0)?$", "stable-diffusion-xl"),
+    (r"^flux\.?1?[- ]\[?(dev|schnell)\]?$", r"flux.1-\1"),
+    (r"^(?:sd|stable.diffusion)[- ]?3[- ]medium$", "sd3-medium"),
+    (r"^pixart[- ](?:alpha|α)$", "pixart-alpha"),
     (r"^hunyuan-?dit$", "hunyuan-dit"),
     (r"^cogvideox-(2b|5b)$", r"cogvideox-\1"),
-    (r"^cogvideox1\.5-5b$", "cogvideox-1.5-5b"),
+    (r"^cogvideox-?1\.5-5b$", "cogvideox-1.5-5b"),
     (r"^hunyuan-?video$", "hunyuan-video"),
-    (r"^wan2\.1-t2v-1\.3b$", "wan2.1-1.3b"),
+    (r"^latte(?:-1)?$", "latte"),
+    (r"^wan-?2\.1[- ](?:t2v[- ])?(1\.3b|14b)$", r"wan2.1-\1"),
 )
 """Models by their names in tables: (name, model)."""
 
