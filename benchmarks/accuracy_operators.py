@@ -3,7 +3,8 @@
 `covered` is the share inside the intervals as stated, `left out` inside those that know nothing of the row's source:
 what other sources span (`data/source_spread.tsv`) is found again without it (`operator_sources.judged_ends`).
 
-    for rung in measured fitted borrowed datasheet: ridgeline check KERNELS.tsv --evidence $rung --json > kernels_$rung.json
+    for rung in measured fitted borrowed datasheet:
+        ridgeline check KERNELS.tsv --evidence $rung --json > kernels_$rung.json
     python benchmarks/accuracy_operators.py measured=kernels_measured.json,collectives_measured.json fitted=... \\
         > benchmarks/operator_accuracy.md
 """

@@ -389,3 +389,14 @@ def test_rules_about_models_need_a_model(tmp_path: Path) -> None:
         for model in (ModelTraits(), small, replace(small, hidden=65), replace(small, name="bac"))
     ]
     assert seqs == [7, 9, 7, 7]
+
+
+def test_a_complaint_about_a_reason_is_on_its_line(tmp_path: Path) -> None:
+    text = (
+        'name = "own"\n\n[[policy]]\nfrom = "0"\n\n[policy.why]\n\n[[policy]]\nfrom = "1"\nstep_host_s = 1e-3\n\n'
+        '[[policy.when]]\noffline = true\nstep_host_s = 2e-3\n\n[policy.when.why]\nstep_host_s = "slow"\n'
+    )
+    file = tmp_path / "own.toml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=r"own\.toml:17: "):
+        engine_policy_from_file(file, memory_bytes=1e10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -98,3 +99,11 @@ def read_flags(words: Mapping[str, Any], fields: tuple[Field, ...]) -> dict[str,
 def given(words: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
     """The flags among `names` that the person gave."""
     return {name: value for name, value in words.items() if name in names and value is not None}
+
+
+def is_folder(text: str) -> bool:
+    """Whether a text is the path of a folder; one that can be no path at all, too long or with a null, is none."""
+    try:
+        return bool(text) and Path(text).is_dir()
+    except (OSError, ValueError):
+        return False

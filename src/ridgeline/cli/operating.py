@@ -10,6 +10,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.facts.clusters import cluster
+from ridgeline.facts.fits import ENGINES
 from ridgeline.predict.operator import OperatorCost, operator_cost
 from ridgeline.predict.operator_shapes import KINDS, LINKED
 from ridgeline.report.blocks import Block, Line, Table, blank, show
@@ -24,6 +25,10 @@ def operate(
     """Prints the price of an operator on each machine named, separated by commas; draws the roofline when asked."""
     if kind not in KINDS:
         raise UnknownNameError("operator", kind, KINDS, hint=f"known: {', '.join(KINDS)}")
+    engine = str(options.get("library", "")).partition(" ")[0].casefold()
+    if engine and engine not in ENGINES:
+        known = "known: " + ", ".join(ENGINES)
+        raise InputError(str(UnknownNameError("library", engine, ENGINES, hint=known)), field="--library")
     machines = [name.strip() for name in on.split(",") if name.strip()]
     found = [operator_cost(kind, shape, dtype, cluster(name), **options) for name in machines]
     if picture is not None:
@@ -87,4 +92,8 @@ def _draw(path: str, title: str, machines: list[str], found: list[OperatorCost])
                 name=time_text(cost.seconds), machine=part.name, flop=cost.flop, bytes=cost.bytes, seconds=cost.seconds
             )
         )
-    Path(path).write_text(roofline(roofs, points, title=title), encoding="utf-8")
+    try:
+        Path(path).write_text(roofline(roofs, points, title=title), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot be written: {reason}", file=path, field="--picture") from None

@@ -10,7 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ridgeline.cli.flags import LIMIT_FIELDS, PLAN_NAMES, STATED_FIELDS, WORKLOAD_NAMES, given, read_flags
+from ridgeline.cli.flags import (
+    LIMIT_FIELDS,
+    LIMIT_NAMES,
+    PLAN_NAMES,
+    STATED_FIELDS,
+    WORKLOAD_NAMES,
+    given,
+    is_folder,
+    read_flags,
+)
 from ridgeline.cli.progress import busy
 from ridgeline.errors import ClusterError, DomainError, InputError, ModelError, NoPlanError, PlanError, WorkloadError
 from ridgeline.plan.scenario import Scenario, read_scenario, scenario_from_words
@@ -23,6 +32,9 @@ def scenario_of(subject: str, on: str | None, words: Mapping[str, Any], *, plann
 
     With `planned` the scenario has a plan, made of defaults where nothing is said.
     """
+    for name, value in words.items():
+        if value is not None and name not in WORKLOAD_NAMES | PLAN_NAMES | LIMIT_NAMES:
+            raise InputError("is a word of serving; add --serve, or leave it out", field="--" + name.replace("_", "-"))
     tables: dict[str, dict[str, object]] = {"workload": given(words, WORKLOAD_NAMES)}
     if on is not None:
         tables["cluster"] = {"file": str(Path(on).resolve())} if on.endswith(".toml") else {"name": on}
@@ -30,7 +42,7 @@ def scenario_of(subject: str, on: str | None, words: Mapping[str, Any], *, plann
         tables["plan"] = given(words, PLAN_NAMES)
     if subject.endswith(".toml"):
         return read_scenario(subject, tables)
-    is_file = subject.endswith(".json") or Path(subject).is_dir()
+    is_file = subject.endswith(".json") or is_folder(subject)
     tables["model"] = {"config" if is_file else "name": subject}
     if on is None:
         raise InputError("say which machine, e.g. --on 64xH100-SXM", field="--on")

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.cli.flags import given, read_flags
+from ridgeline.cli.flags import given, is_folder, read_flags
 from ridgeline.cli.placing import with_placement
 from ridgeline.cli.progress import busy
 from ridgeline.errors import InputError, NoPlanError
@@ -38,7 +38,7 @@ def serving_scenario_of(subject: str, on: str | None, words: Mapping[str, Any]) 
         tables["cluster"] = {"file": str(Path(on).resolve())} if on.endswith(".toml") else {"name": on}
     if subject.endswith(".toml"):
         return read_serving(subject, tables)
-    is_file = subject.endswith(".json") or Path(subject).is_dir()
+    is_file = subject.endswith(".json") or is_folder(subject)
     tables["model"] = {"config" if is_file else "name": subject}
     if on is None:
         raise InputError("say which machine, e.g. --on 8xH100-SXM", field="--on")
@@ -108,7 +108,7 @@ def _needs_experts_beside(asked: ServingScenario) -> None:
 def predict_batch(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints what a deployment does with one static batch, or with a queue that never runs dry."""
     batch = read_flags({"batch": words.get("batch")}, BATCH_FIELDS)
-    asked = serving_scenario_of(subject, on, {**words, "requests": batch.get("batch")})
+    asked = with_placement(serving_scenario_of(subject, on, {**words, "requests": batch.get("batch")}))
     _needs_experts_beside(asked)
     kept = {name: value for name, value in asked.traffic.items() if name in _OF_BATCHES}
     asked = replace(asked, traffic={**kept, "arrivals": "burst"})

@@ -50,11 +50,7 @@ def line_of(text: str, place: Sequence[str | int]) -> int | None:
     for number, line in enumerate(text.splitlines(), start=1):
         header = _HEADER.match(line)
         if header is not None:
-            table = _parts(header[2])
-            if header[1] == "[[":
-                name = ".".join(table)
-                arrays[name] = arrays.get(name, -1) + 1
-                table = [*table, str(arrays[name])]
+            table = _entered(_parts(header[2]), arrays, another=header[1] == "[[")
             found = table
         elif "=" in line:
             found = [*table, *_parts(line.split("=", 1)[0])]
@@ -64,6 +60,19 @@ def line_of(text: str, place: Sequence[str | int]) -> int | None:
         if wanted[:depth] == found and (best is None or depth > best[0]):
             best = (depth, number)
     return best[1] if best else None
+
+
+def _entered(parts: Sequence[str], arrays: dict[str, int], *, another: bool) -> list[str]:
+    """The table that a header opens: below each array of tables the last entry; of its own array `another` one."""
+    table: list[str] = []
+    for number, part in enumerate(parts, start=1):
+        table.append(part)
+        name = ".".join(table)
+        if another and number == len(parts):
+            arrays[name] = arrays.get(name, -1) + 1
+        if name in arrays:
+            table.append(str(arrays[name]))
+    return table
 
 
 def _parts(dotted: str) -> list[str]:

@@ -34,7 +34,7 @@ def build(config: Mapping[str, Any], *, name: str, source: str) -> Model:
     kind, family = _family(config, name)
     fields = Fields(values=config, where=name, family=kind, defaults=family.defaults, renamed=family.renamed)
     stack = family.read(fields)
-    notes += stack.notes
+    notes += [*stack.notes, *_quantized(whole)]
     if fields.assumed:
         given = ", ".join(f"{key} = {value}" for key, value in sorted(fields.assumed.items()))
         notes.append(f"not given, so the default of model_type '{kind}': {given}")
@@ -49,6 +49,16 @@ def build(config: Mapping[str, Any], *, name: str, source: str) -> Model:
         notes=tuple(notes),
         config=whole,
     )
+
+
+def _quantized(config: Mapping[str, Any]) -> list[str]:
+    """A word where the checkpoint's weights are quantized: the plan says in which format they are priced."""
+    found = config.get("quantization_config")
+    if not isinstance(found, Mapping):
+        return []
+    method = found.get("quant_method")
+    named = f" ({method[:_SHOWN]})" if isinstance(method, str) else ""
+    return [f"the checkpoint is quantized{named}: say its format (weights, precision), else 16 bits are priced"]
 
 
 def _unwrapped(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import InputError, UnknownNameError
+from ridgeline.errors import InputError, ModelError, UnknownNameError
 from ridgeline.facts import store
 from ridgeline.graph.build import build
 from ridgeline.graph.ops import Model
@@ -102,13 +102,17 @@ def _load_file(path: Path) -> Model:
     """The model of a config.json; errors name the file and, for JSON, the line."""
     try:
         file = path / "config.json" if path.is_dir() else path
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         folder = " (the folder holds no config.json)" if path.is_dir() else ""
         raise InputError(f"no such file{folder}", file=str(path)) from error
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read as text: {error}", file=str(path)) from error
-    return build(parse_config(text, file=str(file)), name=_name_of(file), source=str(file))
+    config, name = parse_config(text, file=str(file)), _name_of(file)
+    try:
+        return build(config, name=name, source=str(file))
+    except ModelError as error:
+        raise InputError(str(error).removeprefix(f"{name}: "), file=str(file)) from None
 
 
 def _name_of(file: Path) -> str:
