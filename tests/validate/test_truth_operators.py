@@ -510,7 +510,7 @@ def test_rows_that_constants_come_from_are_marked(tmp_path: Path) -> None:
         ({"dtype": "nvfp4"}, "no fp4 matrix rate"),
         ({"hardware": "not stated"}, "not stated"),
         ({"hardware": "Voodoo 2"}, "names no accelerator"),
-        ({"hardware": "RTX 2080 Laptop"}, "laptop"),
+        ({"hardware": "RTX 3080 Ti Laptop"}, "laptop"),
         ({"unit": "cycles"}, "no unit"),
         ({"unit": "W", "metric": "avg_board_power"}, "power is not predicted"),
         ({"value": "OOM", "metric": "fits"}, "asks for a word"),

@@ -30,6 +30,7 @@ _L2_BYTES = 64 * 2.0**20  # assumed where no datasheet tells
 _CLOCK_HZ = 1.5e9  # assumed where no datasheet tells
 _TILED_VENDORS = frozenset({"NVIDIA", "AMD", "Intel"})
 _LARGE_ARRAYS = frozenset({"gaudi"})  # architectures of those vendors whose matrix engines stand apart from their cores
+_LANES = 128  # fused multiply-adds of an SM in a cycle, where their number is not known (most rows of the catalog)
 _SM_BYTES_PER_S = 25e9  # memory bandwidth to one SM of an H100; others' few large cores count as so many SMs (assumed)
 
 
@@ -142,6 +143,15 @@ class Mechanism:
         return np.array([parameter.start for parameter in self.parameters])
 
 
+def _multiprocessors(part: Accelerator) -> float:
+    """SMs of a device [1]; where their number is not known, as many as its vector rate needs at its clock."""
+    if part.vendor not in _TILED_VENDORS or part.architecture in _LARGE_ARRAYS:
+        return max(1.0, part.memory_bytes_per_s / _SM_BYTES_PER_S)
+    if part.sm_count:
+        return float(part.sm_count)
+    return float(max(1, round(part.vector_flop_per_s / (2 * _LANES * (part.boost_hz or _CLOCK_HZ)))))
+
+
 def device_vector(part: Accelerator, matrix: str) -> Array:
     """Datasheet rates of an accelerator in the order that kernels read, for products in the format `matrix`.
 
@@ -151,9 +161,7 @@ def device_vector(part: Accelerator, matrix: str) -> Array:
     plain = part.peak_flop_per_s.get("bf16") or part.peak_flop_per_s.get("fp16") or part.vector_flop_per_s
     return np.array(
         [
-            (part.sm_count or 1)
-            if part.vendor in _TILED_VENDORS and part.architecture not in _LARGE_ARRAYS
-            else max(1.0, part.memory_bytes_per_s / _SM_BYTES_PER_S),
+            _multiprocessors(part),
             part.peak_flop_per_s.get(matrix) or plain,
             part.memory_bytes_per_s,
             part.l2_bytes or _L2_BYTES,

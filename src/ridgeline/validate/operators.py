@@ -171,8 +171,8 @@ def _ask(row: Row, kind: str, op: str, resolved: Machine) -> Ask:
     shape = sizes(words)
     size = row.text("bytes")
     if size:
-        if not re.fullmatch(r"\d{1,18}(?:\.0*)?", size) or float(size) <= 0:
-            raise InputError(f"'{size[:24]}' is no size in bytes", field="bytes")
+        if not re.fullmatch(r"\d{1,18}(?:\.\d*)?(?:e\+?\d\d?)?", size, re.IGNORECASE) or not 1 <= float(size) < 1e18:
+            raise InputError(f"'{size[:24]}' is no size in bytes; needs 1 to 1e18", field="bytes")
         shape["bytes"] = float(size)
     return Ask(
         op=op,
