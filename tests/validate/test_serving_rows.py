@@ -207,6 +207,11 @@ def test_rows_that_cannot_be_read_say_why(cells: dict[str, str], message: str) -
         read_served(row(**cells))
 
 
+@pytest.mark.parametrize(("word", "bits"), [("nf4", 4.5), ("fp6", 6.01), ("int3", 3.25), ("gptq-int3", 3.25)])
+def test_formats_of_few_bits_are_read_as_weights_alone(word: str, bits: float) -> None:
+    assert read_served(row(precision_weights=word)).weight_bits == bits
+
+
 @pytest.mark.parametrize(
     ("total", "active"), [("100", "12"), ("671", "37"), ("80", "3"), ("30", "3.3"), ("1000", "32"), ("47", "13")]
 )

@@ -20,6 +20,13 @@ GGUF_BITS: tuple[tuple[str, float], ...] = (
 """Bits of one weight in files of llama.cpp, scales included. Source: tools/quantize/README.md of ggml-org/llama.cpp,
 file sizes of Llama 3.1 8B over its parameters."""
 
+FEW_BITS: tuple[tuple[str, float], ...] = (
+    (r"nf4|bnb-?4bit|bitsandbytes-?4bit", 4.5), (r"fp6|w6a16", 6.01), (r"(?:gptq-?)?int3|w3a16|3-?bit", 3.25),
+    (r"(?:gptq-?)?int2|w2a16|2-?bit", 2.25),
+)  # fmt: skip
+"""Bits of one weight, scales included: NF4 with a 32-bit scale to 64 (arXiv:2305.14314, section 3), FP6 with a scale to
+a column (arXiv:2401.14112), integers with a 16-bit scale and offset to 128 (arXiv:2210.17323, groups of 128)."""
+
 NATIVE_BLOCK_FP8 = ("deepseek", "minimax-m2", "qwen3.5", "qwen3-next", "kimi-k2")
 """Models whose own fp8 checkpoints scale blocks of 128. Source: their config.json, quantization_config."""
 
@@ -99,6 +106,10 @@ def _small(cell: str, engine: str) -> Precision:
         bits = float(match[1])
         said = (f"{bits:g} bits a weight, products in 16 bits",)
         return Precision(weights="int8_wo" if bits > 6 else "int4_wo", bits=bits, assumptions=said)
+    few = next((bits for pattern, bits in FEW_BITS if re.fullmatch(pattern, cell)), None)
+    if few is not None:
+        said = (f"{few:g} bits a weight with scales, products in 16 bits",)
+        return Precision(weights="int8_wo" if few > 6 else "int4_wo", bits=few, assumptions=said)
     if re.match(r"^(?:gptq|awq)|^int4|^w4a16|^4-?bit", cell):
         group = re.search(r"g(\d+)$", cell)
         bits = 4 + 20 / int(group[1]) if group and int(group[1]) else 4.5 if engine == "MLC-LLM" else 4.16
