@@ -425,3 +425,17 @@ def test_flagperf_fine_tunes_llama_2_with_adapters() -> None:
     cells = {"model": "llama2_7b_finetune", "n_devices": 1, "hardware": "A100 40GB", "engine": "pytorch"}
     assert job(**cells, source="flagos-ai/FlagPerf@1b5a030").workload.task is Task.LORA
     assert job(**cells).workload.task is Task.FULL
+
+
+@pytest.mark.parametrize(
+    ("hardware", "devices", "sharding"),
+    [("H100-SXM5-80GB", 512, (1, 8)), ("H100-SXM5-80GB", 8, (1, None)), ("Intel Gaudi2", 64, (1, None))],
+)
+def test_nvidia_s_bert_of_mlperf_shares_states_within_a_node(
+    hardware: str, devices: int, sharding: tuple[int, int | None]
+) -> None:
+    found = job(
+        model="BERT-large", hardware=hardware, n_devices=devices, global_batch=6 * devices, metric="throughput",
+        unit="samples/s", engine="PyTorch NVIDIA Release 23.04", source="mlcommons/training_results_v3.0@63e326c",
+    )  # fmt: skip
+    assert (found.stated["zero"], found.stated.get("zero_group")) == sharding

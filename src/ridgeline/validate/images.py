@@ -16,7 +16,7 @@ from ridgeline.graph.vision import Turned
 from ridgeline.graph.vision_transformer import vision_tokens, vision_transformer
 from ridgeline.graph.volumes import SIDE, VOLUMES, volume_unet
 from ridgeline.graph.workload import PRECISIONS
-from ridgeline.validate.mlperf_plans import published_configuration
+from ridgeline.validate.mlperf_plans import published_sharding
 from ridgeline.validate.models import ModelReading
 from ridgeline.validate.recipes import Recipe
 from ridgeline.validate.rows import Row
@@ -148,7 +148,9 @@ def image_recipe(row: Row, recipe: Recipe, name: str) -> Recipe:
             precision, said = "fp16", (*said, "diffusion models of public programs run in 16 bits")
         said = (*said, "latents and texts are encoded before training")
         workload = {**recipe.workload, "precision": precision, "attention_kernel": "flash2"}
-        return replace(recipe, workload=workload, plan={**recipe.plan, **_sharding(row)}, assumptions=said)
+        return replace(
+            recipe, workload=workload, plan={**recipe.plan, "zero": 0, **published_sharding(row)}, assumptions=said
+        )
     if PRECISIONS[precision].quantize:
         precision, said = "fp16-amp", (*said, "convolutions of public programs run in 16 bits")
     workload = {**recipe.workload, "precision": precision, "optimizer": "sgd-momentum"}
@@ -158,17 +160,6 @@ def image_recipe(row: Row, recipe: Recipe, name: str) -> Recipe:
 def _autocasts(recipe: Recipe) -> bool:
     """Whether PyTorch's autocast runs operators one by one, norms, softmax and sums in fp32."""
     return str(recipe.workload["precision"]).endswith("-amp") and recipe.workload["execution"] == "eager"
-
-
-def _sharding(row: Row) -> dict[str, object]:
-    """How the published code of a diffusion model shards its states; whole ones where none is known."""
-    plan, devices = published_configuration(row), row.count("n_devices") or 1
-    if plan is None or not plan.zero:
-        return {"zero": 0}
-    sharding: dict[str, object] = {"zero": plan.zero}
-    if plan.zero_group is not None and plan.zero_group < devices and devices % plan.zero_group == 0:
-        sharding["zero_group"] = plan.zero_group
-    return sharding
 
 
 def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:

@@ -15,6 +15,17 @@ def published_configuration(row: Row) -> PublishedPlan | None:
     return published_plan(row.text("model"), devices=row.count("n_devices") or 0, **where)
 
 
+def published_sharding(row: Row) -> dict[str, object]:
+    """How the published code shards states, as plan fields; empty where it says nothing."""
+    plan, devices = published_configuration(row), row.count("n_devices") or 1
+    if plan is None or plan.zero is None:
+        return {}
+    sharding: dict[str, object] = {"zero": plan.zero}
+    if plan.zero_group is not None and plan.zero_group < devices and devices % plan.zero_group == 0:
+        sharding["zero_group"] = plan.zero_group
+    return sharding
+
+
 def published_degrees(row: Row, degrees: dict[str, int | None], said: list[str]) -> dict[str, int | None]:
     """Degrees of MLPerf's runs: published ones, or data and context for LoRA on devices that hold the 8-bit base."""
     devices, batch = row.count("n_devices"), row.count("global_batch")

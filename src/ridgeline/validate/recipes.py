@@ -13,6 +13,7 @@ from ridgeline.plan.plan import Recompute
 from ridgeline.validate.engines import EARLY_SOURCES, Engine
 from ridgeline.validate.habits import TITAN_2025, bytes_precision
 from ridgeline.validate.megatron_tests import is_test
+from ridgeline.validate.mlperf_plans import published_sharding
 from ridgeline.validate.names import holds_whole_base
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
@@ -289,6 +290,9 @@ def _recompute(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
 
 def _zero(row: Row, notes: Notes, engine: Engine, task: Task, said: list[str]) -> dict[str, object]:
     cell = row.text("zero_stage")
+    published = {} if cell else published_sharding(row)
+    if published:
+        return published
     if engine.name == "Galvatron" and "activation" in row.text("metric"):
         said.append("activations of its profiles leave gathered weights out: ZeRO-1 taken (inferred from the numbers)")
         return {"zero": 1}
