@@ -439,3 +439,19 @@ def test_nvidia_s_bert_of_mlperf_shares_states_within_a_node(
         unit="samples/s", engine="PyTorch NVIDIA Release 23.04", source="mlcommons/training_results_v3.0@63e326c",
     )  # fmt: skip
     assert (found.stated["zero"], found.stated.get("zero_group")) == sharding
+
+
+@pytest.mark.parametrize(
+    ("hardware", "model", "recipe"),
+    [
+        ("L40S", "BERT-large", ("fp16", "unfused")),
+        ("H100-SXM5-80GB", "BERT-large", ("fp8", "flash")),
+        ("L40S", "Llama2-70B LoRA r16", ("fp8", "flash")),
+    ],
+)
+def test_boards_of_mlperf_train_bert_without_8_bit_products(hardware: str, model: str, recipe: tuple[str, str]) -> None:
+    found = job(
+        model=model, hardware=hardware, n_devices=64, global_batch=64, metric="throughput", unit="samples/s",
+        engine="NGC MXNet 23.04 , NGC Pytorch 23.04", source="mlcommons/training_results_v3.1@d06288b",
+    )  # fmt: skip
+    assert (found.workload.precision, found.workload.attention_kernel) == recipe

@@ -177,7 +177,8 @@ def _silent(row: Row, engine: Engine, device: Accelerator, said: list[str]) -> s
     if in_notes:
         return _recipe_name(in_notes[1] or in_notes[2], "", engine, device, said)
     if "mlcommons/training_results" in row.text("source") or name == "mlperf":
-        name = "fp8" if device.architecture in FP8_ARCHITECTURES else "bf16" if device.vendor != "NVIDIA" else "fp16"
+        narrow = device.architecture in FP8_ARCHITECTURES and not _plain_bert(row, device)
+        name = "fp8" if narrow else "bf16" if device.vendor != "NVIDIA" else "fp16"
     if name in ("fp8", "bf16") and row.second and engine.precision == "fp8":
         name = "mxfp8"
     if name in ("bf16", "bf16-amp") and device.architecture in HALF_ONLY:
@@ -186,6 +187,16 @@ def _silent(row: Row, engine: Engine, device: Accelerator, said: list[str]) -> s
         name = _recipe_name(name, "", engine, device, [])
     said.append(f"precision not stated: {name} assumed ({engine.name})")
     return name
+
+
+def _plain_bert(row: Row, device: Accelerator) -> bool:
+    """Whether MLPerf's BERT ran without 8-bit products and fused attention: `--fused_mha`, no transformer engine.
+
+    Source: mlcommons/training_results_v3.1@f33f944, xFusion/benchmarks/bert/implementations/pytorch/
+    config_G5500V7x10xL40.sh, config_G5500V7x8xL40S.sh and config_2288H_V7x6xL4.sh.
+    """
+    results = "mlcommons/training_results" in row.text("source")
+    return results and device.architecture == "ada" and row.text("model").casefold().startswith("bert")
 
 
 def _optimizer(row: Row, notes: Notes, engine: Engine, task: Task) -> str:
@@ -205,6 +216,9 @@ def _attention(row: Row, notes: Notes, engine: Engine, device: Accelerator, said
         word = (stated[1] or stated[2]).casefold()
         return "flash" if word in ("flash", "fused", "true", "auto") else "unfused"
     if engine.name == "Megatron-Core (CI)" and "local" in row.text("engine"):
+        return "unfused"
+    if _plain_bert(row, device):
+        said.append("fp16 and unfused attention, as the published configurations of such boards say")
         return "unfused"
     if engine.name == "Galvatron" and "memory_profiling" in row.text("source_where"):
         said.append("unfused attention: each layer of the memory profiles holds S x S scores")
