@@ -32,6 +32,8 @@ def layer(wide: int, ffn: int) -> int:
             + sum(count * 1024 // 4**number for number, count in enumerate(WORDS))
             + 1024 * (1024 + 256 + 64 + 16) + 1024**2 + sum(WORDS) + 3 * 1025 + 2 * 1024,
         ),
+        # one table that the logits share, and a bias for each word
+        ("transformer-xl-large-plain", 18 * layer(1024, 4096) + sum(WORDS) * 1025 + 2 * 1024),
     ],
 )  # fmt: skip
 def test_parameters_of_the_released_configurations(name: str, params: int) -> None:
@@ -66,6 +68,12 @@ def test_logits_of_rare_words_are_made_for_rare_tokens() -> None:
         word_share(*ends) for ends in ((19997, 39997), (39997, 199997), (199997, 267735))
     ]
     assert sum(op.rows for op in rare) + word_share(0, 19997) == pytest.approx(1.0)
+
+
+def test_a_softmax_that_is_not_adaptive_makes_every_logit_of_every_token() -> None:
+    found = ops("transformer-xl-large-plain", 8)
+    assert (found["logits"].k, found["logits"].n, found["cross_entropy"].n) == (1024, sum(WORDS), sum(WORDS))
+    assert not {name for name in found if name.startswith(("logits1", "narrow", "widen", "select"))}
 
 
 def test_rows_of_a_micro_batch_share_the_distances() -> None:

@@ -22,20 +22,27 @@ VOCAB, CUTOFFS = 267_735, (19_997, 39_997, 199_997)  # words of WikiText-103, an
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """Layers, D, F, S, and by how much each cluster of rarer words is narrower than the one before."""
+    """Layers, D, F, S, and by how much each cluster of rarer words is narrower than the one before.
+
+    `cutoffs` are the ends of the clusters; without them the softmax is over all words.
+    """
 
     layers: int
     hidden: int
     ffn: int
     segment: int
     narrower: int
+    cutoffs: tuple[int, ...] = CUTOFFS
 
 
 SIZES = {
     "transformer-xl-base": Size(layers=16, hidden=512, ffn=2048, segment=192, narrower=1),
     "transformer-xl-large": Size(layers=18, hidden=1024, ffn=4096, segment=384, narrower=4),
+    "transformer-xl-large-plain": Size(layers=18, hidden=1024, ffn=4096, segment=256, narrower=1, cutoffs=()),
 }
-"""Source: wt103_base.yaml and wt103_large.yaml of the same folder."""
+"""Source: wt103_base.yaml and wt103_large.yaml of the same folder; the last, whose softmax is not adaptive: Lambda's
+deeplearning-benchmark, pytorch/scripts/config_v1/config_pytorch_80GB.sh at aa5addb (no --adaptive, --tgt_len 256).
+"""
 
 
 def transformer_xl(name: str, *, sequences: int) -> Model:
@@ -50,7 +57,7 @@ def transformer_xl(name: str, *, sequences: int) -> Model:
     block = Block(name="layer", ops=tuple(_layer(size, sequences)), boundaries=())
     graph = Graph(
         blocks={"layer": block}, layers=("layer",) * size.layers, embedding=tuple(_embedding(size)),
-        head=tuple(_head(size)), hidden=size.hidden, vocab=CUTOFFS[0] + len(CUTOFFS), tied_embeddings=True,
+        head=tuple(_head(size)), hidden=size.hidden, vocab=_common(size), tied_embeddings=True,
     )  # fmt: skip
     dims = {"layers": size.layers, "hidden": size.hidden, "segment": size.segment, "vocab": VOCAB}
     return Model(
@@ -129,16 +136,17 @@ def _embedding(size: Size) -> list[Op]:
 
 def _head(size: Size) -> list[Op]:
     """Logits of the frequent words and of the clusters; of a cluster's words for the tokens that are in it."""
-    common = CUTOFFS[0] + len(CUTOFFS)
+    common = _common(size)
     ops = [_dropout("head_dropout", size.hidden)]
     if size.narrower > 1:
         ops.append(linear("head_project", size.hidden, size.hidden, split=Split.NONE))
     logits = linear("logits", size.hidden, common, split=Split.NONE, kept=(_saved(size.hidden),))
     ops += [
-        Op(**{**vars(logits), "params": len(CUTOFFS) * (size.hidden + 1) + VOCAB}),
+        Op(**{**vars(logits), "params": len(size.cutoffs) * (size.hidden + 1) + VOCAB}),
         Op(name="cross_entropy", kind=OpKind.CROSS_ENTROPY, region=Region.VOCAB, n=common),
-        _pass("select", common, backward=2),
     ]
+    if size.cutoffs:
+        ops.append(_pass("select", common, backward=2))
     for number, first, last, wide, share in list(_clusters(size))[1:]:
         if size.narrower > 1:
             ops.append(_rows(f"narrow{number}", size.hidden, wide, share, params=0))
@@ -150,11 +158,16 @@ def _head(size: Size) -> list[Op]:
     return ops
 
 
+def _common(size: Size) -> int:
+    """Logits of every token: the frequent words and the clusters, or all words [1]."""
+    return size.cutoffs[0] + len(size.cutoffs) if size.cutoffs else VOCAB
+
+
 def _clusters(size: Size) -> list[tuple[int, int, int, int, float]]:
     """Number, first word, end, width and share of the tokens of each cluster, frequent words first."""
-    ends = (0, *CUTOFFS, VOCAB)
+    ends = (0, *size.cutoffs, VOCAB)
     return [
-        (number, first, last, size.hidden // size.narrower**number, word_share(first, last))
+        (number, first, last, size.hidden // size.narrower**number, word_share(first, last) if size.cutoffs else 1.0)
         for number, (first, last) in enumerate(pairwise(ends))
     ]
 
