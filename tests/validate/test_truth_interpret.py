@@ -455,3 +455,15 @@ def test_boards_of_mlperf_train_bert_without_8_bit_products(hardware: str, model
         engine="NGC MXNet 23.04 , NGC Pytorch 23.04", source="mlcommons/training_results_v3.1@d06288b",
     )  # fmt: skip
     assert (found.workload.precision, found.workload.attention_kernel) == recipe
+
+
+@pytest.mark.parametrize(
+    ("hardware", "model", "precision"),
+    [("TPU-v5p", "GPT-3 175B", "int8"), ("TPU-v5p", "Llama2-70B LoRA r16", "bf16"), ("H100 SXM", "GPT-3 175B", "fp8")],
+)
+def test_gpt_3_of_mlperf_multiplies_in_int8_on_tpus(hardware: str, model: str, precision: str) -> None:
+    found = job(
+        model=model, hardware=hardware, n_devices=512, global_batch=2048, seq_len=2048, metric="time_to_train",
+        unit="min", engine="maxtext", source="mlcommons/training_results_v4.0@6fe9543",
+    )  # fmt: skip
+    assert found.workload.precision == precision

@@ -25,7 +25,7 @@ class Precision:
     `compute` names the matrix rate used by the large GEMMs; `attention` that of the attention
     core; `weight_bytes` the copy that is computed with and gathered; `grad_bytes` the gradient
     that is accumulated and reduced; `master_bytes` a separate fp32 master copy (0 if none).
-    `quantize` marks recipes that cast GEMM operands on the fly (fp8, mxfp8, nvfp4).
+    `quantize` marks recipes that cast GEMM operands on the fly (fp8, mxfp8, int8, nvfp4).
     """
 
     name: str
@@ -125,6 +125,16 @@ PRECISIONS: dict[str, Precision] = {
             master_bytes=4,
             quantize=True,
             block_scaled=True,
+        ),
+        Precision(
+            name="int8",
+            compute="int8",
+            attention="bf16",
+            activation_bytes=2,
+            weight_bytes=2,
+            grad_bytes=4,
+            master_bytes=4,
+            quantize=True,
         ),
         Precision(
             name="nvfp4",

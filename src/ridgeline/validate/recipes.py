@@ -179,6 +179,8 @@ def _silent(row: Row, engine: Engine, device: Accelerator, said: list[str]) -> s
     if "mlcommons/training_results" in row.text("source") or name == "mlperf":
         narrow = device.architecture in FP8_ARCHITECTURES and not _plain_bert(row, device)
         name = "fp8" if narrow else "bf16" if device.vendor != "NVIDIA" else "fp16"
+    if name == "bf16" and _int8(row, device):
+        name = "int8"
     if name in ("fp8", "bf16") and row.second and engine.precision == "fp8":
         name = "mxfp8"
     if name in ("bf16", "bf16-amp") and device.architecture in HALF_ONLY:
@@ -187,6 +189,17 @@ def _silent(row: Row, engine: Engine, device: Accelerator, said: list[str]) -> s
         name = _recipe_name(name, "", engine, device, [])
     said.append(f"precision not stated: {name} assumed ({engine.name})")
     return name
+
+
+def _int8(row: Row, device: Accelerator) -> bool:
+    """Whether Google's GPT-3 of MLPerf quantises its products: quantization=int8.
+
+    Source: AI-Hypercomputer/maxtext@e591f30, src/maxtext/configs/tpu/v5p/gpt3_175b/gpt3_175b_base.sh and gpt_3_175b of
+    benchmarks/maxtext_trillium_model_configs.py.
+    """
+    results = "mlcommons/training_results" in row.text("source")
+    gpt = re.match(r"gpt-?3", row.text("model"), re.IGNORECASE) is not None
+    return results and gpt and device.architecture == "tpu" and "int8" in device.peak_flop_per_s
 
 
 def _plain_bert(row: Row, device: Accelerator) -> bool:
