@@ -43,6 +43,14 @@ def test_voxels_get_no_gradient() -> None:
     assert first.leaf
 
 
+def test_a_quarter_of_a_volume_has_a_quarter_of_the_work_and_all_parameters() -> None:
+    whole, part = volume_unet("unet-3d").graph, volume_unet("unet-3d", parts=4).graph
+    assert part.params == whole.params
+    assert model_flop_per_token(part, 1.0) == model_flop_per_token(whole, 1.0) / 4
+    norms = [next(op for op in graph.blocks["down-64"].ops if op.name == "conv1_norm") for graph in (whole, part)]
+    assert (norms[1].read, norms[1].saved[0].elements) == (norms[0].read / 4, norms[0].saved[0].elements / 4)
+
+
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="unet-3d"):
         volume_unet("unet")

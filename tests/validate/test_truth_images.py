@@ -184,12 +184,17 @@ def test_a_chunk_is_a_part_of_the_released_batch() -> None:
     assert (found.workload.optimizer, found.workload.looped_optimizer) == ("adam", True)
 
 
-def test_volumes_that_devices_share_are_refused() -> None:
-    cells = {"model": "3D U-Net", "n_devices": 72, "engine": "PyTorch NVIDIA Release 24.04", "unit": "samples/s"}
-    refused = read(global_batch=56, **cells)
-    assert isinstance(refused, Refusal)
-    assert "divided over devices" in refused.reason
-    assert job(global_batch=72, **cells).model.name == "unet-3d"
+def test_devices_share_volumes_in_powers_of_two_and_the_rest_evaluate() -> None:
+    """By hand: 84 volumes on 432 devices, four to a volume; 336 train, each a quarter of one."""
+    asked = {"model": "3D U-Net", "engine": "MXNet", "unit": "samples/s", "hardware": "H100-SXM5-80GB"}
+    found = job(**asked, n_devices=432, global_batch=84, source="mlcommons/training_results_v3.0")
+    assert (found.cluster.count, found.workload.global_batch, found.stated["micro_batch"]) == (336, 336, 1)
+    assert found.model.dims["parts"] == 4
+    whole = job(**asked, n_devices=72, global_batch=56, source="mlcommons/training_results_v3.0")
+    assert (whole.cluster.count, whole.model.dims["parts"]) == (56, 1)
+    one = job(**asked, n_devices=8, global_batch=56, source="mlcommons/training_results_v3.0")
+    assert (one.cluster.count, one.workload.global_batch) == (8, 56)
+    assert not any("evaluate" in text for text in one.assumptions)
 
 
 def test_a_batch_that_a_table_leaves_out_is_that_of_its_published_config() -> None:

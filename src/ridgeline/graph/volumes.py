@@ -6,6 +6,8 @@ image_segmentation/pytorch/model builds them: instance norms, leaky ReLU.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Saved
 from ridgeline.graph.parts import pointwise
@@ -15,8 +17,8 @@ SIDE, CLASSES = 128, 3  # voxels of a side of what is cut from a scan; backgroun
 VOLUMES = ("unet-3d",)
 
 
-def volume_unet(name: str) -> Model:
-    """A U-Net of volumes by name.
+def volume_unet(name: str, *, parts: int = 1) -> Model:
+    """A U-Net of volumes by name, on one of `parts` equal parts of a volume; what their edges share is left out.
 
     >>> volume_unet("unet-3d").graph.params
     31190243
@@ -35,12 +37,25 @@ def volume_unet(name: str) -> Model:
         side *= 2
     voxels = SIDE**3
     head = (_product("classes", first, CLASSES, voxels, bias=True), _map("loss", CLASSES * voxels, CLASSES * voxels))
+    layers = [replace(block, ops=_parted(block.ops, parts)) for block in layers]
     graph = Graph(
         blocks={block.name: block for block in layers}, layers=tuple(block.name for block in layers), embedding=(),
-        head=head, hidden=first * voxels, vocab=0, tied_embeddings=False,
+        head=_parted(head, parts), hidden=first * voxels, vocab=0, tied_embeddings=False,
     )  # fmt: skip
-    dims = {"layers": len(layers), "classes": CLASSES, "image": SIDE}
+    dims = {"layers": len(layers), "classes": CLASSES, "image": SIDE, "parts": parts}
     return Model(name=name, model_type="volumes", graph=graph, max_positions=None, source="released code", dims=dims)
+
+
+def _parted(ops: tuple[Op, ...], parts: int) -> tuple[Op, ...]:
+    """Operators on one of so many parts of a volume."""
+    return tuple(
+        replace(
+            op, rows=op.rows / parts, read=op.read / parts, write=op.write / parts,
+            backward_read=op.backward_read / parts, backward_write=op.backward_write / parts,
+            saved=tuple(replace(kept, elements=kept.elements / parts) for kept in op.saved),
+        )
+        for op in ops
+    )  # fmt: skip
 
 
 def _block(name: str, ops: list[Op]) -> Block:

@@ -18,7 +18,7 @@ from ridgeline.plan.settings import read_settings
 from ridgeline.validate.engines import Engine, find_engine
 from ridgeline.validate.habits import read_habits
 from ridgeline.validate.hardware import Device, find_device
-from ridgeline.validate.images import IMAGES, image_recipe, image_tokens, network, read_image_model
+from ridgeline.validate.images import IMAGES, image_recipe, image_tokens, in_parts, network, read_image_model
 from ridgeline.validate.layout import Layout, read_batch, read_layout, read_schedule
 from ridgeline.validate.machines import Machines, machines, own_cluster, place
 from ridgeline.validate.megatron_tests import expert_width, is_test, named_flags, named_plan
@@ -130,7 +130,7 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
     image = network(row.text("model"), source=row.text("source"))
     encoder = bool(re.search(r"bert|electra|\bbart\b", row.text("model"), re.IGNORECASE)) and not row.count("tp")
     encoder = encoder or image is not None
-    row = row if image is None else in_sequences(row, image)
+    row = row if image is None else in_parts(in_sequences(row, image), image)
     layout = read_layout(row, notes, engine, encoder=encoder)
     said = [*device.assumptions, *layout.assumptions]
     seq_len = image_tokens(image) if image is not None else _seq_len(row, notes, said)

@@ -145,7 +145,7 @@ def _samples(row: Row, job: Interpretation, report: Report) -> Prediction:
     if re.match(r"im(?:g|age)", unit) and "image" not in job.model.dims:
         raise InputError(f"'{row.text('unit')}' counts images; the model reads tokens", field="unit")
     length = re.search(r"samples_(\d+)k", row.text("metric"))
-    samples = float(job.workload.global_batch)
+    samples = job.workload.global_batch / float(str(job.model.dims.get("parts", 1)))
     if length:
         samples = job.workload.step_tokens / (int(length[1]) * 1024)
     return _rate(samples / _per_device(row, job), report)
