@@ -14,6 +14,7 @@ from ridgeline.errors import NoPlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.search import serving
 from ridgeline.search.serving import ServingSearch, search_serving
 from ridgeline.search.serving_candidates import Bench, Candidate
 from ridgeline.search.serving_space import Space, deployments
@@ -238,3 +239,23 @@ def test_a_search_is_the_same_twice() -> None:
     again = search_serving(MODEL, FOUR, load_of(50), BOUNDS, space=WHOLE, top=100)
     assert again.ranked == found(50).ranked
     assert np.isfinite(again.seconds)
+
+
+def test_pools_count_among_the_fewest_devices() -> None:
+    """Pools of five devices are fewer than the eight that whole instances need, of which seven do not do."""
+    whole = Deployment(engine="vllm", instances=8)
+    pools = (Deployment(role=Role.PREFILL), Deployment(role=Role.DECODE, tp=4))
+    kept = replace(found(30).ranked[0].metrics, attained=1.0)
+    both = [
+        Candidate(deployments=fleet, metrics=kept, usd_per_h=None) for fleet in (pools, (whole,))
+    ]  # fmt: skip
+
+    class Bench:
+        """Whatever is tried misses the objective."""
+
+        def tried(self, fleet: tuple[Deployment, ...], least: float) -> str:
+            return "it misses"
+
+    fewest = serving._fewest(both, Bench())  # type: ignore[arg-type]
+    assert fewest is both[0]
+    assert serving._fewest(both[1:], Bench()) is both[1]  # type: ignore[arg-type]

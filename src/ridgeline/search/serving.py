@@ -172,10 +172,11 @@ def _order(one: Candidate) -> tuple[float, ...]:
 
 
 def _fewest(ranked: Sequence[Candidate], bench: Bench) -> Candidate | None:
-    """The fewest devices that keep to the objective, by bisection over instances of the shapes that do with all."""
-    best: Candidate | None = None
-    for one in ranked:
-        if len(one.deployments) > 1 or one.metrics.attained is None or one.metrics.attained < ATTAINED:
+    """The fewest devices that keep to the objective: of all replayed, and by bisection over instances of a shape."""
+    kept_to = [one for one in ranked if one.metrics.attained is not None and one.metrics.attained >= ATTAINED]
+    best = min(kept_to, key=lambda one: one.devices, default=None)
+    for one in kept_to:
+        if len(one.deployments) > 1:
             continue
         (shape,) = one.deployments
         if best is not None and shape.instance_devices >= best.devices:
