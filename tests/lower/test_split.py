@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import PlanError
@@ -75,9 +75,11 @@ def test_heavy_layers_stand_alone() -> None:
     assert balanced_split([1, 1, 1, 6, 1, 1, 1], 3, first_seconds=0.0, last_seconds=0.0) == (3, 1, 3)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=300)
+@example(seconds=[5.0, 2.0, 4.0, 9.0, 5.0, 5.0], places=4, first=1.0, last=3.0)  # (3, 1, 1, 1): 12, 9, 5 and 8 s
+@example(seconds=[9.0, 4.0, 9.0, 7.0, 8.0], places=3, first=3.0, last=2.0)  # (2, 2, 1): 16, 16 and 10 s
 @given(
-    seconds=st.lists(st.floats(0.1, 10.0), min_size=1, max_size=9),
+    seconds=st.lists(st.floats(0.1, 10.0) | st.integers(1, 9).map(float), min_size=1, max_size=9),
     places=st.integers(1, 5),
     first=st.floats(0.0, 20.0),
     last=st.floats(0.0, 20.0),

@@ -380,3 +380,15 @@ def test_summary_never_pools_metrics(tmp_path: Path) -> None:
 def test_statistics_of_nothing_are_none_not_zero() -> None:
     found = statistics([SimpleNamespace(status="refused").__dict__])
     assert (found["scored"], found["refused"], found["median_ape"], found["coverage"]) == (0, 1, None, None)
+
+
+def test_a_prediction_of_nothing_has_an_interval_without_a_width() -> None:
+    """A width is a share of what was predicted: of 0 there is none, of 2 with 1 to 3 it is 1."""
+    row = {"status": "scored", "ape": 1.0, "measured": 2.0}
+    nothing, two = (
+        {**row, "predicted": 0.0, "low": 0.0, "high": 1.0},
+        {**row, "predicted": 2.0, "low": 1.0, "high": 3.0},
+    )
+    assert statistics([nothing])["median_width"] is None
+    assert statistics([nothing, two])["median_width"] == 1.0
+    assert statistics([nothing, two])["coverage"] == 0.5
