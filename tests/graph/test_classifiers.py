@@ -43,6 +43,8 @@ from ridgeline.graph.vision import Turned, squeeze_ops
         ("beit-large", 304_430_568),
         ("mixer-base", 59_880_472),
         ("gmlp-small", 19_422_656),
+        ("nfnet-l0", 35_074_488),
+        ("cait-small-24", 46_916_200),
     ],
 )
 def test_parameters_are_those_of_the_published_networks(name: str, params: int) -> None:

@@ -2,7 +2,8 @@
 
 Sources: Simonyan and Zisserman 2015 (arXiv:1409.1556, table 1), Huang et al. 2017 (arXiv:1608.06993, table 1), Szegedy
 et al. 2016 and 2017 (arXiv:1512.00567, arXiv:1602.07261), Chollet 2017 (arXiv:1610.02357, figure 5), Radosavovic et al.
-2020 (arXiv:2003.13678), Chen et al. 2017 (arXiv:1707.01629, table 1). Auxiliary classifiers are left out.
+2020 (arXiv:2003.13678), Chen et al. 2017 (arXiv:1707.01629, table 1), Brock et al. 2021 (arXiv:2102.06171). Auxiliary
+classifiers are left out.
 """
 
 from __future__ import annotations
@@ -156,6 +157,45 @@ def _dual(trunk: Trunk) -> list[Op]:
     return head_ops(trunk.channels, trunk.side)
 
 
+def _standard(trunk: Trunk, filters: int, size: int, *, stride: int = 1, groups: int = 1) -> None:
+    """A convolution whose filters are standardised and scaled: as many more parameters as filters."""
+    trunk.convolution(filters, size, stride=stride, groups=groups, bias=True)
+    trunk.step("standardise", read=0, write=0, params=filters)
+
+
+def _free(trunk: Trunk) -> None:
+    """NFNet-L0: blocks without norms, their activations scaled; four convolutions come first."""
+    for number, (filters, stride) in enumerate(((16, 2), (32, 1), (64, 1), (128, 2))):
+        _standard(trunk, filters, 3, stride=stride)
+        if number < 3:
+            trunk.activation()
+    trunk.cut("stem")
+    for stage, (depth, filters) in enumerate(zip((1, 2, 6, 3), (256, 512, 1536, 1536), strict=True)):
+        narrow = filters // 4
+        for place in range(depth):
+            stride, elements = (2 if stage and not place else 1), trunk.elements
+            trunk.step(
+                "activation", read=elements, write=elements, backward_read=2 * elements, kernels=2, kept=elements
+            )
+            if stride > 1 or trunk.channels != filters:
+                channels, side = trunk.channels, trunk.side
+                if stride > 1:
+                    trunk.pool(2, 2)
+                _standard(trunk, filters, 1)
+                trunk.channels, trunk.side = channels, side
+            _standard(trunk, narrow, 1)
+            for step in (stride, 1):
+                trunk.activation()
+                _standard(trunk, narrow, 3, stride=step, groups=narrow // 64)
+            trunk.activation()
+            _standard(trunk, filters, 1)
+            trunk.squeeze(filters // 4)
+            trunk.add()
+            trunk.cut("block")
+    _standard(trunk, 2304, 1)
+    trunk.activation()
+
+
 def _chain(trunk: Trunk, *steps: tuple[int, ...], reduced: bool = False) -> None:
     """Units of (filters, size) or (filters, size, across) after each other; the last halves without padding."""
     for number, (filters, size, *across) in enumerate(steps, start=1):
@@ -254,5 +294,6 @@ CONVOLUTIONAL: dict[str, tuple[int, Callable[[Trunk], list[Op] | None]]] = {
     "inception-v4": (LARGE, _inception4),
     "xception": (LARGE, _xception),
     "dpn-92": (IMAGE, _dual),
+    "nfnet-l0": (IMAGE, _free),
 }
 """Pixels of a side, and what builds the network and perhaps its head."""

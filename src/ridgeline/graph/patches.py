@@ -2,7 +2,7 @@
 
 Letters: C channels, T patches. Sources: Liu et al. 2021 (arXiv:2103.14030), Liu et al. 2022 (arXiv:2201.03545),
 Bao et al. 2022 (arXiv:2106.08254), Tolstikhin et al. 2021 (arXiv:2105.01601, table 1), Liu et al. 2021
-(arXiv:2105.08050, table 1); layers as timm builds them.
+(arXiv:2105.08050, table 1), Touvron et al. 2021 (arXiv:2103.17239, table 1); layers as timm builds them.
 """
 
 from __future__ import annotations
@@ -216,11 +216,46 @@ def _gates(trunk: Trunk) -> tuple[int, int]:
     return wide, tokens
 
 
+def _talking(trunk: Trunk) -> tuple[int, int]:
+    """CaiT S24: heads are mixed before and after softmax; two last layers have a class ask the patches."""
+    layers, wide, heads = 24, 384, 8
+    tokens = _embedded(trunk, wide, 16)
+    trunk.take(mapped("positions", wide * tokens, params=wide * tokens))
+    trunk.cut("embed")
+    mixed = [
+        op
+        for when in ("before", "after")
+        for op in (
+            mapped(f"mix_{when}_turn", heads * tokens**2),
+            product(f"mix_{when}", heads, heads, tokens**2),
+            mapped(f"mix_{when}_turn_back", heads * tokens**2),
+        )
+    ]
+    for _ in range(layers):
+        trunk.take(
+            *_attended(trunk, wide, heads, tokens, windows=1, table=0, bias=3 * wide, scaled=True), *mixed,
+            *_feed(trunk, wide, tokens, RATIO * wide, scaled=True),
+        )  # fmt: skip
+        trunk.cut("layer")
+    trunk.take(mapped("class_token", wide * (tokens + 1), params=wide))
+    for _ in range(2):
+        trunk.take(
+            *_normed(trunk, "attention_norm", wide, tokens + 1), product("q", wide, wide, 1),
+            product("kv", wide, 2 * wide, tokens + 1), attention("attention", heads, wide // heads, 1, tokens + 1),
+            product("attention_out", wide, wide, 1), *_added(trunk, "attention_add", wide, 1, scaled=True),
+            *_feed(trunk, wide, 1, RATIO * wide, scaled=True),
+        )  # fmt: skip
+        trunk.cut("class")
+    trunk.take(layer_norm("final_norm", wide, tokens + 1))
+    return wide, 1
+
+
 PATCHED: dict[str, Callable[[Trunk], tuple[int, int]]] = {
     **{name: partial(_shifted, name=name) for name in SHIFTED},
     **{name: partial(_next, name=name) for name in NEXT},
     **{name: partial(_classed, name=name) for name in CLASSED},
     "mixer-base": _mixed,
     "gmlp-small": _gates,
+    "cait-small-24": _talking,
 }
 """What builds each network; width and number of the patches that its head takes the mean of."""

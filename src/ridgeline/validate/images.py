@@ -57,6 +57,8 @@ NETWORKS: tuple[tuple[str, str], ...] = (
     (r"^beit_(base|large)_patch16_224$", r"beit-\1"),
     (r"^mixer_b16_224$", "mixer-base"),
     (r"^gmlp_s16_224$", "gmlp-small"),
+    (r"^cait_s24_224$", "cait-small-24"),
+    (r"^nfnet_l0$", "nfnet-l0"),
     (r"^mask[ _]?r-?cnn$", "mask-rcnn"),
     (r"^faster[ _]?r-?cnn$", "faster-rcnn"),
     (r"^retinanet$", "retinanet-resnet-50"),
