@@ -301,10 +301,10 @@ def test_layer_operators_take_their_widths_from_the_shape(tmp_path: Path) -> Non
 
 def test_a_convolution_is_an_implicit_product(tmp_path: Path) -> None:
     shape = "W=56 H=56 C=64 N=16 K=128 {}pad_w=1 pad_h=1 P=56 Q=56"
-    stated = kernel(tmp_path, "conv2d forward", shape.format("R=3 S=3 "), "fp16", hardware="V100 SXM2 32GB")
-    wanted = milliseconds("gemm", "50176x128x576", "V100-SXM2-32GB", dtype="fp16")
+    stated = kernel(tmp_path, "conv2d forward", shape.format("R=3 S=3 "), "bf16", hardware="MI300X")
+    wanted = milliseconds("gemm", "50176x128x576", "MI300X", dtype="bf16")  # by the mechanism
     assert stated["predicted"] == pytest.approx(wanted)
-    derived = kernel(tmp_path, "conv2d forward", shape.format(""), "fp16", hardware="V100 SXM2 32GB")
+    derived = kernel(tmp_path, "conv2d forward", shape.format(""), "bf16", hardware="MI300X")
     assert derived["predicted"] == stated["predicted"]
     assert "filter 3 x 3" in " ".join(derived["assumptions"])
 
