@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ridgeline.cli.placing import loads_from
 from ridgeline.cli.progress import progress_bar
@@ -13,6 +13,9 @@ from ridgeline.cli.simulating import policies_of, serving_scenario_of, told_of_c
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.deployment import Router
 from ridgeline.plan.serving_scenario import ServingScenario
+
+if TYPE_CHECKING:
+    from ridgeline.search.serving import ServingSearch
 
 
 def plan_serving(
@@ -31,7 +34,7 @@ def plan_serving(
     _refuse_what_is_searched(asked, min_devices)
 
     from ridgeline.report.blocks import show
-    from ridgeline.report.serving_search import ranked_as_dict, search_text
+    from ridgeline.report.serving_search import search_text
     from ridgeline.search.serving import search_serving
     from ridgeline.search.serving_space import Space
     from ridgeline.serving.metrics import Objective
@@ -54,15 +57,7 @@ def plan_serving(
             print(json.dumps({"best": [], "fewest": None, "error": str(error), "assumed": list(assumed)}, indent=1))
         raise
     if as_json:
-        answer = {
-            "best": [ranked_as_dict(one) for one in found.ranked],
-            "fewest": None if found.fewest is None else ranked_as_dict(found.fewest),
-            "considered": found.considered,
-            "pruned": dict(found.pruned),
-            "refused": dict(found.refused),
-            "assumed": list(assumed),
-        }
-        print(json.dumps(answer, indent=1, allow_nan=False))
+        print(json.dumps(_as_dict(found, assumed), indent=1, allow_nan=False))
     else:
         title = f"{asked.model.name} on {asked.cluster.name}: {traffic.name}, {traffic.requests:,} requests"
         ranked = (found.fewest,) if min_devices and found.fewest is not None else found.ranked
@@ -78,6 +73,20 @@ def plan_serving(
             f"no deployment on {asked.cluster.name} keeps 99 % of requests to the objective; the best keeps"
             f" {kept if kept is not None else 0.0:.1%}: take more devices, or loosen the objective (--slo)"
         )
+
+
+def _as_dict(found: ServingSearch, assumed: tuple[str, ...]) -> dict[str, Any]:
+    """What a search found, under stable keys."""
+    from ridgeline.report.serving_search import ranked_as_dict
+
+    return {
+        "best": [ranked_as_dict(one) for one in found.ranked],
+        "fewest": None if found.fewest is None else ranked_as_dict(found.fewest),
+        "considered": found.considered,
+        "pruned": dict(found.pruned),
+        "refused": dict(found.refused),
+        "assumed": list(assumed),
+    }
 
 
 def _refuse_what_is_searched(asked: ServingScenario, min_devices: bool) -> None:

@@ -134,28 +134,9 @@ class StepModel:
         q, p = np.meshgrid(chunks, pasts, indexing="ij")
         many = self._pieces.mixers("many", (q, p), partial(self._prompts, _MANY, q, p))
         start_s, token_s = self._sends()
-        apart = self.deployment.expert_devices is not None
-        micro = self.deployment.micro_batches if apart else 1
-        part, some = np.maximum(tokens / micro, 1.0), np.maximum(n / micro, 1.0)
-        routed = self._pieces.sum(group_tokens, "group")
-        if self.deployment.tokens_stay:  # attention is where experts are, as unevenly; new cache goes to all ranks
-            part, some = part * self._uneven, some * self._uneven
-            new = group_tokens * sum(token_bytes(self.served.kinds, self.formats))
-            routed = routed + self.prices.gathered(new, self.deployment.dp)
-        routed = _on(routed, group_tokens, np.maximum(tokens / micro, 1.0), self.deployment.dp)
-        lane, head, shared = (
-            self._pieces.sum(part, "tokens"),
-            self._pieces.sum(sequences, "sequences"),
-            self._pieces.sum(part, "shared"),
-        )
-        if not captured and self.prices.dispatch_s is None:
-            lane = lane + self.prices.gaps(self.kernels * micro, tokens.shape)
-        if apart:
-            lane, shared = lane + shared, nothing(tokens.shape)
-        if self.deployment.adapters:
-            lane = lane + token_seconds(self.served, self.deployment, self.prices, tokens)
-            head = head + sequence_seconds(self.served, self.deployment, self.prices, sequences)
-        decode = self._decode(some, c)
+        lane, routed, shared, head = self._outside_attention(tokens, sequences, group_tokens, captured)
+        some = np.maximum(n / self._micro, 1.0)
+        decode = self._decode(some * self._uneven if self.deployment.tokens_stay else some, c)
         if self.deployment.kv_rank:
             decode = decode + rebuilt_seconds(self.served, self.deployment, self.prices, n)
         return StepTables(
@@ -170,14 +151,42 @@ class StepModel:
             pasts=pasts,
             first=self._pieces.mixers("first", (q, p), partial(self._prompts, 1.0, q, p)),
             each=many.times(1.0 / _MANY),
-            kernels=self.kernels * micro,
+            kernels=self.kernels * self._micro,
             stage_share=-(-len(self.model.graph.layers) // self.deployment.pp) / len(self.model.graph.layers),
             send_s=token_s,
             send_start_s=start_s,
             nano=self._nano(tokens, sequences, n, c) if self.deployment.nano_tokens else None,
             split=self._split(tokens, sequences) if self.deployment.split else None,
-            apart=self._apart(tokens) if apart else None,
+            apart=self._apart(tokens) if self.deployment.expert_devices is not None else None,
         )
+
+    @property
+    def _micro(self) -> int:
+        """Micro-batches of an iteration: more than one where experts have devices of their own [1]."""
+        return 1 if self.deployment.expert_devices is None else self.deployment.micro_batches
+
+    def _outside_attention(
+        self, tokens: Array, sequences: Array, group_tokens: Array, captured: bool
+    ) -> tuple[Seconds, Seconds, Seconds, Seconds]:
+        """What tokens take on a rank, with its routed experts, its shared ones, and what sampled sequences take [s]."""
+        micro = self._micro
+        part = np.maximum(tokens / micro, 1.0)
+        routed = self._pieces.sum(group_tokens, "group")
+        if self.deployment.tokens_stay:  # attention is where experts are, as unevenly; new cache goes to all ranks
+            part = part * self._uneven
+            new = group_tokens * sum(token_bytes(self.served.kinds, self.formats))
+            routed = routed + self.prices.gathered(new, self.deployment.dp)
+        routed = _on(routed, group_tokens, np.maximum(tokens / micro, 1.0), self.deployment.dp)
+        lane, shared = self._pieces.sum(part, "tokens"), self._pieces.sum(part, "shared")
+        head = self._pieces.sum(sequences, "sequences")
+        if not captured and self.prices.dispatch_s is None:
+            lane = lane + self.prices.gaps(self.kernels * micro, tokens.shape)
+        if self.deployment.expert_devices is not None:
+            lane, shared = lane + shared, nothing(tokens.shape)
+        if self.deployment.adapters:
+            lane = lane + token_seconds(self.served, self.deployment, self.prices, tokens)
+            head = head + sequence_seconds(self.served, self.deployment, self.prices, sequences)
+        return lane, routed, shared, head
 
     @property
     def kernels(self) -> float:
