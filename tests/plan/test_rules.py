@@ -125,3 +125,11 @@ def test_a_table_of_plans_is_judged_as_each_plan() -> None:
         alone = dict(rules(LIMITS, JOB, 16, columns(plan)))
         for name, kept in together.items():
             assert np.broadcast_to(kept, (len(plans),))[index] == alone[name][0], (name, plan)
+
+
+@pytest.mark.parametrize(
+    ("words", "needs"), [({"recompute": "full"}, "Recompute.FULL"), ({"schedule": "1f1b"}, "Schedule.ONE_F_ONE_B")]
+)
+def test_a_word_is_no_choice_in_python(words: dict[str, str], needs: str) -> None:
+    with pytest.raises(PlanError, match=f"needs one of .*{needs}"):
+        Plan(**words)  # type: ignore[arg-type]

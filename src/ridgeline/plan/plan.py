@@ -73,6 +73,10 @@ class Plan:
                 raise PlanError(f"plan: {name} = {value}, needs >= 1")
         if self.zero not in (0, 1, 2, 3):
             raise PlanError(f"plan: zero = {self.zero}, needs 0, 1, 2 or 3")
+        for name, kind in (("schedule", Schedule), ("recompute", Recompute)):
+            if not isinstance(getattr(self, name), kind):
+                words = ", ".join(f"{kind.__name__}.{one.name}" for one in kind)
+                raise PlanError(f"plan: {name} = {getattr(self, name)!r}, needs one of {words}")
         if self.context_style not in ("ring", "ulysses"):
             raise PlanError(f"plan: context_style = '{self.context_style}', needs 'ring' or 'ulysses'")
 
