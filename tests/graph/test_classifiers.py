@@ -44,6 +44,7 @@ from ridgeline.graph.vision import Turned, squeeze_ops
         ("mixer-base", 59_880_472),
         ("gmlp-small", 19_422_656),
         ("nfnet-l0", 35_074_488),
+        ("bit-r152x2", 236_335_208),
         ("cait-small-24", 46_916_200),
     ],
 )

@@ -2,8 +2,8 @@
 
 Sources: Simonyan and Zisserman 2015 (arXiv:1409.1556, table 1), Huang et al. 2017 (arXiv:1608.06993, table 1), Szegedy
 et al. 2016 and 2017 (arXiv:1512.00567, arXiv:1602.07261), Chollet 2017 (arXiv:1610.02357, figure 5), Radosavovic et al.
-2020 (arXiv:2003.13678), Chen et al. 2017 (arXiv:1707.01629, table 1), Brock et al. 2021 (arXiv:2102.06171). Auxiliary
-classifiers are left out.
+2020 (arXiv:2003.13678), Chen et al. 2017 (arXiv:1707.01629, table 1), Brock et al. 2021 (arXiv:2102.06171),
+Kolesnikov et al. 2020 (arXiv:1912.11370). Auxiliary classifiers are left out.
 """
 
 from __future__ import annotations
@@ -196,6 +196,39 @@ def _free(trunk: Trunk) -> None:
     trunk.activation()
 
 
+def _grouped_norm(trunk: Trunk) -> None:
+    """Statistics of groups of channels, the norm, and its ReLU."""
+    size = trunk.elements
+    trunk.step(
+        "norm", read=2 * size, write=size, backward_read=4 * size, backward_write=size, kernels=3,
+        params=2 * trunk.channels, kept=size,
+    )  # fmt: skip
+
+
+def _transfer(trunk: Trunk, depths: tuple[int, ...], width: int) -> None:
+    """Big Transfer: pre-activated bottlenecks `width` times as wide, group norms, standardised filters."""
+    trunk.convolution(64 * width, 7, stride=2)
+    trunk.pool()
+    trunk.cut("stem")
+    for stage, depth in enumerate(depths):
+        filters, narrow = 256 * width * 2**stage, 64 * width * 2**stage
+        for place in range(depth):
+            stride = 2 if stage and not place else 1
+            _grouped_norm(trunk)
+            if not place:
+                channels, side = trunk.channels, trunk.side
+                trunk.convolution(filters, 1, stride=stride)
+                trunk.channels, trunk.side = channels, side
+            trunk.convolution(narrow, 1)
+            _grouped_norm(trunk)
+            trunk.convolution(narrow, 3, stride=stride)
+            _grouped_norm(trunk)
+            trunk.convolution(filters, 1)
+            trunk.add()
+            trunk.cut("block")
+    _grouped_norm(trunk)
+
+
 def _chain(trunk: Trunk, *steps: tuple[int, ...], reduced: bool = False) -> None:
     """Units of (filters, size) or (filters, size, across) after each other; the last halves without padding."""
     for number, (filters, size, *across) in enumerate(steps, start=1):
@@ -295,5 +328,6 @@ CONVOLUTIONAL: dict[str, tuple[int, Callable[[Trunk], list[Op] | None]]] = {
     "xception": (LARGE, _xception),
     "dpn-92": (IMAGE, _dual),
     "nfnet-l0": (IMAGE, _free),
+    "bit-r152x2": (480, partial(_transfer, depths=(3, 8, 36, 3), width=2)),
 }
 """Pixels of a side, and what builds the network and perhaps its head."""

@@ -71,6 +71,7 @@ NETWORKS: tuple[tuple[str, str], ...] = (
 
 OWN_NETWORKS: tuple[tuple[str, str, str], ...] = (
     (r"mlcommons/", r"^retinanet(?: \(ssd\))?$", "retinanet-resnext-50"),
+    (r"flagos-ai/FlagPerf", r"^bigtransfer$", "bit-r152x2"),  # training/benchmarks/bigtransfer: README, crop of 480
     (r"flagos-ai/FlagPerf", r"^efficientnet$", "efficientnet-v2-s"),  # training/benchmarks/efficientnet: create_model
     (r"lambdal/", r"^transformer-xl large$", "transformer-xl-large-plain"),
 )
