@@ -186,7 +186,7 @@ def model_and_cluster(tables: Mapping[str, Table], place: Place) -> tuple[Model,
 
 
 def cluster_in(tables: Mapping[str, Table], place: Place) -> Cluster:
-    """The cluster that tables name."""
+    """The cluster that tables name; raises `InputError` where they name none that can be read."""
     if not tables.get("cluster"):
         raise place.fail("cluster", "", "missing: say a name, file or description")
     written = _absolute(tables["cluster"], "file", place)

@@ -54,7 +54,8 @@ def sample(name: str, cluster: Cluster, asked: Sampling, by: Division | None = N
 
     t = words + warm whole + (steps - warm) step + pixels; guided models run twice a step. With a pipeline of p devices,
     each runs its L / p layers on p parts of the patches one after another: a step takes as long as all layers on one
-    part. The first `warm` steps run the layers on the whole picture, one device after the other.
+    part. The first `warm` steps run the layers on the whole picture, one device after the other. Raises `PlanError`
+    where the cluster has fewer devices than the division, or there is no guidance to divide.
     """
     by = by or Division()
     if by.devices > cluster.count:

@@ -82,7 +82,7 @@ def _wait(request: Path, ranks: int, limit_s: float) -> None:
     running: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(ranks):
-            command = [sys.executable, "-m", "ridgeline.run.rank", str(request), str(rank)]
+            command = [sys.executable, "-m", "ridgeline.run.rank", str(request), str(rank), str(os.getpid())]
             with request.with_name(f"{rank}.err").open("wb") as errors:
                 running.append(
                     subprocess.Popen(

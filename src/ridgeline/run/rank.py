@@ -97,10 +97,9 @@ class Stepper:
         return float(torch.stack([one.detach() for one in losses]).mean()) if losses else float("nan")
 
 
-def main(request: str, rank: int) -> None:
-    """Runs the request as one rank; the first one writes the answer of all beside the request."""
+def main(request: str, rank: int, parent: int) -> None:
+    """Runs the request as one rank of `parent`'s; the first one writes the answer of all beside the request."""
     told = json.loads(Path(request).read_text(encoding="utf-8"))
-    parent = os.getppid()
     asked = Execution(**{**told["execution"], "shape": Shape(**told["execution"]["shape"])})
     device = torch.device("cpu" if told["device"] == "cpu" else f"cuda:{rank}")
     if device.type == "cuda":
@@ -165,4 +164,4 @@ def peak_bytes(device: Any) -> int:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
