@@ -312,7 +312,7 @@ def test_other_tables_are_accepted_and_their_rows_answered(tmp_path: Path) -> No
         path = write(tmp_path / f"{kind}.tsv", header, "\t".join(cells), "\t".join(low))
         rows = check(path, predictor=refuse, completer=refuse).rows
         assert [row["status"] for row in rows] == ["refused", "skipped"]
-        expected = "'1' is not predicted" if kind == "diffusion" else "is no metric of serving"
+        expected = "is not predicted; known" if kind == "diffusion" else "is no metric of serving"
         assert expected in rows[0]["reason"]
     facts = write(tmp_path / "f.tsv", "name\tvendor\tyear\tfp32_tflops", "A\tB\t2020\t1")
     assert check(facts, predictor=refuse, completer=refuse).rows[0]["status"] == "skipped"

@@ -29,7 +29,6 @@ from ridgeline.validate.serving import ServedRows
 Predictor = Callable[[Model, Cluster, Workload, Plan], Report]
 Completer = Callable[[Model, Cluster, Workload, Mapping[str, object]], Plan]
 
-PREDICTED_KINDS = ("training", "memory", "serving", "offload", "diffusion")
 OPERATOR_KINDS = ("kernels", "collectives")
 SEQUENCE_STEP = 1024  # resolution of the longest sequence that fits, for one context rank [token]
 SEARCH_SHARE = 50  # the search ends within 1 / 50 of the answer
@@ -252,6 +251,4 @@ def _refused_kind(row: Row, table: TruthTable) -> tuple[str, str] | None:
         return "refused", row.problem
     if re.fullmatch(r"low", row.text("confidence"), re.IGNORECASE):
         return "skipped", "confidence low: inconsistent, never scored"
-    if table.kind not in (*PREDICTED_KINDS, *OPERATOR_KINDS):
-        return "refused", f"{table.kind} rows are not predicted yet"
     return None
