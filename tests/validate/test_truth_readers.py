@@ -327,3 +327,9 @@ def test_every_engine_gives_a_reason_and_is_found_by_its_own_name() -> None:
     assert find_engine("something new").name == "not stated"
     assert find_engine("PyTorch", "mlcommons/training_results_v4.0@6fe9543").name == "MLPerf (NVIDIA code)"
     assert find_engine("Megatron-LM", "bigscience-workshop/bigscience@9e64ede").name == "Megatron-LM (2021)"
+
+
+def test_a_laptops_part_is_meant_only_where_the_cell_says_so() -> None:
+    catalog = machines().accelerators()
+    assert find_device("RTX 4090", catalog, machines().usual).assumptions == ()
+    assert find_device("RTX 4090 Laptop GPU", catalog, machines().usual).accelerator.name == "RTX-4090-Laptop"

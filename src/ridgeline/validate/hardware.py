@@ -255,10 +255,10 @@ def _longest(words: Sequence[str], known: Iterable[str]) -> str | None:
 def _part(said: DeviceText, parts: Sequence[Accelerator], usual: str | None) -> tuple[Accelerator, tuple[str, ...]]:
     """The part of one family with the stated form and the nearest memory; else the usual one, SXM, the largest.
 
-    Parts of laptops are always called so: where no form is stated, none of them is meant.
+    A laptop's part is meant only where the cell says so.
     """
     forms = {part.name: read_device(part.name).form for part in parts}
-    if said.form is None:
+    if said.form != "laptop":
         parts = [part for part in parts if forms[part.name] != "laptop"] or parts
     same = [part for part in parts if said.form is not None and forms[part.name] == said.form]
     assumptions: list[str] = []
