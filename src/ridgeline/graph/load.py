@@ -112,7 +112,15 @@ def _load_file(path: Path) -> Model:
     try:
         return build(config, name=name, source=str(file))
     except ModelError as error:
-        raise InputError(str(error).removeprefix(f"{name}: "), file=str(file)) from None
+        raise _placed(str(error).removeprefix(f"{name}: "), text, str(file)) from None
+
+
+def _placed(message: str, text: str, file: str) -> InputError:
+    """A complaint about a config with its file, the field that it names and the first line that holds it."""
+    named = re.search(r"\b(\w+) = |no field '(\w+)'|unknown (\w+) '", message)
+    key = next((word for word in named.groups() if word), "model") if named else "model"
+    line = next((number for number, row in enumerate(text.splitlines(), start=1) if f'"{key}"' in row), None)
+    return InputError(message, file=file, line=line, field=key)
 
 
 def _name_of(file: Path) -> str:
