@@ -277,6 +277,27 @@ def test_requests_outlive_their_instances(capsys: pytest.CaptureFixture[str]) ->
     assert "failures and " in ask(capsys, *words, "--failures", "up=5s,down=1s")[1]
 
 
+def test_front_ends_that_do_not_know_of_each_other_let_requests_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two instances with one place each: of one front end turns alternate, of many two requests in a row may meet."""
+    fleet = [
+        "simulate",
+        "llama-3.1-8b",
+        "--on",
+        "2xH100-SXM",
+        "--max-seqs",
+        "1",
+        "--arrivals",
+        "closed",
+        "--concurrency",
+        "2",
+    ]
+    words = [*fleet, "--requests", "200", "--prompt", "100", "--output", "50"]
+    one, same, many = (ask_json(capsys, *words, *more) for more in ([], ["--fronts", "1"], ["--fronts", "50"]))
+    assert same["ttft"] == one["ttft"]
+    assert many["ttft"]["mean_s"] > 2 * one["ttft"]["mean_s"]
+    assert many["requests_per_s"] < one["requests_per_s"]
+
+
 # batches ---------------------------------------------------------------------------------------------
 
 BATCH = ["predict", "llama-3.1-8b", "--serve", "--on", "1xH100-SXM"]
@@ -349,6 +370,8 @@ def test_requests_that_no_rank_can_hold_end_with_1(capsys: pytest.CaptureFixture
         (["--autoscale", "high=16"], "leaves out the load at which instances start or stop; write high=16,low=4"),
         (["--autoscale", "high=1,low=4"], "low < high"),
         (["--failures", "up=30d"], "needs both; write up=30d,down=10min"),
+        (["--fronts", "4", "--router", "prefix"], "turns are taken under --router round-robin alone, this is prefix"),
+        (["--fronts", "0"], "fronts"),
         (["--weights", "fp3"], "'fp3' is no number format"),
         (["--on", "2xH900"], "field '--on': unknown cluster 'H900'; nearest: "),
     ],

@@ -65,7 +65,7 @@ def test_a_word_is_read_as_written(name: str, written: object, value: object) ->
         ("prompt", [1, 2], "is not a count"),
         ("prompt", True, "is not a count"),
         ("rate", "0", "out of range"),
-        ("rate", "nan", "'nan' is not a quantity"),
+        ("rate", "nan", "'nan' is not a number"),
         ("arrivals", "poison", "nearest: poisson"),
         ("duration", "5kg", "unknown unit 'kg'; wanted s"),
         ("duration", "-1s", "needs 0 s to 1e9 s"),
@@ -139,5 +139,6 @@ def test_words_of_a_deployment_are_its_fields() -> None:
         "expert_placement",
         "beside",
         "expert_traffic",
+        "fronts",
     }
     assert {field.name for field in DEPLOYMENT_FIELDS} - own <= set(Deployment.__dataclass_fields__)

@@ -94,7 +94,7 @@ def _refuse_what_is_searched(asked: ServingScenario, min_devices: bool) -> None:
     for name in ("prefill", "decode"):
         if name in asked.stated:
             raise InputError("the search chooses pools itself; leave it out, or simulate these", field=f"--{name}")
-    for name in ("autoscale", "failures"):
+    for name in ("autoscale", "failures", "fronts"):
         if name in asked.stated:
             raise InputError("a search leaves the fleet as it is; leave it out, or simulate it", field=f"--{name}")
     if min_devices and not asked.traffic.get("slo"):

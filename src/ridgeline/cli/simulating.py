@@ -88,6 +88,20 @@ def comings_of(asked: ServingScenario) -> Any:
     )
 
 
+def fronts_of(asked: ServingScenario) -> Any:
+    """Front ends that requests come in through, as a person said it; raises where turns are not taken."""
+    from ridgeline.plan.deployment import Router
+    from ridgeline.serving.fronts import Fronts
+
+    count = asked.stated.get("fronts")
+    if count is None:
+        return None
+    if asked.router is not Router.ROUND_ROBIN:
+        said = f"turns are taken under --router round-robin alone, this is {asked.router.value}; leave one out"
+        raise InputError(said, field="--fronts")
+    return Fronts(count=count, seed=asked.traffic.get("seed", 0))
+
+
 def simulate(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints what a deployment does under traffic; raises NoPlanError when it will not start."""
     asked = with_placement(serving_scenario_of(subject, on, words))
@@ -142,6 +156,7 @@ def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> 
             policies=policies_of(asked),
             offline=offline,
             comings=comings_of(asked),
+            fronts=fronts_of(asked),
         )
     if as_json:
         print(json.dumps(serving_as_dict(report), indent=1, allow_nan=False))

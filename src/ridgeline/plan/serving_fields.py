@@ -153,6 +153,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     yes("graphs", "decode batches replay captured graphs"),
     Field(name="memory_fraction", read=number("1", 0.01, 1.0001), help="share of device memory that the engine fills"),
     pick("router", (router.value for router in Router), "how requests choose among instances"),
+    whole("fronts", "front ends that each hand out requests in turns of their own; 1 when absent", most=4096),
     pick(
         "preemption",
         (way.value for way in Preemption),

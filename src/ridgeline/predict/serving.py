@@ -18,6 +18,7 @@ from ridgeline.report.serving import ServingReport
 from ridgeline.serving.comings import Comings
 from ridgeline.serving.ends import replay_ends
 from ridgeline.serving.engine import Engine, Policies, engine
+from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.metrics import Objective, decode_band, decode_parts, measure, prefill_band, prefill_parts
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.shares import Share, client_shares, priority_shares
@@ -41,11 +42,12 @@ def simulate_serving(
     policies: Policies | None = None,
     offline: bool = False,
     comings: Comings | None = None,
+    fronts: Fronts | None = None,
 ) -> ServingReport:
     """Replays traffic on deployments of one model and explains what came out.
 
     `offline` says that requests are handed over within the engine's process, not sent to a server; `comings` how
-    instances come and go.
+    instances come and go, `fronts` the front ends that requests come in through, one by default.
     Raises `NoPlanError` where an engine will not start, `PlanError` for degrees or a fleet that cannot be.
     """
     begun = time.perf_counter()
@@ -56,10 +58,11 @@ def simulate_serving(
     for one in engines:
         _ = one.capacity  # engines that will not start say so before anything is priced
     tables = [one.tables(longest_prompt=longest_prompt, longest=longest) for one in engines]
-    found = replay_tables(engines, tables, traffic, router=router or deployments[0].router, comings=comings)
+    way: dict[str, Any] = {"router": router or deployments[0].router, "comings": comings, "fronts": fronts}
+    found = replay_tables(engines, tables, traffic, **way)
     goal = objective or Objective()
     metrics = measure(found, traffic, goal)
-    ends = replay_ends(engines, tables, traffic, router=router or deployments[0].router, comings=comings)
+    ends = replay_ends(engines, tables, traffic, **way)
     prompt = float(np.mean(traffic.prompt_tokens))
     first, last = engines[0], engines[-1]
     ranks = last.deployment.dp * last.deployment.pp
