@@ -103,6 +103,16 @@ def decoder(fields: Fields, traits: Traits) -> Stack:
     return Stack(ends=ends, layers=layers, max_positions=limit, notes=skipped_layers(fields))
 
 
+def ends_of(fields: Fields) -> Ends:
+    """Embedding, last norm (RMS) and head of a decoder without biases in them."""
+    return Ends(
+        vocab=fields.count("vocab_size"),
+        hidden=fields.count("hidden_size"),
+        tied=fields.flag("tie_word_embeddings"),
+        norm=RMS,
+    )
+
+
 def attention_of(fields: Fields, traits: Traits) -> Attention:
     """The attention of a layer that sees everything."""
     hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")

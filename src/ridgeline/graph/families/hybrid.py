@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ridgeline.graph.config import LAYER_LIMIT, Fields
-from ridgeline.graph.families.decoder import RMS, Traits, activation, attention_of, skipped_layers
+from ridgeline.graph.families.decoder import RMS, Traits, activation, attention_of, ends_of, skipped_layers
 from ridgeline.graph.families.sparse import Sparse, feed_of
 from ridgeline.graph.families.stack import Stack
-from ridgeline.graph.spec import Attention, Ends, GatedDelta, Layer, Lightning, Mlp, Moe, StateSpace
+from ridgeline.graph.spec import Attention, GatedDelta, Layer, Lightning, Mlp, Moe, StateSpace
 
 _PATTERN = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
 _KINDS = {"linear_attention": "mamba", "full_attention": "attention"} | {word: word for word in _PATTERN.values()}
@@ -33,7 +33,7 @@ def minimax(fields: Fields) -> Stack:
         )
         for index in range(count)
     )
-    return Stack(ends=_ends(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings"))
+    return Stack(ends=ends_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings"))
 
 
 def _rotary(fields: Fields) -> float:
@@ -75,7 +75,7 @@ def qwen_delta(sparse: Sparse | None, parts: int) -> Callable[[Fields], Stack]:
             for index in range(count)
         )
         limit = fields.maybe("max_position_embeddings")
-        return Stack(ends=_ends(fields), layers=layers, max_positions=limit, notes=skipped_layers(fields))
+        return Stack(ends=ends_of(fields), layers=layers, max_positions=limit, notes=skipped_layers(fields))
 
     return read
 
@@ -109,7 +109,7 @@ def nemotron_h(fields: Fields) -> Stack:
         Layer(norm=RMS, feed=part) if isinstance(part, Mlp | Moe) else Layer(norm=RMS, mixer=part)
         for part in (parts[kind] for kind in kinds)
     )
-    return Stack(ends=_ends(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings"))
+    return Stack(ends=ends_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings"))
 
 
 def _kinds(fields: Fields) -> list[str]:
@@ -163,7 +163,7 @@ def _part(fields: Fields, kind: str) -> Attention | StateSpace | Mlp | Moe:
 def mamba2(fields: Fields) -> Stack:
     """Mamba-2: one mixer a layer, no MLP."""
     layer = Layer(norm=RMS, mixer=_mixer(fields, "num_heads", "head_dim", "state_size"))
-    return Stack(ends=_ends(fields), layers=(layer,) * fields.layers("num_hidden_layers"), max_positions=None)
+    return Stack(ends=ends_of(fields), layers=(layer,) * fields.layers("num_hidden_layers"), max_positions=None)
 
 
 def _mixer(fields: Fields, heads_key: str, dim_key: str, state_key: str) -> StateSpace:
@@ -177,13 +177,4 @@ def _mixer(fields: Fields, heads_key: str, dim_key: str, state_key: str) -> Stat
         chunk=fields.count("chunk_size", "mamba_chunk_size"),
         bias=fields.flag("use_bias"),
         conv_bias=fields.flag("use_conv_bias", "mamba_conv_bias", default=True),
-    )
-
-
-def _ends(fields: Fields) -> Ends:
-    return Ends(
-        vocab=fields.count("vocab_size"),
-        hidden=fields.count("hidden_size"),
-        tied=fields.flag("tie_word_embeddings"),
-        norm=RMS,
     )

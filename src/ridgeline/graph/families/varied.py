@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from ridgeline.graph.config import Fields
-from ridgeline.graph.families.decoder import RMS, Traits, activation, attention_of
+from ridgeline.graph.families.decoder import RMS, Traits, activation, attention_of, ends_of
 from ridgeline.graph.families.sparse import Sparse, feed_of
 from ridgeline.graph.families.stack import Stack
-from ridgeline.graph.spec import Attention, Ends, Layer, Mlp, Moe, StateSpace
+from ridgeline.graph.spec import Attention, Layer, Mlp, Moe, StateSpace
 
 
 def gemma4(fields: Fields) -> Stack:
@@ -33,7 +33,7 @@ def gemma4(fields: Fields) -> Stack:
     }
     feed = _beside(fields)
     layers = tuple(Layer(norm=RMS, mixer=mixers[kind], feed=feed, placement="sandwich") for kind in kinds)
-    return Stack(ends=_ends(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings"))
+    return Stack(ends=ends_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings"))
 
 
 def _wide(fields: Fields, near: Attention) -> Attention:
@@ -83,7 +83,7 @@ def searched(fields: Fields) -> Stack:
                 raise fields.fail("ffn_mult", times, "a number above 0, to 100")
             mlp = Mlp(ffn=-(-int(2 * times * hidden / 3) // 256) * 256, gated=True, activation=activation(fields))
         layers.append(Layer(norm=RMS, mixer=attention, feed=mlp))
-    return Stack(ends=_ends(fields), layers=tuple(layers), max_positions=fields.maybe("max_position_embeddings"))
+    return Stack(ends=ends_of(fields), layers=tuple(layers), max_positions=fields.maybe("max_position_embeddings"))
 
 
 def _part(fields: Fields, block: Mapping[str, Any], name: str, number: int) -> Mapping[str, Any]:
@@ -134,7 +134,7 @@ def _mixed(fields: Fields, kinds: list[str], feeds: list[Mlp | Moe], *, rotary: 
     if "mamba" in kinds:
         mixers["mamba"] = _state(fields)
     layers = tuple(Layer(norm=RMS, mixer=mixers[kind], feed=feed) for kind, feed in zip(kinds, feeds, strict=True))
-    return Stack(ends=_ends(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings"))
+    return Stack(ends=ends_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings"))
 
 
 def _state(fields: Fields) -> StateSpace:
@@ -156,12 +156,3 @@ def _listed(fields: Fields, key: str, count: int, known: tuple[str, ...]) -> lis
     if listed is None or len(listed) != count or any(one not in known for one in listed):
         raise fields.fail(key, listed, f"one of {', '.join(known)} for each of the {count} layers")
     return [str(one) for one in listed]
-
-
-def _ends(fields: Fields) -> Ends:
-    return Ends(
-        vocab=fields.count("vocab_size"),
-        hidden=fields.count("hidden_size"),
-        tied=fields.flag("tie_word_embeddings"),
-        norm=RMS,
-    )
