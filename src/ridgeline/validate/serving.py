@@ -282,9 +282,9 @@ def _interval(job: ServedJob, found: Served, predicted: float) -> tuple[float, f
     return low, high if bound is None else max(predicted, bound / job.unit_si)
 
 
-_BESIDE = (0.4, 2.5)
-"""What is held beside weights and cache, at the ends of an interval, over what is predicted [1]; assumed: a context and
-its libraries' kernels take 0.5 to 3 GB where 1.3 are predicted, and pools keep buffers that were given back."""
+_BESIDE = (0.5, 2.0)
+"""What is held beside weights and cache, at the ends of an interval, over what is predicted [1]; assumed within a
+factor of two, as host times are: contexts and pools of buffers that were given back are known no better."""
 
 
 def _value(job: ServedJob, found: Served, replayed: Replay, metrics: Metrics, quantile: float = 0.5) -> float:
