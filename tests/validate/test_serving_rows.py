@@ -311,6 +311,13 @@ def test_metrics_of_one_phase_are_of_prompts_before_any_decode() -> None:
     assert one < rates[1] < 16 * one
 
 
+@pytest.mark.parametrize(("cell", "kv"), [("", "fp8"), ("fp8", "fp8"), ("bf16", "bf16"), ("auto", "")])
+def test_a_cache_of_16_bits_is_one_though_the_engine_would_narrow_it(cell: str, kv: str) -> None:
+    """ModelOpt's checkpoints carry an 8-bit cache, which the engine takes unless 16 bits are asked for."""
+    cells = {"engine": "TensorRT-LLM", "engine_version": "1.0", "precision_weights": "fp8", "precision_kv": cell}
+    assert read_served(row(**cells)).deployment.kv == kv
+
+
 def test_gpt_oss_in_llama_cpp_keeps_attention_in_8_bits() -> None:
     """59.02 GiB of 116.8 billion weights: 16 bits for those outside the experts would make it 60.6."""
     cells = {"model": "gpt-oss-120b", "precision_weights": "mxfp4", "source": "OTHER"}

@@ -146,7 +146,9 @@ def _unstated(row: Row, model: Model, part: Accelerator, engine: str) -> Precisi
 
 def _cache(row: Row, weights: Precision, engine: str) -> tuple[str, tuple[str, ...]]:
     cell = row.text("precision_kv").strip().casefold()
-    if cell in ("fp16", "bf16", "16-bit", "auto"):
+    if cell in ("fp16", "bf16", "16-bit"):
+        return "bf16", ()
+    if cell == "auto":
         return "", ()
     if cell == "k q4_0":
         return "int8", ("cache: keys in q4_0, values in 16 bits, priced as 8 bits each",)
