@@ -58,5 +58,9 @@ def test_a_model_is_served_as_its_checkpoint_where_the_machine_can() -> None:
     without, why = served_weights(model, {"bf16", "int8"})
     assert without == ""
     assert "no matrix rate" in why
+    assert served_weights(model, HOPPER, "fp8")[0] == "fp8_block"  # nobody scales them anew
+    assert served_weights(model, HOPPER, "bf16") == ("bf16", "")
+    assert served_weights(model, {"bf16", "int8"}, "fp8") == ("fp8", "")  # refused later, with the machine's rates
+    assert served_weights(load("llama-3.1-8b"), HOPPER, "fp8") == ("fp8", "")
     assert served_weights(load("gpt-oss-20b"), {"bf16"})[0] == "w4a16_mxfp4"  # widened as it is read
     assert served_weights(load("llama-3.1-8b"), HOPPER) == ("", "")

@@ -52,13 +52,19 @@ def _compressed(groups: object) -> str:
     return ""
 
 
-def served_weights(model: Model, rates: Collection[str]) -> tuple[str, str]:
-    """The format that a model is served in where nobody asks for another, and why.
+def served_weights(model: Model, rates: Collection[str], asked: str | None = None) -> tuple[str, str]:
+    """The format that a model is served in, and why where nobody `asked` for it; '' is 16 bits.
 
-    That of its checkpoint, where the machine multiplies it (`rates` are its matrix rates by number format); else '',
-    16 bits.
+    What was asked for, but 8-bit floats of a checkpoint whose own are scaled in blocks are those, as engines serve it:
+    nobody scales it anew. Else that of its checkpoint, where the machine multiplies it (`rates` are its matrix rates by
+    number format). Source: vllm, vllm/model_executor/layers/quantization/fp8.py, Fp8Config.from_config, which takes the
+    block size of the checkpoint where `--quantization fp8` is said.
     """
     name = checkpoint_weights(model.config)
+    if asked is not None:
+        if asked == "fp8" and name == "fp8_block" and "fp8" in rates:
+            return name, "weights are fp8_block: the checkpoint's own 8-bit floats, scaled in blocks"
+        return asked, ""
     if not name:
         return "", ""
     if name in _RATES and _RATES[name] not in rates:

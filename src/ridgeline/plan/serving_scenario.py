@@ -57,8 +57,8 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
     cluster = _with_beside(cluster, tables.get("plan", {}), place)
     traffic = read_fields(tables.get("workload", {}), TRAFFIC_FIELDS, failing("workload", place))
     stated = read_fields(tables.get("plan", {}), DEPLOYMENT_FIELDS, failing("plan", place))
-    weights, why = served_weights(model, rates_of_both(cluster))
-    deployments = _placed({"weights": weights, **stated}, cluster, place)
+    weights, why = served_weights(model, rates_of_both(cluster), stated.get("weights"))
+    deployments = _placed({**stated, "weights": weights}, cluster, place)
     for name, words in (
         ("trace", traffic),
         ("engine_file", stated),
@@ -76,7 +76,7 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
         router=Router(stated.get("router", Router.ROUND_ROBIN.value)),
         stated=stated,
         engine_file=stated.get("engine_file"),
-        assumed=(why,) if why and "weights" not in stated else (),
+        assumed=(why,) if why else (),
         file=place.file,
     )
 

@@ -190,14 +190,14 @@ def _given(name: str, values: Iterable[int], stated: Mapping[str, Any]) -> list[
 def _formats(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space) -> Iterator[dict[str, str]]:
     """Formats of weights and cache: as stated, else the checkpoint's own and, where admitted, narrower ones."""
     rates = rates_of_both(cluster)
-    own, _ = served_weights(model, rates)
+    own, _ = served_weights(model, rates, stated.get("weights"))
     least_bytes = form(own or "bf16").weight_bytes
     narrower = [
         name
         for rate, name in _NARROW_WEIGHTS
         if space.quantize and rate in rates and form(name).weight_bytes < least_bytes
     ]
-    weights = [stated["weights"]] if "weights" in stated else [own, *narrower]
+    weights = [own] if "weights" in stated else [own, *narrower]
     caches = [stated["kv"]] if "kv" in stated else ["", *(["fp8"] if space.quantize and "fp8" in rates else [])]
     for one in weights:
         for cache in caches:
