@@ -21,7 +21,7 @@ def ops(name: str) -> dict[str, Op]:
 
 def test_retinanet_has_the_parameters_and_products_of_torchvision() -> None:
     """Its documentation of retinanet_resnet50_fpn: 34014999 parameters, 151.54e9 multiplications at 800 x 800."""
-    graph = detector("retinanet-resnet-50").graph
+    graph = detector("retinanet-resnet-50", image=800).graph
     assert graph.params == 34_014_999
     assert model_flop_per_token(graph, 1.0) / 2e9 == pytest.approx(151.54, abs=0.005)
 
@@ -59,7 +59,8 @@ def test_stem_and_first_stage_run_forward_alone() -> None:
 
 
 def test_frozen_norms_have_no_parameters_and_ride_in_convolutions_when_fused() -> None:
-    eager, fused = (detector("retinanet-resnet-50", fused=each).graph.blocks["stage-2"] for each in (False, True))
+    made = (detector("retinanet-resnet-50", fused=each, image=800).graph.blocks["stage-2"] for each in (False, True))
+    eager, fused = made
     elements = 128 * 100**2
     first = [next(op for op in block.ops if op.name == "norm1") for block in (eager, fused)]
     assert [op.params for op in first] == [0, 0]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.errors import UnknownNameError
+from ridgeline.graph.detection import COCO_SIDE
 from ridgeline.graph.ops import Block, Op
-from ridgeline.graph.regions import SIDE, region_network
+from ridgeline.graph.regions import region_network
 from ridgeline.graph.vision import Turned
 
 
@@ -24,7 +25,7 @@ def test_parameters_are_those_that_torchvision_publishes() -> None:
 def test_one_convolution_proposes_on_five_levels() -> None:
     ops = named(region_network("faster-rcnn").graph.blocks["proposals"])
     sides = [247, 124, 62, 31, 16]
-    assert SIDE == 986
+    assert COCO_SIDE == 986
     assert [ops[f"proposal{level}"].rows for level in range(5)] == [side**2 for side in sides]
     assert [ops[f"proposal{level}"].params for level in range(5)] == [256 * 256 * 9 + 256, 0, 0, 0, 0]
     assert (ops["objectness"].n, ops["box_deltas"].n) == (3, 12)

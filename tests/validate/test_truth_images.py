@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from ridgeline.errors import InputError
 from ridgeline.graph.ops import Op
 from ridgeline.validate.images import network
 from ridgeline.validate.interpret import Interpretation, Refusal, interpret
 from ridgeline.validate.mlperf_runs import logged_by_one
 from ridgeline.validate.rows import Row
+from ridgeline.validate.samples import counted_times
 
 
 def read(**cells: object) -> Interpretation | Refusal:
@@ -239,3 +241,24 @@ def test_a_source_whose_host_chooses_regions_is_refused() -> None:
     assert isinstance(refused, Refusal)
     assert "run on the host" in refused.reason
     assert job(**cells, source="flagos-ai/FlagPerf@1b5a030").model.name == "mask-rcnn"
+
+
+def test_flagperf_programs_do_what_their_released_configs_say() -> None:
+    """ViT's config_common.py sets amp, EfficientNet's a crop of 300; RetinaNet's images are padded as Mask R-CNN's."""
+    flagperf = {"n_devices": 1, "micro_batch": 16, "engine": "pytorch", "source": "flagos-ai/FlagPerf@1b5a030"}
+    vit = job(model="vit", precision="fp32", **flagperf)
+    assert vit.workload.precision == "fp16-amp"
+    assert any("released program computes in fp16-amp" in said for said in vit.assumptions)
+    assert job(model="mobilenetv2", precision="fp32", **flagperf).workload.precision != "fp16-amp"
+    assert job(model="efficientnet", precision="fp32", **flagperf).model.dims["image"] == 300
+    assert job(model="retinanet", precision="fp32", **flagperf).model.dims["image"] == 986
+
+
+def test_a_meter_that_counts_a_sample_twice_and_for_each_device() -> None:
+    cells = {"model": "dlrm", "micro_batch": "65536", "source": "flagos-ai/FlagPerf@1b5a030"}
+    one = Row(line=2, id="t-x-0001", cells={**cells, "n_devices": "1"})
+    assert counted_times(one) == 2
+    with pytest.raises(InputError, match="counted once for each"):
+        counted_times(Row(line=2, id="t-x-0002", cells={**cells, "n_devices": "8"}))
+    elsewhere = {**cells, "n_devices": "8", "source": "NVIDIA/DeepLearningExamples@1"}
+    assert counted_times(Row(line=2, id="t-x-0003", cells=elsewhere)) == 1

@@ -17,6 +17,9 @@ from ridgeline.graph.parts import pointwise
 from ridgeline.graph.vision import Layers, Stage, Turned
 
 PYRAMID = 256  # channels of every level
+COCO_SIDE = 986
+"""Pixels of a square image as large as 800 x 1216: torchvision scales COCO's images to 800 pixels across, and a batch
+is padded to its widest, for the commonest wide one of 640 x 427 (assumed)."""
 BOX = 4  # numbers that place a box
 
 
@@ -36,7 +39,7 @@ class Detector:
 
 
 DETECTORS: dict[str, Detector] = {
-    "retinanet-resnet-50": Detector(kind="retina", backbone="resnet-50", image=800, classes=91, untrained=1),
+    "retinanet-resnet-50": Detector(kind="retina", backbone="resnet-50", image=COCO_SIDE, classes=91, untrained=1),
     "retinanet-resnext-50": Detector(kind="retina", backbone="resnext-50-32x4d", image=800, classes=264, untrained=1),
     "ssd-resnet-50": Detector(kind="ssd", backbone="resnet-50", image=300, classes=81, frozen=False),
 }
@@ -48,15 +51,15 @@ EXTRA = ((1024, 256, 512), (512, 256, 512), (512, 128, 256), (256, 128, 256), (2
 """Channels in, narrowed and out of SSD300's maps after the first; the last two do not pad."""
 
 
-def detector(name: str, *, turned: Turned = Turned.NONE, fused: bool = False) -> Model:
-    """A detector by name, `turned` and `fused` as for residual networks.
+def detector(name: str, *, turned: Turned = Turned.NONE, fused: bool = False, image: int | None = None) -> Model:
+    """A detector by name, `turned` and `fused` as for residual networks; `image` pixels a side in place of its own.
 
     >>> detector("retinanet-resnet-50").graph.params
     34014999
     """
     if name not in DETECTORS:
         raise UnknownNameError("detector", name, DETECTORS)
-    spec = DETECTORS[name]
+    spec = replace(DETECTORS[name], image=image or DETECTORS[name].image)
     net = Layers(turned=turned, fused=fused, frozen=spec.frozen)
     strides = (1, 2, 1) if spec.kind == "ssd" else (1, 2, 2, 2)
     stages = net.stages(spec.backbone, spec.image, strides=strides, untrained=spec.untrained)

@@ -9,14 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.detection import BOX, PYRAMID, pyramid_ops
+from ridgeline.graph.detection import BOX, COCO_SIDE, PYRAMID, pyramid_ops
 from ridgeline.graph.ops import Block, Graph, Model, Op
 from ridgeline.graph.pixels import mapped, product
 from ridgeline.graph.vision import Layers, Turned
 
-SIDE = 986
-"""Pixels of a square image as large as 800 x 1216: COCO's images are scaled to 800 pixels across, and a batch is padded
-to its widest, for the commonest wide one of 640 x 427 (assumed)."""
 ANCHORS, REGIONS, MASKED = 3, 512, 128  # boxes of a pixel; regions that are trained, and those with an object at most
 POOLED, POOLED_MASK, SAMPLES = 7, 14, 4  # pixels of a side that a region becomes; points read for each
 HEAD, MASKS = 1024, 4  # width of a region's layers; convolutions of its mask
@@ -47,7 +44,7 @@ def region_network(name: str, *, turned: Turned = Turned.NONE, fused: bool = Fal
         raise UnknownNameError("network of regions", name, REGION_NETWORKS)
     spec = REGION_NETWORKS[name]
     net = Layers(turned=turned, fused=fused, frozen=True)
-    stages = net.stages(spec.backbone, SIDE, untrained=1)
+    stages = net.stages(spec.backbone, COCO_SIDE, untrained=1)
     pyramid, sides = pyramid_ops(net, stages)
     sides.append((sides[-1] + 1) // 2)
     layers = [block for stage in stages for block in stage.blocks]
@@ -58,12 +55,12 @@ def region_network(name: str, *, turned: Turned = Turned.NONE, fused: bool = Fal
     ]
     if spec.masked:
         layers.append(Block(name="masks", ops=tuple(_masks(net, spec)), boundaries=()))
-    stem = tuple(replace(op, frozen=True, saved=()) for op in net.stem(SIDE))
+    stem = tuple(replace(op, frozen=True, saved=()) for op in net.stem(COCO_SIDE))
     graph = Graph(
         blocks={block.name: block for block in layers}, layers=tuple(block.name for block in layers), embedding=stem,
         head=(), hidden=stages[-1].channels * stages[-1].side ** 2, vocab=0, tied_embeddings=False,
     )  # fmt: skip
-    dims = {"layers": len(layers), "classes": spec.classes, "image": SIDE}
+    dims = {"layers": len(layers), "classes": spec.classes, "image": COCO_SIDE}
     return Model(name=name, model_type="regions", graph=graph, max_positions=None, source="torchvision", dims=dims)
 
 

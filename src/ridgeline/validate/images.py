@@ -82,9 +82,13 @@ OWN_IMAGES: tuple[tuple[str, str, int], ...] = (
     (r"pytorch-image-models", r"efficientnet-b2$", 256),
     (r"pytorch-image-models", r"efficientnet-b3$", 288),
     (r"pytorch-image-models", r"efficientnet-b4$", 320),
-    (r"FlagPerf", r"efficientnet-v2-s$", 224),  # training/benchmarks/efficientnet: train_crop_size
 )
 """Pixels of a side that a source trains on: (source, network, pixels); timm's are `train_img_size` of its results."""
+
+OWN_FORMATS: tuple[tuple[str, str, str], ...] = (
+    (r"FlagPerf", r"vit-base-patch16-224$", "fp16-amp"),  # training/*/vit-pytorch/config/config_common.py: amp = True
+)
+"""What a source's program computes in where its table names another: (source, network, precision)."""
 
 HOST_BOUND: tuple[tuple[str, str, str], ...] = (
     (
@@ -157,6 +161,9 @@ def image_recipe(row: Row, recipe: Recipe, name: str) -> Recipe:
     """
     precision = str(recipe.workload["precision"])
     said = recipe.assumptions
+    for source, known, own in OWN_FORMATS:
+        if re.search(source, row.text("source")) and re.match(known, name) and own != precision:
+            precision, said = own, (*said, f"the released program computes in {own}, whatever its table says")
     if is_sample(name):
         if PRECISIONS[precision].quantize:
             recipe = replace(recipe, workload={**recipe.workload, "precision": "fp16-amp"})

@@ -17,7 +17,7 @@ from ridgeline.validate.engines import Engine
 from ridgeline.validate.interpret import Interpretation
 from ridgeline.validate.mlperf_runs import logged_by_one, reference
 from ridgeline.validate.rows import Row
-from ridgeline.validate.samples import meters_tokens
+from ridgeline.validate.samples import counted_times, meters_tokens
 
 PASSES = 3  # forward once and backward twice; recompute adds one more
 OUTSIDE_ALLOCATOR = ("context",)
@@ -145,7 +145,7 @@ def _samples(row: Row, job: Interpretation, report: Report) -> Prediction:
     if re.match(r"im(?:g|age)", unit) and "image" not in job.model.dims:
         raise InputError(f"'{row.text('unit')}' counts images; the model reads tokens", field="unit")
     length = re.search(r"samples_(\d+)k", row.text("metric"))
-    samples = job.workload.global_batch / float(str(job.model.dims.get("parts", 1)))
+    samples = job.workload.global_batch / float(str(job.model.dims.get("parts", 1))) * counted_times(row)
     if length:
         samples = job.workload.step_tokens / (int(length[1]) * 1024)
     return _rate(samples / _per_device(row, job), report)

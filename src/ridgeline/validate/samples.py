@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from ridgeline.errors import InputError
 from ridgeline.graph.lstm import RECURRENT, UTTERANCE, recurrent
 from ridgeline.graph.ops import Model
 from ridgeline.graph.recommendation import RECOMMENDERS, recommender
@@ -38,6 +39,13 @@ one range of ten (sampler.py, BucketingSampler), and are padded to its end: five
 TOKEN_METERS: tuple[tuple[str, str], ...] = ((r"flagos-ai/FlagPerf", r"^transformer$"),)
 """Rows whose 'samples' are tokens: (source, name)."""
 
+COUNTED: tuple[tuple[str, str, int], ...] = ((r"flagos-ai/FlagPerf", r"^dlrm$", 2),)
+"""How often a source's program counts a sample: (source, name, times).
+
+Source: FlagPerf, training/benchmarks/dlrm/pytorch: epochs begin at 1 (run_pretraining.py), samples are steps times the
+batch, and steps count as many epochs as that number before its own (train/trainer.py): one epoch ends as two.
+"""
+
 USUAL_BATCH = {"transformer-translation-big": 10_240, "dlrm-small": 65_536}
 """Tokens or samples of a device and step where a row gives none: --max-tokens and --batch_size of the examples."""
 
@@ -57,6 +65,20 @@ def meters_tokens(row: Row) -> bool:
     return any(
         re.match(source, row.text("source")) and re.match(name, row.text("model")) for source, name in TOKEN_METERS
     )
+
+
+def counted_times(row: Row) -> int:
+    """How often a source's meter counts a sample [1]; raises `InputError` where it counts one for each device too.
+
+    There a batch is that of all devices, yet counted once for each, and all devices together take longer than one.
+    """
+    for source, name, times in COUNTED:
+        if re.match(source, row.text("source")) and re.match(name, row.text("model")):
+            if (row.count("n_devices") or 1) > 1:
+                why = "its batch is that of all devices, counted once for each: no rate of samples"
+                raise InputError(f"'{row.text('model')}': {why}", field="n_devices")
+            return times
+    return 1
 
 
 def in_sequences(row: Row, name: str) -> Row:
