@@ -262,3 +262,11 @@ def test_a_meter_that_counts_a_sample_twice_and_for_each_device() -> None:
         counted_times(Row(line=2, id="t-x-0002", cells={**cells, "n_devices": "8"}))
     elsewhere = {**cells, "n_devices": "8", "source": "NVIDIA/DeepLearningExamples@1"}
     assert counted_times(Row(line=2, id="t-x-0003", cells=elsewhere)) == 1
+
+
+def test_a_classifier_of_sentences_makes_no_logits_over_the_vocabulary() -> None:
+    cells = {"model": "distilbert", "micro_batch": 96, "n_devices": 1, "engine": "pytorch", "precision": "fp32"}
+    sst = job(source="flagos-ai/FlagPerf@1b5a030", **cells)
+    assert sst.workload.unpredicted == 1.0
+    assert any("classifies sentences" in said for said in sst.assumptions)
+    assert job(source="someone/else@1", **cells).workload.unpredicted < 1.0

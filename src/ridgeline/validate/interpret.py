@@ -50,6 +50,12 @@ SEQUENCES: tuple[tuple[str, str, int, str], ...] = (
 SOURCE_SIDES: tuple[tuple[str, str, int], ...] = ((r"FlagPerf", r"^t5[-_]small", 1024),)
 """Length of what an encoder reads where it is not the decoder's: (source, model, S [token])."""
 
+HEADLESS: tuple[tuple[str, str, str], ...] = (
+    ("", r"squad", "SQuAD's head marks a span"),
+    (r"FlagPerf", r"^distilbert$", "the program classifies sentences (training/benchmarks/distilbert, SST-2)"),
+)
+"""Encoders trained without logits over the vocabulary: (source, model, why)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Interpretation:
@@ -153,12 +159,12 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
     masked = predicted_share(row.text("model"), results=_published(row))
     if masked is not None:
         said.append(f"logits of masked positions alone, {masked:.0%} of the tokens")
-    spans = re.search(r"squad", row.text("model"), re.IGNORECASE) is not None
-    if spans:
-        said.append("no logits over the vocabulary: SQuAD's head marks a span")
+    headless = _headless(row)
+    if headless is not None:
+        said.append(f"no logits over the vocabulary: {headless}")
     workload = Workload(
         seq_len=seq_len,
-        unpredicted=1.0 if spans else 1.0 - masked if masked is not None else 0.0,
+        unpredicted=1.0 if headless is not None else 1.0 - masked if masked is not None else 0.0,
         global_batch=batch.global_batch,
         encoder_seq_len=_encoder_length(row, seq_len) if image in TRANSLATORS or _has_encoder(row) else None,
         memory_habits=habits,
@@ -180,6 +186,14 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
         key=repr((reading.key, _machine_key(cluster), workload, sorted(stated.items(), key=str))),
         derived=reading.derived,
     )
+
+
+def _headless(row: Row) -> str | None:
+    """Why a row's model has no logits over the vocabulary, None where it has."""
+    for source, model, why in HEADLESS:
+        if re.search(source, row.text("source")) and re.search(model, row.text("model"), re.IGNORECASE):
+            return why
+    return None
 
 
 def _has_encoder(row: Row) -> bool:
