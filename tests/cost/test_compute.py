@@ -73,6 +73,15 @@ def test_a_filter_for_each_channel_streams_or_loads(device: Device) -> None:
     assert alone.compute_s == pytest.approx(2 * 10_000 * 9 * 64 / device.vector_flop_per_s)
 
 
+def test_a_direct_convolution_loads_both_factors_of_each_multiplication(device: Device) -> None:
+    # 2 groups of 64 channels, 1000 pixels, 3 x 3: 73.7 M multiplications, two loads each, 4 SMs x 32 a cycle at 1 GHz
+    work = gemm(1000, 64, 576, count=2, taps=9.0, direct=True)
+    found = gemm_cost(work, device, dtype="bf16", element_bytes=2)
+    assert found.compute_s == pytest.approx(2 * 1000 * 64 * 576 * 2 / (4 * 32 * 1e9))
+    filters = gemm_cost(replace(work, phase=Phase.BACKWARD_WEIGHT), device, dtype="bf16", element_bytes=2)
+    assert filters.compute_s == pytest.approx(97.0 / 47.3 * found.compute_s, rel=1e-3)
+
+
 def test_operands_limit_a_tile_where_l2_is_slow(device: Device) -> None:
     # at a hundredth of the clock an SM reads constant * 1e7 byte/s; a 256 x 128 tile needs 384 * 2 bytes a step
     slow = replace(device, clock_hz=1e7)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.errors import UnknownNameError
+from ridgeline.graph.classifiers import classifier
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.ops import Block, Op, OpKind
 from ridgeline.graph.vision import RESIDUAL, Turned, residual
+
+TURNS = (Turned.NONE, Turned.INPUTS, Turned.BOTH)
 
 
 def named(block: Block, name: str) -> Op:
@@ -53,7 +56,7 @@ def test_a_group_has_products_of_its_own() -> None:
 
 def test_layouts_are_turned_around_convolutions() -> None:
     entering, leaving = 64 * 56**2, 256 * 56**2  # the last convolution of a block of the first stage
-    none, inputs, both = (residual("resnet-50", turned=turned).graph.blocks["stage-1"] for turned in Turned)
+    none, inputs, both = (residual("resnet-50", turned=turned).graph.blocks["stage-1"] for turned in TURNS)
     assert all(not op.name.endswith(".layout") for op in none.ops)
     one, two = named(inputs, "conv3.layout"), named(both, "conv3.layout")
     assert (one.read, one.backward_read) == (entering, entering + leaving)
@@ -80,3 +83,17 @@ def test_the_image_gets_no_gradient() -> None:
 def test_an_unknown_network_is_named_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="resnet-50"):
         residual("resnet-5")
+
+
+def test_groups_whose_width_has_no_matrix_kernel_are_multiplied_one_by_one() -> None:
+    """RegNetY-040's groups hold 64 channels, ResNeXt's 4 to 32; a layout of channels first is no matter of this."""
+
+    def direct(name: str, turned: Turned) -> set[int]:
+        blocks = classifier(name, turned=turned).graph.blocks.values()
+        return {op.n for block in blocks for op in block.ops if op.direct}
+
+    assert direct("regnety-040", Turned.NONE) == {64}
+    assert direct("dpn-92", Turned.NONE) == {3, 6, 12, 24}
+    assert direct("resnext-50-32x4d", Turned.NONE) == direct("mobilenet-v2", Turned.NONE) == set()
+    assert direct("regnety-040", Turned.BOTH) == direct("regnety-040", Turned.FIRST) == set()
+    assert classifier("regnety-040").graph.params == classifier("regnety-040", turned=Turned.FIRST).graph.params

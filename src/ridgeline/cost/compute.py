@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Device
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.work import Gemm, Number, Stream
+from ridgeline.lower.work import Gemm, Number, Phase, Stream
 
 # Thread-block tiles (rows, columns) of the common matrix libraries, largest first.
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
@@ -98,9 +98,9 @@ def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -
         m, n, k, count, rate_flop_per_s=rate, element_bytes=element_bytes, device=device, result_bytes=result_bytes
     )
     memory = traffic / device.memory_bytes_per_s
-    if work.taps > 1:
-        alone = depthwise(n, count)
-        compute = np.where(alone, direct_seconds(flop / 2, device), compute)
+    if work.taps > 1 or work.direct:
+        alone = depthwise(n, count) | work.direct
+        compute = np.where(alone, direct_seconds(flop / 2 * _loads(work), device), compute)
         memory = np.where(alone, memory / device.stream_share, memory)
     extra = (cast * count + dequantized) / (device.memory_bytes_per_s * device.stream_share)
     steps = work.steps
@@ -114,20 +114,28 @@ def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -
     )
 
 
+def _loads(work: Gemm) -> float:
+    """Loads for each multiplication of a convolution without a product [1]; filters' gradients take longer."""
+    if not work.direct:
+        return 1.0
+    return 2.0 * (constant("convolution.direct_filters") if work.phase is Phase.BACKWARD_WEIGHT else 1.0)
+
+
 def depthwise(filters: Number, groups: Number) -> NDArray[np.bool_]:
     """Whether each group of a convolution has one filter: there is nothing to tile, and memory streams."""
     return (np.asarray(filters) <= 1) & (np.asarray(groups) > 1)
 
 
-def direct_seconds(multiplications: Number, device: Device) -> Number:
+def direct_seconds(loads: Number, device: Device) -> Number:
     """Time of a convolution without a product [s]: each thread loads and multiplies the points of its own output.
 
-    t = loads / (SMs x loads of one SM a cycle x clock); a filter stays in registers. Devices with one large array use
-    their vector units. Lower bound: no index arithmetic, no edges. Evidence: derived.
+    t = loads / (SMs x loads of one SM a cycle x clock): one load for a multiplication where a filter stays in
+    registers, two where a group's filters are too many. Devices with one large array use their vector units. Lower
+    bound: no index arithmetic, no edges. Evidence: derived.
     """
     if device.sm_count <= 1:
-        return 2 * np.asarray(multiplications) / device.vector_flop_per_s
-    return np.asarray(multiplications) / (device.sm_count * constant("sm.loads_per_cycle") * device.clock_hz)
+        return 2 * np.asarray(loads) / device.vector_flop_per_s
+    return np.asarray(loads) / (device.sm_count * constant("sm.loads_per_cycle") * device.clock_hz)
 
 
 def under_load(cost: KernelCost, device: Device, *, dtype: str) -> KernelCost:

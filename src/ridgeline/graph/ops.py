@@ -118,6 +118,7 @@ class Op:
     stride: int = 1  # pixels between outputs of a convolution, in all directions
     axes: int = 2  # directions of a convolution: 2 of an image, 3 of a volume
     groups: int = 1  # products of (k, n) beside each other, on channels of their own
+    direct: bool = False  # groups that no kernel makes a product of: each point of each output is multiplied by itself
     steps: float = 1.0  # products of (k, n) that wait for each other: those of a recurrence over a sequence
     leaf: bool = False  # the input is data: it gets no gradient
     frozen: bool = False  # computed forward alone: neither it nor anything before it is trained

@@ -20,11 +20,21 @@ STEM, EXPANSION, SQUEEZE = 64, 4, 16  # filters of the stem; widening of a bottl
 
 
 class Turned(Enum):
-    """Which tensors change their layout around convolutions: none, what they read, or what they write as well."""
+    """Which tensors change their layout around convolutions: none, what they read, or what they write as well.
+
+    NONE holds channels last, FIRST channels first, as vector units read them.
+    """
 
     NONE = "none"
+    FIRST = "first"
     INPUTS = "inputs"
     BOTH = "both"
+
+
+GROUP_WIDTHS = (1, 4, 8, 16, 32)
+"""Channels of a group that cuDNN has matrix kernels for where channels come last: those of ResNeXt, which is quick in
+that layout where groups of other widths are not (assumed; pytorch/pytorch, issue 70954). Others run in its
+conv2d_grouped_direct_kernel and wgrad2d_grouped_direct_kernel (issue 34977)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +167,7 @@ class Layers:
             taps=taps,
             stride=stride,
             groups=groups,
+            direct=self.turned is Turned.NONE and groups > 1 and filters // groups not in GROUP_WIDTHS,
             params=channels // groups * taps * filters + filters * bias,
             saved=(kept,),
             leaf=channels == 3,
@@ -167,7 +178,7 @@ class Layers:
 
     def turn(self, name: str, entering: int, leaving: int) -> list[Op]:
         """The input turned in forward, and it and the output's gradient in backward; with both, results turned back."""
-        if self.turned is Turned.NONE:
+        if self.turned in (Turned.NONE, Turned.FIRST):
             return []
         back = self.turned is Turned.BOTH
         moved, again = entering + leaving * back, entering + leaving + entering * back

@@ -111,7 +111,7 @@ CHANNELS_FIRST: tuple[tuple[str, str], ...] = (
 )
 """Rows whose tensors hold channels before pixels: (precision or source, known from); others hold them last."""
 
-TURNED = {"fp32": Turned.NONE, "tf32": Turned.INPUTS}
+TURNED = {"fp32": Turned.FIRST, "tf32": Turned.INPUTS}
 """What is turned to channels last by format; cuDNN's TF32 kernels ("nhwckrsc_nchw") write channels first themselves."""
 
 
@@ -240,6 +240,6 @@ def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
     turns = [f"images of {pixels} x {pixels} pixels, {classes} classes"]
     if found is not None or name in REGION_NETWORKS:
         turns.append("boxes are chosen and matched in no time")
-    if first is not None and turned is not Turned.NONE:
+    if turned not in (Turned.NONE, Turned.FIRST):
         turns.append(f"layouts are turned around convolutions: {first}")
     return ModelReading(model=model, key=repr((name, turned, fused, pixels)), assumptions=tuple(turns))
