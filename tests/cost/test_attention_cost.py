@@ -136,8 +136,10 @@ def test_unfused_attention_moves_every_score(device: Device) -> None:
     scores = 8 * 1024 * 1024  # the whole square: nothing is skipped
     # q and o: 8 x 1024 rows of 128; k and v: 4 x 1024 rows of 128; two bytes once forward, three times backward
     operands = (8 + 4) * 1024 * 128
-    assert float(forward.memory_s) == pytest.approx((scores * 13 + operands * 2) / 0.5e12)
-    assert float(backward.memory_s) == pytest.approx((scores * 20 + operands * 6) / 0.5e12)
+    seen = 8 * 1024 * 512.5  # before the mask: what the softmax reads, once forward, with gradients backward
+    rate = constant("attention.plain_share") * 1e12
+    assert float(forward.memory_s) == pytest.approx((scores * 11 + seen * 2 + operands * 2) / rate)
+    assert float(backward.memory_s) == pytest.approx((scores * 16 + seen * 4 + operands * 6) / rate)
     assert float(forward.flop) == 2 * scores * 128
     # scores 1024 x 1024 x 64 and values 1024 x 64 x 1024, eight of each; backward twice that
     assert float(forward.compute_s) == pytest.approx(products_s(device, 2.0))
@@ -145,14 +147,27 @@ def test_unfused_attention_moves_every_score(device: Device) -> None:
     assert float(forward.seconds) == pytest.approx(float(forward.compute_s + forward.memory_s))
 
 
-@pytest.mark.parametrize(("phase", "each", "around"), [(Phase.FORWARD, 16 + 9, 4), (Phase.BACKWARD_INPUT, 28 + 10, 12)])
+@pytest.mark.parametrize(
+    ("phase", "scores", "seen", "around"),
+    [(Phase.FORWARD, 12 + 9, 4, 4), (Phase.BACKWARD_INPUT, 20 + 10, 8, 12)],
+)
 def test_scores_in_32_bits_are_twice_as_large_but_for_their_mask(
+    device: Device, phase: Phase, scores: float, seen: float, around: float
+) -> None:
+    """Forward 8 bytes of scores and of dropout's, and a mask of 1 byte; backward 10 and 2."""
+    found = attention_cost(attention(phase, fused=False), device, dtype="fp32")
+    moved = 8 * 1024 * (1024 * scores + 512.5 * seen) + (8 + 4) * 1024 * 128 * around
+    assert float(found.memory_s) == pytest.approx(moved / (constant("attention.plain_share") * 1e12))
+
+
+@pytest.mark.parametrize(("phase", "each", "around"), [(Phase.FORWARD, 13 + 8, 2), (Phase.BACKWARD_INPUT, 20 + 4, 6)])
+def test_chained_kernels_scale_and_mask_whole_squares_of_scores(
     device: Device, phase: Phase, each: float, around: float
 ) -> None:
-    """Forward 8 and 4 bytes of scores and of dropout's, and a mask of 1 byte; backward 14, 4 and 2."""
-    found = attention_cost(attention(phase, fused=False), device, dtype="fp32")
+    found = attention_cost(attention(phase, fused=False, chained=True), device, dtype="bf16")
     scores, operands = 8 * 1024 * 1024, (8 + 4) * 1024 * 128
-    assert float(found.memory_s) == pytest.approx((scores * each + operands * around) / 0.5e12)
+    rate = constant("attention.plain_share") * 1e12
+    assert float(found.memory_s) == pytest.approx((scores * each + operands * around) / rate)
 
 
 def test_plain_operators_have_no_dropout_lay_inputs_out_anew_and_add_the_mask(device: Device) -> None:

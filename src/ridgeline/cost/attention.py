@@ -21,6 +21,7 @@ _ROWS = 128.0  # queries of a tile
 # dot product, clears the fp32 gradient of queries, reads it and writes it in 16 bits.
 _AROUND_VALUES, _AROUND_QUERIES = 4.0, 10.0
 _DROPOUT_MASKS = (1.0, 2.0)  # bytes of its mask per score, forward and backward, beside the scores in and out
+_CHAIN = (4.0, 2.0)  # scores that kernels of their own read and write to scale and mask, and to scale their gradients
 
 
 def attention_cost(
@@ -130,13 +131,15 @@ def unfused_attention_cost(
     """Time of attention as separate products and softmax, the score matrix passing through memory between them [s].
 
     Bytes per score in 16 bits, forward: written 2, softmax 4, read by the second product 2; backward: read 2, written
-    2, softmax 6, read by two products 4; and what dropout moves. Twice that in 32 bits. At the rate of a layer's
-    kernels.
+    2, softmax 6, read by two products 4; and what dropout moves. Twice that in 32 bits. One kernel that scales, masks
+    and normalises (Megatron-LM's) reads unmasked scores alone; where the three are `chained`, scores are read and
+    written twice more, and their gradients once. Kernels over scores reach `attention.plain_share` of the stream rate.
 
     `plain`: operators of PyTorch one by one. Inputs are laid out anew for the batched products (12 bytes per element),
-    kernels over scores reach `attention.plain_share` of the stream rate, and a causal mask is added by a broadcasting
-    kernel that is bound by its index arithmetic: `elementwise.broadcast_per_cycle` scores a cycle and SM.
-    Evidence: derived; the two constants are fitted to public rates of H100 and A100.
+    and a causal mask is added by a broadcasting kernel that is bound by its index arithmetic:
+    `elementwise.broadcast_per_cycle` scores a cycle and SM.
+    Source: NVIDIA/apex, csrc/megatron/scaled_upper_triang_masked_softmax.h. Evidence: derived; the two constants are
+    fitted to public rates of H100 and A100.
     """
     forward = work.phase in (Phase.FORWARD, Phase.RECOMPUTE)
     matrices = np.asarray(work.sequences) * work.heads
@@ -153,11 +156,15 @@ def unfused_attention_cost(
         )
     width = work.qk_dim + work.v_dim
     operands = np.asarray(work.sequences) * (work.heads * work.q_tokens + work.kv_heads * work.kv_tokens) * width
-    each = (4.0 if forward else 7.0) * size + (_DROPOUT_MASKS[0 if forward else 1] + 2.0 * size if dropout else 0.0)
+    way = 0 if forward else 1
+    each: Number = (4.0 if forward else 7.0) * size + (_DROPOUT_MASKS[way] + 2.0 * size if dropout else 0.0)
+    if work.chained:
+        each = each + _CHAIN[way] * size
+    elif not plain:
+        each = each - (1.0 if forward else 2.0) * size * (1.0 - np.asarray(work.mean_context) / work.kv_tokens)
     around = (2.0 if forward else 4.0) + 3.0 if plain else (2.0 if forward else 6.0)
     traffic = scores * each + operands * around * size / 2.0
-    share = constant("attention.plain_share") if plain else device.stream_share
-    memory = traffic / (device.memory_bytes_per_s * share)
+    memory = traffic / (device.memory_bytes_per_s * constant("attention.plain_share"))
     if plain and forward and device.sm_count > 1:
         masked = np.asarray(work.mean_context) < work.kv_tokens
         per_cycle = constant("elementwise.broadcast_per_cycle") * device.sm_count * device.clock_hz

@@ -188,6 +188,7 @@ class Sharder:
                 qk_dim=op.qk_dim,
                 v_dim=op.v_dim,
                 fused=fused,
+                chained=self.eager,
                 kernels=float(op.kernels),
             )
         yield from self._context_exchange(op, queries)
@@ -199,7 +200,7 @@ class Sharder:
                 name=op.name, phase=phase, sequences=self.layout.micro_batch, heads=op.heads, kv_heads=op.kv_heads,
                 q_tokens=op.rows * self._seq_len(block), kv_tokens=float(op.positions),
                 mean_context=float(op.positions), qk_dim=op.qk_dim, v_dim=op.v_dim,
-                fused=self.workload.attention_kernel != "unfused", kernels=float(op.kernels),
+                fused=self.workload.attention_kernel != "unfused", chained=self.eager, kernels=float(op.kernels),
             )  # fmt: skip
 
     def _context_exchange(self, op: Op, queries: float) -> Iterable[Work]:

@@ -85,7 +85,8 @@ class Gemm:
 class Attention:
     """The attention core: `sequences` x `heads` independent score matrices of q x kv tokens.
 
-    `mean_context` is the mean number of keys that one query attends to, masks applied.
+    `mean_context` is the mean number of keys that one query attends to, masks applied. Where it is not `fused`, a
+    program may still scale, mask and normalise scores in one kernel, or do each in its own (`chained`).
     """
 
     name: str
@@ -99,6 +100,7 @@ class Attention:
     qk_dim: int
     v_dim: int
     fused: bool
+    chained: bool = False
     dropout: bool = False
     kernels: float = 1.0
 
