@@ -25,6 +25,35 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
     assert not loaded.intersection(HEAVY)
 
 
+@pytest.mark.parametrize("words", [["op", "gemm", "64x64x64"], ["catalog", "models", "--json"], ["--version"]])
+def test_an_answer_starts_without_readers_of_python_objects(words: list[str]) -> None:
+    """Typer's own readers of words import pydantic, a tenth of a second; Numba and Rich's console take more."""
+    done = subprocess.run([sys.executable, "-c", ASK, *words], capture_output=True, text=True, check=True)
+    assert done.stdout
+    loaded = set(done.stderr.split())
+    assert not loaded.intersection(("pydantic", "numba", "rich.console", "numpy.ma"))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["op", "gemm", "8x8x8", "--window", "x"], "'--window': 'x' is not a whole number"),
+        (["op", "gemm", "8x8x8", "--window", "1.5"], "'--window': '1.5' is not a whole number"),
+        (["op", "gemm", "8x8x8", "--window", "-1"], "'--window': -1 is out of range: it must be at least 0"),
+        (["op", "gemm", "8x8x8", "--skew", "nan"], "nan is out of range: it must be at least 0 and at most 4"),
+        (["op", "gemm", "8x8x8", "--evidence", "dataset"], "'dataset'; nearest: datasheet; one of: measured,"),
+        (["catalog", "devices"], "unknown word 'devices'; one of: models, accelerators, clusters"),
+        (["plam"], "No such command 'plam'. Did you mean 'plan'?"),
+        (["op"], "Missing argument 'kind'"),
+    ],
+)  # fmt: skip
+def test_words_that_cannot_be_read_are_told_with_what_could(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 2
+    assert told in capsys.readouterr().err
+
+
 def test_help_is_quick() -> None:
     times = []
     for _ in range(5):  # the best of five, in processor time: other processes of the machine are not ours to measure

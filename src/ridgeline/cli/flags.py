@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from ridgeline.cli.commands import Command
 from ridgeline.errors import InputError
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, count, read_fields
 
@@ -34,7 +34,7 @@ PLAN_NAMES = frozenset(field.name for field in PLAN_FIELDS)
 SHARED = "Training and serving"  # the heading of words that are in several tables of a command
 
 
-class Grouped(TyperCommand):
+class Grouped(Command):
     """A command whose help lists its options under the headings that `with_flags` was given, its own first."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ridgeline.cli.commands import SETTINGS, Commands, command
 from ridgeline.cli.flags import LIMIT_FIELDS, STATED_FIELDS, Grouped, with_flags
 from ridgeline.errors import RidgelineError
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS
@@ -23,11 +24,12 @@ DEFECT = 70  # EX_SOFTWARE of sysexits.h
 
 app = typer.Typer(
     name="ridgeline",
+    cls=Commands,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=SETTINGS,
 )
 
 
@@ -106,15 +108,20 @@ def options(
     """Predicts, plans and explains how a deep-learning workload will run on a machine, before anyone rents it."""
 
 
-@app.command("plan", cls=Grouped, short_help="Find the best plan for a workload.", epilog=PLAN_EXAMPLES)
-@with_flags(
-    {
-        "Training: the workload": WORKLOAD_FIELDS,
-        "Training: the plan; what is given is kept": STATED_FIELDS,
-        "Training: bounds of the search": LIMIT_FIELDS,
-        "Serving: traffic and objective": TRAFFIC_FIELDS,
-        "Serving: the deployment; what is given is kept": DEPLOYMENT_FIELDS,
-    }
+@command(
+    "plan",
+    cls=Grouped,
+    short_help="Find the best plan for a workload.",
+    epilog=PLAN_EXAMPLES,
+    flags=with_flags(
+        {
+            "Training: the workload": WORKLOAD_FIELDS,
+            "Training: the plan; what is given is kept": STATED_FIELDS,
+            "Training: bounds of the search": LIMIT_FIELDS,
+            "Serving: traffic and objective": TRAFFIC_FIELDS,
+            "Serving: the deployment; what is given is kept": DEPLOYMENT_FIELDS,
+        }
+    ),
 )
 def plan_command(
     subject: Subject,
@@ -159,8 +166,13 @@ def plan_command(
     plan(subject, on, words, evidence=evidence.value, exhaustive=exhaustive, top=top, as_json=as_json)
 
 
-@app.command("predict", cls=Grouped, short_help="Explain one plan to the operator.", epilog=PREDICT_EXAMPLES)
-@with_flags(RUN_FLAGS)
+@command(
+    "predict",
+    cls=Grouped,
+    short_help="Explain one plan to the operator.",
+    epilog=PREDICT_EXAMPLES,
+    flags=with_flags(RUN_FLAGS),
+)
 def predict_command(
     subject: Subject,
     on: On = None,
@@ -191,8 +203,13 @@ def predict_command(
     predict(subject, on, words, evidence=evidence.value, trace=trace, as_json=as_json)
 
 
-@app.command("simulate", cls=Grouped, short_help="Replay traffic on a deployment.", epilog=SIMULATE_EXAMPLES)
-@with_flags({"Traffic and objective": TRAFFIC_FIELDS, "Deployment": DEPLOYMENT_FIELDS})
+@command(
+    "simulate",
+    cls=Grouped,
+    short_help="Replay traffic on a deployment.",
+    epilog=SIMULATE_EXAMPLES,
+    flags=with_flags({"Traffic and objective": TRAFFIC_FIELDS, "Deployment": DEPLOYMENT_FIELDS}),
+)
 def simulate_command(
     subject: Subject,
     on: On = None,
@@ -205,7 +222,7 @@ def simulate_command(
     simulate(subject, on, words, as_json=as_json)
 
 
-@app.command("op", short_help="Price one operator on some machines.")
+@command("op", short_help="Price one operator on some machines.")
 def op_command(
     kind: Annotated[str, typer.Argument(help="gemm, prefill, decode, mla_decode, experts, stream, all_reduce, ...")],
     shape: Annotated[str, typer.Argument(help="4096x4096x14336, 4x4096x32x8x128, or a size such as 256MiB")],
@@ -217,7 +234,7 @@ def op_command(
     backward: Annotated[bool, typer.Option("--backward", help="attention's backward")] = False,
     window: Annotated[int, typer.Option("--window", min=0, help="sliding window of attention [token]; 0 none")] = 0,
     kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="format of the KV cache, if narrower: fp8")] = "",
-    skew: Annotated[float, typer.Option("--skew", min=0, max=4, help="power law of rows per expert; 0 balanced")] = 0,
+    skew: Annotated[float, typer.Option("--skew", min=0, max=4, help="power law of rows per expert; 0 balanced")] = 0.0,
     library: Annotated[
         str, typer.Option("--library", metavar="ENGINE [VERSION]", help="whose kernels: vllm, sglang, trtllm, nccl")
     ] = "",
@@ -237,7 +254,7 @@ def op_command(
     )  # fmt: skip
 
 
-@app.command("catalog", short_help="Show facts with source and evidence.")
+@command("catalog", short_help="Show facts with source and evidence.")
 def catalog_command(
     kind: Annotated[Kind, typer.Argument(help="what to list")],
     name: Annotated[str | None, typer.Argument(help="one entry, with every fact")] = None,
@@ -249,7 +266,7 @@ def catalog_command(
     catalog(kind.value, name, as_json=as_json)
 
 
-@app.command("check", short_help="Compare predictions with measurements.")
+@command("check", short_help="Compare predictions with measurements.")
 def check_command(
     table: Annotated[str, typer.Argument(metavar="FILE.tsv", help="table of measurements, one header line")],
     evidence: OperatorRung = OperatorEvidence.MEASURED,
@@ -261,7 +278,7 @@ def check_command(
     check(table, evidence=evidence.value, as_json=as_json)
 
 
-@app.command("fit", short_help="Refit the mechanisms from public operator tables.")
+@command("fit", short_help="Refit the mechanisms from public operator tables.")
 def fit_command(
     out: Annotated[str, typer.Option("--out", metavar="FOLDER", help="where the tables of fits are written")] = "fits",
     families: Annotated[list[str] | None, typer.Option("--family", help="only this family; may be repeated")] = None,
@@ -277,7 +294,7 @@ def fit_command(
     fit(out, tuple(families or ()), processes=processes, rungs=rungs, as_json=as_json)
 
 
-@app.command("calibrate", short_help="Measure this machine and write its profile.")
+@command("calibrate", short_help="Measure this machine and write its profile.")
 def calibrate_command(
     budget: Annotated[str, typer.Option("--budget", metavar="TIME", help="time to spend, e.g. 30s or 5min")] = "2min",
     out: Annotated[
@@ -293,8 +310,7 @@ def calibrate_command(
     calibrate(budget, out, force=force, device=device, as_json=as_json)
 
 
-@app.command("measure", cls=Grouped, short_help="Run a plan here, or judge a kernel.")
-@with_flags(RUN_FLAGS)
+@command("measure", cls=Grouped, short_help="Run a plan here, or judge a kernel.", flags=with_flags(RUN_FLAGS))
 def measure_command(
     subject: Annotated[
         str | None, typer.Argument(metavar="[MODEL|SCENARIO.toml]", help="what to run for real, as for predict")

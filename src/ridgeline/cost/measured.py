@@ -214,13 +214,19 @@ def _made(
             kept.append(chosen)
     if not kept:
         return None
-    axes = tuple(np.unique(np.concatenate([sample.sizes[name] for sample in kept])) for name in reader.smooth)
+    axes = tuple(_levels(np.concatenate([sample.sizes[name] for sample in kept])) for name in reader.smooth)
     values = np.full([len(axis) for axis in axes], np.nan)
     for sample in _widest_first(kept):
         found = _averaged(sample, axes, reader.smooth, _ratios(sample, part, " ".join(sources)))
         values = np.where(np.isnan(found), values, found)
     logs = tuple(np.log(np.maximum(axis, 1e-9)) for axis in axes)
     return Grid(names=reader.smooth, axes=logs, values=_bridged(values, logs))
+
+
+def _levels(values: Array) -> Array:
+    """The different values, in order, as `np.unique` gives them, which first imports masked arrays."""
+    ordered = np.sort(values)
+    return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
 
 
 def _widest_first(kept: Sequence[Sample]) -> list[Sample]:

@@ -107,7 +107,7 @@ def read(
         asked = [name for name in dict.fromkeys((*columns, *only)) if name in known]
         # Filters, arrays and words that are numbered afterwards import pandas or all of Arrow's functions, which takes
         # longer than reading.
-        read = ParquetFile(table.path, metadata=held, read_dictionary=asked).read(columns=asked)
+        read = ParquetFile(table.path, metadata=held, read_dictionary=asked).read(columns=asked, use_threads=False)
         found = {name: _array(read[name].combine_chunks()) for name in asked}
     except (OSError, ArrowException) as error:
         raise DomainError(f"{table.place} of {PACKAGE} cannot be read: {error}; reinstall it: {INSTALL}") from error

@@ -1,0 +1,115 @@
+"""The group of commands: each is built, with its hundred flags, when it is named or when the help lists all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from ridgeline.errors import UnknownNameError
+
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
+class _Reader:
+    """Reads a parameter in place of Typer's own readers, which import pydantic: a tenth of a second of every start."""
+
+    def __init__(self, kind: Any, least: float | None, most: float | None) -> None:
+        self.kind, self.least, self.most = kind, least, most
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The value as the command's function gets it; a message with the words that are allowed where it has none."""
+        if param.multiple:
+            return list(value or ())
+        if value is None or isinstance(value, self.kind):
+            return value
+        if issubclass(self.kind, Enum):
+            return self._choice(value, ctx, param)
+        try:
+            number = self.kind(value)
+        except ValueError:
+            whole = "a whole number" if self.kind is int else "a number"
+            raise typer.BadParameter(f"'{value}' is not {whole}", ctx=ctx, param=param) from None
+        self._check(number, ctx, param)
+        return number
+
+    def _choice(self, value: str, ctx: Any, param: Any) -> Enum:
+        words = [member.value for member in self.kind]
+        if value not in words:
+            error = UnknownNameError("word", value, words, hint=f"one of: {', '.join(words)}")
+            raise typer.BadParameter(str(error), ctx=ctx, param=param)
+        found: Enum = self.kind(value)
+        return found
+
+    def _check(self, number: float, ctx: Any, param: Any) -> None:
+        above = self.least is None or number >= self.least
+        below = self.most is None or number <= self.most
+        if not (above and below):  # NaN keeps to no bound
+            least = "" if self.least is None else f" at least {self.least}"
+            most = "" if self.most is None else f" at most {self.most}"
+            both = " and" if least and most else ""
+            raise typer.BadParameter(f"{number} is out of range: it must be{least}{both}{most}", ctx=ctx, param=param)
+
+
+class _Plain:
+    """Commands whose parameters read themselves; releases of Typer that read without pydantic are left alone."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Parameters of the command, `--help` among them."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in found:
+            described = getattr(parameter, "type_descriptor", None)
+            if described is not None:
+                limits = described.parameter_info
+                reader = _Reader(described.annotation, limits.min, limits.max)
+                parameter.get_runtime_param = lambda reader=reader: reader
+        return found
+
+
+class Command(_Plain, TyperCommand):
+    """One command."""
+
+
+_builders: dict[str, Callable[[], Any]] = {}
+
+
+def command(
+    name: str,
+    *,
+    flags: Callable[[Callable[..., None]], Callable[..., None]] | None = None,
+    cls: type[Command] = Command,
+    **texts: str,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Registers a function as a command; `flags` adds those made from fields, `texts` are its short help and epilog."""
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        def build() -> Any:
+            alone = typer.Typer(
+                add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=SETTINGS
+            )
+            alone.command(name, cls=cls, **texts)(function if flags is None else flags(function))  # type: ignore[arg-type]
+            return get_command(alone)
+
+        _builders[name] = build
+        return function
+
+    return add
+
+
+class Commands(_Plain, TyperGroup):
+    """The commands that `command` registered, in its order; a name that is none of them builds all, for the nearest."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of all commands."""
+        return list(_builders)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, built at its first use; None when there is none."""
+        for name in (cmd_name,) if cmd_name in _builders else _builders:
+            if name not in self.commands:
+                self.commands[name] = _builders[name]()
+        return self.commands.get(cmd_name)
