@@ -20,8 +20,8 @@ HEADER = "arrival_s,input_tokens,output_tokens\n"
 KEYS = {
     "model", "cluster", "deployments", "engines", "traffic", "overloaded", "ttft", "tpot", "itl", "latency", "ends",
     "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "attained", "goodput_rps", "hit_share", "refused",
-    "shares", "preemptions", "moves", "adapter_loads", "iterations", "span_s", "power_w", "energy_j", "usd_per_h",
-    "usd_per_million_output_tokens", "goodput_per_usd", "loans", "merges",
+    "shares", "preemptions", "moves", "adapter_loads", "iterations", "span_s", "power_w", "energy_j", "carbon_kg",
+    "usd_per_h",    "usd_per_million_output_tokens", "goodput_per_usd", "loans", "merges",
     "reasons", "decode_parts_s", "prefill_parts_s", "capacities", "series_s", "series", "rungs", "evidence", "assumed",
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.energy.power import operator_power_w, step_energy_j, step_power_range
+from ridgeline.energy.power import hosts_w, operator_power_w, step_energy_j, step_power_range
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster, Evidence, Fact
@@ -39,8 +39,11 @@ def test_states_of_other_parts(part: str, state: str | None) -> None:
         assert device_j == pytest.approx(16 * 400 * constant(f"power.{state}"))
 
 
-def test_a_part_filled_node_idles_like_a_full_one() -> None:
-    assert step_energy_j({"matrix": 1.0}, made(count=9)) == pytest.approx(9 * 400 * constant("power.matrix") + 200)
+def test_a_device_answers_for_its_share_of_a_host() -> None:
+    """Nine of sixteen devices in nodes of eight that idle at 100 W: 9/8 of a node, as their price is 9 devices'."""
+    assert step_energy_j({"matrix": 1.0}, made(count=9)) == pytest.approx(9 * 400 * constant("power.matrix") + 112.5)
+    assert hosts_w(made(), 16) == 200.0
+    assert hosts_w(made(), 1) == 12.5
 
 
 def test_the_building_multiplies_everything() -> None:

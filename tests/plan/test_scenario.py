@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
+from ridgeline.facts.clusters import cluster
+from ridgeline.facts.prices import carbon_intensity
 from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Task
 from ridgeline.plan.plan import Recompute, Schedule
 from ridgeline.plan.scenario import Scenario, read_scenario, scenario_from_words, write_scenario
@@ -194,3 +197,19 @@ def test_what_is_written_reads_back_equal(
     again = read(tmp_path, text)
     assert again == scenario
     assert write_scenario(again) == text
+
+
+def test_a_named_cluster_stands_in_a_region(tmp_path: Path) -> None:
+    """The region of the file, or of a flag laid over it; all else of the cluster stays."""
+    file = tmp_path / "a.toml"
+    file.write_text('model = "llama-3.1-8b"\n[cluster]\nname = "8xH100-SXM"\nregion = "France"\n[workload]\n')
+    there = read_scenario(file).cluster
+    assert there.carbon_kg_per_j == carbon_intensity("FR")
+    assert replace(there, carbon_kg_per_j=None) == replace(cluster("8xH100-SXM"), carbon_kg_per_j=None)
+    moved = read_scenario(file, {"cluster": {"region": "DE"}}).cluster
+    assert (moved.name, moved.carbon_kg_per_j) == (there.name, carbon_intensity("Germany"))
+    file.write_text(file.read_text().replace("France", "Frnce"))
+    with pytest.raises(InputError, match=r"a\.toml:4: field 'cluster\.region': unknown region 'Frnce'; nearest: fr"):
+        read_scenario(file)
+    with pytest.raises(InputError, match="field '--region': unknown region 'x1'"):
+        scenario_from_words({"model": {"name": "llama-3.1-8b"}, "cluster": {"name": "8xH100-SXM", "region": "x1"}})

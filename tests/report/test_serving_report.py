@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ridgeline.facts.clusters import cluster
+from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Queue, Role
 from ridgeline.predict.serving import simulate_serving
@@ -109,8 +110,8 @@ def test_what_was_not_measured_is_no_number() -> None:
 
 
 def test_without_price_or_power_there_is_no_such_line() -> None:
-    told = text(replace(made(), usd_per_h=None, power_w=None, energy_j=None)).splitlines()
-    assert not any(line.startswith(("  power", "  cost")) for line in told)
+    told = text(replace(made(), usd_per_h=None, power_w=None, energy_j=None, carbon_kg=None)).splitlines()
+    assert not any(line.startswith(("  power", "  cost", "  carbon")) for line in told)
 
 
 def test_rows_that_were_not_used_are_told_up_to_five() -> None:
@@ -270,3 +271,24 @@ def test_pools_in_one_line() -> None:
     assert fleet_text(pair) == "prefill 1 x (one device); decode 1 x (tp 4)"
     assert (pair.devices, ranked_as_dict(pair)["goodput_per_usd"]) == (5, None)
     assert "for a dollar" not in search(pair)
+
+
+def test_carbon_is_the_energy_s_where_the_cluster_stands() -> None:
+    """30 kg for 20,000 tokens are 1,500 kg a million; 0.1 mg a joule are 360 g a kilowatt-hour."""
+    grid = Fact(value=1e-7, unit="kg/J", source="made by hand", conditions="", evidence=Evidence.ASSUMED)
+    report = made(cluster=replace(real().cluster, carbon_kg_per_j=grid), carbon_kg=30.0)
+    line = next(line for line in text(report).splitlines() if line.startswith("  carbon"))
+    assert line == "  carbon      30 kg CO2e, 1.5 t CO2e per million output tokens, at 360 g a kWh"
+    assert serving_as_dict(report)["carbon_kg"] == 30.0
+
+
+def test_carbon_of_a_replay_is_of_its_energy() -> None:
+    report, grid = real(), real().cluster.carbon_kg_per_j
+    assert grid is not None
+    assert report.energy_j is not None
+    assert report.carbon_kg == pytest.approx(grid.value * report.energy_j)
+    there = simulate_serving(
+        report.model, replace(report.cluster, carbon_kg_per_j=None), report.deployments, traffic([0.0], [100], [10])
+    )
+    assert there.carbon_kg is None
+    assert "carbon" not in text(there)

@@ -101,6 +101,14 @@ def given(words: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
     return {name: value for name, value in words.items() if name in names and value is not None}
 
 
+def cluster_words(on: str | None, region: object) -> dict[str, object]:
+    """The table of a cluster that `--on` and `--region` stand for; empty where neither is said."""
+    words: dict[str, object] = {} if region is None else {"region": region}
+    if on is not None:
+        words["file" if on.endswith(".toml") else "name"] = str(Path(on).resolve()) if on.endswith(".toml") else on
+    return words
+
+
 def is_folder(text: str) -> bool:
     """Whether a text is the path of a folder; one that can be no path at all, too long or with a null, is none."""
     try:

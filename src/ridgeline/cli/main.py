@@ -61,6 +61,10 @@ Subject = Annotated[
     str, typer.Argument(metavar="MODEL|SCENARIO.toml", help="catalog name, config.json (file or folder), or a scenario")
 ]
 On = Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="e.g. 64xH100-SXM, or a cluster's TOML file")]
+Region = Annotated[
+    str | None,
+    typer.Option("--region", metavar="NAME", help="where it stands, for its carbon: FR, Germany ..."),
+]
 Json = Annotated[bool, typer.Option("--json", help="print JSON with stable keys and SI numbers")]
 Rung = Annotated[Evidence, typer.Option("--evidence", help="rates that others measured, or the datasheet's alone")]
 OperatorRung = Annotated[
@@ -126,6 +130,7 @@ def options(
 def plan_command(
     subject: Subject,
     on: On = None,
+    region: Region = None,
     train: Train = True,
     serve: Serve = False,
     quantize: Annotated[
@@ -149,6 +154,7 @@ def plan_command(
     **words: Any,
 ) -> None:
     """Find the best plan for a workload on a cluster; flags of a plan (--tp 8) are kept as given."""
+    words["region"] = region
     if serve and rent is not None:
         from ridgeline.cli.deploying import rent_serving
 
@@ -176,6 +182,7 @@ def plan_command(
 def predict_command(
     subject: Subject,
     on: On = None,
+    region: Region = None,
     train: Train = True,
     serve: Serve = False,
     evidence: Rung = Evidence.MEASURED,
@@ -186,6 +193,7 @@ def predict_command(
     **words: Any,
 ) -> None:
     """Explain one plan to the layer: time, memory, energy, money, and what limits it."""
+    words["region"] = region
     if serve:
         from ridgeline.cli.simulating import predict_batch
 
@@ -213,10 +221,12 @@ def predict_command(
 def simulate_command(
     subject: Subject,
     on: On = None,
+    region: Region = None,
     as_json: Json = False,
     **words: Any,
 ) -> None:
     """Replay a trace, a rate or users on a deployment: latencies by quantile, goodput, cache, energy, money."""
+    words["region"] = region
     from ridgeline.cli.simulating import simulate
 
     simulate(subject, on, words, as_json=as_json)

@@ -16,6 +16,7 @@ from ridgeline.cli.flags import (
     PLAN_NAMES,
     STATED_FIELDS,
     WORKLOAD_NAMES,
+    cluster_words,
     given,
     is_folder,
     read_flags,
@@ -32,12 +33,14 @@ def scenario_of(subject: str, on: str | None, words: Mapping[str, Any], *, plann
 
     With `planned` the scenario has a plan, made of defaults where nothing is said.
     """
+    machine = cluster_words(on, words.get("region"))
+    words = {name: value for name, value in words.items() if name != "region"}
     for name, value in words.items():
         if value is not None and name not in WORKLOAD_NAMES | PLAN_NAMES | LIMIT_NAMES:
             raise InputError("is a word of serving; add --serve, or leave it out", field="--" + name.replace("_", "-"))
     tables: dict[str, dict[str, object]] = {"workload": given(words, WORKLOAD_NAMES)}
-    if on is not None:
-        tables["cluster"] = {"file": str(Path(on).resolve())} if on.endswith(".toml") else {"name": on}
+    if machine:
+        tables["cluster"] = machine
     if planned:
         tables["plan"] = given(words, PLAN_NAMES)
     if subject.endswith(".toml"):

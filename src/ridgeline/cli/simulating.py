@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.cli.flags import given, is_folder, read_flags
+from ridgeline.cli.flags import cluster_words, given, is_folder, read_flags
 from ridgeline.cli.placing import with_placement
 from ridgeline.cli.progress import busy
 from ridgeline.errors import InputError, NoPlanError
@@ -27,6 +27,8 @@ _OF_BATCHES = ("prompt", "output", "requests", "seed", "slo")  # of a scenario's
 
 def serving_scenario_of(subject: str, on: str | None, words: Mapping[str, Any]) -> ServingScenario:
     """The serving scenario that a command line describes; flags win over the scenario file."""
+    machine = cluster_words(on, words.get("region"))
+    words = {name: value for name, value in words.items() if name != "region"}
     for name, value in words.items():
         if value is not None and name not in TRAFFIC_NAMES | DEPLOYMENT_NAMES | {"batch"}:
             raise InputError("is a word of training, not of serving", field="--" + name.replace("_", "-"))
@@ -34,8 +36,8 @@ def serving_scenario_of(subject: str, on: str | None, words: Mapping[str, Any]) 
         "workload": given(words, TRAFFIC_NAMES),
         "plan": given(words, DEPLOYMENT_NAMES),
     }
-    if on is not None:
-        tables["cluster"] = {"file": str(Path(on).resolve())} if on.endswith(".toml") else {"name": on}
+    if machine:
+        tables["cluster"] = machine
     if subject.endswith(".toml"):
         return read_serving(subject, tables)
     is_file = subject.endswith(".json") or is_folder(subject)

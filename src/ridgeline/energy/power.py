@@ -25,10 +25,22 @@ _STATE = {
 _HELD, _HOST = "held", "host"
 
 
+def hosts_w(cluster: Cluster, devices: float) -> float:
+    """Power of hosts without their devices, for the devices that are used [W].
+
+    P = idle power of a host * devices / devices of a host
+
+    A device answers for its share of the host that it stands in, as its price by the hour does: one of the eight of a
+    node that others share carries an eighth of the node. A whole node, or a machine in a file that says what it has, is
+    counted whole. Evidence: assumed (`hosts.tsv`).
+    """
+    return cluster.host.idle_w * devices / cluster.host.devices
+
+
 def step_energy_j(seconds_by_part: Mapping[str, float], cluster: Cluster, *, held: bool = False) -> float:
     """Energy of one step of the whole cluster at the wall [J].
 
-    E = PUE * (sum over parts of time * share of TDP * TDP * devices + host idle power * nodes * time). Parts that
+    E = PUE * (sum over parts of time * share of TDP * TDP * devices + power of hosts * time). Parts that
     are not named draw the link state. Without a TDP the device's share is left out. With `held` the power limit sets
     the clock of products, so that they draw all of it.
     Source of the shares: rows power.* of the mechanism table. Evidence: measured shares, derived product.
@@ -69,8 +81,7 @@ def _end(state: str, end: str) -> float:
 def _joules(seconds_by_part: Mapping[str, float], cluster: Cluster, *, held: bool) -> dict[str, float]:
     """Energy of one step of the whole cluster by power state, without the building's overhead [J]."""
     device_w = cluster.accelerator.tdp_w or 0.0
-    nodes = -(-cluster.count // cluster.host.devices)
-    found = {_HOST: cluster.host.idle_w * nodes * sum(seconds_by_part.values())}
+    found = {_HOST: hosts_w(cluster, cluster.count) * sum(seconds_by_part.values())}
     for part, seconds in seconds_by_part.items():
         state = _HELD if held and part == "matrix" else _STATE.get(part, "link")
         level = 1.0 if state == _HELD else constant(f"power.{state}")

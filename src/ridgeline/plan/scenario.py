@@ -10,13 +10,13 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.errors import InputError, RidgelineError
+from ridgeline.errors import InputError, RidgelineError, UnknownNameError
 from ridgeline.graph.workload import Task, Workload
-from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near, read_fields
+from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near, read_fields, shown
 from ridgeline.plan.plan import Plan
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ class Place:
         """The error that names file, line and field."""
         if self.file is None or (section, name) in self.flags:
             flag = "--" + name.replace("_", "-")
-            return InputError(message, field={"model": "MODEL", "cluster": "--on"}.get(section, flag))
+            of_machine = flag if name == "region" else "--on"
+            return InputError(message, field={"model": "MODEL", "cluster": of_machine}.get(section, flag))
         keys = (name, name.rsplit(".", 1)[-1], name.split(".", 1)[0], "")
         line = next((self.lines[section, key] for key in keys if (section, key) in self.lines), None)
         return InputError(message, file=self.file, line=line, field=f"{section}.{name}" if name else section)
@@ -95,7 +96,8 @@ def tables_of(path: str | Path, words: Mapping[str, Table] | None = None) -> tup
         flags=frozenset((section, name) for section, table in over.items() for name in table),
     )
     merged: dict[str, Table] = {**tables, **over}
-    for name in ("workload", "plan"):  # flag by flag; a model or a cluster is replaced whole
+    moved = set(over.get("cluster", ())) == {"region"}
+    for name in ("workload", "plan", *(("cluster",) if moved else ())):  # flag by flag; others are replaced whole
         if name in merged:
             merged[name] = {**tables.get(name, {}), **over.get(name, {})}
     return merged, place
@@ -277,6 +279,8 @@ def _cluster(table: Table, place: Place) -> Cluster:
     from ridgeline.facts.clusters import cluster
 
     sources = [name for name in ("name", "file") if name in table]
+    if len(sources) == 1 and set(table) == {sources[0], "region"}:
+        return _in_region(_cluster({sources[0]: table[sources[0]]}, place), table["region"], place)
     if len(table) > 1 or not sources:
         file = place.file or "command line"
         try:
@@ -291,6 +295,18 @@ def _cluster(table: Table, place: Place) -> Cluster:
         _refuse_unbounded(Path(text), "cluster", "file", place)
         return read_cluster(text)
     return cluster(text)
+
+
+def _in_region(built: Cluster, region: object, place: Place) -> Cluster:
+    """The cluster where a kilowatt-hour emits what it does in a region."""
+    from ridgeline.facts.prices import carbon_intensity
+
+    if not isinstance(region, str):
+        raise place.fail("cluster", "region", f"{shown(region)} is not the name or code of a region, e.g. 'FR'")
+    try:
+        return replace(built, carbon_kg_per_j=carbon_intensity(region))
+    except UnknownNameError as error:
+        raise place.fail("cluster", "region", str(error)) from None
 
 
 def _fill(values: dict[str, Any], model: Model) -> Iterator[str]:

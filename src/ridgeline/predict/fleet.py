@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ridgeline.energy.power import operator_power_w
+from ridgeline.energy.power import hosts_w, operator_power_w
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
 from ridgeline.plan.deployment import Deployment
@@ -64,6 +64,5 @@ def fleet_power_w(
             working = share * operator_power_w(tdp, prefill.compute, prefill.memory)
             working += (1.0 - share) * operator_power_w(tdp, decode.compute, decode.memory)
             each = busy * working + (1.0 - busy) * constant("power.idle") * tdp
-            hosts = devices / where.host.devices * where.host.idle_w
-            total += (each * devices + hosts) * (where.pue.value if where.pue is not None else 1.0)
+            total += (each * devices + hosts_w(where, devices)) * (where.pue.value if where.pue is not None else 1.0)
     return total

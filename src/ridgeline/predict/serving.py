@@ -72,6 +72,7 @@ def simulate_serving(
     prefill = prefill_band(first, tables[0], prompt)
     alone = sum(prefill_parts(first, tables[0], prompt).values())
     ttft = metrics.ttft.mean
+    intensity = cluster.carbon_kg_per_j
     power = fleet_power_w(cluster, deployments, found, prefill, decode)
     return ServingReport(
         model=model,
@@ -93,6 +94,7 @@ def simulate_serving(
         queue_share=max(0.0, 1.0 - alone / ttft) if ttft and np.isfinite(ttft) else 0.0,
         power_w=power,
         energy_j=None if power is None else power * found.span_s,
+        carbon_kg=None if power is None or intensity is None else intensity.value * power * found.span_s,
         usd_per_h=fleet_usd_per_h(cluster, deployments, found),
         evidence=min([Evidence.DERIVED, *(one.policy.evidence for one in engines)]),
         rungs=_rungs(engines),
@@ -106,7 +108,8 @@ def _shares(deployments: Sequence[Deployment], found: Replay, traffic: Traffic) 
     """What each client got of a queue that is fair among them, or else each priority where it displaces."""
     if any(one.queue is Queue.FAIR for one in deployments):
         return client_shares(found, traffic)
-    return priority_shares(found, traffic) if any(one.displaces for one in deployments) else ()
+    stated = any(one.displaces and one.priority_period is None for one in deployments)  # not drawn while it runs
+    return priority_shares(found, traffic) if stated else ()
 
 
 def queue_requests(model: Model, cluster: Cluster, deployments: Sequence[Deployment], words: Mapping[str, Any]) -> int:

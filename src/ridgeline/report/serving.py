@@ -14,7 +14,7 @@ from ridgeline.report.deployments import counted, deployment_text, objective_tex
 from ridgeline.report.html import html
 from ridgeline.report.serving_reasons import because, limits
 from ridgeline.report.serving_shares import shares_blocks
-from ridgeline.report.text import energy_text, money_text
+from ridgeline.report.text import carbon_text, energy_text, grid_text, money_text
 from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import interval
 from ridgeline.serving.metrics import Band, Metrics, Objective
@@ -56,6 +56,7 @@ class ServingReport:
     queue_share: float
     power_w: float | None
     energy_j: float | None
+    carbon_kg: float | None
     usd_per_h: float | None
     evidence: Evidence
     rungs: Mapping[str, str]
@@ -171,6 +172,10 @@ def _costs(report: ServingReport) -> list[tuple[str, str]]:
                 f"{rate_text(report.power_w, 'W')} at the wall, {energy_text(report.energy_j)}{each}",
             )
         )
+    if report.carbon_kg is not None:
+        tokens = report.metrics.output_tokens_per_s * report.replay.span_s
+        each = f", {carbon_text(report.carbon_kg / tokens * 1e6)} per million output tokens" if tokens else ""
+        rows.append(("carbon", f"{carbon_text(report.carbon_kg)}{each}, {grid_text(report.cluster)}"))
     price = report.usd_per_million_output_tokens
     if price is not None and report.usd_per_h is not None:
         good = report.goodput_per_usd if any(one.expert_kind for one in report.deployments) else None

@@ -70,6 +70,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "span_s": found.span_s,
         "power_w": report.power_w,
         "energy_j": report.energy_j,
+        "carbon_kg": report.carbon_kg,
         "usd_per_h": report.usd_per_h,
         "usd_per_million_output_tokens": report.usd_per_million_output_tokens,
         "reasons": because(report),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ridgeline.facts.records import Cluster
 from ridgeline.plan.plan import Plan, Recompute, Schedule
 from ridgeline.report.as_json import run_totals
 from ridgeline.report.blocks import Block, Line, Table, blank
@@ -30,6 +31,19 @@ def count_text(value: float) -> str:
 def energy_text(value_j: float) -> str:
     """An energy [J] for people, in watt-hours with an SI prefix."""
     return rate_text(value_j / _J_PER_WH, "Wh")
+
+
+def carbon_text(value_kg: float) -> str:
+    """An emission [kg CO2-equivalent] for people, e.g. '5.75 kg CO2e', '12.1 g CO2e' or '2,141 t CO2e'."""
+    unit, size = ("t", 1e3) if value_kg >= 1e3 else ("kg", 1.0) if value_kg >= 0.1 else ("g", 1e-3)
+    amount = value_kg / size
+    return f"{amount:,.0f} {unit} CO2e" if amount >= 1e3 else f"{amount:.3g} {unit} CO2e"
+
+
+def grid_text(cluster: Cluster) -> str:
+    """What a kilowatt-hour emits where a cluster stands, e.g. 'at 480 g a kWh'; '' where that is not known."""
+    grid = cluster.carbon_kg_per_j
+    return "" if grid is None else f"at {grid.value * _J_PER_WH * 1e6:.0f} g a kWh"
 
 
 def plan_text(plan: Plan) -> str:
@@ -108,13 +122,16 @@ def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
         f"MFU {report.mfu:.1%}, HFU {report.hfu:.1%}",
     )
     yield "power", f"{rate_text(report.power_w, 'W')} at the wall, {energy_text(report.energy_j_per_step)} per step"
+    if report.carbon_kg_per_step is not None:
+        yield "carbon", f"{carbon_text(report.carbon_kg_per_step)} per step, {grid_text(report.cluster)}"
     yield "cost", "no price known" if report.usd_per_step is None else f"{money_text(report.usd_per_step)} per step"
     if run["run_time_s"] is not None:
         assert report.workload.tokens is not None
         tokens = count_text(report.workload.tokens)
         energy_j = run["run_energy_j"] or 0.0
         price = "" if run["run_usd"] is None else f", {money_text(run['run_usd'])}"
-        yield "whole run", f"{time_text(run['run_time_s'])} for {tokens} tokens, {energy_text(energy_j)}{price}"
+        carbon = "" if run["run_carbon_kg"] is None else f", {carbon_text(run['run_carbon_kg'])}"
+        yield "whole run", f"{time_text(run['run_time_s'])} for {tokens} tokens, {energy_text(energy_j)}{price}{carbon}"
     yield "limited by", report.limit
 
 

@@ -53,8 +53,8 @@ class Metrics:
     """What came out of a replay.
 
     Rates are over the time from the first arrival to the last token. `attained` [1] is the share of requests that kept
-    to the objective, `goodput_rps` their rate over the time in which requests arrive (of a closed loop, over all of
-    it); both None without an objective. `overloaded` says why, '' if it is not.
+    to the objective, `goodput_rps` their rate, never above `requests_per_s`; both None without an objective.
+    `overloaded` says why, '' if it is not.
     """
 
     ttft: Quantiles
@@ -104,18 +104,11 @@ def measure(found: Replay, traffic: Traffic, objective: Objective | None = None)
         output_tokens_per_s=float(found.output[done].sum() / span),
         total_tokens_per_s=float((found.output[done] + found.prompt[done]).sum() / span),
         attained=None if kept is None else float(kept.mean()),
-        goodput_rps=None if kept is None else float(kept.sum() / (_arriving(traffic) or span)),
+        goodput_rps=None if kept is None else float(kept.sum() / span),
         overloaded=overload(found, traffic),
         hit_share=float(found.hit_tokens.sum() / max(found.prompt.sum(), 1)),
         refused=int(found.refused.sum()),
     )
-
-
-def _arriving(traffic: Traffic) -> float:
-    """Time in which requests arrive of their own accord, the last one's gap included [s]; 0 where they do not."""
-    if traffic.concurrency is not None or (traffic.after >= 0).any() or traffic.requests < 2:
-        return 0.0
-    return float(traffic.arrival_s[-1]) * traffic.requests / (traffic.requests - 1)
 
 
 def _mean_itl(found: Replay) -> float:
