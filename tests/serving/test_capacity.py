@@ -119,11 +119,22 @@ def test_a_longer_iteration_leaves_less_for_the_cache() -> None:
 
 
 def test_buffers_of_an_engine_that_says_what_it_holds_by_hand() -> None:
-    """FasterTransformer: 5 widths of every token of all prompts and 12 that the devices divide, 2 bytes each."""
+    """FasterTransformer: 5 widths of every token of all prompts and 12 that the devices divide, 2 bytes each.
+
+    For each of 1024 sequences 40 bytes a word of the vocabulary; scores of prompts of 500 tokens, by 32 heads that the
+    devices divide, 6 bytes each.
+    """
     one = engine(LLAMA, ONE, Deployment(engine="FasterTransformer"))
     two = engine(LLAMA, machine(cluster("2xH100-SXM")), Deployment(engine="FasterTransformer", tp=2))
     sizes = [workspace_bytes(LLAMA, each.steps.served, each.deployment, each.policy, 10_000) for each in (one, two)]
-    assert sizes == [10_000 * 4096 * 2 * 17.0, 10_000 * 4096 * 2 * 11.0]
+    logits = 1024 * LLAMA.graph.vocab * 40.0
+    assert sizes == [10_000 * 4096 * 2 * 17.0 + logits, 10_000 * 4096 * 2 * 11.0 + logits]
+    scored = [
+        workspace_bytes(LLAMA, each.steps.served, each.deployment, each.policy, 10_000, 500.0) for each in (one, two)
+    ]
+    assert [more - less for more, less in zip(scored, sizes, strict=True)] == [
+        10_000 * 500 * heads * 6.0 for heads in (32, 16)
+    ]
 
 
 def test_a_head_of_its_own_is_held_beside_a_tied_embedding() -> None:

@@ -57,14 +57,16 @@ def test_gigabytes_of_a_source_that_prints_binary_ones() -> None:
 
 
 def test_memory_of_a_static_batch_by_hand() -> None:
-    """Weights, a head's own table, 17 widths of each prompt token, cache and context; half and twice what is beside.
+    """Weights, a head's own table, cache, and beside: 17 widths and scores of each prompt token, logits, context.
+
+    Half and twice what is beside.
 
     GPT-350M of FasterTransformer's guide: 24 layers of width 1024, a vocabulary of 51200, 2048 positions.
     """
     cells = {"model": "GPT-350M", "params_b": "0.35", "active_params_b": "0.35", "hardware": "A100-SXM-80GB"}
     asked = {"engine": "FasterTransformer", "source": "FT", "metric": "memory_gb", "unit": "GB", "value": "4.8"}
     found = ServedRows().answer(row(**cells, **asked, isl="512", osl="32"))
-    beside = 16 * 512 * 1024 * 2 * 17 + 1.34e9
+    beside = 16 * 512 * (1024 * 2 * 17 + 512 * 16 * 6) + 16 * 51200 * 40 + 2.46e9
     weights = (12 * 24 * 1024 + 2 * 51200 + 2048) * 1024 * 2
     cache = 16 * 544 * 24 * 2 * 1024 * 2
     assert found["predicted"] * 2**30 == pytest.approx(beside + weights + cache, rel=1e-6)

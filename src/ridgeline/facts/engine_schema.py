@@ -170,6 +170,14 @@ class Settings:
     prompt_shards: float = _key(
         0.0, "and those that the devices of an instance divide", unit="1", kind=float, low=0.0, high=1000.0
     )
+    held_score_bytes: float = _key(
+        0.0, "held for every score of every head of all prompts, beside those", unit="byte", kind=float, low=0.0,
+        high=100.0,
+    )  # fmt: skip
+    held_logit_bytes: float = _key(
+        0.0, "and for every word of the vocabulary of every sequence: logits, and copies that are sorted", unit="byte",
+        kind=float, low=0.0, high=1000.0,
+    )  # fmt: skip
     own_head: bool = _flag(False, "the head has a table of its own even where the model's is that of its embedding")
     context_bytes: float = _cost("memory held beside weights, activations and cache, within the fraction", "byte")
     group_context_bytes: float = _cost("and for communicators where an instance has several devices", "byte")

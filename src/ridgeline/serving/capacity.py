@@ -1,6 +1,6 @@
 """Memory of a served model on one device: weights, workspace, and what is left for the cache.
 
-Letters: T tokens of an iteration, V vocabulary, N sequences.
+Letters: T tokens of an iteration, D hidden, V vocabulary, N sequences.
 """
 
 from __future__ import annotations
@@ -86,11 +86,21 @@ def weights_bytes(
     return layers * share + ends
 
 
-def workspace_bytes(model: Model, served: Served, deployment: Deployment, policy: EnginePolicy, tokens: int) -> float:
+def workspace_bytes(
+    model: Model, served: Served, deployment: Deployment, policy: EnginePolicy, tokens: int, prompt_tokens: float = 0.0
+) -> float:
     """Activations of the largest iteration, as engines find them by a dry run [byte].
 
-    2 T (n + k + 3 D) of the widest product, or 2 T D (whole + shared / tp) of an engine that says what it holds.
+    2 T (n + k + 3 D) of the widest product, or of an engine that says what it holds, with H heads a device and prompts
+    of S tokens, 2 T D (whole + shared / tp) + T S H score + N V logit.
     """
+    logits = min(tokens, policy.max_seqs) * model.graph.vocab
+    if policy.prompt_widths:
+        heads = max(
+            (piece.heads for kind in served.kinds for piece in kind.pieces if isinstance(piece, Core)), default=0
+        )
+        body = 2.0 * served.hidden * (policy.prompt_widths + policy.prompt_shards / deployment.tp)
+        return tokens * (body + prompt_tokens * heads * policy.held_score_bytes) + logits * policy.held_logit_bytes
     widest = 0.0
     for kind in served.kinds:
         for piece in kind.pieces:
@@ -100,10 +110,7 @@ def workspace_bytes(model: Model, served: Served, deployment: Deployment, policy
                 rows = piece.top_k / piece.ranks * deployment.dp
                 widest = max(widest, rows * ((1.0 + piece.gated) * piece.inner + piece.hidden))
     body = 2.0 * tokens * (widest + 3.0 * served.hidden)
-    if policy.prompt_widths:
-        body = 2.0 * tokens * served.hidden * (policy.prompt_widths + policy.prompt_shards / deployment.tp)
-    logits = min(tokens, policy.max_seqs) * model.graph.vocab * (2.0 + _WIDE_LOGITS)
-    return max(body, logits + 2.0 * tokens * served.hidden)
+    return max(body, logits * (2.0 + _WIDE_LOGITS) + 2.0 * tokens * served.hidden)
 
 
 def capacity(

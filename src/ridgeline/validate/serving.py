@@ -339,8 +339,9 @@ def _beside(job: ServedJob, one: Engine) -> float:
     if job.arrivals != "static":
         return held.workspace_bytes + held.context_bytes
     batch = job.batch or 1
-    policy, tokens = replace(one.policy, max_seqs=batch), round((job.prompt_tokens or 1.0) * batch)
-    return workspace_bytes(one.model, one.steps.served, one.deployment, policy, tokens) + held.context_bytes
+    policy, each = replace(one.policy, max_seqs=batch), job.prompt_tokens or 1.0
+    work = workspace_bytes(one.model, one.steps.served, one.deployment, policy, round(each * batch), each)
+    return work + held.context_bytes
 
 
 def _cache(job: ServedJob, held: Capacity) -> float:
