@@ -155,6 +155,22 @@ def test_collectives_are_only_where_something_is_divided(model: Model) -> None:
     assert (count(side_by_side, Reduce), count(side_by_side, Trade)) == (0, routed)
 
 
+@pytest.mark.parametrize(("name", "reductions"), [("minimax-m2", 3), ("olmo-2-7b", 3), ("qwen3-32b", 2)])
+def test_norms_over_the_heads_of_all_ranks_add_their_sums_up(name: str, reductions: int) -> None:
+    model = load(name)  # MiniMax and OLMo 2 norm all heads together, Qwen3 each by itself
+    (kind,) = serve(model, Deployment(engine="vLLM", tp=4)).kinds
+    widths = [piece.width for piece in kind.pieces if isinstance(piece, Reduce)]
+    assert len(widths) == reductions
+    assert widths.count(4) == reductions - 2  # a sum of queries and one of keys, 8 bytes a token
+    core = next(piece for piece in kind.pieces if isinstance(piece, Core))
+    heads = (core.heads + core.kv_heads) * core.qk_dim
+    passes = {piece.name: piece.elements for piece in kind.pieces if isinstance(piece, Pass)}
+    assert passes["qk_norm"] == 2 * heads  # read and written
+    assert passes.get("qk_sums", heads) == heads  # read
+    (alone,) = serve(model, Deployment(engine="vLLM")).kinds
+    assert {"qk_norm"} == {piece.name for piece in alone.pieces if isinstance(piece, Pass) and piece.name[:3] == "qk_"}
+
+
 def test_the_trade_spans_all_ranks_of_an_instance() -> None:
     trades = {piece for kind in serve(MIXTRAL, Deployment(tp=2, dp=4, ep=8)).kinds for piece in kind.pieces}
     assert Trade(width=4096, ranks=8, top_k=2, experts=8) in trades

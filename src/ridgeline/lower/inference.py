@@ -32,6 +32,7 @@ from ridgeline.plan.deployment import Deployment
 
 _STATE_BYTES = 4.0  # recurrent states are kept in fp32 (vLLM mamba_ssm_cache_dtype, gated delta kernels)
 _INSIDE_EXPERTS = frozenset({"route", "dispatch", "experts_activation", "combine"})  # done by the experts' own kernels
+_SUMS_WIDTH = 4  # of 16 bits: two sums in fp32
 _AFTER_REDUCE = frozenset({"attention_norm", "mlp_norm"})  # norms of what a layer's parts have summed over ranks
 
 
@@ -165,10 +166,23 @@ def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, cut: floa
     elif op.kind is OpKind.GROUPED_GEMM:
         if op.split is Split.COLUMN:
             yield _experts(op, block, deployment)
+    elif op.name == "qk_norm" and op.params_split and tp > 1:
+        yield from _norm_of_ranks(op, tp)
     elif op.kind in (OpKind.ELEMENTWISE, OpKind.PERMUTE) and op.name not in _INSIDE_EXPERTS:
         share = 1.0 if op.region is Region.SEQUENCE else 1.0 / tp
         fused = op.name.endswith("_residual")  # added by the norm that follows
         yield Pass(name=op.name, elements=(op.read + op.write) * share, kernels=0.0 if fused else 1.0)
+
+
+def _norm_of_ranks(op: Op, tp: int) -> Iterator[Piece]:
+    """A norm of queries and keys over the heads of all ranks: sums of squares, their all-reduce, and the norm itself.
+
+    Sums are two numbers of 32 bits a token, one of queries and one of keys. Source: vllm, MiniMaxText01RMSNormTP of
+    model_executor/layers/mamba/linear_attn.py; sglang, pull request #14416: three kernels.
+    """
+    yield Pass(name="qk_sums", elements=op.read / tp)
+    yield Reduce(width=_SUMS_WIDTH)
+    yield Pass(name=op.name, elements=(op.read + op.write) / tp)
 
 
 def _choice(op: Op, block: Block) -> Choice | None:
