@@ -180,6 +180,20 @@ def test_the_first_token_comes_with_the_cache_when_it_is_admitted(pooled: Replay
     assert found.end_s.tolist() == [4.5, 6.5, 1.0]
 
 
+@pytest.mark.parametrize(("holds", "first_s"), [(1, [1.5, 2.5, 3.5, 4.5]), (0, [1.5, 2.5, 2.5, 3.5])])
+def test_who_is_on_the_way_holds_a_place_where_an_engine_says_so(
+    pooled: Replays, holds: int, first_s: list[float]
+) -> None:
+    """Iterations of a second and two places for prompts; caches go one after the other, half a second each.
+
+    A and B are done at 1, their caches there at 1.5 and 2. C begins at 1.5 where A's place is free only then, and D
+    after C, at 2.5; else both at 1. Their caches are there at 3 and 4, else at 2.5 and 3; each waits for a step's end.
+    """
+    crowd = traffic([0.0] * 4, [4] * 4, [2] * 4)
+    found = pooled(crowd, decode={}, lane_s=1.0, move_token_s=0.125, max_seqs=2, moving_holds=holds)
+    assert found.first_s.tolist() == first_s
+
+
 @pytest.mark.parametrize(("ahead", "second_s"), [(0, 4.0), (1, 5.0)])
 def test_who_comes_while_an_iteration_is_prepared_waits_for_one_more(
     replayed: Replays, ahead: int, second_s: float

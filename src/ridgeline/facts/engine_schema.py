@@ -158,6 +158,7 @@ class Settings:
     shared_beside_tokens: int = _count(
         0, "tokens up to which shared experts run beside the routed ones, inside graphs", "token"
     )
+    moving_holds_place: bool = _flag(True, "a prompt whose cache is on its way to another pool keeps its place")
     narrow_kv: str = _word(
         "",
         "format of the cache where a quantized checkpoint (fp8, nvfp4) names one and nothing else is asked",

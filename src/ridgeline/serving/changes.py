@@ -118,6 +118,7 @@ def evacuate(
                 drop_end(ranks, lists, rank, request)
                 stop_decoding(ranks, lists, requests, rule, rank, request)
             release(ranks, lists, requests, rule, rank, request, decoded)
+            ranks[rank].running += moving and not rule.moving_holds
             leave_running(ranks, requests, rank, request)
             _send_back(requests, fleet, request, now_s, moving)
         ranks[rank].partial, ranks[rank].chunks = NOBODY, 0

@@ -266,6 +266,7 @@ def _prompts_done(
             requests[request].stage = MOVING
             if requests[request].made == 1:
                 requests[request].first_s = math.nan  # it travels with the cache
+            ranks[rank].running -= not rule.moving_holds  # it stays in the order of admission, whoever holds a place
             begin_s = max(now, instances[instance].link_free_s)
             moved_s = requests[request].needed * rule.move_token_s
             instances[instance].link_free_s = begin_s + moved_s

@@ -64,6 +64,7 @@ def _arrive(
         index = ranks[rank].instance
         kind = instances[index].kind
         release(ranks, lists, requests, rules[kind], rank, request, False)
+        ranks[rank].running += not rules[kind].moving_holds
         leave_running(ranks, requests, rank, request)
         instances[index].load -= 1
         requests[request].needed = requests[request].prompt + requests[request].made - 1

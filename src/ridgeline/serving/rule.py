@@ -49,6 +49,7 @@ def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: 
         "eager_s": _launched_s(one, tables.kernels),
         "step_host_s": policy.step_host_s + (policy.group_host_s if deployment.instance_devices > 1 else 0.0),
         "seq_host_s": policy.seq_host_s,
+        "moving_holds": policy.moving_holds_place,
         "overlapped": policy.overlapped_host,
         "ahead": policy.overlapped_host and not deployment.split,
         "prefill_graphs": one.prefill_graph_tokens,
