@@ -14,6 +14,9 @@ from ridgeline.facts.records import Accelerator, Evidence, Fact
 # Formats whose matrix units are the same hardware at the same share of peak: a device measured in
 # one speaks for the other, before other devices do.
 _ALIKE = {"fp16": "bf16", "bf16": "fp16", "fp4": "fp8", "int8": "fp8", "fp64": "fp32"}
+# Of the same device alone, formats of half the bits as well: eight devices were measured in both, and their share of
+# peak in fp8 is 0.88 to 1.04 of that in bf16, 0.97 in the middle, where shares themselves go from 0.51 to 0.97.
+_WIDER = {"fp8": ("bf16", "fp16"), "int8": ("bf16", "fp16")}
 _HBM = "hbm"
 _VENDOR_LEAST = 2  # one device says little about a vendor's other architectures
 
@@ -22,7 +25,7 @@ def sustained_rate(accelerator: Accelerator, key: str) -> Fact:
     """Rate that a long run sustains on a device [FLOP/s for 'matrix.<format>', byte/s for 'hbm'].
 
     rate = measured; else peak x r, where r is the share of peak that was measured on the same
-    device in an alike format, else the median share of the same architecture, else of the same
+    device in an alike format or one of twice the bits, else the median share of the same architecture, else of the same
     vendor (two devices at least), else of all devices; else the datasheet's peak. Never above the
     datasheet's peak. Another device's share of a matrix rate is first moved to the clock that this
     one's rated power leaves it (`power_clock`).
@@ -74,11 +77,17 @@ def _alike(key: str) -> str | None:
     return f"matrix.{other}" if other else None
 
 
+def _own_keys(key: str) -> tuple[str, ...]:
+    """Rates of a device that speak for another rate of it, nearest first."""
+    alike = _alike(key)
+    wider = tuple(f"matrix.{name}" for name in _WIDER.get(key.removeprefix("matrix."), ()))
+    return (alike, *wider) if alike else wider
+
+
 def own_share(accelerator: Accelerator, key: str) -> Fact | None:
-    """Share of a peak rate that was measured on the device itself, in this or in an alike format [1]; else None."""
-    for name in (key, _alike(key)):
-        rate = accelerator.sustained.get(name) if name else None
-        peak = _peak(accelerator, name) if name else None
+    """Share of a peak rate that was measured on the device itself, in this format or in one near it [1]; else None."""
+    for name in (key, *_own_keys(key)):
+        rate, peak = accelerator.sustained.get(name), _peak(accelerator, name)
         if rate is not None and peak is not None and peak.value > 0:
             return replace(rate, value=min(1.0, rate.value / peak.value), unit="1")
     return None
@@ -86,10 +95,11 @@ def own_share(accelerator: Accelerator, key: str) -> Fact | None:
 
 def _share(accelerator: Accelerator, key: str) -> tuple[float, str] | None:
     """Share of peak [1] and the devices it comes from; None when nothing alike was measured."""
+    for other in _own_keys(key):
+        peak = _peak(accelerator, other)
+        if peak and other in accelerator.sustained:
+            return accelerator.sustained[other].value / peak.value, f"the share measured on it in {other}"
     alike = _alike(key)
-    peak = _peak(accelerator, alike) if alike else None
-    if alike and peak and alike in accelerator.sustained:
-        return accelerator.sustained[alike].value / peak.value, f"the share measured on it in {alike}"
     alike_shares = {name: (share, alike) for name, share in _shares(alike).items()} if alike else {}
     known = {**alike_shares, **{name: (share, key) for name, share in _shares(key).items()}}
     for label, least, belongs in (
