@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost import layer_questions, questions
 from ridgeline.cost.answer import Question, Rung
+from ridgeline.cost.expert_kernels import ExpertKernels
 from ridgeline.cost.families.latent_layer import CHOSEN_CORE
 from ridgeline.cost.fitted import FittedModel, find_fits, model_of
 from ridgeline.cost.formats import WIDENED_BYTES, form
@@ -42,7 +43,8 @@ MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traf
 class Formats:
     """Number formats of a deployment: of feed-forwards, of attention's projections, of the cache, of head and routers.
 
-    `static` says that inputs of fp8 products are written in fp8 by the kernels before them, with scales known before.
+    `out` is that of the projection out of attention, '' as of those into it. `static` says that inputs of fp8 products
+    are written in fp8 by the kernels before them, with scales known before.
     """
 
     feed: str = "bf16"
@@ -50,10 +52,11 @@ class Formats:
     cache: str = "bf16"
     plain: str = "bf16"
     static: bool = False
+    out: str = ""
 
     def of(self, part: str) -> str:
         """The format of a product's weight."""
-        return {"feed": self.feed, "attention": self.attention}.get(part, self.plain)
+        return {"feed": self.feed, "attention": self.attention, "out": self.out or self.attention}.get(part, self.plain)
 
 
 class ServedPrices(LinkPrices):
@@ -68,8 +71,11 @@ class ServedPrices(LinkPrices):
         version: str = "",
         skew: float = MEASURED_SKEW,
         own: OwnKernels | None = None,
+        expert_backend: str = "",
+        prompts: bool = False,
     ) -> None:
         super().__init__(machine, engine=engine, version=version)
+        self._backend = ExpertKernels(self.part, self.engine, expert_backend, formats.feed, prompts=prompts)
         self.formats, self.skew, self.own = formats, skew, own or OwnKernels()
         self.rungs_used: dict[str, Rung] = {}
 
@@ -80,7 +86,9 @@ class ServedPrices(LinkPrices):
         return tuple((matrix * faster, memory) for matrix, memory in (own.shares, *own.ends))
 
     def _engines(self, question: Question) -> Question:
-        """The question about this engine's kernels."""
+        """The question about this engine's kernels, or about those of the library that it names."""
+        if question.engine not in ("", self.engine):
+            return question
         return replace(question, engine=self.engine, version=self.version)
 
     def _model(self, question: Question, kernel: str = "", *, shares: tuple[float, float] = _WHOLE) -> FittedModel:
@@ -179,12 +187,11 @@ class ServedPrices(LinkPrices):
         size = np.maximum(rows, 1.0)
 
         def measured(dtype: str) -> Seconds:
-            return self.ask(
-                questions.experts(
-                    size, piece.hidden, piece.inner, piece.top_k, piece.count, ranks=float(piece.ranks),
-                    skew=self.skew, gated=piece.gated, dtype=dtype,
-                )
+            asked = questions.experts(
+                size, piece.hidden, piece.inner, piece.top_k, piece.count, ranks=float(piece.ranks),
+                skew=self.skew, gated=piece.gated, dtype=dtype,
             )  # fmt: skip
+            return self.ask(self._backend.of(asked))
 
         each = piece.hidden * piece.inner * (3.0 if piece.gated else 2.0) / piece.ranks
         chosen = piece.count * (1.0 - (1.0 - piece.top_k / piece.count) ** size)  # experts that a token chose
@@ -340,14 +347,15 @@ class ServedPrices(LinkPrices):
         if piece.stay:
             return self.passed_on(piece, np.maximum(rows / piece.ranks, 1.0))
         size = 2.0 * piece.width * np.maximum(rows, piece.ranks)
-        if piece.ranks >= _WIDE_EXPERT_RANKS and self._exchanges:
+        if (piece.ranks >= _WIDE_EXPERT_RANKS or self._backend.exchanges) and self._exchanges:
             machine = self.group(piece.ranks)
             per_rank = np.maximum(rows / piece.ranks, 1.0)
             total = nothing(rows.shape)
             for combine in (False, True):
                 asked = questions.exchange(
-                    per_rank, piece.width, piece.top_k, piece.experts, machine, combine=combine, quick=True
-                )
+                    per_rank, piece.width, piece.top_k, piece.experts, machine, combine=combine,
+                    quick=self._backend.quick,
+                )  # fmt: skip
                 total = total + self.ask(asked)
             return total
         gathered = self.collective(CollectiveKind.ALL_GATHER, size, piece.ranks)

@@ -20,7 +20,7 @@ TABLE = "benchmark_settings.tsv"
 
 KINDS: Mapping[str, str] = {
     "version": "text", "statistic": "text", "client": "text", "kv": "text", "graph_kind": "text", "doubt": "text",
-    "preemption": "text",
+    "preemption": "text", "expert_backend": "text", "out_weights": "text",
     "token_budget": "count", "physical_batch": "count", "max_seqs": "count", "graph_max": "count",
     "stream_interval": "count", "receive_interval": "count", "beam_width": "count", "draft_tokens": "count",
     "block_tokens": "count", "requests": "count", "batch_wait_steps": "count", "attention_wait_steps": "count",

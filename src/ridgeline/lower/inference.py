@@ -210,7 +210,8 @@ def _product(op: Op, core: Op | None, tp: int, cut: float) -> Product:
         n = (op.n - kv) / ranks + kv * repeated
     elif op.split is Split.ROW:
         k = op.k / ranks
-    return Product(name=op.name, n=n, k=k, part="plain" if small else "feed" if feed else "attention")
+    attends = "out" if op.name == "attention_out" else "attention"
+    return Product(name=op.name, n=n, k=k, part="plain" if small else "feed" if feed else attends)
 
 
 def _experts(op: Op, block: Block, deployment: Deployment) -> Experts:

@@ -21,7 +21,7 @@ class Product:
     n: float
     k: float
     count: float = 1.0
-    part: str = "feed"  # 'feed' (feed-forwards), 'attention' (its projections), 'plain' (16 bits: router, head)
+    part: str = "feed"  # 'feed' (feed-forwards), 'attention' (into it), 'out' (of it), 'plain' (16 bits: router, head)
     rows: str = "tokens"
 
 

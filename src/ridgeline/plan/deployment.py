@@ -57,19 +57,20 @@ class Deployment:
     """One way to serve a model with one engine; None leaves a choice to the engine's policy file.
 
     `weights` and `kv` are number formats ('' for the model's own 16 bits), `other_weights` the format of attention's
-    products where it differs from that of the experts and feed-forwards. `token_budget` [token] bounds one iteration,
-    `max_seqs` [sequence] the running batch of one attention rank, `memory_fraction` [1] the share of device memory
-    that the engine may fill, `cache_tokens` [token] the KV capacity of one attention rank where it is known from a
-    run. Decode graphs are captured up to `graph_max` [sequence]; with `prefill_graphs` iterations with prompts replay
-    captured pieces up to the token budget, without they are launched kernel by kernel. With `draft_tokens` > 0 each
-    step verifies so many drafted tokens a sequence, of which each is accepted with probability `acceptance` if those
-    before it were; drafting one takes `draft_share` [1] of a step (None: one layer). A beam search keeps `beam_width`
-    continuations of every prompt, each a token of every step, of which the request gains one;
-    room is counted for one of them.
+    products where it differs from that of the experts and feed-forwards, `out_weights` that of the last of them where
+    it differs again. `token_budget` [token] bounds one iteration, `max_seqs` [sequence] the running batch of one
+    attention rank, `memory_fraction` [1] the share of device memory that the engine may fill, `cache_tokens` [token]
+    the KV capacity of one attention rank where it is known from a run. Decode graphs are captured up to `graph_max`
+    [sequence]; with `prefill_graphs` iterations with prompts replay captured pieces up to the token budget, without
+    they are launched kernel by kernel. With `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, of
+    which each is accepted with probability `acceptance` if those before it were; drafting one takes `draft_share` [1]
+    of a step (None: one layer). A beam search keeps `beam_width` continuations of every prompt, each a token of every
+    step, of which the request gains one; room is counted for one of them.
     A scheduler takes new prompts every `receive_interval` iterations [1], at a look or as `hold` says; they are enough
     for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts' loads [1]:
-    0 even, None what measured models showed. Where requests are `alike`, copies of one whose likeliest tokens are
-    taken, all of a step's tokens choose the same experts.
+    0 even, None what measured models showed; `expert_backend` the engine's word for the kernels that compute experts
+    ('' those that it was measured with). Where requests are `alike`, copies of one whose likeliest tokens are taken,
+    all of a step's tokens choose the same experts.
 
     Every context is divided over `kv_ranks` of the tensor-parallel ranks, token by token, which send each other queries
     and what their parts add up to; a cache that ranks would hold in common is so held once.
@@ -122,6 +123,7 @@ class Deployment:
     instances: int = 1
     weights: str = ""
     other_weights: str = ""
+    out_weights: str = ""
     kv: str = ""
     token_budget: int | None = None
     max_seqs: int | None = None
@@ -143,6 +145,7 @@ class Deployment:
     hold: Hold = Hold.LOOK
     hold_share: float = 1.0
     expert_skew: float | None = None
+    expert_backend: str = ""
     alike: bool = False
     block_tokens: int | None = None
     queue: Queue = Queue.ARRIVAL

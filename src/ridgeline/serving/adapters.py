@@ -23,7 +23,7 @@ from ridgeline.serving.state import Array, Whole
 
 _SEED = 0  # of whose requests are for which adapter
 _BYTES = 2.0  # of a number of an adapter: 16 bits
-_PARTS = {"attention": ("attention",), "all": ("attention", "feed")}
+_PARTS = {"attention": ("attention", "out"), "all": ("attention", "out", "feed")}
 
 
 def popularity(one: Deployment) -> Array:

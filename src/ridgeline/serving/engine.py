@@ -231,4 +231,7 @@ def formats_of(deployment: Deployment) -> Formats:
     feed = form(deployment.weights or "bf16").name
     other = deployment.other_weights or ("bf16" if feed in _EXPERTS_ONLY else feed)
     plain = feed if form(feed).whole else "bf16"
-    return Formats(feed=feed, attention=form(other).name, cache=form(deployment.kv or "bf16").name, plain=plain)
+    out = form(deployment.out_weights).name if deployment.out_weights else ""
+    return Formats(
+        feed=feed, attention=form(other).name, cache=form(deployment.kv or "bf16").name, plain=plain, out=out
+    )  # fmt: skip

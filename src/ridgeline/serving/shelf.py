@@ -9,7 +9,7 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.seconds import Seconds
 from ridgeline.cost.served import MEASURED_SKEW, Formats, ServedPrices
-from ridgeline.plan.deployment import Deployment
+from ridgeline.plan.deployment import Deployment, Role
 
 
 @dataclass
@@ -29,10 +29,12 @@ class Shelf:
         skew = MEASURED_SKEW if deployment.expert_skew is None else deployment.expert_skew
         skew = skew if deployment.expert_imbalance is None else 0.0  # the fullest rank's rows are known
         kind = machine.cluster.accelerator.name
-        key = (kind, formats, deployment.engine, deployment.version, skew, own)
+        backend, prompts = deployment.expert_backend, deployment.role is Role.PREFILL
+        key = (kind, formats, deployment.engine, deployment.version, skew, own, backend, bool(backend) and prompts)
         if key not in self._prices:
             self._prices[key] = ServedPrices(
-                machine, formats, engine=deployment.engine, version=deployment.version, skew=skew, own=own
+                machine, formats, engine=deployment.engine, version=deployment.version, skew=skew, own=own,
+                expert_backend=backend, prompts=prompts,
             )  # fmt: skip
         return key, self._prices[key]
 

@@ -45,6 +45,8 @@ class Settings:
     chunked: bool | None = None
     kv: str | None = None
     preemption: str | None = None
+    expert_backend: str | None = None
+    out_weights: str | None = None
     memory_fraction: float | None = None
     prefix_cache: bool | None = None
     graphs: bool | None = None

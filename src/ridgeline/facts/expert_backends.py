@@ -1,0 +1,44 @@
+"""Backends of experts: which measured kernels an engine's word for one means, from `data/expert_backends.tsv`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from ridgeline.facts import store
+
+TABLE = "expert_backends.tsv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertBackend:
+    """Kernels of experts in one number format: families of pools of prompts and of decode steps, library and kernel.
+
+    `exchange` says how tokens reach their experts: 'deepep', or '' as with any backend.
+    """
+
+    engine: str
+    backend: str
+    form: str
+    prompts: str
+    steps: str
+    library: str
+    kernel: str
+    exchange: str
+    source: str
+
+
+@cache
+def expert_backend(engine: str, backend: str, form: str) -> ExpertBackend | None:
+    """The kernels of an engine's backend in a number format; None where they are not known."""
+    asked = {"engine": engine, "backend": backend, "form": form}
+    for row in store.read_tsv(TABLE):
+        if all(row[name] == value for name, value in asked.items()):
+            return ExpertBackend(**row)
+    return None
+
+
+@cache
+def expert_backends() -> tuple[str, ...]:
+    """The words of all backends, each once."""
+    return tuple(dict.fromkeys(row["backend"] for row in store.read_tsv(TABLE)))

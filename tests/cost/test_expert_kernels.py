@@ -1,0 +1,80 @@
+"""Experts by the kernels of an engine's backend, against the same kernels asked for by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ridgeline.cost import questions
+from ridgeline.cost.answer import Question, Rung
+from ridgeline.cost.fitted import find_fits, model_of
+from ridgeline.cost.machine import Machine, machine
+from ridgeline.cost.served import Formats, ServedPrices
+from ridgeline.errors import DomainError
+from ridgeline.facts.clusters import cluster
+from ridgeline.lower.pieces import Experts, Trade
+
+B200, H200 = machine(cluster("8xB200-SXM")), machine(cluster("8xH200-SXM"))
+EXPERTS = Experts(hidden=7168, inner=2048.0, top_k=8, count=256, gated=True, ranks=8)
+TRADE = Trade(width=7168, top_k=8, experts=256, ranks=8)
+ROWS = np.array([64.0, 8192.0])
+
+
+def prices(
+    engine: str, backend: str, *, prompts: bool = False, feed: str = "fp8_block", on: Machine = B200
+) -> ServedPrices:
+    return ServedPrices(on, Formats(feed=feed), engine=engine, expert_backend=backend, prompts=prompts)
+
+
+def by_name(asked: Question) -> np.ndarray:
+    """The time of kernels that are asked for by family, library and name, on the device alone [s]."""
+    part = B200.cluster.accelerator
+    found = find_fits(asked, part, Rung.FITTED)
+    return model_of(asked.family, asked.form, part, found, Rung.FITTED, hosted=False).price(asked.sizes)[0][:, 0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "backend", "prompts", "feed", "family", "library", "kernel"),
+    [
+        ("TensorRT-LLM", "TRTLLM", False, "fp8_block", "experts", "sglang", "sglang_flashinfer_trtllm_moe"),
+        ("TensorRT-LLM", "DEEPGEMM", True, "fp8_block", "experts", "trtllm", "deepgemm"),
+        ("TensorRT-LLM", "CUTLASS", False, "nvfp4", "experts", "trtllm", "moe_torch_flow_cutlass"),
+        ("SGLang", "deepep", True, "fp8_block", "wide_experts", "sglang", "deepepmoe"),
+        ("SGLang", "deepep", False, "fp8_block", "wide_experts_decode", "sglang", "deepepmoe"),
+    ],
+)
+def test_a_backend_is_priced_as_its_kernels_are(
+    engine: str, backend: str, prompts: bool, feed: str, family: str, library: str, kernel: str
+) -> None:
+    asked = questions.experts(ROWS, 7168.0, 2048.0, 8.0, 256.0, ranks=8.0, skew=1.01, dtype=feed).question
+    named = replace(asked, family=family, engine=library, kernel=kernel)
+    expected = by_name(named)
+    found = prices(engine, backend, prompts=prompts, feed=feed).experts(EXPERTS, ROWS)
+    np.testing.assert_allclose(found.mid, expected, rtol=1e-8)
+
+
+def test_what_was_not_measured_on_a_device_changes_nothing() -> None:
+    """No Hopper has generated kernels of TensorRT-LLM."""
+    said, unsaid = (prices("TensorRT-LLM", backend, on=H200).experts(EXPERTS, ROWS) for backend in ("TRTLLM", ""))
+    np.testing.assert_array_equal(said.mid, unsaid.mid)
+
+
+@pytest.mark.parametrize("prompts", [True, False])
+def test_deepep_sends_tokens_of_few_ranks_too(prompts: bool) -> None:
+    """There and back, in the way of long batches for prompts and in that of few tokens for steps."""
+    each = ROWS / 8.0
+    ways = [
+        questions.exchange(each, 7168.0, 8.0, 256.0, B200, combine=combine, quick=not prompts).question
+        for combine in (False, True)
+    ]
+    parts = [by_name(replace(way, engine="sglang")) for way in ways]
+    found = prices("SGLang", "deepep", prompts=prompts).trade(TRADE, ROWS)
+    np.testing.assert_allclose(found.mid, parts[0] + parts[1], rtol=1e-8)
+    assert (found.mid != prices("SGLang", "", prompts=prompts).trade(TRADE, ROWS).mid).all()
+
+
+def test_a_word_that_is_no_backend_is_refused() -> None:
+    with pytest.raises(DomainError, match="expert_backend = 'deepgem': none of deepep, flashinfer_trtllm"):
+        prices("SGLang", "deepgem")

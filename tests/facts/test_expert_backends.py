@@ -1,0 +1,34 @@
+"""Backends of experts: every row means kernels that were fitted, and a word that is none is said to be."""
+
+from __future__ import annotations
+
+import pytest
+
+from ridgeline.facts import store
+from ridgeline.facts.expert_backends import TABLE, expert_backend, expert_backends
+from ridgeline.facts.fits import fits
+from ridgeline.facts.sources import sources
+
+ROWS = store.read_tsv(TABLE)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['engine']} {row['backend']} {row['form']}")
+@pytest.mark.parametrize("pool", ["prompts", "steps"])
+def test_every_backend_s_kernels_were_measured(row: dict[str, str], pool: str) -> None:
+    asked = (row["library"], row["form"], row["kernel"])
+    assert any((fit.engine, fit.form, fit.kernel.split(" ")[0]) == asked for fit in fits(row[pool]))
+    assert row["source"].partition(",")[0] in sources()
+
+
+def test_a_backend_is_one_row() -> None:
+    keys = [(row["engine"], row["backend"], row["form"]) for row in ROWS]
+    assert len(keys) == len(set(keys)) == 11
+
+
+def test_what_is_not_known_is_none() -> None:
+    found = expert_backend("sglang", "deepep", "fp8_block")
+    assert found is not None
+    assert (found.prompts, found.exchange) == ("wide_experts", "deepep")
+    assert expert_backend("sglang", "deepep", "nvfp4") is None
+    assert expert_backend("trtllm", "deepep", "fp8_block") is None
+    assert "CUTLASS" in expert_backends()
