@@ -45,6 +45,7 @@ def read(name: str, value: object) -> Any:
         ("expert_devices", 4, 4),
         ("engine", " vllm 0.11 ", "vllm 0.11"),
         ("chunked", "no", False),
+        ("mixed", "yes", True),
         ("memory_fraction", "90%", 0.9),
         ("draft_tokens", 0, 0),
         ("beam_width", 4, 4),

@@ -72,6 +72,15 @@ def test_chunks_of_vllm_mix_with_decoding() -> None:
     assert made(version="0.4.3", chunked=True).policy.scheduler == "mixed"
 
 
+def test_prompts_run_beside_sequences_where_a_deployment_says_so() -> None:
+    def scheduler(name: str, mixed: bool | None) -> str:
+        return engine(LLAMA, EIGHT, Deployment(engine=name, mixed=mixed)).policy.scheduler
+
+    assert [scheduler("SGLang", mixed) for mixed in (None, False, True)] == ["prefill-first", "prefill-first", "mixed"]
+    assert scheduler("vLLM", False) == "prefill-first"
+    assert scheduler("FasterTransformer", True) == scheduler("FasterTransformer", None) == "static"
+
+
 def test_requests_handed_over_in_the_process_take_no_time_on_the_way() -> None:
     served, handed = made(), engine(LLAMA, EIGHT, Deployment(), offline=True)
     assert served.policy.request_host_s > 0

@@ -18,7 +18,7 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_rows import read_served
 from ridgeline.validate.serving_settings import Settings, settings_of
 
-ROWS = 1111
+ROWS = 1112
 GOOD = {
     "code": "IX", "engine": "", "versions": "", "model": "", "device": "", "precision": "", "condition": "",
     "key": "beam_width", "value": "4", "unit": "beam", "source": "vllm, a file", "evidence": "datasheet", "note": "",
@@ -218,6 +218,12 @@ def test_deployments_of_aiconfigurator_bound_an_iteration(engine: str, version: 
     words = ("Qwen3-32B", "H100-SXM-80GB", "", 16, 1024, 128)
     assert settings_of("NVSIL", engine, version, *words).token_budget == budget
     assert settings_of("NVSIL", engine, version, *words, disaggregated=True).token_budget is None
+
+
+def test_sglang_of_aiconfigurator_mixes_prompts_with_what_runs() -> None:
+    words = ("Qwen3-32B", "H100-SXM-80GB", "", 16, 1024, 128)
+    newer, older = (settings_of("NVSIL", "SGLang", version, *words) for version in ("0.5.6.post2", "0.5.1.post1"))
+    assert (newer.mixed, older.mixed, newer.without_assumed().mixed) == (True, None, None)
 
 
 def test_limits_that_are_assumed_may_be_the_engine_s_own() -> None:

@@ -28,7 +28,7 @@ KINDS: Mapping[str, str] = {
     "warmups_per_user": "number", "repeats": "number",
     "duration_s": "number", "ttft_limit_s": "number", "tpot_limit_s": "number",
     "latency_limit_s": "number", "most_prompt_tokens": "count",
-    "most_output_tokens": "count", "chunked": "flag", "prefix_cache": "flag", "graphs": "flag",
+    "most_output_tokens": "count", "chunked": "flag", "mixed": "flag", "prefix_cache": "flag", "graphs": "flag",
     "prefill_graphs": "flag", "stream_first": "flag", "attention_dp": "flag", "expert_parallel": "flag",
     "all_reduce_fusion": "flag", "same_prompts": "flag", "greedy": "flag", "flash_attention": "flag",
 }  # fmt: skip

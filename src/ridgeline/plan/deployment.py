@@ -62,10 +62,11 @@ class Deployment:
     attention rank, `memory_fraction` [1] the share of device memory that the engine may fill, `cache_tokens` [token]
     the KV capacity of one attention rank where it is known from a run. Decode graphs are captured up to `graph_max`
     [sequence]; with `prefill_graphs` iterations with prompts replay captured pieces up to the token budget, without
-    they are launched kernel by kernel. With `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, of
-    which each is accepted with probability `acceptance` if those before it were; drafting one takes `draft_share` [1]
-    of a step (None: one layer). A beam search keeps `beam_width` continuations of every prompt, each a token of every
-    step, of which the request gains one; room is counted for one of them.
+    they are launched kernel by kernel. Where iterations are `mixed` prompts are computed beside running sequences, else
+    before them. With `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, of which each is accepted
+    with probability `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step (None: one
+    layer). A beam search keeps `beam_width` continuations of every prompt, each a token of every step, of which the
+    request gains one; room is counted for one of them.
     A scheduler takes new prompts every `receive_interval` iterations [1], at a look or as `hold` says; they are enough
     for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts' loads [1]:
     0 even, None what measured models showed; `expert_backend` the engine's word for the kernels that compute experts
@@ -128,6 +129,7 @@ class Deployment:
     token_budget: int | None = None
     max_seqs: int | None = None
     chunked: bool | None = None
+    mixed: bool | None = None
     prefix_cache: bool | None = None
     graphs: bool | None = None
     graph_max: int | None = None

@@ -149,6 +149,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     whole("token_budget", "tokens of one iteration", most=_MOST_TOKENS),
     whole("max_seqs", "sequences that run at once on one attention rank"),
     yes("chunked", "prompts may be cut to the token budget"),
+    yes("mixed", "prompts are computed in the iterations of running sequences, not before them"),
     yes("prefix_cache", "blocks of common prefixes are kept and found again"),
     yes("graphs", "decode batches replay captured graphs"),
     Field(name="memory_fraction", read=number("1", 0.01, 1.0001), help="share of device memory that the engine fills"),
@@ -223,7 +224,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     whole("beam_width", "continuations of each prompt that a beam search keeps", least=1, most=64),
 )
 SAME_WORDS = (
-    "weights", "kv", "tp", "pp", "dp", "ep", "kv_ranks", "token_budget", "max_seqs", "chunked", "prefix_cache",
+    "weights", "kv", "tp", "pp", "dp", "ep", "kv_ranks", "token_budget", "max_seqs", "chunked", "mixed", "prefix_cache",
     "graphs", "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "alike", "queue_patience",
     "displaces", "swap_blocks", "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots",
     "adapter_skew", "adapter_on", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",

@@ -30,6 +30,7 @@ from ridgeline.serving.step import StepModel, StepTables
 
 _QUANTIZED = frozenset({"fp8", "nvfp4"})  # formats of checkpoints that also say how the cache is kept
 _EXPERTS_ONLY = frozenset({"w4a16_mxfp4", "w4a8_mxfp4_mxfp8"})  # checkpoints in which only experts are so narrow
+_WAYS = ("prefill-first", "mixed")  # schedulers of continuous batches, without and with prompts beside what runs
 
 Policies = Callable[..., EnginePolicy]
 
@@ -152,6 +153,8 @@ def engine(
     _check_swaps(deployment, policy)
     if deployment.chunked and policy.scheduler == "prefill-first" and policy.name == "vLLM":
         policy = replace(policy, scheduler="mixed")  # vLLM's chunked prefill mixes
+    if deployment.mixed is not None and policy.scheduler in _WAYS:
+        policy = replace(policy, scheduler=_WAYS[deployment.mixed])
     formats = replace(formats_of(deployment), static=policy.static_scales)
     if not deployment.kv and policy.narrow_kv and formats.feed in _QUANTIZED and not latent(model):
         formats = replace(formats, cache=policy.narrow_kv)

@@ -173,7 +173,8 @@ def _with(pool: Deployment, settings: Settings) -> Deployment:
     """A deployment with the settings of its benchmark; what the row itself says stays."""
     stated = {
         "token_budget": settings.token_budget, "max_seqs": settings.max_seqs, "chunked": settings.chunked,
-        "memory_fraction": settings.memory_fraction, "prefix_cache": settings.prefix_cache, "graphs": settings.graphs,
+        "mixed": settings.mixed, "memory_fraction": settings.memory_fraction,
+        "prefix_cache": settings.prefix_cache, "graphs": settings.graphs,
         "block_tokens": settings.block_tokens, "kv": settings.kv, "graph_max": settings.graph_max,
         "prefill_graphs": settings.prefill_graphs, "beam_width": settings.beam_width,
         "expert_backend": settings.expert_backend, "out_weights": settings.out_weights,

@@ -15,7 +15,7 @@ from ridgeline.serving.metrics import Objective
 UNSAID = frozenset({Evidence.DERIVED, Evidence.ASSUMED})
 """Rungs below what a source states in so many words: these settings tell why they are believed."""
 
-LIMITS = frozenset({"token_budget", "chunked", "max_seqs"})
+LIMITS = frozenset({"token_budget", "chunked", "mixed", "max_seqs"})
 """Settings that bound an iteration: where they are assumed, an interval holds for the engine's own as well."""
 
 
@@ -43,6 +43,7 @@ class Settings:
     max_seqs: int | None = None
     block_tokens: int | None = None
     chunked: bool | None = None
+    mixed: bool | None = None
     kv: str | None = None
     preemption: str | None = None
     expert_backend: str | None = None
