@@ -103,14 +103,19 @@ class ServedPrices(LinkPrices):
         raise DomainError(f"{self.part.name}: no device was ever measured for {question.family} in {question.form}")
 
     def ask(self, asked: questions.Asked, kernel: str = "") -> Seconds:
-        """The price of an operator from the best rung, by the fits of one `kernel` where there are any [s]."""
+        """The price of an operator from the best rung, by the fits of one `kernel` where there are any [s].
+
+        What the engine's products reach and how wrong the mechanism is are independent: logarithms add as squares.
+        """
         question = asked.question
         shares = self._shares[0] if question.family == "gemm" else _WHOLE  # experts' kernels are no library's
         found = self._read(question, self._model(question, kernel, shares=shares))
         if shares == _WHOLE:
             return found
-        slow, fast = (self._read(question, self._model(question, kernel, shares=end)) for end in self._shares[1:])
-        return replace(found, low=np.minimum(found.low, fast.low), high=np.maximum(found.high, slow.high))
+        slow, fast = (self._read(question, self._model(question, kernel, shares=end)).mid for end in self._shares[1:])
+        down = np.hypot(np.log(found.mid / found.low), np.log(found.mid / fast))
+        up = np.hypot(np.log(found.high / found.mid), np.log(slow / found.mid))
+        return replace(found, low=found.mid * np.exp(-down), high=found.mid * np.exp(up))
 
     def _read(self, question: Question, model: FittedModel) -> Seconds:
         priced, (low, high, _), shape = model.price(question.sizes)
