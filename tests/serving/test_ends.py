@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.serving.ends import interval
+from ridgeline.cost.machine import machine
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.load import load
+from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.serving.ends import CAUSES, HIGH, LOW, interval, replay_at, replay_ends
+from ridgeline.serving.engine import engine
+from ridgeline.serving.traffic.traffic import Traffic, traffic
 
+LLAMA, MACHINE = load("llama-3.1-8b"), machine(cluster("1xH100-SXM"))
 FACTORS = st.floats(0.01, 100.0)
 
 
@@ -37,3 +44,33 @@ def test_an_interval_holds_its_value_and_what_each_pool_alone_does(value: float,
     assert high >= max(*ends, value) * (1 - 1e-9)
     worst = math.prod(max(1.0, *(end / value for end in ends[start : start + 2])) for start in (0, 2))
     assert high <= value * worst * (1 + 1e-9)
+
+
+def batch(count: int, after_s: float = 0.0) -> Traffic:
+    """So many requests, the last of which comes later."""
+    return traffic([0.0] * (count - 1) + [after_s], [512] * count, [64] * count)
+
+
+@pytest.mark.parametrize(
+    ("requests", "turns"),
+    [(batch(8), 3), (batch(8, after_s=1.0), 1), (batch(20), 1), (batch(8).closed(8), 1)],
+    ids=["at once", "one comes later", "more than may run", "a closed loop"],
+)
+def test_causes_have_turns_of_their_own_where_nobody_waits(requests: Traffic, turns: int) -> None:
+    one = engine(LLAMA, MACHINE, Deployment(max_seqs=16))
+    tables = one.tables(longest_prompt=512, longest=1024)
+    assert len(replay_ends([one], [tables], requests, router=Router.LEAST_LOADED)) == 2 * turns
+
+
+def test_what_a_cause_adds_to_a_batch_is_what_all_of_them_add_together() -> None:
+    """Parts of a sum: each alone at its high end is later by its own part, within what hides behind something else."""
+    one = engine(LLAMA, MACHINE, Deployment(max_seqs=16), offline=True)
+    tables, requests = one.tables(longest_prompt=512, longest=1024), batch(16)
+
+    def span_s(place: float, causes: tuple[str, ...]) -> float:
+        return replay_at([one], [tables], requests, [place], router=Router.LEAST_LOADED, causes=causes).span_s
+
+    for place in (LOW, HIGH):
+        alone = [span_s(place, (cause,)) - span_s(0.0, CAUSES) for cause in CAUSES]
+        assert all(part * place >= 0.0 for part in alone)
+        assert sum(alone) == pytest.approx(span_s(place, CAUSES) - span_s(0.0, CAUSES), rel=0.1)

@@ -3,7 +3,8 @@
 Queues answer more than in proportion, so an interval of a latency under load is found by replaying, not by scaling.
 A place is a number: -1 the low end, 0 the middle, 1 the high end; between and beyond them logarithms are in proportion.
 Pools of prompts and of answers run other kernels, whose times are wrong each in its own way: where both were late alike
-a queue between them would stay as it is. Each is replayed at its ends while the other keeps its times.
+a queue between them would stay as it is. Each is replayed at its ends while the other keeps its times. Where nobody
+waits, as in a batch that starts together, time is a sum of parts: each of its causes is replayed at its own ends.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ LAUNCH_BAND = (0.5, 2.5)
 """Of launches outside graphs [1]. A kernel of GPT-2 takes 34 us (deepspeed, pull request #8352), one of DeepSeek-R1 84
 in SGLang: 180 ms to the first token of 128 to 4,096 prompt tokens (tenstorrent, tt-inference-server, issue #356)."""
 _HOST = ("step_host_s", "seq_host_s", "group_host_s", "exposed_host_s", "request_host_s", "prompt_token_host_s")
+_ATTENTION = ("decode", "first", "each")
+CAUSES = ("products", "attention", "host")
+"""What makes a step's time uncertain, each by itself: work beside attention, attention, and the host."""
 
 
 def seconds_at(time: Seconds, place: float, factor: float = 1.0) -> Seconds:
@@ -48,14 +52,14 @@ def seconds_at(time: Seconds, place: float, factor: float = 1.0) -> Seconds:
     return replace(time, mid=factor * np.where(known, mid * ratio**far, far * end + max(0.0, 1.0 - far) * mid))
 
 
-def table_at(tables: StepTables, place: float, factor: float = 1.0) -> StepTables:
-    """Tables in which every time is at a place of its interval, times a factor [s]."""
+def table_at(tables: StepTables, place: float, factor: float = 1.0, causes: Sequence[str] = CAUSES) -> StepTables:
+    """Tables in which every time of the `causes` is at a place of its interval, times a factor [s]."""
     changed: dict[str, Any] = {}
     for field in fields(tables):
         value = getattr(tables, field.name)
-        if isinstance(value, Seconds):
+        if isinstance(value, Seconds) and ("attention" if field.name in _ATTENTION else "products") in causes:
             changed[field.name] = seconds_at(value, place, factor)
-    for name in ("nano", "split", "apart"):
+    for name in ("nano", "split", "apart") if "products" in causes else ():
         held = getattr(tables, name)
         if held is not None:
             at = {part: seconds_at(value, place, factor) for part, value in vars(held).items()}
@@ -80,14 +84,19 @@ def replay_at(
     *,
     router: Router,
     factor: float = 1.0,
+    causes: Sequence[str] = CAUSES,
     fronts: Fronts | None = None,
     comings: Comings | None = None,
     stop: Stop | None = None,
 ) -> Replay:
-    """The replay with every engine's times at a place of their interval, times a factor; `stop` ends it early."""
+    """The replay with every engine's times of the `causes` at a place of their interval, times a factor.
+
+    `stop` ends it early.
+    """
+    hosts = places if "host" in causes else [0.0] * len(places)
     return replay_tables(
-        [engine_at(one, place, factor) for one, place in zip(engines, places, strict=True)],
-        [table_at(table, place, factor) for table, place in zip(tables, places, strict=True)],
+        [engine_at(one, place, factor) for one, place in zip(engines, hosts, strict=True)],
+        [table_at(table, place, factor, causes) for table, place in zip(tables, places, strict=True)],
         traffic,
         router=router,
         fronts=fronts,
@@ -108,9 +117,11 @@ def replay_ends(
     """The replays of the low and of the high end of every time, of each pool in turn; `interval` joins what they give.
 
     Instances of one pool are late together, of whatever kind they are. Of several `fronts` each end draws its turns.
+    Of requests that come at once and all run at once each of the `CAUSES` has its turn.
     """
     roles = [one.deployment.role for one in engines]
-    cases = [(role, end) for role in dict.fromkeys(roles) for end in ENDS]
+    turns = [(cause,) for cause in CAUSES] if _at_once(engines, traffic) else [CAUSES]
+    cases = [(role, end, causes) for role in dict.fromkeys(roles) for causes in turns for end in ENDS]
     return tuple(
         replay_at(
             engines,
@@ -118,11 +129,23 @@ def replay_ends(
             traffic,
             [end if own is role else 0.0 for own in roles],
             router=router,
+            causes=causes,
             fronts=None if fronts is None else replace(fronts, seed=fronts.seed + draw),
             comings=comings,
         )
-        for draw, (role, end) in enumerate(cases, start=1)
+        for draw, (role, end, causes) in enumerate(cases, start=1)
     )
+
+
+def _at_once(engines: Sequence[Engine], traffic: Traffic) -> bool:
+    """Whether no request waits for another: all come at once, and there are places and cache for all of them."""
+    if traffic.concurrency is not None or traffic.arrival_s[-1] > 0.0 or (traffic.after >= 0).any():
+        return False
+    ranks = [one.deployment.dp * one.deployment.pp * one.deployment.instances for one in engines]
+    places = sum(one.policy.max_seqs * count for one, count in zip(engines, ranks, strict=True))
+    cache = sum(one.capacity.cache_tokens * count for one, count in zip(engines, ranks, strict=True))
+    held = float((traffic.prompt_tokens + traffic.output_tokens).sum())
+    return len({one.deployment.role for one in engines}) == 1 and traffic.requests <= places and held <= cache
 
 
 def interval(value: float, ends: Sequence[float]) -> tuple[float, float]:
