@@ -82,6 +82,16 @@ def test_a_direct_convolution_loads_both_factors_of_each_multiplication(device: 
     assert filters.compute_s == pytest.approx(97.0 / 47.3 * found.compute_s, rel=1e-3)
 
 
+def test_narrow_operands_that_were_written_so_are_not_cast(device: Device) -> None:
+    # 64 x 256 by 256 x 64 in one byte: a cast reads 2 and writes 2 x 1 bytes of each of the 64 x 256 numbers
+    work = gemm(64, 64, 256, quantized=True)
+    first = gemm_cost(work, device, dtype="bf16", element_bytes=1)
+    ready = gemm_cost(replace(work, cast=False), device, dtype="bf16", element_bytes=1)
+    assert first.bytes - ready.bytes == pytest.approx(64 * 256 * 4)
+    assert first.seconds - ready.seconds == pytest.approx(64 * 256 * 4 / (1e12 * device.stream_share))
+    assert (first.kernels, ready.kernels) == (3, 1)
+
+
 def test_operands_limit_a_tile_where_l2_is_slow(device: Device) -> None:
     # at a hundredth of the clock an SM reads constant * 1e7 byte/s; a 256 x 128 tile needs 384 * 2 bytes a step
     slow = replace(device, clock_hz=1e7)
@@ -154,7 +164,7 @@ def test_four_bit_weights_are_expanded_first(device: Device) -> None:
 
 def test_a_format_without_a_rate_is_refused_by_name(device: Device) -> None:
     with pytest.raises(DomainError, match=r"Toy has no fp8 matrix rate; it has bf16, fp32, tf32"):
-        gemm_cost(gemm(256, 256, 256), device, dtype="fp8", element_bytes=1)
+        gemm_cost(gemm(256, 256, 256), device, dtype="bf16", element_bytes=1)
 
 
 # streams -------------------------------------------------------------------------------------------

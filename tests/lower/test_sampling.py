@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ridgeline.errors import PlanError
@@ -72,3 +74,18 @@ def test_divisions_that_cannot_be_are_refused() -> None:
         check_division(FLUX, Division(pipeline=58))
     with pytest.raises(PlanError, match="needs 1 or 2"):
         Division(guidance=3)
+
+
+def test_sums_and_copies_ride_in_an_engines_kernels_and_operands_are_written_narrow() -> None:
+    """FLUX's two gated sums of a layer of its own weights ride; its pack norms and turns, which is no copy."""
+    joint = FLUX.graph.blocks["joint"]
+    eager, engine = (
+        forward(joint, replace(WORKLOAD, execution=execution, precision="fp8"), copies=1, by=Division())
+        for execution in ("eager", "graph")
+    )
+    names = [{w.name for w in work if isinstance(w, Stream)} for work in (eager, engine)]
+    assert names[0] - names[1] == {"image_add", "words_add", "image_feed_add", "words_feed_add"}
+    assert "image_pack" in names[1]
+    products = [[w for w in work if isinstance(w, Gemm)] for work in (eager, engine)]
+    assert all(w.quantized and w.cast for w in products[0])
+    assert all(w.quantized and not w.cast for w in products[1])

@@ -6,7 +6,7 @@ Source: Rombach et al. 2022 (arXiv:2112.10752), `model.py` of their released cod
 from __future__ import annotations
 
 from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region
-from ridgeline.graph.pixels import attention, group_norm, kept, mapped, product
+from ridgeline.graph.pixels import attention, group_norm, kept, mapped, product, riding
 
 WIDTHS = (512, 512, 256, 128)  # channels of each level, coarsest first
 RESIDUALS, COLOURS = 3, 3  # residual blocks of a level; channels of an image
@@ -60,7 +60,7 @@ def _residual(name: str, channels: int, filters: int, pixels: int) -> list[Op]:
     ]
     if channels != filters:
         ops.append(product(f"{name}_shortcut", channels, filters, pixels))
-    return [*ops, mapped(f"{name}_add", filters * pixels, inputs=2)]
+    return [*ops, riding(f"{name}_add", filters * pixels, inputs=2)]
 
 
 def _attention(wide: int, pixels: int) -> list[Op]:
@@ -70,7 +70,7 @@ def _attention(wide: int, pixels: int) -> list[Op]:
         *(product(f"attention_{part}", wide, wide, pixels) for part in "qkv"),
         attention("attention", 1, wide, pixels, pixels),
         product("attention_out", wide, wide, pixels),
-        mapped("attention_add", wide * pixels, inputs=2),
+        riding("attention_add", wide * pixels, inputs=2),
     ]
 
 

@@ -17,7 +17,7 @@ from ridgeline.errors import ModelError, UnknownNameError
 from ridgeline.graph.diffusion import UNETS, unet
 from ridgeline.graph.ops import Block, Graph, Model, Op, Split
 from ridgeline.graph.parts import linear
-from ridgeline.graph.pixels import activated, attention, layer_norm, mapped, product
+from ridgeline.graph.pixels import activated, attention, layer_norm, mapped, product, riding
 
 SHAPED, MERGED = 3, 2  # kernels of eager PyTorch: a norm, a scale and a shift; a gate's product and the sum
 TURNED = 15
@@ -200,7 +200,7 @@ def _shaped(name: str, spec: Denoiser, tokens: int, *, params: int = 0) -> Op:
 
 def _merged(name: str, spec: Denoiser, tokens: int) -> Op:
     """A part's output, weighed by a gate and added."""
-    return replace(mapped(name, spec.hidden * tokens, inputs=2), kernels=MERGED)
+    return replace(riding(name, spec.hidden * tokens, inputs=2), kernels=MERGED)
 
 
 def _core(name: str, spec: Denoiser, queries: int, keys: int) -> Op:
@@ -210,7 +210,7 @@ def _core(name: str, spec: Denoiser, queries: int, keys: int) -> Op:
 def _packed(name: str, spec: Denoiser, tokens: int, *, params: int = 0) -> Op:
     """Queries and keys normed and turned by their place, and laid out for the core with values."""
     made = mapped(name, 3 * spec.hidden * tokens, params=params)
-    return replace(made, kernels=TURNED if spec.turned else 2)
+    return replace(made, kernels=TURNED if spec.turned else 2, rides=not spec.turned)
 
 
 def _feed(name: str, spec: Denoiser, tokens: int) -> list[Op]:

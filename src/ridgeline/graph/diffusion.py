@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ridgeline.errors import ModelError, UnknownNameError
 from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Split
 from ridgeline.graph.parts import linear
-from ridgeline.graph.pixels import attention, gated, group_norm, kept, layer_norm, mapped, product
+from ridgeline.graph.pixels import attention, gated, group_norm, kept, layer_norm, mapped, product, riding
 
 LATENT, SHRINK = 4, 8  # channels of a latent; pixels of an image's side to one of its latent's
 EMBED = 4  # width of the time embedding over the channels of the first level
@@ -142,18 +142,18 @@ class _Layers:
     def _block(self, channels: int, wide: int, side: int, depth: int, *, joined: bool = False) -> Block:
         """A residual block with the time embedding, and `depth` layers that attend to the image and to its text."""
         elements = wide * side**2
-        ops = [mapped("join", channels * side**2)] if joined else []
+        ops = [riding("join", channels * side**2)] if joined else []
         ops += [
             group_norm("norm1", channels, side**2),
             self.convolution("conv1", channels, wide, side),
             linear("time_in", EMBED * self.spec.channels[0], wide, split=Split.NONE, bias=True),
-            mapped("time_add", elements),
+            riding("time_add", elements),
             group_norm("norm2", wide, side**2),
             self.convolution("conv2", wide, wide, side),
         ]
         if channels != wide:
             ops.append(self.convolution("shortcut", channels, wide, side, size=1))
-        ops.append(mapped("residual", elements, inputs=2))
+        ops.append(riding("residual", elements, inputs=2))
         if depth:
             ops += self._transformer(wide, side, depth)
         name = f"{'up-' if joined else ''}block-{channels}-{wide}-{side}-{depth}"
@@ -171,9 +171,9 @@ class _Layers:
                 product(f"feed{number}_up", wide, 2 * GATE * wide, pixels),
                 gated(f"feed{number}_gate", GATE * wide * pixels),
                 product(f"feed{number}_down", GATE * wide, wide, pixels),
-                mapped(f"feed{number}_add", wide * pixels, inputs=2),
+                riding(f"feed{number}_add", wide * pixels, inputs=2),
             ]
-        return [*ops, product("exit", wide, wide, pixels), mapped("exit_add", wide * pixels, inputs=2)]
+        return [*ops, product("exit", wide, wide, pixels), riding("exit_add", wide * pixels, inputs=2)]
 
     def _attention(self, name: str, wide: int, source: int, pixels: int, positions: int) -> list[Op]:
         """Norm, queries of the image, keys and values of `positions` of width `source`, the core, a layer out.
@@ -190,10 +190,10 @@ class _Layers:
                 product(f"{name}_{part}", source, wide, positions, bias=False, kept_input=part == "k", leaf=not own)
                 for part in "kv"
             ),
-            mapped(f"{name}_pack", queries + 2 * keys),
+            riding(f"{name}_pack", queries + 2 * keys),
             attention(f"{name}_core", heads, wide // heads, pixels, positions),
             product(f"{name}_out", wide, wide, pixels),
-            mapped(f"{name}_add", queries, inputs=2),
+            riding(f"{name}_add", queries, inputs=2),
         ]
 
     @staticmethod

@@ -121,6 +121,7 @@ class Op:
     direct: bool = False  # groups that no kernel makes a product of: each point of each output is multiplied by itself
     steps: float = 1.0  # products of (k, n) that wait for each other: those of a recurrence over a sequence
     leaf: bool = False  # the input is data: it gets no gradient
+    rides: bool = False  # a sum or a copy that an engine's graph does inside the kernels around it
     frozen: bool = False  # computed forward alone: neither it nor anything before it is trained
     sparse: bool = False  # a table that lies in parts on all devices, its rows updated where they were looked up
     parts: int = 1  # linear layers that this GEMM merges, e.g. 3 for q, k and v; each gets its own adapter

@@ -67,6 +67,15 @@ def layer_norm(name: str, wide: int, pixels: int, *, params: int | None = None) 
     )  # fmt: skip
 
 
+def riding(name: str, elements: int, *, inputs: int = 1) -> Op:
+    """A sum or a copy that an engine's graph does inside the kernels around it, as `mapped` elsewhere.
+
+    Sums ride in the epilogue of the product or convolution before them, attention reads heads where they lie, tensors
+    are written beside each other at once. Source: NVIDIA TensorRT documentation, layer fusion catalog.
+    """
+    return replace(mapped(name, elements, inputs=inputs), rides=True)
+
+
 def mapped(name: str, elements: int, *, inputs: int = 1, outputs: int = 1, params: int = 0, saved: int = 0) -> Op:
     """`inputs` tensors into one `outputs` as large; backward sums or spreads the gradient likewise."""
     return pointwise(

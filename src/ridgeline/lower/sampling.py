@@ -18,13 +18,15 @@ def forward(block: Block, workload: Workload, *, copies: float, by: Division) ->
 
     Patches are divided by `ulysses` and `ring`, widths by `tensor`; Ulysses' attention has all patches of its own
     heads. Of a `pipeline` it is the work on one of as many parts of the patches, which attend to all. What each picture
-    has once is repeated on every device.
+    has once is repeated on every device. In an engine's graph sums and copies ride in the kernels around them, and
+    narrow operands are written so by the kernels before.
     """
     sharder = Sharder(workload, Layout(micro_batch=copies))
     quantize = PRECISIONS[workload.precision].quantize
-    divided = [_divided(op, by) for op in block.ops]
+    engine = workload.execution == "graph"
+    divided = [_divided(op, by) for op in block.ops if not (engine and op.rides)]
     work = [piece for op in divided for piece in sharder.op(op, block) if piece.phase is Phase.FORWARD]
-    return [replace(piece, quantized=quantize) if isinstance(piece, Gemm) else piece for piece in work]
+    return [replace(piece, quantized=quantize, cast=not engine) if isinstance(piece, Gemm) else piece for piece in work]
 
 
 def _divided(op: Op, by: Division) -> Op:

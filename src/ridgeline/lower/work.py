@@ -73,7 +73,8 @@ class Gemm:
     count: Number = 1
     output_bytes: float = 2.0
     accumulate: bool = False
-    quantized: bool = False  # operands are cast to the compute format first
+    quantized: bool = False  # operands are in the compute format, narrower than others
+    cast: bool = True  # quantized ones are cast first, in a pass of their own
     weight_rows: Number = 0  # k * n elements dequantized before use (QLoRA), else 0
     kernels: float = 1.0
     taps: float = 1.0
