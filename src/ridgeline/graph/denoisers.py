@@ -3,7 +3,7 @@
 Letters: D hidden, T patches, W words. Sources: Peebles and Xie 2023 (arXiv:2212.09748), Chen et al. 2024
 (arXiv:2310.00426, PixArt-alpha), Esser et al. 2024 (arXiv:2403.03206, SD3), Li et al. 2024 (arXiv:2405.08748,
 Hunyuan-DiT), Yang et al. 2025 (arXiv:2408.06072, CogVideoX), Kong et al. 2024 (arXiv:2412.03603, HunyuanVideo), Wan
-2025 (arXiv:2503.20314); layers as diffusers builds them.
+2025 (arXiv:2503.20314), Yuan et al. 2025 (arXiv:2411.17440, ConsisID); layers as diffusers builds them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ TURNED = 15
 34 bytes an element (to fp32, squared, meaned, scaled, back, weighed), each turn 50 (halves swapped, both products and
 their sum in fp32, back), in passes of 4 bytes; and one copy of all. Source: diffusers 0.30, normalization.py RMSNorm,
 embeddings.py apply_rotary_emb."""
+FACE_HEADS, FACE_DIM, FACE_TOKENS = 16, 128, 32
+"""Heads that patches attend to a face by, their width, and the tokens that it is. Source: diffusers 0.33,
+consisid_transformer_3d.py, PerceiverCrossAttention and LocalFacialExtractor."""
+FACE_SCORES = 4  # kernels of their softmax: scaled, to fp32, the softmax itself, back
 TIME = 256  # width of the sines that a step's time is read by
 
 
@@ -67,6 +71,8 @@ class Denoiser:
     conditioned: int = 0
     skips: int = 0  # layers that read an earlier one's output as well
     spread: bool = False  # predicts the noise's variance as well
+    faced: int = 0  # of the layers those after which patches attend to a face
+    beside: int = 0  # channels of a latent that is read beside the noise
     sized: int = 0  # width of each of two vectors that tell the picture's size and shape
     turned: bool = True  # queries and keys are normed and turned by their place, one kernel after another where eager
     encoder: str = "t5-v1.1-xxl"
@@ -111,6 +117,10 @@ DENOISERS: dict[str, Denoiser] = {
     ),
     "cogvideox-5b": Denoiser(
         together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), conditioned=512
+    ),
+    "consisid": Denoiser(
+        together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), conditioned=512,
+        faced=21, beside=16,
     ),
     "cogvideox-1.5-5b": Denoiser(
         together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), patch=(2, 2),
@@ -162,7 +172,8 @@ def _layers(spec: Denoiser, tokens: int, frames: int) -> tuple[list[Block], list
     made: dict[str, tuple[int, Callable[[], list[Op]]]] = {
         "joint": (spec.joint, partial(_joint, spec, tokens)),
         "single": (spec.single, partial(_single, spec, tokens)),
-        "together": (spec.together, partial(_together, spec, tokens)),
+        "together": (spec.together - spec.faced, partial(_together, spec, tokens)),
+        "faced": (spec.faced, lambda: [*_together(spec, tokens), *_faced(spec, tokens)]),
         "cross": (spec.cross - spec.skips, partial(_cross, spec, tokens, frames)),
         "moving": (spec.moving, partial(_moving, spec, tokens, frames)),
     }
@@ -277,6 +288,20 @@ def _together(spec: Denoiser, tokens: int) -> list[Op]:
     ]
 
 
+def _faced(spec: Denoiser, tokens: int) -> list[Op]:
+    """Patches that attend to the tokens of a face, scores in memory, and the sum."""
+    wide, inner = spec.hidden, FACE_HEADS * FACE_DIM
+    return [
+        layer_norm("face_norm", wide, tokens),
+        product("face_q", wide, inner, tokens, bias=False),
+        linear("face_kv", inner, 2 * inner, split=Split.NONE),
+        attention("face_attention", FACE_HEADS, FACE_DIM, tokens, FACE_TOKENS),
+        replace(mapped("face_scores", FACE_HEADS * FACE_TOKENS * tokens), kernels=FACE_SCORES),
+        product("face_out", inner, wide, tokens, bias=False),
+        _merged("face_add", spec, tokens),
+    ]
+
+
 def _cross(spec: Denoiser, tokens: int, frames: int) -> list[Op]:
     wide = spec.hidden
     apart = frames if spec.moving else 1
@@ -331,7 +356,7 @@ def _skip(spec: Denoiser, tokens: int) -> list[Op]:
 
 def _entry(spec: Denoiser, tokens: int) -> list[Op]:
     """Patches and words made as wide as the layers, and the vectors that steps are conditioned by."""
-    size = spec.channels * spec.patch[0] * spec.patch[1] ** 2
+    size = (spec.channels + spec.beside) * spec.patch[0] * spec.patch[1] ** 2
     ops = [product("patches", size, spec.hidden, tokens)]
     if spec.word_width >= spec.hidden:
         ops.append(product("words", spec.word_width, spec.hidden, spec.words))
