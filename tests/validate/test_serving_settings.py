@@ -18,7 +18,7 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_rows import read_served
 from ridgeline.validate.serving_settings import Settings, settings_of
 
-ROWS = 1112
+ROWS = 1171
 GOOD = {
     "code": "IX", "engine": "", "versions": "", "model": "", "device": "", "precision": "", "condition": "",
     "key": "beam_width", "value": "4", "unit": "beam", "source": "vllm, a file", "evidence": "datasheet", "note": "",
@@ -266,10 +266,19 @@ def test_a_setting_changes_the_run_or_says_that_it_is_not_modelled(key: str, mon
     job = read_served(RUN)
     job = replace(
         job,
-        deployment=replace(job.deployment, dp=2 if key == "attention_wait_steps" else 1),
+        deployment=replace(
+            job.deployment,
+            dp=2 if key.startswith(("attention_", "expert_ranks")) else 1,
+            ep=2 if key == "expert_ranks" else 1,
+        ),
         arrivals="poisson" if key.endswith("_limit_s") else job.arrivals,
     )
-    values = {"flag": True, "count": 3, "number": 0.5, "text": {"kv": "fp8", "preemption": "swap"}.get(key, "p90")}
+    values = {
+        "flag": True,
+        "count": 1 if key.endswith("_ranks") else 3,
+        "number": 0.5,
+        "text": {"kv": "fp8", "preemption": "swap"}.get(key, "p90"),
+    }
     runs = []
     for value in (None, values[KINDS[key]]):
         field = "statistic_if_blank" if key == "statistic" else key

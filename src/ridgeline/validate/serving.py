@@ -29,6 +29,7 @@ from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.validate.machines import Machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
+from ridgeline.validate.serving_degrees import as_divided
 from ridgeline.validate.serving_limits import loaded
 from ridgeline.validate.serving_loops import looped
 from ridgeline.validate.serving_rows import PHASES, ServedJob, read_served
@@ -113,23 +114,25 @@ class ServedRows:
 def settled(job: ServedJob, row: Row) -> ServedJob:
     """The job with what public sources say of how its benchmark was run, where the row leaves it out."""
     date = re.search(r"\b20\d\d-\d\d-\d\d\b", row.text("note"))
-    pools = {"prefill": job.prefill, "decode": job.deployment}
     nominal = sum(job.spread) / 2  # settings follow from the lengths that were asked for
     prompt = None if job.prompt_tokens is None else job.prompt_tokens / nominal
     output = None if job.output_tokens is None else job.output_tokens / nominal
-    found: dict[str, Settings] = {}
-    for role, pool in pools.items():
-        if pool is not None:
-            found[role] = settings_of(
-                row.source, job.deployment.engine, row.text("engine_version"), row.text("model"), row.text("hardware"),
-                row.text("precision_weights"), job.batch, prompt, output,
-                devices=pool.instance_devices, instances=pool.instances, ep=pool.ep, dp=pool.dp,
-                date=date[0] if date else "", scenario=row.text("scenario"),
-                role=role if job.prefill is not None else "", disaggregated=job.prefill is not None,
-            )  # fmt: skip
+
+    def of(role: str, pool: Deployment) -> Settings:
+        return settings_of(
+            row.source, job.deployment.engine, row.text("engine_version"), row.text("model"), row.text("hardware"),
+            row.text("precision_weights"), job.batch, prompt, output,
+            devices=pool.instance_devices, instances=pool.instances, ep=pool.ep, dp=pool.dp,
+            date=date[0] if date else "", scenario=row.text("scenario"),
+            role=role if job.prefill is not None else "", disaggregated=job.prefill is not None,
+        )  # fmt: skip
+
+    pools, divided = as_divided({"prefill": job.prefill, "decode": job.deployment}, of)
+    found = {role: of(role, pool) for role, pool in pools.items()}
+    job = replace(job, deployment=pools["decode"], prefill=pools.get("prefill"))
     told = tuple(dict.fromkeys(text for settings in found.values() for text in settings.told))
     own = {role: settings.without_assumed() for role, settings in found.items()}
-    job = replace(job, assumptions=(*job.assumptions, *told))
+    job = replace(job, assumptions=(*job.assumptions, *divided, *told))
     limited = any(settings.assumed & LIMITS for settings in found.values())
     run = _as_run(job, found)
     return replace(
@@ -178,6 +181,7 @@ def _with(pool: Deployment, settings: Settings) -> Deployment:
         "block_tokens": settings.block_tokens, "kv": settings.kv, "graph_max": settings.graph_max,
         "prefill_graphs": settings.prefill_graphs, "beam_width": settings.beam_width,
         "expert_backend": settings.expert_backend, "out_weights": settings.out_weights,
+        "cache_tokens": settings.cache_tokens,
     }  # fmt: skip
     changes: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
     changes |= settings.waits(pool.dp)

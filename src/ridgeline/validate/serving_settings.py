@@ -30,9 +30,11 @@ class Settings:
     `stream_interval` N a client hears of every Nth token and of the last; `stream_first`: and of the first at once.
     With `receive_interval` N a scheduler looks for new requests after N decode iterations or one prefill (a prefill
     weighs 1000, a decode or idle turn 1). Source: sglang, srt/managers/scheduler_recv_skipper.py, pull request 8947.
-    `frontends` take requests in turn, and turns of their own among the instances of a pool. `requests_per_user` and
-    `warmups_per_user` are per concurrent user. Fields of `UNUSED` keys are what is known of a run beyond what is
-    modelled. `told` holds assumptions with their sources, `assumed` the fields whose evidence is no more than that.
+    `attention_ranks` and `expert_ranks` are degrees of an instance whose row tells others, `cache_tokens` [token]
+    bounds the cache of an attention rank. `frontends` take requests in turn, and turns of their own among the instances
+    of a pool. `requests_per_user` and `warmups_per_user` are per concurrent user. Fields of `UNUSED` keys are what is
+    known of a run beyond what is modelled. `told` holds assumptions with their sources, `assumed` the fields whose
+    evidence is no more than that.
     """
 
     version: str | None = None
@@ -60,6 +62,9 @@ class Settings:
     receive_interval: int | None = None
     beam_width: int | None = None
     attention_dp: bool | None = None
+    attention_ranks: int | None = None
+    expert_ranks: int | None = None
+    cache_tokens: int | None = None
     expert_parallel: bool | None = None
     all_reduce_fusion: bool | None = None
     batch_wait_steps: int | None = None
