@@ -347,3 +347,22 @@ def test_experts_start_as_often_as_they_have_kernels() -> None:
     seconds_s = ServedPrices(MI300X, Formats()).experts(piece, np.array([1.0])).mid[0]
     read_s = 2 * 3 * 4096 * 14336 * 2.0 / 5300e9
     assert 8 * 7.9e-6 + read_s < seconds_s < 8 * 7.9e-6 + 2.5 * read_s
+
+
+def test_weights_of_a_model_are_never_warm() -> None:
+    """235 MB would fit into the L2 of a Max 1550, where they stay while a benchmark repeats one product."""
+    part = machine(cluster("1xMax-1550"))
+    piece = Product(name="up", n=28672, k=4096, part="feed")
+    found = ServedPrices(part, Formats(), engine="vLLM").product(piece, np.array([1.0]))
+    assert piece.n * piece.k * 2.0 < part.device.accelerator.l2_bytes  # type: ignore[operator]
+    assert found.memory[0] >= piece.n * piece.k * 2.0 / part.device.accelerator.memory_bytes_per_s
+
+
+def test_a_cache_is_read_from_memory_however_small() -> None:
+    """17 MB of keys and values, a third of an H100's L2; twice as many sequences move twice the bytes."""
+    one = machine(cluster("1xH100-SXM"))
+    part = one.device.accelerator
+    prices = ServedPrices(one, Formats(), engine="vLLM", version="0.24.0")
+    some = prices.decode(CORE, np.array([4.0, 8.0]), np.array([1024.0])).memory
+    assert some[1] / some[0] == pytest.approx(2.0, rel=0.01)
+    assert some[0] >= 4 * 1024 * CORE.token_bytes(2.0) / part.memory_bytes_per_s

@@ -40,6 +40,9 @@ from ridgeline.lower.work import Number
 _REACH = 1.3  # interval factor for each factor of e outside the sizes measured
 _NO_HOST_S = 1e-9  # a host that issues at once; the knee of `issued` needs a number above 0
 _MODELS = 512  # kept ready
+_NOTHING_KEPT = 1e-9  # share of L2; the formulas divide by it
+WARM = {"gemm": ("input_kept_",), "decode": ("l2_kept_",), "mla_decode": ("l2_kept_",)}
+"""What of a family's operands stays warm in L2 while one kernel repeats, but not until a model's next step."""
 CORES = ("prefill", "decode")  # attention, whose wide formats run the same kernels at other rates
 _READY: dict[tuple[object, ...], FittedModel] = {}
 
@@ -203,17 +206,21 @@ def model_of(
     rung: Rung,
     *,
     hosted: bool = True,
+    cold: bool = False,
     shares: tuple[float, float] = (1.0, 1.0),
 ) -> FittedModel:
     """The mechanism of a family on a device with the values of fits; made once for the same device and fits.
 
-    `hosted` kernels wait for the engine's host where it issues them slowly; others are taken alone. `shares`: of the
+    `hosted` kernels wait for the engine's host where it issues them slowly; others are taken alone. `cold` ones find
+    nothing in L2 of weights and caches, which a benchmark that repeats one kernel does (`WARM`). `shares`: of the
     kernels' matrix rate and of their memory rate [1].
     """
     matrix = form(form_name).matrix
     own = own_rates(part, matrix) if rung is Rung.COMMON else {}
     if not hosted or rung is Rung.COMMON:  # a host is no trait of all devices
         own["issue_s_"] = _NO_HOST_S
+    if cold:
+        own |= dict.fromkeys(WARM.get(family, ()), _NOTHING_KEPT)
     kernels = tuple((fit.device, fit.engine, fit.version, fit.form, fit.kernel, fit.source) for fit in fits)
     device = (*device_vector(part, matrix), part.tdp_w)
     key = (family, form_name, device, kernels, tuple(sorted(own.items())), rung, shares)

@@ -99,7 +99,9 @@ class ServedPrices(LinkPrices):
             if fits:
                 worst = self.rungs_used.get(question.family, rung)
                 self.rungs_used[question.family] = max(worst, rung, key=RUNGS.index)
-                return model_of(question.family, question.form, self.part, fits, rung, hosted=False, shares=shares)
+                return model_of(
+                    question.family, question.form, self.part, fits, rung, hosted=False, cold=True, shares=shares
+                )
         raise DomainError(f"{self.part.name}: no device was ever measured for {question.family} in {question.form}")
 
     def ask(self, asked: questions.Asked, kernel: str = "") -> Seconds:
