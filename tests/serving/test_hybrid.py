@@ -202,6 +202,8 @@ def test_cold_neurons_run_beside_hot_ones() -> None:
 def test_habits_by_name_version_and_format() -> None:
     assert habits_of("KTransformers", version="0.2.1", weights="int8_wo", matrix_units=True).kernel is Kernel.LLAMAFILE
     assert habits_of("KTransformers", version="0.3", weights="int8_wo", matrix_units=True).kernel is Kernel.AMX_INT8
+    assert habits_of("KTransformers", version="0.3", weights="int8_wo", matrix_units=True).numa == "spread"
+    assert habits_of("KTransformers", version="0.2.1", weights="int8_wo", matrix_units=True).numa == "copies"
     assert habits_of("KT-Kernel + SGLang", weights="fp8_block", matrix_units=True).kernel is Kernel.VECTOR
     assert habits_of("KT-Kernel + SGLang", weights="int4_wo", matrix_units=True).kernel is Kernel.AMX_INT8
     assert habits_of("KTransformers", weights="int4_wo", matrix_units=True).kernel is Kernel.LLAMAFILE

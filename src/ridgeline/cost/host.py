@@ -32,7 +32,8 @@ class Processors:
     """Processors of one host that work together: `sockets` of `cpu`, `cores` in use in all [1].
 
     `memory_bytes_per_s` is the nominal rate of all sockets together, `memory_bytes` what they hold (None unknown).
-    With `numa_aware` each socket reads its own copy or part of the weights; otherwise they lie where they fell.
+    With `numa_aware` each socket reads its own copy or part of the weights; otherwise they lie where they fell, or
+    `spread` evenly over the memory of all.
     """
 
     cpu: Cpu
@@ -41,13 +42,14 @@ class Processors:
     memory_bytes_per_s: float
     memory_bytes: float | None = None
     numa_aware: bool = True
+    spread: bool = False
 
     @property
     def read_bytes_per_s(self) -> float:
         """What reading weights once sustains [byte/s].
 
         share x nominal, at most what the line buffers of the cores in use keep in flight; sockets whose weights lie
-        where they fell get of one socket's rate the share that a remote memory leaves.
+        where they fell get of one socket's rate the share that a remote memory leaves, of all sockets' if `spread`.
         """
         rate = self.stream_bytes_per_s * cpu_constant("read.share")
         in_flight = self.cores * max(cpu_constant("core.bytes_per_s"), self._widest_core)
@@ -59,7 +61,7 @@ class Processors:
         kind = "lpddr" if self.cpu.memory_type.startswith("LP") else "ddr"
         rate = self.memory_bytes_per_s * cpu_constant(f"stream.{kind}")
         if self.sockets > 1 and not self.numa_aware:
-            rate *= cpu_constant("remote.share") / self.sockets
+            rate *= cpu_constant("remote.share") / (1 if self.spread else self.sockets)
         return rate
 
     @property

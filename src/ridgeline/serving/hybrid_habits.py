@@ -14,11 +14,12 @@ class Habits:
 
     `loop` names the engine whose host time an iteration takes, `kernel` is that of the processor's products. Sockets
     read weights where they fell (`numa` 'none'), each its own part ('split') or its own copy of all where memory holds
-    so many ('copies'). Launches come from a captured 'graph', from 'native' code, or from 'python'. Copies are `pinned`
-    or pageable, `modules` says that Python finds each tensor, `prefetch` that they run ahead. `touched` says that only
-    experts that tokens take cross the link, `fetches` that experts are fetched where that is sooner than computing
-    them. `streams` is the most tokens [token] of a prompt whose host layers stay there (0 all), `chunk` the most of
-    one pass over a prompt.
+    so many ('copies'), else from the memory of all, over which threads that wrote them spread them ('spread').
+    Launches come from a captured 'graph', from 'native' code, or from 'python'. Copies are `pinned` or pageable,
+    `modules` says that Python finds each tensor, `prefetch` that they run ahead. `touched` says that only experts that
+    tokens take cross the link, `fetches` that experts are fetched where that is sooner than computing them. `streams`
+    is the most tokens [token] of a prompt whose host layers stay there (0 all), `chunk` the most of one pass over a
+    prompt.
     """
 
     loop: str = "transformers"
@@ -67,14 +68,16 @@ def habits_of(engine: str, *, version: str = "", weights: str = "", matrix_units
 
     `weights` is the format that the processor multiplies: KTransformers before 0.3 and formats that it takes as they
     are ('fp8', 'native') use vectors, its own int8, int4 and bf16 layouts use tiles where the processor has them.
+    Threads of all sockets write these layouts, each into memory beside it (its operators/amx/moe.hpp, load_weights).
     """
     found = next((habits for pattern, habits in HABITS if re.search(pattern, engine, re.IGNORECASE)), _PLAIN)
     kt = re.search(r"ktransformers|kt-?kernel", engine, re.IGNORECASE) is not None
     if not (kt and matrix_units) or _release(version) < _FIRST_AMX:
         return found
+    numa = "spread" if found.numa == "copies" else found.numa
     if weights.startswith("int8") or (weights.startswith("int4") and found.numa == "split"):
-        return replace(found, kernel=Kernel.AMX_INT8)
-    return replace(found, kernel=Kernel.AMX_BF16) if weights.startswith("bf16") else found
+        return replace(found, kernel=Kernel.AMX_INT8, numa=numa)
+    return replace(found, kernel=Kernel.AMX_BF16, numa=numa) if weights.startswith("bf16") else found
 
 
 def _release(version: str) -> tuple[int, int]:

@@ -53,7 +53,8 @@ class Hybrid:
         self.whole = _taking(serve(model, replace(deployment, tp=1, pp=1, dp=1, ep=1)), top_k)
         self.prices = None if machine is None else ServedPrices(machine, formats, engine=_REPLAYED)
         self.devices = 0 if machine is None else deployment.instance_devices
-        self.host = None if host is None else replace(host, numa_aware=self._local(host))
+        spread = habits.numa == "spread"
+        self.host = None if host is None else replace(host, numa_aware=self._local(host), spread=spread)
         if host is None and placement.technique in (Technique.LAYERS, Technique.HOST, Technique.DISK):
             raise PlanError("products run on the host, and no processor is named: give one")
         if machine is None and placement.technique not in (Technique.LAYERS, Technique.HOST, Technique.DISK):
@@ -138,7 +139,7 @@ class Hybrid:
         if host.sockets == 1 or self.habits.numa == "split":
             return True
         copies = host.sockets * self.total_bytes
-        return self.habits.numa == "copies" and (host.memory_bytes is None or copies <= host.memory_bytes)
+        return self.habits.numa in ("copies", "spread") and (host.memory_bytes is None or copies <= host.memory_bytes)
 
     def check_memory(self, share: float) -> None:
         """Refuses weights that host memory does not hold; raises `NoPlanError`."""
