@@ -346,6 +346,41 @@ def test_megatrons_routing_is_a_chain_of_operators_and_a_fused_programs_one_kern
     assert set(kernels(framework="fsdp", execution="compiled").values()) == {1.0}
 
 
+def test_megatrons_chains_follow_the_choice_of_experts_and_their_dispatch() -> None:
+    def kernels(**choices: object) -> dict[tuple[str, Phase], float]:
+        pieces = work_of(EXPERTS, Layout(ep=4), framework="megatron", **choices)
+        return {(p.name, p.phase): float(np.asarray(p.kernels)) for p in pieces if isinstance(p, Stream)}
+
+    plain, sorted_ = kernels(), kernels(memory_habits={"deterministic": True})
+    put = constant("launch.moe.sorted_put")
+    more = {key: sorted_[key] - count for key, count in plain.items() if sorted_[key] != count}
+    assert more == {("route", FORWARD): 2 * put, ("combine", FORWARD): put, ("dispatch", INPUT): put}
+    gathered = kernels(expert_choice="sinkhorn", expert_dispatch="allgather", memory_habits={"deterministic": True})
+    assert gathered["route", FORWARD] == constant("launch.moe.sinkhorn.forward")  # it scatters, which needs no order
+    assert gathered["dispatch", FORWARD] == constant("launch.moe.allgather.forward")
+    biases = constant("launch.moe.grouped.forward") + 2 * constant("launch.moe.biased.forward")  # two of 8 experts
+    assert gathered["experts_activation", FORWARD] == biases
+    single = kernels(expert_modules="single")["experts_activation", INPUT]
+    assert single == 2 * constant("launch.moe.expert.backward")
+
+
+def test_gathered_tokens_reach_every_rank_of_experts_and_their_sums_come_back() -> None:
+    layout = Layout(tp=2, ep=4, etp=2, micro_batch=4)
+    work = work_of(EXPERTS, layout, expert_dispatch="allgather")
+    for name, phase in product(("moe.gather", "moe.scatter"), (FORWARD, INPUT)):
+        link = links(work, name)[phase]
+        # what each of 4 x 2 ranks brings: half of 4 sequences, in 16 bits
+        tokens = 4 * workload().seq_len / 2
+        assert float(np.asarray(link.bytes)) == 8 * tokens * 64 * 2
+        assert float(np.asarray(link.ranks)) == 8
+    calls = {
+        p.phase: p.calls
+        for p in work_of(EXPERTS, layout, framework="megatron", expert_dispatch="allgather")
+        if isinstance(p, Stream) and p.name == "dispatch"
+    }
+    assert calls == {FORWARD: 2, INPUT: 1}
+
+
 def test_a_masked_language_model_makes_logits_of_masked_positions_alone() -> None:
     layout = Layout(micro_batch=4)
     whole, masked = (Sharder(workload(unpredicted=share), layout).head(DENSE.graph.head) for share in (0.0, 0.85))

@@ -333,3 +333,14 @@ def test_a_laptops_part_is_meant_only_where_the_cell_says_so() -> None:
     catalog = machines().accelerators()
     assert find_device("RTX 4090", catalog, machines().usual).assumptions == ()
     assert find_device("RTX 4090 Laptop GPU", catalog, machines().usual).accelerator.name == "RTX-4090-Laptop"
+
+
+def test_a_tests_experts_follow_its_switches_and_the_programs_defaults() -> None:
+    def experts_of(notes: str) -> tuple[object, ...]:
+        workload = recipe_of(engine="Megatron-Core + TE", source="NVIDIA/Megatron-LM@d98e8a6", notes=notes)[0]
+        return tuple(workload.get(f"expert_{name}") for name in ("choice", "dispatch", "modules"))
+
+    assert experts_of("num-experts=8; moe-router-topk=1") == ("sinkhorn", "allgather", "single")
+    switches = "num-experts=8; moe-router-topk=2; moe-grouped-gemm; moe-token-dispatcher-type=alltoall"
+    assert experts_of(switches) == ("top", "alltoall", "grouped")
+    assert experts_of("swiglu") == (None, None, None)

@@ -32,7 +32,7 @@ class KernelCost:
     bytes: Number
     compute_s: Number
     memory_s: Number
-    kernels: float
+    kernels: Number
 
 
 def tile_seconds(

@@ -128,13 +128,13 @@ class Pricer:
             return timed or attention_cost(work, device, dtype=self.precision.attention, kernel=kernel)
         return stream_cost(work, device, dtype=self.precision.attention)
 
-    def host_seconds(self, work: Gemm | Attention | Stream, kernels: float) -> Number:
+    def host_seconds(self, work: Gemm | Attention | Stream, kernels: Number) -> Number:
         """Host time to issue one piece of work [s].
 
         Megatron-LM's layers are Python modules around each product and attention, and issue the product of each expert
-        by itself; eager PyTorch dispatches every operator; compiled code only launches; a captured graph is replayed.
-        Times are those of a DGX H100's processor; the hosts of other devices take longer or shorter as they do to
-        issue a collective.
+        by itself, or pass a module for it forward and one function of its gradients backward; eager PyTorch dispatches
+        every operator; compiled code only launches; a captured graph is replayed. Times are those of a DGX H100's
+        processor; the hosts of other devices take longer or shorter as they do to issue a collective.
         """
         calls = work.calls if isinstance(work, Stream) else 0.0
         issued_s = self._issue_seconds(work, kernels) + self._filled_seconds(work)
@@ -168,7 +168,7 @@ class Pricer:
         ring_s = self.host_slowness * (steps * merged_s + again_s) + 2.0 * steps * self.collective_issue_s
         return np.where(steps > 1, ring_s, 0.0)
 
-    def _issue_seconds(self, work: Gemm | Attention | Stream, kernels: float) -> Number:
+    def _issue_seconds(self, work: Gemm | Attention | Stream, kernels: Number) -> Number:
         execution = self.workload.execution
         if execution in ("graph", "compiled") and not (
             execution == "compiled" and self.workload.framework == "megatron"
@@ -177,8 +177,9 @@ class Pricer:
         if self.workload.framework == "megatron" and not isinstance(work, Stream):
             if isinstance(work, Attention):
                 return self._attention_seconds(work)
-            experts = np.asarray(work.count) - 1.0
-            return constant("launch.host.module") + experts * constant("launch.host.kernel")
+            alone = self.workload.expert_modules == "single" and work.phase is not Phase.BACKWARD_WEIGHT
+            expert_s = constant("launch.host.module" if alone else "launch.host.kernel")
+            return constant("launch.host.module") + (np.asarray(work.count) - 1.0) * expert_s
         return constant("launch.host.eager") + (kernels - 1) * constant("launch.host.kernel")
 
     def _filled_seconds(self, work: Gemm | Attention | Stream) -> float:
@@ -262,7 +263,8 @@ class Pricer:
         parts: dict[str, Number] = dict.fromkeys(PARTS, 0.0)
         flop: Number = 0.0
         traffic: Number = 0.0
-        kernels, host_s, own_s = 0.0, np.zeros(()) + beside_s, np.zeros(()) + beside_s
+        kernels: Number = 0.0
+        host_s, own_s = np.zeros(()) + beside_s, np.zeros(()) + beside_s
         links: list[Collective] = []
         for piece in work:
             if isinstance(piece, Collective):

@@ -200,7 +200,9 @@ class Workload:
     share of positions that carry no token when sequences are padded, not packed [1]. `unpredicted` is the share of
     positions that the head leaves out: a masked language model needs logits of masked positions alone [1].
     `expert_capacity` is the rows that each expert computes over its share under balanced routing: experts of a fixed
-    capacity compute padding, and drop what is beyond it [1].
+    capacity compute padding, and drop what is beyond it [1]. `expert_choice` is how a router balances experts,
+    `expert_dispatch` how tokens reach those of other ranks, `expert_modules` whether a rank's experts are one module
+    or one each, as Megatron-LM offers them.
     """
 
     task: Task = Task.PRETRAIN
@@ -213,6 +215,9 @@ class Workload:
     padding: float = 0.0
     unpredicted: float = 0.0
     expert_capacity: float = 1.0
+    expert_choice: str = "top"  # 'top' scores, or 'sinkhorn' (repeated until rows and columns are balanced)
+    expert_dispatch: str = "alltoall"  # or 'allgather': every rank gathers all tokens and keeps those of its experts
+    expert_modules: str = "grouped"  # or 'single'
     encoder_seq_len: int | None = None
     lora_rank: int = 16
     lora_targets: str = "all"  # 'all' linear layers or 'attention'

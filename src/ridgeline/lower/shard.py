@@ -12,10 +12,10 @@ from functools import partial
 import numpy as np
 
 from ridgeline.errors import PlanError
-from ridgeline.facts.mechanisms import constants
 from ridgeline.graph.flop import mean_context
 from ridgeline.graph.ops import Block, Boundary, Op, OpKind, Region, Split
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
+from ridgeline.lower.chains import Chains
 from ridgeline.lower.networks import convolution, recurrence, tables
 from ridgeline.lower.params import adapted
 from ridgeline.lower.work import (
@@ -54,6 +54,7 @@ class Sharder:
         # Megatron-LM fuses its elementwise chains by hand but not, by default, its loss
         self.eager = workload.execution == "eager" and workload.framework != "megatron"
         self.unfused_loss = workload.execution == "eager" or workload.framework == "megatron"
+        self.chains = Chains(workload, layout)
         self._handlers: dict[OpKind, Callable[[Op, Block | None], Iterable[Work]]] = {
             OpKind.GEMM: self._gemm,
             OpKind.GROUPED_GEMM: self._grouped_gemm,
@@ -237,27 +238,16 @@ class Sharder:
             forward = max(forward, 2 * op.kernels * op.write)
             backward = max(backward, 2 * op.kernels * op.backward_write)
         flop = rows * op.flop_per_token
+        fused = float(op.kernels if self.eager else 1)
         yield Stream(
-            name=op.name,
-            phase=Phase.FORWARD,
-            bytes=rows * forward * size,
-            flop=flop,
-            kernels=self._chain(op, "forward"),
-        )
+            name=op.name, phase=Phase.FORWARD, bytes=rows * forward * size, flop=flop,
+            kernels=self.chains.kernels(op, block, "forward", fused), calls=self.chains.calls(op, "forward"),
+        )  # fmt: skip
         if backward:
             yield Stream(
                 name=op.name, phase=Phase.BACKWARD_INPUT, bytes=rows * backward * size, flop=2 * flop,
-                kernels=self._chain(op, "backward"),
+                kernels=self.chains.kernels(op, block, "backward", fused), calls=self.chains.calls(op, "backward"),
             )  # fmt: skip
-
-    def _chain(self, op: Op, way: str) -> float:
-        """Kernels of an elementwise operator [1]: one where it is fused, Megatron-LM's chain where it routes tokens."""
-        return self._counted(f"moe.{op.name}.{way}", float(op.kernels if self.eager else 1))
-
-    def _counted(self, name: str, other: float) -> float:
-        """What Megatron-LM launches or calls, as its source was counted; `other` in other programs [1]."""
-        known = constants().get(f"launch.{name}")
-        return known.value if known is not None and self.workload.framework == "megatron" else other
 
     def _scan(self, op: Op, block: Block | None) -> Iterable[Work]:
         """A chunked recurrence: its products on the matrix units, its states and inputs through memory."""
@@ -277,7 +267,7 @@ class Sharder:
         tokens = self.layout.tokens(self._seq_len(block))
         size = self.precision.activation_bytes
         kernels, calls = (
-            self._counted(f"megatron.{op.name}.{what}", n) for what, n in (("forward", 1.0), ("calls", 0.0))
+            self.chains.counted(f"megatron.{op.name}.{what}", n) for what, n in (("forward", 1.0), ("calls", 0.0))
         )
         yield Stream(name=op.name, phase=Phase.FORWARD, bytes=tokens * op.k * 2 * size, kernels=kernels, calls=calls)
         if not self.adapters:  # read the incoming gradient, add it to rows of the weight gradient
@@ -292,14 +282,14 @@ class Sharder:
             name=op.name,
             phase=Phase.FORWARD,
             bytes=logits * forward,
-            kernels=self._counted("megatron.cross_entropy.forward", kernels),
-            calls=self._counted("megatron.cross_entropy.calls", 0.0),
+            kernels=self.chains.counted("megatron.cross_entropy.forward", kernels),
+            calls=self.chains.counted("megatron.cross_entropy.calls", 0.0),
         )
         yield Stream(
             name=op.name,
             phase=Phase.BACKWARD_INPUT,
             bytes=logits * backward,
-            kernels=self._counted("megatron.cross_entropy.backward", kernels / 2),
+            kernels=self.chains.counted("megatron.cross_entropy.backward", kernels / 2),
         )
 
     # collectives -------------------------------------------------------------------------------
@@ -314,19 +304,7 @@ class Sharder:
                 traded(phase=phase, bytes=moved, ranks=layout.ep) for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT)
             ]
         if boundary.kind == "expert":
-            rows = layout.tokens(seq_len) / layout.tp * block.top_k * self.workload.expert_capacity
-            return [
-                Collective(
-                    name=f"moe.{way}",
-                    phase=phase,
-                    kind=CollectiveKind.ALL_TO_ALL,
-                    bytes=rows * boundary.width * size,
-                    ranks=layout.ep,
-                    stride=layout.etp,
-                )
-                for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT)
-                for way in ("dispatch", "combine")
-            ]
+            return self._exchanged(boundary, block, seq_len)
         whole = layout.tokens(seq_len) * boundary.width * size
         parallel = np.where(layout.sequence_parallel, layout.tp, 1)
         repeated = np.where(layout.sequence_parallel, 1, layout.tp)
@@ -363,3 +341,24 @@ class Sharder:
                 )
             )
         return work
+
+    def _exchanged(self, boundary: Boundary, block: Block, seq_len: float) -> list[Work]:
+        """Rows sent to their experts and back; or all tokens gathered and their sums scattered, as backward again."""
+        layout, size = self.layout, self.precision.activation_bytes
+        tokens = layout.tokens(seq_len) / layout.tp
+        moved: Number
+        stride: Number
+        if self.workload.expert_dispatch == "allgather":
+            ranks = np.asarray(layout.ep) * layout.etp
+            kinds = (("gather", CollectiveKind.ALL_GATHER), ("scatter", CollectiveKind.REDUCE_SCATTER))
+            moved, stride = tokens * ranks * boundary.width * size, 1
+        else:
+            ranks = np.asarray(layout.ep)
+            kinds = (("dispatch", CollectiveKind.ALL_TO_ALL), ("combine", CollectiveKind.ALL_TO_ALL))
+            rows = tokens * block.top_k * self.workload.expert_capacity
+            moved, stride = rows * boundary.width * size, layout.etp
+        return [
+            Collective(name=f"moe.{way}", phase=phase, kind=kind, bytes=moved, ranks=ranks, stride=stride)
+            for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT)
+            for way, kind in kinds
+        ]

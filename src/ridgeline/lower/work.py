@@ -118,7 +118,7 @@ class Stream:
     bytes: Number
     flop: Number = 0.0
     matrix: bool = False
-    kernels: float = 1.0
+    kernels: Number = 1.0
     calls: float = 0.0
 
 

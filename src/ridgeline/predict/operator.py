@@ -172,7 +172,7 @@ def _mechanism(kind: str, shape: str, dtype: str, resolved: Machine, *, causal: 
         raise DomainError(f"'{dtype}' has no mechanism of its own; known: {', '.join(ELEMENT_BYTES)}")
     cost, key = _kernel(kind, shape, dtype, resolved, causal=causal, backward=backward)
     device, part = resolved.device, resolved.cluster.accelerator
-    seconds = float(np.asarray(cost.seconds)) + cost.kernels * constant("launch.device")
+    seconds = float(np.asarray(cost.seconds + cost.kernels * constant("launch.device")))
     flop, size = float(np.asarray(cost.flop)), float(np.asarray(cost.bytes))
     compute_s, memory_s = float(np.asarray(cost.compute_s)), float(np.asarray(cost.memory_s))
     rung = device.evidence.get(key if compute_s >= memory_s else "hbm", Evidence.DATASHEET)

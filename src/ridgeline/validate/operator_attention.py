@@ -213,7 +213,7 @@ def _rotated(ask: Ask, tokens: float, heads: float, kv_heads: float, head: int) 
 
 
 def _with_rotation(found: Priced, kernel: KernelCost) -> Priced:
-    more = float(np.asarray(kernel.seconds)) + kernel.kernels * constant("launch.device")
+    more = float(np.asarray(kernel.seconds + kernel.kernels * constant("launch.device")))
     return replace(found, seconds=found.seconds + more, assumptions=(*found.assumptions, _ROTATED))
 
 

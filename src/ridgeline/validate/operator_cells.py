@@ -183,7 +183,7 @@ def bill(
     notes: Sequence[str] = (),
 ) -> Priced:
     """The price of kernels run one after another, one launch gap each [s]; evidence of the side that lasts longer."""
-    gaps = sum(cost.kernels for cost in costs) * constant("launch.device")
+    gaps = sum(float(np.asarray(cost.kernels)) for cost in costs) * constant("launch.device")
     seconds = sum(float(np.asarray(cost.seconds)) for cost in costs) + gaps
     compute = sum(float(np.asarray(cost.compute_s)) for cost in costs)
     memory = sum(float(np.asarray(cost.memory_s)) for cost in costs)

@@ -12,6 +12,7 @@ from ridgeline.graph.workload import PRECISIONS, Task
 from ridgeline.plan.plan import Recompute
 from ridgeline.validate.engines import EARLY_SOURCES, Engine
 from ridgeline.validate.habits import TITAN_2025, bytes_precision
+from ridgeline.validate.megatron_experts import tested_experts
 from ridgeline.validate.megatron_tests import is_test
 from ridgeline.validate.mlperf_plans import published_sharding
 from ridgeline.validate.names import holds_whole_base
@@ -101,6 +102,7 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
         "fused_optimizer": engine.fused_optimizer,
         "counts_zeros": is_test(engine),
         "expert_capacity": _capacity(row, notes, engine, said),
+        **(tested_experts(notes) if is_test(engine) else {}),
     }
     if _loops(row, task, str(workload["precision"])):
         said.append("BertAdam in full precision: weights are updated one after another (DeepLearningExamples)")

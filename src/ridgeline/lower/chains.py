@@ -1,0 +1,67 @@
+"""Operators that a training program issues beside products, as its source was counted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ridgeline.facts.mechanisms import constant, constants
+from ridgeline.graph.ops import Block, Op, OpKind, Region
+from ridgeline.graph.workload import Workload
+from ridgeline.lower.work import Layout, Number
+
+_SORTED_PUTS = {("route", "forward"): 2.0, ("combine", "forward"): 1.0, ("dispatch", "backward"): 1.0}
+"""Puts and additions at indices of a layer of experts, which sort them where algorithms must be deterministic.
+
+Source: Megatron-LM, megatron/core/transformer/moe/moe_utils.py: the map and the probabilities of
+topk_routing_with_score_function, the sum of unpermute, the gradient of permute.
+"""
+
+
+class Chains:
+    """Counts of operators and of calls, Megatron-LM's where the workload is its own."""
+
+    def __init__(self, workload: Workload, layout: Layout) -> None:
+        self.workload, self.layout = workload, layout
+        self.megatron = workload.framework == "megatron"
+
+    def counted(self, name: str, other: float) -> float:
+        """What Megatron-LM launches or calls; `other` in other programs and where nobody counted [1]."""
+        known = constants().get(f"launch.{name}")
+        return known.value if known is not None and self.megatron else other
+
+    def kernels(self, op: Op, block: Block | None, way: str, other: float) -> Number:
+        """Kernels of an elementwise operator, `way` forward or backward [1].
+
+        Megatron-LM's chain where it routes tokens: of the router's choice and of the dispatch that it was told; of the
+        activation where experts have biases or modules of their own; `other` elsewhere.
+        """
+        if not self.megatron:
+            return other
+        if op.region is Region.EXPERT and block is not None:
+            return self._activated(block, way, other)
+        puts = _SORTED_PUTS.get((op.name, way), 0.0)
+        if not self.workload.memory_habits.get("deterministic") or self._balances(op):
+            puts = 0.0
+        return self.counted(f"moe.{self._named(op)}.{way}", other) + puts * constant("launch.moe.sorted_put")
+
+    def calls(self, op: Op, way: str) -> float:
+        """Calls of collectives of a few bytes that go with an operator [1]: maps and probabilities gathered."""
+        gathers = op.name == "dispatch" and self.workload.expert_dispatch == "allgather"
+        return self.counted(f"moe.allgather.calls.{way}", 0.0) if gathers else 0.0
+
+    def _activated(self, block: Block, way: str, other: float) -> Number:
+        """Operators beside the products of a rank's experts [1]; one fused kernel where a module has all, unbiased."""
+        local = np.maximum(1, block.experts / np.asarray(self.layout.ep))
+        if self.workload.expert_modules == "single":
+            return np.asarray(local * constant(f"launch.moe.expert.{way}"))
+        if not any(op.kind is OpKind.GROUPED_GEMM and op.params > op.k * op.n for op in block.ops):
+            return other
+        return np.asarray(constant(f"launch.moe.grouped.{way}") + local * constant(f"launch.moe.biased.{way}"))
+
+    def _balances(self, op: Op) -> bool:
+        return op.name == "route" and self.workload.expert_choice == "sinkhorn"
+
+    def _named(self, op: Op) -> str:
+        if self._balances(op):
+            return "sinkhorn"
+        return "allgather" if op.name == "dispatch" and self.workload.expert_dispatch == "allgather" else op.name
