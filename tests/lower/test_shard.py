@@ -12,6 +12,7 @@ import pytest
 from ridgeline.errors import WorkloadError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.build import from_dims
+from ridgeline.graph.load import load
 from ridgeline.graph.ops import Model
 from ridgeline.graph.vision import residual
 from ridgeline.graph.workload import Task, Workload
@@ -416,3 +417,28 @@ def test_experts_of_a_fixed_capacity_compute_and_receive_padding() -> None:
 def test_a_capacity_is_positive(share: float) -> None:
     with pytest.raises(WorkloadError, match="expert_capacity"):
         workload(expert_capacity=share)
+
+
+# adapters ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("execution", "framework", "scaled"), [("graph", "megatron", 2), ("compiled", "torch", 0)])
+def test_results_of_adapters_are_scaled_and_added_and_so_are_gradients_of_their_input(
+    execution: str, framework: str, scaled: int
+) -> None:
+    choices = {"task": Task.LORA, "execution": execution, "framework": framework, "lora_targets": "qkv"}
+    work = work_of(DENSE, Layout(), **choices)
+    sums = {p.phase: p for p in work if isinstance(p, Stream) and "lora_sum" in p.name}
+    assert {p.name for p in sums.values()} == {"qkv.lora_sum"}
+    (_, wide, narrow, _), tokens = gemms(work, "qkv")[FORWARD], float(SEQ)
+    assert float(np.asarray(sums[FORWARD].bytes)) == tokens * 2 * (scaled + 3) * wide
+    assert float(np.asarray(sums[INPUT].bytes)) == tokens * 2 * (scaled * wide + 3 * narrow)
+
+
+def test_a_merged_layer_has_one_adapter_where_it_is_one_module() -> None:
+    model = load("llama-3-8b")  # queries, keys and values are layers of their own in its checkpoints
+    counts = {}
+    for framework in ("megatron", "torch"):
+        work = work_of(model, Layout(), task=Task.LORA, framework=framework, lora_targets="qkv")
+        counts[framework] = gemms(work, "qkv.lora_a")[FORWARD][3]
+    assert counts == {"megatron": 1, "torch": 3}

@@ -311,7 +311,7 @@ def test_tasks_kernels_and_optimizers() -> None:
     workload, _ = recipe_of(part="V100-SXM2-32GB", engine="DeepSpeed")
     assert workload["attention_kernel"] == "unfused"
     workload, _ = recipe_of(engine="NeMo 24.07", notes="task=LoRA; dims from the public model card")
-    assert workload["task"].value == "lora"
+    assert (workload["task"].value, workload["lora_targets"], workload["lora_rank"]) == ("lora", "qkv", 32)
 
 
 def test_graphs_of_the_engine_capture_parts_of_layers_and_tests_count_zeros() -> None:

@@ -16,7 +16,15 @@ def adapted(op: Op, workload: Workload) -> bool:
     """Whether a low-rank adapter is attached to this op's weight by the workload."""
     if workload.task not in (Task.LORA, Task.QLORA) or not op.lora:
         return False
+    if workload.lora_targets == "qkv":
+        return op.name == "qkv"
     return workload.lora_targets == "all" or not op.name.startswith(("mlp", "expert", "shared", "router"))
+
+
+def adapters(op: Op, workload: Workload) -> int:
+    """Adapters of an op that carries any [1]: one for each linear layer merged into it, but in Megatron-LM, whose
+    merged layer is one module (NVIDIA/NeMo, lora_tuning, variant nemo)."""
+    return 1 if workload.framework == "megatron" else op.parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +47,10 @@ class RankParams:
 def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, experts: int = 0) -> RankParams:
     """Numbers of these ops on one rank: tensor-split ones over tp (etp), experts over ep [1].
 
-    Low-rank adapters add r (parts k + n) to each weight that admits one, and only they are trained.
+    Low-rank adapters add r (parts k + n) to each weight that admits one, and only they are trained; parts are its
+    `adapters`.
     """
-    adapters = workload.task in (Task.LORA, Task.QLORA)
+    tuned = workload.task in (Task.LORA, Task.QLORA)
     dense: Number = 0.0
     expert: Number = 0.0
     trained_dense: Number = 0.0
@@ -56,13 +65,14 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
         trained = own
         if op.sparse:
             trained = 0.0
-        elif adapters:
-            trained = workload.lora_rank * (op.parts * op.k + op.n) * copies / degree if adapted(op, workload) else 0.0
+        elif tuned:
+            parts = adapters(op, workload) if adapted(op, workload) else 0
+            trained = workload.lora_rank * (parts * op.k + op.n) * copies / degree if parts else 0.0
             own = own + trained
-            tensors = tensors + (2.0 * op.parts * copies if adapted(op, workload) else 0.0)
+            tensors = tensors + 2.0 * parts * copies
         elif op.params and op.shared_params is None and not op.sparse:
             tensors = tensors + tensor_count(op) * copies
-        if op.k and op.n and op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM) and not adapters:
+        if op.k and op.n and op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM) and not tuned:
             short, long = min(op.k, op.n), max(op.k, op.n)
             orthogonal = orthogonal + (4.0 * short**2 * long + 2.0 * short**3) * copies
         if is_expert:

@@ -17,7 +17,7 @@ from ridgeline.graph.ops import Block, Boundary, Op, OpKind, Region, Split
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.chains import Chains
 from ridgeline.lower.networks import convolution, recurrence, tables
-from ridgeline.lower.params import adapted
+from ridgeline.lower.params import adapted, adapters
 from ridgeline.lower.work import (
     Attention,
     Collective,
@@ -151,14 +151,23 @@ class Sharder:
             yield from self._adapter(op, m=m, n=n, k=k, count=count)
 
     def _adapter(self, op: Op, *, m: Number, n: Number, k: Number, count: Number) -> Iterable[Work]:
-        """Two thin products per linear layer that was merged into this one."""
-        rank, parts = self.workload.lora_rank, op.parts
+        """Two thin products for each adapter, and passes that scale and add their result.
+
+        Forward the result is scaled, and added to the product's; backward its gradient is scaled, and that of the input
+        added. Compiled programs scale on the way.
+        """
+        rank, parts = self.workload.lora_rank, adapters(op, self.workload)
         size = self.precision.activation_bytes
         for name, k_in, n_out in ((f"{op.name}.lora_a", k, rank), (f"{op.name}.lora_b", rank, n / parts)):
             piece = partial(Gemm, name=name, count=count * parts, output_bytes=size, kernels=float(parts))
             yield piece(phase=Phase.FORWARD, m=m, n=n_out, k=k_in)
             yield piece(phase=Phase.BACKWARD_INPUT, m=m, n=k_in, k=n_out)
             yield piece(phase=Phase.BACKWARD_WEIGHT, m=k_in, n=n_out, k=m)
+        compiled = self.workload.execution == "compiled" and self.workload.framework != "megatron"
+        scaled, kernels = (0.0, 1.0) if compiled else (2.0 * n, 2.0)
+        passes = partial(Stream, name=f"{op.name}.lora_sum", kernels=kernels * parts)
+        yield passes(phase=Phase.FORWARD, bytes=m * count * size * (scaled + 3.0 * n))
+        yield passes(phase=Phase.BACKWARD_INPUT, bytes=m * count * size * (scaled + 3.0 * k * parts))
 
     def _attention(self, op: Op, block: Block | None) -> Iterable[Work]:
         layout, workload = self.layout, self.workload

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.ops import Block, Graph, Op, OpKind, Region, Saved, Split
 from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Optimizer, Precision, Task, Workload
+from ridgeline.lower.params import adapted, adapters
 from ridgeline.memory.runtime import MEGATRON, Runtime
 
 LINEAR = (OpKind.GEMM, OpKind.GROUPED_GEMM)
 NF4_BYTES = 0.5 + 0.127 / 8  # 4-bit NormalFloat and doubly quantized block constants, arXiv:2305.14314 section 3
 FP32_BYTES = 4.0
 EIGHT_BIT_BYTES = 1.0  # recipes that cast GEMM operands keep the 8-bit copy of the input alone (Transformer Engine)
-FEED_FORWARD = ("mlp_", "experts_", "shared_")  # names of a feed-forward's linear layers
 NONE, SELECTIVE, FULL = 0, 1, 2  # recompute policies, as coded in plan arrays
 
 
@@ -139,11 +139,9 @@ class _Builder:
             self._transients(op)
         return self.part
 
-    def _adapted(self, op: Op) -> bool:
-        """Whether a low-rank adapter sits on this weight."""
-        if self.workload.task in (Task.PRETRAIN, Task.FULL) or not op.lora:
-            return False
-        return self.workload.lora_targets == "all" or not op.name.startswith(FEED_FORWARD)
+    def _adapters(self, op: Op) -> int:
+        """Low-rank adapters on this weight [1]."""
+        return adapters(op, self.workload) if adapted(op, self.workload) else 0
 
     def _weights(self, op: Op) -> None:
         if not op.params or op.shared_params is not None:
@@ -161,7 +159,8 @@ class _Builder:
                 matrix=part.matrix.plus(op, matrix),
             )
             return
-        adapter = float(self.workload.lora_rank * (op.k * op.parts + op.n) * copies) if self._adapted(op) else 0.0
+        parts = self._adapters(op)
+        adapter = float(self.workload.lora_rank * (op.k * parts + op.n) * copies) if parts else 0.0
         quantized = op.kind in LINEAR and op.lora and (self.workload.task is Task.QLORA or self.precision.quantize)
         self.part = replace(
             part,
@@ -173,7 +172,7 @@ class _Builder:
         )
 
     def _kept(self, op: Op) -> None:
-        keep_input = self.workload.task in (Task.PRETRAIN, Task.FULL) or self._adapted(op)
+        keep_input = self.workload.task in (Task.PRETRAIN, Task.FULL) or self._adapters(op) > 0
         kernel = "unfused" if self.workload.attention_kernel == "unfused" else "flash"
         for saved in op.saved:
             if saved.role == "logits" or saved.kernel not in ("", kernel):
@@ -183,8 +182,8 @@ class _Builder:
             if op.kind in LINEAR and self.precision.quantize and op.region is not Region.VOCAB and not saved.role:
                 saved = replace(saved, element_bytes=EIGHT_BIT_BYTES)
             self._keep(op, saved)
-        if self._adapted(op):
-            self._keep(op, Saved(elements=float(self.workload.lora_rank * op.parts), region=op.region))
+        if parts := self._adapters(op):
+            self._keep(op, Saved(elements=float(self.workload.lora_rank * parts), region=op.region))
         if self.workload.execution == "eager":
             self._keep_eager(op)
         if self.runtime.selective == "matmul":

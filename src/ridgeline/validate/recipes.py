@@ -79,6 +79,9 @@ SOURCE_TASKS: tuple[tuple[str, str, Task], ...] = (("FlagPerf", r"^llama2_7b_fin
 Source: FlagOpen/FlagPerf, training/benchmarks/llama2_7b_finetune/pytorch/config/_base.py: use_peft, lora.
 """
 
+NEMO_RANK = 32
+"""Source: NVIDIA/NeMo@0078023, examples/nlp/language_modeling/tuning/conf/megatron_gpt_finetuning_config.yaml."""
+
 MAXTEXT_CAPACITY = 1.25
 """Source: AI-Hypercomputer/maxtext@e591f30, benchmarks/maxtext_trillium_model_configs.py, mixtral_8x7b_dropped."""
 
@@ -108,9 +111,12 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
         said.append("BertAdam in full precision: weights are updated one after another (DeepLearningExamples)")
         workload |= {"fused_optimizer": False, "looped_optimizer": True}
     if task in (Task.LORA, Task.QLORA):
-        workload["lora_rank"] = _lora_rank(row, said)
+        workload["lora_rank"] = _lora_rank(row, engine, said)
         if "mlcommons/training_results" in row.text("source"):
             workload["lora_targets"] = "attention"  # MLPerf llama2_70b_lora: linear_qkv and linear_proj
+        elif engine.name == "NeMo":
+            said.append("NeMo's default of lora_tuning: target_modules attention_qkv")
+            workload["lora_targets"] = "qkv"
     plan: dict[str, object] = {}
     plan |= _recompute(row, engine, said)
     plan |= _zero(row, notes, engine, task, said)
@@ -278,12 +284,13 @@ def _execution(row: Row, notes: Notes, engine: Engine) -> str:
     return "compiled" if compiled and engine.execution == "eager" else engine.execution
 
 
-def _lora_rank(row: Row, said: list[str]) -> int:
+def _lora_rank(row: Row, engine: Engine, said: list[str]) -> int:
     stated = re.search(r"\br(?:ank)?\s?=?\s?(\d+)\b", f"{row.text('model')} {row.text('notes')}")
     if stated and int(stated[1]) >= 1:
         return int(stated[1])
-    said.append("LoRA rank not stated: 16 assumed")
-    return 16
+    rank = NEMO_RANK if engine.name == "NeMo" else 16
+    said.append(f"LoRA rank not stated: {rank} assumed")
+    return rank
 
 
 def _recompute(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
