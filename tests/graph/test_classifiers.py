@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ridgeline.errors import UnknownNameError
@@ -137,4 +139,15 @@ def test_autocast_keeps_the_stream_in_four_bytes() -> None:
     assert (broad["feed_add"].read, broad["feed_add"].write) == (3 * size, 2 * size)  # fp32 and fp16 in, fp32 out
     scores = 3 * 64 * 49 * 49
     assert (narrow["distance_bias"].read, broad["distance_bias"].read) == (scores, 4 * scores)
-    assert narrow["attention"] == broad["attention"]
+    assert replace(narrow["attention"], saved=()) == replace(broad["attention"], saved=())
+
+
+def test_unfused_attention_keeps_its_weights_and_under_autocast_softmax_as_well() -> None:
+    """Swin's windows of 49 patches: 3 heads x 3136 x 49 scores of an image in the first stage."""
+    for autocast, sizes in ((False, [None]), (True, [None, 4.0])):
+        block = classifier("swin-tiny", autocast=autocast).graph.blocks
+        core = next(op for each in block.values() for op in each.ops if op.name == "attention")
+        weights = [saved for saved in core.saved if saved.kernel == "unfused"]
+        assert [saved.element_bytes for saved in weights] == sizes
+        assert {saved.elements for saved in weights} == {3 * 3136 * 49}
+        assert {saved.role for saved in weights} == {"core"}

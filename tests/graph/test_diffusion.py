@@ -56,7 +56,8 @@ def test_activations_of_an_image_are_those_measured() -> None:
     """NVIDIA's runs of MLPerf Training 5.0 held 30.02 GiB at 32 images a device, 55.00 GiB at 64."""
     graph = unet("stable-diffusion-2").graph
     ops = [op for name in graph.layers for op in graph.blocks[name].ops] + [*graph.embedding, *graph.head]
-    kept = sum(saved.elements * (saved.element_bytes or 2.0) for op in ops for saved in op.saved)
+    held = [saved for op in ops for saved in op.saved if saved.kernel != "unfused"]
+    kept = sum(saved.elements * (saved.element_bytes or 2.0) for saved in held)
     assert kept / 2**30 == pytest.approx((55.005 - 30.025) / 32, rel=0.02)
 
 

@@ -49,6 +49,7 @@ class Mobile:
     width: float = 1.0
     depth: float = 1.0
     image: int = 224
+    curved: bool = True  # activations are SiLU, hard swish or ReLU6, not ReLU
     unit: int = 8  # squeezes are rounded to multiples of it
 
 
@@ -92,6 +93,7 @@ MOBILE: dict[str, Mobile] = {
             "separable 1 3 1 1 16 noskip; inverted 3 3 2 3 24; inverted 3 5 2 3 40; inverted 3 5 2 6 80;"
             "inverted 2 3 1 6 96; inverted 4 5 2 6 192; inverted 1 3 1 6 320 noskip"
         ),
+        curved=False,
     ),
     "mobilenet-v3-large": Mobile(
         stem=16,
@@ -110,6 +112,7 @@ MOBILE: dict[str, Mobile] = {
             "ghost 1 5 2 6 160 wide; ghost 1 5 1 6 160; ghost 1 5 1 6 160 wide; ghost 1 5 1 6 160;"
             "ghost 1 5 1 6 160 wide; plain 1 1 1 1 960 noskip"
         ),
+        curved=False,
         late=True,
         unit=4,
     ),
@@ -149,7 +152,7 @@ def mobile(name: str, *, turned: Turned = Turned.NONE, fused: bool = False, imag
     if name not in MOBILE:
         raise UnknownNameError("network of depthwise convolutions", name, MOBILE)
     spec = MOBILE[name]
-    trunk = Trunk(Layers(turned=turned, fused=fused), image or spec.image)
+    trunk = Trunk(Layers(turned=turned, fused=fused, curved=spec.curved), image or spec.image)
     trunk.unit(_rounded(spec.stem * spec.width), 3, stride=2)
     trunk.cut("stem")
     for stage in spec.stages:

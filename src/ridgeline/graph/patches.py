@@ -106,7 +106,7 @@ def _attended(
         *_normed(trunk, "attention_norm", wide, tokens),
         product("qkv", wide, 3 * wide, tokens, params=3 * wide**2 + bias),
         mapped("pack", 3 * wide * tokens),
-        attention("attention", heads * windows, wide // heads, keys, keys),
+        attention("attention", heads * windows, wide // heads, keys, keys, wide=trunk.net.autocast),
         replace(mapped("distance_bias", scores * passes), params=heads * table),
         product("attention_out", wide, wide, tokens),
         *_added(trunk, "attention_add", wide, tokens, scaled=scaled),

@@ -35,15 +35,23 @@ def product(
     )  # fmt: skip
 
 
-def attention(name: str, heads: int, dim: int, queries: int, keys: int, *, v_dim: int | None = None) -> Op:
-    """The core of attention of `queries` to `keys`; keeps queries, keys, values and one statistic for each query."""
+def attention(
+    name: str, heads: int, dim: int, queries: int, keys: int, *, v_dim: int | None = None, wide: bool = False
+) -> Op:
+    """The core of attention of `queries` to `keys`; keeps queries, keys, values and one statistic for each query.
+
+    Unfused it keeps each score's weight in place of the statistic, with `wide` softmax's result in fp32 as well.
+    """
     value = dim if v_dim is None else v_dim
+    weights = Saved(elements=heads * queries * keys, region=Region.TENSOR, role="core", kernel="unfused")
     return Op(
         name=name, kind=OpKind.ATTENTION, region=Region.TENSOR, heads=heads, kv_heads=heads, qk_dim=dim, v_dim=value,
         causal=False, rows=float(queries), positions=keys,
         saved=(
             kept(heads * (dim * queries + (dim + value) * keys)),
-            Saved(elements=heads * queries, region=Region.TENSOR, element_bytes=STATISTIC_BYTES),
+            Saved(elements=heads * queries, region=Region.TENSOR, element_bytes=STATISTIC_BYTES, kernel="flash"),
+            weights,
+            *((replace(weights, element_bytes=STATISTIC_BYTES),) if wide else ()),
         ),
     )  # fmt: skip
 

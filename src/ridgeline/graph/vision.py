@@ -103,13 +103,15 @@ class Layers:
     """Makes operators; `turned` and `fused` as in `residual`.
 
     With `frozen` norms are a scale and a shift that are not trained; fused, they ride in the convolution's epilogue.
-    Under `autocast` layer norms, softmax and the sums between layers are in fp32, products in 16 bits.
+    Under `autocast` layer norms, softmax and the sums between layers are in fp32, products in 16 bits. With `curved`
+    activations other than ReLU, whose gradients need their input, each keeps it, unless fused.
     """
 
     turned: Turned
     fused: bool
     frozen: bool = False
     autocast: bool = False
+    curved: bool = False
 
     def stages(
         self, name: str, image: int, *, strides: tuple[int, ...] = (1, 2, 2, 2), untrained: int = 0
@@ -187,7 +189,7 @@ class Layers:
     def norm(self, name: str, channels: int, side: int, *, active: bool, joined: bool = False) -> Op:
         """A batch norm, or the scale and shift that a frozen one is, with its ReLU."""
         if not self.frozen:
-            return normalise(name, channels, side, active=active, joined=joined)
+            return normalise(name, channels, side, active=active, joined=joined, curved=self.curved and not self.fused)
         elements = channels * side**2
         forward = 0 if self.fused else elements
         return pointwise(
@@ -233,11 +235,11 @@ class Layers:
         return ops if self.fused and not spec.squeeze else [*ops, _sum(filters * out**2)]
 
 
-def normalise(name: str, channels: int, side: int, *, active: bool, joined: bool = False) -> Op:
+def normalise(name: str, channels: int, side: int, *, active: bool, joined: bool = False, curved: bool = False) -> Op:
     """A batch norm, with its ReLU: statistics and result read the input; backward reads input and gradient twice.
 
     Unfused, statistics, norm and ReLU are three passes. A norm `joined` with the shortcut reads that as well, and hands
-    back its gradient.
+    back its gradient. It keeps its input, and with a `curved` function that one's; a ReLU's output is kept by its reader.
     """
     elements = channels * side**2
     return pointwise(
@@ -247,7 +249,7 @@ def normalise(name: str, channels: int, side: int, *, active: bool, joined: bool
         write=elements,
         backward_read=4 * elements,
         backward_write=(2 if joined else 1) * elements,
-        saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),),
+        saved=(Saved(elements=elements * (2 if curved and active else 1), region=Region.TENSOR),),
         kernels=3 if active else 1,
         params=2 * channels,
     )

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.build import from_dims
-from ridgeline.graph.ops import Block, Model, Op, OpKind, Region, Split
-from ridgeline.graph.parts import linear, pointwise
+from ridgeline.graph.ops import Block, Model, Op, OpKind, Region, Saved, Split
+from ridgeline.graph.parts import STATISTIC_BYTES, linear, pointwise
 from ridgeline.graph.pixels import doubled, narrowed
 from ridgeline.graph.vision import CLASSES
 
@@ -66,8 +66,8 @@ def vision_transformer(name: str, *, autocast: bool = False) -> Model:
 def _autocast(block: Block, tokens: int) -> Block:
     """A layer whose norms, softmax and stream are in fp32: each norm's output is cast, each sum reads and writes more.
 
-    Backward of a sum casts its gradient for the branch and adds it to the norm's; softmax writes four bytes, cast for
-    the product.
+    Backward of a sum casts its gradient for the branch and adds it to the norm's; softmax writes four bytes, kept and
+    cast for the product.
     """
     ops: list[Op] = []
     for op in block.ops:
@@ -82,7 +82,10 @@ def _autocast(block: Block, tokens: int) -> Block:
             scores = op.heads * tokens
             wide = pointwise(
                 "softmax_cast", Region.TENSOR, read=2 * scores, write=2 * scores, backward_read=2 * scores,
-                backward_write=2 * scores,
+                backward_write=2 * scores, saved=(
+                    Saved(elements=op.heads, region=Region.TENSOR, element_bytes=STATISTIC_BYTES, role="core",
+                          times_seq=True, kernel="unfused"),
+                ),
             )  # fmt: skip
             ops.append(wide)
     return replace(block, ops=tuple(ops))
