@@ -96,3 +96,14 @@ def test_sizes_and_names_that_do_not_fit_are_refused() -> None:
         denoiser("stable-diffusion-2", Picture(width=776, height=776))
     with pytest.raises(UnknownNameError, match=r"flux\.1-dev"):
         denoiser("flux.1-def", SQUARE)
+
+
+def test_a_face_is_attended_to_after_half_of_the_layers() -> None:
+    """ConsisID: CogVideoX-5B, 21 times 3072 -> 2048 queries, 2048 -> 4096 keys and values and a way back."""
+    size = Picture(width=720, height=480, frames=49)
+    plain, faced = (denoiser(name, size).graph for name in ("cogvideox-5b", "consisid"))
+    each = 3072 * 2048 + 2048 * 4096 + 2048 * 3072 + 2 * 3072
+    assert faced.params - plain.params == 21 * each + 16 * 4 * 3072  # and twice the channels of a patch
+    assert len(faced.layers) == len(plain.layers) == 42
+    core = next(op for op in faced.blocks["faced"].ops if op.name == "face_attention")
+    assert (core.heads, core.qk_dim, core.positions, core.rows) == (16, 128, 32, 13 * 30 * 45)

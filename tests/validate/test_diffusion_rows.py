@@ -56,7 +56,9 @@ def test_steps_alone_and_pictures_a_second() -> None:
     video = {"model": "CogVideoX-2B", "resolution": "720x480", "frames": "49", "steps": "50", "hardware": "A100"}
     step = answer(**video, metric="latency_per_step_s")
     whole = answer(**video)
-    assert whole["predicted"] == pytest.approx(50 * step["predicted"], rel=0.01)  # words are a hundredth
+    steps = 50 * step["predicted"]
+    assert 1.02 * steps < whole["predicted"] < 1.06 * steps  # words are a hundredth, the frames' pixels a few
+    assert any("decoded at once" in text for text in whole["assumptions"])
     engine = {"model": "SDXL", "steps": "20", "engine": "TensorRT 10.2.0", "technique": "independent replicas"}
     one = answer(**engine, metric="images_per_s", unit="images/s")
     eight = answer(**engine, metric="images_per_s", unit="images/s", n_devices="8")

@@ -1,16 +1,42 @@
-"""What makes pixels of latents: the decoder of Stable Diffusion's autoencoder; an image counts as one token.
+"""What makes pixels of latents: the decoder of Stable Diffusion's autoencoder, and those of videos; each is one token.
 
-Source: Rombach et al. 2022 (arXiv:2112.10752), `model.py` of their released code.
+Sources: Rombach et al. 2022 (arXiv:2112.10752), `model.py` of their released code; config.json of each video model's
+vae on huggingface.co, layers as diffusers builds them (autoencoder_kl_cogvideox.py, autoencoder_kl_hunyuan_video.py,
+autoencoder_kl_wan.py).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
+from ridgeline.errors import UnknownNameError
 from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region
 from ridgeline.graph.pixels import attention, group_norm, kept, mapped, product, riding
 
 WIDTHS = (512, 512, 256, 128)  # channels of each level, coarsest first
 RESIDUALS, COLOURS = 3, 3  # residual blocks of a level; channels of an image
 SHRINK = 8  # pixels of an image's side to one of its latent's
+SHAPED = 2  # kernels of a norm that is shaped by the latent: its product with one map, and another's sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Film:
+    """Channels of each level of a video's decoder, coarsest first, residual blocks of a level, and where frames double.
+
+    Pixels double after each level but the last, frames after those of `doubled`. Norms may be `shaped` by the latent.
+    """
+
+    widths: tuple[int, ...]
+    residuals: int
+    doubled: tuple[int, ...]
+    shaped: bool = False
+
+
+FILMS: dict[str, Film] = {
+    "cogvideox": Film(widths=(512, 256, 256, 128), residuals=4, doubled=(0, 1), shaped=True),
+    "hunyuan-video": Film(widths=(512, 512, 256, 128), residuals=3, doubled=(1, 2)),
+    "wan2.1": Film(widths=(384, 384, 192, 96), residuals=3, doubled=(0, 1)),
+}
 
 
 def decoder(channels: int, *, width: int, height: int) -> Model:
@@ -81,3 +107,72 @@ def _convolution(name: str, channels: int, filters: int, pixels: int) -> Op:
         name=name, kind=OpKind.GEMM, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(pixels), taps=taps,
         params=channels * taps * filters + filters, saved=(kept(channels * pixels),),
     )  # fmt: skip
+
+
+def film_decoder(name: str, channels: int, *, width: int, height: int, frames: int) -> Model:
+    """The decoder of a video's latents by name; 3 x 3 x 3 convolutions over all frames at once.
+
+    >>> round(film_decoder("hunyuan-video", 16, width=64, height=64, frames=5).graph.params / 1e6)
+    145
+    """
+    if name not in FILMS:
+        raise UnknownNameError("decoder of videos", name, FILMS)
+    spec, area = FILMS[name], (width // SHRINK) * (height // SHRINK)
+    at = 1 + (frames - 1) // 2 ** len(spec.doubled)
+    wide = spec.widths[0]
+    entry = _cube("entry", channels, wide, area * at)
+    middle = [op for each in ("first", "last") for op in _solid(spec, each, channels, wide, wide, area * at)]
+    blocks = [Block(name="middle", ops=tuple(middle), boundaries=())]
+    layers, entering = ["middle"], wide
+    for level, filters in enumerate(spec.widths):
+        for _ in range(spec.residuals):
+            title = f"block-{level}-{entering}"
+            if title not in layers:
+                ops = _solid(spec, "block", channels, entering, filters, area * at)
+                blocks.append(Block(name=title, ops=tuple(ops), boundaries=()))
+            layers.append(title)
+            entering = filters
+        if level + 1 < len(spec.widths):
+            before, area = area * at, 4 * area
+            at = 2 * at - 1 if level in spec.doubled else at
+            grown = replace(mapped("grow", filters * before), write=float(filters * area * at))
+            ops = [grown, _cube("grown", filters, filters, area * at)]
+            blocks.append(Block(name=f"up-{level}", ops=tuple(ops), boundaries=()))
+            layers.append(f"up-{level}")
+    graph = Graph(
+        blocks={block.name: block for block in blocks}, layers=tuple(layers), embedding=(entry,),
+        head=(*_norm(spec, "exit_norm", channels, entering, area * at), _cube("exit", entering, COLOURS, area * at)),
+        hidden=entering * area * at, vocab=0, tied_embeddings=False,
+    )  # fmt: skip
+    dims = {"layers": len(layers), "width": width, "height": height, "frames": frames}
+    return Model(name=name, model_type="decoder", graph=graph, max_positions=None, source="config.json", dims=dims)
+
+
+def _cube(name: str, channels: int, filters: int, voxels: int) -> Op:
+    """A 3 x 3 x 3 convolution with bias."""
+    return replace(
+        _convolution(name, channels, filters, voxels), k=channels * 27, taps=27, axes=3,
+        params=27 * channels * filters + filters,
+    )  # fmt: skip
+
+
+def _norm(spec: Film, name: str, latent: int, channels: int, voxels: int) -> list[Op]:
+    """Groups normed, perhaps weighed by one map of the latent and shifted by another, and SiLU."""
+    ops = [group_norm(name, channels, voxels)]
+    if spec.shaped:
+        maps = [product(f"{name}_{part}", latent, channels, voxels) for part in ("scale", "shift")]
+        ops += [*maps, replace(mapped(f"{name}_shape", channels * voxels, inputs=3), kernels=SHAPED)]
+    return ops
+
+
+def _solid(spec: Film, name: str, latent: int, channels: int, filters: int, voxels: int) -> list[Op]:
+    """A residual block of a video's decoder."""
+    ops = [
+        *_norm(spec, f"{name}_norm1", latent, channels, voxels),
+        _cube(f"{name}_conv1", channels, filters, voxels),
+        *_norm(spec, f"{name}_norm2", latent, filters, voxels),
+        _cube(f"{name}_conv2", filters, filters, voxels),
+    ]
+    if channels != filters:
+        ops.append(product(f"{name}_shortcut", channels, filters, voxels))
+    return [*ops, riding(f"{name}_add", filters * voxels, inputs=2)]

@@ -76,6 +76,7 @@ class Denoiser:
     sized: int = 0  # width of each of two vectors that tell the picture's size and shape
     turned: bool = True  # queries and keys are normed and turned by their place, one kernel after another where eager
     encoder: str = "t5-v1.1-xxl"
+    film: str = ""  # decoder of its videos; frames are decoded one by one where it has none
 
     def tokens(self, picture: Picture) -> int:
         """Patches of one picture [1]: ceil(latent frames / patch) x (height x width of the latent / patch^2).
@@ -113,29 +114,34 @@ DENOISERS: dict[str, Denoiser] = {
     ),
     "cogvideox-2b": Denoiser(
         together=30, hidden=1920, heads=30, ffn=7680, words=226, word_width=4096, shrink=(4, 8), conditioned=512,
-        turned=False,
+        turned=False, film="cogvideox",
     ),
     "cogvideox-5b": Denoiser(
-        together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), conditioned=512
+        together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), conditioned=512,
+        film="cogvideox",
     ),
     "consisid": Denoiser(
         together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), conditioned=512,
-        faced=21, beside=16,
+        faced=21, beside=16, film="cogvideox",
     ),
     "cogvideox-1.5-5b": Denoiser(
         together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), patch=(2, 2),
-        conditioned=512,
+        conditioned=512, film="cogvideox",
     ),
     "hunyuan-video": Denoiser(
         joint=20, single=40, hidden=3072, heads=24, ffn=12288, words=256, word_width=4096, pooled=768, shrink=(4, 8),
-        guided=False, guidance=True, encoder="",
+        guided=False, guidance=True, encoder="", film="hunyuan-video",
     ),
     "latte": Denoiser(
         cross=28, moving=28, hidden=1152, heads=16, ffn=4608, words=120, word_width=4096, channels=4, spread=True,
         turned=False,
     ),
-    "wan2.1-14b": Denoiser(cross=40, hidden=5120, heads=40, ffn=13824, words=512, word_width=4096, shrink=(4, 8)),
-    "wan2.1-1.3b": Denoiser(cross=30, hidden=1536, heads=12, ffn=8960, words=512, word_width=4096, shrink=(4, 8)),
+    "wan2.1-14b": Denoiser(
+        cross=40, hidden=5120, heads=40, ffn=13824, words=512, word_width=4096, shrink=(4, 8), film="wan2.1"
+    ),
+    "wan2.1-1.3b": Denoiser(
+        cross=30, hidden=1536, heads=12, ffn=8960, words=512, word_width=4096, shrink=(4, 8), film="wan2.1"
+    ),
 }  # fmt: skip
 """Source: config.json of each model's transformer on huggingface.co."""
 

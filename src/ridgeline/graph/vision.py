@@ -239,7 +239,7 @@ def normalise(name: str, channels: int, side: int, *, active: bool, joined: bool
     """A batch norm, with its ReLU: statistics and result read the input; backward reads input and gradient twice.
 
     Unfused, statistics, norm and ReLU are three passes. A norm `joined` with the shortcut reads that as well, and hands
-    back its gradient. It keeps its input, and with a `curved` function that one's; a ReLU's output is kept by its reader.
+    back its gradient. It keeps its input, and that of a `curved` function; a ReLU's output is kept by its reader.
     """
     elements = channels * side**2
     return pointwise(

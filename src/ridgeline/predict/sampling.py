@@ -11,7 +11,7 @@ import numpy as np
 from ridgeline.cost.network import collective_seconds
 from ridgeline.errors import PlanError
 from ridgeline.facts.records import Cluster, Evidence
-from ridgeline.graph.decoders import decoder
+from ridgeline.graph.decoders import decoder, film_decoder
 from ridgeline.graph.denoisers import DENOISERS, Picture, denoiser, guided
 from ridgeline.graph.diffusion import LATENT
 from ridgeline.graph.load import load
@@ -130,10 +130,13 @@ def _ends(name: str, cluster: Cluster, asked: Sampling) -> tuple[float, float, t
         words = _words(load(spec.encoder), cluster, replace(workload, seq_len=spec.words))
     elif spec is not None:
         said.append("its encoder of words takes no time")
-    if asked.frames > 1:
-        return words, 0.0, (*said, "decoding the frames takes no time")
-    made = decoder(LATENT if spec is None else spec.channels, width=asked.width, height=asked.height)
-    parts, _ = _step(Predictor(made, cluster, workload), asked.batch, Division())
+    channels, copies = LATENT if spec is None else spec.channels, asked.batch
+    if asked.frames > 1 and spec is not None and spec.film:
+        made = film_decoder(spec.film, channels, width=asked.width, height=asked.height, frames=asked.frames)
+        said.append("all frames are decoded at once, on one device")
+    else:
+        made, copies = decoder(channels, width=asked.width, height=asked.height), asked.batch * asked.frames
+    parts, _ = _step(Predictor(made, cluster, workload), copies, Division())
     return words, sum(parts.values()), tuple(said)
 
 
