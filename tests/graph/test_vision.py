@@ -112,3 +112,15 @@ def test_what_a_batch_norm_and_its_activation_keep() -> None:
     assert 1.5 < kept("mobilenet-v2") < 2.0  # the last norm of a block has no activation
     assert kept("mobilenet-v2", fused=True) == 1.0
     assert all(saved.role == "" for op in residual("resnet-50").graph.embedding for saved in op.saved)
+
+
+def test_statistics_that_a_convolution_counts_take_no_pass_of_the_norm() -> None:
+    """The first norm of a block of the first stage, 64 x 56 x 56: read and written; the joined one reads both ways."""
+    norms = [
+        {op.name: op for op in residual("resnet-50", fused=True, counted=counted).graph.blocks["stage-1"].ops}
+        for counted in (False, True)
+    ]
+    first = [each["norm1"].read / (64 * 56**2) for each in norms]
+    joined = [each["norm3"].read / (256 * 56**2) for each in norms]
+    assert (first, joined) == ([2, 1], [3, 2])
+    assert norms[0]["norm1"].backward_read == norms[1]["norm1"].backward_read

@@ -270,3 +270,15 @@ def test_a_classifier_of_sentences_makes_no_logits_over_the_vocabulary() -> None
     assert sst.workload.unpredicted == 1.0
     assert any("classifies sentences" in said for said in sst.assumptions)
     assert job(source="someone/else@1", **cells).workload.unpredicted < 1.0
+
+
+def test_mlperfs_residual_networks_count_statistics_in_convolutions() -> None:
+    cells = {"model": "ResNet-50 v1.5", "n_devices": 8, "global_batch": 3200, "hardware": "H100-SXM5-80GB"}
+    mlperf = job(engine="MXNet NVIDIA Release 23.04", source="mlcommons/training_results_v3.0@6fe9543", **cells)
+    example = job(engine="MxNet", precision="mixed (AMP fp16)", source="NVIDIA/DeepLearningExamples@1", **cells)
+    reads = [
+        next(op.read for op in each.model.graph.blocks["stage-1"].ops if op.name == "norm1")
+        for each in (mlperf, example)
+    ]
+    assert reads[1] == 2 * reads[0]
+    assert mlperf.key != example.key

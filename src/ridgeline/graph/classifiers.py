@@ -18,9 +18,12 @@ def classifier(
     turned: Turned = Turned.NONE,
     fused: bool = False,
     autocast: bool = False,
+    counted: bool = False,
     image: int | None = None,
 ) -> Model:
     """A network by name; `image` pixels a side in place of its own where its layers allow any size.
+
+    `counted` as for `vision.residual`, whose networks alone have such kernels.
 
     >>> classifier("mobilenet-v2").graph.params
     3504872
@@ -32,5 +35,5 @@ def classifier(
     if name in PATCHED:
         return patched(name, turned=turned, autocast=autocast)
     if name in RESIDUAL:
-        return residual(name, turned=turned, fused=fused)
+        return residual(name, turned=turned, fused=fused, counted=counted)
     raise UnknownNameError("network", name, CLASSIFIERS)

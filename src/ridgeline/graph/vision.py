@@ -62,16 +62,17 @@ RESIDUAL: dict[str, Residual] = {
 }
 
 
-def residual(name: str, *, turned: Turned = Turned.NONE, fused: bool = False) -> Model:
+def residual(name: str, *, turned: Turned = Turned.NONE, fused: bool = False, counted: bool = False) -> Model:
     """A residual network by name.
 
     Tensors that hold channels first are `turned` to channels last, as matrix units read them, at every convolution.
-    With `fused` one kernel norms the last convolution of a block, adds the shortcut and rectifies.
+    With `fused` one kernel norms the last convolution of a block, adds the shortcut and rectifies; norms whose
+    statistics are `counted` get them from the convolution before.
 
     >>> residual("resnet-50").graph.params
     25557032
     """
-    net = Layers(turned=turned, fused=fused)
+    net = Layers(turned=turned, fused=fused, counted=counted)
     stages = net.stages(name, IMAGE)
     last = stages[-1]
     graph = Graph(
@@ -104,7 +105,8 @@ class Layers:
 
     With `frozen` norms are a scale and a shift that are not trained; fused, they ride in the convolution's epilogue.
     Under `autocast` layer norms, softmax and the sums between layers are in fp32, products in 16 bits. With `curved`
-    activations other than ReLU, whose gradients need their input, each keeps it, unless fused.
+    activations other than ReLU, whose gradients need their input, each keeps it, unless fused. Statistics of a norm
+    may be `counted` in the epilogue of the convolution before it, where its results are written.
     """
 
     turned: Turned
@@ -112,6 +114,7 @@ class Layers:
     frozen: bool = False
     autocast: bool = False
     curved: bool = False
+    counted: bool = False
 
     def stages(
         self, name: str, image: int, *, strides: tuple[int, ...] = (1, 2, 2, 2), untrained: int = 0
@@ -189,7 +192,10 @@ class Layers:
     def norm(self, name: str, channels: int, side: int, *, active: bool, joined: bool = False) -> Op:
         """A batch norm, or the scale and shift that a frozen one is, with its ReLU."""
         if not self.frozen:
-            return normalise(name, channels, side, active=active, joined=joined, curved=self.curved and not self.fused)
+            return normalise(
+                name, channels, side, active=active, joined=joined, curved=self.curved and not self.fused,
+                counted=self.counted,
+            )  # fmt: skip
         elements = channels * side**2
         forward = 0 if self.fused else elements
         return pointwise(
@@ -235,17 +241,20 @@ class Layers:
         return ops if self.fused and not spec.squeeze else [*ops, _sum(filters * out**2)]
 
 
-def normalise(name: str, channels: int, side: int, *, active: bool, joined: bool = False, curved: bool = False) -> Op:
+def normalise(
+    name: str, channels: int, side: int, *, active: bool, joined: bool = False, curved: bool = False,
+    counted: bool = False,
+) -> Op:  # fmt: skip
     """A batch norm, with its ReLU: statistics and result read the input; backward reads input and gradient twice.
 
-    Unfused, statistics, norm and ReLU are three passes. A norm `joined` with the shortcut reads that as well, and hands
+    Unfused, statistics, norm and ReLU are three passes; statistics that were `counted` take none. A norm `joined` with the shortcut reads that as well, and hands
     back its gradient. It keeps its input, and that of a `curved` function; a ReLU's output is kept by its reader.
     """
     elements = channels * side**2
     return pointwise(
         name,
         Region.TENSOR,
-        read=(3 if joined else 2) * elements,
+        read=(2 + joined - counted) * elements,
         write=elements,
         backward_read=4 * elements,
         backward_write=(2 if joined else 1) * elements,

@@ -90,6 +90,13 @@ OWN_FORMATS: tuple[tuple[str, str, str], ...] = (
 )
 """What a source's program computes in where its table names another: (source, network, precision)."""
 
+COUNTED: tuple[tuple[str, str], ...] = ((r"mlcommons/", r"resnet-50$"),)
+"""Networks whose convolutions count the statistics of the norm after them: (source, network).
+
+Source: mlcommons/training_results_v2.1, NVIDIA/benchmarks/resnet/implementations/mxnet, config_DGXA100*.sh:
+NETWORK="resnet-v1b-stats-fl".
+"""
+
 HOST_BOUND: tuple[tuple[str, str, str], ...] = (
     (
         r"DeepLearningExamples",
@@ -229,17 +236,20 @@ def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
     if (found is not None or name in REGION_NETWORKS) and row.asks_bytes:
         raise InputError("what decoding images on the device holds is not predicted", field="metric")
     fused = recipe.workload["execution"] != "eager"
+    counted = fused and any(re.search(source, where) and re.match(known, name) for source, known in COUNTED)
     if found is not None:
         model = detector(name, turned=turned, fused=fused)
     elif name in REGION_NETWORKS:
         model = region_network(name, turned=turned, fused=fused)
     else:
         sizes = (own for source, known, own in OWN_IMAGES if re.search(source, where) and re.match(known, name))
-        model = classifier(name, turned=turned, fused=fused, autocast=_autocasts(recipe), image=next(sizes, None))
+        model = classifier(
+            name, turned=turned, fused=fused, autocast=_autocasts(recipe), counted=counted, image=next(sizes, None)
+        )
     pixels, classes = model.dims["image"], model.dims["classes"]
     turns = [f"images of {pixels} x {pixels} pixels, {classes} classes"]
     if found is not None or name in REGION_NETWORKS:
         turns.append("boxes are chosen and matched in no time")
     if turned not in (Turned.NONE, Turned.FIRST):
         turns.append(f"layouts are turned around convolutions: {first}")
-    return ModelReading(model=model, key=repr((name, turned, fused, pixels)), assumptions=tuple(turns))
+    return ModelReading(model=model, key=repr((name, turned, fused, counted, pixels)), assumptions=tuple(turns))
