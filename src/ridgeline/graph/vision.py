@@ -247,8 +247,9 @@ def normalise(
 ) -> Op:  # fmt: skip
     """A batch norm, with its ReLU: statistics and result read the input; backward reads input and gradient twice.
 
-    Unfused, statistics, norm and ReLU are three passes; statistics that were `counted` take none. A norm `joined` with the shortcut reads that as well, and hands
-    back its gradient. It keeps its input, and that of a `curved` function; a ReLU's output is kept by its reader.
+    Unfused, statistics, norm and ReLU are three passes; statistics that were `counted` take none. A norm `joined` with
+    the shortcut reads that as well, and hands back its gradient. It keeps its input, and that of a `curved` function; a
+    ReLU's output is kept by its reader.
     """
     elements = channels * side**2
     return pointwise(
