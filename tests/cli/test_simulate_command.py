@@ -453,7 +453,7 @@ def test_a_fair_queue_and_the_urgent_are_told_by_group(capsys: pytest.CaptureFix
         (["--adapters", "2", "--adapter-slots", "3"], "needs 1 to the number of adapters, 2"),
         (["--kv-rank", "160"], "say kv_fetched as well"),
         (["--kv-kept", "64", "--preemption", "swap"], "not modelled with pools, preemption swap"),
-        (["--nano-tokens", "64", "--draft-tokens", "1"], "take tp alone"),
+        (["--nano-tokens", "64", "--draft-tokens", "1", "--acceptance", "0.5"], "take tp alone"),
     ],
 )
 def test_queues_that_mean_nothing_are_refused(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:

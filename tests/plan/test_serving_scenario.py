@@ -145,3 +145,33 @@ def test_paths_are_relative_to_the_scenario(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(RidgelineError, match="no such file"):
         read_serving("/no/such/scenario.toml", {})
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"adapter_rank": 8}, "'--adapter-rank': is about adapters, which is not said"),
+        ({"adapter_on": "all"}, "'--adapter-on': is about adapters"),
+        ({"acceptance": 0.7}, "'--acceptance': is about draft_tokens"),
+        ({"draft_share": 0.1}, "'--draft-share': is about draft_tokens"),
+        ({"priority_levels": 3}, "'--priority-levels': is about priority_period"),
+        ({"micro_batches": 3}, "'--micro-batches': is about expert_devices"),
+        ({"kv_chunk": 4}, "'--kv-chunk': is about kv_fetched"),
+        ({"dram": "64GB"}, "'--dram': is about offload"),
+        ({"draft_tokens": 3}, "'--draft-tokens': drafts are accepted with a probability that is not said"),
+    ],
+)  # fmt: skip
+def test_words_that_would_change_nothing_are_refused(words: dict[str, object], told: str) -> None:
+    machine = {"model": {"name": "llama-3.1-8b"}, "cluster": {"name": "1xH100-SXM"}, "workload": {"rate": 1.0}}
+    with pytest.raises(InputError, match=told):
+        serving_from_words({**machine, "plan": words})
+
+
+@pytest.mark.parametrize("end", [1, 1.0, "100%"])
+def test_a_share_may_be_all(end: object) -> None:
+    """Bounds name what is allowed: `needs 0 <= value <= 1`, and 1 is."""
+    machine = {"model": {"name": "llama-3.1-8b"}, "cluster": {"name": "1xH100-SXM"}, "workload": {"rate": 1.0}}
+    asked = serving_from_words({**machine, "plan": {"draft_tokens": 2, "acceptance": end}})
+    assert asked.deployments[0].gained == 3.0
+    with pytest.raises(InputError, match=r"'1\.01' is out of range; needs 0 <= value <= 1"):
+        serving_from_words({**machine, "plan": {"draft_tokens": 2, "acceptance": 1.01}})

@@ -15,7 +15,7 @@ import pytest
 
 from ridgeline.errors import UnitError
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field
-from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
+from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 from ridgeline.report import as_json, serving_json, serving_search
 
 SECTIONS = {
@@ -23,6 +23,7 @@ SECTIONS = {
     "## `[plan]`": PLAN_FIELDS,
     "### `[workload]` of traffic": TRAFFIC_FIELDS,
     "### `[plan]` of a deployment": DEPLOYMENT_FIELDS,
+    "### `[plan]` of a batch whose weights devices do not hold": OFFLOAD_FIELDS,
 }
 PAGE = Path(__file__).parents[2] / "docs" / "scenario.md"
 ROOT = Path(__file__).parents[2]

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ridgeline.cli.offloading import refuse_offload
 from ridgeline.cli.placing import loads_from
 from ridgeline.cli.progress import progress_bar
 from ridgeline.cli.simulating import policies_of, serving_scenario_of, told_of_compiling, too_long
@@ -91,6 +92,7 @@ def _as_dict(found: ServingSearch, assumed: tuple[str, ...]) -> dict[str, Any]:
 
 def _refuse_what_is_searched(asked: ServingScenario, min_devices: bool) -> None:
     """Raises for words that a search cannot hold to, or needs and has not."""
+    refuse_offload(asked)
     for name in ("prefill", "decode"):
         if name in asked.stated:
             raise InputError("the search chooses pools itself; leave it out, or simulate these", field=f"--{name}")

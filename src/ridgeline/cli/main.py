@@ -18,7 +18,7 @@ from ridgeline.cli.commands import SETTINGS, Commands, command
 from ridgeline.cli.flags import LIMIT_FIELDS, STATED_FIELDS, Grouped, with_flags
 from ridgeline.errors import RidgelineError
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS
-from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
+from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 
 DEFECT = 70  # EX_SOFTWARE of sysexits.h
 
@@ -82,7 +82,9 @@ Examples:
 PREDICT_EXAMPLES = """\b
 Examples:
   ridgeline predict llama-3.1-8b --on 8xH100-SXM --zero 3 --micro-batch 1
-  ridgeline predict llama-3.1-8b --serve --on 1xH100-SXM --batch 32"""
+  ridgeline predict llama-3.1-8b --serve --on 1xH100-SXM --batch 32
+  ridgeline predict mixtral-8x7b --serve --on 1xRTX-4090
+      --offload computed --cpu Xeon-Gold-6454S --dram 512GB"""
 SIMULATE_EXAMPLES = """\b
 Example:
   ridgeline simulate qwen3-32b --on 2xH100-SXM --tp 2 --rate 2
@@ -177,7 +179,7 @@ def plan_command(
     cls=Grouped,
     short_help="Explain one plan to the operator.",
     epilog=PREDICT_EXAMPLES,
-    flags=with_flags(RUN_FLAGS),
+    flags=with_flags({**RUN_FLAGS, "Serving: weights in host memory": OFFLOAD_FIELDS}),
 )
 def predict_command(
     subject: Subject,

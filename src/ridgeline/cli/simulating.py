@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.cli.flags import cluster_words, given, is_folder, read_flags
+from ridgeline.cli.offloading import predict_offloaded, refuse_offload
 from ridgeline.cli.placing import with_placement
 from ridgeline.cli.progress import busy
 from ridgeline.errors import InputError, NoPlanError
-from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
+from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 from ridgeline.plan.serving_scenario import ServingScenario, read_serving, serving_from_words
 
 if TYPE_CHECKING:
     from ridgeline.serving.traffic.traffic import Traffic
 
 TRAFFIC_NAMES = frozenset(field.name for field in TRAFFIC_FIELDS)
-DEPLOYMENT_NAMES = frozenset(field.name for field in DEPLOYMENT_FIELDS)
+DEPLOYMENT_NAMES = frozenset(field.name for field in (*DEPLOYMENT_FIELDS, *OFFLOAD_FIELDS))
 _OF_BATCHES = ("prompt", "output", "requests", "seed", "slo")  # of a scenario's traffic; how it arrives does not matter
 
 
@@ -107,6 +108,7 @@ def fronts_of(asked: ServingScenario) -> Any:
 def simulate(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints what a deployment does under traffic; raises NoPlanError when it will not start."""
     asked = with_placement(serving_scenario_of(subject, on, words))
+    refuse_offload(asked)
     if asked.stated.get("apart") and not any(one.expert_devices for one in asked.deployments):
         raise InputError("says nothing of how many devices hold the experts; say --expert-devices", field="--apart")
     _needs_experts_beside(asked)
@@ -125,6 +127,9 @@ def predict_batch(subject: str, on: str | None, words: Mapping[str, Any], *, as_
     """Prints what a deployment does with one static batch, or with a queue that never runs dry."""
     batch = read_flags({"batch": words.get("batch")}, BATCH_FIELDS)
     asked = with_placement(serving_scenario_of(subject, on, {**words, "requests": batch.get("batch")}))
+    if "offload" in asked.stated:
+        predict_offloaded(asked, batch=batch.get("batch"), as_json=as_json)
+        return
     _needs_experts_beside(asked)
     kept = {name: value for name, value in asked.traffic.items() if name in _OF_BATCHES}
     asked = replace(asked, traffic={**kept, "arrivals": "burst"})

@@ -62,15 +62,19 @@ def count(least: int, most: int = _MOST) -> Callable[[object], int]:
     return read
 
 
-def number(unit: str, least: float, below: float) -> Callable[[object], float]:
-    """A reader of numbers in `unit`, at least `least` and below `below`; it raises `ValueError` for any other."""
+def number(unit: str, least: float, below: float, *, ends: bool = False) -> Callable[[object], float]:
+    """A reader of numbers in `unit`, at least `least` and below `below`; it raises `ValueError` for any other.
+
+    With `ends` the upper bound is allowed as well, as 1 is of a share.
+    """
 
     def read(value: object) -> float:
         if not isinstance(value, int | float | str) or isinstance(value, bool):
             raise ValueError(f"{shown(value)} is not a number in {unit}")
         number = parse(value, unit)
-        if not least <= number < below:
-            raise ValueError(f"{shown(value)} is out of range; needs {least:g} <= value < {below:g}")
+        if not (least <= number < below or (ends and number == below)):
+            sign = "<=" if ends else "<"
+            raise ValueError(f"{shown(value)} is out of range; needs {least:g} <= value {sign} {below:g}")
         return number
 
     return read

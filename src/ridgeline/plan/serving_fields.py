@@ -111,7 +111,11 @@ TRAFFIC_FIELDS: tuple[Field, ...] = (
     Field(name="trace", read=_text, help="azure-conv, azure-code, mooncake, servegen, or a CSV file of requests"),
     Field(name="rate", read=number("1", 1e-9, 1e9), help="requests per second; of a trace, its mean is scaled to this"),
     pick("arrivals", ARRIVALS, "how requests come where no trace says it"),
-    Field(name="cv", read=number("1", 0.05, 100.0), help="burstiness of gamma and weibull arrivals; 1 is Poisson"),
+    Field(
+        name="cv",
+        read=number("1", 0.02, 40.0, ends=True),
+        help="burstiness of gamma and weibull arrivals; 1 is Poisson",
+    ),
     whole("concurrency", "users of a closed loop: requests in flight at most"),
     whole("requests", "requests to replay; of a trace, the first so many", most=10_000_000),
     Field(name="duration", read=_seconds, help="time over which requests arrive, e.g. 10min"),
@@ -152,7 +156,11 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     yes("mixed", "prompts are computed in the iterations of running sequences, not before them"),
     yes("prefix_cache", "blocks of common prefixes are kept and found again"),
     yes("graphs", "decode batches replay captured graphs"),
-    Field(name="memory_fraction", read=number("1", 0.01, 1.0001), help="share of device memory that the engine fills"),
+    Field(
+        name="memory_fraction",
+        read=number("1", 0.01, 1.0, ends=True),
+        help="share of device memory that the engine fills",
+    ),
     pick("router", (router.value for router in Router), "how requests choose among instances"),
     whole("fronts", "front ends that each hand out requests in turns of their own; 1 when absent", most=4096),
     pick(
@@ -179,7 +187,11 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     whole("adapters", "LoRA adapters that are served together", most=100_000),
     whole("adapter_rank", "their rank; 16 when absent", most=128),
     whole("adapter_slots", "adapters on the device at once; others are loaded from the host; when absent, all"),
-    Field(name="adapter_skew", read=number("1", 0.0, 4.0001), help="power law of adapters' shares of requests: 0 even"),
+    Field(
+        name="adapter_skew",
+        read=number("1", 0.0, 4.0, ends=True),
+        help="power law of adapters' shares of requests: 0 even",
+    ),
     pick("adapter_on", ("attention", "all"), "products that adapters change: attention's, or feed-forwards' too"),
     whole("kv_kept", "tokens of a prompt's cache that each layer keeps; when absent, all", most=_MOST_TOKENS),
     yes("kv_early", "what is not kept goes after each chunk of a prompt, not when it is done"),
@@ -191,7 +203,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     yes("borrows", "a request that does not fit its instance keeps a part of its cache in the memory of others"),
     Field(
         name="lend_share",
-        read=number("1", 0.01, 1.0001),
+        read=number("1", 0.01, 1.0, ends=True),
         help="share of its free blocks that one gives; when absent, half",
     ),
     Field(name="owe_share", read=number("1", 0.01, 1e4), help="blocks that one owes, as a share of its own; any"),
@@ -202,7 +214,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     ),
     Field(
         name="split_fill",
-        read=number("1", 0.0, 1.0001),
+        read=number("1", 0.0, 1.0, ends=True),
         help="cache in use from which decode is favoured; when absent, 70%",
     ),
     yes("apart", "experts have devices of their own; a search tries how many"),
@@ -214,15 +226,41 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     Field(name="expert_traffic", read=_text, help="a CSV file of layer, expert, next, tokens: what passes to whom"),
     yes("tokens_stay", "tokens stay with their experts from layer to layer; every rank holds all caches"),
     whole("expert_redundant", "replicas of experts in each layer", least=0, most=4096),
-    Field(name="expert_skew", read=number("1", 0.0, 4.0001), help="power law of experts' loads: 0 even, 1 as measured"),
+    Field(
+        name="expert_skew",
+        read=number("1", 0.0, 4.0, ends=True),
+        help="power law of experts' loads: 0 even, 1 as measured",
+    ),
     yes("alike", "requests are copies of one, greedily answered: a step's tokens choose the same experts"),
     Field(name="autoscale", read=_autoscale, help="instances by requests on each: high=16,low=4,start=60s"),
     Field(name="failures", read=_failures, help="instances fail and are repaired: mean times up=30d,down=10min"),
     whole("draft_tokens", "tokens drafted for each step of speculative decoding", least=0, most=64),
-    Field(name="acceptance", read=number("1", 0.0, 1.0001), help="probability that a drafted token is accepted"),
+    Field(
+        name="acceptance", read=number("1", 0.0, 1.0, ends=True), help="probability that a drafted token is accepted"
+    ),
     Field(name="draft_share", read=number("1", 0.0, 10.0), help="time to draft one token, as a share of a step"),
     whole("beam_width", "continuations of each prompt that a beam search keeps", least=1, most=64),
 )
+OFFLOAD_FIELDS: tuple[Field, ...] = (
+    pick(
+        "offload",
+        ("computed", "fetched", "streamed", "layers", "neurons", "host", "disk"),
+        "weights that devices do not hold: experts computed by processors or fetched; layers streamed or computed;"
+        " rarely used neurons computed; all of it on the host, or from disk",
+    ),
+    Field(name="cpu", read=_text, help="processors of the host: 'Xeon Gold 6454S' or '2x EPYC 9654'"),
+    Field(name="dram", read=number("byte", 1e6, 1e18), help="host memory, e.g. 512GB; when absent, the usual one"),
+    Field(
+        name="device_share",
+        read=number("1", 0.0, 1.0, ends=True),
+        help="share of experts, layers or neurons on devices; when absent, as much as fits",
+    ),
+    pick("device_order", ("uniform", "front", "frequent", "recent"), "which experts devices hold"),
+    pick("storage", ("nvme", "sata", "ufs", "emmc", "card"), "the disk that weights are read from"),
+    yes("layerwise", "long prompts run on devices, one layer's weights copied at a time"),
+)
+"""Where the weights of one static batch lie that devices do not hold (`predict --serve`)."""
+
 SAME_WORDS = (
     "weights", "kv", "tp", "pp", "dp", "ep", "kv_ranks", "token_budget", "max_seqs", "chunked", "mixed", "prefix_cache",
     "graphs", "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "alike", "queue_patience",

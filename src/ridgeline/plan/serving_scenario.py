@@ -14,11 +14,21 @@ from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role, Router
 from ridgeline.plan.fields import read_fields
 from ridgeline.plan.scenario import Place, Table, failing, guarded, model_and_cluster, tables_of
-from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, SAME_WORDS, TRAFFIC_FIELDS
+from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, SAME_WORDS, TRAFFIC_FIELDS
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
     from ridgeline.graph.ops import Model
+
+# Words, and those of which one must be said for them to mean anything.
+_ABOUT: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("adapter_rank", "adapter_skew", "adapter_on"), ("adapters",)),
+    **dict.fromkeys(("acceptance", "draft_share"), ("draft_tokens",)),
+    "priority_levels": ("priority_period",),
+    "micro_batches": ("expert_devices", "apart", "prefill"),
+    "kv_chunk": ("kv_fetched",),
+    **{entry.name: ("offload",) for entry in OFFLOAD_FIELDS if entry.name != "offload"},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +66,8 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
     model, cluster, _ = model_and_cluster(tables, place)
     cluster = _with_beside(cluster, tables.get("plan", {}), place)
     traffic = read_fields(tables.get("workload", {}), TRAFFIC_FIELDS, failing("workload", place))
-    stated = read_fields(tables.get("plan", {}), DEPLOYMENT_FIELDS, failing("plan", place))
+    stated = read_fields(tables.get("plan", {}), (*DEPLOYMENT_FIELDS, *OFFLOAD_FIELDS), failing("plan", place))
+    _check_idle(stated, place)
     weights, why = served_weights(model, rates_of_both(cluster), stated.get("weights"))
     deployments = _placed({**stated, "weights": weights}, cluster, place)
     for name, words in (
@@ -79,6 +90,18 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
         assumed=(why,) if why else (),
         file=place.file,
     )
+
+
+def _check_idle(stated: Mapping[str, Any], place: Place) -> None:
+    """Raises for words about what is not said, which would change nothing."""
+    for name, about in _ABOUT.items():
+        if name in stated and not any(word in stated for word in about):
+            message = f"is about {about[0]}, which is not said; say {' or '.join(about)} as well, or leave it out"
+            raise place.fail("plan", name, message)
+    if stated.get("draft_tokens") and "acceptance" not in stated:
+        raise place.fail(
+            "plan", "draft_tokens", "drafts are accepted with a probability that is not said; say acceptance, e.g. 0.7"
+        )
 
 
 def rates_of_both(cluster: Cluster) -> frozenset[str]:

@@ -114,6 +114,16 @@ class Hybrid:
                 )
         return min(1.0, max(0.0, room / pool)) if pool > 0 else 1.0
 
+    def held_bytes(self, share: float) -> tuple[float, float]:
+        """Weights on one device, and elsewhere, where devices hold that share of what may move [byte]."""
+        technique = self.placement.technique
+        if technique in (Technique.HOST, Technique.DISK) or self.machine is None:
+            return 0.0, self.total_bytes
+        rest, experts = self._device_bytes(experts=False), self._device_bytes(experts=True)
+        if technique in (Technique.COMPUTED, Technique.FETCHED):
+            return rest + share * experts, (1.0 - share) * self.expert_bytes
+        return share * (rest + experts), (1.0 - share) * self.total_bytes
+
     def cache_bytes(self, tokens: float) -> float:
         """Cache of so many tokens on one device if it held its whole part [byte]."""
         return token_bytes(self.device_served.kinds, self.formats)[0] * tokens / self.deployment.pp

@@ -9,7 +9,6 @@ from typing import Any
 from ridgeline.cost.answer import Rung
 from ridgeline.cost.formats import form
 from ridgeline.cost.host import Kernel, Processors
-from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import machine
 from ridgeline.cost.served import worst
 from ridgeline.errors import InputError, RidgelineError
@@ -18,6 +17,7 @@ from ridgeline.facts.records import Evidence
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.engine import formats_of
 from ridgeline.serving.hybrid import decode, prefill
+from ridgeline.serving.hybrid_band import band
 from ridgeline.serving.hybrid_habits import Habits, habits_of
 from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.hybrid_placement import Order, Placement, Technique
@@ -230,26 +230,13 @@ def _with_lengths(job: OffloadedJob, hybrid: Hybrid, said: list[str]) -> Offload
     )  # fmt: skip
 
 
-SPREAD = {
-    "device": interval(1.0, Evidence.DERIVED),  # kernels of other devices
-    "host": (0.7, 1.63),  # clocks are base clocks, and the best kernels read at 0.9 of nominal instead of 0.66
-    "link": (0.88, 1.3),  # a link never runs above its nominal rate
-    "sync": (0.5, 2.0),  # starts are assumed
-    "disk": (0.5, 2.0),  # latencies are assumed
-}
-"""Times of the parts of an iteration against the prediction: low and high end of an 80 % interval, as factors [1]."""
-
-
 WEIGHTY = re.compile(r"(?:concurrency|processor|precision|accelerators|storage) not stated|hold is not stated|^'\d+ ?-")
 """What is assumed and moves a time by its own size; lengths that are not stated move one request's rates little."""
 
 
 def _band(spent: HybridParts, assumed: tuple[str, ...]) -> tuple[float, float]:
-    """The interval of a time as factors: of each part by what it takes, squared where the job was guessed [1]."""
-    seconds = {name: float(getattr(spent, name).sum()) for name in SPREAD}
-    whole = sum(seconds.values()) or 1.0
-    low, high = (sum(SPREAD[name][end] * seconds[name] for name in SPREAD) / whole for end in (0, 1))
-    return (low * low, high * high) if any(WEIGHTY.search(words) for words in assumed) else (low, high)
+    """The interval of a time as factors, wider where the job was guessed [1]."""
+    return band(spent, guessed=any(WEIGHTY.search(words) for words in assumed))
 
 
 def _value(found: Offloaded, job: OffloadedJob) -> tuple[float, bool, HybridParts]:

@@ -1,0 +1,174 @@
+"""A static batch of a model larger than its devices, composed: weights placed, both sides priced, told as a report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ridgeline.cost.host import Processors
+from ridgeline.cost.machine import machine
+from ridgeline.errors import InputError, NoPlanError, PlanError, UnknownNameError
+from ridgeline.facts.cpus import cpu, cpus
+from ridgeline.facts.records import Cluster, Evidence
+from ridgeline.graph.ops import Model
+from ridgeline.plan.deployment import Deployment
+from ridgeline.report.offloaded import OffloadReport, Spent
+from ridgeline.serving.engine import formats_of
+from ridgeline.serving.hybrid import decode, prefill
+from ridgeline.serving.hybrid_band import band
+from ridgeline.serving.hybrid_habits import HABITS, habits_of
+from ridgeline.serving.hybrid_model import Hybrid
+from ridgeline.serving.hybrid_placement import Order, Placement, Technique
+from ridgeline.serving.hybrid_sides import HybridParts
+from ridgeline.units import bytes_text
+
+TECHNIQUES: Mapping[str, Technique] = MappingProxyType(
+    {technique.name.casefold(): technique for technique in Technique}
+)
+ORDERS: Mapping[str, Order] = MappingProxyType({order.name.casefold(): order for order in Order})
+_ENGINES = {
+    Technique.COMPUTED: "KTransformers", Technique.FETCHED: "MoE-Infinity", Technique.STREAMED: "FlexGen",
+    Technique.NEURONS: "PowerInfer",
+}  # whose habits are taken where none are asked for; else llama.cpp's  # fmt: skip
+_KNOWN = "KTransformers, kt-kernel, Fiddler, MoE-Infinity, accelerate, DeepSpeed, FlexGen, vLLM, llama.cpp, PowerInfer"
+_ALONE = (Technique.HOST, Technique.DISK)  # nothing runs on a device
+_NO_PRODUCTS = (Technique.FETCHED, Technique.STREAMED)  # nothing is computed by processors
+_UNITS = {
+    Technique.COMPUTED: "experts", Technique.FETCHED: "experts", Technique.STREAMED: "layers",
+    Technique.LAYERS: "layers", Technique.NEURONS: "neurons",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offload:
+    """Where the weights lie that devices do not hold, and who computes with them.
+
+    `processors` is a name of `data/cpus.tsv`, perhaps after their number ('2x EPYC 9654'); `dram_bytes` [byte] what the
+    host holds (None: what the cluster's host has), `share` [1] what devices hold (None: as much as fits).
+    """
+
+    technique: Technique
+    processors: str = ""
+    dram_bytes: float | None = None
+    share: float | None = None
+    order: Order | None = None
+    storage: str = ""  # '': NVMe, and of streamed weights none
+    layerwise: bool = False
+
+
+def offloaded(
+    model: Model, cluster: Cluster, deployment: Deployment, asked: Offload, *, engine: str = "", batch: int = 1,
+    prompt_tokens: int = 1024, output_tokens: int = 256, assumed: Sequence[str] = (),
+) -> OffloadReport:  # fmt: skip
+    """Times of one static batch whose weights devices do not hold [s].
+
+    TTFT is the time of all prompts, chunk after chunk; TPOT that of a step at the mean context. The deployment is one
+    instance. Raises `NoPlanError` where weights fit in no memory, `InputError` for processors or an engine that nobody
+    described, `PlanError` where the model has no such parts. Source: docs/offload.md; evidence: derived.
+    """
+    technique = asked.technique
+    name = engine or _ENGINES.get(technique, "llama.cpp")
+    if not any(re.search(pattern, name, re.IGNORECASE) for pattern, _ in HABITS):
+        raise InputError(f"'{name}' is not known to keep weights in host memory; known: {_KNOWN}", field="--engine")
+    _check_parts(model, technique)
+    host, said = _processors(asked, cluster)
+    formats = formats_of(deployment)
+    matrix = host is not None and host.has_matrix_units
+    hybrid = Hybrid(
+        model, None if technique in _ALONE else machine(cluster), host, _placement(asked, cluster),
+        deployment=deployment, formats=formats, habits=habits_of(name, weights=formats.feed, matrix_units=matrix),
+    )  # fmt: skip
+    share = hybrid.share(float(batch * (prompt_tokens + output_tokens)))
+    held, elsewhere = hybrid.held_bytes(share)
+    _check_dram(hybrid, asked, cluster, elsewhere)
+    said += [] if engine else [f"an engine that does as {name} does, as none was named"]
+    first = _spent(prefill(hybrid, batch, prompt_tokens))
+    step = _spent(decode(hybrid, batch, prompt_tokens + output_tokens / 2.0))
+    price, used = cluster.price_usd_per_device_h, 0 if technique in _ALONE else deployment.instance_devices
+    rungs = {} if hybrid.prices is None else hybrid.prices.rungs_used
+    return OffloadReport(
+        model=model.name, cluster=cluster.name, technique=technique.value, engine=name,
+        processors="" if host is None else f"{host.sockets} x {host.cpu.name}, {host.cores} cores",
+        unit=_UNITS.get(technique, "weights"), share=share, device_bytes=held, host_bytes=elsewhere,
+        batch=batch, prompt_tokens=prompt_tokens, output_tokens=output_tokens, first=first, step=step,
+        usd_per_h=None if price is None or not used else price.value * used,
+        rungs={family: rung.value for family, rung in rungs.items()}, evidence=Evidence.DERIVED,
+        assumed=(*assumed, *said),
+    )  # fmt: skip
+
+
+def _check_parts(model: Model, technique: Technique) -> None:
+    """Raises where a model has no parts of the kind that a technique moves."""
+    experts = any(block.experts for block in model.graph.blocks.values())
+    if technique in (Technique.COMPUTED, Technique.FETCHED) and not experts:
+        raise PlanError(f"{technique.value}: {model.name} has no experts; take layers, streamed or neurons")
+    if technique is Technique.NEURONS and experts:
+        raise PlanError(f"{technique.value}: {model.name} has experts, which move whole; take computed or fetched")
+
+
+def _processors(asked: Offload, cluster: Cluster) -> tuple[Processors | None, list[str]]:
+    """The processors of the host, None where none is named and none computes; and what was assumed."""
+    technique, text = asked.technique, asked.processors.strip()
+    if not text:
+        if technique in _NO_PRODUCTS:
+            return None, _about_dram(asked, cluster)
+        raise InputError(
+            f"{technique.value}, by which processors is not said; say e.g. 'Xeon Gold 6454S', '2x EPYC 9654' or"
+            f" 'Core i9-13900K', one of {len(cpus())} in data/cpus.tsv", field="--cpu",
+        )  # fmt: skip
+    match = re.fullmatch(r"(?:([1-8])\s*x\s*)?(.+)", text)
+    assert match is not None
+    sockets = int(match[1] or 1)
+    try:
+        found = cpu(match[2])
+    except UnknownNameError as error:
+        raise InputError(f"{error}; data/cpus.tsv holds {len(cpus())}", field="--cpu") from None
+    made = Processors(
+        cpu=found, sockets=sockets, cores=found.cores * sockets, memory_bytes_per_s=found.memory.value * sockets,
+        memory_bytes=_dram_bytes(asked, cluster),
+    )  # fmt: skip
+    memory = f"{found.channels} channels of {found.memory_type} on each socket, the fastest it takes"
+    return made, [memory, *_about_dram(asked, cluster)]
+
+
+def _dram_bytes(asked: Offload, cluster: Cluster) -> float:
+    return cluster.host.dram_bytes if asked.dram_bytes is None else asked.dram_bytes
+
+
+def _about_dram(asked: Offload, cluster: Cluster) -> list[str]:
+    if asked.dram_bytes is not None:
+        return []
+    return [f"{bytes_text(cluster.host.dram_bytes)} of host memory, as machines with {cluster.accelerator.name} have"]
+
+
+def _placement(asked: Offload, cluster: Cluster) -> Placement:
+    recent = asked.technique in (Technique.FETCHED, Technique.DISK)
+    return Placement(
+        technique=asked.technique,
+        share=asked.share,
+        order=asked.order or (Order.RECENT if recent else Order.UNIFORM),
+        resident_bytes=_dram_bytes(asked, cluster) if asked.technique is Technique.DISK else None,
+        storage=asked.storage or "nvme",
+        from_disk=asked.technique is Technique.STREAMED and bool(asked.storage),
+        layerwise=asked.layerwise,
+    )
+
+
+def _check_dram(hybrid: Hybrid, asked: Offload, cluster: Cluster, elsewhere: float) -> None:
+    """Raises where streamed or fetched weights do not fit in host memory, nor come from a disk."""
+    room = _dram_bytes(asked, cluster)
+    disk = hybrid.placement.from_disk or asked.technique is Technique.DISK
+    if not disk and elsewhere > room:
+        raise NoPlanError(
+            f"{hybrid.model.name}: {bytes_text(elsewhere)} of weights beside the devices do not fit in"
+            f" {bytes_text(room)} of host memory; take narrower weights, more devices or memory (--dram), or a disk"
+        )
+
+
+def _spent(parts: HybridParts) -> Spent:
+    low, high = band(parts)
+    total = float(parts.total.sum())
+    sides = {name: float(value.sum()) for name, value in vars(parts).items() if name != "total"}
+    return Spent(total=total, low=total * low, high=total * high, parts=sides)
