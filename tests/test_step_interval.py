@@ -45,8 +45,8 @@ def test_a_slower_host_lengthens_a_step_alone() -> None:
 
 def test_hosts_span_what_was_measured() -> None:
     quick, slow = host_range(accelerator("H100-SXM"))
-    assert (quick, slow) == pytest.approx((20 / 21 * 0.82, 47 / 21 * 1.22))
-    assert host_range(accelerator("GB200"))[1] == pytest.approx(1.22)  # the slowest is its own
+    assert (quick, slow) == pytest.approx((0.80 * 0.82, 2.24 * 1.22))
+    assert host_range(accelerator("GB200")) == pytest.approx((0.80 / 1.55 * 0.82, 2.24 / 1.55 * 1.22))
 
 
 def test_a_small_eager_model_is_uncertain_and_a_large_one_is_not() -> None:

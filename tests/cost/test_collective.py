@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from ridgeline.cost import questions
+from ridgeline.cost.engine_limits import host_slowness
 from ridgeline.cost.families.collective import COLLECTIVE
 from ridgeline.cost.machine import machine
 from ridgeline.cost.mechanism import device_vector
@@ -123,6 +126,20 @@ def test_a_group_is_asked_for_as_it_lies_on_the_machine() -> None:
     assert questions.issue_seconds(accelerator("MI300X")) == constant("collective.issue.other")
     assert questions.issue_seconds(accelerator("GB200")) == constant("collective.issue.grace")
     assert np.asarray(group_sizes(m, 2, 8)["nodes"]).tolist() == 2  # one of each node
+
+
+@pytest.mark.parametrize(
+    ("name", "ratios"),
+    [
+        ("H100-SXM", (1.0,)),
+        ("B200-SXM", (0.88, 0.80, 0.93, 0.96, 0.93)),  # five tables of modules that were issued eagerly
+        ("GB300", (1.43, 1.41, 1.37, 1.65, 1.95)),
+        ("A100-SXM-80GB", (42 / 21, 75 / 34, 1215 / 995 * 1257 / 1249)),  # a call, a launch of a step, a thread
+        ("MI300X", (1.0,)),
+    ],
+)
+def test_hosts_take_the_geometric_mean_of_what_was_measured(name: str, ratios: tuple[float, ...]) -> None:
+    assert host_slowness(accelerator(name)) == pytest.approx(math.prod(ratios) ** (1 / len(ratios)), rel=5e-3)
 
 
 def test_two_roots_of_a_large_host_are_half_a_node_apart() -> None:

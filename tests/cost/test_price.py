@@ -35,7 +35,8 @@ CORE = Attention(
 )
 
 START_S = constant("collective.start")
-HOST = 2.0  # hosts of Ampere devices issue a collective in 42 us, those of Hopper in 21 us
+HOST = 1.75  # hosts of Ampere devices take so many times what those of Hopper take for operators
+ISSUE_S = 42e-6  # and 42 us to issue a collective, where those of Hopper take 21
 
 
 def pricer(machine: Machine, **choices: object) -> Pricer:
@@ -95,12 +96,13 @@ def test_a_processor_issues_and_then_runs(machine: Machine) -> None:
 
 
 def test_a_replayed_graph_launches_fastest(machine: Machine) -> None:
-    assert pricer(machine, execution="graph").host_seconds(SHORT, 3) == HOST * 3 * constant("launch.host.graph")
+    found = pricer(machine, execution="graph").host_seconds(SHORT, 3)
+    assert found == pytest.approx(HOST * 3 * constant("launch.host.graph"))
 
 
 def test_compiled_code_launches_without_dispatch(machine: Machine) -> None:
     found = pricer(machine, framework="torch", execution="compiled").host_seconds(PRODUCT, 3)
-    assert found == HOST * 3 * constant("launch.host.compiled")
+    assert found == pytest.approx(HOST * 3 * constant("launch.host.compiled"))
 
 
 def test_megatron_runs_a_module_around_each_product(machine: Machine) -> None:
@@ -142,7 +144,7 @@ def test_gradients_of_each_tensor_are_kept_by_the_host(machine: Machine) -> None
 
 def test_a_message_is_a_call_and_two_operators(machine: Machine) -> None:
     found = pricer(machine, framework="megatron", execution="eager").message_seconds()
-    assert found == pytest.approx(HOST * (2 * 8e-6 + constant("collective.issue.hopper")))
+    assert found == pytest.approx(HOST * 2 * 8e-6 + ISSUE_S)
     assert pricer(machine, framework="fsdp", execution="eager").message_seconds() == 0.0
 
 
@@ -154,7 +156,7 @@ def test_megatron_issues_the_product_of_each_expert(machine: Machine) -> None:
 
 def test_ring_attention_issues_each_step_and_merges_its_result(machine: Machine) -> None:
     compiled = pricer(machine, framework="megatron", execution="compiled")
-    issue_s, module_s = HOST * constant("collective.issue.hopper"), HOST * constant("launch.host.module")
+    issue_s, module_s = ISSUE_S, HOST * constant("launch.host.module")
     chain_s = HOST * (
         constant("launch.host.eager") + (constant("launch.host.ring") - 1) * constant("launch.host.kernel")
     )

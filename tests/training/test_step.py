@@ -311,7 +311,7 @@ def test_an_update_of_separate_passes(precision: str, optimizer: str, moved: flo
 
 def test_an_update_of_one_weight_after_another_waits_for_the_host() -> None:
     looped = {"precision": "fp32", "fused_optimizer": False, "looped_optimizer": True}
-    slower = constant("collective.issue.ampere") / constant("collective.issue.hopper")  # the host of a DGX A100
+    slower = 1.75  # the host of a DGX A100
     launched = 300 * OPERATIONS * constant("launch.host.kernel") * slower
     assert update_s(1e6, tensors=300, **looped) == pytest.approx(launched)
     assert update_s(1e9, tensors=3, **looped) == pytest.approx(1e9 * 88 / MEMORY)  # the device is slower
@@ -319,7 +319,7 @@ def test_an_update_of_one_weight_after_another_waits_for_the_host() -> None:
 
 
 def test_megatron_reads_norms_of_each_step_and_may_count_zeros() -> None:
-    slower = constant("collective.issue.ampere") / constant("collective.issue.hopper")
+    slower = 1.75
     alone, step_s = update_s(1e6), slower * 40 * 8e-6 + 15 * constant("collective.issue.ampere")
     assert update_s(1e6, framework="megatron") == pytest.approx(alone + step_s)
     counted = update_s(1e6, tensors=148, framework="megatron", counts_zeros=True)

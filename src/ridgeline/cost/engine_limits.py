@@ -91,16 +91,16 @@ def _next(ranks: Number, values: Mapping[int, float]) -> Number:
 
 
 def host_slowness(part: Accelerator) -> float:
-    """Time of a call on the hosts that a generation of devices comes with, over that on a DGX H100's [1].
+    """Time of operators on the hosts that a generation of devices comes with, over that on a DGX H100's [1].
 
-    The ratio of `issue_seconds`: hosts of A100s and of Grace take twice as long. Single-stream steps agree: eager vLLM
-    takes 2.2 times as long for a launch on an A800's host as on an H200's. Of a processor that is the device itself the
-    ratio of its `dispatch_seconds` to that of an eager chain on a DGX H100's host.
+    Of many operators one after the other, as layers are (`launch.slowness.*`): hosts of Grace and of A100s take half as
+    long again. One collective takes longer still, `issue_seconds`. Of a processor that is the device itself the ratio
+    of its `dispatch_seconds` to that of an eager chain on a DGX H100's host.
     """
     own = dispatch_seconds(part)
     if own is not None:
         return own / constants()["launch.host.kernel"].value
-    return issue_seconds(part) / constants()["collective.issue.hopper"].value
+    return _of_host(part, "launch.slowness")
 
 
 def dispatch_seconds(part: Accelerator) -> float | None:
@@ -117,10 +117,14 @@ def dispatch_seconds(part: Accelerator) -> float | None:
 
 def issue_seconds(part: Accelerator) -> float:
     """Host time to issue one collective outside a graph, in the hosts that a generation of devices comes with [s]."""
+    return _of_host(part, "collective.issue")
+
+
+def _of_host(part: Accelerator, name: str) -> float:
     table = constants()
     joined = (part.host_bytes_per_s or 0.0) > _FASTEST_BUS
     key = "grace" if joined and part.vendor == "NVIDIA" else part.architecture
-    return table.get(f"collective.issue.{key}", table["collective.issue.other"]).value
+    return table.get(f"{name}.{key}", table[f"{name}.other"]).value
 
 
 @cache
@@ -134,10 +138,10 @@ def issue_range_s() -> tuple[float, float]:
 
 
 def host_range(part: Accelerator) -> tuple[float, float]:
-    """Time of a call on the quickest and the slowest host measured, over that on the one that a device comes with [1].
+    """Time of operators on the quickest and the slowest host measured, over that on a device's own [1].
 
     Both with what versions of one module differ by: `interval.launch.*`.
     """
-    (quick_s, slow_s), own_s = issue_range_s(), issue_seconds(part)
-    table = constants()
-    return quick_s / own_s * table["interval.launch.low"].value, slow_s / own_s * table["interval.launch.high"].value
+    table, own = constants(), _of_host(part, "launch.slowness")
+    quick, slow = (table[f"launch.slowness.{end}"].value / own for end in ("least", "most"))
+    return quick * table["interval.launch.low"].value, slow * table["interval.launch.high"].value

@@ -134,7 +134,7 @@ class Pricer:
         Megatron-LM's layers are Python modules around each product and attention, and issue the product of each expert
         by itself, or pass a module for it forward and one function of its gradients backward; eager PyTorch dispatches
         every operator; compiled code only launches; a captured graph is replayed. Times are those of a DGX H100's
-        processor; the hosts of other devices take longer or shorter as they do to issue a collective.
+        processor; the hosts of other devices take `host_slowness` times as long.
         """
         calls = work.calls if isinstance(work, Stream) else 0.0
         issued_s = self._issue_seconds(work, kernels) + self._filled_seconds(work)
