@@ -142,6 +142,18 @@ def test_gradients_of_each_tensor_are_kept_by_the_host(machine: Machine) -> None
     assert pricer(machine, framework="megatron", execution="graph").weights_seconds(12) == 0.0
 
 
+def test_megatron_runs_python_around_each_layer(machine: Machine) -> None:
+    one, plain = (pricer(machine, framework=name, execution="eager") for name in ("megatron", "torch"))
+    assert one.layer_seconds() == pytest.approx(HOST * 140e-6)
+    assert plain.layer_seconds() == 0.0
+    assert pricer(machine, framework="megatron", execution="graph").layer_seconds() == 0.0
+    alone, block = one.phase([SHORT], Layout()), one.block([SHORT], Layout())
+    assert float(block.forward.seconds) - float(alone.seconds) == pytest.approx(HOST * 140e-6)
+    assert float(block.recompute.seconds) == float(block.forward.seconds)
+    back = replace(SHORT, phase=Phase.BACKWARD_INPUT)
+    assert float(one.block([back], Layout()).backward_input.seconds) == float(one.phase([back], Layout()).seconds)
+
+
 def test_a_message_is_a_call_and_two_operators(machine: Machine) -> None:
     found = pricer(machine, framework="megatron", execution="eager").message_seconds()
     assert found == pytest.approx(HOST * 2 * 8e-6 + ISSUE_S)

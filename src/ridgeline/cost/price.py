@@ -147,6 +147,13 @@ class Pricer:
             return 0.0
         return self.host_slowness * known.value * constant("launch.host.kernel") * tensors
 
+    def layer_seconds(self) -> float:
+        """Host time of the Python around the modules and operators of one layer's forward [s]."""
+        known = constants().get(f"launch.{self.workload.framework}.layer")
+        if known is None or self.workload.execution == "graph":
+            return 0.0
+        return self.host_slowness * known.value
+
     def message_seconds(self) -> float:
         """Host time to hand one message to a neighbour stage or take one from it [s]."""
         known = constants().get(f"launch.{self.workload.framework}.message")
@@ -221,13 +228,14 @@ class Pricer:
             by_phase[piece.phase].append(piece)
         inputs = self.phase(by_phase[Phase.BACKWARD_INPUT], layout)
         cover = inputs.parts["matrix"] + inputs.parts["launch"]
+        forward = self.phase(by_phase[Phase.FORWARD], layout, beside_s=self.layer_seconds())
         return BlockCost(
-            forward=self.phase(by_phase[Phase.FORWARD], layout),
+            forward=forward,
             backward_input=inputs,
             backward_weight=self.phase(
                 by_phase[Phase.BACKWARD_WEIGHT], layout, cover_s=cover, beside_s=self.weights_seconds(tensors)
             ),
-            recompute=self.phase(by_phase[Phase.FORWARD], layout),
+            recompute=forward,
             selective=self._repeated(by_phase[Phase.FORWARD], layout),
         )
 
