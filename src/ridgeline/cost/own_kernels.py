@@ -27,7 +27,7 @@ class OwnKernels:
     matrix rate of tuned ones, between the ends of `tuned_range` [1], and `skinny_share` of the memory rate, between
     those of `skinny_range`. A reduction of up to `graph_rows` rows takes `graph_wait_s` longer than the collective
     alone, of more rows `apart_wait_s` [s]. Activations are kept in `pass_bytes` an element [byte]. With `half_sums`
-    products in 16 bits add up in 16 bits.
+    products in 16 bits add up in 16 bits. Attention runs by the `earlier` kernels where the device has newer ones.
     """
 
     unmeasured: bool = False
@@ -48,6 +48,7 @@ class OwnKernels:
     apart_wait_s: float = 0.0
     pass_bytes: float = 2.0
     half_sums: bool = False
+    earlier: str = ""
 
     @property
     def lent(self) -> bool:

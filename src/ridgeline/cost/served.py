@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from ridgeline.cost import layer_questions, questions
 from ridgeline.cost.answer import Question, Rung
+from ridgeline.cost.earlier import earlier_fits
 from ridgeline.cost.expert_kernels import ExpertKernels
 from ridgeline.cost.families.latent_layer import CHOSEN_CORE
-from ridgeline.cost.fitted import FittedModel, find_fits, model_of
+from ridgeline.cost.fitted import CORES, FittedModel, find_fits, model_of
 from ridgeline.cost.formats import WIDENED_BYTES, form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.own_kernels import OwnKernels, block_seconds, half_sums, vector_seconds
@@ -26,7 +27,7 @@ from ridgeline.cost.readers import ROTARY
 from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
 from ridgeline.cost.served_links import LinkPrices
 from ridgeline.errors import DomainError
-from ridgeline.facts.fits import BANDS_S, rung_interval
+from ridgeline.facts.fits import BANDS_S, Fit, rung_interval
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import Choice, Core, Experts, Pass, Product, Recurrence, Reduce, Trade
 from ridgeline.lower.work import CollectiveKind, Number
@@ -93,8 +94,15 @@ class ServedPrices(LinkPrices):
 
     def _model(self, question: Question, kernel: str = "", *, shares: tuple[float, float] = _WHOLE) -> FittedModel:
         asked = self._engines(question)
+        earlier: tuple[Fit, ...] = ()
+        if self.own.earlier and question.family in CORES:
+            earlier = earlier_fits(
+                question.family, self.part, engine=self.engine, kernel=self.own.earlier, form=question.form
+            )
         for rung in RUNGS:
             fits = find_fits(asked, self.part, rung)
+            if earlier:
+                fits, rung = earlier, Rung.BORROWED
             fits = tuple(fit for fit in fits if fit.kernel.split(" ")[-1] == kernel) or fits
             if fits:
                 worst = self.rungs_used.get(question.family, rung)

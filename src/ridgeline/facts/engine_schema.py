@@ -137,6 +137,11 @@ class Settings:
         unit="head",
         kind=tuple,
     )
+    earlier_attention: str = _word(
+        "",
+        "kernels of attention where its tables hold those that came after them: what other devices' tables call theirs",
+        *("", "vllm_flash_attn"),
+    )
     block_heads: int = _count(
         0, "query heads of all sequences of a rank above which decode gives each one block, with room in shared memory "
         "for the scores of the longest context; 0: never", "head",

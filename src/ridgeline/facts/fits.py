@@ -257,7 +257,7 @@ def _borrowed(family: str, device: str, kind: Kind, engine: str, form: str, reac
     kernels = list(dict.fromkeys((fit.engine, fit.kernel) for fit in latest))
     first_engine = preferred_engine({key[0] for key in kernels})
     return tuple(
-        _blend([fit for fit in latest if (fit.engine, fit.kernel) == key], device)
+        blended([fit for fit in latest if (fit.engine, fit.kernel) == key], device)
         for key in kernels
         if key[0] == first_engine
     )
@@ -295,13 +295,14 @@ def _common(family: str, device: str, kind: Kind, form: str, engine: str, apart_
     own_vendor = [fit for fit in chosen if accelerator(fit.device).vendor == kind.vendor]
     chosen = own_vendor or chosen
     least = min(fit.held_median for fit in chosen)
-    first = _blend([fit for fit in chosen if fit.held_median <= _POOR * least], device)
+    first = blended([fit for fit in chosen if fit.held_median <= _POOR * least], device)
     known, wider = rung_interval(family, "common"), 1.0 if own_vendor else constant("interval.foreign")
     low, high = tuple(end / wider for end in known.low), tuple(end * wider for end in known.high)
     return (replace(first, domain={}, low=low, high=high),)
 
 
-def _blend(relatives: Sequence[Fit], device: str) -> Fit:
+def blended(relatives: Sequence[Fit], device: str) -> Fit:
+    """What fits of other devices lend to one: geometric means, with the interval of borrowed answers."""
     first = relatives[0]
     names = [name for name in first.values if all(name in fit.values for fit in relatives)]
     values = {name: math.exp(sum(math.log(fit.values[name]) for fit in relatives) / len(relatives)) for name in names}
