@@ -12,7 +12,7 @@ import pytest
 from ridgeline.serving.traffic.traffic import traffic
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_rows import ServedJob, read_served
-from ridgeline.validate.serving_traffic import measured_span_s, sampled_share
+from ridgeline.validate.serving_traffic import gained_tokens, measured_span_s, sampled_share
 
 CELLS = {
     "model": "Llama-2-70B", "params_b": "70", "active_params_b": "70", "hardware": "H100-SXM-80GB", "n_devices": "8",
@@ -60,3 +60,27 @@ def test_the_draws_of_a_run_move_its_rate() -> None:
     assert sampled_share(asked, requests) == pytest.approx(1.2816 * (1.25 / 10_000) ** 0.5)
     assert sampled_share(replace(asked, metric="samples_rate"), requests) == pytest.approx(1.2816 / 100.0)
     assert sampled_share(replace(asked, metric="ttft"), requests) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("context", "prompt", "output", "gained"),
+    [
+        (2048, "2048", "2048", 1.0),  # the prompt is the whole context
+        (2048, "1000", "2048", 1049.0),  # the last one lies beyond it
+        (4096, "2048", "2048", 2048.0),
+        (None, "2048", "64", 1.0),  # vLLM takes 2048 where a config states none
+    ],
+)
+def test_sequences_end_at_the_context_of_the_model(
+    context: int | None, prompt: str, output: str, gained: float
+) -> None:
+    asked = job(scenario="fixed-batch", rate_rps="", isl=prompt, osl=output, batch_or_concurrency="4", source="X")
+
+    def tokens(ends: bool, arrivals: str = "static") -> float | None:
+        one = SimpleNamespace(
+            model=SimpleNamespace(max_positions=context), policy=SimpleNamespace(ends_at_context=ends)
+        )
+        return gained_tokens(replace(asked, arrivals=arrivals), one)  # type: ignore[arg-type]
+
+    assert tokens(ends=True) == gained
+    assert tokens(ends=False) == tokens(ends=True, arrivals="closed") == float(output)

@@ -78,6 +78,7 @@ class Settings:
     output_estimate_floor: float = _share(1.0, "the share at last")
     output_estimate_steps: int = _count(0, "iterations from first to last; a preemption starts over", "iteration")
     preemption: str = _word("recompute", "what happens when blocks run out", "recompute", "swap", "none")
+    ends_at_context: bool = _flag(False, "sequences that reach the model's context length end there")
     prefix_cache: bool = _flag(False, "blocks of common prefixes are kept and found again")
     graph_sizes: tuple[int, ...] = _key(
         (), "decode batches that replay a captured graph; empty: none", unit="sequence", kind=tuple

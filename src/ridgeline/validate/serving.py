@@ -34,7 +34,7 @@ from ridgeline.validate.serving_limits import loaded
 from ridgeline.validate.serving_loops import looped
 from ridgeline.validate.serving_rows import PHASES, ServedJob, read_served
 from ridgeline.validate.serving_settings import LIMITS, Settings, settings_of
-from ridgeline.validate.serving_traffic import measured_span_s, sampled_share, traffic_of
+from ridgeline.validate.serving_traffic import gained_tokens, measured_span_s, sampled_share, traffic_of
 
 ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
 _KEPT = 64  # engines and answers kept ready; rows of one run follow each other
@@ -225,8 +225,16 @@ def serve(job: ServedJob) -> Served:
         ends=tuple((end, looped(job, end, traffic)) for end in ends),
         decode=_decoding(engines[-1], tables[-1], found, traffic),
         evidence=Evidence.DERIVED,
-        said=() if told is None else (told.said,),
+        said=(*(() if told is None else (told.said,)), *_ended(job, engines[-1])),
     )
+
+
+def _ended(job: ServedJob, one: Engine) -> tuple[str, ...]:
+    """Words for sequences that the model's context length ends."""
+    gained = gained_tokens(job, one)
+    if gained == job.output_tokens:
+        return ()
+    return (f"each sequence gains {gained:.0f} tokens, then the model's context ends it",)
 
 
 def _engine(job: ServedJob, deployment: Deployment, offline: bool) -> Engine:

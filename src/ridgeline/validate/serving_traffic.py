@@ -20,6 +20,7 @@ from ridgeline.validate.serving_rows import ServedJob
 OPEN_S, OPEN_MOST = 600.0, 60_000  # length of Poisson arrivals: MLPerf Inference's shortest run; most requests there
 QUEUED_ROUNDS = 4  # requests of a saturated queue for each sequence that can run
 SPREAD_ROUNDS = 8  # where their lengths are spread: the last to end are a smaller part of it
+UNSTATED_CONTEXT = 2048  # token; of configs that state no length (vllm/config.py of 0.5.3, _get_and_verify_max_len)
 _SETTLED = 0.3  # share of the time until the last request starts after which a queue's rate is steady
 _RATES = {"output_rate", "output_rate_per_device", "total_rate", "samples_rate"}
 _Z = 1.2816  # standard deviations of a normal law's 80 % interval
@@ -27,7 +28,8 @@ _Z = 1.2816  # standard deviations of a normal law's 80 % interval
 
 def traffic_of(job: ServedJob, engines: Sequence[Engine]) -> Traffic:
     """The requests of a job: a burst, a closed loop, Poisson arrivals or a saturated queue."""
-    prompt, output = _law(job, "prompt", job.prompt_tokens), _law(job, "output", job.output_tokens)
+    made = job.output_tokens if not engines else gained_tokens(job, engines[-1])
+    prompt, output = _law(job, "prompt", job.prompt_tokens), _law(job, "output", made)
     if job.arrivals == "static":
         return synthetic(burst(max(job.batch or 1, 1)), prompt, output)
     if job.arrivals == "closed":
@@ -44,6 +46,17 @@ def traffic_of(job: ServedJob, engines: Sequence[Engine]) -> Traffic:
     rounds = QUEUED_ROUNDS if job.lengths is None else SPREAD_ROUNDS
     count = int(rounds * max(1, min(slots, fitting)))
     return synthetic(burst(min(max(count, FEWEST), OPEN_MOST)), prompt, output)
+
+
+def gained_tokens(job: ServedJob, one: Engine) -> float | None:
+    """What each sequence gains [token]: of a static batch no more than reach one beyond the model's context length.
+
+    A sequence whose last token lies beyond it ends, so that a prompt of the whole context gains one token.
+    """
+    limit, made = one.model.max_positions or UNSTATED_CONTEXT, job.output_tokens
+    if job.arrivals != "static" or not one.policy.ends_at_context or made is None:
+        return made
+    return min(made, max(1.0, limit + 1.0 - (job.prompt_tokens or 0.0)))
 
 
 def _fitting(one: Engine, job: ServedJob) -> int:
