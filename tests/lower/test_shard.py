@@ -442,3 +442,14 @@ def test_a_merged_layer_has_one_adapter_where_it_is_one_module() -> None:
         work = work_of(model, Layout(), task=Task.LORA, framework=framework, lora_targets="qkv")
         counts[framework] = gemms(work, "qkv.lora_a")[FORWARD][3]
     assert counts == {"megatron": 1, "torch": 3}
+
+
+@pytest.mark.parametrize(("overlapped", "gathered"), [(0, 1), (1, 2)])
+def test_adapters_pass_over_shards_where_sequences_are_divided(overlapped: int, gathered: int) -> None:
+    layout = Layout(tp=2, sequence_parallel=1, overlap_tensor=overlapped)
+    work = work_of(DENSE, layout, task=Task.LORA, execution="graph", lora_dropout=True)
+    moved = {(p.name, p.phase): float(np.asarray(p.bytes)) for p in work if isinstance(p, Stream) and "lora" in p.name}
+    read = SEQ * 64 / gathered  # what reaches the adapter of the first layer of a feed-forward, 64 wide
+    assert moved["mlp_up.lora_dropout", FORWARD] == moved["mlp_up.lora_dropout", INPUT] == 5 * read
+    assert moved["mlp_up.lora_sum", INPUT] == 2 * (2 * SEQ * 128 + 3 * read)  # 256 / 2 results
+    assert moved["mlp_down.lora_sum", FORWARD] == 2 * 5 * SEQ * 64 / 2

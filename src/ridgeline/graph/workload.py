@@ -221,6 +221,7 @@ class Workload:
     encoder_seq_len: int | None = None
     lora_rank: int = 16
     lora_targets: str = "all"  # 'all' linear layers, those of 'attention' or 'qkv' alone
+    lora_dropout: bool = False  # whether adapters drop elements of their inputs
     attention_kernel: str = "flash"  # 'flash' (the device's best), 'flash1', 'flash2' or 'unfused'
     execution: str = "compiled"  # 'eager', 'compiled' or 'graph': how kernels are launched
     memory_habits: Mapping[str, float | bool | str] = field(default_factory=dict)  # changes to the framework's own

@@ -151,11 +151,7 @@ class Sharder:
             yield from self._adapter(op, m=m, n=n, k=k, count=count)
 
     def _adapter(self, op: Op, *, m: Number, n: Number, k: Number, count: Number) -> Iterable[Work]:
-        """Two thin products for each adapter, and passes that scale and add their result.
-
-        Forward the result is scaled, and added to the product's; backward its gradient is scaled, and that of the input
-        added. Compiled programs scale on the way.
-        """
+        """Two thin products for each adapter, and passes over its inputs and results."""
         rank, parts = self.workload.lora_rank, adapters(op, self.workload)
         size = self.precision.activation_bytes
         for name, k_in, n_out in ((f"{op.name}.lora_a", k, rank), (f"{op.name}.lora_b", rank, n / parts)):
@@ -163,11 +159,33 @@ class Sharder:
             yield piece(phase=Phase.FORWARD, m=m, n=n_out, k=k_in)
             yield piece(phase=Phase.BACKWARD_INPUT, m=m, n=k_in, k=n_out)
             yield piece(phase=Phase.BACKWARD_WEIGHT, m=k_in, n=n_out, k=m)
+        yield from self._adapter_passes(op, parts=parts, inputs=m * count * k, results=m * count * n)
+
+    def _adapter_passes(self, op: Op, *, parts: int, inputs: Number, results: Number) -> Iterable[Work]:
+        """Passes over elements of an adapter's `inputs` and `results`.
+
+        Sequence parallelism keeps results of row-parallel layers in shards, and inputs of column-parallel ones where
+        the gathers of products hide behind them; elsewhere adapters read what was gathered (NVIDIA/NeMo,
+        return_layernorm_output_gathered). Forward the result is scaled, and added to the product's; backward its
+        gradient is scaled, and that of the input added. Compiled programs scale on the way. Dropout reads and writes
+        inputs and writes a mask of a byte.
+        """
+        layout, size = self.layout, self.precision.activation_bytes
+        shards = np.where(layout.sequence_parallel, layout.tp, 1)
+        if op.split is Split.COLUMN:
+            inputs = inputs / np.where(layout.overlap_tensor, shards, 1)
+        if op.split is Split.ROW:
+            results = results / shards
+        inputs = inputs * parts
         compiled = self.workload.execution == "compiled" and self.workload.framework != "megatron"
-        scaled, kernels = (0.0, 1.0) if compiled else (2.0 * n, 2.0)
+        scaled, kernels = (0.0, 1.0) if compiled else (2.0, 2.0)
         passes = partial(Stream, name=f"{op.name}.lora_sum", kernels=kernels * parts)
-        yield passes(phase=Phase.FORWARD, bytes=m * count * size * (scaled + 3.0 * n))
-        yield passes(phase=Phase.BACKWARD_INPUT, bytes=m * count * size * (scaled + 3.0 * k * parts))
+        yield passes(phase=Phase.FORWARD, bytes=size * (scaled + 3.0) * results)
+        yield passes(phase=Phase.BACKWARD_INPUT, bytes=size * (scaled * results + 3.0 * inputs))
+        if self.workload.lora_dropout:
+            for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT):
+                dropped = (2.0 * size + 1.0) * inputs
+                yield Stream(name=f"{op.name}.lora_dropout", phase=phase, bytes=dropped, kernels=float(parts))
 
     def _attention(self, op: Op, block: Block | None) -> Iterable[Work]:
         layout, workload = self.layout, self.workload

@@ -166,6 +166,7 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
     whole("encoder_seq_len", "encoder tokens per sequence (encoder-decoder models)", most=_LONGEST),
     whole("lora_rank", "rank of the LoRA adapters"),
     pick("lora_targets", ("all", "attention", "qkv"), "linear layers that carry an adapter"),
+    yes("lora_dropout", "drop elements of what adapters read"),
     pick("attention_kernel", ("flash", "unfused"), "attention kernel"),
     pick("execution", ("eager", "compiled", "graph"), "how kernels are launched"),
     pick("framework", FRAMEWORKS, "whose habits of holding memory and copying gradients"),

@@ -113,7 +113,8 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
     if task in (Task.LORA, Task.QLORA):
         workload["lora_rank"] = _lora_rank(row, engine, said)
         if "mlcommons/training_results" in row.text("source"):
-            workload["lora_targets"] = "attention"  # MLPerf llama2_70b_lora: linear_qkv and linear_proj
+            # mlcommons/training@00baefa, llama2_70b_lora/README.md: qkv_proj,o_proj; lora_dropout 0.1
+            workload |= {"lora_targets": "attention", "lora_dropout": True}
         elif engine.name == "NeMo":
             said.append("NeMo's default of lora_tuning: target_modules attention_qkv")
             workload["lora_targets"] = "qkv"
