@@ -86,7 +86,7 @@ def test_narrow_operands_that_were_written_so_are_not_cast(device: Device) -> No
     # 64 x 256 by 256 x 64 in one byte: a cast reads 2 and writes 2 x 1 bytes of each of the 64 x 256 numbers
     work = gemm(64, 64, 256, quantized=True)
     first = gemm_cost(work, device, dtype="bf16", element_bytes=1)
-    ready = gemm_cost(replace(work, cast=False), device, dtype="bf16", element_bytes=1)
+    ready = gemm_cost(replace(work, cast_layouts=0), device, dtype="bf16", element_bytes=1)
     assert first.bytes - ready.bytes == pytest.approx(64 * 256 * 4)
     assert first.seconds - ready.seconds == pytest.approx(64 * 256 * 4 / (1e12 * device.stream_share))
     assert (first.kernels, ready.kernels) == (3, 1)

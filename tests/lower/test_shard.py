@@ -453,3 +453,13 @@ def test_adapters_pass_over_shards_where_sequences_are_divided(overlapped: int, 
     assert moved["mlp_up.lora_dropout", FORWARD] == moved["mlp_up.lora_dropout", INPUT] == 5 * read
     assert moved["mlp_up.lora_sum", INPUT] == 2 * (2 * SEQ * 128 + 3 * read)  # 256 / 2 results
     assert moved["mlp_down.lora_sum", FORWARD] == 2 * 5 * SEQ * 64 / 2
+
+
+def test_operands_are_cast_once_for_all_products_that_read_them() -> None:
+    layouts = {
+        task: {p.phase: p.cast_layouts for p in work_of(DENSE, Layout(), task=task, precision="fp8")
+               if isinstance(p, Gemm) and p.name == "mlp_up"}
+        for task in (Task.PRETRAIN, Task.LORA)
+    }  # fmt: skip
+    assert layouts[Task.PRETRAIN] == {FORWARD: 2, INPUT: 2, WEIGHT: 0}
+    assert layouts[Task.LORA] == {FORWARD: 1, INPUT: 1}  # no gradients of weights: nothing is needed transposed

@@ -89,7 +89,8 @@ def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -
     operands = (np.asarray(m) * k / work.taps + np.asarray(k) * n) * element_bytes
     result_bytes = work.output_bytes * (2 if work.accumulate else 1)
     result = np.asarray(m) * n * result_bytes
-    cast = np.asarray(m) * k / work.taps * (2 + 2 * element_bytes) if work.quantized and work.cast else 0.0
+    cast_bytes = 2 + work.cast_layouts * element_bytes if work.quantized and work.cast_layouts else 0.0
+    cast = np.asarray(m) * k / work.taps * cast_bytes
     dequantized = np.asarray(work.weight_rows) * (0.5 + 2.0)
     traffic = (operands + result) * count
     flop = 2.0 * np.asarray(m) * n * k * count
@@ -110,7 +111,7 @@ def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -
         bytes=(traffic + cast * count + dequantized) * steps,
         compute_s=compute * steps,
         memory_s=(memory + extra) * steps,
-        kernels=work.kernels + (2 if work.quantized and work.cast else 0),
+        kernels=work.kernels + (2 if work.quantized and work.cast_layouts else 0),
     )
 
 

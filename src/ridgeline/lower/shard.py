@@ -139,10 +139,11 @@ class Sharder:
         dequantized = k * n if self.quantized_base and op.lora else 0
         piece = partial(Gemm, count=count, quantized=quantized, kernels=float(op.kernels))
         thin = partial(piece, name=op.name, output_bytes=precision.activation_bytes, weight_rows=dequantized)
-        yield thin(phase=Phase.FORWARD, m=m, n=n, k=k)
-        yield thin(phase=Phase.BACKWARD_INPUT, m=m, n=k, k=n)
+        layouts = 1 if frozen else 2  # gradients of weights need inputs and gradients transposed
+        yield thin(phase=Phase.FORWARD, m=m, n=n, k=k, cast_layouts=layouts)
+        yield thin(phase=Phase.BACKWARD_INPUT, m=m, n=k, k=n, cast_layouts=layouts)
         if not frozen:
-            weight = partial(piece, name=op.name, output_bytes=precision.grad_bytes, accumulate=True)
+            weight = partial(piece, name=op.name, output_bytes=precision.grad_bytes, accumulate=True, cast_layouts=0)
             yield weight(phase=Phase.BACKWARD_WEIGHT, m=k, n=n, k=m)
             if op.params > op.k * op.n:  # a bias: its gradient sums the incoming one over all rows
                 incoming = np.asarray(m) * n * count * precision.activation_bytes

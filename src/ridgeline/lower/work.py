@@ -74,7 +74,7 @@ class Gemm:
     output_bytes: float = 2.0
     accumulate: bool = False
     quantized: bool = False  # operands are in the compute format, narrower than others
-    cast: bool = True  # quantized ones are cast first, in a pass of their own
+    cast_layouts: int = 2  # layouts in which the first operand is cast to it first: 0 where something else wrote it so
     weight_rows: Number = 0  # k * n elements dequantized before use (QLoRA), else 0
     kernels: float = 1.0
     taps: float = 1.0
