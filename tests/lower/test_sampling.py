@@ -87,5 +87,5 @@ def test_sums_and_copies_ride_in_an_engines_kernels_and_operands_are_written_nar
     assert names[0] - names[1] == {"image_add", "words_add", "image_feed_add", "words_feed_add"}
     assert "image_pack" in names[1]
     products = [[w for w in work if isinstance(w, Gemm)] for work in (eager, engine)]
-    assert all(w.quantized and w.cast for w in products[0])
-    assert all(w.quantized and not w.cast for w in products[1])
+    assert all(w.quantized and w.cast_layouts == 1 for w in products[0])
+    assert all(w.quantized and w.cast_layouts == 0 for w in products[1])
