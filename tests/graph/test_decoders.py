@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.decoders import FILMS, decoder, film_decoder
+from ridgeline.graph.decoders import FILMS, decoder, deep_decoder, film_decoder
 from ridgeline.graph.ops import Op
 
 
@@ -50,3 +50,11 @@ def test_an_image_is_decoded_as_before_and_an_unknown_video_refused() -> None:
     assert decoder(4, width=512, height=512).graph.params == 49_490_179
     with pytest.raises(UnknownNameError, match="hunyuan-video"):
         film_decoder("hunyuan", 16, width=64, height=64, frames=5)
+
+
+def test_a_deep_decoder_doubles_an_image_five_times() -> None:
+    graph = deep_decoder(32, width=1024, height=1024).graph
+    sides = [graph.blocks[layer].ops[0].rows ** 0.5 for layer in dict.fromkeys(graph.layers) if "up" not in layer]
+    assert sides == [32, 32, 64, 128, 256, 512, 1024]
+    assert sum(layer.startswith("gate") for layer in graph.layers) == 3 * 3
+    assert graph.params == pytest.approx(159.1e6, rel=0.001)

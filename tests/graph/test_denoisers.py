@@ -6,7 +6,8 @@ import pytest
 
 from ridgeline.errors import ModelError, UnknownNameError
 from ridgeline.graph.decoders import decoder
-from ridgeline.graph.denoisers import DENOISERS, Picture, denoiser, guided
+from ridgeline.graph.denoiser_specs import DENOISERS, Picture
+from ridgeline.graph.denoisers import denoiser, guided
 from ridgeline.graph.diffusion import unet
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.ops import OpKind
@@ -107,3 +108,16 @@ def test_a_face_is_attended_to_after_half_of_the_layers() -> None:
     assert len(faced.layers) == len(plain.layers) == 42
     core = next(op for op in faced.blocks["faced"].ops if op.name == "face_attention")
     assert (core.heads, core.qk_dim, core.positions, core.rows) == (16, 128, 32, 13 * 30 * 45)
+
+
+def test_sana_has_its_parameters_and_no_scores_of_its_patches() -> None:
+    """1604.46 M parameters; 4096 x 4096 pixels are 128 x 128 patches, which attend to 300 words alone by scores."""
+    graph = denoiser("sana-1.6b", Picture(width=4096, height=4096)).graph
+    assert graph.params == 1_604_460_512
+    layer = {op.name: op for op in graph.blocks["linear"].ops}
+    assert [(op.name, op.rows, op.positions) for op in layer.values() if op.kind is OpKind.ATTENTION] == [
+        ("words_attention", 16384, 300)
+    ]
+    assert layer["linear_attention"].kernels * 4 == 64  # bytes of an element, read and written in two
+    spread = layer["feed_spread"]
+    assert (spread.groups, spread.k, spread.n, spread.taps) == (11200, 9, 1, 9)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.errors import PlanError
-from ridgeline.graph.denoisers import Picture, denoiser
+from ridgeline.graph.denoiser_specs import Picture
+from ridgeline.graph.denoisers import denoiser
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.sampling import check_division, exchanges, forward
 from ridgeline.lower.work import Attention, CollectiveKind, Gemm, Phase, Stream

@@ -83,7 +83,7 @@ def test_a_pipeline_waits_in_its_first_steps_and_never_halves_the_rest() -> None
         ({"metric": "latency_p99_s"}, "waits for others"),
         ({"metric": "memory_gb_per_gpu"}, "holds in memory"),
         ({"metric": "beauty"}, "known: latency_s"),
-        ({"model": "SANA-1.6B"}, "no diffusion model that is predicted"),
+        ({"model": "Step-Video-T2V"}, "no diffusion model that is predicted"),
         ({"resolution": ""}, "size of the picture is not stated"),
         ({"steps": ""}, "number of steps is not stated"),
         ({"steps": "many"}, "not a whole number"),

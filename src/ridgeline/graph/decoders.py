@@ -2,7 +2,7 @@
 
 Sources: Rombach et al. 2022 (arXiv:2112.10752), `model.py` of their released code; config.json of each video model's
 vae on huggingface.co, layers as diffusers builds them (autoencoder_kl_cogvideox.py, autoencoder_kl_hunyuan_video.py,
-autoencoder_kl_wan.py).
+autoencoder_kl_wan.py); Chen et al. 2025 (arXiv:2410.10733, autoencoder_dc.py) for Sana's.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region
-from ridgeline.graph.pixels import attention, group_norm, kept, mapped, product, riding
+from ridgeline.graph.pixels import LINEAR, attention, gated, group_norm, kept, mapped, product, riding
 
 WIDTHS = (512, 512, 256, 128)  # channels of each level, coarsest first
 RESIDUALS, COLOURS = 3, 3  # residual blocks of a level; channels of an image
 SHRINK = 8  # pixels of an image's side to one of its latent's
+DEEP = (1024, 1024, 512, 512, 256, 128)  # channels of each level of the deep one, coarsest first
+DEEP_SHRINK, GATED_LEVELS = 32, 3  # pixels to one of its latent's; levels that attend and gate in place of convolving
+WIDENED, ROOT = 4, 8  # a gated layer over its channels; kernels of a root-mean-square norm in eager PyTorch
 SHAPED = 2  # kernels of a norm that is shaped by the latent: its product with one map, and another's sum
 
 
@@ -176,3 +179,70 @@ def _solid(spec: Film, name: str, latent: int, channels: int, filters: int, voxe
     if channels != filters:
         ops.append(product(f"{name}_shortcut", channels, filters, voxels))
     return [*ops, riding(f"{name}_add", filters * voxels, inputs=2)]
+
+
+def deep_decoder(channels: int, *, width: int, height: int) -> Model:
+    """The decoder of latents with a 32nd of an image's side.
+
+    >>> deep_decoder(32, width=1024, height=1024).graph.layers[:2]
+    ('entry', 'gate-1024')
+    """
+    pixels, entering = (width // DEEP_SHRINK) * (height // DEEP_SHRINK), DEEP[0]
+    blocks = {"entry": Block(name="entry", ops=(_convolution("entry", channels, entering, pixels),), boundaries=())}
+    layers = ["entry"]
+    for level, filters in enumerate(DEEP):
+        if level:
+            pixels *= 4
+            grown = (
+                mapped("double", entering * pixels // 4, outputs=4), _convolution("grow", entering, filters, pixels),
+                riding("grow_add", filters * pixels, inputs=2),
+            )  # fmt: skip
+            blocks[f"up-{level}"] = Block(name=f"up-{level}", ops=grown, boundaries=())
+            layers.append(f"up-{level}")
+        gate = level < GATED_LEVELS
+        ops = _gate(filters, pixels) if gate else _plain(filters, pixels)
+        name = f"{'gate' if gate else 'block'}-{filters}" + (f"-{level}" if level else "")
+        blocks[name] = Block(name=name, ops=tuple(ops), boundaries=())
+        layers += [name] * RESIDUALS
+        entering = filters
+    head = (_root("exit_norm", entering * pixels), mapped("exit_relu", entering * pixels),
+            _convolution("exit", entering, COLOURS, pixels))  # fmt: skip
+    graph = Graph(
+        blocks=blocks, layers=tuple(layers), embedding=(), head=head, hidden=entering * pixels, vocab=0,
+        tied_embeddings=False,
+    )  # fmt: skip
+    dims = {"layers": len(layers), "width": width, "height": height}
+    return Model(name="deep", model_type="decoder", graph=graph, max_positions=None, source="config.json", dims=dims)
+
+
+def _root(name: str, elements: int) -> Op:
+    return replace(mapped(name, elements), kernels=ROOT)
+
+
+def _plain(filters: int, pixels: int) -> list[Op]:
+    """Two convolutions with SiLU between them, a norm and the sum."""
+    size = filters * pixels
+    return [
+        _convolution("conv1", filters, filters, pixels), mapped("activation", size),
+        _convolution("conv2", filters, filters, pixels), _root("norm", size), riding("add", size, inputs=2),
+    ]  # fmt: skip
+
+
+def _gate(filters: int, pixels: int) -> list[Op]:
+    """Linear attention of two scales, then a gated feed-forward with a depthwise convolution; norm and sum of each."""
+    size, inner, both = filters * pixels, WIDENED * filters, 3 * filters
+    return [
+        product("qkv", filters, both, pixels, bias=False), _depthwise("scale", both, 25, pixels),
+        product("scale_groups", 32, both, pixels, bias=False), mapped("join", 2 * 3 * size),
+        replace(mapped("linear_attention", 2 * size), kernels=LINEAR),
+        product("out", 2 * filters, filters, pixels, bias=False), _root("attention_norm", size),
+        riding("attention_add", size, inputs=2), product("up", filters, 2 * inner, pixels),
+        mapped("activation", 2 * inner * pixels), _depthwise("spread", 2 * inner, 9, pixels),
+        gated("gate", inner * pixels), product("down", inner, filters, pixels, bias=False), _root("norm", size),
+        riding("add", size, inputs=2),
+    ]  # fmt: skip
+
+
+def _depthwise(name: str, channels: int, taps: int, pixels: int) -> Op:
+    """A filter of so many points for each channel."""
+    return replace(product(name, taps, 1, pixels), taps=taps, groups=channels, params=channels * taps)

@@ -3,21 +3,22 @@
 Letters: D hidden, T patches, W words. Sources: Peebles and Xie 2023 (arXiv:2212.09748), Chen et al. 2024
 (arXiv:2310.00426, PixArt-alpha), Esser et al. 2024 (arXiv:2403.03206, SD3), Li et al. 2024 (arXiv:2405.08748,
 Hunyuan-DiT), Yang et al. 2025 (arXiv:2408.06072, CogVideoX), Kong et al. 2024 (arXiv:2412.03603, HunyuanVideo), Wan
-2025 (arXiv:2503.20314), Yuan et al. 2025 (arXiv:2411.17440, ConsisID); layers as diffusers builds them.
+2025 (arXiv:2503.20314), Yuan et al. 2025 (arXiv:2411.17440, ConsisID), Xie et al. 2025 (arXiv:2410.10629, Sana);
+layers as diffusers builds them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from math import ceil
 
 from ridgeline.errors import ModelError, UnknownNameError
+from ridgeline.graph.denoiser_specs import DENOISERS, Denoiser, Picture
 from ridgeline.graph.diffusion import UNETS, unet
 from ridgeline.graph.ops import Block, Graph, Model, Op, Split
 from ridgeline.graph.parts import linear
-from ridgeline.graph.pixels import activated, attention, layer_norm, mapped, product, riding
+from ridgeline.graph.pixels import LINEAR, activated, attention, gated, layer_norm, mapped, product, riding
 
 SHAPED, MERGED = 3, 2  # kernels of eager PyTorch: a norm, a scale and a shift; a gate's product and the sum
 TURNED = 15
@@ -30,120 +31,6 @@ FACE_HEADS, FACE_DIM, FACE_TOKENS = 16, 128, 32
 consisid_transformer_3d.py, PerceiverCrossAttention and LocalFacialExtractor."""
 FACE_SCORES = 4  # kernels of their softmax: scaled, to fp32, the softmax itself, back
 TIME = 256  # width of the sines that a step's time is read by
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """What is made: pixels of its sides and frames [1]."""
-
-    width: int
-    height: int
-    frames: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Denoiser:
-    """Layers of each kind, D, heads and F, and how a picture and its words become tokens.
-
-    'joint' layers have weights of their own for patches and words, which attend to each other; 'single' ones one stream
-    of both, attention beside the feed-forward; 'together' ones one stream after each other; 'cross' ones attend to
-    themselves, then to words. With `moving` layers, which attend along each patch's frames, the others attend within
-    each frame. `guided` networks run twice a step: with the words and without. `conditioned` is the
-    width that scales and shifts are made from (D where 0).
-    """
-
-    joint: int = 0
-    single: int = 0
-    together: int = 0
-    cross: int = 0
-    moving: int = 0
-    hidden: int
-    heads: int
-    ffn: int
-    words: int
-    word_width: int
-    pooled: int = 0
-    channels: int = 16
-    shrink: tuple[int, int] = (1, 8)  # frames and pixels of a side to one of the latent's
-    patch: tuple[int, int] = (1, 2)  # frames and sides of the latent's to one token
-    guided: bool = True
-    guidance: bool = False  # the strength of guidance is an input
-    conditioned: int = 0
-    skips: int = 0  # layers that read an earlier one's output as well
-    spread: bool = False  # predicts the noise's variance as well
-    faced: int = 0  # of the layers those after which patches attend to a face
-    beside: int = 0  # channels of a latent that is read beside the noise
-    sized: int = 0  # width of each of two vectors that tell the picture's size and shape
-    turned: bool = True  # queries and keys are normed and turned by their place, one kernel after another where eager
-    encoder: str = "t5-v1.1-xxl"
-    film: str = ""  # decoder of its videos; frames are decoded one by one where it has none
-
-    def tokens(self, picture: Picture) -> int:
-        """Patches of one picture [1]: ceil(latent frames / patch) x (height x width of the latent / patch^2).
-
-        Latent frames are 1 + (frames - 1) / shrink.
-        """
-        frames = 1 + (picture.frames - 1) // self.shrink[0]
-        unit = self.shrink[1] * self.patch[1]
-        if picture.width % unit or picture.height % unit:
-            near = f"{round(picture.width / unit) * unit} x {round(picture.height / unit) * unit}"
-            raise ModelError(
-                f"{picture.width} x {picture.height} pixels are no multiple of {unit}; nearest: {near} pixels"
-            )
-        return ceil(frames / self.patch[0]) * (picture.width // unit) * (picture.height // unit)
-
-
-DENOISERS: dict[str, Denoiser] = {
-    "flux.1-dev": Denoiser(
-        joint=19, single=38, hidden=3072, heads=24, ffn=12288, words=512, word_width=4096, pooled=768, guided=False,
-        guidance=True,
-    ),
-    "flux.1-schnell": Denoiser(
-        joint=19, single=38, hidden=3072, heads=24, ffn=12288, words=256, word_width=4096, pooled=768, guided=False
-    ),
-    "sd3-medium": Denoiser(
-        joint=24, hidden=1536, heads=24, ffn=6144, words=333, word_width=4096, pooled=2048, turned=False
-    ),
-    "pixart-alpha": Denoiser(
-        cross=28, hidden=1152, heads=16, ffn=4608, words=120, word_width=4096, channels=4, spread=True,
-        sized=384, turned=False,
-    ),
-    "hunyuan-dit": Denoiser(
-        cross=40, hidden=1408, heads=16, ffn=6144, words=333, word_width=1024, channels=4, skips=19, spread=True,
-        encoder="",
-    ),
-    "cogvideox-2b": Denoiser(
-        together=30, hidden=1920, heads=30, ffn=7680, words=226, word_width=4096, shrink=(4, 8), conditioned=512,
-        turned=False, film="cogvideox",
-    ),
-    "cogvideox-5b": Denoiser(
-        together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), conditioned=512,
-        film="cogvideox",
-    ),
-    "consisid": Denoiser(
-        together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), conditioned=512,
-        faced=21, beside=16, film="cogvideox",
-    ),
-    "cogvideox-1.5-5b": Denoiser(
-        together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), patch=(2, 2),
-        conditioned=512, film="cogvideox",
-    ),
-    "hunyuan-video": Denoiser(
-        joint=20, single=40, hidden=3072, heads=24, ffn=12288, words=256, word_width=4096, pooled=768, shrink=(4, 8),
-        guided=False, guidance=True, encoder="", film="hunyuan-video",
-    ),
-    "latte": Denoiser(
-        cross=28, moving=28, hidden=1152, heads=16, ffn=4608, words=120, word_width=4096, channels=4, spread=True,
-        turned=False,
-    ),
-    "wan2.1-14b": Denoiser(
-        cross=40, hidden=5120, heads=40, ffn=13824, words=512, word_width=4096, shrink=(4, 8), film="wan2.1"
-    ),
-    "wan2.1-1.3b": Denoiser(
-        cross=30, hidden=1536, heads=12, ffn=8960, words=512, word_width=4096, shrink=(4, 8), film="wan2.1"
-    ),
-}  # fmt: skip
-"""Source: config.json of each model's transformer on huggingface.co."""
 
 
 def denoiser(name: str, picture: Picture) -> Model:
@@ -182,6 +69,7 @@ def _layers(spec: Denoiser, tokens: int, frames: int) -> tuple[list[Block], list
         "faced": (spec.faced, lambda: [*_together(spec, tokens), *_faced(spec, tokens)]),
         "cross": (spec.cross - spec.skips, partial(_cross, spec, tokens, frames)),
         "moving": (spec.moving, partial(_moving, spec, tokens, frames)),
+        "linear": (spec.linear, partial(_linear, spec, tokens)),
     }
     blocks, order = list[Block](), list[str]()
     for name, (count, build) in made.items():
@@ -350,6 +238,31 @@ def _moving(spec: Denoiser, tokens: int, frames: int) -> list[Op]:
     ]
 
 
+def _linear(spec: Denoiser, tokens: int) -> list[Op]:
+    """A layer of linear attention, attention to words, and a feed-forward with a depthwise convolution."""
+    wide, inner = spec.hidden, spec.ffn
+    spread = replace(product("feed_spread", 9, 1, tokens), taps=9, groups=2 * inner, params=2 * inner * (9 + 1))
+    return [
+        _shaped("norm1", spec, tokens, params=6 * wide),
+        product("qkv", wide, 3 * wide, tokens, bias=False),
+        replace(mapped("linear_attention", wide * tokens), kernels=LINEAR),
+        product("out", wide, wide, tokens),
+        _merged("attention_add", spec, tokens),
+        product("words_q", wide, wide, tokens),
+        product("words_kv", wide, 2 * wide, spec.words),
+        _core("words_attention", spec, tokens, spec.words),
+        product("words_out", wide, wide, tokens),
+        _merged("words_add", spec, tokens),
+        _shaped("norm2", spec, tokens),
+        product("feed_up", wide, 2 * inner, tokens),
+        mapped("feed_activation", 2 * inner * tokens),
+        spread,
+        gated("feed_gate", inner * tokens),
+        product("feed_down", inner, wide, tokens, bias=False),
+        _merged("feed_add", spec, tokens),
+    ]
+
+
 def _skip(spec: Denoiser, tokens: int) -> list[Op]:
     """An earlier layer's output beside the last one's, normed and narrowed."""
     wide = 2 * spec.hidden
@@ -366,7 +279,7 @@ def _entry(spec: Denoiser, tokens: int) -> list[Op]:
     ops = [product("patches", size, spec.hidden, tokens)]
     if spec.word_width >= spec.hidden:
         ops.append(product("words", spec.word_width, spec.hidden, spec.words))
-    if spec.cross:
+    if spec.cross or spec.linear:
         ops.append(product("words_again", spec.hidden, spec.hidden, spec.words))
         ops.append(linear("modulation", spec.hidden, 6 * spec.hidden, split=Split.NONE, bias=True))
     first = spec.hidden if spec.conditioned else TIME
@@ -383,6 +296,7 @@ def _entry(spec: Denoiser, tokens: int) -> list[Op]:
 
 def _exit(spec: Denoiser, tokens: int) -> list[Op]:
     wide, size = spec.hidden, spec.channels * spec.patch[0] * spec.patch[1] ** 2 * (2 if spec.spread else 1)
-    ops = [] if spec.cross else [_modulation("exit_modulation", spec, 2)]
-    norms = 4 * wide if spec.together else 2 * wide if spec.cross else 0
+    single = spec.cross or spec.linear
+    ops = [] if single else [_modulation("exit_modulation", spec, 2)]
+    norms = 4 * wide if spec.together else 2 * wide if single else 0
     return [*ops, _shaped("exit_norm", spec, tokens, params=norms), product("exit", wide, size, tokens)]

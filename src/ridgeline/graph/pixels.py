@@ -10,6 +10,11 @@ from dataclasses import replace
 from ridgeline.graph.ops import Op, OpKind, Region, Saved
 from ridgeline.graph.parts import STATISTIC_BYTES, pointwise
 
+LINEAR = 16
+"""Passes over a tensor as wide as the layer, read and written in two bytes, from queries, keys and values to what
+linear attention gives: 64 bytes an element for two rectified, three cast to fp32, values padded, two products, a
+quotient and a cast back. Source: diffusers 0.33, attention_processor.py, SanaLinearAttnProcessor2_0."""
+
 
 def kept(elements: float) -> Saved:
     """A tensor of an image that waits for backward."""

@@ -11,8 +11,9 @@ import numpy as np
 from ridgeline.cost.network import collective_seconds
 from ridgeline.errors import PlanError
 from ridgeline.facts.records import Cluster, Evidence
-from ridgeline.graph.decoders import decoder, film_decoder
-from ridgeline.graph.denoisers import DENOISERS, Picture, denoiser, guided
+from ridgeline.graph.decoders import DEEP_SHRINK, decoder, deep_decoder, film_decoder
+from ridgeline.graph.denoiser_specs import DENOISERS, Picture
+from ridgeline.graph.denoisers import denoiser, guided
 from ridgeline.graph.diffusion import LATENT
 from ridgeline.graph.load import load
 from ridgeline.graph.ops import Block, Model
@@ -134,6 +135,8 @@ def _ends(name: str, cluster: Cluster, asked: Sampling) -> tuple[float, float, t
     if asked.frames > 1 and spec is not None and spec.film:
         made = film_decoder(spec.film, channels, width=asked.width, height=asked.height, frames=asked.frames)
         said.append("all frames are decoded at once, on one device")
+    elif spec is not None and spec.shrink[1] == DEEP_SHRINK:
+        made = deep_decoder(channels, width=asked.width, height=asked.height)
     else:
         made, copies = decoder(channels, width=asked.width, height=asked.height), asked.batch * asked.frames
     parts, _ = _step(Predictor(made, cluster, workload), copies, Division())

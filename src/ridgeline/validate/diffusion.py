@@ -27,6 +27,7 @@ MODELS: tuple[tuple[str, str], ...] = (
     (r"^cogvideox-(2b|5b)$", r"cogvideox-\1"),
     (r"^cogvideox-?1\.5-5b$", "cogvideox-1.5-5b"),
     (r"^consisid\b", "consisid"),
+    (r"^sana[- ]?1\.6b$", "sana-1.6b"),
     (r"^hunyuan-?video$", "hunyuan-video"),
     (r"^latte(?:-1)?$", "latte"),
     (r"^wan-?2\.1[- ](?:t2v[- ])?(1\.3b|14b)$", r"wan2.1-\1"),
