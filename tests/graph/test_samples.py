@@ -110,3 +110,15 @@ def test_unknown_names_are_refused() -> None:
         with pytest.raises(UnknownNameError):
             build("nothing")
     assert all(isinstance(op, Op) for name in RECOMMENDERS for op in recommender(name).graph.head)
+
+
+def test_under_autocast_ncf_multiplies_and_joins_what_it_looked_up_in_four_bytes() -> None:
+    plain, wide = (
+        {op.name: op for op in recommender("ncf", autocast=autocast).graph.blocks["layers"].ops}
+        for autocast in (False, True)
+    )
+    assert (plain["multiply"].read, wide["multiply"].read) == (2 * 64, 4 * 64)
+    assert (plain["join"].write, wide["join"].write) == (256, 2 * 256)
+    assert (wide["cast"].read, wide["cast"].write) == (2 * (256 + 64), 256 + 64)
+    assert "cast" not in plain
+    assert plain["layer1"] == wide["layer1"]

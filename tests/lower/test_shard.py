@@ -463,3 +463,11 @@ def test_operands_are_cast_once_for_all_products_that_read_them() -> None:
     }  # fmt: skip
     assert layouts[Task.PRETRAIN] == {FORWARD: 2, INPUT: 2, WEIGHT: 0}
     assert layouts[Task.LORA] == {FORWARD: 1, INPUT: 1}  # no gradients of weights: nothing is needed transposed
+@pytest.mark.parametrize(("precision", "size"), [("bf16", 2), ("fp16-amp", 4), ("fp32", 4)])
+def test_a_lookup_is_in_the_format_of_its_table_under_autocast_too(precision: str, size: int) -> None:
+    """256 tokens of 64 numbers, read and written; their gradient is read so and added to one in fp32."""
+    work = Sharder(workload(precision=precision), Layout()).end(DENSE.graph.embedding)
+    looked = {piece.phase: float(np.asarray(piece.bytes)) for piece in work if isinstance(piece, Stream)
+              and piece.name == "embed_tokens"}  # fmt: skip
+    assert looked[FORWARD] == SEQ * 64 * 2 * size
+    assert looked[WEIGHT] == SEQ * 64 * (size + 2 * 4)

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.ops import Block, Boundary, Graph, Model, Op, OpKind, Region
-from ridgeline.graph.pixels import kept, mapped, product
+from ridgeline.graph.pixels import doubled, kept, mapped, narrowed, product
 
 USERS, ITEMS = 138_493, 26_744  # of MovieLens 20M
 FACTORS, NCF_LAYERS = 64, (256, 256, 128, 64)  # defaults of ncf.py
@@ -48,14 +48,16 @@ RECOMMENDERS: dict[str, Recommender] = {
 """Source: DLRM's README, 'model size'; recommendation_v2 of mlcommons/training, num_embeddings_per_feature."""
 
 
-def recommender(name: str, *, shards: int = 1) -> Model:
+def recommender(name: str, *, shards: int = 1, autocast: bool = False) -> Model:
     """A recommender by name, its tables in `shards` equal parts that lie on as many devices.
+
+    Under `autocast` what is looked up for NCF, and made of it before the first layer, is in fp32.
 
     >>> recommender("ncf").graph.params
     31832577
     """
     if name == "ncf":
-        return _filtering()
+        return _filtering(autocast=autocast)
     if name not in RECOMMENDERS:
         raise UnknownNameError("recommender", name, ("ncf", *RECOMMENDERS))
     spec, wide = RECOMMENDERS[name], TABLES * WIDTH
@@ -94,7 +96,7 @@ def _model(name: str, *, embedding: tuple[Op, ...], blocks: list[Block]) -> Mode
     )
 
 
-def _filtering() -> Model:
+def _filtering(*, autocast: bool) -> Model:
     """Two vectors of a user and two of an item: the product of one pair, and layers over the other."""
     wide = NCF_LAYERS[0] // 2
     rows = USERS + ITEMS
@@ -104,7 +106,10 @@ def _filtering() -> Model:
     )
     layers = _perceptron("layer", NCF_LAYERS, dropped=True)
     last = product("rating", NCF_LAYERS[-1] + FACTORS, 1, 1)
-    ops = (mapped("multiply", FACTORS, inputs=2), mapped("join", NCF_LAYERS[0]), *layers, last)
+    made = [mapped("multiply", FACTORS, inputs=2), mapped("join", NCF_LAYERS[0])]
+    if autocast:
+        made = [*map(doubled, made), narrowed("cast", NCF_LAYERS[0] + FACTORS)]
+    ops = (*made, *layers, last)
     return _model("ncf", embedding=embedding, blocks=[Block(name="layers", ops=ops, boundaries=())])
 
 

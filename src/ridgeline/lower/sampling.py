@@ -26,8 +26,10 @@ def forward(block: Block, workload: Workload, *, copies: float, by: Division) ->
     engine = workload.execution == "graph"
     divided = [_divided(op, by) for op in block.ops if not (engine and op.rides)]
     work = [piece for op in divided for piece in sharder.op(op, block) if piece.phase is Phase.FORWARD]
-    written = {"quantized": quantize, "cast_layouts": 0 if engine else 1}  # there is no backward to write another for
-    return [replace(piece, **written) if isinstance(piece, Gemm) else piece for piece in work]
+    layouts = 0 if engine else 1  # there is no backward to write another for
+    return [
+        replace(piece, quantized=quantize, cast_layouts=layouts) if isinstance(piece, Gemm) else piece for piece in work
+    ]
 
 
 def _divided(op: Op, by: Division) -> Op:

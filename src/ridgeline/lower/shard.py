@@ -293,7 +293,8 @@ class Sharder:
             yield from tables(op, self.precision, tokens=self.layout.tokens(1.0))
             return
         tokens = self.layout.tokens(self._seq_len(block))
-        size = self.precision.activation_bytes
+        # autocast leaves a lookup in the format of its table; PyTorch, autocast op reference
+        size = max(self.precision.activation_bytes, self.precision.weight_bytes)
         kernels, calls = (
             self.chains.counted(f"megatron.{op.name}.{what}", n) for what, n in (("forward", 1.0), ("calls", 0.0))
         )

@@ -202,7 +202,7 @@ def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
     """The network of a row; matrix units read channels last, so another layout is turned around convolutions."""
     if is_sample(name):
         devices = row.count("n_devices") or 1
-        sampled, said = sample_model(name, devices=devices)
+        sampled, said = sample_model(name, devices=devices, autocast=_autocasts(recipe))
         return ModelReading(model=sampled, key=repr((name, devices)), assumptions=said)
     if name in SEGMENTS:
         sequences = row.count("micro_batch") or 1

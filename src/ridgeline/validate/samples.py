@@ -99,7 +99,7 @@ def sample_recipe(recipe: Recipe, name: str, *, devices: int) -> Recipe:
     return replace(recipe, workload=workload, plan=plan)
 
 
-def sample_model(name: str, *, devices: int) -> tuple[Model, tuple[str, ...]]:
+def sample_model(name: str, *, devices: int, autocast: bool = False) -> tuple[Model, tuple[str, ...]]:
     """The network of a row, and what is assumed of its samples."""
     if name in TRANSLATORS:
         return translator(name), (f"sentences of {SENTENCE[name]} tokens each way, without padding",)
@@ -114,4 +114,4 @@ def sample_model(name: str, *, devices: int) -> tuple[Model, tuple[str, ...]]:
     if name in RECOMMENDERS:
         said = "tables lie in equal parts on all devices, no row is looked up twice in a step"
         return recommender(name, shards=devices), (said,)
-    return recommender(name), ()
+    return recommender(name, autocast=autocast), ()
