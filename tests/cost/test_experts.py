@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +13,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.cost import questions
+from ridgeline.cost.answer import Rung
+from ridgeline.cost.expert_readers import EXPERT_READERS
 from ridgeline.cost.families.experts import EXPERTS, derive
 from ridgeline.cost.families.routing import TILE_ROWS
+from ridgeline.cost.fitted import model_of
+from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.fits import fits
+from ridgeline.facts.opdata import OpTable
 
 DEVICE = np.array([4, 4e12, 1e12, 1e3, 1e9, 1e12, 4e12])  # four SMs of 1 TFLOP/s each, 1 TB/s, hardly any L2
 COMPILED = settings(deadline=None)  # the first example compiles the formula
@@ -136,3 +145,50 @@ def test_experts_count_the_flop_of_their_own_rows() -> None:
     assert asked.flop == 2 * (64 * 8 / 4) * 4096 * 1536 * 3
     assert asked.bytes == 32 * 3 * 4096 * 1536 * 2 + 128 * 4096 * 4
     assert questions.experts(64, 4096, 1536, 8, 128, gated=False).flop == 2 * 64 * 8 * 4096 * 1536 * 2
+
+
+def columns(ranks: int, *, hidden: int = 7168) -> dict[str, Any]:
+    return {
+        "hidden_size": np.array([hidden]), "num_experts": np.array([256]), "topk": np.array([8]),
+        "moe_ep_size": np.array([ranks]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "ranks", "hidden", "told"),
+    [
+        ("vllm", "0.22.0", 8, 7168, True),
+        ("vllm", "0.24.0", 8, 7168, False),  # DeepSeek-V3's router keeps four of eight groups
+        ("vllm", "0.24.0", 1, 7168, True),
+        ("vllm", "0.24.0", 8, 4096, True),  # no groups
+        ("sglang", "0.5.10", 8, 4096, False),  # all experts of a token on the first rank
+        ("sglang", "0.5.14", 8, 4096, True),
+        ("sglang", "0.5.16", 8, 7168, False),
+        ("trtllm", "1.3.0rc20", 8, 7168, True),
+    ],
+)
+def test_rows_whose_tokens_went_elsewhere_are_left_out(
+    engine: str, version: str, ranks: int, hidden: int, told: bool
+) -> None:
+    table = OpTable(
+        accelerator="H100-SXM", family="moe", engine=engine, version=version, name="moe_perf", path=Path("moe_perf")
+    )
+    reader = EXPERT_READERS["experts"]
+    assert reader.told is not None
+    assert reader.told(columns(ranks, hidden=hidden), table).tolist() == [told]
+
+
+def test_the_kernel_timed_in_a_model_is_taken_before_a_narrower_one() -> None:
+    fit = next(fit for fit in fits("experts") if (fit.device, fit.form) == ("H100-SXM", "bf16"))
+    box = dict.fromkeys(("tokens", "hidden", "inner", "top_k", "experts", "ranks"), (1.0, 1000000.0, 1.0))
+    names = ("hidden", "experts", "top_k")
+    wide = replace(fit, kernel="wide", domain=box, timed_by=names, timed=((7168.0, 256.0, 8.0),))
+    slow = {**fit.values, "start_s_": fit.values["start_s_"] * 10}
+    narrow = replace(wide, kernel="narrow", domain={**box, "tokens": (1.0, 1e5, 1.0)}, values=slow, timed=())
+    part = accelerator("H100-SXM")
+    both = model_of("experts", "bf16", part, (wide, narrow), Rung.FITTED)
+    alone = {f.kernel: model_of("experts", "bf16", part, (f,), Rung.FITTED) for f in (wide, narrow)}
+    of = {"tokens": 64.0, "inner": 2048.0, "ranks": 1.0, "skew": 0.0, "gated": 1.0}
+    for hidden, kernel in ((7168.0, "wide"), (4096.0, "narrow")):
+        sizes = {**of, "hidden": hidden, "experts": 256.0, "top_k": 8.0}
+        assert both.seconds(sizes) == alone[kernel].seconds(sizes)

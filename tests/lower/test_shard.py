@@ -463,6 +463,8 @@ def test_operands_are_cast_once_for_all_products_that_read_them() -> None:
     }  # fmt: skip
     assert layouts[Task.PRETRAIN] == {FORWARD: 2, INPUT: 2, WEIGHT: 0}
     assert layouts[Task.LORA] == {FORWARD: 1, INPUT: 1}  # no gradients of weights: nothing is needed transposed
+
+
 @pytest.mark.parametrize(("precision", "size"), [("bf16", 2), ("fp16-amp", 4), ("fp32", 4)])
 def test_a_lookup_is_in_the_format_of_its_table_under_autocast_too(precision: str, size: int) -> None:
     """256 tokens of 64 numbers, read and written; their gradient is read so and added to one in fp32."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.calibrate.casts import cast_values
 from ridgeline.calibrate.least_squares import fit_values
@@ -17,7 +18,7 @@ from ridgeline.cost.mechanism import Array, Mechanism, device_vector
 from ridgeline.cost.readers import READERS
 from ridgeline.cost.samples import HELD_OUT, INTERVAL, Sample, block_numbers, form_sizes
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import KEYS, RECORD, Fit
+from ridgeline.facts.fits import KEYS, RECORD, TIMED, Fit
 from ridgeline.facts.traits import kernel_traits
 
 WORST = 0.5  # median error of the interval's shapes, from which a fit answers nothing
@@ -81,7 +82,18 @@ def fit_sample(sample: Sample) -> Fit | None:
         span={name: (float(column.min()), float(column.max())) for name, column in sample.sizes.items()},
         source=sample.source,
         date=date.today().isoformat(),
+        timed_by=READERS[sample.family].models,
+        timed=_timed(sample, sample.folds != HELD_OUT),
     )
+
+
+def _timed(sample: Sample, mask: NDArray[np.bool_]) -> tuple[tuple[float, ...], ...]:
+    """The models of some rows, as values of the sizes that tell them apart, where engines choose kernels by them."""
+    names = READERS[sample.family].models
+    if not names:
+        return ()
+    columns = np.stack([sample.sizes[name][mask] for name in names], axis=-1)
+    return tuple(tuple(map(float, row)) for row in np.unique(columns, axis=0))
 
 
 def _starts(model: Mechanism, seconds: Array, known: Mapping[str, float]) -> list[Array]:
@@ -123,9 +135,10 @@ def _domain(sample: Sample) -> dict[str, tuple[float, float, float]]:
 def rows_of(found: Sequence[Fit], model: Mechanism) -> Iterator[str]:
     """The lines of a family's table, header first."""
     names = [parameter.name for parameter in model.parameters]
+    more = (TIMED,) if any(fit.timed for fit in found) else ()
     units = ", ".join(f"{p.name} [{p.unit}] {p.meaning}" for p in model.parameters)
     yield f"# Fitted by `ridgeline fit` from named public rows. Parameters: {units}."
-    yield "\t".join((*KEYS, *RECORD, *names))
+    yield "\t".join((*KEYS, *RECORD, *more, *names))
     for fit in found:
         record = (
             fit.rows, f"{fit.held_median:.4f}", f"{fit.held_p90:.4f}", f"{fit.held_bias:.4f}",
@@ -135,4 +148,9 @@ def rows_of(found: Sequence[Fit], model: Mechanism) -> Iterator[str]:
             fit.source, fit.date,
         )  # fmt: skip
         keys = (getattr(fit, name) for name in KEYS)
-        yield "\t".join(map(str, (*keys, *record, *(f"{fit.values[name]:.{_FIGURES}g}" for name in names))))
+        timed = [" ".join((":".join(fit.timed_by), *_models(fit)))] if more else []
+        yield "\t".join(map(str, (*keys, *record, *timed, *(f"{fit.values[name]:.{_FIGURES}g}" for name in names))))
+
+
+def _models(fit: Fit) -> Iterator[str]:
+    return (":".join(f"{size:g}" for size in model) for model in fit.timed)

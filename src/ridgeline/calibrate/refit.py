@@ -85,9 +85,9 @@ def _finished(progress: Path) -> dict[str, list[dict[str, Any]]]:
 
 def _restored(fields: dict[str, Any]) -> Fit:
     """A fit from its dictionary; JSON has no tuples."""
-    sequences = {name: tuple(fields[name]) for name in ("low", "high")}
+    sequences = {name: tuple(fields[name]) for name in ("low", "high", "timed_by")}
     ranges = {name: {key: tuple(value) for key, value in fields[name].items()} for name in ("domain", "span")}
-    return Fit(**{**fields, **sequences, **ranges})
+    return Fit(**{**fields, **sequences, **ranges, "timed": tuple(map(tuple, fields["timed"]))})
 
 
 def _write(path: Path, lines: Iterable[str] | Iterator[str]) -> None:

@@ -113,12 +113,20 @@ class FittedModel:
         return priced, (low, high, used), shape
 
     def _chosen(self, table: Array) -> NDArray[np.int64]:
-        """The kernel of each row: the narrowest that admits it, else the widest that the selectors allow."""
+        """The kernel of each row: the narrowest that was timed in its model and admits it, else the narrowest that
+        admits it, else the widest that the selectors allow."""
         last = len(self.kernels) - 1
         used = np.full(len(table), last, dtype=np.int64)
         left = np.ones(len(table), dtype=bool)
+        admitted = {index: _admits(self.kernels[index].fit, self.mechanism, table) for index in range(last)}
+        for index, kernel in enumerate(self.kernels if last else ()):
+            if kernel.fit.timed:
+                whole = admitted[index] if index < last else _admits(kernel.fit, self.mechanism, table)
+                mask = left & whole & _timed(kernel.fit, self.mechanism, table)
+                used[mask] = index
+                left &= ~mask
         for index in range(last):
-            mask = left & _admits(self.kernels[index].fit, self.mechanism, table)
+            mask = left & admitted[index]
             used[mask] = index
             left &= ~mask
         for index in range(last, -1, -1) if self.mechanism.selectors and last else ():
@@ -337,6 +345,18 @@ def _admits(fit: Fit, model: Mechanism, table: Array, names: Sequence[str] = ())
         if step > 1:  # a divisor of 1 says nothing: mean contexts and skews need not be whole
             inside &= np.mod(column, step) == 0
     return inside
+
+
+def _timed(fit: Fit, model: Mechanism, table: Array) -> NDArray[np.bool_]:
+    """Which rows are of models that a kernel was timed in."""
+    columns = [model.sizes.index(name) for name in fit.timed_by]
+    found = np.zeros(len(table), dtype=bool)
+    for one in fit.timed:
+        same = table[:, columns[0]] == one[0]
+        for column, size in zip(columns[1:], one[1:], strict=True):
+            same &= table[:, column] == size
+        found |= same
+    return found
 
 
 def interval_factors(fit: Fit, model: Mechanism, table: Array, seconds: Array) -> tuple[Array, Array]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.mechanism import Array
@@ -34,6 +35,8 @@ class Reader:
         None  # where sizes decide which kernel of a source runs
     )
     engines: tuple[str, ...] = ()  # none: any
+    told: Callable[[Columns, OpTable], NDArray[np.bool_]] | None = None  # rows that are what their columns say
+    models: tuple[str, ...] = ()  # sizes that tell models apart, where engines choose kernels by the model
     fewest: int = 60  # rows of a fit; fewer say little about ten parameters
     dense: bool = False  # a grid so dense that times themselves are interpolated, not their ratio to the mechanism
     parts: Callable[[OpTable], Iterator[tuple[str, Mapping[str, Number], Array]]] | None = None

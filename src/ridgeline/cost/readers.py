@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.engine_limits import kernel_sizes, most_bytes
 from ridgeline.cost.exchange_readers import ALONE_TABLES, CALLED_TABLES, exchanges
+from ridgeline.cost.expert_readers import EXPERT_READERS
 from ridgeline.cost.layer_readers import LAYER_READERS
 from ridgeline.cost.machine import machine as resolve
 from ridgeline.cost.mechanism import Array
@@ -135,34 +136,6 @@ def _mla_decode(columns: Columns, table: OpTable) -> Mapping[str, Number]:
 
 _MLA = ("batch_size", "isl", "step", "num_heads", "mla_dtype", "kv_cache_dtype")
 
-# Hidden and feed-forward sizes of models whose experts have no gate, which the tables do not say.
-# Source: model cards of the Nemotron 3 family and of Nemotron-H.
-UNGATED = frozenset({(2688, 1856), (2048, 5120), (1024, 2688), (8192, 5120)})
-
-
-_LEVELLED = "_eplb"  # of distributions whose fullest experts have copies on other ranks: taken as balanced
-
-
-def _experts(columns: Columns, table: OpTable) -> Mapping[str, Number]:
-    """Feed-forward widths are divided over tensor ranks; a distribution 'power_law_1.2' has the skew 1.2."""
-    hidden, inner = columns["hidden_size"].astype(float), columns["inter_size"].astype(float)
-    ungated = np.array([pair in UNGATED for pair in zip(hidden.astype(int), inner.astype(int), strict=True)])
-    ungated |= np.array(["nongated" in str(word) for word in columns["kernel_source"]])
-    words = [str(word) for word in columns["distribution"]]
-    skewed = [word.startswith("power_law") and not word.endswith(_LEVELLED) for word in words]
-    skew = np.array([float(word.rpartition("_")[2]) if one else 0.0 for word, one in zip(words, skewed, strict=True)])
-    return {
-        "tokens": columns["num_tokens"].astype(float),
-        "hidden": hidden,
-        "inner": inner / columns["moe_tp_size"].astype(float),
-        "top_k": columns["topk"].astype(float),
-        "experts": columns["num_experts"].astype(float),
-        "ranks": columns["moe_ep_size"].astype(float),
-        "skew": skew,
-        "gated": np.where(ungated, 0.0, 1.0),
-    }
-
-
 _MILLISECOND = 1e-3
 _BFLOAT_BYTES = 2.0
 # Two ranks take two to four times what other releases' tables show on the same device, as through host memory: taken
@@ -194,33 +167,6 @@ _ATTENTION = (
     "batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size", "attn_dtype",
     "kv_cache_dtype",
 )  # fmt: skip
-
-_EXPERTS = Reader(
-    tables=("moe_perf",),
-    columns=(
-        "num_tokens",
-        "hidden_size",
-        "inter_size",
-        "topk",
-        "num_experts",
-        "moe_tp_size",
-        "moe_ep_size",
-        "distribution",
-        "kernel_source",
-    ),
-    form_column="moe_dtype",
-    sizes=_experts,
-    blocks=("hidden", "inner", "top_k", "experts", "ranks"),
-    smooth=("tokens",),
-    exact=("hidden", "inner", "top_k", "experts", "ranks", "skew", "gated"),
-)
-
-_WIDE_EXPERTS = replace(
-    _EXPERTS,
-    blocks=("tokens", "hidden", "ranks"),
-    smooth=("tokens", "ranks"),
-    exact=("hidden", "inner", "top_k", "experts", "skew", "gated"),
-)
 
 _EXCHANGE = Reader(
     tables=ALONE_TABLES,
@@ -279,9 +225,7 @@ READERS: dict[str, Reader] = {
         blocks=("batch", "context"),
         smooth=("batch", "context", "group"),
     ),
-    "experts": _EXPERTS,
-    "wide_experts": replace(_WIDE_EXPERTS, tables=("wideep_moe_perf", "wideep_context_moe_perf")),
-    "wide_experts_decode": replace(_WIDE_EXPERTS, tables=("wideep_moe_perf", "wideep_generation_moe_perf")),
+    **EXPERT_READERS,
     "exchange": _EXCHANGE,
     "engine_exchange": replace(_EXCHANGE, tables=CALLED_TABLES, smooth=(*_EXCHANGE.smooth, "ranks")),
     "custom_all_reduce": Reader(

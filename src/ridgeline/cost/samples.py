@@ -87,6 +87,8 @@ def samples(family: str, table: OpTable, *, wanted: Form | None = None, extra: s
     found = read(table, tuple(dict.fromkeys((*reader.columns, *labels, "latency"))), where)
     seconds = np.asarray(found["latency"], dtype=float) * _MILLISECOND
     usable = np.isfinite(seconds) & (seconds > 0)
+    if reader.told is not None:
+        usable &= reader.told(found, table)
     kernels = np.asarray(reader.kernels(found, table) if reader.kernels else found["kernel_source"], dtype=object)
     forms = _forms(reader, found, len(seconds))
     for word in dict.fromkeys(forms[usable]):

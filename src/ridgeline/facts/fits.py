@@ -26,6 +26,7 @@ BANDS_S = (1e-5, 1e-4)  # residuals are kept apart below 10 us, to 100 us and ab
 # Columns of every table that are not parameters, in order.
 KEYS = ("device", "engine", "version", "form", "kernel")
 RECORD = ("rows", "held_median", "held_p90", "held_bias", "low", "high", "domain", "span", "source", "date")
+TIMED = "timed"  # a column of families whose kernels engines choose by the model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,8 @@ class Fit:
     """Fitted values of one mechanism, with how well they hold on shapes that no fit has seen.
 
     `low` and `high` are the 10 % and 90 % quantiles of measured / predicted in each time band; `domain` bounds the
-    sizes that this kernel is chosen for, (low, high, multiple); `span` the sizes measured, (low, high).
+    sizes that this kernel is chosen for, (low, high, multiple); `span` the sizes measured, (low, high). `timed` are
+    the models that the kernel was timed in, as values of the sizes `timed_by`: engines choose kernels by the model.
     """
 
     family: str
@@ -53,6 +55,8 @@ class Fit:
     span: Mapping[str, tuple[float, float]]
     source: str
     date: str
+    timed_by: tuple[str, ...] = ()
+    timed: tuple[tuple[float, ...], ...] = ()
 
     @property
     def kernel_device(self) -> str:
@@ -85,7 +89,8 @@ def fits(family: str) -> tuple[Fit, ...]:
 
 
 def _fit(family: str, row: Mapping[str, str]) -> Fit:
-    values = {name: float(cell) for name, cell in row.items() if name not in KEYS + RECORD and cell}
+    values = {name: float(cell) for name, cell in row.items() if name not in (*KEYS, *RECORD, TIMED) and cell}
+    names, *timed = (word.split(":") for word in row.get(TIMED, "").split() or [""])
     return Fit(
         family=family,
         **{name: row[name] for name in KEYS},
@@ -100,6 +105,8 @@ def _fit(family: str, row: Mapping[str, str]) -> Fit:
         span={name: (a, b) for name, (a, b) in _ranges(row["span"]).items()},
         source=row["source"],
         date=row["date"],
+        timed_by=tuple(filter(None, names)),
+        timed=tuple(tuple(map(float, word)) for word in timed),
     )
 
 
@@ -325,6 +332,8 @@ def blended(relatives: Sequence[Fit], device: str) -> Fit:
         span=_together(relatives),
         source=BORROWED + ", ".join(dict.fromkeys(fit.device for fit in relatives)),
         date=max(fit.date for fit in relatives),
+        timed_by=first.timed_by,
+        timed=tuple(sorted({model for fit in relatives for model in fit.timed})),
     )
 
 
