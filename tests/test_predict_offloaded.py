@@ -124,7 +124,7 @@ def test_the_command_prints_and_its_json_has_stable_keys(capsys: pytest.CaptureF
     ("words", "told"),
     [
         (["--cpu", "EPYC 9654"], "field '--cpu': is about offload, which is not said"),
-        (["--offload", "computed", "--cpu", "EPYC 9654", "--split"], "field '--split': is not modelled with --offload"),
+        (["--offload", "computed", "--cpu", "EPYC 9654", "--split"], "field '--split': is not modelled with offload"),
         (["--offload", "fetchd"], "nearest: fetched"),
         (["--offload", "fetched", "--device-share", "1.5"], "needs 0 <= value <= 1"),
         (["--offload", "fetched", "--dram", "-1GB"], "field '--dram': '-1GB' is out of range"),

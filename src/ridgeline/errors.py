@@ -18,6 +18,11 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
+def printable(text: str) -> str:
+    """Text without control characters but line ends and tabs, which a file's cells must not send to a terminal."""
+    return "".join(char if char in "\n\t" or char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
 class RidgelineError(Exception):
     """An error worded for the person who asked; its text is shown as it is."""
 

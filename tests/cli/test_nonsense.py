@@ -122,3 +122,74 @@ def test_an_architecture_that_is_not_known_says_what_to_do(tmp_path: Path, kind:
     file.write_text(json.dumps({**PLAIN, "model_type": kind, "auto_map": {"AutoModel": "own.X"}}), encoding="utf-8")
     with pytest.raises(RidgelineError, match="model_type 'explicit' with layers"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["--rent", "L40S"], "--rent"), (["--on", "8xL40S", "--min-devices"], "--min-devices"),
+        (["--on", "8xL40S", "--quantize"], "--quantize"), (["--on", "8xL40S", "--no-pools"], "--no-pools"),
+    ],
+)  # fmt: skip
+def test_a_switch_of_serving_is_not_dropped_where_training_is_planned(
+    capsys: pytest.CaptureFixture[str], words: list[str], flag: str
+) -> None:
+    code, said = ask(capsys, "plan", "gpt2", *words)
+    assert (code, said.strip()) == (2, f"error: field '{flag}': is a word of serving; add --serve, or leave it out")
+
+
+@pytest.mark.parametrize("words", [["--on", "8xL40S"], ["--min-devices"], ["--quantize"], ["--no-pools"]])
+def test_a_word_that_renting_has_no_use_for_is_not_dropped(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    code, said = ask(capsys, "plan", "gpt2", "--serve", "--rate", "1", "--rent", "L40S", *words)
+    assert (code, f"field '{words[0]}'" in said, "leave one of them out" in said) == (2, True, True)
+
+
+def test_what_is_impossible_is_an_answer_in_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ["simulate", "llama-3.1-70b", "--on", "1xL40S", "--rate", "1"],
+        ["predict", "llama-3.1-70b", "--serve", "--on", "1xL40S", "--batch", "1"],
+        ["predict", "mixtral-8x7b", "--serve", "--on", "1xL40S", "--offload", "fetched", "--dram", "1GB"],
+        ["plan", "llama-3.1-70b", "--serve", "--on", "1xL40S", "--rate", "1"],
+    ):
+        assert run([*words, "--json"]) == 1
+        printed = capsys.readouterr()
+        assert json.loads(printed.out)["error"] in printed.err
+
+
+def test_cells_send_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,9,9\n\x1b[31m\0,1,1\n1,2\n", encoding="utf-8")
+    assert run(["simulate", "gpt2", "--on", "1xH100-SXM", "--trace", str(trace)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "line 3, arrival_s: '\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}' is not a number" in told
+    assert "line 4: 2 cells, the header has 3" in told
+    assert run(["simulate", "gp\x1b[31mt2", "--on", "1xH100-SXM", "--rate", "1"]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_is_no_word(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(
+        'model = "gpt2"\ncluster = "1xH100-SXM"\n[workload]\nrate = 2\nrequests = 3\n', encoding="utf-8-sig"
+    )
+    assert run(["simulate", str(file)]) == 0
+    assert "3 requests" in capsys.readouterr().out
+
+
+def test_pools_are_not_said_where_machines_are_rented(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("gpt2", "--serve", "--rate", "1", "--rent", "L40S", "--prefill", "1xtp1", "--decode", "1xtp1")
+    code, said = ask(capsys, "plan", *words)
+    assert (code, "field '--prefill'" in said) == (2, True)
+
+
+def test_loads_of_another_model_are_told_by_their_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "loads.csv"
+    file.write_text("layer,expert,load\n0,0,1\n0,1,2\n", encoding="utf-8")
+    for model, told in (("mixtral-8x7b", "mixtral-8x7b has 8 experts a layer"), ("gpt2", "gpt2 has no experts")):
+        code, said = ask(capsys, "simulate", model, "--on", "8xH200", "--rate", "1", "--expert-loads", str(file))
+        assert code == 2
+        assert f"{file}: field 'expert_loads': loads of experts 0 to 1 are given, {told}" in said
+    code, said = ask(capsys, "simulate", "gpt2", "--on", "8xH200", "--rate", "1", "--expert-loads", "absent.csv")
+    assert (code, "cannot be read: No such file or directory" in said, "Errno" in said) == (2, True, False)

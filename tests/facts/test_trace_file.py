@@ -76,7 +76,7 @@ def test_rows_out_of_order_are_kept_sorted_and_told() -> None:
     assert trace.prompt_tokens.tolist() == [2, 3, 1]
     assert trace.line.tolist() == [3, 4, 2]
     assert trace.dropped == ()
-    assert "1 rows arrive before" in trace.notes[0]
+    assert "1 row arrives before" in trace.notes[0]
     assert "at 3 s" in trace.notes[1]
 
 

@@ -121,7 +121,7 @@ def test_loads_are_read(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("layer,expert\n0,1\n", ":1: needs the columns layer, expert, load"),
-        ("layer,expert,load\n", "holds no loads"),
+        ("layer,expert,load\n", "holds no rows below its header"),
         ("layer,expert,load\n0,0,1\n0,one,1\n", ":3: field 'expert': 'one' is not a number"),
         ("layer,expert,load\n0,0,-1\n", ":2: field 'load': '-1' is not a load of 0 or more"),
         ("layer,expert,load\n0.5,0,1\n", ":2: field 'layer': '0.5' is not a whole number"),

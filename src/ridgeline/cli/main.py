@@ -9,16 +9,32 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from enum import Enum
 from typing import Annotated, Any
 
 import typer
 
 from ridgeline.cli.commands import SETTINGS, Commands, command
 from ridgeline.cli.flags import LIMIT_FIELDS, STATED_FIELDS, Grouped, with_flags
-from ridgeline.errors import RidgelineError
-from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS
-from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
+from ridgeline.cli.options import (
+    PLAN_EXAMPLES,
+    PREDICT_EXAMPLES,
+    RUN_FLAGS,
+    SIMULATE_EXAMPLES,
+    Evidence,
+    Json,
+    Kind,
+    On,
+    OperatorEvidence,
+    OperatorRung,
+    Region,
+    Rung,
+    Serve,
+    Subject,
+    Train,
+)
+from ridgeline.errors import InputError, RidgelineError, printable
+from ridgeline.plan.fields import WORKLOAD_FIELDS
+from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 
 DEFECT = 70  # EX_SOFTWARE of sysexits.h
 
@@ -31,70 +47,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=SETTINGS,
 )
-
-
-class Kind(Enum):
-    """What the catalog lists."""
-
-    MODELS = "models"
-    ACCELERATORS = "accelerators"
-    CLUSTERS = "clusters"
-
-
-class Evidence(Enum):
-    """The best rung of evidence that a prediction may use."""
-
-    MEASURED = "measured"
-    DATASHEET = "datasheet"
-
-
-class OperatorEvidence(Enum):
-    """The best rung that may answer for an operator."""
-
-    MEASURED = "measured"  # tables of measured kernels, when they are installed
-    FITTED = "fitted"  # mechanisms with values fitted to the device's kernels
-    BORROWED = "borrowed"  # with values of other devices only
-    DATASHEET = "datasheet"
-
-
-Subject = Annotated[
-    str, typer.Argument(metavar="MODEL|SCENARIO.toml", help="catalog name, config.json (file or folder), or a scenario")
-]
-On = Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="e.g. 64xH100-SXM, or a cluster's TOML file")]
-Region = Annotated[
-    str | None,
-    typer.Option("--region", metavar="NAME", help="where it stands, for its carbon: FR, Germany ..."),
-]
-Json = Annotated[bool, typer.Option("--json", help="print JSON with stable keys and SI numbers")]
-Rung = Annotated[Evidence, typer.Option("--evidence", help="rates that others measured, or the datasheet's alone")]
-OperatorRung = Annotated[
-    OperatorEvidence,
-    typer.Option("--evidence", help="best rung: measured tables, fits, fits of other devices, or the datasheet alone"),
-]
-Train = Annotated[bool, typer.Option("--train", help="the workload is training, unless --serve", show_default=False)]
-Serve = Annotated[bool, typer.Option("--serve", help="the workload is serving: say traffic and an objective")]
-
-PLAN_EXAMPLES = """\b
-Examples:
-  ridgeline plan llama-3.1-8b --on 8xH100-SXM --seq-len 8192 --tokens 100B
-  ridgeline plan qwen3-32b --serve --on 8xH100-SXM --rate 8
-      --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms"""
-PREDICT_EXAMPLES = """\b
-Examples:
-  ridgeline predict llama-3.1-8b --on 8xH100-SXM --zero 3 --micro-batch 1
-  ridgeline predict llama-3.1-8b --serve --on 1xH100-SXM --batch 32
-  ridgeline predict mixtral-8x7b --serve --on 1xRTX-4090
-      --offload computed --cpu Xeon-Gold-6454S --dram 512GB"""
-SIMULATE_EXAMPLES = """\b
-Example:
-  ridgeline simulate qwen3-32b --on 2xH100-SXM --tp 2 --rate 2
-      --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms"""
-RUN_FLAGS = {
-    "Training: the workload": WORKLOAD_FIELDS,
-    "Training: the plan": PLAN_FIELDS,
-    "Serving: the batch": BATCH_FIELDS,
-    "Serving: the deployment": DEPLOYMENT_FIELDS,
-}
 
 
 def _print_version(asked: bool) -> None:
@@ -156,6 +108,14 @@ def plan_command(
     **words: Any,
 ) -> None:
     """Find the best plan for a workload on a cluster; flags of a plan (--tp 8) are kept as given."""
+    given_of_serving = {"--quantize": quantize, "--no-pools": not pools, "--min-devices": min_devices, "--rent": rent}
+    for flag, said in given_of_serving.items():
+        if said and not serve:
+            raise InputError("is a word of serving; add --serve, or leave it out", field=flag)
+        if said and rent is not None and flag != "--rent":
+            raise InputError("--rent chooses machines by their price alone; leave one of them out", field=flag)
+    if rent is not None and on is not None:
+        raise InputError("--rent chooses among its own offers; leave one of them out", field="--on")
     words["region"] = region
     if serve and rent is not None:
         from ridgeline.cli.deploying import rent_serving
@@ -367,7 +327,7 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as ending:
         return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
     except RidgelineError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     return 0
 

@@ -19,7 +19,7 @@ def refuse_offload(asked: ServingScenario) -> None:
     if "offload" in asked.stated:
         raise InputError(
             "weights in host memory are modelled for a static batch; ask `ridgeline predict --serve`, or leave it out",
-            field="--offload", file=asked.file,
+            field="--offload" if asked.file is None else "plan.offload", file=asked.file,
         )  # fmt: skip
 
 
@@ -32,8 +32,8 @@ def predict_offloaded(asked: ServingScenario, *, batch: int | None, as_json: boo
     stated = asked.stated
     for name in stated:
         if name not in _USED:
-            flag = "--" + name.replace("_", "-")
-            raise InputError("is not modelled with --offload; leave it out", field=flag, file=asked.file)
+            field = "--" + name.replace("_", "-") if asked.file is None else f"plan.{name}"
+            raise InputError("is not modelled with offload; leave it out", field=field, file=asked.file)
     technique = TECHNIQUES[stated["offload"]]
     deployment = replace(asked.deployments[0], instances=1)
     alone = technique.name in ("HOST", "DISK")

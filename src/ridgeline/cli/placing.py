@@ -40,15 +40,16 @@ def _read(name: str, text: str, columns: tuple[str, ...]) -> dict[tuple[int, ...
     """The amounts in a file by all columns but the last; raises InputError with file and line."""
     path = Path(text)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", file=str(path), field=name) from None
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise InputError(f"cannot be read: {reason}", file=str(path), field=name) from None
     reader = csv.DictReader(lines)
     if not set(columns) <= set(reader.fieldnames or ()):
         raise InputError(f"needs the columns {', '.join(columns)}", file=str(path), line=1)
     rows = dict(_row(row, columns, path, reader.line_num) for row in reader)
     if not rows:
-        raise InputError(f"holds no {columns[-1]}s".replace("tokenss", "tokens"), file=str(path))
+        raise InputError("holds no rows below its header", file=str(path))
     return rows
 
 
@@ -64,6 +65,11 @@ def loads_from(asked: ServingScenario) -> Loads | None:
         return None
     rows = _read("expert_loads", stated["expert_loads"], _LOADS)
     loads, flow = loads_of({(layer, expert): load for (layer, expert), load in rows.items()}), None
+    held = max((block.experts for block in asked.model.graph.blocks.values()), default=0)
+    if loads.shape[1] != held:
+        has = f"{held} experts a layer" if held else "no experts"
+        message = f"loads of experts 0 to {loads.shape[1] - 1} are given, {asked.model.name} has {has}"
+        raise InputError(message, file=stated["expert_loads"], field="expert_loads")
     if "expert_traffic" in stated:
         passed = _read("expert_traffic", stated["expert_traffic"], _TRAFFIC)
         flow = flow_of({(one, two, three): amount for (one, two, three), amount in passed.items()}, *loads.shape)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -128,7 +129,8 @@ def predict_batch(subject: str, on: str | None, words: Mapping[str, Any], *, as_
     batch = read_flags({"batch": words.get("batch")}, BATCH_FIELDS)
     asked = with_placement(serving_scenario_of(subject, on, {**words, "requests": batch.get("batch")}))
     if "offload" in asked.stated:
-        predict_offloaded(asked, batch=batch.get("batch"), as_json=as_json)
+        with told_in_json(as_json):
+            predict_offloaded(asked, batch=batch.get("batch"), as_json=as_json)
         return
     _needs_experts_beside(asked)
     kept = {name: value for name, value in asked.traffic.items() if name in _OF_BATCHES}
@@ -141,6 +143,17 @@ def predict_batch(subject: str, on: str | None, words: Mapping[str, Any], *, as_
     _replay(asked, as_json=as_json, offline=True)
 
 
+@contextmanager
+def told_in_json(as_json: bool) -> Iterator[None]:
+    """What is impossible is an answer too: with `--json` it is printed as one, and raised on."""
+    try:
+        yield
+    except NoPlanError as error:
+        if as_json:
+            print(json.dumps({"error": str(error)}, indent=1))
+        raise
+
+
 def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> None:
     from ridgeline.predict.serving import simulate_serving
     from ridgeline.report.blocks import show
@@ -151,7 +164,7 @@ def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> 
 
     told_of_compiling()
     traffic, assumed = asked_traffic(asked.traffic)
-    with busy(f"replaying {traffic.requests:,} requests"):
+    with told_in_json(as_json), busy(f"replaying {traffic.requests:,} requests"):
         report = simulate_serving(
             asked.model,
             asked.cluster,

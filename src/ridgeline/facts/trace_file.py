@@ -100,7 +100,10 @@ def _joined(parts: Sequence[_Part], dropped: list[Dropped], name: str, block_tok
     first = float(arrival[order[0]])
     notes = []
     if late:
-        notes.append(f"{late} rows arrive before the row above them; all were sorted by arrival")
+        rows = (
+            "1 row arrives before the row above it" if late == 1 else f"{late:,} rows arrive before the row above them"
+        )
+        notes.append(f"{rows}; all were sorted by arrival")
     if first:
         notes.append(f"times count from the first request, at {first:g} s in the file")
     dropped.sort(key=lambda each: each.line)

@@ -177,7 +177,13 @@ def _csv_chunks(lines: list[str], start: int, mark: str, width: int, found: Mapp
                 flat.extend(cells)
                 numbers.append(number)
             else:
-                dropped.append(Dropped(line=number, field="", reason=f"{len(cells)} cells, the header has {width}"))
+                dropped.append(
+                    Dropped(
+                        line=number,
+                        field="",
+                        reason=f"{len(cells)} cell{'s' * (len(cells) != 1)}, the header has {width}",
+                    )
+                )
         cells_of = {field: flat[place::width] for field, place in found.items()}
         yield Chunk(cells=cells_of, lines=numbers, dropped=dropped)
 

@@ -70,7 +70,7 @@ def number(unit: str, least: float, below: float, *, ends: bool = False) -> Call
 
     def read(value: object) -> float:
         if not isinstance(value, int | float | str) or isinstance(value, bool):
-            raise ValueError(f"{shown(value)} is not a number in {unit}")
+            raise ValueError(f"{shown(value)} is not a number{'' if unit == '1' else f' in {unit}'}")
         number = parse(value, unit)
         if not (least <= number < below or (ends and number == below)):
             sign = "<=" if ends else "<"

@@ -111,7 +111,7 @@ def _text(path: Path, file: str) -> str:
             raw = handle.read(_LARGEST_FILE_BYTES + 1)
         if len(raw) > _LARGEST_FILE_BYTES:
             raise InputError(f"is larger than {_LARGEST_FILE_BYTES} bytes, too large for a scenario", file=file)
-        return raw.decode("utf-8")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError("is not UTF-8 text", file=file, line=raw.count(b"\n", 0, error.start) + 1) from None
     except (OSError, ValueError) as error:

@@ -82,7 +82,7 @@ def simulate_serving(
         capacities=tuple(one.capacity for one in engines),
         traffic=summarize(traffic),
         traffic_name=traffic.name,
-        dropped=tuple(f"line {row.line}, {row.field}: {row.reason}" for row in traffic.dropped),
+        dropped=tuple(f"line {row.line}{', ' * bool(row.field)}{row.field}: {row.reason}" for row in traffic.dropped),
         objective=goal,
         metrics=metrics,
         ends=tuple(measure(one, traffic, goal) for one in ends),

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TextIO
 
+from ridgeline.errors import printable
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -53,7 +55,7 @@ def plain(blocks: Iterable[Block], width: int = 100) -> str:
     lines: list[str] = []
     for block in blocks:
         lines += _plain_line(block, width) if isinstance(block, Line) else _plain_table(block, width)
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return printable("\n".join(line.rstrip() for line in lines)) + "\n"
 
 
 def _plain_line(line: Line, width: int) -> list[str]:
@@ -122,10 +124,10 @@ def _rich(block: Block) -> RenderableType:
     from rich.text import Text
 
     if isinstance(block, Line):
-        return Padding(Text(block.text, style="bold" if block.strong else ""), (0, 0, 0, block.indent))
+        return Padding(Text(printable(block.text), style="bold" if block.strong else ""), (0, 0, 0, block.indent))
     table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in block.columns:
         table.add_column(column, justify="right" if column in block.right else "left", no_wrap=column in block.right)
     for row in block.rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     return Padding(table, (0, 0, 0, block.indent))

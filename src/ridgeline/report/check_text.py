@@ -43,12 +43,18 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
             _number(row["predicted"]),
             "" if row["low"] is None else f"{_number(row['low'])} to {_number(row['high'])}",
             _share(row["ape"]),
-            row["evidence"] or f"{row['status']}: {row['reason']}",
+            row["evidence"] or f"{row['status']}{_at(row)}: {row['reason']}",
         )
         for row in rows
     )
     columns = ("row", "metric", "measured", "predicted", "80 % interval", "error", "evidence or reason")
     return Table(columns=columns, rows=cells, right=frozenset(columns[2:6]), indent=0)
+
+
+def _at(row: Mapping[str, Any]) -> str:
+    """The line of a row in its table, where its reason does not tell it."""
+    line = row.get("line")
+    return "" if line is None or f":{line}:" in str(row["reason"]) else f", line {line}"
 
 
 def _number(value: object) -> str:
