@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
+from math import prod
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,3 +72,33 @@ def test_what_cannot_be_is_refused_with_its_value(words: dict[str, float], told:
     with pytest.raises(PlanError, match="deployment: ") as refused:
         Deployment(**words)  # type: ignore[arg-type]
     assert told in str(refused.value)
+
+
+def test_a_tree_gains_what_its_paths_are_worth() -> None:
+    """Rival: every node of the tree counts with the probability that all candidates on its way are the ones."""
+    tree, ranked = (3, 2, 2), (0.55, 0.2, 0.1)
+    one = Deployment(draft_tree=tree, draft_tokens=21, acceptance=ranked[0], next_acceptance=ranked[1:])
+    paths = (path for depth in (1, 2, 3) for path in product(*(range(width) for width in tree[:depth])))
+    assert one.gained == pytest.approx(1 + sum(prod(ranked[rank] for rank in path) for path in paths))
+    assert (one.draft_depth, one.step_tokens) == (3, 22)
+
+
+def test_a_tree_of_one_candidate_a_place_is_the_chain() -> None:
+    tree = Deployment(draft_tree=(1, 1, 1, 1), draft_tokens=4, acceptance=0.7)
+    chain = Deployment(draft_tokens=4, acceptance=0.7)
+    assert tree.gained == pytest.approx(chain.gained)
+    assert (tree.draft_depth, tree.step_tokens) == (chain.draft_depth, chain.step_tokens) == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"draft_tree": (2, 2), "draft_tokens": 4}, r"holds 6 tokens, not 4"),
+        ({"draft_tree": (2,), "draft_tokens": 2, "acceptance": 0.6}, "2 candidates at one place of the tree, but the"),
+        ({"draft_tree": (2,), "draft_tokens": 2, "acceptance": 0.6, "next_acceptance": (0.5,)}, "sum is 1 at most"),
+        ({"draft_tokens": 2, "acceptance": 0.6, "next_acceptance": (0.1,)}, "say draft_tree as well"),
+    ],
+)
+def test_trees_that_cannot_be_are_refused(words: dict[str, Any], told: str) -> None:
+    with pytest.raises(PlanError, match=told):
+        Deployment(**words)

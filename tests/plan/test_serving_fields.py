@@ -49,7 +49,9 @@ def read(name: str, value: object) -> Any:
         ("memory_fraction", "90%", 0.9),
         ("draft_tokens", 0, 0),
         ("beam_width", 4, 4),
-        ("acceptance", 1, 1.0),
+        ("acceptance", 1, (1.0,)),
+        ("acceptance", "0.6, 15%", (0.6, 0.15)),
+        ("draft_tree", "4x2x1", (4, 2, 1)),
     ],
 )
 def test_a_word_is_read_as_written(name: str, written: object, value: object) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
+from operator import mul
 
 from ridgeline.plan.deployment_ranges import check_ranges
 from ridgeline.plan.deployment_rules import check_together
@@ -65,8 +67,10 @@ class Deployment:
     they are launched kernel by kernel. Where iterations are `mixed` prompts are computed beside running sequences, else
     before them. With `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, of which each is accepted
     with probability `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step (None: one
-    layer). A beam search keeps `beam_width` continuations of every prompt, each a token of every step, of which the
-    request gains one; room is counted for one of them.
+    layer). A tree of drafts has `draft_tree` candidates after each one of the place before; the second, third ... most
+    likely of a place is the one with `next_acceptance`; all of its `draft_tokens` are verified, and those of a place
+    drafted at once. A beam search keeps `beam_width` continuations of every prompt, each a token of every step, of
+    which the request gains one; room is counted for one of them.
     A scheduler takes new prompts every `receive_interval` iterations [1], at a look or as `hold` says; they are enough
     for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts' loads [1]:
     0 even, None what measured models showed; `expert_backend` the engine's word for the kernels that compute experts
@@ -142,6 +146,8 @@ class Deployment:
     draft_tokens: int = 0
     acceptance: float = 0.0
     draft_share: float | None = None
+    draft_tree: tuple[int, ...] = ()
+    next_acceptance: tuple[float, ...] = ()
     beam_width: int = 1
     receive_interval: int = 1
     hold: Hold = Hold.LOOK
@@ -203,8 +209,22 @@ class Deployment:
 
     @property
     def gained(self) -> float:
-        """Tokens that a sequence gains in one step on average [token]: 1 + a + a^2 + ... + a^drafts."""
-        return sum(self.acceptance**place for place in range(self.draft_tokens + 1))
+        """Tokens that a sequence gains in one step on average [token]: 1 + a + a^2 + ... + a^drafts.
+
+        Of a tree 1 + s(b1) + s(b1) s(b2) + ..., with b candidates at a place and s(b) the probability that one of the
+        b most likely is the one, a1 + ... + ab. Source: Sequoia (Chen et al. 2024, arXiv:2402.12374), whose candidates
+        are accepted by their rank among siblings alone.
+        """
+        if not self.draft_tree:
+            return sum(self.acceptance**place for place in range(self.draft_tokens + 1))
+        ranked = (self.acceptance, *self.next_acceptance)
+        reached: list[float] = list(accumulate((sum(ranked[:width]) for width in self.draft_tree), mul))
+        return 1.0 + sum(reached)
+
+    @property
+    def draft_depth(self) -> int:
+        """Tokens drafted one after another for a step [token]: the places of a tree, or all of a chain."""
+        return len(self.draft_tree) or self.draft_tokens
 
     @property
     def step_tokens(self) -> int:

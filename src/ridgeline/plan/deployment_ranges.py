@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from typing import TYPE_CHECKING
 
 from ridgeline.errors import PlanError
@@ -29,6 +32,7 @@ def check_ranges(one: Deployment) -> None:
             f"deployment: draft_tokens = {one.draft_tokens}, acceptance = {one.acceptance};"
             " needs draft_tokens >= 0 and a probability"
         )
+    _check_tree(one)
     if one.expert_skew is not None and not 0 <= one.expert_skew <= 4:
         raise PlanError(f"deployment: expert_skew = {one.expert_skew}, needs 0 (even) to 4")
     if one.queue_patience < 0 or (one.queue_patience and one.queue.value != "shortest"):
@@ -42,6 +46,27 @@ def check_ranges(one: Deployment) -> None:
     _check_kept(one)
     _check_split(one)
     _check_apart(one)
+
+
+def tree_tokens(widths: Sequence[int]) -> int:
+    """Candidates of a tree with so many after each of the place before [token]."""
+    return sum(accumulate(widths, mul))
+
+
+def _check_tree(one: Deployment) -> None:
+    """Raises for a tree of drafts that cannot be."""
+    tree, ranked = one.draft_tree, (one.acceptance, *one.next_acceptance)
+    if one.next_acceptance and not tree:
+        raise PlanError("deployment: next_acceptance is about candidates of a tree; say draft_tree as well")
+    if tree and (min(tree) < 1 or tree_tokens(tree) != one.draft_tokens):
+        raise PlanError(f"deployment: draft_tree = {tree} holds {tree_tokens(tree)} tokens, not {one.draft_tokens}")
+    if any(not 0 <= share <= 1 for share in ranked) or sum(ranked) > 1 + 1e-9:
+        raise PlanError(f"deployment: acceptance of candidates = {ranked}; needs probabilities whose sum is 1 at most")
+    if tree and max(tree) > len(ranked):
+        raise PlanError(
+            f"deployment: {max(tree)} candidates at one place of the tree, but the acceptance of {len(ranked)}; say"
+            " that of each, most likely first, e.g. acceptance 0.6,0.15,0.08"
+        )
 
 
 def _check_adapters(one: Deployment) -> None:

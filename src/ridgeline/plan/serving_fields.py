@@ -9,11 +9,13 @@ from typing import Any
 
 from ridgeline.errors import UnitError
 from ridgeline.plan.deployment import Preemption, Queue, Router
+from ridgeline.plan.deployment_ranges import tree_tokens
 from ridgeline.plan.fields import Field, count, number, pick, shown, whole, yes
 from ridgeline.units import parse
 
 ARRIVALS = ("poisson", "gamma", "weibull", "constant", "burst", "closed")
 _MOST_TOKENS = 10_000_000
+_MOST_DRAFTED = 1024
 _POOL = re.compile(r"^(\d{1,5})x((?:(?:tp|pp|dp|ep|kv|experts)\d{1,5},?)+)$")
 _DEGREE = re.compile(r"(tp|pp|dp|ep|kv|experts)(\d+)")
 _FIELDS = {"experts": "expert_devices", "kv": "kv_ranks"}  # of a deployment, where a pool's word is another
@@ -90,6 +92,25 @@ def _failures(value: object) -> dict[str, float]:
     if found.keys() != {"up", "down"}:
         raise ValueError(f"{shown(value)} needs both; write up=30d,down=10min")
     return {f"mean_{name}_s": amount for name, amount in found.items()}
+
+
+def _tree(value: object) -> tuple[int, ...]:
+    """Candidates after each of the place before, such as '4x2x1'."""
+    parts = [part.strip() for part in str(value).casefold().split("x")]
+    if not 1 <= len(parts) <= 16 or not all(part.isdecimal() and 1 <= int(part) <= 64 for part in parts):
+        raise ValueError(f"{shown(value)} is no tree; write candidates after each one of the place before, as 4x2x1")
+    found = tuple(int(part) for part in parts)
+    if tree_tokens(found) > _MOST_DRAFTED:
+        raise ValueError(f"{shown(value)} holds {tree_tokens(found):,} tokens, at most {_MOST_DRAFTED:,} are drafted")
+    return found
+
+
+def _acceptance(value: object) -> tuple[float, ...]:
+    """The probability of a draft, or of each candidate of a place, most likely first."""
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    if not 1 <= len(parts) <= 64:
+        raise ValueError(f"{shown(value)} is no probability, nor some of them; write 0.7, or 0.6,0.15 of a tree")
+    return tuple(number("1", 0.0, 1.0, ends=True)(part.strip() if isinstance(part, str) else part) for part in parts)
 
 
 def _text(value: object) -> str:
@@ -235,8 +256,11 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     Field(name="autoscale", read=_autoscale, help="instances by requests on each: high=16,low=4,start=60s"),
     Field(name="failures", read=_failures, help="instances fail and are repaired: mean times up=30d,down=10min"),
     whole("draft_tokens", "tokens drafted for each step of speculative decoding", least=0, most=64),
+    Field(name="draft_tree", read=_tree, help="a tree of drafts: candidates after each of the place before, as 4x2x1"),
     Field(
-        name="acceptance", read=number("1", 0.0, 1.0, ends=True), help="probability that a drafted token is accepted"
+        name="acceptance",
+        read=_acceptance,
+        help="probability that a drafted token is accepted; of a tree's candidates each, as 0.6,0.15",
     ),
     Field(name="draft_share", read=number("1", 0.0, 10.0), help="time to draft one token, as a share of a step"),
     whole("beam_width", "continuations of each prompt that a beam search keeps", least=1, most=64),
@@ -263,7 +287,7 @@ OFFLOAD_FIELDS: tuple[Field, ...] = (
 
 SAME_WORDS = (
     "weights", "kv", "tp", "pp", "dp", "ep", "kv_ranks", "token_budget", "max_seqs", "chunked", "mixed", "prefix_cache",
-    "graphs", "memory_fraction", "draft_tokens", "acceptance", "draft_share", "expert_skew", "alike", "queue_patience",
+    "graphs", "memory_fraction", "draft_tokens", "draft_share", "expert_skew", "alike", "queue_patience",
     "displaces", "swap_blocks", "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots",
     "adapter_skew", "adapter_on", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
     "split", "split_share", "expert_devices", "micro_batches", "priority_period", "priority_levels", "tokens_stay",

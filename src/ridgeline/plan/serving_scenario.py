@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role, Router
+from ridgeline.plan.deployment_ranges import tree_tokens
 from ridgeline.plan.fields import read_fields
 from ridgeline.plan.scenario import Place, Table, failing, guarded, model_and_cluster, tables_of
 from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, SAME_WORDS, TRAFFIC_FIELDS
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 # Words, and those of which one must be said for them to mean anything.
 _ABOUT: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("adapter_rank", "adapter_skew", "adapter_on"), ("adapters",)),
-    **dict.fromkeys(("acceptance", "draft_share"), ("draft_tokens",)),
+    **dict.fromkeys(("acceptance", "draft_share"), ("draft_tokens", "draft_tree")),
     "priority_levels": ("priority_period",),
     "micro_batches": ("expert_devices", "apart", "prefill"),
     "kv_chunk": ("kv_fetched",),
@@ -98,10 +99,10 @@ def _check_idle(stated: Mapping[str, Any], place: Place) -> None:
         if name in stated and not any(word in stated for word in about):
             message = f"is about {about[0]}, which is not said; say {' or '.join(about)} as well, or leave it out"
             raise place.fail("plan", name, message)
-    if stated.get("draft_tokens") and "acceptance" not in stated:
-        raise place.fail(
-            "plan", "draft_tokens", "drafts are accepted with a probability that is not said; say acceptance, e.g. 0.7"
-        )
+    drafts = next((name for name in ("draft_tokens", "draft_tree") if stated.get(name)), None)
+    if drafts and "acceptance" not in stated:
+        message = "drafts are accepted with a probability that is not said; say acceptance, e.g. 0.7"
+        raise place.fail("plan", drafts, message)
 
 
 def rates_of_both(cluster: Cluster) -> frozenset[str]:
@@ -138,6 +139,7 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
     name, _, version = str(stated.get("engine", "vllm")).partition(" ")
     common = {word: stated[word] for word in SAME_WORDS if word in stated}
     common |= {"engine": name, "version": version.strip()}
+    common |= drafts_of(stated)
     if "attention_weights" in stated:
         common["other_weights"] = stated["attention_weights"]
     if "preemption" in stated:
@@ -172,6 +174,19 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
                 f"deployment: {used} devices are asked for, {where.name} has {where.count};"
                 " take fewer instances or smaller degrees"
             )
+    return found
+
+
+def drafts_of(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a deployment that say what is drafted and accepted; raises PlanError for two kinds of drafts."""
+    found: dict[str, Any] = {}
+    if "acceptance" in stated:
+        found["acceptance"], *others = stated["acceptance"]
+        found["next_acceptance"] = tuple(others)
+    if "draft_tree" in stated:
+        if "draft_tokens" in stated:
+            raise PlanError("deployment: a tree of drafts has its own tokens; leave draft_tokens or draft_tree out")
+        found |= {"draft_tree": stated["draft_tree"], "draft_tokens": tree_tokens(stated["draft_tree"])}
     return found
 
 

@@ -25,7 +25,9 @@ def deployment_text(one: Deployment) -> str:
     words += [one.weights] if one.weights else []
     words += [f"{one.kv} cache"] if one.kv else []
     if one.draft_tokens:
-        words.append(f"{one.draft_tokens} drafted, {one.acceptance:.0%} accepted")
+        shares = ", ".join(f"{share:.0%}" for share in (one.acceptance, *one.next_acceptance))
+        tree = f" in a tree of {'x'.join(map(str, one.draft_tree))}" if one.draft_tree else ""
+        words.append(f"{one.draft_tokens} drafted{tree}, {shares} accepted")
     words += [f"{one.beam_width} beams"] if one.beam_width > 1 else []
     words += [] if one.queue is Queue.ARRIVAL else [f"{one.queue.value} queue"]
     changes = f", drawn every {counted(one.priority_period, 'iteration')}" if one.priority_period else ""

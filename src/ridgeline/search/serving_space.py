@@ -15,7 +15,7 @@ from ridgeline.graph.checkpoint import served_weights
 from ridgeline.graph.ops import Model, OpKind
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
 from ridgeline.plan.serving_fields import SAME_WORDS
-from ridgeline.plan.serving_scenario import fitting_instances, rates_of_both
+from ridgeline.plan.serving_scenario import drafts_of, fitting_instances, rates_of_both
 from ridgeline.search.expert_service import Known, Loads, placed
 from ridgeline.search.expert_traffic import routes_of
 from ridgeline.serving.engine import Engine
@@ -90,7 +90,7 @@ def _of_kind(
     model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space, longest: int
 ) -> Iterator[Deployment]:
     """Shapes of one instance on devices of one kind, or with experts beside them where they are to be apart."""
-    fixed = {name: stated[name] for name in SAME_WORDS if name in stated}
+    fixed = {name: stated[name] for name in SAME_WORDS if name in stated} | drafts_of(stated)
     name, _, version = str(stated.get("engine", "vllm")).partition(" ")
     fixed |= {"engine": name, "version": version.strip()}
     if "attention_weights" in stated:

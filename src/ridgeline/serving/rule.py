@@ -60,7 +60,7 @@ def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: 
         "send_s": tables.send_s,
         "drafted": float(deployment.step_tokens - 1),
         "gained": deployment.gained,
-        "draft_share": deployment.draft_tokens * drafting,
+        "draft_share": deployment.draft_depth * drafting,
         "nano_tokens": deployment.nano_tokens or 0,
         "exposed_s": policy.exposed_host_s,
         "split_share": deployment.split_share or 0.0,
