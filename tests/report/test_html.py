@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.load import load
+from ridgeline.predict.operator import operator_cost
 from ridgeline.report.blocks import Line, Table, blank, plain
 from ridgeline.report.html import html
 from ridgeline.report.report import Report, SearchReport
 from ridgeline.report.text import report_blocks, search_blocks
+from ridgeline.search.renting import offers_of, rent_fleet
+from ridgeline.search.serving import search_serving
+from ridgeline.search.serving_space import Space
+from ridgeline.serving.metrics import Objective
+from ridgeline.serving.traffic.asked import asked_traffic
 
 
 def words_of(markup: str) -> list[str]:
@@ -35,3 +43,18 @@ def test_a_notebook_sees_the_words_that_are_printed(report: Report, found: Searc
         printed = [word for line in lines for word in line.split()]
         assert words_of(one._repr_html_()) == printed
         assert str(one) == plain(blocks)
+
+
+def test_an_operator_and_searches_show_themselves() -> None:
+    """What a command prints is what the value says of itself, and a notebook lays it out."""
+    cost = operator_cost("gemm", "512x512x512", "bf16", cluster("H100-SXM"), evidence="fitted")
+    assert "512" not in str(cost).splitlines()[0]
+    assert str(cost).splitlines()[2].startswith("  H100-SXM ")
+    asked = asked_traffic({"rate": 4.0, "prompt": (64, 64), "output": (8, 8), "requests": 20})[0]
+    goal = Objective(ttft_s=5.0)
+    found = search_serving(load("gpt2"), cluster("2xL40S"), asked, goal, space=Space(pools=False))
+    assert str(found).startswith("gpt2 on 2xL40S: poisson arrivals at 4/s, 20 requests\n")
+    fleet = rent_fleet(load("gpt2"), offers_of("L40S=4", lambda _: 1.0), asked, goal)
+    assert str(fleet).startswith("gpt2: poisson arrivals at 4/s, 20 requests, offers L40S=4\n")
+    for one in (cost, found, fleet):
+        assert one._repr_html_().count("<table") >= 1

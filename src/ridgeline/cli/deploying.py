@@ -35,7 +35,6 @@ def plan_serving(
     _refuse_what_is_searched(asked, min_devices)
 
     from ridgeline.report.blocks import show
-    from ridgeline.report.serving_search import search_text
     from ridgeline.search.serving import search_serving
     from ridgeline.search.serving_space import Space
     from ridgeline.serving.metrics import Objective
@@ -60,13 +59,7 @@ def plan_serving(
     if as_json:
         print(json.dumps(_as_dict(found, assumed), indent=1, allow_nan=False))
     else:
-        title = f"{asked.model.name} on {asked.cluster.name}: {traffic.name}, {traffic.requests:,} requests"
-        ranked = (found.fewest,) if min_devices and found.fewest is not None else found.ranked
-        blocks = search_text(
-            title, ranked, found.fewest, objective=objective, considered=found.considered, pruned=found.pruned,
-            refused=found.refused, assumed=assumed,
-        )  # fmt: skip
-        show(blocks, sys.stdout)
+        show(found.blocks(assumed, fewest_alone=min_devices), sys.stdout)
     if min_devices and found.fewest is None:
         best = found.ranked[0]
         kept = best.metrics.attained
@@ -113,7 +106,6 @@ def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json
 
     from ridgeline.facts.prices import price
     from ridgeline.report.blocks import show
-    from ridgeline.report.serving_search import rent_text
     from ridgeline.search.renting import offers_of, rent_fleet
     from ridgeline.serving.metrics import Objective
     from ridgeline.serving.traffic.asked import asked_traffic
@@ -145,9 +137,4 @@ def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json
         }
         print(json.dumps(answer, indent=1, allow_nan=False))
         return
-    title = f"{asked.model.name}: {traffic.name}, {traffic.requests:,} requests, offers {offers}"
-    blocks = rent_text(
-        title, chosen.rented, cost_usd_per_hour=chosen.cost_usd_per_hour, gap=chosen.gap, headroom=chosen.headroom,
-        deployments={name: one for name, one, _ in found.options}, refused=found.refused, assumed=assumed,
-    )  # fmt: skip
-    show(blocks, sys.stdout)
+    show(found.blocks(assumed), sys.stdout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import ENGINES
 from ridgeline.predict.operator import OperatorCost, operator_cost
-from ridgeline.predict.operator_shapes import KINDS, LINKED
-from ridgeline.report.blocks import Block, Line, Table, blank, show
-from ridgeline.units import bytes_text, rate_text, time_text
+from ridgeline.predict.operator_shapes import KINDS
+from ridgeline.report.blocks import show
+from ridgeline.report.operator import operator_blocks
+from ridgeline.units import time_text
 
 _WIDTH = 120  # columns when piped
 
@@ -43,37 +44,7 @@ def operate(
         ]
         print(json.dumps({"kind": kind, "shape": shape, "dtype": dtype, "rows": rows}, indent=1, allow_nan=False))
     else:
-        show([_table(kind, found), blank(), *_sources(found)], sys.stdout, width=_WIDTH)
-
-
-def _table(kind: str, found: list[OperatorCost]) -> Block:
-    rows = []
-    for cost in found:
-        moved = kind in LINKED or not cost.flop
-        rate = rate_text(cost.bytes / cost.seconds, "B/s") if moved else rate_text(cost.flop_per_s, "FLOP/s")
-        floor = max(cost.compute_s, cost.memory_s) / cost.seconds
-        rows.append(
-            (
-                cost.machine,
-                time_text(cost.seconds),
-                f"{time_text(cost.low_s)} to {time_text(cost.high_s)}",
-                rate,
-                bytes_text(cost.bytes),
-                cost.bound,
-                f"{floor:.0%}",
-                "" if cost.power_w is None else f"{cost.power_w:.0f} W",
-                cost.rung,
-            )
-        )
-    columns = ("machine", "time", "80 % interval", "rate", "bytes", "bound", "of roofline", "power", "rung")
-    return Table(columns=columns, rows=tuple(rows), right=frozenset({"time", "rate", "bytes", "of roofline", "power"}))
-
-
-def _sources(found: list[OperatorCost]) -> Iterator[Line]:
-    """Where each price comes from, one line a machine."""
-    for cost in found:
-        told = f"{cost.library}, {cost.source}" if cost.library else "the mechanism on sustained rates"
-        yield Line(text=f"{cost.machine}: {told} ({cost.evidence.label})", indent=2, hang=2)
+        show(operator_blocks(found), sys.stdout, width=_WIDTH)
 
 
 def _draw(path: str, title: str, machines: list[str], found: list[OperatorCost]) -> None:

@@ -23,6 +23,9 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Cluster, Evidence
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Phase, Stream
 from ridgeline.predict.operator_shapes import COLLECTIVES, LINKED, UPDATES, buffer_bytes, dimensions, question
+from ridgeline.report.blocks import plain
+from ridgeline.report.html import html
+from ridgeline.report.operator import operator_blocks
 
 RUNGS: dict[str, tuple[Rung, ...]] = {
     "measured": ALL,
@@ -72,6 +75,13 @@ class OperatorCost:
     def energy_j(self) -> float | None:
         """Energy of one device while it runs [J]."""
         return None if self.power_w is None else self.power_w * self.seconds
+
+    def __str__(self) -> str:
+        """What `ridgeline op` prints of one machine."""
+        return plain(operator_blocks([self]), width=120)
+
+    def _repr_html_(self) -> str:
+        return html(operator_blocks([self]))
 
 
 def operator_cost(

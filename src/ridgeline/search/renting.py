@@ -20,6 +20,9 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.report.blocks import Block, plain
+from ridgeline.report.html import html
+from ridgeline.report.serving_search import rent_text
 from ridgeline.search.rent import Option, Problem, Rent, rent
 from ridgeline.search.serving_space import Space, deployments
 from ridgeline.serving.engine import Engine, Policies, engine
@@ -65,6 +68,23 @@ class RentedFleet:
     buckets: Buckets
     refused: Mapping[str, str]
     seconds: float
+    title: str
+
+    def blocks(self, assumed: Sequence[str] = ()) -> list[Block]:
+        """The fleet in words and tables."""
+        chosen = self.rent
+        return rent_text(
+            self.title, chosen.rented, cost_usd_per_hour=chosen.cost_usd_per_hour, gap=chosen.gap,
+            headroom=chosen.headroom, deployments={name: one for name, one, _ in self.options}, refused=self.refused,
+            assumed=assumed,
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        """What `ridgeline plan --serve --rent` prints."""
+        return plain(self.blocks())
+
+    def _repr_html_(self) -> str:
+        return html(self.blocks())
 
 
 def offers_of(text: str, price: Callable[[str], float | None]) -> tuple[Offer, ...]:
@@ -155,9 +175,11 @@ def rent_fleet(
         limits={offer.accelerator: offer.limit for offer in offers if offer.limit is not None},
         availability_target=availability_target,
     )
+    named = ",".join(one.accelerator + ("" if one.limit is None else f"={one.limit}") for one in offers)
     return RentedFleet(
-        rent=rent(problem), options=tuple(kept), buckets=buckets, refused=refused, seconds=time.perf_counter() - begun
-    )
+        rent=rent(problem), options=tuple(kept), buckets=buckets, refused=refused, seconds=time.perf_counter() - begun,
+        title=f"{model.name}: {traffic.name}, {traffic.requests:,} requests, offers {named}",
+    )  # fmt: skip
 
 
 def _options(

@@ -19,6 +19,9 @@ from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.report.blocks import Block, plain
+from ridgeline.report.html import html
+from ridgeline.report.serving_search import search_text
 from ridgeline.search.serving_candidates import Bench, Candidate, Stopped, Tried, reason
 from ridgeline.search.serving_space import Space, deployments, fleets
 from ridgeline.serving.engine import Policies
@@ -44,6 +47,23 @@ class ServingSearch:
     refused: Mapping[str, int]
     fewest: Candidate | None
     seconds: float
+    title: str
+    objective: Objective
+
+    def blocks(self, assumed: Sequence[str] = (), *, fewest_alone: bool = False) -> list[Block]:
+        """The search in words and tables; with `fewest_alone` the deployment on the fewest devices is the best."""
+        ranked = (self.fewest,) if fewest_alone and self.fewest is not None else self.ranked
+        return search_text(
+            self.title, ranked, self.fewest, objective=self.objective, considered=self.considered,
+            pruned=self.pruned, refused=self.refused, assumed=assumed,
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        """What `ridgeline plan --serve` prints."""
+        return plain(self.blocks())
+
+    def _repr_html_(self) -> str:
+        return html(self.blocks())
 
 
 def search_serving(
@@ -91,6 +111,8 @@ def search_serving(
         refused=dict(refused.most_common(_REFUSALS)),
         fewest=least,
         seconds=time.perf_counter() - begun,
+        title=f"{model.name} on {cluster.name}: {traffic.name}, {traffic.requests:,} requests",
+        objective=objective,
     )
 
 
