@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ridgeline.cli.main import run
 from ridgeline.errors import UnitError
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field
 from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
@@ -90,6 +93,27 @@ def test_what_the_command_page_does_from_python_runs(capsys: pytest.CaptureFixtu
     exec(page.split("```python\n", 1)[1].split("```", 1)[0], names)
     assert names["best"].step_time.value <= names["report"].step_time.value
     assert capsys.readouterr().out.endswith(f"{names['served']}\n")
+
+
+def shown_operators() -> list[tuple[str, list[str], list[str]]]:
+    """Page, words and shown lines of every `ridgeline op` of the pages that fits answer, with or without a wheel."""
+    found = []
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        for piece in page.read_text(encoding="utf-8").split("\n    ridgeline ")[1:]:
+            command, *rest = piece.split("\n")
+            lines = [line.split() for line in takewhile(lambda line: line.startswith("    ") or not line, rest)]
+            if command.startswith("op ") and "--evidence fitted" in command and any(lines):
+                found.append((page.name, command, [line for line in lines if line]))
+    return [(name, shlex.split(command), [" ".join(line) for line in lines]) for name, command, lines in found]
+
+
+def test_pages_show_what_op_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = shown_operators()
+    assert len(asked) >= 7
+    for page, words, lines in asked:
+        assert run(words) == 0
+        printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+        assert not [line for line in lines if line not in printed], page
 
 
 def test_decisions_are_numbered_without_gaps() -> None:
