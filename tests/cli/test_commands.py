@@ -162,7 +162,7 @@ def test_datasheet_rates_alone_are_faster(capsys: pytest.CaptureFixture[str]) ->
     assert datasheet["value"] != measured["value"]
 
 
-@pytest.mark.parametrize("kind", ["models", "accelerators", "clusters"])
+@pytest.mark.parametrize("kind", ["models", "accelerators", "clusters", "processors"])
 def test_catalog_lists_and_tells(capsys: pytest.CaptureFixture[str], kind: str) -> None:
     code, listed = ask_json(capsys, "catalog", kind)
     assert (code, len(listed) > 20) == (0, True)

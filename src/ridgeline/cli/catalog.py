@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ridgeline.facts.records import Accelerator, Cluster, Fact
 from ridgeline.graph.ops import Model
@@ -13,6 +13,9 @@ from ridgeline.report.as_json import as_value, cluster_as_dict, fact_as_dict, mo
 from ridgeline.report.blocks import Block, Line, Table, blank, show
 from ridgeline.report.text import count_text
 from ridgeline.units import bytes_text, rate_text, time_text
+
+if TYPE_CHECKING:
+    from ridgeline.facts.cpus import Cpu
 
 _WIDTH = 160  # columns of a list that is piped
 Answer = tuple[list[Block], Any]  # the printed and the JSON form
@@ -189,8 +192,53 @@ def _cluster(name: str) -> Answer:
     return blocks, cluster_as_dict(one)
 
 
+def _processors() -> Answer:
+    from ridgeline.facts.cpus import cpus
+
+    rows = [
+        (
+            one.name,
+            one.vendor,
+            str(one.year),
+            str(one.cores),
+            f"{one.channels} x {one.memory_type}",
+            rate_text(one.memory.value, "B/s"),
+            *(rate_text(one.peak[form].value, "FLOP/s") if form in one.peak else "" for form in ("fp32", "bf16")),
+        )
+        for one in cpus().values()
+    ]
+    columns = ("processor", "vendor", "year", "cores", "memory", "rate", "fp32", "bf16")
+    return [Table(columns=columns, rows=tuple(rows), right=frozenset(columns[5:]), indent=0)], [
+        _processor_dict(one) for one in cpus().values()
+    ]
+
+
+def _processor(name: str) -> Answer:
+    from ridgeline.facts.cpus import cpu
+
+    one = cpu(name)
+    facts = {"memory": one.memory, **{f"peak.{form}": fact for form, fact in one.peak.items()}}
+    title = f"{one.name}: {one.vendor}, {one.cores} cores at {one.clock_hz / 1e9:g} GHz, one socket"
+    return [Line(text=title, strong=True), blank(), _facts(facts)], _processor_dict(one)
+
+
+def _processor_dict(one: Cpu) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "vendor": one.vendor,
+        "year": one.year,
+        "cores": one.cores,
+        "clock_hz": one.clock_hz,
+        "channels": one.channels,
+        "memory_type": one.memory_type,
+        "memory_bytes_per_s": fact_as_dict(one.memory),
+        "peak_flop_per_s": {form: fact_as_dict(fact) for form, fact in one.peak.items()},
+    }
+
+
 KINDS: Mapping[str, tuple[Callable[[], Answer], Callable[[str], Answer]]] = {
     "models": (_models, _model),
     "accelerators": (_accelerators, _accelerator),
     "clusters": (_clusters, _cluster),
+    "processors": (_processors, _processor),
 }

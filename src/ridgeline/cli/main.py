@@ -232,7 +232,7 @@ def catalog_command(
     name: Annotated[str | None, typer.Argument(help="one entry, with every fact")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show models, accelerators or clusters: facts with source and evidence."""
+    """Show models, accelerators, clusters or processors of hosts: facts with source and evidence."""
     from ridgeline.cli.catalog import catalog
 
     catalog(kind.value, name, as_json=as_json)

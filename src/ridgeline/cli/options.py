@@ -17,6 +17,7 @@ class Kind(Enum):
     MODELS = "models"
     ACCELERATORS = "accelerators"
     CLUSTERS = "clusters"
+    PROCESSORS = "processors"
 
 
 class Evidence(Enum):

@@ -50,7 +50,7 @@ def cpu(name: str) -> Cpu:
     for found in cpus().values():
         if wanted in (found.name.casefold(), *(alias.casefold() for alias in found.aliases)):
             return found
-    raise UnknownNameError("processor", name[:80], cpus())
+    raise UnknownNameError("processor", name[:80], cpus(), hint="`ridgeline catalog processors` shows all")
 
 
 def _cpu(row: Mapping[str, str]) -> Cpu:

@@ -116,7 +116,7 @@ def _processors(asked: Offload, cluster: Cluster) -> tuple[Processors | None, li
             return None, _about_dram(asked, cluster)
         raise InputError(
             f"{technique.value}, by which processors is not said; say e.g. 'Xeon Gold 6454S', '2x EPYC 9654' or"
-            f" 'Core i9-13900K', one of {len(cpus())} in data/cpus.tsv", field="--cpu",
+            f" 'Core i9-13900K', one of {len(cpus())} of `ridgeline catalog processors`", field="--cpu",
         )  # fmt: skip
     match = re.fullmatch(r"(?:([1-8])\s*x\s*)?(.+)", text)
     assert match is not None
@@ -124,7 +124,7 @@ def _processors(asked: Offload, cluster: Cluster) -> tuple[Processors | None, li
     try:
         found = cpu(match[2])
     except UnknownNameError as error:
-        raise InputError(f"{error}; data/cpus.tsv holds {len(cpus())}", field="--cpu") from None
+        raise InputError(str(error), field="--cpu") from None
     made = Processors(
         cpu=found, sockets=sockets, cores=found.cores * sockets, memory_bytes_per_s=found.memory.value * sockets,
         memory_bytes=_dram_bytes(asked, cluster),
