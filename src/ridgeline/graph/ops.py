@@ -6,6 +6,7 @@ L layers. Shapes are those of the whole, undivided model; degrees and ranks belo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -189,12 +190,14 @@ class Graph:
     @property
     def params(self) -> int:
         """All trainable numbers [1]."""
-        return self._ends() + sum(self.blocks[name].params for name in self.layers)
+        return self._ends() + sum(self.blocks[name].params * count for name, count in Counter(self.layers).items())
 
     @property
     def active_params(self) -> int:
         """Trainable numbers that one token passes through, the embedding table included [1]."""
-        return self._ends() + sum(self.blocks[name].active_params for name in self.layers)
+        return self._ends() + sum(
+            self.blocks[name].active_params * count for name, count in Counter(self.layers).items()
+        )
 
     def _ends(self) -> int:
         return sum(op_params(op, 1) for op in (*self.embedding, *self.head))
