@@ -2,6 +2,10 @@
 
 Source: Megatron-LM, tests/functional_tests/test_cases/*/*/model_config.yaml. A test's name is the
 folder of its golden values: 'gpt3_mcore_te_tp2_pp2_cross_entropy_loss_fusion'.
+
+Which machine ran a test is not said: NVIDIA's clusters (.gitlab-ci.yml) or, where tests/test_utils/recipes lists it for
+GitHub as well, runners of AWS (.github/workflows/cicd-main.yml), of neither of which the processor is told. Tests named
+'_1node' run on AWS alone. So a row's host is its device's, and the interval of a step holds the others.
 """
 
 from __future__ import annotations
