@@ -10,7 +10,7 @@ import pytest
 
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Router
-from ridgeline.serving.fronts import Fronts, front_of
+from ridgeline.serving.fronts import Fronts, drawn_of, front_of
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.state import INSTANCE
 from ridgeline.serving.traffic.traffic import Traffic, traffic
@@ -70,3 +70,22 @@ def test_requests_come_in_through_all_front_ends_alike() -> None:
 def test_none_is_no_number_of_front_ends() -> None:
     with pytest.raises(PlanError, match="fronts: 0, needs >= 1"):
         Fronts(count=0)
+
+
+@pytest.mark.parametrize(("draws", "last"), [(0, [11.0, 11.0, 12.0]), (1, [11.0, 12.0, 13.0])])
+def test_a_rank_that_is_drawn_may_be_the_fuller_one(replayed: Replays, draws: int, last: list[float]) -> None:
+    """Two ranks with one place each, iterations of a second: of six requests three draw the second rank in a row."""
+    assert [drawn_of(request, 2) for request in range(6)] == [0, 1, 0, 1, 1, 1]
+    asked = traffic([0.0] * 3 + [10.0] * 3, [4] * 6, [1] * 6)
+    found = replayed(asked, ranks=2, max_seqs=1, lane_s=1.0, draws_rank=draws)
+    assert found.first_s.tolist() == [1.0, 1.0, 2.0, *last]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 32])
+def test_draws_are_even_and_do_not_follow_each_other(ranks: int) -> None:
+    """Counts within four standard deviations of those of a fair die, and so are repeats of the draw before."""
+    drawn = np.array([drawn_of(request, ranks) for request in range(8000)])
+    share = 1.0 / ranks
+    spread = 4.0 * np.sqrt(8000 * share * (1.0 - share))
+    assert (np.abs(np.bincount(drawn, minlength=ranks) - 8000 * share) < spread).all()
+    assert abs(np.count_nonzero(drawn[1:] == drawn[:-1]) - 7999 * share) < spread

@@ -164,6 +164,11 @@ class Settings:
     shared_beside_tokens: int = _count(
         0, "tokens up to which shared experts run beside the routed ones, inside graphs", "token"
     )
+    drawn_ranks: str = _word(
+        "",
+        "disaggregated pools whose requests go to any attention rank, not to the least loaded: of prompts, or all",
+        *("", "prompts", "all"),
+    )
     moving_holds_place: bool = _flag(True, "a prompt whose cache is on its way to another pool keeps its place")
     narrow_kv: str = _word(
         "",

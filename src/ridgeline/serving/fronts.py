@@ -37,6 +37,15 @@ class Fronts:
 
 
 @njit(cache=True)
+def drawn_of(request: int, ranks: int) -> int:
+    """The attention rank that a request draws in every pool: the remainder of a hash of its number (MurmurHash3's)."""
+    mixed = request % 4294967296
+    mixed = ((mixed ^ (mixed >> 16)) * 2246822507) % 4294967296
+    mixed = ((mixed ^ (mixed >> 13)) * 3266489909) % 4294967296
+    return int((mixed ^ (mixed >> 16)) % ranks)
+
+
+@njit(cache=True)
 def front_of(request: int, fronts: int) -> int:
     """The front end that a request comes in through: any, by a hash of its number (Knuth's multiplicative one)."""
     mixed = (request * 2654435761) % 4294967296

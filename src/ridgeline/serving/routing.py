@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from ridgeline.serving.fronts import front_of
+from ridgeline.serving.fronts import drawn_of, front_of
 from ridgeline.serving.queues import resident
 from ridgeline.serving.state import (
     LEAST_LOADED,
@@ -131,8 +131,10 @@ def choose_rank(
     instance: int,
     request: int,
 ) -> int:
-    """The rank of an instance with the longest prefix of the request, then the fewest requests."""
+    """The rank of an instance with the longest prefix of the request, then the fewest requests; or the one drawn."""
     first = int(instances[instance].first_rank)
+    if rule.draws_rank:
+        return first + drawn_of(request, int(rule.ranks))
     chosen, fewest, longest = first, -1, 0
     for rank in range(first, first + rule.ranks):
         load = ranks[rank].waiting + ranks[rank].running

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _SCHEDULERS = {"prefill-first": PREFILL_FIRST, "mixed": MIXED_BATCHES, "static": STATIC, "single": STATIC}
 _HOLDS = {Hold.LOOK: EACH_LOOK, Hold.ALL: WHEN_ALL, Hold.FULL: WHEN_FULL}
+_DRAWING = {"": (), "prompts": (Role.PREFILL,), "all": (Role.PREFILL, Role.DECODE)}
 _LONGEST_PERIOD = 32  # steps in which blocks of sequences that gain several tokens a step are counted
 
 
@@ -50,6 +51,7 @@ def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: 
         "step_host_s": policy.step_host_s + (policy.group_host_s if deployment.instance_devices > 1 else 0.0),
         "seq_host_s": policy.seq_host_s,
         "moving_holds": policy.moving_holds_place,
+        "draws_rank": deployment.role in _DRAWING[policy.drawn_ranks],
         "overlapped": policy.overlapped_host,
         "ahead": policy.overlapped_host and not deployment.split,
         "prefill_graphs": one.prefill_graph_tokens,
