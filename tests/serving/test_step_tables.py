@@ -13,6 +13,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.cost.seconds import Seconds
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
+from ridgeline.lower.pieces import Product
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.step import StepTables, beside, spread_grid, token_grid
@@ -231,3 +232,31 @@ def test_each_beam_walks_the_whole_context_and_at_the_low_end_one_does() -> None
     np.testing.assert_allclose(beams.decode.high[eight], plain.decode.high[many])
     np.testing.assert_allclose(beams.decode.low[eight], np.minimum(plain.decode.low[eight], plain.decode.low[many]))
     np.testing.assert_allclose(beams.lane.mid[0], plain.lane.mid[0])  # products are asked by tokens
+
+
+def test_long_passes_of_products_run_at_the_clock_that_the_power_limit_leaves() -> None:
+    """Of Llama-8B in bf16 on an H100 products are five sixths of a pass of 8,192 tokens, and the largest are hot."""
+    one = engine(load("llama-3.1-8b"), machine(cluster("1xH100-SXM")), Deployment())
+    pieces = one.steps._pieces
+    tokens = np.array([1.0, 64.0, 512.0, 8192.0, 16384.0])
+    short, long = pieces.sum(tokens, "tokens"), pieces.under_load(tokens)
+    slower = long.mid / short.mid
+    np.testing.assert_array_equal(slower[:3], 1.0)  # weights and launches take the time
+    assert (slower[3:] > 1.01).all()
+    held = short.mid.copy()
+    for piece, count in pieces._by_rows["tokens"]:
+        if isinstance(piece, Product):
+            times = one.steps.prices.product(piece, tokens).mid
+            heat = one.steps.prices.heat(piece, tokens, times)
+            assert heat == pytest.approx(2 * tokens * piece.n * piece.k / 722.9e12 / times)  # data/sustained.tsv
+            held += count * times * np.maximum(0.0, heat - 1.0)
+    assert (long.mid <= held * (1 + 1e-9)).all()  # each by itself would take longer
+    np.testing.assert_array_equal(long.low, short.low)
+    assert (long.high - short.high >= long.mid - short.mid).all()  # other work may draw more
+    assert (np.diff(long.mid) > 0).all()
+
+
+def test_devices_without_a_loaded_rate_keep_their_clock() -> None:
+    one = engine(load("llama-3.1-70b"), machine(cluster("8xMI300X")), Deployment(tp=8))
+    tokens = np.array([8192.0])
+    assert one.steps._pieces.under_load(tokens).mid == one.steps._pieces.sum(tokens, "tokens").mid

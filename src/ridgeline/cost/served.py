@@ -178,6 +178,21 @@ class ServedPrices(LinkPrices):
             return found
         return found + self._around(size, [(piece.k, piece.n)], 0.0, piece.count)
 
+    def heat(self, piece: Product, rows: Array, times: Array) -> Array | None:
+        """How much longer than its `times` a product takes where its like alone draw all of the power limit [1].
+
+        (FLOP / loaded rate) / time, both with the casts of the tables that they were measured in (`facts.loaded`). None
+        where nobody measured the rate, or an engine widens its weights.
+        """
+        name = self.formats.of(piece.part)
+        what, size = form(name), np.maximum(rows, 1.0)
+        rate = self.machine.device.loaded.get(what.matrix)
+        if rate is None or (self.own.wide and what.weight_bytes < WIDENED_BYTES):
+            return None
+        if self.casts(piece) != what.cast:
+            times = self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=name)).mid
+        return np.asarray(2.0 * size * piece.n * piece.k * piece.count / rate / times)
+
     def _owned(
         self, name: str, rows: Array, elements: Array, flop: Array, kernels: float, measured: Callable[[str], Seconds]
     ) -> Seconds:

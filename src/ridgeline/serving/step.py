@@ -177,7 +177,7 @@ class StepModel:
             new = group_tokens * sum(token_bytes(self.served.kinds, self.formats))
             routed = routed + self.prices.gathered(new, self.deployment.dp)
         routed = _on(routed, group_tokens, np.maximum(tokens / micro, 1.0), self.deployment.dp)
-        lane, shared = self._pieces.sum(part, "tokens"), self._pieces.sum(part, "shared")
+        lane, shared = self._pieces.under_load(part), self._pieces.sum(part, "shared")
         head = self._pieces.sum(sequences, "sequences")
         if not captured and self.prices.dispatch_s is None:
             lane = lane + self.prices.gaps(self.kernels * micro, tokens.shape)

@@ -9,10 +9,12 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.clocks import clock_share
 from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served import Formats
+from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import (
     Core,
     Experts,
@@ -85,6 +87,32 @@ class PieceTimes:
         for found, times in self._priced(rows, of, links=links):
             total = total + found.times(times)
         return total
+
+    def under_load(self, rows: Array) -> Seconds:
+        """What `rows` of tokens take outside attention and experts, at the clock that the power limit leaves [s].
+
+        Short runs, by which kernels were fitted, end before the limit acts; so may a pass at the low end of its
+        interval. At the high end what runs among products draws what the hungriest device does.
+        """
+        total = self.sum(rows, "tokens")
+        found: list[tuple[Array, Array]] = []
+        for piece, count in self._by_rows.get("tokens", ()):
+            if isinstance(piece, Product):
+                times = self._get("tokens", piece, (rows,), partial(self._piece, piece, rows)).mid
+                heat = self.prices.heat(piece, rows, times)
+                found += [] if heat is None else [(count * times, heat)]
+        if not any((heat > 1.0).any() for _, heat in found):
+            return total
+        products, heats = (np.stack(column) for column in zip(*found, strict=True))
+        whole = products.sum(axis=0)
+        other = total.mid - whole + self.sum(rows * self._deployment.dp, "group").mid
+        added = [
+            whole * (1.0 / clock_share(products, heats, other, other_power=constant(key)) - 1.0)
+            for key in ("power.memory", "power.memory.high")
+        ]
+        return replace(
+            total, mid=total.mid + added[0], high=total.high + added[1], compute=total.compute + added[0]
+        )  # fmt: skip
 
     def _priced(self, rows: Array, of: str, *, links: bool | None) -> Iterable[tuple[Seconds, int]]:
         """Each piece over `rows` of one sort ('tokens', 'shared', 'group' or 'sequences') and how often it runs."""
