@@ -325,3 +325,9 @@ def test_gpt_oss_in_llama_cpp_keeps_attention_in_8_bits() -> None:
     cells = {"model": "gpt-oss-120b", "precision_weights": "mxfp4", "source": "OTHER"}
     ours, others = (read_served(row(**cells, engine=name)).deployment.other_weights for name in ("llama.cpp", "vLLM"))
     assert (ours, others) == ("q8_0", "bf16")
+
+
+@pytest.mark.parametrize(("engine", "bytes_per_s"), [("vLLM", 1638.4e9), ("llama.cpp", 3276.8e9)])
+def test_programs_that_see_each_stack_as_a_device_run_on_half_of_a_max_1550(engine: str, bytes_per_s: float) -> None:
+    job = read_served(row(hardware="Max1550", engine=engine, source="LIB", n_devices="1", precision_weights="fp16"))
+    assert job.cluster.accelerator.memory_bytes_per_s == pytest.approx(bytes_per_s)

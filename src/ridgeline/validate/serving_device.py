@@ -41,16 +41,21 @@ NARROW_HOSTS: tuple[tuple[str, float, str], ...] = (
 )
 """Small computers whose slot is narrower than the card. Source: raspberrypi.com, Raspberry Pi 5 product brief."""
 
-MEANT: tuple[tuple[str, str, str, int, str], ...] = (
-    ("LIB", r"^A100$", "A100-SXM-40GB", 1, "A100 of 40 GB: the size that its largest batches fit"),
+MEANT: tuple[tuple[str, str, str, str, int, str], ...] = (
+    ("LIB", "", r"^A100$", "A100-SXM-40GB", 1, "A100 of 40 GB: the size that its largest batches fit"),
     (
-        "LIB", r"^MI250$", "MI250-die", 2,
+        "LIB", "vLLM", r"^Max ?1550$", "Max 1550 (one stack)", 1,
+        "a rank on each stack, which programs see as devices (llm-inference-bench, vLLM/Max1550/README.md:"
+        " ZE_FLAT_DEVICE_HIERARCHY=FLAT)",
+    ),
+    (
+        "LIB", "", r"^MI250$", "MI250-die", 2,
         "a rank on each of the two dies of an MI250 (llm-inference-bench, llama.cpp/MI250/llama2-7b.sh: two, four and"
         " eight visible devices; vLLM/MI250/run-throughput-bench.sh: tensor parallel 8 on four)",
     ),
 )  # fmt: skip
-"""Devices that one source names in part: (source, cell, what is meant, how many of them are one of its devices, words).
-"""
+"""Devices that one source names in part: (source, engine or empty, cell, what is meant, how many of them are one of
+its devices, words)."""
 
 HALF_PARTS = re.compile(r"one (?:gcd|die|tile|stack)", re.IGNORECASE)
 
@@ -82,10 +87,10 @@ def find(cell: str, source: Machines) -> Device:
     return _narrowed(device, text) if card else device
 
 
-def meant(code: str, cell: str) -> tuple[str, int, tuple[str, ...]]:
+def meant(code: str, engine: str, cell: str) -> tuple[str, int, tuple[str, ...]]:
     """The device that a source means by a hardware cell, how many are one of its own [1], and words that say so."""
-    for source, pattern, device, count, words in MEANT:
-        if source == code and re.search(pattern, cell):
+    for source, by, pattern, device, count, words in MEANT:
+        if source == code and by in ("", engine) and re.search(pattern, cell):
             return device, count, (words,)
     return cell, 1, ()
 
