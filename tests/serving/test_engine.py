@@ -332,6 +332,31 @@ def test_a_processor_launches_kernels_and_then_runs_them() -> None:
     assert longer == pytest.approx(3e-6 * kernels)
 
 
+@pytest.mark.parametrize(("batch", "even", "lanes"), [(4, True, 1), (6, True, 3), (4, False, 3), (None, True, 3)])
+def test_a_batch_that_stages_do_not_divide_passes_them_whole(batch: int | None, even: bool, lanes: int) -> None:
+    one = engine(LLAMA, EIGHT, Deployment(engine="FasterTransformer", pp=3))
+    made = replace(one, batch=batch, policy=replace(one.policy, even_parts=even))
+    assert made.lanes == lanes
+    built = made.rule(made.tables(longest_prompt=64, longest=128))
+    assert (built["ranks"], built["part_tokens"]) == (lanes, 1024 if lanes == 1 else 0)
+    assert built["capacity"] == made.capacity.cache_tokens * (3 // lanes)
+
+
+def test_parts_of_a_whole_batch_follow_each_other_through_a_pipeline() -> None:
+    """4 prompts of 1,000 tokens on 3 stages: 4 parts take 6 cycles of a stage where the batch alone takes 12."""
+    one = replace(engine(LLAMA, EIGHT, Deployment(engine="FasterTransformer", pp=3)), batch=4)
+
+    def first_s(part_tokens: int) -> float:
+        made = replace(one, policy=replace(one.policy, part_tokens=part_tokens))
+        tables = made.tables(longest_prompt=1000, longest=1001)
+        traffic = synthetic(burst(4), Fixed(tokens=1000), Fixed(tokens=1))
+        return float(replay_tables((made,), [tables], traffic, router=Router.LEAST_LOADED).first_s[0])
+
+    host = one.policy.step_host_s + one.policy.group_host_s + 4 * one.policy.seq_host_s
+    assert first_s(1024) - host == pytest.approx((first_s(0) - host) * 6 / 12, rel=1e-3)
+    assert first_s(4096) == first_s(0)
+
+
 def test_chunks_of_one_prompt_follow_each_other_through_a_pipeline() -> None:
     """llama.cpp on 4 devices: of 1,024 tokens the second pass of 512 begins when the first has left a quarter."""
     where = machine(cluster("4xA100-SXM-80GB"))

@@ -132,6 +132,11 @@ class Settings:
     chunks_follow: bool = _flag(
         False, "chunks of one prompt follow each other through the stages of a pipeline, if nothing else runs"
     )
+    even_parts: bool = _flag(
+        False,
+        "a static batch is divided over the stages of a pipeline where they divide it evenly, else passes them whole",
+    )
+    part_tokens: int = _count(0, "tokens of a part of its prompts that pass a pipeline one after the other", "token")
     decode_groups: tuple[int, ...] = _key(
         (),
         "query heads of a key head that decode reads it for at once, else for each; empty: any",

@@ -45,6 +45,14 @@ class Engine:
     policy: EnginePolicy
     formats: Formats
     steps: StepModel
+    batch: int | None = None  # sequences of a static batch, where it is known
+
+    @property
+    def lanes(self) -> int:
+        """Batches under way in a pipeline at once [1]: one a stage, or one alone that stages do not divide evenly."""
+        stages = self.deployment.pp
+        whole = self.policy.even_parts and self.batch is not None and self.batch % stages > 0
+        return 1 if whole else stages
 
     @cached_property
     def capacity(self) -> Capacity:

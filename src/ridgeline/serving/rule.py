@@ -58,6 +58,7 @@ def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: 
         "balance": max(1.0, deployment.pp * tables.stage_share),
         "hops": float(deployment.pp - 1),
         "follows": float(policy.chunks_follow and deployment.pp > 1),
+        "part_tokens": float(policy.part_tokens if one.lanes < deployment.pp else 0),
         "send_start_s": tables.send_start_s,
         "send_s": tables.send_s,
         "drafted": float(deployment.step_tokens - 1),
@@ -123,7 +124,7 @@ def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
     policy, deployment = one.policy, one.deployment
     tokens = policy.block_tokens
     period, growth = growth_of(tokens, deployment.gained)
-    blocks = one.capacity.cache_tokens // tokens
+    blocks = one.capacity.cache_tokens * (deployment.pp // one.lanes) // tokens
     keeps = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
     elsewhere = deployment.borrows or deployment.elastic_tokens is not None  # or parts of them are
     keeps = keeps and not (deployment.adapters or deployment.cuts_cache or elsewhere)  # not alike, or cut
@@ -151,7 +152,7 @@ def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
         "fair": deployment.queue is Queue.FAIR,
         "shortest": deployment.queue is Queue.SHORTEST,
         "patience": deployment.queue_patience,
-        "ranks": deployment.dp * deployment.pp,
+        "ranks": deployment.dp * one.lanes,
         "prefix_tokens": prefix_tokens // tokens * tokens if keeps and prefix_tokens >= tokens else 0,
     }
 

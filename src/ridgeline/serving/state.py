@@ -46,7 +46,7 @@ RULE = _dtype(
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share memory_sms link_sms exposed_s load_s held_share read_share"
     " fetch_s store_s split_share expert_layers enough lend_share lend_token_s ask_start_s ask_s far_token_s"
-    " split_slack split_fill follows ring_start_s",
+    " split_slack split_fill follows ring_start_s part_tokens",
 )
 """What one kind of instance does, in numbers.
 
@@ -62,8 +62,8 @@ decode instance, and whether who is on the way `moving_holds` a place; of its at
 `seq_host_s` [s] of the host, `overlapped` with the device or not; each iteration is prepared `ahead`, while the one
 before it runs, of those who are there when that begins; iterations with prompts of up to `prefill_graphs` tokens replay
 captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of one iteration; a prompt's next
-chunk `follows` after so many cycles of a stage (1; 0: when this one is done). Iterations of `nano_tokens` or more (0:
-none) are two nano-batches, of which kernels that wait for memory or a link hold the shares `memory_sms` and `link_sms`
+chunk `follows` after so many cycles of a stage (1; 0: when this one is done), and parts of `part_tokens` (0: none) of a
+batch that is one for all stages follow each other. Iterations of `nano_tokens` or more (0: none) are two nano-batches, of which kernels that wait for memory or a link hold the shares `memory_sms` and `link_sms`
 of the multiprocessors; `exposed_s` [s] of the host is beside neither. A device may be `split` between prompts and
 decode steps, `split_share` of its multiprocessors for prompts (0: chosen when an iteration of them begins); with a
 `split_slack` [1] one side is favoured while the other takes at most so many times as long: decode steps where the cache

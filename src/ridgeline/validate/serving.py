@@ -241,6 +241,8 @@ def _engine(job: ServedJob, deployment: Deployment, offline: bool) -> Engine:
     made = engine(job.model, _machine(job.cluster), deployment, offline=offline)
     if job.arrivals == "static" and job.batch is not None and made.policy.max_seqs < job.batch:
         made = replace(made, policy=replace(made.policy, max_seqs=job.batch))
+    if job.arrivals == "static":
+        made = replace(made, batch=job.batch)
     if job.arrivals == "static" and job.metric in PHASES and made.policy.scheduler == "mixed":
         made = replace(made, policy=replace(made.policy, scheduler="prefill-first"))
     return made
