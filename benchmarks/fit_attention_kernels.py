@@ -142,7 +142,7 @@ def plain_fit(chosen: list[Row]) -> tuple[float, float]:
         found = np.zeros(3)
         for phase in row.phases:
             work = replace(row.work, phase=phase, fused=False)
-            cost = unfused_attention_cost(work, row.chip, dtype="fp16", dropout=False, plain=True)
+            cost = unfused_attention_cost(work, row.chip, dtype="fp16", plain=True)
             streamed = float(cost.bytes) / row.chip.memory_bytes_per_s
             gaps = cost.kernels * constant("launch.device")
             found += (float(cost.compute_s) + gaps, streamed, (float(cost.memory_s) - streamed / share) * per_cycle)

@@ -24,7 +24,7 @@ MASKED = 1 - 1 / 1024  # 2 (1 - 512.5 / 1024)
 def attention(phase: Phase = Phase.FORWARD, **choices: object) -> Attention:
     """2 sequences x 4 heads of 1024 x 1024 causal scores, 64 wide."""
     shape = {"sequences": 2, "heads": 4, "kv_heads": 2, "q_tokens": 1024, "kv_tokens": 1024, "mean_context": 512.5}
-    shape |= {"qk_dim": 64, "v_dim": 64, "fused": True}
+    shape |= {"qk_dim": 64, "v_dim": 64, "fused": True, "dropout": True}
     return Attention(name="a", phase=phase, **(shape | choices))  # type: ignore[arg-type]
 
 
@@ -175,11 +175,9 @@ def test_plain_operators_have_no_dropout_lay_inputs_out_anew_and_add_the_mask(de
     rate = constant("attention.plain_share") * 1e12
     added = scores / (constant("elementwise.broadcast_per_cycle") * 4 * 1e9)
     for phase, each, around, mask in ((Phase.FORWARD, 8, 5, added), (Phase.BACKWARD_INPUT, 14, 7, 0.0)):
-        work = attention(phase, fused=False)
-        causal = unfused_attention_cost(work, device, dtype="bf16", dropout=False, plain=True)
-        full = unfused_attention_cost(
-            replace(work, mean_context=1024.0), device, dtype="bf16", dropout=False, plain=True
-        )
+        work = attention(phase, fused=False, dropout=False)
+        causal = unfused_attention_cost(work, device, dtype="bf16", plain=True)
+        full = unfused_attention_cost(replace(work, mean_context=1024.0), device, dtype="bf16", plain=True)
         assert float(full.memory_s) == pytest.approx((scores * each + operands * around) / rate)
         assert float(causal.memory_s - full.memory_s) == pytest.approx(mask)
 

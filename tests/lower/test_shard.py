@@ -473,3 +473,19 @@ def test_a_lookup_is_in_the_format_of_its_table_under_autocast_too(precision: st
               and piece.name == "embed_tokens"}  # fmt: skip
     assert looked[FORWARD] == SEQ * 64 * 2 * size
     assert looked[WEIGHT] == SEQ * 64 * (size + 2 * 4)
+
+
+def test_scores_are_dropped_as_the_model_says_where_operators_run_one_by_one() -> None:
+    masked = from_dims(layers=1, hidden=64, heads=4, vocab=1000, max_positions=SEQ, dropout=True)
+    dropped = {
+        (model is masked, execution): piece.dropout
+        for model, execution in product((DENSE, masked), ("eager", "compiled"))
+        for piece in work_of(model, Layout(), framework="torch", execution=execution, attention_kernel="unfused")
+        if isinstance(piece, Attention) and piece.phase is FORWARD
+    }
+    assert dropped == {
+        (False, "eager"): False,
+        (True, "eager"): True,
+        (False, "compiled"): True,
+        (True, "compiled"): True,
+    }

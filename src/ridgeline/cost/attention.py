@@ -125,9 +125,7 @@ def _score_seconds(
     return float((matrix**values.norm + softmax**values.norm) ** (1 / values.norm))
 
 
-def unfused_attention_cost(
-    work: Attention, device: Device, *, dtype: str, dropout: bool = True, plain: bool = False
-) -> KernelCost:
+def unfused_attention_cost(work: Attention, device: Device, *, dtype: str, plain: bool = False) -> KernelCost:
     """Time of attention as separate products and softmax, the score matrix passing through memory between them [s].
 
     Bytes per score in 16 bits, forward: written 2, softmax 4, read by the second product 2; backward: read 2, written
@@ -157,7 +155,7 @@ def unfused_attention_cost(
     width = work.qk_dim + work.v_dim
     operands = np.asarray(work.sequences) * (work.heads * work.q_tokens + work.kv_heads * work.kv_tokens) * width
     way = 0 if forward else 1
-    each: Number = (4.0 if forward else 7.0) * size + (_DROPOUT_MASKS[way] + 2.0 * size if dropout else 0.0)
+    each: Number = (4.0 if forward else 7.0) * size + (_DROPOUT_MASKS[way] + 2.0 * size if work.dropout else 0.0)
     if work.chained:
         each = each + _CHAIN[way] * size
     elif not plain:

@@ -14,6 +14,7 @@ import numpy as np
 from ridgeline.errors import PlanError
 from ridgeline.graph.flop import mean_context
 from ridgeline.graph.ops import Block, Boundary, Op, OpKind, Region, Split
+from ridgeline.graph.parts import MASK_BYTES
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.chains import Chains
 from ridgeline.lower.networks import convolution, recurrence, tables
@@ -218,9 +219,14 @@ class Sharder:
                 v_dim=op.v_dim,
                 fused=fused,
                 chained=self.eager,
+                dropout=self._drops(op),
                 kernels=float(op.kernels),
             )
         yield from self._context_exchange(op, queries)
+
+    def _drops(self, op: Op) -> bool:
+        """Whether scores are dropped: as the model says where operators run one by one, else as was usual with them."""
+        return not self.eager or any(saved.times_seq and saved.element_bytes == MASK_BYTES for saved in op.saved)
 
     def _own_attention(self, op: Op, block: Block | None) -> Iterable[Work]:
         """Queries that attend to positions of their own number: an image's pixels, a memory before the sequence."""

@@ -87,7 +87,8 @@ class Attention:
     """The attention core: `sequences` x `heads` independent score matrices of q x kv tokens.
 
     `mean_context` is the mean number of keys that one query attends to, masks applied. Where it is not `fused`, a
-    program may still scale, mask and normalise scores in one kernel, or do each in its own (`chained`).
+    program may still scale, mask and normalise scores in one kernel, or do each in its own (`chained`), and then drop
+    some (`dropout`).
     """
 
     name: str

@@ -63,22 +63,23 @@ decode instance, and whether who is on the way `moving_holds` a place; of its at
 before it runs, of those who are there when that begins; iterations with prompts of up to `prefill_graphs` tokens replay
 captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of one iteration; a prompt's next
 chunk `follows` after so many cycles of a stage (1; 0: when this one is done), and parts of `part_tokens` (0: none) of a
-batch that is one for all stages follow each other. Iterations of `nano_tokens` or more (0: none) are two nano-batches, of which kernels that wait for memory or a link hold the shares `memory_sms` and `link_sms`
-of the multiprocessors; `exposed_s` [s] of the host is beside neither. A device may be `split` between prompts and
-decode steps, `split_share` of its multiprocessors for prompts (0: chosen when an iteration of them begins); with a
-`split_slack` [1] one side is favoured while the other takes at most so many times as long: decode steps where the cache
-is filled to `split_fill`, else prompts. Where experts have devices of their own an iteration is `micro_batches` (0:
-experts do not) that go back and forth in each of `expert_layers`. Every `redraws` iterations (0: never) each request
-draws one of `levels` priorities. Of adapters at most `slots` are held (0: all of them), and loading one takes `load_s`
-[s]. When a prompt is done `kept` tokens of its cache stay (and `fetched` 0: all), where `early` after each of its
-chunks; `fetched` of the others come from host memory in each step, `fetch_s` [s] each, `store_s` on the way out, at
-most `host_tokens` of a rank there (0: none are); the device holds `held_share` of a prompt besides and reads
-`read_share`. A step verifies `drafted` further tokens a sequence, gains `gained`, and drafting adds `draft_share`. A
-request that does not fit `borrows` room of other instances, which give a share `lend_share` of what is free, up to
-`owe` [block] of a rank at once; moving a token's cache there takes `lend_token_s`, a step of those who borrow waits
-`ask_start_s` and `ask_s` [s] each for queries and sums, and a token is read there in `far_token_s`. Prompts with
-`elastic` tokens or more to compute (0: none) are computed by all who are free together, whose parts of the cache go
-round in `ring_start_s` [s] each and `move_token_s` a token.
+batch that is one for all stages follow each other. Iterations of `nano_tokens` or more (0: none) are two nano-batches,
+of which kernels that wait for memory or a link hold the shares `memory_sms` and `link_sms` of the multiprocessors;
+`exposed_s` [s] of the host is beside neither. A device may be `split` between prompts and decode steps, `split_share`
+of its multiprocessors for prompts (0: chosen when an iteration of them begins); with a `split_slack` [1] one side is
+favoured while the other takes at most so many times as long: decode steps where the cache is filled to `split_fill`,
+else prompts. Where experts have devices of their own an iteration is `micro_batches` (0: experts do not) that go back
+and forth in each of `expert_layers`. Every `redraws` iterations (0: never) each request draws one of `levels`
+priorities. Of adapters at most `slots` are held (0: all of them), and loading one takes `load_s` [s]. When a prompt is
+done `kept` tokens of its cache stay (and `fetched` 0: all), where `early` after each of its chunks; `fetched` of the
+others come from host memory in each step, `fetch_s` [s] each, `store_s` on the way out, at most `host_tokens` of a rank
+there (0: none are); the device holds `held_share` of a prompt besides and reads `read_share`. A step verifies `drafted`
+further tokens a sequence, gains `gained`, and drafting adds `draft_share`. A request that does not fit `borrows` room
+of other instances, which give a share `lend_share` of what is free, up to `owe` [block] of a rank at once; moving a
+token's cache there takes `lend_token_s`, a step of those who borrow waits `ask_start_s` and `ask_s` [s] each for
+queries and sums, and a token is read there in `far_token_s`. Prompts with `elastic` tokens or more to compute (0: none)
+are computed by all who are free together, whose parts of the cache go round in `ring_start_s` [s] each and
+`move_token_s` a token.
 
 Last, where in `clock.Times` each of the kind's tables [s] begins, by T tokens of an iteration on one rank, N sequences,
 C mean context, Q tokens of a chunk and P cached before it: the grids, with their sizes; `lane`, `group` (T) of the rank

@@ -87,7 +87,7 @@ def attention(ask: Ask) -> Priced:
         if fused:
             costs.append(attention_cost(work, ask.device, dtype=form.matrix, kernel=kernel))
         else:
-            costs.append(unfused_attention_cost(work, ask.device, dtype=form.matrix, dropout=False, plain=True))
+            costs.append(unfused_attention_cost(work, ask.device, dtype=form.matrix, plain=True))
         share += counted
     if _rotates(ask):
         costs.append(_rotated(ask, batch * tokens, heads, kv_heads, head))
