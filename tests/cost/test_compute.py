@@ -66,6 +66,10 @@ def test_a_filter_for_each_channel_streams_or_loads(device: Device) -> None:
     moved = (10_000 + 9 + 10_000) * 2 * 64
     assert found.bytes == pytest.approx(moved)
     assert found.memory_s == pytest.approx(moved / (1e12 * device.stream_share))
+    both = gemm_cost(
+        replace(work, loads=2.0), device, dtype="bf16", element_bytes=2
+    )  # and the filter's point each time
+    assert both.compute_s == pytest.approx(2 * found.compute_s)
     paired = gemm_cost(replace(work, n=2), device, dtype="bf16", element_bytes=2)  # two filters a group meet in a tile
     assert paired.compute_s > 2 * found.compute_s
     array = replace(device, sm_count=1)

@@ -124,3 +124,14 @@ def test_statistics_that_a_convolution_counts_take_no_pass_of_the_norm() -> None
     joined = [each["norm3"].read / (256 * 56**2) for each in norms]
     assert (first, joined) == ([2, 1], [3, 2])
     assert norms[0]["norm1"].backward_read == norms[1]["norm1"].backward_read
+
+
+def test_filters_of_one_channel_are_loaded_each_time_where_channels_come_first() -> None:
+    """PyTorch's own kernels; cuDNN's, channels last, keep a filter in registers."""
+
+    def loads(turned: Turned) -> set[float]:
+        blocks = classifier("mobilenet-v2", turned=turned).graph.blocks.values()
+        return {op.loads for block in blocks for op in block.ops if op.groups > 1}
+
+    assert loads(Turned.NONE) == {1.0}
+    assert loads(Turned.BOTH) == loads(Turned.FIRST) == {2.0}

@@ -118,7 +118,7 @@ def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -
 def _loads(work: Gemm) -> float:
     """Loads for each multiplication of a convolution without a product [1]; filters' gradients take longer."""
     if not work.direct:
-        return 1.0
+        return work.loads
     return 2.0 * (constant("convolution.direct_filters") if work.phase is Phase.BACKWARD_WEIGHT else 1.0)
 
 

@@ -119,6 +119,9 @@ class Op:
     stride: int = 1  # pixels between outputs of a convolution, in all directions
     axes: int = 2  # directions of a convolution: 2 of an image, 3 of a volume
     groups: int = 1  # products of (k, n) beside each other, on channels of their own
+    loads: float = (
+        1.0  # of memory for a multiplication where each group has one filter: the input's, perhaps the filter's
+    )
     direct: bool = False  # groups that no kernel makes a product of: each point of each output is multiplied by itself
     steps: float = 1.0  # products of (k, n) that wait for each other: those of a recurrence over a sequence
     leaf: bool = False  # the input is data: it gets no gradient

@@ -36,6 +36,10 @@ GROUP_WIDTHS = (1, 4, 8, 16, 32)
 that layout where groups of other widths are not (assumed; pytorch/pytorch, issue 70954). Others run in its
 conv2d_grouped_direct_kernel and wgrad2d_grouped_direct_kernel (issue 34977)."""
 
+FIRST_LOADS = 2.0
+"""Loads for a multiplication where each channel has a filter and channels come first: PyTorch's own kernels read the
+filter's point and the input's each time (aten/src/ATen/native/cuda/DepthwiseConv2d.cu, forward and both gradients)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Residual:
@@ -172,6 +176,7 @@ class Layers:
             taps=taps,
             stride=stride,
             groups=groups,
+            loads=1.0 if self.turned is Turned.NONE else FIRST_LOADS,
             direct=self.turned is Turned.NONE and groups > 1 and filters // groups not in GROUP_WIDTHS,
             params=channels // groups * taps * filters + filters * bias,
             saved=(kept,),

@@ -17,7 +17,7 @@ def convolution(op: Op, precision: Precision, *, pixels: Number) -> Iterable[Wor
     """
     spread = float(op.stride**op.axes)
     used = max(1.0, op.taps / spread)
-    product = partial(Gemm, name=op.name, count=op.groups, kernels=float(op.kernels), direct=op.direct)
+    product = partial(Gemm, name=op.name, count=op.groups, kernels=float(op.kernels), direct=op.direct, loads=op.loads)
     thin = partial(product, output_bytes=precision.activation_bytes)
     yield thin(phase=Phase.FORWARD, m=pixels, n=op.n, k=op.k, taps=used)
     if not op.leaf:

@@ -62,7 +62,8 @@ class Gemm:
     `operand_bytes` is the size of one element of the two inputs, `output_bytes` of the result;
     `accumulate` reads the result before writing it (gradient accumulation into fp32). Each element that memory gives of
     the (m, k) operand is used `taps` times (the points of a convolution's filter). All of it is done `steps` times, one
-    after another. A `direct` convolution is no product: each thread loads both factors of each multiplication.
+    after another. A `direct` convolution is no product: each thread loads both factors of each multiplication;
+    where a group has one filter, so many `loads`.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Gemm:
     taps: float = 1.0
     steps: float = 1.0
     direct: bool = False
+    loads: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
