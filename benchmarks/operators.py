@@ -105,9 +105,10 @@ def pictures(found: list[Judged]) -> None:
     for family in READERS:
         groups: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
         for one in found:
-            if one.family == family and one.rung.value == "fitted":
-                groups[one.device][0].extend(one.measured.tolist())
-                groups[one.device][1].extend(one.predicted.tolist())
+            if one.family == family and one.rung.value == "fitted" and np.isfinite(one.predicted).any():
+                answered = np.isfinite(one.predicted)
+                groups[one.device][0].extend(one.measured[answered].tolist())
+                groups[one.device][1].extend(one.predicted[answered].tolist())
         picture = scatter(
             dict(sorted(groups.items())), title=f"{family}: shapes that no fit used", x_title="measured",
             y_title="predicted by the fitted mechanism",

@@ -37,6 +37,13 @@ def grid(**sizes: tuple[float, ...]) -> tuple[dict[str, float], ...]:
 
 HEADS = {"kv_heads": (1, 8), "group": (1, 5), "head_dim": (64, 192), "window": (0, 512)}
 LAYER = {"cached": (7, 3000), "heads": (16, 128), "cache_bytes": (1, 2)}
+COMPRESSED = {"cached": (7, 3000, 40_000), "heads": (16, 128)}
+WIDTHS = {
+    "csa": {"head_dim": 512.0, "hidden": 7168.0, "index_heads": 64.0, "ratio": 4.0, "window": 128.0, "top": 1024.0,
+            "entry_bytes": 584.0},
+    "hca": {"head_dim": 512.0, "hidden": 7168.0, "ratio": 128.0, "window": 128.0, "entry_bytes": 584.0},
+    "msa": {"head_dim": 128.0, "hidden": 6144.0, "index_heads": 1.0, "top": 2048.0, "entry_bytes": 512.0},
+}  # fmt: skip
 DELTA = {"heads": (8, 48), "key_heads": (4,), "key_dim": (128,), "value_dim": (128,)}
 SPARSE = {"index_heads": 64.0, "top": 2048.0, "absorbed": 1.0}
 EXPERTS = grid(tokens=(1, 48, 4096), hidden=(4096,), inner=(1536,), top_k=(2, 8), experts=(64,), ranks=(1, 4))
@@ -64,6 +71,15 @@ SHAPES: Mapping[str, tuple[dict[str, float], ...]] = {
     "mla_layer_decode": tuple(s | {"absorbed": 1.0} for s in grid(batch=(1, 7, 128), tokens=(1,), **LAYER)),
     "dsa_layer_prefill": tuple(s | SPARSE for s in grid(batch=(1, 3), tokens=(16, 4096), **LAYER)),
     "dsa_layer_decode": tuple(s | SPARSE for s in grid(batch=(1, 7, 128), tokens=(1,), **LAYER)),
+    **{
+        f"{kind}_layer_{phase}": tuple(
+            {**s, **widths, "elements": 1e6 * s["heads"] + 2e7}
+            for s in grid(batch=(1, 7), tokens=(1,) if phase == "decode" else (16, 4096), **COMPRESSED)
+        )
+        for kind, widths in WIDTHS.items()
+        for phase in ("prefill", "decode")
+    },
+    "hyper_connection": grid(rows=(1, 300, 9e5), width=(100, 7168), before=(0, 1)),
     "delta_prefill": grid(batch=(1, 5), tokens=(1, 300, 9e5), **DELTA),
     "delta_decode": grid(batch=(1, 50, 9000), **DELTA),
     "convolution": grid(batch=(1, 50), tokens=(1, 300, 9e5), channels=(1000, 8192), window=(4,), stepwise=(0, 1)),
@@ -89,6 +105,12 @@ GROWS = {
     "mla_layer_decode": ("batch", "cached", "heads"),
     "dsa_layer_prefill": ("batch", "tokens", "cached", "heads"),
     "dsa_layer_decode": ("batch", "cached", "heads"),
+    **{
+        f"{kind}_layer_{phase}": ("batch", "cached", "heads") if phase == "decode" else ("batch", "tokens", "heads")
+        for kind in WIDTHS
+        for phase in ("prefill", "decode")
+    },
+    "hyper_connection": ("rows", "width"),
     "delta_prefill": ("batch", "tokens", "heads"),
     "delta_decode": ("batch", "heads"),
     "convolution": ("batch", "tokens", "channels"),
@@ -164,6 +186,10 @@ def layer(s: Sizes, weight_bytes: float, input_bytes: float) -> tuple[float, flo
     return 2 * s["batch"] * s["tokens"] * elements, elements * weight_bytes, 0.0
 
 
+def compressed(s: Sizes, weight_bytes: float, input_bytes: float) -> tuple[float, float, float]:
+    return 2 * s["batch"] * s["tokens"] * s["elements"], s["elements"] * weight_bytes, 0.0
+
+
 def states(s: Sizes, weight_bytes: float, input_bytes: float) -> tuple[float, float, float]:
     return 0.0, 8 * s["batch"] * s["heads"] * s["key_dim"] * s["value_dim"], 2.0  # read and written in place
 
@@ -189,6 +215,8 @@ AROUND: Mapping[str, Callable[[Sizes, float, float], tuple[float, float, float]]
     "mla_layer_decode": layer,
     "dsa_layer_prefill": layer,
     "dsa_layer_decode": layer,
+    **{f"{kind}_layer_{phase}": compressed for kind in WIDTHS for phase in ("prefill", "decode")},
+    "hyper_connection": lambda s, weight, narrow: (0.0, s["rows"] * s["width"] * 2 * (5 if s["before"] else 9), 1.0),
     "delta_prefill": rows,
     "delta_decode": states,
     "convolution": lambda s, weight, narrow: (0.0, 4 * s["batch"] * s["tokens"] * s["channels"], 1.0),

@@ -80,12 +80,41 @@ def test_sparse_layers_stop_growing_with_their_scores_but_not_with_their_indexer
     assert extra[1] - launches > 4 * (extra[0] - launches)
 
 
+def test_absorbed_scores_fill_tiles_of_heads_that_the_device_does_not_hold() -> None:
+    base = {"batch": 4.0, "tokens": 8192.0, "absorbed": 1.0, "weight_bytes": 1.0, "top": 2048.0}
+    free = {"head_tile_": 64.0, "gather_share_": 20.0, "matrix_share_": 1.0, "elementwise_share_": 4.0}
+    few, tile, more = (seconds("dsa_layer_prefill", {**base, "heads": h}, **free) for h in (8.0, 64.0, 128.0))
+    pairs = 4 * (2048 * 2049 / 2 + (8192 - 2048) * 2048)
+    assert few > pairs * 2 * 64 * 1088 / 0.4e15  # as for 64 heads
+    assert more - tile > 3 * (tile - few)
+
+
+def test_a_host_that_issues_slowly_hides_the_layer_instead_of_adding_to_it() -> None:
+    sizes = {"batch": 1.0, "tokens": 512.0, "heads": 16.0, "weight_bytes": 2.0}
+    device = seconds("mla_layer_prefill", sizes, issue_s_=1e-6)
+    assert seconds("mla_layer_prefill", sizes, issue_s_=4 * device) == pytest.approx(4 * device, rel=1e-4)
+
+
+def test_an_indexer_scores_nothing_while_all_keys_may_be_chosen() -> None:
+    base = {"batch": 1.0, "tokens": 1024.0, "heads": 64.0, "absorbed": 1.0, "weight_bytes": 1.0, "top": 2048.0}
+    at = {
+        (cached, index): seconds("dsa_layer_prefill", {**base, "cached": cached, "index_heads": index}, pick_s_=1e-9)
+        for cached in (1024.0, 1025.0)
+        for index in (0.0, 64.0)
+    }
+    projections = 1536 * 64 * 128 + 7168 * (128 + 64)
+    free = 1e-5 + 2 * 1024 * projections / 0.5e15  # launches, and products whose own time hides in the others'
+    none, some = (at[cached, 64.0] - at[cached, 0.0] for cached in (1024.0, 1025.0))
+    assert none <= free * 1.01
+    assert some - none > 10 * 2049e-9  # 1,024 rows over 100 SMs look at 2,049 scores each
+
+
 def test_keys_seen_under_a_limit_are_counted_one_by_one() -> None:
-    from ridgeline.cost.families.latent_layer import _seen
+    from ridgeline.cost.families.latent_layer import keys_seen
 
     for tokens, cached, most in ((5, 0, 3), (5, 2, 100), (4, 9, 3), (1, 7, 8)):
         by_hand = sum(min(cached + 1 + query, most) for query in range(tokens))
-        assert _seen(float(tokens), float(cached), float(most)) == by_hand
+        assert keys_seen(float(tokens), float(cached), float(most)) == by_hand
 
 
 def test_a_state_is_handed_over_chunk_by_chunk() -> None:

@@ -34,7 +34,7 @@ PINNED = {
     "prefill": (148, 785_781, 0.137),
     "decode": (168, 851_484, 0.079),
     "mla_prefill": (32, 24_040, 0.062),
-    "mla_decode": (32, 34_755, 0.108),
+    "mla_decode": (32, 34_755, 0.082),
     "experts": (249, 2_154_624, 0.098),
     "collective": (21, 8_412, 0.046),
     "exchange": (16, 21_434, 0.052),
@@ -43,10 +43,17 @@ PINNED = {
     "quantize": (48, 47_088, 0.042),
     "encoder": (24, 102_312, 0.115),
     "mla_bmm": (43, 13_927, 0.056),
-    "mla_layer_prefill": (80, 69_174, 0.060),
+    "mla_layer_prefill": (80, 69_174, 0.052),
     "mla_layer_decode": (61, 86_159, 0.063),
-    "dsa_layer_prefill": (102, 456_774, 0.146),
+    "dsa_layer_prefill": (144, 456_774, 0.097),
     "dsa_layer_decode": (77, 90_326, 0.060),
+    "csa_layer_prefill": (22, 308_292, 0.088),
+    "csa_layer_decode": (23, 21_824, 0.073),
+    "hca_layer_prefill": (24, 229_353, 0.060),
+    "hca_layer_decode": (22, 19_472, 0.037),
+    "msa_layer_prefill": (52, 137_708, 0.070),
+    "msa_layer_decode": (56, 43_593, 0.051),
+    "hyper_connection": (50, 1_685, 0.074),
     "delta_prefill": (41, 46_128, 0.080),
     "delta_decode": (49, 4_533, 0.109),
     "convolution": (89, 54_260, 0.087),
@@ -113,7 +120,7 @@ def test_an_answer_lies_in_its_own_interval(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_borrowed_answers_have_an_interval_that_holds_them(family: str) -> None:
     known = rung_interval(family, "borrowed")
-    assert known.rows > 1000
+    assert known.rows > (200 if family == "hyper_connection" else 1000)  # whose tables hold 3,035 rows in all
     assert known.median < known.p90
     assert max(known.low) <= 1 <= min(known.high)
 
@@ -214,12 +221,20 @@ def test_the_engine_asked_for_lends_what_is_common() -> None:
 
 
 def test_a_kernel_that_its_formula_misses_lends_nothing() -> None:
-    """TensorRT-LLM's absorbed attention on A100 is off by a factor of two; on Hopper and Blackwell by a tenth."""
-    (found,) = common_fits("mla_decode", accelerator("V100-SXM2-16GB"), form="bf16", engine="trtllm")
+    """vLLM's experts on A100 are off by a fifth; on Hopper and Blackwell by a fifteenth."""
+    (found,) = common_fits("experts", accelerator("V100-SXM2-16GB"), form="bf16", engine="vllm")
     poor, good = (
-        own_fits("mla_decode", name, engine="trtllm", form="bf16")[0] for name in ("A100-SXM-80GB", "H100-SXM")
+        max(own_fits("experts", name, engine="vllm", form="bf16"), key=lambda fit: fit.width)
+        for name in ("A100-SXM-80GB", "H100-SXM")
     )
     assert poor.held_median > 2 * good.held_median
+    assert "A100-SXM-80GB" not in found.source
+    assert "H100-SXM" in found.source
+
+
+def test_a_kernel_that_does_what_it_does_on_no_other_device_lends_nothing() -> None:
+    """TensorRT-LLM's absorbed attention does not split contexts on A100, on Hopper and Blackwell it does."""
+    (found,) = common_fits("mla_decode", accelerator("V100-SXM2-16GB"), form="bf16", engine="trtllm")
     assert "A100-SXM-80GB" not in found.source
     assert "H100-SXM" in found.source
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.compressed_readers import COMPRESSED_READERS
 from ridgeline.cost.engine_limits import kernel_sizes, most_bytes
 from ridgeline.cost.exchange_readers import ALONE_TABLES, CALLED_TABLES, exchanges
 from ridgeline.cost.expert_readers import EXPERT_READERS
@@ -249,4 +250,5 @@ READERS: dict[str, Reader] = {
         engines=("nccl", "oneccl"),
     ),
     **LAYER_READERS,
+    **COMPRESSED_READERS,
 }

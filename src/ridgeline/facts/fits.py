@@ -18,6 +18,7 @@ from ridgeline.facts import store
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Evidence
+from ridgeline.facts.traits import kernel_traits
 
 FOLDER = "fits"
 ENGINES = ("vllm", "sglang", "trtllm", "nccl", "oneccl")  # whose kernels answer when none is asked for
@@ -202,7 +203,8 @@ def release_key(version: str) -> tuple[tuple[int, int | str], ...]:
 
 EXCHANGES = frozenset({"exchange", "engine_exchange"})
 LINK_FAMILIES = EXCHANGES | {"collective"}
-_LAYERS = (f"{kind}_layer_{phase}" for kind in ("mla", "dsa") for phase in ("prefill", "decode"))
+_KINDS = ("mla", "dsa", "csa", "hca", "msa")
+_LAYERS = (f"{kind}_layer_{phase}" for kind in _KINDS for phase in ("prefill", "decode"))
 PRODUCTS = frozenset(("gemm", "mla_bmm", "experts", "wide_experts", "wide_experts_decode", *_LAYERS))
 """Families that matrix libraries tune to an architecture, whatever memory its devices have."""
 
@@ -278,7 +280,8 @@ def common_fits(
     For devices without relatives, and formats that no relative was measured in. Each device lends the kernel of the
     widest domain, of the engine asked for where it has one; devices with the same kind of memory, graphics or stacked,
     lend before others, of those the ones of the same vendor, else of any with a wider interval. Kernels that their own
-    formula misses by twice as much as the best of them lend nothing. `apart_from` leaves out a whole architecture, as
+    formula misses by twice as much as the best of them lend nothing, nor those that do on their device what they do on
+    no other. `apart_from` leaves out a whole architecture, as
     the interval is judged: how far kernels of one lie from what all others have in common.
     """
     return _common(family, part.name, _kind(part), form, engine, apart_from)
@@ -301,11 +304,20 @@ def _common(family: str, device: str, kind: Kind, form: str, engine: str, apart_
     chosen = [fit for fit in chosen if accelerator(fit.device).graphics == kind.graphics] or chosen
     own_vendor = [fit for fit in chosen if accelerator(fit.device).vendor == kind.vendor]
     chosen = own_vendor or chosen
+    chosen = _ordinary(chosen)
     least = min(fit.held_median for fit in chosen)
     first = blended([fit for fit in chosen if fit.held_median <= _POOR * least], device)
     known, wider = rung_interval(family, "common"), 1.0 if own_vendor else constant("interval.foreign")
     low, high = tuple(end / wider for end in known.low), tuple(end * wider for end in known.high)
     return (replace(first, domain={}, low=low, high=high),)
+
+
+def _ordinary(lenders: Sequence[Fit]) -> list[Fit]:
+    """Those lenders whose kernels do nothing that they do on their device alone; all where none is left."""
+    does = (
+        (f, [kernel_traits(f.family, name, f.engine, f.kernel, f.form) for name in (f.device, "")]) for f in lenders
+    )
+    return [fit for fit, (own, elsewhere) in does if own == elsewhere] or list(lenders)
 
 
 def blended(relatives: Sequence[Fit], device: str) -> Fit:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ridgeline.cost import layer_questions, questions
+from ridgeline.cost import compressed_questions, layer_questions, questions
+from ridgeline.cost.compressed_readers import RATIOS
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.streams import STREAMS
 from ridgeline.errors import InputError
@@ -33,6 +34,13 @@ _SHAPES = {
     "mla_layer_decode": ((3,), "BATCHxCONTEXTxHEADS, e.g. 64x4096x128"),
     "dsa_layer_prefill": ((3, 4), "BATCHxTOKENSxHEADS, and xCACHED for cached tokens, e.g. 4x4096x128"),
     "dsa_layer_decode": ((3,), "BATCHxCONTEXTxHEADS, e.g. 64x4096x128"),
+    **{
+        f"{kind}_layer_prefill": ((3, 4), "BATCHxTOKENSxHEADS, and xCACHED for cached tokens, e.g. 4x4096x16")
+        for kind in RATIOS
+    },
+    **{f"{kind}_layer_decode": ((3,), "BATCHxCONTEXTxHEADS, e.g. 64x4096x16") for kind in RATIOS},
+    "hyper_connection_before": ((2,), "ROWSxWIDTH, e.g. 4096x7168"),
+    "hyper_connection_after": ((2,), "ROWSxWIDTH, e.g. 4096x7168"),
     "delta_prefill": ((6,), "BATCHxTOKENSxHEADSxKEY_HEADSxKEY_DIMxVALUE_DIM, e.g. 4x4096x32x16x128x128"),
     "delta_decode": ((5,), "BATCHxHEADSxKEY_HEADSxKEY_DIMxVALUE_DIM, e.g. 64x32x16x128x128"),
     "convolution": ((3,), "BATCHxTOKENSxCHANNELS, e.g. 4x4096x8192"),
@@ -70,6 +78,17 @@ def _layer(sparse: bool, decode: bool) -> _Build:
     return build
 
 
+def _compressed(kind: str, decode: bool) -> _Build:
+    def build(numbers: tuple[int, ...], dtype: str, cache_dtype: str) -> questions.Asked:
+        batch, tokens, heads = numbers[:3]
+        cached = tokens - 1 if decode else numbers[3] if len(numbers) == 4 else 0
+        return compressed_questions.compressed_layer(
+            kind, batch, tokens, heads, cached=cached, decode=decode, dtype=dtype, cache_dtype=cache_dtype
+        )
+
+    return build
+
+
 _LAYERS: Mapping[str, _Build] = {
     "quantize": lambda n, dtype, cache: layer_questions.quantize(n[0], n[1], dtype=dtype),
     "quantize_dynamic": lambda n, dtype, cache: layer_questions.quantize(n[0], n[1], dynamic=True, dtype=dtype),
@@ -79,6 +98,10 @@ _LAYERS: Mapping[str, _Build] = {
     "mla_layer_decode": _layer(sparse=False, decode=True),
     "dsa_layer_prefill": _layer(sparse=True, decode=False),
     "dsa_layer_decode": _layer(sparse=True, decode=True),
+    **{f"{kind}_layer_prefill": _compressed(kind, decode=False) for kind in RATIOS},
+    **{f"{kind}_layer_decode": _compressed(kind, decode=True) for kind in RATIOS},
+    "hyper_connection_before": lambda n, dtype, cache: compressed_questions.hyper_connection(n[0], n[1], before=True),
+    "hyper_connection_after": lambda n, dtype, cache: compressed_questions.hyper_connection(n[0], n[1], before=False),
     "delta_prefill": lambda n, dtype, cache: layer_questions.delta_rule(n[0], n[1], n[2], n[3], n[4], n[5]),
     "delta_decode": lambda n, dtype, cache: layer_questions.delta_rule(n[0], 1, n[1], n[2], n[3], n[4], decode=True),
     "convolution": lambda n, dtype, cache: layer_questions.convolution(n[0], n[1], n[2]),

@@ -10,14 +10,14 @@ import math
 from dataclasses import replace
 
 from ridgeline.compiled import helper, kernel
-from ridgeline.cost.families.gemm import MATRIX, MEMORY, START, norm4
+from ridgeline.cost.families.gemm import ISSUE, MATRIX, MEMORY, START, issued, norm4
 from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
 
 _RANK, _ROTARY, _INDEX = 512.0, 64.0, 128.0  # DeepSeek-V3 (arXiv:2412.19437), section 4.2; V3.2 for the indexer
 
 
 @helper
-def _seen(tokens: float, cached: float, most: float) -> float:
+def keys_seen(tokens: float, cached: float, most: float) -> float:
     """Keys that the queries of one sequence see together, each `most` of them at best [1]."""
     whole = min(max(most - cached, 0.0), tokens)  # queries that see fewer than `most`
     return whole * (cached + (whole + 1.0) / 2.0) + (tokens - whole) * most
@@ -25,25 +25,36 @@ def _seen(tokens: float, cached: float, most: float) -> float:
 
 @helper
 def _attended(size: Array, device: Array, values: Array) -> tuple[float, float, float]:
-    """Time of the scores and values, and how long they keep the matrix units and the memory busy [s]."""
+    """Time of the scores and values, and how long they keep the matrix units and the memory busy [s].
+
+    Absorbed scores fill tiles of `head_tile_` heads whatever the device holds; chosen keys are gathered query by query.
+    """
     batch, tokens, cached, heads, nope, value, top = size[0], size[1], size[2], size[3], size[6], size[7], size[9]
     longest = cached + tokens
     most = min(longest, top) if top > 0.0 else longest
-    keys = batch * _seen(tokens, cached, most)
-    of_pair = 2.0 * heads * (2.0 * _RANK + _ROTARY if size[10] > 0.0 else nope + _ROTARY + value)
+    keys = batch * keys_seen(tokens, cached, most)
+    absorbed = max(heads, values[10]) * (2.0 * _RANK + _ROTARY)
+    of_pair = 2.0 * (absorbed if size[10] > 0.0 else heads * (nope + _ROTARY + value))
     scores = keys * of_pair / (device[6] * values[3])
     held = batch * min(most if tokens == 1.0 else longest, longest) * (_RANK + _ROTARY) * size[11]
     cache = held / (device[2] * values[2])
+    if top > 0.0:
+        cache = norm4(cache, keys * (_RANK + _ROTARY) * size[11] / (device[2] * values[9]))
     chain = most * values[6] * max(1.0, batch * math.ceil(tokens * heads / 128.0) / device[0])
     return norm4(norm4(scores, cache), chain), scores, cache
 
 
 @helper
 def _picked(size: Array, device: Array, values: Array) -> tuple[float, float, float]:
-    """Time of the indexer's scores of all keys and of its pick, and of matrix units and memory in it [s]."""
+    """Time of the indexer's scores of all keys and of its pick, and of matrix units and memory in it [s].
+
+    While there are no more keys than it may choose, it scores none.
+    """
     batch, tokens, cached, index = size[0], size[1], size[2], size[8]
     longest = cached + tokens
-    pairs = batch * _seen(tokens, cached, longest)
+    if longest <= size[9]:
+        return values[8], 0.0, 0.0
+    pairs = batch * keys_seen(tokens, cached, longest)
     scored = 2.0 * pairs * index * _INDEX / (device[6] * values[4])
     listed = (batch * longest * _INDEX + 8.0 * pairs) / (device[2] * values[2])
     picked = longest * values[7] * max(1.0, batch * tokens / device[0])
@@ -58,11 +69,11 @@ def _index_elements(size: Array) -> float:
 
 @kernel
 def _chosen_core(sizes: Array, device: Array, values: Array, out: Array) -> None:
-    """What of `_layer` is no product that dense layers have: scores, values, rows' own time, the indexer whole."""
+    """What of `_layer` is no product that dense layers have: scores, values, the indexer whole."""
     for i in range(sizes.shape[0]):
         size = sizes[i]
         seconds, compute, memory = _attended(size, device, values)
-        seconds += size[0] * size[1] * values[9]
+        seconds += size[0] * size[1] * values[12]
         if size[8] > 0.0:
             elements = _index_elements(size)
             worked = 2.0 * size[0] * size[1] * elements / (device[1] * values[1])
@@ -76,7 +87,7 @@ def _chosen_core(sizes: Array, device: Array, values: Array, out: Array) -> None
 @kernel
 def _layer(sizes: Array, device: Array, values: Array, out: Array) -> None:
     rate, memory = device[1], device[2]
-    start, matrix_share, memory_share, moved_share, row_s = values[0], values[1], values[2], values[5], values[9]
+    start, matrix_share, memory_share, moved_share, issue = values[0], values[1], values[2], values[5], values[11]
     for i in range(sizes.shape[0]):
         size = sizes[i]
         heads, hidden, rank, nope, value = size[3], size[4], size[5], size[6], size[7]
@@ -86,7 +97,7 @@ def _layer(sizes: Array, device: Array, values: Array, out: Array) -> None:
         indexed = _index_elements(size)
         worked = 2.0 * rows * (elements + indexed) / (rate * matrix_share)
         read = (elements + indexed) * size[12] / (memory * memory_share)
-        seconds = start + norm4(worked, read) + rows * row_s
+        seconds = start + norm4(worked, read) + rows * values[12]
         core_s, scores, cache = _attended(size, device, values)
         seconds += core_s
         if size[8] > 0.0:
@@ -95,7 +106,7 @@ def _layer(sizes: Array, device: Array, values: Array, out: Array) -> None:
             worked += scored
             read += listed
         passed = rows * 2.0 * (6.0 * hidden + 4.0 * heads * (wide + value)) / (memory * moved_share)
-        out[i, 0], out[i, 1], out[i, 2] = seconds + passed, worked + scores, read + cache + passed
+        out[i, 0], out[i, 1], out[i, 2] = issued(seconds + passed, issue), worked + scores, read + cache + passed
 
 
 LATENT_LAYER = Mechanism(
@@ -119,7 +130,12 @@ LATENT_LAYER = Mechanism(
         parameter("key_s_", "s", 1e-11, 1e-7, 1e-9, "one key of the longest chain, beyond its products"),
         parameter("pick_s_", "s", 1e-13, 1e-8, 1e-11, "one SM's time to look at one score for the pick"),
         parameter("index_start_s_", "s", 1e-7, 3e-3, 1e-5, "launches of the indexer's kernels"),
-        parameter("row_s_", "s", 1e-12, 1e-6, 1e-9, "one more row, beyond its products and bytes"),
+        parameter("gather_share_", "1", 0.2, 20, 3, "rate at which chosen keys are gathered, against the memory's"),
+        replace(
+            parameter("head_tile_", "1", 1, 128, 16, "heads of a tile of absorbed scores"), grid=(64.0,)
+        ),
+        like(ISSUE, high=5e-3, start=2e-5),
+        parameter("row_s_", "s", 1e-12, 3e-6, 1e-9, "one more row, beyond its products and bytes"),
     ),
 )  # fmt: skip
 """Every family of a whole layer: dense or sparse, prompts or one token of each sequence."""

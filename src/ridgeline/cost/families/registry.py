@@ -25,6 +25,12 @@ _MODULES = {
     "mla_layer_decode": ("latent_layer", "LATENT_LAYER"),
     "dsa_layer_prefill": ("latent_layer", "LATENT_LAYER"),
     "dsa_layer_decode": ("latent_layer", "LATENT_LAYER"),
+    **{
+        f"{kind}_layer_{phase}": ("compressed_layer", "COMPRESSED_LAYER")
+        for kind in ("csa", "hca", "msa")
+        for phase in ("prefill", "decode")
+    },
+    "hyper_connection": ("hyper_connection", "HYPER_CONNECTION"),
     "delta_prefill": ("recurrence", "DELTA_PREFILL"),
     "delta_decode": ("recurrence", "DELTA_DECODE"),
     "convolution": ("recurrence", "CONVOLUTION"),
