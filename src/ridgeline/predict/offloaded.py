@@ -73,13 +73,8 @@ def offloaded(
     if not any(re.search(pattern, name, re.IGNORECASE) for pattern, _ in HABITS):
         raise InputError(f"'{name}' is not known to keep weights in host memory; known: {_KNOWN}", field="--engine")
     _check_parts(model, technique)
-    host, said = _processors(asked, cluster)
-    formats = formats_of(deployment)
-    matrix = host is not None and host.has_matrix_units
-    hybrid = Hybrid(
-        model, None if technique in _ALONE else machine(cluster), host, _placement(asked, cluster),
-        deployment=deployment, formats=formats, habits=habits_of(name, weights=formats.feed, matrix_units=matrix),
-    )  # fmt: skip
+    hybrid, said = hybrid_of(model, cluster, deployment, asked, name)
+    host = hybrid.host
     share = hybrid.share(float(batch * (prompt_tokens + output_tokens)))
     held, elsewhere = hybrid.held_bytes(share)
     _check_dram(hybrid, asked, cluster, elsewhere)
@@ -97,6 +92,21 @@ def offloaded(
         rungs={family: rung.value for family, rung in rungs.items()}, evidence=Evidence.DERIVED,
         assumed=(*assumed, *said),
     )  # fmt: skip
+
+
+def hybrid_of(
+    model: Model, cluster: Cluster, deployment: Deployment, asked: Offload, engine: str
+) -> tuple[Hybrid, list[str]]:
+    """The model of both sides, by the habits of an engine, and what was assumed of the host."""
+    host, said = _processors(asked, cluster)
+    formats = formats_of(deployment)
+    matrix = host is not None and host.has_matrix_units
+    where = None if asked.technique in _ALONE else machine(cluster)
+    hybrid = Hybrid(
+        model, where, host, _placement(asked, cluster), deployment=deployment, formats=formats,
+        habits=habits_of(engine, weights=formats.feed, matrix_units=matrix),
+    )  # fmt: skip
+    return hybrid, said
 
 
 def _check_parts(model: Model, technique: Technique) -> None:

@@ -99,7 +99,7 @@ class Hybrid:
             return placement.share
         part = self.machine.cluster.accelerator
         rest, cache = self._device_bytes(experts=False), self.cache_bytes(cached_tokens)
-        room = part.memory_bytes - _CONTEXT_BYTES
+        room = self.room_bytes
         pool = rest + self._device_bytes(experts=True)
         if placement.technique is Technique.LAYERS:  # each layer brings its cache along
             pool += cache
@@ -113,6 +113,12 @@ class Hybrid:
                     f" {bytes_text(part.memory_bytes)}: more devices or smaller weights"
                 )
         return min(1.0, max(0.0, room / pool)) if pool > 0 else 1.0
+
+    @property
+    def room_bytes(self) -> float:
+        """Memory of one device without its context and workspace [byte]."""
+        assert self.machine is not None
+        return self.machine.cluster.accelerator.memory_bytes - _CONTEXT_BYTES
 
     def held_bytes(self, share: float) -> tuple[float, float]:
         """Weights on one device, and elsewhere, where devices hold that share of what may move [byte]."""
@@ -134,7 +140,7 @@ class Hybrid:
             return True
         experts = self.placement.technique in (Technique.COMPUTED, Technique.FETCHED)
         kept = self._device_bytes(experts=False) if experts else 0.0
-        room = self.machine.cluster.accelerator.memory_bytes - _CONTEXT_BYTES - kept
+        room = self.room_bytes - kept
         return self.cache_bytes(tokens) <= room
 
     def _device_bytes(self, *, experts: bool) -> float:
