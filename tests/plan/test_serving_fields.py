@@ -143,5 +143,6 @@ def test_words_of_a_deployment_are_its_fields() -> None:
         "beside",
         "expert_traffic",
         "fronts",
+        "draft_model",
     }
     assert {field.name for field in DEPLOYMENT_FIELDS} - own <= set(Deployment.__dataclass_fields__)

@@ -93,6 +93,9 @@ def _refuse_what_is_searched(asked: ServingScenario, min_devices: bool) -> None:
     for name in ("prefill", "decode"):
         if name in asked.stated:
             raise InputError("the search chooses pools itself; leave it out, or simulate these", field=f"--{name}")
+    if "draft_model" in asked.stated:
+        said = "a search takes its share of a step alone; say draft_share, or simulate it"
+        raise InputError(said, field="--draft-model")
     for name in ("autoscale", "failures", "fronts"):
         if name in asked.stated:
             raise InputError("a search leaves the fleet as it is; leave it out, or simulate it", field=f"--{name}")

@@ -154,6 +154,13 @@ def told_in_json(as_json: bool) -> Iterator[None]:
         raise
 
 
+def _with_draft(draft: Any, model: Any, *others: Any, **words: Any) -> Any:
+    """`simulate_serving` with a model that drafts."""
+    from ridgeline.predict.drafts import simulate_drafted
+
+    return simulate_drafted(model, draft, *others, **words)
+
+
 def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> None:
     from ridgeline.predict.serving import simulate_serving
     from ridgeline.report.blocks import show
@@ -164,8 +171,9 @@ def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> 
 
     told_of_compiling()
     traffic, assumed = asked_traffic(asked.traffic)
+    run = simulate_serving if asked.draft is None else partial(_with_draft, asked.draft)
     with told_in_json(as_json), busy(f"replaying {traffic.requests:,} requests"):
-        report = simulate_serving(
+        report = run(
             asked.model,
             asked.cluster,
             asked.deployments,

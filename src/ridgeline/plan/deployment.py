@@ -69,8 +69,9 @@ class Deployment:
     with probability `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step (None: one
     layer). A tree of drafts has `draft_tree` candidates after each one of the place before; the second, third ... most
     likely of a place is the one with `next_acceptance`; all of its `draft_tokens` are verified, and those of a place
-    drafted at once. A beam search keeps `beam_width` continuations of every prompt, each a token of every step, of
-    which the request gains one; room is counted for one of them.
+    drafted at once. A model that drafts takes `draft_bytes` [byte] of weights and `draft_token_bytes` [byte] of cache
+    for a token on each device. A beam search keeps `beam_width` continuations of every prompt, each a token of every
+    step, of which the request gains one; room is counted for one of them.
     A scheduler takes new prompts every `receive_interval` iterations [1], at a look or as `hold` says; they are enough
     for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts' loads [1]:
     0 even, None what measured models showed; `expert_backend` the engine's word for the kernels that compute experts
@@ -148,6 +149,8 @@ class Deployment:
     draft_share: float | None = None
     draft_tree: tuple[int, ...] = ()
     next_acceptance: tuple[float, ...] = ()
+    draft_bytes: float = 0.0
+    draft_token_bytes: float = 0.0
     beam_width: int = 1
     receive_interval: int = 1
     hold: Hold = Hold.LOOK

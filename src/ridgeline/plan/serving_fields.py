@@ -262,6 +262,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
         read=_acceptance,
         help="probability that a drafted token is accepted; of a tree's candidates each, as 0.6,0.15",
     ),
+    Field(name="draft_model", read=_text, help="the model that drafts, by name or config.json: its time and memory"),
     Field(name="draft_share", read=number("1", 0.0, 10.0), help="time to draft one token, as a share of a step"),
     whole("beam_width", "continuations of each prompt that a beam search keeps", least=1, most=64),
 )

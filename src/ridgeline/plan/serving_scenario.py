@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.errors import PlanError
+from ridgeline.errors import PlanError, RidgelineError
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role, Router
 from ridgeline.plan.deployment_ranges import tree_tokens
 from ridgeline.plan.fields import read_fields
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Words, and those of which one must be said for them to mean anything.
 _ABOUT: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("adapter_rank", "adapter_skew", "adapter_on"), ("adapters",)),
-    **dict.fromkeys(("acceptance", "draft_share"), ("draft_tokens", "draft_tree")),
+    **dict.fromkeys(("acceptance", "draft_share", "draft_model"), ("draft_tokens", "draft_tree")),
     "priority_levels": ("priority_period",),
     "micro_batches": ("expert_devices", "apart", "prefill"),
     "kv_chunk": ("kv_fetched",),
@@ -47,6 +47,7 @@ class ServingScenario:
     router: Router
     stated: Mapping[str, Any]
     engine_file: str | None = None
+    draft: Model | None = None
     assumed: tuple[str, ...] = ()
     file: str | None = field(default=None, compare=False)
 
@@ -88,6 +89,7 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
         router=Router(stated.get("router", Router.ROUND_ROBIN.value)),
         stated=stated,
         engine_file=stated.get("engine_file"),
+        draft=_draft(stated, place),
         assumed=(why,) if why else (),
         file=place.file,
     )
@@ -103,6 +105,20 @@ def _check_idle(stated: Mapping[str, Any], place: Place) -> None:
     if drafts and "acceptance" not in stated:
         message = "drafts are accepted with a probability that is not said; say acceptance, e.g. 0.7"
         raise place.fail("plan", drafts, message)
+    if "draft_model" in stated and "draft_share" in stated:
+        raise place.fail("plan", "draft_share", "is what draft_model is asked for; leave one of them out")
+
+
+def _draft(stated: Mapping[str, Any], place: Place) -> Model | None:
+    """The model that drafts, where one is named; raises InputError at its word."""
+    from ridgeline.graph.load import load
+
+    if "draft_model" not in stated:
+        return None
+    try:
+        return load(stated["draft_model"])
+    except RidgelineError as error:
+        raise place.fail("plan", "draft_model", str(error)) from None
 
 
 def rates_of_both(cluster: Cluster) -> frozenset[str]:

@@ -122,7 +122,7 @@ def capacity(
     """
     memory = part.memory_bytes
     weights = weights_bytes(model, served, deployment, formats, own_head=policy.own_head)
-    weights += kept_bytes(served, deployment)
+    weights += kept_bytes(served, deployment) + deployment.draft_bytes
     dry_run = policy.token_budget if policy.scheduler in ("mixed", "prefill-first") else _STATIC_TOKENS
     work = workspace_bytes(model, served, deployment, policy, dry_run)
     context = policy.context_bytes + (policy.group_context_bytes if deployment.instance_devices > 1 else 0.0)
@@ -141,7 +141,7 @@ def capacity(
     if left - state < 0.0 <= left:  # fewer sequences of recurrent states are kept
         state = left / 2.0
     cache = left - state
-    each = whole * share
+    each = whole * share + deployment.draft_token_bytes
     tokens = int(cache / each) if each > 0 else 2**31
     if deployment.cache_tokens is not None:
         tokens = deployment.cache_tokens * deployment.pp
