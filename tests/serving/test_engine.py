@@ -66,6 +66,30 @@ def test_what_a_deployment_says_wins(word: str, value: object) -> None:
     assert getattr(made(**{word: value}).policy, word) == value
 
 
+@pytest.mark.parametrize("said", [None, True, False])
+def test_an_iteration_is_prepared_ahead_unless_a_deployment_says_not(said: bool | None) -> None:
+    found = rule(engine="TensorRT-LLM", version="1.2", overlap=said)
+    assert (bool(found["overlapped"]), bool(found["ahead"])) == ((said is not False,) * 2)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "role", "draws", "holds"),
+    [
+        ("SGLang", "0.5.5", Role.PREFILL, 1, 1),
+        ("SGLang", "0.5.5", Role.DECODE, 1, 1),
+        ("SGLang", "0.5.8", Role.PREFILL, 1, 1),
+        ("SGLang", "0.5.8", Role.DECODE, 0, 1),
+        ("SGLang", "0.5.5", Role.WHOLE, 0, 1),
+        ("TensorRT-LLM", "1.2", Role.PREFILL, 0, 0),
+    ],
+)
+def test_pools_draw_ranks_and_hold_places_as_their_engines_do(
+    engine: str, version: str, role: Role, draws: int, holds: int
+) -> None:
+    found = rule(engine=engine, version=version, role=role)
+    assert (int(found["draws_rank"]), int(found["moving_holds"])) == (draws, holds)
+
+
 def test_chunks_of_vllm_mix_with_decoding() -> None:
     """Before version 1, prompts ran first; with chunked prefill they shared iterations with decode tokens."""
     assert made(version="0.4.3").policy.scheduler == "prefill-first"

@@ -72,6 +72,7 @@ class Deployment:
     drafted at once. A model that drafts takes `draft_bytes` [byte] of weights and `draft_token_bytes` [byte] of cache
     for a token on each device. A beam search keeps `beam_width` continuations of every prompt, each a token of every
     step, of which the request gains one; room is counted for one of them.
+    Whether the host prepares an iteration while the one before it runs is `overlap`.
     A scheduler takes new prompts every `receive_interval` iterations [1], at a look or as `hold` says; they are enough
     for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts' loads [1]:
     0 even, None what measured models showed; `expert_backend` the engine's word for the kernels that compute experts
@@ -157,6 +158,7 @@ class Deployment:
     hold_share: float = 1.0
     expert_skew: float | None = None
     expert_backend: str = ""
+    overlap: bool | None = None
     alike: bool = False
     block_tokens: int | None = None
     queue: Queue = Queue.ARRIVAL

@@ -155,6 +155,7 @@ def engine(
     stated = {
         "token_budget": deployment.token_budget, "max_seqs": deployment.max_seqs, "chunked": deployment.chunked,
         "memory_fraction": deployment.memory_fraction, "block_tokens": deployment.block_tokens,
+        "overlapped_host": deployment.overlap,
     }  # fmt: skip
     policy = replace(policy, **{name: value for name, value in stated.items() if value is not None})  # type: ignore[arg-type]
     policy = replace(policy, block_tokens=policy.block_tokens * deployment.kv_ranks)  # a block on each of them

@@ -56,6 +56,7 @@ class Settings:
     graph_kind: str | None = None
     graph_max: int | None = None
     prefill_graphs: bool | None = None
+    overlap: bool | None = None
     flash_attention: bool | None = None
     stream_interval: int | None = None
     stream_first: bool | None = None
