@@ -366,3 +366,13 @@ def test_a_cache_is_read_from_memory_however_small() -> None:
     some = prices.decode(CORE, np.array([4.0, 8.0]), np.array([1024.0])).memory
     assert some[1] / some[0] == pytest.approx(2.0, rel=0.01)
     assert some[0] >= 4 * 1024 * CORE.token_bytes(2.0) / part.memory_bytes_per_s
+
+
+def test_the_host_waits_for_the_choice_of_experts_before_each_of_their_products() -> None:
+    piece = Experts(hidden=4096, inner=14336, count=8, top_k=2, ranks=1, gated=True)
+    rows = np.array([1.0, 64.0])
+    plain, waits = (
+        ServedPrices(H200, Formats(), own=OwnKernels(vector_rows=8, choice_wait_s=wait)).experts(piece, rows).mid
+        for wait in (0.0, 1e-4)
+    )
+    np.testing.assert_allclose(waits - plain, 3e-4, rtol=1e-9)

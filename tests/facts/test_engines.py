@@ -196,6 +196,18 @@ def test_ranks_that_launch_apart_wait_by_what_a_launch_takes() -> None:
     assert wait("TensorRT-LLM", "1.0") == wait("DeepSpeed", architecture="Intel gaudi") == wait("vLLM") == 0.0
 
 
+def test_llama_cpp_waits_for_the_choice_of_experts_until_april_2025() -> None:
+    """DeepSeek-V2-Lite on an RX 6800: 26 layers of 3 products, of which ten launches of 8 us were spared as well."""
+
+    def wait(version: str, architecture: str) -> float:
+        return engine_policy("llama.cpp", version, memory_bytes=64e9, architecture=architecture).choice_wait_s
+
+    by_hand = (1 / 27.26 - 1 / 52.74) / (26 * 3) - 10 * 8e-6
+    assert wait("b3700", "AMD cdna2") == pytest.approx(by_hand, rel=0.01)
+    assert wait("b3700", "NVIDIA hopper") == pytest.approx(8e-6 + 15e-6 + 3e-6)
+    assert wait("b6000", "AMD cdna3") == wait("b6000", "NVIDIA hopper") == 0.0
+
+
 def test_products_of_few_rows_stream_slower_on_cdna2_until_0_7() -> None:
     def shares(version: str, architecture: str) -> tuple[float, float, float]:
         policy = engine_policy("vllm", version, memory_bytes=64e9, architecture=architecture)

@@ -28,6 +28,7 @@ class OwnKernels:
     those of `skinny_range`. A reduction of up to `graph_rows` rows takes `graph_wait_s` longer than the collective
     alone, of more rows `apart_wait_s` [s]. Activations are kept in `pass_bytes` an element [byte]. With `half_sums`
     products in 16 bits add up in 16 bits. Attention runs by the `earlier` kernels where the device has newer ones.
+    Before each product of routed experts the host waits for the router's choice, `choice_wait_s` [s].
     """
 
     unmeasured: bool = False
@@ -49,6 +50,7 @@ class OwnKernels:
     pass_bytes: float = 2.0
     half_sums: bool = False
     earlier: str = ""
+    choice_wait_s: float = 0.0
 
     @property
     def lent(self) -> bool:

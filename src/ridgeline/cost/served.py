@@ -228,9 +228,10 @@ class ServedPrices(LinkPrices):
         flop = 2.0 * tiled_rows(size, piece.top_k, chosen) * each
         kernels = constant("launch.served.experts")
         found = self._owned(self.formats.feed, size, chosen * each, flop, kernels, measured)
+        up = [(piece.hidden, piece.inner)] * (2 if piece.gated else 1)
+        found = found + unfitted(np.full(size.shape, (len(up) + 1.0) * self.own.choice_wait_s))
         if self.own.pass_bytes <= WIDENED_BYTES:
             return found
-        up = [(piece.hidden, piece.inner)] * (2 if piece.gated else 1)
         shapes = [*up, (piece.inner, piece.hidden)]
         return found + self._around(size, shapes, (len(up) + 1.0) * piece.inner, piece.top_k / piece.ranks)
 
