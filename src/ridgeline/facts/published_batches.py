@@ -7,17 +7,15 @@ import re
 from ridgeline.facts import store
 
 
-def published_batch(
-    model: str, *, results: str, devices: int, device: str = "", precision: str = "", each: str = "step"
-) -> int | None:
-    """Sequences or images of a training step, or with `each` "device" of one device's part of it [1]; None if unknown.
+def published_batch(model: str, *, results: str, devices: int, device: str = "", precision: str = "") -> int | None:
+    """Sequences or images of one device in a training step [1]; None if unknown.
 
     `results` names where the results come from, `device` and `precision` are the words of a result's cells.
     """
     for row in store.read_tsv("published_batches.tsv"):
         cells = ((row["model"], model), (row["device"], device), (row["precision"], precision))
         named = all(re.search(pattern, cell, re.IGNORECASE) for pattern, cell in cells)
-        if not named or row["each"] != each or not re.search(row["runs"], results):
+        if not named or not re.search(row["runs"], results):
             continue
         if int(row["devices_min"]) <= devices <= int(row["devices_max"]):
             return int(row["batch"])

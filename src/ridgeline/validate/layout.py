@@ -191,7 +191,7 @@ def _micro(row: Row, engine: Engine, layout: Layout, said: list[str]) -> int | N
 def _scripted(row: Row, layout: Layout) -> int | None:
     """What the program's own scripts give each device [1]."""
     cells = {"device": row.text("hardware"), "precision": row.text("precision"), "results": _place(row)}
-    return published_batch(row.text("model"), devices=layout.devices, each="device", **cells)
+    return published_batch(row.text("model"), devices=layout.devices, **cells)
 
 
 def _place(row: Row) -> str:
@@ -213,9 +213,6 @@ def _total(row: Row, notes: Notes, layout: Layout, seq_len: int) -> int | None:
     )
     if batch is not None:
         return batch
-    own = published_batch(row.text("model"), results=_place(row), devices=layout.devices)
-    if own is not None:
-        return own
     per_rank = notes.count("batch-per-dp")
     if per_rank is not None and layout.dp is not None:
         return per_rank * layout.dp
