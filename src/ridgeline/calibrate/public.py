@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ridgeline.calibrate.casts import cast_values
 from ridgeline.calibrate.least_squares import fit_values
-from ridgeline.calibrate.residuals import FEWEST_OF_BAND, residual_bands
+from ridgeline.calibrate.residuals import FEWEST, residual_bands
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.formats import form
 from ridgeline.cost.mechanism import Array, Mechanism, device_vector
@@ -59,7 +59,7 @@ def fit_sample(sample: Sample) -> Fit | None:
     held = sample.folds == HELD_OUT if (sample.folds == HELD_OUT).any() else inside
     error = np.abs(priced / seconds - 1)[held]
     bias = float(np.median((priced / seconds - 1)[held]))
-    apart = sample.folds == INTERVAL if (sample.folds == INTERVAL).sum() >= FEWEST_OF_BAND else inside
+    apart = sample.folds == INTERVAL if (sample.folds == INTERVAL).sum() >= FEWEST else inside
     if np.median(np.abs(priced / seconds - 1)[apart]) > WORST:  # the fold that judges chooses nothing
         return None
     _, blocks = block_numbers(sample.family, sample.sizes)

@@ -12,6 +12,7 @@ from ridgeline.facts.fits import BANDS_S
 
 _TAIL = 0.1  # beyond each end of an 80 % interval
 FEWEST_OF_BAND = 30
+FEWEST = 9  # rows apart that tell an interval at all: its ends are then their least and their greatest
 
 
 def effective_rows(values: Array, blocks: NDArray[np.int64]) -> float:
