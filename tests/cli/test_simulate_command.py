@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ridgeline.cli.main import run
+from ridgeline.facts.engines import newest_policy
 
 MODEL = ["llama-3.1-8b", "--on", "2xH100-SXM"]
 LENGTHS = ["--prompt", "128", "--output", "16"]
@@ -484,3 +485,14 @@ def test_a_checkpoint_in_few_bits_is_served_in_them(capsys: pytest.CaptureFixtur
     assert any("as in the checkpoint" in text for text in answer["assumed"])
     assert run([*words, *lengths, "--weights", "bf16"]) == 1
     assert "217.5 GiB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("version", "told"), [("99.1", True), (newest_policy("vllm"), False), ("0.11", False), ("nightly", False)]
+)
+def test_a_version_beyond_what_is_known_is_told(capsys: pytest.CaptureFixture[str], version: str, told: bool) -> None:
+    words = ("--rate", "1", "--requests", "9", "--engine", f"vllm {version}")
+    code, out, _ = ask(capsys, "simulate", "gpt2", "--on", "1xH100-SXM", *words)
+    assert code == 0
+    said = f"vllm {version} does as {newest_policy('vllm')}, the newest whose habits are known"
+    assert (said in " ".join(out.split())) is told

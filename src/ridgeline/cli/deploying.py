@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.cli.offloading import plan_offloaded, refuse_offload
 from ridgeline.cli.placing import loads_from
 from ridgeline.cli.progress import progress_bar
-from ridgeline.cli.simulating import policies_of, serving_scenario_of, told_in_json, told_of_compiling, too_long
+from ridgeline.cli.simulating import about, policies_of, serving_scenario_of, told_in_json, told_of_compiling
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.deployment import Router
 from ridgeline.plan.serving_scenario import ServingScenario
@@ -46,7 +46,7 @@ def plan_serving(
 
     told_of_compiling()
     traffic, about_traffic = asked_traffic(asked.traffic)
-    assumed = (*asked.assumed, *too_long(asked, traffic), *about_traffic)
+    assumed = (*asked.assumed, *about(asked, traffic), *about_traffic)
     objective = Objective(**asked.traffic.get("slo", {}))
     try:
         with progress_bar("replaying deployments") as progress:
@@ -123,7 +123,7 @@ def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json
 
     told_of_compiling()
     traffic, about_traffic = asked_traffic(asked.traffic)
-    assumed = (*asked.assumed, *too_long(asked, traffic), *about_traffic)
+    assumed = (*asked.assumed, *about(asked, traffic), *about_traffic)
     objective = Objective(**asked.traffic.get("slo", {}))
     with told_in_json(as_json), progress_bar("replaying offers") as progress:
         found = rent_fleet(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -79,6 +80,25 @@ def too_long(asked: ServingScenario, traffic: Traffic) -> tuple[str, ...]:
         f"requests of up to {longest:,} tokens are served although {asked.model.name} has {most:,} positions; engines"
         " refuse them unless told otherwise",
     )
+
+
+def newer_engine(asked: ServingScenario) -> tuple[str, ...]:
+    """That an engine's version is beyond the newest whose habits are known, where it is."""
+    from ridgeline.facts.engines import engine_known, newest_policy, version_key
+
+    one = asked.deployments[0]
+    if asked.engine_file is not None or not one.version or not engine_known(one.engine):
+        return ()
+    newest = newest_policy(one.engine)
+    numbers = version_key(one.version)
+    if newest == "0" or not all(map(math.isfinite, numbers)) or numbers <= version_key(newest):
+        return ()
+    return (f"{one.engine} {one.version} does as {newest}, the newest whose habits are known",)
+
+
+def about(asked: ServingScenario, traffic: Traffic) -> tuple[str, ...]:
+    """What a person should know of what was asked."""
+    return (*too_long(asked, traffic), *newer_engine(asked))
 
 
 def comings_of(asked: ServingScenario) -> Any:
@@ -180,7 +200,7 @@ def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> 
             traffic,
             objective=Objective(**asked.traffic.get("slo", {})),
             router=asked.router,
-            assumed=(*asked.assumed, *too_long(asked, traffic), *assumed),
+            assumed=(*asked.assumed, *about(asked, traffic), *assumed),
             policies=policies_of(asked),
             offline=offline,
             comings=comings_of(asked),
