@@ -22,7 +22,8 @@ KEYS = {
     "model", "cluster", "deployments", "engines", "traffic", "overloaded", "ttft", "tpot", "itl", "latency", "ends",
     "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "attained", "goodput_rps", "hit_share", "refused",
     "shares", "preemptions", "moves", "adapter_loads", "iterations", "span_s", "power_w", "energy_j", "carbon_kg",
-    "usd_per_h",    "usd_per_million_output_tokens", "goodput_per_usd", "loans", "merges",
+    "usd_per_h", "usd_per_million_output_tokens", "goodput_per_usd", "loans", "merges", "failures", "starts",
+    "instances_up",
     "reasons", "decode_parts_s", "prefill_parts_s", "capacities", "series_s", "series", "rungs", "evidence", "assumed",
 }  # fmt: skip
 

@@ -70,6 +70,12 @@ class ServingReport:
         return sum(one.devices for one in self.deployments)
 
     @property
+    def instances_up(self) -> float:
+        """Instances that are up, on average over the replay [1]."""
+        found = self.replay
+        return float(found.up_s.sum()) / found.span_s if found.span_s > 0 else float(len(found.up_s))
+
+    @property
     def goodput_per_usd(self) -> float | None:
         """Requests that keep to the objective for a dollar [1/USD]; None without a price or an objective."""
         good = self.metrics.goodput_rps
@@ -258,10 +264,8 @@ def _notes(report: ServingReport) -> list[Block]:
         f" {counted(found.preemptions, 'preemption')}; {metrics.hit_share:.1%} of prompt tokens found in the cache"
     ]
     if found.failures or found.starts:
-        up = float(found.up_s.sum()) / found.span_s if found.span_s > 0 else 0.0
-        notes.append(
-            f"{found.failures:,} failures and {found.starts:,} starts of instances; {up:.2f} were up on average"
-        )
+        failed, begun = counted(found.failures, "failure"), counted(found.starts, "start")
+        notes.append(f"{failed} and {begun} of instances; {report.instances_up:.2f} were up on average")
     if found.moves:
         notes.append(f"{counted(found.moves, 'cache')} sent from prefill to decode instances")
     if found.merges:
