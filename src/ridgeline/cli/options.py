@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -11,7 +11,7 @@ from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS
 from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS
 
 
-class Kind(Enum):
+class Kind(StrEnum):
     """What the catalog lists."""
 
     MODELS = "models"
@@ -20,14 +20,14 @@ class Kind(Enum):
     PROCESSORS = "processors"
 
 
-class Evidence(Enum):
+class Evidence(StrEnum):
     """The best rung of evidence that a prediction may use."""
 
     MEASURED = "measured"
     DATASHEET = "datasheet"
 
 
-class OperatorEvidence(Enum):
+class OperatorEvidence(StrEnum):
     """The best rung that may answer for an operator."""
 
     MEASURED = "measured"  # tables of measured kernels, when they are installed
