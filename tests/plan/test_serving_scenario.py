@@ -10,6 +10,7 @@ import pytest
 from ridgeline.errors import InputError, PlanError, RidgelineError
 from ridgeline.facts.clusters import cluster
 from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
+from ridgeline.plan.scenario import read_scenario
 from ridgeline.plan.serving_scenario import ServingScenario, deployments_of, read_serving, serving_from_words
 
 FILE = """\
@@ -194,3 +195,18 @@ def test_a_share_may_be_all(end: object) -> None:
     assert asked.deployments[0].gained == 3.0
     with pytest.raises(InputError, match=r"'1\.01' is out of range; needs 0 <= value <= 1"):
         serving_from_words({**machine, "plan": {"draft_tokens": 2, "acceptance": 1.01}})
+
+
+def test_a_scenario_of_the_other_kind_is_told_its_command(tmp_path: Path) -> None:
+    head = 'model = "gpt2"\ncluster = "1xH100-SXM"\n[workload]\n'
+    training, serving = tmp_path / "training.toml", tmp_path / "serving.toml"
+    training.write_text(head + 'task = "pretrain"\n', encoding="utf-8")
+    serving.write_text(head + "rate = 2\n", encoding="utf-8")
+    with pytest.raises(
+        InputError, match=r"training\.toml:4: field 'workload\.task': is a word of training, not of serv"
+    ):
+        read_serving(training, {})
+    with pytest.raises(
+        InputError, match=r"serving\.toml:4: field 'workload\.rate': is a word of serving; `ridgeline sim"
+    ):
+        read_scenario(serving)

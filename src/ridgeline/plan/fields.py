@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any
 
 from ridgeline.errors import InputError, UnitError
@@ -221,13 +222,18 @@ def read_fields(
     table: Mapping[str, object],
     fields: tuple[Field, ...],
     fail: Callable[[str, str], InputError],
+    *,
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The read values of a table; raises what `fail(name, message)` makes for a word that is unknown or unreadable."""
+    """The read values of a table; raises what `fail(name, message)` makes for a word that is unknown or unreadable.
+
+    `elsewhere` says of words that belong to another kind of scenario which command reads them.
+    """
     known = {field.name: field for field in fields}
     values = {}
     for name, value in table.items():
         if name not in known:
-            raise fail(name, f"unknown field; {near(name, known)}")
+            raise fail(name, elsewhere.get(name) or f"unknown field; {near(name, known)}")
         try:
             values[name] = known[name].read(value)
         except (ValueError, UnitError) as error:

@@ -18,6 +18,7 @@ from ridgeline.errors import InputError, RidgelineError, UnknownNameError
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near, read_fields, shown
 from ridgeline.plan.plan import Plan
+from ridgeline.plan.serving_fields import TRAFFIC_FIELDS
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
@@ -198,7 +199,10 @@ def cluster_in(tables: Mapping[str, Table], place: Place) -> Cluster:
 
 def _build(tables: Mapping[str, Table], place: Place) -> Scenario:
     model, cluster, written = model_and_cluster(tables, place)
-    values = read_fields(tables.get("workload", {}), WORKLOAD_FIELDS, failing("workload", place))
+    told = "is a word of serving; `ridgeline simulate` reads it, `plan` and `predict` with --serve"
+    of_serving = dict.fromkeys((entry.name for entry in TRAFFIC_FIELDS), told)
+    fail = failing("workload", place)
+    values = read_fields(tables.get("workload", {}), WORKLOAD_FIELDS, fail, elsewhere=of_serving)
     assumed = tuple(_fill(values, model))
     workload = guarded("workload", {}, place, lambda: Workload(**values))
     plan = None

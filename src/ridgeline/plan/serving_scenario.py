@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.errors import PlanError, RidgelineError
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role, Router
 from ridgeline.plan.deployment_ranges import tree_tokens
-from ridgeline.plan.fields import read_fields
+from ridgeline.plan.fields import WORKLOAD_FIELDS, read_fields
 from ridgeline.plan.scenario import Place, Table, failing, guarded, model_and_cluster, tables_of
 from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, SAME_WORDS, TRAFFIC_FIELDS
 
@@ -30,6 +30,10 @@ _ABOUT: Mapping[str, tuple[str, ...]] = {
     "kv_chunk": ("kv_fetched",),
     **{entry.name: ("offload",) for entry in OFFLOAD_FIELDS if entry.name != "offload"},
 }
+
+
+_TOLD = "is a word of training, not of serving; `ridgeline plan` and `predict` read it without --serve"
+_OF_TRAINING = {entry.name: _TOLD for entry in WORKLOAD_FIELDS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +71,9 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
 
     model, cluster, _ = model_and_cluster(tables, place)
     cluster = _with_beside(cluster, tables.get("plan", {}), place)
-    traffic = read_fields(tables.get("workload", {}), TRAFFIC_FIELDS, failing("workload", place))
+    traffic = read_fields(
+        tables.get("workload", {}), TRAFFIC_FIELDS, failing("workload", place), elsewhere=_OF_TRAINING
+    )
     stated = read_fields(tables.get("plan", {}), (*DEPLOYMENT_FIELDS, *OFFLOAD_FIELDS), failing("plan", place))
     _check_idle(stated, place)
     weights, why = served_weights(model, rates_of_both(cluster), stated.get("weights"))
