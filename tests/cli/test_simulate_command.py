@@ -429,7 +429,7 @@ def test_a_bad_word_of_a_file_is_told_by_its_place(capsys: pytest.CaptureFixture
     )
     code, out, err = ask(capsys, "simulate", str(path))
     assert (code, out) == (2, "")
-    assert err == f"error: {path}:6: field 'plan.max_seq': unknown field; nearest: max_seqs\n"
+    assert err == f"error: {path}:6: field 'plan.max_seq': unknown field; nearest: max_seqs, mixed\n"
 
 
 def test_a_fair_queue_and_the_urgent_are_told_by_group(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
