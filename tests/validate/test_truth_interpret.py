@@ -384,16 +384,6 @@ def test_lambda_s_batches_are_those_of_its_scripts(hardware: str, precision: str
     assert each is None or found.workload.global_batch == 2 * each
 
 
-def test_the_benchmark_of_transformer_xl_updates_after_each_micro_batch() -> None:
-    """Its training config cuts 256 sequences into chunks; `trainbench`, which makes the table, does not."""
-    found = job(
-        model="Transformer-XL Base model", hardware="V100 SXM 16GB", n_devices=4, precision="mixed (AMP fp16)",
-        micro_batch=32, metric="throughput", engine="PyTorch", unit="tok/s",
-        source="NVIDIA/DeepLearningExamples@729963d",
-    )  # fmt: skip
-    assert found.workload.global_batch == 4 * 32
-
-
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
