@@ -119,6 +119,21 @@ def test_a_decode_moves_the_cache_at_the_memory_s_rate() -> None:
     )
 
 
+def test_a_kernel_that_always_splits_adds_its_parts_up_however_short_the_keys() -> None:
+    """1,000 sequences of one key: eight parts of 4 heads, each written and read in fp32, at 1 TB/s."""
+    sizes: dict[str, Any] = {"batch": 1000.0, "context": 1.0, "kv_heads": 1.0, "group": 4.0, "most_splits": 8.0}
+    parts = 1000 * 4 * 128 * 8 * 8 / 1e12
+    assert decode_s(always_splits=1.0, **sizes) - decode_s(**sizes) == pytest.approx(parts, rel=0.1)
+
+
+def test_blocks_of_a_few_heads_read_the_keys_for_themselves() -> None:
+    """32 query heads of one key head in blocks of 16: twice the blocks, on SMs that all had one before."""
+    sizes: dict[str, Any] = {"batch": 400.0, "context": 4096.0, "kv_heads": 1.0, "group": 32.0, "most_splits": 1.0}
+    values = {"sm_bytes_per_s_": 1e9}
+    whole, halves = (decode_s(values, block_heads=heads, **sizes) for heads in (0.0, 16.0))
+    assert halves / whole == pytest.approx(2.0, rel=0.05)
+
+
 def test_long_keys_of_one_sequence_are_split_over_idle_sms() -> None:
     """One head on one of four SMs reads 10 GB/s; four parts read 40, and are combined in 1 us."""
     sizes: dict[str, Any] = {"context": 4096.0, "kv_heads": 1.0}

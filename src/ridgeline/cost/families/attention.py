@@ -132,13 +132,15 @@ def _decode(sizes: Array, device: Array, values: Array, out: Array) -> None:
         local = 0.0
         if 0.0 < window < context:
             context, local = window, window_fill
+        if sizes[i, 13] > 0.0:  # a block has so many query heads at most, and reads the keys for them alone
+            readers = kv_heads * math.ceil(group / sizes[i, 13])
         moved = 2.0 * batch * kv_heads * context * head * kv_bytes + batch * heads * head * 4.0
         missed = _missed(moved, kept * l2)
         dram = moved * missed / (memory * memory_share)
         rows = math.ceil(heads / readers / 16.0) * 16.0
         step = 2.0 * width * kv_bytes * (1.0 + wide * max(0.0, width / 64.0 - 1.0)) / sm_memory
         step += 4.0 * rows * width / (rate / sms * matrix_share) + tile / KEYS * (1.0 + missed)
-        best, best_core, split = math.inf, 0.0, 1.0
+        best, best_core, split = math.inf, 0.0, most_splits if sizes[i, 14] > 0.0 else 1.0
         while True:
             chunk = math.ceil(context / split / KEYS) * KEYS
             blocks = batch * readers * split
@@ -223,6 +225,8 @@ DECODE = Mechanism(
         "layout_copies",
         "window_unsplit",
         "eager",
+        "block_heads",
+        "always_splits",
     ),
     defaults={
         "group": 1.0,
@@ -233,6 +237,8 @@ DECODE = Mechanism(
         "layout_copies": 0.0,
         "window_unsplit": 0.0,
         "eager": 0.0,
+        "block_heads": 0.0,
+        "always_splits": 0.0,
     },
     kernel=_decode,
     parameters=(
