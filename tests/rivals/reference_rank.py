@@ -248,10 +248,15 @@ class Rank:
                 self.idle[block] = None
         one.held, one.reserved, one.chunk = [], 0, 0
 
+    @property
+    def places(self) -> int:
+        """Running requests that hold a place: those whose cache is on its way may not."""
+        return sum(one.stage != "moving" or bool(self.rule["moving_holds"]) for one in self.running)
+
     def has_room(self, one: Asked) -> tuple[bool, list[int], int, int]:
         """Whether a waiting request fits; the prefix blocks that it finds, the blocks it takes and sets aside."""
         rule = self.rule
-        if len(self.running) >= rule["max_seqs"] or not self.loadable(one):
+        if self.places >= rule["max_seqs"] or not self.loadable(one):
             return False, [], 0, 0
         away = sum(other.needed for other in self.running)
         if rule["host_tokens"] and away + one.needed > rule["host_tokens"]:
@@ -262,12 +267,13 @@ class Rank:
         grows = self.growth if rule["scheduler"] == MIXED or computed or rule["split"] else 0
         if computed and one.first_growth(rule) == 0:
             grows += int(rule["growth_blocks"])  # it decodes at once
-        kept = int(rule["kept_free"]) if self.running else 0
+        kept = int(rule["kept_free"]) if self.places else 0
         goal = one.taken(rule, one.needed) + rule["reserve"] * (one.output - one.made)
         reserved = int(-(-goal // rule["block_tokens"]))
-        full = self.used + grows + taken + kept > rule["capacity"]
-        full = full or sum(other.reserved for other in self.running) + reserved > rule["capacity"]
-        return not (self.running and full), hits, taken, reserved
+        full = bool(self.running) and self.used + grows + taken + kept > rule["capacity"]
+        promised = sum(other.reserved for other in self.running) + reserved
+        full = full or bool(self.places and promised > rule["capacity"])
+        return not full, hits, taken, reserved
 
     def admits(self, one: Asked) -> bool:
         """Takes a waiting request in, if its whole prompt fits."""
@@ -298,7 +304,7 @@ class Rank:
     def preempt(self) -> bool:
         """Sends the first to give way back to the queue, unless it is alone."""
         victim = self.victim()
-        if len(self.running) < 2 or victim is None:
+        if self.places < 2 or victim is None:
             return False
         self.send_back(victim)
         return True
@@ -336,7 +342,7 @@ class Rank:
         rule = self.rule
         self.chunks = []
         self.see()
-        if rule["scheduler"] == STATIC and self.running and not self._cut():
+        if rule["scheduler"] == STATIC and self.places and not self._cut():
             return
         mixes = rule["scheduler"] == MIXED
         budget = left = int(rule["token_budget"])

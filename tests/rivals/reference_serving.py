@@ -31,6 +31,13 @@ def ping_pong(attention: float, experts: float, send: float, micro: int, layers:
     return ready[-1]
 
 
+def murmur(number: int) -> int:
+    """The finalizer of MurmurHash3 for 32 bits."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        number = ((number ^ number >> shift) * factor) & 0xFFFFFFFF
+    return number
+
+
 @dataclass(eq=False)
 class Instance:
     """One engine: ranks that step together."""
@@ -85,7 +92,7 @@ class Instance:
 
     def hosted(self, seconds: float) -> float:
         """With the host's part [s]."""
-        counts = [len(rank.running) for rank in self.ranks]
+        counts = [rank.places for rank in self.ranks]
         running = max(*counts, sum(counts) * (self.rule["hops"] + 1) / len(counts), 0)  # of one scheduler
         host = self.rule["step_host_s"] + self.rule["seq_host_s"] * running
         return float(max(seconds, host) if self.rule["overlapped"] else seconds + host)
@@ -346,8 +353,10 @@ class Fleet:
         prefix = self.router == "prefix"
         one.home = min(
             chosen.ranks,
-            key=lambda rank: (-rank.found(one) if prefix else 0, len(rank.queue) + len(rank.running)),
+            key=lambda rank: (-rank.found(one) if prefix else 0, len(rank.queue) + rank.places),
         )
+        if chosen.rule["draws_rank"]:
+            one.home = chosen.ranks[murmur(one.number) % len(chosen.ranks)]
         one.stage = "waiting"
         if chosen.rule["redraws"]:
             one.priority = chosen.priority(one)
