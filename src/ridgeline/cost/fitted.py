@@ -360,13 +360,19 @@ def _timed(fit: Fit, model: Mechanism, table: Array) -> NDArray[np.bool_]:
 
 
 def interval_factors(fit: Fit, model: Mechanism, table: Array, seconds: Array) -> tuple[Array, Array]:
-    """Factors of the ends of the 80 % interval [1]: the fit's residuals at this length, wider outside its sizes."""
+    """Factors of the ends of the 80 % interval [1]: the fit's residuals at this length, wider outside its sizes.
+
+    Keys before a prompt, where none were measured, are as far outside as keys are more than queries.
+    """
     band = np.searchsorted(BANDS_S, seconds, side="right")
     low, high = np.asarray(fit.low)[band], np.asarray(fit.high)[band]
     outside = np.zeros(len(table))
     for name, (least, most) in fit.span.items():
-        if name in model.sizes:  # sizes below 1, such as no cached tokens, count as 1
+        if name in model.sizes:  # sizes below 1 count as 1
             column = np.maximum(table[:, model.sizes.index(name)], 1.0)
+            if name == "cached" and most < 1.0 and "tokens" in model.sizes:
+                tokens = np.maximum(table[:, model.sizes.index("tokens")], 1.0)
+                column = 1.0 + table[:, model.sizes.index(name)] / tokens
             outside += np.maximum(0, np.log(column / max(most, 1.0))) + np.maximum(0, np.log(max(least, 1.0) / column))
     reach = _REACH**outside
     return low / reach, high * reach
