@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -29,6 +29,11 @@ class Rung(Enum):
 
 ALL = (Rung.TABLE, Rung.FITTED, Rung.BORROWED, Rung.COMMON)
 """Every rung that answers, best first."""
+
+
+def worst(rungs: Sequence[Rung]) -> Rung:
+    """The lowest of the rungs that answered; raises ValueError for none."""
+    return max(rungs, key=ALL.index)
 
 
 @dataclass(frozen=True, kw_only=True)

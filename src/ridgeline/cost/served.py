@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost import layer_questions, questions
-from ridgeline.cost.answer import Question, Rung
+from ridgeline.cost.answer import Question, Rung, worst
 from ridgeline.cost.earlier import earlier_fits
 from ridgeline.cost.expert_kernels import ExpertKernels
 from ridgeline.cost.families.latent_layer import CHOSEN_CORE
@@ -27,7 +27,7 @@ from ridgeline.cost.readers import ROTARY
 from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
 from ridgeline.cost.served_links import LinkPrices
 from ridgeline.errors import DomainError
-from ridgeline.facts.fits import BANDS_S, Fit, rung_interval
+from ridgeline.facts.fits import BANDS_S, rung_interval
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import Choice, Core, Experts, Pass, Product, Recurrence, Reduce, Trade
 from ridgeline.lower.work import CollectiveKind, Number
@@ -94,19 +94,17 @@ class ServedPrices(LinkPrices):
 
     def _model(self, question: Question, kernel: str = "", *, shares: tuple[float, float] = _WHOLE) -> FittedModel:
         asked = self._engines(question)
-        earlier: tuple[Fit, ...] = ()
-        if self.own.earlier and question.family in CORES:
-            earlier = earlier_fits(
-                question.family, self.part, engine=self.engine, kernel=self.own.earlier, form=question.form
-            )
+        kernels = self.own.earlier if question.family in CORES else ""
+        earlier = kernels and earlier_fits(
+            question.family, self.part, engine=self.engine, kernel=kernels, form=question.form
+        )
         for rung in RUNGS:
             fits = find_fits(asked, self.part, rung)
             if earlier:
                 fits, rung = earlier, Rung.BORROWED
             fits = tuple(fit for fit in fits if fit.kernel.split(" ")[-1] == kernel) or fits
             if fits:
-                worst = self.rungs_used.get(question.family, rung)
-                self.rungs_used[question.family] = max(worst, rung, key=RUNGS.index)
+                self.rungs_used[question.family] = worst((self.rungs_used.get(question.family, rung), rung))
                 return model_of(
                     question.family, question.form, self.part, fits, rung, hosted=False, cold=True, shares=shares
                 )
@@ -395,14 +393,8 @@ class ServedPrices(LinkPrices):
 
     @cached_property
     def _exchanges(self) -> bool:
-        asked = Question(family="exchange", sizes={}, form="any")
-        return any(find_fits(asked, self.part, rung) for rung in RUNGS[:2])
+        return any(find_fits(Question(family="exchange", sizes={}, form="any"), self.part, one) for one in RUNGS[:2])
 
 
 def _with_sizes(asked: questions.Asked, **sizes: float) -> questions.Asked:
     return replace(asked, question=replace(asked.question, sizes={**asked.question.sizes, **sizes}))
-
-
-def worst(rungs: Sequence[Rung]) -> Rung:
-    """The lowest of the rungs that answered."""
-    return max(rungs, key=RUNGS.index)

@@ -6,11 +6,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ridgeline.cost.answer import Rung
+from ridgeline.cost.answer import Rung, worst
 from ridgeline.cost.formats import form
 from ridgeline.cost.host import Kernel, Processors
 from ridgeline.cost.machine import machine
-from ridgeline.cost.served import worst
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.cpus import cpu
 from ridgeline.facts.records import Evidence

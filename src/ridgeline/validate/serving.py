@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ridgeline.cost.answer import worst
 from ridgeline.cost.machine import Machine, machine
-from ridgeline.cost.served import worst
 from ridgeline.energy.power import operator_power_w
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.power import power_of
