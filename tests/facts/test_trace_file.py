@@ -176,6 +176,19 @@ def test_a_file_of_no_use_is_refused(raw: bytes, word: str) -> None:
     assert str(caught.value).startswith("t.csv")
 
 
+def test_rows_before_a_break_of_a_gzip_file_are_answered() -> None:
+    whole = f"{HEADER}\n" + "".join(f"{place},{place * 7919 % 4093 + 1},1\n" for place in range(20_000))
+    packed = gzip.compress(whole.encode())
+    found = parse_trace(packed[: len(packed) // 2], "t.csv.gz")
+    rows = len(found.arrival_s)
+    assert 5_000 < rows < 15_000
+    assert found.prompt_tokens.tolist() == [place * 7919 % 4093 + 1 for place in range(rows)]
+    (cut,) = found.dropped
+    assert str(cut) == f"line {rows + 2}: the gzip file breaks off here: its end is missing"
+    two = parse_trace(gzip.compress(whole.encode()) + gzip.compress(b"20000,5,1\n") + b"\0" * 9, "t.csv.gz")
+    assert (len(two.arrival_s), list(two.dropped)) == (20_001, [])
+
+
 def test_the_error_of_a_useless_file_holds_line_and_field() -> None:
     with pytest.raises(InputError) as caught:
         parsed("0,0,1")

@@ -6,13 +6,12 @@ A stranger's file: any column order, extra columns, other names of the same colu
 from __future__ import annotations
 
 import csv
-import gzip
-import io
 import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from ridgeline.errors import InputError
 
 LARGEST_BYTES = 512 * 2**20  # a bound on nonsense, unpacked: a million requests take about 20e6 bytes
 LARGEST_ROWS = 10_000_000
+_GZIP, _PIECE_BYTES = 31, 2**16  # window of zlib with gzip's header; what is unpacked before a break is found
 CHUNK_ROWS = 200_000  # rows whose cells are held at once
 FIELDS = ("arrival", "prompt", "output", "prefix", "session", "client", "priority")
 NEEDED = FIELDS[:3]
@@ -85,14 +85,26 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def split(raw: bytes, name: str) -> TraceText:
-    """The rows of a trace; raises `InputError` where the file has no usable header."""
-    lines = _text(raw, name).rstrip("\n").split("\n")
+    """The rows of a trace; raises `InputError` where the file has no usable header.
+
+    Of a gzip file that breaks off the rows before the break are there, and the line of the break is dropped.
+    """
+    text, broken = _text(raw, name)
+    lines = text.rstrip("\n").split("\n")
+    if broken and not text.endswith("\n"):
+        lines.pop()
     if len(lines) > LARGEST_ROWS:
         raise InputError(f"{len(lines)} lines, the limit is {LARGEST_ROWS}; split the trace", file=name)
     first = next((i for i, line in enumerate(lines) if _is_row(line)), None)
     if first is None:
-        raise InputError("the file is empty; a trace has a header line and rows", file=name)
-    return _json_lines(lines, first, name) if lines[first].lstrip().startswith("{") else _csv(lines, first, name)
+        why = f"is a broken gzip file: {broken}" if broken else "the file is empty; a trace has a header line and rows"
+        raise InputError(why, file=name)
+    found = _json_lines(lines, first, name) if lines[first].lstrip().startswith("{") else _csv(lines, first, name)
+    if not broken:
+        return found
+    cut = Dropped(line=len(lines) + 1, field="", reason=f"the gzip file breaks off here: {broken}")
+    last = Chunk(cells={field: [] for field in found.columns}, lines=[], dropped=[cut])
+    return replace(found, chunks=chain(found.chunks, (last,)))
 
 
 def _bounded(raw: bytes, name: str) -> bytes:
@@ -101,16 +113,32 @@ def _bounded(raw: bytes, name: str) -> bytes:
     return raw
 
 
-def _text(raw: bytes, name: str) -> str:
+def _text(raw: bytes, name: str) -> tuple[str, str]:
+    """The text of a file, of a packed one up to where it breaks off, and why it does; '' where it does not."""
+    broken = ""
     if raw[:2] == b"\x1f\x8b":
-        try:
-            with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
-                raw = _bounded(stream.read(LARGEST_BYTES + 1), name)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"is a broken gzip file: {error}", file=name) from None
+        raw, broken = _unpacked(raw, name)
     wide = raw[:2] in (b"\xff\xfe", b"\xfe\xff")
     text = raw.decode("utf-16" if wide else "utf-8-sig", errors="replace")
-    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text, broken
+
+
+def _unpacked(raw: bytes, name: str) -> tuple[bytes, str]:
+    """What the members of a gzip file hold up to where it breaks off, and why it does."""
+    found, member = bytearray(), zlib.decompressobj(wbits=_GZIP)
+    for start in range(0, len(raw), _PIECE_BYTES):
+        piece = raw[start : start + _PIECE_BYTES]
+        while piece:
+            if member.eof:
+                member = zlib.decompressobj(wbits=_GZIP)
+            try:
+                found += member.decompress(piece)
+            except zlib.error as error:
+                return bytes(found), str(error)
+            piece = member.unused_data.lstrip(b"\0")  # of the next member; zeros may fill a file up
+        if len(found) > LARGEST_BYTES:
+            _bounded(bytes(found), name)
+    return bytes(found), "" if member.eof else "its end is missing"
 
 
 def _is_row(line: str) -> bool:
