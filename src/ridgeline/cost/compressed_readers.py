@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.families.latent_layer import INDEX
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.reader import Columns, Reader
 from ridgeline.facts.compressed_widths import compressed_widths
@@ -20,7 +21,6 @@ from ridgeline.lower.work import Number
 RATIOS: Mapping[str, float] = {"csa": 4.0, "hca": 128.0, "msa": 1.0}
 """Keys of one entry by kind of layer: DeepSeek-V4's two and MiniMax-M3's. Source: deepseek-ai/DeepSeek-V4-Pro,
 config.json: compress_ratios."""
-INDEX = 128.0  # width of an index key
 _ROTARY = 64.0
 _SCALES = 8.0  # bytes of the scales of an entry kept in fp8. Source: vllm, cache dtype fp8_ds_mla: 584 bytes
 

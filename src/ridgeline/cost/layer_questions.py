@@ -10,13 +10,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from ridgeline.cost.answer import Question
+from ridgeline.cost.families.latent_layer import INDEX
 from ridgeline.cost.formats import form
 from ridgeline.cost.questions import Asked
 from ridgeline.cost.readers import LATENT, ROTARY
 from ridgeline.facts.latent_widths import latent_widths
 from ridgeline.lower.work import Number
 
-_INDEX = 128.0  # width of an index key. Source: deepseek-ai/DeepSeek-V3.2-Exp, config.json
 _STATE_BYTES = 4.0  # states are kept in fp32
 
 
@@ -85,7 +85,7 @@ def latent_layer(
         rank * (nope + ROTARY) + LATENT * (nope + value) + value * hidden
     )
     index = widths["index_heads"]
-    elements = elements + (rank * index * _INDEX + hidden * (_INDEX + index) if sparse else 0.0)
+    elements = elements + (rank * index * INDEX + hidden * (INDEX + index) if sparse else 0.0)
     pairs = batch * size * (past + (size + 1.0) / 2.0)
     most = widths["top"] if sparse else np.inf
     attended = np.minimum(pairs, batch * size * most) if sparse else pairs
@@ -95,7 +95,7 @@ def latent_layer(
     return Asked(
         question=Question(family=f"{'dsa' if sparse else 'mla'}_layer_{'decode' if decode else 'prefill'}",
                           sizes=sizes, form=dtype),
-        flop=2.0 * batch * size * elements + attended * pair_flop + 2.0 * pairs * index * _INDEX,
+        flop=2.0 * batch * size * elements + attended * pair_flop + 2.0 * pairs * index * INDEX,
         bytes=moved,
     )  # fmt: skip
 

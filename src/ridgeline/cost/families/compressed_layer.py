@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 
 from ridgeline.compiled import helper, kernel
-from ridgeline.cost.families.gemm import ISSUE, MATRIX, MEMORY, START, issued, norm4
-from ridgeline.cost.families.latent_layer import keys_seen
+from ridgeline.cost.families.gemm import ISSUE, issued, norm4
+from ridgeline.cost.families.latent_layer import INDEX, PICK, SHARES, keys_seen
 from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
-
-_INDEX = 128.0  # width of an index key. Source: deepseek-ai/DeepSeek-V4-Pro and MiniMaxAI/MiniMax-M3, config.json
 
 
 @helper
@@ -44,8 +42,8 @@ def _indexed(size: Array, device: Array, values: Array) -> tuple[float, float, f
     if longest <= size[10]:
         return values[8], 0.0, 0.0
     pairs = batch * keys_seen(tokens, cached, cached + tokens) / ratio
-    scored = 2.0 * pairs * index * _INDEX / (device[6] * values[4])
-    listed = (batch * longest * _INDEX + 8.0 * pairs) / (device[2] * values[2])
+    scored = 2.0 * pairs * index * INDEX / (device[6] * values[4])
+    listed = (batch * longest * INDEX + 8.0 * pairs) / (device[2] * values[2])
     picked = longest * values[7] * max(1.0, batch * tokens / device[0])
     return values[8] + norm4(scored, listed) + picked, scored, listed + picked
 
@@ -82,15 +80,9 @@ COMPRESSED_LAYER = Mechanism(
     },
     kernel=_layer,
     parameters=(
-        like(START, low=3e-6, high=3e-3, start=4e-5, meaning="launches of the layer's kernels"),
-        like(MATRIX, low=0.02, start=0.5),
-        like(MEMORY, low=0.05, start=0.7),
-        parameter("score_share_", "1", 0.01, 1.5, 0.4, "share of the 16-bit matrix rate of scores and values"),
-        parameter("index_share_", "1", 0.01, 4, 0.5, "share of the 16-bit matrix rate of the indexer's scores"),
-        parameter("elementwise_share_", "1", 0.02, 4, 0.4, "share of memory bandwidth of norms, rotary and casts"),
+        *SHARES,
         parameter("key_s_", "s", 1e-11, 1e-7, 1e-9, "one entry of the longest chain, beyond its products"),
-        parameter("pick_s_", "s", 1e-13, 1e-8, 1e-11, "one SM's time to look at one score for the pick"),
-        parameter("index_start_s_", "s", 1e-7, 3e-3, 1e-5, "launches of the indexer's kernels"),
+        *PICK,
         parameter("gather_share_", "1", 0.2, 20, 3, "rate at which entries are gathered, against the memory's"),
         parameter("row_s_", "s", 1e-12, 3e-6, 1e-9, "one more row, beyond its products and bytes"),
         parameter("head_tile_", "1", 1, 128, 16, "heads of a tile of scores"),

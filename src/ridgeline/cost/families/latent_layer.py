@@ -13,7 +13,10 @@ from ridgeline.compiled import helper, kernel
 from ridgeline.cost.families.gemm import ISSUE, MATRIX, MEMORY, START, issued, norm4
 from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
 
-_RANK, _ROTARY, _INDEX = 512.0, 64.0, 128.0  # DeepSeek-V3 (arXiv:2412.19437), section 4.2; V3.2 for the indexer
+_RANK, _ROTARY = 512.0, 64.0  # DeepSeek-V3 (arXiv:2412.19437), section 4.2
+INDEX = (
+    128.0  # width of an index key. Source: config.json of deepseek-ai/DeepSeek-V3.2-Exp, -V4-Pro, MiniMaxAI/MiniMax-M3
+)
 
 
 @helper
@@ -55,8 +58,8 @@ def _picked(size: Array, device: Array, values: Array) -> tuple[float, float, fl
     if longest <= size[9]:
         return values[8], 0.0, 0.0
     pairs = batch * keys_seen(tokens, cached, longest)
-    scored = 2.0 * pairs * index * _INDEX / (device[6] * values[4])
-    listed = (batch * longest * _INDEX + 8.0 * pairs) / (device[2] * values[2])
+    scored = 2.0 * pairs * index * INDEX / (device[6] * values[4])
+    listed = (batch * longest * INDEX + 8.0 * pairs) / (device[2] * values[2])
     picked = longest * values[7] * max(1.0, batch * tokens / device[0])
     return values[8] + norm4(scored, listed) + picked, scored, listed + picked
 
@@ -64,7 +67,7 @@ def _picked(size: Array, device: Array, values: Array) -> tuple[float, float, fl
 @helper
 def _index_elements(size: Array) -> float:
     """Elements of the indexer's projections [1]."""
-    return size[5] * size[8] * _INDEX + size[4] * (_INDEX + size[8]) if size[8] > 0.0 else 0.0
+    return size[5] * size[8] * INDEX + size[4] * (INDEX + size[8]) if size[8] > 0.0 else 0.0
 
 
 @kernel
@@ -109,6 +112,21 @@ def _layer(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 0], out[i, 1], out[i, 2] = issued(seconds + passed, issue), worked + scores, read + cache + passed
 
 
+SHARES = (
+    like(START, low=3e-6, high=3e-3, start=4e-5, meaning="launches of the layer's kernels"),
+    like(MATRIX, low=0.02, start=0.5),
+    like(MEMORY, low=0.05, start=0.7),
+    parameter("score_share_", "1", 0.01, 1.5, 0.4, "share of the 16-bit matrix rate of scores and values"),
+    parameter("index_share_", "1", 0.01, 4, 0.5, "share of the 16-bit matrix rate of the indexer's scores"),
+    parameter("elementwise_share_", "1", 0.02, 4, 0.4, "share of memory bandwidth of norms, rotary and casts"),
+)
+"""How a layer that scores keys starts, and the rates of its parts."""
+PICK = (
+    parameter("pick_s_", "s", 1e-13, 1e-8, 1e-11, "one SM's time to look at one score for the pick"),
+    parameter("index_start_s_", "s", 1e-7, 3e-3, 1e-5, "launches of the indexer's kernels"),
+)
+"""How an indexer picks keys."""
+
 LATENT_LAYER = Mechanism(
     family="latent_layer",
     sizes=(
@@ -121,15 +139,9 @@ LATENT_LAYER = Mechanism(
     },
     kernel=_layer,
     parameters=(
-        like(START, low=3e-6, high=3e-3, start=4e-5, meaning="launches of the layer's kernels"),
-        like(MATRIX, low=0.02, start=0.5),
-        like(MEMORY, low=0.05, start=0.7),
-        parameter("score_share_", "1", 0.01, 1.5, 0.4, "share of the 16-bit matrix rate of scores and values"),
-        parameter("index_share_", "1", 0.01, 4, 0.5, "share of the 16-bit matrix rate of the indexer's scores"),
-        parameter("elementwise_share_", "1", 0.02, 4, 0.4, "share of memory bandwidth of norms, rotary and casts"),
+        *SHARES,
         parameter("key_s_", "s", 1e-11, 1e-7, 1e-9, "one key of the longest chain, beyond its products"),
-        parameter("pick_s_", "s", 1e-13, 1e-8, 1e-11, "one SM's time to look at one score for the pick"),
-        parameter("index_start_s_", "s", 1e-7, 3e-3, 1e-5, "launches of the indexer's kernels"),
+        *PICK,
         parameter("gather_share_", "1", 0.2, 20, 3, "rate at which chosen keys are gathered, against the memory's"),
         replace(
             parameter("head_tile_", "1", 1, 128, 16, "heads of a tile of absorbed scores"), grid=(64.0,)
