@@ -229,3 +229,13 @@ def test_the_interval_widens_outside_the_sizes_measured() -> None:
     found = from_fits(replace(GEMM, sizes=sizes), H100, (fit,), Rung.FITTED)
     widths = (np.asarray(found.high_s) / np.asarray(found.seconds)).tolist()
     assert widths == pytest.approx([1.25, 1.25, 1.25 * 1.3, 1.25 * 1.3, 1.25 * 1.3 ** np.log(16)])
+
+
+def test_keys_before_a_prompt_widen_its_interval_by_their_ratio_to_queries_where_none_were_measured() -> None:
+    (fit,) = find_fits(questions.prefill(1, 8192, 32, 8, 128).question, H100, Rung.FITTED)[:1]
+    assert fit.span["cached"] == (0.0, 0.0)
+    sizes = np.array([0.0, 4096.0, 8192.0, 3 * 8192.0])
+    asked = questions.prefill(1, 8192, 32, 8, 128, cached=sizes).question
+    found = from_fits(asked, H100, (fit,), Rung.FITTED)
+    spread = np.log(np.asarray(found.high_s) / np.asarray(found.low_s))
+    assert (spread - spread[0]).tolist() == pytest.approx((2 * np.log(1.3) * np.log([1.0, 1.5, 2.0, 4.0])).tolist())
