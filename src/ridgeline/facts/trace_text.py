@@ -78,10 +78,12 @@ def read_bytes(path: str | Path) -> bytes:
     """The content of a file as it lies, at most `LARGEST_BYTES` [byte]."""
     try:
         with Path(path).open("rb") as stream:
-            return _bounded(stream.read(LARGEST_BYTES + 1), str(path))
+            raw = stream.read(LARGEST_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"cannot be read: {reason}", file=str(path)) from None
+    _refuse_large(len(raw), str(path))
+    return raw
 
 
 def split(raw: bytes, name: str) -> TraceText:
@@ -107,10 +109,9 @@ def split(raw: bytes, name: str) -> TraceText:
     return replace(found, chunks=chain(found.chunks, (last,)))
 
 
-def _bounded(raw: bytes, name: str) -> bytes:
-    if len(raw) > LARGEST_BYTES:
+def _refuse_large(size_bytes: int, name: str) -> None:
+    if size_bytes > LARGEST_BYTES:
         raise InputError(f"holds more than {LARGEST_BYTES} bytes; split the trace", file=name)
-    return raw
 
 
 def _text(raw: bytes, name: str) -> tuple[str, str]:
@@ -136,8 +137,7 @@ def _unpacked(raw: bytes, name: str) -> tuple[bytes, str]:
             except zlib.error as error:
                 return bytes(found), str(error)
             piece = member.unused_data.lstrip(b"\0")  # of the next member; zeros may fill a file up
-        if len(found) > LARGEST_BYTES:
-            _bounded(bytes(found), name)
+        _refuse_large(len(found), name)
     return bytes(found), "" if member.eof else "its end is missing"
 
 
