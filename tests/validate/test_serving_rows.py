@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ridgeline.cost.formats import form
 from ridgeline.errors import RidgelineError
 from ridgeline.plan.deployment import Role
 from ridgeline.validate.rows import Row
@@ -136,7 +137,7 @@ def test_mlperf_takes_tp_from_memory_and_lengths_from_the_data_set() -> None:
 def test_mlperf_weights_that_fit_in_no_more_than_four_bits() -> None:
     cells = {"model": "Llama-2-70B", "params_b": "70", "active_params_b": "70", "hardware": "RTX-4090", "tp": ""}
     job = read_served(row(**cells, n_devices="2", source="MLP", scenario="offline", precision_weights="", isl=""))
-    assert (job.deployment.weights, job.weight_bits) == ("int4_wo", 4.16)  # 69 GB in fp8, 51 GB of memory
+    assert job.deployment.weights == "int4_wo"  # 69 GB in fp8, 51 GB of memory
 
 
 def test_degrees_left_open_are_the_fewest_that_hold_the_weights() -> None:
@@ -149,7 +150,7 @@ def test_degrees_left_open_are_the_fewest_that_hold_the_weights() -> None:
 def test_llama_cpp_puts_layers_on_devices() -> None:
     job = read_served(row(n_devices="4", tp="", engine="llama.cpp", precision_weights="Q4_K_M", note="n_batch 64"))
     assert (job.deployment.tp, job.deployment.pp, job.deployment.token_budget) == (1, 4, 64)
-    assert (job.deployment.weights, job.weight_bits) == ("q4_k", 4.89)
+    assert job.deployment.weights == "q4_k"
 
 
 def test_cores_of_trainium_are_not_chips() -> None:
@@ -209,9 +210,16 @@ def test_rows_that_cannot_be_read_say_why(cells: dict[str, str], message: str) -
         read_served(row(**cells))
 
 
-@pytest.mark.parametrize(("word", "bits"), [("nf4", 4.5), ("fp6", 6.01), ("int3", 3.25), ("gptq-int3", 3.25)])
+@pytest.mark.parametrize(
+    ("word", "bits"),
+    [
+        ("nf4", 4.5), ("fp6", 6.01), ("int3", 3.25), ("gptq-int3", 3.25), ("EXL2-2.5bpw", 2.5), ("IQ3_XXS", 3.5),
+        ("Q4", 4.89), ("Q5_0", 5.5), ("GPTQ-4bit-g32", 4.625), ("int4", 4.25),
+    ],
+)  # fmt: skip
 def test_formats_of_few_bits_are_read_as_weights_alone(word: str, bits: float) -> None:
-    assert read_served(row(precision_weights=word)).weight_bits == bits
+    stated = form(read_served(row(precision_weights=word)).deployment.weights or "")
+    assert (8 * stated.weight_bytes, stated.matrix) == (pytest.approx(bits), "bf16")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ridgeline.errors import DomainError
 
@@ -31,9 +33,18 @@ _BLOCK = 4 / 128  # an fp32 scale for 128 values. Source: DeepSeek-V3 report (ar
 _MICRO = 1 / 16  # an fp8 scale for 16 values (NVFP4). Source: NVIDIA, NVFP4 blog
 _MX = 1 / 32  # an 8-bit scale for 32 values. Source: OCP Microscaling Formats v1.0
 _GGUF = (  # bits of a weight, scales included. Source: llama-cpp, tools/quantize/README.md, sizes of Llama 3.1 8B
-    ("q2_k", 3.16, "int4_wo"), ("q3_k", 4.0, "int4_wo"), ("q4_0", 4.54, "int4_wo"), ("q4_k", 4.89, "int4_wo"),
-    ("q5_k", 5.7, "int8_wo"), ("q6_k", 6.56, "int8_wo"), ("q8_0", 8.5, "int8_wo"),
+    ("q2_k", 3.16), ("q3_k", 4.0), ("q4_0", 4.54), ("q4_1", 5.0), ("q4_k", 4.89), ("q5_0", 5.5), ("q5_k", 5.7),
+    ("q6_k", 6.56), ("q8_0", 8.5), ("iq1_s", 2.0), ("iq2", 2.6), ("iq3", 3.5), ("iq4", 4.5),
 )  # fmt: skip
+
+
+def _few(name: str, bits: float, *, whole: bool) -> Form:
+    """Weights of so many bits that meet 16-bit activations: kernels of the nearest width stand for theirs."""
+    like = "int4_wo" if bits <= _BETWEEN else "int8_wo"
+    return Form(name=name, matrix="bf16", input_bytes=2, weight_bytes=bits / 8, like=like, whole=whole)
+
+
+_BETWEEN = 5.66  # bits: the geometric mean of 4 and 8
 FORMS = {
     form.name: form
     for form in (
@@ -54,10 +65,7 @@ FORMS = {
         Form(name="bf16_kv8", matrix="fp8", input_bytes=2, weight_bytes=1),  # attention over an 8-bit cache
         Form(name="any", matrix="bf16", input_bytes=2, weight_bytes=2),  # bytes that nothing computes with
         Form(name="w4afp8", matrix="fp8", input_bytes=1, weight_bytes=0.5 + _MX, cast=True),
-        *(
-            Form(name=name, matrix="bf16", input_bytes=2, weight_bytes=bits / 8, like=like, whole=True)
-            for name, bits, like in _GGUF
-        ),
+        *(_few(name, bits, whole=True) for name, bits in _GGUF),
     )
 }
 WIDENED_BYTES = ELEMENT_BYTES["bf16"]  # of a weight of few bits, widened for kernels that multiply 16-bit numbers
@@ -78,13 +86,29 @@ _SAME = {
 }
 
 
+_BY_BITS = re.compile(r"w(\d(?:\.\d{1,3})?)a16")
+_LEAST_BITS, _MOST_BITS = 1.0, 8.5
+
+
+@lru_cache(maxsize=4096)
 def form(name: str) -> Form:
-    """A format by name or alias; raises `DomainError` with the names known."""
+    """A format by name or alias, or `wBITSa16`: weights of so many bits, scales included, products in 16 bits.
+
+    Raises `DomainError` with the names known.
+    """
     word = name.strip().casefold()
     found = FORMS.get(_SAME.get(word, word))
+    bits = _BY_BITS.fullmatch(word)
+    if found is None and bits and _LEAST_BITS <= float(bits[1]) <= _MOST_BITS:
+        found = _few(by_bits(float(bits[1])), float(bits[1]), whole=False)
     if found is None:
-        raise DomainError(f"'{name}' is no number format; known: {', '.join(FORMS)}")
+        raise DomainError(f"'{name}' is no number format; known: {', '.join(FORMS)}, w1a16 to w8.5a16")
     return found
+
+
+def by_bits(bits: float) -> str:
+    """The word for weights of so many bits, scales included, that meet 16-bit activations."""
+    return f"w{round(bits, 3):g}a16"
 
 
 def words(what: Form) -> tuple[str, ...]:

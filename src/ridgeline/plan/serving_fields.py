@@ -167,7 +167,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     Field(
         name="weights",
         read=_text,
-        help="number format: bf16, fp8, fp8_block, nvfp4, int4_wo ...; else the checkpoint's",
+        help="number format: bf16, fp8, fp8_block, nvfp4, int4_wo, w2.5a16 ...; else the checkpoint's",
     ),
     Field(name="attention_weights", read=_text, help="that of attention's projections, if another"),
     Field(name="kv", read=_text, help="number format of the KV cache: bf16 or fp8"),

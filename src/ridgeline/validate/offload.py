@@ -170,9 +170,7 @@ def _deployment(job: OffloadedJob, technique: Technique) -> Deployment:
 
 
 def _host_bytes(job: OffloadedJob) -> float:
-    if job.host_weights:
-        return form(job.host_weights).weight_bytes
-    return job.weight_bits / 8 if job.weight_bits is not None else form(job.weights or "bf16").weight_bytes
+    return form(job.host_weights or job.weights or "bf16").weight_bytes
 
 
 def _stated(habits: Habits, job: OffloadedJob, row: Row) -> Habits:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from ridgeline.cost.formats import by_bits
 from ridgeline.errors import InputError
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.ops import Model
@@ -68,7 +69,6 @@ class OffloadedJob:
     version: str
     weights: str
     host_weights: str
-    weight_bits: float | None
     batch: int | None
     prompt_tokens: float | None
     output_tokens: float | None
@@ -113,7 +113,6 @@ def read_offloaded(row: Row, source: Machines | None = None) -> OffloadedJob:
         version=row.text("engine_version").strip()[:60],
         weights=precision.weights,
         host_weights=host_weights,
-        weight_bits=precision.bits,
         batch=whole(row, "batch"),
         prompt_tokens=number(row, "isl", zero=True),
         output_tokens=number(row, "osl", zero=True),
@@ -179,7 +178,7 @@ def _precision(row: Row, model: Model, part: Accelerator | None, engine: str) ->
     bits = WRITTEN_BITS.search(row.text("precision_weights"))
     if bits and float(bits[1]) > 0:
         said = f"{bits[1]} bits a weight as stated"
-        found = replace(found, bits=float(bits[1]), assumptions=(said,))
+        found = replace(found, weights=by_bits(float(bits[1])), assumptions=(said,))
     return found, ""
 
 

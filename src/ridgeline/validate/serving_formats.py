@@ -5,20 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ridgeline.cost.formats import FORMS, form
+from ridgeline.cost.formats import FORMS, by_bits, form
 from ridgeline.errors import DomainError, InputError
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.ops import Model
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_words import whole
 
-GGUF_BITS: tuple[tuple[str, float], ...] = (
-    (r"^q2_k", 3.16), (r"^q3_k", 4.0), (r"^q4_0", 4.54), (r"^q4_1", 5.0), (r"^q4(?:_k)?", 4.89),
-    (r"^q5_0", 5.5), (r"^q5(?:_k)?", 5.7), (r"^q6_k", 6.56), (r"^q8_0", 8.5), (r"^iq1_s", 2.0), (r"^iq2", 2.6),
-    (r"^iq3", 3.5), (r"^iq4", 4.5),
-)  # fmt: skip
-"""Bits of one weight in files of llama.cpp, scales included. Source: tools/quantize/README.md of ggml-org/llama.cpp,
-file sizes of Llama 3.1 8B over its parameters."""
+GGUF = tuple(name for name, what in FORMS.items() if what.whole)
+"""Formats of llama.cpp's files: a cell that begins with one means it, and `q4` or `q5` alone their `_k`."""
 
 FEW_BITS: tuple[tuple[str, float], ...] = (
     (r"nf4|bnb-?4bit|bitsandbytes-?4bit", 4.5), (r"fp6|w6a16", 6.01), (r"(?:gptq-?)?int3|w3a16|3-?bit", 3.25),
@@ -41,22 +36,16 @@ FOUR_BITS = ("blackwell", "cdna4")
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """Formats of a row: `weights`, `other` (attention's products where they differ) and `kv`, '' for 16 bits.
-
-    `bits` is the size of one weight where the format of the product does not say it [bit].
-    """
+    """Formats of a row: `weights`, `other` (attention's products where they differ) and `kv`, '' for 16 bits."""
 
     weights: str
     other: str = ""
     kv: str = ""
-    bits: float | None = None
     assumptions: tuple[str, ...] = ()
 
     @property
     def weight_bytes(self) -> float:
         """Size of one weight, scales included [byte]."""
-        if self.bits is not None:
-            return self.bits / 8
         return form(self.weights).weight_bytes if self.weights else 2.0
 
 
@@ -65,9 +54,7 @@ def precision_of(row: Row, model: Model, part: Accelerator, engine: str) -> Prec
     cell = re.sub(r"\(.*?\)", "", row.text("precision_weights")).strip().casefold()
     stated = _weights(cell, model, engine) if cell else _unstated(row, model, part, engine)
     kv, more = _cache(row, stated, engine)
-    return Precision(
-        weights=stated.weights, other=stated.other, kv=kv, bits=stated.bits, assumptions=(*stated.assumptions, *more)
-    )
+    return Precision(weights=stated.weights, other=stated.other, kv=kv, assumptions=(*stated.assumptions, *more))
 
 
 def _weights(cell: str, model: Model, engine: str) -> Precision:
@@ -86,16 +73,14 @@ def _weights(cell: str, model: Model, engine: str) -> Precision:
         return Precision(weights="nvfp4")
     if cell == "mxfp4" and engine == "llama.cpp" and name.startswith("gpt-oss"):
         kept = "experts in mxfp4, attention in 8 bits: 59.02 GiB of gpt-oss-120b (llama-cpp, benches/dgx-spark.md)"
-        return Precision(weights="w4a16_mxfp4", other="q8_0", bits=4.25, assumptions=(kept,))
+        return Precision(weights="w4a16_mxfp4", other="q8_0", assumptions=(kept,))
     if cell == "mxfp4":
         said = ("experts in mxfp4, the rest in 16 bits, as published",) if name.startswith("gpt-oss") else ()
-        return Precision(weights="w4a16_mxfp4", other="bf16" if said else "", bits=4.25, assumptions=said)
-    found = next((bits for pattern, bits in GGUF_BITS if re.match(pattern, cell)), None)
-    if found is not None:
-        own = next((what.name for what in FORMS.values() if what.whole and cell.startswith(what.name)), "")
-        word = own or ("int8_wo" if found > 6 else "int4_wo")
-        said = (f"{cell.upper()}: {found:g} bits a weight, products in 16 bits",)
-        return Precision(weights=word, bits=found, assumptions=said)
+        return Precision(weights="w4a16_mxfp4", other="bf16" if said else "", assumptions=said)
+    found = next((word for word in GGUF if cell.startswith(word)), f"{cell}_k" if cell in ("q4", "q5") else "")
+    if found:
+        said = (f"{cell.upper()}: {8 * form(found).weight_bytes:g} bits a weight, products in 16 bits",)
+        return Precision(weights=found, assumptions=said)
     return _small(cell, engine)
 
 
@@ -103,18 +88,18 @@ def _small(cell: str, engine: str) -> Precision:
     """Integer formats, where the engine says whether activations are integers too."""
     match = re.match(r"^exl2-(\d+(?:\.\d+)?)bpw$", cell)
     if match and 1 <= float(match[1]) <= 8:
-        bits = float(match[1])
-        said = (f"{bits:g} bits a weight, products in 16 bits",)
-        return Precision(weights="int8_wo" if bits > 6 else "int4_wo", bits=bits, assumptions=said)
+        said = (f"{match[1]} bits a weight, products in 16 bits",)
+        return Precision(weights=by_bits(float(match[1])), assumptions=said)
     few = next((bits for pattern, bits in FEW_BITS if re.fullmatch(pattern, cell)), None)
     if few is not None:
         said = (f"{few:g} bits a weight with scales, products in 16 bits",)
-        return Precision(weights="int8_wo" if few > 6 else "int4_wo", bits=few, assumptions=said)
+        return Precision(weights=by_bits(few), assumptions=said)
     if re.match(r"^(?:gptq|awq)|^int4|^w4a16|^4-?bit", cell):
         group = re.search(r"g(\d+)$", cell)
-        bits = 4 + 20 / int(group[1]) if group and int(group[1]) else 4.5 if engine == "MLC-LLM" else 4.16
-        said = (f"{bits:.4g} bits a weight with scales, products in 16 bits",)
-        return Precision(weights="int4_wo", bits=bits, assumptions=said)
+        bits = 4 + 20 / int(group[1]) if group and int(group[1]) else 4.5 if engine == "MLC-LLM" else None
+        name = "int4_wo" if bits is None else by_bits(bits)
+        said = (f"{8 * form(name).weight_bytes:.4g} bits a weight with scales, products in 16 bits",)
+        return Precision(weights=name, assumptions=said)
     if cell in ("int8", "w8a16") and engine != "TensorRT-LLM":
         return Precision(weights="int8_wo", assumptions=("int8 weights, products in 16 bits (assumed)",))
     try:
@@ -127,10 +112,10 @@ def _unstated(row: Row, model: Model, part: Accelerator, engine: str) -> Precisi
     """The format where the cell is blank: MLPerf submissions use the smallest that the part computes in."""
     if engine == "llama.cpp":
         found = _weights("q4_k_m", model, engine)
-        return Precision(weights=found.weights, bits=found.bits, assumptions=("precision not stated: Q4_K_M assumed",))
+        return Precision(weights=found.weights, assumptions=("precision not stated: Q4_K_M assumed",))
     if engine == "Mixtral Offloading":
         said = "precision not stated: 4 bits, the least that this engine's experts were published in (assumed)"
-        return Precision(weights="int4_wo", bits=4.5, assumptions=(said,))
+        return Precision(weights=by_bits(4.5), assumptions=(said,))
     if row.source != "MLP":
         return Precision(weights="bf16", assumptions=("precision not stated: 16 bits assumed",))
     rates = part.peak_flop_per_s
@@ -141,7 +126,7 @@ def _unstated(row: Row, model: Model, part: Accelerator, engine: str) -> Precisi
     if "fp8" in rates and model.graph.params < held:
         said = "precision not stated: fp8 with an fp8 cache, as the configs of NVIDIA's v4.1 code and AMD's quantizer"
         return Precision(weights="fp8", kv="fp8", assumptions=(said,))
-    return Precision(weights="int4_wo", bits=4.16, assumptions=("precision not stated: 4-bit weights assumed",))
+    return Precision(weights="int4_wo", assumptions=("precision not stated: 4-bit weights assumed",))
 
 
 def _cache(row: Row, weights: Precision, engine: str) -> tuple[str, tuple[str, ...]]:

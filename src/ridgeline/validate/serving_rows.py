@@ -49,9 +49,8 @@ class ServedJob:
     `spread` of a nominal length, mean / ((low + high) / 2), or `lengths` holds their laws by side, of a data set.
     `open_s` is how long requests arrive, or at least wait in a queue [s], `requests` how many wait [1], `limits` what
     99 % of requests keep to at the highest load; None where nobody says.
-    `speculative` is the draft length [token]. `weight_bits` is the size of a weight where its format does not say
-    it [bit]. A measured value times `unit_si` is SI. `key` is equal for rows that one run answers. `stand_ins` are
-    engines that the row's own may be like, where it has no policy. `otherwise` are jobs that the interval holds for
+    `speculative` is the draft length [token]. A measured value times `unit_si` is SI. `key` is equal for rows that one
+    run answers. `stand_ins` are engines that the row's own may be like, where it has no policy. `otherwise` are jobs that the interval holds for
     as well: under the engine's own limits, where those of its benchmark are assumed, and with each of the stand-ins.
     `rounds` are the requests of each user of a closed loop. `fronts` are the front ends that take turns among the
     instances of each pool; None where whoever has the fewest requests is next.
@@ -71,7 +70,6 @@ class ServedJob:
     metric: str
     statistic: str
     speculative: float | None
-    weight_bits: float | None
     assumptions: tuple[str, ...]
     unit_si: float
     key: tuple[str, ...]
@@ -135,7 +133,6 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
         metric=metric.name,
         statistic=metric.statistic,
         speculative=speculative,
-        weight_bits=precision.bits,
         stand_ins=answering.others,
         assumptions=(*said, *answering.said, *(words for group in about for words in group), *about_draft),
         unit_si=metric.unit_si,
