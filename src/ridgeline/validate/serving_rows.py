@@ -50,10 +50,10 @@ class ServedJob:
     `open_s` is how long requests arrive, or at least wait in a queue [s], `requests` how many wait [1], `limits` what
     99 % of requests keep to at the highest load; None where nobody says.
     `speculative` is the draft length [token]. A measured value times `unit_si` is SI. `key` is equal for rows that one
-    run answers. `stand_ins` are engines that the row's own may be like, where it has no policy. `otherwise` are jobs that the interval holds for
-    as well: under the engine's own limits, where those of its benchmark are assumed, and with each of the stand-ins.
-    `rounds` are the requests of each user of a closed loop. `fronts` are the front ends that take turns among the
-    instances of each pool; None where whoever has the fewest requests is next.
+    run answers. `stand_ins` are engines that the row's own may be like, where it has no policy. `otherwise` are jobs
+    that the interval holds for as well: under the engine's own limits, where those of its benchmark are assumed, and
+    with each of the stand-ins. `rounds` are the requests of each user of a closed loop. `fronts` are the front ends
+    that take turns among the instances of each pool; None where whoever has the fewest requests is next.
     """
 
     model: Model
