@@ -166,6 +166,15 @@ def test_vllm_on_amd_shares_keys_from_0_6_2_and_in_amds_fork_before() -> None:
     assert shared("0.6.1", "NVIDIA hopper")
 
 
+def test_llama_cpp_reads_keys_for_each_query_head_until_flash_attention_is_its_default() -> None:
+    def shared(engine: str, version: str) -> bool:
+        return not engine_policy(engine, version, memory_bytes=24e9, architecture="NVIDIA ada").keys_per_query
+
+    assert not shared("llama.cpp", "b2900")
+    assert shared("llama.cpp", "b6918")
+    assert not shared("ollama", "0.1")
+
+
 def test_vllm_gives_heads_whole_contexts_where_it_reads_keys_for_each() -> None:
     for version, architecture in (("0.6.1", "AMD cdna3"), ("0.6.2", "AMD cdna3"), ("0.4.3+rocm614", "AMD cdna3")):
         policy = engine_policy("vllm", version, memory_bytes=192e9, architecture=architecture)

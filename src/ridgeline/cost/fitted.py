@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ridgeline.cost.answer import Answer, Question, Rung
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.formats import WIDE, Form, form
+from ridgeline.cost.machine import kernel_start_s
 from ridgeline.cost.mechanism import Array, Mechanism, device_vector
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
@@ -31,7 +32,7 @@ from ridgeline.facts.fits import (
     named_kernels,
     own_fits,
 )
-from ridgeline.facts.mechanisms import constant, constants
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.rates import own_share, power_clock
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.traits import kernel_traits
@@ -313,15 +314,6 @@ def own_rates(part: Accelerator, matrix: str) -> dict[str, float]:
     """
     found = {"matrix_share_": own_share(part, f"matrix.{matrix}"), "memory_share_": own_share(part, "hbm")}
     return {name: fact.value for name, fact in found.items() if fact is not None and fact.evidence >= Evidence.MEASURED}
-
-
-def kernel_start_s(part: Accelerator) -> float:
-    """Time that the shortest kernel takes on a device, from the end of the one before [s]; 0 where nobody measured it.
-
-    Other devices' kernels start as theirs do, so what is lent to this one takes at least as long.
-    """
-    known = constants().get(f"launch.start.{part.architecture}")
-    return known.value if known is not None else 0.0
 
 
 def _kernels_of(family: str) -> float:

@@ -50,6 +50,11 @@ class Device:
         """Time from a load to its data, from DRAM [s]."""
         return constant("memory.latency") / self.clock_hz
 
+    @property
+    def kernel_s(self) -> float:
+        """Time of a kernel before and after its bytes: launch and two latencies, or the shortest measured there [s]."""
+        return max(constant("launch.device") + 2.0 * self.memory_latency_s, kernel_start_s(self.accelerator))
+
     def matrix_rate(self, dtype: str) -> float:
         """Sustained dense matrix rate of a number format [FLOP/s]; refuses formats it lacks."""
         rate = self.matrix.get(dtype)
@@ -59,6 +64,15 @@ class Device:
                 f"{self.accelerator.name} has no {dtype} matrix rate; it has {known}: choose another precision"
             )
         return rate
+
+
+def kernel_start_s(part: Accelerator) -> float:
+    """Time that the shortest kernel takes on a device, from the end of the one before [s]; 0 where nobody measured it.
+
+    Other devices' kernels start as theirs do, so what is lent to this one takes at least as long.
+    """
+    known = constants().get(f"launch.start.{part.architecture}")
+    return known.value if known is not None else 0.0
 
 
 def power_share(accelerator: Accelerator) -> float:

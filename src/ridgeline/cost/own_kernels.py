@@ -86,7 +86,7 @@ def vector_seconds(weight_bytes: Array, kernels: float, device: Device) -> tuple
     lanes = constant("vector.wide_lanes") if device.accelerator.architecture.startswith("cdna") else 1.0
     asked = device.sm_count * device.clock_hz * constant("vector.bytes_per_cycle") * lanes
     memory = weight_bytes / min(device.memory_bytes_per_s, asked if device.sm_count > 1 else np.inf)
-    return memory + kernels * (constant("launch.device") + 2.0 * device.memory_latency_s), memory
+    return memory + kernels * device.kernel_s, memory
 
 
 def half_sums(part: Accelerator) -> float:
@@ -124,4 +124,4 @@ def block_seconds(heads: Array, context: Array, elements: float, room: float, de
     blocks = max(1.0, constant("sm.shared_bytes.cdna") // (4.0 * max(room, 1.0)))
     waves = np.maximum(1.0, heads / (device.sm_count * blocks))
     reading = context * elements / (constant("paged.elements_per_cycle") * device.clock_hz) * waves
-    return np.asarray(reading + constant("launch.device") + 2.0 * device.memory_latency_s), np.asarray(reading)
+    return np.asarray(reading + device.kernel_s), np.asarray(reading)

@@ -62,7 +62,7 @@ def integer_seconds(flop: Array, weight_bytes: Array, kernels: float, device: De
     """
     compute = flop / (device.matrix_rate("int8") * constant("int8.own_share"))
     memory = weight_bytes / device.memory_bytes_per_s
-    started = kernels * (constant("launch.device") + 2.0 * device.memory_latency_s)
+    started = kernels * device.kernel_s
     return started + np.maximum(compute, memory), compute, memory
 
 
@@ -85,5 +85,5 @@ def score_seconds(
         for m, n, k in shapes
     )  # fmt: skip
     memory = batch * heads * tokens * keys * score_bytes / (device.memory_bytes_per_s * device.stream_share)
-    started = 4.0 * (constant("launch.device") + 2.0 * device.memory_latency_s)
+    started = 4.0 * device.kernel_s
     return np.asarray(started + compute + memory), np.asarray(compute), np.asarray(memory)

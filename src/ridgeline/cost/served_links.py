@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.all_reduce import all_reduce_seconds
 from ridgeline.cost.engine_limits import dispatch_seconds
-from ridgeline.cost.fitted import kernel_start_s
-from ridgeline.cost.machine import Machine, outside
+from ridgeline.cost.machine import Machine, kernel_start_s, outside
 from ridgeline.cost.network import collective_seconds, path, send_seconds
 from ridgeline.cost.seconds import Seconds, unfitted
 from ridgeline.facts.mechanisms import constant
@@ -48,8 +47,9 @@ class LinkPrices:
         """Passes over so many bytes by so many kernels [s]."""
         device = self.machine.device
         memory = moved_bytes / (device.memory_bytes_per_s * device.stream_share)
-        issued_s = constant("launch.device") if self.dispatch_s is None else self.dispatch_s
-        each_s = max(issued_s + 2.0 * device.memory_latency_s, kernel_start_s(self.part))
+        each_s = device.kernel_s
+        if self.dispatch_s is not None:
+            each_s = max(self.dispatch_s + 2.0 * device.memory_latency_s, kernel_start_s(self.part))
         mid = memory + kernels * each_s
         return unfitted(mid, memory=memory)
 
