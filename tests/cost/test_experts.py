@@ -16,7 +16,7 @@ from ridgeline.cost import questions
 from ridgeline.cost.answer import Rung
 from ridgeline.cost.expert_readers import EXPERT_READERS
 from ridgeline.cost.families.experts import EXPERTS, derive
-from ridgeline.cost.families.routing import TILE_ROWS
+from ridgeline.cost.families.routing import TILE_ROWS, experts_reached
 from ridgeline.cost.fitted import model_of
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import fits
@@ -192,3 +192,11 @@ def test_the_kernel_timed_in_a_model_is_taken_before_a_narrower_one() -> None:
     for hidden, kernel in ((7168.0, "wide"), (4096.0, "narrow")):
         sizes = {**of, "hidden": hidden, "experts": 256.0, "top_k": 8.0}
         assert both.seconds(sizes) == alone[kernel].seconds(sizes)
+
+
+def test_experts_of_own_kernels_are_those_that_the_law_reaches() -> None:
+    """As many as the rows of the tables' law count, and never more than there are experts or rows."""
+    tokens = np.array([1.0, 2.0, 8.0, 32.0, 512.0])
+    even, skewed = (experts_reached(tokens, 4.0, 32.0, skew) for skew in (0.0, 1.01))
+    assert even.tolist() == [4.0, 8.0, 32.0, 32.0, 32.0]
+    assert np.all(skewed <= even) and np.all(np.diff(skewed) >= 0) and skewed[2] < 20

@@ -196,3 +196,10 @@ def test_memory_of_static_and_free_engines() -> None:
     free = replace(found, policy=replace(found.policy, memory_of="free", memory_fraction=0.5)).capacity
     rest = free.memory_bytes - free.weights_bytes - free.workspace_bytes - free.context_bytes
     assert free.cache_bytes == rest / 2
+
+
+def test_a_head_is_held_as_the_whole_file_that_part_of_a_checkpoint_is() -> None:
+    """llama.cpp's gpt-oss: experts in mxfp4, the rest, head included, in q8_0."""
+    assert formats_of(Deployment(weights="w4a16_mxfp4", other_weights="q8_0")).plain == "q8_0"
+    assert formats_of(Deployment(weights="w4a16_mxfp4")).plain == "bf16"
+    assert formats_of(Deployment(weights="q4_k")).plain == "q4_k"

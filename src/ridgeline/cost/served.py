@@ -18,6 +18,7 @@ from ridgeline.cost.answer import Question, Rung, worst
 from ridgeline.cost.earlier import earlier_fits
 from ridgeline.cost.expert_kernels import ExpertKernels
 from ridgeline.cost.families.latent_layer import CHOSEN_CORE
+from ridgeline.cost.families.routing import experts_reached
 from ridgeline.cost.fitted import CORES, FittedModel, find_fits, model_of
 from ridgeline.cost.formats import WIDENED_BYTES, form
 from ridgeline.cost.machine import Machine
@@ -222,9 +223,8 @@ class ServedPrices(LinkPrices):
             return self.ask(self._backend.of(asked))
 
         each = piece.hidden * piece.inner * (3.0 if piece.gated else 2.0) / piece.ranks
-        chosen = piece.count * (1.0 - (1.0 - piece.top_k / piece.count) ** size)  # experts that a token chose
+        chosen, kernels = experts_reached(size, piece.top_k, piece.count, self.skew), constant("launch.served.experts")
         flop = 2.0 * tiled_rows(size, piece.top_k, chosen) * each
-        kernels = constant("launch.served.experts")
         found = self._owned(self.formats.feed, size, chosen * each, flop, kernels, measured)
         up = [(piece.hidden, piece.inner)] * (2 if piece.gated else 1)
         found = found + unfitted(np.full(size.shape, (len(up) + 1.0) * self.own.choice_wait_s))

@@ -243,7 +243,7 @@ def formats_of(deployment: Deployment) -> Formats:
     """The number formats of a deployment's weights and cache."""
     feed = form(deployment.weights or "bf16").name
     other = deployment.other_weights or ("bf16" if feed in _EXPERTS_ONLY else feed)
-    plain = feed if form(feed).whole else "bf16"
+    plain = next((name for name in (feed, form(other).name) if form(name).whole), "bf16")  # of embedding and head
     out = form(deployment.out_weights).name if deployment.out_weights else ""
     return Formats(
         feed=feed, attention=form(other).name, cache=form(deployment.kv or "bf16").name, plain=plain, out=out

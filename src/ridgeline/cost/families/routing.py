@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from ridgeline.compiled import kernel
+from ridgeline.compiled import kernel, run
 from ridgeline.cost.mechanism import Array
 
 TILE_ROWS = np.array([8, 16, 32, 64, 128, 256], dtype=np.float64)
@@ -147,3 +147,26 @@ def routed(tokens: float, top_k: float, experts: float, ranks: float, skew: floa
         _count(rows, found)
     else:
         _fullest_rank(rows, shared, tokens, tokens * top_k, found)
+
+
+@kernel
+def _reached(sizes: Array, reached: Array) -> None:
+    found = np.zeros(STATISTICS)
+    for i in range(sizes.shape[0]):
+        routed(sizes[i, 0], sizes[i, 1], sizes[i, 2], 1.0, sizes[i, 3], found)
+        reached[i] = found[1]
+
+
+def experts_reached(tokens: Array, top_k: float, experts: float, skew: float) -> Array:
+    """Experts that some token chose, of all E of a layer [1], by the law above; `tokens` (T,) share them.
+
+    Source: as `routed`. Domain: T >= 1, skew >= 0.
+
+    >>> [float(count) for count in experts_reached(np.array([1.0, 32.0, 512.0]), 4.0, 128.0, 1.01)]
+    [4.0, 66.0, 114.0]
+    """
+    size = np.maximum(np.asarray(tokens, dtype=np.float64), 1.0)
+    flat = np.stack([np.broadcast_to(np.float64(one), size.shape).ravel() for one in (size, top_k, experts, skew)], 1)
+    reached = np.empty(len(flat))
+    run(_reached, int(size.size * experts), flat, reached)
+    return reached.reshape(size.shape)
