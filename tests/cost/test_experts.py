@@ -199,4 +199,6 @@ def test_experts_of_own_kernels_are_those_that_the_law_reaches() -> None:
     tokens = np.array([1.0, 2.0, 8.0, 32.0, 512.0])
     even, skewed = (experts_reached(tokens, 4.0, 32.0, skew) for skew in (0.0, 1.01))
     assert even.tolist() == [4.0, 8.0, 32.0, 32.0, 32.0]
-    assert np.all(skewed <= even) and np.all(np.diff(skewed) >= 0) and skewed[2] < 20
+    assert np.all(skewed <= even)
+    assert np.all(np.diff(skewed) >= 0)
+    assert skewed[2] < 20
