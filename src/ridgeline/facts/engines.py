@@ -85,6 +85,16 @@ def engine_known(name: str) -> bool:
     return _folded(name) in _by_name()
 
 
+def engine_named(name: str) -> str:
+    """The name under which the catalog has an engine that people also call otherwise; `name` itself of no known one.
+
+    >>> engine_named("trtllm")
+    'TensorRT-LLM'
+    """
+    known = _by_name().get(_folded(name))
+    return name if known is None else known.name
+
+
 def newest_policy(name: str) -> str:
     """The version from which the newest policy of a known engine holds."""
     start = _by_name()[_folded(name)].policies[-1][0]

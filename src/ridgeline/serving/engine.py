@@ -14,7 +14,7 @@ from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.served import Formats
 from ridgeline.errors import PlanError
 from ridgeline.facts.engine_schema import EnginePolicy
-from ridgeline.facts.engines import ModelTraits, engine_policy
+from ridgeline.facts.engines import ModelTraits, engine_named, engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.lower.pieces import Fusions
@@ -139,6 +139,7 @@ def engine(
     """
     machine = of_kind(machine, deployment.kind)
     check_devices(deployment, machine.cluster)
+    deployment = replace(deployment, engine=engine_named(deployment.engine))  # whose kernels are asked for by name
     part = machine.cluster.accelerator
     context = model.max_positions or 0
     policy = policies(
