@@ -37,8 +37,8 @@ def made(**words: Any) -> ServingReport:
     """A real report with round numbers in their place."""
     metrics = replace(
         real().metrics,
-        ttft=Quantiles(mean=0.2, p50=0.1, p90=0.3, p99=0.4),
-        tpot=Quantiles(mean=0.02, p50=0.01, p90=0.03, p99=0.04),
+        ttft=Quantiles(mean=0.2, p50=0.1, p90=0.3, p95=0.35, p99=0.4),
+        tpot=Quantiles(mean=0.02, p50=0.01, p90=0.03, p95=0.035, p99=0.04),
         requests_per_s=2.0, output_tokens_per_s=1000.0, total_tokens_per_s=5000.0,
     )  # fmt: skip
     ends = tuple(
@@ -93,7 +93,7 @@ def test_overload_is_said_before_anything_else() -> None:
 
 
 def test_what_was_not_measured_is_no_number() -> None:
-    nothing = Quantiles(mean=NAN, p50=NAN, p90=NAN, p99=NAN)
+    nothing = Quantiles(mean=NAN, p50=NAN, p90=NAN, p95=NAN, p99=NAN)
     report = made()
     report = replace(
         report,
@@ -105,7 +105,7 @@ def test_what_was_not_measured_is_no_number() -> None:
     assert "nan" not in told
     assert "  TTFT        none measured" in told
     assert "  TTFT        -     -    -    -" in told or "TTFT        -" in told
-    assert serving_as_dict(report)["ttft"] == {"mean_s": None, "p50_s": None, "p90_s": None, "p99_s": None}
+    assert serving_as_dict(report)["ttft"] == dict.fromkeys(("mean_s", "p50_s", "p90_s", "p95_s", "p99_s"))
     assert report.usd_per_million_output_tokens is None
 
 

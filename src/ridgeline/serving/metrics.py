@@ -28,6 +28,7 @@ class Quantiles:
     mean: float
     p50: float
     p90: float
+    p95: float
     p99: float
 
 
@@ -75,9 +76,10 @@ def quantiles(values: Array) -> Quantiles:
     """Mean and quantiles of the values that exist [s]."""
     known = values[np.isfinite(values)]
     if not known.size:
-        return Quantiles(mean=float("nan"), p50=float("nan"), p90=float("nan"), p99=float("nan"))
-    p50, p90, p99 = (float(value) for value in np.percentile(known, (50, 90, 99)))
-    return Quantiles(mean=float(np.mean(known)), p50=p50, p90=p90, p99=p99)
+        nothing = float("nan")
+        return Quantiles(mean=nothing, p50=nothing, p90=nothing, p95=nothing, p99=nothing)
+    p50, p90, p95, p99 = (float(value) for value in np.percentile(known, (50, 90, 95, 99)))
+    return Quantiles(mean=float(np.mean(known)), p50=p50, p90=p90, p95=p95, p99=p99)
 
 
 def measure(found: Replay, traffic: Traffic, objective: Objective | None = None) -> Metrics:
@@ -94,11 +96,11 @@ def measure(found: Replay, traffic: Traffic, objective: Objective | None = None)
         for bound, values in ((objective.ttft_s, ttft), (objective.tpot_s, tpot), (objective.latency_s, latency)):
             if bound is not None:
                 kept &= ~(values > bound)
-    itl = [found.itl_quantile(share) for share in (0.5, 0.9, 0.99)]
+    itl = [found.itl_quantile(share) for share in (0.5, 0.9, 0.95, 0.99)]
     return Metrics(
         ttft=quantiles(np.where(done, ttft, np.nan)),
         tpot=quantiles(np.where(done, tpot, np.nan)),
-        itl=Quantiles(mean=_mean_itl(found), p50=itl[0], p90=itl[1], p99=itl[2]),
+        itl=Quantiles(mean=_mean_itl(found), p50=itl[0], p90=itl[1], p95=itl[2], p99=itl[3]),
         latency=quantiles(np.where(done, latency, np.nan)),
         requests_per_s=float(done.sum() / span),
         output_tokens_per_s=float(found.output[done].sum() / span),
