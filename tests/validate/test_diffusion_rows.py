@@ -46,6 +46,8 @@ def test_fusing_and_dividing_make_it_quicker() -> None:
         ("FLUX.1-schnell", "flux.1-schnell"),
         ("stable-diffusion-xl-base-1.0", "stable-diffusion-xl"),
         ("SD3-medium", "sd3-medium"),
+        ("Playground v2.5", "stable-diffusion-xl"),
+        ("FLUX.1 Krea", "flux.1-dev"),
     ],
 )
 def test_models_have_several_names(cell: str, name: str) -> None:
@@ -97,3 +99,30 @@ def test_a_pipeline_waits_in_its_first_steps_and_never_halves_the_rest() -> None
 def test_refusals_say_why(cells: dict[str, str], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         answer(**cells)
+
+
+def test_metrics_and_units_by_other_words_are_the_same_numbers() -> None:
+    seconds, step = answer()["predicted"], answer(metric="latency_per_step_s")["predicted"]
+    assert answer(metric="latency_ms", unit="ms")["predicted"] == pytest.approx(1e3 * seconds)
+    assert answer(metric="throughput", unit="images/s")["predicted"] == pytest.approx(1 / seconds)
+    assert answer(metric="images_per_min", unit="images/min")["predicted"] == pytest.approx(60 / seconds)
+    assert answer(metric="step_latency_ms", unit="ms")["predicted"] == pytest.approx(1e3 * step)
+    rate = answer(metric="it_s", unit="it/s")
+    assert rate["predicted"] == pytest.approx(1 / step)
+    assert rate["low"] < rate["predicted"] < rate["high"]
+    with pytest.raises(InputError, match="'images/s' is no unit of latency_s; known: s, ms, min"):
+        answer(unit="images/s")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "devices"),
+    [("tp 4", "tensor parallel 4", "4"), ("USP 4", "ulysses 4", "4"), ("data parallel 2", "independent replicas", "2")],
+)
+def test_divisions_by_other_words_are_the_same(one: str, other: str, devices: str) -> None:
+    cells = {"n_devices": devices, "metric": "images_per_s", "unit": "images/s"}
+    assert answer(technique=one, **cells)["predicted"] == answer(technique=other, **cells)["predicted"]
+
+
+@pytest.mark.parametrize("cell", ["1024", "1024*1024", "1024 X 1024"])
+def test_sizes_by_other_spellings_are_the_same(cell: str) -> None:
+    assert answer(resolution=cell)["predicted"] == answer()["predicted"]

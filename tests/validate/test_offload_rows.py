@@ -50,6 +50,13 @@ def test_fewer_experts_than_the_model_takes() -> None:
         ("expert split CPU/GPU, TP4", "KT", "30% of experts on GPU, uniform", "experts-on-host-computed", 0.3),
         ("64 experts per layer on GPU, rest on CPU", "KT", "", "experts-on-host-computed", 0.25),
         ("hot neurons on GPU, cold on CPU", "PowerInfer", "", "hybrid-neurons", None),
+        ("neuron-level offload", "PowerInfer", "", "hybrid-neurons", None),
+        ("HybriMoE", "KTransformers", "", "experts-on-host-computed", None),
+        ("Fiddler", "", "", "experts-on-host-computed", None),
+        ("ZeRO-Inference", "", "", "layers-streamed", None),
+        ("weights streamed", "KTransformers", "", "layers-streamed", None),
+        ("device_map=auto", "HF Accelerate", "", "layers-streamed", None),
+        ("CPU only", "llama.cpp", "", "cpu-only", 0.0),
     ],
 )
 def test_techniques_and_shares(technique: str, engine: str, placement: str, expected: str, share: float | None) -> None:

@@ -46,11 +46,57 @@ def test_a_static_batch_reads_as_stated() -> None:
         ("memory_gb", "GB", "memory", "", 1e9),
         ("avg_power_w", "W", "power", "mean", 1.0),
         ("model_load_s", "s", "load_time", "", 1.0),
+        ("ttft_p95_ms", "ms", "ttft", "p95", 1e-3),
+        ("p99_itl_ms", "ms", "itl", "p99", 1e-3),
+        ("mean_e2el_ms", "ms", "latency", "mean", 1e-3),
+        ("request_throughput", "req/s", "samples_rate", "", 1.0),
+        ("total_token_throughput", "tok/s", "total_rate", "", 1.0),
+        ("interactivity_tok_s_user", "tok/s", "user_rate", "mean", 1.0),
     ],
 )
 def test_metrics_and_units(metric: str, unit: str, name: str, statistic: str, unit_si: float) -> None:
     job = read_served(row(metric=metric, unit=unit))
     assert (job.metric, job.statistic, job.unit_si) == (name, statistic, unit_si)
+
+
+def test_every_statistic_that_a_metric_may_name_is_measured() -> None:
+    """A word that is read and then has no number would be a defect in place of an answer."""
+    loop = {"scenario": "fixed-concurrency", "batch_or_concurrency": "4", "isl": "64", "osl": "8"}
+    found = [
+        ServedRows().answer(row(**loop, metric=f"{kind}_{word}_ms"))["predicted"]
+        for kind in ("ttft", "itl", "latency")
+        for word in ("p50", "p90", "p95", "p99", "mean", "median")
+    ]
+    assert all(value > 0 for value in found)
+    for p50, p90, p95, p99 in (found[0:4], found[6:10], found[12:16]):
+        assert p50 <= p90 <= p95 <= p99
+
+
+@pytest.mark.parametrize(
+    ("word", "weights", "bits"),
+    [
+        ("FP8-W8A8", "fp8", None), ("fp8_e4m3", "fp8", None), ("fp8-blockwise", "fp8_block", None),
+        ("smoothquant", "int8", None), ("int8-wo", "int8_wo", None), ("bitsandbytes-8bit", "int8_wo", None),
+        ("HQQ", "int4_wo", 4.16), ("AutoRound", "int4_wo", 4.16), ("bnb-nf4", "int4_wo", 4.5),
+        ("w4a16_mxfp4", "w4a16_mxfp4", 4.25),
+    ],
+)  # fmt: skip
+def test_formats_by_the_words_of_those_who_made_them(word: str, weights: str, bits: float | None) -> None:
+    job = read_served(row(precision_weights=word))
+    assert job.deployment.weights == weights
+    assert job.weight_bits == (None if bits is None else pytest.approx(bits, abs=0.01))
+
+
+@pytest.mark.parametrize(("cell", "kv"), [("fp8_e5m2", "fp8"), ("fp8_e4m3", "fp8"), ("int4", "q4_0")])
+def test_caches_by_the_words_of_engines(cell: str, kv: str) -> None:
+    assert read_served(row(precision_kv=cell)).deployment.kv == kv
+
+
+def test_a_word_that_means_nothing_is_refused_with_the_nearest_and_what_is_known() -> None:
+    with pytest.raises(RidgelineError, match=r"'outptu_throughput' .*nearest: output_throughput; known: ttft"):
+        read_served(row(metric="outptu_throughput"))
+    with pytest.raises(RidgelineError, match=r"'multi-stream' .*known: fixed-batch"):
+        read_served(row(scenario="multi-stream"))
 
 
 def test_gigabytes_of_a_source_that_prints_binary_ones() -> None:

@@ -584,3 +584,47 @@ def test_fuzzed_operators_are_answered_or_refused_but_never_break(tmp_path: Path
     for rows in (answers(tmp_path, KERNEL, *kernels), answers(tmp_path, GROUP, *groups)):
         assert {row["status"] for row in rows} == {"scored", "refused"}
         assert all(row["reason"] if row["status"] == "refused" else row["predicted"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("op", "kind", "moves"),
+    [
+        ("softmax", "softmax", 2), ("layernorm", "norm", 3), ("RMS_norm", "norm", 3), ("gelu", "copy", 2),
+        ("silu_and_mul", "activation", 3), ("swiglu", "activation", 3), ("rope", "rotary", 2), ("add", "add", 3),
+        ("cumsum", "scan", 2),
+    ],
+)  # fmt: skip
+def test_what_memory_binds_is_its_traffic_by_hand_and_the_operator_command_s_price(
+    tmp_path: Path, op: str, kind: str, moves: int
+) -> None:
+    """8192 rows of 4096 elements of 2 bytes, read and written so often, at the device's sustained rate."""
+    found = kernel(tmp_path, op, "8192x4096")
+    assert found["predicted"] == pytest.approx(milliseconds(kind, "8192x4096"))
+    bare = 1e3 * moves * 8192 * 4096 * 2 / H100.memory_bytes_per_s
+    assert bare <= found["predicted"] < 2 * bare  # a short stream does not reach the sustained rate
+    assert kernel(tmp_path, op, "rows=8192 cols=4096")["predicted"] == found["predicted"]
+
+
+def test_a_backward_pass_of_a_norm_is_refused_not_taken_for_its_forward(tmp_path: Path) -> None:
+    (found,) = answers(tmp_path, KERNEL, {"op": "layer norm backward", "shape": "8192x4096", "dtype": "bf16"})
+    assert (found["status"], "backward passes" in found["reason"]) == ("refused", True)
+
+
+def test_an_unknown_operator_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    (found,) = answers(tmp_path, KERNEL, {"op": "fft", "shape": "1048576", "dtype": "bf16"})
+    assert "known: gemm, attention" in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "size"), [("64M", 64 * 2**20), ("64MB", 64 * 2**20), ("1 GiB", 2**30), ("67,108,864", 64 * 2**20)]
+)
+def test_sizes_of_collectives_with_a_unit_are_binary_as_nccl_tests_print_them(
+    tmp_path: Path, cell: str, size: int
+) -> None:
+    assert group(tmp_path, "all_reduce", cell, 8)["predicted"] == group(tmp_path, "all_reduce", size, 8)["predicted"]
+
+
+def test_shapes_by_other_spellings_are_the_same_product(tmp_path: Path) -> None:
+    first = kernel(tmp_path, "gemm", "m=64 n=8192 k=4096")["predicted"]
+    for shape in ("M=64,N=8192,K=4096", "64x8192x4096", "64 8192 4096", "64, 8192, 4096"):
+        assert kernel(tmp_path, "linear", shape)["predicted"] == first

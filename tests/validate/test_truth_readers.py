@@ -13,7 +13,7 @@ from ridgeline.validate.machines import machines, place
 from ridgeline.validate.names import named_params, plain_name, refuse_unsupported
 from ridgeline.validate.network import read_network
 from ridgeline.validate.notes import read_notes
-from ridgeline.validate.recipes import read_recipe
+from ridgeline.validate.recipes import Recipe, read_recipe
 from ridgeline.validate.rows import Row
 
 GB, GIGABIT = 1e9, 1e9 / 8
@@ -58,6 +58,9 @@ def row(**cells: str) -> Row:
         ("RTX 4060 (laptop/desktop not stated)", "RTX-4060"),
         ("RTX 6000 Ada", "RTX-6000-Ada"),
         ("L40S", "L40S"),
+        ("8x H100", "H100-SXM"),
+        ("8xA100-SXM4-80GB", "A100-SXM-80GB"),
+        ("16 x L40S", "L40S"),
         ("L4", "L4"),
         ("TPU-trillium", "TPU-v6e"),
         ("TPU v7", "TPU-v7x"),
@@ -344,3 +347,33 @@ def test_a_tests_experts_follow_its_switches_and_the_programs_defaults() -> None
     switches = "num-experts=8; moe-router-topk=2; moe-grouped-gemm; moe-token-dispatcher-type=alltoall"
     assert experts_of(switches) == ("top", "alltoall", "grouped")
     assert experts_of("swiglu") == (None, None, None)
+
+
+def read(**cells: str) -> Recipe:
+    one = row(**cells)
+    return read_recipe(one, read_notes(one), find_engine("NeMo"), accelerator("H100-SXM"))
+
+
+@pytest.mark.parametrize(
+    ("cell", "recompute"),
+    [
+        ("uniform", Recompute.FULL), ("block", Recompute.FULL), ("activation checkpointing", Recompute.FULL),
+        ("AC", Recompute.FULL), ("core_attn", Recompute.SELECTIVE), ("SAC", Recompute.SELECTIVE),
+        ("none", Recompute.NONE),
+    ],
+)  # fmt: skip
+def test_words_for_what_is_computed_again(cell: str, recompute: Recompute) -> None:
+    assert read(recompute=cell).plan["recompute"] is recompute
+
+
+@pytest.mark.parametrize(
+    ("cell", "zero"),
+    [("zero3+offload", 3), ("ZeRO-2 + CPU", 2), ("zero1", 1), ("distributed optimizer", 1), ("FSDP2", 3), ("HSDP", 3)],
+)
+def test_words_for_what_is_divided(cell: str, zero: int) -> None:
+    assert read(zero_stage=cell).plan["zero"] == zero
+
+
+def test_int8_is_a_precision_and_4bit_an_adapter_s_base() -> None:
+    assert read(precision="int8").workload["precision"] == "int8"
+    assert read(precision="4bit").workload["precision"] == "bf16-pure"

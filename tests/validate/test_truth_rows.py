@@ -329,3 +329,12 @@ def test_checker_is_strict_only_when_asked(tmp_path: Path) -> None:
     assert lenient["reason"] == "internal: ZeroDivisionError: oops"
     with pytest.raises(ZeroDivisionError):
         Checker(predictor=broken, completer=broken, strict=True).answer(table.rows[0], table)
+
+
+def test_thousands_that_are_set_apart_are_one_number(tmp_path: Path) -> None:
+    grouped = line(n_devices="16,384", metric="tokens_per_s", value="1,234,567.5", unit="tok/s")
+    table = read(write(tmp_path / "t.tsv", HEADER, grouped, line(metric="mfu", value="1,5", unit="%")))
+    first, second = table.rows
+    assert (first.count("n_devices"), first.measured, first.problem) == (16384, 1234567.5, None)
+    assert second.problem is not None  # this comma sets no thousands apart
+    assert "'1,5' is not a finite number" in second.problem

@@ -19,8 +19,10 @@ from ridgeline.validate.score import absolute_percentage_error
 MODELS: tuple[tuple[str, str], ...] = (
     (r"^sd[- ]?v?1\.[45]$|^stable.diffusion[- ]?v?1[.-][45]$", "stable-diffusion-1"),
     (r"^sd[- ]?v?2(?:\.[01])?$|^stable.diffusion[- ]?v?2(?:[.-][01])?(?:-base)?$", "stable-diffusion-2"),
-    (r"^sdxl(?:[- ]1\.0)?$|^stable.diffusion[- ]?xl(?:-base)?(?:[- ]1\.0)?$", "stable-diffusion-xl"),
+    (r"^sdxl(?:[- ](?:base[- ]?)?1\.0)?$|^stable.diffusion[- ]?xl(?:-base)?(?:[- ]1\.0)?$", "stable-diffusion-xl"),
+    (r"^playground[- ]?v?2(?:\.5)?$", "stable-diffusion-xl"),
     (r"^flux\.?1?[- ]\[?(dev|schnell)\]?$", r"flux.1-\1"),
+    (r"^flux\.?1?[- ]krea(?:[- ]dev)?$", "flux.1-dev"),
     (r"^(?:sd|stable.diffusion)[- ]?3[- ]medium$", "sd3-medium"),
     (r"^pixart[- ](?:alpha|α)$", "pixart-alpha"),
     (r"^hunyuan-?dit$", "hunyuan-dit"),
@@ -32,9 +34,27 @@ MODELS: tuple[tuple[str, str], ...] = (
     (r"^latte(?:-1)?$", "latte"),
     (r"^wan-?2\.1[- ](?:t2v[- ])?(1\.3b|14b)$", r"wan2.1-\1"),
 )
-"""Models by their names in tables: (name, model)."""
+"""Models by their names in tables: (name, model). Some are another's denoiser with weights of their own.
+Source: unet/config.json of playgroundai/playground-v2.5-1024px-aesthetic and transformer/config.json of
+black-forest-labs/FLUX.1-Krea-dev."""
 
-METRICS = ("latency_s", "latency_per_step_s", "images_per_s")
+METRICS = ("latency_s", "latency_per_step_s", "images_per_s", "steps_per_s")
+_SPELLED = {
+    "latency": "latency_s", "latency_mean_s": "latency_s", "latency_ms": "latency_s", "e2e_latency_s": "latency_s",
+    "step_latency_s": "latency_per_step_s", "step_latency_ms": "latency_per_step_s",
+    "latency_per_step_ms": "latency_per_step_s", "samples_s": "images_per_s", "samples_per_s": "images_per_s",
+    "images_s": "images_per_s", "images_per_min": "images_per_s", "throughput": "images_per_s",
+    "it_s": "steps_per_s", "it_per_s": "steps_per_s", "iterations_per_s": "steps_per_s", "steps_s": "steps_per_s",
+}  # fmt: skip
+"""Metrics by other words: (word, metric). A step is one of the denoiser's, guidance included, as diffusers counts."""
+
+_UNITS: dict[str, dict[str, float]] = {
+    "s": {"s": 1.0, "ms": 1e-3, "min": 60.0},
+    "1/s": {f"{what}/{each}": scale for what in ("images", "image", "img", "samples", "it", "steps", "1", "videos")
+            for each, scale in (("s", 1.0), ("min", 1 / 60))},
+}  # fmt: skip
+"""Units of a time and of a rate, in SI."""
+
 REFUSED: tuple[tuple[str, str], ...] = (
     (r"latency_p\d+", "it waits for others at a rate close to what the machine can do, which is not predicted"),
     (r"memory", "what sampling holds in memory is not predicted"),
@@ -42,13 +62,18 @@ REFUSED: tuple[tuple[str, str], ...] = (
 )
 """Metrics that are not answered: (metric, why)."""
 
+_OF_A_STEP = ("latency_per_step_s", "steps_per_s")
 ENGINE_BATCH = 8  # pictures that an engine makes at a time when a row leaves it to the engine (assumed)
 EIGHT_BITS = re.compile(r"fp8|int8|float8", re.IGNORECASE)
-_DIVISION = re.compile(r"(cfg|ulysses|ring|pipefusion|tensor parallel|sequence parallel)\s*=?\s*(\d+)", re.IGNORECASE)
+_DIVISION = re.compile(
+    r"(cfg(?: parallel)?|ulysses|ring|pipefusion|tensor parallel|\btp|sequence parallel|\busp|\bsp)\s*[-=]?\s*(\d+)",
+    re.IGNORECASE,
+)
 _WORDS = {
-    "cfg": "guidance", "pipefusion": "pipeline", "tensor parallel": "tensor", "sequence parallel": "ulysses",
+    "cfg": "guidance", "cfg parallel": "guidance", "pipefusion": "pipeline", "tensor parallel": "tensor",
+    "tp": "tensor", "sequence parallel": "ulysses", "usp": "ulysses", "sp": "ulysses",
 }  # fmt: skip
-_PLAIN = re.compile(r"single GPU|independent replicas", re.IGNORECASE)
+_PLAIN = re.compile(r"single (?:GPU|device)|\breplicas\b|data[- ]parallel|^none$", re.IGNORECASE)
 
 
 class DiffusionRows:
@@ -72,7 +97,8 @@ class DiffusionRows:
         if key not in self._known:
             self._known[key] = sample(name, cluster, asked, by)
         cost = self._known[key]
-        value, low, high = _read(metric, cost, asked, replicas)
+        scale = _scale(row, metric)
+        value, low, high = (each / scale for each in _read(metric, cost, asked, replicas))
         measured = row.measured
         if measured is None or measured <= 0:
             raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
@@ -85,13 +111,22 @@ class DiffusionRows:
 
 
 def _metric(row: Row) -> str:
-    metric = row.text("metric").casefold()
+    metric = row.text("metric").strip().casefold()
     for pattern, why in REFUSED:
         if re.match(pattern, metric):
             raise InputError(f"'{metric}': {why}", field="metric")
+    metric = _SPELLED.get(metric, metric)
     if metric not in METRICS:
         raise InputError(f"'{metric}' is not predicted; known: {', '.join(METRICS)}", field="metric")
     return metric
+
+
+def _scale(row: Row, metric: str) -> float:
+    """The row's unit in SI [s] or [1/s]; raises `InputError` for another kind of unit."""
+    unit, known = row.text("unit").strip(), _UNITS["1/s" if metric.endswith("s_per_s") else "s"]
+    if unit and unit not in known:
+        raise InputError(f"'{unit[:20]}' is no unit of {metric}; known: {', '.join(known)}", field="unit")
+    return known.get(unit, 1.0)
 
 
 def _model(row: Row) -> str:
@@ -100,7 +135,8 @@ def _model(row: Row) -> str:
         match = re.match(pattern, name, re.IGNORECASE)
         if match:
             return match.expand(known).casefold()
-    raise InputError(f"'{name}' is no diffusion model that is predicted", field="model")
+    known = ", ".join(sorted({re.sub(r"\\1", "...", built) for _, built in MODELS}))
+    raise InputError(f"'{name[:60]}' is no diffusion model that is predicted; known: {known}", field="model")
 
 
 def _count(row: Row, field: str) -> int | None:
@@ -138,11 +174,12 @@ def _division(row: Row, devices: int) -> tuple[Division, int, tuple[str, ...]]:
 
 def _sampling(row: Row, metric: str, device: Accelerator) -> tuple[Sampling, tuple[str, ...]]:
     """What a row asks for: size, steps, batch, precision and execution."""
-    size = re.fullmatch(r"(\d{2,5})\s*x\s*(\d{2,5})", row.text("resolution"))
+    cell = row.text("resolution").strip()
+    size = re.fullmatch(r"(\d{2,5})\s*[xX*\u00d7]\s*(\d{2,5})", f"{cell}x{cell}" if cell.isdecimal() else cell)
     steps, said = _count(row, "steps"), []
     if size is None:
         raise InputError("the size of the picture is not stated", field="resolution")
-    if steps is None and metric == "latency_per_step_s":
+    if steps is None and metric in _OF_A_STEP:
         steps = 1
     if steps is None:
         raise InputError("the number of steps is not stated", field="steps")
@@ -167,7 +204,7 @@ def _sampling(row: Row, metric: str, device: Accelerator) -> tuple[Sampling, tup
         width=width, height=height, frames=_count(row, "frames") or 1, steps=steps, batch=batch, precision=precision,
         execution=execution, attention_kernel="flash" if engine else "flash2",
     )  # fmt: skip
-    return (replace(asked, decoded=False) if metric == "latency_per_step_s" else asked), tuple(said)
+    return (replace(asked, decoded=False) if metric in _OF_A_STEP else asked), tuple(said)
 
 
 def _read(metric: str, cost: SamplingCost, asked: Sampling, replicas: int) -> tuple[float, float, float]:
@@ -177,4 +214,7 @@ def _read(metric: str, cost: SamplingCost, asked: Sampling, replicas: int) -> tu
         return made / cost.seconds, made / cost.high_s, made / cost.low_s
     if metric == "latency_per_step_s":
         return cost.step_s, *cost.share(cost.step_s)
+    if metric == "steps_per_s":
+        low, high = cost.share(cost.step_s)
+        return 1.0 / cost.step_s, 1.0 / high, 1.0 / low
     return cost.seconds, cost.low_s, cost.high_s

@@ -99,6 +99,9 @@ ARCHITECTURES = {
 _MEMORY = re.compile(r"(?<![\w.])(\d{1,4})\s*-?\s*Gi?B\b(?!\s*/\s*s)", re.IGNORECASE)
 _BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*TB/s", re.IGNORECASE)
 _POWER = re.compile(r"(\d{2,4})\s*W\b")
+_COUNTED = re.compile(r"^\s*\d{1,5}\s*[x\u00d7*]\s+(?=\w)|^\s*\d{1,5}[x\u00d7*](?=[A-Za-z])", re.IGNORECASE)
+"""How many there are, before the name: '8x H100'. The count of devices has a column of its own."""
+
 _VAGUE = re.compile(r"not stated", re.IGNORECASE)
 _UNSTATED = re.compile(r"^\s*(?:not stated|n/?a|none|unknown|-+)?\s*$", re.IGNORECASE)
 
@@ -160,6 +163,7 @@ def find_device(text: str, catalog: Sequence[Accelerator], usual: Callable[[str]
     """
     if _UNSTATED.match(text):
         raise InputError("the hardware is not stated", field="hardware")
+    text = _COUNTED.sub("", text)
     said = read_device(text)
     try:
         family, assumptions = _family(text, said, catalog)

@@ -302,19 +302,27 @@ def _activations(row: Row, job: Interpretation, report: Report) -> Prediction:
 
 
 METRICS: tuple[Metric, ...] = (
-    Metric(name="step_time", pattern=r"(?:step|iteration)_time(?:_\w+)?", read=_step_time),
+    Metric(
+        name="step_time",
+        pattern=r"(?:step|iteration|iter)_time(?:_\w+)?|(?:s|sec|seconds|time)_per_(?:step|iteration|iter)",
+        read=_step_time,
+    ),
     Metric(name="forward_time", pattern=r"forward_time", read=_forward_time),
-    Metric(name="tokens_per_s", pattern=r"tok(?:en)?s_per_s(?:ec|econd)?(?:_per_\w+)?", read=_tokens),
+    Metric(name="tokens_per_s", pattern=r"tok(?:en)?s?_(?:per_)?s(?:ec|econd)?(?:_per_\w+)?", read=_tokens),
     Metric(
         name="samples_per_s",
-        pattern=r"(?:samples|sequences|seqs?)(?:_\d+k)?_per_s(?:_per_\w+|_core)?|throughput",
+        pattern=r"(?:samples|sequences|seqs?|images)(?:_\d+k)?_per_s(?:ec|econd)?(?:_per_\w+|_core)?|throughput",
         read=_samples,
     ),
     Metric(name="flop_rate", pattern=r"(?:model_|aggregate_|hardware_)?[tp]flops(?:_per_\w+)?", read=_flop_rate),
     Metric(name="utilisation", pattern=r"mfu|hfu|pct_of_peak|percent_of_peak", read=_utilisation),
     Metric(name="device_hours", pattern=r"(?:gpu|tpu|device|chip)_hours", read=_device_hours),
     Metric(name="time_to_train", pattern=r"time_to_train", read=_time_to_train),
-    Metric(name="power", pattern=r"(?:mean|avg|average)_(?:node|device|gpu)_power", read=_power),
+    Metric(
+        name="power",
+        pattern=r"(?:mean|avg|average)_(?:(?:node|device|gpu)_)?power|power_per_(?:node|device|gpu)",
+        read=_power,
+    ),
     Metric(name="allocated", pattern=r"torch_max_memory_allocated|max_memory_allocated", read=_allocated),
     Metric(name="memory", pattern=r"peak_mem\w*|max_mem\w*|memory_gb", read=_peak_memory),
     Metric(name="states", pattern=r"model_states?_mem\w*", read=_states),

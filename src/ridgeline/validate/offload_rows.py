@@ -26,7 +26,13 @@ CPU_ONLY = "cpu-only"
 CPU_AND_DISK = "cpu-only-from-disk"  # what does not fit in memory is read when it is needed
 
 TECHNIQUES: tuple[tuple[str, str, str], ...] = (
-    (r"neurons", r"", NEURONS),
+    (r"neuron", r"", NEURONS),
+    (r"fiddler|hybrimoe|\bamx\b|ktransformers|moe-lightning", r"", EXPERTS_COMPUTED),
+    (
+        r"flexgen|zero-?inference|device_map|(?:weights|nvme|layers?) stream|stream\w* (?:of )?(?:weights|layers)",
+        r"",
+        LAYERS_STREAMED,
+    ),
     (r"-ngl|layers? (?:of|split)|\d+ of \d+ layers", r"", LAYERS_ON_HOST),
     (r"offload|disk", r"accelerate|deepspeed|zero|vllm|flexgen|airllm", LAYERS_STREAMED),
     (r"layer.{0,20}(?:stream|offload|swap)", r"", LAYERS_STREAMED),
@@ -135,10 +141,13 @@ def _technique(row: Row) -> str:
     for pattern, name in HOST_ALONE if alone else ():
         if re.search(pattern, technique):
             return name
+    if re.search(r"cpu[- ]only|only (?:on )?(?:the )?cpu", technique):
+        return CPU_ONLY
     for pattern, of_engine, name in TECHNIQUES:
         if re.search(pattern, technique) and re.search(of_engine, engine):
             return name
-    raise InputError(f"'{technique[:60]}' is no known way of offloading", field="technique")
+    known = "experts on CPU, expert offload, layers streamed, -ngl N, neurons, disk offload, CPU only"
+    raise InputError(f"'{technique[:60]}' is no known way of offloading; known: {known}", field="technique")
 
 
 def _model(row: Row) -> tuple[Model, tuple[str, ...]]:

@@ -47,13 +47,13 @@ def attention(ask: Ask) -> Priced:
     if "decode" in said:
         return decode(ask)
     form = ask.format()
-    batch, tokens = ask.size("batch", "b"), ask.size("isl", "seq", "seq_len", "s", "q_len")
+    batch, tokens = ask.size("batch", "b"), ask.size("isl", "seq", "seq_len", "seqlen", "s", "q_len", "tokens")
     head = _head(ask.size("head_dim", "d"))
     notes = []
     if not {"heads", "h", "num_heads"} & ask.shape.keys():
         notes.append(f"heads not stated: {BENCHMARK_HIDDEN} / head size, as FlashAttention's benchmark (assumed)")
     heads = ask.size("heads", "h", "num_heads", default=max(1.0, BENCHMARK_HIDDEN // head))
-    kv_heads = ask.size("kv_heads", "num_kv_heads", default=heads)
+    kv_heads = ask.size("kv_heads", "num_kv_heads", "kv", default=heads)
     if batch * tokens <= 0:
         raise InputError(f"'{ask.words}' has a size of 0", field="shape")
     past = ask.size("kv_past", "past", default=0.0)
@@ -104,9 +104,9 @@ def attention(ask: Ask) -> Priced:
 def decode(ask: Ask) -> Priced:
     """One new token a sequence: keys and values are read once at their own size, or scores are computed."""
     batch, heads = ask.size("batch", "b"), ask.size("heads", "h", "num_heads")
-    kv_heads = ask.size("kv_heads", "num_kv_heads", default=heads)
+    kv_heads = ask.size("kv_heads", "num_kv_heads", "kv", default=heads)
     head = _head(ask.size("head_dim", "d"))
-    context = ask.size("kv_past", "past", "context", "kv_len") + ask.size("isl", default=1.0)
+    context = ask.size("kv_past", "past", "context", "kv_len", "s", "seq_len", "seqlen") + ask.size("isl", default=1.0)
     if ask.serving and kv_heads > 0:
         asked = questions.decode(
             batch, context, heads, kv_heads, head, window=_finite(_window(ask)), dtype=ask.format().name,

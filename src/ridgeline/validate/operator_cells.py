@@ -22,8 +22,8 @@ from ridgeline.facts.records import Accelerator, Evidence
 LARGEST = 2.0**40  # of one dimension; a bound on nonsense
 LARGEST_HEAD = 2**16  # of one attention head
 
-_SIZES = re.compile(r"((?:[A-Za-z_]\w*[=,]\s*)*[A-Za-z_]\w*)\s*=\s*([\w.+-]+(?:,\s*[\w.+-]+)*)")
-_PRODUCT = re.compile(r"^\s*(\d+)\s*[xX*]\s*(\d+)\s*[xX*]\s*(\d+)\s*$")
+_SIZES = re.compile(r"((?:[A-Za-z_]\w*[=,]\s*)*[A-Za-z_]\w*)\s*=\s*([\w.+-]+(?:,\s*[\w.+-]+\b(?!\s*=))*)")
+_PRODUCT = re.compile(r"^\s*(\d+)(?:\s*[xX*,]\s*|\s+)(\d+)(?:\s*[xX*,]\s*|\s+)(\d+)\s*$")
 
 
 _UNPRICED = re.compile(r"cuda cores|fp16 acc")
@@ -148,6 +148,8 @@ def sizes(text: str) -> dict[str, float]:
     {'m': 2048.0, 'n': 5120.0, 'k': 6144.0}
     >>> sizes("batch=4 seq=2048 causal=False")
     {'batch': 4.0, 'seq': 2048.0}
+    >>> sizes("M=64,N=128,K=32")
+    {'m': 64.0, 'n': 128.0, 'k': 32.0}
     """
     product = _PRODUCT.match(text)
     if product:

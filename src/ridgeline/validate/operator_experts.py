@@ -16,6 +16,8 @@ from ridgeline.errors import InputError
 from ridgeline.validate.operator_cells import Ask, Priced, bill, laddered
 from ridgeline.validate.operator_kernels import product_cost, stream
 
+_INNER = ("inter", "ffn", "inner", "inter_size", "intermediate_size")
+
 
 def experts(ask: Ask) -> Priced:
     """The feed-forward of one rank's experts when routing is balanced [s].
@@ -25,16 +27,14 @@ def experts(ask: Ask) -> Priced:
     them, the rows gathered before and combined after.
     """
     form = ask.format()
-    tokens, hidden, inner = ask.size("tokens"), ask.size("hidden"), ask.size("inter", "ffn")
-    top_k, count = ask.size("topk", "top_k"), ask.size("experts")
+    tokens, hidden, inner = ask.size("tokens", "num_tokens"), ask.size("hidden", "hidden_size"), ask.size(*_INNER)
+    top_k, count = ask.size("topk", "top_k"), ask.size("experts", "num_experts")
     inner /= ask.size("moe_tp", "tp", default=1.0)
     ranks = ask.size("moe_ep", "ep", default=1.0)
     if min(tokens, hidden, inner, top_k, count, ranks) <= 0:
         raise InputError(f"'{ask.words}' has a size of 0", field="shape")
     skewed = re.search(r"dist(?:ribution)?\s*=\s*power_law_([\d.]+)", ask.words)
-    gate = (
-        not re.search(r"non-?gated", ask.library, re.IGNORECASE) and (hidden, ask.size("inter", "ffn")) not in UNGATED
-    )
+    gate = not re.search(r"non-?gated", ask.library, re.IGNORECASE) and (hidden, ask.size(*_INNER)) not in UNGATED
     asked = questions.experts(
         tokens, hidden, inner, top_k, count, ranks=ranks, skew=float(skewed[1]) if skewed else 0.0, gated=gate,
         dtype=form.name,

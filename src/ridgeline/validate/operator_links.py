@@ -29,7 +29,7 @@ KINDS: tuple[tuple[str, CollectiveKind], ...] = (
     (r"all[-_ ]?reduce", CollectiveKind.ALL_REDUCE),
     (r"all[-_ ]?gather", CollectiveKind.ALL_GATHER),
     (r"reduce[-_ ]?scatter", CollectiveKind.REDUCE_SCATTER),
-    (r"all[-_ ]?to[-_ ]?all", CollectiveKind.ALL_TO_ALL),
+    (r"all[-_ ]?to[-_ ]?all|^a2a$", CollectiveKind.ALL_TO_ALL),
     (r"send[-_ ]?recv|\bsend\b|p2p|rdma write", CollectiveKind.SEND),
 )
 """Names of collectives, first match first."""

@@ -24,6 +24,8 @@ from ridgeline.validate.machines import Machines
 from ridgeline.validate.operator_cells import Ask, Priced, sizes
 from ridgeline.validate.operator_convolution import convolution
 from ridgeline.validate.operator_sources import own_source
+from ridgeline.validate.operator_streams import NAMES as STREAM_NAMES
+from ridgeline.validate.operator_streams import streamed
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
 
@@ -46,16 +48,22 @@ FAMILIES: tuple[tuple[str, Callable[[Ask], Priced]], ...] = (
     (r"\bmla\b", attention.latent_prefill),
     (r"moe.*(?:dispatch|combine)", links.exchange),
     (r"attention", attention.attention),
-    (r"\bmoe\b", experts.experts),
+    (r"\bmoe\b|^fused_?moe$", experts.experts),
     (r"conv2d|convolution", convolution),
-    (r"gemm|matmul|matrix", kernels.gemm),
+    (r"gemm|matmul|matrix|^linear$|^bmm$", kernels.gemm),
     (r"copy.*host|host.*copy|h2d|d2h", kernels.host_copy),
     (r"stream|coalesced|memory bandwidth", kernels.long_stream),
     (r"copy device to device|p2p.*(?:copy|intra)", kernels.peer_copy),
     *((pattern, links.collective) for pattern, _ in links.KINDS),
+    *((pattern, streamed) for pattern, _ in STREAM_NAMES),
 )
 """Operators that are priced, first match first."""
 
+_KNOWN = (
+    "gemm, attention (prefill, decode, mla), moe, moe dispatch, moe combine, conv2d, stream, copy, power, layer op,"
+    " norm, softmax, cross_entropy, activation, rotary, embedding, all_reduce, all_gather, reduce_scatter, alltoall,"
+    " send_recv"
+)
 RUNGS = {  # that rest on measurements of the device itself, or of its relatives
     "tables": (Rung.TABLE.value, Rung.FITTED.value),
     "borrowed": (Rung.BORROWED.value,),
@@ -149,7 +157,7 @@ def _family(op: str) -> Callable[[Ask], Priced]:
     for pattern, family in FAMILIES:
         if re.search(pattern, op):
             return family
-    raise InputError(f"'{op[:60]}' is no operator that is predicted", field="op")
+    raise InputError(f"'{op[:60]}' is no operator that is predicted; known: {_KNOWN}", field="op")
 
 
 def _same_form(text: str, part: Accelerator) -> None:
@@ -171,9 +179,7 @@ def _ask(row: Row, kind: str, op: str, resolved: Machine) -> Ask:
     shape = sizes(words)
     size = row.text("bytes")
     if size:
-        if not re.fullmatch(r"\d{1,18}(?:\.\d*)?(?:e\+?\d\d?)?", size, re.IGNORECASE) or not 1 <= float(size) < 1e18:
-            raise InputError(f"'{size[:24]}' is no size in bytes; needs 1 to 1e18", field="bytes")
-        shape["bytes"] = float(size)
+        shape["bytes"] = _bytes(size)
     return Ask(
         op=op,
         shape=shape,
@@ -184,6 +190,17 @@ def _ask(row: Row, kind: str, op: str, resolved: Machine) -> Ask:
         metric=row.text("metric").casefold(),
         machine=resolved,
     )
+
+
+def _bytes(cell: str) -> float:
+    """A size [byte], as a number or with the unit that nccl-tests print: '64M' and '64MB' are 64 MiB there."""
+    told = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)\s*([kKMGT])(i?)B?", cell)
+    if told:
+        return float(told[1]) * 1024.0 ** (" KMGT".index(told[2].upper()))
+    plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", cell)
+    if not re.fullmatch(r"\d{1,18}(?:\.\d*)?(?:e\+?\d\d?)?", plain, re.IGNORECASE) or not 1 <= float(plain) < 1e18:
+        raise InputError(f"'{cell[:24]}' is no size in bytes; needs 1 to 1e18, or such as 64M", field="bytes")
+    return float(plain)
 
 
 def _predicted(priced: Priced, unit_si: float, dimension: str, row: Row) -> tuple[float, float | None, float | None]:

@@ -22,13 +22,14 @@ from ridgeline.validate.rows import Row
 _PRECISION_WORDS: tuple[tuple[str, str], ...] = (
     (r"nvfp4|\bfp4|mxfp4", "nvfp4"),
     (r"mx-?fp8|fp8[-_ ]?mx", "mxfp8"),
-    (r"nf4|int4|4-bit", "nf4"),
+    (r"nf4|int4|4-?bit", "nf4"),
     (r"fp8|float8", "fp8"),
     (r"tf32", "tf32"),
     (r"fp32|float32", "fp32"),
     (r"bf16|bfloat16", "bf16"),
     (r"fp16|float16|half", "fp16"),
     (r"\bamp\b|mixed", "fp16"),
+    (r"\bint8\b", "int8"),
 )
 """The first that a cell names wins: 'bf16+fp8' is fp8 compute, 'mixed (AMP fp16)' is fp16."""
 
@@ -313,9 +314,9 @@ def _recompute(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
         plan["sequence_parallel"] = True
     if re.match(r"none|no\b|false|0", cell):
         return plan | {"recompute": Recompute.NONE}
-    if re.match(r"full|true|yes|on\b|all", cell):
+    if re.match(r"full|true|yes|on\b|all|uniform|block|activation checkpointing|a\.?c\.?$", cell):
         return plan | {"recompute": Recompute.FULL}
-    if cell.startswith("selective"):
+    if re.match(r"selective|core_attn|sac\b", cell):
         if "[" in cell and "core_attn" not in cell:
             said.append(f"recompute '{cell}' leaves the attention core alone and the rest is small: counted as none")
             return plan | {"recompute": Recompute.NONE}
@@ -344,11 +345,13 @@ def _zero(row: Row, notes: Notes, engine: Engine, task: Task, said: list[str]) -
     if cell and row.second and re.search(r"FSDP", cell) and "(" in row.text("tp") and engine.zero is not None:
         return {"zero": engine.zero}  # of two recipes in one line, FSDP is the first one's
     if cell:
-        digit = re.search(r"(?<!FSDP)\b([0-3])\b", cell)
+        digit = re.search(r"(?<!FSDP)(?:\b|(?<=zero))([0-3])\b", cell, re.IGNORECASE)
         if digit:
             return {"zero": int(digit[1])}
         if re.search(r"SHARD_GRAD_OP", cell, re.IGNORECASE):
             return {"zero": 2}
+        if re.search(r"distributed optimizer", cell, re.IGNORECASE):
+            return {"zero": 1}
         if re.search(r"NO_SHARD|DDP", cell, re.IGNORECASE):
             return {"zero": 0}
         if re.search(r"FSDP|FULL_SHARD|HYBRID|HSDP", cell, re.IGNORECASE):

@@ -45,6 +45,15 @@ COUNTS = (
 NUMBERS = ("params_b",)
 """Columns that hold a positive number: parameters [1e9]."""
 
+_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+"""A number whose thousands are set apart: '1,024'."""
+
+_PLAIN_NUMBERS = frozenset(
+    {*COUNTS, *NUMBERS, "value", "active_params_b", "batch_or_concurrency", "rate_rps", "batch", "n_nodes", "n_gpu"}
+    | {"isl", "osl", "bytes", "steps", "frames", "context_depth", "gpu_mem_gb"}
+)
+"""Columns that hold one number."""
+
 LARGEST_COUNT = 10**10
 LONGEST_CELL = 2000  # patterns are searched in cells; none of public tables is longer than 600 [character]
 LONGEST_SETTINGS = (
@@ -190,6 +199,9 @@ def _kind(columns: tuple[str, ...], name: str, number: int) -> str:
 def _row(line: str, columns: tuple[str, ...], kind: str, name: str, number: int) -> Row:
     parts = [_cell(part) for part in line.split("\t")]
     cells = dict(zip(columns, parts, strict=False)) | dict.fromkeys(columns[len(parts) :], "")
+    for column in _PLAIN_NUMBERS & cells.keys():
+        if _GROUPED.fullmatch(cells[column]):
+            cells[column] = cells[column].replace(",", "")
     problem = _problem(parts, columns, cells, kind, name, number)
     return Row(line=number, id=cells.get("id") or f"line {number}", cells=cells, problem=problem)
 

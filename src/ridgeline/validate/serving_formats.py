@@ -49,10 +49,29 @@ class Precision:
         return form(self.weights).weight_bytes if self.weights else 2.0
 
 
+_SPELLED: tuple[tuple[str, str], ...] = (
+    (r"(?:fp8|float8)[-_ ]?(?:w8a8|e4m3(?:fn)?|e5m2|dynamic|static|per-?(?:tensor|channel|token))", "fp8"),
+    (r"(?:fp8|float8)[-_ ]?block(?:wise)?", "fp8_block"),
+    (r"smooth-?quant|int8[-_ ]?w8a8|w8a8[-_ ]?int8", "w8a8"),
+    (r"int8[-_ ]?(?:wo|weight[-_ ]?only)|(?:bnb-?|bitsandbytes-?)?8-?bit|llm\.int8", "int8_wo"),
+    (r"hqq(?:-?4-?bit)?|auto-?round|marlin|exl3|int4[-_ ]?weight[-_ ]?only", "int4_wo"),
+    (r"(?:bnb|bitsandbytes)[-_ ]nf4", "nf4"),
+    (r"(?:w4a4[-_])?nvfp4(?:[-_ ]w4a4)?", "nvfp4"),
+    (r"w4a16_mxfp4", "mxfp4"),
+)
+"""Words for a format that name it together with how it was made: (word, format); four bits unless a word says another.
+Source: the quantization names of vLLM and SGLang, docs/features/quantization and docs/advanced_features."""
+
+
+def _plainly(cell: str) -> str:
+    """The word for a format that a longer one stands for, itself where none does."""
+    return next((name for pattern, name in _SPELLED if re.fullmatch(pattern, cell)), cell)
+
+
 def precision_of(row: Row, model: Model, part: Accelerator, engine: str) -> Precision:
     """The formats that a row states or its source implies; raises `InputError` for a word that means none."""
     cell = re.sub(r"\(.*?\)", "", row.text("precision_weights")).strip().casefold()
-    stated = _weights(cell, model, engine) if cell else _unstated(row, model, part, engine)
+    stated = _weights(_plainly(cell), model, engine) if cell else _unstated(row, model, part, engine)
     kv, more = _cache(row, stated, engine)
     return Precision(weights=stated.weights, other=stated.other, kv=kv, assumptions=(*stated.assumptions, *more))
 
@@ -135,6 +154,9 @@ def _cache(row: Row, weights: Precision, engine: str) -> tuple[str, tuple[str, .
         return "bf16", ()
     if cell == "auto":
         return "", ()
+    if cell in ("int4", "4-bit"):
+        return "q4_0", ("cache in 4 bits with a scale to 32 numbers, as q4_0",)
+    cell = _plainly(cell)
     if cell == "k q4_0":
         return "int8", ("cache: keys in q4_0, values in 16 bits, priced as 8 bits each",)
     if cell:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from ridgeline.errors import InputError
 from ridgeline.validate.rows import Row
@@ -15,7 +16,7 @@ LARGEST = 1e10
 ARRIVALS: tuple[tuple[str, str], ...] = (
     (r"disagg|concurrency|closed", "closed"),
     (r"^fixed-batch|^static|^single-stream|^batch\b", "static"),
-    (r"poisson|open-loop|^server|^interactive|rate", "poisson"),
+    (r"poisson|open-loop|^server|^interactive|^online|rate", "poisson"),
     (r"offline|burst|all-at-once|throughput|queue", "queue"),
     (r"cold", "cold"),
 )
@@ -44,7 +45,8 @@ _STATISTICS = {
 }  # fmt: skip
 _TIMES = {
     "ttft": "ttft", "tpot": "tpot", "itl": "itl", "latency": "latency", "e2e": "latency", "e2e_latency": "latency",
-    "request_latency": "latency", "latency_per_token": "tpot", "batch_latency": "batch_latency",
+    "e2el": "latency", "request_latency": "latency", "latency_per_token": "tpot", "decode_step": "tpot",
+    "batch_latency": "batch_latency",
     "model_load": "load_time", "load": "load_time", "load_time": "load_time",
 }  # fmt: skip
 _RATES = {
@@ -54,8 +56,15 @@ _RATES = {
 }  # fmt: skip
 _OTHERS = {
     "tok_s_per_user": "user_rate", "output_tok_s_per_user": "user_rate", "tok_s_user": "user_rate",
+    "interactivity_tok_s_user": "user_rate", "interactivity_tok_s_per_user": "user_rate",
     "energy_j_per_token": "token_energy", "j_per_token": "token_energy", "energy_j_per_output_token": "token_energy",
 }  # fmt: skip
+_WHOLE_WORDS = {
+    "request_throughput": "requests_s", "output_throughput": "output_tok_s", "total_throughput": "total_tok_s",
+    "total_token_throughput": "total_tok_s", "input_throughput": "prefill_tok_s",
+}  # fmt: skip
+"""Words of engines' own benchmarks. Source: vllm, benchmarks/serve.py; sglang, bench_serving.py."""
+
 _LEVELS = {"memory": "memory", "peak_memory": "memory", "avg_power": "power", "power": "power"}
 _SECONDS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
 _BYTES = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20, "bytes": 1.0, "B": 1.0}
@@ -63,6 +72,7 @@ BINARY = frozenset({"FT"})
 """Sources whose GB are 2**30 byte. Source: fastertransformer, utils/cuda_utils.h, print_mem_usage."""
 
 _WATTS = {"W": 1.0, "kW": 1e3, "mW": 1e-3}
+_STATISTIC_FIRST = re.compile(r"^(?P<statistic>mean|avg|average|p50|median|p90|p95|p99)_(?P<base>ttft|tpot|itl|e2el)_")
 _METRIC = re.compile(
     r"^(?P<base>[a-z0-9_]+?)(?:_(?P<statistic>mean|avg|average|p50|median|p90|p95|p99))?"
     r"_(?P<unit>ms|us|s|gb|gib|w)(?P<each>_per_gpu|_per_device|_per_chip)?$"
@@ -81,11 +91,12 @@ class Metric:
 def metric_of(row: Row) -> Metric:
     """The metric of a serving row; raises `InputError` when the word or the unit is unknown."""
     cell = row.text("metric").strip().casefold()
+    cell = _STATISTIC_FIRST.sub(r"\g<base>_\g<statistic>_", _WHOLE_WORDS.get(cell, cell))
     if cell in _OTHERS:
         return Metric(name=_OTHERS[cell], statistic="mean", unit_si=1.0)
     match = _METRIC.match(cell)
     if match is None:
-        raise InputError(f"'{cell[:40]}' is no metric of serving", field="metric")
+        raise InputError(_unknown(cell), field="metric")
     base, each = match["base"], match["each"] is not None
     statistic = _STATISTICS.get(match["statistic"] or "", "")
     unit = row.text("unit").strip()
@@ -101,7 +112,14 @@ def metric_of(row: Row) -> Metric:
         factor = _factor(_BYTES if name == "memory" else _WATTS, unit or match["unit"].upper())
         factor = _BYTES["GiB"] if row.source in BINARY and factor == _BYTES["GB"] else factor
         return Metric(name=name, statistic=statistic or ("mean" if name == "power" else ""), unit_si=factor)
-    raise InputError(f"'{cell[:40]}' is no metric of serving", field="metric")
+    raise InputError(_unknown(cell), field="metric")
+
+
+def _unknown(cell: str) -> str:
+    known = (*_TIMES, *(f"{name}_s" for name in _RATES), *_LEVELS, *_OTHERS)
+    close = get_close_matches(cell, [*known, *_WHOLE_WORDS], 1)
+    near = f"; nearest: {close[0]}" if close else ""
+    return f"'{cell[:40]}' is no metric of serving{near}; known: {', '.join(known)}"
 
 
 def _factor(units: dict[str, float], unit: str) -> float:
@@ -116,7 +134,8 @@ def arrivals_of(row: Row) -> str:
     cell = row.text("scenario").strip().casefold()
     found = next((name for pattern, name in ARRIVALS if re.search(pattern, cell)), None)
     if found is None:
-        raise InputError(f"'{cell[:40]}' is no known way of sending requests", field="scenario")
+        known = "fixed-batch, single-stream, fixed-concurrency, poisson-rate, open-loop-rate, offline"
+        raise InputError(f"'{cell[:40]}' is no known way of sending requests; known: {known}", field="scenario")
     return found
 
 
