@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,7 +30,10 @@ GROUP = {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}, "in
             "int4_wo",
         ),
         ({"quant_method": "compressed-tensors", "config_groups": {}}, ""),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, ""),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4_wo"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8_wo"),
+        ({"quant_method": "hqq"}, "int4_wo"),
+        ({"quant_method": "weirdo", "bits": 3}, ""),
         ("fp8", ""),
         (None, ""),
     ],
@@ -64,3 +68,12 @@ def test_a_model_is_served_as_its_checkpoint_where_the_machine_can() -> None:
     assert served_weights(load("llama-3.1-8b"), HOPPER, "fp8") == ("fp8", "")
     assert served_weights(load("gpt-oss-20b"), {"bf16"})[0] == "w4a16_mxfp4"  # widened as it is read
     assert served_weights(load("llama-3.1-8b"), HOPPER) == ("", "")
+
+
+def test_a_method_that_is_not_known_is_told_not_passed_over() -> None:
+    model = load("tinyllama-1.1b")
+    odd = replace(model, config={**model.config, "quantization_config": {"quant_method": "weirdo", "bits": 3}})
+    name, why = served_weights(odd, ("bf16", "fp8"))
+    assert name == ""
+    assert why.startswith("the checkpoint's quantization_config names 'weirdo', not known: served in 16 bits")
+    assert served_weights(model, ("bf16", "fp8")) == ("", "")

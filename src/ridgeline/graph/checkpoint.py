@@ -7,6 +7,7 @@ from typing import Any
 
 from ridgeline.graph.ops import Model
 
+_SHOWN = 40  # characters of a word that is repeated
 _RATES = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "int8": "int8"}  # matrix rate that a format needs
 
 
@@ -28,6 +29,8 @@ def checkpoint_weights(config: Mapping[str, Any]) -> str:
         return "w4a16_mxfp4"
     if method in ("awq", "gptq"):
         return {4: "int4_wo", 8: "int8_wo"}.get(found.get("bits", found.get("w_bit", 4)), "")
+    if method in ("bitsandbytes", "hqq"):
+        return "int8_wo" if found.get("load_in_8bit") else "int4_wo"
     if method == "modelopt":
         return {"FP8": "fp8", "NVFP4": "nvfp4"}.get(str(found.get("quant_algo", "")).upper(), "")
     if method == "compressed-tensors":
@@ -52,6 +55,16 @@ def _compressed(groups: object) -> str:
     return ""
 
 
+def _unread(model: Model) -> str:
+    """Words where the checkpoint says that it is quantized, in a way that is not known; '' where it is not."""
+    found = model.config.get("quantization_config")
+    if not isinstance(found, Mapping) or not found:
+        return ""
+    method = found.get("quant_method")
+    named = f"'{method[:_SHOWN]}'" if isinstance(method, str) else "no method"
+    return f"the checkpoint's quantization_config names {named}, not known: served in 16 bits; --weights says another"
+
+
 def served_weights(model: Model, rates: Collection[str], asked: str | None = None) -> tuple[str, str]:
     """The format that a model is served in, and why where nobody `asked` for it; '' is 16 bits.
 
@@ -66,7 +79,7 @@ def served_weights(model: Model, rates: Collection[str], asked: str | None = Non
             return name, "weights are fp8_block: the checkpoint's own 8-bit floats, scaled in blocks"
         return asked, ""
     if not name:
-        return "", ""
+        return "", _unread(model)
     if name in _RATES and _RATES[name] not in rates:
         return "", f"the checkpoint's weights are {name}, for which this machine has no matrix rate: served in 16 bits"
     return name, f"weights are {name}, as in the checkpoint (quantization_config); --weights bf16 asks for 16 bits"
