@@ -92,6 +92,31 @@ def test_caches_by_the_words_of_engines(cell: str, kv: str) -> None:
     assert read_served(row(precision_kv=cell)).deployment.kv == kv
 
 
+@pytest.mark.parametrize(
+    ("model", "hardware", "weights"),
+    [
+        ("DeepSeek-V3", "H200-SXM-141GB", "fp8_block"),
+        ("gpt-oss-120b", "H100-SXM-80GB", "w4a16_mxfp4"),
+        ("DeepSeek-V3", "A100-SXM-80GB", "bf16"),  # which multiplies no 8-bit floats
+        ("Llama-3.1-8B", "H100-SXM-80GB", "bf16"),
+    ],
+)
+def test_a_precision_that_is_not_stated_is_the_checkpoint_s(model: str, hardware: str, weights: str) -> None:
+    cells = {"model": model, "hardware": hardware, "params_b": "", "active_params_b": "", "precision_weights": ""}
+    found = read_served(row(**cells, n_devices="16", tp="16"))
+    assert found.deployment.weights == weights
+    assert any("precision not stated" in words for words in found.assumptions)
+
+
+def test_sixteen_bits_that_do_not_fit_are_the_checkpoint_s_own() -> None:
+    """1,342 GB of DeepSeek-V3 in 16 bits: more than 8 x 141 GB, less than 16 x 141 GB."""
+    cells = {"model": "DeepSeek-V3", "params_b": "671", "active_params_b": "37", "hardware": "H200-SXM-141GB"}
+    narrow = read_served(row(**cells, precision_weights="bf16", n_devices="8", tp="8"))
+    assert narrow.deployment.weights == "fp8_block"
+    assert any("more than 8 devices hold" in words for words in narrow.assumptions)
+    assert read_served(row(**cells, precision_weights="bf16", n_devices="16", tp="16")).deployment.weights == "bf16"
+
+
 def test_a_word_that_means_nothing_is_refused_with_the_nearest_and_what_is_known() -> None:
     with pytest.raises(RidgelineError, match=r"'outptu_throughput' .*nearest: output_throughput; known: ttft"):
         read_served(row(metric="outptu_throughput"))

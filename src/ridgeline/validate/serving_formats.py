@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.cost.formats import FORMS, by_bits, form
 from ridgeline.errors import DomainError, InputError
 from ridgeline.facts.records import Accelerator
+from ridgeline.graph.checkpoint import checkpoint_weights, served_weights
 from ridgeline.graph.ops import Model
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_words import whole
@@ -72,8 +73,25 @@ def precision_of(row: Row, model: Model, part: Accelerator, engine: str) -> Prec
     """The formats that a row states or its source implies; raises `InputError` for a word that means none."""
     cell = re.sub(r"\(.*?\)", "", row.text("precision_weights")).strip().casefold()
     stated = _weights(_plainly(cell), model, engine) if cell else _unstated(row, model, part, engine)
+    stated = _fitting(stated, row, model, part, engine) if cell else stated
     kv, more = _cache(row, stated, engine)
     return Precision(weights=stated.weights, other=stated.other, kv=kv, assumptions=(*stated.assumptions, *more))
+
+
+def _fitting(stated: Precision, row: Row, model: Model, part: Accelerator, engine: str) -> Precision:
+    """The checkpoint's own format where 16 bits, which a row states, are more than its devices hold and that is not.
+
+    A row that was measured has run: such cells say in which format activations were.
+    """
+    own, count = checkpoint_weights(model.config), whole(row, "n_devices")
+    if stated.weights not in ("bf16", "fp16") or not own or count is None:
+        return stated
+    held = count * part.memory_bytes
+    found = _weights(_plainly(own), model, engine)
+    if model.graph.params * stated.weight_bytes <= held or model.graph.params * found.weight_bytes > held:
+        return stated
+    said = f"{stated.weights} weights are more than {count} devices hold: {own}, as the checkpoint's, assumed"
+    return replace(found, assumptions=(*found.assumptions, said))
 
 
 def _weights(cell: str, model: Model, engine: str) -> Precision:
@@ -135,6 +153,11 @@ def _unstated(row: Row, model: Model, part: Accelerator, engine: str) -> Precisi
     if engine == "Mixtral Offloading":
         said = "precision not stated: 4 bits, the least that this engine's experts were published in (assumed)"
         return Precision(weights=by_bits(4.5), assumptions=(said,))
+    own = served_weights(model, part.peak_flop_per_s)[0]
+    if row.source != "MLP" and own:
+        found = _weights(_plainly(own), model, engine)
+        said = f"precision not stated: {own}, the checkpoint's own"
+        return replace(found, assumptions=(*found.assumptions, said))
     if row.source != "MLP":
         return Precision(weights="bf16", assumptions=("precision not stated: 16 bits assumed",))
     rates = part.peak_flop_per_s
