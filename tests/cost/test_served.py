@@ -37,6 +37,17 @@ def test_known_scales_spare_the_cast_that_rows_of_its_own_told() -> None:
     assert (seconds("fp8", True) > 0).all()
 
 
+def test_numbers_of_32_bits_keep_vector_units_busy_or_the_memory_as_tf32() -> None:
+    router, rows = Product(name="router", n=256, k=3072, part="wide"), np.array([66.0 * 128])  # 132 tiles, one an SM
+    narrow, wide = (ServedPrices(H200, Formats(wide=name)).product(router, rows) for name in ("tf32", "fp32"))
+    flop, device = 2 * 66 * 128 * 256 * 3072, H200.device
+    assert wide.mid[0] == pytest.approx(flop / device.matrix_rate("fp32"), rel=0.05)
+    moved = 4 * (66 * 128 * (3072 + 256) + 256 * 3072)
+    assert narrow.mid[0] > narrow.memory[0] == pytest.approx(moved / device.memory_bytes_per_s)
+    assert narrow.mid[0] < wide.mid[0] / 3
+    assert wide.low[0] < wide.mid[0] < wide.high[0]
+
+
 @pytest.mark.parametrize("feed", ["bf16", "fp8_block", "nvfp4"])
 def test_other_formats_are_cast_as_they_were(feed: str) -> None:
     assert (seconds(feed, True) == seconds(feed, False)).all()

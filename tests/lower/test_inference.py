@@ -171,6 +171,19 @@ def test_norms_over_the_heads_of_all_ranks_add_their_sums_up(name: str, reductio
     assert {"qk_norm"} == {piece.name for piece in alone.pieces if isinstance(piece, Pass) and piece.name[:3] == "qk_"}
 
 
+def test_routers_of_32_bits_widen_their_input_first() -> None:
+    (kind,) = serve(load("minimax-m2"), Deployment(engine="vLLM", tp=4)).kinds
+    router = next(piece for piece in kind.pieces if isinstance(piece, Product) and piece.name == "router")
+    assert (router.part, router.n, router.k) == ("wide", 256, 3072)  # whole on every rank
+    before = kind.pieces[kind.pieces.index(router) - 1]
+    assert isinstance(before, Pass)
+    assert (before.name, before.elements) == ("widened", 3072 + 2 * 3072)  # 2 bytes are read, 4 written
+    (other,) = serve(MIXTRAL, Deployment(tp=4)).kinds
+    parts = {piece.name: piece.part for piece in other.pieces if isinstance(piece, Product)}
+    assert parts["router"] == "plain"
+    assert "widened" not in {piece.name for piece in other.pieces if isinstance(piece, Pass)}
+
+
 def test_the_trade_spans_all_ranks_of_an_instance() -> None:
     trades = {piece for kind in serve(MIXTRAL, Deployment(tp=2, dp=4, ep=8)).kinds for piece in kind.pieces}
     assert Trade(width=4096, ranks=8, top_k=2, experts=8) in trades

@@ -18,7 +18,7 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_rows import read_served
 from ridgeline.validate.serving_settings import Settings, settings_of
 
-ROWS = 1181
+ROWS = 1185
 GOOD = {
     "code": "IX", "engine": "", "versions": "", "model": "", "device": "", "precision": "", "condition": "",
     "key": "beam_width", "value": "4", "unit": "beam", "source": "vllm, a file", "evidence": "datasheet", "note": "",
@@ -44,6 +44,14 @@ def test_the_table_is_whole() -> None:
 def test_every_key_has_a_field() -> None:
     renamed = {"statistic": "statistic_if_blank"}
     assert {renamed.get(key, key) for key in KINDS} | {"told", "assumed"} == {field.name for field in fields(Settings)}
+
+
+@pytest.mark.parametrize(("day", "tf32"), [("2026-04-08", None), ("2026-04-21", True), ("2026-04-22", True)])
+def test_routers_of_32_bits_go_to_the_matrix_units_since_a_day(day: str, tf32: bool | None) -> None:
+    found = settings_of(
+        "IX", "vLLM", "0.19.0", "MiniMax-M2.5", "B200-SXM", "nvfp4", 64, 1024, 1024, devices=4, date=day
+    )
+    assert found.tf32 is tf32
 
 
 @pytest.mark.parametrize(("users", "interval"), [(4, 10), (15, 10), (16, 30), (128, 30)])

@@ -12,6 +12,7 @@ from ridgeline.cost.compute import tile_seconds
 from ridgeline.cost.formats import WIDENED_BYTES, Form
 from ridgeline.cost.machine import Device
 from ridgeline.facts.mechanisms import constant
+from ridgeline.lower.pieces import Product
 
 Array = NDArray[np.float64]
 _TILE_ROWS, _TILE_STEP = 128.0, 8.0
@@ -64,6 +65,25 @@ def integer_seconds(flop: Array, weight_bytes: Array, kernels: float, device: De
     memory = weight_bytes / device.memory_bytes_per_s
     started = kernels * device.kernel_s
     return started + np.maximum(compute, memory), compute, memory
+
+
+def wide_seconds(rows: Array, piece: Product, what: Form, device: Device) -> tuple[Array, Array, Array]:
+    """Products of numbers in 32 bits over `rows`, and of it the arithmetic's and the memory's time [s].
+
+    t = launch + 2 latency + max(tiles in waves at the format's rate, operands and results / M)
+
+    The rate of fp32 is that of the vector units, of tf32 that of the matrix units. No public table of operators holds
+    either. Domain: as `tile_seconds`. Evidence: derived.
+    """
+    n, k, count = piece.n, piece.k, piece.count
+    compute = tile_seconds(
+        rows, n, k, count, rate_flop_per_s=device.matrix_rate(what.matrix), element_bytes=what.weight_bytes,
+        device=device, result_bytes=what.output_bytes,
+    )  # fmt: skip
+    moved = count * (rows * k * what.input_bytes + n * k * what.weight_bytes + rows * n * what.output_bytes)
+    memory = moved / device.memory_bytes_per_s
+    started = constant("launch.device") + 2.0 * device.memory_latency_s
+    return np.asarray(started + np.maximum(compute, memory)), np.asarray(compute), np.asarray(memory)
 
 
 def score_seconds(

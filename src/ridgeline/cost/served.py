@@ -23,7 +23,7 @@ from ridgeline.cost.fitted import CORES, FittedModel, find_fits, model_of
 from ridgeline.cost.formats import WIDENED_BYTES, form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.own_kernels import OwnKernels, block_seconds, half_sums, vector_seconds
-from ridgeline.cost.plain import integer_seconds, operand_bytes, score_seconds, tiled_rows, widened_bytes
+from ridgeline.cost.plain import integer_seconds, operand_bytes, score_seconds, tiled_rows, wide_seconds, widened_bytes
 from ridgeline.cost.readers import ROTARY
 from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
 from ridgeline.cost.served_links import LinkPrices
@@ -45,8 +45,8 @@ MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traf
 class Formats:
     """Number formats of a deployment: of feed-forwards, of attention's projections, of the cache, of head and routers.
 
-    `out` is that of the projection out of attention, '' as of those into it. `static` says that inputs of fp8 products
-    are written in fp8 by the kernels before them, with scales known before.
+    `out` is that of the projection out of attention, '' as of those into it, `wide` fp32 or tf32. `static` says
+    that inputs of fp8 products are written in fp8 by the kernels before them, with scales known before.
     """
 
     feed: str = "bf16"
@@ -55,10 +55,11 @@ class Formats:
     plain: str = "bf16"
     static: bool = False
     out: str = ""
+    wide: str = "fp32"
 
     def of(self, part: str) -> str:
         """The format of a product's weight."""
-        return {"feed": self.feed, "attention": self.attention, "out": self.out or self.attention}.get(part, self.plain)
+        return str({**vars(self), "out": self.out or self.attention}[part])
 
 
 class ServedPrices(LinkPrices):
@@ -160,22 +161,22 @@ class ServedPrices(LinkPrices):
 
     def casts(self, piece: Product) -> bool:
         """Whether a kernel of its own casts a product's 16-bit input to the format of its weight."""
-        name = self.formats.of(piece.part)
-        return form(name).cast and not (self.formats.static and name == "fp8")
+        return (what := form(self.formats.of(piece.part))).cast and not (self.formats.static and what.name == "fp8")
 
     def product(self, piece: Product, rows: Array) -> Seconds:
         """A projection over `rows` tokens or sequences [s]."""
         name = self.formats.of(piece.part)
         cast = None if self.casts(piece) == form(name).cast else False
         size, elements = np.maximum(rows, 1.0), piece.n * piece.k * piece.count
+        if piece.part == "wide":
+            return banded("interval.derived", *wide_seconds(size, piece, form(name), self.machine.device))
 
         def measured(dtype: str) -> Seconds:
             return self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=dtype, cast=cast))
 
         found = self._owned(name, size, np.full(size.shape, elements), 2.0 * size * elements, piece.count, measured)
-        if self.own.pass_bytes <= WIDENED_BYTES:
-            return found
-        return found + self._around(size, [(piece.k, piece.n)], 0.0, piece.count)
+        wider = self.own.pass_bytes > WIDENED_BYTES
+        return found + self._around(size, [(piece.k, piece.n)], 0.0, piece.count) if wider else found
 
     def heat(self, piece: Product, rows: Array, times: Array) -> Array | None:
         """How much longer than its `times` a product takes where its like alone draw all of the power limit [1].
@@ -183,13 +184,12 @@ class ServedPrices(LinkPrices):
         (FLOP / loaded rate) / time, both with the casts of the tables that they were measured in (`facts.loaded`). None
         where nobody measured the rate, or an engine widens its weights.
         """
-        name = self.formats.of(piece.part)
-        what, size = form(name), np.maximum(rows, 1.0)
+        what, size = form(self.formats.of(piece.part)), np.maximum(rows, 1.0)
         rate = self.machine.device.loaded.get(what.matrix)
         if rate is None or (self.own.wide and what.weight_bytes < WIDENED_BYTES):
             return None
         if self.casts(piece) != what.cast:
-            times = self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=name)).mid
+            times = self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=what.name)).mid
         return np.asarray(2.0 * size * piece.n * piece.k * piece.count / rate / times)
 
     def _owned(

@@ -28,6 +28,7 @@ def moe_ops(moe: Moe, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
             region=Region.SEQUENCE,
             kept=kept,
             lora=False,
+            wide=moe.router_wide,
         ),
         _route(moe),
         _permute("dispatch", read=rows, write=rows, back=hidden),

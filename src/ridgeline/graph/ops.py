@@ -128,6 +128,7 @@ class Op:
     rides: bool = False  # a sum or a copy that an engine's graph does inside the kernels around it
     frozen: bool = False  # computed forward alone: neither it nor anything before it is trained
     sparse: bool = False  # a table that lies in parts on all devices, its rows updated where they were looked up
+    wide: bool = False  # engines keep its weight in 32 bits and widen its input, whatever format they serve
     parts: int = 1  # linear layers that this GEMM merges, e.g. 3 for q, k and v; each gets its own adapter
 
 

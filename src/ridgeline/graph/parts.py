@@ -32,6 +32,7 @@ def linear(
     parts: int = 1,
     lora: bool = True,
     cross: bool = False,
+    wide: bool = False,
 ) -> Op:
     """A linear layer (k, n) as a GEMM; its bias rides in the epilogue."""
     return Op(
@@ -48,6 +49,7 @@ def linear(
         lora=lora,
         parts=parts,
         cross=cross,
+        wide=wide,
     )
 
 

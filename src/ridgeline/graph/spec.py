@@ -144,6 +144,7 @@ class Moe:
     top_k: int
     expert: Mlp
     router_bias: bool = False
+    router_wide: bool = False  # engines keep its weight in 32 bits
     shared: Mlp | None = None
     shared_count: int = 0
     shared_gate: bool = False

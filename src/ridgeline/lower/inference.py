@@ -33,6 +33,7 @@ from ridgeline.plan.deployment import Deployment
 _STATE_BYTES = 4.0  # recurrent states are kept in fp32 (vLLM mamba_ssm_cache_dtype, gated delta kernels)
 _INSIDE_EXPERTS = frozenset({"route", "dispatch", "experts_activation", "combine"})  # done by the experts' own kernels
 _SUMS_WIDTH = 4  # of 16 bits: two sums in fp32
+_WIDENED = 3.0  # elements of 16 bits that widening one moves: it is read, 32 bits are written
 _AFTER_REDUCE = frozenset({"attention_norm", "mlp_norm"})  # norms of what a layer's parts have summed over ranks
 
 
@@ -146,6 +147,8 @@ def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, cut: floa
     if op.name.startswith("index_"):
         return  # done by the sparse core
     if op.kind is OpKind.GEMM:
+        if op.wide:
+            yield Pass(name="widened", elements=_WIDENED * op.k)
         yield _product(op, core, tp, cut)
     elif op.kind is OpKind.ATTENTION:
         window = min(op.window or op.chunk or 0, op.chunk or op.window or 0)
@@ -211,7 +214,9 @@ def _product(op: Op, core: Op | None, tp: int, cut: float) -> Product:
     elif op.split is Split.ROW:
         k = op.k / ranks
     attends = "out" if op.name == "attention_out" else "attention"
-    return Product(name=op.name, n=n, k=k, part="plain" if small else "feed" if feed else attends)
+    return Product(
+        name=op.name, n=n, k=k, part="wide" if op.wide else "plain" if small else "feed" if feed else attends
+    )
 
 
 def _experts(op: Op, block: Block, deployment: Deployment) -> Experts:

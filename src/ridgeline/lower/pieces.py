@@ -15,13 +15,17 @@ _SCALE_BYTES, _SCALED = 4.0, 128.0  # one scale for so many elements in 8 bits
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """`count` products of (rows, k) by (k, n); `part` says whose number format the weight has."""
+    """`count` products of (rows, k) by (k, n); `part` says whose number format the weight has.
+
+    'feed' is that of feed-forwards, 'attention' of projections into it, 'out' out of it; 'plain' is 16 bits (router,
+    head), 'wide' 32.
+    """
 
     name: str
     n: float
     k: float
     count: float = 1.0
-    part: str = "feed"  # 'feed' (feed-forwards), 'attention' (into it), 'out' (of it), 'plain' (16 bits: router, head)
+    part: str = "feed"
     rows: str = "tokens"
 
 

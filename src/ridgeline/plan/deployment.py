@@ -60,8 +60,9 @@ class Deployment:
 
     `weights` and `kv` are number formats ('' for the model's own 16 bits), `other_weights` the format of attention's
     products where it differs from that of the experts and feed-forwards, `out_weights` that of the last of them where
-    it differs again. `token_budget` [token] bounds one iteration, `max_seqs` [sequence] the running batch of one
-    attention rank, `memory_fraction` [1] the share of device memory that the engine may fill, `cache_tokens` [token]
+    it differs again. With `tf32` products of numbers in 32 bits are multiplied in 19 bits by the matrix units.
+    `token_budget` [token] bounds one iteration, `max_seqs` [sequence] the running batch of one attention rank,
+    `memory_fraction` [1] the share of device memory that the engine may fill, `cache_tokens` [token]
     the KV capacity of one attention rank where it is known from a run. Decode graphs are captured up to `graph_max`
     [sequence]; with `prefill_graphs` iterations with prompts replay captured pieces up to the token budget, without
     they are launched kernel by kernel. Where iterations are `mixed` prompts are computed beside running sequences, else
@@ -131,6 +132,7 @@ class Deployment:
     weights: str = ""
     other_weights: str = ""
     out_weights: str = ""
+    tf32: bool = False
     kv: str = ""
     token_budget: int | None = None
     max_seqs: int | None = None

@@ -247,5 +247,6 @@ def formats_of(deployment: Deployment) -> Formats:
     plain = next((name for name in (feed, form(other).name) if form(name).whole), "bf16")  # of embedding and head
     out = form(deployment.out_weights).name if deployment.out_weights else ""
     return Formats(
-        feed=feed, attention=form(other).name, cache=form(deployment.kv or "bf16").name, plain=plain, out=out
+        feed=feed, attention=form(other).name, cache=form(deployment.kv or "bf16").name, plain=plain, out=out,
+        wide="tf32" if deployment.tf32 else "fp32",
     )  # fmt: skip

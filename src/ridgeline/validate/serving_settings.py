@@ -50,6 +50,7 @@ class Settings:
     preemption: str | None = None
     expert_backend: str | None = None
     out_weights: str | None = None
+    tf32: bool | None = None
     memory_fraction: float | None = None
     prefix_cache: bool | None = None
     graphs: bool | None = None

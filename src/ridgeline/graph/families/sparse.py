@@ -20,6 +20,8 @@ class Sparse:
     `interleave_moe_layer_step`-th or those of `moe_layers` (Llama 4). `ffn_key` holds the expert's
     F. `shared`: '' none, 'count' of experts (`n_shared_experts`), 'width' of their sum
     (`shared_expert_intermediate_size`), 'one' more expert. `dense_key` holds the F of dense layers.
+    `router_wide`: engines keep the router's weight in 32 bits (vllm and sglang, models/minimax_m2.py:
+    `params_dtype=torch.float32`).
     """
 
     where: str = "all"
@@ -27,6 +29,7 @@ class Sparse:
     shared: str = ""
     shared_gate: bool = False
     router_bias: bool = False
+    router_wide: bool = False
     bias: bool | None = None  # of the experts; None as the dense layers
     merged_gate: bool = False
     dense_key: str | None = None
@@ -48,6 +51,7 @@ def feed_of(fields: Fields, sparse: Sparse | None, dense: Mlp, index: int, count
         top_k=fields.top_k(fields.count(*_TOP_K), experts),
         expert=expert,
         router_bias=sparse.router_bias,
+        router_wide=sparse.router_wide,
         shared=shared,
         shared_count=number,
         shared_gate=sparse.shared_gate and shared is not None,

@@ -206,7 +206,7 @@ EXPERTS: dict[str, Family] = {
         first_k_dense_replace=0,
     ),
     "minimax_m2": family(
-        Traits(qk_norm=True, qk_norm_over="all", sparse=Sparse(ffn_key="intermediate_size")),
+        Traits(qk_norm=True, qk_norm_over="all", sparse=Sparse(ffn_key="intermediate_size", router_wide=True)),
         vocab_size=200064,
         num_attention_heads=48,
         num_key_value_heads=8,
