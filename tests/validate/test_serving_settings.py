@@ -298,6 +298,22 @@ def test_a_setting_changes_the_run_or_says_that_it_is_not_modelled(key: str, mon
     assert (runs[0] == runs[1]) is (key in UNUSED | TOLD_ALONE)
 
 
+def test_where_nobody_says_whether_mean_or_median_the_interval_holds_both() -> None:
+    """Users begin at once: the mean counts the first round, which the median does not see."""
+    asked = {"scenario": "fixed-concurrency", "batch_or_concurrency": "32", "engine_version": "0.12.0", "unit": "ms"}
+    rows = serving.ServedRows()
+
+    def answer(metric: str, source: str = "NVSIL") -> dict[str, float]:
+        return rows.answer(replace(RUN, cells=RUN.cells | asked | {"metric": metric, "value": "100", "source": source}))
+
+    unsaid, mean, median = (answer(f"ttft{word}_ms") for word in ("", "_mean", "_p50"))
+    assert unsaid["predicted"] == mean["predicted"] != median["predicted"]
+    assert unsaid["low"] == min(mean["low"], median["predicted"])
+    assert unsaid["high"] == max(mean["high"], median["predicted"])
+    assert unsaid["low"] < mean["low"]  # the median is below all that the mean may be
+    assert answer("ttft_ms", "IX")["low"] == answer("ttft_mean_ms", "IX")["low"]  # whose results are called means
+
+
 def test_what_is_not_modelled_is_told_apart() -> None:
     found = settings_of("NOBODY", "vLLM", "0.19.0", "Llama", "H100", "fp8", 4, 128, 128)
     assert [line.split(" (")[0] for line in found.told] == ["known, not modelled: stream_first True"]

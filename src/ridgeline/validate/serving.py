@@ -135,9 +135,10 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
     job = replace(job, assumptions=(*job.assumptions, *divided, *told))
     limited = any(settings.assumed & LIMITS for settings in found.values())
     run = _as_run(job, found)
-    return replace(
-        run, otherwise=(*((_as_run(job, own),) if limited else ()), *(_by(run, name) for name in job.stand_ins))
-    )
+    others = [_as_run(job, own)] if limited else []
+    if not job.statistic and found["decode"].statistic_unsaid:
+        others.append(replace(run, statistic="p50"))
+    return replace(run, otherwise=(*others, *(_by(run, name) for name in job.stand_ins)))
 
 
 def _by(job: ServedJob, engine: str) -> ServedJob:

@@ -95,6 +95,11 @@ class Settings:
         return replace(self, **dict.fromkeys(self.assumed & LIMITS), assumed=frozenset())  # type: ignore[arg-type]
 
     @property
+    def statistic_unsaid(self) -> bool:
+        """Whether nobody says of a latency which statistic it is: the mean is assumed, and it may be the median."""
+        return self.statistic_if_blank is None or "statistic_if_blank" in self.assumed
+
+    @property
     def limits(self) -> Objective | None:
         """The limits that 99 % of requests keep to at the highest load; None where the benchmark sets none."""
         found = Objective(ttft_s=self.ttft_limit_s, tpot_s=self.tpot_limit_s, latency_s=self.latency_limit_s)
