@@ -56,6 +56,9 @@ class Instance:
     done: int = 0  # iterations
     epoch: int = 0
     begun_s: float = 0.0
+    ended_s: float = -1.0  # its last iteration
+    formed_s: float = 0.0  # its last batch was made up, in the shadow of the one before or not
+    chained: bool = False
     prompted: bool = False  # its last iteration had prompts
     count: int = 0  # iterations since its scheduler last looked for prompts, or since those it holds began to wait
     holding: bool = False
@@ -215,7 +218,7 @@ class Instance:
         self.count += 1
         if not any(rank.decoding for rank in self.ranks):
             self.count, self.heard_s, self.holding = 0, now_s, False
-            return math.inf
+            return self.made_up_s(now_s)
         prepared_s = self.begun_s if rule["ahead"] else math.inf
         if every <= 1:
             return prepared_s
@@ -243,12 +246,36 @@ class Instance:
         self.holding = any(sum(each) for each in tokens) and filled < rule["enough"] and self.count < every
         return -math.inf if self.holding else prepared_s
 
+    def made_up_s(self, now_s: float) -> float:
+        """When the next batch of a pool of prompts was made up, if an iteration ends now and somebody was there [s]."""
+        if self.role != "prefill" or not self.rule["ahead"] or not self.prompted or self.ended_s != now_s:
+            return math.inf
+        looks_s = self.formed_s + self.rule["eager_s"]  # the kernels of the last batch are launched
+        if self.chained and looks_s < self.begun_s:
+            looks_s = self.begun_s  # and the result of the one before it was there
+        looks_s = min(looks_s, now_s)
+        for rank in self.ranks:
+            left = [one for one in rank.running if one.stage == "prefilling" and one.ready + one.chunk < one.needed]
+            if left or any(not one.late(looks_s) and one.needed > one.ready for one in rank.queue):
+                return float(looks_s)
+        return math.inf
+
+    def noticed_s(self, now_s: float) -> float:
+        """When the result of an iteration that ends now is looked at: a batch behind it is launched before [s]."""
+        behind_s = self.made_up_s(now_s)
+        return now_s if behind_s == math.inf else max(now_s, behind_s + float(self.rule["eager_s"]))
+
     def begin(self, now_s: float) -> None:
         """Starts the next iteration, or idles."""
         self.redraw()
         known_s = self.known_s(now_s)
         for rank in self.ranks:
             rank.fill(known_s, now_s)
+        if known_s < math.inf and not any(rank.chunks or rank.decoding for rank in self.ranks):
+            known_s = math.inf
+            for rank in self.ranks:
+                rank.fill(known_s, now_s)
+        self.chained, self.formed_s = known_s < math.inf, min(known_s, now_s)
         self.begun_s, self.prompted = now_s, any(rank.chunks for rank in self.ranks)
         if any(rank.chunks for rank in self.ranks):
             self.at, self.end_s = "mixed", now_s + self.mixed_s()
@@ -370,7 +397,8 @@ class Fleet:
         self.iterations += 1
         instance.done += 1
         mixed = instance.at == "mixed"
-        instance.at, instance.end_s = "idle", math.inf
+        instance.at, instance.end_s, instance.ended_s = "idle", math.inf, self.now_s
+        noticed_s = instance.noticed_s(self.now_s)
         instance.parts()
         decodes = not mixed or instance.rule["scheduler"] == MIXED
         for rank in instance.ranks:
@@ -387,12 +415,12 @@ class Fleet:
                 rank.release(one)
                 self.end(one, "ended")
             for one in rank.chunks if mixed else []:
-                self.prompt_step(instance, rank, one)
+                self.prompt_step(instance, rank, one, noticed_s)
             rank.chunks = [] if mixed else rank.chunks
             for one in [] if mixed else rank.running:  # whose prompts were done during a step
                 one.stage = "decoding" if one.stage == "joins" else one.stage
 
-    def prompt_step(self, instance: Instance, rank: Rank, one: Asked) -> None:
+    def prompt_step(self, instance: Instance, rank: Rank, one: Asked, noticed_s: float) -> None:
         """A chunk of a prompt has been computed."""
         one.ready, one.chunk = one.ready + one.chunk, 0
         if one.ready < one.needed:
@@ -412,7 +440,7 @@ class Fleet:
             self.end(one, "ended")
         elif instance.role == "prefill":
             one.stage = "moving"
-            begin_s = max(self.now_s, instance.link_free_s)
+            begin_s = max(noticed_s, instance.link_free_s)
             instance.link_free_s = begin_s + one.needed * float(instance.rule["move_token_s"])
             self.moves += 1
             self.push(instance.link_free_s + float(instance.rule["move_start_s"]), one)

@@ -194,6 +194,25 @@ def test_who_is_on_the_way_holds_a_place_where_an_engine_says_so(
     assert found.first_s.tolist() == first_s
 
 
+@pytest.mark.parametrize(
+    ("ahead", "eager_s", "first_s"),
+    [(0, 0.5, [1.0, 2.0, 2.0, 3.0]), (1, 0.5, [1.0, 2.0, 3.0, 4.0]), (1, 1.0, [2.0, 3.0, 3.0, 4.0])],
+)
+def test_a_pool_of_prompts_makes_up_a_batch_before_the_last_one_is_done(
+    pooled: Replays, ahead: int, eager_s: float, first_s: list[float]
+) -> None:
+    """Iterations of a second, caches that take no time, two prompts at most in a batch.
+
+    One after the other B and C begin at 1, D at 2. Ahead, kernels launched in half a second: B's batch is made up at
+    0.5, without C, of 0.9; C's at 1, when A's result is there, without D, of 1.5; D's at 2, and it runs from 3 to 4.
+    Launched in a second, when B and C are known: A's result, of 1, is looked at when their kernels are launched, at 2,
+    and theirs, of 2, behind D's at 3. Nobody follows D, whose cache is there at 3 too, when a step of B and C begins.
+    """
+    crowd = traffic([0.0, 0.4, 0.9, 1.5], [4] * 4, [2] * 4)
+    found = pooled(crowd, decode={}, lane_s=1.0, max_seqs=2, ahead=ahead, eager_s=eager_s)
+    assert found.first_s.tolist() == first_s
+
+
 @pytest.mark.parametrize(("ahead", "second_s"), [(0, 4.0), (1, 5.0)])
 def test_who_comes_while_an_iteration_is_prepared_waits_for_one_more(
     replayed: Replays, ahead: int, second_s: float

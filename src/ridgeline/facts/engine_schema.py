@@ -175,6 +175,9 @@ class Settings:
         "disaggregated pools whose requests go to any attention rank, not to the least loaded: of prompts, or all",
         *("", "prompts", "all"),
     )
+    prompt_pools_overlap: bool = _flag(
+        True, "where host work overlaps, pools of prompts launch a batch before the last one's result"
+    )
     moving_holds_place: bool = _flag(True, "a prompt whose cache is on its way to another pool keeps its place")
     narrow_kv: str = _word(
         "",

@@ -24,7 +24,7 @@ from ridgeline.serving.clock import (
 )
 from ridgeline.serving.fairness import head
 from ridgeline.serving.lanes import begin_answers, begin_prompts, home, prompt_joins, rests, take_in
-from ridgeline.serving.looks import known_until, steps_to_look
+from ridgeline.serving.looks import known_until, result_s, steps_to_look
 from ridgeline.serving.merging import free_beside, merge, part, parted, ring_s
 from ridgeline.serving.routing import ended, push, sample
 from ridgeline.serving.runs import book_run, catch_up, cut_called, set_run, step_ranks, steps_to_go
@@ -160,10 +160,16 @@ def begin(
     known_s = known_until(ranks, requests, instances, rule, instance, now_s)
     if rule.elastic > 0:
         ranks[instances[instance].first_rank].helpers = free_beside(ranks, instances, instance)
-    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
-        form_batch(ranks, lists, requests, fleet, rule, rank, known_s, now_s)
-        chunks += ranks[rank].chunks
-        decoding += ranks[rank].decoding
+    while True:
+        for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+            form_batch(ranks, lists, requests, fleet, rule, rank, known_s, now_s)
+            chunks += ranks[rank].chunks
+            decoding += ranks[rank].decoding
+        if chunks + decoding > 0 or known_s == math.inf:
+            break
+        known_s = math.inf  # an idle scheduler looks again
+    instances[instance].chained = known_s < math.inf
+    instances[instance].formed_s = min(known_s, now_s)
     instances[instance].begun_s, instances[instance].prompted = now_s, chunks > 0
     if rule.borrows:
         instances[instance].guests = ranks[instances[instance].first_rank].guests
@@ -221,6 +227,7 @@ def commit(
             instances[instance].stalled_s += seconds
             instances[instance].stalled = int(total)
     sample(ranks, fleet, now)
+    noticed_s = result_s(ranks, requests, instances, rule, instance, now)
     if rule.borrows:
         instances[instance].at = IDLE
         catch_up(ranks, lists, instances, fleet, times, rule, now)
@@ -232,7 +239,7 @@ def commit(
             ended(requests, fleet, request, now)
             request = next_end(ranks, lists, rank)
         if mixed:
-            _prompts_done(ranks, lists, requests, instances, fleet, times, rule, instance, rank, now)
+            _prompts_done(ranks, lists, requests, instances, fleet, times, rule, instance, rank, now, noticed_s)
     if rule.borrows:
         cut_called(ranks, instances, fleet, times, rule, now, True)
     if instances[instance].lane == ANSWERS:
@@ -253,6 +260,7 @@ def _prompts_done(
     instance: int,
     rank: int,
     now: float,
+    noticed_s: float,
 ) -> None:
     """What becomes of prompts whose chunk was computed: more chunks, decoding, the end, or a move to another pool."""
     for place in range(ranks[rank].chunks):
@@ -270,7 +278,7 @@ def _prompts_done(
             if requests[request].made == 1:
                 requests[request].first_s = math.nan  # it travels with the cache
             ranks[rank].running -= not rule.moving_holds  # it stays in the order of admission, whoever holds a place
-            begin_s = max(now, instances[instance].link_free_s)
+            begin_s = max(noticed_s, instances[instance].link_free_s)
             moved_s = requests[request].needed * rule.move_token_s
             instances[instance].link_free_s = begin_s + moved_s
             fleet.system[0].moves += 1

@@ -23,7 +23,8 @@ def known_until(
     """Whoever came until then may be taken into the iteration that begins [s]: -inf nobody new, inf all.
 
     An idle scheduler looks all the time. A busy one that prepares ahead knows who was there when the iteration before
-    began; of an iteration with prompts, when the last of its kernels had been launched.
+    began; of an iteration with prompts, when the last of its kernels had been launched; of a pool of prompts, when the
+    batch was made up.
     """
     decoding = 0
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
@@ -31,7 +32,7 @@ def known_until(
     if decoding == 0:
         instances[instance].looked = -1 if rule.holds == WHEN_FULL else instances[instance].iterations
         instances[instance].looked_s = now_s
-        return math.inf
+        return made_up_s(ranks, requests, instances, rule, instance, now_s)
     prepared_s = instances[instance].begun_s if rule.ahead else math.inf
     if rule.receive_steps <= 1:
         return float(prepared_s)
@@ -43,6 +44,39 @@ def known_until(
     else:
         lets = _enough_wait(ranks, requests, instances, rule, instance, prepared_s)
     return float(prepared_s) if lets else -math.inf
+
+
+@njit(cache=True)
+def made_up_s(
+    ranks: Records, requests: Records, instances: Records, rule: Record, instance: int, now_s: float
+) -> float:
+    """When a pool of prompts whose iteration ends makes up, or made up, its next batch [s]; inf: it idles.
+
+    F' = max(F + L, S)
+
+    F and S when the batch that ends was made up and began, L launching its kernels: a batch is made up and launched,
+    then the result of the one before is waited for, so that nobody joins the next once the one that runs has begun. An
+    engine that finds nobody then looks again when it has the last result. Source: sglang,
+    srt/disaggregation/prefill.py, event_loop_overlap_disagg_prefill.
+    """
+    ends = instances[instance].prompted and instances[instance].next_s == now_s
+    if not (ends and rule.ahead and instances[instance].gives > 0):
+        return math.inf
+    formed_s = instances[instance].formed_s + rule.eager_s
+    if instances[instance].chained:
+        formed_s = max(formed_s, instances[instance].begun_s)
+    formed_s = min(formed_s, now_s)
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        if ranks[rank].partial != NOBODY or _prompt_tokens(ranks, requests, rank, formed_s, 1.0) > 0.0:
+            return float(formed_s)
+    return math.inf
+
+
+@njit(cache=True)
+def result_s(ranks: Records, requests: Records, instances: Records, rule: Record, instance: int, now_s: float) -> float:
+    """When what an iteration of prompts has computed is noticed [s]: once the kernels of the next are launched."""
+    formed_s = made_up_s(ranks, requests, instances, rule, instance, now_s)
+    return float(max(now_s, formed_s + rule.eager_s)) if formed_s < math.inf else now_s
 
 
 @njit(cache=True)

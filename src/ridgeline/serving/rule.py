@@ -43,6 +43,7 @@ def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: 
     policy, deployment = one.policy, one.deployment
     layers = len(one.model.graph.layers)
     drafting = deployment.draft_share if deployment.draft_share is not None else 1.0 / layers
+    overlapped = policy.overlapped_host and (deployment.role is not Role.PREFILL or policy.prompt_pools_overlap)
     rule = np.zeros((), dtype=RULE)
     values = {
         **_scheduling(one, prefix_tokens),
@@ -52,8 +53,8 @@ def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: 
         "seq_host_s": policy.seq_host_s,
         "moving_holds": policy.moving_holds_place,
         "draws_rank": deployment.role in _DRAWING[policy.drawn_ranks],
-        "overlapped": policy.overlapped_host,
-        "ahead": policy.overlapped_host and not deployment.split,
+        "overlapped": overlapped,
+        "ahead": overlapped and not deployment.split,
         "prefill_graphs": one.prefill_graph_tokens,
         "balance": max(1.0, deployment.pp * tables.stage_share),
         "hops": float(deployment.pp - 1),

@@ -127,9 +127,9 @@ loans of it have changed; `helpers` instances that are free to compute a long pr
 
 INSTANCE = _dtype(
     "kind first_rank at stirred steps up gives takes load iterations stalled failing failures lane mate epoch looked"
-    " prompted",
+    " prompted chained",
     "next_s begun_s busy_s link_free_s stalled_s starts_s fails_s up_since_s up_s share asks since_s heard_s looked_s"
-    " guests",
+    " guests formed_s",
 )
 """One instance of the engine: what it is `at` and until `next_s`, for how many `steps`; `stirred` by an event.
 
@@ -141,7 +141,8 @@ waited for prompts since their last token. A split instance is two entries with 
 memory's rate that prompts ask for while they run, in the lane of answers as its run takes it;
 busy `since_s`. In what runs `guests` tokens of others are read. The last request came at `heard_s`; its scheduler
 looked for prompts when it had done `looked` iterations (-1: none wait), at `looked_s`; whether the last iteration had
-any (`prompted`). Priorities were drawn for its `epoch`.
+any (`prompted`), and was made up (`formed_s`) while the one before it ran (`chained`). Priorities were drawn for its
+`epoch`.
 """
 
 COMING = _dtype("number request", "at_s")
