@@ -74,6 +74,11 @@ def test_windowed_layers_hold_their_window_once() -> None:
     assert cache(load("gemma-3-27b"), Deployment()) == (10 * layer, 52 * layer * 1024)
 
 
+def test_chunked_layers_hold_whole_sequences() -> None:
+    """Llama 4 Scout: queries of 36 of 48 layers see chunks of 8192; all are paged alike, 8 kv heads of 128."""
+    assert cache(load("llama-4-scout"), Deployment()) == (48 * 2 * 8 * 128 * 2, 0.0)
+
+
 def test_a_large_model_does_not_start_on_one_device() -> None:
     with pytest.raises(NoPlanError) as caught:
         _ = engine(LARGE, ONE, Deployment()).capacity

@@ -155,8 +155,8 @@ def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, cut: floa
         ranks = deployment.kv_ranks
         kv_heads = 1.0 if latent else max(1.0, op.kv_heads * ranks / cut)
         yield Core(
-            heads=op.heads / cut, kv_heads=kv_heads, qk_dim=op.qk_dim, v_dim=op.v_dim, window=window, latent=latent,
-            ranks=ranks, choice=_choice(op, block),
+            heads=op.heads / cut, kv_heads=kv_heads, qk_dim=op.qk_dim, v_dim=op.v_dim, window=window,
+            chunked=op.chunk is not None and op.window is None, latent=latent, ranks=ranks, choice=_choice(op, block),
         )  # fmt: skip
         yield Pass(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim) / ranks)
     elif op.kind is OpKind.SCAN:

@@ -62,7 +62,9 @@ class Core:
     """An attention core over a cache; `latent` ones share one latent vector a token among all heads.
 
     `heads` of queries are this rank's own. Of each context it holds 1 / `ranks`, with the `kv_heads` that all of these
-    ranks together need. With a `choice` a query sees the best keys only.
+    ranks together need. With a `choice` a query sees the best keys only. Of a core with a `window` engines keep as many
+    tokens, of a `chunked` one, whose queries see their own chunk, all of them.
+    Source: tensorrt-llm, tensorrt_llm/_torch/pyexecutor/resource_manager.py; vllm, pull request #21761.
     """
 
     heads: float
@@ -70,6 +72,7 @@ class Core:
     qk_dim: int
     v_dim: int
     window: int = 0  # tokens that a query sees at most; 0 all
+    chunked: bool = False  # the window is that of a chunk
     latent: bool = False
     ranks: int = 1
     choice: Choice | None = None

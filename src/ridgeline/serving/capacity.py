@@ -59,7 +59,7 @@ def token_bytes(kinds: Iterable[LayerKind], formats: Formats) -> tuple[float, fl
         for piece in kind.pieces:
             if isinstance(piece, Core):
                 each = kind.count * piece.token_bytes(size) / piece.ranks
-                if piece.window:
+                if piece.window and not piece.chunked:
                     windowed += each * piece.window
                 else:
                     whole += each
