@@ -320,6 +320,18 @@ def test_graphs_go_on_in_the_last_step_up_to_the_size_that_a_deployment_states()
         Deployment(graph_max=0)
 
 
+@pytest.mark.parametrize(
+    ("version", "room", "more"),
+    [("1.0", 4096, (256, 512, 768)), ("1.0", 640, (256, 512, 640)), ("1.0", 512, (256, 512)), ("1.3", 640, (192, 256))],
+)
+def test_tensorrt_llm_captured_powers_of_two_up_to_its_batch(version: str, room: int, more: tuple[int, ...]) -> None:
+    """Of 768 that are asked for; the largest batch is one of them. From 1.3 on steps are of 64."""
+    one = Deployment(engine="TensorRT-LLM", version=version, tp=8, graph_max=768, max_seqs=room)
+    beyond = [size for size in engine(LLAMA, EIGHT, one).graphs if size > 128]
+    assert beyond[: len(more)] == list(more)
+    assert (len(beyond) > len(more)) is (version == "1.3")
+
+
 def test_kernels_of_deepseek_take_longer_to_launch() -> None:
     """58 us, the geometric mean of 40 and 85; of models without experts 34."""
     deepseek, dense = (

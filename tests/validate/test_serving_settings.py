@@ -18,7 +18,7 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_rows import read_served
 from ridgeline.validate.serving_settings import Settings, settings_of
 
-ROWS = 1187
+ROWS = 1188
 GOOD = {
     "code": "IX", "engine": "", "versions": "", "model": "", "device": "", "precision": "", "condition": "",
     "key": "beam_width", "value": "4", "unit": "beam", "source": "vllm, a file", "evidence": "datasheet", "note": "",
@@ -285,7 +285,7 @@ def test_a_setting_changes_the_run_or_says_that_it_is_not_modelled(key: str, mon
         "flag": True,
         "count": 1 if key.endswith("_ranks") else 3,
         "number": 0.5,
-        "text": {"kv": "fp8", "preemption": "swap"}.get(key, "p90"),
+        "text": {"kv": "fp8", "preemption": "swap", "tuned_limits": "trtllm-bench"}.get(key, "p90"),
     }
     runs = []
     for value in (None, values[KINDS[key]]):

@@ -84,6 +84,9 @@ class Settings:
         (), "decode batches that replay a captured graph; empty: none", unit="sequence", kind=tuple
     )
     graph_max: int = _count(0, "sizes above it are not captured; 0: all are", "sequence")
+    graph_doubling: bool = _flag(
+        False, "sizes that a launch asks for beyond the last go on by doubling, up to max_seqs; else in the last step"
+    )
     graph_padding: bool = _flag(True, "other batches are padded up to the next size; else they run without a graph")
     graphs: bool = _flag(True, "graphs can be captured at all")
     graph_prefill: bool = _flag(

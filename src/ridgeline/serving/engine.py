@@ -103,7 +103,8 @@ class Engine:
     def graphs(self) -> tuple[int, ...]:
         """Decode batches that replay a captured graph [sequence].
 
-        Where the deployment says up to which, sizes beyond the policy's last go on in its last step, and end there.
+        Where the deployment says up to which, sizes beyond the policy's last go on in its last step, and end there; or
+        they double, and end at the largest batch.
         """
         policy, most = self.policy, self.deployment.graph_max
         if self.deployment.graphs is False:
@@ -113,6 +114,10 @@ class Engine:
             return tuple(size for size in sizes if not policy.graph_max or size <= policy.graph_max)
         if not sizes:
             return ()
+        if policy.graph_doubling:
+            most = min(most, policy.max_seqs)
+            doubled = (sizes[-1] * 2**power for power in range(1, max(most, 1).bit_length()))
+            return tuple(sorted({size for size in (*sizes, *doubled) if size < most} | {most}))
         step = sizes[-1] - sizes[-2] if len(sizes) > 1 else sizes[-1]
         return tuple(sorted({size for size in (*sizes, *range(sizes[-1], most, step)) if size < most} | {most}))
 

@@ -26,6 +26,7 @@ from ridgeline.serving.metrics import Band, Metrics, decode_band
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
+from ridgeline.validate.bench_limits import TOOL, trtllm_bench
 from ridgeline.validate.machines import Machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
@@ -37,6 +38,8 @@ from ridgeline.validate.serving_settings import LIMITS, Settings, settings_of
 from ridgeline.validate.serving_traffic import gained_tokens, measured_span_s, sampled_share, traffic_of
 
 ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
+_NARROW = ("fp8", "nvfp4")  # weights whose checkpoints name a cache of 8 bits, or such a cache
+_FRACTION = 0.9  # of free memory, unless a benchmark says more (tensorrt-llm, bench/benchmark/throughput.py)
 _KEPT = 64  # engines and answers kept ready; rows of one run follow each other
 
 
@@ -155,7 +158,7 @@ def _as_run(job: ServedJob, found: dict[str, Settings]) -> ServedJob:
     changes = tuple(str(value) for value in (ours, found.get("prefill")))
     return replace(
         job,
-        deployment=_with(job.deployment, ours),
+        deployment=_tuned(job, _with(job.deployment, ours), ours),
         prefill=None if job.prefill is None else _with(job.prefill, found["prefill"]),
         statistic=job.statistic or ours.statistic_if_blank or "mean",
         speculative=job.speculative if job.speculative is not None else ours.draft_tokens,
@@ -196,6 +199,21 @@ def _with(pool: Deployment, settings: Settings) -> Deployment:
     if settings.version:
         changes["version"] = settings.version
     return replace(pool, **changes)
+
+
+def _tuned(job: ServedJob, pool: Deployment, settings: Settings) -> Deployment:
+    """The deployment with limits of an iteration that its benchmark's tool works out, where nothing states them."""
+    if settings.tuned_limits != TOOL or job.prompt_tokens is None or job.output_tokens is None:
+        return pool
+    most, budget = trtllm_bench(
+        job.model, job.cluster.accelerator, pool, isl=job.prompt_tokens, osl=job.output_tokens,
+        fraction=settings.memory_fraction or _FRACTION, narrow_kv=(pool.kv or pool.weights) in _NARROW,
+    )  # fmt: skip
+    return replace(
+        pool,
+        max_seqs=most if pool.max_seqs is None else pool.max_seqs,
+        token_budget=budget if pool.token_budget is None else pool.token_budget,
+    )
 
 
 def serve(job: ServedJob) -> Served:

@@ -33,7 +33,8 @@ class Settings:
     `attention_ranks` and `expert_ranks` are degrees of an instance whose row tells others, `cache_tokens` [token]
     bounds the cache of an attention rank. `frontends` take requests in turn, and turns of their own among the instances
     of a pool. `requests_per_user` and `warmups_per_user` are per concurrent user. Fields of `UNUSED` keys are what is
-    known of a run beyond what is modelled. `told` holds assumptions with their sources, `assumed` the fields whose
+    known of a run beyond what is modelled. `tuned_limits` names the tool that works out `max_seqs` and `token_budget`
+    where nothing states them. `told` holds assumptions with their sources, `assumed` the fields whose
     evidence is no more than that.
     """
 
@@ -49,6 +50,7 @@ class Settings:
     kv: str | None = None
     preemption: str | None = None
     expert_backend: str | None = None
+    tuned_limits: str | None = None
     out_weights: str | None = None
     tf32: bool | None = None
     memory_fraction: float | None = None
