@@ -55,7 +55,8 @@ def drawn_fleet(seed: int, salt: int, values: Values, *, absent: tuple[str, ...]
     (one,) = engines
     one.deployment = replace(one.deployment, instances=int(draw.integers(2, 5)), role=Role.WHOLE, **words)
     one.values |= dict.fromkeys(absent, 0)
-    one.values |= {"ranks": 1, "gained": 1.0, "draft_share": 0.0, "period": block, "growth_blocks": 1, "balance": 1.0}
+    one.values |= {"ranks": 1, "gained": 1.0, "draft_share": 0.0, "draft_prompt": 0.0, "balance": 1.0}
+    one.values |= {"period": block, "growth_blocks": 1}
     one.values |= values(draw, block)
     return {"engines": engines, "tables": tables, "traffic": asked, "router": ROUTERS[int(draw.integers(2))]}
 

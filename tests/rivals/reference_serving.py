@@ -119,9 +119,11 @@ class Instance:
             attention = read_two(t.sequences, t.contexts, t.decode.mid, sequences, busiest.context / sequences)
             attention += read(t.tokens, t.lane.mid, batch)
             seconds = self.apart_s(attention, batch, mean * batch / sequences, batch)
-        if sum(bool(rank.decoding) for rank in self.ranks) > 1:
+        filled = sum(bool(rank.decoding) for rank in self.ranks) > 1
+        drafting = seconds * rule["draft_share"] * self.last_stage(filled)
+        if filled:
             seconds *= rule["balance"]
-        seconds = seconds * (1 + rule["draft_share"])
+        seconds += drafting
         seconds += rule["hops"] * (rule["send_start_s"] + rule["send_s"] * batch * width)
         if not captured:
             seconds = max(seconds, rule["eager_s"])
@@ -144,6 +146,26 @@ class Instance:
         """With caches that move to or from the host, beside it or after it [s]."""
         moved_s = max(rank.moved_s for rank in self.ranks)
         return max(seconds, moved_s) if self.rule["beside"] else seconds + moved_s
+
+    def last_stage(self, filled: bool) -> float:
+        """Batches that wait for what the last stage alone does."""
+        return float(self.rule["hops"] + 1 if filled else 1)
+
+    def drafting_s(self, seconds: float) -> float:
+        """What a draft takes beside an iteration with prompts: of its decoding sequences, and of the rest [s]."""
+        rule, t = self.rule, self.tables
+        busy = [rank for rank in self.ranks if rank.decoding and rule["scheduler"] == MIXED]
+        width = 1 + rule["drafted"]
+        step = 0.0
+        for rank in busy:
+            count = len(rank.decoding)
+            attention = read_two(t.sequences, t.contexts, t.decode.mid, count, rank.context / count)
+            step = max(step, self.parts_s(count * width, 1.0, count)[0] + attention)
+        if busy:
+            tokens = sum(len(rank.decoding) for rank in busy) * width
+            step += self.parts_s(1.0, tokens / len(self.ranks), 1.0)[1]
+        step = min(step, seconds)
+        return float(rule["draft_share"] * step + rule["draft_prompt"] * (seconds - step))
 
     def mixed_s(self) -> float:
         """One iteration with prompts [s]."""
@@ -182,13 +204,13 @@ class Instance:
             seconds = halves
         if rule["micro_batches"]:
             seconds = self.apart_s(max(ones), max(tokens_of), sum(tokens_of) / len(self.ranks), sampled)
+        drafting = self.drafting_s(seconds) * self.last_stage(len(tokens_of) > 1)
         if len(tokens_of) > 1:
             seconds *= rule["balance"]
-        if rule["scheduler"] == MIXED and any(rank.decoding for rank in self.ranks):
-            seconds *= 1 + rule["draft_share"]
         if max(tokens_of) > rule["prefill_graphs"]:
             seconds = max(seconds, rule["eager_s"])
         seconds += rule["hops"] * (rule["send_start_s"] + rule["send_s"] * max(tokens_of))
+        seconds += drafting
         stored = [sum(one.chunk for one in rank.chunks) * rule["store_s"] for rank in self.ranks]
         fetched = [rank.fetch_s for rank in self.ranks if rule["scheduler"] == MIXED]
         seconds = max(seconds, *stored, *fetched)

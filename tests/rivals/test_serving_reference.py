@@ -73,6 +73,7 @@ def random_values(draw: np.random.Generator, prefix_blocks: int, block: int) -> 
     """The numbers of a rule, such that caches are short in most cases."""
     scheduler = int(draw.integers(3))
     gained = float(draw.choice([1.0, 1.0, 1.0, 1.5, 1.75]))
+    drafts_s = draw.bit_generator.state["state"]["state"] % 31 / 100  # of prompts; takes no draw of its own
     return {
         "scheduler": scheduler,
         "chunked": int(draw.integers(2)),
@@ -102,6 +103,7 @@ def random_values(draw: np.random.Generator, prefix_blocks: int, block: int) -> 
         "drafted": 0.0 if gained == 1.0 else 2.0,
         "gained": gained,
         "draft_share": 0.0 if gained == 1.0 else draw.uniform(0, 0.3),
+        "draft_prompt": 0.0 if gained == 1.0 else drafts_s,
     }
 
 
@@ -334,6 +336,7 @@ def divided(draw: np.random.Generator, engines: list[FakeEngine], tables: list[S
             one.values[name] = 0
         one.values |= {
             "scheduler": state.PREFILL_FIRST, "ranks": 1, "gained": 1.0, "drafted": 0.0, "draft_share": 0.0,
+            "draft_prompt": 0.0,
             "period": block, "growth_blocks": 1, "hops": 0.0, "balance": 1.0, "split": 1,
             "split_share": float(draw.choice([0.0, 0.3, 0.75])), "memory_sms": draw.uniform(0.1, 0.9),
             "link_sms": draw.uniform(0.0, 0.3), "exposed_s": one.policy.exposed_host_s, "store_s": 0.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.cli.offloading import plan_offloaded, refuse_offload
@@ -16,7 +16,11 @@ from ridgeline.plan.deployment import Router
 from ridgeline.plan.serving_scenario import ServingScenario
 
 if TYPE_CHECKING:
+    from ridgeline.plan.deployment import Deployment
     from ridgeline.search.serving import ServingSearch
+    from ridgeline.serving.traffic.traffic import Traffic
+
+_DRAFTS = "drafts in its share of a step at the batch with which all devices would keep pace with the traffic"
 
 
 def plan_serving(
@@ -46,7 +50,8 @@ def plan_serving(
 
     told_of_compiling()
     traffic, about_traffic = asked_traffic(asked.traffic)
-    assumed = (*asked.assumed, *about(asked, traffic), *about_traffic)
+    about_draft = () if asked.draft is None else (f"{asked.draft.name} {_DRAFTS}",)
+    assumed = (*asked.assumed, *about(asked, traffic), *about_traffic, *about_draft)
     objective = Objective(**asked.traffic.get("slo", {}))
     try:
         with progress_bar("replaying deployments") as progress:
@@ -55,6 +60,7 @@ def plan_serving(
                 space=Space(quantize=quantize, pools=pools, loads=loads_from(asked)),
                 router=asked.router if "router" in asked.stated else Router.LEAST_LOADED,
                 top=top, policies=policies_of(asked), progress=progress,
+                drafted=None if asked.draft is None else drafts_of(asked, traffic),
             )  # fmt: skip
     except NoPlanError as error:
         if as_json:
@@ -71,6 +77,14 @@ def plan_serving(
             f"no deployment on {asked.cluster.name} keeps 99 % of requests to the objective; the best keeps"
             f" {kept if kept is not None else 0.0:.1%}: take more devices, or loosen the objective (--slo)"
         )
+
+
+def drafts_of(asked: ServingScenario, traffic: Traffic) -> Callable[[Deployment], Deployment]:
+    """What gives the deployments of a search the model that drafts."""
+    from ridgeline.predict.drafts import drafted_for
+
+    assert asked.draft is not None
+    return drafted_for(asked.model, asked.draft, asked.cluster, traffic, policies=policies_of(asked))
 
 
 def _as_dict(found: ServingSearch, assumed: tuple[str, ...]) -> dict[str, Any]:
@@ -93,9 +107,6 @@ def _refuse_what_is_searched(asked: ServingScenario, min_devices: bool) -> None:
     for name in ("prefill", "decode"):
         if name in asked.stated:
             raise InputError("the search chooses pools itself; leave it out, or simulate these", field=f"--{name}")
-    if "draft_model" in asked.stated:
-        said = "a search takes its share of a step alone; say draft_share, or simulate it"
-        raise InputError(said, field="--draft-model")
     for name in ("autoscale", "failures", "fronts"):
         if name in asked.stated:
             raise InputError("a search leaves the fleet as it is; leave it out, or simulate it", field=f"--{name}")
@@ -110,6 +121,9 @@ def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json
     first = offers.split(",")[0].partition("=")[0].strip()
     asked = serving_scenario_of(subject, f"8x{first}", words)
     _refuse_what_is_searched(asked, False)
+    if asked.draft is not None:
+        said = "a draft's share of a step differs from device to device; say draft_share, or plan --serve on each"
+        raise InputError(said, field="--draft-model")
 
     from ridgeline.facts.prices import price
     from ridgeline.report.blocks import show

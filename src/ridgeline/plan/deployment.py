@@ -68,17 +68,17 @@ class Deployment:
     they are launched kernel by kernel. Where iterations are `mixed` prompts are computed beside running sequences, else
     before them. With `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, of which each is accepted
     with probability `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step (None: one
-    layer). A tree of drafts has `draft_tree` candidates after each one of the place before; the second, third ... most
-    likely of a place is the one with `next_acceptance`; all of its `draft_tokens` are verified, and those of a place
-    drafted at once. A model that drafts takes `draft_bytes` [byte] of weights and `draft_token_bytes` [byte] of cache
-    for a token on each device. A beam search keeps `beam_width` continuations of every prompt, each a token of every
-    step, of which the request gains one; room is counted for one of them.
-    Whether the host prepares an iteration while the one before it runs is `overlap`.
-    A scheduler takes new prompts every `receive_interval` iterations [1], at a look or as `hold` says; they are enough
-    for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts' loads [1]:
-    0 even, None what measured models showed; `expert_backend` the engine's word for the kernels that compute experts
-    ('' those that it was measured with). Where requests are `alike`, copies of one whose likeliest tokens are taken,
-    all of a step's tokens choose the same experts.
+    layer), a draft's pass over prompts `draft_prompt_share` of theirs (None: the same share). A tree of drafts has
+    `draft_tree` candidates after each one of the place before; the second, third ... most likely of a place is the one
+    with `next_acceptance`; all of its `draft_tokens` are verified, and those of a place drafted at once. A model that
+    drafts takes `draft_bytes` [byte] of weights and `draft_token_bytes` [byte] of cache for a token on each device. A
+    beam search keeps `beam_width` continuations of every prompt, each a token of every step, of which the request gains
+    one; room is counted for one of them. Whether the host prepares an iteration while the one before it runs is
+    `overlap`. A scheduler takes new prompts every `receive_interval` iterations [1], at a look or as `hold` says; they
+    are enough for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts'
+    loads [1]: 0 even, None what measured models showed; `expert_backend` the engine's word for the kernels that compute
+    experts ('' those that it was measured with). Where requests are `alike`, copies of one whose likeliest tokens are
+    taken, all of a step's tokens choose the same experts.
 
     Every context is divided over `kv_ranks` of the tensor-parallel ranks, token by token, which send each other queries
     and what their parts add up to; a cache that ranks would hold in common is so held once.
@@ -150,6 +150,7 @@ class Deployment:
     draft_tokens: int = 0
     acceptance: float = 0.0
     draft_share: float | None = None
+    draft_prompt_share: float | None = None
     draft_tree: tuple[int, ...] = ()
     next_acceptance: tuple[float, ...] = ()
     draft_bytes: float = 0.0

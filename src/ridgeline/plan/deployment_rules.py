@@ -24,7 +24,6 @@ def check_together(one: Deployment) -> None:
     _check_borrowing(one)
     _check_merging(one)
     _check_beams(one)
-    _check_drafting(one)
 
 
 def _refuse_beside(word: str, without: Mapping[str, object]) -> None:
@@ -180,9 +179,3 @@ def _check_beams(one: Deployment) -> None:
     }  # fmt: skip
     if one.beam_width > 1:
         _refuse_beside("beam_width", without)
-
-
-def _check_drafting(one: Deployment) -> None:
-    """Raises for a model that drafts where that is not modelled."""
-    if one.draft_bytes or one.draft_token_bytes:
-        _refuse_beside("a model that drafts", {"pp": one.pp > 1, "kv_ranks": one.kv_ranks > 1, "a pool": _pool(one)})

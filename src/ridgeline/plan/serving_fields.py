@@ -264,6 +264,11 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     ),
     Field(name="draft_model", read=_text, help="the model that drafts, by name or config.json: its time and memory"),
     Field(name="draft_share", read=number("1", 0.0, 10.0), help="time to draft one token, as a share of a step"),
+    Field(
+        name="draft_prompt_share",
+        read=number("1", 0.0, 10.0),
+        help="time of a draft's pass over prompts, as a share of the model's; when absent, draft_share",
+    ),
     whole("beam_width", "continuations of each prompt that a beam search keeps", least=1, most=64),
 )
 OFFLOAD_FIELDS: tuple[Field, ...] = (
@@ -291,9 +296,9 @@ HOST_FIELDS = tuple(entry for entry in OFFLOAD_FIELDS if entry.name in ("offload
 
 SAME_WORDS = (
     "weights", "kv", "tp", "pp", "dp", "ep", "kv_ranks", "token_budget", "max_seqs", "chunked", "mixed", "prefix_cache",
-    "graphs", "memory_fraction", "draft_tokens", "draft_share", "expert_skew", "alike", "queue_patience",
-    "displaces", "swap_blocks", "swap_beside", "nano_tokens", "adapters", "adapter_rank", "adapter_slots",
-    "adapter_skew", "adapter_on", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused", "kv_early",
-    "split", "split_share", "expert_devices", "micro_batches", "priority_period", "priority_levels", "tokens_stay",
-    "elastic_tokens", "borrows", "lend_share", "owe_share", "split_slack", "split_fill", "beam_width",
+    "graphs", "memory_fraction", "draft_tokens", "draft_share", "draft_prompt_share", "expert_skew", "alike",
+    "queue_patience", "displaces", "swap_blocks", "swap_beside", "nano_tokens", "adapters", "adapter_rank",
+    "adapter_slots", "adapter_skew", "adapter_on", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused",
+    "kv_early", "split", "split_share", "expert_devices", "micro_batches", "priority_period", "priority_levels",
+    "tokens_stay", "elastic_tokens", "borrows", "lend_share", "owe_share", "split_slack", "split_fill", "beam_width",
 )  # words that are fields of `Deployment` as they stand  # fmt: skip

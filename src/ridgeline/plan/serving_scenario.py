@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Words, and those of which one must be said for them to mean anything.
 _ABOUT: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("adapter_rank", "adapter_skew", "adapter_on"), ("adapters",)),
-    **dict.fromkeys(("acceptance", "draft_share", "draft_model"), ("draft_tokens", "draft_tree")),
+    **dict.fromkeys(("acceptance", "draft_share", "draft_prompt_share", "draft_model"), ("draft_tokens", "draft_tree")),
     "priority_levels": ("priority_period",),
     "micro_batches": ("expert_devices", "apart", "prefill"),
     "kv_chunk": ("kv_fetched",),
@@ -111,8 +111,9 @@ def _check_idle(stated: Mapping[str, Any], place: Place) -> None:
     if drafts and "acceptance" not in stated:
         message = "drafts are accepted with a probability that is not said; say acceptance, e.g. 0.7"
         raise place.fail("plan", drafts, message)
-    if "draft_model" in stated and "draft_share" in stated:
-        raise place.fail("plan", "draft_share", "is what draft_model is asked for; leave one of them out")
+    for name in ("draft_share", "draft_prompt_share"):
+        if "draft_model" in stated and name in stated:
+            raise place.fail("plan", name, "is what draft_model is asked for; leave one of them out")
 
 
 def _draft(stated: Mapping[str, Any], place: Place) -> Model | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +14,13 @@ from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.checkpoint import served_weights
 from ridgeline.graph.ops import Model
-from ridgeline.plan.deployment import Deployment
+from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.plan.serving_scenario import fitting_instances
 from ridgeline.predict.serving import simulate_serving
 from ridgeline.report.serving import ServingReport
 from ridgeline.serving.capacity import token_bytes
-from ridgeline.serving.engine import Policies, engine
-from ridgeline.serving.metrics import decode_parts
+from ridgeline.serving.engine import Engine, Policies, engine
+from ridgeline.serving.metrics import decode_parts, prefill_parts
 from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.units import bytes_text
 
@@ -26,36 +28,88 @@ _ROUNDS = 2  # replays: the first, for one sequence, tells at which batch the se
 
 
 def drafted(
-    model: Model, draft: Model, where: Machine, one: Deployment, *, batch: float, context: float,
+    model: Model, draft: Model, where: Machine, one: Deployment, *, batch: float, context: float, prompt: float,
     policies: Policies | None = None, offline: bool = False,
 ) -> Deployment:  # fmt: skip
     """The deployment with what a model that drafts takes, at a batch [sequence] and context [token] of one rank.
 
-    draft share = step of the draft, one token a sequence / step of the model, all drafted tokens verified
+    draft share        = step of the draft, one token a sequence / step of the model, all drafted tokens verified
+    draft prompt share = the draft's iterations over one prompt [token] / those of the model
 
-    Both on the same devices, in the same degrees and by the same engine; the draft in its checkpoint's format. Raises
-    `PlanError` where the degrees do not divide it. Evidence: derived.
+    Both by the same engine on the same devices and in the same degrees, but of a pipeline the draft is on the last
+    stage alone; the draft in its checkpoint's format. Raises `PlanError` where the degrees do not divide it. Evidence:
+    derived.
     """
     rates = frozenset(where.cluster.accelerator.peak_flop_per_s)
     alone = replace(
         one, weights=served_weights(draft, rates)[0], other_weights="", draft_tokens=0, draft_tree=(), acceptance=0.0,
-        next_acceptance=(), draft_share=None, draft_bytes=0.0, draft_token_bytes=0.0, expert_skew=None, ep=1,
+        next_acceptance=(), draft_share=None, draft_prompt_share=None, pp=1, role=Role.WHOLE,
+        draft_bytes=0.0, draft_token_bytes=0.0, expert_skew=None, ep=1,
     )  # fmt: skip
     known = policies or engine_policy
     small, large = (
         engine(each, where, deployment, policies=known, offline=offline)
         for each, deployment in ((draft, alone), (model, one))
     )
-    longest = max(int(context) + 1, 2)
-    spent = []
+    longest = max(int(context) + 1, int(prompt) + 1, 2)
+    steps, prompts = [], []
     for made in (small, large):
         tables = made.tables(longest_prompt=longest, longest=longest)
-        parts = decode_parts(made, tables, batch, context)
-        spent.append(sum(seconds for name, seconds in parts.items() if name != "host"))
+        steps.append(_device_s(decode_parts(made, tables, batch, context)))
+        prompts.append(_device_s(prefill_parts(made, tables, prompt)))
     return replace(
-        one, draft_share=spent[0] / spent[1], draft_bytes=small.capacity.weights_bytes,
+        one, draft_share=steps[0] / steps[1], draft_prompt_share=prompts[0] / prompts[1],
+        draft_bytes=small.capacity.weights_bytes,
         draft_token_bytes=token_bytes(small.steps.served.kinds, small.formats)[0],
     )  # fmt: skip
+
+
+def drafted_for(
+    model: Model, draft: Model, cluster: Cluster, traffic: Traffic, *, policies: Policies | None = None
+) -> Callable[[Deployment], Deployment]:
+    """What gives a deployment that a search tries the share and the memory of a model that drafts.
+
+    Where nothing was replayed yet the batch N [sequence] of a rank is that with which all devices keep pace with the
+    traffic of rate r [1/s] and o tokens an answer: N gained = r o step(N) over the ranks, at most all that may run (N
+    the users over the ranks in a closed loop). Found by halving, as step(N) / N falls. Evidence: derived.
+    """
+    where = machine(cluster)
+    prompt, output = float(np.mean(traffic.prompt_tokens)), float(np.mean(traffic.output_tokens))
+    span_s = float(traffic.arrival_s[-1] - traffic.arrival_s[0])
+    rate = (traffic.requests - 1) / span_s if span_s > 0 else math.inf
+    known: dict[Deployment, Deployment] = {}
+
+    def found(one: Deployment) -> Deployment:
+        if one not in known:
+            made = engine(model, where, one, policies=policies or engine_policy)
+            ranks = max(1, fitting_instances(one, cluster)) * one.dp * one.pp
+            most = float(made.policy.max_seqs)
+            if traffic.concurrency is not None:
+                batch = min(max(1.0, traffic.concurrency / ranks), most)
+            else:
+                batch = _pace(made, rate * output / ranks, prompt + output / 2.0, most)
+            known[one] = drafted(
+                model, draft, where, one, batch=batch, context=prompt + output / 2.0, prompt=prompt, policies=policies
+            )
+        return known[one]
+
+    return found
+
+
+def _pace(made: Engine, tokens_per_s: float, context: float, most: float) -> float:
+    """The fewest sequences of a rank that gain so many tokens a second, at most `most` [sequence]."""
+    tables = made.tables(longest_prompt=int(context) + 1, longest=int(context) + 1)
+    low, high = 1.0, most
+    for _ in range(20):
+        middle = 0.5 * (low + high)
+        step_s = sum(decode_parts(made, tables, middle, context).values())
+        low, high = (low, middle) if middle * made.deployment.gained >= tokens_per_s * step_s else (middle, high)
+    return high
+
+
+def _device_s(parts: Mapping[str, float]) -> float:
+    """What the device takes, its drafts apart [s]."""
+    return sum(seconds for name, seconds in parts.items() if name not in ("host", "drafts"))
 
 
 def simulate_drafted(
@@ -63,11 +117,15 @@ def simulate_drafted(
 ) -> ServingReport:
     """`simulate_serving` with a model that drafts, at the mean batch and context of the replay itself."""
     where = machine(cluster)
+    prompt = float(np.mean(traffic.prompt_tokens))
     batch, context = 1.0, float(np.mean(traffic.prompt_tokens + traffic.output_tokens / 2.0))
     kept = {name: words[name] for name in ("policies", "offline") if name in words}
     assumed = tuple(words.pop("assumed", ()))
     for _ in range(_ROUNDS):
-        chosen = [drafted(model, draft, where, one, batch=batch, context=context, **kept) for one in deployments]
+        chosen = [
+            drafted(model, draft, where, one, batch=batch, context=context, prompt=prompt, **kept)
+            for one in deployments
+        ]
         report = simulate_serving(
             model, cluster, chosen, traffic, resolved=where, assumed=(*assumed, _told(draft, chosen[-1])), **words
         )
@@ -80,6 +138,7 @@ def simulate_drafted(
 def _told(draft: Model, one: Deployment) -> str:
     weights, token = bytes_text(one.draft_bytes), bytes_text(one.draft_token_bytes)
     return (
-        f"{draft.name} drafts a token in {one.draft_share or 0.0:.1%} of a step at the mean batch, and holds {weights}"
-        f" of weights and {token} of cache for a token on each device"
+        f"{draft.name} drafts a token in {one.draft_share or 0.0:.1%} of a step at the mean batch, reads prompts in"
+        f" {one.draft_prompt_share or 0.0:.1%} of their time, and holds {weights} of weights"
+        f" and {token} of cache for a token on each device of the last stage"
     )

@@ -78,11 +78,13 @@ def search_serving(
     top: int = 5,
     policies: Policies | None = None,
     progress: Callable[[int, int], None] | None = None,
+    drafted: Callable[[Deployment], Deployment] | None = None,
 ) -> ServingSearch:
     """The best deployments of a model on a cluster for traffic under an objective.
 
     Ranked by goodput, among those that keep to the objective by devices, then by TPOT. `fewest` is the one with the
-    fewest devices that still keeps to it. Raises `NoPlanError` when none starts.
+    fewest devices that still keeps to it. `drafted` gives each shape what a model that drafts takes.
+    Raises `NoPlanError` when none starts.
     """
     begun = time.perf_counter()
     chosen = space or Space()
@@ -93,7 +95,8 @@ def search_serving(
     refused: Counter[str] = Counter()
     closest: list[NoPlanError] = []
     longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
-    shapes = list(_started(deployments(model, cluster, stated or {}, chosen, longest=longest), bench, refused, closest))
+    grid = deployments(model, cluster, stated or {}, chosen, longest=longest)
+    shapes = list(_started(grid, bench, refused, closest, drafted))
     candidates = list(fleets(shapes, cluster, chosen, bench.get, traffic, stated or {}))
     found, pruned = _replayed(candidates, bench, top, refused, progress)
     if not found:
@@ -117,12 +120,18 @@ def search_serving(
 
 
 def _started(
-    grid: Iterator[Deployment], bench: Bench, refused: Counter[str], closest: list[NoPlanError]
+    grid: Iterator[Deployment],
+    bench: Bench,
+    refused: Counter[str],
+    closest: list[NoPlanError],
+    drafted: Callable[[Deployment], Deployment] | None,
 ) -> Iterator[Deployment]:
     """Deployments whose engine starts; the others are counted by reason, `closest` is that of the most devices."""
     most = 0
-    for one in grid:
+    for each in grid:
+        one = each
         try:
+            one = each if drafted is None else drafted(each)
             bench.get(one)
         except (NoPlanError, PlanError) as error:
             refused[reason(error)] += 1

@@ -17,6 +17,7 @@ from ridgeline.graph.ops import Model, op_params
 from ridgeline.lower.pieces import Core, Experts, LayerKind, Piece, Product, Recurrence, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.adapters import kept_bytes
+from ridgeline.serving.drafting import draft_bytes
 from ridgeline.units import bytes_text
 
 _STATIC_TOKENS = 2048  # of the workspace of engines that plan none ahead (assumed)
@@ -69,6 +70,11 @@ def token_bytes(kinds: Iterable[LayerKind], formats: Formats) -> tuple[float, fl
     return whole, windowed
 
 
+def layers_bytes(served: Served, formats: Formats) -> float:
+    """Weights of all layers on a device of one stage [byte]."""
+    return sum(kind.count * sum(piece_bytes(piece, formats) for piece in kind.pieces) for kind in served.kinds)
+
+
 def weights_bytes(
     model: Model, served: Served, deployment: Deployment, formats: Formats, *, own_head: bool = False
 ) -> float:
@@ -76,7 +82,7 @@ def weights_bytes(
 
     With `own_head` a head has a table of its own where the model's is that of its embedding.
     """
-    layers = sum(kind.count * sum(piece_bytes(piece, formats) for piece in kind.pieces) for kind in served.kinds)
+    layers = layers_bytes(served, formats)
     share = -(-len(model.graph.layers) // deployment.pp) / len(model.graph.layers)
     table = 2.0 * sum(op_params(op, 1) for op in model.graph.embedding) / deployment.tp
     head = sum(piece_bytes(piece, formats) for piece in served.head)
@@ -122,12 +128,14 @@ def capacity(
     """
     memory = part.memory_bytes
     weights = weights_bytes(model, served, deployment, formats, own_head=policy.own_head)
-    weights += kept_bytes(served, deployment) + deployment.draft_bytes
+    whole, windowed = token_bytes(served.kinds, formats)
+    layers = len(model.graph.layers)
+    drafts = draft_bytes(deployment, layers, layers_bytes(served, formats), whole)
+    weights += kept_bytes(served, deployment) + drafts[0]
     dry_run = policy.token_budget if policy.scheduler in ("mixed", "prefill-first") else _STATIC_TOKENS
     work = workspace_bytes(model, served, deployment, policy, dry_run)
     context = policy.context_bytes + (policy.group_context_bytes if deployment.instance_devices > 1 else 0.0)
     fraction = deployment.memory_fraction or policy.memory_fraction
-    whole, windowed = token_bytes(served.kinds, formats)
     share = 1.0 / deployment.pp
     state = policy.max_seqs * share * (windowed + _state_bytes(served))
     if policy.reserved_bytes or policy.reserved_rank_bytes:
@@ -141,7 +149,7 @@ def capacity(
     if left - state < 0.0 <= left:  # fewer sequences of recurrent states are kept
         state = left / 2.0
     cache = left - state
-    each = whole * share + deployment.draft_token_bytes
+    each = whole * share + drafts[1]
     tokens = int(cache / each) if each > 0 else 2**31
     if deployment.cache_tokens is not None:
         tokens = deployment.cache_tokens * deployment.pp

@@ -151,6 +151,12 @@ def nano_s(rule: Record, compute: float, memory: float, network: float) -> float
 
 
 @njit(cache=True, error_model="numpy")
+def last_stage(rule: Record, filled: bool) -> float:
+    """How often what the last stage alone computes is waited for: by each batch where stages are filled [1]."""
+    return float(rule.hops + 1.0 if filled else 1.0)
+
+
+@njit(cache=True, error_model="numpy")
 def decode_lines(times: Times, rule: Record, busiest: float, mean: float, filled: bool, away_s: float) -> Lines:
     """What does not depend on the context in an iteration that only decodes: the least [s], then lines [s, 1].
 
@@ -163,7 +169,7 @@ def decode_lines(times: Times, rule: Record, busiest: float, mean: float, filled
     tokens = batch * (1.0 + rule.drafted)
     shared = max(mean, 1.0) * (1.0 + rule.drafted) * (batch / max(busiest, 1.0))
     seconds = token_s(times, rule, tokens) + group_s(times, rule, shared) + head_s(times, rule, batch)
-    factor = (rule.balance if filled else 1.0) * (1.0 + rule.draft_share)
+    factor = (rule.balance if filled else 1.0) + rule.draft_share * last_stage(rule, filled)
     sends = rule.hops * (rule.send_start_s + rule.send_s * tokens)
     least = max(float(away_s), 0.0 if captured > 0.0 else float(rule.eager_s))
     if not in_two(rule, tokens):

@@ -16,6 +16,7 @@ from ridgeline.serving.clock import (
     head_s,
     hosted,
     in_two,
+    last_stage,
     nano_parts,
     nano_s,
     of_one_host,
@@ -46,6 +47,25 @@ from ridgeline.serving.state import (
     Records,
 )
 from ridgeline.serving.urgency import redraw
+
+
+@njit(cache=True)
+def _drafting_s(ranks: Records, instances: Records, times: Times, rule: Record, instance: int, whole_s: float) -> float:
+    """Drafting in an iteration with prompts of `whole_s`: its part of a step, and of what prompts add [s]."""
+    own, total = 0.0, 0.0
+    if rule.scheduler == MIXED_BATCHES:
+        for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+            decoding = float(ranks[rank].decoding)
+            if decoding <= 0.0:
+                continue
+            tokens = decoding * (1.0 + rule.drafted)
+            total += tokens
+            attention = decode_s(times, rule, decoding, ranks[rank].context / decoding, False)
+            own = max(own, token_s(times, rule, tokens) + head_s(times, rule, decoding) + attention)
+    if total > 0.0:
+        own += group_s(times, rule, total / rule.ranks)
+    step_s = min(own, whole_s)
+    return float(rule.draft_share * step_s + rule.draft_prompt * (whole_s - step_s))
 
 
 @njit(cache=True)
@@ -99,10 +119,11 @@ def _mixed_s(
         longest += rule.exposed_s + head_s(times, rule, most_sampled)
     elif not in_two(rule, most):
         longest += group_s(times, rule, total / rule.ranks)
+    drafting = 0.0
+    if rule.draft_share > 0.0 or rule.draft_prompt > 0.0:
+        drafting = _drafting_s(ranks, instances, times, rule, instance, longest) * last_stage(rule, active > 1)
     if active > 1:
         longest *= rule.balance
-    if decodes:
-        longest *= 1.0 + rule.draft_share
     if most > rule.prefill_graphs:
         longest = max(longest, rule.eager_s)
     longest += rule.hops * (rule.send_start_s + rule.send_s * most)
@@ -111,6 +132,7 @@ def _mixed_s(
     if rule.part_tokens > 0.0 and not decodes:
         parts = 2.0 ** math.ceil(math.log2(max(total / rule.part_tokens, 1.0)))
         longest *= (parts + rule.hops) / (parts * (1.0 + rule.hops))
+    longest += drafting
     seconds = hosted(rule, max(longest, away), of_one_host(rule, fullest, running))
     return max(seconds, moved) if rule.beside else seconds + moved
 

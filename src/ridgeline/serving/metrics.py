@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.serving.apart import expert_layers, micro_batches_s
+from ridgeline.serving.drafting import draft_shares
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.nano import side_by_side
 from ridgeline.serving.replay import Replay
@@ -226,6 +227,7 @@ def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -
         "sampling": _at(tables.head, tables.sequences, sequences),
         "attention": _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context),
     }
+    found |= _drafts(one, found, step=True)
     if not one.deployment.kv_fetched or context <= one.kept["kept"] + one.kept["fetched"]:
         return found
     link = np.array(sequences * one.kept["fetched"] * one.kept["fetch_s"])
@@ -256,7 +258,17 @@ def _prefill(one: Engine, tables: StepTables, tokens: float) -> dict[str, Second
             parts = {"weights and links": lane, "experts": group, "attention": attention}
         for name, part in parts.items():
             total[name] = total[name] + part if name in total else part
-    return total
+    return total | _drafts(one, total, step=False)
+
+
+def _drafts(one: Engine, parts: Mapping[str, Seconds], *, step: bool) -> dict[str, Seconds]:
+    """What drafting adds to the parts of a step, or of a prompt [s]; nothing where nothing is drafted."""
+    share, prompt_share = draft_shares(one.deployment, len(one.model.graph.layers))
+    times = one.deployment.draft_depth * share if step else prompt_share
+    if times <= 0.0:
+        return {}
+    first, *others = parts.values()
+    return {"drafts": sum(others, first).times(times)}
 
 
 def _host_s(one: Engine, sequences: float) -> float:

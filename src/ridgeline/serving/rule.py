@@ -15,6 +15,7 @@ from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Hold, Preemption, Queue, Role
 from ridgeline.serving.adapters import adapter_bytes
 from ridgeline.serving.apart import expert_layers
+from ridgeline.serving.drafting import draft_shares
 from ridgeline.serving.loans import loan_numbers, preemption_of
 from ridgeline.serving.nano import shares
 from ridgeline.serving.state import (
@@ -42,7 +43,7 @@ def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: 
     """One record of `state.RULE`; `stride` devices lie between pools that send caches to each other."""
     policy, deployment = one.policy, one.deployment
     layers = len(one.model.graph.layers)
-    drafting = deployment.draft_share if deployment.draft_share is not None else 1.0 / layers
+    drafting = draft_shares(deployment, layers)
     overlapped = policy.overlapped_host and (deployment.role is not Role.PREFILL or policy.prompt_pools_overlap)
     rule = np.zeros((), dtype=RULE)
     values = {
@@ -64,7 +65,8 @@ def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: 
         "send_s": tables.send_s,
         "drafted": float(deployment.step_tokens - 1),
         "gained": deployment.gained,
-        "draft_share": deployment.draft_depth * drafting,
+        "draft_share": deployment.draft_depth * drafting[0],
+        "draft_prompt": drafting[1],
         "nano_tokens": deployment.nano_tokens or 0,
         "exposed_s": policy.exposed_host_s,
         "split_share": deployment.split_share or 0.0,
