@@ -17,6 +17,7 @@ from ridgeline.predict.offloaded import Offload, hybrid_of
 from ridgeline.report.offload_policy import PolicyReport
 from ridgeline.search.offload_placement import PLAIN, Policy, evaluate
 from ridgeline.search.offload_policy import best_policy, job_of, machine_of
+from ridgeline.search.offload_schedule import scheduled
 from ridgeline.serving.hybrid_placement import Technique
 from ridgeline.serving.hybrid_sides import link_bytes_per_s
 
@@ -34,7 +35,9 @@ def found(model: str = "opt-30b", **words: Any) -> PolicyReport:
 
 def test_the_policy_fits_and_no_random_one_is_faster() -> None:
     report = found()
-    assert report.gap == pytest.approx(0.0, abs=1e-9)
+    assert 0.0 <= report.gap < 0.25
+    assert report.low < report.tokens_per_s < report.high
+    most = report.tokens_per_s / (1.0 - report.gap)
     assert all(peak <= most * 1.000001 for peak, most in zip(report.peak_bytes, report.usable_bytes, strict=True))
     for shares in report.shares.values():
         assert sum(shares) == pytest.approx(1.0)
@@ -46,10 +49,11 @@ def test_the_policy_fits_and_no_random_one_is_faster() -> None:
         shares = rng.dirichlet((0.3, 1.0, 0.05), size=3) * np.array([1.0, 1.0, 0.0])
         shares /= shares.sum(axis=1, keepdims=True)
         sizes = int(rng.integers(1, 80)), int(rng.integers(1, 8))
-        one = evaluate(job, limits, Policy(gpu_batch=sizes[0], gpu_batches=sizes[1], shares=shares, method=PLAIN[0]))
-        if one.fits(limits):
+        policy = Policy(gpu_batch=sizes[0], gpu_batches=sizes[1], shares=shares, method=PLAIN[0])
+        if evaluate(job, limits, policy).fits(limits):
             tried += 1
-            assert one.tokens_per_s <= report.tokens_per_s * 1.000001
+            took = scheduled(job, limits, policy)
+            assert policy.block * 32 / (took.prefill_s + took.decode_s) <= most * 1.000001
     assert tried > 20
 
 
@@ -58,12 +62,15 @@ def test_rates_are_those_that_everything_is_priced_with() -> None:
     limits = machine_of(hybrid, T4, job_of(load("opt-30b"), 512, 32), asked())
     assert limits.cpu_to_gpu_bytes_per_s == link_bytes_per_s(hybrid)
     assert 0.2 * 65e12 < limits.matmul_prefill_flop_per_s <= 65e12  # of the datasheet's peak
+    assert limits.matmul_prefill_flop_per_s == 24e12  # what its 70 W leave, which was measured
+    assert limits.cpu_to_gpu_bytes_per_s > 3 * limits.gpu_to_cpu_cache_bytes_per_s
     assert limits.gpu_bytes < T4.accelerator.memory_bytes
     assert (limits.disk_bytes, limits.cpu_bytes) == (0.0, 208e9)
 
 
 def test_more_memory_and_processors_are_no_slower() -> None:
-    assert found(dram_bytes=400e9).tokens_per_s > found().tokens_per_s > found(processors="").tokens_per_s
+    assert found(dram_bytes=400e9).tokens_per_s >= found().tokens_per_s > found(dram_bytes=80e9).tokens_per_s
+    assert found().tokens_per_s > found(processors="").tokens_per_s
     assert not found(processors="").cpu_attention
 
 
@@ -100,7 +107,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(answer["shares"]) == {"weights", "cache", "activations"}
     assert run(words) == 0
     told = capsys.readouterr().out
-    for name in ("throughput", "block", "attention", "proof", "rates", "cost"):
+    for name in ("throughput", "block", "attention", "busy", "proof", "rates", "cost"):
         assert f"\n  {name} " in told
     for more, said in (
         (["--offload", "fetched"], "a search places streamed weights alone"),

@@ -25,8 +25,9 @@ def loaded_rate(part: Accelerator, form: str) -> Fact | None:
     power limit [W], idle a fixed share of the rated power. The limit may leave more than the cores can do: callers
     take the lower of the two. Source: data/sustained.tsv (keys 'loaded.<format>'). Evidence: measured or derived.
     """
+    measured = part.sustained.get(f"loaded.{form}")
     form = _ALIKE.get(form, form)
-    own = part.sustained.get(f"loaded.{form}")
+    own = measured or part.sustained.get(f"loaded.{form}")
     if own is not None and part.tdp_w == _rated_w(part):
         return own
     power, sms = _dynamic_w(part), part.sm_count

@@ -27,7 +27,10 @@ SIZE = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A decoder and the lengths of its requests: layers, hidden, feed-forward, heads, prompt and output tokens [1]."""
+    """A decoder and the lengths of its requests: layers, hidden, feed-forward, heads, prompt and output tokens [1].
+
+    `ends_bytes` are the tables before and after the layers [byte], which FlexGen's program leaves out.
+    """
 
     layers: int
     hidden: int
@@ -35,9 +38,10 @@ class Job:
     heads: int
     prompt_tokens: int
     output_tokens: int
+    ends_bytes: float = 0.0
 
     def __post_init__(self) -> None:
-        small = [name for name, value in vars(self).items() if value < 1]
+        small = [name for name, value in vars(self).items() if value < 1 and name != "ends_bytes"]
         if small:
             raise InputError(f"{getattr(self, small[0])}; needs at least 1", field=small[0])
 
@@ -57,6 +61,10 @@ class Machine:
     `cpu_small_batch` (c1, c2, c3) lowers the first below 64 sequences and 4,096 hidden as FlexGen fits it.
     `disk_weight_share` is the part of the disk's rate that weights reach in decode, `compressed_share` the size of
     4-bit values in groups of 64 (with scale and least value) over that of 2-byte values.
+
+    What FlexGen's loop adds (`offload_schedule`): `call_s` [s] of the host for an operator, `cpu_copy_share` of the
+    time of attention in DRAM that copies the cache to a workspace, `cpu_pin_bytes_per_s` at which cache is copied to
+    pinned memory on its way to the GPU.
     """
 
     gpu_bytes: float
@@ -80,13 +88,16 @@ class Machine:
     decompress_bytes_per_s: float = math.inf
     compressed_share: float = 0.28125
     activations_on_disk: bool = False
+    call_s: float = 0.0
+    cpu_copy_share: float = 0.0
+    cpu_pin_bytes_per_s: float = math.inf
     usable: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if name.endswith(("_per_s", "_bytes", "_share")) and not value >= 0.0:
                 raise InputError(f"{value}; needs at least 0", field=name)
-            if name.endswith(("_per_s", "_share")) and value == 0.0:
+            if name.endswith(("_per_s", "_share")) and value == 0.0 and name != "cpu_copy_share":
                 raise InputError("0; needs more than 0", field=name)
 
     @property

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -42,7 +42,7 @@ from ridgeline.search.offload_costs import (
 )
 from ridgeline.search.programs import Draft, Floats, Whole, gap
 
-__all__ = ["METHODS", "PLAIN", "Job", "Machine", "Method", "Offload", "Policy", "evaluate", "place"]
+__all__ = ["METHODS", "PLAIN", "Job", "Machine", "Method", "Offload", "Policy", "evaluate", "place", "ranked"]
 
 MOST_GPU_BATCH = 512
 PLAIN = (Method(cpu_attention=True), Method(cpu_attention=False))
@@ -53,6 +53,7 @@ METHODS = (
     Method(cpu_attention=False, compress_cache=True),
     Method(cpu_attention=False, compress_weights=True, compress_cache=True),
 )  # attention on the CPU over a compressed cache would have to decompress it there
+Costs = Callable[[Job, Machine, int, Method], Terms]  # rows of a batch size and method
 TIERS = ("GPU memory", "DRAM", "disk")
 
 
@@ -154,29 +155,55 @@ def place(
     Domain: layers of 4 D x D and 2 D x F weights, one GPU, blocks of equal sequences. Source: flexgen.
     Evidence: derived.
     """
-    began, serial, solved = time.perf_counter(), count(), 0
+    began = time.perf_counter()
+    asked = tuple(methods)
+    for bound_s, policy, solved in ranked(
+        job, machine, methods=asked, gpu_batches=gpu_batches, most_batches=most_batches
+    ):
+        answer = evaluate(job, machine, policy)
+        return replace(
+            answer,
+            bound_s=min(bound_s, answer.token_s),
+            programs=solved,
+            elapsed_s=time.perf_counter() - began,
+        )
+    raise AssertionError("a search without an answer raises")
+
+
+def ranked(
+    job: Job,
+    machine: Machine,
+    *,
+    methods: Iterable[Method] = METHODS,
+    gpu_batches: Iterable[int] = range(1, MOST_GPU_BATCH + 1),
+    most_batches: int | None = None,
+    costs: Costs = terms,
+) -> Iterator[tuple[float, Policy, int]]:
+    """Policies in the order of their least time per token by rows of `costs` [s], with it and the programs solved [1].
+
+    Of each method, batch size and number of batches the best shares; no other policy is sooner than the next one's
+    bound. Arguments and what is raised as of `place`.
+    """
+    serial, solved = count(), 0
     methods, sizes = tuple(methods), sorted(set(gpu_batches))
     heap: list[tuple[float, int, _Program, int, int, Floats]] = []
     for method in methods:
         for size in sizes:
-            program = _Program(job=job, machine=machine, size=size, method=method)
+            program = _Program(job=job, machine=machine, size=size, method=method, costs=costs)
             most = most_batches or program.most_batches()
             found = program.solve(1, most)
             solved += 1
             if found is None:
                 break
             heap.append((found[0], next(serial), program, 1, most, found[1]))
+    if not heap:
+        raise NoPlanError(_nearest(job, machine, methods, sizes[0]))
     heapq.heapify(heap)
     while heap:
         bound_s, _, program, low, high, values = heapq.heappop(heap)
         if low == high:
-            answer = evaluate(job, machine, program.policy(values, low))
-            return replace(
-                answer,
-                bound_s=min(bound_s, answer.token_s),
-                programs=solved,
-                elapsed_s=time.perf_counter() - began,
-            )
+            yield bound_s, program.policy(values, low), solved
+            continue
         real = 1.0 / (float(values[INVERSE]) * program.size)
         middle = min(max(int(real), low), high - 1)
         for first, last in ((low, middle), (middle + 1, high)):
@@ -184,7 +211,6 @@ def place(
             solved += 1
             if found is not None:
                 heapq.heappush(heap, (found[0], next(serial), program, first, last, found[1]))
-    raise NoPlanError(_nearest(job, machine, methods, sizes[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +221,7 @@ class _Program:
     machine: Machine
     size: int
     method: Method
+    costs: Costs = terms
 
     def most_batches(self) -> int:
         """Batches beyond which no memory holds the cache of a block [1]."""
@@ -207,7 +234,7 @@ class _Program:
 
         With `grow`, that tier may exceed its limit, and the excess [byte] is what is least.
         """
-        found = terms(self.job, self.machine, self.size, self.method)
+        found = self.costs(self.job, self.machine, self.size, self.method)
         least, most = 1.0 / (self.size * high), 1.0 / (self.size * low)
         draft = Draft()
         values = draft.variable(SIZE, high=self._highs(most))
