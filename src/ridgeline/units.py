@@ -43,6 +43,14 @@ def _table() -> dict[str, tuple[str, float]]:
 UNITS = _table()
 
 
+def _kind(unit: str) -> str:
+    return "number" if unit == "1" else f"quantity in {unit}"
+
+
+def _wanted(unit: str) -> str:
+    return "a number without a unit" if unit == "1" else unit
+
+
 def parse(text: str | float, unit: str, *, field: str | None = None) -> float:
     """The SI value of a quantity such as '80 GiB', in the SI unit `unit`.
 
@@ -59,18 +67,17 @@ def parse(text: str | float, unit: str, *, field: str | None = None) -> float:
     else:
         match = _QUANTITY.match(str(text))
         if match is None:
-            wanted = "number" if unit == "1" else f"quantity in {unit}"
-            raise UnitError(f"'{text}' is not a {wanted}", field=field)
+            raise UnitError(f"'{text}' is not a {_kind(unit)}", field=field)
         value, suffix = float(match[1].replace("_", "")), (match[2] or "").strip()
     if not math.isfinite(value):
-        raise UnitError(f"'{text}' is not a finite quantity in {unit}", field=field)
+        raise UnitError(f"'{text}' is not a finite {_kind(unit)}", field=field)
     if not suffix:
         return value
     found = UNITS.get(suffix)
     if found is None:
-        raise UnitError(f"'{text}' has the unknown unit '{suffix}'; wanted {unit}", field=field)
+        raise UnitError(f"'{text}' has the unknown unit '{suffix}'; wanted {_wanted(unit)}", field=field)
     if found[0] != unit:
-        raise UnitError(f"'{text}' is in {found[0]}; wanted {unit}", field=field)
+        raise UnitError(f"'{text}' is in {found[0]}; wanted {_wanted(unit)}", field=field)
     return value * found[1]
 
 

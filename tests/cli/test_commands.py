@@ -258,3 +258,24 @@ def test_long_work_shows_itself_on_a_terminal_only(
     shown = ask(capsys, *words)
     assert shown[:2] == (0, out)
     assert told in shown[2]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
+@pytest.mark.parametrize("words", [["catalog", "models"], ["catalog", "models", "--json"], ["plan", "--help"]])
+def test_an_answer_that_cannot_be_written_is_no_defect(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "ridgeline.cli.main", *words]
+        found = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (found.returncode, "the answer cannot be written: No space left on device" in found.stderr) == (2, True)
+    assert "defect" not in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_plan_that_flags_contradict_names_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, told = ask(capsys, "predict", "gpt2", "--on", "1xA100-SXM-80GB", "--tp", "2", "--seq-len", "1024")
+    assert (code, told.startswith("error: field 'plan': tp * pp * cp = 2 does not divide")) == (2, True)
+
+
+def test_a_rate_with_a_unit_is_told_that_it_has_none(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, told = ask(capsys, "simulate", "gpt2", "--on", "1xA100-SXM-80GB", "--rate", "5ms")
+    assert (code, told) == (2, "error: field '--rate': '5ms' is in s; wanted a number without a unit\n")

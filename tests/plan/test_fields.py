@@ -73,7 +73,7 @@ def test_values_are_read(name: str, written: object, value: Any) -> None:
         ("tokens", 1.5, "not a whole number"),
         ("padding", 1.0, "needs 0 <= value < 1"),
         ("padding", "nan", "not a number"),
-        ("padding", "3 GB", "wanted 1"),
+        ("padding", "3 GB", "wanted a number without a unit"),
         ("zero", 4, "not one of them; valid: 0, 1, 2, 3"),
         ("zero", True, "not one of them"),
         ("precision", "bf61", "nearest: bf16"),

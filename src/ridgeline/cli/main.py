@@ -7,6 +7,8 @@ needs it, so `ridgeline --help` stays under 0.3 s.
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -37,6 +39,8 @@ from ridgeline.plan.fields import WORKLOAD_FIELDS
 from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, HOST_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 
 DEFECT = 70  # EX_SOFTWARE of sysexits.h
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS})
+"""Why an answer cannot be written that is no fault of the program."""
 
 app = typer.Typer(
     name="ridgeline",
@@ -333,11 +337,22 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _unwritten(error: OSError) -> int:
+    """The exit code where the answer could not be written, which is told."""
+    told = f"the answer cannot be written: {error.strerror}; free some space, or write elsewhere"
+    print(f"error: {told}", file=sys.stderr)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left over would fail again at the end
+    return RidgelineError.exit_code
+
+
 def main() -> None:
     """The entry point of the console script."""
     try:
         code = run(sys.argv[1:])
+        sys.stdout.flush()
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+            sys.exit(_unwritten(error))
         print(f"internal error: {type(error).__name__}: {error}", file=sys.stderr)
         print("this is a defect of ridgeline; please report it with the command line and files used", file=sys.stderr)
         code = DEFECT

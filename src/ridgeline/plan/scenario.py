@@ -63,7 +63,7 @@ class Place:
     def fail(self, section: str, name: str, message: str) -> InputError:
         """The error that names file, line and field."""
         if self.file is None or (section, name) in self.flags:
-            flag = "--" + name.replace("_", "-")
+            flag = "--" + name.replace("_", "-") if name else section
             of_machine = flag if name == "region" else "--on"
             return InputError(message, field={"model": "MODEL", "cluster": of_machine}.get(section, flag))
         keys = (name, name.rsplit(".", 1)[-1], name.split(".", 1)[0], "")
