@@ -16,6 +16,7 @@ from ridgeline.errors import PlanError, RidgelineError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.build import from_dims
+from ridgeline.graph.load import load
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan, Recompute, Schedule
@@ -313,3 +314,18 @@ def test_the_same_question_gets_the_same_answer() -> None:
     first, second = (Predictor(*arguments).evaluate(plan) for _ in range(2))
     assert first.timeline.end_s.tolist() == second.timeline.end_s.tolist()
     assert first.bound_s == second.bound_s
+
+
+def test_the_gradients_of_a_tied_embedding_are_a_link_s_time_not_the_optimizer_s() -> None:
+    """The first and the last stage add them up before the update; on two nodes over the network between them."""
+    model = load("bert-large")
+    found = {}
+    for nodes in (1, 2):
+        plan = Plan(tp=4, pp=2, dp=nodes, micro_batch=4, recompute=Recompute.FULL)
+        work = Workload(seq_len=512, global_batch=4 * nodes)
+        report = predict(model, cluster(f"{8 * nodes}xRTX-4090"), work, plan)
+        found[nodes] = {share.label: share.seconds for share in report.shares}
+        assert sum(found[nodes].values()) == pytest.approx(report.step_time.value)
+    assert found[1]["update"] == pytest.approx(found[2]["update"])  # the same states on each device
+    assert found[2]["data link"] > 20 * found[1]["data link"]
+    assert report.limit.startswith("data link (link)")

@@ -80,12 +80,17 @@ class _Explainer:
         it, plan, stage = self.it, self.it.plan, self.busiest
         one = {name: float(table.total_s[stage].sum()) for name, table in self.tables.items()}
         parts = {name: seconds * it.micro_batches for name, seconds in one.items() if seconds > 0}
-        parts["update"] = float(it.times.optimizer_s.max())
-        rest = it.timeline.makespan_s - sum(parts.values())
+        last = int(np.argmax(it.times.optimizer_s))
+        exchanged = float(
+            np.broadcast_to(it.times.exchanged_s, it.times.optimizer_s.shape)[last]
+        )  # once a step, before the update: no work of the optimizer
+        parts["update"] = float(it.times.optimizer_s[last]) - exchanged
+        rest = it.timeline.makespan_s - sum(parts.values()) - exchanged
         quiet = replace(it.times, gather_s=it.times.gather_s * 0, reduce_s=it.times.reduce_s * 0)
         without = simulate(step_tasks(plan, it.micro_batches, quiet)).makespan_s
-        parts["data link"] = min(rest, it.timeline.makespan_s - without)
-        parts["bubble"] = rest - parts["data link"]
+        waited = min(rest, it.timeline.makespan_s - without)
+        parts["data link"] = waited + exchanged
+        parts["bubble"] = rest - waited
         return {name: seconds for name, seconds in parts.items() if seconds > 0}
 
     def kind_of(self, part: str) -> str:
