@@ -144,14 +144,30 @@ def test_gradients_of_each_tensor_are_kept_by_the_host(machine: Machine) -> None
 
 def test_megatron_runs_python_around_each_layer(machine: Machine) -> None:
     one, plain = (pricer(machine, framework=name, execution="eager") for name in ("megatron", "torch"))
-    assert one.layer_seconds() == pytest.approx(HOST * 140e-6)
-    assert plain.layer_seconds() == 0.0
-    assert pricer(machine, framework="megatron", execution="graph").layer_seconds() == 0.0
+    assert one.python_seconds("layer") == pytest.approx(HOST * 140e-6)
+    assert one.python_seconds("turn") == pytest.approx(HOST * 700e-6)
+    assert plain.python_seconds("layer") == plain.python_seconds("turn") == 0.0
+    assert pricer(machine, framework="megatron", execution="graph").python_seconds("layer") == 0.0
     alone, block = one.phase([SHORT], Layout()), one.block([SHORT], Layout())
     assert float(block.forward.seconds) - float(alone.seconds) == pytest.approx(HOST * 140e-6)
-    assert float(block.recompute.seconds) == float(block.forward.seconds)
     back = replace(SHORT, phase=Phase.BACKWARD_INPUT)
     assert float(one.block([back], Layout()).backward_input.seconds) == float(one.phase([back], Layout()).seconds)
+
+
+def test_a_layer_run_again_keeps_the_state_of_random_numbers(machine: Machine) -> None:
+    for framework, more_s in (("megatron", HOST * 430e-6), ("torch", 0.0)):
+        block = pricer(machine, framework=framework, execution="eager").block([SHORT], Layout())
+        assert float(block.recompute.seconds) - float(block.forward.seconds) == pytest.approx(more_s)
+
+
+def test_a_device_with_much_to_do_is_behind_its_host(machine: Machine) -> None:
+    one = pricer(machine, framework="torch", execution="eager")
+    large = replace(PRODUCT, m=8192, n=8192, k=8192)
+    busy_s = float(one.kernel(large).seconds) - float(one.host_seconds(large, 1))
+    assert float(one.phase([large], Layout()).ahead) == pytest.approx(busy_s)
+    assert float(one.phase([SHORT], Layout()).ahead) == 0.0
+    assert float(one.phase([large], Layout()).times(2.0).ahead) == pytest.approx(2 * busy_s)
+    assert float((one.phase([large], Layout()) + one.phase([SHORT], Layout())).ahead) == pytest.approx(busy_s)
 
 
 def test_a_message_is_a_call_and_two_operators(machine: Machine) -> None:

@@ -270,10 +270,18 @@ NODE = machine(cluster("8xA100-SXM-80GB"))
 MEMORY = NODE.device.memory_bytes_per_s
 
 
-def update_s(numbers: float, *, offload: int = 0, flop: float = 0.0, tensors: int = 0, **choices: object) -> float:
+def update_s(
+    numbers: float, *, offload: int = 0, flop: float = 0.0, tensors: int = 0, shards: int = 1, **choices: object
+) -> float:
     workload = Workload(seq_len=1024, global_batch=8, **({"framework": "torch"} | choices))  # type: ignore[arg-type]
     found = optimizer_seconds(
-        numbers, workload=workload, machine=NODE, offload=offload, orthogonal_flop=flop, tensors=tensors
+        numbers,
+        workload=workload,
+        machine=NODE,
+        offload=offload,
+        orthogonal_flop=flop,
+        tensors=tensors,
+        shards=shards,
     )
     return float(found)
 
@@ -320,10 +328,25 @@ def test_an_update_of_one_weight_after_another_waits_for_the_host() -> None:
 
 def test_megatron_reads_norms_of_each_step_and_may_count_zeros() -> None:
     slower = 1.75
-    alone, step_s = update_s(1e6), slower * 40 * 8e-6 + 15 * constant("collective.issue.ampere")
+    alone = update_s(1e6)
+    step_s = slower * (40 * 8e-6 + 1.55e-3) + 15 * constant("collective.issue.ampere")
     assert update_s(1e6, framework="megatron") == pytest.approx(alone + step_s)
+    each_s = slower * (10e-6 + 16e-6)  # all of the model, all of them updated here
+    assert update_s(1e6, tensors=148, framework="megatron") == pytest.approx(alone + step_s + 148 * each_s)
     counted = update_s(1e6, tensors=148, framework="megatron", counts_zeros=True)
-    assert counted == pytest.approx(alone + step_s + 148 * 4 * 8e-6 * slower)
+    assert counted == pytest.approx(alone + step_s + 148 * (each_s + 4 * 8e-6 * slower))
+
+
+def test_a_captured_step_runs_no_python() -> None:
+    none, some = (update_s(1e6, tensors=n, framework="megatron", execution="graph") for n in (0, 160))
+    assert none == some == pytest.approx(update_s(1e6, framework="megatron") - 1.75 * 1.55e-3)
+
+
+def test_a_sharded_optimizer_loops_over_its_own_tensors() -> None:
+    choices = {"framework": "megatron", "counts_zeros": True}
+    none, whole, eighth = (update_s(1e6, tensors=n, shards=k, **choices) for n, k in ((0, 1), (160, 1), (160, 8)))
+    assert eighth - none == pytest.approx(1.75 * (160 * 10e-6 + 20 * (16e-6 + 4 * 8e-6)))
+    assert whole - none == pytest.approx(1.75 * 160 * (10e-6 + 16e-6 + 4 * 8e-6))
 
 
 def test_an_offloaded_update_runs_at_the_hosts_rates() -> None:
@@ -359,3 +382,18 @@ def test_states_of_experts_shard_over_all_ranks_that_hold_them() -> None:
     for zero, share in ((0, 1), (1, 8)):
         found = stages.times(cost, counts, first, last, recompute=0, sharding=Sharding(zero=zero)).optimizer_s
         assert float(found[0]) == pytest.approx(update_s(float(dense + 2 * params.trained_expert / share)))
+
+
+def chunk_times(hidden: int, framework: str) -> StageTimes:
+    """Two stages of two chunks of one layer each, for one micro-batch of 4096 tokens."""
+    model = from_dims(layers=4, hidden=hidden, heads=8, vocab=1024, max_positions=4096)
+    stages = StageModel(model, NODE, Workload(seq_len=4096, global_batch=8, framework=framework))
+    counts = stages.counts((1, 1, 1, 1), Schedule.INTERLEAVED, 2, 2)
+    first, last = stages.ends(Schedule.INTERLEAVED, 2, 2)
+    return stages.times(stages.price(Layout()), counts, first, last, recompute=0, sharding=Sharding(pp=2))
+
+
+def test_each_chunk_of_a_micro_batch_waits_for_the_program_around_its_layers() -> None:
+    assert chunk_times(64, "megatron").turn_s == pytest.approx(np.full((2, 2), 1.75 * 700e-6))
+    assert np.all(np.asarray(chunk_times(16384, "megatron").turn_s) == 0.0)  # the device has more to do than that
+    assert np.all(np.asarray(chunk_times(64, "torch").turn_s) == 0.0)

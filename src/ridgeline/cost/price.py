@@ -32,12 +32,14 @@ PARTS = ("matrix", "attention", "memory", "launch", "tensor link", "context link
 class PhaseCost:
     """Time of one phase of one layer [s] and the parts that add up to it.
 
-    `hosts` is its launch part on the quickest and on the slowest host that was measured [s].
+    `hosts` is its launch part on the quickest and on the slowest host that was measured, `ahead` what the device still
+    works once its host has issued all [s].
     """
 
     seconds: Number = 0.0
     parts: dict[str, Number] = field(default_factory=dict)
     hosts: tuple[Number, Number] = (0.0, 0.0)
+    ahead: Number = 0.0
     flop: Number = 0.0
     bytes: Number = 0.0
 
@@ -47,6 +49,7 @@ class PhaseCost:
             seconds=self.seconds * factor,
             parts={name: value * factor for name, value in self.parts.items()},
             hosts=(self.hosts[0] * factor, self.hosts[1] * factor),
+            ahead=self.ahead * factor,
             flop=self.flop * factor,
             bytes=self.bytes * factor,
         )
@@ -57,6 +60,7 @@ class PhaseCost:
             seconds=self.seconds + other.seconds,
             parts={name: self.parts.get(name, 0.0) + other.parts.get(name, 0.0) for name in names},
             hosts=(self.hosts[0] + other.hosts[0], self.hosts[1] + other.hosts[1]),
+            ahead=self.ahead + other.ahead,
             flop=self.flop + other.flop,
             bytes=self.bytes + other.bytes,
         )
@@ -147,9 +151,13 @@ class Pricer:
             return 0.0
         return self.host_slowness * known.value * constant("launch.host.kernel") * tensors
 
-    def layer_seconds(self) -> float:
-        """Host time of the Python around the modules and operators of one layer's forward [s]."""
-        known = constants().get(f"launch.{self.workload.framework}.layer")
+    def python_seconds(self, what: str) -> float:
+        """Host time of a program's Python beside modules and operators [s].
+
+        `what` is a 'layer', the 'embedding' or the 'loss' of one forward, the 'checkpoint' of a layer that backward
+        runs again, or the 'turn' of a micro-batch at one chunk: its schedule, its wrappers, what prepares its batch.
+        """
+        known = constants().get(f"launch.{self.workload.framework}.{what}")
         if known is None or self.workload.execution == "graph":
             return 0.0
         return self.host_slowness * known.value
@@ -221,21 +229,22 @@ class Pricer:
             priced.append(PricedWork(work=piece, seconds=cost.seconds, flop=cost.flop, bytes=cost.bytes, bound=bound))
         return priced
 
-    def block(self, work: Sequence[Work], layout: Layout, *, tensors: Number = 0.0) -> BlockCost:
+    def block(self, work: Sequence[Work], layout: Layout, *, tensors: Number = 0.0, python: str = "layer") -> BlockCost:
         """Price of one layer with so many trained `tensors`, every phase; recomputation repeats its forward."""
         by_phase: dict[Phase, list[Work]] = defaultdict(list)
         for piece in work:
             by_phase[piece.phase].append(piece)
         inputs = self.phase(by_phase[Phase.BACKWARD_INPUT], layout)
         cover = inputs.parts["matrix"] + inputs.parts["launch"]
-        forward = self.phase(by_phase[Phase.FORWARD], layout, beside_s=self.layer_seconds())
+        beside_s = self.python_seconds(python)
+        again_s = beside_s + self.python_seconds("checkpoint")
         return BlockCost(
-            forward=forward,
+            forward=self.phase(by_phase[Phase.FORWARD], layout, beside_s=beside_s),
             backward_input=inputs,
             backward_weight=self.phase(
                 by_phase[Phase.BACKWARD_WEIGHT], layout, cover_s=cover, beside_s=self.weights_seconds(tensors)
             ),
-            recompute=forward,
+            recompute=self.phase(by_phase[Phase.FORWARD], layout, beside_s=again_s),
             selective=self._repeated(by_phase[Phase.FORWARD], layout),
         )
 
@@ -297,10 +306,11 @@ class Pricer:
         )
         parts["launch"] = own if self.dispatch_s is None else own_s
         hosts = (quick, slow) if self.dispatch_s is None else (own_s, own_s)
+        ahead = np.maximum(device_s - host_s, 0.0) if self.dispatch_s is None else np.zeros(())
         cover = parts["matrix"] + parts["launch"] if cover_s is None else cover_s
         self._links(parts, links, layout, cover_s=cover)
         seconds = sum(parts.values(), start=np.zeros(()))
-        return PhaseCost(seconds=seconds, parts=parts, hosts=hosts, flop=flop, bytes=traffic)
+        return PhaseCost(seconds=seconds, parts=parts, hosts=hosts, ahead=ahead, flop=flop, bytes=traffic)
 
     def _links(self, parts: dict[str, Number], links: list[Collective], layout: Layout, *, cover_s: Number) -> None:
         """Add the exposed part of collectives, and what hidden ones slow the work they run beside.

@@ -28,6 +28,7 @@ def optimizer_seconds(
     offload: Number = 0,
     orthogonal_flop: Number = 0.0,
     tensors: Number = 0.0,
+    shards: Number = 1,
 ) -> NDArray[np.float64]:
     """Time to update `trained` numbers of one rank [s].
 
@@ -39,8 +40,9 @@ def optimizer_seconds(
     pass for each of its operations (`separate_bytes`). A processor's sustained rate is of reads; what also writes gets
     the measured share of it. One that loops over `tensors` weights waits for the gradients'
     norm, and then for the host to launch `OPERATIONS` kernels for each, where the device is faster. Megatron-LM reads
-    norms and counts of every step, so that its operators and reductions come one after another; with `counts_zeros`
-    some more for each of the `tensors`. Lower bound: no launch cost but that. Source: Kingma and Ba 2015
+    norms and counts of every step, so that its operators and reductions come one after another, with Python beside
+    (`megatron_seconds`); of a model's `tensors` each of so many `shards` updates its part. Lower bound: no launch cost
+    but that. Source: Kingma and Ba 2015
     (arXiv:1412.6980), Rajbhandari et al. 2020 (arXiv:1910.02054) for the state sizes. Evidence: derived.
     """
     precision, optimizer = PRECISIONS[workload.precision], OPTIMIZERS[workload.optimizer]
@@ -61,18 +63,31 @@ def optimizer_seconds(
     operator_s = constant("launch.host.kernel") * host_slowness(machine.device.accelerator)
     if workload.looped_optimizer and optimizer.two_moments:
         device_s = np.maximum(device_s, np.asarray(tensors) * OPERATIONS * operator_s)
-    if workload.counts_zeros:
-        device_s = device_s + np.asarray(tensors) * constant("launch.megatron.zeros") * operator_s
     if workload.framework == "megatron":
-        issue_s = issue_seconds(machine.device.accelerator)
-        step_s = constant("launch.megatron.step") * operator_s + constant("launch.megatron.step.calls") * issue_s
-        device_s = device_s + step_s
+        device_s = device_s + megatron_seconds(tensors, shards, workload=workload, machine=machine)
     away = np.asarray(offload).astype(bool) | optimizer.paged
     seconds = np.where(away, host_s, device_s)
     if optimizer.matrix_iterations:
         rate = machine.device.matrix_rate("bf16" if "bf16" in machine.device.matrix else "fp32")
         seconds = seconds + np.asarray(orthogonal_flop) * optimizer.matrix_iterations / rate
     return np.asarray(seconds, dtype=np.float64)
+
+
+def megatron_seconds(tensors: Number, shards: Number, *, workload: Workload, machine: Machine) -> NDArray[np.float64]:
+    """Host time of Megatron-LM's update of a model of so many trained tensors [s].
+
+    Operators and reductions of a step, then, where no graph was captured, Python: of the step, of each tensor of the
+    model (gradients completed, norm of weights) and of each that the optimizer owns, `tensors` / `shards` (norm,
+    clipping, Adam, copies), with operators for each of these where zeros are counted.
+    Source: `launch.megatron.*`. Evidence: derived.
+    """
+    part = machine.device.accelerator
+    owned = np.asarray(tensors) / shards
+    operators = constant("launch.megatron.step") + owned * constant("launch.megatron.zeros") * workload.counts_zeros
+    python_s = constant("launch.megatron.step.python") + np.asarray(tensors) * constant("launch.megatron.held")
+    python_s = (python_s + owned * constant("launch.megatron.owned")) * (workload.execution != "graph")
+    calls_s = constant("launch.megatron.step.calls") * issue_seconds(part)
+    return np.asarray(host_slowness(part) * (operators * constant("launch.host.kernel") + python_s) + calls_s)
 
 
 def separate_bytes(precision: Precision, optimizer: Optimizer, passes: float = 3.0) -> float:

@@ -60,7 +60,7 @@ class StageParts:
         return found
 
     def hosts(self) -> tuple[PartTable, PartTable]:
-        """The launch part on the quickest and on the slowest host; messages take what they do [s]."""
+        """The launch part on the quickest and on the slowest host; messages and turns take what they do [s]."""
         quick, slow = (_with_messages(self._table(partial(_host, end)), self.times) for end in (0, 1))
         return quick, slow
 
@@ -104,7 +104,7 @@ def _host(end: int, phase: PhaseCost) -> Number:
 def _with_messages(launched: PartTable, times: StageTimes) -> PartTable:
     return replace(
         launched,
-        forward_s=launched.forward_s + times.message_s,
+        forward_s=launched.forward_s + times.message_s + times.turn_s,
         backward_input_s=launched.backward_input_s + times.message_s,
     )
 

@@ -61,7 +61,8 @@ class StageTimes:
     `gather_s` collects a chunk's weights, `reduce_s` reduces its gradients; `pieces` is the number of layers that a
     chunk's exchange is cut into. `optimizer_s` is the update of one stage, `final_gather_s` the collection of the
     updated weights when it is not hidden. `gather_copy_s` of each forward and backward, and `reduce_copy_s` of each
-    backward, are copies around exchanges; `message_s` of each forward and backward is the host's time for its messages.
+    backward, are copies around exchanges; `message_s` of each forward and backward is the host's time for its messages,
+    `turn_s` of each forward that of the program around its layers where the device does not work that long.
     `exchanged_s` is the part of `optimizer_s` that is no update: copies around exchanges once a step, and the sum of a
     tied embedding's gradients over the first and the last stage.
     """
@@ -79,6 +80,7 @@ class StageTimes:
     reduce_copy_s: Floats | float = 0.0
     exchanged_s: Floats | float = 0.0
     message_s: Floats | float = 0.0
+    turn_s: Floats | float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +117,10 @@ class StageModel:
                 for name, block in graph.blocks.items()
             },
             block_params=params,
-            embedding=self.pricer.block(sharder.end(graph.embedding), layout, tensors=embedded.tensors),
-            head=self.pricer.block(sharder.head(graph.head), layout, tensors=headed.tensors),
+            embedding=self.pricer.block(
+                sharder.end(graph.embedding), layout, tensors=embedded.tensors, python="embedding"
+            ),
+            head=self.pricer.block(sharder.head(graph.head), layout, tensors=headed.tensors, python="loss"),
             embedding_params=embedded,
             head_params=headed,
         )
@@ -162,8 +166,9 @@ class StageModel:
         exchanged = copies.once_s + self._tied(cost.layout, first, last, sharding)
         neighbours = np.where(np.asarray(sharding.pp)[..., None, None] > 1, 2.0 - first - last, 0.0)
         messages = neighbours * self.pricer.message_seconds()
+        turns = self._turn(cost, counts, first, last)
         return StageTimes(
-            forward_s=forward + copies.gathered_s + messages,
+            forward_s=forward + copies.gathered_s + messages + turns,
             backward_input_s=inputs + copies.gathered_s + messages,
             backward_weight_s=weights + copies.reduced_s,
             send_forward_s=sends[..., None, None] + np.zeros(counts.shape[:2]),
@@ -176,7 +181,13 @@ class StageModel:
             reduce_copy_s=copies.reduced_s,
             exchanged_s=exchanged,
             message_s=messages,
+            turn_s=turns,
         )
+
+    def _turn(self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats) -> Floats:
+        """Host time of a micro-batch at one chunk beside its layers, less what its device still works then [s]."""
+        ahead = self._sum(cost, counts, first, last, "forward", "ahead")
+        return np.maximum(self.pricer.python_seconds("turn") - ahead, 0.0)
 
     def _copies(
         self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
@@ -211,18 +222,24 @@ class StageModel:
             once_s=(reduced * (1.0 - np.asarray(often, dtype=float))).sum(axis=-1),
         )
 
-    def _sum(self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, part: str) -> Floats:
-        def grid(value: Number) -> Floats:
-            return np.asarray(value, dtype=np.float64)[..., None, None]
+    def _sum(
+        self,
+        cost: LayoutCost,
+        counts: NDArray[np.int64],
+        first: Floats,
+        last: Floats,
+        part: str,
+        what: str = "seconds",
+    ) -> Floats:
+        def grid(block: BlockCost) -> Floats:
+            return np.asarray(getattr(getattr(block, part), what), dtype=np.float64)[..., None, None]
 
-        total = grid(0.0) * first
+        total = np.zeros(()) * first
         for index, name in enumerate(self.block_names):
-            total = total + grid(getattr(cost.blocks[name], part).seconds) * counts[..., index]
+            total = total + grid(cost.blocks[name]) * counts[..., index]
         if part in ("selective", "recompute"):
             return total
-        return (
-            total + grid(getattr(cost.embedding, part).seconds) * first + grid(getattr(cost.head, part).seconds) * last
-        )
+        return total + grid(cost.embedding) * first + grid(cost.head) * last
 
     def _send(self, layout: Layout, sharding: Sharding) -> Floats:
         """Time to hand one micro-batch's activations to the next stage [s]."""
@@ -318,6 +335,7 @@ class StageModel:
             offload=np.asarray(sharding.offload_optimizer)[..., None],
             orthogonal_flop=matrices,
             tensors=per_stage("tensors"),
+            shards=np.where(sharded, group, 1)[..., None],
         )
 
 
