@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from ridgeline.cost.seconds import Seconds
 from ridgeline.errors import PlanError, UnknownNameError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.engines import ModelTraits, engine_policy
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import Pass
@@ -318,6 +320,23 @@ def test_graphs_go_on_in_the_last_step_up_to_the_size_that_a_deployment_states()
     assert sizes(175)[-3:] == (160, 168, 175)
     with pytest.raises(PlanError, match="graph_max = 0"):
         Deployment(graph_max=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "slower"),
+    [("vLLM", "0.11", 1.29), ("SGLang", "0.5.8", 1.29), ("TensorRT-LLM", "1.0", 1.29), ("TensorRT-LLM", "0.17", 1.0),
+     ("llama.cpp", "b6930", 1.0)],
+)  # fmt: skip
+def test_schedulers_in_python_run_slower_on_grace(name: str, version: str, slower: float) -> None:
+    """Halfway between a call in Python, 1.06 to 1.09, and operators that modules issue, 1.55."""
+    assert math.sqrt(1.075 * constant("launch.slowness.grace")) == pytest.approx(1.29, abs=5e-3)
+    here, grace = (
+        engine(LLAMA, machine(cluster(there)), Deployment(engine=name, version=version)).policy
+        for there in ("8xH100-SXM", "4xGB200")
+    )
+    for key in ("step_host_s", "seq_host_s", "group_host_s", "exposed_host_s"):
+        assert getattr(grace, key) == pytest.approx(slower * getattr(here, key))
+    assert grace.eager_kernel_host_s == here.eager_kernel_host_s  # another ratio, of launches
 
 
 @pytest.mark.parametrize(

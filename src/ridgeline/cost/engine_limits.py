@@ -103,6 +103,14 @@ def host_slowness(part: Accelerator) -> float:
     return _of_host(part, "launch.slowness")
 
 
+def scheduler_slowness(part: Accelerator) -> float:
+    """Time of a scheduler in Python on the hosts that a generation of devices comes with, over that on x86 hosts [1].
+
+    Half calls in Python, half operators on small tensors (`schedule.slowness.*`); compiled ones show no such ratio.
+    """
+    return _of_host(part, "schedule.slowness")
+
+
 def dispatch_seconds(part: Accelerator) -> float | None:
     """Time in which a processor that is the device itself issues one kernel [s]; None where a host issues ahead.
 

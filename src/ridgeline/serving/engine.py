@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ridgeline.cost.engine_limits import dispatch_seconds
+from ridgeline.cost.engine_limits import dispatch_seconds, scheduler_slowness
 from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.cost.own_kernels import OwnKernels
@@ -30,6 +30,7 @@ from ridgeline.serving.step import StepModel, StepTables
 
 _QUANTIZED = frozenset({"fp8", "nvfp4"})  # formats of checkpoints that also say how the cache is kept
 _EXPERTS_ONLY = frozenset({"w4a16_mxfp4", "w4a8_mxfp4_mxfp8"})  # checkpoints in which only experts are so narrow
+_SCHEDULED = ("step_host_s", "seq_host_s", "group_host_s", "exposed_host_s")
 _WAYS = ("prefill-first", "mixed")  # schedulers of continuous batches, without and with prompts beside what runs
 
 Policies = Callable[..., EnginePolicy]
@@ -170,6 +171,8 @@ def engine(
         policy = replace(policy, scheduler="mixed")  # vLLM's chunked prefill mixes
     if deployment.mixed is not None and policy.scheduler in _WAYS:
         policy = replace(policy, scheduler=_WAYS[deployment.mixed])
+    slow = scheduler_slowness(part) if policy.python_host else 1.0
+    policy = replace(policy, **{name: slow * getattr(policy, name) for name in _SCHEDULED})
     formats = replace(formats_of(deployment), static=policy.static_scales)
     if not deployment.kv and policy.narrow_kv and formats.feed in _QUANTIZED and not latent(model):
         formats = replace(formats, cache=policy.narrow_kv)
