@@ -147,10 +147,13 @@ def test_experts_count_the_flop_of_their_own_rows() -> None:
     assert questions.experts(64, 4096, 1536, 8, 128, gated=False).flop == 2 * 64 * 8 * 4096 * 1536 * 2
 
 
-def columns(ranks: int, *, hidden: int = 7168) -> dict[str, Any]:
+def columns(
+    ranks: int, *, hidden: int = 7168, kernel: str = "moe", dtype: str = "fp8_block", cut: int = 1
+) -> dict[str, Any]:
     return {
         "hidden_size": np.array([hidden]), "num_experts": np.array([256]), "topk": np.array([8]),
-        "moe_ep_size": np.array([ranks]),
+        "moe_ep_size": np.array([ranks]), "inter_size": np.array([2688]), "moe_tp_size": np.array([cut]),
+        "kernel_source": np.array([kernel], dtype=object), "moe_dtype": np.array([dtype], dtype=object),
     }  # fmt: skip
 
 
@@ -176,6 +179,32 @@ def test_rows_whose_tokens_went_elsewhere_are_left_out(
     reader = EXPERT_READERS["experts"]
     assert reader.told is not None
     assert reader.told(columns(ranks, hidden=hidden), table).tolist() == [told]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "cut", "told"),
+    [
+        ("sglang_fused_moe_triton", "fp8_block", 8, True),  # 336 = 21 x 16
+        ("sglang_fused_moe_triton", "fp8_block", 16, False),  # 168 = 21 x 8: read one by one
+        ("sglang_fused_moe_triton", "fp8_block", 32, False),
+        ("sglang_fused_moe_triton", "bfloat16", 16, True),
+        ("sglang_flashinfer_trtllm_moe", "fp8_block", 16, True),  # others pad
+    ],
+)
+def test_widths_that_a_kernel_reads_one_by_one_are_left_out(kernel: str, dtype: str, cut: int, told: bool) -> None:
+    table = OpTable(
+        accelerator="H100-SXM", family="moe", engine="sglang", version="0.5.10", name="moe_perf", path=Path("moe_perf")
+    )
+    reader = EXPERT_READERS["experts"]
+    assert reader.told is not None
+    assert reader.told(columns(1, kernel=kernel, dtype=dtype, cut=cut), table).tolist() == [told]
+
+
+def test_no_kernel_of_a_release_in_use_may_take_ten_times_as_long() -> None:
+    """Intervals of the experts' kernels that SGLang runs on Hopper hold no rows of another kind."""
+    mixed = [f for f in fits("experts") if f.kernel == "sglang_fused_moe_triton" and f.form == "fp8_block"]
+    assert mixed
+    assert max(max(fit.high) for fit in mixed) < 2.0
 
 
 def test_the_kernel_timed_in_a_model_is_taken_before_a_narrower_one() -> None:
