@@ -18,9 +18,11 @@ from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.predict.serving import queue_requests, simulate_serving
 from ridgeline.report.serving import ServingReport
+from ridgeline.serving.comings import Autoscale, Comings
 from ridgeline.serving.engine import engine
 from ridgeline.serving.metrics import Objective
 from ridgeline.serving.replay import replay
+from ridgeline.serving.traffic.asked import asked_traffic
 from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 MODEL = load("llama-3.1-8b")
@@ -145,3 +147,15 @@ def test_a_queue_is_some_rounds_of_what_can_run() -> None:
         == 5 * engine(MODEL, machine(TWO), Deployment(), offline=True).policy.max_seqs
     )
     assert asked(Deployment(max_seqs=100_000), prompt=(1, 1), output=(1, 1)) == 20_000
+
+
+def test_pools_are_scaled_each_by_its_own_load() -> None:
+    """One instance of each pool is up from the beginning; under the load both pools start others."""
+    pools = [Deployment(role=role, instances=2) for role in (Role.PREFILL, Role.DECODE)]
+    busy = asked_traffic({"rate": 40.0, "prompt": (2048, 2048), "output": (64, 64), "requests": 400})[0]
+    auto = Comings(autoscale=Autoscale(period_s=1.0, high=4.0, low=1.0, start_s=1.0))
+    found = simulate_serving(load("llama-3.1-8b"), cluster("4xH100-SXM"), pools, busy, comings=auto).replay
+    assert found.done.all()
+    assert found.starts == 2
+    assert found.up_s[[0, 2]] == pytest.approx(found.span_s)
+    assert (found.up_s[[1, 3]] > 0).all()

@@ -63,7 +63,8 @@ def change(instances: Records, fleet: Fleet, now_s: float) -> None:
             fleet.system[0].failures += 1
     if fleet.system[0].period_s > 0.0 and fleet.system[0].look_s <= now_s:
         fleet.system[0].look_s = now_s + fleet.system[0].period_s
-        _scale(instances, fleet, now_s)
+        for pool in (1, 2):  # of requests that arrive, and of those that another pool sends on
+            _scale(instances, fleet, pool, now_s)
 
 
 @njit(cache=True)
@@ -72,11 +73,13 @@ def _gap(fleet: Fleet, index: int, place: int) -> float:
 
 
 @njit(cache=True)
-def _scale(instances: Records, fleet: Fleet, now_s: float) -> None:
-    """Starts one instance when those up (or starting) have more than the high load each, stops one below the low."""
+def _scale(instances: Records, fleet: Fleet, pool: int, now_s: float) -> None:
+    """Starts an instance of a pool when those up or starting have more than the high load each, stops one below low."""
     load, ready, working = 0.0, 0, 0
     last_up, first_down = NOBODY, NOBODY
     for index in range(instances.size):
+        if instances[index].takes != pool:
+            continue
         load += instances[index].load
         if instances[index].up or instances[index].starts_s < math.inf:
             ready += 1

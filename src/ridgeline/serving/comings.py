@@ -15,7 +15,8 @@ _FAILURES = 64  # of one instance at most
 @dataclass(frozen=True, kw_only=True)
 class Autoscale:
     """Instances by load: every `period_s` [s] one is started when those up have more than `high` requests each, one
-    stopped below `low`; starting takes `start_s` [s]. `fewest` are always up, the deployment's instances at most."""
+    stopped below `low`; starting takes `start_s` [s]. `fewest` are always up, the deployment's instances at most. Of
+    pools each is scaled by its own load, and keeps its own fewest."""
 
     period_s: float = 10.0
     high: float
@@ -72,4 +73,5 @@ def scale(system: Records, instances: Records, auto: Autoscale | None) -> None:
     system["period_s"] = system["look_s"] = auto.period_s
     system["high"], system["low"], system["start_s"] = auto.high, auto.low, auto.start_s
     system["fewest"], system["most"] = auto.fewest, len(instances)
-    instances["up"][auto.fewest :] = 0
+    for pool in np.unique(instances["takes"]):
+        instances["up"][np.flatnonzero(instances["takes"] == pool)[auto.fewest :]] = 0
