@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from ridgeline.cost.earlier import earlier_fits
+from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import machine
 from ridgeline.cost.own_kernels import OwnKernels
-from ridgeline.cost.served import Formats, ServedPrices
+from ridgeline.cost.served import ServedPrices
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.engines import engine_policy

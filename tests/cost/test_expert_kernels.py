@@ -10,8 +10,9 @@ import pytest
 from ridgeline.cost import questions
 from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fitted import find_fits, model_of
+from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import Machine, machine
-from ridgeline.cost.served import Formats, ServedPrices
+from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import DomainError
 from ridgeline.facts.clusters import cluster
 from ridgeline.lower.pieces import Experts, Trade

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import machine
 from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.plain import tiled_rows
-from ridgeline.cost.served import Formats, ServedPrices
+from ridgeline.cost.served import ServedPrices
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import fits
 from ridgeline.graph.load import load

@@ -49,6 +49,8 @@ def test_the_catalog_says_which_checkpoints_are_narrow() -> None:
         "deepseek-r1": "fp8_block",
         "deepseek-v3": "fp8_block",
         "deepseek-v3.2": "fp8_block",
+        "deepseek-v4-flash": "fp8_block",
+        "deepseek-v4-pro": "fp8_block",
         "gpt-oss-120b": "w4a16_mxfp4",
         "gpt-oss-20b": "w4a16_mxfp4",
         "kimi-k2": "fp8_block",

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ridgeline.cost.formats import Formats
 from ridgeline.cost.layer_questions import latent_layer
 from ridgeline.cost.machine import machine
-from ridgeline.cost.served import Formats, ServedPrices
+from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import ModelError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.latent_widths import latent_widths
@@ -106,7 +107,7 @@ def test_long_contexts_decode_faster_than_dense_and_short_ones_do_not() -> None:
 
 
 def test_what_is_not_modelled_is_refused() -> None:
-    with pytest.raises(PlanError, match="served here, not trained"):
+    with pytest.raises(PlanError, match="served, not trained"):
         predict(SPARSE, cluster("64xH200-SXM"), Workload(seq_len=4096, global_batch=64), Plan(tp=8, pp=1, dp=8))
     with pytest.raises(PlanError, match="kv_ranks with keys that an indexer chooses"):
         serve(SPARSE, Deployment(tp=8, kv_ranks=8))

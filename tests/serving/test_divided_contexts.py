@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import machine
 from ridgeline.cost.network import collective_seconds
-from ridgeline.cost.served import Formats, ServedPrices
+from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load

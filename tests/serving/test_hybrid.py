@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ridgeline.cost.formats import Formats
 from ridgeline.cost.host import Kernel, Processors
 from ridgeline.cost.machine import machine
-from ridgeline.cost.served import Formats
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.cpus import cpu

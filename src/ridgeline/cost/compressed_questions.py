@@ -5,6 +5,8 @@ Shape letters: B sequences, S tokens, H heads on this device.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ridgeline.cost.answer import Question
@@ -23,14 +25,14 @@ def compressed_layer(
     *,
     cached: Number = 0.0,
     decode: bool = False,
-    model: str = "",
+    model: str | Mapping[str, float] = "",
     dtype: str = "bf16",
     cache_dtype: str = "",
 ) -> Asked:
     """A whole attention layer whose far keys are compressed ('csa', 'hca') or chosen in blocks ('msa').
 
     `tokens` new tokens after `cached`, on a device that holds `heads` heads; with `decode` one of each sequence. The
-    widths are those of `model` ('' DeepSeek-V4-Pro's and MiniMax-M3's).
+    widths are those of `model`, by name or as `compressed_widths` names them ('' DeepSeek-V4-Pro's and MiniMax-M3's).
     """
     what = form(dtype)
     narrow = 1.0 if form(cache_dtype or "bf16").weight_bytes < 2 else 2.0

@@ -25,13 +25,15 @@ _ROTARY = 64.0
 _SCALES = 8.0  # bytes of the scales of an entry kept in fp8. Source: vllm, cache dtype fp8_ds_mla: 584 bytes
 
 
-def layer_sizes(kind: str, model: str, heads: Number, cache_bytes: Number) -> dict[str, Number]:
+def layer_sizes(kind: str, model: str | Mapping[str, float], heads: Number, cache_bytes: Number) -> dict[str, Number]:
     """The sizes that a model's widths and the heads on this device decide: weights, entries, indexer.
+
+    Widths are known by the model's name, or given as `compressed_widths` names them.
 
     DeepSeek-V4 projects queries over a rank, one key for all heads, a compressor (two where entries overlap) with its
     gates, and the output by groups of heads; MiniMax-M3 as grouped attention does, an index head for each key head.
     """
-    width = compressed_widths(model)
+    width = compressed_widths(model) if isinstance(model, str) else model
     hidden, rank, dim, group = (width[name] for name in ("hidden", "rank", "head_dim", "group"))
     count, narrow = np.asarray(heads, dtype=float), np.asarray(cache_bytes, dtype=float)
     keys = np.maximum(count / group, 1.0) if kind == "msa" else np.ones(count.shape)

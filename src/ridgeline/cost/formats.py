@@ -68,6 +68,7 @@ FORMS = {
         *(_few(name, bits, whole=True) for name, bits in _GGUF),
     )
 }
+EXPERTS_ONLY = frozenset({"w4a16_mxfp4", "w4a8_mxfp4_mxfp8"})  # in whose checkpoints only routed experts are so narrow
 WIDENED_BYTES = ELEMENT_BYTES["bf16"]  # of a weight of few bits, widened for kernels that multiply 16-bit numbers
 WIDE = ("fp64", "fp32", "tf32")  # wider than 16 bits, or held so
 _SAME = {
@@ -114,3 +115,26 @@ def by_bits(bits: float) -> str:
 def words(what: Form) -> tuple[str, ...]:
     """Every word that means the format."""
     return (what.name, *(word for word, name in _SAME.items() if name == what.name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formats:
+    """Number formats of a deployment: of feed-forwards, of attention's projections, of the cache, of head and routers.
+
+    `out` is that of the projection out of attention, '' as of those into it, `wide` fp32 or tf32. `static` says that
+    inputs of fp8 products are written in fp8 by the kernels before them, with scales known before.
+    """
+
+    feed: str = "bf16"
+    attention: str = "bf16"
+    cache: str = "bf16"
+    plain: str = "bf16"
+    static: bool = False
+    out: str = ""
+    wide: str = "fp32"
+
+    def of(self, part: str) -> str:
+        """The format of a product's weight."""
+        shared = self.attention if self.feed in EXPERTS_ONLY else self.feed
+        known = {**vars(self), "shared": shared, "out": self.out or self.attention}
+        return str(known[part])

@@ -36,6 +36,12 @@ class Seconds:
         """The same, `factor` times over [s]."""
         return Seconds(**{name: factor * value for name, value in vars(self).items()})
 
+    def beyond(self, other: Seconds) -> Seconds:
+        """What this takes more than the other, never less than nothing, with the interval that this one has [s]."""
+        share = np.maximum(0.0, 1.0 - other.mid / np.maximum(self.mid, 1e-30))
+        busy = {name: np.maximum(0.0, getattr(self, name) - getattr(other, name)) for name in ("compute", "memory")}
+        return Seconds(mid=share * self.mid, low=share * self.low, high=share * self.high, **busy)
+
     def where(self, here: Array | NDArray[np.bool_], other: Seconds) -> Seconds:
         """This `here`, else the other [s]."""
         return Seconds(**{name: np.where(here, value, getattr(other, name)) for name, value in vars(self).items()})

@@ -7,7 +7,7 @@ Shape letters: T tokens, N sequences.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -20,12 +20,13 @@ from ridgeline.cost.expert_kernels import ExpertKernels
 from ridgeline.cost.families.latent_layer import CHOSEN_CORE
 from ridgeline.cost.families.routing import experts_reached
 from ridgeline.cost.fitted import CORES, FittedModel, find_fits, model_of
-from ridgeline.cost.formats import WIDENED_BYTES, form
+from ridgeline.cost.formats import WIDENED_BYTES, Formats, form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.own_kernels import OwnKernels, block_seconds, half_sums, vector_seconds
 from ridgeline.cost.plain import integer_seconds, operand_bytes, score_seconds, tiled_rows, wide_seconds, widened_bytes
 from ridgeline.cost.readers import ROTARY
 from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
+from ridgeline.cost.served_entries import entered
 from ridgeline.cost.served_links import LinkPrices
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BANDS_S, rung_interval
@@ -39,27 +40,6 @@ _WHOLE = (1.0, 1.0)  # of the matrix and the memory rate of kernels
 _BY_QUERY, _FEWEST_BLOCKS = ("mmha", "mmha-wide"), 4.0  # kernels of decode that read keys for each query head
 _WIDE_EXPERT_RANKS = 16  # from here on engines trade tokens with the kernels of DeepEP instead of collectives
 MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traffic (AIConfigurator's measured default)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Formats:
-    """Number formats of a deployment: of feed-forwards, of attention's projections, of the cache, of head and routers.
-
-    `out` is that of the projection out of attention, '' as of those into it, `wide` fp32 or tf32. `static` says
-    that inputs of fp8 products are written in fp8 by the kernels before them, with scales known before.
-    """
-
-    feed: str = "bf16"
-    attention: str = "bf16"
-    cache: str = "bf16"
-    plain: str = "bf16"
-    static: bool = False
-    out: str = ""
-    wide: str = "fp32"
-
-    def of(self, part: str) -> str:
-        """The format of a product's weight."""
-        return str({**vars(self), "out": self.out or self.attention}[part])
 
 
 class ServedPrices(LinkPrices):
@@ -88,14 +68,14 @@ class ServedPrices(LinkPrices):
         own, faster = self.own, half_sums(self.part) if self.own.half_sums else 1.0
         return tuple((matrix * faster, memory) for matrix, memory in (own.shares, *own.ends))
 
-    def _engines(self, question: Question) -> Question:
+    def engines(self, question: Question) -> Question:
         """The question about this engine's kernels, or about those of the library that it names."""
         if question.engine not in ("", self.engine):
             return question
         return replace(question, engine=self.engine, version=self.version)
 
     def _model(self, question: Question, kernel: str = "", *, shares: tuple[float, float] = _WHOLE) -> FittedModel:
-        asked = self._engines(question)
+        asked = self.engines(question)
         kernels = self.own.earlier if question.family in CORES else ""
         earlier = kernels and earlier_fits(
             question.family, self.part, engine=self.engine, kernel=kernels, form=question.form
@@ -239,7 +219,7 @@ class ServedPrices(LinkPrices):
         Each rank does its own heads; where contexts are divided it gathers their cache first.
         """
         own = max(1.0, core.kv_heads / core.ranks)
-        if core.choice is not None:
+        if core.entries is not None or core.choice is not None:
             return self._chosen(core, core.choice, batch, tokens, cached)
         if self.own.score_bytes and not core.latent:
             return banded("scores", *score_seconds(
@@ -248,12 +228,12 @@ class ServedPrices(LinkPrices):
             ))  # fmt: skip
         if core.latent:
             asked = questions.mla_prefill(
-                batch, tokens, core.heads, cached=cached, dtype=self._products, cache_dtype=self.formats.cache
+                batch, tokens, core.heads, cached=cached, dtype=self.products, cache_dtype=self.formats.cache
             )
         else:
             asked = questions.prefill(
                 batch, tokens, core.heads, own, (core.qk_dim + core.v_dim) / 2, cached=cached,
-                window=float(core.window), dtype=self._products, cache_dtype=self.formats.cache,
+                window=float(core.window), dtype=self.products, cache_dtype=self.formats.cache,
             )  # fmt: skip
         found = self.ask(asked)
         if core.ranks == 1:
@@ -270,16 +250,16 @@ class ServedPrices(LinkPrices):
 
         Where contexts are divided a rank does the heads of all its fellows over the part that it holds.
         """
-        if core.choice is not None:
+        if core.entries is not None or core.choice is not None:
             return self._chosen(core, core.choice, sequences, 1.0, np.maximum(context - 1.0, 0.0), decode=True)
         heads, held = core.heads * core.ranks, np.maximum(context / core.ranks, 1.0)
         if core.latent:
-            asked = questions.mla_decode(sequences, held, heads, dtype=self._products, cache_dtype=self.formats.cache)
+            asked = questions.mla_decode(sequences, held, heads, dtype=self.products, cache_dtype=self.formats.cache)
         else:
             read = heads if self.own.per_query else core.kv_heads
             asked = questions.decode(
                 sequences, held, heads, read, (core.qk_dim + core.v_dim) / 2,
-                window=float(core.window) / core.ranks, dtype=self._products, cache_dtype=self.formats.cache,
+                window=float(core.window) / core.ranks, dtype=self.products, cache_dtype=self.formats.cache,
             )  # fmt: skip
         found = self._decoded(asked)
         if self.own.block_heads and not core.latent:
@@ -287,9 +267,12 @@ class ServedPrices(LinkPrices):
         return found + self._parts(core, np.maximum(sequences, 1.0)) if core.ranks > 1 else found
 
     def _chosen(
-        self, core: Core, choice: Choice, batch: Number, tokens: Number, cached: Number, *, decode: bool = False
+        self, core: Core, choice: Choice | None, batch: Number, tokens: Number, cached: Number, *, decode: bool = False
     ) -> Seconds:
         """Attention to the keys that an indexer chooses, and the choice: what a whole sparse layer takes for it [s]."""
+        if choice is None:
+            assert core.entries is not None
+            return entered(self, core, core.entries, batch, tokens, cached, decode=decode)
         widths: dict[str, float] = {
             "hidden": choice.hidden, "rank": choice.rank, "nope": core.qk_dim - ROTARY, "value": core.v_dim,
             "index_heads": choice.heads, "top": choice.top,
@@ -298,8 +281,8 @@ class ServedPrices(LinkPrices):
             layer_questions.chosen_core, batch, tokens, cached, core.heads, widths, decode=decode,
             cache_dtype=self.formats.cache,
         )  # fmt: skip
-        forms = (self.formats.attention, self._products)
-        known = [name for name in forms if find_fits(self._engines(asked(dtype=name)), self.part, Rung.FITTED)]
+        forms = (self.formats.attention, self.products)
+        known = [name for name in forms if find_fits(self.engines(asked(dtype=name)), self.part, Rung.FITTED)]
         question = asked(dtype=[*known, *forms][0])
         model = replace(self._model(question), mechanism=CHOSEN_CORE)
         return self._read(question, model) + self.streamed(np.zeros(1), 1.0)
@@ -351,7 +334,8 @@ class ServedPrices(LinkPrices):
         return unfitted(moved) + added
 
     @property
-    def _products(self) -> str:
+    def products(self) -> str:
+        """The format of attention's own products."""
         return "bf16"  # scores are taken in 16 bits; an 8-bit cache is widened as it is read
 
     def recurrence(self, piece: Recurrence, batch: Array | float, tokens: Array, *, decode: bool = False) -> Seconds:

@@ -170,6 +170,10 @@ def _layer_dims(layer: Layer) -> dict[str, int | bool | str]:
             dims |= {"window": mixer.window} if mixer.window else {}
             dims |= {"kv_rank": mixer.latent.kv_rank} if mixer.latent else {}
             dims |= {"chosen_keys": mixer.latent.chosen.top} if mixer.latent and mixer.latent.chosen else {}
+            dims |= {"chosen_keys": mixer.blocks.top} if mixer.blocks else {}
+            if mixer.entries is not None:
+                dims |= {"window": mixer.entries.window}
+                dims |= {"chosen_entries": mixer.entries.chosen.top} if mixer.entries.chosen else {}
         case Lightning() as mixer:
             dims |= {"linear_heads": mixer.heads}
         case StateSpace() as mixer:

@@ -65,6 +65,16 @@ def _unread(model: Model) -> str:
     return f"the checkpoint's quantization_config names {named}, not known: served in 16 bits; --weights says another"
 
 
+def other_weights(model: Model, rates: Collection[str], asked: str | None = None) -> str:
+    """The format of all but routed experts where a checkpoint keeps those alone narrower; '' where it does not.
+
+    Only where nobody `asked` for a format of the whole.
+    """
+    name = checkpoint_weights(model.config)
+    narrow = asked is None and model.config.get("expert_dtype") == "fp4"
+    return name if narrow and _RATES.get(name, "") in rates else ""
+
+
 def served_weights(model: Model, rates: Collection[str], asked: str | None = None) -> tuple[str, str]:
     """The format that a model is served in, and why where nobody `asked` for it; '' is 16 bits.
 
@@ -80,6 +90,9 @@ def served_weights(model: Model, rates: Collection[str], asked: str | None = Non
         return asked, ""
     if not name:
         return "", _unread(model)
+    if model.config.get("expert_dtype") == "fp4":
+        name = "w4a8_mxfp4_mxfp8" if "fp4" in rates else "w4a16_mxfp4"
+        return name, f"routed experts are {name}, as in the checkpoint (expert_dtype)"
     if name in _RATES and _RATES[name] not in rates:
         return "", f"the checkpoint's weights are {name}, for which this machine has no matrix rate: served in 16 bits"
     return name, f"weights are {name}, as in the checkpoint (quantization_config); --weights bf16 asks for 16 bits"

@@ -24,10 +24,10 @@ def mean_context(op: Op, seq_len: Number, *, attention: str = "causal") -> Numbe
     """Positions that one query of an attention op attends to, on average over the sequence [token].
 
     Full bidirectional: S. Causal: (S + 1) / 2. Causal within a window w < S:
-    w - w (w - 1) / (2 S), and as much where an indexer chooses w keys of all. Causal within chunks c:
-    S = q c + r gives (q c (c + 1) + r (r + 1)) / (2 S).
-    `attention='full'` counts every position of the window, chunk or sequence, as kernels without
-    causal skipping compute it and as Megatron-LM's published FLOP formula counts it.
+    w - w (w - 1) / (2 S), and as much where an indexer chooses w keys of all; of entries as many as there are by then.
+    Causal within chunks c: S = q c + r gives (q c (c + 1) + r (r + 1)) / (2 S). `attention='full'` counts every
+    position of the window, chunk or sequence, as kernels without causal skipping compute it and as Megatron-LM's
+    published FLOP formula counts it.
     """
     if attention not in COUNTS:
         raise WorkloadError(f"attention = '{attention}', needs 'causal' or 'full'")
@@ -35,7 +35,9 @@ def mean_context(op: Op, seq_len: Number, *, attention: str = "causal") -> Numbe
     limit = s if op.window is None else np.minimum(s, op.window)
     limit = limit if op.chunk is None else np.minimum(limit, op.chunk)
     limit = limit if op.top is None else np.minimum(limit, op.top)
-    if attention == "full" or not op.causal:
+    if op.ratio is not None and attention == "causal":
+        found = _entries_seen(op, s)
+    elif attention == "full" or not op.causal:
         found = limit
     elif op.chunk is not None:
         chunk = np.minimum(s, op.chunk)
@@ -46,6 +48,17 @@ def mean_context(op: Op, seq_len: Number, *, attention: str = "causal") -> Numbe
     return found if isinstance(seq_len, np.ndarray) else float(found)
 
 
+def _entries_seen(op: Op, s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Keys of a query's own window, and entries of those before it, chosen or all, on average over a sequence [1]."""
+    near = np.minimum(s, op.near)
+    seen = near - near * (near - 1) / (2 * s)
+    if not op.ratio:
+        return np.asarray(seen)
+    made = s / op.ratio
+    most = made if op.top is None else np.minimum(made, op.top)
+    return np.asarray(seen + most - most * most / (2 * made))
+
+
 def index_flop_per_token(op: Op, seq_len: Number, *, attention: str = "causal") -> Number:
     """Forward FLOP per token of the scores that choose an attention's keys: 2 I d for each key seen [FLOP/token].
 
@@ -53,6 +66,8 @@ def index_flop_per_token(op: Op, seq_len: Number, *, attention: str = "causal") 
     """
     if not op.index_heads:
         return seq_len * 0.0
+    if op.ratio:  # an index key for each entry
+        return seq_len * (op.index_heads * op.index_dim / op.ratio)
     return mean_context(replace(op, top=None), seq_len, attention=attention) * (2.0 * op.index_heads * op.index_dim)
 
 

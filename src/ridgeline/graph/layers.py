@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ridgeline.graph.ends import embedding_ops, head_ops
 from ridgeline.graph.experts import moe_ops
 from ridgeline.graph.ops import Block, Boundary, Graph, Op, Region, Saved
-from ridgeline.graph.parts import attention_ops, mlp_ops, norm_op, pointwise, residual_op
+from ridgeline.graph.parts import attention_ops, mlp_ops, norm_op, pointwise, residual_op, streams_op
 from ridgeline.graph.recurrent import gated_delta_ops, lightning_ops, state_space_ops
 from ridgeline.graph.spec import Attention, Ends, GatedDelta, Layer, Lightning, Mixer, Mlp, Moe, StateSpace
 
@@ -42,7 +42,8 @@ def _name(layer: Layer, taken: set[str]) -> str:
         words.append("delta")
     elif mixer is not None:
         words += ["sliding"] if mixer.window else ["chunked"] if mixer.chunk else []
-        words += ["sparse"] if mixer.latent and mixer.latent.chosen else []
+        words += ["sparse"] if (mixer.latent and mixer.latent.chosen) or mixer.blocks else []
+        words += _entry_words(mixer)
         words += [] if layer.feed else ["attention"]
     words += ["moe"] if isinstance(layer.feed, Moe) else ["dense"] if layer.feed else []
     name = base = "-".join(words)
@@ -51,6 +52,15 @@ def _name(layer: Layer, taken: set[str]) -> str:
         number += 1
         name = f"{base}-{number}"
     return name
+
+
+def _entry_words(mixer: Attention) -> list[str]:
+    """How far keys are kept: as entries of which some are chosen, as entries that all see, or not at all."""
+    if mixer.entries is None:
+        return []
+    if not mixer.entries.ratio:
+        return ["near"]
+    return ["chosen" if mixer.entries.chosen else "compressed"]
 
 
 def block_of(layer: Layer, hidden: int, name: str) -> Block:
@@ -118,6 +128,8 @@ def _sequential(layer: Layer, hidden: int) -> list[Op]:
             continue
         kept = Saved(elements=hidden, region=Region.SEQUENCE)
         first = "" if ops else "input"
+        if layer.streams > 1:
+            ops.append(streams_op(f"streams_{label}_in", hidden, layer.streams))
         if layer.placement in ("pre", "sandwich"):
             ops.append(norm_op(f"{label}_norm", layer.norm, hidden, role=first or "norm"))
         else:
@@ -125,7 +137,10 @@ def _sequential(layer: Layer, hidden: int) -> list[Op]:
         ops += _part_ops(part, hidden, (kept,), layer.dropout)
         if layer.placement in ("output", "sandwich"):
             ops.append(norm_op(f"{label}_output_norm", layer.norm, hidden))
-        ops.append(residual_op(f"{label}_residual", hidden, dropout=layer.dropout))
+        if layer.streams > 1:
+            ops.append(streams_op(f"streams_{label}_out", hidden, layer.streams))
+        else:
+            ops.append(residual_op(f"{label}_residual", hidden, dropout=layer.dropout))
         if layer.placement == "post":
             ops.append(norm_op(f"{label}_norm", layer.norm, hidden))
     return ops

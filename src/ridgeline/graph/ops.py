@@ -74,7 +74,8 @@ class Op:
     GEMM and GROUPED_GEMM: a (k, n) weight applied to T rows (T * top_k rows spread over the
     experts for GROUPED_GEMM; the weight exists once per expert). ATTENTION: `heads`, `kv_heads`,
     `qk_dim`, `v_dim`, `causal`, `window` (tokens seen by one query at most, None for all), `chunk`
-    (queries see their own chunk only), `top` (of the tokens seen, the best by an indexer).
+    (queries see their own chunk only), `top` (of the tokens seen, the best by an indexer), or with a `ratio` the last
+    `near` tokens and entries of those before them, of which `top` where any are chosen.
     ELEMENTWISE and PERMUTE: `read` and `write` elements per token at the whole width, and the same
     for backward. EMBEDDING: `n` rows of width `k`; a sparse one has `read`, `write` and
     the like too, those of rows in the format of weights. CROSS_ENTROPY: vocabulary `n`. SCAN:
@@ -97,6 +98,8 @@ class Op:
     top: int | None = None  # keys that a query attends to at most, the best of all by the indexer's score
     index_heads: int = 0  # heads of the indexer, `index_dim` wide; all of them on every tensor rank
     index_dim: int = 0
+    ratio: int | None = None  # tokens of one entry that stands for keys before the last `near` (0: there are none)
+    near: int = 0
     cross: bool = (
         False  # keys and values come from the encoder; a GEMM so marked, and what it saves, count encoder tokens
     )

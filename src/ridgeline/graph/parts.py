@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ridgeline.graph.ops import Op, OpKind, Region, Saved, Split
-from ridgeline.graph.spec import Attention, Chosen, Latent, Mlp, Norm
+from ridgeline.graph.spec import Attention, Chosen, Entries, Latent, Mlp, Norm
 
 MASK_BYTES = 1.0  # a dropout mask is one byte per element
 MASK_TRAFFIC = 0.5  # that byte, in elements of a two-byte dtype
@@ -173,6 +173,8 @@ def attention_ops(spec: Attention, hidden: int, kept: tuple[Saved, ...], *, drop
     prefix = "cross_" if spec.cross else ""
     if spec.latent is not None:
         ops = _latent_projections(spec, spec.latent, hidden, kept)
+    elif spec.entries is not None:
+        ops = _entry_projections(spec, spec.entries, hidden, kept)
     elif spec.cross:
         ops = _cross_projections(spec, hidden, kept)
     else:
@@ -181,6 +183,12 @@ def attention_ops(spec: Attention, hidden: int, kept: tuple[Saved, ...], *, drop
         wide += spec.heads * spec.v_dim if spec.output_gate else 0
         parts = 1 if spec.merged_qkv else 3
         ops = [linear("qkv", hidden, wide, split=Split.COLUMN, bias=spec.qkv_bias, kept=kept, parts=parts)]
+    if spec.blocks is not None:
+        index = Saved(elements=spec.blocks.dim, region=Region.SEQUENCE)
+        ops += [
+            linear("blocks_q", hidden, spec.blocks.heads * spec.blocks.dim, split=Split.COLUMN),
+            _repeated("blocks_k", hidden, spec.blocks.dim, bias=False, kept=(index,)),
+        ]
     if spec.qk_norm is not None:
         ops.append(_qk_norm(spec, spec.qk_norm))
     if spec.rotary_dim:
@@ -190,6 +198,10 @@ def attention_ops(spec: Attention, hidden: int, kept: tuple[Saved, ...], *, drop
     width = spec.heads * spec.v_dim
     if spec.output_gate:
         ops.append(gate_op("attention_gate", width))
+    if spec.entries is not None:
+        groups, rank = spec.entries.out_groups, spec.entries.out_rank
+        ops.append(linear("attention_groups", width // groups, groups * rank, split=Split.COLUMN))
+        width = groups * rank
     ops.append(linear(f"{prefix}attention_out", width, hidden, split=Split.ROW, bias=spec.out_bias))
     return ops
 
@@ -256,6 +268,46 @@ def _latent_projections(spec: Attention, latent: Latent, hidden: int, kept: tupl
     return ops
 
 
+def _entry_projections(spec: Attention, entries: Entries, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
+    """Queries over a rank, the one key of all heads, and what makes entries and chooses among them.
+
+    Entries that overlap, those that are chosen, are made twice; each of a key and its weight.
+    """
+    rms, low = Norm(kind="rms"), (Saved(elements=entries.q_rank, region=Region.SEQUENCE),)
+    ops = [
+        _repeated("q_down", hidden, entries.q_rank, bias=spec.qkv_bias, kept=kept),
+        norm_op("q_norm", rms, entries.q_rank),
+        linear("q_up", entries.q_rank, spec.heads * spec.qk_dim, split=Split.COLUMN, kept=low),
+        _repeated("kv_down", hidden, spec.qk_dim, bias=spec.qkv_bias, kept=()),
+        norm_op("kv_norm", rms, spec.qk_dim),
+    ]
+    chosen, made = entries.chosen, 4 if entries.chosen is not None else 2
+    if entries.ratio:
+        ops.append(_repeated("entry", hidden, made * spec.qk_dim, bias=False, kept=()))
+    if chosen is not None:
+        ops += [
+            _repeated("entry_q", entries.q_rank, chosen.heads * chosen.dim, bias=False, kept=()),
+            _repeated("entry_k", hidden, made * chosen.dim, bias=False, kept=()),
+            _repeated("entry_weights", hidden, chosen.heads, bias=False, kept=()),
+        ]
+    return ops
+
+
+def streams_op(name: str, width: int, streams: int) -> Op:
+    """Several streams of a residual mixed into a part's input ('..._in'), or its output into them ('..._out').
+
+    Weights of the mix are made of all streams by a product with streams (streams + 2) columns. Source: mHC (Xie and
+    others 2025, arXiv:2512.24880).
+    """
+    before = name.endswith("_in")
+    read, write = (streams * width, width) if before else ((streams + 1) * width, streams * width)
+    params = streams * width * streams * (streams + 2) if before else 0
+    return pointwise(
+        name, Region.SEQUENCE, read=read, write=write, backward_read=read + write, backward_write=read, params=params,
+        saved=(Saved(elements=streams * width, region=Region.SEQUENCE),) if before else (),
+    )  # fmt: skip
+
+
 def _indexer(chosen: Chosen, rank: int, hidden: int) -> list[Op]:
     """Queries, one key and a weight of each head for the scores that choose keys; every tensor rank has them whole."""
     return [
@@ -286,7 +338,9 @@ def _qk_norm(spec: Attention, norm: Norm) -> Op:
 def _core(spec: Attention, name: str, *, dropout: bool) -> Op:
     """Scores, softmax, weighted sum. Keeps q, k, v, the output and, by kernel, statistics or scores."""
     keys = 0 if spec.cross else spec.kv_heads * (spec.qk_dim + spec.v_dim)
-    chosen = spec.latent.chosen if spec.latent is not None else None
+    owner = spec.latent or spec.entries
+    chosen = owner.chosen if owner is not None else spec.blocks
+    entries = spec.entries
     saved = [
         Saved(elements=spec.heads * spec.qk_dim + keys, region=Region.TENSOR),
         Saved(elements=spec.heads * spec.v_dim, region=Region.TENSOR),
@@ -310,6 +364,8 @@ def _core(spec: Attention, name: str, *, dropout: bool) -> Op:
         top=chosen.top if chosen else None,
         index_heads=chosen.heads if chosen else 0,
         index_dim=chosen.dim if chosen else 0,
+        ratio=entries.ratio if entries else None,
+        near=entries.window if entries else 0,
         cross=spec.cross,
         params=spec.heads * (int(spec.sinks) + spec.relative_buckets),
         params_split=True,

@@ -49,6 +49,24 @@ class Latent:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Entries:
+    """The last `window` keys as they are, and of those before them one entry for every `ratio` tokens (0: none).
+
+    One key of a head's width is key and value of all heads. Of the entries a query sees those `chosen` (None: all).
+    Queries come over `q_rank`, the output over `out_rank` of each of `out_groups` groups of heads. An entry is a
+    weighted sum of tokens, of twice as many where they overlap. Source: DeepSeek-V4, config.json, and transformers,
+    models/deepseek_v4/modular_deepseek_v4.py.
+    """
+
+    ratio: int
+    window: int
+    q_rank: int
+    out_groups: int
+    out_rank: int
+    chosen: Chosen | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Attention:
     """Softmax attention: MHA (K = H), GQA (K < H), MQA (K = 1) or MLA (`latent`).
 
@@ -76,6 +94,8 @@ class Attention:
     relative_buckets: int = 0
     cross: bool = False
     latent: Latent | None = None
+    entries: Entries | None = None
+    blocks: Chosen | None = None  # keys chosen in blocks of 128, by an index head for each key head (MiniMax-M3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +190,7 @@ class Layer:
     encoder: bool = False
     encoder_end: bool = False  # last of an encoder: its output is kept for the decoder's cross attention
     closing_norm: bool = False  # the encoder's own final norm runs after this layer
+    streams: int = 1  # of the residual: mixed into each part's input, and its output back into them (hyper-connections)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,11 @@ from ridgeline.graph.recurrent import DELTA_RULE
 from ridgeline.lower.pieces import (
     Choice,
     Core,
+    Entries,
     Experts,
     Fusions,
     LayerKind,
+    Mix,
     Pass,
     Piece,
     Product,
@@ -111,8 +113,10 @@ def _apart(pieces: Iterable[Piece], least: int) -> Iterator[Piece]:
 def _check(graph: Graph, deployment: Deployment, *, whole_groups: bool) -> None:
     for block in graph.blocks.values():
         for op in block.ops:
-            if op.top is not None and deployment.kv_ranks > 1:
-                raise PlanError("deployment: kv_ranks with keys that an indexer chooses is not modelled; leave it out")
+            if (op.top is not None or op.ratio is not None) and deployment.kv_ranks > 1:
+                raise PlanError(
+                    "deployment: kv_ranks with keys that an indexer chooses, or entries, is not modelled; leave it out"
+                )
             if op.kind is OpKind.ATTENTION and op.heads % deployment.tp and not whole_groups:
                 raise PlanError(f"deployment: tp = {deployment.tp} does not divide {op.heads} attention heads")
         if block.experts % deployment.ep:
@@ -157,6 +161,7 @@ def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, cut: floa
         yield Core(
             heads=op.heads / cut, kv_heads=kv_heads, qk_dim=op.qk_dim, v_dim=op.v_dim, window=window,
             chunked=op.chunk is not None and op.window is None, latent=latent, ranks=ranks, choice=_choice(op, block),
+            entries=_entries(op, block, cut),
         )  # fmt: skip
         yield Pass(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim) / ranks)
     elif op.kind is OpKind.SCAN:
@@ -171,6 +176,10 @@ def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, cut: floa
             yield _experts(op, block, deployment)
     elif op.name == "qk_norm" and op.params_split and tp > 1:
         yield from _norm_of_ranks(op, tp)
+    elif op.name.startswith("streams_"):
+        before = op.name.endswith("_in")
+        width = op.write if before else op.read - op.write
+        yield Mix(width=round(width), streams=round((op.read if before else op.write) / width), before=before)
     elif op.kind in (OpKind.ELEMENTWISE, OpKind.PERMUTE) and op.name not in _INSIDE_EXPERTS:
         share = 1.0 if op.region is Region.SEQUENCE else 1.0 / tp
         fused = op.name.endswith("_residual")  # added by the norm that follows
@@ -189,7 +198,7 @@ def _norm_of_ranks(op: Op, tp: int) -> Iterator[Piece]:
 
 
 def _choice(op: Op, block: Block) -> Choice | None:
-    if op.top is None:
+    if op.top is None or op.ratio is not None or any(other.name == "blocks_k" for other in block.ops):
         return None
     widths = {other.name: other.k for other in block.ops if other.kind is OpKind.GEMM}
     return Choice(
@@ -199,6 +208,26 @@ def _choice(op: Op, block: Block) -> Choice | None:
         rank=widths.get("q_down", 0) and widths["q_up"],
         hidden=widths["kv_down"],
     )
+
+
+def _entries(op: Op, block: Block, cut: float) -> Entries | None:
+    """Entries or blocks of keys that a core sees, by the projections around it."""
+    sizes = {other.name: (other.k, other.n) for other in block.ops if other.kind is OpKind.GEMM}
+    if "blocks_k" in sizes:
+        group = op.heads // op.kv_heads
+        return Entries(
+            kind="msa", ratio=1, window=0, top=op.top or 0, index_heads=max(1.0, op.index_heads / cut),
+            dim=op.index_dim, hidden=sizes["blocks_k"][0], rank=0, out_rank=0, group=group,
+        )  # fmt: skip
+    if op.ratio is None:
+        return None
+    wide, columns = sizes["attention_groups"]
+    group = wide // op.v_dim
+    return Entries(
+        kind="hca" if op.top is None else "csa", ratio=op.ratio, window=op.near, top=op.top or 0,
+        index_heads=float(op.index_heads), dim=op.index_dim, hidden=sizes["kv_down"][0], rank=sizes["q_down"][1],
+        out_rank=columns * group // op.heads, group=group,
+    )  # fmt: skip
 
 
 def _product(op: Op, core: Op | None, tp: int, cut: float) -> Product:
@@ -211,12 +240,15 @@ def _product(op: Op, core: Op | None, tp: int, cut: float) -> Product:
         kv = core.kv_heads * (core.qk_dim + core.v_dim) if core is not None and op.name == "qkv" else 0
         repeated = max(1.0, core.kv_heads / ranks) / core.kv_heads if core is not None and kv else 1.0
         n = (op.n - kv) / ranks + kv * repeated
+        if core is not None and op.name == "blocks_q":  # one for each key head of this rank
+            n = op.n * max(1.0, core.kv_heads / ranks) / core.kv_heads
     elif op.split is Split.ROW:
         k = op.k / ranks
     attends = "out" if op.name == "attention_out" else "attention"
-    return Product(
-        name=op.name, n=n, k=k, part="wide" if op.wide else "plain" if small else "feed" if feed else attends
-    )
+    part = "wide" if op.wide else "plain" if small else attends
+    if feed and not small:
+        part = "shared" if op.name.startswith("shared") else "feed"
+    return Product(name=op.name, n=n, k=k, part=part)
 
 
 def _experts(op: Op, block: Block, deployment: Deployment) -> Experts:

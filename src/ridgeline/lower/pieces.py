@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _LATENT, _ROTARY = 512.0, 64.0  # of a latent token: what heads share, and its position (DeepSeek-V2, arXiv:2405.04434)
+_ENTRY_SCALES = 8.0  # bytes of the scales of an entry in 8 bits
+_MIX_BYTES = 4.0  # of a weight that mixes streams, in 32 bits
 _SCALE_BYTES, _SCALED = 4.0, 128.0  # one scale for so many elements in 8 bits
 
 
@@ -17,8 +19,8 @@ _SCALE_BYTES, _SCALED = 4.0, 128.0  # one scale for so many elements in 8 bits
 class Product:
     """`count` products of (rows, k) by (k, n); `part` says whose number format the weight has.
 
-    'feed' is that of feed-forwards, 'attention' of projections into it, 'out' out of it; 'plain' is 16 bits (router,
-    head), 'wide' 32.
+    'feed' is that of feed-forwards, 'shared' of shared experts, 'attention' of projections into it, 'out' out of it;
+    'plain' is 16 bits (router, head), 'wide' 32.
     """
 
     name: str
@@ -58,6 +60,42 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Entries:
+    """Entries that stand for far keys, beside the last `window` ones, or keys that are chosen in blocks.
+
+    `kind` is that of the kernels: 'csa' (entries of 4 keys, chosen), 'hca' (of 128, all seen; with a `ratio` of 0 none)
+    or 'msa' (blocks of keys). `index_heads` of this rank score what is chosen, `top` entries at most. The other widths
+    are those of the whole layer, by which kernels were measured: hidden, ranks of queries and of the output, heads of
+    a group of the output or of a key head.
+    """
+
+    kind: str
+    ratio: int
+    window: int
+    top: int
+    index_heads: float
+    dim: int
+    hidden: int
+    rank: int
+    out_rank: int
+    group: int
+
+    def entry_bytes(self, width: int, element_bytes: float) -> float:
+        """One entry or near key: in 8 bits with its scales and 64 elements of its position in 16 bits [byte].
+
+        Source: vllm, cache dtype fp8_ds_mla of DeepSeek-V4: 584 bytes for 512 elements.
+        """
+        return width * element_bytes if element_bytes >= 2 else width + _ROTARY + _ENTRY_SCALES
+
+    @property
+    def index_bytes(self) -> float:
+        """The index key of one entry, in 8 bits with a scale, or of one key of blocks in 16 bits [byte]."""
+        if self.kind == "msa":
+            return 2.0 * self.dim
+        return self.dim * (1.0 + _SCALE_BYTES / _SCALED) if self.kind == "csa" else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Core:
     """An attention core over a cache; `latent` ones share one latent vector a token among all heads.
 
@@ -76,6 +114,7 @@ class Core:
     latent: bool = False
     ranks: int = 1
     choice: Choice | None = None
+    entries: Entries | None = None
 
     @property
     def token_elements(self) -> float:
@@ -88,12 +127,23 @@ class Core:
         The latent of a sparse core in 8 bits keeps a scale for each 128 elements and its position in 16 bits.
         Source: FlashMLA, README: 656 bytes a token.
         """
+        if self.entries is not None:
+            each = self.entries
+            if each.kind == "msa":
+                return self.token_elements * element_bytes + each.index_bytes
+            size = each.entry_bytes(self.qk_dim, element_bytes) + each.index_bytes
+            return size / each.ratio if each.ratio else 0.0
         if self.choice is None:
             return self.token_elements * element_bytes
         if element_bytes >= 2:
             return self.token_elements * element_bytes + self.choice.token_bytes
         latent = _LATENT * (element_bytes + _SCALE_BYTES / _SCALED) + 2.0 * _ROTARY
         return latent + self.choice.token_bytes
+
+    def near_bytes(self, element_bytes: float) -> float:
+        """Keys of one sequence's window that are kept beside entries [byte]."""
+        each = self.entries
+        return 0.0 if each is None else each.window * each.entry_bytes(self.qk_dim, element_bytes)
 
     @property
     def query_elements(self) -> float:
@@ -146,6 +196,21 @@ class Pass:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mix:
+    """`streams` of a residual of `width` mixed into a part's input (`before`), or its output into them."""
+
+    width: int
+    streams: int
+    before: bool
+    rows: str = "tokens"
+
+    @property
+    def weight_bytes(self) -> float:
+        """Weights that make the mix, which every rank holds [byte]."""
+        return _MIX_BYTES * self.streams * self.width * self.streams * (self.streams + 2) if self.before else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reduce:
     """An all-reduce of `width` elements of each token over the tensor-parallel ranks."""
 
@@ -171,7 +236,7 @@ class Trade:
     between: float | None = None
 
 
-Piece = Product | Core | Recurrence | Experts | Pass | Reduce | Trade
+Piece = Product | Core | Recurrence | Experts | Pass | Mix | Reduce | Trade
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -191,8 +191,8 @@ class Sharder:
 
     def _attention(self, op: Op, block: Block | None) -> Iterable[Work]:
         layout, workload = self.layout, self.workload
-        if op.top is not None:
-            raise PlanError("model: attention to keys that an indexer chooses is served here, not trained; no plan")
+        if op.top is not None or op.ratio is not None:
+            raise PlanError("model: attention to keys that are chosen, or to entries, is served, not trained; no plan")
         if op.positions:
             yield from self._own_attention(op, block)
             return

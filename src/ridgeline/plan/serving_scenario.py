@@ -67,7 +67,7 @@ def serving_from_words(words: Mapping[str, Table]) -> ServingScenario:
 
 
 def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
-    from ridgeline.graph.checkpoint import served_weights
+    from ridgeline.graph.checkpoint import other_weights, served_weights
 
     model, cluster, _ = model_and_cluster(tables, place)
     cluster = _with_beside(cluster, tables.get("plan", {}), place)
@@ -77,7 +77,9 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
     stated = read_fields(tables.get("plan", {}), (*DEPLOYMENT_FIELDS, *OFFLOAD_FIELDS), failing("plan", place))
     _check_idle(stated, place)
     weights, why = served_weights(model, rates_of_both(cluster), stated.get("weights"))
-    deployments = _placed({**stated, "weights": weights}, cluster, place)
+    other = other_weights(model, rates_of_both(cluster), stated.get("weights"))
+    formats = {"attention_weights": other, **stated} if other else stated
+    deployments = _placed({**formats, "weights": weights}, cluster, place)
     for name, words in (
         ("trace", traffic),
         ("engine_file", stated),

@@ -11,7 +11,7 @@ import numpy as np
 from ridgeline.cost.formats import form
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.checkpoint import served_weights
+from ridgeline.graph.checkpoint import other_weights, served_weights
 from ridgeline.graph.ops import Model, OpKind
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
 from ridgeline.plan.serving_fields import SAME_WORDS
@@ -93,8 +93,9 @@ def _of_kind(
     fixed = {name: stated[name] for name in SAME_WORDS if name in stated} | drafts_of(stated)
     name, _, version = str(stated.get("engine", "vllm")).partition(" ")
     fixed |= {"engine": name, "version": version.strip()}
-    if "attention_weights" in stated:
-        fixed["other_weights"] = stated["attention_weights"]
+    other = stated.get("attention_weights", other_weights(model, rates_of_both(cluster), stated.get("weights")))
+    if other:
+        fixed["other_weights"] = other
     if "preemption" in stated:
         fixed["preemption"] = Preemption(stated["preemption"])
     if "queue" in stated:

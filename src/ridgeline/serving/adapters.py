@@ -23,7 +23,7 @@ from ridgeline.serving.state import Array, Whole
 
 _SEED = 0  # of whose requests are for which adapter
 _BYTES = 2.0  # of a number of an adapter: 16 bits
-_PARTS = {"attention": ("attention", "out"), "all": ("attention", "out", "feed")}
+_PARTS = {"attention": ("attention", "out"), "all": ("attention", "out", "feed", "shared")}
 
 
 def popularity(one: Deployment) -> Array:
@@ -71,7 +71,7 @@ def _products(served: Served, one: Deployment) -> list[_Adapted]:
         for piece in kind.pieces:
             if isinstance(piece, Product) and piece.part in _PARTS[one.adapter_on]:
                 down = inner.get(piece.name.replace("_up", "_down"))
-                gated = down and piece.part == "feed" and piece.name.endswith("_up")
+                gated = down and piece.part in ("feed", "shared") and piece.name.endswith("_up")
                 slices = 3.0 if piece.name == "qkv" else piece.n / down if down and gated else 1.0
                 found.append(_Adapted(k=piece.k, n=piece.n, count=kind.count * piece.count, slices=slices))
     return found

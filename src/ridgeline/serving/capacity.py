@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ridgeline.cost.formats import form
-from ridgeline.cost.served import Formats
+from ridgeline.cost.formats import Formats, form
 from ridgeline.errors import NoPlanError
 from ridgeline.facts.engine_schema import EnginePolicy
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.ops import Model, op_params
-from ridgeline.lower.pieces import Core, Experts, LayerKind, Piece, Product, Recurrence, Served
+from ridgeline.lower.pieces import Core, Experts, LayerKind, Mix, Piece, Product, Recurrence, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.adapters import kept_bytes
 from ridgeline.serving.drafting import draft_bytes
@@ -47,6 +46,8 @@ def piece_bytes(piece: Piece, formats: Formats) -> float:
     if isinstance(piece, Experts):
         held = piece.count / piece.ranks
         return held * (2.0 + piece.gated) * piece.hidden * piece.inner * form(formats.feed).weight_bytes
+    if isinstance(piece, Mix):
+        return piece.weight_bytes
     if isinstance(piece, Core) and piece.choice is not None:
         return piece.choice.elements * form(formats.attention).weight_bytes
     return 0.0
@@ -60,6 +61,7 @@ def token_bytes(kinds: Iterable[LayerKind], formats: Formats) -> tuple[float, fl
         for piece in kind.pieces:
             if isinstance(piece, Core):
                 each = kind.count * piece.token_bytes(size) / piece.ranks
+                windowed += kind.count * piece.near_bytes(size)
                 if piece.window and not piece.chunked:
                     windowed += each * piece.window
                 else:

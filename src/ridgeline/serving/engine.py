@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ridgeline.cost.engine_limits import dispatch_seconds, scheduler_slowness
-from ridgeline.cost.formats import form
+from ridgeline.cost.formats import EXPERTS_ONLY, Formats, form
 from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.cost.own_kernels import OwnKernels
-from ridgeline.cost.served import Formats
 from ridgeline.errors import PlanError
 from ridgeline.facts.engine_schema import EnginePolicy
 from ridgeline.facts.engines import ModelTraits, engine_named, engine_policy
@@ -29,7 +28,6 @@ from ridgeline.serving.state import Records
 from ridgeline.serving.step import StepModel, StepTables
 
 _QUANTIZED = frozenset({"fp8", "nvfp4"})  # formats of checkpoints that also say how the cache is kept
-_EXPERTS_ONLY = frozenset({"w4a16_mxfp4", "w4a8_mxfp4_mxfp8"})  # checkpoints in which only experts are so narrow
 _SCHEDULED = ("step_host_s", "seq_host_s", "group_host_s", "exposed_host_s")
 _WAYS = ("prefill-first", "mixed")  # schedulers of continuous batches, without and with prompts beside what runs
 
@@ -251,7 +249,7 @@ def _check_swaps(deployment: Deployment, policy: EnginePolicy) -> None:
 def formats_of(deployment: Deployment) -> Formats:
     """The number formats of a deployment's weights and cache."""
     feed = form(deployment.weights or "bf16").name
-    other = deployment.other_weights or ("bf16" if feed in _EXPERTS_ONLY else feed)
+    other = deployment.other_weights or ("bf16" if feed in EXPERTS_ONLY else feed)
     plain = next((name for name in (feed, form(other).name) if form(name).whole), "bf16")  # of embedding and head
     out = form(deployment.out_weights).name if deployment.out_weights else ""
     return Formats(

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
-from ridgeline.cost.formats import form
+from ridgeline.cost.formats import Formats, form
 from ridgeline.cost.host import Processors
 from ridgeline.cost.machine import Machine
-from ridgeline.cost.served import Formats, ServedPrices
+from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.engines import engine_policy
 from ridgeline.graph.ops import Model

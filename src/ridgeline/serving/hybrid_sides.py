@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from ridgeline.cost.host import experts_touched, products_s
 from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served import ServedPrices
+from ridgeline.cost.served_entries import mixed
 from ridgeline.errors import PlanError
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.pieces import Core, Experts, LayerKind, Pass, Piece, Product, Recurrence, Reduce, Trade
+from ridgeline.lower.pieces import Core, Experts, LayerKind, Mix, Pass, Piece, Product, Recurrence, Reduce, Trade
 from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.hybrid_model import Hybrid, expert_params
 from ridgeline.serving.launches import Counts, launches
@@ -90,6 +91,8 @@ def _priced(hybrid: Hybrid, prices: ServedPrices, piece: Piece, rows: Rows) -> S
         if isinstance(piece, Pass):
             return prices.stream(piece, counted)
         return prices.reduce(piece, counted, hybrid.deployment.tp)
+    if isinstance(piece, Mix):
+        return mixed(prices, piece, tokens)
     if isinstance(piece, Core):
         if rows.prompt:
             return prices.prefill(piece, rows.sequences, tokens / rows.sequences, rows.context)
@@ -133,7 +136,7 @@ def host_s(hybrid: Hybrid, pieces: Iterable[Piece], rows: Rows, active: float = 
         counted = rows.tokens
         if isinstance(piece, Product):
             counted = np.full_like(rows.tokens, rows.sequences) if piece.rows == "sequences" else rows.tokens
-            size = piece.n * piece.k * piece.count * (active if piece.part == "feed" else 1.0)
+            size = piece.n * piece.k * piece.count * (active if piece.part in ("feed", "shared") else 1.0)
             total = total + products_s(host, size * hybrid.weight_bytes, 2.0 * size * counted, kernel)
         elif isinstance(piece, Experts):
             total = total + host_experts_s(hybrid, piece, rows.tokens, 1.0, active)
@@ -152,8 +155,10 @@ def _host_core(hybrid: Hybrid, core: Core, rows: Rows) -> Array:
     seen = rows.context + (rows.tokens / rows.sequences / 2.0 if rows.prompt else 0.0)
     if core.window:
         seen = np.minimum(seen, float(core.window))
-    if core.choice is not None:
-        raise PlanError("deployment: attention on processors to keys that an indexer chooses is not modelled")
+    if core.choice is not None or core.entries is not None:
+        raise PlanError(
+            "deployment: attention on processors to keys that an indexer chooses, or to entries, is not modelled"
+        )
     kind = LayerKind(name="core", count=1, pieces=(core,))
     each = sum(token_bytes((kind,), hybrid.formats)) if not core.window else 0.0
     flop = 2.0 * core.heads * (core.qk_dim + core.v_dim) * seen * rows.tokens

@@ -18,9 +18,9 @@ import math
 import numpy as np
 from numba import njit
 
-from ridgeline.cost.formats import form
+from ridgeline.cost.formats import Formats, form
 from ridgeline.cost.seconds import Seconds, nothing
-from ridgeline.cost.served import Formats, ServedPrices
+from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import PlanError
 from ridgeline.facts.records import Host
 from ridgeline.lower.pieces import Core, Product, Recurrence, Served

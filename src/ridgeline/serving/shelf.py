@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
+from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.seconds import Seconds
-from ridgeline.cost.served import MEASURED_SKEW, Formats, ServedPrices
+from ridgeline.cost.served import MEASURED_SKEW, ServedPrices
 from ridgeline.plan.deployment import Deployment, Role
 
 

@@ -10,15 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.clocks import clock_share
+from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.seconds import Seconds, nothing
-from ridgeline.cost.served import Formats
+from ridgeline.cost.served_entries import mixed
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import (
     Core,
     Experts,
     LayerKind,
+    Mix,
     Pass,
     Piece,
     Product,
@@ -144,6 +146,8 @@ class PieceTimes:
                 return self.expert_prices.experts(piece, rows)
             case Pass():
                 return self.prices.stream(piece, rows)
+            case Mix():
+                return mixed(self.prices, piece, rows)
             case Reduce():
                 return self.prices.reduce(piece, rows, self._deployment.tp)
             case Trade():

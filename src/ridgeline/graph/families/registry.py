@@ -32,6 +32,7 @@ WRAPPERS: Mapping[str, str] = {
     "kimi_vl": "deepseek_v3",
     "llama4": "llama4_text",
     "llava": "llama",
+    "minimax_m3_vl": "minimax_m3",
     "mistral3": "mistral",
     "qwen2_5_vl": "qwen2",
     "qwen2_vl": "qwen2",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ridgeline.graph.families import latent, renamed
+from ridgeline.graph.families import compressed, latent, renamed
 from ridgeline.graph.families.decoder import LAYER, Traits, family, reader
 from ridgeline.graph.families.pattern import ALL_WINDOWED, LATE_WINDOWED, Reach
 from ridgeline.graph.families.sparse import Sparse
@@ -205,6 +205,8 @@ EXPERTS: dict[str, Family] = {
         max_window_layers=62,
         first_k_dense_replace=0,
     ),
+    "deepseek_v4": Family(read=compressed.deepseek_v4),
+    "minimax_m3": Family(read=compressed.minimax_m3),
     "minimax_m2": family(
         Traits(qk_norm=True, qk_norm_over="all", sparse=Sparse(ffn_key="intermediate_size", router_wide=True)),
         vocab_size=200064,
