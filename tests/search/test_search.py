@@ -253,8 +253,8 @@ def test_completion_keeps_what_is_stated_and_is_the_fastest_that_fits() -> None:
 
 
 def test_completion_chooses_the_chunks_that_nobody_stated() -> None:
-    """Few micro-batches on four stages: more chunks of a stage shorten the bubble."""
-    stated = {"tp": 1, "pp": 4, "dp": 2, "zero": 1, "micro_batch": 1, "recompute": Recompute.FULL}
+    """Few micro-batches on four stages: more chunks of a stage shorten the bubble by more than the host takes."""
+    stated = {"tp": 1, "pp": 4, "dp": 2, "zero": 1, "micro_batch": 4, "recompute": Recompute.FULL}
     chosen, plain = (complete(MODEL, NODE, JOB, {**stated, **more}) for more in ({}, {"chunks": 1}))
     assert chosen.chunks > 1
     assert (plain.chunks, plain.schedule) == (1, Schedule.ONE_F_ONE_B)
