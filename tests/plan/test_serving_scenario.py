@@ -155,6 +155,8 @@ def test_a_file_that_is_not_there() -> None:
         ({"adapter_on": "all"}, "'--adapter-on': is about adapters"),
         ({"acceptance": 0.7}, "'--acceptance': is about draft_tokens"),
         ({"draft_share": 0.1}, "'--draft-share': is about draft_tokens"),
+        ({"draft_prompt_share": 0.1}, "'--draft-prompt-share': is about draft_tokens"),
+        ({"adapters": 4, "prefix_cache": "true"}, "'--prefix-cache': finds nothing beside adapters"),
         ({"priority_levels": 3}, "'--priority-levels': is about priority_period"),
         ({"micro_batches": 3}, "'--micro-batches': is about expert_devices"),
         ({"kv_chunk": 4}, "'--kv-chunk': is about kv_fetched"),

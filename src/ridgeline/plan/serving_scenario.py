@@ -113,6 +113,9 @@ def _check_idle(stated: Mapping[str, Any], place: Place) -> None:
     if drafts and "acceptance" not in stated:
         message = "drafts are accepted with a probability that is not said; say acceptance, e.g. 0.7"
         raise place.fail("plan", drafts, message)
+    if stated.get("adapters") and stated.get("prefix_cache"):
+        message = "finds nothing beside adapters here, whose caches differ from each other; leave one of them out"
+        raise place.fail("plan", "prefix_cache", message)
     for name in ("draft_share", "draft_prompt_share"):
         if "draft_model" in stated and name in stated:
             raise place.fail("plan", name, "is what draft_model is asked for; leave one of them out")
