@@ -20,7 +20,6 @@ from ridgeline.errors import DomainError, NoPlanError
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 INFINITE = float("inf")
-WHOLE_TOLERANCE = 1e-6  # how far HiGHS lets a whole variable be from a whole number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,6 @@ from ridgeline.search.space import Space, alone, degrees, legal, plan_of
 from ridgeline.search.what_if import what_if
 from ridgeline.units import bytes_text
 
-SearchLimits = Space
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:

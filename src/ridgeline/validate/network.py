@@ -26,7 +26,6 @@ _NODE = (
 _SYSTEMS = {"dgx-2": 16, "dgx-1": 8, "dgx-h100": 8, "dgx-a100": 8, "dgx a100": 8}
 """Devices of one node of named systems. Source: NVIDIA DGX data sheets."""
 _SLICES = re.compile(r"(?:(\d+)\s*slices?(?:\(s\))?\s*of\s*)?v(\d)(e|p)?-(\d+)", re.IGNORECASE)
-_PODS = re.compile(r"(\d+)\s*pods?\b", re.IGNORECASE)
 _PER_DEVICE = re.compile(r"per (?:GPU|device|chip)", re.IGNORECASE)
 
 

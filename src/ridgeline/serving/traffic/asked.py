@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from ridgeline.errors import WorkloadError
 from ridgeline.serving.traffic import arrivals
 from ridgeline.serving.traffic.lengths import Fixed, LengthLaw, Uniform
@@ -113,8 +111,3 @@ def _traced(words: Mapping[str, Any], seed: int) -> tuple[Traffic, tuple[str, ..
 def _law(words: Mapping[str, Any], name: str, usual: int) -> LengthLaw:
     low, high = words.get(name, (usual, usual))
     return Fixed(tokens=low) if low == high else Uniform(low=low, high=high)
-
-
-def longest_tokens(traffic: Traffic) -> int:
-    """The longest request, prompt and answer together [token]."""
-    return int(np.max(traffic.prompt_tokens + traffic.output_tokens))
