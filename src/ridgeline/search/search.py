@@ -90,10 +90,11 @@ class Searcher:
             int(np.where(group.excess_bytes > 0, group.excess_bytes, np.inf).argmin()), group.excess_bytes.shape
         )
         plan = group.plan((0, *(int(p) for p in place)))
+        has, more = bytes_text(memory := self.predictor.cluster.accelerator.memory_bytes), bytes_text(memory + least)
+        larger = f"a device of {more}" if more != has else f"one of {bytes_text(least)} more"  # where both read alike
         text = (
             f"the nearest misses by {bytes_text(least)}: tp {plan.tp} pp {plan.pp} cp {plan.cp} dp {plan.dp}"
-            f" micro-batch {plan.micro_batch} recompute {plan.recompute.value} zero {plan.zero}; a device of"
-            f" {bytes_text(self.predictor.cluster.accelerator.memory_bytes + least)} would hold it"
+            f" micro-batch {plan.micro_batch} recompute {plan.recompute.value} zero {plan.zero}; {larger} would hold it"
         )
         self.infeasible.append(Infeasible(reason="memory", plans=lost, nearest=text))
 
