@@ -27,6 +27,7 @@ from ridgeline.report.blocks import plain
 from ridgeline.report.html import html
 from ridgeline.report.operator import operator_blocks
 
+_OTHER_HALF = {"bf16": "fp16", "fp16": "bf16"}
 RUNGS: dict[str, tuple[Rung, ...]] = {
     "measured": ALL,
     "fitted": (Rung.FITTED, Rung.BORROWED, Rung.COMMON),
@@ -125,6 +126,12 @@ def operator_cost(
     return _mechanism(kind, shape, dtype, resolved, causal=causal, backward=backward)
 
 
+def _peak(part: Accelerator, matrix: str) -> float | None:
+    """The datasheet's rate of a matrix format [FLOP/s]; of 16 bits of one kind that of the other, as priced."""
+    peaks = part.peak_flop_per_s
+    return peaks.get(matrix) or peaks.get(_OTHER_HALF.get(matrix, ""))
+
+
 def _laddered(kind: str, asked: questions.Asked, resolved: Machine, answer: Answer) -> OperatorCost:
     part = resolved.cluster.accelerator
     known = own_evidence(asked.question.family, part.name) if answer.rung is Rung.FITTED else None
@@ -134,7 +141,7 @@ def _laddered(kind: str, asked: questions.Asked, resolved: Machine, answer: Answ
     flop, size = float(np.asarray(asked.flop)), float(np.asarray(asked.bytes))
     linked = kind in LINKED
     matrix = form(asked.question.form).matrix
-    peak = part.peak_flop_per_s.get(matrix) or resolved.device.matrix_rate("fp32")
+    peak = _peak(part, matrix) or resolved.device.matrix_rate("fp32")
     if not linked and busy == moved == 0.0:  # interpolated times do not tell what they are made of: take the floor
         busy, moved = flop / peak, size / part.memory_bytes_per_s
     bound = "link" if linked else "compute" if busy >= moved else "hbm"
@@ -164,7 +171,7 @@ def _power(
     """Watts of the board with their interval; None without a rated power."""
     if part.tdp_w is None:
         return None
-    share = flop / (part.peak_flop_per_s.get(matrix) or part.vector_flop_per_s) / seconds
+    share = flop / (_peak(part, matrix) or part.vector_flop_per_s) / seconds
     narrow = matrix in ("fp8", "int8", "fp4", "int4")
     activity = Activity(
         compute_busy=busy_s / seconds,
