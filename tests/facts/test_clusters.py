@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,7 +15,7 @@ from ridgeline.errors import ClusterError, RidgelineError, UnknownNameError
 from ridgeline.facts.accelerators import accelerator_names
 from ridgeline.facts.clusters import MAX_DEVICES, cluster, clusters, reach
 from ridgeline.facts.links import link, link_names
-from ridgeline.facts.records import Cluster, Tier
+from ridgeline.facts.records import Beside, Cluster, Tier
 
 TOPOLOGIES = {"switch", "ring", "mesh", "torus", "bus"}
 
@@ -207,3 +208,18 @@ def test_the_catalog_path_imports_neither_pydantic_nor_numpy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_devices_of_a_kind_that_is_not_there_are_the_cluster_itself() -> None:
+    alone = cluster("8xH100-SXM")
+    assert alone.of_kind("L40S") is alone
+    assert alone.of_kind("H100-SXM") is alone
+    mixed = replace(
+        alone, beside=Beside(cluster=cluster("4xL40S"), own_link=alone.tiers[-1], other_link=alone.tiers[0])
+    )
+    assert mixed.of_kind("H100-SXM") is mixed
+    there = mixed.of_kind("L40S")
+    assert (there.accelerator.name, there.count) == ("L40S", 4)
+    assert there.beside is not None
+    assert (there.beside.cluster.name, there.beside.cluster.beside) == (alone.name, None)
+    assert (there.beside.own_link, there.beside.other_link) == (alone.tiers[0], alone.tiers[-1])  # ends change places

@@ -628,3 +628,10 @@ def test_shapes_by_other_spellings_are_the_same_product(tmp_path: Path) -> None:
     first = kernel(tmp_path, "gemm", "m=64 n=8192 k=4096")["predicted"]
     for shape in ("M=64,N=8192,K=4096", "64x8192x4096", "64 8192 4096", "64, 8192, 4096"):
         assert kernel(tmp_path, "linear", shape)["predicted"] == first
+
+
+def test_latent_decode_of_rows_that_state_no_past_sees_its_own_tokens_alone(tmp_path: Path) -> None:
+    """A blank past is none: a context of 4096 in one cell or in two is one context."""
+    whole = kernel(tmp_path, "mla decode", "batch=32 heads=128 isl=4097", "bf16", library="vllm")
+    parts = kernel(tmp_path, "mla decode", "batch=32 heads=128 kv_past=4096 isl=1", "bf16", library="vllm")
+    assert whole["predicted"] == parts["predicted"]
