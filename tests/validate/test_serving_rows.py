@@ -114,6 +114,28 @@ def test_sixteen_bits_that_do_not_fit_are_the_checkpoint_s_own() -> None:
     assert read_served(row(**cells, precision_weights="bf16", n_devices="16", tp="16")).deployment.weights == "bf16"
 
 
+@pytest.mark.parametrize(("size", "tp"), [("0.5", "1"), ("3", "2"), ("8", "1"), ("34", "4"), ("70", "8"), ("405", "8")])
+def test_an_unknown_dense_model_is_one_of_its_day(size: str, tp: str) -> None:
+    """Its parameters within a layer, and the cache of eight heads: with those of all it would be nine times that."""
+    job = read_served(row(model=f"FooLM-{size}B", params_b=size, active_params_b=size, n_devices=tp, tp=tp))
+    dims, graph = job.model.dims, job.model.graph
+    layers, heads = int(str(dims["layers"])), int(str(dims["heads"]))
+    assert graph.params == pytest.approx(float(size) * 1e9, rel=0.6 / layers)
+    assert (dims["kv_heads"], dims["gated"]) == (8, True)
+    assert heads % int(tp) == 0
+    assert any("8 heads of keys and values (assumed" in words for words in job.assumptions)
+
+
+def test_an_unknown_model_of_an_early_family_keeps_keys_and_values_of_every_head() -> None:
+    job = read_served(row(model="Chinchilla-70B", params_b="70", active_params_b="70", n_devices="8", tp="8"))
+    assert job.model.dims["kv_heads"] == job.model.dims["heads"]
+
+
+def test_recurrent_layers_that_are_taken_for_attention_are_told() -> None:
+    job = read_served(row(model="RWKV-14B", params_b="14", active_params_b="14"))
+    assert "its recurrent layers are taken for attention (assumed)" in job.assumptions
+
+
 def test_a_word_that_means_nothing_is_refused_with_the_nearest_and_what_is_known() -> None:
     with pytest.raises(RidgelineError, match=r"'outptu_throughput' .*nearest: output_throughput; known: ttft"):
         read_served(row(metric="outptu_throughput"))

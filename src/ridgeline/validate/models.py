@@ -14,7 +14,14 @@ from ridgeline.errors import InputError, RidgelineError
 from ridgeline.graph import load as catalog
 from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.ops import Model
-from ridgeline.validate.names import catalog_spelling, meant_by, named_params, plain_name, refuse_unsupported
+from ridgeline.validate.names import (
+    as_attention,
+    catalog_spelling,
+    meant_by,
+    named_params,
+    plain_name,
+    refuse_unsupported,
+)
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.published import LLAMA_STYLE, published, style_of
 from ridgeline.validate.rows import Row
@@ -221,6 +228,7 @@ def _from_numbers(
             "built from dimensions as a " + ("Llama-like" if dims.get("gated") else "Megatron-style") + " model"
         )
         model = _explicit(dims, plain, "dimensions stated in the row", seq_len)
+    said.extend(as_attention(name))
     derived = stated.hidden is None
     return _checked(ModelReading(model=model, key=key, assumptions=tuple(said), derived=derived), stated)
 

@@ -99,6 +99,15 @@ def is_language(name: str) -> bool:
     return bool(name.strip()) and (family is None or family in TEXT_FAMILIES)
 
 
+_RECURRENT = re.compile(r"mamba|rwkv|jamba|hyena|retnet|griffin|zamba|xlstm", re.IGNORECASE)
+"""Names of families whose layers, or most of them, are recurrent."""
+
+
+def as_attention(name: str) -> tuple[str, ...]:
+    """What is assumed of a model that is built from its parameters alone though its layers are recurrent."""
+    return ("its recurrent layers are taken for attention (assumed)",) if _RECURRENT.search(name) else ()
+
+
 def meant_by(source: str, name: str) -> str:
     """The model that a source means by a name."""
     for where, pattern, meant in SOURCE_NAMES:

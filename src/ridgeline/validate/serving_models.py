@@ -12,7 +12,7 @@ from ridgeline.graph import load as catalog
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.ops import Model
 from ridgeline.validate.models import HEAD_DIM, SAME_PARAMS, read_model
-from ridgeline.validate.names import catalog_spelling, plain_name, refuse_unsupported
+from ridgeline.validate.names import as_attention, catalog_spelling, plain_name, refuse_unsupported
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_words import number, whole
@@ -50,6 +50,16 @@ _TOP, _APART, _VOCAB, _EXPERT_ASPECT = 8, 0.25, 151936, 64
 """Of mixtures known by their parameters alone: experts that a token meets, least share of its parameters outside them,
 words, and width over layers. Those of Qwen3, GLM-4.5, MiniMax M2 and DeepSeek-V3 (assumed)."""
 
+_DENSE_ASPECT, _DENSE_FFN, _TIED_BELOW = 128, 3.5, 4e9
+"""Of dense models known by their parameters alone: width over layers, feed-forward over width, parameters up to which
+embedding and head are one. Those of Llama 3 and Qwen 2.5 (assumed)."""
+
+EARLY = re.compile(
+    r"gpt|megatron|\bopt\b|bloom|palm|pythia|\bmpt\b|turing|\bnlg\b|codegen|galactica|gopher|chinchilla|lamda|jurassic",
+    re.IGNORECASE,
+)
+"""Names of families from before 2023: plain feed-forwards, keys and values of every head."""
+
 
 def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
     """The model of a serving row with what was assumed; raises a Ridgeline error when it cannot be built."""
@@ -64,6 +74,8 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
             return _routed(name, params * 1e9, active * 1e9, whole(row, "tp") or 1)
         if params is None and not re.search(r"\d\s?[mb]\b", name, re.IGNORECASE):
             raise InputError(f"'{name[:60]}' is not in the catalog; give its params_b", field="model")
+        if params is not None and not EARLY.search(name):
+            return _dense(name, params * 1e9, whole(row, "tp") or 1)
         notes = Notes(text="", pairs={}, switches=frozenset())
         plain = Row(line=row.line, id=row.id, cells={each: row.text(each) for each in ("model", "params_b", "source")})
         reading = read_model(plain, notes, seq_len=None, stages=1, width=math.lcm(whole(row, "tp") or 1, USUAL_HEADS))
@@ -72,6 +84,35 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
     if params is not None and abs(counted - params * 1e9) > SAME_PARAMS * params * 1e9:
         said = (*said, f"{counted / 1e9:.3g}e9 parameters counted, the row states {params:g}e9")
     return model, said
+
+
+@lru_cache(maxsize=512)
+def _dense(name: str, params: float, width: int) -> tuple[Model, tuple[str, ...]]:
+    """A dense model of which only the parameters are known [1]: gated, eight heads of keys and values, rotated.
+
+    Layers follow from params = L (2 D^2 + 2 D 8 128 + 3 D 3.5 D) + ends, where D is the multiple of the shards' heads
+    for which D / L is nearest to 128.
+    """
+    ends, unit = (1.0 if params < _TIED_BELOW else 2.0), HEAD_DIM * math.lcm(width, USUAL_HEADS)
+    found = []
+    for hidden in range(unit, 64 * 1024, unit):
+        each = (2.0 + 3.0 * _DENSE_FFN) * hidden**2 + 2.0 * hidden * HEAD_DIM * USUAL_HEADS
+        layers = (params - ends * _VOCAB * hidden) / each
+        if layers >= 1:
+            found.append((abs(math.log(hidden / layers / _DENSE_ASPECT)), hidden, round(layers)))
+    if not found:
+        raise InputError(f"'{name[:60]}' is not in the catalog and too small for {_VOCAB} words", field="model")
+    _, hidden, layers = min(found)
+    model = from_dims(
+        layers=layers, hidden=hidden, heads=hidden // HEAD_DIM, kv_heads=USUAL_HEADS, vocab=_VOCAB, gated=True,
+        ffn=round(_DENSE_FFN * hidden), activation="silu", norm="rms", bias=False, tied=params < _TIED_BELOW,
+        positions="rope", name=plain_name(name), source="parameters stated in the row",
+    )  # fmt: skip
+    said = (
+        f"'{name[:40]}' is not in the catalog: {layers} layers of {hidden} with {USUAL_HEADS} heads of keys and values"
+        f" (assumed from {params / 1e9:g}e9 parameters)",
+    )
+    return model, (*said, *as_attention(name))
 
 
 @lru_cache(maxsize=512)
