@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ridgeline.facts import store
 from ridgeline.facts.convergence import convergence
 
 LORA = "Llama2-70B LoRA r16"
@@ -56,3 +57,12 @@ def test_checkpoints_of_diffusion_are_judged_outside_of_the_time() -> None:
     assert found is not None
     assert found.sequences == (16 * 2048000 + 1536000 + 2560000) / 18  # one of the two lowest and highest each
     assert (found.low, found.high, found.evaluated) == (1996800, 2099200, 0)
+
+
+def test_the_largest_batch_of_the_reference_runs_is_answered_and_none_beyond() -> None:
+    batch = 1.0
+    while convergence(LORA, batch=batch + 1, mlperf_round=(5, 0)) is not None:
+        batch += 1
+    largest = convergence(LORA, batch=batch, mlperf_round=(5, 0))
+    assert largest is not None
+    assert any(row["batch"] == f"{batch:g}" for row in store.read_tsv("convergence.tsv"))
