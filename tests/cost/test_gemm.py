@@ -21,6 +21,8 @@ IDEAL = {
     "sm_l2_bytes_per_s_": 1e15,
     "split_s_": 1.0,  # nobody splits
     "edge_": 0.0,
+    "most_parts_": 32.0,
+    "step_s_": 0.0,
     "result_kept_": 0.0,
     "input_kept_": 0.0,
     "issue_s_": 1e-12,
@@ -58,6 +60,21 @@ def test_k_is_split_when_that_keeps_idle_sms_busy() -> None:
     assert us(16, 16, 4096) == pytest.approx(whole, rel=1e-4)
     partial_sums = 16 * 16 * 4 * 4 / 1e12 * 1e6
     assert us(16, 16, 4096, {"split_s_": 1e-6}) == pytest.approx(whole / 4 + 1 + partial_sums, rel=1e-3)
+
+
+def test_k_is_split_into_no_more_parts_than_the_library_does() -> None:
+    """One tile on four SMs: in halves where two parts are the most, whole where one is."""
+    whole = 2 * 64 * 16 * 4096 / 1e12 * 1e6
+    halved = us(16, 16, 4096, {"split_s_": 1e-6, "most_parts_": 2.0})
+    assert halved == pytest.approx(whole / 2 + 1 + 16 * 16 * 4 * 2 / 1e12 * 1e6, rel=1e-3)
+    assert us(16, 16, 4096, {"split_s_": 1e-6, "most_parts_": 1.0}) == pytest.approx(whole, rel=1e-4)
+
+
+def test_the_loop_over_k_turns_no_faster_than_its_step() -> None:
+    """4096 turns of 5 ns for a tile of 16 x 16, which has 2 ns of FLOP; a larger tile's FLOP hides its step."""
+    slow = {"step_s_": 5e-9}
+    assert us(16, 16, 4096, slow) == pytest.approx(4096 * 5e-3, rel=1e-4)
+    assert us(256, 256, 1024, slow) == pytest.approx(us(256, 256, 1024), rel=1e-9)
 
 
 def test_small_tiles_pay_for_their_edges() -> None:

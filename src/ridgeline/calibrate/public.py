@@ -97,14 +97,14 @@ def _timed(sample: Sample, mask: NDArray[np.bool_]) -> tuple[tuple[float, ...], 
 
 
 def _starts(model: Mechanism, seconds: Array, known: Mapping[str, float]) -> list[Array]:
-    """The usual start, the host's issue time at the floor that the shortest kernels show, and every switch point.
+    """The usual start, the host's issue time at the floor that the shortest kernels show, and each parameter's others.
 
     What is `known` starts, and stays, where it is.
     """
     home = np.array([known.get(parameter.name, parameter.start) for parameter in model.parameters])
     starts = [home]
     for index, parameter in enumerate(model.parameters):
-        others: tuple[float, ...] = parameter.grid
+        others: tuple[float, ...] = parameter.grid or parameter.others
         if parameter.name == "issue_s_":
             floors = np.quantile(seconds, _HOST_QUANTILES)
             others = tuple(float(np.clip(floor, parameter.low, 0.9 * parameter.high)) for floor in floors)

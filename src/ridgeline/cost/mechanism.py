@@ -45,6 +45,7 @@ class Parameter:
     start: float
     meaning: str
     grid: tuple[float, ...] = ()  # more starts, for a switch point: it has no gradient
+    others: tuple[float, ...] = ()  # more starts of what has a gradient only where it decides
 
 
 def parameter(name: str, unit: str, low: float, high: float, start: float, meaning: str) -> Parameter:

@@ -20,7 +20,6 @@ _TILES = (
 _ROWS = np.array([rows for rows, _ in _TILES], dtype=np.float64)
 _COLUMNS = np.array([columns for _, columns in _TILES], dtype=np.float64)
 _BY_ROWS, _BY_COLUMNS = 1 / _ROWS, 1 / _COLUMNS
-_DEEPEST_SPLIT = 32.0
 _SHORTEST_K = 64.0  # of one part of a split product
 _HIDDEN = 0.03  # share of the kernels' time below which the host's adds less than rounding
 
@@ -54,14 +53,16 @@ def product_time(
     sm_l2_bytes_per_s: float,
     split_s: float,
     edge: float,
+    most: float,
+    step_s: float,
 ) -> tuple[float, float, float]:
     """Time of products over the best tile and split: (together, compute, memory) [s].
 
-    For each tile (a, b): waves = ceil(tiles / SMs); a step of k takes the longer of its FLOP at one SM's share of the
-    rate (edges of small tiles cost `edge` rows more) and its operands at one SM's share of L2; a wave fills and
-    drains in `fill_s`. Memory takes `dram_bytes` at the lower of the device's rate (1 / `dram_s` bytes/s) and what
-    the SMs whose tiles share no operand can ask for. Splitting k keeps more SMs busy and pays `split_s` and the
-    partial sums.
+    For each tile (a, b): waves = ceil(tiles / SMs); a step of k takes the longest of its FLOP at one SM's share of the
+    rate (edges of small tiles cost `edge` rows more), its operands at one SM's share of L2, and `step_s`, in which the
+    loop turns once however little it has to do; a wave fills and drains in `fill_s`. Memory takes `dram_bytes` at the
+    lower of the device's rate (1 / `dram_s` bytes/s) and what the SMs whose tiles share no operand can ask for.
+    Splitting k into `most` parts at most keeps more SMs busy and pays `split_s` and the partial sums.
     """
     best4, compute, asked, extra = math.inf, 0.0, 0.0, 0.0  # fourth powers are compared: one root a product
     flop_s, supply_s, by_sms = 2.0 * sms / rate, 1.0 / sm_l2_bytes_per_s, 1.0 / sms
@@ -72,8 +73,8 @@ def product_time(
         down, across = np.ceil(m * by_a), np.ceil(n * by_b)
         tiles = down * across * count
         supply = (min(a, m) * input_bytes + min(b, n) * weight_bytes) * supply_s
-        per_k = max(a * b * flop_s * (1.0 + edge * (by_a + by_b)), supply)
-        busy = per_k * k * max(tiles * by_sms, 1.0 / _DEEPEST_SPLIT)
+        per_k = max(a * b * flop_s * (1.0 + edge * (by_a + by_b)), supply, step_s)
+        busy = per_k * k * max(tiles * by_sms, 1.0 / most)
         if fourth(busy) + floor4 >= best4:
             continue  # not even with every SM busy to the end
         apart = max(down, across) * count  # blocks that share no operand
@@ -89,7 +90,7 @@ def product_time(
             split *= 2.0
             steps = np.ceil(k / (split * 64.0)) * 64.0
             more = split_s + partial_s * split
-            if split > _DEEPEST_SPLIT or k < split * _SHORTEST_K or tiles * split > 2.0 * sms:
+            if split > most or k < split * _SHORTEST_K or tiles * split > 2.0 * sms:
                 break
             if fourth(max(busy, floor) + more) >= best4:
                 break  # sums of parts cost more than idle SMs
@@ -121,8 +122,9 @@ def _gemm(sizes: Array, device: Array, values: Array, out: Array) -> None:
     sms, rate, memory, l2 = device[0], device[1], device[2], device[3]
     start, matrix_share, memory_share, fill = values[0], values[1], values[2], values[3]
     sm_memory, sm_l2, split, edge = values[4], values[5], values[6], values[7]
-    result_kept, input_kept, issue = values[8], values[9], values[10]
-    cast_start, cast_row, cast_element = values[11], values[12], values[13]
+    most = np.rint(values[8])
+    result_kept, input_kept, issue = values[10], values[11], values[12]
+    cast_start, cast_row, cast_element = values[13], values[14], values[15]
     dram_s = 1.0 / (memory * memory_share)
     for i in range(sizes.shape[0]):
         m, n, k, count = sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3]
@@ -132,7 +134,7 @@ def _gemm(sizes: Array, device: Array, values: Array, out: Array) -> None:
         dram = result * result / (result + result_kept * l2) + inputs * inputs / (inputs + input_kept * l2)
         together, compute, moved = product_time(
             m, n, k, count, input_bytes, weight_bytes, dram, sms, rate * matrix_share, dram_s, fill,
-            sm_memory, sm_l2, split, edge,
+            sm_memory, sm_l2, split, edge, most, values[9],
         )  # fmt: skip
         seconds = start + together
         if sizes[i, 7] > 0.0:
@@ -219,6 +221,24 @@ GEMM = Mechanism(
         SM_L2,
         Parameter(name="split_s_", unit="s", low=1e-8, high=2e-5, start=2.5e-6, meaning="reduction over parts of k"),
         Parameter(name="edge_", unit="1", low=0.01, high=200, start=4, meaning="rows that the edges of a tile cost"),
+        Parameter(
+            name="most_parts_",
+            unit="1",
+            low=0.7,
+            high=64,
+            start=32,
+            grid=(1.0, 2.0, 4.0, 8.0, 16.0),
+            meaning="parts at most that the library splits k into",
+        ),
+        Parameter(
+            name="step_s_",
+            unit="s",
+            low=1e-11,
+            high=5e-8,
+            start=5e-10,
+            others=(2e-9, 8e-9),
+            meaning="least time of one value of k in a tile",
+        ),
         Parameter(
             name="result_kept_", unit="1", low=1e-3, high=1, start=0.02, meaning="share of L2 that keeps results"
         ),
