@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ridgeline.cost import fitted, measured, questions
 from ridgeline.cost.answer import Answer, Question, Rung, held_by_host
-from ridgeline.cost.families.registry import FAMILIES
+from ridgeline.cost.families.registry import FAMILIES, mechanism
 from ridgeline.cost.fitted import find_fits, from_fits, own_rates
 from ridgeline.cost.ladder import price
 from ridgeline.errors import DomainError
@@ -185,6 +185,20 @@ def test_rates_measured_on_the_device_replace_what_is_common_but_not_what_relati
     lent = fitted.fitted_model(GEMM, accelerator("H800-SXM"), Rung.BORROWED)
     bare = fitted.fitted_model(GEMM, replace(accelerator("H800-SXM"), sustained={}), Rung.BORROWED)
     assert lent.kernels[0].values == pytest.approx(bare.kernels[0].values)
+
+
+def test_what_feeds_an_sm_of_another_architecture_keeps_pace_with_what_it_computes() -> None:
+    """Of two unknown devices with as many SMs, the one of twice the 16-bit rate brings twice the bytes to each."""
+    part = replace(accelerator("MI300X"), sustained={})
+    rates = {name: 2 * rate for name, rate in part.peak_flop_per_s.items()}
+    names = [parameter.name for parameter in mechanism("gemm").parameters]
+    slow, fast = (
+        dict(zip(names, fitted.fitted_model(GEMM, one, Rung.COMMON).kernels[0].values, strict=True))
+        for one in (part, replace(part, peak_flop_per_s=rates))
+    )
+    for name in names:
+        more = 2.0 if name in ("sm_bytes_per_s_", "sm_l2_bytes_per_s_") else 1.0
+        assert fast[name] == pytest.approx(more * slow[name]), name
 
 
 def test_a_datasheet_s_device_is_one_that_nobody_measured() -> None:
