@@ -12,7 +12,7 @@ import pytest
 from ridgeline.cost import layer_questions
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.ladder import price
-from ridgeline.cost.layer_readers import LAYER_READERS
+from ridgeline.cost.layer_readers import LAYER_READERS, _elasticity
 from ridgeline.cost.streams import STREAMS, stream_work
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.accelerators import accelerator
@@ -141,6 +141,26 @@ def test_a_convolution_has_a_block_for_each_channel_of_a_sequence() -> None:
     short, longer, two = (seconds("convolution", {**sizes, "tokens": t}, **values) for t in (1.0, 1024.0, 1025.0))
     assert short == pytest.approx(longer, rel=0.02) == pytest.approx(1e-6 + 100 * 1e-6, rel=0.02)
     assert two == pytest.approx(1e-6 + 200 * 1e-6, rel=0.02)
+
+
+def test_a_convolution_walks_its_first_tokens_in_turn() -> None:
+    """Three more tokens of eight, and none beyond them; their bytes and blocks are next to nothing."""
+    values = {"start_s_": 1e-6, "block_s_": 1e-11, "memory_share_": 1.0, "token_s_": 2e-7}
+    one, four, eight, more = (
+        seconds("convolution", {"batch": 1.0, "tokens": t, "channels": 8.0}, **values) for t in (1.0, 4.0, 8.0, 64.0)
+    )
+    assert four - one == pytest.approx(3 * 2e-7, rel=1e-3)
+    assert eight - one == pytest.approx(7 * 2e-7, rel=1e-3) == pytest.approx(more - one, rel=1e-2)
+
+
+def test_times_that_do_not_grow_with_the_width_tell_no_width() -> None:
+    work, width = np.repeat(np.arange(4.0), 2), np.tile([1000.0, 2000.0], 4)
+    start = np.full(8, 1e-6)  # as short as the shortest: not asked
+    times = 1e-5 * (1 + work)
+    all_of = [np.concatenate(pair) for pair in ((work, work + 9), (width, width))]
+    assert _elasticity(*all_of, np.concatenate([times, start])) == pytest.approx(0.0, abs=1e-9)
+    assert _elasticity(*all_of, np.concatenate([times * width / 1000, start])) == pytest.approx(1.0)
+    assert np.isnan(_elasticity(work, np.full(8, 1000.0), times))
 
 
 def test_questions_state_the_work_of_a_layer() -> None:

@@ -5,6 +5,7 @@ Same shape as `readers`, which puts all families together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -162,11 +163,16 @@ def _recurrences(prefill: bool) -> Any:
 
 
 _RECURRENT = ("batch_size", "seq_len", "num_v_heads", "num_k_heads", "head_k_dim", "head_v_dim")
+_BLIND = 0.25  # of traffic that grows as the width does; every other table shows 0.46 or more, these 0.05 or less
+_LONG = 3.0  # times the shortest kernels, which are all start
 _STATE_SPACE = ("batch_size", "seq_len", "nheads", "head_dim", "n_groups", "d_state", "d_conv")
 
 
 def _convolutions(table: OpTable) -> Iterator[tuple[str, Mapping[str, Number], Array]]:
-    """Short convolutions before a recurrence: over queries, keys and values, or over inputs and both state maps."""
+    """Short convolutions before a recurrence: over queries, keys and values, or over inputs and both state maps.
+
+    Nothing of a table whose prompts take as long at twice the width: it was timed at one that it does not say.
+    """
     names = _STATE_SPACE if table.name.startswith("mamba2") else (*_RECURRENT, "d_conv")
     found = read(table, ("kernel_source", "latency", *names))
     source = found["kernel_source"].astype(str)
@@ -175,12 +181,30 @@ def _convolutions(table: OpTable) -> Iterator[tuple[str, Mapping[str, Number], A
         channels = column["nheads"] * column["head_dim"] + 2.0 * column["n_groups"] * column["d_state"]
     else:
         channels = 2.0 * column["num_k_heads"] * column["head_k_dim"] + column["num_v_heads"] * column["head_v_dim"]
+    prompts = np.char.find(source, "conv1d_fn") >= 0
+    work = column["batch_size"] * 2.0**32 + column["seq_len"]
+    if _elasticity(work[prompts], channels[prompts], found["latency"][prompts].astype(float)) < _BLIND:
+        return
     for kernel in (name for name in np.unique(source) if "conv" in name):
         rows = source == kernel
         yield f"{kernel} {table.name.partition('_')[0]}", {
             "batch": column["batch_size"][rows], "tokens": column["seq_len"][rows], "channels": channels[rows],
             "window": column["d_conv"][rows], "stepwise": np.full(rows.sum(), float("update" in kernel)),
         }, found["latency"][rows].astype(float) * _MILLISECOND  # fmt: skip
+
+
+def _elasticity(work: Array, width: Array, times: Array) -> float:
+    """How times of the same work grow with its width [1]: d ln(time) / d ln(width) of kernels long beside their start.
+
+    NaN where no work was timed at two widths.
+    """
+    long = times > _LONG * np.quantile(times, 0.05) if len(times) else np.zeros(0, dtype=bool)
+    _, group = np.unique(work[long], return_inverse=True)
+    counts = np.bincount(group)
+    x, y = np.log(width[long]), np.log(times[long])
+    x, y = (column - (np.bincount(group, column) / counts)[group] for column in (x, y))
+    spread = float((x * x).sum())
+    return float((x * y).sum()) / spread if spread > 0 else math.nan
 
 
 def _recurrence_reader(prefill: bool) -> Reader:

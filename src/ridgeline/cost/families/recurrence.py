@@ -13,6 +13,7 @@ from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
 
 _CHUNK = 64.0  # tokens that are multiplied out together. Source: flash-linear-attention, chunk_gated_delta_rule
 _BLOCK = 1024.0  # tokens of a channel that a block of threads takes at a time. Source: Dao-AILab/causal-conv1d
+_WALK = 8.0  # tokens that a block walks one after the other. Source: vllm, mamba/ops/causal_conv1d.py, BLOCK_M
 _STATE_BYTES = 4.0  # states are kept in fp32
 
 
@@ -59,16 +60,20 @@ def _token(sizes: Array, device: Array, values: Array, out: Array) -> None:
 
 @kernel
 def _convolution(sizes: Array, device: Array, values: Array, out: Array) -> None:
-    """A window of some tokens over each channel: elements in and out, or a block for each channel of a sequence."""
+    """A window of some tokens over each channel: elements in and out, or a block for each channel of a sequence.
+
+    A block walks its first tokens one after the other, which short prompts have little else to do than.
+    """
     sms, memory, l2 = device[0], device[2], device[3]
-    start, memory_share, block_s, kept = values[0], values[1], values[2], values[3]
+    start, memory_share, block_s, kept, token_s = values[0], values[1], values[2], values[3], values[4]
     for i in range(sizes.shape[0]):
         batch, tokens, channels = sizes[i, 0], sizes[i, 1], sizes[i, 2]
         moved = 4.0 * batch * channels * (tokens + sizes[i, 3])
         missed = moved / (moved + kept * l2)
         dram = moved * missed / (memory * memory_share)
         blocks = batch * channels * math.ceil(tokens / _BLOCK)
-        out[i, 0], out[i, 1], out[i, 2] = start + norm4(max(1.0, blocks / sms) * block_s, dram), 0.0, dram
+        walk = (min(tokens, _WALK) - 1.0) * token_s
+        out[i, 0], out[i, 1], out[i, 2] = start + walk + norm4(max(1.0, blocks / sms) * block_s, dram), 0.0, dram
 
 
 _HEADS = ("batch", "tokens", "heads", "key_heads", "key_dim", "value_dim")
@@ -109,5 +114,6 @@ CONVOLUTION = Mechanism(
         like(MEMORY, low=0.02, start=0.6),
         parameter("block_s_", "s", 1e-11, 1e-6, 1e-9, "one SM's time for up to 1,024 tokens of a channel"),
         _KEPT,
+        parameter("token_s_", "s", 1e-9, 1e-6, 1e-7, "one more of the first 8 tokens, which a block walks in turn"),
     ),
 )
