@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -158,6 +159,16 @@ def test_any_versions_can_be_ordered(versions: list[str]) -> None:
 def test_a_version_older_than_all_takes_the_oldest() -> None:
     assert nearest_version(("2.27", "2.29"), "2.1") == "2.27"
     assert nearest_version((), "1") == ""
+
+
+def test_kernels_for_one_tool_s_checkpoints_stand_back() -> None:
+    """vLLM 0.24 was measured in per-tensor fp8 with ModelOpt's checkpoints alone, 0.19 on an H200 with any."""
+
+    def versions(device: str, **how: Any) -> set[str]:
+        return {fit.version for fit in own_fits("experts", device, engine="vllm", form="fp8", **how)}
+
+    assert (versions("H200-SXM"), versions("H200-SXM", one_tool=False)) == ({"0.24.0"}, {"0.19.0"})
+    assert (versions("H100-SXM"), versions("H100-SXM", one_tool=False)) == ({"0.24.0"}, set())
 
 
 def test_engines_stand_in_for_any_in_order() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,7 +152,7 @@ def _places(sizes: tuple[str, ...]) -> Mapping[str, int]:
 
 
 def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool = False) -> tuple[Fit, ...]:
-    """The fits of a rung: of the engine asked for, else of any; 16-bit formats stand for each other.
+    """The fits of a rung: of the engine asked for, else of any; 16-bit formats stand for each other, fp8's for fp8's.
 
     Attention in wider formats borrows the device's own kernels in bf16, at its own rate and bytes.
 
@@ -166,12 +167,13 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
         )
         return next((found for found in lenders if found), ())
     reach = _reach(question)
-    for engine in dict.fromkeys((question.engine, "")):
+    tools = (False, True) if rung is Rung.FITTED else (True,)
+    for engine, one_tool in product(dict.fromkeys((question.engine, "")), tools):
         for name in _like(form(question.form)):
             if rung is Rung.FITTED:
                 found = own_fits(
                     question.family, part.name, engine=engine, version=question.version, form=name,
-                    kernels=question.kernel, reach=reach,
+                    kernels=question.kernel, reach=reach, one_tool=one_tool,
                 )  # fmt: skip
             elif name in WIDE and question.family in CORES:
                 own = own_fits(question.family, part.name, engine=engine, version=question.version, form="bf16")
@@ -193,7 +195,7 @@ def _reach(question: Question) -> Reach:
 
 def _like(what: Form) -> tuple[str, ...]:
     """The format itself, then one that runs alike."""
-    alike = {"fp16": "bf16", "fp4": "nvfp4"}.get(what.name, what.like)
+    alike = {"fp16": "bf16", "fp4": "nvfp4", "fp8": "fp8_block"}.get(what.name, what.like)
     return (what.name, alike) if alike else (what.name,)
 
 

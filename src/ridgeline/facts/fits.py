@@ -156,11 +156,13 @@ def own_fits(
     form: str = "",
     kernels: str = "",
     reach: Reach = (),
+    one_tool: bool = True,
 ) -> tuple[Fit, ...]:
     """Fits of a device itself: of the engine asked for, or of the first that has any, in the nearest version.
 
     The nearest is the newest that is not newer than `version`, else the oldest; without `version` the newest of those
-    measured nearest to `reach`. Where `kernels` names any, theirs are the versions to choose from.
+    measured nearest to `reach`. Where `kernels` names any, theirs are the versions to choose from; where not, kernels
+    for the checkpoints of one tool (vLLM's of ModelOpt's per-tensor fp8) are left out but for `one_tool`.
     """
     known = [fit for fit in _OWN[device][0] if fit.family == family] if device in _OWN else fits(family)
     found = [fit for fit in known if fit.device == device and fit.form == form]
@@ -169,11 +171,16 @@ def own_fits(
         return ()
     chosen = engine or preferred_engine(engines)
     of_engine = named_kernels([fit for fit in found if fit.engine == chosen], kernels)
+    if not kernels and not one_tool:
+        of_engine = tuple(fit for fit in of_engine if _ONE_TOOL not in fit.kernel)
     if reach and not version:
         least = min((_beyond(fit, reach) for fit in of_engine), default=0.0)
         of_engine = tuple(fit for fit in of_engine if _beyond(fit, reach) <= least)
     chosen_version = nearest_version({fit.version for fit in of_engine}, version)
     return tuple(fit for fit in of_engine if fit.version == chosen_version)
+
+
+_ONE_TOOL = "modelopt"
 
 
 def _beyond(fit: Fit, reach: Reach) -> float:
