@@ -62,7 +62,8 @@ def product_time(
     rate (edges of small tiles cost `edge` rows more), its operands at one SM's share of L2, and `step_s`, in which the
     loop turns once however little it has to do; a wave fills and drains in `fill_s`. Memory takes `dram_bytes` at the
     lower of the device's rate (1 / `dram_s` bytes/s) and what the SMs whose tiles share no operand can ask for.
-    Splitting k into `most` parts at most keeps more SMs busy and pays `split_s` and the partial sums.
+    Splitting k into `most` parts at most keeps more SMs busy and pays `split_s` and the partial sums. Units that wait
+    for a turn of the loop are not busy: `compute` is what is left without it.
     """
     best4, compute, asked, extra = math.inf, 0.0, 0.0, 0.0  # fourth powers are compared: one root a product
     flop_s, supply_s, by_sms = 2.0 * sms / rate, 1.0 / sm_l2_bytes_per_s, 1.0 / sms
@@ -73,7 +74,8 @@ def product_time(
         down, across = np.ceil(m * by_a), np.ceil(n * by_b)
         tiles = down * across * count
         supply = (min(a, m) * input_bytes + min(b, n) * weight_bytes) * supply_s
-        per_k = max(a * b * flop_s * (1.0 + edge * (by_a + by_b)), supply, step_s)
+        work = max(a * b * flop_s * (1.0 + edge * (by_a + by_b)), supply)
+        per_k = max(work, step_s)
         busy = per_k * k * max(tiles * by_sms, 1.0 / most)
         if fourth(busy) + floor4 >= best4:
             continue  # not even with every SM busy to the end
@@ -86,7 +88,7 @@ def product_time(
             if together4 < best4 and more > 0.0:
                 together4 = fourth(math.sqrt(math.sqrt(together4)) + more)
             if together4 < best4:
-                best4, compute, asked, extra = together4, working, asking, more
+                best4, compute, asked, extra = together4, working * (work / per_k), asking, more
             split *= 2.0
             steps = np.ceil(k / (split * 64.0)) * 64.0
             more = split_s + partial_s * split
