@@ -24,7 +24,7 @@ def stated() -> list[tuple[str, str, Fact]]:
         (name, key.split(".")[1], fact)
         for name, part in parts
         for key, fact in part.sustained.items()
-        if key.startswith("loaded.")
+        if key.startswith("loaded.") and fact.source.startswith("aiconfigurator, ")
     ]
 
 

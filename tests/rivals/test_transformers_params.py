@@ -34,6 +34,8 @@ NOT_IN_TRANSFORMERS = {
     "internlm3": "published as remote code only",
     "mimo": "published as remote code only",
     "nemotron-nas": "published as remote code only",
+    "deepseek_v4": "newer than the release compared with",
+    "minimax_m3": "newer than the release compared with",
     "deepseek_v32": "its indexer is counted by hand in lower/test_chosen_keys.py; the rest is deepseek_v3",
     "glm_moe_dsa": "as deepseek_v32; releases of transformers before 5.1 do not have it",
 }

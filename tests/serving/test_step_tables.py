@@ -241,7 +241,8 @@ def test_long_passes_of_products_run_at_the_clock_that_the_power_limit_leaves() 
     tokens = np.array([1.0, 64.0, 512.0, 8192.0, 16384.0])
     short, long = pieces.sum(tokens, "tokens"), pieces.under_load(tokens)
     slower = long.mid / short.mid
-    np.testing.assert_array_equal(slower[:3], 1.0)  # weights and launches take the time
+    np.testing.assert_array_equal(slower[:2], 1.0)  # weights and launches take the time
+    assert slower[2] < 1.005
     assert (slower[3:] > 1.01).all()
     held = short.mid.copy()
     for piece, count in pieces._by_rows["tokens"]:
