@@ -6,10 +6,11 @@ Letters: D hidden, H heads, E experts.
 from __future__ import annotations
 
 from ridgeline.graph.config import Fields
-from ridgeline.graph.families.decoder import RMS, activation, skipped_layers
+from ridgeline.graph.families.decoder import RMS, activation
+from ridgeline.graph.families.latent import stack_of
 from ridgeline.graph.families.sparse import Sparse, feed_of
 from ridgeline.graph.families.stack import Stack
-from ridgeline.graph.spec import Attention, Chosen, Ends, Entries, Layer, Mlp, Moe
+from ridgeline.graph.spec import Attention, Chosen, Entries, Layer, Mlp, Moe
 
 _RATIOS = (0, 4, 128)  # tokens of an entry: there are none, chosen and overlapping ones, and those that all see
 _SHARED = Sparse(shared="count", bias=False)
@@ -32,7 +33,7 @@ def deepseek_v4(fields: Fields) -> Stack:
         )
         for index in range(count)
     )
-    return _stack(fields, layers)
+    return stack_of(fields, layers)
 
 
 def _entries(fields: Fields, ratio: int) -> Attention:
@@ -106,7 +107,7 @@ def minimax_m3(fields: Fields) -> Stack:
         )
         for index in range(count)
     )
-    return _stack(fields, layers)
+    return stack_of(fields, layers)
 
 
 def _by_layer(fields: Fields, key: str, count: int) -> list[bool]:
@@ -115,14 +116,3 @@ def _by_layer(fields: Fields, key: str, count: int) -> list[bool]:
     if listed is None or len(listed) < count or any(one not in (0, 1) for one in listed):
         raise fields.fail(key, listed, f"0 or 1 for each of the {count} layers")
     return [bool(one) for one in listed[:count]]
-
-
-def _stack(fields: Fields, layers: tuple[Layer, ...]) -> Stack:
-    ends = Ends(
-        vocab=fields.count("vocab_size"),
-        hidden=fields.count("hidden_size"),
-        tied=fields.flag("tie_word_embeddings"),
-        norm=RMS,
-    )
-    limit = fields.maybe("max_position_embeddings")
-    return Stack(ends=ends, layers=layers, max_positions=limit, notes=skipped_layers(fields))

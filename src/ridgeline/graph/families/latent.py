@@ -32,6 +32,11 @@ def read(fields: Fields) -> Stack:
         )
         for index in range(count)
     )
+    return stack_of(fields, layers)
+
+
+def stack_of(fields: Fields, layers: tuple[Layer, ...]) -> Stack:
+    """Layers between an embedding and a head, as configs of this kind state them; what is left out has a note."""
     ends = Ends(
         vocab=fields.count("vocab_size"),
         hidden=fields.count("hidden_size"),
