@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost import layer_questions, questions
 from ridgeline.cost.answer import Question, Rung, worst
+from ridgeline.cost.bare import bare_fits
 from ridgeline.cost.earlier import earlier_fits
 from ridgeline.cost.expert_kernels import ExpertKernels
 from ridgeline.cost.families.latent_layer import CHOSEN_CORE
@@ -81,7 +82,7 @@ class ServedPrices(LinkPrices):
             question.family, self.part, engine=self.engine, kernel=kernels, form=question.form
         )
         for rung in RUNGS:
-            fits = find_fits(asked, self.part, rung)
+            fits = bare_fits(asked, self.part, rung)
             if earlier:
                 fits, rung = earlier, Rung.BORROWED
             fits = tuple(fit for fit in fits if fit.kernel.split(" ")[-1] == kernel) or fits

@@ -1,0 +1,47 @@
+"""Kernels taken alone: a table that was timed at the pace of its host says nothing of what is shorter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ridgeline.cost.answer import Question, Rung
+from ridgeline.cost.bare import HIDES_S, bare_fits
+from ridgeline.cost.fitted import find_fits
+from ridgeline.cost.machine import machine
+from ridgeline.cost.served import Formats, ServedPrices
+from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.clusters import cluster
+from ridgeline.lower.pieces import Product
+
+
+def asked(form: str, engine: str = "vllm", family: str = "gemm") -> Question:
+    return Question(family=family, sizes={}, form=form, engine=engine)
+
+
+@pytest.mark.parametrize("device", ["GB200", "B200-SXM", "H100-SXM"])
+def test_block_scaled_products_of_vllm_are_those_of_a_library_whose_host_is_quick(device: str) -> None:
+    part = accelerator(device)
+    hidden = find_fits(asked("fp8_block"), part, Rung.FITTED)
+    assert all(fit.values["issue_s_"] > HIDES_S for fit in hidden)
+    shown = bare_fits(asked("fp8_block"), part, Rung.FITTED)
+    assert {fit.engine for fit in shown} == {"sglang"}
+    assert all(fit.values["issue_s_"] < 1e-5 for fit in shown)
+
+
+def test_what_a_host_does_not_hide_is_the_engine_s_own() -> None:
+    part = accelerator("H100-SXM")
+    for question in (asked("bf16"), asked("fp8_block", "trtllm"), asked("bf16", family="experts")):
+        assert bare_fits(question, part, Rung.FITTED) == find_fits(question, part, Rung.FITTED)
+    assert bare_fits(asked("fp8_block"), part, Rung.COMMON) == find_fits(asked("fp8_block"), part, Rung.COMMON)
+
+
+def test_a_served_product_in_blocks_of_fp8_is_no_slower_than_in_16_bits() -> None:
+    """4,096 x 4,096 weights on a GB200: 98 us where the host's pace was taken for the kernel's."""
+    part = machine(cluster("1xGB200"))
+    piece, rows = Product(name="up", n=4096, k=4096), np.array([16.0])
+    narrow, wide = (
+        float(ServedPrices(part, Formats(feed=form), engine="vLLM").product(piece, rows).mid[0])
+        for form in ("fp8_block", "bf16")
+    )
+    assert narrow < 1.5 * wide < 3e-5
