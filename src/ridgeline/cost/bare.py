@@ -12,7 +12,6 @@ from ridgeline.facts.records import Accelerator
 
 _OURS = ("gemm",)  # one kernel a call, which libraries do alike; a module's many are an engine's own
 HIDES_S = 4e-5  # issue time of a product from which its start does not show: others take 2 us, or 60 us and more
-_RUNGS = (Rung.FITTED, Rung.BORROWED)
 
 
 def bare_fits(question: Question, part: Accelerator, rung: Rung) -> tuple[Fit, ...]:
@@ -28,7 +27,7 @@ def bare_fits(question: Question, part: Accelerator, rung: Rung) -> tuple[Fit, .
     {'sglang'}
     """
     found = find_fits(question, part, rung)
-    if rung not in _RUNGS or question.family not in _OURS or not _hidden(found):
+    if question.family not in _OURS or not _hidden(found):
         return found
     others = (find_fits(replace(question, engine=engine, version=""), part, rung) for engine in ENGINES)
     return next((other for other in others if other and not _hidden(other)), found)
