@@ -53,3 +53,18 @@ def test_a_served_product_in_blocks_of_fp8_is_no_slower_than_in_16_bits() -> Non
         for form in ("fp8_block", "bf16")
     )
     assert narrow < 1.5 * wide < 3e-5
+
+
+@pytest.mark.parametrize("engine", ["vLLM", "SGLang", "TensorRT-LLM"])
+@pytest.mark.parametrize(
+    "device",
+    ["A100-SXM-80GB", "H100-SXM", "H200-SXM", "H20", "B200-SXM", "GB200", "B300-SXM", "L40S", "RTX-4090", "MI300X"],
+)
+def test_few_rows_never_take_much_longer_by_weights_of_fewer_bits(device: str, engine: str) -> None:
+    """Of 14,336 x 4,096 weights a step waits for half the bytes or fewer; starts and casts may cost half as much."""
+    piece, rows, part = Product(name="up", n=14336, k=4096), np.array([4.0]), machine(cluster(f"1x{device}"))
+
+    def seconds(form: str) -> float:
+        return float(ServedPrices(part, Formats(feed=form), engine=engine).product(piece, rows).mid[0])
+
+    assert all(seconds(form) < 1.5 * seconds("bf16") for form in ("fp8", "fp8_block", "int4_wo"))
