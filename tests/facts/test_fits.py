@@ -21,6 +21,7 @@ from ridgeline.facts.fits import (
     common_fits,
     families,
     fits,
+    for_any,
     nearest_version,
     own_fits,
     preferred_engine,
@@ -169,6 +170,7 @@ def test_kernels_for_one_tool_s_checkpoints_stand_back() -> None:
 
     assert (versions("H200-SXM"), versions("H200-SXM", one_tool=False)) == ({"0.24.0"}, {"0.19.0"})
     assert (versions("H100-SXM"), versions("H100-SXM", one_tool=False)) == ({"0.24.0"}, set())
+    assert for_any(own_fits("experts", "H100-SXM", engine="vllm", form="fp8")) == ()
 
 
 def test_engines_stand_in_for_any_in_order() -> None:

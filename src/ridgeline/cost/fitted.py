@@ -30,6 +30,7 @@ from ridgeline.facts.fits import (
     Reach,
     borrowed_fits,
     common_fits,
+    for_any,
     named_kernels,
     own_fits,
 )
@@ -167,8 +168,7 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
         )
         return next((found for found in lenders if found), ())
     reach = _reach(question)
-    tools = (False, True) if rung is Rung.FITTED else (True,)
-    for engine, one_tool in product(dict.fromkeys((question.engine, "")), tools):
+    for engine, one_tool in product(dict.fromkeys((question.engine, "")), (False, True)):
         for name in _like(form(question.form)):
             if rung is Rung.FITTED:
                 found = own_fits(
@@ -180,6 +180,7 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
                 found = own or borrowed_fits(question.family, part, engine=engine, form="bf16")
             else:
                 found = borrowed_fits(question.family, part, engine=engine, form=name, reach=reach)
+                found = found if one_tool else for_any(found)
             if found:
                 return named_kernels(found, question.kernel)
     return ()

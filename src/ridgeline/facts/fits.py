@@ -171,8 +171,7 @@ def own_fits(
         return ()
     chosen = engine or preferred_engine(engines)
     of_engine = named_kernels([fit for fit in found if fit.engine == chosen], kernels)
-    if not kernels and not one_tool:
-        of_engine = tuple(fit for fit in of_engine if _ONE_TOOL not in fit.kernel)
+    of_engine = of_engine if kernels or one_tool else for_any(of_engine)
     if reach and not version:
         least = min((_beyond(fit, reach) for fit in of_engine), default=0.0)
         of_engine = tuple(fit for fit in of_engine if _beyond(fit, reach) <= least)
@@ -181,6 +180,11 @@ def own_fits(
 
 
 _ONE_TOOL = "modelopt"
+
+
+def for_any(found: Sequence[Fit]) -> tuple[Fit, ...]:
+    """The fits without those of kernels for the checkpoints of one tool."""
+    return tuple(fit for fit in found if _ONE_TOOL not in fit.kernel)
 
 
 def _beyond(fit: Fit, reach: Reach) -> float:
