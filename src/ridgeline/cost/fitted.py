@@ -180,7 +180,7 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
                 found = own or borrowed_fits(question.family, part, engine=engine, form="bf16")
             else:
                 found = borrowed_fits(question.family, part, engine=engine, form=name, reach=reach)
-                found = found if one_tool else for_any(found)
+                found = found if one_tool or question.kernel else for_any(found)
             if found:
                 return named_kernels(found, question.kernel)
     return ()
