@@ -275,6 +275,13 @@ class Rank:
         full = full or bool(self.places and promised > rule["capacity"])
         return not full, hits, taken, reserved
 
+    def has_prompt(self, known_s: float) -> bool:
+        """Whether a prompt is computed in part, or the next who waits came by then and fits."""
+        if any(one.stage == "prefilling" for one in self.running):
+            return True
+        one = self.next() if self.queue else None
+        return one is not None and not one.late(known_s) and one.ready < one.needed and self.has_room(one)[0]
+
     def admits(self, one: Asked) -> bool:
         """Takes a waiting request in, if its whole prompt fits."""
         rule = self.rule

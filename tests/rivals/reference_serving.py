@@ -255,7 +255,9 @@ class Instance:
             return before_s if rule["ahead"] else self.heard_s
         tokens = [[one.needed - one.ready for one in rank.queue if not one.late(prepared_s)] for rank in self.ranks]
         if rule["holds"] == WHEN_ALL:
-            lets = all(sum(each) for each in tokens) or not all(rank.decoding for rank in self.ranks)
+            lets = all(rank.has_prompt(prepared_s) for rank in self.ranks) or not all(
+                rank.decoding for rank in self.ranks
+            )
             if lets or self.count == every:
                 self.count = 0
                 return prepared_s

@@ -162,6 +162,18 @@ def test_prompts_are_held_until_there_are_enough(replayed: Replays, holds: int, 
     assert found.first_s.tolist() == [1.0, first_s]
 
 
+@pytest.mark.parametrize(("every", "first_s"), [(3, [7.0, 10.0]), (100, [10.0, 10.0])])
+def test_a_rank_without_a_place_has_no_prompt_to_wait_for(replayed: Replays, every: int, first_s: list[float]) -> None:
+    """Iterations of a second, two ranks of two places; the first of rank 0 ends at 4, all others at 9.
+
+    Who waits at rank 0 then has a place, who waits at rank 1 has none: the first is held until an interval of three
+    iterations is over, at 6, or until both have one, at 9.
+    """
+    crowd = traffic([0.0] * 6, [5] * 6, [4, 9, 9, 9, 3, 3])
+    found = replayed(crowd, lane_s=1.0, ranks=2, max_seqs=2, receive_steps=every, holds=state.WHEN_ALL)
+    assert found.first_s.tolist()[4:] == first_s
+
+
 def test_each_attention_rank_has_a_host_of_its_own(replayed: Replays) -> None:
     """Two requests on two ranks: a step of 1 s and 0.25 s of host for the one sequence of each, not for both."""
     found = replayed(traffic([0.0, 0.0], [5, 5], [3, 3]), lane_s=1.0, ranks=2, seq_host_s=0.25)

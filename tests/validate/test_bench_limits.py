@@ -50,6 +50,21 @@ def test_four_bits_are_counted_as_half_of_what_they_take() -> None:
     assert limits(128, 2048, weights="bf16")[0] == 512  # 16 GB
 
 
+def test_pairs_of_mxfp4_are_counted_as_numbers_of_two_bytes() -> None:
+    """gpt-oss-120b: 114.7e9 weights of experts in 0.53125 numbers each, 2.1e9 others, 126 GB at 2 bytes a number.
+
+    36 layers, 8 heads of 64 and 16-bit keys and values are 73,728 bytes a token.
+    """
+    experts = 36 * 128 * 3 * 2880 * 2880
+    model, part = load("gpt-oss-120b"), accelerator("H200-SXM")
+    size = 2.0 * (0.53125 * experts + model.graph.params - experts)
+    assert 125e9 < size < 127e9
+    requests = 0.95 * (part.memory_bytes - size) / 73_728 / 2048
+    assert 128 < requests < 160  # of which 32s are made
+    pool = Deployment(weights="w4a16_mxfp4")
+    assert trtllm_bench(model, part, pool, isl=1024, osl=1024, fraction=0.95, narrow_kv=False) == (160, 2048)
+
+
 @given(st.floats(0.3, 0.95), st.integers(64, 8192), st.integers(64, 8192))
 def test_more_memory_never_means_less(fraction: float, isl: int, osl: int) -> None:
     some, more = limits(isl, osl, fraction=fraction), limits(isl, osl, fraction=fraction + 0.05)

@@ -425,6 +425,13 @@ def test_gpt_oss_in_llama_cpp_keeps_attention_in_8_bits() -> None:
     assert (ours, others) == ("q8_0", "bf16")
 
 
+@pytest.mark.parametrize("cell", ["fp4", "nvfp4", "fp8", "mxfp4"])
+def test_gpt_oss_is_served_in_its_one_format_whatever_a_table_calls_it(cell: str) -> None:
+    """TensorRT-LLM's performance page heads its columns FP4 on Blackwell and FP8 on Hopper."""
+    job = read_served(row(model="gpt-oss-20b", engine="TensorRT-LLM", engine_version="1.2", precision_weights=cell))
+    assert (job.deployment.weights, job.deployment.other_weights) == ("w4a16_mxfp4", "bf16")
+
+
 @pytest.mark.parametrize(("engine", "bytes_per_s"), [("vLLM", 1638.4e9), ("llama.cpp", 3276.8e9)])
 def test_programs_that_see_each_stack_as_a_device_run_on_half_of_a_max_1550(engine: str, bytes_per_s: float) -> None:
     job = read_served(row(hardware="Max1550", engine=engine, source="LIB", n_devices="1", precision_weights="fp16"))

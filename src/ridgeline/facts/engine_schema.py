@@ -188,6 +188,16 @@ class Settings:
         "format of the cache where a quantized checkpoint (fp8, nvfp4) names one and nothing else is asked",
         *("", "fp8"),
     )
+    expert_backend: str = _word(
+        "",
+        "backend of experts where a deployment names none; '' the kernels that it was measured with",
+        *("", "CUTLASS", "TRTLLM", "DEEPGEMM"),
+    )
+    mxfp4_inputs: str = _word(
+        "",
+        "format in which experts of MXFP4 take their inputs where a device multiplies 4-bit floats; '' in 16 bits",
+        *("", "mxfp8"),
+    )
     prompt_widths: float = _key(
         0.0, "buffers held for every token of all prompts, in widths of the model; 0: as the widest layer needs",
         unit="1", kind=float, low=0.0, high=1000.0,

@@ -43,7 +43,7 @@ class Hold(Enum):
     """What prompts wait for where a scheduler does not take them in every iteration."""
 
     LOOK = "look"  # the next look: whoever has come by then is taken
-    ALL = "all"  # until each attention rank has one, or an interval is over
+    ALL = "all"  # until each attention rank has one that fits, or an interval is over
     FULL = "full"  # until they fill an iteration, or an interval is over since the first of them came
 
 

@@ -179,7 +179,7 @@ def begin(
     chunks, decoding, preempted = 0, 0, fleet.system[0].preemptions
     if rule.borrows:
         catch_up(ranks, lists, instances, fleet, times, rule, now_s)
-    known_s = known_until(ranks, requests, instances, rule, instance, now_s)
+    known_s = known_until(ranks, lists, requests, instances, rule, instance, now_s)
     if rule.elastic > 0:
         ranks[instances[instance].first_rank].helpers = free_beside(ranks, instances, instance)
     while True:

@@ -6,7 +6,9 @@ import math
 
 from numba import njit
 
-from ridgeline.serving.state import EACH_LOOK, NOBODY, PREFILL_FIRST, WHEN_ALL, WHEN_FULL, Record, Records
+from ridgeline.serving.admission import fits
+from ridgeline.serving.fairness import head
+from ridgeline.serving.state import EACH_LOOK, NOBODY, PREFILL_FIRST, WHEN_ALL, WHEN_FULL, Lists, Record, Records
 
 
 @njit(cache=True)
@@ -18,7 +20,7 @@ def late(requests: Records, request: int, known_s: float) -> bool:
 
 @njit(cache=True)
 def known_until(
-    ranks: Records, requests: Records, instances: Records, rule: Record, instance: int, now_s: float
+    ranks: Records, lists: Lists, requests: Records, instances: Records, rule: Record, instance: int, now_s: float
 ) -> float:
     """Whoever came until then may be taken into the iteration that begins [s]: -inf nobody new, inf all.
 
@@ -40,7 +42,7 @@ def known_until(
         return _heard_until(instances, rule, instance, now_s)
     instances[instance].looked_s = prepared_s
     if rule.holds == WHEN_ALL:
-        lets = _all_have_prompts(ranks, requests, instances, rule, instance, prepared_s)
+        lets = _all_have_prompts(ranks, lists, requests, instances, rule, instance, prepared_s)
     else:
         lets = _enough_wait(ranks, requests, instances, rule, instance, prepared_s)
     return float(prepared_s) if lets else -math.inf
@@ -132,17 +134,32 @@ def _prompt_tokens(ranks: Records, requests: Records, rank: int, known_s: float,
 
 @njit(cache=True)
 def _all_have_prompts(
-    ranks: Records, requests: Records, instances: Records, rule: Record, instance: int, known_s: float
+    ranks: Records, lists: Lists, requests: Records, instances: Records, rule: Record, instance: int, known_s: float
 ) -> bool:
-    """Prompts go when every rank has one, when one has nothing to decode, or when an interval is over."""
+    """Prompts go when every rank could compute one, when one has nothing to decode, or when an interval is over.
+
+    Who waits for a place or for room in the cache is not there yet. Source: tensorrt-llm,
+    tensorrt_llm/_torch/pyexecutor/py_executor.py _balance_adp_requests, which counts prompts that were scheduled.
+    """
     everyone, idle = True, False
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
-        everyone = everyone and _prompt_tokens(ranks, requests, rank, known_s, 1.0) > 0.0
+        everyone = everyone and _has_prompt(ranks, lists, requests, rule, rank, known_s)
         idle = idle or ranks[rank].decoding == 0
     if everyone or idle:
         instances[instance].looked = instances[instance].iterations
         return True
     return bool(_due(instances, rule, instance))
+
+
+@njit(cache=True)
+def _has_prompt(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, known_s: float) -> bool:
+    """Whether a prompt is computed in part, or the next who waits came in time and fits."""
+    if ranks[rank].partial != NOBODY:
+        return True
+    request = head(ranks, lists, requests, rule, rank) if ranks[rank].waiting > 0 else NOBODY
+    if request == NOBODY or late(requests, request, known_s) or requests[request].ready == requests[request].needed:
+        return False
+    return bool(fits(ranks, lists, requests, rule, rank, request))
 
 
 @njit(cache=True)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 
-from ridgeline.cost.formats import form
+from ridgeline.cost.formats import EXPERTS_ONLY, form
 from ridgeline.errors import InputError
 from ridgeline.facts.records import Accelerator
-from ridgeline.graph.ops import Model, OpKind, op_params
+from ridgeline.graph.ops import Model, OpKind, Region, op_params
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.rule import latent
 
 TOOL = "trtllm-bench"
 _MOST_SEQUENCES, _MOST_TOKENS, _LEAST_TOKENS, _LEAST_SEQUENCES = 4096, 32768, 2048, 64
 _PACKED = 0.5 + 1.0 / 16  # numbers that a file of NVFP4 lists for a weight: half a byte, and a scale for 16 weights
+_PACKED_MX = 0.5 + 1.0 / 32  # and one of MXFP4: a scale for 32
 _COUNTED = {"nvfp4": 0.5, "fp8": 1.0, "fp8_block": 1.0}  # bytes that it takes each number for [byte]; else 2
 
 
@@ -25,8 +26,9 @@ def trtllm_bench(
     requests = (devices x memory - size) fraction / (2 L max(tp, K) head_bytes (isl + osl)), at most 4096, over pp;
     tokens = requests (1 + isl / osl), at most 32768. Both are rounded up in steps that widen with their size, to
     no fewer than 64 and 2048, and the budget holds a prompt beside a whole batch. `size` counts the numbers of a
-    checkpoint's files, half a byte each in four bits, of which those that are packed are counted as half: the
-    estimate is above what fits, as it is meant to be. `fraction` is that of free memory, `narrow_kv` a cache of 8 bits.
+    checkpoint's files, half a byte each in NVFP4, of which those that are packed are counted as half: the
+    estimate is above what fits, as it is meant to be. It does not know MXFP4 and takes 2 bytes for each packed pair.
+    `fraction` is that of free memory, `narrow_kv` a cache of 8 bits.
     Source: tensorrt-llm, tensorrt_llm/bench/build/tuning.py and bench/benchmark/utils/general.py.
     Raises `InputError` where not one request fits.
     """
@@ -49,9 +51,13 @@ def trtllm_bench(
 
 def _size_bytes(model: Model, weights: str) -> float:
     """What it takes a checkpoint for [byte]."""
-    ends = float(sum(op_params(op, 1) for op in (*model.graph.embedding, *model.graph.head)))
-    layers = model.graph.params - ends
-    return (ends + layers * (_PACKED if weights == "nvfp4" else 1.0)) * _COUNTED.get(weights, 2.0)
+    graph = model.graph
+    ends = float(sum(op_params(op, 1) for op in (*graph.embedding, *graph.head)))
+    blocks = [graph.blocks[name] for name in graph.layers]
+    apart = sum(op_params(op, block.experts) for block in blocks for op in block.ops if op.region is Region.EXPERT)
+    packed = {"nvfp4": graph.params - ends} | dict.fromkeys(EXPERTS_ONLY, float(apart))
+    share = _PACKED if weights == "nvfp4" else _PACKED_MX
+    return (graph.params - (1.0 - share) * packed.get(weights, 0.0)) * _COUNTED.get(weights, 2.0)
 
 
 def _up(value: float, steps: tuple[tuple[float, int], ...], least: int) -> int:

@@ -100,6 +100,10 @@ def _weights(cell: str, model: Model, engine: str) -> Precision:
         return Precision(weights="fp16" if cell in ("fp16", "float16", "f16") else "bf16")
     if cell in ("fp8-block", "fp8_block"):
         return Precision(weights="fp8_block")
+    if cell in ("fp4", "nvfp4", "fp8") and checkpoint_weights(model.config) == "w4a16_mxfp4":
+        own = _weights("mxfp4", model, engine)  # who trained it published no other; tables name what products take in
+        called = f"{cell}: experts in mxfp4, as the checkpoint's own"
+        return replace(own, assumptions=(*own.assumptions, called))
     if cell == "fp8":
         if name.startswith(NATIVE_BLOCK_FP8):
             return Precision(weights="fp8_block", assumptions=("fp8 with scales of blocks of 128, as published",))
