@@ -48,6 +48,7 @@ class Question:
     kernel: str = ""  # text that may name the kernel's source; '' whichever the engine takes
     issue_s: float = 0.0  # host time to issue it, where calls are not captured in a graph [s]
     alone: bool = False  # whether the host waits for each call before it issues the next
+    hybrid: bool = False  # whether some of the model's layers keep a state in place of a cache
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.formats import WIDE, Form, form
 from ridgeline.cost.machine import kernel_start_s
 from ridgeline.cost.mechanism import Array, Mechanism, device_vector
+from ridgeline.cost.model_kernels import for_model
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
@@ -182,7 +183,7 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
                 found = borrowed_fits(question.family, part, engine=engine, form=name, reach=reach)
                 found = found if one_tool or question.kernel else for_any(found)
             if found:
-                return named_kernels(found, question.kernel)
+                return named_kernels(for_model(found, hybrid=question.hybrid), question.kernel)
     return ()
 
 

@@ -28,7 +28,8 @@ class OwnKernels:
     those of `skinny_range`. A reduction of up to `graph_rows` rows takes `graph_wait_s` longer than the collective
     alone, of more rows `apart_wait_s` [s]. Activations are kept in `pass_bytes` an element [byte]. With `half_sums`
     products in 16 bits add up in 16 bits. Attention runs by the `earlier` kernels where the device has newer ones.
-    Before each product of routed experts the host waits for the router's choice, `choice_wait_s` [s].
+    Before each product of routed experts the host waits for the router's choice, `choice_wait_s` [s]. Some layers of a
+    `hybrid` model keep a state in place of a cache; engines may attend in its others by kernels taken for it alone.
     """
 
     unmeasured: bool = False
@@ -51,6 +52,7 @@ class OwnKernels:
     half_sums: bool = False
     earlier: str = ""
     choice_wait_s: float = 0.0
+    hybrid: bool = False
 
     @property
     def lent(self) -> bool:

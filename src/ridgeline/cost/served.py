@@ -73,7 +73,7 @@ class ServedPrices(LinkPrices):
         """The question about this engine's kernels, or about those of the library that it names."""
         if question.engine not in ("", self.engine):
             return question
-        return replace(question, engine=self.engine, version=self.version)
+        return replace(question, engine=self.engine, version=self.version, hybrid=self.own.hybrid)
 
     def _model(self, question: Question, kernel: str = "", *, shares: tuple[float, float] = _WHOLE) -> FittedModel:
         asked = self.engines(question)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from ridgeline.facts import store
 from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.casting import with_cast_queries
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.traits import kernel_traits
@@ -86,7 +87,7 @@ def fits(family: str) -> tuple[Fit, ...]:
     """Every fit of a family; none when it has no table."""
     if family not in families():
         return ()
-    return tuple(_fit(family, row) for row in store.read_tsv(f"{FOLDER}/{family}.tsv"))
+    return tuple(_fit(family, row) for row in with_cast_queries(family, store.read_tsv(f"{FOLDER}/{family}.tsv")))
 
 
 def _fit(family: str, row: Mapping[str, str]) -> Fit:
@@ -264,8 +265,7 @@ def _relatives(family: str, kind: Kind) -> tuple[Callable[[Kind], bool], ...]:
 @cache
 def _borrowed(family: str, device: str, kind: Kind, engine: str, form: str, reach: Reach) -> tuple[Fit, ...]:
     others = [fit for fit in fits(family) if fit.device != device and fit.form == form]
-    if engine and any(fit.engine == engine for fit in others):
-        others = [fit for fit in others if fit.engine == engine]
+    others = [fit for fit in others if engine and fit.engine == engine] or others
     chosen: list[Fit] = []
     for lends in _relatives(family, kind):
         chosen = chosen or [fit for fit in others if lends(_kind(accelerator(fit.device)))]
@@ -292,8 +292,8 @@ def common_fits(
     widest domain, of the engine asked for where it has one; devices with the same kind of memory, graphics or stacked,
     lend before others, of those the ones of the same vendor, else of any with a wider interval. Kernels that their own
     formula misses by twice as much as the best of them lend nothing, nor those that do on their device what they do on
-    no other. `apart_from` leaves out a whole architecture, as
-    the interval is judged: how far kernels of one lie from what all others have in common.
+    no other. `apart_from` leaves out a whole architecture, as the interval is judged: how far kernels of one lie from
+    what all others have in common.
     """
     return _common(family, part.name, _kind(part), form, engine, apart_from)
 

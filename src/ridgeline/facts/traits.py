@@ -11,7 +11,7 @@ from ridgeline.facts import store
 
 @cache
 def kernel_traits(family: str, device: str, engine: str, kernel: str, form: str) -> Mapping[str, float]:
-    """Traits of a kernel by name, as sizes of its family's mechanism [1]; the first row that fits decides each."""
+    """Traits of a kernel by name, most of them sizes of its family's mechanism [1]; the first row that fits decides."""
     text = f"{device} {engine} {kernel} {form}"
     found: dict[str, float] = {}
     for row in store.read_tsv("kernel_traits.tsv"):

@@ -47,6 +47,7 @@ class PieceTimes:
     ) -> None:
         self._served, self._deployment, self._shelf = served, deployment, shelf
         self._uneven = deployment.expert_imbalance or 1.0
+        own = replace(own, hybrid=any(isinstance(piece, Recurrence) for kind in served.kinds for piece in kind.pieces))
         self._known, self.prices = shelf.prices(machine, formats, deployment, own)
         self._experts_known, self.expert_prices = self._known, self.prices
         if deployment.expert_kind:
