@@ -24,9 +24,18 @@ def printable(text: str) -> str:
 
 
 class RidgelineError(Exception):
-    """An error worded for the person who asked; its text is shown as it is."""
+    """An error worded for the person who asked: what is wrong, then after a semicolon what to do.
+
+    Beside the text, where they are known: the file, line and field at fault, the value found there, and valid names
+    near it.
+    """
 
     exit_code = 2
+    file: str | None = None
+    line: int | None = None
+    field: str | None = None
+    value: object = None
+    nearest: tuple[str, ...] = ()
 
 
 class InputError(RidgelineError):
@@ -39,6 +48,7 @@ class InputError(RidgelineError):
         file: str | None = None,
         line: int | None = None,
         field: str | None = None,
+        value: object = None,
     ) -> None:
         place = file or ""
         if line is not None:
@@ -46,7 +56,7 @@ class InputError(RidgelineError):
         if field is not None:
             place += f"{': ' if place else ''}field '{field}'"
         super().__init__(f"{place}: {message}" if place else message)
-        self.file, self.line, self.field = file, line, field
+        self.file, self.line, self.field, self.value = file, line, field, value
 
 
 class UnitError(InputError):
@@ -66,7 +76,7 @@ class UnknownNameError(RidgelineError):
         if hint:
             text += f"; {hint}"
         super().__init__(text)
-        self.kind, self.name, self.nearest = kind, name, tuple(near)
+        self.kind, self.name, self.value, self.nearest = kind, name, name, tuple(near)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Names the text and what it carries: worker processes send errors back, and the catalog need not go along."""

@@ -67,17 +67,17 @@ def parse(text: str | float, unit: str, *, field: str | None = None) -> float:
     else:
         match = _QUANTITY.match(str(text))
         if match is None:
-            raise UnitError(f"'{text}' is not a {_kind(unit)}", field=field)
+            raise UnitError(f"'{text}' is not a {_kind(unit)}", field=field, value=text)
         value, suffix = float(match[1].replace("_", "")), (match[2] or "").strip()
     if not math.isfinite(value):
-        raise UnitError(f"'{text}' is not a finite {_kind(unit)}", field=field)
+        raise UnitError(f"'{text}' is not a finite {_kind(unit)}", field=field, value=text)
     if not suffix:
         return value
     found = UNITS.get(suffix)
     if found is None:
-        raise UnitError(f"'{text}' has the unknown unit '{suffix}'; wanted {_wanted(unit)}", field=field)
+        raise UnitError(f"'{text}' has the unknown unit '{suffix}'; wanted {_wanted(unit)}", field=field, value=text)
     if found[0] != unit:
-        raise UnitError(f"'{text}' is in {found[0]}; wanted {_wanted(unit)}", field=field)
+        raise UnitError(f"'{text}' is in {found[0]}; wanted {_wanted(unit)}", field=field, value=text)
     return value * found[1]
 
 
@@ -90,10 +90,10 @@ def parse_count(text: str | float, *, field: str | None = None) -> int:
     match = _QUANTITY.match(str(text))
     factor = _COUNT.get((match[2] or "").strip()) if match else None
     if match is None or factor is None or isinstance(text, bool):
-        raise UnitError(f"'{text}' is not a count such as 1536, 4M or 15T", field=field)
+        raise UnitError(f"'{text}' is not a count such as 1536, 4M or 15T", field=field, value=text)
     value = float(match[1].replace("_", "")) * factor
     if not math.isfinite(value) or abs(value - round(value)) > 1e-6 * max(1.0, abs(value)):
-        raise UnitError(f"'{text}' is not a whole number", field=field)
+        raise UnitError(f"'{text}' is not a whole number", field=field, value=text)
     return round(value)
 
 

@@ -15,6 +15,14 @@ from ridgeline.errors import UnknownNameError
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
+class _Unusable(typer.BadParameter):
+    """A value that a parameter cannot have, kept for the JSON of the refusal, with the valid words near to it."""
+
+    def __init__(self, message: str, *, ctx: Any, param: Any, value: object, nearest: tuple[str, ...] = ()) -> None:
+        super().__init__(message, ctx=ctx, param=param)
+        self.value, self.nearest = value, nearest
+
+
 class _Reader:
     """Reads a parameter in place of Typer's own readers, which import pydantic: a tenth of a second of every start."""
 
@@ -33,7 +41,7 @@ class _Reader:
             number = self.kind(value)
         except ValueError:
             whole = "a whole number" if self.kind is int else "a number"
-            raise typer.BadParameter(f"'{value}' is not {whole}", ctx=ctx, param=param) from None
+            raise _Unusable(f"'{value}' is not {whole}", ctx=ctx, param=param, value=value) from None
         self._check(number, ctx, param)
         return number
 
@@ -41,7 +49,7 @@ class _Reader:
         words = [member.value for member in self.kind]
         if value not in words:
             error = UnknownNameError("word", value, words, hint=f"one of: {', '.join(words)}")
-            raise typer.BadParameter(str(error), ctx=ctx, param=param)
+            raise _Unusable(str(error), ctx=ctx, param=param, value=value, nearest=error.nearest)
         found: Enum = self.kind(value)
         return found
 
@@ -52,7 +60,8 @@ class _Reader:
             least = "" if self.least is None else f" at least {self.least}"
             most = "" if self.most is None else f" at most {self.most}"
             both = " and" if least and most else ""
-            raise typer.BadParameter(f"{number} is out of range: it must be{least}{both}{most}", ctx=ctx, param=param)
+            said = f"{number} is out of range; it must be{least}{both}{most}"
+            raise _Unusable(said, ctx=ctx, param=param, value=number)
 
 
 class _Plain:

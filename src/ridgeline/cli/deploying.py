@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.cli.offloading import plan_offloaded, refuse_offload
 from ridgeline.cli.placing import loads_from
 from ridgeline.cli.progress import progress_bar
-from ridgeline.cli.simulating import about, policies_of, serving_scenario_of, told_in_json, told_of_compiling
+from ridgeline.cli.refusals import told_in_json
+from ridgeline.cli.simulating import about, policies_of, serving_scenario_of, told_of_compiling
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.deployment import Router
 from ridgeline.plan.serving_scenario import ServingScenario

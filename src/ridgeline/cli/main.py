@@ -34,13 +34,18 @@ from ridgeline.cli.options import (
     Subject,
     Train,
 )
-from ridgeline.errors import InputError, RidgelineError, printable
+from ridgeline.cli.refusals import defect, misused, print_refusal, refusal
+from ridgeline.errors import InputError, NoPlanError, RidgelineError, printable
 from ridgeline.plan.fields import WORKLOAD_FIELDS
 from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, HOST_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 
+MISUSED = 2
 DEFECT = 70  # EX_SOFTWARE of sysexits.h
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS})
 """Why an answer cannot be written that is no fault of the program."""
+_JSON = "--json"
+_Misused: Any = typer.BadParameter.__mro__[1]
+"""The class of all that Typer says of a command line; where it is kept differs between Typer's releases."""
 
 app = typer.Typer(
     name="ridgeline",
@@ -327,14 +332,22 @@ def measure_command(
 
 def run(arguments: Sequence[str]) -> int:
     """The exit code of a command line, run in this process; defects are raised, not hidden."""
+    as_json = _JSON in arguments
     try:
-        app(args=list(arguments), prog_name="ridgeline")
+        ended = app(args=list(arguments), prog_name="ridgeline", standalone_mode=False)
     except SystemExit as ending:
         return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+    except _Misused as error:
+        error.show()
+        if as_json:
+            print_refusal(misused(error, MISUSED))
+        return MISUSED
     except RidgelineError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
+        if as_json and not isinstance(error, NoPlanError):  # what is impossible is told by the command, or its report
+            print_refusal(refusal(error))
         return error.exit_code
-    return 0
+    return ended if isinstance(ended, int) else 0
 
 
 def _unwritten(error: OSError) -> int:
@@ -355,6 +368,8 @@ def main() -> None:
             sys.exit(_unwritten(error))
         print(f"internal error: {type(error).__name__}: {error}", file=sys.stderr)
         print("this is a defect of ridgeline; please report it with the command line and files used", file=sys.stderr)
+        if _JSON in sys.argv[1:]:
+            print_refusal(defect(error, DEFECT))
         code = DEFECT
     sys.exit(code)
 

@@ -107,10 +107,6 @@ def predict(
 
     with blamed_on(asked):
         report = predicted(asked.model, asked.cluster, asked.workload, asked.plan, evidence=evidence)
-    if as_json:
-        _print_json({**report_as_dict(report), "assumed": list(asked.assumed)})
-    else:
-        show(report_blocks(report, assumed=asked.assumed), sys.stdout)
     if trace is not None:
         from ridgeline.report.trace import write_trace
 
@@ -120,6 +116,10 @@ def predict(
         except OSError as error:
             raise InputError(f"cannot be written: {error.strerror}", file=trace) from None
         print(f"wrote {events} events to {trace}; open it at https://ui.perfetto.dev", file=sys.stderr)
+    if as_json:
+        _print_json({**report_as_dict(report), "assumed": list(asked.assumed)})
+    else:
+        show(report_blocks(report, assumed=asked.assumed), sys.stdout)
     if not report.fits:
         worst = min(report.memory, key=lambda stage: stage.headroom_bytes)
         raise NoPlanError(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from ridgeline.cli.flags import cluster_words, given, is_folder, read_flags
 from ridgeline.cli.offloading import predict_offloaded, refuse_offload
 from ridgeline.cli.placing import with_placement
 from ridgeline.cli.progress import busy
+from ridgeline.cli.refusals import told_in_json
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 from ridgeline.plan.serving_scenario import ServingScenario, read_serving, serving_from_words
@@ -161,17 +161,6 @@ def predict_batch(subject: str, on: str | None, words: Mapping[str, Any], *, as_
         count = queue_requests(asked.model, asked.cluster, asked.deployments, asked.traffic)
         asked = replace(asked, traffic={**asked.traffic, "requests": count})
     _replay(asked, as_json=as_json, offline=True)
-
-
-@contextmanager
-def told_in_json(as_json: bool) -> Iterator[None]:
-    """What is impossible is an answer too: with `--json` it is printed as one, and raised on."""
-    try:
-        yield
-    except NoPlanError as error:
-        if as_json:
-            print(json.dumps({"error": str(error)}, indent=1))
-        raise
 
 
 def _with_draft(draft: Any, model: Any, *others: Any, **words: Any) -> Any:

@@ -32,9 +32,10 @@ class _Source:
     file: str
     text: str
 
-    def fail(self, message: str, place: Sequence[str | int] = ()) -> NoReturn:
+    def fail(self, message: str, place: Sequence[str | int] = (), *, value: object = None) -> NoReturn:
         field = ".".join(str(part) for part in place) or None
-        raise InputError(message, file=self.file, line=line_of(self.text, place) if place else None, field=field)
+        line = line_of(self.text, place) if place else None
+        raise InputError(message, file=self.file, line=line, field=field, value=value)
 
     def fact(self, value: float, unit: str, rung: Evidence = Evidence.DATASHEET, conditions: str = _SAID) -> Fact:
         source = Path(self.file).name  # the same answer wherever the file lies
@@ -98,7 +99,7 @@ def _complain(
 ) -> NoReturn:
     """Words the defect that explains most: a misspelt key before what it leaves missing."""
     first = next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
-    where = (*place, *first["loc"])
+    where, value = (*place, *first["loc"]), None
     if first["type"] == "extra_forbidden":
         known = [*_fields(model, first["loc"][:-1]), *(others if len(first["loc"]) == 1 else ())]
         near = get_close_matches(str(where[-1]), known, n=1, cutoff=0.5)
@@ -106,11 +107,11 @@ def _complain(
     elif first["type"] == "missing":
         message = "is required"
     else:
-        given = _short(first["input"])
+        value = given = _short(first["input"])
         message = f"{first['msg'].removeprefix('Value error, ').replace('Input should be', 'needs to be')}; got {given}"
     if len(errors) > 1:
         message += f" (and {len(errors) - 1} more)"
-    source.fail(message, where)
+    source.fail(message, where, value=value)
 
 
 def _short(given: object) -> str:

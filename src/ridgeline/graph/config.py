@@ -56,7 +56,9 @@ class Fields:
 
     def fail(self, key: str, value: object, need: str) -> ModelError:
         """The error for a bad value of `key`."""
-        return ModelError(f"{self.where}: {key} = {shown(value)}, needs {need}")
+        error = ModelError(f"{self.where}: {key} = {shown(value)}, needs {need}")
+        error.value = value
+        return error
 
     def count(self, *keys: str, low: int = 1, high: int = LIMIT) -> int:
         """A whole number in low..high [1] under the first of `keys` that is given."""

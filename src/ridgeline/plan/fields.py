@@ -45,8 +45,13 @@ class Field:
 def near(word: str, known: Iterable[str]) -> str:
     """A sentence that names the valid words nearest to `word`, or all of them when none is near."""
     names = list(known)
-    found = get_close_matches(word, names, n=3, cutoff=0.5)
+    found = nearest(word, names)
     return f"nearest: {', '.join(found)}" if found else f"valid: {', '.join(names)}"
+
+
+def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
+    """At most three valid words near to `word`, the nearest first."""
+    return tuple(get_close_matches(word, list(known), n=3, cutoff=0.5))
 
 
 def count(least: int, most: int = _MOST) -> Callable[[object], int]:
@@ -233,9 +238,13 @@ def read_fields(
     values = {}
     for name, value in table.items():
         if name not in known:
-            raise fail(name, elsewhere.get(name) or f"unknown field; {near(name, known)}")
+            refused = fail(name, elsewhere.get(name) or f"unknown field; {near(name, known)}")
+            refused.nearest = nearest(name, known)
+            raise refused
         try:
             values[name] = known[name].read(value)
         except (ValueError, UnitError) as error:
-            raise fail(name, str(error)) from None
+            refused = fail(name, str(error))
+            refused.value, refused.nearest = value, nearest(str(value)[:80], known[name].choices)
+            raise refused from None
     return values

@@ -60,7 +60,7 @@ def dimensions(kind: str, shape: str) -> tuple[int, ...]:
     counts, meaning = _SHAPES.get(kind, _ROWS if kind not in UPDATES else _NUMBERS)
     words = shape.lower().split("x")
     if len(words) not in counts or not all(word.strip().isdigit() for word in words):
-        raise InputError(f"'{shape}' is no shape of {kind}; write {meaning}", field="SHAPE")
+        raise InputError(f"'{shape}' is no shape of {kind}; write {meaning}", field="SHAPE", value=shape)
     found = tuple(int(word) for word in words)
     if not all(0 < number <= _LARGEST for number in found):
         raise InputError(f"'{shape}' has a dimension outside 1 to {_LARGEST}", field="SHAPE")

@@ -1,0 +1,130 @@
+"""With `--json` what cannot be answered is one JSON object too: what, where, which value, what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.cli import main
+from ridgeline.cli.main import run
+
+KEYS = {"error", "exit_code", "kind", "file", "line", "field", "value", "nearest", "next_step"}
+
+SCENARIO = """\
+model = "gpt2"
+cluster = "8xH100-SXM"
+[workload]
+seq_len = 512
+precision = "bf61"
+[plan]
+tp = 0
+"""
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> dict[str, Any]:
+    assert run([*words, "--json"]) == code
+    printed = capsys.readouterr()
+    told: dict[str, Any] = json.loads(printed.out)
+    assert told.keys() == KEYS
+    assert told["exit_code"] == code
+    assert told["error"] in printed.err
+    return told
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value", "nearest"),
+    [
+        (["predict", "gpt2", "--on", "8xH100-SXM", "--tp", "0"], "--tp", "0", []),
+        (["predict", "gpt2", "--on", "8xH100-SMX"], "--on", "H100-SMX", ["H100-SXM"]),
+        (["predict", "gpt2"], "--on", None, []),
+        (["predict", "gpt2", "--serve", "--on", "8xH100-SXM", "--batch", "0"], "--batch", "0", []),
+        (["plan", "gpt2", "--on", "8xH100-SXM", "--precision", "bf61"], "--precision", "bf61", ["bf16"]),
+        (["plan", "gpt2", "--on", "8xH100-SXM", "--top", "0"], "--top", 0, []),
+        (["plan", "gpt2", "--serve", "--on", "8xH100-SXM", "--rate", "fast"], "--rate", "fast", []),
+        (["simulate", "gpt2", "--on", "8xH100-SXM", "--rate", "1", "--slo", "ttft=1"], "--slo", "ttft=1", []),
+        (["op", "gemm", "16x16"], "SHAPE", "16x16", []),
+        (["op", "gem", "16x16x16"], None, "gem", ["gemm"]),
+        (["catalog", "modles"], "kind", "modles", ["models"]),
+        (["catalog", "models", "gpt3x"], None, "gpt3x", ["gpt3"]),
+        (["calibrate", "--budget", "3furlong"], "--budget", "3furlong", []),
+        (["measure", "gpt2", "--repeats", "many"], "--repeats", "many", []),
+        (["fit", "--family", "gem"], None, "gem", ["gemm"]),
+        (["check"], "FILE.tsv", None, []),
+        (["predict", "gpt2", "--tpp", "2"], "--tpp", None, ["--tp"]),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, list) and len(one) > 1 else "",
+)
+def test_every_command_says_in_json_what_it_refuses(
+    capsys: pytest.CaptureFixture[str], words: list[str], field: str | None, value: object, nearest: list[str]
+) -> None:
+    told = refused(capsys, *words)
+    assert (told["field"], told["value"]) == (field, value)
+    assert set(nearest) <= set(told["nearest"])
+    assert bool(nearest) <= bool(told["nearest"])
+
+
+def test_a_word_of_a_file_is_told_by_file_line_and_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(SCENARIO, encoding="utf-8")
+    told = refused(capsys, "predict", str(file))
+    assert (told["kind"], told["file"], told["line"]) == ("InputError", str(file), 5)
+    assert (told["field"], told["value"]) == ("workload.precision", "bf61")
+    assert told["next_step"] == "nearest: bf16, fp16, bf16-amp"
+    file.write_text(SCENARIO.replace("bf61", "bf16"), encoding="utf-8")
+    told = refused(capsys, "predict", str(file))
+    assert (told["line"], told["field"], told["value"]) == (7, "plan.tp", 0)
+
+
+def test_a_config_and_a_cluster_are_told_by_file_line_and_value(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(
+        '{\n"model_type": "llama",\n"hidden_size": -4, "num_hidden_layers": 2,\n"num_attention_heads": 4,'
+        ' "vocab_size": 9, "intermediate_size": 8\n}',
+        encoding="utf-8",
+    )
+    told = refused(capsys, "predict", str(config), "--on", "H100-SXM")
+    assert (told["file"], told["line"], told["field"], told["value"]) == (str(config), 3, "hidden_size", -4)
+    cluster = tmp_path / "m.toml"
+    cluster.write_text('accelerator = "H100-SXM"\ncount = "many"\n', encoding="utf-8")
+    told = refused(capsys, "predict", "gpt2", "--on", str(cluster))
+    assert (told["file"], told["line"], told["field"], told["value"]) == (str(cluster), 2, "count", "'many'")
+
+
+def test_a_table_that_is_not_there_is_told_by_its_path(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = str(tmp_path / "none.tsv")
+    assert refused(capsys, "check", path)["file"] == path
+
+
+def test_a_timeline_that_cannot_be_written_leaves_one_object(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "none" / "t.json")
+    assert refused(capsys, "predict", "gpt2", "--on", "H100-SXM", "--trace", path)["file"] == path
+
+
+def test_what_is_impossible_has_the_same_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    told = refused(capsys, "simulate", "llama-3.1-70b", "--on", "1xL40S", "--rate", "1", code=1)
+    assert told["kind"] == "NoPlanError"
+
+
+def test_without_json_nothing_is_printed_beside_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["predict", "gpt2", "--on", "8xH100-SXM", "--tp", "0"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_defect_is_told_in_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> int:
+        raise ZeroDivisionError("seven")
+
+    monkeypatch.setattr(main, "run", broken)
+    monkeypatch.setattr("sys.argv", ["ridgeline", "catalog", "models", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    told = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, told["exit_code"], told["kind"]) == (70, 70, "Defect")
+    assert told["error"].startswith("internal error: ZeroDivisionError: seven")
