@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ridgeline.graph.checkpoint import checkpoint_weights, served_weights
+from ridgeline.errors import InputError
+from ridgeline.graph.checkpoint import checkpoint_weights, other_weights, served_weights
 from ridgeline.graph.load import catalog, catalog_config, load
 
 HOPPER = {"bf16", "fp16", "fp8", "int8"}
@@ -24,6 +27,9 @@ GROUP = {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}, "in
         ({"quant_method": "gptq", "bits": 8}, "int8_wo"),
         ({"quant_method": "gptq", "bits": 3}, ""),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"}, "int4_wo"),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, ""),
+        ({"producer": {"name": "modelopt"}, "quant_algo": "FP8", "ignore": ["lm_head"]}, "fp8"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": GROUP}}, "fp8"),
         (
             {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 4, "type": "int"}}}},
@@ -79,3 +85,63 @@ def test_a_method_that_is_not_known_is_told_not_passed_over() -> None:
     assert name == ""
     assert why.startswith("the checkpoint's quantization_config names 'weirdo', not known: served in 16 bits")
     assert served_weights(model, ("bf16", "fp8")) == ("", "")
+
+
+PLAIN = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 64,
+}  # fmt: skip
+INT4 = {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}, "input_activations": None}
+PACKED = {"quant_method": "compressed-tensors", "config_groups": {"group_0": INT4}}
+
+
+def folder(tmp_path: Path, config: dict[str, Any], beside: str | None = None) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    if beside is not None:
+        (tmp_path / "hf_quant_config.json").write_text(beside, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_wrapped_text_model_says_its_own_format(tmp_path: Path) -> None:
+    """As moonshotai/Kimi-K2.5 does: its quantization is in text_config."""
+    inner = {**PLAIN, "quantization_config": PACKED}
+    model = load(folder(tmp_path, {"model_type": "llava", "text_config": inner}))
+    assert served_weights(model, HOPPER)[0] == "int4_wo"
+    assert any("quantized (compressed-tensors)" in note for note in model.notes)
+
+
+def test_a_file_beside_the_config_says_the_format(tmp_path: Path) -> None:
+    """As nvidia/Llama-3.1-70B-Instruct-FP8 does: its config.json says nothing of quantization."""
+    said = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    model = load(folder(tmp_path, PLAIN, json.dumps(said)))
+    assert served_weights(model, HOPPER)[0] == "fp8"
+    assert served_weights(load(tmp_path / "config.json"), HOPPER)[0] == "fp8"
+    own = load(folder(tmp_path, {**PLAIN, "quantization_config": PACKED}))
+    assert served_weights(own, HOPPER)[0] == "int4_wo"  # the config's own word comes first
+
+
+def test_a_file_beside_the_config_that_is_no_json_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"hf_quant_config.json:1: not JSON"):
+        load(folder(tmp_path, PLAIN, "{"))
+
+
+@pytest.mark.parametrize(
+    ("listed", "other"),
+    [
+        ({"ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"]}, "bf16"),  # moonshotai/Kimi-K2.5
+        ({"ignore": ["lm_head", "model.layers.0.self_attn*", "model.layers.1.self_attn*"]}, "bf16"),
+        ({"exclude_modules": ["language_model.model.layers.0*", "language_model.model.layers.1.self_attn*"]}, "bf16"),
+        ({"ignore": ["lm_head", "model.layers.0.self_attn*"]}, ""),  # the other layer's attention is quantized
+        ({"ignore": ["model.layers.0.self_attn.k_proj", "model.layers.1.self_attn.k_proj"]}, ""),
+        ({"ignore": ["lm_head"]}, ""),
+        ({"ignore": [7, None, "re:("]}, ""),
+        ({"ignore": "re:.*self_attn.*"}, ""),
+    ],
+)
+def test_attention_that_quantization_passed_over_keeps_16_bits(
+    tmp_path: Path, listed: dict[str, Any], other: str
+) -> None:
+    model = load(folder(tmp_path, {**PLAIN, "quantization_config": {**PACKED, **listed}}))
+    assert other_weights(model, HOPPER) == other
+    assert other_weights(model, HOPPER, "fp8") == ""
+    assert ("but for attention" in served_weights(model, HOPPER)[1]) == bool(other)

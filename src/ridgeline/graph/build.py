@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.errors import ModelError, UnknownNameError
+from ridgeline.graph.checkpoint import quantization
 from ridgeline.graph.config import Fields
 from ridgeline.graph.families.registry import FAMILIES, WRAPPERS
 from ridgeline.graph.families.stack import Family, Stack
@@ -52,13 +53,13 @@ def build(config: Mapping[str, Any], *, name: str, source: str) -> Model:
 
 
 def _quantized(config: Mapping[str, Any]) -> list[str]:
-    """A word where the checkpoint's weights are quantized: the plan says in which format they are priced."""
-    found = config.get("quantization_config")
-    if not isinstance(found, Mapping):
+    """A word where the checkpoint's weights are quantized: which of the answers take its format."""
+    found = quantization(config)
+    if not found:
         return []
     method = found.get("quant_method")
     named = f" ({method[:_SHOWN]})" if isinstance(method, str) else ""
-    return [f"the checkpoint is quantized{named}: say its format (weights, precision), else 16 bits are priced"]
+    return [f"the checkpoint is quantized{named}: trained in the precision asked for, served in its format where known"]
 
 
 def _unwrapped(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:

@@ -3,12 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ridgeline.graph.ops import Model
 
 _SHOWN = 40  # characters of a word that is repeated
 _RATES = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "int8": "int8"}  # matrix rate that a format needs
+_ALGORITHMS = {
+    "FP8": "fp8",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    "FP8_BLOCK_SCALES": "fp8_block",
+    "FP8_PB_WO": "fp8_block",
+    "NVFP4": "nvfp4",
+    "W4A16_AWQ": "int4_wo",
+    "W4A16": "int4_wo",
+    "W8A16": "int8_wo",
+    "W4A16_MXFP4": "w4a16_mxfp4",
+    "W4A8_MXFP4_MXFP8": "w4a8_mxfp4_mxfp8",
+}
+"""NVIDIA ModelOpt's words. Source: TensorRT-LLM, tensorrt_llm/quantization/mode.py, QuantAlgo."""
+
+
+def quantization(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config says of its checkpoint's quantization; empty where it says nothing.
+
+    Wrapped text models say it in their own table (Kimi-K2.5), older files of llm-compressor as `compression_config`.
+    Source: transformers, quantizers/auto.py; vllm, vllm/transformers_utils/config.py, get_quant_config.
+    """
+    inner = config.get("text_config")
+    for table in (config, inner if isinstance(inner, Mapping) else {}):
+        for key in ("quantization_config", "compression_config"):
+            found = table.get(key)
+            if isinstance(found, Mapping) and found:
+                return found
+    return {}
 
 
 def checkpoint_weights(config: Mapping[str, Any]) -> str:
@@ -19,10 +48,8 @@ def checkpoint_weights(config: Mapping[str, Any]) -> str:
     >>> checkpoint_weights({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})
     'fp8_block'
     """
-    found = config.get("quantization_config")
-    if not isinstance(found, Mapping):
-        return ""
-    method = str(found.get("quant_method", "")).casefold().replace("_", "-")
+    found = quantization(config)
+    method = _method(found)
     if method == "fp8":
         return "fp8_block" if found.get("weight_block_size") else "fp8"
     if method == "mxfp4":
@@ -32,10 +59,18 @@ def checkpoint_weights(config: Mapping[str, Any]) -> str:
     if method in ("bitsandbytes", "hqq"):
         return "int8_wo" if found.get("load_in_8bit") else "int4_wo"
     if method == "modelopt":
-        return {"FP8": "fp8", "NVFP4": "nvfp4"}.get(str(found.get("quant_algo", "")).upper(), "")
+        return _ALGORITHMS.get(str(found.get("quant_algo", "")).upper(), "")
     if method == "compressed-tensors":
         return _compressed(found.get("config_groups"))
     return ""
+
+
+def _method(found: Mapping[str, Any]) -> str:
+    """The method that a quantization is by; files of ModelOpt name their producer alone."""
+    method = found.get("quant_method")
+    if not isinstance(method, str) and "quant_algo" in found:
+        return "modelopt"
+    return str(method or "").casefold().replace("_", "-")
 
 
 def _compressed(groups: object) -> str:
@@ -57,22 +92,50 @@ def _compressed(groups: object) -> str:
 
 def _unread(model: Model) -> str:
     """Words where the checkpoint says that it is quantized, in a way that is not known; '' where it is not."""
-    found = model.config.get("quantization_config")
-    if not isinstance(found, Mapping) or not found:
+    found = quantization(model.config)
+    if not found:
         return ""
-    method = found.get("quant_method")
-    named = f"'{method[:_SHOWN]}'" if isinstance(method, str) else "no method"
+    words = [str(found[key])[:_SHOWN] for key in ("quant_method", "quant_algo") if isinstance(found.get(key), str)]
+    named = f"'{' '.join(words)}'" if words else "no method"
     return f"the checkpoint's quantization_config names {named}, not known: served in 16 bits; --weights says another"
 
 
 def other_weights(model: Model, rates: Collection[str], asked: str | None = None) -> str:
-    """The format of all but routed experts where a checkpoint keeps those alone narrower; '' where it does not.
+    """The format of attention's products where a checkpoint keeps another for them; '' where it does not.
 
-    Only where nobody `asked` for a format of the whole.
+    Only where nobody `asked` for a format of the whole: routed experts that are narrower than all else, or attention
+    that quantization passed over.
     """
     name = checkpoint_weights(model.config)
-    narrow = asked is None and model.config.get("expert_dtype") == "fp4"
-    return name if narrow and _RATES.get(name, "") in rates else ""
+    if asked is not None or not name:
+        return ""
+    if model.config.get("expert_dtype") == "fp4":
+        return name if _RATES.get(name, "") in rates else ""
+    return "bf16" if _attention_is_wide(model) else ""
+
+
+def _attention_is_wide(model: Model) -> bool:
+    """Whether the lists of modules that quantization passed over name attention's first and last product everywhere."""
+    found = quantization(model.config)
+    listed = [found.get(key) for key in ("ignore", "exclude_modules")]
+    patterns = {_glob(one) for one in listed if isinstance(one, list) for one in one if isinstance(one, str)}
+    broad = [one for one in patterns if "*" in one]
+
+    def passed_over(name: str) -> bool:
+        return name in patterns or any(fnmatchcase(name, one) for one in broad)
+
+    return bool(patterns) and all(
+        passed_over(f"layers.{layer}.self_attn.o_proj")
+        and any(passed_over(f"layers.{layer}.self_attn.{name}") for name in ("q_proj", "q_b_proj"))
+        for layer in range(len(model.graph.layers))
+    )
+
+
+def _glob(pattern: str) -> str:
+    """A name or pattern of modules, from its layers on; the dots and stars of an expression are a name's own."""
+    if pattern.startswith("re:"):
+        pattern = pattern[3:].replace(".*", "*").replace("\\.", ".")
+    return pattern[max(0, pattern.find("layers.")) :]
 
 
 def served_weights(model: Model, rates: Collection[str], asked: str | None = None) -> tuple[str, str]:
@@ -95,4 +158,5 @@ def served_weights(model: Model, rates: Collection[str], asked: str | None = Non
         return name, f"routed experts are {name}, as in the checkpoint (expert_dtype)"
     if name in _RATES and _RATES[name] not in rates:
         return "", f"the checkpoint's weights are {name}, for which this machine has no matrix rate: served in 16 bits"
-    return name, f"weights are {name}, as in the checkpoint (quantization_config); --weights bf16 asks for 16 bits"
+    but = " but for attention, which is 16 bits" if _attention_is_wide(model) else ""
+    return name, f"weights are {name}{but}, as in the checkpoint (quantization_config); --weights bf16 asks for 16 bits"

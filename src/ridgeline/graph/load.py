@@ -13,6 +13,7 @@ from typing import Any
 from ridgeline.errors import InputError, ModelError, UnknownNameError
 from ridgeline.facts import store
 from ridgeline.graph.build import build
+from ridgeline.graph.checkpoint import quantization
 from ridgeline.graph.ops import Model
 
 _FOLDER = "models"
@@ -108,11 +109,30 @@ def _load_file(path: Path) -> Model:
         raise InputError(f"no such file{folder}", file=str(path)) from error
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read as text: {error}", file=str(path)) from error
-    config, name = parse_config(text, file=str(file)), _name_of(file)
+    config, name = _with_quantization(parse_config(text, file=str(file)), file), _name_of(file)
     try:
         return build(config, name=name, source=str(file))
     except ModelError as error:
         raise _placed(str(error).removeprefix(f"{name}: "), text, str(file)) from None
+
+
+def _with_quantization(config: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+    """The config with what ModelOpt's `hf_quant_config.json` beside it says, where it says nothing itself.
+
+    Raises `InputError` where that file is no JSON. Source: vllm, vllm/model_executor/layers/quantization/modelopt.py.
+    """
+    beside = file.with_name("hf_quant_config.json")
+    if file.name != "config.json" or quantization(config) or not _exists(beside):
+        return config
+    try:
+        said = parse_config(beside.read_text(encoding="utf-8-sig"), file=str(beside)).get("quantization")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read as text: {error}", file=str(beside)) from error
+    return (
+        config
+        if not isinstance(said, dict)
+        else {**config, "quantization_config": {"quant_method": "modelopt", **said}}
+    )
 
 
 def _placed(message: str, text: str, file: str) -> InputError:
