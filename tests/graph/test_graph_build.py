@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError, ModelError, RidgelineError
 from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.families.explicit import FIELDS
-from ridgeline.graph.families.registry import FAMILIES, WRAPPERS
+from ridgeline.graph.families.registry import FAMILIES, NESTED, TEXTS, WRAPPERS
 from ridgeline.graph.load import catalog, catalog_config, load, parse_config
 from ridgeline.graph.ops import Block, Op, OpKind, Region, Split, op_params
 
@@ -326,8 +326,59 @@ def test_huge_dimensions_stay_exact(size: int) -> None:
 
 
 def test_wrappers_point_to_families() -> None:
-    assert set(WRAPPERS.values()) <= set(FAMILIES)
-    assert not set(WRAPPERS) & set(FAMILIES)
+    assert set(WRAPPERS.values()) | set(TEXTS.values()) | set(NESTED) <= set(FAMILIES)
+    assert not (set(WRAPPERS) | set(TEXTS)) & set(FAMILIES)
+
+
+VICUNA = {"model_type": "llama", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32064}
+PIXTRAL = {
+    "hidden_size": 5120, "head_dim": 128, "intermediate_size": 14336, "max_position_embeddings": 1024000,
+    "model_type": "mistral", "num_hidden_layers": 40, "num_key_value_heads": 8, "sliding_window": None,
+    "vocab_size": 131072,
+}  # fmt: skip
+INTERNLM = {
+    "model_type": "internlm2", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 92553, "max_position_embeddings": 32768,
+}  # fmt: skip
+GLM = {
+    "model_type": "glm4v_text", "hidden_size": 4096, "intermediate_size": 13696, "num_hidden_layers": 40,
+    "num_attention_heads": 32, "num_key_value_heads": 2, "vocab_size": 151552, "attention_bias": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "params"),
+    [
+        ({"model_type": "llava", "text_config": VICUNA}, "llama", 6_738_939_904),  # Vicuna 7B and 64 rows more
+        ({"model_type": "llava", "text_config": PIXTRAL}, "mistral", 12_247_782_400),  # Mistral NeMo's text model
+        ({"model_type": "internvl_chat", "llm_config": INTERNLM}, "internlm2", 7_737_782_272),  # InternVL2-8B
+        ({"model_type": "glm4v", "text_config": GLM}, "glm4", 9_400_279_040),  # GLM-4-9B-0414
+        ({"model_type": "spoken", "thinker_config": {"text_config": INTERNLM}}, "internlm2", 7_737_782_272),
+    ],
+)
+def test_a_text_model_inside_another_is_answered_alone(config: dict[str, Any], kind: str, params: int) -> None:
+    model = build(config, name="wrapped", source="test")
+    assert (model.model_type, model.graph.params) == (kind, params)
+    assert f"the text model of '{config['model_type']}' alone" in model.notes
+
+
+@pytest.mark.parametrize("outer", ["llava", "spoken"])
+def test_a_text_model_of_an_unknown_type_is_never_taken_for_another(outer: str) -> None:
+    with pytest.raises(ModelError, match="unknown model_type"):
+        build(
+            {"model_type": outer, "text_config": {**INTERNLM, "model_type": "odd_text"}}, name="wrapped", source="test"
+        )
+
+
+def test_sizes_are_filled_in_only_where_the_class_is_the_text_model_s_own() -> None:
+    with pytest.raises(ModelError, match="no field 'num_hidden_layers'"):
+        build(
+            {"model_type": "x", "thinker_config": {"text_config": {"model_type": "qwen2_5_omni_text"}}},
+            name="x",
+            source="test",
+        )
+    with pytest.raises(ModelError, match="no field"):
+        build({"model_type": "llama", "vocab_size": 32000}, name="x", source="test")  # a whole config says its sizes
 
 
 def test_expert_weights_exist_once_per_expert() -> None:

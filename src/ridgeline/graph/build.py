@@ -13,6 +13,7 @@ from ridgeline.graph.families.stack import Family, Stack
 from ridgeline.graph.layers import graph_of
 from ridgeline.graph.ops import Graph, Model
 from ridgeline.graph.spec import Attention, GatedDelta, Layer, Lightning, Mlp, Moe, StateSpace
+from ridgeline.graph.wrapping import unwrapped
 
 EXPLICIT = "explicit"
 _SHOWN = 60  # characters of an unknown name that an error repeats
@@ -31,11 +32,12 @@ def build(config: Mapping[str, Any], *, name: str, source: str) -> Model:
     if not isinstance(config, Mapping):
         raise ModelError(f"{name}: a config is an object of fields, not {type(config).__name__}")
     whole = config
-    config, notes = _unwrapped(config)
-    kind, family = _family(config, name)
-    fields = Fields(values=config, where=name, family=kind, defaults=family.defaults, renamed=family.renamed)
+    text = unwrapped(config)
+    kind, family = _family(text.config, name)
+    defaults = {**family.defaults, **text.defaults}
+    fields = Fields(values=text.config, where=name, family=kind, defaults=defaults, renamed=family.renamed)
     stack = family.read(fields)
-    notes += [*stack.notes, *_quantized(whole)]
+    notes = [*text.notes, *stack.notes, *_quantized(whole)]
     if fields.assumed:
         given = ", ".join(f"{key} = {value}" for key, value in sorted(fields.assumed.items()))
         notes.append(f"not given, so the default of model_type '{kind}': {given}")
@@ -60,19 +62,6 @@ def _quantized(config: Mapping[str, Any]) -> list[str]:
     method = found.get("quant_method")
     named = f" ({method[:_SHOWN]})" if isinstance(method, str) else ""
     return [f"the checkpoint is quantized{named}: trained in the precision asked for, served in its format where known"]
-
-
-def _unwrapped(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
-    """The text model's own config where the file wraps it beside a vision or audio model."""
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in WRAPPERS:
-        return config, []
-    inner = config.get("text_config")
-    fields = inner if isinstance(inner, Mapping) else config  # older files keep the text's fields at the top
-    own = fields.get("model_type")
-    known = own if isinstance(own, str) and own in FAMILIES else WRAPPERS[kind]
-    outer = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
-    return {**outer, **fields, "model_type": known}, [f"the text model of '{kind}' alone"]
 
 
 def _family(config: Mapping[str, Any], name: str) -> tuple[str, Family]:
