@@ -213,3 +213,26 @@ def test_a_named_cluster_stands_in_a_region(tmp_path: Path) -> None:
         read_scenario(file)
     with pytest.raises(InputError, match="field '--region': unknown region 'x1'"):
         scenario_from_words({"model": {"name": "llama-3.1-8b"}, "cluster": {"name": "8xH100-SXM", "region": "x1"}})
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "workload", "etp", "told"),
+    [
+        ("mixtral-8x7b", {"tp": 8}, {}, 8, True),
+        ("mixtral-8x7b", {"tp": 8}, {"framework": "fsdp"}, 8, True),  # no program repeats experts over tensor ranks
+        ("mixtral-8x7b", {"tp": 2, "ep": 4}, {}, 2, True),
+        ("mixtral-8x7b", {"tp": 2, "ep": 4}, {"framework": "fsdp"}, 1, True),  # torchtitan's default
+        ("mixtral-8x7b", {"tp": 8, "ep": 8}, {}, 1, True),  # 64 does not divide 8, which Megatron-LM refuses
+        ("mixtral-8x7b", {"tp": 8, "etp": 1}, {}, 1, False),
+        ("mixtral-8x7b", {"tp": 1, "ep": 8}, {}, 1, False),
+        ("llama-3.1-8b", {"tp": 8}, {}, 1, False),
+    ],
+)
+def test_experts_are_divided_as_the_program_divides_them(
+    model: str, plan: dict[str, object], workload: dict[str, object], etp: int, told: bool
+) -> None:
+    tables = {"model": {"name": model}, "cluster": {"name": "8xH100-SXM"}, "workload": workload, "plan": plan}
+    found = scenario_from_words(tables)
+    assert found.plan is not None
+    assert found.plan.etp == etp
+    assert any(text.startswith(f"etp = {etp} ") for text in found.assumed) == told

@@ -81,6 +81,14 @@ def test_plans_that_do_not_run_are_refused_with_the_value(words: dict[str, Any],
         execution_of(MODEL, WORK, Plan(**words))
 
 
+def test_experts_are_divided_with_all_else() -> None:
+    """Every feed-forward is one of columns and rows over the tensor ranks (`divide._layer_plan`), experts' too."""
+    model = from_dims(layers=2, hidden=64, heads=4, vocab=128, max_positions=64, experts=4, top_k=2)
+    assert execution_of(model, WORK, Plan(tp=2, dp=2, etp=2)).tp == 2
+    with pytest.raises(RidgelineError, match="etp = 1 with ep = 1 is not run here; needs 2"):
+        execution_of(model, WORK, Plan(tp=2, dp=2))
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -125,7 +133,7 @@ def test_latent_attention_has_the_weights_of_its_graph(words: dict[str, Any]) ->
 
 def test_latent_attention_runs_neither_as_a_batch_nor_along_the_sequence() -> None:
     with pytest.raises(PlanError, match="sequence_parallel with latent attention"):
-        execution_of(latent(), WORK, Plan(tp=2, sequence_parallel=True))
+        execution_of(latent(), WORK, Plan(tp=2, etp=2, sequence_parallel=True))
     with pytest.raises(ModelError, match="a batch with latent attention"):
         generation_of(latent(), Deployment())
 

@@ -89,7 +89,7 @@ def test_training_changes_the_loss_so_that_parity_means_something(alone: dict[st
         ("experts", {"cp": 2, "recompute": Recompute.SELECTIVE}),
         ("dense", {"pp": 2, "schedule": GPIPE, "tp": 2}),
         ("dense", {"dp": 2, "tp": 2}),
-        ("experts", {"tp": 2}),
+        ("experts", {"tp": 2, "etp": 2}),
         ("experts", {"dp": 2, "zero": 3}),
         ("experts", {"dp": 2, "ep": 2}),
         ("experts", {"dp": 4, "ep": 2}),

@@ -187,7 +187,7 @@ PLAN_FIELDS: tuple[Field, ...] = (
     whole("cp", "context-parallel degree"),
     whole("dp", "data-parallel degree; when absent, what the cluster leaves"),
     whole("ep", "expert-parallel degree"),
-    whole("etp", "tensor-parallel degree inside an expert"),
+    whole("etp", "tensor-parallel degree inside an expert; when absent, tp"),
     yes("sequence_parallel", "divide norms and residuals over the tensor-parallel ranks"),
     pick("context_style", ("ring", "ulysses"), "how context-parallel ranks exchange keys and values"),
     whole("micro_batch", "sequences per micro-batch"),

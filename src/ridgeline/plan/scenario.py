@@ -208,7 +208,8 @@ def _build(tables: Mapping[str, Table], place: Place) -> Scenario:
     plan = None
     if "plan" in tables:
         chosen = read_fields(tables["plan"], PLAN_FIELDS, failing("plan", place))
-        plan = guarded("plan", {}, place, lambda: _plan(chosen, cluster, place))
+        assumed += tuple(_complete(chosen, model, cluster, workload, place))
+        plan = guarded("plan", {}, place, lambda: Plan(**chosen))
     return Scenario(
         model=model, cluster=cluster, workload=workload, plan=plan, written=written, assumed=assumed, file=place.file
     )
@@ -328,15 +329,28 @@ def _fill(values: dict[str, Any], model: Model) -> Iterator[str]:
         yield f"global_batch = {values['global_batch']} sequences, as none was given"
 
 
-def _plan(values: dict[str, Any], cluster: Cluster, place: Place) -> Plan:
-    """The plan; data parallelism takes the devices that the other degrees leave."""
+def _complete(
+    values: dict[str, Any], model: Model, cluster: Cluster, workload: Workload, place: Place
+) -> Iterator[str]:
+    """Puts data parallelism where the plan leaves devices, and tensor parallelism inside experts, and says the latter.
+
+    Programs divide experts as everything else where nothing else is said: docs/decisions/0005-experts-are-divided.md.
+    """
+    tp, others = values.get("tp", 1), values.get("tp", 1) * values.get("pp", 1) * values.get("cp", 1)
     if "dp" not in values:
-        others = values.get("tp", 1) * values.get("pp", 1) * values.get("cp", 1)
         if cluster.count % others:
             message = f"tp * pp * cp = {others} does not divide the {cluster.count} devices of {cluster.name}"
             raise place.fail("plan", "", f"{message}; change one of them, or give dp to leave devices idle")
         values["dp"] = cluster.count // others
-    return Plan(**values)
+    if "etp" in values or tp == 1 or not any(block.experts for block in model.graph.blocks.values()):
+        return
+    ep, ranks = values.get("ep", 1), tp * values.get("cp", 1) * values["dp"]
+    follows = ep == 1 or workload.framework == "megatron"
+    values["etp"] = tp if follows and ranks % (ep * tp) == 0 else 1
+    why = (
+        "as none was given" if not follows or values["etp"] == tp else f"as ep * tp = {ep * tp} does not divide {ranks}"
+    )
+    yield f"etp = {values['etp']} (tensor parallelism inside an expert), {why}"
 
 
 def write_scenario(scenario: Scenario) -> str:

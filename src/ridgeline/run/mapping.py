@@ -173,7 +173,7 @@ def _check_workload(workload: Workload) -> None:
 def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
     if plan.schedule not in _SCHEDULES or plan.chunks > 1:
         raise PlanError(f"plan: schedule = {plan.schedule.value} is not run here; needs gpipe or 1f1b with chunks = 1")
-    divided = plan.tp if plan.ep > 1 else 1
+    divided = plan.tp if shape.experts else 1
     if plan.etp != divided:
         raise PlanError(f"plan: etp = {plan.etp} with ep = {plan.ep} is not run here; needs {divided}")
     for name in ("offload_optimizer", "offload_activations", "overlap_tensor", "zero_group", "recompute_layers"):
