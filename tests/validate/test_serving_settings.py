@@ -18,7 +18,7 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_rows import read_served
 from ridgeline.validate.serving_settings import Settings, settings_of
 
-ROWS = 1323
+ROWS = 916
 GOOD = {
     "code": "IX", "engine": "", "versions": "", "model": "", "device": "", "precision": "", "condition": "",
     "key": "beam_width", "value": "4", "unit": "beam", "source": "vllm, a file", "evidence": "datasheet", "note": "",
@@ -170,9 +170,51 @@ def test_an_amount_divides_down_and_needs_its_numbers() -> None:
     assert amount("2*concurrency/8+1", {"concurrency": 7}) == 2
     assert amount("45000/dp", {"dp": 32}) == 1406
     assert amount("45000/dp", {"dp": 0}) is None
+    assert amount("concurrency/instances/dp", {"concurrency": 1280, "instances": 3, "dp": 8}) == 53
+    assert amount("concurrency/instances/dp", {"concurrency": 1280, "instances": 3, "dp": None}) is None
+    assert amount("max_seqs", {"max_seqs": 48.0}) == 48
     assert amount("2*isl", {"isl": None}) is None
-    with pytest.raises(InputError, match="no term"):
+    with pytest.raises(InputError, match="no number"):
         amount("2*tokens", {})
+
+
+@given(users=st.integers(1, 10**6), instances=st.integers(1, 64), ranks=st.integers(1, 64))
+def test_a_power_of_two_is_the_largest_that_users_fill(users: int, instances: int, ranks: int) -> None:
+    run = {"concurrency": users, "instances": instances, "dp": ranks}
+    found = amount("concurrency/instances/dp power", run)
+    assert found is not None
+    assert found in {2**power for power in range(21)}
+    assert found == 1 or found * instances * ranks <= users
+    assert users < 2 * found * instances * ranks
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "shape", "users", "instances", "ranks", "batch"),
+    [
+        # max_batch_size of decode in srt-slurm, recipes/trtllm at c88ef731
+        ("GB200", "fp8", (1024, 1024), 2151, 1, 16, 128),  # ctx1_gen1_dep16_batch128_eplb0_mtp0_2151
+        ("GB300", "nvfp4", (1024, 8192), 245, 7, 1, 32),  # ctx1_gen7_tep8_batch32_eplb0_mtp0
+        ("H100-SXM-80GB", "fp8", (8192, 1024), 154, 2, 1, 64),  # ctx1_gen2_tep16_batch64_eplb0_mtp0
+        ("GB200", "nvfp4", (1024, 1024), 6144, 2, 4, 768),  # ctx1_gen2_dep4_batch768_eplb0_mtp0
+        ("GB200", "nvfp4", (1024, 1024), 48, 4, 1, 32),  # ctx1_gen4_tep8_batch32_eplb0_mtp0, 12 to 192 users
+        ("B200-SXM", "fp8", (1024, 1024), 1920, 5, 8, 48),  # ctx1_gen5_dep8_batch48_eplb0_mtp0_1920
+        ("B200-SXM", "fp8", (8192, 1024), 640, 1, 8, 640),  # ctx2_gen1_dep8_batch640_eplb0_mtp0_640
+    ],
+)
+def test_pools_of_tensorrt_llm_hold_what_their_users_fill(
+    device: str, precision: str, shape: tuple[int, int], users: int, instances: int, ranks: int, batch: int
+) -> None:
+    prompt, answer = shape
+    found = deepseek(
+        "TensorRT-LLM", "0.8.1.post2", users, prompt, answer=answer, device=device, precision=precision,
+        instances=instances, dp=ranks, devices=8, date="2026-03-01", role="decode", disaggregated=True,
+    )  # fmt: skip
+    assert (found.max_seqs, found.graph_max) == (batch, batch)
+
+
+def test_users_that_no_recipe_has_are_answered_too() -> None:
+    words = {"device": "GB200", "precision": "fp8", "disaggregated": True, "role": "decode", "dp": 16, "instances": 1}
+    assert [deepseek("TensorRT-LLM", "", users, 1024, **words).max_seqs for users in (100, 1000, 3000)] == [4, 32, 128]
 
 
 @pytest.fixture
@@ -190,7 +232,8 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
     [
         ("key", "beams", "no setting"),
         ("value", "", "no formula"),
-        ("value", "four", "no term"),
+        ("value", "four", "no number"),
+        ("value", "4x", "no term"),
         ("source", "vllm", "no source and place"),
         ("source", "nobody, a file", "no source and place"),
         ("evidence", "derived", "without a note"),

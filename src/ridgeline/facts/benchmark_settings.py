@@ -45,10 +45,11 @@ UNUSED = frozenset({
 VARIABLES = ("concurrency", "isl", "osl", "devices", "instances", "ep", "dp", "disaggregated")
 """Numbers of a run that formulas and conditions may name; conditions may also name `date`, `scenario` and `role`."""
 
-_FORMULA = re.compile(r"(?P<sum>[^ ]+)(?: up (?P<up>\d+))?(?: least (?P<least>\d+))?")
-_TERM = re.compile(
-    r"(?:(?P<times>\d+)\*)?(?P<name>[a-z]+)(?:/(?P<by>\d+))?|(?P<number>\d+(?:\.\d+)?)(?:/(?P<over>[a-z]+))?"
-)
+NUMBERS = (*VARIABLES, "max_seqs")
+"""What formulas may name: `max_seqs`, a setting itself, where the value of another key follows from it."""
+
+_FORMULA = re.compile(r"(?P<sum>[^ ]+)(?: up (?P<up>\d+))?(?P<power> power)?(?: least (?P<least>\d+))?")
+_TERM = re.compile(r"(?:(?P<times>\d+)\*)?(?P<first>[a-z_]+|\d+(?:\.\d+)?)(?P<by>(?:/(?:[a-z_]+|[1-9]\d*))*)")
 _CONDITION = re.compile(r"(?P<name>[a-z]+)(?P<sign>>=|<=|>|<|=)(?P<value>[\w.-]+)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SIGNS: Mapping[str, Callable[[str | float, str | float], bool]] = {
@@ -93,34 +94,48 @@ class BenchmarkSetting:
 
 
 def amount(formula: str, run: Run) -> float | None:
-    """The value of a formula such as '2*concurrency+isl+64 up 64 least 8192'; None where the run lacks a number."""
+    """The value of a formula such as '2*concurrency+isl+64 up 64 least 8192'; None where the run lacks a number.
+
+    `up` rounds to the next multiple, `power` down to a power of two, 1 at least: 'concurrency/instances/dp power'.
+    """
     match = _FORMULA.fullmatch(formula)
     if match is None:
-        raise InputError(f"'{formula}' is no formula of {', '.join(VARIABLES)}", file=TABLE, field="value")
+        raise InputError(f"'{formula}' is no formula of {', '.join(NUMBERS)}", file=TABLE, field="value")
     parts = [_term(part, run) for part in match["sum"].split("+")]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
     total = sum(known)
     step, least = int(match["up"] or 0), int(match["least"] or 0)
-    return max(math.ceil(total / step) * step if step else total, least)
+    if step:
+        total = math.ceil(total / step) * step
+    if match["power"]:
+        total = 2 ** math.floor(math.log2(max(total, 1.0)))
+    return max(total, least)
 
 
 def _term(text: str, run: Run) -> float | None:
-    """One term of a formula: a number, a number over one of the run's, or a multiple or share of one; rounds down."""
+    """One term of a formula: a number of its own or of the run, a multiple of it, or its share, which rounds down."""
     term = _TERM.fullmatch(text)
-    name = (term["name"] or term["over"] or "") if term else ""
-    if term is None or (name and name not in VARIABLES):
-        raise InputError(f"'{text}' is no term of {', '.join(VARIABLES)}", file=TABLE, field="value")
-    if not name:
-        return float(term["number"])
-    value = run.get(name)
-    if not isinstance(value, int | float) or (term["over"] and value <= 0):
+    if term is None:
+        raise InputError(f"'{text}' is no term of {', '.join(NUMBERS)}", file=TABLE, field="value")
+    values = [_factor(name, run) for name in (term["first"], *term["by"].split("/")[1:])]
+    known = [value for value in values if value is not None]
+    if len(known) < len(values) or min(known[1:], default=1.0) <= 0:
         return None
-    if term["over"]:
-        return float(term["number"]) // value
-    multiple = float(value) * float(term["times"] or 1)
-    return multiple // float(term["by"]) if term["by"] else multiple
+    first, *by = known
+    top = first * float(term["times"] or 1)
+    return top // math.prod(by) if by else top
+
+
+def _factor(name: str, run: Run) -> float | None:
+    """A number of a formula: itself, or the run's of that name; None where the run lacks it."""
+    if name[:1].isdigit():
+        return float(name)
+    if name not in NUMBERS:
+        raise InputError(f"'{name}' is no number of {', '.join(NUMBERS)}", file=TABLE, field="value")
+    value = run.get(name)
+    return float(value) if isinstance(value, int | float) else None
 
 
 @cache
@@ -139,7 +154,7 @@ def _checked(row: Mapping[str, str]) -> BenchmarkSetting:
     if kind == "flag" and setting.value not in ("yes", "no"):
         raise InputError(f"{setting.key} = '{setting.value}', needs yes or no", file=TABLE, field="value")
     if kind in ("count", "number"):
-        amount(setting.value, dict.fromkeys(VARIABLES, 1.0))
+        amount(setting.value, dict.fromkeys(NUMBERS, 1.0))
     if not setting.value:
         raise InputError(f"{setting.key} has no value", file=TABLE, field="value")
     key, _, place = setting.source.partition(",")

@@ -174,7 +174,10 @@ def settings_of(
     stated = version.strip()
     found = _chosen(names, stated, stated, run, keys=frozenset({"version"}))
     used = found["version"].value if "version" in found else stated
-    found |= _chosen(names, stated, used, run, keys=frozenset(KINDS) - {"version"})
+    found |= _chosen(names, stated, used, run, keys=frozenset({"max_seqs"}))
+    if "max_seqs" in found:
+        run = {**run, "max_seqs": _number(found["max_seqs"], run)}
+    found |= _chosen(names, stated, used, run, keys=frozenset(KINDS) - {"version", "max_seqs"})
     values = {_FIELDS[key]: _value(setting, run) for key, setting in found.items()}
     assumed = frozenset(_FIELDS[key] for key, setting in found.items() if setting.evidence is Evidence.ASSUMED)
     return Settings(**values, told=_told(found, values), assumed=assumed)  # type: ignore[arg-type]
@@ -205,8 +208,13 @@ def _value(setting: BenchmarkSetting, run: Run) -> bool | int | float | str | No
         return setting.value == "yes"
     if kind == "text":
         return "" if setting.value == "auto" else setting.value
+    return _number(setting, run)
+
+
+def _number(setting: BenchmarkSetting, run: Run) -> float | None:
+    """The number of a setting for a run, whole where its key counts."""
     number = amount(setting.value, run)
-    return number if number is None or kind == "number" else round(number)
+    return number if number is None or KINDS[setting.key] == "number" else round(number)
 
 
 def _told(found: Mapping[str, BenchmarkSetting], values: Mapping[str, object]) -> tuple[str, ...]:
