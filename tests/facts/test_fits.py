@@ -1,33 +1,17 @@
-"""Tables of fits: what they hold, bounds, sources, versions in order, and who lends to whom."""
+"""Tables of fits: what they hold, bounds, sources, and which of a device's own answer."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ridgeline.cost.families.registry import FAMILIES, mechanism
 from ridgeline.cost.formats import form
 from ridgeline.cost.readers import READERS
-from ridgeline.facts.accelerators import accelerator, accelerator_names
-from ridgeline.facts.fits import (
-    ENGINES,
-    Fit,
-    borrowed_fits,
-    common_fits,
-    families,
-    fits,
-    for_any,
-    nearest_version,
-    own_fits,
-    preferred_engine,
-    release_key,
-    rung_interval,
-)
+from ridgeline.facts.accelerators import accelerator_names
+from ridgeline.facts.fits import ENGINES, families, fits, for_any, own_fits, preferred_engine
 from ridgeline.facts.opdata import systems
 
 # Fits of a family, kernels that they were fitted to, and the mean error on shapes that no fit saw, all within a fifth.
@@ -119,49 +103,6 @@ def test_an_answer_lies_in_its_own_interval(family: str) -> None:
         assert max(fit.low) <= 1 <= min(fit.high), f"{fit.device} {fit.library} {fit.form} {fit.kernel}"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_borrowed_answers_have_an_interval_that_holds_them(family: str) -> None:
-    known = rung_interval(family, "borrowed")
-    assert known.rows > (200 if family == "hyper_connection" else 1000)  # whose tables hold 3,035 rows in all
-    assert known.median < known.p90
-    assert max(known.low) <= 1 <= min(known.high)
-
-
-def test_a_rung_that_nobody_judged_is_wide() -> None:
-    found = rung_interval("frobnicate", "table")
-    assert (found.rows, found.low, found.high) == (0, (0.5,) * 3, (2.0,) * 3)
-
-
-@pytest.mark.parametrize(
-    ("older", "newer"),
-    [
-        ("0.5.9", "0.5.14"),
-        ("1.3.0rc20", "1.3.0"),
-        ("1.3.0rc9", "1.3.0rc20"),
-        ("1.2.9", "1.3.0rc1"),
-        ("2.27", "2.27.3"),
-        ("0.5.6.post2", "0.5.7"),
-    ],
-)
-def test_versions_are_in_the_order_that_their_writers_meant(older: str, newer: str) -> None:
-    assert release_key(older) < release_key(newer)
-    assert nearest_version({newer, older}, "") == newer
-    assert nearest_version({newer, older}, older) == older
-
-
-@given(st.lists(st.from_regex(r"\d{1,2}(\.\d{1,3}){0,3}((rc|post)\d{1,2})?", fullmatch=True), min_size=1, max_size=6))
-def test_any_versions_can_be_ordered(versions: list[str]) -> None:
-    newest = nearest_version(versions, "")
-    assert all(release_key(version) <= release_key(newest) for version in versions)
-    assert nearest_version(versions, newest) in versions
-    assert release_key(nearest_version(versions, versions[0])) <= release_key(versions[0])
-
-
-def test_a_version_older_than_all_takes_the_oldest() -> None:
-    assert nearest_version(("2.27", "2.29"), "2.1") == "2.27"
-    assert nearest_version((), "1") == ""
-
-
 def test_kernels_for_one_tool_s_checkpoints_stand_back() -> None:
     """vLLM 0.24 was measured in per-tensor fp8 with ModelOpt's checkpoints alone, 0.19 on an H200 with any."""
 
@@ -180,80 +121,3 @@ def test_engines_stand_in_for_any_in_order() -> None:
     assert own_fits("gemm", "H100-SXM", form="bf16")[0].engine == "vllm"
     assert own_fits("gemm", "H100-SXM", engine="llama.cpp", form="bf16") == ()
     assert own_fits("frobnicate", "H100-SXM", form="bf16") == ()
-
-
-def lenders(family: str, device: str, name: str = "bf16") -> set[str]:
-    found: tuple[Fit, ...] = borrowed_fits(family, accelerator(device), form=name)
-    return {word for fit in found for word in fit.source.removeprefix("borrowed from ").split(", ")}
-
-
-def test_kernels_are_borrowed_from_the_architecture_and_collectives_from_the_link() -> None:
-    assert lenders("gemm", "H100-SXM") == {"H200-SXM"}
-    assert lenders("gemm", "RTX-4090") == {"L40S"}
-    assert lenders("gemm", "MI300X") == lenders("collective", "MI300X", "any") == set()
-    assert "A100-SXM-80GB" not in lenders("collective", "A100-SXM-80GB", "any")
-    assert lenders("collective", "H100-SXM", "any") == {"H200-SXM"}
-    assert lenders("collective", "RTX-4090", "any") == set()  # host bridges differ from box to box
-
-
-def test_attention_is_borrowed_from_devices_with_the_same_kind_of_memory() -> None:
-    assert [accelerator(name).graphics for name in ("RTX-PRO-6000", "GB10")] == [True, True]
-    assert [accelerator(name).graphics for name in ("B200-SXM", "H100-PCIe")] == [False, False]
-    assert lenders("gemm", "RTX-5090") == lenders("decode", "RTX-5090") == {"RTX-PRO-6000"}
-    assert "B200-SXM" in lenders("gemm", "RTX-PRO-6000")
-    assert lenders("decode", "RTX-PRO-6000") == set()
-    assert lenders("decode", "H100-PCIe") == {"H100-SXM", "H200-SXM"}  # it has no links, but stacked memory
-
-
-def common_lenders(family: str, device: str, **asked: str) -> set[str]:
-    found = common_fits(family, accelerator(device), form="bf16", **asked)
-    return {word for fit in found for word in fit.source.removeprefix("borrowed from ").split(", ")}
-
-
-def test_what_is_common_is_lent_by_the_devices_most_alike() -> None:
-    assert common_lenders("decode", "RTX-A6000") <= {"L40S", "RTX-PRO-6000"}
-    assert "L40S" not in common_lenders("decode", "V100-SXM2-16GB")
-    assert common_lenders("decode", "A100-SXM-80GB").isdisjoint({"A100-SXM-80GB", "L40S", "Arc-Pro-B60"})
-    assert common_lenders("decode", "H100-SXM", apart_from="hopper").isdisjoint({"H100-SXM", "H200-SXM"})
-    assert "Arc-Pro-B60" not in common_lenders("decode", "T4")
-    assert "H100-SXM" in common_lenders("decode", "MI300X")  # a vendor that nobody measured takes the others'
-    assert "Arc-Pro-B60" not in common_lenders("decode", "Gaudi2")  # of its vendor, but a graphics card
-
-
-def test_what_another_vendor_lends_has_a_wider_interval() -> None:
-    (near,) = common_fits("decode", accelerator("V100-SXM2-16GB"), form="bf16")
-    (far,) = common_fits("decode", accelerator("MI300X"), form="bf16")
-    assert far.low == pytest.approx([end / 1.44 for end in near.low])
-    assert far.high == pytest.approx([end * 1.44 for end in near.high])
-
-
-def test_the_engine_asked_for_lends_what_is_common() -> None:
-    for engine in ("vllm", "sglang", "trtllm"):
-        (found,) = common_fits("gemm", accelerator("V100-SXM2-16GB"), form="bf16", engine=engine)
-        assert found.engine == engine
-
-
-def test_a_kernel_that_its_formula_misses_lends_nothing() -> None:
-    """vLLM's experts on A100 are off by a fifth; on Hopper and Blackwell by a fifteenth."""
-    (found,) = common_fits("experts", accelerator("V100-SXM2-16GB"), form="bf16", engine="vllm")
-    poor, good = (
-        max(own_fits("experts", name, engine="vllm", form="bf16"), key=lambda fit: fit.width)
-        for name in ("A100-SXM-80GB", "H100-SXM")
-    )
-    assert poor.held_median > 2 * good.held_median
-    assert "A100-SXM-80GB" not in found.source
-    assert "H100-SXM" in found.source
-
-
-def test_a_kernel_that_does_what_it_does_on_no_other_device_lends_nothing() -> None:
-    """TensorRT-LLM's absorbed attention does not split contexts on A100, on Hopper and Blackwell it does."""
-    (found,) = common_fits("mla_decode", accelerator("V100-SXM2-16GB"), form="bf16", engine="trtllm")
-    assert "A100-SXM-80GB" not in found.source
-    assert "H100-SXM" in found.source
-
-
-def test_a_borrowed_fit_names_the_kernel_s_device() -> None:
-    for fit in borrowed_fits("prefill", accelerator("H800-SXM"), form="bf16"):
-        assert fit.device == "H800-SXM"
-        assert fit.kernel_device in ("H100-SXM", "H200-SXM")
-    assert replace(fits("gemm")[0], source="a/b").kernel_device == fits("gemm")[0].device

@@ -16,9 +16,10 @@ from ridgeline.cost.measured import interpolated, table_interval
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.samples import FOLDS, INTERVAL, Sample, block_keys, family_tables, hidden_folds, samples
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import BANDS_S, rung_interval
+from ridgeline.facts.fits import BANDS_S
 from ridgeline.facts.opdata import OpTable
 from ridgeline.facts.records import Accelerator
+from ridgeline.facts.rung_intervals import rung_interval
 
 DRAWN = 400  # kernels of one table, format and kernel
 _HELD = 1.2  # of the time without the host, from which a kernel waits for it

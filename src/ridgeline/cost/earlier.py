@@ -7,7 +7,8 @@ from functools import cache
 
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.attention_kernels import OTHER, attention_kernel
-from ridgeline.facts.fits import Fit, blended, fits, measured_devices, own_fits
+from ridgeline.facts.fits import Fit, fits, measured_devices, own_fits
+from ridgeline.facts.lending import blended
 from ridgeline.facts.records import Accelerator
 
 _GENERATION = "flash2"

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.reader import Columns, Reader
-from ridgeline.facts.fits import release_key
 from ridgeline.facts.opdata import OpTable
+from ridgeline.facts.versions import release_key
 from ridgeline.lower.work import Number
 
 # Hidden and feed-forward sizes of models whose experts have no gate, which the tables do not say.

@@ -23,18 +23,8 @@ from ridgeline.cost.model_kernels import for_model
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import (
-    BANDS_S,
-    BORROWED,
-    EXCHANGES,
-    Fit,
-    Reach,
-    borrowed_fits,
-    common_fits,
-    for_any,
-    named_kernels,
-    own_fits,
-)
+from ridgeline.facts.fits import BANDS_S, BORROWED, Fit, Reach, for_any, named_kernels, own_fits
+from ridgeline.facts.lending import EXCHANGES, borrowed_fits, common_fits
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.rates import own_share, power_clock
 from ridgeline.facts.records import Accelerator, Evidence

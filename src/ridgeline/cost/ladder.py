@@ -16,7 +16,8 @@ from ridgeline.cost.fitted import CORES, find_fits, from_fits
 from ridgeline.cost.formats import form
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import LINK_FAMILIES, measured_devices
+from ridgeline.facts.fits import measured_devices
+from ridgeline.facts.lending import LINK_FAMILIES
 from ridgeline.facts.records import Accelerator, Evidence
 
 _WIDEST_BYTES = 2.0  # of an element that kernels of serving engines take

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ridgeline.errors import DomainError
-from ridgeline.facts.fits import Fit, borrowed_fits, own_evidence, own_fits
+from ridgeline.facts.fits import Fit, own_evidence, own_fits
+from ridgeline.facts.lending import borrowed_fits
 from ridgeline.facts.loaded import loaded_rate
 from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.rates import sustained_rate

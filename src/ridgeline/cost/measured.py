@@ -24,9 +24,12 @@ from ridgeline.cost.mechanism import Array
 from ridgeline.cost.readers import READERS
 from ridgeline.cost.samples import Sample, family_tables, hidden_folds, samples
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import BANDS_S, EXCHANGES, nearest_version, own_fits, preferred_engine, rung_interval
+from ridgeline.facts.fits import BANDS_S, own_fits, preferred_engine
+from ridgeline.facts.lending import EXCHANGES
 from ridgeline.facts.opdata import OpTable
 from ridgeline.facts.records import Accelerator
+from ridgeline.facts.rung_intervals import rung_interval
+from ridgeline.facts.versions import nearest_version
 from ridgeline.lower.work import Number
 
 _SAME = 1e-9  # relative difference of sizes that must be met exactly

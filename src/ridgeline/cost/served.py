@@ -30,8 +30,9 @@ from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
 from ridgeline.cost.served_entries import entered
 from ridgeline.cost.served_links import LinkPrices
 from ridgeline.errors import DomainError
-from ridgeline.facts.fits import BANDS_S, rung_interval
+from ridgeline.facts.fits import BANDS_S
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.rung_intervals import rung_interval
 from ridgeline.lower.pieces import Choice, Core, Experts, Pass, Product, Recurrence, Reduce, Trade
 from ridgeline.lower.work import CollectiveKind, Number
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ridgeline.facts import store
-from ridgeline.facts.fits import release_key
+from ridgeline.facts.versions import release_key
 
 NEVER_BYTES = 1e15
 """From here on begins a kernel that an engine does not have [byte]."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import DomainError
 from ridgeline.facts import store
-from ridgeline.facts.fits import release_key
+from ridgeline.facts.versions import release_key
 
 PACKAGE = "aiconfigurator-core"
 INSTALL = "pip install 'ridgeline[measured]'"

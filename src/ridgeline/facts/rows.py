@@ -34,6 +34,11 @@ def names(cell: str, separator: str = ";") -> tuple[str, ...]:
     return tuple(part.strip() for part in cell.split(separator) if part.strip())
 
 
+def numbers(cell: str) -> tuple[float, ...]:
+    """The numbers of a cell that holds several, one space between two."""
+    return tuple(float(word) for word in cell.split())
+
+
 def fact(value: float, unit: str, source: str, conditions: str, rung: str, *, file: str) -> Fact:
     """A Fact, refused when source or evidence is missing."""
     if not source:
