@@ -11,7 +11,7 @@ from ridgeline.cost.families.registry import FAMILIES, mechanism
 from ridgeline.cost.formats import form
 from ridgeline.cost.readers import READERS
 from ridgeline.facts.accelerators import accelerator_names
-from ridgeline.facts.fits import ENGINES, families, fits, for_any, own_fits, preferred_engine
+from ridgeline.facts.fits import ENGINES, families, fits, in_use, own_fits, preferred_engine
 from ridgeline.facts.opdata import systems
 
 # Fits of a family, kernels that they were fitted to, and the mean error on shapes that no fit saw, all within a fifth.
@@ -103,18 +103,31 @@ def test_an_answer_lies_in_its_own_interval(family: str) -> None:
         assert max(fit.low) <= 1 <= min(fit.high), f"{fit.device} {fit.library} {fit.form} {fit.kernel}"
 
 
-def test_kernels_for_one_tool_s_checkpoints_stand_back() -> None:
+def test_kernels_for_one_tool_s_checkpoints_stand_aside() -> None:
     """vLLM 0.24 was measured in per-tensor fp8 with ModelOpt's checkpoints alone, 0.19 on an H200 with any."""
 
     def versions(device: str, **how: Any) -> set[str]:
         return {fit.version for fit in own_fits("experts", device, engine="vllm", form="fp8", **how)}
 
-    assert (versions("H200-SXM"), versions("H200-SXM", one_tool=False)) == ({"0.24.0"}, {"0.19.0"})
-    assert (versions("H100-SXM"), versions("H100-SXM", one_tool=False)) == ({"0.24.0"}, set())
-    assert for_any(own_fits("experts", "H100-SXM", engine="vllm", form="fp8")) == ()
+    assert (versions("H200-SXM"), versions("H200-SXM", aside=False)) == ({"0.24.0"}, {"0.19.0"})
+    assert (versions("H100-SXM"), versions("H100-SXM", aside=False)) == ({"0.24.0"}, set())
+    assert in_use(own_fits("experts", "H100-SXM", engine="vllm", form="fp8")) == ()
 
 
-def test_engines_stand_in_for_any_in_order() -> None:
+def test_layers_whose_norms_no_engine_runs_stand_aside() -> None:
+    """GB300's latent layers of vLLM were timed with PyTorch's norms in 0.24, with vLLM's own in 0.27; B200's again."""
+
+    def kernels(device: str, version: str, **how: Any) -> set[tuple[str, bool]]:
+        found = own_fits("mla_layer_prefill", device, engine="vllm", version=version, form="bf16", **how)
+        return {(fit.version, "/native" in fit.kernel) for fit in found}
+
+    assert kernels("GB300", "0.24.0") == {("0.24.0", True)}
+    assert kernels("GB300", "0.24.0", aside=False) == {("0.27.0", False)}
+    assert kernels("B200-SXM", "0.24.0") == {("0.24.0", False)}
+    assert kernels("GB200", "0.24.0", aside=False) == set()
+
+
+def test_engines_stand_in_in_use_in_order() -> None:
     assert preferred_engine({"trtllm", "sglang"}) == "sglang"
     assert preferred_engine({"zebra", "apple"}) == "apple"
     assert preferred_engine(()) == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -86,3 +87,18 @@ def test_a_borrowed_fit_names_the_kernel_s_device() -> None:
         assert fit.device == "H800-SXM"
         assert fit.kernel_device in ("H100-SXM", "H200-SXM")
     assert replace(fits("gemm")[0], source="a/b").kernel_device == fits("gemm")[0].device
+
+
+def test_lenders_lend_the_release_and_the_kernels_asked_for() -> None:
+    """H200 holds experts in fp8 of vLLM 0.19 and, for ModelOpt's checkpoints alone, of 0.24: H100 takes the former."""
+
+    def lent(**how: Any) -> set[str]:
+        found = borrowed_fits("experts", accelerator("H100-SXM"), engine="vllm", form="fp8", **how)
+        return {fit.version for fit in found}
+
+    assert lent() == {"0.24.0"}
+    assert lent(version="0.20.0") == lent(aside=False) == {"0.19.0"}
+    (named,) = borrowed_fits(
+        "mla_layer_prefill", accelerator("B200-SXM"), engine="vllm", form="bf16", kernels="FLASH_ATTN/native"
+    )
+    assert named.kernel == "FLASH_ATTN/native mla"

@@ -23,7 +23,7 @@ from ridgeline.cost.model_kernels import for_model
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import BANDS_S, BORROWED, Fit, Reach, for_any, named_kernels, own_fits
+from ridgeline.facts.fits import BANDS_S, BORROWED, Fit, Reach, named_kernels, own_fits
 from ridgeline.facts.lending import EXCHANGES, borrowed_fits, common_fits
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.rates import own_share, power_clock
@@ -159,19 +159,22 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
         )
         return next((found for found in lenders if found), ())
     reach = _reach(question)
-    for engine, one_tool in product(dict.fromkeys((question.engine, "")), (False, True)):
+    for engine, aside in product(dict.fromkeys((question.engine, "")), (False, True)):
+        version = question.version if engine == question.engine else ""  # others count releases in their own way
         for name in _like(form(question.form)):
             if rung is Rung.FITTED:
                 found = own_fits(
-                    question.family, part.name, engine=engine, version=question.version, form=name,
-                    kernels=question.kernel, reach=reach, one_tool=one_tool,
+                    question.family, part.name, engine=engine, version=version, form=name,
+                    kernels=question.kernel, reach=reach, aside=aside,
                 )  # fmt: skip
             elif name in WIDE and question.family in CORES:
-                own = own_fits(question.family, part.name, engine=engine, version=question.version, form="bf16")
+                own = own_fits(question.family, part.name, engine=engine, version=version, form="bf16")
                 found = own or borrowed_fits(question.family, part, engine=engine, form="bf16")
             else:
-                found = borrowed_fits(question.family, part, engine=engine, form=name, reach=reach)
-                found = found if one_tool or question.kernel else for_any(found)
+                found = borrowed_fits(
+                    question.family, part, engine=engine, version=version, form=name,
+                    kernels=question.kernel, reach=reach, aside=aside,
+                )  # fmt: skip
             if found:
                 return named_kernels(for_model(found, hybrid=question.hybrid), question.kernel)
     return ()

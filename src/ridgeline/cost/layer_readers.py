@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.reader import Columns, Reader
 from ridgeline.facts.latent_widths import latent_widths
-from ridgeline.facts.opdata import OpTable, read, tables
+from ridgeline.facts.opdata import OpTable, native, read, tables
 from ridgeline.lower.work import Number
 
 _MILLISECOND = 1e-3
@@ -92,19 +92,22 @@ def _layer(columns: Columns, table: OpTable) -> Mapping[str, Number]:
     }
 
 
-# Cached tokens between which SGLang's sparse prompts go another way: a call of 4 tokens takes 0.53 ms up to 65,536
-# and 1.00 ms from 131,072 to a million, whatever its kernel. Source: aiconfigurator, dsa_context_module tables.
+# Cached tokens between which SGLang's sparse prompts were timed in another way: a call of 4 tokens takes 0.53 ms up to
+# 65,536 and 1.00 ms from 131,072 to a million, whatever its kernel. Source: aiconfigurator, dsa_context_module tables;
+# collector/sglang/collect_mla_module.py: use_module_eager_dsa_context where prefix_len > 65536.
 _LONG_CACHE = 131_072
 
 
 def _layer_kernels(columns: Columns, table: OpTable) -> NDArray[Any]:
-    """Sources, apart for builds of wide expert parallelism, 8-bit scores and long caches, which are other programs."""
+    """Sources, apart for norms of PyTorch, builds of wide expert parallelism, 8-bit scores and long caches: other
+    programs."""
     kind = table.name.partition("_")[0]
+    norms = "/native" if native(table.place) else ""
     fp8 = np.where(columns["mla_dtype"].astype(str) == "fp8", " fp8", "")
     apart = (table.engine, table.name) == ("sglang", "dsa_context_module_perf")
     far = np.where(columns["step"].astype(float) >= (_LONG_CACHE if apart else np.inf), " long", "")
     rows = zip(columns["kernel_source"].astype(str), fp8, far, strict=True)
-    return np.array([f"{source} {kind}{score}{reach}" for source, score, reach in rows], dtype=object)
+    return np.array([f"{source}{norms} {kind}{score}{reach}" for source, score, reach in rows], dtype=object)
 
 
 def _layer_forms(columns: Columns) -> NDArray[Any]:

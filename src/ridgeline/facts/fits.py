@@ -16,6 +16,7 @@ from ridgeline.facts import store
 from ridgeline.facts.casting import with_cast_queries
 from ridgeline.facts.records import Evidence
 from ridgeline.facts.rows import numbers
+from ridgeline.facts.traits import kernel_traits
 from ridgeline.facts.versions import nearest_version
 
 FOLDER = "fits"
@@ -150,13 +151,13 @@ def own_fits(
     form: str = "",
     kernels: str = "",
     reach: Reach = (),
-    one_tool: bool = True,
+    aside: bool = True,
 ) -> tuple[Fit, ...]:
     """Fits of a device itself: of the engine asked for, or of the first that has any, in the nearest version.
 
     The nearest is the newest that is not newer than `version`, else the oldest; without `version` the newest of those
     measured nearest to `reach`. Where `kernels` names any, theirs are the versions to choose from; where not, kernels
-    for the checkpoints of one tool (vLLM's of ModelOpt's per-tensor fp8) are left out but for `one_tool`.
+    that stand `aside` (`in_use`) are among them only if asked for.
     """
     known = [fit for fit in _OWN[device][0] if fit.family == family] if device in _OWN else fits(family)
     found = [fit for fit in known if fit.device == device and fit.form == form]
@@ -165,7 +166,7 @@ def own_fits(
         return ()
     chosen = engine or preferred_engine(engines)
     of_engine = named_kernels([fit for fit in found if fit.engine == chosen], kernels)
-    of_engine = of_engine if kernels or one_tool else for_any(of_engine)
+    of_engine = of_engine if kernels or aside else in_use(of_engine)
     if reach and not version:
         least = min((_beyond(fit, reach) for fit in of_engine), default=0.0)
         of_engine = tuple(fit for fit in of_engine if _beyond(fit, reach) <= least)
@@ -173,12 +174,17 @@ def own_fits(
     return tuple(fit for fit in of_engine if fit.version == chosen_version)
 
 
-_ONE_TOOL = "modelopt"
+def in_use(found: Sequence[Fit]) -> tuple[Fit, ...]:
+    """The fits without those of kernels that stand aside, which an engine runs for some checkpoints or nowhere.
+
+    vLLM's of ModelOpt's checkpoints are such, and layers timed with norms as chains of PyTorch's kernels: the trait
+    `aside` of `data/kernel_traits.tsv`.
+    """
+    return tuple(fit for fit in found if not _traits(fit).get("aside"))
 
 
-def for_any(found: Sequence[Fit]) -> tuple[Fit, ...]:
-    """The fits without those of kernels for the checkpoints of one tool."""
-    return tuple(fit for fit in found if _ONE_TOOL not in fit.kernel)
+def _traits(fit: Fit) -> Mapping[str, float]:
+    return kernel_traits(fit.family, fit.kernel_device, fit.engine, fit.kernel, fit.form)
 
 
 def _beyond(fit: Fit, reach: Reach) -> float:

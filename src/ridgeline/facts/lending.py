@@ -9,7 +9,7 @@ from functools import cache
 from typing import NamedTuple
 
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import BORROWED, Fit, Reach, fits, measured_devices, own_fits, preferred_engine
+from ridgeline.facts.fits import BORROWED, Fit, Reach, fits, in_use, measured_devices, own_fits, preferred_engine
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator
 from ridgeline.facts.rung_intervals import rung_interval
@@ -33,16 +33,37 @@ class Kind(NamedTuple):
 
 
 def borrowed_fits(
-    family: str, part: Accelerator, *, engine: str = "", form: str = "", reach: Reach = ()
+    family: str,
+    part: Accelerator,
+    *,
+    engine: str = "",
+    version: str = "",
+    form: str = "",
+    kernels: str = "",
+    reach: Reach = (),
+    aside: bool = True,
 ) -> tuple[Fit, ...]:
     """Fits for a device from its relatives, itself left out: same engine and format, nearest kind of device.
 
+    Of a relative those are lent that would answer for itself, as `own_fits` says: the nearest release, kernels by name.
     Relatives of kernels are devices of the same architecture and kind of memory, graphics or stacked; of products also
     those with the other kind. Of collectives they are those with the same link, else the same generation of it, else
     the same kind: host bridges differ from box to box and lend nothing. Each value is the geometric mean of theirs,
     kernel by kernel; the interval is that of borrowed answers judged device by device.
     """
-    return _borrowed(family, part.name, _kind(part), engine, form, reach)
+    asked = _Asked(engine=engine, version=version, form=form, kernels=kernels, reach=reach, aside=aside)
+    return _borrowed(family, part.name, _kind(part), asked)
+
+
+class _Asked(NamedTuple):
+    """Which of a relative's fits are lent, in the words of `own_fits`."""
+
+    engine: str
+    version: str
+    form: str
+    kernels: str
+    reach: Reach
+    aside: bool
 
 
 def _kind(part: Accelerator) -> Kind:
@@ -65,17 +86,14 @@ def _relatives(family: str, kind: Kind) -> tuple[Callable[[Kind], bool], ...]:
 
 
 @cache
-def _borrowed(family: str, device: str, kind: Kind, engine: str, form: str, reach: Reach) -> tuple[Fit, ...]:
-    others = [fit for fit in fits(family) if fit.device != device and fit.form == form]
-    others = [fit for fit in others if engine and fit.engine == engine] or others
+def _borrowed(family: str, device: str, kind: Kind, asked: _Asked) -> tuple[Fit, ...]:
+    others = [fit for fit in fits(family) if fit.device != device and fit.form == asked.form]
+    others = [fit for fit in others if asked.engine and fit.engine == asked.engine] or others
     chosen: list[Fit] = []
     for lends in _relatives(family, kind):
         chosen = chosen or [fit for fit in others if lends(_kind(accelerator(fit.device)))]
-    latest = [
-        fit
-        for name in sorted({fit.device for fit in chosen})
-        for fit in own_fits(family, name, engine=engine, form=form, reach=reach)
-    ]
+    lenders = sorted({fit.device for fit in chosen})
+    latest = [fit for name in lenders for fit in own_fits(family, name, **asked._asdict())]
     kernels = list(dict.fromkeys((fit.engine, fit.kernel) for fit in latest))
     first_engine = preferred_engine({key[0] for key in kernels})
     return tuple(
@@ -94,8 +112,8 @@ def common_fits(
     widest domain, of the engine asked for where it has one; devices with the same kind of memory, graphics or stacked,
     lend before others, of those the ones of the same vendor, else of any with a wider interval. Kernels that their own
     formula misses by twice as much as the best of them lend nothing, nor those that do on their device what they do on
-    no other. `apart_from` leaves out a whole architecture, as
-    the interval is judged: how far kernels of one lie from what all others have in common.
+    no other. `apart_from` leaves out a whole architecture, as the interval is judged: how far kernels of one lie from
+    what all others have in common.
     """
     return _common(family, part.name, _kind(part), form, engine, apart_from)
 
@@ -111,7 +129,7 @@ def _common(family: str, device: str, kind: Kind, form: str, engine: str, apart_
         for name in names
         if accelerator(name).architecture != apart_from
     )
-    chosen = [max(found, key=lambda fit: fit.width) for found in lent if found]
+    chosen = [max(in_use(found) or found, key=lambda fit: fit.width) for found in lent if found]
     if not chosen:
         return ()
     chosen = [fit for fit in chosen if accelerator(fit.device).graphics == kind.graphics] or chosen

@@ -7,6 +7,7 @@ and rows asked for are read. Source: ai-dynamo/aiconfigurator, Apache-2.0.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -48,6 +49,17 @@ class OpTable:
 def systems() -> Mapping[str, str]:
     """Folder of the wheel -> accelerator."""
     return {row["system"]: row["accelerator"] for row in store.read_tsv("opdata.tsv")}
+
+
+@cache
+def native(place: str) -> bool:
+    """Whether the layers of a table ran norms and rotary as chains of PyTorch's kernels, as no served engine does.
+
+    >>> native("gb200/mla/vllm/0.24.0/mla_context_module_perf.parquet")
+    True
+    """
+    rows = store.read_tsv("opdata_native.tsv")
+    return next((row["native"] == "1" for row in rows if re.search(row["tables"], place)), False)
 
 
 @cache
