@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ridgeline.cost.answer import Question, Rung
-from ridgeline.cost.bare import HIDES_S, bare_fits
+from ridgeline.cost.bare import bare_fits
 from ridgeline.cost.fitted import find_fits
 from ridgeline.cost.machine import machine
 from ridgeline.cost.served import Formats, ServedPrices
@@ -23,7 +23,7 @@ def asked(form: str, engine: str = "vllm", family: str = "gemm") -> Question:
 def test_block_scaled_products_of_vllm_are_those_of_a_library_whose_host_is_quick(device: str) -> None:
     part = accelerator(device)
     hidden = find_fits(asked("fp8_block"), part, Rung.FITTED)
-    assert all(fit.values["issue_s_"] > HIDES_S for fit in hidden)
+    assert all(fit.values["issue_s_"] > 5e-5 for fit in hidden)
     shown = bare_fits(asked("fp8_block"), part, Rung.FITTED)
     assert {fit.engine for fit in shown} == {"sglang"}
     assert all(fit.values["issue_s_"] < 1e-5 for fit in shown)
@@ -34,7 +34,7 @@ def test_what_a_host_hides_is_not_lent_to_kernels_taken_alone(device: str) -> No
     part = accelerator(device)
     for rung in (Rung.BORROWED, Rung.COMMON):
         lent = bare_fits(asked("fp8_block"), part, rung)
-        assert all(fit.values["issue_s_"] < HIDES_S for fit in lent)
+        assert all(fit.values["issue_s_"] < 4e-5 for fit in lent)
     assert lent
 
 

@@ -11,7 +11,7 @@ from ridgeline.cost.families.registry import FAMILIES, mechanism
 from ridgeline.cost.formats import form
 from ridgeline.cost.readers import READERS
 from ridgeline.facts.accelerators import accelerator_names
-from ridgeline.facts.fits import ENGINES, families, fits, in_use, own_fits, preferred_engine
+from ridgeline.facts.fits import ENGINES, families, fits, in_use, issued_eagerly, own_fits, preferred_engine
 from ridgeline.facts.opdata import systems
 
 # Fits of a family, kernels that they were fitted to, and the mean error on shapes that no fit saw, all within a fifth.
@@ -125,6 +125,21 @@ def test_layers_whose_norms_no_engine_runs_stand_aside() -> None:
     assert kernels("GB300", "0.24.0", aside=False) == {("0.27.0", False)}
     assert kernels("B200-SXM", "0.24.0") == {("0.24.0", False)}
     assert kernels("GB200", "0.24.0", aside=False) == set()
+
+
+def test_whose_kernels_no_graph_replayed() -> None:
+    """vLLM's products of block-scaled fp8 and SGLang's prompts of sparse layers, not what is captured."""
+    for family, engine, name, eagerly in (
+        ("gemm", "vllm", "fp8_block", True),
+        ("gemm", "sglang", "fp8_block", False),
+        ("gemm", "vllm", "bf16", False),
+        ("dsa_layer_prefill", "sglang", "bf16", True),
+        ("dsa_layer_decode", "sglang", "bf16", False),
+        ("dsa_layer_prefill", "trtllm", "bf16", False),
+    ):
+        found = own_fits(family, "B200-SXM", engine=engine, form=name)
+        assert found
+        assert {issued_eagerly(fit) for fit in found} == {eagerly}, (family, engine, name)
 
 
 def test_engines_stand_in_in_use_in_order() -> None:

@@ -7,19 +7,18 @@ from dataclasses import replace
 
 from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fitted import find_fits
-from ridgeline.facts.fits import ENGINES, Fit
+from ridgeline.facts.fits import ENGINES, Fit, issued_eagerly
 from ridgeline.facts.records import Accelerator
 
 _OURS = ("gemm",)  # one kernel a call, which libraries do alike; a module's many are an engine's own
-HIDES_S = 4e-5  # issue time of a product from which its start does not show: others take 2 us, or 60 us and more
 
 
 def bare_fits(question: Question, part: Accelerator, rung: Rung) -> tuple[Fit, ...]:
     """The fits of a rung for kernels that no host holds up; another library's where an engine's tables hide them.
 
-    A table whose calls wait for a slow host shows how long the host takes, and nothing of what is shorter: vLLM 0.24
-    issues products of block-scaled fp8 in 60 to 300 us, and the start of its kernels may be anything below. Other
-    libraries have such products measured on the same devices, some by the same kernels (DeepGEMM).
+    A table that replayed no graph shows how long the host takes, and nothing of what is shorter: vLLM 0.24's products
+    of block-scaled fp8 take 60 to 300 us to issue, and the start of its kernels may be anything below. Other libraries
+    have such products measured in graphs on the same devices, some by the same kernels (DeepGEMM).
 
     >>> from ridgeline.facts.accelerators import accelerator
     >>> asked = Question(family="gemm", sizes={}, form="fp8_block", engine="vllm", version="0.24.0")
@@ -34,5 +33,5 @@ def bare_fits(question: Question, part: Accelerator, rung: Rung) -> tuple[Fit, .
 
 
 def _hidden(found: Sequence[Fit]) -> bool:
-    """Whether all of these were held up by the host that issued them."""
-    return bool(found) and all(fit.values.get("issue_s_", 0.0) >= HIDES_S for fit in found)
+    """Whether a host issued all of these one by one."""
+    return bool(found) and all(issued_eagerly(fit) for fit in found)

@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from ridgeline.cost.answer import Answer, Question, Rung
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.formats import WIDE, Form, form
+from ridgeline.cost.lent import cooler, faster, slower_host
 from ridgeline.cost.machine import kernel_start_s
 from ridgeline.cost.mechanism import Array, Mechanism, device_vector
 from ridgeline.cost.model_kernels import for_model
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
-from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import BANDS_S, BORROWED, Fit, Reach, named_kernels, own_fits
 from ridgeline.facts.lending import EXCHANGES, borrowed_fits, common_fits
 from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.rates import own_share, power_clock
+from ridgeline.facts.rates import own_share
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.traits import kernel_traits
 from ridgeline.lower.work import Number
@@ -260,9 +260,11 @@ def _made(
         values = {**fit.values, **{name: value for name, value in own.items() if name in fit.values}}
         lent = rung is Rung.BORROWED and fit.source.startswith(BORROWED)
         if lent and "matrix_share_" in fit.values:
-            values["matrix_share_"] = _cooler(fit, part, what.matrix)
+            values["matrix_share_"] = cooler(fit, part, what.matrix)
+        if lent and traits.get("eager") and "issue_s_" in values:
+            values["issue_s_"] *= slower_host(fit, part)
         if rung is Rung.COMMON:
-            pace = _faster(fit, part)
+            pace = faster(fit, part)
             for name in PACED.get(family, ()):
                 values[name] *= pace if name in FED else 1 / pace
         for name, share in zip(("matrix_share_", "memory_share_"), shares, strict=True):
@@ -273,39 +275,6 @@ def _made(
         kernels.append(_Kernel(fit=fit, values=model.vector(values), row=row))
     device = device_vector(part, what.matrix)
     return FittedModel(mechanism=model, device=device, kernels=tuple(kernels), rung=rung)
-
-
-def _cooler(fit: Fit, part: Accelerator, matrix: str) -> float:
-    """A borrowed share of the peak rate on a device with more or less power for each FLOP than its lenders [1].
-
-    By `power_clock`, at the power that the device is allowed. Lenders without a rated power or rate change nothing.
-    """
-    share = fit.values["matrix_share_"]
-    lenders = [accelerator(name) for name in fit.source.removeprefix(BORROWED).split(", ")]
-    known = [_watts_a_flop(one, matrix) for one in (part, *lenders)]
-    if not all(known):
-        return share
-    theirs = float(np.exp(np.mean(np.log(known[1:]))))
-    return min(share * power_clock(known[0], theirs), 1.0)
-
-
-def _faster(fit: Fit, part: Accelerator) -> float:
-    """16-bit matrix rate of one SM of a device, against the geometric mean of its lenders' [1].
-
-    SMs are built in balance: what memory and L2 bring to one, and what its neighbours share of it, keeps pace with its
-    matrix unit. Over the fits of products the ratio explains two fifths of the spread between architectures.
-    """
-    lenders = [accelerator(name) for name in fit.source.removeprefix(BORROWED).split(", ")]
-    return _sm_flop_per_s(part) / float(np.exp(np.mean([np.log(_sm_flop_per_s(one)) for one in lenders])))
-
-
-def _sm_flop_per_s(part: Accelerator) -> float:
-    sms, *_, plain = device_vector(part, "bf16")
-    return float(plain / sms)
-
-
-def _watts_a_flop(part: Accelerator, matrix: str) -> float:
-    return (part.tdp_w or 0.0) / part.peak_flop_per_s[matrix] if part.peak_flop_per_s.get(matrix) else 0.0
 
 
 def from_fits(question: Question, part: Accelerator, fits: Sequence[Fit], rung: Rung) -> Answer:

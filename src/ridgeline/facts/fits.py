@@ -183,6 +183,11 @@ def in_use(found: Sequence[Fit]) -> tuple[Fit, ...]:
     return tuple(fit for fit in found if not _traits(fit).get("aside"))
 
 
+def issued_eagerly(fit: Fit) -> bool:
+    """Whether its table replayed no graph, so that the host issued each call: the trait `eager`."""
+    return bool(_traits(fit).get("eager"))
+
+
 def _traits(fit: Fit) -> Mapping[str, float]:
     return kernel_traits(fit.family, fit.kernel_device, fit.engine, fit.kernel, fit.form)
 
