@@ -77,3 +77,4 @@ def test_judging_writes_the_intervals_of_rungs(
     assert comment.startswith("#")
     cells = dict(zip(header.split("\t"), line.split("\t"), strict=True))
     assert (cells["family"], cells["rung"], cells["rows"], cells["low"]) == ("gemm", "table", "40", "1 1 1")
+    assert cells["source"].startswith("aiconfigurator-core")

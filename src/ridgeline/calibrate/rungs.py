@@ -14,10 +14,11 @@ from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fitted import find_fits, from_fits, model_of
 from ridgeline.cost.measured import interpolated, table_interval
 from ridgeline.cost.mechanism import Array
+from ridgeline.cost.readers import READERS
 from ridgeline.cost.samples import FOLDS, INTERVAL, Sample, block_keys, family_tables, hidden_folds, samples
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import BANDS_S
-from ridgeline.facts.opdata import OpTable
+from ridgeline.facts.opdata import PACKAGE, OpTable, release
 from ridgeline.facts.records import Accelerator
 from ridgeline.facts.rung_intervals import rung_interval
 
@@ -28,7 +29,7 @@ _EACH_FOLD = 30  # of them where several folds are hidden in turn
 _HEADER = (
     "# How far the answers of a rung lie from measured times of shape blocks that no fit used. Written by"
     " `ridgeline fit --rungs`; ends as of rows drawn from all tables alike, median and p90 of the rows drawn.\n"
-    + "\t".join(("family", "rung", "rows", "median", "p90", "low", "high"))
+    + "\t".join(("family", "rung", "rows", "median", "p90", "low", "high", "source"))
 )
 JUDGED = (Rung.TABLE, Rung.FITTED, Rung.BORROWED, Rung.COMMON)
 
@@ -153,6 +154,7 @@ def rung_rows(family: str, found: Sequence[Judged]) -> Iterator[str]:
             (
                 family, rung.value, str(int(answered.sum())), f"{np.median(error):.4f}",
                 f"{np.quantile(error, 0.9):.4f}", " ".join(f"{v:g}" for v in low), " ".join(f"{v:g}" for v in high),
+                f"{PACKAGE} {release()}, {', '.join(READERS[family].tables)}",
             )
         )  # fmt: skip
 
