@@ -142,6 +142,16 @@ def test_hosts_take_the_geometric_mean_of_what_was_measured(name: str, ratios: t
     assert host_slowness(accelerator(name)) == pytest.approx(math.prod(ratios) ** (1 / len(ratios)), rel=5e-3)
 
 
+def test_a_host_of_milan_takes_what_one_of_rome_takes_over_what_a_thread_does_more() -> None:
+    usual, milan, part = cluster("8xH100-SXM"), cluster("p5.48xlarge"), accelerator("H100-SXM")
+    more = 1215 / 995
+    ratios = (42 / 21 / more, 75 / 34 / more, 1257 / 1249)
+    assert host_slowness(part, milan.host) == pytest.approx(math.prod(ratios) ** (1 / 3), rel=5e-3)
+    assert questions.issue_seconds(part, milan.host) == pytest.approx(42e-6 / more, rel=2e-2)
+    assert host_slowness(part, usual.host) == host_slowness(part) == 1.0
+    assert host_slowness(accelerator("A100-SXM-80GB"), milan.host) < host_slowness(accelerator("A100-SXM-80GB"))
+
+
 def test_two_roots_of_a_large_host_are_half_a_node_apart() -> None:
     sizes = group_sizes(machine(cluster("8xL40S")), 8, 1)
     assert (sizes["switched"], sizes["root_ranks"]) == (0.0, 4.0)

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.errors import ClusterError, RidgelineError, UnknownNameError
+from ridgeline.facts import store
 from ridgeline.facts.accelerators import accelerator_names
 from ridgeline.facts.clusters import MAX_DEVICES, cluster, clusters, reach
 from ridgeline.facts.links import link, link_names
 from ridgeline.facts.records import Beside, Cluster, Tier
+from ridgeline.facts.test_machines import ran_on
 
 TOPOLOGIES = {"switch", "ring", "mesh", "torus", "bus"}
 
@@ -223,3 +225,15 @@ def test_devices_of_a_kind_that_is_not_there_are_the_cluster_itself() -> None:
     assert there.beside is not None
     assert (there.beside.cluster.name, there.beside.cluster.beside) == (alone.name, None)
     assert (there.beside.own_link, there.beside.other_link) == (alone.tiers[0], alone.tiers[-1])  # ends change places
+
+
+def test_machines_of_tests_are_in_the_catalog_and_hold_their_device() -> None:
+    rows = store.read_tsv("test_machines.tsv")
+    assert len({row["test"] for row in rows}) == len(rows) == 34
+    for row in rows:
+        assert cluster(row["machine"]).accelerator.name == row["accelerator"]
+        assert (
+            ran_on(f"tests/functional_tests/test_cases/{row['test']}/golden.json", row["accelerator"]) == row["machine"]
+        )
+    assert ran_on(f"test_cases/{rows[0]['test']}_1node/golden.json", "H100-SXM") is None
+    assert ran_on(f"test_cases/{rows[0]['test']}/golden.json", "A100-SXM-80GB") is None

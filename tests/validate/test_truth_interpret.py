@@ -229,6 +229,34 @@ def test_latent_attention_flag() -> None:
     assert (found.cluster.count, found.stated["dp"]) == (4, 1)
 
 
+TEST = {
+    "model": "mcore test gpt", "layers": 12, "hidden": 512, "heads": 8, "seq_len": 1024, "tp": 1, "pp": 1,
+    "micro_batch": 4, "global_batch": 32, "precision": "bf16", "engine": "Megatron-Core + TE",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "hardware", "machine"),
+    [
+        ("gpt3_mcore_te_tp2_pp2_resume_torch_dist", "H100 SXM 80GB (DGX)", "milan"),  # values of a run on GitHub
+        ("gpt3_mcore_te_tp2_pp2_resume_torch_dist_defer_embedding_wgrad_compute", "H100 SXM 80GB (DGX)", ""),
+        ("gpt3_mcore_te_tp2_pp2_resume_torch_dist", "A100 (DGX, size not stated)", ""),
+    ],
+)
+def test_the_history_of_a_test_tells_its_host(name: str, hardware: str, machine: str) -> None:
+    where = f"tests/functional_tests/test_cases/gpt/{name}/golden_values_dev_dgx.json"
+    found = job(**TEST, hardware=hardware, source_where=where)
+    assert found.cluster.host.processor == machine
+    assert any("p5.48xlarge" in note for note in found.assumptions) == bool(machine)
+
+
+def test_rows_that_differ_in_their_host_alone_are_asked_apart() -> None:
+    where = "tests/functional_tests/test_cases/gpt/gpt3_mcore_te_tp2_pp2_resume_torch_dist{}/golden.json"
+    first, second = (job(**TEST, hardware="H100", source_where=where.format(end)) for end in ("", "_x"))
+    assert (first.workload, first.stated) == (second.workload, second.stated)
+    assert first.key != second.key
+
+
 def test_virtual_stages_from_layers_per_stage() -> None:
     found = job(
         model="mcore test gpt",

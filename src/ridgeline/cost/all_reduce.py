@@ -68,6 +68,6 @@ def _library(size: Number, ranks: Number, stride: Number, machine: Machine, eage
         name="all_reduce", phase=Phase.FORWARD, kind=CollectiveKind.ALL_REDUCE, bytes=size, ranks=ranks, stride=stride
     )
     seconds = collective_seconds(work, machine)
-    issue_s = issue_seconds(machine.cluster.accelerator) if eager else 0.0
+    issue_s = issue_seconds(machine.cluster.accelerator, machine.cluster.host) if eager else 0.0
     found: Number = np.where(np.asarray(ranks) > 1, np.maximum(seconds, issue_s), 0.0)
     return found

@@ -12,7 +12,7 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import group_sizes
 from ridgeline.facts.engine_all_reduce import NEVER_BYTES, AllReduceRule, all_reduce_rules
 from ridgeline.facts.mechanisms import constants
-from ridgeline.facts.records import DISPATCH, OWN_HOST, Accelerator
+from ridgeline.facts.records import DISPATCH, OWN_HOST, Accelerator, Host
 from ridgeline.lower.work import Number
 
 _FASTEST_BUS = 150e9  # byte/s one way; PCIe 6 x16 has 126, chip-to-chip links to a Grace host 225 and more
@@ -64,7 +64,7 @@ def kernel_sizes(
         "link_bytes_per_s": group_sizes(machine, ranks, stride)["link_bytes_per_s"],
         "two_shot_from_bytes": starts("two_shot_from_bytes"),
         "symmetric_from_bytes": starts("symmetric_from_bytes"),
-        "issue_s": np.asarray(eager) * issue_seconds(machine.cluster.accelerator),
+        "issue_s": np.asarray(eager) * issue_seconds(machine.cluster.accelerator, machine.cluster.host),
     }
 
 
@@ -90,8 +90,8 @@ def _next(ranks: Number, values: Mapping[int, float]) -> Number:
     return found
 
 
-def host_slowness(part: Accelerator) -> float:
-    """Time of operators on the hosts that a generation of devices comes with, over that on a DGX H100's [1].
+def host_slowness(part: Accelerator, host: Host | None = None) -> float:
+    """Time of operators on a host, or on those that a generation of devices comes with, over that on a DGX H100's [1].
 
     Of many operators one after the other, as layers are (`launch.slowness.*`): hosts of Grace and of A100s take half as
     long again. One collective takes longer still, `issue_seconds`. Of a processor that is the device itself the ratio
@@ -100,7 +100,7 @@ def host_slowness(part: Accelerator) -> float:
     own = dispatch_seconds(part)
     if own is not None:
         return own / constants()["launch.host.kernel"].value
-    return _of_host(part, "launch.slowness")
+    return _of_host(part, host, "launch.slowness")
 
 
 def scheduler_slowness(part: Accelerator) -> float:
@@ -108,7 +108,7 @@ def scheduler_slowness(part: Accelerator) -> float:
 
     Half calls in Python, half operators on small tensors (`schedule.slowness.*`); compiled ones show no such ratio.
     """
-    return _of_host(part, "schedule.slowness")
+    return _of_host(part, None, "schedule.slowness")
 
 
 def dispatch_seconds(part: Accelerator) -> float | None:
@@ -123,13 +123,17 @@ def dispatch_seconds(part: Accelerator) -> float | None:
     return known.value if known is not None else constants()["launch.host.kernel"].value
 
 
-def issue_seconds(part: Accelerator) -> float:
-    """Host time to issue one collective outside a graph, in the hosts that a generation of devices comes with [s]."""
-    return _of_host(part, "collective.issue")
+def issue_seconds(part: Accelerator, host: Host | None = None) -> float:
+    """Time to issue one collective outside a graph, on a host or on those that such devices come with [s]."""
+    return _of_host(part, host, "collective.issue")
 
 
-def _of_host(part: Accelerator, name: str) -> float:
+def _of_host(part: Accelerator, host: Host | None, name: str) -> float:
+    """A constant of the host's processors where they have one, else of the hosts that such devices usually have."""
     table = constants()
+    own = table.get(f"{name}.{host.processor}") if host is not None else None
+    if own is not None:
+        return own.value
     joined = (part.host_bytes_per_s or 0.0) > _FASTEST_BUS
     key = "grace" if joined and part.vendor == "NVIDIA" else part.architecture
     return table.get(f"{name}.{key}", table[f"{name}.other"]).value
@@ -145,11 +149,11 @@ def issue_range_s() -> tuple[float, float]:
     return min(known), max(known)
 
 
-def host_range(part: Accelerator) -> tuple[float, float]:
-    """Time of operators on the quickest and the slowest host measured, over that on a device's own [1].
+def host_range(part: Accelerator, host: Host | None = None) -> tuple[float, float]:
+    """Time of operators on the quickest and the slowest host measured, over that on this one or a device's usual [1].
 
     Both with what versions of one module differ by: `interval.launch.*`.
     """
-    table, own = constants(), _of_host(part, "launch.slowness")
+    table, own = constants(), _of_host(part, host, "launch.slowness")
     quick, slow = (table[f"launch.slowness.{end}"].value / own for end in ("least", "most"))
     return quick * table["interval.launch.low"].value, slow * table["interval.launch.high"].value

@@ -98,12 +98,12 @@ class Pricer:
         self.precision = PRECISIONS[workload.precision]
         self.deterministic = bool(workload.memory_habits.get("deterministic", False))
         self.launch_device_s = constant("launch.device")
-        part = machine.device.accelerator
-        self.host_slowness = host_slowness(part)
+        part, host = machine.device.accelerator, machine.cluster.host
+        self.host_slowness = host_slowness(part, host)
         self.dispatch_s = dispatch_seconds(part)
         self.own_host = own_host(machine.device)
-        self.hosts = host_range(part)
-        self.collective_issue_s = 0.0 if workload.execution == "graph" else issue_seconds(part)
+        self.hosts = host_range(part, host)
+        self.collective_issue_s = 0.0 if workload.execution == "graph" else issue_seconds(part, host)
 
     @property
     def held(self) -> bool:
@@ -138,7 +138,7 @@ class Pricer:
         Megatron-LM's layers are Python modules around each product and attention, and issue the product of each expert
         by itself, or pass a module for it forward and one function of its gradients backward; eager PyTorch dispatches
         every operator; compiled code only launches; a captured graph is replayed. Times are those of a DGX H100's
-        processor; the hosts of other devices take `host_slowness` times as long.
+        processor; other hosts take `host_slowness` times as long.
         """
         calls = work.calls if isinstance(work, Stream) else 0.0
         issued_s = self._issue_seconds(work, kernels) + self._filled_seconds(work)

@@ -230,7 +230,7 @@ def collective(
         "in_place": float(in_place),
         **group_sizes(machine, ranks, stride),
     }
-    issue_s = issue_seconds(machine.cluster.accelerator) if eager else 0.0
+    issue_s = issue_seconds(machine.cluster.accelerator, machine.cluster.host) if eager else 0.0
     return Asked(
         question=Question(family="collective", sizes=sizes, form="any", issue_s=issue_s, alone=alone),
         flop=0.0,

@@ -196,5 +196,6 @@ def host(name: str, devices: int, accelerator: Accelerator) -> Host:
         nvme_bytes=float(row["nvme_tb"]) * 1e12,
         nvme_bytes_per_s=float(row["nvme_gbs"]) * 1e9,
         idle_w=float(row["idle_w"]),
+        processor=row["processor"],
         evidence=rows.evidence(row["evidence"], file="data/hosts.tsv"),
     )

@@ -106,6 +106,7 @@ class Host:
     nvme_bytes: float
     nvme_bytes_per_s: float  # node total, read
     idle_w: float  # node power without the accelerators
+    processor: str = ""  # generation of its processors, where their launches are known
     evidence: Evidence = Evidence.ASSUMED
 
 

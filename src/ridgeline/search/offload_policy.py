@@ -184,6 +184,6 @@ def machine_of(hybrid: Hybrid, cluster: Cluster, job: Job, asked: Asked) -> Mach
         cpu_memory_bytes_per_s=1.0 / away_s if away_s else math.inf,
         cpu_copy_share=widened_s / away_s if away_s else 0.0,
         cpu_pin_bytes_per_s=1.0 / pinned_s if pinned_s else math.inf,
-        call_s=constant("launch.host.kernel") * host_slowness(cluster.accelerator),
+        call_s=constant("launch.host.kernel") * host_slowness(cluster.accelerator, cluster.host),
         gpu_memory_bytes_per_s=hybrid.machine.device.memory_bytes_per_s,
     )

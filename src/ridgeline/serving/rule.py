@@ -111,9 +111,9 @@ def _borrowing(one: Engine, stride: int) -> dict[str, float]:
 
 def _launched_s(one: Engine, kernels: float) -> float:
     """The least that launching an iteration's kernels takes [s]: 0 where the device issues them, in their times."""
-    part = one.machine.cluster.accelerator
+    part, host = one.machine.cluster.accelerator, one.machine.cluster.host
     own = dispatch_seconds(part) is not None
-    return 0.0 if own else kernels * one.policy.eager_kernel_host_s * host_slowness(part)
+    return 0.0 if own else kernels * one.policy.eager_kernel_host_s * host_slowness(part, host)
 
 
 def _load_s(one: Engine) -> float:

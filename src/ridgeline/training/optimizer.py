@@ -60,7 +60,7 @@ def optimizer_seconds(
         (2 * states + precision.grad_bytes + precision.weight_bytes) * sharing / host.dram_bytes_per_s
         + (precision.grad_bytes + precision.weight_bytes) / host.device_bytes_per_s
     )
-    operator_s = constant("launch.host.kernel") * host_slowness(machine.device.accelerator)
+    operator_s = constant("launch.host.kernel") * host_slowness(machine.device.accelerator, host)
     if workload.looped_optimizer and optimizer.two_moments:
         device_s = np.maximum(device_s, np.asarray(tensors) * OPERATIONS * operator_s)
     if workload.framework == "megatron":
@@ -81,13 +81,13 @@ def megatron_seconds(tensors: Number, shards: Number, *, workload: Workload, mac
     clipping, Adam, copies), with operators for each of these where zeros are counted.
     Source: `launch.megatron.*`. Evidence: derived.
     """
-    part = machine.device.accelerator
+    part, host = machine.device.accelerator, machine.cluster.host
     owned = np.asarray(tensors) / shards
     operators = constant("launch.megatron.step") + owned * constant("launch.megatron.zeros") * workload.counts_zeros
     python_s = constant("launch.megatron.step.python") + np.asarray(tensors) * constant("launch.megatron.held")
     python_s = (python_s + owned * constant("launch.megatron.owned")) * (workload.execution != "graph")
-    calls_s = constant("launch.megatron.step.calls") * issue_seconds(part)
-    return np.asarray(host_slowness(part) * (operators * constant("launch.host.kernel") + python_s) + calls_s)
+    calls_s = constant("launch.megatron.step.calls") * issue_seconds(part, host)
+    return np.asarray(host_slowness(part, host) * (operators * constant("launch.host.kernel") + python_s) + calls_s)
 
 
 def separate_bytes(precision: Precision, optimizer: Optimizer, passes: float = 3.0) -> float:

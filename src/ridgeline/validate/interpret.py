@@ -21,7 +21,7 @@ from ridgeline.validate.hardware import Device, find_device
 from ridgeline.validate.images import IMAGES, image_recipe, image_tokens, in_parts, network, read_image_model
 from ridgeline.validate.layout import Layout, read_batch, read_layout, read_schedule
 from ridgeline.validate.machines import Machines, machines, own_cluster, place
-from ridgeline.validate.megatron_tests import expert_width, is_test, named_flags, named_plan
+from ridgeline.validate.megatron_tests import expert_width, is_test, named_flags, named_machine, named_plan
 from ridgeline.validate.models import read_model
 from ridgeline.validate.names import meant_device, plain_name, refuse_unsupported
 from ridgeline.validate.notes import Notes, read_notes
@@ -150,7 +150,8 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
         reading = read_model(row, notes, seq_len=seq_len, stages=stages, width=width, known=flags)
     batch = read_batch(row, notes, engine, layout, seq_len=seq_len, images=None if image is None else IMAGES)
     said += [*reading.assumptions, *recipe.assumptions, *batch.assumptions]
-    texts = (row.text("interconnect"), row.text("hardware"), row.text("notes"))
+    ran = named_machine(row, device.accelerator.name) if is_test(engine) else ""
+    texts = (row.text("interconnect"), row.text("hardware"), row.text("notes"), ran)
     habits = read_habits(row, engine, reading.model.graph, stages=stages, said=said)
     cluster = own_cluster(row.text("hardware"), layout.devices, source)
     if cluster is None:
@@ -242,7 +243,7 @@ def _machine_key(cluster: Cluster) -> tuple[object, ...]:
         part.memory_bytes_per_s,
         part.tdp_w,
         cluster.count,
-        cluster.node_devices,
+        cluster.host,
         tiers,
     )
 

@@ -27,6 +27,7 @@ SYSTEMS: tuple[tuple[str, str], ...] = (
     (r"gcp a3\b", "a3-high"),
     (r"\(a4\)", "a4-high"),
     (r"ndm? ?a100", "ndm-a100"),
+    (r"\bp5\.48xlarge", "p5.48xlarge"),
 )
 """Machines that cells name, and how their names begin in the catalog."""
 

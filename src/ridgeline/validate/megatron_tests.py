@@ -3,9 +3,9 @@
 Source: Megatron-LM, tests/functional_tests/test_cases/*/*/model_config.yaml. A test's name is the
 folder of its golden values: 'gpt3_mcore_te_tp2_pp2_cross_entropy_loss_fusion'.
 
-Which machine ran a test is not said: NVIDIA's clusters (.gitlab-ci.yml) or, where tests/test_utils/recipes lists it for
-GitHub as well, runners of AWS (.github/workflows/cicd-main.yml), of neither of which the processor is told. Tests named
-'_1node' run on AWS alone. So a row's host is its device's, and the interval of a step holds the others.
+Which machine ran a test is not said in its row: one of NVIDIA's clusters (.gitlab-ci.yml) or, where
+tests/test_utils/recipes lists it for GitHub as well, a runner of AWS (.github/workflows/cicd-main.yml). The history of
+its golden values tells for some (data/test_machines.tsv); the host of the others is their device's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import math
 import re
 
 from ridgeline.errors import InputError
+from ridgeline.facts.test_machines import ran_on
 from ridgeline.validate.engine import Engine
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
@@ -47,6 +48,11 @@ def refuse_unsaid(row: Row) -> None:
     for word, reason in UNSAID:
         if re.search(word, row.text("source_where")):
             raise InputError(reason, field="model")
+
+
+def named_machine(row: Row, accelerator: str) -> str:
+    """The catalog's machine that ran a test, where its source tells; else nothing."""
+    return ran_on(row.text("source_where"), accelerator) or ""
 
 
 def named_devices(row: Row, notes: Notes, *, product: int, ranks: int, ep: int) -> int:
