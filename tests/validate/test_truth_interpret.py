@@ -224,6 +224,8 @@ def test_latent_attention_flag() -> None:
         engine="Megatron-Core + TE",
         notes="multi-latent-attention; sequence-parallel",
         source_where="gpt/x_1node/golden_values.json",
+        metric="peak_mem_per_gpu",
+        unit="GiB",
     )
     assert found.model.dims["kv_rank"] == 512
     assert (found.cluster.count, found.stated["dp"]) == (4, 1)
@@ -248,6 +250,15 @@ def test_the_history_of_a_test_tells_its_host(name: str, hardware: str, machine:
     found = job(**TEST, hardware=hardware, source_where=where)
     assert found.cluster.host.processor == machine
     assert any("p5.48xlarge" in note for note in found.assumptions) == bool(machine)
+
+
+def test_times_of_tests_that_wait_for_their_data_are_refused() -> None:
+    where = "tests/functional_tests/test_cases/gpt/x_1node/golden_values_dev_dgx_gb200.json"
+    found = interpret(row(**TEST, hardware="GB200", source_where=where))
+    assert isinstance(found, Refusal)
+    assert "waits for its data" in found.reason
+    assert job(**TEST, hardware="GB200", source_where=where.replace("_1node", "")).cluster.count == 8
+    assert job(**TEST, hardware="GB200", source_where=where, metric="peak_mem", unit="GiB").cluster.count == 4
 
 
 def test_rows_that_differ_in_their_host_alone_are_asked_apart() -> None:
