@@ -15,8 +15,9 @@ from ridgeline.facts.records import Accelerator
 class ExpertKernels:
     """The kernels of one engine's `backend` on a device, in one number format; '' those it was measured with.
 
-    Pools of `prompts` sort long batches, others answer few tokens each in a step. A backend whose kernels in a format
-    nobody measured changes nothing; raises `DomainError` for a word that is none.
+    Pools of `prompts` sort long batches, others answer few tokens each in a step. Kernels that were not measured on the
+    device are lent by its relatives rather than stood in for by others of its own. A backend whose kernels in a format
+    nobody measured there changes nothing; raises `DomainError` for a word that is none.
     """
 
     def __init__(self, part: Accelerator, engine: str, backend: str, form: str, *, prompts: bool) -> None:
@@ -35,13 +36,14 @@ class ExpertKernels:
         """Whether it sends tokens in the way of few, which steps take."""
         return not (self.exchanges and self._prompts)
 
-    def of(self, asked: Asked) -> Asked:
-        """The same asked of the backend's kernels, where they were measured on the device; else unchanged."""
+    def of(self, asked: Asked) -> tuple[Asked, Rung]:
+        """The same asked of the backend's kernels, and the best rung that knows them; else unchanged."""
         known = self._known
-        if known is None or known.form != asked.question.form:
-            return asked
-        family = known.prompts if self._prompts else known.steps
-        named = replace(asked.question, family=family, kernel=known.kernel, engine=known.library)
-        found = find_fits(named, self._part, Rung.FITTED)
-        measured = any(fit.kernel.split(" ")[0] == known.kernel for fit in found)
-        return replace(asked, question=named) if measured else asked
+        if known is not None and known.form == asked.question.form:
+            family = known.prompts if self._prompts else known.steps
+            named = replace(asked.question, family=family, kernel=known.kernel, engine=known.library)
+            for rung in (Rung.FITTED, Rung.BORROWED):
+                found = find_fits(named, self._part, rung)
+                if any(fit.kernel.split(" ")[0] == known.kernel for fit in found):
+                    return replace(asked, question=named), rung
+        return asked, Rung.FITTED

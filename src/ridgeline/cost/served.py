@@ -76,13 +76,20 @@ class ServedPrices(LinkPrices):
             return question
         return replace(question, engine=self.engine, version=self.version, hybrid=self.own.hybrid)
 
-    def _model(self, question: Question, kernel: str = "", *, shares: tuple[float, float] = _WHOLE) -> FittedModel:
+    def _model(
+        self,
+        question: Question,
+        kernel: str = "",
+        *,
+        shares: tuple[float, float] = _WHOLE,
+        best: Rung = Rung.FITTED,
+    ) -> FittedModel:
         asked = self.engines(question)
         kernels = self.own.earlier if question.family in CORES else ""
         earlier = kernels and earlier_fits(
             question.family, self.part, engine=self.engine, kernel=kernels, form=question.form
         )
-        for rung in RUNGS:
+        for rung in RUNGS[RUNGS.index(best) :]:
             fits = bare_fits(asked, self.part, rung)
             if earlier:
                 fits, rung = earlier, Rung.BORROWED
@@ -94,14 +101,14 @@ class ServedPrices(LinkPrices):
                 )
         raise DomainError(f"{self.part.name}: no device was ever measured for {question.family} in {question.form}")
 
-    def ask(self, asked: questions.Asked, kernel: str = "") -> Seconds:
-        """The price of an operator from the best rung, by the fits of one `kernel` where there are any [s].
+    def ask(self, asked: questions.Asked, kernel: str = "", *, best: Rung = Rung.FITTED) -> Seconds:
+        """The price of an operator from rungs of `best` on, by the fits of one `kernel` where there are any [s].
 
         What the engine's products reach and how wrong the mechanism is are independent: logarithms add as squares.
         """
         question = asked.question
         shares = self._shares[0] if question.family == "gemm" else _WHOLE  # experts' kernels are no library's
-        found = self._read(question, self._model(question, kernel, shares=shares))
+        found = self._read(question, self._model(question, kernel, shares=shares, best=best))
         if shares == _WHOLE:
             return found
         slow, fast = (self._read(question, self._model(question, kernel, shares=end)).mid for end in self._shares[1:])
@@ -202,7 +209,8 @@ class ServedPrices(LinkPrices):
                 size, piece.hidden, piece.inner, piece.top_k, piece.count, ranks=float(piece.ranks),
                 skew=self.skew, gated=piece.gated, dtype=dtype,
             )  # fmt: skip
-            return self.ask(self._backend.of(asked))
+            ours, best = self._backend.of(asked)
+            return self.ask(ours, best=best)
 
         each = piece.hidden * piece.inner * (3.0 if piece.gated else 2.0) / piece.ranks
         chosen, kernels = experts_reached(size, piece.top_k, piece.count, self.skew), constant("launch.served.experts")
