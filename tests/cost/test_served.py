@@ -324,6 +324,18 @@ def test_weights_of_few_bits_are_widened_before_products_of_many_rows() -> None:
     assert narrow - wide == pytest.approx(8192 * 1024 * (4.89 / 8 + 2) / rate + started, rel=1e-6)
 
 
+def test_weights_of_few_bits_that_are_widened_in_registers_are_read_as_they_are() -> None:
+    """Marlin on an A100: a product of one row reads a quarter of the bytes; of many it takes as long as in 16 bits."""
+    where, own, few = machine(cluster("1xA100-SXM-80GB")), OwnKernels(wide="read"), np.array([1.0, 4096.0])
+    narrow, wide = (
+        ServedPrices(where, Formats(feed=feed, plain=feed), engine="vllm", own=own).product(PIECE, few)
+        for feed in ("int4_wo", "bf16")
+    )
+    assert narrow.memory[0] == pytest.approx(wide.memory[0] * (0.5 + 1 / 32) / 2, rel=0.01)
+    assert narrow.mid[0] < 0.8 * wide.mid[0]  # most of either is the start of a kernel
+    assert narrow.mid[1] == pytest.approx(wide.mid[1], rel=0.02)
+
+
 def test_integers_keep_a_share_of_their_rate() -> None:
     """An RTX 3090 over 16384 rows: 2 x 16384 x 8192 x 1024 operations at 0.22 of 284 T, more than the weights take."""
     where = machine(cluster("1xRTX-3090"))

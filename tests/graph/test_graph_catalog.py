@@ -127,5 +127,9 @@ def test_published_sizes(name: str, total: float, active: float | None) -> None:
 
 
 def test_a_checkpoint_by_its_number_format_is_the_model() -> None:
-    for ending in ("-FP8", "-Instruct-FP8", "-NVFP4", "-AWQ", "-Instruct-GPTQ-Int4"):
+    for ending in (
+        "-FP8", "-Instruct-FP8", "-NVFP4", "-AWQ", "-Instruct-GPTQ-Int4", "-Instruct-quantized.w4a16", "-FP8-KV",
+        "-Instruct-FP8-dynamic", "-bnb-4bit", "-Instruct-NVFP4-v2", "-it-qat-q4_0-gguf", "-Instruct-2507",
+    ):  # fmt: skip
         assert find(f"org/Llama-3.1-70B{ending}") == "llama-3.1-70b", ending
+    assert find("c4ai-command-r-08-2024") is None  # another model than command-r: it groups its heads

@@ -12,7 +12,7 @@ import pytest
 from ridgeline.serving.traffic.traffic import traffic
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_rows import ServedJob, read_served
-from ridgeline.validate.serving_traffic import gained_tokens, measured_span_s, sampled_share
+from ridgeline.validate.serving_traffic import gained_tokens, measured_span_s, sampled_share, traffic_of
 
 CELLS = {
     "model": "Llama-2-70B", "params_b": "70", "active_params_b": "70", "hardware": "H100-SXM-80GB", "n_devices": "8",
@@ -37,9 +37,19 @@ def test_a_longer_run_ends_with_the_latency_of_the_request_that_comes_last() -> 
     steady = SimpleNamespace(overloaded="")
     assert measured_span_s(asked, requests, found, steady) == (1012.0, 2000.0)  # type: ignore[arg-type]
     assert measured_span_s(asked, requests, found, steady, 1.0) == (1020.0, 2000.0)  # type: ignore[arg-type]
-    assert measured_span_s(replace(asked, open_s=None), requests, found, steady) == (620.0, 1200.0)  # type: ignore[arg-type]
+    assert measured_span_s(replace(asked, open_s=None), requests, found, steady) == (120.0, 3.0)  # type: ignore[arg-type]
     growing = SimpleNamespace(overloaded="the queue grows")
     assert measured_span_s(asked, requests, found, growing) == (1200.0, 2000.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("stated", "requests"),
+    [({}, 1000), ({"open_s": 300.0}, 600), ({"open_s": 2400.0}, 1200), ({"requests": 500}, 500)],
+)
+def test_arrivals_go_on_as_long_as_is_stated_or_for_a_clients_default(stated: dict[str, Any], requests: int) -> None:
+    """2 a second: no more than ten minutes of them are replayed; vLLM's and SGLang's clients send 1000."""
+    asked = replace(job(isl="100"), open_s=None, requests=None, lengths=None)
+    assert traffic_of(replace(asked, **stated), ()).requests == requests
 
 
 def test_a_longer_queue_is_emptied_at_the_steady_rate() -> None:

@@ -12,6 +12,7 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator
 
 Array = NDArray[np.float64]
+READ = "read"  # weights of few bits widened in registers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,8 @@ class OwnKernels:
 
     Products of `vector_rows` rows or fewer stream their weights [row]. Decode reads a key head once for groups of
     `groups` query heads [head], () of any; with `splits` keys of a sequence are split over idle multiprocessors.
-    `wide` is how more rows meet weights of few bits: '' as tables have it, 'widened' to 16 bits, 'int8' inputs. Where
+    `wide` is how more rows meet weights of few bits: '' as tables have it, 'widened' to 16 bits, 'int8' inputs, 'read'
+    by kernels like those of 16 bits, which read less of them. Where
     attention is not fused a prompt's score moves `score_bytes` [byte]. With `per_query` heads of a group find nothing
     in caches that another has read, as if each had keys of its own. Beyond `block_heads` query heads of all sequences
     [head] each is one block with room for the scores of `room` tokens [token]. Products reach `tuned_share` of the

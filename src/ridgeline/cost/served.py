@@ -23,7 +23,7 @@ from ridgeline.cost.families.routing import experts_reached
 from ridgeline.cost.fitted import CORES, FittedModel, find_fits, model_of
 from ridgeline.cost.formats import WIDENED_BYTES, Formats, form
 from ridgeline.cost.machine import Machine
-from ridgeline.cost.own_kernels import OwnKernels, block_seconds, half_sums, vector_seconds
+from ridgeline.cost.own_kernels import READ, OwnKernels, block_seconds, half_sums, vector_seconds
 from ridgeline.cost.plain import integer_seconds, operand_bytes, score_seconds, tiled_rows, wide_seconds, widened_bytes
 from ridgeline.cost.readers import ROTARY
 from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
@@ -85,6 +85,8 @@ class ServedPrices(LinkPrices):
         best: Rung = Rung.FITTED,
     ) -> FittedModel:
         asked = self.engines(question)
+        wider = question.family == "gemm" and self.own.wide == READ and form(question.form).weight_bytes < WIDENED_BYTES
+        asked = replace(asked, form="bf16") if wider else asked
         kernels = self.own.earlier if question.family in CORES else ""
         earlier = kernels and earlier_fits(
             question.family, self.part, engine=self.engine, kernel=kernels, form=question.form
@@ -95,6 +97,7 @@ class ServedPrices(LinkPrices):
                 fits, rung = earlier, Rung.BORROWED
             fits = tuple(fit for fit in fits if fit.kernel.split(" ")[-1] == kernel) or fits
             if fits:
+                rung = worst((rung, Rung.BORROWED)) if wider else rung
                 self.rungs_used[question.family] = worst((self.rungs_used.get(question.family, rung), rung))
                 return model_of(
                     question.family, question.form, self.part, fits, rung, hosted=False, cold=True, shares=shares
@@ -186,7 +189,7 @@ class ServedPrices(LinkPrices):
     ) -> Seconds:
         """Products with weights of `elements` in a format, by the engine's own kernels or as `measured` ones [s]."""
         what, device = form(name), self.machine.device
-        if self.own.wide and what.weight_bytes < WIDENED_BYTES:
+        if self.own.wide not in ("", READ) and what.weight_bytes < WIDENED_BYTES:
             if self.own.wide == "int8" and "int8" in device.matrix:
                 moved = elements * what.weight_bytes
                 found = banded("int8", *integer_seconds(flop, moved, kernels, device))

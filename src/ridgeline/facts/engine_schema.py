@@ -122,9 +122,9 @@ class Settings:
     )
     wide_products: str = _word(
         "",
-        "products of more rows by weights of few bits: as tables have them, of weights widened to 16 bits first, or of "
-        "inputs cast to 8-bit integers",
-        *("", "widened", "int8"),
+        "products of more rows by weights of few bits: as tables have them, of weights widened to 16 bits first, of "
+        "inputs cast to 8-bit integers, or as those of 16 bits that read less",
+        *("", "widened", "int8", "read"),
     )
     score_bytes: float = _key(
         0.0, "memory traffic of a prompt's score where attention is not fused; 0: it is", unit="byte", kind=float,

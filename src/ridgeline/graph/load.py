@@ -20,9 +20,12 @@ _FOLDER = "models"
 _ALIASES = "_aliases"  # data/models/_aliases.json: other names people use -> catalog name
 _SHOWN = 80  # characters of an unknown name that an error repeats
 _TUNED = re.compile(
-    r"[-_ ](instruct|chat|base|hf|it|pt|bf16|fp16|fp8|fp8-dynamic|nvfp4|mxfp4|awq|gptq|int4|int8|w4a16|w8a8|gguf)$",
+    r"[-_ .](?:instruct|chat|base|thinking|preview|qat|\d{4}|hf|it|pt|bnb|gguf|marlin|quark|kv|dynamic|static|block"
+    r"|quantized|quant|[48]-?bit|bf16|fp16|(?:mx|nv)?fp[468](?:-?v\d)?|awq|gptq|int[48]|w\d+a\d+|g(?:32|64|128)"
+    r"|q\d(?:_k)?(?:_[msl01])?)$",
     re.IGNORECASE,
 )
+"""Endings of published checkpoints that leave a model's dimensions as they are: its tuning and its format."""
 
 
 def catalog() -> tuple[str, ...]:

@@ -17,7 +17,11 @@ from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.validate.serving_loops import FEWEST, replayed_requests
 from ridgeline.validate.serving_rows import ServedJob
 
-OPEN_S, OPEN_MOST = 600.0, 60_000  # length of Poisson arrivals: MLPerf Inference's shortest run; most requests there
+OPEN_S, OPEN_MOST = 600.0, 60_000  # of Poisson arrivals that last a stated time [s], the part replayed; most requests
+CLIENT_REQUESTS = 1000
+"""Requests of Poisson arrivals where nothing says how long they go on: the default of vLLM's and SGLang's clients.
+
+Source: vllm, benchmarks/benchmark_serving.py, and sglang, python/sglang/bench_serving.py: --num-prompts."""
 QUEUED_ROUNDS = 4  # requests of a saturated queue for each sequence that can run
 SPREAD_ROUNDS = 8  # where their lengths are spread: the last to end are a smaller part of it
 UNSTATED_CONTEXT = 2048  # token; of configs that state no length (vllm/config.py of 0.5.3, _get_and_verify_max_len)
@@ -38,14 +42,18 @@ def traffic_of(job: ServedJob, engines: Sequence[Engine]) -> Traffic:
     if job.arrivals == "poisson":
         if not job.rate_rps:
             raise InputError("Poisson arrivals without a rate", field="rate_rps")
-        return synthetic(
-            poisson(job.rate_rps, requests=int(min(max(job.rate_rps * OPEN_S, FEWEST), OPEN_MOST))), prompt, output
-        )
+        return synthetic(poisson(job.rate_rps, requests=_arriving(job, job.rate_rps)), prompt, output)
     slots = sum(one.policy.max_seqs * one.deployment.dp * one.deployment.instances for one in engines[-1:])
     fitting = sum(_fitting(one, job) for one in engines[-1:])
     rounds = QUEUED_ROUNDS if job.lengths is None else SPREAD_ROUNDS
     count = int(rounds * max(1, min(slots, fitting)))
     return synthetic(burst(min(max(count, FEWEST), OPEN_MOST)), prompt, output)
+
+
+def _arriving(job: ServedJob, rate_rps: float) -> int:
+    """Requests that arrive while a run is replayed [1]: those stated, or in the time stated, or a client's default."""
+    stated = job.requests or (min(job.open_s, OPEN_S) * rate_rps if job.open_s else CLIENT_REQUESTS)
+    return int(min(max(stated, FEWEST), OPEN_MOST))
 
 
 def gained_tokens(job: ServedJob, one: Engine) -> float | None:
@@ -86,20 +94,18 @@ def measured_span_s(
     Poisson arrivals of `open_s` go on for longer than those replayed, at the stated rate. They end with the request
     that comes last, whose latency is that of any request and of which `quantile` are shorter; where the queue grows,
     what is left to serve grows with it. A queue that has to last `open_s`, or of so many `requests`, is emptied at the
-    rate at which requests end between its warm-up and the start of its last. Arrivals without a stated length end
-    with the last token. Source: mlperf-inference, loadgen/results.cc (final_query_all_samples_done_time).
+    rate at which requests end between its warm-up and the start of its last. Arrivals without a stated length are
+    those replayed. Source: mlperf-inference, loadgen/results.cc (final_query_all_samples_done_time).
     """
     span = max(float(np.nanmax(replayed.end_s)), 1e-12)
     count = float(traffic.requests)
-    if job.arrivals == "poisson" and job.rate_rps:
+    if job.arrivals == "poisson" and job.rate_rps and job.open_s:
         arriving = float(traffic.arrival_s[-1])
-        until = job.open_s or OPEN_S
-        drain = max(span - arriving, 0.0)
         if metrics.overloaded and arriving:
-            drain *= until / arriving
-        elif job.open_s:
+            drain = max(span - arriving, 0.0) * job.open_s / arriving
+        else:
             drain = float(np.nanquantile(replayed.end_s - replayed.came_s, quantile))
-        return until + drain, job.rate_rps * until
+        return job.open_s + drain, job.rate_rps * job.open_s
     if job.arrivals != "queue" or job.lengths is None:
         return span, count
     last = float(np.nanmax(replayed.first_s))
@@ -124,4 +130,4 @@ def sampled_share(job: ServedJob, traffic: Traffic) -> float:
         "total_rate": traffic.output_tokens + traffic.prompt_tokens,
     }.get(job.metric, traffic.output_tokens)
     spread = float(np.std(tokens) / np.mean(tokens))
-    return _Z * float(np.sqrt((1.0 + spread**2) / (job.rate_rps * (job.open_s or OPEN_S))))
+    return _Z * float(np.sqrt((1.0 + spread**2) / (job.rate_rps * job.open_s if job.open_s else traffic.requests)))
