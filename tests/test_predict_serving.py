@@ -46,6 +46,14 @@ def test_a_report_holds_the_replay_itself() -> None:
     assert (report.metrics.attained, report.traffic_name, report.engines) == (1.0, "steady", ("vLLM",))
 
 
+@pytest.mark.parametrize(("ep", "told_so"), [(1, True), (8, False)])
+def test_a_report_says_where_the_engine_would_refuse_to_load_experts(ep: int, told_so: bool) -> None:
+    """MiniMax-M2's experts are 1,536 wide: eight ranks hold 192 of each, one and a half blocks, or whole ones."""
+    one = Deployment(tp=8, ep=ep, weights="fp8_block")
+    report = simulate_serving(load("minimax-m2"), cluster("8xH200-SXM"), [one], steady(count=4))
+    assert any("blocks of 128" in note for note in report.assumed) is told_so
+
+
 def test_money_by_hand() -> None:
     """Devices times the price of one; a million tokens at the rate that came out."""
     report = told(instances=2)

@@ -259,3 +259,24 @@ def test_pools_count_among_the_fewest_devices() -> None:
     fewest = serving._fewest(both, Bench())  # type: ignore[arg-type]
     assert fewest is both[0]
     assert serving._fewest(both[1:], Bench()) is both[1]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_experts_scaled_in_blocks_are_not_cut_within_one(name: str) -> None:
+    """Qwen3-30B-A3B's experts are 768 wide, six blocks of 128: two ranks hold three, four would hold one and a half."""
+    model, stated = load("qwen3-30b-a3b"), {"engine": name, "weights": "fp8_block"}
+    result = search_serving(model, EIGHT, load_of(30), BOUNDS, stated=stated, space=WHOLE, top=1000)
+    cut = {one.tp * one.dp // one.ep for each in result.ranked for one in each.deployments}
+    assert cut == {1, 2}
+    (why,) = (reason for reason in result.refused if "blocks of 128" in reason)
+    assert result.refused[why] > 0
+    with pytest.raises(NoPlanError, match="blocks of 128"):
+        search_serving(model, EIGHT, load_of(30), BOUNDS, stated={**stated, "tp": 4, "ep": 1, "dp": 1}, space=WHOLE)
+
+
+@pytest.mark.parametrize(("name", "weights"), [("vllm", "fp8"), ("vllm", "bf16"), ("trtllm", "fp8_block")])
+def test_experts_of_one_scale_are_cut_anywhere(name: str, weights: str) -> None:
+    stated = {"engine": name, "weights": weights, "tp": 4, "dp": 1, "ep": 1}
+    result = search_serving(load("qwen3-30b-a3b"), EIGHT, load_of(30), BOUNDS, stated=stated, space=WHOLE)
+    assert result.ranked
+    assert not result.refused

@@ -29,7 +29,8 @@ class Form:
     whole: bool = False
 
 
-_BLOCK = 4 / 128  # an fp32 scale for 128 values. Source: DeepSeek-V3 report (arXiv:2412.19437), section 3.3
+BLOCK = 128  # weights on a side of a block with one scale. Source: DeepSeek-V3 report (arXiv:2412.19437), section 3.3
+_BLOCK = 4 / BLOCK  # an fp32 scale for so many inputs
 _MICRO = 1 / 16  # an fp8 scale for 16 values (NVFP4). Source: NVIDIA, NVFP4 blog
 _MX = 1 / 32  # an 8-bit scale for 32 values. Source: OCP Microscaling Formats v1.0
 _GGUF = (  # bits of a weight, scales included. Source: llama-cpp, tools/quantize/README.md, sizes of Llama 3.1 8B

@@ -141,6 +141,9 @@ class Settings:
         False,
         "a static batch is divided over the stages of a pipeline where they divide it evenly, else passes them whole",
     )
+    whole_blocks: bool = _flag(
+        False, "experts with a scale for each block of weights start only where no rank cuts one"
+    )
     part_tokens: int = _count(0, "tokens of a part of its prompts that pass a pipeline one after the other", "token")
     decode_groups: tuple[int, ...] = _key(
         (),

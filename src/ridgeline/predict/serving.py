@@ -15,6 +15,7 @@ from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Queue, Router
 from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
 from ridgeline.report.serving import ServingReport
+from ridgeline.serving.blocks import cut_blocks
 from ridgeline.serving.comings import Comings
 from ridgeline.serving.ends import replay_ends
 from ridgeline.serving.engine import Engine, Policies, engine
@@ -98,10 +99,16 @@ def simulate_serving(
         usd_per_h=fleet_usd_per_h(cluster, deployments, found),
         evidence=min([Evidence.DERIVED, *(one.policy.evidence for one in engines)]),
         rungs=_rungs(engines),
-        assumed=(*assumed, *((_SAME_ANSWERS,) if any(one.cuts_cache for one in deployments) else ())),
+        assumed=(*assumed, *_noted(engines)),
         seconds=time.perf_counter() - begun,
         shares=_shares(deployments, found, traffic),
     )
+
+
+def _noted(engines: Sequence[Engine]) -> tuple[str, ...]:
+    """What a person should know of how the engines are deployed."""
+    same = (_SAME_ANSWERS,) if any(one.deployment.cuts_cache for one in engines) else ()
+    return (*same, *dict.fromkeys(why for one in engines if (why := cut_blocks(one))))
 
 
 def _shares(deployments: Sequence[Deployment], found: Replay, traffic: Traffic) -> tuple[Share, ...]:

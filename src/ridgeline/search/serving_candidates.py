@@ -16,6 +16,7 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.predict.fleet import fleet_usd_per_h
+from ridgeline.serving.blocks import cut_blocks
 from ridgeline.serving.engine import Engine, Policies, engine
 from ridgeline.serving.metrics import Metrics, Objective, measure
 from ridgeline.serving.replay import replay_tables
@@ -97,6 +98,8 @@ class Bench:
         if key not in self._engines:
             made = engine(self.model, self.machine, key, policies=self.policies or engine_policy, shelf=self._shelf)
             _ = made.capacity
+            if why := cut_blocks(made):
+                raise PlanError(why)
             same = (made.policy, replace(key, token_budget=None, max_seqs=None))
             if same not in self._tables:
                 prompts = self.traffic.prompt_tokens
