@@ -497,3 +497,31 @@ def test_a_version_beyond_what_is_known_is_told(capsys: pytest.CaptureFixture[st
     assert code == 0
     said = f"vllm {version} does as {newest_policy('vllm')}, the newest whose habits are known"
     assert (said in " ".join(out.split())) is told
+
+
+def test_the_datasheets_rates_alone_answer_where_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """No fit of the device's own answers, and a step is still within a factor of two of what those say."""
+    asked = ["predict", *MODEL, "--serve", *LENGTHS, "--batch", "8", "--json"]
+    usual, bare = (json.loads(ask(capsys, *asked, *more)[1]) for more in ([], ["--evidence", "datasheet"]))
+    assert set(usual["rungs"].values()) == {"fitted"}
+    assert set(bare["rungs"].values()) == {"borrowed"}
+    for name in ("ttft", "tpot"):
+        assert 0.5 < bare[name]["p50_s"] / usual[name]["p50_s"] < 2.0
+        assert bare[name]["p50_s"] != usual[name]["p50_s"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["predict", *MODEL, "--serve", "--trace", "timeline.json"], "--trace"),
+        (["plan", *MODEL, "--serve", "--rate", "1", "--exhaustive"], "--exhaustive"),
+        (["plan", MODEL[0], "--serve", "--rate", "1", "--rent", "H100-SXM=2", "--evidence", "datasheet"], "--rent"),
+        (["predict", *MODEL, "--serve", "--offload", "computed", "--evidence", "datasheet"], "--offload"),
+    ],
+)
+def test_words_that_would_change_nothing_of_serving_are_refused(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    code, _, err = ask(capsys, *words)
+    assert code == 2
+    assert said in err

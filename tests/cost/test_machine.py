@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from ridgeline.cost.all_reduce import all_reduce_seconds
 from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import Machine, device, link_efficiency, machine, power_share, stream_share
 from ridgeline.errors import DomainError
@@ -125,3 +127,16 @@ def test_intervals_enclose_something_and_widen_down_the_ladder(rung: Evidence) -
     assert interval(4.0, rung) == pytest.approx((2 * low, 2 * high))
     measured_low, measured_high = interval(2.0, Evidence.MEASURED)
     assert high - low >= (measured_high - measured_low) * (1 - 1e-12) or rung is Evidence.HERE
+
+
+def test_a_device_that_nobody_measured_is_priced_by_others() -> None:
+    """Where the datasheet's rates are asked for its own fits do not answer, nor its sustained rates."""
+    usual, bare = (machine(cluster("8xH100-SXM"), datasheet_only=one) for one in (False, True))
+    assert usual.part == usual.cluster.accelerator
+    assert usual.part.sustained
+    assert not bare.part.sustained
+    assert [rung.value for rung in usual.rungs] == ["fitted", "borrowed", "common"]
+    assert [rung.value for rung in bare.rungs] == ["borrowed", "common"]
+    sizes = np.array([2.0**14, 2.0**20])
+    own, lent = (all_reduce_seconds(sizes, 8, one, engine="vllm") for one in (usual, bare))
+    assert np.all(own != lent)

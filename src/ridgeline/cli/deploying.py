@@ -11,7 +11,14 @@ from ridgeline.cli.offloading import plan_offloaded, refuse_offload
 from ridgeline.cli.placing import loads_from
 from ridgeline.cli.progress import progress_bar
 from ridgeline.cli.refusals import told_in_json
-from ridgeline.cli.simulating import about, policies_of, serving_scenario_of, told_of_compiling
+from ridgeline.cli.simulating import (
+    about,
+    measured_only,
+    policies_of,
+    resolved,
+    serving_scenario_of,
+    told_of_compiling,
+)
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.deployment import Router
 from ridgeline.plan.serving_scenario import ServingScenario
@@ -32,12 +39,14 @@ def plan_serving(
     quantize: bool,
     pools: bool,
     min_devices: bool,
+    evidence: str,
     top: int,
     as_json: bool,
 ) -> None:
     """Prints the best deployments; raises NoPlanError when none starts, or none keeps to the objective as asked."""
     asked = serving_scenario_of(subject, on, words)
     if "offload" in asked.stated:
+        measured_only(evidence, "--offload")
         with told_in_json(as_json):
             plan_offloaded(asked, as_json=as_json)
         return
@@ -62,6 +71,7 @@ def plan_serving(
                 router=asked.router if "router" in asked.stated else Router.LEAST_LOADED,
                 top=top, policies=policies_of(asked), progress=progress,
                 drafted=None if asked.draft is None else drafts_of(asked, traffic),
+                resolved=resolved(asked.cluster, evidence),
             )  # fmt: skip
     except NoPlanError as error:
         if as_json:

@@ -124,20 +124,25 @@ def plan_command(
             raise InputError("is a word of serving; add --serve, or leave it out", field=flag)
         if said and rent is not None and flag != "--rent":
             raise InputError("--rent chooses machines by their price alone; leave one of them out", field=flag)
+    if serve and exhaustive:
+        raise InputError("is a word of training; leave it out, or --serve", field="--exhaustive")
     if rent is not None and on is not None:
         raise InputError("--rent chooses among its own offers; leave one of them out", field="--on")
     words["region"] = region
     if serve and rent is not None:
         from ridgeline.cli.deploying import rent_serving
+        from ridgeline.cli.simulating import measured_only
 
+        measured_only(evidence.value, "--rent")
         rent_serving(subject, words, rent, as_json=as_json)
         return
     if serve:
         from ridgeline.cli.deploying import plan_serving
 
         plan_serving(
-            subject, on, words, quantize=quantize, pools=pools, min_devices=min_devices, top=top, as_json=as_json
-        )
+            subject, on, words, quantize=quantize, pools=pools, min_devices=min_devices, evidence=evidence.value,
+            top=top, as_json=as_json,
+        )  # fmt: skip
         return
     from ridgeline.cli.planning import plan
 
@@ -169,7 +174,9 @@ def predict_command(
     if serve:
         from ridgeline.cli.simulating import predict_batch
 
-        predict_batch(subject, on, words, as_json=as_json)
+        if trace is not None:
+            raise InputError("writes the timeline of a training step; leave it out, or --serve", field="--trace")
+        predict_batch(subject, on, words, evidence=evidence.value, as_json=as_json)
         return
     from ridgeline.plan.sampling_scenario import names_sampling
 

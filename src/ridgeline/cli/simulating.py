@@ -21,8 +21,11 @@ from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, OFFLO
 from ridgeline.plan.serving_scenario import ServingScenario, read_serving, serving_from_words
 
 if TYPE_CHECKING:
+    from ridgeline.cost.machine import Machine
+    from ridgeline.facts.records import Cluster
     from ridgeline.serving.traffic.traffic import Traffic
 
+MEASURED = "measured"  # rates that others measured, the best that may answer
 TRAFFIC_NAMES = frozenset(field.name for field in TRAFFIC_FIELDS)
 DEPLOYMENT_NAMES = frozenset(field.name for field in (*DEPLOYMENT_FIELDS, *OFFLOAD_FIELDS))
 _OF_BATCHES = ("prompt", "output", "requests", "seed", "slo")  # of a scenario's traffic; how it arrives does not matter
@@ -144,11 +147,14 @@ def _needs_experts_beside(asked: ServingScenario) -> None:
         )
 
 
-def predict_batch(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
+def predict_batch(
+    subject: str, on: str | None, words: Mapping[str, Any], *, evidence: str = MEASURED, as_json: bool
+) -> None:
     """Prints what a deployment does with one static batch, or with a queue that never runs dry."""
     batch = read_flags({"batch": words.get("batch")}, BATCH_FIELDS)
     asked = with_placement(serving_scenario_of(subject, on, {**words, "requests": batch.get("batch")}))
     if "offload" in asked.stated:
+        measured_only(evidence, "--offload")
         with told_in_json(as_json):
             predict_offloaded(asked, batch=batch.get("batch"), as_json=as_json)
         return
@@ -160,7 +166,20 @@ def predict_batch(subject: str, on: str | None, words: Mapping[str, Any], *, as_
 
         count = queue_requests(asked.model, asked.cluster, asked.deployments, asked.traffic)
         asked = replace(asked, traffic={**asked.traffic, "requests": count})
-    _replay(asked, as_json=as_json, offline=True)
+    _replay(asked, as_json=as_json, evidence=evidence, offline=True)
+
+
+def measured_only(evidence: str, word: str) -> None:
+    """Raises where rates of the datasheet alone are asked for beside a word that knows measured ones only."""
+    if evidence != MEASURED:
+        raise InputError(f"{word} is priced by rates that others measured; leave it out", field="--evidence")
+
+
+def resolved(cluster: Cluster, evidence: str) -> Machine:
+    """A cluster with the rates that a person asked for: those that others measured, or the datasheet's alone."""
+    from ridgeline.cost.machine import machine
+
+    return machine(cluster, datasheet_only=evidence != MEASURED)
 
 
 def _with_draft(draft: Any, model: Any, *others: Any, **words: Any) -> Any:
@@ -170,7 +189,7 @@ def _with_draft(draft: Any, model: Any, *others: Any, **words: Any) -> Any:
     return simulate_drafted(model, draft, *others, **words)
 
 
-def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> None:
+def _replay(asked: ServingScenario, *, as_json: bool, evidence: str = MEASURED, offline: bool = False) -> None:
     from ridgeline.predict.serving import simulate_serving
     from ridgeline.report.blocks import show
     from ridgeline.report.serving import serving_blocks
@@ -190,6 +209,7 @@ def _replay(asked: ServingScenario, *, as_json: bool, offline: bool = False) -> 
             objective=Objective(**asked.traffic.get("slo", {})),
             router=asked.router,
             assumed=(*asked.assumed, *about(asked, traffic), *assumed),
+            resolved=resolved(asked.cluster, evidence),
             policies=policies_of(asked),
             offline=offline,
             comings=comings_of(asked),

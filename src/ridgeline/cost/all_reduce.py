@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from ridgeline.cost.answer import Question, Rung
+from ridgeline.cost.answer import FITS, Question, Rung
 from ridgeline.cost.engine_limits import issue_seconds, kernel_sizes, most_bytes
 from ridgeline.cost.fitted import FittedModel, find_fits, fitted_model
 from ridgeline.cost.machine import Machine
@@ -43,7 +45,7 @@ def all_reduce_seconds(
     size, count, apart = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (size_bytes, ranks, stride)))
     most = most_bytes(machine, count, apart, engine, version)
     own = (most > 0) & (size <= most)
-    model = kernels_of(machine.cluster.accelerator, engine, version) if own.any() else None
+    model = kernels_of(machine.part, engine, version, rungs=machine.rungs) if own.any() else None
     if model is None:
         return _library(size, count, apart, machine, eager)
     seconds = np.empty(size.shape)
@@ -54,10 +56,12 @@ def all_reduce_seconds(
     return seconds
 
 
-def kernels_of(part: Accelerator, engine: str, version: str = "") -> FittedModel | None:
+def kernels_of(
+    part: Accelerator, engine: str, version: str = "", *, rungs: Sequence[Rung] = FITS
+) -> FittedModel | None:
     """An engine's all-reduce kernels on a device, ready to price sizes; None where nobody measured any."""
     question = Question(family="custom_all_reduce", sizes={}, form="any", engine=engine, version=version)
-    for rung in (Rung.FITTED, Rung.BORROWED, Rung.COMMON):
+    for rung in rungs:
         if find_fits(question, part, rung):
             return fitted_model(question, part, rung)
     return None

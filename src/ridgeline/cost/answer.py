@@ -29,6 +29,8 @@ class Rung(Enum):
 
 ALL = (Rung.TABLE, Rung.FITTED, Rung.BORROWED, Rung.COMMON)
 """Every rung that answers, best first."""
+FITS = (Rung.FITTED, Rung.BORROWED, Rung.COMMON)
+"""Those of mechanisms alone, which price served layers."""
 
 
 def worst(rungs: Sequence[Rung]) -> Rung:

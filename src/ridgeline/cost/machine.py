@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from ridgeline.cost.answer import FITS, Rung
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import Fit, own_evidence, own_fits
 from ridgeline.facts.lending import borrowed_fits
@@ -182,6 +183,18 @@ class Machine:
     link_evidence: Evidence
     collectives: Fit | None = None  # measured behaviour of its collectives, see `collective_fit`
     beside: Machine | None = None  # devices of another kind
+    datasheet_only: bool = False  # whether it is taken for one that nobody measured
+
+    @property
+    def part(self) -> Accelerator:
+        """The device as its kernels are priced: without rates that anyone measured where the datasheet's are asked."""
+        found = self.cluster.accelerator
+        return replace(found, sustained={}) if self.datasheet_only else found
+
+    @property
+    def rungs(self) -> tuple[Rung, ...]:
+        """Rungs that may answer for its kernels, best first: other devices' alone for one that nobody measured."""
+        return FITS[1:] if self.datasheet_only else FITS
 
 
 def collective_fit(cluster: Cluster) -> Fit | None:
@@ -214,6 +227,7 @@ def machine(cluster: Cluster, *, datasheet_only: bool = False) -> Machine:
         else min((f.evidence for f in facts), default=Evidence.DATASHEET),
         collectives=fit,
         beside=None if cluster.beside is None else machine(cluster.beside.cluster, datasheet_only=datasheet_only),
+        datasheet_only=datasheet_only,
     )
 
 

@@ -37,7 +37,6 @@ from ridgeline.lower.pieces import Choice, Core, Experts, Pass, Product, Recurre
 from ridgeline.lower.work import CollectiveKind, Number
 
 Array = NDArray[np.float64]
-RUNGS = (Rung.FITTED, Rung.BORROWED, Rung.COMMON)
 _WHOLE = (1.0, 1.0)  # of the matrix and the memory rate of kernels
 _BY_QUERY, _FEWEST_BLOCKS = ("mmha", "mmha-wide"), 4.0  # kernels of decode that read keys for each query head
 _WIDE_EXPERT_RANKS = 16  # from here on engines trade tokens with the kernels of DeepEP instead of collectives
@@ -91,7 +90,7 @@ class ServedPrices(LinkPrices):
         earlier = kernels and earlier_fits(
             question.family, self.part, engine=self.engine, kernel=kernels, form=question.form
         )
-        for rung in RUNGS[RUNGS.index(best) :]:
+        for rung in (one for one in self.machine.rungs if worst((one, best)) is one):
             fits = bare_fits(asked, self.part, rung)
             if earlier:
                 fits, rung = earlier, Rung.BORROWED
@@ -295,7 +294,7 @@ class ServedPrices(LinkPrices):
             cache_dtype=self.formats.cache,
         )  # fmt: skip
         forms = (self.formats.attention, self.products)
-        known = [name for name in forms if find_fits(self.engines(asked(dtype=name)), self.part, Rung.FITTED)]
+        known = [name for name in forms if find_fits(self.engines(asked(dtype=name)), self.part, self.machine.rungs[0])]
         question = asked(dtype=[*known, *forms][0])
         model = replace(self._model(question), mechanism=CHOSEN_CORE)
         return self._read(question, model) + self.streamed(np.zeros(1), 1.0)
@@ -390,7 +389,8 @@ class ServedPrices(LinkPrices):
 
     @cached_property
     def _exchanges(self) -> bool:
-        return any(find_fits(Question(family="exchange", sizes={}, form="any"), self.part, one) for one in RUNGS[:2])
+        question = Question(family="exchange", sizes={}, form="any")
+        return any(find_fits(question, self.part, one) for one in self.machine.rungs if one is not Rung.COMMON)
 
 
 def _with_sizes(asked: questions.Asked, **sizes: float) -> questions.Asked:

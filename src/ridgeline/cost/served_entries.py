@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.answer import Rung
 from ridgeline.cost.compressed_questions import compressed_layer, hyper_connection
 from ridgeline.cost.fitted import find_fits
 from ridgeline.cost.seconds import Seconds
@@ -45,7 +44,7 @@ def entered(
     forms = (prices.formats.attention, prices.products)
     known = [
         name for name in forms
-        if find_fits(prices.engines(ask(1.0, 1.0, dtype=name).question), prices.part, Rung.FITTED)
+        if find_fits(prices.engines(ask(1.0, 1.0, dtype=name).question), prices.part, prices.machine.rungs[0])
     ]  # fmt: skip
     name = [*known, *forms][0]
     whole = prices.ask(ask(batch, tokens, cached=past, dtype=name))

@@ -27,7 +27,7 @@ class LinkPrices:
     """Prices passes, collectives and sends of served layers on one machine with one engine's all-reduces."""
 
     def __init__(self, machine: Machine, *, engine: str = "", version: str = "") -> None:
-        self.machine, self.part = machine, machine.cluster.accelerator
+        self.machine, self.part = machine, machine.part
         self.dispatch_s = dispatch_seconds(self.part)
         self.engine, self.version = _ENGINES.get(engine, ""), version if engine in _ENGINES else ""
 

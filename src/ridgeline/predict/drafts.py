@@ -116,7 +116,7 @@ def simulate_drafted(
     model: Model, draft: Model, cluster: Cluster, deployments: Sequence[Deployment], traffic: Traffic, **words: Any
 ) -> ServingReport:
     """`simulate_serving` with a model that drafts, at the mean batch and context of the replay itself."""
-    where = machine(cluster)
+    where = words.pop("resolved", None) or machine(cluster)
     prompt = float(np.mean(traffic.prompt_tokens))
     batch, context = 1.0, float(np.mean(traffic.prompt_tokens + traffic.output_tokens / 2.0))
     kept = {name: words[name] for name in ("policies", "offline") if name in words}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.cost.machine import machine
+from ridgeline.cost.machine import Machine, machine
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
@@ -79,18 +79,20 @@ def search_serving(
     policies: Policies | None = None,
     progress: Callable[[int, int], None] | None = None,
     drafted: Callable[[Deployment], Deployment] | None = None,
+    resolved: Machine | None = None,
 ) -> ServingSearch:
     """The best deployments of a model on a cluster for traffic under an objective.
 
     Ranked by goodput, among those that keep to the objective by devices, then by TPOT. `fewest` is the one with the
-    fewest devices that still keeps to it. `drafted` gives each shape what a model that drafts takes.
+    fewest devices that still keeps to it. `drafted` gives each shape what a model that drafts takes; `resolved` is the
+    cluster with the rates to price it by, those that others measured by default.
     Raises `NoPlanError` when none starts.
     """
     begun = time.perf_counter()
     chosen = space or Space()
     bench = Bench(
-        model=model, machine=machine(cluster), cluster=cluster, traffic=traffic, objective=objective, router=router,
-        policies=policies,
+        model=model, machine=resolved or machine(cluster), cluster=cluster, traffic=traffic, objective=objective,
+        router=router, policies=policies,
     )  # fmt: skip
     refused: Counter[str] = Counter()
     closest: list[NoPlanError] = []
