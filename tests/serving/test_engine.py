@@ -56,7 +56,7 @@ def rule(**words: Any) -> Any:
 def test_a_deployment_that_says_nothing_takes_the_policy() -> None:
     policy = engine_policy(
         "vLLM", "0.11", memory_bytes=EIGHT.cluster.accelerator.memory_bytes, offline=False,
-        context_tokens=LLAMA.max_positions or 0, ranks=1, device="H100-SXM",
+        context_tokens=LLAMA.max_positions or 0, ranks=1, device="H100-SXM", architecture="NVIDIA hopper",
     )  # fmt: skip
     assert made(version="0.11").policy == policy
 
@@ -458,3 +458,21 @@ def test_experts_are_computed_by_the_backend_of_the_engine_unless_one_is_named(
     stated = {"engine": "TensorRT-LLM", "version": "1.2", "weights": "nvfp4"} | words
     one = engine(load("qwen3-30b-a3b"), machine(cluster("1xB200-SXM")), Deployment(**stated))  # type: ignore[arg-type]
     assert one.deployment.expert_backend == backend
+
+
+@pytest.mark.parametrize(
+    ("device", "version", "ep", "backend"),
+    [
+        ("H100-SXM", "", 1, "triton_kernel"),
+        ("H100-SXM", "0.4.6", 1, ""),
+        ("H100-SXM", "", 2, ""),
+        ("B200-SXM", "", 1, ""),
+    ],
+)
+def test_sglang_takes_triton_kernels_by_itself_on_hopper(device: str, version: str, ep: int, backend: str) -> None:
+    """From 0.5.3 on, and where no rank holds whole experts alone; a backend that is named stays."""
+    where = machine(cluster(f"2x{device}"))
+    one = Deployment(engine="SGLang", version=version, tp=2, ep=ep, weights="mxfp4")
+    assert engine(load("gpt-oss-20b"), where, one).deployment.expert_backend == backend
+    said = replace(one, expert_backend="deepep")
+    assert engine(load("gpt-oss-20b"), where, said).deployment.expert_backend == "deepep"

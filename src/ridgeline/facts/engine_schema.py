@@ -194,8 +194,9 @@ class Settings:
     expert_backend: str = _word(
         "",
         "backend of experts where a deployment names none; '' the kernels that it was measured with",
-        *("", "CUTLASS", "TRTLLM", "DEEPGEMM"),
+        *("", "CUTLASS", "TRTLLM", "DEEPGEMM", "triton_kernel"),
     )
+    expert_backend_alone: bool = _flag(False, "it is taken only where no rank holds whole experts alone")
     mxfp4_inputs: str = _word(
         "",
         "format in which experts of MXFP4 take their inputs where a device multiplies 4-bit floats; '' in 16 bits",

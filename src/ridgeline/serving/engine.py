@@ -151,6 +151,8 @@ def engine(
         context_tokens=context, ranks=deployment.instance_devices, device=part.name,
         architecture=f"{part.vendor} {part.architecture}", model=_traits(model),
     )  # fmt: skip
+    if not deployment.expert_backend and (deployment.ep == 1 or not policy.expert_backend_alone):
+        deployment = replace(deployment, expert_backend=policy.expert_backend)
     if policy.budget_covers_context and deployment.token_budget is None:
         policy = replace(policy, token_budget=max(policy.token_budget, min(context, 131_072)))
     if policy.scheduler == "single":
@@ -176,7 +178,6 @@ def engine(
         formats = replace(formats, cache=policy.narrow_kv)
     if formats.feed == "w4a16_mxfp4" and policy.mxfp4_inputs and "fp4" in part.peak_flop_per_s:
         formats = replace(formats, feed=f"w4a8_mxfp4_{policy.mxfp4_inputs}")
-    deployment = replace(deployment, expert_backend=deployment.expert_backend or policy.expert_backend)
     alone = dispatch_seconds(machine.cluster.accelerator) is not None and not policy.fused_norm
     fusions = Fusions(
         norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents, chains=alone,
