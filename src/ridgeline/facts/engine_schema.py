@@ -186,6 +186,11 @@ class Settings:
         True, "where host work overlaps, pools of prompts launch a batch before the last one's result"
     )
     moving_holds_place: bool = _flag(True, "a prompt whose cache is on its way to another pool keeps its place")
+    narrow_inputs: str = _word(
+        "",
+        "format in which experts of mxfp4 are computed: their inputs are cast to 8 bits, whose products are faster",
+        *("", "w4a8_mxfp4_mxfp8"),
+    )
     narrow_kv: str = _word(
         "",
         "format of the cache where a quantized checkpoint (fp8, nvfp4) names one and nothing else is asked",

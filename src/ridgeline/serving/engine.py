@@ -174,6 +174,8 @@ def engine(
     slow = scheduler_slowness(part) if policy.python_host else 1.0
     policy = replace(policy, **{name: slow * getattr(policy, name) for name in _SCHEDULED})
     formats = replace(formats_of(deployment), static=policy.static_scales)
+    if policy.narrow_inputs and form(formats.feed).name == "w4a16_mxfp4":
+        formats = replace(formats, feed=policy.narrow_inputs)
     if not deployment.kv and policy.narrow_kv and formats.feed in _QUANTIZED and not latent(model):
         formats = replace(formats, cache=policy.narrow_kv)
     if formats.feed == "w4a16_mxfp4" and policy.mxfp4_inputs and "fp4" in part.peak_flop_per_s:
