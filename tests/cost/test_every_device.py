@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.cost.mechanism import device_vector
+from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator, accelerator_names, accelerators
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.records import Accelerator, Cluster
@@ -28,6 +29,20 @@ def test_a_large_product_runs_at_most_of_the_peak_and_at_no_more(name: str) -> N
         pytest.skip("no matrix rate is published")
     cost = operator_cost("gemm", "8192x8192x8192", form, cluster(name), evidence="borrowed")
     assert LEAST * part.peak_flop_per_s[form] < cost.flop_per_s <= 1.001 * part.peak_flop_per_s[form]
+
+
+@pytest.mark.parametrize("form", ["fp32", "fp16", "bf16", "fp8", "int8", "nvfp4", "int4_wo"])
+def test_the_roof_is_that_of_the_format_that_is_multiplied(form: str) -> None:
+    """A format without a rate of its own is multiplied as 16 bits: its roof is theirs, and no answer is above it."""
+    answered = 0
+    for name in accelerator_names():
+        try:
+            cost = operator_cost("gemm", "8192x8192x8192", form, cluster(name))
+        except DomainError:
+            continue
+        answered += 1
+        assert cost.compute_s <= 1.001 * cost.seconds, name
+    assert answered > 20
 
 
 @pytest.mark.parametrize("name", TILED)

@@ -28,6 +28,7 @@ from ridgeline.report.html import html
 from ridgeline.report.operator import operator_blocks
 
 _OTHER_HALF = {"bf16": "fp16", "fp16": "bf16"}
+_NARROW = frozenset({"fp8", "int8", "fp4", "int4"})
 RUNGS: dict[str, tuple[Rung, ...]] = {
     "measured": ALL,
     "fitted": (Rung.FITTED, Rung.BORROWED, Rung.COMMON),
@@ -127,9 +128,12 @@ def operator_cost(
 
 
 def _peak(part: Accelerator, matrix: str) -> float | None:
-    """The datasheet's rate of a matrix format [FLOP/s]; of 16 bits of one kind that of the other, as priced."""
+    """The datasheet's rate of a matrix format [FLOP/s], as it is priced: of 16 bits of one kind that of the other, of
+    narrower formats without a rate of their own that of 16 bits, to which their operands are converted.
+    """
     peaks = part.peak_flop_per_s
-    return peaks.get(matrix) or peaks.get(_OTHER_HALF.get(matrix, ""))
+    plain = peaks.get("bf16") or peaks.get("fp16") if matrix in _NARROW else None
+    return peaks.get(matrix) or peaks.get(_OTHER_HALF.get(matrix, "")) or plain
 
 
 def _laddered(kind: str, asked: questions.Asked, resolved: Machine, answer: Answer) -> OperatorCost:
@@ -141,7 +145,7 @@ def _laddered(kind: str, asked: questions.Asked, resolved: Machine, answer: Answ
     flop, size = float(np.asarray(asked.flop)), float(np.asarray(asked.bytes))
     linked = kind in LINKED
     matrix = form(asked.question.form).matrix
-    peak = _peak(part, matrix) or resolved.device.matrix_rate("fp32")
+    peak = _peak(part, matrix) or _peak(part, "fp32") or resolved.device.matrix_rate("fp32")
     if not linked and busy == moved == 0.0:  # interpolated times do not tell what they are made of: take the floor
         busy, moved = flop / peak, size / part.memory_bytes_per_s
     bound = "link" if linked else "compute" if busy >= moved else "hbm"
@@ -172,7 +176,7 @@ def _power(
     if part.tdp_w is None:
         return None
     share = flop / (_peak(part, matrix) or part.vector_flop_per_s) / seconds
-    narrow = matrix in ("fp8", "int8", "fp4", "int4")
+    narrow = matrix in _NARROW
     activity = Activity(
         compute_busy=busy_s / seconds,
         memory_busy=moved_s / seconds,
