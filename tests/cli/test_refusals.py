@@ -92,7 +92,7 @@ def test_a_config_and_a_cluster_are_told_by_file_line_and_value(
     cluster = tmp_path / "m.toml"
     cluster.write_text('accelerator = "H100-SXM"\ncount = "many"\n', encoding="utf-8")
     told = refused(capsys, "predict", "gpt2", "--on", str(cluster))
-    assert (told["file"], told["line"], told["field"], told["value"]) == (str(cluster), 2, "count", "'many'")
+    assert (told["file"], told["line"], told["field"], told["value"]) == (str(cluster), 2, "count", "many")
 
 
 def test_a_table_that_is_not_there_is_told_by_its_path(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def test_a_path_is_read(tmp_path: Path) -> None:
         ('"80 GB"', '"80 Gx"', r"m.toml:8: field 'accelerator.memory': '80 Gx' has the unknown unit 'Gx'; wanted byte"),
         ('"80 GB"', '"80 TFLOP/s"', r"m.toml:8: .* is in FLOP/s; wanted byte"),
         ('"80 GB"', "-5", r"m.toml:8: .*needs a quantity > 0 .*; got -5"),
+        ('"80 GB"', "80", r"m.toml:8: .*80 byte is less than any machine has; write the unit, such as '80 GB'; got 80"),
         ('"80 GB"', "nan", r"m.toml:8: .*'nan' is not a finite quantity"),
         ('"80 GB"', "[1]", r"m.toml:8: .*wanted a quantity in byte.*; got \[1\]"),
         ('"80 GB"', "true", r"m.toml:8: .*wanted a quantity in byte"),

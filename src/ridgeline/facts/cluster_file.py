@@ -107,7 +107,7 @@ def _complain(
     elif first["type"] == "missing":
         message = "is required"
     else:
-        value = given = _short(first["input"])
+        value, given = first["input"], _short(first["input"])
         message = f"{first['msg'].removeprefix('Value error, ').replace('Input should be', 'needs to be')}; got {given}"
     if len(errors) > 1:
         message += f" (and {len(errors) - 1} more)"

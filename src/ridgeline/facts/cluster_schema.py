@@ -12,14 +12,19 @@ from ridgeline.facts.clusters import MAX_DEVICES
 from ridgeline.units import parse
 
 _LARGEST = 1e24  # no quantity of a machine comes near it, in any SI unit
+_SMALLEST = {"byte": 1e3, "byte/s": 1e3, "FLOP/s": 1e6, "Hz": 1e3}
+"""Below these a number lost its unit: 80 for 80 GB, 989 for 989 TFLOP/s, 1.98 for GHz. The slowest links between sites and the
+smallest processors are far above."""
 
 
 def _quantity(unit: str, *, zero: bool = False) -> BeforeValidator:
     """Accepts '80 GB' or a bare number in `unit`; positive and finite, or zero where that means none."""
 
+    example = f"'80 G{unit.replace('byte', 'B')}'"
+
     def read(given: object) -> float:
         if isinstance(given, bool) or not isinstance(given, str | int | float):
-            raise ValueError(f"wanted a quantity in {unit} such as a string '80 G{unit}' or a number")
+            raise ValueError(f"wanted a quantity in {unit} such as a string {example} or a number")
         try:
             value = parse(given, unit)
         except UnitError as error:
@@ -28,6 +33,8 @@ def _quantity(unit: str, *, zero: bool = False) -> BeforeValidator:
             value = math.inf
         if not (value > 0 or (zero and value == 0)) or value > _LARGEST:
             raise ValueError(f"needs a quantity {'>=' if zero else '>'} 0 and at most {_LARGEST:g} {unit}")
+        if 0 < value < _SMALLEST.get(unit, 0.0):
+            raise ValueError(f"{value:g} {unit} is less than any machine has; write the unit, such as {example}")
         return value
 
     return BeforeValidator(read)
