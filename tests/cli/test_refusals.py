@@ -78,6 +78,17 @@ def test_a_word_of_a_file_is_told_by_file_line_and_value(capsys: pytest.CaptureF
     assert (told["line"], told["field"], told["value"]) == (7, "plan.tp", 0)
 
 
+def test_a_rule_that_a_plan_breaks_is_told_by_the_line_of_its_word(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(SCENARIO.replace("bf61", "bf16").replace("tp = 0", "pp = 2\nchunks = 4"), encoding="utf-8")
+    told = refused(capsys, "predict", str(file))
+    assert (told["line"], told["field"]) == (8, "plan")
+    file.write_text('model = "gpt3x"\ncluster = "8xH100-SXM"\n', encoding="utf-8")
+    assert refused(capsys, "predict", str(file))["line"] == 1
+
+
 def test_a_config_and_a_cluster_are_told_by_file_line_and_value(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ REFUSED = [
     ('cluster = "8xH100-SXM"\n[model]\nconfig = "missing.json"', None, "no such file"),
     ('cluster = "8xH100-SXM"\n[model]\nconfig = "/dev/zero"', 3, "not a regular file"),
     ('cluster = "8xH100-SXM"\n[model]\nname = "/dev/zero"', 3, "not a regular file"),
-    ('cluster = "8xH100-SXM"\n[model]\nlayers = 12', 2, "the dimensions do not describe a model"),
+    ('cluster = "8xH100-SXM"\n[model]\nlayers = 12', 2, "no hidden, heads, vocab"),
 ]
 
 
@@ -192,6 +193,10 @@ def test_what_is_written_reads_back_equal(
         "workload": workload,
         **({} if plan is None else {"plan": plan}),
     }
+    if workload.get("task") not in ("lora", "qlora"):
+        workload.pop("lora_rank", None)
+    if plan is not None and not plan.get("zero"):
+        plan.pop("zero_group", None)
     scenario = scenario_from_words(words)
     text = write_scenario(scenario)
     again = read(tmp_path, text)
@@ -236,3 +241,48 @@ def test_experts_are_divided_as_the_program_divides_them(
     assert found.plan is not None
     assert found.plan.etp == etp
     assert any(text.startswith(f"etp = {etp} ") for text in found.assumed) == told
+
+
+@pytest.mark.parametrize(
+    ("workload", "plan", "field", "words"),
+    [
+        ("lora_rank = 64", "", "workload.lora_rank", "pretrain has none; say task = 'lora'"),
+        ("encoder_seq_len = 512", "", "workload.encoder_seq_len", "has no encoder"),
+        ("expert_capacity = 1.25", "", "workload.expert_capacity", "is of experts"),
+        ("", "zero_group = 4", "plan.zero_group", "say zero = 1, 2 or 3 as well"),
+        ("", "recompute_layers = 4", "plan.recompute_layers", "say recompute = 'full' as well"),
+    ],
+)
+def test_a_word_that_would_change_nothing_is_refused_by_place(
+    tmp_path: Path, workload: str, plan: str, field: str, words: str
+) -> None:
+    text = f'model = "llama-3.1-8b"\ncluster = "8xH100-SXM"\n[workload]\nseq_len = 512\n{workload}\n[plan]\n{plan}\n'
+    with pytest.raises(InputError, match=re.escape(words)) as refused:
+        read(tmp_path, text)
+    assert (refused.value.field, refused.value.line) == (field, 5 if workload else 7)
+
+
+def test_words_of_choices_are_read_in_any_case(tmp_path: Path) -> None:
+    text = 'model = "gpt2"\ncluster = "8xH100-SXM"\n[workload]\nprecision = "BF16"\noptimizer = "AdamW"\n'
+    found = read(tmp_path, text).workload
+    assert (found.precision, found.optimizer) == ("bf16", "adamw")
+
+
+def test_sequences_beyond_the_positions_are_told(tmp_path: Path) -> None:
+    text = 'model = "gpt2"\ncluster = "8xH100-SXM"\n[workload]\nseq_len = 2048\nglobal_batch = 8\n'
+    told = ("sequences of 2,048 tokens are trained although gpt2 has 1,024 positions",)
+    assert read(tmp_path, text).assumed == told
+    assert read(tmp_path, text.replace("2048", "1024")).assumed == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "line", "words"),
+    [
+        ('name = "gpt2"\nconfig = "x.json"', 3, "says the whole model"),
+        ("layers = 4", 1, "no hidden, heads, vocab; give a name"),
+    ],
+)
+def test_a_model_that_is_said_twice_or_by_half(tmp_path: Path, model: str, line: int, words: str) -> None:
+    with pytest.raises(InputError, match=words) as refused:
+        read(tmp_path, f'[model]\n{model}\n[cluster]\nname = "H100-SXM"\n')
+    assert refused.value.line == line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -61,7 +62,14 @@ def blamed_on(asked: Scenario) -> Iterator[None]:
         if asked.file is None:
             raise
         message = str(error).removeprefix("plan: ").removeprefix("workload: ")
-        raise InputError(message, file=asked.file, field=_TABLE_AT_FAULT.get(type(error), "workload")) from None
+        section = _TABLE_AT_FAULT.get(type(error), "workload")
+        raise InputError(message, file=asked.file, line=_line_of(asked, section, message), field=section) from None
+
+
+def _line_of(asked: Scenario, section: str, message: str) -> int | None:
+    """The line of the first word of a section that a message names, else of the section itself."""
+    named = [asked.lines[section, word] for word in re.findall(r"\w+", message) if (section, word) in asked.lines]
+    return next(iter(named), asked.lines.get((section, ""), asked.lines.get(("", section))))
 
 
 def plan(

@@ -13,8 +13,8 @@ from ridgeline.units import parse
 
 _LARGEST = 1e24  # no quantity of a machine comes near it, in any SI unit
 _SMALLEST = {"byte": 1e3, "byte/s": 1e3, "FLOP/s": 1e6, "Hz": 1e3}
-"""Below these a number lost its unit: 80 for 80 GB, 989 for 989 TFLOP/s, 1.98 for GHz. The slowest links between sites and the
-smallest processors are far above."""
+"""Below these a number lost its unit: 80 for 80 GB, 989 for 989 TFLOP/s, 1.98 for GHz. The slowest links between sites
+and the smallest processors are far above."""
 
 
 def _quantity(unit: str, *, zero: bool = False) -> BeforeValidator:

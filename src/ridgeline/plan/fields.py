@@ -104,9 +104,10 @@ def _counts(value: object) -> tuple[int, ...]:
 
 def _choice(names: tuple[str, ...], convert: Callable[[str], Any]) -> Callable[[object], Any]:
     def read(value: object) -> Any:
-        if value not in names:
-            raise ValueError(f"{shown(value)} is not one of them; {near(str(value)[:80], names)}")
-        return convert(str(value))
+        word = value.casefold() if isinstance(value, str) else value
+        if word not in names:
+            raise ValueError(f"{shown(value)} is not one of them; {near(str(word)[:80], names)}")
+        return convert(str(word))
 
     return read
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import InputError, RidgelineError, UnknownNameError
-from ridgeline.graph.workload import Task, Workload
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.assumed import complete_plan, fill_workload, idle_words
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near, read_fields, shown
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.serving_fields import TRAFFIC_FIELDS
@@ -29,7 +30,6 @@ _LARGEST_FILE_BYTES = 1_000_000  # a scenario is some dozens of lines
 _LARGEST_CONFIG_BYTES = 10_000_000  # the longest config.json are some 100 kB of quantisation lists
 _LONGEST_TEXT = 4_096  # characters of one value; the longest path on Linux
 _LARGEST_WHOLE = 10**18
-_SEQ_LEN, _STEP_TOKENS, _TUNE_BATCH = 4_096, 4_194_304, 64  # assumed where not given; source in `_fill`
 
 Table = Mapping[str, object]
 
@@ -39,7 +39,8 @@ class Scenario:
     """What to predict or plan for; `plan` is None when the plan is asked for.
 
     `written` holds the model and cluster tables as the person wrote them, paths made absolute.
-    `assumed` names what the person left out and what was put there, `file` where it was read.
+    `assumed` names what the person left out and what was put there, `file` and `lines` (by section and word) where it
+    was read.
     """
 
     model: Model
@@ -49,6 +50,7 @@ class Scenario:
     written: Mapping[str, Table] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
     file: str | None = field(default=None, compare=False)
+    lines: Mapping[tuple[str, str], int] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +62,20 @@ class Place:
     lines: Mapping[tuple[str, str], int]
     flags: frozenset[tuple[str, str]] = frozenset()
 
+    def of_file(self) -> Mapping[tuple[str, str], int]:
+        """The lines of words that no flag took the place of; of a section with a flag not its own."""
+        moved = {*self.flags, *((section, "") for section, _ in self.flags)}
+        return {key: line for key, line in self.lines.items() if key not in moved}
+
     def fail(self, section: str, name: str, message: str) -> InputError:
         """The error that names file, line and field."""
         if self.file is None or (section, name) in self.flags:
             flag = "--" + name.replace("_", "-") if name else section
             of_machine = flag if name == "region" else "--on"
             return InputError(message, field={"model": "MODEL", "cluster": of_machine}.get(section, flag))
-        keys = (name, name.rsplit(".", 1)[-1], name.split(".", 1)[0], "")
-        line = next((self.lines[section, key] for key in keys if (section, key) in self.lines), None)
+        words = (name, name.rsplit(".", 1)[-1], name.split(".", 1)[0], "")
+        keys = (*((section, word) for word in words), ("", section))  # the last of model = "NAME", above all tables
+        line = next((self.lines[key] for key in keys if key in self.lines), None)
         return InputError(message, file=self.file, line=line, field=f"{section}.{name}" if name else section)
 
 
@@ -203,16 +211,21 @@ def _build(tables: Mapping[str, Table], place: Place) -> Scenario:
     of_serving = dict.fromkeys((entry.name for entry in TRAFFIC_FIELDS), told)
     fail = failing("workload", place)
     values = read_fields(tables.get("workload", {}), WORKLOAD_FIELDS, fail, elsewhere=of_serving)
-    assumed = tuple(_fill(values, model))
+    chosen = read_fields(tables.get("plan", {}), PLAN_FIELDS, failing("plan", place))
+    given = {"workload": values.keys(), "plan": chosen.keys()}
+    for section, name, why in idle_words(values, chosen, model):
+        if name in given[section]:
+            raise place.fail(section, name, why)
+    assumed = tuple(fill_workload(values, model))
     workload = guarded("workload", {}, place, lambda: Workload(**values))
     plan = None
     if "plan" in tables:
-        chosen = read_fields(tables["plan"], PLAN_FIELDS, failing("plan", place))
-        assumed += tuple(_complete(chosen, model, cluster, workload, place))
+        assumed += guarded("plan", {}, place, lambda: tuple(complete_plan(chosen, model, cluster, workload)))
         plan = guarded("plan", {}, place, lambda: Plan(**chosen))
     return Scenario(
-        model=model, cluster=cluster, workload=workload, plan=plan, written=written, assumed=assumed, file=place.file
-    )
+        model=model, cluster=cluster, workload=workload, plan=plan, written=written, assumed=assumed, file=place.file,
+        lines=place.of_file(),
+    )  # fmt: skip
 
 
 def failing(section: str, place: Place) -> Callable[[str, str], InputError]:
@@ -268,10 +281,16 @@ def _from_dims(table: Table, place: Place) -> Model:
 
     from ridgeline.graph.build import from_dims
 
-    known = [name for name, one in signature(from_dims).parameters.items() if one.kind is not Parameter.VAR_KEYWORD]
+    parameters = signature(from_dims).parameters
+    known = list(parameters)
     for name in table:
+        if name == "config":
+            raise place.fail("model", name, "says the whole model; leave the other words out, or give dimensions alone")
         if name not in known:
             raise place.fail("model", name, f"unknown field; {near(name, [*known, 'name', 'config'])}")
+    missing = [name for name, one in parameters.items() if one.default is Parameter.empty and name not in table]
+    if missing:
+        raise place.fail("model", "", f"no {', '.join(missing)}; give a name, a config, or these dimensions as well")
     dims: dict[str, Any] = dict(table)
     try:
         return from_dims(**dims)
@@ -314,54 +333,18 @@ def _in_region(built: Cluster, region: object, place: Place) -> Cluster:
         raise place.fail("cluster", "region", str(error)) from None
 
 
-def _fill(values: dict[str, Any], model: Model) -> Iterator[str]:
-    """Puts a sequence length and a batch where the person gave none, and says so.
-
-    Llama 2 (arXiv:2307.09288): pretraining at S = 4096 and 4M tokens per step (section 2.2),
-    fine-tuning at 64 sequences per step (section 3.1).
-    """
-    if "seq_len" not in values:
-        values["seq_len"] = min(_SEQ_LEN, model.max_positions or _SEQ_LEN)
-        yield f"seq_len = {values['seq_len']} tokens, as none was given"
-    if "global_batch" not in values:
-        pretrain = values.get("task", Task.PRETRAIN) is Task.PRETRAIN
-        values["global_batch"] = max(1, _STEP_TOKENS // values["seq_len"]) if pretrain else _TUNE_BATCH
-        yield f"global_batch = {values['global_batch']} sequences, as none was given"
-
-
-def _complete(
-    values: dict[str, Any], model: Model, cluster: Cluster, workload: Workload, place: Place
-) -> Iterator[str]:
-    """Puts data parallelism where the plan leaves devices, and tensor parallelism inside experts, and says the latter.
-
-    Programs divide experts as everything else where nothing else is said: docs/decisions/0005-experts-are-divided.md.
-    """
-    tp, others = values.get("tp", 1), values.get("tp", 1) * values.get("pp", 1) * values.get("cp", 1)
-    if "dp" not in values:
-        if cluster.count % others:
-            message = f"tp * pp * cp = {others} does not divide the {cluster.count} devices of {cluster.name}"
-            raise place.fail("plan", "", f"{message}; change one of them, or give dp to leave devices idle")
-        values["dp"] = cluster.count // others
-    if "etp" in values or tp == 1 or not any(block.experts for block in model.graph.blocks.values()):
-        return
-    ep, ranks = values.get("ep", 1), tp * values.get("cp", 1) * values["dp"]
-    follows = ep == 1 or workload.framework == "megatron"
-    values["etp"] = tp if follows and ranks % (ep * tp) == 0 else 1
-    why = (
-        "as none was given" if not follows or values["etp"] == tp else f"as ep * tp = {ep * tp} does not divide {ranks}"
-    )
-    yield f"etp = {values['etp']} (tensor parallelism inside an expert), {why}"
-
-
 def write_scenario(scenario: Scenario) -> str:
     """The scenario as TOML that `read_scenario` reads back to an equal one.
 
     Model and cluster are written as the person wrote them, units included.
     """
     parts = [_section(name, scenario.written[name]) for name in ("model", "cluster")]
-    parts.append(_section("workload", _values(scenario.workload, WORKLOAD_FIELDS)))
-    if scenario.plan is not None:
-        parts.append(_section("plan", _values(scenario.plan, PLAN_FIELDS)))
+    tables = {"workload": _values(scenario.workload, WORKLOAD_FIELDS)}
+    tables |= {} if scenario.plan is None else {"plan": _values(scenario.plan, PLAN_FIELDS)}
+    plan = {} if scenario.plan is None else vars(scenario.plan)
+    for section, name, _ in idle_words(vars(scenario.workload), plan, scenario.model):
+        tables.get(section, {}).pop(name, None)
+    parts += [_section(name, table) for name, table in tables.items()]
     return "\n".join(parts)
 
 

@@ -1,0 +1,82 @@
+"""What a person left out of a training scenario, and words that would change nothing in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ridgeline.errors import PlanError
+from ridgeline.graph.workload import Task, Workload
+from ridgeline.plan.plan import Recompute
+
+if TYPE_CHECKING:
+    from ridgeline.facts.records import Cluster
+    from ridgeline.graph.ops import Model
+
+_SEQ_LEN, _STEP_TOKENS, _TUNE_BATCH = 4_096, 4_194_304, 64  # assumed where not given; source in `fill_workload`
+_OF_ADAPTERS = ("lora_rank", "lora_targets", "lora_dropout")
+_OF_EXPERTS = ("expert_capacity", "expert_choice", "expert_dispatch", "expert_modules")
+
+
+def fill_workload(values: dict[str, Any], model: Model) -> Iterator[str]:
+    """Puts a sequence length and a batch where the person gave none, and says so, as where sequences are too long.
+
+    Llama 2 (arXiv:2307.09288): pretraining at S = 4096 and 4M tokens per step (section 2.2),
+    fine-tuning at 64 sequences per step (section 3.1).
+    """
+    most = model.max_positions
+    if "seq_len" not in values:
+        values["seq_len"] = min(_SEQ_LEN, most or _SEQ_LEN)
+        yield f"seq_len = {values['seq_len']} tokens, as none was given"
+    if "global_batch" not in values:
+        pretrain = values.get("task", Task.PRETRAIN) is Task.PRETRAIN
+        values["global_batch"] = max(1, _STEP_TOKENS // values["seq_len"]) if pretrain else _TUNE_BATCH
+        yield f"global_batch = {values['global_batch']} sequences, as none was given"
+    if most is not None and values["seq_len"] > most:
+        yield f"sequences of {values['seq_len']:,} tokens are trained although {model.name} has {most:,} positions"
+
+
+def complete_plan(values: dict[str, Any], model: Model, cluster: Cluster, workload: Workload) -> Iterator[str]:
+    """Puts data parallelism where the plan leaves devices, and tensor parallelism inside experts, and says the latter.
+
+    Programs divide experts as everything else where nothing else is said: docs/decisions/0005-experts-are-divided.md.
+    Raises `PlanError` where the other degrees do not divide the devices.
+    """
+    tp, others = values.get("tp", 1), values.get("tp", 1) * values.get("pp", 1) * values.get("cp", 1)
+    if "dp" not in values:
+        if cluster.count % others:
+            raise PlanError(
+                f"tp * pp * cp = {others} does not divide the {cluster.count} devices of {cluster.name};"
+                " change one of them, or give dp to leave devices idle"
+            )
+        values["dp"] = cluster.count // others
+    if "etp" in values or tp == 1 or not _has_experts(model):
+        return
+    ep, ranks = values.get("ep", 1), tp * values.get("cp", 1) * values["dp"]
+    follows = ep == 1 or workload.framework == "megatron"
+    values["etp"] = tp if follows and ranks % (ep * tp) == 0 else 1
+    why = "as none was given"
+    if follows and values["etp"] != tp:
+        why = f"as ep * tp = {ep * tp} does not divide {ranks}"
+    yield f"etp = {values['etp']} (tensor parallelism inside an expert), {why}"
+
+
+def idle_words(workload: Mapping[str, Any], plan: Mapping[str, Any], model: Model) -> Iterator[tuple[str, str, str]]:
+    """Words that would change nothing, each by section and name, and what to say instead."""
+    task = workload.get("task", Task.PRETRAIN)
+    if task not in (Task.LORA, Task.QLORA):
+        for name in _OF_ADAPTERS:
+            yield "workload", name, f"is of adapters, and {task.value} has none; say task = 'lora', or leave it out"
+    if not any(block.encoder for block in model.graph.blocks.values()):
+        yield "workload", "encoder_seq_len", f"is of encoder-decoders, and {model.name} has no encoder; leave it out"
+    if not _has_experts(model):
+        for name in _OF_EXPERTS:
+            yield "workload", name, f"is of experts, and {model.name} has none; leave it out"
+    if plan.get("zero", 0) == 0:
+        yield "plan", "zero_group", "divides what ZeRO shards; say zero = 1, 2 or 3 as well, or leave it out"
+    if plan.get("recompute", Recompute.NONE) is not Recompute.FULL:
+        yield "plan", "recompute_layers", "is of full recompute; say recompute = 'full' as well, or leave it out"
+
+
+def _has_experts(model: Model) -> bool:
+    return any(block.experts for block in model.graph.blocks.values())
