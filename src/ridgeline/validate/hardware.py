@@ -124,10 +124,14 @@ class DeviceText:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """The accelerator a hardware cell means, with what it states put over the catalog, and what was assumed."""
+    """The accelerator a hardware cell means, with what it states put over the catalog, and what was assumed.
+
+    `sizes` are the parts of the same form with another memory that a cell which states none may mean as well.
+    """
 
     accelerator: Accelerator
     assumptions: tuple[str, ...]
+    sizes: tuple[Accelerator, ...] = ()
 
 
 @lru_cache(maxsize=4096)
@@ -174,7 +178,8 @@ def find_device(text: str, catalog: Sequence[Accelerator], usual: Callable[[str]
         return _restated(said, known, ())
     parts = [part for part in catalog if family in family_keys(part.name)]
     chosen, more = _part(said, parts, usual(family))
-    return _restated(said, chosen, (*assumptions, *more))
+    found = _restated(said, chosen, (*assumptions, *more))
+    return found if said.memory_bytes is not None else replace(found, sizes=_sizes(chosen, parts))
 
 
 def _by_other_name(text: str, said: DeviceText, catalog: Sequence[Accelerator]) -> Accelerator | None:
@@ -283,6 +288,16 @@ def _part(said: DeviceText, parts: Sequence[Accelerator], usual: str | None) -> 
     if said.form is None and len({forms[part.name] for part in pool}) > 1:
         assumptions.append(f"form factor not stated: {pool[0].name} assumed")
     return pool[0], tuple(assumptions)
+
+
+def _sizes(chosen: Accelerator, parts: Sequence[Accelerator]) -> tuple[Accelerator, ...]:
+    """The parts of a family that differ from the chosen one in memory but not in form."""
+    form, size = read_device(chosen.name).form, _nominal_bytes(chosen)
+    return tuple(
+        part
+        for part in parts
+        if read_device(part.name).form == form and abs(_nominal_bytes(part) - size) > SAME_MEMORY * size
+    )
 
 
 def _nominal_bytes(part: Accelerator) -> float:

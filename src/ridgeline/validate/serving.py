@@ -35,6 +35,7 @@ from ridgeline.validate.serving_limits import loaded
 from ridgeline.validate.serving_loops import looped
 from ridgeline.validate.serving_rows import PHASES, ServedJob, read_served
 from ridgeline.validate.serving_settings import LIMITS, Settings, settings_of
+from ridgeline.validate.serving_strangers import might_be
 from ridgeline.validate.serving_traffic import gained_tokens, measured_span_s, sampled_share, traffic_of
 
 ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
@@ -73,8 +74,8 @@ class ServedRows:
             raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
         predicted = _value(job, found, found.replay, found.metrics) / job.unit_si
         low, high = _interval(job, found, predicted)
-        for other in job.otherwise:
-            low, high = self._wider(other, low, high, ends=other.deployment.engine != job.deployment.engine)
+        for other, ends in (*((one, False) for one in job.otherwise), *((one, True) for one in job.alike)):
+            low, high = self._wider(other, low, high, ends=ends)
         return {
             "status": "scored",
             "device": job.cluster.accelerator.name,
@@ -123,7 +124,7 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
 
     def of(role: str, pool: Deployment) -> Settings:
         return settings_of(
-            row.source, job.deployment.engine, row.text("engine_version"), row.text("model"), row.text("hardware"),
+            row.source, job.deployment.engine, job.deployment.version, row.text("model"), row.text("hardware"),
             row.text("precision_weights"), job.batch, prompt, output,
             devices=pool.instance_devices, instances=pool.instances, ep=pool.ep, dp=pool.dp,
             date=date[0] if date else "", scenario=row.text("scenario"),
@@ -141,7 +142,8 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
     others = [_as_run(job, own)] if limited else []
     if not job.statistic and found["decode"].statistic_unsaid:
         others.append(replace(run, statistic="p50"))
-    return replace(run, otherwise=(*others, *(_by(run, name) for name in job.stand_ins)))
+    alike = (*might_be(run, row.source), *(_by(run, name) for name in job.stand_ins))
+    return replace(run, otherwise=tuple(others), alike=alike)
 
 
 def _by(job: ServedJob, engine: str) -> ServedJob:

@@ -1,4 +1,5 @@
-"""Whose policy answers a serving row whose engine has none of its own, and which others its interval holds for."""
+"""Which release of an engine a serving row names, whose policy answers where it has none of its own, and which others
+its interval holds for."""
 
 from __future__ import annotations
 
@@ -7,6 +8,33 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 from ridgeline.facts.engines import engine_known, newest_policy, version_key
+from ridgeline.validate.rows import Row
+
+_BUILDS = ("llama.cpp", "Ollama")
+"""Engines that llama.cpp's builds number."""
+
+_BUILD = re.compile(r"\bb(\d{3,5})\b|\((\d{3,5})\)|\bbuild[ :#]*(\d{3,5})\b", re.IGNORECASE)
+_COMMIT = re.compile(r"(?=.*\d)[0-9a-f]{7,40}", re.IGNORECASE)
+_NUMBERED = re.compile(r"(?<![\w.])v?(\d{1,4}(?:\.\d{1,4})+(?:[-+._]?[a-z0-9]+)*)", re.IGNORECASE)
+_IMAGE = re.compile(r"[-_](?:cu|cuda|rocm|ubuntu|py|amd64|arm64|x86)\d*(?=[-_.\d]|$).*$", re.IGNORECASE)
+"""What the tag of a container says besides the release: 'v0.5.5-cu129-amd64'."""
+
+
+def release_of(row: Row, engine: str) -> str:
+    """The release that a row states, in its own cell or beside the engine's name; '' where it states none.
+
+    Words around a number go: 'vllm==0.6.3', 'lmsysorg/sglang:v0.5.5-cu129', llama.cpp's '2f68ce7cf (6918)', which is
+    its build b6918. A commit alone tells no release. Dates and nightly builds stay as they are written.
+    """
+    named, beside = row.text("engine_version").strip(), row.text("engine")
+    for cell in (named, beside):
+        build = _BUILD.search(cell) if engine in _BUILDS else None
+        numbered = _NUMBERED.search(cell)
+        if build:
+            return f"b{build[1] or build[2] or build[3]}"
+        if numbered:
+            return _IMAGE.sub("", numbered[1])[:60]
+    return "" if _COMMIT.fullmatch(named) else named[:60]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
-from ridgeline.facts.records import Cluster
+from ridgeline.facts.records import Accelerator, Cluster
 from ridgeline.facts.request_lengths import RequestLengths, request_lengths
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Role
@@ -15,7 +15,7 @@ from ridgeline.serving.metrics import Objective
 from ridgeline.validate.machines import Machines, machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_device import find, meant, put
-from ridgeline.validate.serving_engines import StandIn, stand_in
+from ridgeline.validate.serving_engines import StandIn, release_of, stand_in
 from ridgeline.validate.serving_formats import Precision, precision_of
 from ridgeline.validate.serving_layout import Ask, Degrees, Layout, layout_of
 from ridgeline.validate.serving_models import model_of
@@ -50,10 +50,12 @@ class ServedJob:
     `open_s` is how long requests arrive, or at least wait in a queue [s], `requests` how many wait [1], `limits` what
     99 % of requests keep to at the highest load; None where nobody says.
     `speculative` is the draft length [token]. A measured value times `unit_si` is SI. `key` is equal for rows that one
-    run answers. `stand_ins` are engines that the row's own may be like, where it has no policy. `otherwise` are jobs
-    that the interval holds for as well: under the engine's own limits, where those of its benchmark are assumed, and
-    with each of the stand-ins. `rounds` are the requests of each user of a closed loop. `fronts` are the front ends
-    that take turns among the instances of each pool; None where whoever has the fewest requests is next.
+    run answers. `stand_ins` are engines that the row's own may be like, where it has no policy, `sizes` the devices of
+    other memory that a cell which states none may mean. The interval holds for the value of `otherwise`, the job under
+    the engine's own limits, where those of its benchmark are assumed, or with the median for an unsaid statistic, and
+    for all of `alike`: with each of the stand-ins, and what else it may have been where the source is unknown.
+    `rounds` are the requests of each user of a closed loop. `fronts` are the front ends that take turns among the
+    instances of each pool; None where whoever has the fewest requests is next.
     """
 
     model: Model
@@ -79,7 +81,9 @@ class ServedJob:
     fronts: int | None = None
     rounds: float | None = None
     stand_ins: tuple[str, ...] = ()
+    sizes: tuple[Accelerator, ...] = ()
     otherwise: tuple[ServedJob, ...] = ()
+    alike: tuple[ServedJob, ...] = ()
 
 
 def read_served(row: Row, source: Machines | None = None) -> ServedJob:
@@ -90,11 +94,13 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
     metric, arrivals = metric_of(row), arrivals_of(row)
     _refuse_drains(row, metric.name)
     named, said = engine_of(row)
-    answering = stand_in(named, row.text("engine_version").strip())
+    release = release_of(row, named)
+    answering = stand_in(named, release)
     engine = answering.policy
     model, about_model = model_of(row)
     cell, dies, about_device = meant(row.source, row.text("engine"), row.text("hardware"))
-    part = find(cell, known).accelerator
+    device = find(cell, known)
+    part = device.accelerator
     precision = precision_of(row, model, part, engine)
     batch, rate, about_load = _load(row, arrivals)
     ask = Ask(
@@ -121,8 +127,10 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
     return ServedJob(
         model=model,
         cluster=where.cluster,
-        deployment=_deployment(row, answering, precision, layout, layout.main),
-        prefill=None if layout.prefill is None else _deployment(row, answering, precision, layout, layout.prefill),
+        deployment=_deployment(row, answering, release, precision, layout, layout.main),
+        prefill=None
+        if layout.prefill is None
+        else _deployment(row, answering, release, precision, layout, layout.prefill),
         arrivals=arrivals,
         batch=batch,
         rate_rps=rate,
@@ -134,6 +142,7 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
         statistic=metric.statistic,
         speculative=speculative,
         stand_ins=answering.others,
+        sizes=device.sizes,
         assumptions=(*said, *answering.said, *(words for group in about for words in group), *about_draft),
         unit_si=metric.unit_si,
         key=(*_key(row), "phases" if metric.name in PHASES else ""),
@@ -221,13 +230,15 @@ def _draft(note: str) -> tuple[float | None, tuple[str, ...]]:
     return DRAFT_LENGTH, (f"draft length not stated: {DRAFT_LENGTH:g} tokens, gpt-fast's default",)
 
 
-def _deployment(row: Row, answering: StandIn, precision: Precision, layout: Layout, degrees: Degrees) -> Deployment:
+def _deployment(
+    row: Row, answering: StandIn, release: str, precision: Precision, layout: Layout, degrees: Degrees
+) -> Deployment:
     apart = layout.prefill is not None
     role = Role.WHOLE if not apart else Role.DECODE if degrees is layout.main else Role.PREFILL
     budget = re.search(r"\bn_batch (\d{1,6})\b", row.text("note"))
     return Deployment(
         engine=answering.policy,
-        version=row.text("engine_version").strip()[:60] if answering.own else "",
+        version=release if answering.own else "",
         tp=degrees.tp,
         pp=degrees.pp,
         dp=degrees.dp,

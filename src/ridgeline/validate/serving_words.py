@@ -14,9 +14,9 @@ LARGEST = 1e10
 """A bound on nonsense: no count, length or rate of a serving row is above it."""
 
 ARRIVALS: tuple[tuple[str, str], ...] = (
-    (r"disagg|concurrency|closed", "closed"),
-    (r"^fixed-batch|^static|^single-stream|^batch\b", "static"),
-    (r"poisson|open-loop|^server|^interactive|^online|rate", "poisson"),
+    (r"disagg|concurren|closed", "closed"),
+    (r"^fixed[ _-]?batch|^static|^single[ _-]?(?:stream|user|request)|^batch\b", "static"),
+    (r"poisson|open[ _-]?loop|^server|^interactive|^online|rate\b|\b(?:qps|rps)\b", "poisson"),
     (r"offline|burst|all-at-once|throughput|queue", "queue"),
     (r"cold", "cold"),
 )
@@ -24,8 +24,8 @@ ARRIVALS: tuple[tuple[str, str], ...] = (
 
 ENGINES: tuple[tuple[str, str], ...] = (
     (r"tensorrt|trt-?llm", "TensorRT-LLM"),
-    (r"^vllm", "vLLM"),
-    (r"^sglang", "SGLang"),
+    (r"(?<![a-z])vllm", "vLLM"),
+    (r"(?<![a-z])sglang", "SGLang"),
     (r"faster ?transformer", "FasterTransformer"),
     (r"llama\.?cpp|ollama", "llama.cpp"),
     (r"exllama", "ExLlamaV2"),
@@ -62,8 +62,11 @@ _OTHERS = {
 _WHOLE_WORDS = {
     "request_throughput": "requests_s", "output_throughput": "output_tok_s", "total_throughput": "total_tok_s",
     "total_token_throughput": "total_tok_s", "input_throughput": "prefill_tok_s",
+    "request_throughput_req_s": "requests_s", "output_token_throughput_tok_s": "output_tok_s",
+    "total_token_throughput_tok_s": "total_tok_s", "input_token_throughput_tok_s": "prefill_tok_s",
 }  # fmt: skip
-"""Words of engines' own benchmarks. Source: vllm, benchmarks/serve.py; sglang, bench_serving.py."""
+"""Words of engines' own benchmarks, as keys and as lines ('Output token throughput (tok/s)'). Source: vllm,
+benchmarks/serve.py; sglang, bench_serving.py."""
 
 _LEVELS = {"memory": "memory", "peak_memory": "memory", "avg_power": "power", "power": "power"}
 _SECONDS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
@@ -79,6 +82,11 @@ _METRIC = re.compile(
 )
 
 
+_LENGTHS = ("isl", "osl")
+_THOUSANDS = re.compile(r"[1-9]\d{0,3}[kK]")
+"""Lengths as benchmarks name them: '8k' is 8192 tokens. Source: inferencex, the shapes 1k1k, 1k8k and 8k1k."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     """What a row measures: canonical name, statistic ('' not stated) and the factor that makes its value SI."""
@@ -90,7 +98,7 @@ class Metric:
 
 def metric_of(row: Row) -> Metric:
     """The metric of a serving row; raises `InputError` when the word or the unit is unknown."""
-    cell = row.text("metric").strip().casefold()
+    cell = re.sub(r"[\s()/-]+", "_", row.text("metric").strip().casefold()).strip("_")
     cell = _STATISTIC_FIRST.sub(r"\g<base>_\g<statistic>_", _WHOLE_WORDS.get(cell, cell))
     if cell in _OTHERS:
         return Metric(name=_OTHERS[cell], statistic="mean", unit_si=1.0)
@@ -152,6 +160,8 @@ def number(row: Row, name: str, *, zero: bool = False) -> float | None:
     cell = row.text(name).strip()
     if cell == "":
         return None
+    if name in _LENGTHS and _THOUSANDS.fullmatch(cell):
+        return float(cell[:-1]) * 1024
     try:
         value = float(cell) if "_" not in cell else math.nan
     except ValueError:

@@ -1,0 +1,62 @@
+"""What a run may have been whose source is unknown: lengths that differ, another release, memory or cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from ridgeline.facts.benchmark_settings import benchmark_settings
+from ridgeline.validate.serving_rows import ServedJob
+
+SPREAD = (0.8, 1.0)
+"""Shares of a nominal length between which a closed loop may draw it. Source: inferencex, --random-range-ratio 0.8;
+vLLM's, TensorRT-LLM's and AIPerf's own benchmarks draw all alike where nothing is asked."""
+
+EARLIER: Mapping[str, str] = {
+    "vLLM": "0.5.5", "SGLang": "0.2.13", "TensorRT-LLM": "0.11", "llama.cpp": "b3150",
+}  # fmt: skip
+"""Releases that may have run where none is stated: of the summer of 2024, the first with Llama 3.1, from before
+schedulers hid the host's time (vLLM's V1, SGLang's overlap, TensorRT-LLM's PyTorch flow) [assumed]."""
+
+NEWER = frozenset({"blackwell", "rubin"})
+"""Architectures for which those releases have no kernels."""
+
+NARROW = frozenset({"fp8", "nvfp4", "mxfp4"})
+"""Weights beside which a cache of 8 bits is usual, and a flag where the engine does not take it from the checkpoint."""
+
+
+@cache
+def known(source: str) -> bool:
+    """Whether anything is known of how the runs of a source were made."""
+    return any(setting.code == source for setting in benchmark_settings())
+
+
+def might_be(job: ServedJob, source: str) -> tuple[ServedJob, ...]:
+    """Jobs that the interval holds for as well where the source is unknown; each changes one thing of the job."""
+    return () if known(source) else tuple(_others(job))
+
+
+def _others(job: ServedJob) -> Iterator[ServedJob]:
+    engine, own = job.deployment.engine, not job.stand_ins
+    if job.arrivals == "closed" and job.spread == (1.0, 1.0) and job.lengths is None:
+        mean = sum(SPREAD) / 2
+        prompt, output = job.prompt_tokens or 1.0, job.output_tokens or 1.0
+        yield replace(
+            job, spread=SPREAD, prompt_tokens=prompt * mean, output_tokens=output * mean, key=(*job.key, "lengths")
+        )
+    if own and not job.deployment.version and job.cluster.accelerator.architecture not in NEWER and engine in EARLIER:
+        yield _changed(job, version=EARLIER[engine])
+    for part in job.sizes:
+        yield replace(job, cluster=replace(job.cluster, accelerator=part), key=(*job.key, part.name))
+    if not job.deployment.kv and job.deployment.weights in NARROW:
+        yield _changed(job, kv="fp8")
+
+
+def _changed(job: ServedJob, **changes: Any) -> ServedJob:
+    """The job with fields of its pools changed."""
+    prefill = None if job.prefill is None else replace(job.prefill, **changes)
+    return replace(
+        job, deployment=replace(job.deployment, **changes), prefill=prefill, key=(*job.key, *map(str, changes.values()))
+    )

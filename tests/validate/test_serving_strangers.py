@@ -1,0 +1,174 @@
+"""Rows whose source nobody knows: what their intervals hold for, and cells as strangers write them."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.errors import RidgelineError
+from ridgeline.validate.rows import Row, read
+from ridgeline.validate.serving import ServedRows, settled
+from ridgeline.validate.serving_rows import ServedJob, read_served
+from ridgeline.validate.serving_strangers import EARLIER, SPREAD, known, might_be
+
+CELLS = {
+    "model": "Llama-3.1-8B", "params_b": "8", "active_params_b": "8", "hardware": "A100", "n_devices": "1", "tp": "1",
+    "precision_weights": "fp8", "engine": "vLLM", "scenario": "fixed-concurrency", "batch_or_concurrency": "4",
+    "isl": "128", "osl": "32", "metric": "ttft_ms", "value": "30", "unit": "ms", "source": "ZZ",
+}  # fmt: skip
+
+
+def row(**cells: str) -> Row:
+    """A row of a source that nobody knows."""
+    return Row(line=2, id="x0001a", cells=CELLS | cells)
+
+
+def alike(**cells: str) -> tuple[ServedJob, ...]:
+    """What the interval of a row holds for."""
+    one = row(**cells)
+    return settled(read_served(one), one).alike
+
+
+def test_nothing_is_added_where_the_source_is_known() -> None:
+    assert known("IX")
+    assert known("NVSIL")
+    assert not known("ZZ")
+    job = read_served(row())
+    assert might_be(job, "IX") == ()
+    assert len(might_be(job, "ZZ")) == 4
+
+
+def test_a_stranger_s_run_may_have_been_another_in_one_thing_each() -> None:
+    lengths, release, memory, cache = alike()
+    assert (lengths.spread, lengths.prompt_tokens, lengths.output_tokens) == (SPREAD, 128 * 0.9, 32 * 0.9)
+    assert release.deployment.version == EARLIER["vLLM"]
+    assert memory.cluster.accelerator.name == "A100-SXM-40GB"
+    assert cache.deployment.kv == "fp8"
+    assert len({one.key for one in (lengths, release, memory, cache)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("cells", "count"),
+    [
+        ({"scenario": "fixed-batch"}, 3),  # lengths of a batch are all alike
+        ({"engine_version": "0.6.3"}, 3),
+        ({"hardware": "A100 40GB"}, 3),
+        ({"precision_weights": "bf16"}, 3),
+        ({"precision_kv": "fp8"}, 3),
+        ({"hardware": "B200"}, 2),  # one memory, and no release of 2024
+        ({"hardware": "A100-SXM-80GB", "engine_version": "0.6.3", "precision_weights": "bf16"}, 1),
+    ],
+)
+def test_what_a_row_says_is_not_doubted(cells: dict[str, str], count: int) -> None:
+    assert len(alike(**cells)) == count
+
+
+def test_an_interval_holds_for_all_that_a_run_may_have_been() -> None:
+    answers = ServedRows()
+    mine = answers.answer(row())
+    assert mine["low"] < mine["predicted"] < mine["high"]
+    for cells in ({"hardware": "A100-SXM-40GB"}, {"engine_version": EARLIER["vLLM"]}, {"precision_kv": "fp8"}):
+        other = answers.answer(row(**cells))
+        assert mine["low"] <= other["predicted"] <= mine["high"]
+
+
+SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    "hardware": (
+        "H100 SXM5 80GB", "NVIDIA H200", "8xMI300X", "8x NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "H100-PCIe",
+        "AMD Instinct MI300X", "NVIDIA GeForce RTX 4090", "L40S", "TPU v5e", "GB200 NVL72", "A10G", "", "quantum", "8x",
+    ),
+    "model": (
+        "meta-llama/Llama-3.1-8B-Instruct", "mistralai/Mistral-7B-v0.1", "Qwen/Qwen2.5-72B-Instruct", "my-own-model",
+        "llama3.1 8b", "LLAMA 3 70B", "google/gemma-2-9b-it", "openai/gpt-oss-120b", "", "deepseek-ai/DeepSeek-V3",
+    ),
+    "params_b": ("8", "", "70.6", "1,000", "-3", "many"),
+    "engine": (
+        "vllm==0.6.3", "TRT-LLM", "SGLang v0.4.1.post2", "tgi 2.0", "lmdeploy", "llama.cpp b4500", "", "homemade",
+    ),
+    "engine_version": ("", "0.6.3", "v0.5.5-cu129", "main", "2024-10-01", "9f1d2c3", "(6918)", "0", "1e9"),
+    "scenario": (
+        "closed loop", "Offline throughput", "single stream", "batch", "poisson-rate", "16 concurrent users", "",
+        "chaos",
+    ),
+    "batch_or_concurrency": ("", "1", "16", "1,024", "0", "-1", "lots", "2.5"),
+    "rate_rps": ("", "2", "inf"),
+    "isl": ("", "128", "1,024", "4k", "0", "nan"),
+    "osl": ("", "32", "1,024", "0"),
+    "precision_weights": ("", "FP8", "bfloat16", "W4A16", "AWQ", "int4 (GPTQ)", "Q4_K_M", "w8a8", "fp7"),
+    "n_devices": ("", "1", "8", "3", "0", "eight"),
+    "tp": ("", "1", "8", "16", "TP8"),
+    "metric": ("ttft_ms", "Mean TTFT (ms)", "output_tok_s", "request_throughput", "tokens/s", "goodput"),
+    "unit": ("ms", "", "tok/s", "parsecs"),
+}  # fmt: skip
+
+
+def written(cells: Mapping[str, str]) -> Row:
+    """A row as it is read from a file with these cells."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.tsv"
+        names = [*CELLS, *(name for name in cells if name not in CELLS)]
+        path.write_text("\t".join(names) + "\n" + "\t".join((CELLS | dict(cells))[name] for name in names) + "\n")
+        return read(path).rows[0]
+
+
+def reason(one: Row) -> str | None:
+    """Why a row is refused; None where it is read, to a job that can be replayed."""
+    try:
+        job = settled(read_served(one), one)
+    except RidgelineError as error:
+        return str(error)
+    assert job.deployment.instance_devices >= 1
+    assert len({job.key, *(other.key for other in job.alike)}) == 1 + len(job.alike)
+    return None
+
+
+@settings(max_examples=300, deadline=None)
+@given(cells=st.fixed_dictionaries({}, optional={name: st.sampled_from(words) for name, words in SPELLINGS.items()}))
+def test_a_row_is_read_or_refused_with_a_reason(cells: dict[str, str]) -> None:
+    why = reason(written(cells))
+    assert why is None or re.match(r"field '\w+': .{10}|.*rows\.tsv:2|\d+ devices ", why), why
+
+
+@settings(max_examples=100, deadline=None)
+@given(cells=st.fixed_dictionaries({}, optional={name: st.text(max_size=12) for name in SPELLINGS}))
+def test_no_text_ends_in_a_traceback(cells: dict[str, str]) -> None:
+    assert reason(row(**cells)) != ""
+
+
+@pytest.mark.parametrize(
+    ("cells", "names"),
+    [
+        ({"hardware": "quantum"}, "'quantum'"),
+        ({"precision_weights": "fp7"}, "'fp7'"),
+        ({"scenario": "chaos"}, "'chaos'"),
+        ({"batch_or_concurrency": "lots"}, "'lots'"),
+        ({"metric": "goodput"}, "'goodput'"),
+        ({"unit": "parsecs"}, "'parsecs'"),
+        ({"tp": "TP8"}, "'TP8'"),
+        ({"isl": "nan"}, "'nan'"),
+    ],
+)
+def test_a_refusal_names_the_value(cells: dict[str, str], names: str) -> None:
+    why = reason(row(**cells))
+    assert why is not None
+    assert names in why
+
+
+@pytest.mark.parametrize(
+    ("cells", "device", "prompt", "arrivals"),
+    [
+        ({"hardware": "8xMI300X", "isl": "1,024"}, "MI300X", 1024, "closed"),
+        ({"hardware": "H100 SXM5 80GB", "isl": "8k"}, "H100-SXM", 8192, "closed"),
+        ({"hardware": "NVIDIA H200", "scenario": "single stream"}, "H200-SXM", 128, "static"),
+        ({"scenario": "16 concurrent users", "metric": "Mean TTFT (ms)"}, "A100-SXM-80GB", 128, "closed"),
+    ],
+)
+def test_other_spellings_are_read(cells: dict[str, str], device: str, prompt: float, arrivals: str) -> None:
+    job = read_served(written(cells))
+    assert (job.cluster.accelerator.name, job.prompt_tokens, job.arrivals) == (device, prompt, arrivals)
