@@ -22,6 +22,7 @@ ROWS = {
     "word_shares.tsv": 4,
     "published_batches.tsv": 96,
     "request_lengths.tsv": 12,
+    "engine_releases.tsv": 41,
 }
 SUMS = {
     ("accelerators.tsv", "fp32_tflops"): 6958.216,

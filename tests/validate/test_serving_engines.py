@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.validate.rows import Row
-from ridgeline.validate.serving_engines import release_of
+from ridgeline.validate.serving_engines import release_of, release_then
 from ridgeline.validate.serving_words import engine_of
 
 
@@ -42,3 +42,22 @@ def stated(engine: str, version: str = "") -> tuple[str, str]:
 )
 def test_a_release_is_read_wherever_it_is_written(engine: str, version: str, name: str, release: str) -> None:
     assert stated(engine, version) == (name, release)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "note", "release"),
+    [
+        ("vLLM", "", "2025-10-29", "0.10.2"),  # newest of 2025-10-01
+        ("vLLM", "Oct-2023 commit", "", "0.2.0"),
+        ("vLLM", "2024-10", "", "0.6.2"),
+        ("llama.cpp", "May-2024", "", "b2900"),
+        ("SGLang", "", "P 1 x tp4; 2026-02-12", "0.5.7"),
+        ("vLLM", "0.6.3", "2025-10-29", None),  # the row says which
+        ("SGLang", "nightly-dev-20260216-d3bae71e", "2026-02-16", None),
+        ("vLLM", "", "", None),
+        ("vLLM", "2019-01-01", "", None),
+        ("Transformers", "", "2025-10-29", None),
+    ],
+)
+def test_a_day_tells_the_release_of_its_time(engine: str, version: str, note: str, release: str | None) -> None:
+    assert release_then(engine, version, note) == release

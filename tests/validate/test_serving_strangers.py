@@ -15,7 +15,7 @@ from ridgeline.errors import RidgelineError
 from ridgeline.validate.rows import Row, read
 from ridgeline.validate.serving import ServedRows, settled
 from ridgeline.validate.serving_rows import ServedJob, read_served
-from ridgeline.validate.serving_strangers import EARLIER, SPREAD, known, might_be
+from ridgeline.validate.serving_strangers import SPREAD, known, might_be
 
 CELLS = {
     "model": "Llama-3.1-8B", "params_b": "8", "active_params_b": "8", "hardware": "A100", "n_devices": "1", "tp": "1",
@@ -47,7 +47,7 @@ def test_nothing_is_added_where_the_source_is_known() -> None:
 def test_a_stranger_s_run_may_have_been_another_in_one_thing_each() -> None:
     lengths, release, memory, cache = alike()
     assert (lengths.spread, lengths.prompt_tokens, lengths.output_tokens) == (SPREAD, 128 * 0.9, 32 * 0.9)
-    assert release.deployment.version == EARLIER["vLLM"]
+    assert release.deployment.version == "0.5.5"
     assert memory.cluster.accelerator.name == "A100-SXM-40GB"
     assert cache.deployment.kv == "fp8"
     assert len({one.key for one in (lengths, release, memory, cache)}) == 4
@@ -73,7 +73,7 @@ def test_an_interval_holds_for_all_that_a_run_may_have_been() -> None:
     answers = ServedRows()
     mine = answers.answer(row())
     assert mine["low"] < mine["predicted"] < mine["high"]
-    for cells in ({"hardware": "A100-SXM-40GB"}, {"engine_version": EARLIER["vLLM"]}, {"precision_kv": "fp8"}):
+    for cells in ({"hardware": "A100-SXM-40GB"}, {"engine_version": "0.5.5"}, {"precision_kv": "fp8"}):
         other = answers.answer(row(**cells))
         assert mine["low"] <= other["predicted"] <= mine["high"]
 
@@ -172,3 +172,26 @@ def test_a_refusal_names_the_value(cells: dict[str, str], names: str) -> None:
 def test_other_spellings_are_read(cells: dict[str, str], device: str, prompt: float, arrivals: str) -> None:
     job = read_served(written(cells))
     assert (job.cluster.accelerator.name, job.prompt_tokens, job.arrivals) == (device, prompt, arrivals)
+
+
+@pytest.mark.parametrize(
+    ("cells", "cache"),
+    [
+        ({"precision_weights": "nvfp4"}, "fp8"),  # the newest vLLM reads hf_quant_config.json
+        ({"precision_weights": "nvfp4", "engine_version": "0.11.0"}, ""),
+        ({"precision_weights": "nvfp4", "engine": "SGLang v0.5.9"}, "fp8"),
+        ({"precision_weights": "fp8", "engine": "SGLang v0.5.9"}, ""),
+        ({"precision_weights": "fp8", "engine": "TRT-LLM"}, "fp8"),
+        ({"precision_weights": "nvfp4", "precision_kv": "bf16"}, "bf16"),
+    ],
+)
+def test_a_checkpoint_tells_the_cache_s_format(cells: dict[str, str], cache: str) -> None:
+    assert read_served(row(hardware="B200", **cells)).deployment.kv == cache
+
+
+def test_a_day_stands_for_a_release_that_nobody_states() -> None:
+    one = row(note="2025-10-29", engine="SGLang")
+    job = settled(read_served(one), one)
+    assert job.deployment.version == "0.5.2"
+    assert "release not stated: 0.5.2, the newest on the day of the run" in job.assumptions
+    assert settled(read_served(row()), row()).deployment.version == ""

@@ -31,6 +31,7 @@ from ridgeline.validate.machines import Machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
 from ridgeline.validate.serving_degrees import as_divided
+from ridgeline.validate.serving_engines import release_then
 from ridgeline.validate.serving_limits import loaded
 from ridgeline.validate.serving_loops import looped
 from ridgeline.validate.serving_rows import PHASES, ServedJob, read_served
@@ -122,6 +123,8 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
     prompt = None if job.prompt_tokens is None else job.prompt_tokens / nominal
     output = None if job.output_tokens is None else job.output_tokens / nominal
 
+    then = release_then(job.deployment.engine, job.deployment.version, row.text("note"))
+
     def of(role: str, pool: Deployment) -> Settings:
         return settings_of(
             row.source, job.deployment.engine, job.deployment.version, row.text("model"), row.text("hardware"),
@@ -129,10 +132,14 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
             devices=pool.instance_devices, instances=pool.instances, ep=pool.ep, dp=pool.dp,
             date=date[0] if date else "", scenario=row.text("scenario"),
             role=role if job.prefill is not None else "", disaggregated=job.prefill is not None,
+            then=then,
         )  # fmt: skip
 
     pools, divided = as_divided({"prefill": job.prefill, "decode": job.deployment}, of)
     found = {role: of(role, pool) for role, pool in pools.items()}
+    if then is not None and found["decode"].version is None:
+        pools = {role: replace(pool, version=then) for role, pool in pools.items()}
+        divided = (*divided, f"release not stated: {then}, the newest on the day of the run")
     job = replace(job, deployment=pools["decode"], prefill=pools.get("prefill"))
     told = tuple(dict.fromkeys(text for settings in found.values() for text in settings.told))
     own = {role: settings.without_assumed() for role, settings in found.items()}

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
+from ridgeline.facts.engine_releases import release_at
 from ridgeline.facts.engines import engine_known, newest_policy, version_key
 from ridgeline.validate.rows import Row
 
@@ -35,6 +36,24 @@ def release_of(row: Row, engine: str) -> str:
         if numbered:
             return _IMAGE.sub("", numbered[1])[:60]
     return "" if _COMMIT.fullmatch(named) else named[:60]
+
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = re.compile(rf"\b({'|'.join(_MONTHS)})[a-z]*[ .,-]*(20\d\d)\b", re.IGNORECASE)
+_DAY = re.compile(r"\b20\d\d-\d\d(?:-\d\d)?\b")
+
+
+def release_then(engine: str, release: str, note: str) -> str | None:
+    """The newest release of an engine on the day that stands for a release, or in the note of a row without one.
+
+    None where a release or a nightly build is stated, where no day is, and where no release of that day is known.
+    """
+    month, day = _MONTH.search(release), _DAY.search(release or note)
+    if month:
+        return release_at(engine, f"{month[2]}-{_MONTHS.index(month[1].casefold()) + 1:02d}-31")
+    if day is None or re.search(r"nightly", release, re.IGNORECASE):
+        return None
+    return release_at(engine, day[0] if len(day[0]) > len("2025-10") else f"{day[0]}-31")
 
 
 @dataclass(frozen=True, kw_only=True)

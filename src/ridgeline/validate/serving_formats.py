@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ridgeline.cost.formats import FORMS, by_bits, form
 from ridgeline.errors import DomainError, InputError
+from ridgeline.facts.engines import version_key
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.checkpoint import checkpoint_weights, served_weights
 from ridgeline.graph.ops import Model
@@ -69,12 +71,23 @@ def _plainly(cell: str) -> str:
     return next((name for pattern, name in _SPELLED if re.fullmatch(pattern, cell)), cell)
 
 
-def precision_of(row: Row, model: Model, part: Accelerator, engine: str) -> Precision:
+CHECKPOINT_CACHES: Mapping[str, tuple[str, frozenset[str]]] = {
+    "TensorRT-LLM": ("0", frozenset({"fp8", "nvfp4"})),
+    "vLLM": ("0.14", frozenset({"nvfp4"})),
+    "SGLang": ("0.5.4", frozenset({"nvfp4"})),
+}
+"""Since which release an engine takes the cache's format from ModelOpt's checkpoints where no flag does, and weights
+whose checkpoints are ModelOpt's: fp8 of the makers of models is not, but of what TensorRT-LLM loads. Source: vllm, pull
+request 29980 of 2025-12 (kv_cache_quant_algo of hf_quant_config.json); sglang, ModelRunner.configure_kv_cache_dtype, in
+issue 12298 of 2025-10; releases approximate."""
+
+
+def precision_of(row: Row, model: Model, part: Accelerator, engine: str, release: str = "") -> Precision:
     """The formats that a row states or its source implies; raises `InputError` for a word that means none."""
     cell = re.sub(r"\(.*?\)", "", row.text("precision_weights")).strip().casefold()
     stated = _weights(_plainly(cell), model, engine) if cell else _unstated(row, model, part, engine)
     stated = _fitting(stated, row, model, part, engine) if cell else stated
-    kv, more = _cache(row, stated, engine)
+    kv, more = _cache(row, stated, engine, release)
     return Precision(weights=stated.weights, other=stated.other, kv=kv, assumptions=(*stated.assumptions, *more))
 
 
@@ -175,7 +188,7 @@ def _unstated(row: Row, model: Model, part: Accelerator, engine: str) -> Precisi
     return Precision(weights="int4_wo", assumptions=("precision not stated: 4-bit weights assumed",))
 
 
-def _cache(row: Row, weights: Precision, engine: str) -> tuple[str, tuple[str, ...]]:
+def _cache(row: Row, weights: Precision, engine: str, release: str) -> tuple[str, tuple[str, ...]]:
     cell = row.text("precision_kv").strip().casefold()
     if cell in ("fp16", "bf16", "16-bit"):
         return "bf16", ()
@@ -193,6 +206,7 @@ def _cache(row: Row, weights: Precision, engine: str) -> tuple[str, tuple[str, .
             raise InputError(str(error), field="precision_kv") from None
     if weights.kv:
         return weights.kv, ()
-    if engine == "TensorRT-LLM" and weights.weights in ("fp8", "nvfp4"):
+    since, quantized = CHECKPOINT_CACHES.get(engine, ("", frozenset()))
+    if weights.weights in quantized and version_key(release) >= version_key(since):
         return "fp8", ("cache in fp8: kv_cache_quant_algo of ModelOpt's fp8 and NVFP4 checkpoints",)
     return "", ()

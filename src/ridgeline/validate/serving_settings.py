@@ -149,13 +149,14 @@ def settings_of(
     scenario: str = "",
     role: str = "",
     disaggregated: bool = False,
+    then: str | None = None,
 ) -> Settings:
     """The settings of the run behind a row, as far as public sources tell them.
 
     Names are those of serving rows: `source` its code, `engine` the engine's usual name, `precision` the weights'.
     `devices` are those of one of `instances`, `ep` and `dp` its expert and attention data parallel ranks, `date` the
-    day of the run as 2026-01-14, `scenario` the row's cell, `role` prefill or decode of a disaggregated row; what is
-    left out decides nothing.
+    day of the run as 2026-01-14, `scenario` the row's cell, `role` prefill or decode of a disaggregated row, `then`
+    the release that a run had where neither its row nor a source tells one; what is left out decides nothing.
     """
     names = {"code": source, "engine": engine, "model": model, "device": device, "precision": precision}
     run: Run = {
@@ -173,7 +174,7 @@ def settings_of(
     }
     stated = version.strip()
     found = _chosen(names, stated, stated, run, keys=frozenset({"version"}))
-    used = found["version"].value if "version" in found else stated
+    used = found["version"].value if "version" in found else then or stated
     found |= _chosen(names, stated, used, run, keys=frozenset({"max_seqs"}))
     if "max_seqs" in found:
         run = {**run, "max_seqs": _number(found["max_seqs"], run)}

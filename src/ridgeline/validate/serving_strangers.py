@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from ridgeline.facts.benchmark_settings import benchmark_settings
+from ridgeline.facts.engine_releases import release_at
 from ridgeline.validate.serving_rows import ServedJob
 
 SPREAD = (0.8, 1.0)
 """Shares of a nominal length between which a closed loop may draw it. Source: inferencex, --random-range-ratio 0.8;
 vLLM's, TensorRT-LLM's and AIPerf's own benchmarks draw all alike where nothing is asked."""
 
-EARLIER: Mapping[str, str] = {
-    "vLLM": "0.5.5", "SGLang": "0.2.13", "TensorRT-LLM": "0.11", "llama.cpp": "b3150",
-}  # fmt: skip
-"""Releases that may have run where none is stated: of the summer of 2024, the first with Llama 3.1, from before
-schedulers hid the host's time (vLLM's V1, SGLang's overlap, TensorRT-LLM's PyTorch flow) [assumed]."""
+EARLIER = "2024-09-01"
+"""Day of the release that may have run where none is stated: of the summer of 2024, the first with Llama 3.1, from
+before schedulers hid the host's time (vLLM's V1, SGLang's overlap, TensorRT-LLM's PyTorch flow) [assumed]."""
 
 NEWER = frozenset({"blackwell", "rubin"})
-"""Architectures for which those releases have no kernels."""
+"""Architectures for which that release has no kernels."""
 
 NARROW = frozenset({"fp8", "nvfp4", "mxfp4"})
 """Weights beside which a cache of 8 bits is usual, and a flag where the engine does not take it from the checkpoint."""
@@ -46,8 +45,9 @@ def _others(job: ServedJob) -> Iterator[ServedJob]:
         yield replace(
             job, spread=SPREAD, prompt_tokens=prompt * mean, output_tokens=output * mean, key=(*job.key, "lengths")
         )
-    if own and not job.deployment.version and job.cluster.accelerator.architecture not in NEWER and engine in EARLIER:
-        yield _changed(job, version=EARLIER[engine])
+    earlier = release_at(engine, EARLIER) if own and not job.deployment.version else None
+    if earlier is not None and job.cluster.accelerator.architecture not in NEWER:
+        yield _changed(job, version=earlier)
     for part in job.sizes:
         yield replace(job, cluster=replace(job.cluster, accelerator=part), key=(*job.key, part.name))
     if not job.deployment.kv and job.deployment.weights in NARROW:
