@@ -80,6 +80,8 @@ def test_names_of_megatron_tests_divide_layers_states_and_experts() -> None:
     assert named("gpt3_tp1_pp4_vp1_x", pp=4).stated["chunks"] == 3
     half = named("gpt3_multi_dist_optimizer_instances", notes="use-distributed-optimizer")
     assert (half.stated["dp"], half.stated["zero_group"]) == (8, 4)
+    assert named("moe_ep4_fine_grained_offloading").stated["offload_activations"] is True
+    assert "offload_activations" not in half.stated
     experts = {"notes": "num-experts=8; moe-router-topk=2", "tp": 2, "ep": 8}
     assert (named("moe_te", **experts).cluster.count, named("moe_te", **experts).stated["etp"]) == (16, 2)
     assert (named("moe_etp1", **experts).cluster.count, named("moe_etp1", **experts).stated["etp"]) == (8, 1)

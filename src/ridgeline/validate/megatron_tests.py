@@ -127,6 +127,9 @@ def named_plan(row: Row, *, pp: int, ranks: int, layers: int, said: list[str]) -
     if "multi_dist_optimizer_instances" in where and ranks % 2 == 0:
         plan["zero_group"] = ranks // 2
         said.append("multi_dist_optimizer_instances: states sharded within halves of the data-parallel group")
+    if "fine_grained_offloading" in where:
+        plan["offload_activations"] = True
+        said.append("fine_grained_offloading: what forward keeps goes to the host (--offload-modules)")
     if "uneven_pipeline" in where and pp > 2 and (layers - 4) % (pp - 2) == 0:
         plan["layer_split"] = (2, *[(layers - 4) // (pp - 2)] * (pp - 2), 2)
         said.append("uneven_pipeline: two layers on the first and the last stage")
