@@ -11,7 +11,7 @@ it calls; Adam is Transformer Engine's. What a part launches is recorded once an
 its time taken off: views are left in, as no count of operators holds them. Reading the next batch is left out, as
 another thread does that. Times are given for a core on which a call in Python takes 67 ns, a host of H100s
 (pytorch/pytorch issue 187862). Prints what `launch.megatron.{turn,embedding,loss,checkpoint,step.python,held,owned}`
-of the constants state.
+and `launch.megatron.{route,sinkhorn,alltoall,allgather,expert,latent}` of the constants state.
 """
 
 from __future__ import annotations
@@ -40,8 +40,20 @@ ARGUMENTS = """
 """
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 CHUNKS = "--num-layers-per-virtual-pipeline-stage 1 --no-check-for-nan-in-loss-and-grad"  # what arrives is no number
+EXPERTS = """
+--num-experts {} --moe-router-topk {} --moe-router-load-balancing-type {} --moe-token-dispatcher-type {}
+--disable-bias-linear
+"""
+AUXILIARY = "aux_loss --moe-aux-loss-coeff 0.01"
+LATENT = """
+--multi-latent-attention --q-lora-rank 8 --kv-lora-rank 8 --qk-head-dim 2 --qk-pos-emb-head-dim 2 --v-head-dim 2
+"""
 RUNS: dict[str, tuple[int, int, str]] = {  # layers, stages and further arguments
     "whole": (12, 1, ""), "short": (4, 1, ""), "again": (12, 1, FULL), "chunks": (12, 4, CHUNKS),
+    "experts": (12, 1, EXPERTS.format(4, 2, AUXILIARY, "alltoall")),
+    "fewer": (12, 1, EXPERTS.format(2, 2, AUXILIARY, "alltoall")),
+    "gathered": (12, 1, EXPERTS.format(4, 2, AUXILIARY, "allgather")),
+    "balanced": (12, 1, EXPERTS.format(4, 1, "sinkhorn", "allgather")), "latent": (12, 1, LATENT),
 }  # fmt: skip
 CORE = "megatron.core."
 PARTS = (  # (part, module, class or none, names)
@@ -50,6 +62,14 @@ PARTS = (  # (part, module, class or none, names)
     ("turn", CORE + "models.gpt.gpt_model", "GPTModel", ("forward",)),
     ("block", CORE + "transformer.transformer_block", "TransformerBlock", ("forward",)),
     ("layer", CORE + "transformer.transformer_layer", "TransformerLayer", ("__call__",)),
+    ("dispatch", CORE + "transformer.moe.moe_layer", "MoELayer", ("forward",)),
+    ("route", CORE + "transformer.moe.router", "TopKRouter", ("forward",)),
+    ("expert", CORE + "transformer.moe.experts", "SequentialMLP", ("forward",)),
+    ("attention", CORE + "transformer.attention", "SelfAttention", ("forward",)),
+    ("attention", CORE + "transformer.multi_latent_attention", "MLASelfAttention", ("forward",)),
+    ("core", CORE + "transformer.dot_product_attention", "DotProductAttention", ("forward",)),
+    ("product", CORE + "tensor_parallel.layers", "ColumnParallelLinear", ("forward",)),
+    ("product", CORE + "tensor_parallel.layers", "RowParallelLinear", ("forward",)),
     ("embedding", CORE + "models.gpt.gpt_model", "GPTModel", ("_preprocess",)),
     ("loss", CORE + "models.gpt.gpt_model", "GPTModel", ("_postprocess",)),
     ("backward", CORE + "pipeline_parallel.schedules", "", ("backward_step",)),
@@ -157,6 +177,15 @@ def one_update(folder: Path) -> Any:
     return space["FusedAdam"]
 
 
+def without_widths(begin: Any) -> Any:
+    """The local attention's beginning, that widths of latent attention are told as well; all heads have one width."""
+
+    def begun(self: Any, *items: Any, k_channels: object = None, v_channels: object = None, **choices: Any) -> None:
+        begin(self, *items, **choices)
+
+    return begun
+
+
 def patch(torch: Any, watch: Watch, adam: Any) -> None:
     """Time every part; kernels over lists of tensors do nothing."""
     lists = {"multi_tensor_applier": lambda call, buffer, tensors, *more: call(1, buffer, tensors, *more)}
@@ -174,8 +203,10 @@ def patch(torch: Any, watch: Watch, adam: Any) -> None:
                 setattr(module, name, value)
     optimizers.Adam, optimizers.HAVE_APEX_OR_TE, optimizers.USING_PYTORCH_OPTIMIZER = adam, True, False  # type: ignore[attr-defined]
     adam.step = watch.timed("owned", adam.step)
+    core = importlib.import_module(CORE + "transformer.dot_product_attention").DotProductAttention
+    core.__init__ = without_widths(core.__init__)
     for part, module_name, owner, names in PARTS:
-        module = sys.modules[module_name]
+        module = importlib.import_module(module_name)
         for name in names:
             whose = getattr(module, owner) if owner else module
             setattr(whose, name, watch.timed(part, getattr(whose, name)))
@@ -248,7 +279,8 @@ def main() -> int:
         command = [sys.executable, __file__, str(Path(sys.argv[1]).resolve()), str(Path(sys.argv[2]).resolve()), run]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         found[run] = json.loads(said.split("PARTS ")[-1])
-    whole, short, again, chunks = (found[run]["seconds"] for run in RUNS)
+    seconds = {run: found[run]["seconds"] for run in RUNS}
+    whole, short, again, chunks = (seconds[run] for run in ("whole", "short", "again", "chunks"))
     tensors = {run: found[run]["entered"]["hook"] for run in ("whole", "short")}
     for part in ("held", "owned"):
         each = (whole[part] - short[part]) / (tensors["whole"] - tensors["short"])
@@ -259,6 +291,14 @@ def main() -> int:
     more = sum(again[part] - whole[part] for part in ("block", "backward"))
     print(f"checkpoint: {more / RUNS['whole'][0] * 1e6:.0f} us a layer")
     print(f"step: {whole['step'] * 1e3:.2f} ms beside")
+    layers_us = {run: {part: 1e6 * s / RUNS[run][0] for part, s in seconds[run].items()} for run in RUNS}
+    for name, run, part in (
+        ("route", "experts", "route"), ("sinkhorn", "balanced", "route"),
+        ("alltoall", "experts", "dispatch"), ("allgather", "gathered", "dispatch"),
+    ):  # fmt: skip
+        print(f"{name}: {layers_us[run][part]:.0f} us a layer")
+    print(f"expert: {(layers_us['experts']['expert'] - layers_us['fewer']['expert']) / 2:.0f} us an expert")
+    print(f"latent: {layers_us['latent']['attention'] - layers_us['whole']['attention']:.0f} us a layer")
     return 0
 
 

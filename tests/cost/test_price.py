@@ -150,6 +150,10 @@ def test_megatron_runs_python_around_each_layer(machine: Machine) -> None:
     assert pricer(machine, framework="megatron", execution="graph").python_seconds("layer") == 0.0
     alone, block = one.phase([SHORT], Layout()), one.block([SHORT], Layout())
     assert float(block.forward.seconds) - float(alone.seconds) == pytest.approx(HOST * 140e-6)
+    single = one.block([SHORT], Layout(), python={"layer": 1.0, "expert": 3.0})
+    longer_s = HOST * 3 * constant("launch.megatron.expert")
+    assert float(single.forward.seconds) - float(block.forward.seconds) == pytest.approx(longer_s)
+    assert float(single.recompute.seconds) - float(block.recompute.seconds) == pytest.approx(longer_s)
     back = replace(SHORT, phase=Phase.BACKWARD_INPUT)
     assert float(one.block([back], Layout()).backward_input.seconds) == float(one.phase([back], Layout()).seconds)
 

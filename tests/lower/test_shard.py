@@ -16,6 +16,7 @@ from ridgeline.graph.load import load
 from ridgeline.graph.ops import Model
 from ridgeline.graph.vision import residual
 from ridgeline.graph.workload import Task, Workload
+from ridgeline.lower.chains import Chains
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Phase, Stream, Work
 
@@ -363,6 +364,19 @@ def test_megatrons_chains_follow_the_choice_of_experts_and_their_dispatch() -> N
     assert gathered["experts_activation", FORWARD] == biases
     single = kernels(expert_modules="single")["experts_activation", INPUT]
     assert single == 2 * constant("launch.moe.expert.backward")
+
+
+def test_python_of_a_megatron_layer_follows_its_attention_its_experts_and_their_dispatch() -> None:
+    def parts(model: Model, ep: int = 1, **choices: object) -> dict[str, float]:
+        found = Chains(workload(framework="megatron", **choices), Layout(ep=ep))
+        return {name: float(np.asarray(n)) for name, n in found.python(next(iter(model.graph.blocks.values()))).items()}
+
+    assert parts(DENSE) == {"layer": 1}
+    assert parts(load("deepseek-v3")) == {"layer": 1, "latent": 1}  # its first layers are dense
+    assert parts(EXPERTS, ep=4) == {"layer": 1, "route": 1, "alltoall": 1}
+    balanced = {"expert_choice": "sinkhorn", "expert_dispatch": "allgather", "expert_modules": "single"}
+    # two of 8 experts, of which one has the place of a dense layer's product
+    assert parts(EXPERTS, ep=4, **balanced) == {"layer": 1, "sinkhorn": 1, "allgather": 1, "expert": 1}
 
 
 def test_gathered_tokens_reach_every_rank_of_experts_and_their_sums_come_back() -> None:

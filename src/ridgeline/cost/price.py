@@ -7,8 +7,9 @@ phase takes the longer of the two; collectives are exposed unless they have work
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -24,8 +25,9 @@ from ridgeline.facts.records import Evidence
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Number, Phase, Stream, Work
 
-# Bytes of one operand element in each compute format.
 PARTS = ("matrix", "attention", "memory", "launch", "tensor link", "context link", "expert link")
+PLAIN: Mapping[str, Number] = MappingProxyType({"layer": 1.0})
+"""Python of a layer with plain attention and no routed experts, by part of `Pricer.python_seconds`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +156,10 @@ class Pricer:
     def python_seconds(self, what: str) -> float:
         """Host time of a program's Python beside modules and operators [s].
 
-        `what` is a 'layer', the 'embedding' or the 'loss' of one forward, the 'checkpoint' of a layer that backward
-        runs again, or the 'turn' of a micro-batch at one chunk: its schedule, its wrappers, what prepares its batch.
+        `what` is a 'layer' or what its experts ('route' or 'sinkhorn', 'alltoall' or 'allgather', 'expert') and latent
+        attention ('latent') add to it, the 'embedding' or the 'loss' of one forward, the 'checkpoint' of a layer that
+        backward runs again, or the 'turn' of a micro-batch at one chunk: its schedule, its wrappers, what prepares its
+        batch.
         """
         known = constants().get(f"launch.{self.workload.framework}.{what}")
         if known is None or self.workload.execution == "graph":
@@ -229,14 +233,19 @@ class Pricer:
             priced.append(PricedWork(work=piece, seconds=cost.seconds, flop=cost.flop, bytes=cost.bytes, bound=bound))
         return priced
 
-    def block(self, work: Sequence[Work], layout: Layout, *, tensors: Number = 0.0, python: str = "layer") -> BlockCost:
-        """Price of one layer with so many trained `tensors`, every phase; recomputation repeats its forward."""
+    def block(
+        self, work: Sequence[Work], layout: Layout, *, tensors: Number = 0.0, python: Mapping[str, Number] = PLAIN
+    ) -> BlockCost:
+        """Price of one layer with so many trained `tensors`, every phase; recomputation repeats its forward.
+
+        `python` says how often each part of `python_seconds` runs in its forward.
+        """
         by_phase: dict[Phase, list[Work]] = defaultdict(list)
         for piece in work:
             by_phase[piece.phase].append(piece)
         inputs = self.phase(by_phase[Phase.BACKWARD_INPUT], layout)
         cover = inputs.parts["matrix"] + inputs.parts["launch"]
-        beside_s = self.python_seconds(python)
+        beside_s = sum(count * self.python_seconds(part) for part, count in python.items())
         again_s = beside_s + self.python_seconds("checkpoint")
         return BlockCost(
             forward=self.phase(by_phase[Phase.FORWARD], layout, beside_s=beside_s),

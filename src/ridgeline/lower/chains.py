@@ -49,9 +49,31 @@ class Chains:
         gathers = op.name == "dispatch" and self.workload.expert_dispatch == "allgather"
         return self.counted(f"moe.allgather.calls.{way}", 0.0) if gathers else 0.0
 
+    def python(self, block: Block) -> dict[str, Number]:
+        """Parts of a layer's forward that Megatron-LM's host runs as Python, and how many of each [1].
+
+        A layer with routed experts routes and exchanges tokens; experts that are modules of their own come after the
+        first, which takes the place of a dense layer's.
+        """
+        parts: dict[str, Number] = {"layer": 1.0}
+        if any(op.name == "kv_up" for op in block.ops):
+            parts["latent"] = 1.0
+        if block.experts:
+            gathers = self.workload.expert_dispatch == "allgather"
+            parts["sinkhorn" if self.workload.expert_choice == "sinkhorn" else "route"] = 1.0
+            parts["allgather" if gathers else "alltoall"] = 1.0
+            if self.workload.expert_modules == "single":
+                parts["expert"] = self._local(block) - 1.0
+        return parts
+
+    def _local(self, block: Block) -> Number:
+        """Routed experts of one rank [1]."""
+        local: Number = np.maximum(1, block.experts / np.asarray(self.layout.ep))
+        return local
+
     def _activated(self, block: Block, way: str, other: float) -> Number:
         """Operators beside the products of a rank's experts [1]; one fused kernel where a module has all, unbiased."""
-        local = np.maximum(1, block.experts / np.asarray(self.layout.ep))
+        local = self._local(block)
         if self.workload.expert_modules == "single":
             return np.asarray(local * constant(f"launch.moe.expert.{way}"))
         if not any(op.kind is OpKind.GROUPED_GEMM and op.params > op.k * op.n for op in block.ops):

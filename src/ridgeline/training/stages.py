@@ -17,6 +17,7 @@ from ridgeline.cost.network import collective_seconds, send_seconds
 from ridgeline.cost.price import BlockCost, Pricer
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import PRECISIONS, Workload
+from ridgeline.lower.chains import Chains
 from ridgeline.lower.params import RankParams, rank_params
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import Collective, CollectiveKind, Layout, Number, Phase
@@ -113,14 +114,19 @@ class StageModel:
         return LayoutCost(
             layout=layout,
             blocks={
-                name: self.pricer.block(sharder.block(block), layout, tensors=params[name].tensors)
+                name: self.pricer.block(
+                    sharder.block(block),
+                    layout,
+                    tensors=params[name].tensors,
+                    python=Chains(self.workload, layout).python(block),
+                )
                 for name, block in graph.blocks.items()
             },
             block_params=params,
             embedding=self.pricer.block(
-                sharder.end(graph.embedding), layout, tensors=embedded.tensors, python="embedding"
+                sharder.end(graph.embedding), layout, tensors=embedded.tensors, python={"embedding": 1.0}
             ),
-            head=self.pricer.block(sharder.head(graph.head), layout, tensors=headed.tensors, python="loss"),
+            head=self.pricer.block(sharder.head(graph.head), layout, tensors=headed.tensors, python={"loss": 1.0}),
             embedding_params=embedded,
             head_params=headed,
         )
