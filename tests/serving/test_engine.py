@@ -431,23 +431,6 @@ def test_chunks_of_one_prompt_follow_each_other_through_a_pipeline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "device", "feed"),
-    [
-        ("TensorRT-LLM", "1.2", "B200-SXM", "w4a8_mxfp4_mxfp8"), ("TensorRT-LLM", "1.2", "H100-SXM", "w4a16_mxfp4"),
-        ("SGLang", "0.5.5", "GB200", "w4a8_mxfp4_mxfp8"), ("SGLang", "0.5.5", "MI355X", "w4a16_mxfp4"),
-        ("vLLM", "0.11", "B200-SXM", "w4a16_mxfp4"),
-    ],
-)  # fmt: skip
-def test_experts_of_mxfp4_take_inputs_as_their_engine_casts_them(
-    name: str, version: str, device: str, feed: str
-) -> None:
-    one = engine(
-        load("gpt-oss-20b"), machine(cluster(f"1x{device}")), Deployment(engine=name, version=version, weights="mxfp4")
-    )
-    assert one.formats.feed == feed
-
-
-@pytest.mark.parametrize(
     ("words", "backend"),
     [({}, "CUTLASS"), ({"expert_backend": "TRTLLM"}, "TRTLLM"), ({"engine": "SGLang", "version": "0.5.5"}, "")],
 )

@@ -202,11 +202,6 @@ class Settings:
         *("", "CUTLASS", "TRTLLM", "DEEPGEMM", "triton_kernel"),
     )
     expert_backend_alone: bool = _flag(False, "it is taken only where no rank holds whole experts alone")
-    mxfp4_inputs: str = _word(
-        "",
-        "format in which experts of MXFP4 take their inputs where a device multiplies 4-bit floats; '' in 16 bits",
-        *("", "mxfp8"),
-    )
     prompt_widths: float = _key(
         0.0, "buffers held for every token of all prompts, in widths of the model; 0: as the widest layer needs",
         unit="1", kind=float, low=0.0, high=1000.0,

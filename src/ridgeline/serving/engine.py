@@ -178,8 +178,6 @@ def engine(
         formats = replace(formats, feed=policy.narrow_inputs)
     if not deployment.kv and policy.narrow_kv and formats.feed in _QUANTIZED and not latent(model):
         formats = replace(formats, cache=policy.narrow_kv)
-    if formats.feed == "w4a16_mxfp4" and policy.mxfp4_inputs and "fp4" in part.peak_flop_per_s:
-        formats = replace(formats, feed=f"w4a8_mxfp4_{policy.mxfp4_inputs}")
     alone = dispatch_seconds(machine.cluster.accelerator) is not None and not policy.fused_norm
     fusions = Fusions(
         norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents, chains=alone,
