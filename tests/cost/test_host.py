@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ridgeline.cost.host import Disk, Kernel, Processors, copy_s, disk, experts_touched, products_s
 from ridgeline.facts.cpus import cpu, cpu_constant, cpu_constants
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
 
 XEON = cpu("Xeon Gold 6454S")
@@ -97,3 +98,8 @@ def test_products_broadcast(size: float, flop: float) -> None:
 def test_a_fault_waits_for_the_first_byte() -> None:
     assert Disk(latency_s=1e-4, bytes_per_s=1e9).fault_bytes_per_s == pytest.approx(131072 / 2.31072e-4)
     assert disk("nvme").fault_bytes_per_s < disk("nvme").bytes_per_s == cpu_constant("disk.nvme.rate")
+
+
+def test_an_expert_of_four_bits_is_laid_out_anew_by_operators_that_python_issues() -> None:
+    """Four copies, eight of transposes, two repacks and their copies, two permutations of scales of three each."""
+    assert cpu_constant("repack.expert") == pytest.approx((4 + 8 + 4 + 6) * constant("launch.host.eager"), rel=0.02)
