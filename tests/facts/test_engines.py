@@ -205,6 +205,21 @@ def test_ranks_that_launch_apart_wait_by_what_a_launch_takes() -> None:
     assert wait("TensorRT-LLM", "1.0") == wait("DeepSpeed", architecture="Intel gaudi") == wait("vLLM") == 0.0
 
 
+def test_sglang_compiles_scans_for_each_number_of_tokens_until_0_5_16() -> None:
+    def scans(version: str, model: str = "qwen3.5-397b-a17b") -> tuple[int, float]:
+        traits = ModelTraits(name=model, experts=True, hidden=4096)
+        policy = engine_policy("SGLang", version, memory_bytes=180e9, model=traits)
+        return policy.scan_kernels, policy.scan_build_s
+
+    # copies of queries, keys, values and the convolution's input, a comparison, zeros, the inverse's second kernel
+    beside = 4 + 1 + 1 + 1
+    assert scans("0.5.9") == (beside + 3, 0.09)  # four projections in place of one
+    assert scans("0.5.9", "qwen3-next-80b-a3b") == (beside + 2, 0.09)  # two, and a split
+    assert scans("0.5.10.post1") == (beside - 2 + 2, 0.09)  # keys, values and inverse in two kernels, not four
+    assert scans("0.5.16") == (beside - 2 + 2, 0.0)
+    assert engine_policy("vLLM", "", memory_bytes=180e9).scan_build_s == 0.0
+
+
 def test_llama_cpp_waits_for_the_choice_of_experts_until_april_2025() -> None:
     """DeepSeek-V2-Lite on an RX 6800: 26 layers of 3 products, of which ten launches of 8 us were spared as well."""
 

@@ -64,6 +64,7 @@ class Instance:
     holding: bool = False
     heard_s: float = 0.0
     merged: int = 1  # instances that compute a prompt together
+    built: set[tuple[int, int]] = field(default_factory=set)  # ranks and numbers of tokens that had an iteration
 
     def parts_s(self, tokens: float, shared: float, sampled: float) -> tuple[float, float]:
         """What tokens and samples of one rank take outside attention, and what the experts take [s]."""
@@ -216,6 +217,18 @@ class Instance:
         seconds = max(seconds, *stored, *fetched)
         return self.moved(self.hosted(seconds))
 
+    def build_s(self) -> float:
+        """Compiling kernels for numbers of tokens that a rank has not had before [s]."""
+        most = int(self.rule["token_budget"])
+        now = set()
+        for place, rank in enumerate(self.ranks):
+            mixed = len(rank.decoding) * int(1 + self.rule["drafted"]) if self.rule["scheduler"] == MIXED else 0
+            tokens = mixed + sum(one.chunk for one in rank.chunks)
+            now |= {(place, min(tokens, most))} if tokens else set()
+        news = now - self.built
+        self.built |= now
+        return float(self.rule["build_s"]) if news else 0.0
+
     def redraw(self) -> None:
         """Priorities of a new epoch, and queues by them."""
         if not self.rule["redraws"] or self.epoch == self.done // self.rule["redraws"]:
@@ -302,7 +315,7 @@ class Instance:
         self.chained, self.formed_s = known_s < math.inf, min(known_s, now_s)
         self.begun_s, self.prompted = now_s, any(rank.chunks for rank in self.ranks)
         if any(rank.chunks for rank in self.ranks):
-            self.at, self.end_s = "mixed", now_s + self.mixed_s()
+            self.at, self.end_s = "mixed", now_s + self.mixed_s() + self.build_s()
         elif any(rank.decoding for rank in self.ranks):
             for rank in self.ranks:
                 if rank.decoding and self.rule["scheduler"] != MIXED:

@@ -482,3 +482,18 @@ def test_experts_of_mxfp4_meet_inputs_as_narrow_as_the_engine_casts_them(name: s
     assert made.capacity.weights_bytes == pytest.approx(65.2e9, rel=0.01)
     other = engine(model, where, Deployment(engine=name, weights="fp8"))
     assert other.formats.feed == "fp8"
+
+
+def test_scans_launch_their_copies_and_are_compiled_where_nothing_is_kept() -> None:
+    """Qwen3.5-397B: 45 of 60 layers are scans, ten launches more each than the operators that are priced."""
+    rules = []
+    for fresh in (False, True):
+        words = Deployment(engine="SGLang", version="0.5.9", tp=8, weights="fp8_block", fresh_kernels=fresh)
+        made = engine(load("qwen3.5-397b-a17b"), machine(cluster("8xH200")), words)
+        tables = made.tables(longest_prompt=100, longest=200)
+        rules.append(made.rule(tables))
+    assert [float(rule["build_s"]) for rule in rules] == [0.0, 0.09]
+    launched_s = (tables.kernels + 45 * 10) * 5.8e-5
+    assert [float(rule["eager_s"]) for rule in rules] == [pytest.approx(launched_s)] * 2
+    dense = engine(load("llama-3.1-8b"), machine(cluster("8xH200")), Deployment(engine="SGLang", fresh_kernels=True))
+    assert float(dense.rule(dense.tables(longest_prompt=100, longest=200))["build_s"]) == 0.0

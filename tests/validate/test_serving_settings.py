@@ -18,7 +18,7 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_rows import read_served
 from ridgeline.validate.serving_settings import Settings, settings_of
 
-ROWS = 916
+ROWS = 923
 GOOD = {
     "code": "IX", "engine": "", "versions": "", "model": "", "device": "", "precision": "", "condition": "",
     "key": "beam_width", "value": "4", "unit": "beam", "source": "vllm, a file", "evidence": "datasheet", "note": "",
@@ -387,3 +387,16 @@ def test_runs_before_february_2026_had_larger_batches() -> None:
 def test_some_deployments_have_many_front_ends(engine: str, device: str, fronts: int) -> None:
     words = {"device": device, "disaggregated": True, "role": "decode", "devices": 8, "dp": 1, "instances": 4}
     assert deepseek(engine, "", 96, 1024, date="2026-03-23", **words).frontends == fronts
+
+
+@pytest.mark.parametrize(
+    ("device", "fresh", "assumed"), [("B200", True, False), ("H200", True, True), ("B300", False, True)]
+)
+def test_containers_of_their_own_hold_no_compiled_kernels(device: str, fresh: bool, assumed: bool) -> None:
+    words = ("Qwen3.5-397B-A17B", f"{device}-SXM", "fp8", 16, 1024, 1024)
+    found = settings_of("IX", "SGLang", "0.5.9", *words, devices=8, ep=1, dp=1)
+    assert found.fresh_kernels is fresh
+    assert ("fresh_kernels" in found.assumed) is assumed
+    assert found.without_assumed().fresh_kernels is (None if assumed else fresh)
+    build = settings_of("IX", "SGLang", "nightly-dev-20260402-d7256eb6", *words, devices=8, ep=1, dp=1)
+    assert build.version == "0.5.10"

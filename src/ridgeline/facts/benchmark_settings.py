@@ -32,7 +32,7 @@ KINDS: Mapping[str, str] = {
     "most_output_tokens": "count", "chunked": "flag", "mixed": "flag", "prefix_cache": "flag", "graphs": "flag",
     "prefill_graphs": "flag", "stream_first": "flag", "attention_dp": "flag", "expert_parallel": "flag",
     "overlap": "flag", "all_reduce_fusion": "flag", "same_prompts": "flag", "greedy": "flag", "flash_attention": "flag",
-    "tf32": "flag",
+    "tf32": "flag", "fresh_kernels": "flag",
 }  # fmt: skip
 """Keys of settings and what their values are: text, a whole count or a number (formulas of the run), yes or no."""
 

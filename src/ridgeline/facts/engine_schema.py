@@ -108,6 +108,12 @@ class Settings:
     graph_reduce_s: float = _cost("how much longer a library's all-reduce takes inside a captured graph: host nodes")
     apart_reduce_s: float = _cost("and outside one: ranks that launch apart wait for each other")
     choice_wait_s: float = _cost("before each product of routed experts: the host copies and waits for what was chosen")
+    scan_kernels: int = _count(
+        0, "kernels of a layer with a gated scan that the host launches beside those of its operators", "kernel"
+    )
+    scan_build_s: float = _cost(
+        "time to compile a gated scan's kernels for a number of prompt tokens that they have not met"
+    )
     own_kernels: bool = _flag(False, "its kernels are its own, and no table of measured kernels holds any of them")
     keys_per_query: bool = _flag(False, "decode reads keys from memory for each query head by itself")
     whole_cache: bool = _flag(False, "decode reads the cache as long as it will be at the end: shapes never change")

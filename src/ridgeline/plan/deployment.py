@@ -78,7 +78,8 @@ class Deployment:
     are enough for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts'
     loads [1]: 0 even, None what measured models showed; `expert_backend` the engine's word for the kernels that compute
     experts ('' those that it was measured with). Where requests are `alike`, copies of one whose likeliest tokens are
-    taken, all of a step's tokens choose the same experts.
+    taken, all of a step's tokens choose the same experts. With `fresh_kernels` the engine finds no kernel compiled
+    by an earlier run.
 
     Every context is divided over `kv_ranks` of the tensor-parallel ranks, token by token, which send each other queries
     and what their parts add up to; a cache that ranks would hold in common is so held once.
@@ -163,6 +164,7 @@ class Deployment:
     expert_backend: str = ""
     overlap: bool | None = None
     alike: bool = False
+    fresh_kernels: bool = False
     block_tokens: int | None = None
     queue: Queue = Queue.ARRIVAL
     queue_patience: float = 0.0

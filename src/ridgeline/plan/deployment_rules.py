@@ -78,7 +78,7 @@ def _check_split(one: Deployment) -> None:
         "pp": one.pp > 1, "dp": one.dp > 1, "draft_tokens": one.draft_tokens, "nano_tokens": one.nano_tokens,
         "adapters": one.adapters, "kv_kept": one.kv_kept, "kv_fetched": one.kv_fetched,
         "displaces": one.displaces, "receive_interval": one.receive_interval > 1,
-        "a pool": _pool(one), "preemption swap": _swaps(one),
+        "fresh_kernels": one.fresh_kernels, "a pool": _pool(one), "preemption swap": _swaps(one),
     }  # fmt: skip
     if one.split:
         _refuse_beside("split", without)

@@ -253,6 +253,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
         help="power law of experts' loads: 0 even, 1 as measured",
     ),
     yes("alike", "requests are copies of one, greedily answered: a step's tokens choose the same experts"),
+    yes("fresh_kernels", "the engine finds no kernel compiled by an earlier run, as in a container of its own"),
     Field(name="autoscale", read=_autoscale, help="instances by requests on each: high=16,low=4,start=60s"),
     Field(name="failures", read=_failures, help="instances fail and are repaired: mean times up=30d,down=10min"),
     whole("draft_tokens", "tokens drafted for each step of speculative decoding", least=0, most=64),
@@ -297,6 +298,7 @@ HOST_FIELDS = tuple(entry for entry in OFFLOAD_FIELDS if entry.name in ("offload
 SAME_WORDS = (
     "weights", "kv", "tp", "pp", "dp", "ep", "kv_ranks", "token_budget", "max_seqs", "chunked", "mixed", "prefix_cache",
     "graphs", "memory_fraction", "draft_tokens", "draft_share", "draft_prompt_share", "expert_skew", "alike",
+    "fresh_kernels",
     "queue_patience", "displaces", "swap_blocks", "swap_beside", "nano_tokens", "adapters", "adapter_rank",
     "adapter_slots", "adapter_skew", "adapter_on", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused",
     "kv_early", "split", "split_share", "expert_devices", "micro_batches", "priority_period", "priority_levels",

@@ -31,7 +31,10 @@ HOST_BAND = (0.5, 2.0)  # of host times, most of which are assumed within a fact
 LAUNCH_BAND = (0.5, 2.5)
 """Of launches outside graphs [1]. A kernel of GPT-2 takes 34 us (deepspeed, pull request #8352), one of DeepSeek-R1 84
 in SGLang: 180 ms to the first token of 128 to 4,096 prompt tokens (tenstorrent, tt-inference-server, issue #356)."""
-_HOST = ("step_host_s", "seq_host_s", "group_host_s", "exposed_host_s", "request_host_s", "prompt_token_host_s")
+_HOST = (
+    "step_host_s", "seq_host_s", "group_host_s", "exposed_host_s", "request_host_s", "prompt_token_host_s",
+    "scan_build_s",
+)  # fmt: skip
 _ATTENTION = ("decode", "first", "each")
 CAUSES = ("products", "attention", "host")
 """What makes a step's time uncertain, each by itself: work beside attention, attention, and the host."""

@@ -138,6 +138,19 @@ def _mixed_s(
 
 
 @njit(cache=True)
+def _build_s(ranks: Records, lists: Lists, rule: Record, first: int) -> float:
+    """Time to compile kernels for numbers of tokens that ranks have for the first time, all ranks at once [s]."""
+    news = False
+    for rank in range(first, first + rule.ranks):
+        tokens = int(ranks[rank].decoding * (1.0 + rule.drafted)) if rule.scheduler == MIXED_BATCHES else 0
+        for place in range(ranks[rank].chunks):
+            tokens += lists.chunks[rank, place, 1]
+        news = news or (tokens > 0 and lists.built[rank, min(tokens, rule.token_budget)] == 0)
+        lists.built[rank, min(tokens, rule.token_budget)] = 1
+    return float(rule.build_s if news else 0.0)
+
+
+@njit(cache=True)
 def _prompts_s(
     ranks: Records, lists: Lists, instances: Records, fleet: Fleet, times: Times, rule: Record, instance: int
 ) -> float:
@@ -153,7 +166,7 @@ def _prompts_s(
         merge(ranks, instances, fleet, instance, chosen)
     for place in range(rank, rank + rule.ranks):
         ranks[place].moved_s = 0.0
-    return best
+    return best + (_build_s(ranks, lists, rule, rank) if rule.build_s > 0.0 else 0.0)
 
 
 @njit(cache=True)

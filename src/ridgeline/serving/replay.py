@@ -145,6 +145,7 @@ def replay_tables(
         0 if clients is None else int(clients.max()) + 1,
         engines[0].deployment.adapters if rules["slots"].any() else 0,
         borrowers=traffic.requests if borrows else 0,
+        built=int(rules["token_budget"].max()) if rules["build_s"].any() else 0,
     )
     requests, fleet = (
         _requests(traffic),

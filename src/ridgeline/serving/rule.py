@@ -12,6 +12,7 @@ from ridgeline.cost.network import send_seconds
 from ridgeline.errors import PlanError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.ops import Model
+from ridgeline.lower.pieces import Recurrence
 from ridgeline.plan.deployment import Deployment, Hold, Preemption, Queue, Role
 from ridgeline.serving.adapters import adapter_bytes
 from ridgeline.serving.apart import expert_layers
@@ -49,7 +50,8 @@ def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: 
     values = {
         **_scheduling(one, prefix_tokens),
         **_moving(one, stride),
-        "eager_s": _launched_s(one, tables.kernels),
+        "eager_s": _launched_s(one, tables.kernels + _scans(one) * policy.scan_kernels),
+        "build_s": policy.scan_build_s if deployment.fresh_kernels and _scans(one) else 0.0,
         "step_host_s": policy.step_host_s + (policy.group_host_s if deployment.instance_devices > 1 else 0.0),
         "seq_host_s": policy.seq_host_s,
         "moving_holds": policy.moving_holds_place,
@@ -114,6 +116,14 @@ def _launched_s(one: Engine, kernels: float) -> float:
     part, host = one.machine.cluster.accelerator, one.machine.cluster.host
     own = dispatch_seconds(part) is not None
     return 0.0 if own else kernels * one.policy.eager_kernel_host_s * host_slowness(part, host)
+
+
+def _scans(one: Engine) -> int:
+    """Layers with a gated scan [1]."""
+    kinds = one.steps.served.kinds
+    return sum(
+        kind.count for kind in kinds if any(isinstance(piece, Recurrence) and piece.delta for piece in kind.pieces)
+    )
 
 
 def _load_s(one: Engine) -> float:

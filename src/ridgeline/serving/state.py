@@ -46,7 +46,7 @@ RULE = _dtype(
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share draft_prompt memory_sms link_sms exposed_s load_s held_share"
     " read_share fetch_s store_s split_share expert_layers enough lend_share lend_token_s ask_start_s ask_s far_token_s"
-    " split_slack split_fill follows ring_start_s part_tokens",
+    " split_slack split_fill follows ring_start_s part_tokens build_s",
 )
 """What one kind of instance does, in numbers.
 
@@ -65,21 +65,23 @@ captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops`
 chunk `follows` after so many cycles of a stage (1; 0: when this one is done), and parts of `part_tokens` (0: none) of a
 batch that is one for all stages follow each other. Iterations of `nano_tokens` or more (0: none) are two nano-batches,
 of which kernels that wait for memory or a link hold the shares `memory_sms` and `link_sms` of the multiprocessors;
-`exposed_s` [s] of the host is beside neither. A device may be `split` between prompts and decode steps, `split_share`
-of its multiprocessors for prompts (0: chosen when an iteration of them begins); with a `split_slack` [1] one side is
-favoured while the other takes at most so many times as long: decode steps where the cache is filled to `split_fill`,
-else prompts. Where experts have devices of their own an iteration is `micro_batches` (0: experts do not) that go back
-and forth in each of `expert_layers`. Every `redraws` iterations (0: never) each request draws one of `levels`
-priorities. Of adapters at most `slots` are held (0: all of them), and loading one takes `load_s` [s]. When a prompt is
-done `kept` tokens of its cache stay (and `fetched` 0: all), where `early` after each of its chunks; `fetched` of the
-others come from host memory in each step, `fetch_s` [s] each, `store_s` on the way out, at most `host_tokens` of a rank
-there (0: none are); the device holds `held_share` of a prompt besides and reads `read_share`. A step verifies `drafted`
-further tokens a sequence, gains `gained`, and drafting adds `draft_share` of it, and `draft_prompt` of what prompts add
-to an iteration. A request that does not fit `borrows` room of other instances, which give a share `lend_share` of what
-is free, up to `owe` [block] of a rank at once; moving a token's cache there takes `lend_token_s`, a step of those who
-borrow waits `ask_start_s` and `ask_s` [s] each for queries and sums, and a token is read there in `far_token_s`.
-Prompts with `elastic` tokens or more to compute (0: none) are computed by all who are free together, whose parts of the
-cache go round in `ring_start_s` [s] each and `move_token_s` a token.
+`exposed_s` [s] of the host is beside neither. An iteration of a number of tokens with prompts that its rank never had
+before takes `build_s` [s] more, in which kernels are compiled for it. A device may be `split` between prompts and
+decode steps, `split_share` of its multiprocessors for prompts (0: chosen when an iteration of them begins); with a
+`split_slack` [1] one side is favoured while the other takes at most so many times as long: decode steps where the
+cache is filled to `split_fill`, else prompts. Where experts have devices of their own an iteration is `micro_batches`
+(0: experts do not) that go back and forth in each of `expert_layers`. Every `redraws` iterations (0: never) each
+request draws one of `levels` priorities. Of adapters at most `slots` are held (0: all of them), and loading one takes
+`load_s` [s]. When a prompt is done `kept` tokens of its cache stay (and `fetched` 0: all), where `early` after each of
+its chunks; `fetched` of the others come from host memory in each step, `fetch_s` [s] each, `store_s` on the way out, at
+most `host_tokens` of a rank there (0: none are); the device holds `held_share` of a prompt besides and reads
+`read_share`. A step verifies `drafted` further tokens a sequence, gains `gained`, and drafting adds `draft_share` of
+it, and `draft_prompt` of what prompts add to an iteration. A request that does not fit `borrows` room of other
+instances, which give a share `lend_share` of what is free, up to `owe` [block] of a rank at once; moving a token's
+cache there takes `lend_token_s`, a step of those who borrow waits `ask_start_s` and `ask_s` [s] each for queries and
+sums, and a token is read there in `far_token_s`. Prompts with `elastic` tokens or more to compute (0: none) are
+computed by all who are free together, whose parts of the cache go round in `ring_start_s` [s] each and `move_token_s` a
+token.
 
 Last, where in `clock.Times` each of the kind's tables [s] begins, by T tokens of an iteration on one rank, N sequences,
 C mean context, Q tokens of a chunk and P cached before it: the grids, with their sizes; `lane`, `group` (T) of the rank
@@ -163,6 +165,7 @@ class Lists(NamedTuple):
     queued: Whole  # (G, C) requests of each client that wait
     adapters: Whole  # (G, A, 2) serial of the last use of each adapter (0: not loaded), and who runs with it
     loans: Whole  # (R, G) blocks of each request at each rank that lends them
+    built: Whole  # (G, T + 1) whether kernels are compiled for so many tokens, at the end for more than those
     use: Whole  # (G, K, 3) holders of a prefix block (-1: absent), the next newer and the next older idle one
 
 
@@ -205,9 +208,12 @@ def empty_ranks(instance: Whole) -> Records:
 
 def empty_lists(
     count: int, width: int, period: int, starts: Whole, blocks: Whole, clients: int = 0, adapters: int = 0,
-    borrowers: int = 0,
+    borrowers: int = 0, built: int = 0,
 ) -> Lists:  # fmt: skip
-    """Lists of `count` ranks with room for `width` running sequences; `clients` share a fair queue."""
+    """Lists of `count` ranks with room for `width` running sequences; `clients` share a fair queue.
+
+    Kernels may be `built` for up to so many tokens of an iteration.
+    """
     distinct = int(blocks.max()) + 1 if blocks.size else 1
     return Lists(
         ends=np.zeros((count, width + 2, 2), dtype=np.int64),
@@ -221,5 +227,6 @@ def empty_lists(
         queued=np.zeros((count, clients), dtype=np.int64),
         adapters=np.zeros((count, adapters, 2), dtype=np.int64),
         loans=np.zeros((borrowers, count), dtype=np.int64),
+        built=np.zeros((count, built + 1), dtype=np.int64),
         use=np.full((count, distinct, 3), NOBODY, dtype=np.int64),
     )

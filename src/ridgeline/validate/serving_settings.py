@@ -15,8 +15,8 @@ from ridgeline.serving.metrics import Objective
 UNSAID = frozenset({Evidence.DERIVED, Evidence.ASSUMED})
 """Rungs below what a source states in so many words: these settings tell why they are believed."""
 
-LIMITS = frozenset({"token_budget", "chunked", "mixed", "max_seqs"})
-"""Settings that bound an iteration: where they are assumed, an interval holds for the engine's own as well."""
+LIMITS = frozenset({"token_budget", "chunked", "mixed", "max_seqs", "fresh_kernels"})
+"""Settings of an iteration: where they are assumed, an interval holds for the engine's own as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,7 @@ class Settings:
     requests_per_user: float | None = None
     warmups_per_user: float | None = None
     repeats: float | None = None
+    fresh_kernels: bool | None = None
     same_prompts: bool | None = None
     greedy: bool | None = None
     duration_s: float | None = None
