@@ -484,6 +484,16 @@ def test_experts_of_mxfp4_meet_inputs_as_narrow_as_the_engine_casts_them(name: s
     assert other.formats.feed == "fp8"
 
 
+def test_drafts_turn_sglang_s_overlap_off_until_0_5_11() -> None:
+    def overlaps(**words: Any) -> bool:
+        return made(engine="SGLang", **words).policy.overlapped_host
+
+    assert [overlaps(version=name, draft_tokens=2) for name in ("0.3", "0.5.9", "0.5.11")] == [False, False, True]
+    assert overlaps(version="0.5.9")
+    assert overlaps(version="0.5.9", draft_tokens=2, overlap=True)
+    assert made(engine="TensorRT-LLM", version="1.0", draft_tokens=2).policy.overlapped_host
+
+
 def test_scans_launch_their_copies_and_are_compiled_where_nothing_is_kept() -> None:
     """Qwen3.5-397B: 45 of 60 layers are scans, ten launches more each than the operators that are priced."""
     rules = []

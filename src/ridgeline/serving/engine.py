@@ -165,6 +165,8 @@ def engine(
         "overlapped_host": deployment.overlap,
     }  # fmt: skip
     policy = replace(policy, **{name: value for name, value in stated.items() if value is not None})  # type: ignore[arg-type]
+    if deployment.draft_tokens and not policy.drafts_overlap and deployment.overlap is None:
+        policy = replace(policy, overlapped_host=False)
     policy = replace(policy, block_tokens=policy.block_tokens * deployment.kv_ranks)  # a block on each of them
     _check_swaps(deployment, policy)
     if deployment.chunked and policy.scheduler == "prefill-first" and policy.name == "vLLM":
