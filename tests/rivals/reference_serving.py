@@ -217,6 +217,12 @@ class Instance:
         seconds = max(seconds, *stored, *fetched)
         return self.moved(self.hosted(seconds))
 
+    def pass_on_late(self, ended_s: float, launched_s: float) -> None:
+        """First tokens of the iteration that has ended come once the one that follows is launched."""
+        for one in [one for rank in self.ranks for one in rank.running]:
+            if one.made == 1 and one.first_s == ended_s:
+                one.first_s = max(ended_s, launched_s)
+
     def build_s(self) -> float:
         """Compiling kernels for numbers of tokens that a rank has not had before [s]."""
         most = int(self.rule["token_budget"])
@@ -305,6 +311,7 @@ class Instance:
     def begin(self, now_s: float) -> None:
         """Starts the next iteration, or idles."""
         self.redraw()
+        follows, before_s = self.prompted and self.ended_s == now_s, self.begun_s
         known_s = self.known_s(now_s)
         for rank in self.ranks:
             rank.fill(known_s, now_s)
@@ -315,7 +322,10 @@ class Instance:
         self.chained, self.formed_s = known_s < math.inf, min(known_s, now_s)
         self.begun_s, self.prompted = now_s, any(rank.chunks for rank in self.ranks)
         if any(rank.chunks for rank in self.ranks):
-            self.at, self.end_s = "mixed", now_s + self.mixed_s() + self.build_s()
+            built_s = self.build_s()
+            self.at, self.end_s = "mixed", now_s + self.mixed_s() + built_s
+            if follows and self.rule["late_results"]:
+                self.pass_on_late(now_s, min(now_s, before_s + self.rule["eager_s"]) + self.rule["eager_s"] + built_s)
         elif any(rank.decoding for rank in self.ranks):
             for rank in self.ranks:
                 if rank.decoding and self.rule["scheduler"] != MIXED:

@@ -278,6 +278,8 @@ def prepared(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
     """Some engines prepare each iteration while the one before it runs."""
     for one in engines:
         one.values["ahead"] = int(draw.random() < 0.5)
+        whole = one.deployment.role is Role.WHOLE
+        one.values["late_results"] = int(whole and one.values["ahead"] and one.values["eager_s"] < 0.015)
 
 
 def patient(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
@@ -455,19 +457,24 @@ def test_the_cases_are_not_vacuous() -> None:
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
 
 
+def flat_table() -> StepTables:
+    """Times that depend on nothing: 1 s of lane, 2 s of attention to decode, 4 s to a prompt."""
+    flat = np.ones((2, 2))
+    grid = np.array([1.0, 2.0])
+    return StepTables(
+        tokens=grid, lane=seconds(flat[0]), group=seconds(0 * flat[0]), head=seconds(0 * flat[0]), sequences=grid,
+        contexts=grid, decode=seconds(2 * flat), chunks=grid, pasts=grid - 1, first=seconds(4 * flat),
+        each=seconds(4 * flat), kernels=1.0, stage_share=1.0, send_s=0.0, send_start_s=0.0,
+    )  # fmt: skip
+
+
 def test_the_slow_simulator_itself_by_hand() -> None:
     """Two requests, every part of an iteration known: 1 s of lane, 2 s of attention to decode, 4 s to a prompt.
 
     A: prompt 0 to 5, first token at 5; B comes at 6, in the step from 5 to 8; its prompt then rides with A's third
     token: 1 + 2 + 4 = 7 s, to 15; both decode to 18, when A has its four tokens; B's third comes at 21.
     """
-    flat = np.ones((2, 2))
-    grid = np.array([1.0, 2.0])
-    table = StepTables(
-        tokens=grid, lane=seconds(flat[0]), group=seconds(0 * flat[0]), head=seconds(0 * flat[0]), sequences=grid,
-        contexts=grid, decode=seconds(2 * flat), chunks=grid, pasts=grid - 1, first=seconds(4 * flat),
-        each=seconds(4 * flat), kernels=1.0, stage_share=1.0, send_s=0.0, send_start_s=0.0,
-    )  # fmt: skip
+    table = flat_table()
     values = {
         "scheduler": state.MIXED_BATCHES, "chunked": 1, "token_budget": 64, "max_seqs": 8, "block_tokens": 4,
         "period": 4, "growth_blocks": 1, "capacity": 10, "ranks": 1, "balance": 1.0, "gained": 1.0,
@@ -483,13 +490,7 @@ def test_the_slow_simulator_itself_by_hand() -> None:
 
 def test_kernels_are_compiled_once_for_a_number_of_tokens() -> None:
     """Prompts of 3, 3 and 2 tokens, each alone, 5 s without compiling and 1/2 s of it: 5.5, 5 and 5.5 s."""
-    flat = np.ones((2, 2))
-    grid = np.array([1.0, 2.0])
-    table = StepTables(
-        tokens=grid, lane=seconds(flat[0]), group=seconds(0 * flat[0]), head=seconds(0 * flat[0]), sequences=grid,
-        contexts=grid, decode=seconds(2 * flat), chunks=grid, pasts=grid - 1, first=seconds(4 * flat),
-        each=seconds(4 * flat), kernels=1.0, stage_share=1.0, send_s=0.0, send_start_s=0.0,
-    )  # fmt: skip
+    table = flat_table()
     values = {
         "scheduler": state.PREFILL_FIRST, "chunked": 1, "token_budget": 8, "max_seqs": 1, "block_tokens": 4,
         "period": 4, "growth_blocks": 1, "capacity": 10, "ranks": 1, "balance": 1.0, "gained": 1.0, "build_s": 0.5,
@@ -498,4 +499,21 @@ def test_kernels_are_compiled_once_for_a_number_of_tokens() -> None:
     engine = FakeEngine(Deployment(), values, (), policy)
     case = Case([engine], [table], traffic([0.0, 10.0, 20.0], [3, 3, 2], [1, 1, 1]), Router.ROUND_ROBIN)
     assert [one.first_s for one in case.plain().asked] == [5.5, 15.0, 25.5]
+    assert differences(case)[0] == []
+
+
+def test_first_tokens_wait_for_the_launch_of_the_next_prompts() -> None:
+    """Two prompts, one an iteration of 1 + 4 s, launched in 4.5 s: 0 to 5, and 5 to 10.
+
+    The second is launched from 4.5 to 9, when the first one's token is passed on; its own comes at 10, alone.
+    """
+    values = {
+        "scheduler": state.PREFILL_FIRST, "chunked": 1, "token_budget": 3, "max_seqs": 2, "block_tokens": 4,
+        "period": 4, "growth_blocks": 1, "capacity": 10, "ranks": 1, "balance": 1.0, "gained": 1.0, "eager_s": 4.5,
+        "overlapped": 1, "ahead": 1, "late_results": 1,
+    }  # fmt: skip
+    policy = SimpleNamespace(exposed_host_s=0.0, request_host_s=0.0, prompt_token_host_s=0.0)
+    engine = FakeEngine(Deployment(), values, (4,), policy)
+    case = Case([engine], [flat_table()], traffic([0.0, 0.0], [3, 3], [2, 2]), Router.ROUND_ROBIN)
+    assert [one.first_s for one in case.plain().asked] == [9.0, 10.0]
     assert differences(case)[0] == []

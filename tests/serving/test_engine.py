@@ -494,6 +494,23 @@ def test_drafts_turn_sglang_s_overlap_off_until_0_5_11() -> None:
     assert made(engine="TensorRT-LLM", version="1.0", draft_tokens=2).policy.overlapped_host
 
 
+@pytest.mark.parametrize(
+    ("words", "late"),
+    [
+        ({"engine": "SGLang"}, True),
+        ({"engine": "SGLang", "overlap": False}, False),
+        ({"engine": "SGLang", "role": Role.PREFILL}, False),
+        ({"engine": "TensorRT-LLM", "version": "1.0"}, True),
+        ({"engine": "TensorRT-LLM", "version": "1.0", "prefill_graphs": True}, False),
+        ({"engine": "TensorRT-LLM", "version": "0.21"}, False),
+        ({"engine": "vLLM"}, False),
+    ],
+)
+def test_results_are_late_where_the_next_iteration_is_launched_before(words: dict[str, Any], late: bool) -> None:
+    one = made(**words)
+    assert bool(one.rule(one.tables(longest_prompt=100, longest=200))["late_results"]) is late
+
+
 def test_scans_launch_their_copies_and_are_compiled_where_nothing_is_kept() -> None:
     """Qwen3.5-397B: 45 of 60 layers are scans, ten launches more each than the operators that are priced."""
     rules = []

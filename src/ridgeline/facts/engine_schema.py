@@ -100,6 +100,9 @@ class Settings:
     request_host_s: float = _cost("time from a person's request to the scheduler and back: network, parsing, streaming")
     prompt_token_host_s: float = _cost("and per token of the prompt: tokenizing")
     overlapped_host: bool = _flag(False, "the host prepares the next iteration while the device runs")
+    late_results: bool = _flag(
+        False, "where host work overlaps, an iteration's result is looked at when the next one has been launched"
+    )
     drafts_overlap: bool = _flag(True, "where host work overlaps, it does so beside drafts as well")
     python_host: bool = _flag(False, "the scheduler is written in Python, which hosts of Grace run slower")
     eager_kernel_host_s: float = _cost("host time to launch one kernel outside graphs")

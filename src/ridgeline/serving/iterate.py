@@ -25,7 +25,7 @@ from ridgeline.serving.clock import (
 )
 from ridgeline.serving.fairness import head
 from ridgeline.serving.lanes import begin_answers, begin_prompts, home, prompt_joins, rests, take_in
-from ridgeline.serving.looks import known_until, result_s, steps_to_look
+from ridgeline.serving.looks import known_until, pass_on_late, result_s, steps_to_look
 from ridgeline.serving.merging import free_beside, merge, part, parted, ring_s
 from ridgeline.serving.routing import ended, push, sample
 from ridgeline.serving.runs import book_run, catch_up, cut_called, set_run, step_ranks, steps_to_go
@@ -166,7 +166,7 @@ def _prompts_s(
         merge(ranks, instances, fleet, instance, chosen)
     for place in range(rank, rank + rule.ranks):
         ranks[place].moved_s = 0.0
-    return best + (_build_s(ranks, lists, rule, rank) if rule.build_s > 0.0 else 0.0)
+    return best
 
 
 @njit(cache=True)
@@ -203,6 +203,8 @@ def begin(
         if chunks + decoding > 0 or known_s == math.inf:
             break
         known_s = math.inf  # an idle scheduler looks again
+    followed = instances[instance].prompted and instances[instance].next_s == now_s and chunks > 0
+    before_s = instances[instance].begun_s
     instances[instance].chained = known_s < math.inf
     instances[instance].formed_s = min(known_s, now_s)
     instances[instance].begun_s, instances[instance].prompted = now_s, chunks > 0
@@ -211,7 +213,10 @@ def begin(
         cut_called(ranks, instances, fleet, times, rule, now_s, fleet.system[0].preemptions > preempted)
     if chunks > 0:
         instances[instance].at, instances[instance].steps = MIXED, 1
-        instances[instance].next_s = now_s + _prompts_s(ranks, lists, instances, fleet, times, rule, instance)
+        built_s = _build_s(ranks, lists, rule, instances[instance].first_rank) if rule.build_s > 0.0 else 0.0
+        instances[instance].next_s = now_s + built_s + _prompts_s(ranks, lists, instances, fleet, times, rule, instance)
+        if followed and rule.late_results:
+            pass_on_late(ranks, requests, instances, rule, instance, before_s, now_s, built_s)
     elif decoding > 0:
         instances[instance].at = DECODES
         steps = steps_to_go(ranks, lists, requests, instances, fleet, rule, instance)

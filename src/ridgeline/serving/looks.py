@@ -82,6 +82,36 @@ def result_s(ranks: Records, requests: Records, instances: Records, rule: Record
 
 
 @njit(cache=True)
+def pass_on_late(
+    ranks: Records,
+    requests: Records,
+    instances: Records,
+    rule: Record,
+    instance: int,
+    begun_s: float,
+    now_s: float,
+    built_s: float,
+) -> None:
+    """First tokens of an iteration that ends now, which another with prompts follows, come when that one is launched.
+
+    F = max(E, min(E, B + L) + L + C)
+
+    B and E when it began and ended, L launching an iteration's kernels, C compiling some for the one that follows.
+    Source: sglang, srt/managers/scheduler.py, event_loop_overlap: run_batch before the last batch's result; as
+    tensorrt-llm, pyexecutor/py_executor.py, _executor_loop_overlap.
+    """
+    first_s = min(now_s, begun_s + rule.eager_s) + rule.eager_s + built_s
+    if first_s <= now_s:
+        return
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        request = ranks[rank].run_first
+        while request != NOBODY:
+            if requests[request].made == 1 and requests[request].first_s == now_s:
+                requests[request].first_s = first_s
+            request = requests[request].after
+
+
+@njit(cache=True)
 def steps_to_look(ranks: Records, instances: Records, rule: Record, instance: int, known_s: float) -> int:
     """Decode steps after which those who wait may be taken, at least 1 [step]; any number where nobody does."""
     waiting = 0

@@ -46,6 +46,8 @@ def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: 
     layers = len(one.model.graph.layers)
     drafting = draft_shares(deployment, layers)
     overlapped = policy.overlapped_host and (deployment.role is not Role.PREFILL or policy.prompt_pools_overlap)
+    eager = one.prefill_graph_tokens == 0.0
+    late = overlapped and policy.late_results and eager and deployment.role is Role.WHOLE and not deployment.split
     rule = np.zeros((), dtype=RULE)
     values = {
         **_scheduling(one, prefix_tokens),
@@ -58,6 +60,7 @@ def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: 
         "draws_rank": deployment.role in _DRAWING[policy.drawn_ranks],
         "overlapped": overlapped,
         "ahead": overlapped and not deployment.split,
+        "late_results": late,
         "prefill_graphs": one.prefill_graph_tokens,
         "balance": max(1.0, deployment.pp * tables.stage_share),
         "hops": float(deployment.pp - 1),

@@ -40,7 +40,7 @@ _TABLES = (
 RULE = _dtype(
     "scheduler chunked receive_steps holds token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
     " swaps beside displaces fair shortest ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
-    f" overlapped ahead split micro_batches redraws levels borrows owe elastic moving_holds draws_rank"
+    f" overlapped ahead late_results split micro_batches redraws levels borrows owe elastic moving_holds draws_rank"
     f" {_TABLES}"
     f" {' '.join(GRIDS)} {'_size '.join(GRIDS)}_size",
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
@@ -60,7 +60,8 @@ share of the output that admission sets blocks aside for; `swaps` preempted cach
 decode instance, and whether who is on the way `moving_holds` a place; of its attention ranks a pool's request
 `draws_rank`, or takes the least loaded. `eager_s` [s] launching an iteration kernel by kernel, `step_host_s` and
 `seq_host_s` [s] of the host, `overlapped` with the device or not; each iteration is prepared `ahead`, while the one
-before it runs, of those who are there when that begins; iterations with prompts of up to `prefill_graphs` tokens replay
+before it runs, of those who are there when that begins, and where `late_results` are looked at once the next one is
+launched so are first tokens; iterations with prompts of up to `prefill_graphs` tokens replay
 captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of one iteration; a prompt's next
 chunk `follows` after so many cycles of a stage (1; 0: when this one is done), and parts of `part_tokens` (0: none) of a
 batch that is one for all stages follow each other. Iterations of `nano_tokens` or more (0: none) are two nano-batches,
