@@ -123,6 +123,7 @@ class Rank:
     idle: OrderedDict[int, None] = field(default_factory=OrderedDict)  # the longest unused first
     chunks: list[Asked] = field(default_factory=list)
     moved_s: float = 0.0
+    link_free_s: float = 0.0  # the last cache that it sends to another pool is there
     served: dict[int, float] = field(default_factory=dict)  # of each client, in weighted tokens
     last_client: int | None = None
     adapters: list[int] = field(default_factory=list)  # loaded ones, the longest unused first

@@ -51,7 +51,6 @@ class Instance:
     ranks: list[Rank]
     at: str = "idle"
     end_s: float = math.inf
-    link_free_s: float = 0.0
     mate: Instance | None = None  # the other lane of a split device
     done: int = 0  # iterations
     epoch: int = 0
@@ -487,10 +486,10 @@ class Fleet:
             self.end(one, "ended")
         elif instance.role == "prefill":
             one.stage = "moving"
-            begin_s = max(noticed_s, instance.link_free_s)
-            instance.link_free_s = begin_s + one.needed * float(instance.rule["move_token_s"])
+            begin_s = max(noticed_s, rank.link_free_s)
+            rank.link_free_s = begin_s + one.needed * float(instance.rule["move_token_s"])
             self.moves += 1
-            self.push(instance.link_free_s + float(instance.rule["move_start_s"]), one)
+            self.push(rank.link_free_s + float(instance.rule["move_start_s"]), one)
         else:
             waits = instance.mate is not None and instance.mate.at == "decode"  # for the step that runs
             one.stage, one.steps = "joins" if waits else "decoding", 0

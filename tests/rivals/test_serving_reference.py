@@ -62,7 +62,7 @@ class FakeEngine:
     graphs: tuple[int, ...]
     policy: Any
 
-    def rule(self, table: StepTables, *, prefix_tokens: int = 0, stride: int = 0) -> np.ndarray:
+    def rule(self, table: StepTables, *, prefix_tokens: int = 0, stride: int = 0, takers: object = ()) -> np.ndarray:
         rule = np.zeros((), dtype=state.RULE)
         for name, value in self.values.items():
             rule[name] = value

@@ -37,7 +37,7 @@ class NumbersEngine:
     graphs: tuple[int, ...] = ()
     policy: Any = field(default_factory=lambda: SimpleNamespace(**dict.fromkeys(HOST, 0.0)))
 
-    def rule(self, table: StepTables, *, prefix_tokens: int = 0, stride: int = 0) -> np.ndarray:
+    def rule(self, table: StepTables, *, prefix_tokens: int = 0, stride: int = 0, takers: object = ()) -> np.ndarray:
         rule = np.zeros((), dtype=state.RULE)
         values = {**RULE, "prefix_tokens": prefix_tokens, **self.values}
         growth = max(1, -(-values["gained"] // values["block_tokens"]))

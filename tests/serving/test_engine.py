@@ -25,7 +25,7 @@ from ridgeline.serving import state
 from ridgeline.serving.ends import engine_at, seconds_at
 from ridgeline.serving.engine import Engine, engine, formats_of
 from ridgeline.serving.replay import replay_tables
-from ridgeline.serving.rule import pool_role
+from ridgeline.serving.rule import copies_sent, pool_role
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.tables import times_of
 from ridgeline.serving.traffic.arrivals import burst
@@ -222,6 +222,28 @@ def test_a_cache_that_moves_takes_its_bytes_over_the_link() -> None:
     assert (still["move_token_s"], still["move_start_s"]) == (0.0, 0.0)
     assert moves["move_start_s"] > 0
     assert one.capacity.token_bytes / 450e9 < moves["move_token_s"] < one.capacity.token_bytes / 200e9
+
+
+@pytest.mark.parametrize(
+    ("model", "gives", "takes", "copies"),
+    [
+        ("deepseek-v3", {"dp": 8, "ep": 8}, {"tp": 8}, 8.0),  # one attention rank sends to each of eight
+        ("deepseek-v3", {"tp": 4}, {"tp": 8}, 2.0),
+        ("deepseek-v3", {"tp": 8}, {"tp": 8}, 1.0),  # each sends its own
+        ("deepseek-v3", {"tp": 8}, {"dp": 8, "ep": 8}, 1.0),
+        ("llama-3.1-8b", {"tp": 1}, {"tp": 8}, 1.0),  # eight heads, a rank each
+        ("llama-3.1-8b", {"tp": 8}, {"tp": 1}, 1.0),
+    ],
+)
+def test_a_cache_is_sent_as_often_as_it_is_held(
+    model: str, gives: dict[str, int], takes: dict[str, int], copies: float
+) -> None:
+    on = machine(cluster("2x8xB200-SXM"))
+    giver, taker = (engine(load(model), on, Deployment(weights="fp8", **words)) for words in (gives, takes))
+    assert copies_sent(giver, taker) == pytest.approx(copies)
+    tables = giver.tables(longest_prompt=100, longest=200)
+    alone = giver.rule(tables, stride=8)["move_token_s"]
+    assert giver.rule(tables, stride=8, takers=[taker])["move_token_s"] == pytest.approx(copies * alone)
 
 
 def test_graphs_can_be_left_out() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -87,9 +87,11 @@ class Engine:
             whole_cache=self.policy.whole_cache,
         )  # fmt: skip
 
-    def rule(self, tables: StepTables, *, prefix_tokens: int = 0, stride: int = 0) -> Records:
-        """One record of `state.RULE`; `stride` devices lie between pools that send caches to each other."""
-        return rule_of(self, tables, prefix_tokens=prefix_tokens, stride=stride)
+    def rule(
+        self, tables: StepTables, *, prefix_tokens: int = 0, stride: int = 0, takers: Sequence[Engine] = ()
+    ) -> Records:
+        """One record of `state.RULE`; `stride` devices lie between pools that send caches, to those of `takers`."""
+        return rule_of(self, tables, prefix_tokens=prefix_tokens, stride=stride, takers=takers)
 
     @cached_property
     def kept(self) -> dict[str, float]:

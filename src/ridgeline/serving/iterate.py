@@ -318,9 +318,9 @@ def _prompts_done(
             if requests[request].made == 1:
                 requests[request].first_s = math.nan  # it travels with the cache
             ranks[rank].running -= not rule.moving_holds  # it stays in the order of admission, whoever holds a place
-            begin_s = max(noticed_s, instances[instance].link_free_s)
+            begin_s = max(noticed_s, ranks[rank].link_free_s)
             moved_s = requests[request].needed * rule.move_token_s
-            instances[instance].link_free_s = begin_s + moved_s
+            ranks[rank].link_free_s = begin_s + moved_s
             fleet.system[0].moves += 1
             push(fleet, begin_s + moved_s + rule.move_start_s, request)
         else:

@@ -172,10 +172,13 @@ def _rules(
         one.deployment.role is not Role.WHOLE or one.deployment.borrows or one.deployment.elastic_tokens
         for one in engines
     )
+    takers = [one for one in engines if one.deployment.role is Role.DECODE]
     rules = np.zeros(len(engines), dtype=state.RULE)
     for index, (one, table) in enumerate(zip(engines, tables, strict=True)):
-        stride = one.deployment.own_devices if moves else 0
-        rules[index] = one.rule(table, prefix_tokens=traffic.prefix_block_tokens, stride=stride)
+        widest = max(other.deployment.own_devices for other in (one, *takers))
+        rules[index] = one.rule(
+            table, prefix_tokens=traffic.prefix_block_tokens, stride=widest if moves else 0, takers=takers
+        )
     for name, values in places.items():
         rules[name] = values
     rules["max_seqs"] = np.minimum(rules["max_seqs"], traffic.requests)

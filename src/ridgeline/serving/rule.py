@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,8 +41,10 @@ _DRAWING = {"": (), "prompts": (Role.PREFILL,), "all": (Role.PREFILL, Role.DECOD
 _LONGEST_PERIOD = 32  # steps in which blocks of sequences that gain several tokens a step are counted
 
 
-def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: int = 0) -> Records:
-    """One record of `state.RULE`; `stride` devices lie between pools that send caches to each other."""
+def rule_of(
+    one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: int = 0, takers: Sequence[Engine] = ()
+) -> Records:
+    """One record of `state.RULE`; `stride` devices lie between pools that send caches, to those of `takers`."""
     policy, deployment = one.policy, one.deployment
     layers = len(one.model.graph.layers)
     drafting = draft_shares(deployment, layers)
@@ -51,7 +54,7 @@ def rule_of(one: Engine, tables: StepTables, *, prefix_tokens: int = 0, stride: 
     rule = np.zeros((), dtype=RULE)
     values = {
         **_scheduling(one, prefix_tokens),
-        **_moving(one, stride),
+        **_moving(one, stride, takers),
         "eager_s": _launched_s(one, tables.kernels + _scans(one) * policy.scan_kernels),
         "build_s": policy.scan_build_s if deployment.fresh_kernels and _scans(one) else 0.0,
         "step_host_s": policy.step_host_s + (policy.group_host_s if deployment.instance_devices > 1 else 0.0),
@@ -185,8 +188,22 @@ def _reserve(one: Engine) -> float:
     return {"whole": 1.0, "estimate": policy.output_estimate_floor}.get(policy.admits, 0.0)
 
 
-def _moving(one: Engine, stride: int) -> dict[str, float]:
-    """What it takes to move a token's cache to the host, and to an instance `stride` devices away [s].
+def copies_sent(one: Engine, taker: Engine) -> float:
+    """How often a rank sends the cache that it holds of a request to an instance of another pool [1].
+
+    c = max(1, t' b' / (t b)), t ranks that share a request and b bytes of a token's cache that each of them holds
+
+    One vector for all heads is held by every tensor-parallel rank. Where as many give as take, each sends its own; one
+    attention rank of many sends it to all that take, one after the other. Source: tensorrt-llm,
+    batch_manager/mlaCacheFormatter.cpp (needSendCache, formatOutput); sglang, srt/disaggregation/common/conn.py
+    (required_dst_info_num).
+    """
+    given, taken = (each.deployment.tp * each.deployment.pp * each.capacity.token_bytes for each in (one, taker))
+    return max(1.0, taken / given)
+
+
+def _moving(one: Engine, stride: int, takers: Sequence[Engine] = ()) -> dict[str, float]:
+    """What it takes to move a token's cache to the host, and to one of `takers`, `stride` devices away [s].
 
     To the host: its bytes over the link, or issuing the copies where that takes longer, one for each layer's keys
     and one for its values in every run of neighbouring blocks (fastswitch, section 2.2).
@@ -201,7 +218,8 @@ def _moving(one: Engine, stride: int) -> dict[str, float]:
     if stride:
         start = float(send_seconds(1.0, stride, one.machine))
         found["move_start_s"] = start
-        found["move_token_s"] = (float(send_seconds(each * 1e4, stride, one.machine)) - start) / 1e4
+        copies = max((copies_sent(one, taker) for taker in takers), default=1.0)
+        found["move_token_s"] = copies * (float(send_seconds(each * 1e4, stride, one.machine)) - start) / 1e4
     return found
 
 

@@ -113,13 +113,14 @@ RANK = _dtype(
     "instance decoding step used committed waiting wait_first wait_last running run_first run_last partial ends chunks"
     " oldest newest idle_blocks last_client unseen loaded pinned uses hosted fetching joining owes lent asking far"
     " guests called helpers",
-    "context moved_s",
+    "context moved_s link_free_s",
 )
 """A scheduler with its cache.
 
 `decoding` sequences with `context` tokens of cache to read in the next step; `used` blocks, `committed` ones set aside;
 queues by their ends; `partial` a prompt computed in part; `ends` and `chunks` entries of its lists; `idle_blocks`
-prefix blocks that nobody holds, from the `oldest` use to the `newest`; `moved_s` cache moved to or from the host;
+prefix blocks that nobody holds, from the `oldest` use to the `newest`; `moved_s` cache moved to or from the host, and
+`link_free_s` when the last one that it sends to another pool is there;
 `last_client` whose request left the queue last, requests `unseen` by the scheduler so far;
 adapters `loaded` and `pinned` by who runs, and `uses` of any so far; `hosted` tokens in host memory, and `fetching`
 those that a step fetches from there; `joining` requests whose prompt is done while a step runs that they are not in;
@@ -131,7 +132,7 @@ loans of it have changed; `helpers` instances that are free to compute a long pr
 INSTANCE = _dtype(
     "kind first_rank at stirred steps up gives takes load iterations stalled failing failures lane mate epoch looked"
     " prompted chained",
-    "next_s begun_s busy_s link_free_s stalled_s starts_s fails_s up_since_s up_s share asks since_s heard_s looked_s"
+    "next_s begun_s busy_s stalled_s starts_s fails_s up_since_s up_s share asks since_s heard_s looked_s"
     " guests formed_s",
 )
 """One instance of the engine: what it is `at` and until `next_s`, for how many `steps`; `stirred` by an event.
