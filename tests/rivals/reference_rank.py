@@ -129,6 +129,7 @@ class Rank:
     adapters: list[int] = field(default_factory=list)  # loaded ones, the longest unused first
     loads: int = 0
     helpers: int = 0  # instances that are free beside its own
+    stands: int = 0  # sequences that it takes in, while others step
 
     def loadable(self, one: Asked) -> bool:
         """Whether its adapter is there, or may take the place of one that nobody runs with."""
@@ -348,7 +349,7 @@ class Rank:
     def fill(self, known_s: float = math.inf, now_s: float = math.nan) -> None:
         """Chooses the chunks of the next iteration, of those who came by then; first tokens come with caches."""
         rule = self.rule
-        self.chunks = []
+        self.chunks, self.stands = [], 0
         self.see()
         if rule["scheduler"] == STATIC and self.places and not self._cut():
             return
@@ -382,6 +383,7 @@ class Rank:
                 break
             if one.stage == "decoding":
                 one.first_s = now_s if math.isnan(one.first_s) else one.first_s
+                self.stands += int(rule["stands"])
                 left -= 1 if mixes else 0
                 continue
             tokens = one.needed - one.ready

@@ -64,6 +64,7 @@ class Instance:
     heard_s: float = 0.0
     merged: int = 1  # instances that compute a prompt together
     built: set[tuple[int, int]] = field(default_factory=set)  # ranks and numbers of tokens that had an iteration
+    stood: int = 0  # iterations in which ranks stood
 
     def parts_s(self, tokens: float, shared: float, sampled: float) -> tuple[float, float]:
         """What tokens and samples of one rank take outside attention, and what the experts take [s]."""
@@ -103,11 +104,12 @@ class Instance:
     def decode_s(self) -> float:
         """One step of all decoding sequences [s]."""
         rule, t = self.rule, self.tables
-        busiest = max(self.ranks, key=lambda rank: (len(rank.decoding), rank.context))
+        moving = [rank for rank in self.ranks if not rank.stands]
+        busiest = max(moving, key=lambda rank: (len(rank.decoding), rank.context))
         batch = sequences = len(busiest.decoding)
         captured = [size for size in self.graphs if size >= sequences]
         batch = min(captured) if captured else sequences
-        mean = max(sum(len(rank.decoding) for rank in self.ranks) / len(self.ranks), 1.0)
+        mean = max(sum(len(rank.decoding) for rank in moving) / len(self.ranks), 1.0)
         width = 1 + rule["drafted"]
         own, group = self.parts_s(batch * width, mean * width * batch / sequences, batch)
         attention = read_two(t.sequences, t.contexts, t.decode.mid, sequences, busiest.context / sequences)
@@ -119,7 +121,7 @@ class Instance:
             attention = read_two(t.sequences, t.contexts, t.decode.mid, sequences, busiest.context / sequences)
             attention += read(t.tokens, t.lane.mid, batch)
             seconds = self.apart_s(attention, batch, mean * batch / sequences, batch)
-        filled = sum(bool(rank.decoding) for rank in self.ranks) > 1
+        filled = sum(bool(rank.decoding) for rank in moving) > 1
         drafting = seconds * rule["draft_share"] * self.last_stage(filled)
         if filled:
             seconds *= rule["balance"]
@@ -251,6 +253,13 @@ class Instance:
             value = ((value ^ (value >> 15)) * 40503 + 2654435761) % 2**32
         return (value >> 16) % int(self.rule["levels"])
 
+    def stand(self, may: bool) -> None:
+        """Ranks that took sequences in stand in this iteration where they may, if another has some to step."""
+        if not (may and any(rank.decoding and not rank.stands for rank in self.ranks)):
+            for rank in self.ranks:
+                rank.stands = 0
+        self.stood += any(rank.stands for rank in self.ranks)
+
     def known_s(self, now_s: float) -> float:
         """Until when those came who may be taken now [s]."""
         rule = self.rule
@@ -321,6 +330,7 @@ class Instance:
         self.chained, self.formed_s = known_s < math.inf, min(known_s, now_s)
         self.begun_s, self.prompted = now_s, any(rank.chunks for rank in self.ranks)
         if any(rank.chunks for rank in self.ranks):
+            self.stand(False)
             built_s = self.build_s()
             self.at, self.end_s = "mixed", now_s + self.mixed_s() + built_s
             if follows and self.rule["late_results"]:
@@ -329,6 +339,7 @@ class Instance:
             for rank in self.ranks:
                 if rank.decoding and self.rule["scheduler"] != MIXED:
                     rank.make_growth_fit()
+            self.stand(True)
             self.at, self.end_s = "decode", now_s + self.decode_s()
         else:
             self.at, self.end_s = "idle", math.inf
@@ -448,7 +459,7 @@ class Fleet:
         instance.parts()
         decodes = not mixed or instance.rule["scheduler"] == MIXED
         for rank in instance.ranks:
-            for one in rank.decoding if decodes else []:
+            for one in rank.decoding if decodes and not rank.stands else []:
                 one.steps += 1
                 rank.served[one.client] = rank.served.get(one.client, 0.0) + 2.0 * float(rank.rule["gained"])
             rank.evict(0)

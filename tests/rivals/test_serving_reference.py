@@ -224,6 +224,7 @@ def random_case(seed: int) -> Case:
     restless(np.random.default_rng((seed, 7)), engines)
     prepared(np.random.default_rng((seed, 8)), engines)
     patient(np.random.default_rng((seed, 9)), engines)
+    standing(np.random.default_rng((seed, 10)), engines)
     tables = parted(np.random.default_rng((seed, 6)), engines, tables)
     tables = divided(np.random.default_rng((seed, 5)), engines, tables)
     return Case(engines=engines, tables=tables, traffic=asked, router=ROUTERS[int(draw.integers(3))])
@@ -282,6 +283,12 @@ def prepared(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
         one.values["late_results"] = int(whole and one.values["ahead"] and one.values["eager_s"] < 0.015)
 
 
+def standing(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
+    """Some engines' ranks compute nothing in the iteration in which they take sequences in."""
+    for one in engines:
+        one.values["stands"] = int(draw.random() < 0.5)
+
+
 def patient(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
     """Some engines take prompts at looks only, or hold them back until there are enough."""
     for one in engines:
@@ -336,6 +343,7 @@ def divided(draw: np.random.Generator, engines: list[FakeEngine], tables: list[S
             "host_tokens",
             "ahead",
             "receive_steps",
+            "stands",
         ):
             one.values[name] = 0
         one.values |= {
@@ -423,6 +431,7 @@ def compared(batch: int) -> tuple[list[str], Counter[str]]:
             "laden": any(rank.loads > 1 for instance in slow.instances for rank in instance.ranks),
             "thinned": any(one.values.get("kept") for one in case.engines),
             "early": any(one.values.get("early") for one in case.engines),
+            "stood": any(instance.stood for instance in slow.instances),
             "fetched": any(one.values.get("fetched") for one in case.engines),
             "split": any(one.values.get("split") for one in case.engines),
             "sided": any(one.values.get("split_slack") for one in case.engines),
@@ -453,6 +462,7 @@ def test_the_cases_are_not_vacuous() -> None:
         "laden": 150, "thinned": 150, "fetched": 80,
         "restless": 40, "apart": 150, "patient": 300, "split": 120, "sided": 50, "split and full": 20, "early": 20,
         "compiled anew": 150, "halved": 200, "fair": 200, "shortest": 150, "displaced": 40, "beside": 50,
+        "stood": 40,
     }  # fmt: skip
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
 

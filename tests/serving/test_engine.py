@@ -92,6 +92,22 @@ def test_pools_draw_ranks_and_hold_places_as_their_engines_do(
     assert (int(found["draws_rank"]), int(found["moving_holds"])) == (draws, holds)
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "role", "stands"),
+    [
+        ("SGLang", "0.5.8", Role.DECODE, 1),
+        ("SGLang", "0.5.8", Role.PREFILL, 0),
+        ("SGLang", "0.5.8", Role.WHOLE, 0),
+        ("SGLang", "0.5.10", Role.DECODE, 0),
+        ("TensorRT-LLM", "1.2", Role.DECODE, 0),
+    ],
+)
+def test_ranks_of_sglangs_decode_pools_stood_when_they_took_caches_in(
+    engine: str, version: str, role: Role, stands: int
+) -> None:
+    assert int(rule(engine=engine, version=version, role=role)["stands"]) == stands
+
+
 def test_chunks_of_vllm_mix_with_decoding() -> None:
     """Before version 1, prompts ran first; with chunked prefill they shared iterations with decode tokens."""
     assert made(version="0.4.3").policy.scheduler == "prefill-first"

@@ -225,6 +225,20 @@ def test_a_pool_of_prompts_makes_up_a_batch_before_the_last_one_is_done(
     assert found.first_s.tolist() == first_s
 
 
+@pytest.mark.parametrize(("stands", "end_s"), [(0, [6.0, 6.0, 5.0]), (1, [7.0, 6.0, 6.0])])
+def test_a_rank_that_takes_a_cache_in_stands_while_the_others_step(
+    pooled: Replays, stands: int, end_s: list[float]
+) -> None:
+    """Iterations of a second, two ranks for answers. A and B are taken in at 1, one by each, so that none waits.
+
+    C's cache comes at 2.5 and is taken in at 3 by A's rank: from 3 to 4 B steps alone, then all three do.
+    """
+    crowd = traffic([0.0, 0.0, 1.5], [4, 4, 4], [6, 6, 3])
+    found = pooled(crowd, decode={"ranks": 2, "stands": stands}, lane_s=1.0)
+    assert found.first_s.tolist() == [1.0, 1.0, 3.0]
+    assert found.end_s.tolist() == end_s
+
+
 @pytest.mark.parametrize(("ahead", "second_s"), [(0, 4.0), (1, 5.0)])
 def test_who_comes_while_an_iteration_is_prepared_waits_for_one_more(
     replayed: Replays, ahead: int, second_s: float

@@ -201,6 +201,9 @@ class Settings:
         "format in which experts of mxfp4 are computed: their inputs are cast to 8 bits, whose products are faster",
         *("", "w4a8_mxfp4_mxfp8"),
     )
+    taking_in_stands: bool = _flag(
+        False, "an attention rank of a decode pool computes nothing in an iteration in which it takes sequences in"
+    )
     narrow_kv: str = _word(
         "",
         "format of the cache where a quantized checkpoint (fp8, nvfp4) names one and nothing else is asked",

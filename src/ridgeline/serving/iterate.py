@@ -28,7 +28,7 @@ from ridgeline.serving.lanes import begin_answers, begin_prompts, home, prompt_j
 from ridgeline.serving.looks import known_until, pass_on_late, result_s, steps_to_look
 from ridgeline.serving.merging import free_beside, merge, part, parted, ring_s
 from ridgeline.serving.routing import ended, push, sample
-from ridgeline.serving.runs import book_run, catch_up, cut_called, set_run, step_ranks, steps_to_go
+from ridgeline.serving.runs import book_run, catch_up, cut_called, set_run, standing, step_ranks, steps_to_go
 from ridgeline.serving.schedule import form_batch
 from ridgeline.serving.sequences import finish, next_end, prompt_done
 from ridgeline.serving.state import (
@@ -213,6 +213,7 @@ def begin(
         cut_called(ranks, instances, fleet, times, rule, now_s, fleet.system[0].preemptions > preempted)
     if chunks > 0:
         instances[instance].at, instances[instance].steps = MIXED, 1
+        standing(ranks, instances, rule, instance, True)
         built_s = _build_s(ranks, lists, rule, instances[instance].first_rank) if rule.build_s > 0.0 else 0.0
         instances[instance].next_s = now_s + built_s + _prompts_s(ranks, lists, instances, fleet, times, rule, instance)
         if followed and rule.late_results:
@@ -225,6 +226,8 @@ def begin(
         if rule.borrows and ranks[first].waiting > 0:
             waits = head(ranks, lists, requests, rule, first)
             steps = 1 if owes_soon(ranks, lists, requests, rule, first, waits) else steps
+        if standing(ranks, instances, rule, instance, False):
+            steps = 1
         set_run(ranks, instances, fleet, times, rule, instance, steps, math.inf)
     else:
         instances[instance].at, instances[instance].next_s = IDLE, math.inf

@@ -61,6 +61,7 @@ def rule_of(
         "seq_host_s": policy.seq_host_s,
         "moving_holds": policy.moving_holds_place,
         "draws_rank": deployment.role in _DRAWING[policy.drawn_ranks],
+        "stands": policy.taking_in_stands and deployment.role is Role.DECODE,
         "overlapped": overlapped,
         "ahead": overlapped and not deployment.split,
         "late_results": late,

@@ -28,17 +28,17 @@ from ridgeline.serving.state import (
 def _busiest(ranks: Records, instances: Records, rule: Record, instance: int) -> tuple[int, float, float, int]:
     """The rank with most to decode, of all ranks decoding sequences, of one scheduler running ones, ranks at work.
 
-    On a split device only those that decode are of concern to the host of their lane.
+    On a split device only those that decode are of concern to the host of their lane. Ranks that stand decode nothing.
     """
-    best, total, running, fullest, active = instances[instance].first_rank, 0.0, 0.0, 0.0, 0
+    best, most, total, running, fullest, active = instances[instance].first_rank, -1, 0.0, 0.0, 0.0, 0
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
-        here = ranks[rank].decoding
+        here = 0 if ranks[rank].stands else ranks[rank].decoding
         total += here
         seen = float(here if rule.split else ranks[rank].running)
         running, fullest = running + seen, max(fullest, seen)
         active += here > 0
-        if here > ranks[best].decoding or (here == ranks[best].decoding and ranks[rank].context > ranks[best].context):
-            best = rank
+        if here > most or (here == most and ranks[rank].context > ranks[best].context):
+            best, most = rank, here
     return best, total, of_one_host(rule, fullest, running), active
 
 
@@ -65,6 +65,24 @@ def steps_to_go(
             steps = min(steps, max(steps_that_fit(ranks, lists, rule, rank, free, first), 1))
             steps = min(steps, steps_to_turn(ranks, lists, requests, rule, rank, steps))
     return int(steps)
+
+
+@njit(cache=True)
+def standing(ranks: Records, instances: Records, rule: Record, instance: int, prompts: bool) -> bool:
+    """Whether ranks that have just taken in sequences stand in this iteration while others step.
+
+    They take part with nothing to compute, unless all have (then nothing is to be waited for) or `prompts` run. Source:
+    sglang, srt/disaggregation/decode.py (get_next_disagg_decode_batch_to_run), pull requests 12839 and 19568.
+    """
+    some, others = False, False
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        if ranks[rank].decoding > 0:
+            some, others = some or ranks[rank].stands > 0, others or ranks[rank].stands == 0
+    stand = some and others and not prompts
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        if not stand:
+            ranks[rank].stands = 0
+    return stand
 
 
 @njit(cache=True)
@@ -154,15 +172,17 @@ def _count_run(
 def step_ranks(
     ranks: Records, lists: Lists, instances: Records, fleet: Fleet, rule: Record, instance: int, steps: int
 ) -> None:
-    """Every decoding sequence of an instance gains the tokens of `steps` steps."""
+    """Every decoding sequence of an instance gains the tokens of `steps` steps, but for those of ranks that stand."""
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        ranks[rank].moved_s = 0.0
+        if ranks[rank].stands:
+            continue
         if ranks[rank].decoding > 0:
             ranks[rank].used += growth(ranks, lists, rule, rank, steps)
             ranks[rank].context += rule.gained * steps * ranks[rank].decoding
             make_room(ranks, lists, rule, rank, 0)
             fleet.system[0].peak_blocks = max(fleet.system[0].peak_blocks, ranks[rank].used)
         ranks[rank].step += steps
-        ranks[rank].moved_s = 0.0
 
 
 @njit(cache=True)
@@ -181,6 +201,11 @@ def book_run(
     instances[instance].iterations += steps
     fleet.system[0].iterations += steps
     _count_run(ranks, instances, fleet, times, rule, instance, steps, seconds)
+    stood = 0
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        stood += max(ranks[rank].decoding - ranks[rank].stands, 0) if ranks[rank].stands else 0
+    if stood > 0:
+        instances[instance].stalled_s, instances[instance].stalled = seconds, stood
     step_ranks(ranks, lists, instances, fleet, rule, instance, steps)
 
 

@@ -140,7 +140,7 @@ def form_batch(
     Engines that mix count a token (and those drafted) of every decoding sequence against the budget. Without chunking
     a prompt longer than the budget has an iteration of its own.
     """
-    ranks[rank].chunks = 0
+    ranks[rank].chunks = ranks[rank].stands = 0
     see(ranks, lists, requests, rule, rank)
     if rule.scheduler == STATIC and ranks[rank].running > 0 and ranks[rank].partial == NOBODY:
         return
@@ -178,6 +178,7 @@ def form_batch(
             break
         if requests[request].ready == requests[request].needed:
             start_decoding(ranks, lists, requests, rule, rank, request)
+            ranks[rank].stands += rule.stands
             if math.isnan(requests[request].first_s):
                 requests[request].first_s = now_s
             if mixes:

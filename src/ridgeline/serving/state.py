@@ -41,6 +41,7 @@ RULE = _dtype(
     "scheduler chunked receive_steps holds token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
     " swaps beside displaces fair shortest ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
     f" overlapped ahead late_results split micro_batches redraws levels borrows owe elastic moving_holds draws_rank"
+    " stands"
     f" {_TABLES}"
     f" {' '.join(GRIDS)} {'_size '.join(GRIDS)}_size",
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
@@ -58,31 +59,31 @@ share of the output that admission sets blocks aside for; `swaps` preempted cach
 `displaces` who runs; the queue is `fair` among clients, or of the `shortest` prompts first, with `patience` [token/s];
 `prefix_tokens` of a prefix block, 0: prompts share nothing; `move_token_s` and `move_start_s` [s] from a prefill to a
 decode instance, and whether who is on the way `moving_holds` a place; of its attention ranks a pool's request
-`draws_rank`, or takes the least loaded. `eager_s` [s] launching an iteration kernel by kernel, `step_host_s` and
-`seq_host_s` [s] of the host, `overlapped` with the device or not; each iteration is prepared `ahead`, while the one
-before it runs, of those who are there when that begins, and where `late_results` are looked at once the next one is
-launched so are first tokens; iterations with prompts of up to `prefill_graphs` tokens replay
-captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of one iteration; a prompt's next
-chunk `follows` after so many cycles of a stage (1; 0: when this one is done), and parts of `part_tokens` (0: none) of a
-batch that is one for all stages follow each other. Iterations of `nano_tokens` or more (0: none) are two nano-batches,
-of which kernels that wait for memory or a link hold the shares `memory_sms` and `link_sms` of the multiprocessors;
-`exposed_s` [s] of the host is beside neither. An iteration of a number of tokens with prompts that its rank never had
-before takes `build_s` [s] more, in which kernels are compiled for it. A device may be `split` between prompts and
-decode steps, `split_share` of its multiprocessors for prompts (0: chosen when an iteration of them begins); with a
-`split_slack` [1] one side is favoured while the other takes at most so many times as long: decode steps where the
-cache is filled to `split_fill`, else prompts. Where experts have devices of their own an iteration is `micro_batches`
-(0: experts do not) that go back and forth in each of `expert_layers`. Every `redraws` iterations (0: never) each
-request draws one of `levels` priorities. Of adapters at most `slots` are held (0: all of them), and loading one takes
-`load_s` [s]. When a prompt is done `kept` tokens of its cache stay (and `fetched` 0: all), where `early` after each of
-its chunks; `fetched` of the others come from host memory in each step, `fetch_s` [s] each, `store_s` on the way out, at
-most `host_tokens` of a rank there (0: none are); the device holds `held_share` of a prompt besides and reads
-`read_share`. A step verifies `drafted` further tokens a sequence, gains `gained`, and drafting adds `draft_share` of
-it, and `draft_prompt` of what prompts add to an iteration. A request that does not fit `borrows` room of other
-instances, which give a share `lend_share` of what is free, up to `owe` [block] of a rank at once; moving a token's
-cache there takes `lend_token_s`, a step of those who borrow waits `ask_start_s` and `ask_s` [s] each for queries and
-sums, and a token is read there in `far_token_s`. Prompts with `elastic` tokens or more to compute (0: none) are
-computed by all who are free together, whose parts of the cache go round in `ring_start_s` [s] each and `move_token_s` a
-token.
+`draws_rank`, or takes the least loaded, and one that takes caches in `stands` meanwhile. `eager_s` [s] launching an
+iteration kernel by kernel, `step_host_s` and `seq_host_s` [s] of the host, `overlapped` with the device or not; each
+iteration is prepared `ahead`, while the one before it runs, of those who are there when that begins, and where
+`late_results` are looked at once the next one is launched so are first tokens; iterations with prompts of up to
+`prefill_graphs` tokens replay captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of
+one iteration; a prompt's next chunk `follows` after so many cycles of a stage (1; 0: when this one is done), and parts
+of `part_tokens` (0: none) of a batch that is one for all stages follow each other. Iterations of `nano_tokens` or more
+(0: none) are two nano-batches, of which kernels that wait for memory or a link hold the shares `memory_sms` and
+`link_sms` of the multiprocessors; `exposed_s` [s] of the host is beside neither. An iteration of a number of tokens
+with prompts that its rank never had before takes `build_s` [s] more, in which kernels are compiled for it. A device may
+be `split` between prompts and decode steps, `split_share` of its multiprocessors for prompts (0: chosen when an
+iteration of them begins); with a `split_slack` [1] one side is favoured while the other takes at most so many times as
+long: decode steps where the cache is filled to `split_fill`, else prompts. Where experts have devices of their own an
+iteration is `micro_batches` (0: experts do not) that go back and forth in each of `expert_layers`. Every `redraws`
+iterations (0: never) each request draws one of `levels` priorities. Of adapters at most `slots` are held (0: all of
+them), and loading one takes `load_s` [s]. When a prompt is done `kept` tokens of its cache stay (and `fetched` 0: all),
+where `early` after each of its chunks; `fetched` of the others come from host memory in each step, `fetch_s` [s] each,
+`store_s` on the way out, at most `host_tokens` of a rank there (0: none are); the device holds `held_share` of a prompt
+besides and reads `read_share`. A step verifies `drafted` further tokens a sequence, gains `gained`, and drafting adds
+`draft_share` of it, and `draft_prompt` of what prompts add to an iteration. A request that does not fit `borrows` room
+of other instances, which give a share `lend_share` of what is free, up to `owe` [block] of a rank at once; moving a
+token's cache there takes `lend_token_s`, a step of those who borrow waits `ask_start_s` and `ask_s` [s] each for
+queries and sums, and a token is read there in `far_token_s`. Prompts with `elastic` tokens or more to compute (0: none)
+are computed by all who are free together, whose parts of the cache go round in `ring_start_s` [s] each and
+`move_token_s` a token.
 
 Last, where in `clock.Times` each of the kind's tables [s] begins, by T tokens of an iteration on one rank, N sequences,
 C mean context, Q tokens of a chunk and P cached before it: the grids, with their sizes; `lane`, `group` (T) of the rank
@@ -112,7 +113,7 @@ instance and `lent` ones elsewhere, the largest `part` of them at one rank.
 RANK = _dtype(
     "instance decoding step used committed waiting wait_first wait_last running run_first run_last partial ends chunks"
     " oldest newest idle_blocks last_client unseen loaded pinned uses hosted fetching joining owes lent asking far"
-    " guests called helpers",
+    " guests called helpers stands",
     "context moved_s link_free_s",
 )
 """A scheduler with its cache.
@@ -120,13 +121,13 @@ RANK = _dtype(
 `decoding` sequences with `context` tokens of cache to read in the next step; `used` blocks, `committed` ones set aside;
 queues by their ends; `partial` a prompt computed in part; `ends` and `chunks` entries of its lists; `idle_blocks`
 prefix blocks that nobody holds, from the `oldest` use to the `newest`; `moved_s` cache moved to or from the host, and
-`link_free_s` when the last one that it sends to another pool is there;
-`last_client` whose request left the queue last, requests `unseen` by the scheduler so far;
-adapters `loaded` and `pinned` by who runs, and `uses` of any so far; `hosted` tokens in host memory, and `fetching`
-those that a step fetches from there; `joining` requests whose prompt is done while a step runs that they are not in;
-blocks that it `owes` others and that it has `lent` (used as well); of those who decode `asking` have borrowed, the
-largest parts of their caches being `far` tokens; `guests` tokens of others that their steps read here; `called` when
-loans of it have changed; `helpers` instances that are free to compute a long prompt with it.
+`link_free_s` when the last one that it sends to another pool is there; `last_client` whose request left the queue last,
+requests `unseen` by the scheduler so far; adapters `loaded` and `pinned` by who runs, and `uses` of any so far;
+`hosted` tokens in host memory, and `fetching` those that a step fetches from there; `joining` requests whose prompt is
+done while a step runs that they are not in; blocks that it `owes` others and that it has `lent` (used as well); of
+those who decode `asking` have borrowed, the largest parts of their caches being `far` tokens; `guests` tokens of others
+that their steps read here; `called` when loans of it have changed; `helpers` instances that are free to compute a long
+prompt with it; it `stands` for so many sequences that it takes in.
 """
 
 INSTANCE = _dtype(
