@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 from ridgeline.cost import questions
+from ridgeline.cost.all_reduce import all_reduce_seconds
 from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fitted import find_fits, model_of
 from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import Machine, machine
+from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import DomainError
 from ridgeline.facts.clusters import cluster
 from ridgeline.lower.pieces import Experts, Trade
+from ridgeline.lower.work import CollectiveKind
 
 B200, H200 = machine(cluster("8xB200-SXM")), machine(cluster("8xH200-SXM"))
 B300 = machine(cluster("8xB300-SXM"))
@@ -105,6 +108,30 @@ def test_deepep_sends_tokens_of_few_ranks_too(prompts: bool) -> None:
     found = prices("SGLang", "deepep", prompts=prompts).trade(TRADE, ROWS)
     np.testing.assert_allclose(found.mid, parts[0] + parts[1], rtol=1e-8)
     assert (found.mid != prices("SGLang", "", prompts=prompts).trade(TRADE, ROWS).mid).all()
+
+
+def test_tokens_are_gathered_by_all_reduces_where_an_engine_does_so() -> None:
+    """SGLang's prompts: a buffer of all ranks' tokens is summed, and the sums of all; 8,192 tokens of 7,168 in bf16."""
+    own = OwnKernels(all_meet=True)
+    found = ServedPrices(B200, Formats(feed="fp8_block"), engine="SGLang", own=own).trade(TRADE, ROWS)
+    whole = all_reduce_seconds(2.0 * 7168 * ROWS, 8, B200, engine="sglang")
+    np.testing.assert_allclose(found.mid, 2.0 * whole)
+    gathering = prices("SGLang", "").trade(TRADE, ROWS)
+    assert 1.5 < found.mid[1] / gathering.mid[1] < 2.5
+
+
+def test_tokens_in_the_experts_format_are_fewer_bytes_to_gather() -> None:
+    """FlashInfer's CUTLASS experts: 4 bits and a scale of 8 for each 16, 9/32 of 16; sums come back in 16 bits."""
+    own = OwnKernels(all_meet=True)
+    words = {"engine": "SGLang", "expert_backend": "flashinfer_cutlass", "prompts": True}
+    found = ServedPrices(B200, Formats(feed="nvfp4"), own=own, **words).trade(TRADE, ROWS)
+    size = 2.0 * 7168 * ROWS
+    plain = prices("SGLang", "")
+    parts = [
+        plain.collective(kind, share * size, 8)
+        for kind, share in ((CollectiveKind.ALL_GATHER, 9 / 32), (CollectiveKind.REDUCE_SCATTER, 1.0))
+    ]
+    np.testing.assert_allclose(found.mid, sum(parts), rtol=1e-9)
 
 
 def test_a_word_that_is_no_backend_is_refused() -> None:

@@ -32,6 +32,11 @@ class ExpertKernels:
         return self._known is not None and self._known.exchange == "deepep"
 
     @property
+    def narrow(self) -> bool:
+        """Whether tokens are cast to the experts' format before they are gathered, and their sums scattered."""
+        return self._known is not None and self._known.exchange == "narrow"
+
+    @property
     def quick(self) -> bool:
         """Whether it sends tokens in the way of few, which steps take."""
         return not (self.exchanges and self._prompts)

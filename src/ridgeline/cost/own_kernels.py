@@ -32,6 +32,7 @@ class OwnKernels:
     products in 16 bits add up in 16 bits. Attention runs by the `earlier` kernels where the device has newer ones.
     Before each product of routed experts the host waits for the router's choice, `choice_wait_s` [s]. Some layers of a
     `hybrid` model keep a state in place of a cache; engines may attend in its others by kernels taken for it alone.
+    Where `all_meet` attention ranks give each other tokens and sums by all-reduces of all ranks' tokens.
     """
 
     unmeasured: bool = False
@@ -55,6 +56,7 @@ class OwnKernels:
     earlier: str = ""
     choice_wait_s: float = 0.0
     hybrid: bool = False
+    all_meet: bool = False
 
     @property
     def lent(self) -> bool:

@@ -367,7 +367,8 @@ class ServedPrices(LinkPrices):
     def trade(self, piece: Trade, rows: Array) -> Seconds:
         """Tokens of every attention rank to their experts and back [s]; `rows` are those of all ranks together.
 
-        Few ranks gather all tokens and scatter the sums; many send each token to the ranks of its experts only.
+        Few ranks gather all tokens and scatter the sums, or meet in all-reduces of both; many send each token to the
+        ranks of its experts only.
         """
         if piece.stay:
             return self.passed_on(piece, np.maximum(rows / piece.ranks, 1.0))
@@ -383,7 +384,10 @@ class ServedPrices(LinkPrices):
                 )  # fmt: skip
                 total = total + self.ask(asked)
             return total
-        gathered = self.collective(CollectiveKind.ALL_GATHER, size, piece.ranks)
+        if self.own.all_meet and not self._backend.narrow:
+            return unfitted(2.0 * self.all_reduce(size, piece.ranks))
+        cast = form(self.formats.feed).input_bytes / 2.0 if self._backend.narrow else 1.0
+        gathered = self.collective(CollectiveKind.ALL_GATHER, cast * size, piece.ranks)
         scattered = self.collective(CollectiveKind.REDUCE_SCATTER, size, piece.ranks)
         return unfitted(gathered + scattered)
 

@@ -201,6 +201,9 @@ class Settings:
         "format in which experts of mxfp4 are computed: their inputs are cast to 8 bits, whose products are faster",
         *("", "w4a8_mxfp4_mxfp8"),
     )
+    prompts_meet: bool = _flag(
+        False, "attention ranks of pools of prompts gather tokens and sums by all-reduces, not gathering and scattering"
+    )
     taking_in_stands: bool = _flag(
         False, "an attention rank of a decode pool computes nothing in an iteration in which it takes sequences in"
     )

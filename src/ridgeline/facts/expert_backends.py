@@ -14,7 +14,7 @@ TABLE = "expert_backends.tsv"
 class ExpertBackend:
     """Kernels of experts in one number format: families of pools of prompts and of decode steps, library and kernel.
 
-    `exchange` says how tokens reach their experts: 'deepep', or '' as with any backend.
+    `exchange` says how tokens reach their experts: 'deepep', 'narrow' in the experts' format, or '' as with any.
     """
 
     engine: str

@@ -17,7 +17,7 @@ from ridgeline.facts.engines import ModelTraits, engine_named, engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.lower.pieces import Fusions
-from ridgeline.plan.deployment import Deployment, Preemption
+from ridgeline.plan.deployment import Deployment, Preemption, Role
 from ridgeline.serving.apart import attention_side, check_experts_fit
 from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
 from ridgeline.serving.kept import host_rate, kept_numbers
@@ -196,7 +196,7 @@ def engine(
         skinny_range=(policy.skinny_share_least, policy.skinny_share_most), graph_wait_s=policy.graph_reduce_s,
         graph_rows=float(max(policy.graph_sizes, default=0)), apart_wait_s=policy.apart_reduce_s,
         pass_bytes=policy.pass_bytes, half_sums=policy.half_sums, earlier=policy.earlier_attention,
-        choice_wait_s=policy.choice_wait_s,
+        choice_wait_s=policy.choice_wait_s, all_meet=policy.prompts_meet and deployment.role is Role.PREFILL,
     )  # fmt: skip
     steps = StepModel(model, machine, deployment, formats, own=own, shelf=shelf, fusions=fusions)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
