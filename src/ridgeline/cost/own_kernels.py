@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Device
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.product_backends import product_backend
 from ridgeline.facts.records import Accelerator
 
 Array = NDArray[np.float64]
@@ -32,7 +33,8 @@ class OwnKernels:
     products in 16 bits add up in 16 bits. Attention runs by the `earlier` kernels where the device has newer ones.
     Before each product of routed experts the host waits for the router's choice, `choice_wait_s` [s]. Some layers of a
     `hybrid` model keep a state in place of a cache; engines may attend in its others by kernels taken for it alone.
-    Where `all_meet` attention ranks give each other tokens and sums by all-reduces of all ranks' tokens.
+    Where `all_meet` attention ranks give each other tokens and sums by all-reduces of all ranks' tokens. Shares are
+    those of products in the format `shared_form` alone, '' of all.
     """
 
     unmeasured: bool = False
@@ -57,11 +59,19 @@ class OwnKernels:
     choice_wait_s: float = 0.0
     hybrid: bool = False
     all_meet: bool = False
+    shared_form: str = ""
 
     @property
     def lent(self) -> bool:
         """Whether measured kernels of others stand for its own."""
-        return self.unmeasured or self.per_query or min(self.shares) < 1.0
+        return self.unmeasured or self.per_query or (min(self.shares) < 1.0 and not self.shared_form)
+
+    def with_products(self, engine: str, backend: str) -> OwnKernels:
+        """The same with the products of an engine's `backend`, where they are others than those that were measured."""
+        found = product_backend(engine, backend)
+        if found is None:
+            return self
+        return replace(self, tuned_share=found.share, tuned_range=(found.least, found.most), shared_form=found.form)
 
     @property
     def shares(self) -> tuple[float, float]:

@@ -56,11 +56,13 @@ class ServedPrices(LinkPrices):
         skew: float = MEASURED_SKEW,
         own: OwnKernels | None = None,
         expert_backend: str = "",
+        product_backend: str = "",
         prompts: bool = False,
     ) -> None:
         super().__init__(machine, engine=engine, version=version)
         self._backend = ExpertKernels(self.part, self.engine, expert_backend, formats.feed, prompts=prompts)
-        self.formats, self.skew, self.own = formats, skew, own or OwnKernels()
+        self.formats, self.skew = formats, skew
+        self.own = (own or OwnKernels()).with_products(self.engine, product_backend)
         self.rungs_used: dict[str, Rung] = {}
 
     @cached_property
@@ -109,7 +111,8 @@ class ServedPrices(LinkPrices):
         What the engine's products reach and how wrong the mechanism is are independent: logarithms add as squares.
         """
         question = asked.question
-        shares = self._shares[0] if question.family == "gemm" else _WHOLE  # experts' kernels are no library's
+        own = question.family == "gemm" and self.own.shared_form in ("", question.form)
+        shares = self._shares[0] if own else _WHOLE  # experts' kernels are no library's
         found = self._read(question, self._model(question, kernel, shares=shares, best=best))
         if shares == _WHOLE:
             return found

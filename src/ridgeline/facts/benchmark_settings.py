@@ -20,7 +20,8 @@ TABLE = "benchmark_settings.tsv"
 
 KINDS: Mapping[str, str] = {
     "version": "text", "statistic": "text", "client": "text", "kv": "text", "graph_kind": "text", "doubt": "text",
-    "preemption": "text", "expert_backend": "text", "out_weights": "text", "tuned_limits": "text",
+    "preemption": "text", "expert_backend": "text", "product_backend": "text", "out_weights": "text",
+    "tuned_limits": "text",
     "attention_ranks": "count", "expert_ranks": "count", "cache_tokens": "count", "token_budget": "count",
     "physical_batch": "count", "max_seqs": "count", "graph_max": "count",
     "stream_interval": "count", "receive_interval": "count", "beam_width": "count", "draft_tokens": "count",

@@ -62,24 +62,24 @@ class Deployment:
     products where it differs from that of the experts and feed-forwards, `out_weights` that of the last of them where
     it differs again. With `tf32` products of numbers in 32 bits are multiplied in 19 bits by the matrix units.
     `token_budget` [token] bounds one iteration, `max_seqs` [sequence] the running batch of one attention rank,
-    `memory_fraction` [1] the share of device memory that the engine may fill, `cache_tokens` [token]
-    the KV capacity of one attention rank where it is known from a run. Decode graphs are captured up to `graph_max`
-    [sequence]; with `prefill_graphs` iterations with prompts replay captured pieces up to the token budget, without
-    they are launched kernel by kernel. Where iterations are `mixed` prompts are computed beside running sequences, else
-    before them. With `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, of which each is accepted
-    with probability `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step (None: one
-    layer), a draft's pass over prompts `draft_prompt_share` of theirs (None: the same share). A tree of drafts has
-    `draft_tree` candidates after each one of the place before; the second, third ... most likely of a place is the one
-    with `next_acceptance`; all of its `draft_tokens` are verified, and those of a place drafted at once. A model that
-    drafts takes `draft_bytes` [byte] of weights and `draft_token_bytes` [byte] of cache for a token on each device. A
-    beam search keeps `beam_width` continuations of every prompt, each a token of every step, of which the request gains
-    one; room is counted for one of them. Whether the host prepares an iteration while the one before it runs is
-    `overlap`. A scheduler takes new prompts every `receive_interval` iterations [1], at a look or as `hold` says; they
-    are enough for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts'
-    loads [1]: 0 even, None what measured models showed; `expert_backend` the engine's word for the kernels that compute
-    experts ('' those that it was measured with). Where requests are `alike`, copies of one whose likeliest tokens are
-    taken, all of a step's tokens choose the same experts. With `fresh_kernels` the engine finds no kernel compiled
-    by an earlier run.
+    `memory_fraction` [1] the share of device memory that the engine may fill, `cache_tokens` [token] the KV capacity of
+    one attention rank where it is known from a run. Decode graphs are captured up to `graph_max` [sequence]; with
+    `prefill_graphs` iterations with prompts replay captured pieces up to the token budget, without they are launched
+    kernel by kernel. Where iterations are `mixed` prompts are computed beside running sequences, else before them. With
+    `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, of which each is accepted with probability
+    `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step (None: one layer), a draft's
+    pass over prompts `draft_prompt_share` of theirs (None: the same share). A tree of drafts has `draft_tree`
+    candidates after each one of the place before; the second, third ... most likely of a place is the one with
+    `next_acceptance`; all of its `draft_tokens` are verified, and those of a place drafted at once. A model that drafts
+    takes `draft_bytes` [byte] of weights and `draft_token_bytes` [byte] of cache for a token on each device. A beam
+    search keeps `beam_width` continuations of every prompt, each a token of every step, of which the request gains one;
+    room is counted for one of them. Whether the host prepares an iteration while the one before it runs is `overlap`. A
+    scheduler takes new prompts every `receive_interval` iterations [1], at a look or as `hold` says; they are enough
+    for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts' loads [1]:
+    0 even, None what measured models showed; `expert_backend` the engine's word for the kernels that compute experts
+    ('' those that it was measured with), `product_backend` that for plain products. Where requests are `alike`, copies
+    of one whose likeliest tokens are taken, all of a step's tokens choose the same experts. With `fresh_kernels` the
+    engine finds no kernel compiled by an earlier run.
 
     Every context is divided over `kv_ranks` of the tensor-parallel ranks, token by token, which send each other queries
     and what their parts add up to; a cache that ranks would hold in common is so held once.
@@ -162,6 +162,7 @@ class Deployment:
     hold_share: float = 1.0
     expert_skew: float | None = None
     expert_backend: str = ""
+    product_backend: str = ""
     overlap: bool | None = None
     alike: bool = False
     fresh_kernels: bool = False

@@ -31,11 +31,15 @@ class Shelf:
         skew = skew if deployment.expert_imbalance is None else 0.0  # the fullest rank's rows are known
         kind = machine.cluster.accelerator.name
         backend, prompts = deployment.expert_backend, deployment.role is Role.PREFILL
-        key = (kind, formats, deployment.engine, deployment.version, skew, own, backend, bool(backend) and prompts)
+        products = deployment.product_backend
+        key = (
+            kind, formats, deployment.engine, deployment.version, skew, own, backend, products,
+            bool(backend) and prompts,
+        )  # fmt: skip
         if key not in self._prices:
             self._prices[key] = ServedPrices(
                 machine, formats, engine=deployment.engine, version=deployment.version, skew=skew, own=own,
-                expert_backend=backend, prompts=prompts,
+                expert_backend=backend, product_backend=products, prompts=prompts,
             )  # fmt: skip
         return key, self._prices[key]
 

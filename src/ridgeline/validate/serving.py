@@ -194,7 +194,7 @@ def _with(pool: Deployment, settings: Settings) -> Deployment:
         "block_tokens": settings.block_tokens, "kv": settings.kv, "graph_max": settings.graph_max,
         "prefill_graphs": settings.prefill_graphs, "beam_width": settings.beam_width,
         "expert_backend": settings.expert_backend, "out_weights": settings.out_weights,
-        "tf32": settings.tf32, "fresh_kernels": settings.fresh_kernels,
+        "product_backend": settings.product_backend, "tf32": settings.tf32, "fresh_kernels": settings.fresh_kernels,
         "cache_tokens": settings.cache_tokens, "overlap": settings.overlap,
     }  # fmt: skip
     changes: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}

@@ -50,6 +50,7 @@ class Settings:
     kv: str | None = None
     preemption: str | None = None
     expert_backend: str | None = None
+    product_backend: str | None = None
     tuned_limits: str | None = None
     out_weights: str | None = None
     tf32: bool | None = None
