@@ -120,11 +120,14 @@ def test_tokens_are_gathered_by_all_reduces_where_an_engine_does_so() -> None:
     assert 1.5 < found.mid[1] / gathering.mid[1] < 2.5
 
 
-def test_tokens_in_the_experts_format_are_fewer_bytes_to_gather() -> None:
-    """FlashInfer's CUTLASS experts: 4 bits and a scale of 8 for each 16, 9/32 of 16; sums come back in 16 bits."""
+@pytest.mark.parametrize(
+    ("engine", "backend"), [("SGLang", "flashinfer_cutlass"), ("TensorRT-LLM", "TRTLLM"), ("TensorRT-LLM", "CUTLASS")]
+)
+def test_tokens_in_the_experts_format_are_fewer_bytes_to_gather(engine: str, backend: str) -> None:
+    """NVFP4: 4 bits and a scale of 8 for each 16, 9/32 of 16; sums come back in 16 bits, whoever else meets."""
     own = OwnKernels(all_meet=True)
-    words = {"engine": "SGLang", "expert_backend": "flashinfer_cutlass", "prompts": True}
-    found = ServedPrices(B200, Formats(feed="nvfp4"), own=own, **words).trade(TRADE, ROWS)
+    named = ServedPrices(B200, Formats(feed="nvfp4"), own=own, engine=engine, expert_backend=backend, prompts=True)
+    found = named.trade(TRADE, ROWS)
     size = 2.0 * 7168 * ROWS
     plain = prices("SGLang", "")
     parts = [
