@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ridgeline.cost import questions
 from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.bare import bare_fits
 from ridgeline.cost.fitted import find_fits
@@ -68,3 +69,35 @@ def test_few_rows_never_take_much_longer_by_weights_of_fewer_bits(device: str, e
         return float(ServedPrices(part, Formats(feed=form), engine=engine).product(piece, rows).mid[0])
 
     assert all(seconds(form) < 1.5 * seconds("bf16") for form in ("fp8", "fp8_block", "int4_wo"))
+
+
+@pytest.mark.parametrize("device", ["H100-SXM", "H200-SXM", "H20", "L40S", "RTX-PRO-6000", "RTX-5090"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_prompts_of_latent_attention_are_not_those_of_kernels_that_absorb(device: str, engine: str) -> None:
+    """Engines widen a prompt's latent to keys of 192 and values of 128; one that timed 576 and 512 is left aside."""
+    part = accelerator(device)
+    rung = next(
+        one for one in (Rung.FITTED, Rung.BORROWED) if find_fits(asked("bf16", engine, "mla_prefill"), part, one)
+    )
+    timed, run = (find(asked("bf16", engine, "mla_prefill"), part, rung) for find in (find_fits, bare_fits))
+    assert {fit.engine for fit in timed} == {"sglang"}
+    assert {fit.engine for fit in run} == {"trtllm"}
+
+
+def test_a_prompt_of_latent_attention_by_hand() -> None:
+    """8,192 tokens of 128 heads: 2 x 128 x (192 + 128) x 8192^2 / 2 = 2.75 TFLOP, 4.8 ms in TensorRT-LLM's table of an
+    H200 and 15.9 ms in SGLang's, which does (576 + 512) / (192 + 128) = 3.4 times as much."""
+    where = machine(cluster("1xH200-SXM"))
+    asked_of = questions.mla_prefill(1.0, np.array(8192.0), 128.0)
+    seconds = [
+        float(ServedPrices(where, Formats(), engine=one).ask(asked_of).mid)
+        for one in ("vLLM", "SGLang", "TensorRT-LLM")
+    ]
+    assert seconds == pytest.approx([4.816e-3] * 3, rel=0.15)
+    assert 15.875e-3 / seconds[1] == pytest.approx(3.4, rel=0.15)
+
+
+def test_kernels_that_widen_prompts_stay_an_engines_own() -> None:
+    for family, device in (("mla_prefill", "B200-SXM"), ("mla_decode", "H100-SXM")):
+        found = bare_fits(asked("bf16", "sglang", family), accelerator(device), Rung.FITTED)
+        assert {fit.engine for fit in found} == {"sglang"}
