@@ -60,6 +60,7 @@ def test_the_catalog_says_which_checkpoints_are_narrow() -> None:
         "gpt-oss-120b": "w4a16_mxfp4",
         "gpt-oss-20b": "w4a16_mxfp4",
         "kimi-k2": "fp8_block",
+        "kimi-k2-thinking": "int4_wo",
         "minimax-m2": "fp8_block",
     }
 

@@ -133,3 +133,30 @@ def test_a_checkpoint_by_its_number_format_is_the_model() -> None:
     ):  # fmt: skip
         assert find(f"org/Llama-3.1-70B{ending}") == "llama-3.1-70b", ending
     assert find("c4ai-command-r-08-2024") is None  # another model than command-r: it groups its heads
+
+
+@pytest.mark.parametrize(
+    ("text", "positions"),
+    [
+        ("moonshotai/Kimi-K2-Instruct", 131_072),
+        ("moonshotai/Kimi-K2-Thinking", 262_144),
+        ("moonshotai/Kimi-K2.5", 262_144),
+        ("Qwen/Qwen3-30B-A3B", 40_960),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", 262_144),
+        ("Qwen/Qwen3-4B-Thinking-2507", 262_144),
+        ("zai-org/GLM-4.5", 131_072),
+        ("zai-org/GLM-4.6", 202_752),
+        ("microsoft/Phi-3.5-mini-instruct", 131_072),
+        ("mistralai/Mistral-Small-3.2-24B-Instruct-2506", 131_072),
+    ],
+)
+def test_later_releases_reach_as_far_as_their_cards_say(text: str, positions: int) -> None:
+    assert load(text).max_positions == positions
+
+
+def test_weights_of_a_checkpoint_of_four_bits_by_hand() -> None:
+    """Kimi-K2-Thinking's files hold 594 GB, its routed experts in 4 bits: 384 x 60 x 3 x 7168 x 2048 = 1.01e12 of
+    1.03e12 weights, each 0.56 bytes with its share of a scale."""
+    model = load("kimi-k2-thinking")
+    assert model.graph.params == load("kimi-k2").graph.params
+    assert model.graph.params * (0.5 + 2 / 32) == pytest.approx(594e9, rel=0.06)
