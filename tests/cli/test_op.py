@@ -153,3 +153,32 @@ def test_sixteen_bits_of_either_kind_have_one_price_and_one_roofline(
     asked, known = (rows(answer(capsys, "gemm", "8192x1024x8192", form, "--on", machine))[0] for form in (dtype, other))
     assert asked["compute_s"] == known["compute_s"]
     assert asked["compute_s"] < asked["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["decode", "4x4096x32x7x128"], "7 heads of keys, which do not divide its 32 heads"),
+        (["prefill", "4x4096x32x64x128"], "64 heads of keys, which do not divide its 32 heads"),
+        (["experts", "64x4096x1536x200x128"], "200 experts for each token, of only 128"),
+        (["wide_experts", "64x4096x1536x8x128x256"], "256 ranks for only 128 experts"),
+        (["dispatch", "64x4096x200x128", "--on", "8xH100-SXM"], "200 experts for each token, of only 128"),
+        (["norm", "16x16", "--on", ","], "names no machine"),
+        (["gemm", "16x16x16", "--skew", "1"], "'--skew': says nothing of gemm"),
+        (["gemm", "16x16x16", "--window", "128"], "'--window': says nothing of gemm"),
+        (["decode", "4x4096x32x8x128", "--backward"], "'--backward': says nothing of decode"),
+        (["prefill", "4x4096x32x8x128", "--full"], "'--full': says nothing of prefill"),
+        (["norm", "16x16", "--kv-dtype", "fp8"], "'--kv-dtype': says nothing of norm"),
+        (["gemm", "512x512x512", "nvfp4", "--on", "H100-SXM"], "H100-SXM: no gemm in nvfp4 was measured on it"),
+    ],
+)
+def test_what_no_model_has_or_has_no_use_is_refused(
+    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert run(["op", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_parameters_of_an_update_are_said_as_people_count_them(capsys: pytest.CaptureFixture[str]) -> None:
+    counted, written = (rows(answer(capsys, "adam", shape))[0]["seconds"] for shape in ("7B", "7000000000"))
+    assert counted == written

@@ -30,7 +30,10 @@ def operate(
     if engine and engine not in ENGINES:
         known = "known: " + ", ".join(ENGINES)
         raise InputError(str(UnknownNameError("library", engine, ENGINES, hint=known)), field="--library")
+    _refuse_idle(kind, options)
     machines = [name.strip() for name in on.split(",") if name.strip()]
+    if not machines:
+        raise InputError("names no machine; say one or some, e.g. --on H100-SXM,MI300X", field="--on", value=on)
     found = [operator_cost(kind, shape, dtype, cluster(name), **options) for name in machines]
     if picture is not None:
         _draw(picture, f"{kind} {shape} {dtype}", machines, found)
@@ -45,6 +48,28 @@ def operate(
         print(json.dumps({"kind": kind, "shape": shape, "dtype": dtype, "rows": rows}, indent=1, allow_nan=False))
     else:
         show(operator_blocks(found), sys.stdout, width=_WIDTH)
+
+
+_MASKED = ("attention", "prefill", "decode")
+_USED = {
+    "causal": ("--full", ("attention",)),
+    "backward": ("--backward", ("attention",)),
+    "window": ("--window", _MASKED),
+    "skew": ("--skew", ("experts", "wide_experts", "wide_experts_decode")),
+    "cache_dtype": (
+        "--kv-dtype",
+        (*_MASKED, *(kind for kind in KINDS if kind.startswith("mla_p") or "_layer_" in kind), "mla_decode"),
+    ),
+}
+"""Options that only some kinds of operator have a use for: their flag, and those kinds."""
+
+
+def _refuse_idle(kind: str, options: Mapping[str, Any]) -> None:
+    """Raises for an option that would change nothing of this kind."""
+    for name, (flag, kinds) in _USED.items():
+        said = not options[name] if name == "causal" else bool(options[name])
+        if said and kind not in kinds:
+            raise InputError(f"says nothing of {kind}, it is of {', '.join(kinds)}; leave it out", field=flag)
 
 
 def _draw(path: str, title: str, machines: list[str], found: list[OperatorCost]) -> None:

@@ -120,7 +120,7 @@ def operator_cost(
         try:
             return _laddered(kind, asked, resolved, price(asked.question, cluster.accelerator, rungs=rungs))
         except DomainError:
-            if library or kind not in ("gemm", "attention", *COLLECTIVES):
+            if library or kind not in ("gemm", "attention", *COLLECTIVES) or dtype not in ELEMENT_BYTES:
                 raise
     if kind in COLLECTIVES:
         return _collective(CollectiveKind(kind), shape, resolved)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from ridgeline.cost import compressed_questions, layer_questions, questions
 from ridgeline.cost.compressed_readers import RATIOS
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.streams import STREAMS
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, UnitError
 from ridgeline.lower.work import CollectiveKind
-from ridgeline.units import parse
+from ridgeline.units import parse, parse_count
 
 COLLECTIVES = tuple(kind.value for kind in CollectiveKind)
 _SHAPES = {
@@ -50,7 +51,7 @@ UPDATES = ("adam", "sgd")
 KINDS = (*_SHAPES, "stream", *STREAMS, *COLLECTIVES)
 LINKED = frozenset({*COLLECTIVES, "dispatch", "combine"})
 _ROWS = ((2,), "ROWSxWIDTH, e.g. 4096x7168")
-_NUMBERS = ((1,), "a number of parameters, e.g. 1000000000")
+_NUMBERS = ((1,), "a number of parameters, e.g. 7B")
 _LARGEST = 2**40  # of one dimension
 _Build = Callable[[tuple[int, ...], str, str], questions.Asked]
 
@@ -59,12 +60,31 @@ def dimensions(kind: str, shape: str) -> tuple[int, ...]:
     """The numbers of a shape such as '4096x4096x14336' [1]; raises `InputError` for another number of them."""
     counts, meaning = _SHAPES.get(kind, _ROWS if kind not in UPDATES else _NUMBERS)
     words = shape.lower().split("x")
+    if kind in UPDATES:
+        with suppress(UnitError):
+            words = [str(parse_count(shape))]
     if len(words) not in counts or not all(word.strip().isdigit() for word in words):
         raise InputError(f"'{shape}' is no shape of {kind}; write {meaning}", field="SHAPE", value=shape)
     found = tuple(int(word) for word in words)
     if not all(0 < number <= _LARGEST for number in found):
-        raise InputError(f"'{shape}' has a dimension outside 1 to {_LARGEST}", field="SHAPE")
+        raise InputError(f"'{shape}' has a dimension outside 1 to {_LARGEST}", field="SHAPE", value=shape)
+    fault = _contradiction(kind, found)
+    if fault:
+        raise InputError(f"'{shape}' has {fault}", field="SHAPE", value=shape)
     return found
+
+
+def _contradiction(kind: str, numbers: tuple[int, ...]) -> str:
+    """What of a shape no model has; '' where nothing is."""
+    if kind in ("attention", "prefill", "decode") and numbers[2] % numbers[3]:
+        return f"{numbers[3]} heads of keys, which do not divide its {numbers[2]} heads"
+    if kind in ("experts", "wide_experts", "wide_experts_decode", "dispatch", "combine"):
+        top_k, experts = numbers[2:4] if kind in ("dispatch", "combine") else numbers[3:5]
+        if top_k > experts:
+            return f"{top_k} experts for each token, of only {experts}"
+        if len(numbers) == 6 and numbers[5] > experts:
+            return f"{numbers[5]} ranks for only {experts} experts"
+    return ""
 
 
 def _layer(sparse: bool, decode: bool) -> _Build:
