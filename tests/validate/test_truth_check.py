@@ -161,6 +161,9 @@ def one(path: Path, **cells: str) -> dict[str, Any]:
         ("throughput", "sequences/sec", 8.0, 6.4, 10.0),
         ("samples_per_s_per_gpu", "samples/s/GPU", 1.0, 0.8, 1.25),
         ("samples_4k_per_s", "4K-token samples/s", 16.0, 12.8, 20.0),
+        ("tokens_per_s", "ktok/s", TOKENS / 2e3, TOKENS / 2.5e3, TOKENS / 1.6e3),
+        ("throughput", "samples/min", 480.0, 384.0, 600.0),
+        ("throughput", "k samples/hour", 28.8, 23.04, 36.0),
         ("forward_time", "ms", 200.0, 160.0, 250.0),
     ],
 )
@@ -200,6 +203,26 @@ def test_flop_rates_follow_the_source_s_way_of_counting(tmp_path: Path) -> None:
         tmp_path, **{**gpt, "metric": "aggregate_pflops", "unit": "PFLOP/s", "value": "1"}, engine="Megatron-Core"
     )
     assert total["predicted"] == pytest.approx(model / 2 / 1e15, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"),
+    [
+        ("tokens_per_s", "furlong"), ("tokens_per_s_per_gpu", "GB"), ("throughput", "ms"), ("tflops_per_gpu", "tok/s"),
+        ("mfu", "W"), ("gpu_hours", "GB"), ("mean_node_power", "s"), ("activation_mem", "s"),
+        ("model_states_mem", "mile"), ("max_seq_len", "GiB"), ("step_time", "tok/s"),
+    ],
+)  # fmt: skip
+def test_a_unit_that_cannot_be_the_metric_s_is_refused(tmp_path: Path, metric: str, unit: str) -> None:
+    (answer,) = answers(tmp_path, {"metric": metric, "unit": unit, "value": "3"})
+    assert answer["status"] == "refused"
+    assert f"'{unit}' is no unit of {metric}; wanted one" in answer["reason"]
+
+
+@pytest.mark.parametrize(("unit", "times"), [("TFLOPS", 1.0), ("PFLOP/s", 1e-3), ("GFLOPs/GPU", 1e3), ("", 1.0)])
+def test_a_flop_rate_is_in_its_unit_however_it_is_spelt(tmp_path: Path, unit: str, times: float) -> None:
+    plain, other = (one(tmp_path, metric="tflops_per_gpu", unit=word, value="4") for word in ("TFLOP/s/GPU", unit))
+    assert other["predicted"] == pytest.approx(times * plain["predicted"])
 
 
 def test_utilisation_is_of_the_bf16_peak(tmp_path: Path) -> None:

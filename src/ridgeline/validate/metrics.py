@@ -79,14 +79,40 @@ def said_word(row: Row) -> str:
     return "OOM" if re.search(r"oom|not|no\b|out of memory|fail|false", value) else "fits"
 
 
+_DIMENSIONS = {
+    "step_time": "s", "forward_time": "s", "time_to_train": "s", "memory": "byte", "allocated": "byte",
+    "states": "byte", "activations": "byte", "power": "W",
+}  # fmt: skip
+_COUNTED = r"tok|samp|seq|im(?:g|age)|examp|sent|utter|frame|word|pair|item|record|row|clip|volume|graph|quer|it\b|step"
+_SHAPES = {
+    "tokens_per_s": (_COUNTED, "tok/s"),
+    "samples_per_s": (_COUNTED, "samples/s"),
+    "flop_rate": (r"^[kmgtpe]?fl?op", "TFLOP/s"),
+    "utilisation": (r"^(?:%|1|percent|ratio|fraction)$", "%"),
+    "device_hours": (r"\bh(?:ours?|rs?)?\b", "GPU h"),
+    "max_seq_len": (r"^tok", "tokens"),
+}
+"""What the units of other metrics look like, and one of them; a blank unit is the metric's own."""
+
+
 def _check_unit(metric: Metric, row: Row) -> None:
     """Raises `InputError` when the unit cannot be that of the metric."""
     unit = row.text("unit")
-    wanted = {"step_time": "s", "forward_time": "s", "time_to_train": "s", "memory": "byte", "allocated": "byte"}.get(
-        metric.name
-    )
+    wanted = _DIMENSIONS.get(metric.name)
     if wanted is not None and unit and UNITS.get(unit, ("", 0.0))[0] != wanted:
         raise InputError(f"'{unit}' is no unit of {row.text('metric')}; wanted one in {wanted}", field="unit")
+    shape, example = _SHAPES.get(metric.name, ("", ""))
+    if unit and not re.search(shape, unit.casefold()):
+        raise InputError(f"'{unit}' is no unit of {row.text('metric')}; wanted one such as {example}", field="unit")
+
+
+def _rate_unit(row: Row) -> float:
+    """How many of what a rate counts make one of its unit in a second [1/s]: 1000 of ktok/s, 1/60 of samples/min."""
+    unit = row.text("unit").split("(")[0]
+    many = re.match(rf"([kM])[ -]?(?:{_COUNTED})", unit)
+    often = re.search(r"/\s*(min|h)(?:$|[\s/]|our|ute)", unit)
+    factor = {"k": 1e3, "M": 1e6}[many[1]] if many else 1.0
+    return factor / ({"min": 60.0, "h": 3600.0}[often[1]] if often else 1.0)
 
 
 # ---------------------------------------------------------------- time and rates
@@ -135,7 +161,7 @@ def _per_device(row: Row, job: Interpretation) -> float:
 def _tokens(row: Row, job: Interpretation, report: Report) -> Prediction:
     counted = job.model.dims.get("counted_tokens")  # of a sequence, where a program's meter counts the source as well
     tokens = job.workload.step_tokens if counted is None else job.workload.global_batch * float(str(counted))
-    return _rate(tokens / _per_device(row, job), report)
+    return _rate(tokens / _rate_unit(row) / _per_device(row, job), report)
 
 
 def _samples(row: Row, job: Interpretation, report: Report) -> Prediction:
@@ -148,7 +174,7 @@ def _samples(row: Row, job: Interpretation, report: Report) -> Prediction:
     samples = job.workload.global_batch / float(str(job.model.dims.get("parts", 1))) * counted_times(row)
     if length:
         samples = job.workload.step_tokens / (int(length[1]) * 1024)
-    return _rate(samples / _per_device(row, job), report)
+    return _rate(samples / _rate_unit(row) / _per_device(row, job), report)
 
 
 # ---------------------------------------------------------------- FLOP
@@ -186,8 +212,8 @@ def _recomputes(job: Interpretation, report: Report) -> bool:
 
 
 def _flop_rate(row: Row, job: Interpretation, report: Report) -> Prediction:
-    unit = row.text("unit").split("/")[0]
-    scale = {"TFLOP": 1e12, "GFLOP": 1e9, "PFLOP": 1e15, "EFLOP": 1e18}.get(unit, 1e12)
+    said = re.match(r"([kmgtpe]?)fl?op", row.text("unit").casefold()) or re.search(r"([tp])flops", row.text("metric"))
+    scale = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18}.get(said[1], 1.0) if said else 1e12
     return _rate(counted_flop(row, job, report) / scale / _per_device(row, job), report)
 
 
@@ -196,7 +222,7 @@ def _utilisation(row: Row, job: Interpretation, report: Report) -> Prediction:
     hardware = {"mfu": False, "hfu": True}.get(name)
     peaks = job.cluster.accelerator.peak_flop_per_s
     peak = peaks.get("bf16") or peaks.get("fp16") or max(peaks.values())
-    percent = 100.0 if row.text("unit") in ("%", "") else 1.0
+    percent = 100.0 if row.text("unit").casefold() in ("%", "", "percent") else 1.0
     return _rate(percent * counted_flop(row, job, report, hardware=hardware) / peak / job.cluster.count, report)
 
 
