@@ -146,3 +146,48 @@ def test_attention_that_quantization_passed_over_keeps_16_bits(
     assert other_weights(model, HOPPER) == other
     assert other_weights(model, HOPPER, "fp8") == ""
     assert ("but for attention" in served_weights(model, HOPPER)[1]) == bool(other)
+
+
+MIXED = {
+    "quant_method": "modelopt",
+    "quant_algo": "MIXED_PRECISION",
+    "quantized_layers": {
+        "model.layers.0.mlp.up_proj": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+        "model.layers.1.mlp.up_proj": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+        "model.layers.0.self_attn.o_proj": {"quant_algo": "FP8"},
+        "model.layers.1.self_attn.o_proj": {"quant_algo": "FP8"},
+        "lm_head": {"quant_algo": "NVFP4"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("layers", "weights", "other"),
+    [
+        (MIXED["quantized_layers"], "w4.5a16", "fp8"),  # nvidia/Qwen3.6-27B-NVFP4
+        (
+            {
+                "layers.0.moe.experts.0.w1": {"quant_algo": "NVFP4"},
+                "layers.0.mlp.shared_experts.up_proj": {"quant_algo": "MXFP8"},
+            },
+            "nvfp4",
+            "bf16",
+        ),
+        ({"layers.0.self_attn.o_proj": {"quant_algo": "FP8"}}, "", ""),
+        ({"layers.0.mlp.up_proj": {"quant_algo": "NEW7"}}, "", ""),
+        ({"layers.0.mlp.up_proj": 7, "layers.1.mlp.up_proj": {"quant_algo": 3}}, "", ""),
+        (None, "", ""),
+    ],
+)
+def test_layers_of_different_formats_are_read_by_their_part(
+    tmp_path: Path, layers: Any, weights: str, other: str
+) -> None:
+    model = load(folder(tmp_path, {**PLAIN, "quantization_config": {**MIXED, "quantized_layers": layers}}))
+    rates = HOPPER | {"fp4"}
+    assert checkpoint_weights(model.config) == weights
+    assert other_weights(model, rates) == other
+    if other == "fp8":
+        assert "but for attention, which is fp8" in served_weights(model, rates)[1]
+        assert other_weights(model, {"bf16"}) == "bf16"  # a machine without a rate for it
+    if not weights:
+        assert "MIXED_PRECISION', not known" in served_weights(model, rates)[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -10,6 +11,7 @@ from ridgeline.graph.ops import Model
 
 _SHOWN = 40  # characters of a word that is repeated
 _RATES = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "int8": "int8"}  # matrix rate that a format needs
+_MIXED = "MIXED_PRECISION"
 _ALGORITHMS = {
     "FP8": "fp8",
     "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
@@ -21,6 +23,8 @@ _ALGORITHMS = {
     "W8A16": "int8_wo",
     "W4A16_MXFP4": "w4a16_mxfp4",
     "W4A8_MXFP4_MXFP8": "w4a8_mxfp4_mxfp8",
+    "W4A16_NVFP4": "w4.5a16",  # 4 bits, and 8 of scale for 16 of them
+    "MXFP8": "fp8_block",  # in blocks of 32
 }
 """NVIDIA ModelOpt's words. Source: TensorRT-LLM, tensorrt_llm/quantization/mode.py, QuantAlgo."""
 
@@ -59,7 +63,8 @@ def checkpoint_weights(config: Mapping[str, Any]) -> str:
     if method in ("bitsandbytes", "hqq"):
         return "int8_wo" if found.get("load_in_8bit") else "int4_wo"
     if method == "modelopt":
-        return _ALGORITHMS.get(str(found.get("quant_algo", "")).upper(), "")
+        algorithm = str(found.get("quant_algo", "")).upper()
+        return _by_part(found)[0] if algorithm == _MIXED else _ALGORITHMS.get(algorithm, "")
     if method == "compressed-tensors":
         return _compressed(found.get("config_groups"))
     return ""
@@ -71,6 +76,32 @@ def _method(found: Mapping[str, Any]) -> str:
     if not isinstance(method, str) and "quant_algo" in found:
         return "modelopt"
     return str(method or "").casefold().replace("_", "-")
+
+
+def _by_part(found: Mapping[str, Any]) -> tuple[str, str]:
+    """Formats of feed-forwards (of routed experts where there are) and of attention, where layers have different ones.
+
+    Each is that of most of its modules; '' where none is quantized, or in a way that is not known.
+    """
+    layers = found.get("quantized_layers")
+    votes: dict[str, Counter[str]] = {"experts": Counter(), "feed": Counter(), "attention": Counter()}
+    for name, said in layers.items() if isinstance(layers, Mapping) else ():
+        algorithm = said.get("quant_algo") if isinstance(said, Mapping) else None
+        part = _part(str(name))
+        if part and isinstance(algorithm, str):
+            votes[part][algorithm.upper()] += 1
+    feed = votes["experts"] or votes["feed"]
+    formats = [_ALGORITHMS.get(one.most_common(1)[0][0], "") if one else "" for one in (feed, votes["attention"])]
+    return formats[0], formats[1]
+
+
+def _part(name: str) -> str:
+    """What of a layer a module is: 'experts' (routed ones), 'feed' (other feed-forwards), 'attention'; '' for others."""
+    if "attn" in name or "attention" in name:
+        return "attention"
+    if "experts" in name and "shared" not in name:
+        return "experts"
+    return "feed" if "mlp" in name or "feed_forward" in name or "ffn" in name else ""
 
 
 def _compressed(groups: object) -> str:
@@ -111,6 +142,11 @@ def other_weights(model: Model, rates: Collection[str], asked: str | None = None
         return ""
     if model.config.get("expert_dtype") == "fp4":
         return name if _RATES.get(name, "") in rates else ""
+    found = quantization(model.config)
+    if str(found.get("quant_algo", "")).upper() == _MIXED and _method(found) == "modelopt":
+        other = _by_part(found)[1] or "bf16"
+        needed = _RATES.get(other)
+        return "bf16" if needed is not None and needed not in rates else "" if other == name else other
     return "bf16" if _attention_is_wide(model) else ""
 
 
@@ -158,5 +194,6 @@ def served_weights(model: Model, rates: Collection[str], asked: str | None = Non
         return name, f"routed experts are {name}, as in the checkpoint (expert_dtype)"
     if name in _RATES and _RATES[name] not in rates:
         return "", f"the checkpoint's weights are {name}, for which this machine has no matrix rate: served in 16 bits"
-    but = " but for attention, which is 16 bits" if _attention_is_wide(model) else ""
+    other = other_weights(model, rates)
+    but = f" but for attention, which is {'16 bits' if other == 'bf16' else other}" if other else ""
     return name, f"weights are {name}{but}, as in the checkpoint (quantization_config); --weights bf16 asks for 16 bits"
