@@ -96,7 +96,7 @@ def _by_part(found: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _part(name: str) -> str:
-    """What of a layer a module is: 'experts' (routed ones), 'feed' (other feed-forwards), 'attention'; '' for others."""
+    """What of a layer a module is: routed 'experts', another 'feed'-forward, 'attention'; '' for others."""
     if "attn" in name or "attention" in name:
         return "attention"
     if "experts" in name and "shared" not in name:
