@@ -410,3 +410,28 @@ def test_the_page_on_models_lists_every_type() -> None:
     page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
     rows = page.split("## Types", 1)[1].split("|---|---|", 1)[1].split("\n\n", 1)[0]
     assert set(re.findall(r"`([^`]+)`", rows)) == set(FAMILIES) | set(WRAPPERS)
+
+
+LATENT_EXPERTS = {
+    "model_type": "nemotron_h", "hidden_size": 64, "hybrid_override_pattern": "E", "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 32, "mlp_hidden_act": "relu2", "vocab_size": 100,
+    "max_position_embeddings": 64, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "n_shared_experts": 1, "moe_shared_expert_intermediate_size": 48,
+}  # fmt: skip
+
+
+def test_experts_in_a_latent_are_as_wide_as_it() -> None:
+    """Nemotron 3 Super's layer by hand: D = 64, latent 16, 4 experts of 32, 2 visited, a shared one of 48."""
+    plain, latent = (
+        build({**LATENT_EXPERTS, "moe_latent_size": size}, name="x", source="test").graph for size in (None, 16)
+    )
+    around = 64 + 64 * 4 + 2 * 64 * 48  # norm, router, shared expert
+    ends = 2 * 100 * 64 + 64
+    assert plain.params == ends + around + 4 * 2 * 64 * 32
+    assert latent.params == ends + around + 2 * 64 * 16 + 4 * 2 * 16 * 32
+    assert latent.active_params == ends + around + 2 * 64 * 16 + 2 * 2 * 16 * 32
+    (block,) = latent.blocks.values()
+    assert [edge.width for edge in block.boundaries if edge.kind == "expert"] == [16]
+    sizes = {op.name: (op.read, op.write) for op in block.ops}
+    assert sizes["dispatch"] == (2 * 16, 2 * 16)
+    assert sizes["combine"] == (2 * 16, 16)

@@ -118,6 +118,8 @@ def test_explicit_entries_say_where_their_numbers_are_printed() -> None:
         ("apertus-70b", 70.6, None),
         ("exaone-4.0-1.2b", 1.28, None),
         ("mamba2-2.7b", 2.7, None),
+        ("nemotron-3-super-120b-a12b", 120.6, 12.7),
+        ("nemotron-3-ultra-550b-a55b", 550, 55),
     ],
 )
 def test_published_sizes(name: str, total: float, active: float | None) -> None:

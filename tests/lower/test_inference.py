@@ -316,3 +316,16 @@ def test_operators_that_no_piece_stands_for_are_launched() -> None:
     assert apart.pieces[-1] == Pass(name="apart", elements=0.0, kernels=31.0 - known)
     (few,) = serve(LLAMA, Deployment(), Fusions(layer_kernels=3)).kinds
     assert few.pieces == plain.pieces
+
+
+def test_experts_in_a_latent_are_sent_and_computed_as_wide_as_it() -> None:
+    """Nemotron 3 Super: D 4096, latent 1024, 512 experts of 2688 of which 22 are visited; the products are whole."""
+    served = serve(load("nemotron-3-super-120b-a12b"), Deployment(dp=4, ep=4))
+    (routed,) = {kind for kind in served.kinds if any(isinstance(piece, Experts) for piece in kind.pieces)}
+    assert [piece.width for piece in routed.pieces if isinstance(piece, Trade)] == [1024]
+    assert (experts(served).hidden, experts(served).inner, experts(served).top_k) == (1024, 2688, 22)
+    cut = serve(load("nemotron-3-super-120b-a12b"), Deployment(tp=4))
+    (routed,) = {kind for kind in cut.kinds if any(isinstance(piece, Experts) for piece in kind.pieces)}
+    made = products(routed)
+    assert (made["latent_in"], made["latent_out"]) == ((1024, 4096), (4096, 1024))
+    assert experts(cut).inner == 2688 / 4

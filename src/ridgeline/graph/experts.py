@@ -17,7 +17,8 @@ _PERMUTE_KERNELS = 3  # sort, count, gather
 
 def moe_ops(moe: Moe, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
     """Router, dispatch, experts, combine, and the shared experts beside them."""
-    rows = hidden * moe.top_k
+    width = moe.latent or hidden
+    rows = width * moe.top_k
     ops = [
         linear(
             "router",
@@ -31,9 +32,11 @@ def moe_ops(moe: Moe, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
             wide=moe.router_wide,
         ),
         _route(moe),
-        _permute("dispatch", read=rows, write=rows, back=hidden),
-        *_expert_ops(moe.expert, hidden),
-        _permute("combine", read=rows, write=hidden, back=rows),
+        *((_latent("latent_in", hidden, width, moe),) if moe.latent else ()),
+        _permute("dispatch", read=rows, write=rows, back=width),
+        *_expert_ops(moe.expert, width),
+        _permute("combine", read=rows, write=width, back=rows),
+        *((_latent("latent_out", width, hidden, moe),) if moe.latent else ()),
     ]
     if moe.shared is not None:
         ops += mlp_ops(moe.shared, hidden, (), "shared")
@@ -53,6 +56,16 @@ def moe_ops(moe: Moe, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
             )
         )
     return ops
+
+
+def _latent(name: str, k: int, n: int, moe: Moe) -> Op:
+    """A product of every token between the residual's width and that of routed experts, whole on each rank.
+
+    The router keeps what the first reads. Source: Megatron-LM, megatron/core/transformer/moe/moe_layer.py,
+    fc1_latent_proj and fc2_latent_proj; vllm, model_executor/models/nemotron_h.py.
+    """
+    kept = () if name == "latent_in" else (Saved(elements=k, region=Region.SEQUENCE),)
+    return linear(name, k, n, split=Split.NONE, bias=moe.expert.bias, region=Region.SEQUENCE, kept=kept, lora=False)
 
 
 def _route(moe: Moe) -> Op:

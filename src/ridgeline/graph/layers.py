@@ -97,7 +97,7 @@ def _boundaries(layer: Layer, hidden: int) -> tuple[Boundary, ...]:
     if isinstance(layer.feed, Mlp) and not (layer.parallel and layer.mixer):
         edges.append(tensor)
     if isinstance(layer.feed, Moe):
-        edges.append(Boundary(kind="expert", width=hidden))
+        edges.append(Boundary(kind="expert", width=layer.feed.latent or hidden))
         if layer.feed.shared is not None:
             edges.append(tensor)
     return tuple(edges)

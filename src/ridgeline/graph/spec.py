@@ -157,7 +157,8 @@ class Moe:
     """E experts of which each token visits `top_k`; `shared` ones see every token.
 
     `shared` is the sum of the shared experts as one MLP; `shared_gate` weighs it by a sigmoid of
-    a D -> 1 projection (Qwen-MoE).
+    a D -> 1 projection (Qwen-MoE). With `latent` tokens are brought to so many elements before they
+    are sent to routed experts, which are as wide, and back after they are summed (Nemotron 3 Super).
     """
 
     experts: int
@@ -168,6 +169,7 @@ class Moe:
     shared: Mlp | None = None
     shared_count: int = 0
     shared_gate: bool = False
+    latent: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -234,7 +234,7 @@ def _product(op: Op, core: Op | None, tp: int, cut: float) -> Product:
     """A projection on one rank, attention's on one of `cut`; keys and values of fewer heads than ranks are repeated."""
     n, k = float(op.n), float(op.k)
     small = op.name.startswith(("router", "shared_gate"))
-    feed = op.name.startswith(("mlp", "shared"))
+    feed = op.name.startswith(("mlp", "shared", "latent"))
     ranks = tp if small or feed else cut
     if op.split is Split.COLUMN:
         kv = core.kv_heads * (core.qk_dim + core.v_dim) if core is not None and op.name == "qkv" else 0
@@ -267,9 +267,10 @@ def _edges(block: Block, graph: Graph, deployment: Deployment) -> Iterable[Piece
         parts -= bool(block.shared_experts)
         if deployment.dp > 1:
             ranks = deployment.tp * deployment.dp
+            width = next(edge.width for edge in block.boundaries if edge.kind == "expert")
             pieces.append(
                 Trade(
-                    width=graph.hidden, ranks=ranks, top_k=block.top_k, experts=block.experts,
+                    width=width, ranks=ranks, top_k=block.top_k, experts=block.experts,
                     stay=deployment.tokens_stay, inside=deployment.expert_inside, between=deployment.expert_between,
                 )
             )  # fmt: skip

@@ -141,10 +141,6 @@ def _part(fields: Fields, kind: str) -> Attention | StateSpace | Mlp | Moe:
     )
     if kind == "mlp":
         return dense
-    if fields.maybe("moe_latent_size") is not None:
-        raise fields.fail(
-            "moe_latent_size", fields.values["moe_latent_size"], "to be null: latent experts are not known"
-        )
     experts = fields.count("n_routed_experts", "num_local_experts")
     number = fields.maybe("n_shared_experts", low=0) or 0
 
@@ -157,6 +153,7 @@ def _part(fields: Fields, kind: str) -> Attention | StateSpace | Mlp | Moe:
         expert=mlp(fields.count("moe_intermediate_size")),
         shared=mlp(fields.count("moe_shared_expert_intermediate_size")) if number else None,
         shared_count=number,
+        latent=fields.maybe("moe_latent_size"),
     )
 
 
