@@ -13,6 +13,7 @@ from ridgeline.cli.progress import progress_bar
 from ridgeline.cli.refusals import told_in_json
 from ridgeline.cli.simulating import (
     about,
+    blamed_on_word,
     measured_only,
     policies_of,
     resolved,
@@ -51,7 +52,11 @@ def plan_serving(
             plan_offloaded(asked, as_json=as_json)
         return
     _refuse_what_is_searched(asked, min_devices)
+    with blamed_on_word(asked):
+        _search(asked, quantize=quantize, pools=pools, min_devices=min_devices, top=top, as_json=as_json)
 
+
+def _search(asked: ServingScenario, *, quantize: bool, pools: bool, min_devices: bool, top: int, as_json: bool) -> None:
     from ridgeline.report.blocks import show
     from ridgeline.search.serving import search_serving
     from ridgeline.search.serving_space import Space

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,7 @@ from ridgeline.cli.offloading import predict_offloaded, refuse_offload
 from ridgeline.cli.placing import with_placement
 from ridgeline.cli.progress import busy
 from ridgeline.cli.refusals import told_in_json
-from ridgeline.errors import InputError, NoPlanError
+from ridgeline.errors import DomainError, InputError, NoPlanError, UnknownNameError
 from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 from ridgeline.plan.serving_scenario import ServingScenario, read_serving, serving_from_words
 
@@ -136,7 +138,29 @@ def simulate(subject: str, on: str | None, words: Mapping[str, Any], *, as_json:
     if asked.stated.get("apart") and not any(one.expert_devices for one in asked.deployments):
         raise InputError("says nothing of how many devices hold the experts; say --expert-devices", field="--apart")
     _needs_experts_beside(asked)
-    _replay(asked, as_json=as_json)
+    with blamed_on_word(asked):
+        _replay(asked, as_json=as_json)
+
+
+@contextmanager
+def blamed_on_word(asked: ServingScenario) -> Iterator[None]:
+    """Errors about a name that is in no catalog, or no number format, name the word of the scenario that says it."""
+    try:
+        yield
+    except (UnknownNameError, DomainError) as error:
+        quoted = re.search(r"'([^']+)'", str(error))
+        words = {"workload": asked.traffic, "plan": asked.stated}
+        said = [
+            (section, name)
+            for section, table in words.items()
+            for name, value in table.items()
+            if quoted is not None and isinstance(value, str) and value.startswith(quoted[1])
+        ]
+        if len(said) != 1:
+            raise
+        section, name = said[0]
+        field = "--" + name.replace("_", "-") if asked.file is None else f"{section}.{name}"
+        raise InputError(str(error), file=asked.file, field=field, value=words[section][name]) from None
 
 
 def _needs_experts_beside(asked: ServingScenario) -> None:
@@ -161,12 +185,13 @@ def predict_batch(
     _needs_experts_beside(asked)
     kept = {name: value for name, value in asked.traffic.items() if name in _OF_BATCHES}
     asked = replace(asked, traffic={**kept, "arrivals": "burst"})
-    if words.get("batch") is None:
-        from ridgeline.predict.serving import queue_requests
+    with blamed_on_word(asked):
+        if words.get("batch") is None:
+            from ridgeline.predict.serving import queue_requests
 
-        count = queue_requests(asked.model, asked.cluster, asked.deployments, asked.traffic)
-        asked = replace(asked, traffic={**asked.traffic, "requests": count})
-    _replay(asked, as_json=as_json, evidence=evidence, offline=True)
+            count = queue_requests(asked.model, asked.cluster, asked.deployments, asked.traffic)
+            asked = replace(asked, traffic={**asked.traffic, "requests": count})
+        _replay(asked, as_json=as_json, evidence=evidence, offline=True)
 
 
 def measured_only(evidence: str, word: str) -> None:
