@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from ridgeline.cli import main
 from ridgeline.cli.main import run
@@ -148,3 +149,15 @@ def test_a_defect_is_told_in_json(capsys: pytest.CaptureFixture[str], monkeypatc
     told = json.loads(capsys.readouterr().out)
     assert (ended.value.code, told["exit_code"], told["kind"]) == (70, 70, "Defect")
     assert told["error"].startswith("internal error: ZeroDivisionError: seven")
+
+
+@pytest.mark.parametrize("stopped", [typer.Abort, KeyboardInterrupt])
+def test_a_person_who_stops_the_program_sees_no_defect(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stopped: type[BaseException]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise stopped
+
+    monkeypatch.setattr("ridgeline.cli.catalog.catalog", interrupted)
+    assert run(["catalog", "models"]) == 130
+    assert "defect" not in capsys.readouterr().err

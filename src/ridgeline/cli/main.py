@@ -39,7 +39,7 @@ from ridgeline.errors import InputError, NoPlanError, RidgelineError, printable
 from ridgeline.plan.fields import WORKLOAD_FIELDS
 from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, HOST_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 
-MISUSED = 2
+MISUSED, STOPPED = 2, 130
 DEFECT = 70  # EX_SOFTWARE of sysexits.h
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS})
 """Why an answer cannot be written that is no fault of the program."""
@@ -344,6 +344,9 @@ def run(arguments: Sequence[str]) -> int:
         ended = app(args=list(arguments), prog_name="ridgeline", standalone_mode=False)
     except SystemExit as ending:
         return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+    except typer.Abort:  # older releases of Typer say so where a person stops the program
+        print("stopped", file=sys.stderr)
+        return STOPPED
     except _Misused as error:
         error.show()
         if as_json:
