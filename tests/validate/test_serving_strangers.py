@@ -189,6 +189,17 @@ def test_a_checkpoint_tells_the_cache_s_format(cells: dict[str, str], cache: str
     assert read_served(row(hardware="B200", **cells)).deployment.kv == cache
 
 
+def test_a_pool_may_hold_no_more_than_the_recipes_of_its_engine() -> None:
+    cells = {
+        "hardware": "GB200", "n_devices": "20", "tp": "", "engine": "TRT-LLM", "engine_version": "1.2.0",
+        "model": "DeepSeek-R1", "params_b": "671", "precision_weights": "nvfp4", "scenario": "fixed-concurrency-disagg",
+        "batch_or_concurrency": "12", "note": "P 1 x (tp1 dp4 ep4), D 4 x (tp4 dp1 ep4)",
+    }  # fmt: skip
+    pooled = next(one for one in alike(**cells) if one.key[-1] == "pooled")
+    assert (pooled.deployment.max_seqs, pooled.deployment.graph_max) == (2, 2)  # 12 / 4 = 3
+    assert all(one.key[-1] != "pooled" for one in alike(**cells | {"engine": "SGLang"}))
+
+
 def test_a_day_stands_for_a_release_that_nobody_states() -> None:
     one = row(note="2025-10-29", engine="SGLang")
     job = settled(read_served(one), one)

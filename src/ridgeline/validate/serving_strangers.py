@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from ridgeline.facts.benchmark_settings import benchmark_settings
+from ridgeline.facts.benchmark_settings import amount, benchmark_settings
 from ridgeline.facts.engine_releases import release_at
 from ridgeline.validate.serving_rows import ServedJob
 
@@ -24,6 +24,11 @@ NEWER = frozenset({"blackwell", "rubin"})
 
 NARROW = frozenset({"fp8", "nvfp4", "mxfp4"})
 """Weights beside which a cache of 8 bits is usual, and a flag where the engine does not take it from the checkpoint."""
+
+
+POOLED = "concurrency/instances/dp power"
+"""Sequences that a rank of a pool of answers may hold in TensorRT-LLM. Source: srt-slurm, recipes/trtllm at c88ef731:
+max_batch_size of nearly all files without speculation; AIConfigurator's deployments hold all users."""
 
 
 @cache
@@ -48,6 +53,12 @@ def _others(job: ServedJob) -> Iterator[ServedJob]:
     earlier = release_at(engine, EARLIER) if own and not job.deployment.version else None
     if earlier is not None and job.cluster.accelerator.architecture not in NEWER:
         yield _changed(job, version=earlier)
+    if engine == "TensorRT-LLM" and job.prefill is not None and job.deployment.max_seqs is None:
+        pool = job.deployment
+        most = amount(POOLED, {"concurrency": job.batch, "instances": pool.instances, "dp": pool.dp})
+        if most is not None:
+            held = replace(pool, max_seqs=round(most), graph_max=round(most))
+            yield replace(job, deployment=held, key=(*job.key, "pooled"))
     for part in job.sizes:
         yield replace(job, cluster=replace(job.cluster, accelerator=part), key=(*job.key, part.name))
     if not job.deployment.kv and job.deployment.weights in NARROW:
