@@ -18,7 +18,7 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_rows import read_served
 from ridgeline.validate.serving_settings import Settings, settings_of
 
-ROWS = 927
+ROWS = 882
 GOOD = {
     "code": "IX", "engine": "", "versions": "", "model": "", "device": "", "precision": "", "condition": "",
     "key": "beam_width", "value": "4", "unit": "beam", "source": "vllm, a file", "evidence": "datasheet", "note": "",
@@ -400,3 +400,20 @@ def test_containers_of_their_own_hold_no_compiled_kernels(device: str, fresh: bo
     assert found.without_assumed().fresh_kernels is (None if assumed else fresh)
     build = settings_of("IX", "SGLang", "nightly-dev-20260402-d7256eb6", *words, devices=8, ep=1, dp=1)
     assert build.version == "0.5.10"
+
+
+def test_a_later_release_runs_the_scripts_as_they_were_last() -> None:
+    words = ("MiniMax-M2.5", "B300-SXM", "nvfp4", 64, 8192, 1024)
+    read, later = (settings_of("IX", "vLLM", version, *words, devices=4, ep=1) for version in ("0.19.0", "0.21.0"))
+    assert (later.token_budget, later.graph_max, later.memory_fraction, later.kv) == (16384, 2048, 0.9, "fp8")
+    assert replace(read, told=()) == replace(later, told=())
+    newer = deepseek("TensorRT-LLM", "1.3.0rc9", 64, 1024, devices=8, dp=1, scenario="fixed-concurrency")
+    assert (newer.token_budget, newer.graph_max, newer.memory_fraction) == (8192, 64, 0.8)
+    assert newer.draft_tokens is None  # which release marks speculation is not known
+
+
+@pytest.mark.parametrize(("ranks", "most", "budget"), [(8, 32, 1152), (4, 64, 1216), (1, 256, 2112)])
+def test_each_attention_rank_holds_its_share_of_the_users(ranks: int, most: int, budget: int) -> None:
+    """Budgets are 2 x 32 + 1088, 2 x 64 + 1088, and of one rank 4 x 256 + 1088."""
+    found = deepseek("TensorRT-LLM", "1.2.0rc6.post3", 256, 1024, precision="fp8", devices=8, dp=ranks)
+    assert (found.max_seqs, found.graph_max, found.token_budget) == (most, most, budget)

@@ -53,10 +53,21 @@ def plan_serving(
         return
     _refuse_what_is_searched(asked, min_devices)
     with blamed_on_word(asked):
-        _search(asked, quantize=quantize, pools=pools, min_devices=min_devices, top=top, as_json=as_json)
+        _search(
+            asked, quantize=quantize, pools=pools, min_devices=min_devices, evidence=evidence, top=top, as_json=as_json
+        )
 
 
-def _search(asked: ServingScenario, *, quantize: bool, pools: bool, min_devices: bool, top: int, as_json: bool) -> None:
+def _search(
+    asked: ServingScenario,
+    *,
+    quantize: bool,
+    pools: bool,
+    min_devices: bool,
+    evidence: str,
+    top: int,
+    as_json: bool,
+) -> None:
     from ridgeline.report.blocks import show
     from ridgeline.search.serving import search_serving
     from ridgeline.search.serving_space import Space
