@@ -149,7 +149,8 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
     others = [_as_run(job, own)] if limited else []
     if not job.statistic and found["decode"].statistic_unsaid:
         others.append(replace(run, statistic="p50"))
-    alike = (*might_be(run, row.source), *(_by(run, name) for name in job.stand_ins))
+    cache_known = found["decode"].kv is not None
+    alike = (*might_be(run, row.source, cache_known=cache_known), *(_by(run, name) for name in job.stand_ins))
     return replace(run, otherwise=tuple(others), alike=alike)
 
 

@@ -37,9 +37,14 @@ def known(source: str) -> bool:
     return any(setting.code == source for setting in benchmark_settings())
 
 
-def might_be(job: ServedJob, source: str) -> tuple[ServedJob, ...]:
-    """Jobs that the interval holds for as well where the source is unknown; each changes one thing of the job."""
-    return () if known(source) else tuple(_others(job))
+def might_be(job: ServedJob, source: str, *, cache_known: bool = False) -> tuple[ServedJob, ...]:
+    """Jobs that the interval holds for as well where the source is unknown; each changes one thing of the job.
+
+    `cache_known`: the source says of this run which format its cache has. Where none does, a narrow one counts too.
+    """
+    narrow = not cache_known and not job.deployment.kv and job.deployment.weights in NARROW
+    caches = (_changed(job, kv="fp8"),) if narrow else ()
+    return caches if known(source) else (*_others(job), *caches)
 
 
 def _others(job: ServedJob) -> Iterator[ServedJob]:
@@ -61,8 +66,6 @@ def _others(job: ServedJob) -> Iterator[ServedJob]:
             yield replace(job, deployment=held, key=(*job.key, "pooled"))
     for part in job.sizes:
         yield replace(job, cluster=replace(job.cluster, accelerator=part), key=(*job.key, part.name))
-    if not job.deployment.kv and job.deployment.weights in NARROW:
-        yield _changed(job, kv="fp8")
 
 
 def _changed(job: ServedJob, **changes: Any) -> ServedJob:
