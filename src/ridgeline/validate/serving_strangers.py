@@ -28,7 +28,7 @@ NARROW = frozenset({"fp8", "nvfp4", "mxfp4"})
 
 POOLED = "concurrency/instances/dp power"
 """Sequences that a rank of a pool of answers may hold in TensorRT-LLM. Source: srt-slurm, recipes/trtllm at c88ef731:
-max_batch_size of nearly all files without speculation; AIConfigurator's deployments hold all users."""
+max_batch_size of most files without speculation; AIConfigurator's deployments hold all users."""
 
 
 @cache
