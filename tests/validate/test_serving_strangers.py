@@ -150,6 +150,7 @@ def test_no_text_ends_in_a_traceback(cells: dict[str, str]) -> None:
         ({"scenario": "chaos"}, "'chaos'"),
         ({"batch_or_concurrency": "lots"}, "'lots'"),
         ({"metric": "goodput"}, "'goodput'"),
+        ({"metric": "Tokens/s"}, "'Tokens/s'"),
         ({"unit": "parsecs"}, "'parsecs'"),
         ({"tp": "TP8"}, "'TP8'"),
         ({"isl": "nan"}, "'nan'"),

@@ -104,7 +104,7 @@ def metric_of(row: Row) -> Metric:
         return Metric(name=_OTHERS[cell], statistic="mean", unit_si=1.0)
     match = _METRIC.match(cell)
     if match is None:
-        raise InputError(_unknown(cell), field="metric")
+        raise InputError(_unknown(row.text("metric"), cell), field="metric")
     base, each = match["base"], match["each"] is not None
     statistic = _STATISTICS.get(match["statistic"] or "", "")
     unit = row.text("unit").strip()
@@ -120,14 +120,14 @@ def metric_of(row: Row) -> Metric:
         factor = _factor(_BYTES if name == "memory" else _WATTS, unit or match["unit"].upper())
         factor = _BYTES["GiB"] if row.source in BINARY and factor == _BYTES["GB"] else factor
         return Metric(name=name, statistic=statistic or ("mean" if name == "power" else ""), unit_si=factor)
-    raise InputError(_unknown(cell), field="metric")
+    raise InputError(_unknown(row.text("metric"), cell), field="metric")
 
 
-def _unknown(cell: str) -> str:
+def _unknown(written: str, cell: str) -> str:
     known = (*_TIMES, *(f"{name}_s" for name in _RATES), *_LEVELS, *_OTHERS)
     close = get_close_matches(cell, [*known, *_WHOLE_WORDS], 1)
     near = f"; nearest: {close[0]}" if close else ""
-    return f"'{cell[:40]}' is no metric of serving{near}; known: {', '.join(known)}"
+    return f"'{written[:40]}' is no metric of serving{near}; known: {', '.join(known)}"
 
 
 def _factor(units: dict[str, float], unit: str) -> float:
