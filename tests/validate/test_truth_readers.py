@@ -291,8 +291,9 @@ def test_recompute_sharding_and_overlap_words() -> None:
     assert (plan["recompute"], plan["zero"]) == (Recompute.NONE, 2)
     _, plan = recipe_of(engine="Megatron-Core + TE", notes="use-distributed-optimizer; overlap-grad-reduce")
     assert (plan["zero"], plan["overlap_gradients"], plan["overlap_weights"]) == (1, True, False)
-    _, plan = recipe_of(engine="Megatron-Core + TE", notes="data-parallel-sharding-strategy=optim_grads_params")
-    assert plan["zero"] == 3
+    for notes, zero in (("use-megatron-fsdp; ", 3), ("use-distributed-optimizer; ", 1)):
+        said = f"{notes}data-parallel-sharding-strategy=optim_grads_params"
+        assert recipe_of(engine="Megatron-Core + TE", notes=said)[1]["zero"] == zero
     _, plan = recipe_of(engine="HF + DeepSpeed ZeRO-3", zero_stage="3", offload="CPU (activations; see source)")
     assert plan["offload_activations"] is True
     assert "offload_optimizer" not in plan

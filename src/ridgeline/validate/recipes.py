@@ -334,12 +334,9 @@ def _zero(row: Row, notes: Notes, engine: Engine, task: Task, said: list[str]) -
     if engine.name == "Galvatron" and "activation" in row.text("metric"):
         said.append("activations of its profiles leave gathered weights out: ZeRO-1 taken (inferred from the numbers)")
         return {"zero": 1}
-    strategy = notes.word("data-parallel-sharding-strategy")
-    by_strategy = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}
-    if strategy in by_strategy:
-        return {"zero": by_strategy[strategy]}
-    if "use-megatron-fsdp" in notes.switches:
-        return {"zero": 3}
+    if "use-megatron-fsdp" in notes.switches:  # without it a strategy is not looked at (megatron/training/arguments.py)
+        by_strategy = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}
+        return {"zero": by_strategy.get(notes.word("data-parallel-sharding-strategy") or "", 3)}
     if notes.says(r"use-distributed-optimizer|distributed optimizer") or "distributed" in row.text("optimizer"):
         return {"zero": 1}
     if cell and row.second and re.search(r"FSDP", cell) and "(" in row.text("tp") and engine.zero is not None:
