@@ -11,7 +11,7 @@ it calls; Adam is Transformer Engine's. What a part launches is recorded once an
 its time taken off: views are left in, as no count of operators holds them. Reading the next batch is left out, as
 another thread does that. Times are given for a core on which a call in Python takes 67 ns, a host of H100s
 (pytorch/pytorch issue 187862). Prints what `launch.megatron.{turn,embedding,loss,checkpoint,step.python,held,owned}`
-and `launch.megatron.{route,sinkhorn,alltoall,allgather,expert,latent}` of the constants state.
+and `launch.megatron.{route,sinkhorn,alltoall,allgather,expert,latent,sharded.*}` of the constants state.
 """
 
 from __future__ import annotations
@@ -48,12 +48,20 @@ AUXILIARY = "aux_loss --moe-aux-loss-coeff 0.01"
 LATENT = """
 --multi-latent-attention --q-lora-rank 8 --kv-lora-rank 8 --qk-head-dim 2 --qk-pos-emb-head-dim 2 --v-head-dim 2
 """
+OWNED = "--use-distributed-optimizer"
+SHARDED = f"{OWNED} --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --ckpt-format fsdp_dtensor"
+FEW = "--disable-bias-linear --normalization RMSNorm"
+MANY, FEWER = 12, 6  # trained tensors of a layer, with biases and without
+STEP = ("held", "owned", "step")
 RUNS: dict[str, tuple[int, int, str]] = {  # layers, stages and further arguments
     "whole": (12, 1, ""), "short": (4, 1, ""), "again": (12, 1, FULL), "chunks": (12, 4, CHUNKS),
     "experts": (12, 1, EXPERTS.format(4, 2, AUXILIARY, "alltoall")),
     "fewer": (12, 1, EXPERTS.format(2, 2, AUXILIARY, "alltoall")),
     "gathered": (12, 1, EXPERTS.format(4, 2, AUXILIARY, "allgather")),
     "balanced": (12, 1, EXPERTS.format(4, 1, "sinkhorn", "allgather")), "latent": (12, 1, LATENT),
+    **{f"{name} {layers}": (layers, 1, more) for layers in (4, 12) for name, more in (
+        ("owned", OWNED), ("sharded", SHARDED), ("owned few", f"{OWNED} {FEW}"), ("sharded few", f"{SHARDED} {FEW}"),
+    )},
 }  # fmt: skip
 CORE = "megatron.core."
 PARTS = (  # (part, module, class or none, names)
@@ -237,7 +245,8 @@ def train(run: str, program: Path, engine: Path) -> None:
     """Train one run's steps in this process and print its parts."""
     layers, stages, more = RUNS[run]
     ranks = stages if stages > 1 else 8
-    os.environ |= {"RANK": "0", "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    os.environ |= {"RANK": "0", "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0"}
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "8" if SHARDED in more else "1"
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "NCCL_ALGO": "Ring"}
     os.environ |= {"TORCHDYNAMO_DISABLE": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     sys.argv = ["pretrain_gpt.py", *ARGUMENTS.split(), "--num-layers", str(layers), "--train-iters", str(STEPS)]
@@ -245,10 +254,10 @@ def train(run: str, program: Path, engine: Path) -> None:
     sys.path.insert(0, str(program))
     import torch
 
-    stand_in(torch, ranks)
+    stand_in(torch, ranks, numbered=SHARDED in more)
     watch = Watch()
     patch(torch, watch, one_update(engine))
-    atexit.register(lambda: print("PARTS", json.dumps(parts(torch, watch))))
+    atexit.register(lambda: print("PARTS", json.dumps(parts(torch, watch, repeat=OWNED not in more))))
     source = (program / "pretrain_gpt.py").read_text()
     timed = "for _name in ('get_batch', 'forward_step'): globals()[_name] = WATCH.timed('turn', globals()[_name])\n"
     timed += "loss_func = WATCH.timed('loss', loss_func)\n"
@@ -257,17 +266,36 @@ def train(run: str, program: Path, engine: Path) -> None:
     exec(code, {"__name__": "__main__", "__file__": str(program / "pretrain_gpt.py"), "WATCH": watch})
 
 
-def parts(torch: Any, watch: Watch) -> dict[str, Any]:
-    """Seconds of each part beside its operators, on the host of reference, and how often a part was entered a step."""
+def parts(torch: Any, watch: Watch, *, repeat: bool) -> dict[str, Any]:
+    """Seconds of each part, on the host of reference, and how often a part was entered a step.
+
+    Beside its operators where these `repeat`: not where their tensors' memory was let go of since.
+    """
     steps = watch.steps[WARM:]
     names = {name for step in steps for name in step}
     quick = {name: sorted(step.get(name, 0.0) for step in steps)[len(steps) // 10] for name in names}
     scale = 1000 * CALL_S / quick.pop("1000 calls")
     counted = len(watch.steps) - STEPS // 2 + 1
     return {
-        "seconds": {name: scale * (quick[name] - repeated_s(torch, watch.work[name])) for name in quick},
+        "seconds": {n: scale * (quick[n] - (repeated_s(torch, watch.work[n]) if repeat else 0.0)) for n in quick},
         "entered": {name: count / counted for name, count in watch.entered.items()},
     }
+
+
+def sharded_lines(seconds: dict[str, dict[str, float]]) -> list[str]:
+    """What sharding weights adds to a distributed optimizer: by layer and tensor, and for a micro-batch."""
+
+    def more_us(layers: int, few: str, parts: tuple[str, ...]) -> float:
+        whole, states = (seconds[f"{name}{few} {layers}"] for name in ("sharded", "owned"))
+        return 1e6 * sum(whole.get(part, 0.0) - states.get(part, 0.0) for part in parts)
+
+    lines = []
+    for when, named in (("forward", ("layer", "turn")), ("backward", ("backward", "hook")), ("step", STEP)):
+        many, few = ((more_us(12, few, named) - more_us(4, few, named)) / 8 for few in ("", " few"))
+        each = (many - few) / (MANY - FEWER)
+        lines.append(f"sharded.{when}: {many - MANY * each:.0f} us a layer, {each:.0f} us a tensor")
+    rest = 1.5 * more_us(4, "", ("turn", "embedding")) - 0.5 * more_us(12, "", ("turn", "embedding"))
+    return [*lines, f"sharded.turn: {rest:.0f} us for a micro-batch"]
 
 
 def main() -> int:
@@ -298,6 +326,8 @@ def main() -> int:
     ):  # fmt: skip
         print(f"{name}: {layers_us[run][part]:.0f} us a layer")
     print(f"expert: {(layers_us['experts']['expert'] - layers_us['fewer']['expert']) / 2:.0f} us an expert")
+    for line in sharded_lines(seconds):
+        print(line)
     print(f"latent: {layers_us['latent']['attention'] - layers_us['whole']['attention']:.0f} us a layer")
     return 0
 

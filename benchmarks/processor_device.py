@@ -59,8 +59,8 @@ class Imitations:
         module.autotune = module.heuristics = lambda *_, **__: lambda function: function
 
 
-def stand_in(torch: Any, ranks: int) -> None:
-    """Let `torch` behave as if this process was the first of `ranks` with a device each."""
+def stand_in(torch: Any, ranks: int, *, numbered: bool = False) -> None:
+    """Let `torch` behave as if this process was the first of `ranks` with a device each, perhaps told by its number."""
     import torch._dynamo
     import torch._inductor.standalone_compile  # before Triton is imitated
 
@@ -69,13 +69,13 @@ def stand_in(torch: Any, ranks: int) -> None:
         typing.override = lambda function: function  # type: ignore[attr-defined]
     sys.meta_path.append(Imitations())  # type: ignore[arg-type]
     torch.set_num_threads(1)
-    _device(torch)
+    _device(torch, numbered)
     _tensors(torch)
     _ranks(torch, ranks)
 
 
-def _device(torch: Any) -> None:
-    state, here = torch.zeros(16, dtype=torch.uint8), torch.device("cpu")
+def _device(torch: Any, numbered: bool) -> None:
+    state, here = torch.zeros(16, dtype=torch.uint8), 0 if numbered else torch.device("cpu")
     facts = types.SimpleNamespace(major=9, minor=0, multi_processor_count=132, total_memory=80 << 30, name="H100")
     names: dict[str, Any] = dict.fromkeys(("Stream", "Event", "stream", "device"), Nothing)
     names |= {name: (lambda *_, **__: Nothing()) for name in ("current_stream", "default_stream")}
@@ -101,9 +101,12 @@ def _device(torch: Any) -> None:
 
 
 def _tensors(torch: Any) -> None:
+    def named(device: object) -> bool:
+        return type(device) is int or "cuda" in str(device)
+
     def here(make: Any) -> Any:
         def made(*items: Any, **choices: Any) -> Any:
-            if "cuda" in str(choices.get("device")):
+            if named(choices.get("device")):
                 choices["device"] = "cpu"
             choices.pop("pin_memory", None)  # needs a device
             return make(*items, **choices)
@@ -114,7 +117,9 @@ def _tensors(torch: Any) -> None:
         setattr(torch, name, here(getattr(torch, name)))
     typed, moved = torch.Tensor.type, torch.Tensor.to
     torch.Tensor.cuda = torch.Tensor.pin_memory = torch.nn.Module.cuda = lambda self, *_, **__: self
-    torch.Tensor.to = lambda self, *to, **how: self if "cuda" in str((to, how)) else moved(self, *to, **how)
+    torch.Tensor.to = lambda self, *to, **how: (
+        self if any(named(one) for one in (*to, *how.values())) else moved(self, *to, **how)
+    )
     torch.Tensor.is_cuda = property(lambda self: True)
     torch.Tensor.type = lambda self, *kind: typed(self, *kind) if kind else typed(self).replace("torch.", "torch.cuda.")
 

@@ -397,3 +397,27 @@ def test_each_chunk_of_a_micro_batch_waits_for_the_program_around_its_layers() -
     assert chunk_times(64, "megatron").turn_s == pytest.approx(np.full((2, 2), 1.75 * 700e-6))
     assert np.all(np.asarray(chunk_times(16384, "megatron").turn_s) == 0.0)  # the device has more to do than that
     assert np.all(np.asarray(chunk_times(64, "torch").turn_s) == 0.0)
+
+
+def sharded_times(hidden: int, zero: int) -> StageTimes:
+    """One stage of two layers with biases under Megatron-LM, of whose states or weights nobody else has a part."""
+    model = from_dims(layers=2, hidden=hidden, heads=8, vocab=1024, max_positions=4096, bias=True)
+    stages = StageModel(model, NODE, Workload(seq_len=4096, global_batch=8, framework="megatron"))
+    counts = stages.counts((2,), Schedule.ONE_F_ONE_B, 1, 1)
+    first, last = stages.ends(Schedule.ONE_F_ONE_B, 1, 1)
+    return stages.times(stages.price(Layout()), counts, first, last, recompute=0, sharding=Sharding(zero=zero))
+
+
+def test_sharded_weights_are_collected_by_python_around_each_layer_and_its_tensors() -> None:
+    states, weights = (sharded_times(64, zero) for zero in (1, 3))
+    slow, tensors = 1.75e-6, 12  # four products and two norms, with a bias each
+    forward = 1600 + 2 * (560 + tensors * 37)
+    assert float((weights.turn_s - states.turn_s).sum()) == pytest.approx(slow * forward)
+    assert np.all(np.asarray(states.back_turn_s) == 0.0)
+    backward = 2 * (730 + tensors * 65)
+    assert float(np.sum(weights.back_turn_s)) == pytest.approx(slow * backward)
+    assert float((weights.backward_input_s - states.backward_input_s).sum()) == pytest.approx(slow * backward)
+    looped = slow * 2 * (400 + tensors * 81)
+    assert float((weights.optimizer_s - states.optimizer_s).sum()) == pytest.approx(looped)
+    busy = sharded_times(16384, 3)
+    assert np.all(np.asarray(busy.turn_s) == np.asarray(busy.back_turn_s) == 0.0)

@@ -159,7 +159,8 @@ class Pricer:
         `what` is a 'layer' or what its experts ('route' or 'sinkhorn', 'alltoall' or 'allgather', 'expert') and latent
         attention ('latent') add to it, the 'embedding' or the 'loss' of one forward, the 'checkpoint' of a layer that
         backward runs again, or the 'turn' of a micro-batch at one chunk: its schedule, its wrappers, what prepares its
-        batch.
+        batch. Sharded weights are collected around a layer and its tensors ('sharded.forward', 'sharded.backward'; each
+        with '.tensor'), in a 'sharded.turn', and looped over once a 'sharded.step'.
         """
         known = constants().get(f"launch.{self.workload.framework}.{what}")
         if known is None or self.workload.execution == "graph":

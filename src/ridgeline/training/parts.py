@@ -105,7 +105,7 @@ def _with_messages(launched: PartTable, times: StageTimes) -> PartTable:
     return replace(
         launched,
         forward_s=launched.forward_s + times.message_s + times.turn_s,
-        backward_input_s=launched.backward_input_s + times.message_s,
+        backward_input_s=launched.backward_input_s + times.message_s + times.back_turn_s,
     )
 
 

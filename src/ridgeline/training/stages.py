@@ -29,6 +29,7 @@ from ridgeline.training.schedules import positions
 
 Floats = NDArray[np.float64]
 NONE, SELECTIVE, FULL = 0, 1, 2
+WEIGHTS = 3  # stage of ZeRO that shards them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,8 @@ class StageTimes:
     chunk's exchange is cut into. `optimizer_s` is the update of one stage, `final_gather_s` the collection of the
     updated weights when it is not hidden. `gather_copy_s` of each forward and backward, and `reduce_copy_s` of each
     backward, are copies around exchanges; `message_s` of each forward and backward is the host's time for its messages,
-    `turn_s` of each forward that of the program around its layers where the device does not work that long.
+    `turn_s` of each forward, and `back_turn_s` of each backward, that of the program around its layers where the device
+    does not work that long.
     `exchanged_s` is the part of `optimizer_s` that is no update: copies around exchanges once a step, and the sum of a
     tied embedding's gradients over the first and the last stage.
     """
@@ -82,6 +84,7 @@ class StageTimes:
     exchanged_s: Floats | float = 0.0
     message_s: Floats | float = 0.0
     turn_s: Floats | float = 0.0
+    back_turn_s: Floats | float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,10 +175,10 @@ class StageModel:
         exchanged = copies.once_s + self._tied(cost.layout, first, last, sharding)
         neighbours = np.where(np.asarray(sharding.pp)[..., None, None] > 1, 2.0 - first - last, 0.0)
         messages = neighbours * self.pricer.message_seconds()
-        turns = self._turn(cost, counts, first, last)
+        turns, back_turns = self._turns(cost, counts, first, last, sharding)
         return StageTimes(
             forward_s=forward + copies.gathered_s + messages + turns,
-            backward_input_s=inputs + copies.gathered_s + messages,
+            backward_input_s=inputs + copies.gathered_s + messages + back_turns,
             backward_weight_s=weights + copies.reduced_s,
             send_forward_s=sends[..., None, None] + np.zeros(counts.shape[:2]),
             send_backward_s=sends[..., None, None] + np.zeros(counts.shape[:2]),
@@ -188,12 +191,34 @@ class StageModel:
             exchanged_s=exchanged,
             message_s=messages,
             turn_s=turns,
+            back_turn_s=back_turns,
         )
 
-    def _turn(self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats) -> Floats:
-        """Host time of a micro-batch at one chunk beside its layers, less what its device still works then [s]."""
-        ahead = self._sum(cost, counts, first, last, "forward", "ahead")
-        return np.maximum(self.pricer.python_seconds("turn") - ahead, 0.0)
+    def _turns(
+        self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
+    ) -> tuple[Floats, Floats]:
+        """Host time of a micro-batch at one chunk beside its layers, forward and backward, less the device's work [s].
+
+        Where weights are sharded, what collects and lets go of them around each layer comes on top.
+        """
+        python = self.pricer.python_seconds
+        whole = np.asarray(sharding.zero)[..., None, None] >= WEIGHTS
+        forward = python("turn") + whole * (python("sharded.turn") + self._collected(cost, counts, "forward"))
+        ahead, *behind = (
+            self._sum(cost, counts, first, last, part, "ahead")
+            for part in ("forward", "backward_input", "backward_weight")
+        )
+        backward = whole * self._collected(cost, counts, "backward")
+        return np.maximum(forward - ahead, 0.0), np.maximum(backward - sum(behind), 0.0)
+
+    def _collected(self, cost: LayoutCost, counts: NDArray[np.int64], when: str) -> Floats:
+        """Host time around a chunk's layers whose weights are sharded, by layer and by trained tensor [s]."""
+        each_s, tensor_s = (self.pricer.python_seconds(f"sharded.{when}{part}") for part in ("", ".tensor"))
+        total = np.zeros(counts.shape[:-1])
+        for index, name in enumerate(self.block_names):
+            tensors = np.asarray(cost.block_params[name].tensors)[..., None, None]
+            total = total + counts[..., index] * (each_s + tensors * tensor_s)
+        return total
 
     def _copies(
         self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
@@ -334,7 +359,9 @@ class StageModel:
         trained = per_stage("trained_dense") / np.where(sharded, group, 1)[..., None]
         trained = trained + per_stage("trained_expert") / np.where(sharded, expert_group, 1)[..., None]
         matrices = per_stage("orthogonal_flop") / (np.where(sharded, group, 1) * np.asarray(layout.tp))[..., None]
-        return optimizer_seconds(
+        looped_s = self._collected(cost, counts, "step").sum(axis=-1)
+        whole = np.asarray(sharding.zero)[..., None] >= WEIGHTS
+        updated_s = optimizer_seconds(
             trained,
             workload=self.workload,
             machine=self.machine,
@@ -343,6 +370,7 @@ class StageModel:
             tensors=per_stage("tensors"),
             shards=np.where(sharded, group, 1)[..., None],
         )
+        return np.asarray(updated_s + whole * looped_s)
 
 
 def _selective(workload: Workload) -> str:
