@@ -46,6 +46,7 @@ class Asked:
     client: int = 0
     charged: bool = False
     unseen: bool = True
+    passed: bool = False  # its first token, late
     adapter: int = 0
     stage: str = "outside"
     ready: int = 0

@@ -221,8 +221,8 @@ class Instance:
     def pass_on_late(self, ended_s: float, launched_s: float) -> None:
         """First tokens of the iteration that has ended come once the one that follows is launched."""
         for one in [one for rank in self.ranks for one in rank.running]:
-            if one.made == 1 and one.first_s == ended_s:
-                one.first_s = max(ended_s, launched_s)
+            if one.made == 1 and one.first_s == ended_s and launched_s > ended_s and not one.passed:
+                one.first_s, one.passed = launched_s, True
 
     def build_s(self) -> float:
         """Compiling kernels for numbers of tokens that a rank has not had before [s]."""

@@ -513,17 +513,18 @@ def test_kernels_are_compiled_once_for_a_number_of_tokens() -> None:
 
 
 def test_first_tokens_wait_for_the_launch_of_the_next_prompts() -> None:
-    """Two prompts, one an iteration of 1 + 4 s, launched in 4.5 s: 0 to 5, and 5 to 10.
+    """Three prompts, one an iteration of 5 s that is launched in as many: 0 to 5, 5 to 10, 10 to 15.
 
-    The second is launched from 4.5 to 9, when the first one's token is passed on; its own comes at 10, alone.
+    The second is launched from 5 to 10, when the first one's token is passed on, and that once; the third's comes at
+    its iteration's end, as none follows.
     """
     values = {
-        "scheduler": state.PREFILL_FIRST, "chunked": 1, "token_budget": 3, "max_seqs": 2, "block_tokens": 4,
-        "period": 4, "growth_blocks": 1, "capacity": 10, "ranks": 1, "balance": 1.0, "gained": 1.0, "eager_s": 4.5,
+        "scheduler": state.PREFILL_FIRST, "chunked": 1, "token_budget": 3, "max_seqs": 3, "block_tokens": 4,
+        "period": 4, "growth_blocks": 1, "capacity": 10, "ranks": 1, "balance": 1.0, "gained": 1.0, "eager_s": 5.0,
         "overlapped": 1, "ahead": 1, "late_results": 1,
     }  # fmt: skip
     policy = SimpleNamespace(exposed_host_s=0.0, request_host_s=0.0, prompt_token_host_s=0.0)
     engine = FakeEngine(Deployment(), values, (4,), policy)
-    case = Case([engine], [flat_table()], traffic([0.0, 0.0], [3, 3], [2, 2]), Router.ROUND_ROBIN)
-    assert [one.first_s for one in case.plain().asked] == [9.0, 10.0]
+    case = Case([engine], [flat_table()], traffic([0.0] * 3, [3] * 3, [2] * 3), Router.ROUND_ROBIN)
+    assert [one.first_s for one in case.plain().asked] == [10.0, 15.0, 15.0]
     assert differences(case)[0] == []

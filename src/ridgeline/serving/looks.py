@@ -106,8 +106,8 @@ def pass_on_late(
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         request = ranks[rank].run_first
         while request != NOBODY:
-            if requests[request].made == 1 and requests[request].first_s == now_s:
-                requests[request].first_s = first_s
+            if not requests[request].passed and requests[request].made == 1 and requests[request].first_s == now_s:
+                requests[request].first_s, requests[request].passed = first_s, 1
             request = requests[request].after
 
 

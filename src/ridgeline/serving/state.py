@@ -95,7 +95,8 @@ wait for, `nano_` (T), `nano_head_` (N) and `nano_decode` (N, C), and of the lat
 
 REQUEST = _dtype(
     "prompt output priority first_child next_child stage rank ready needed made since length until shared hit reserved"
-    " preempted after before client charged unseen adapter hosted fetches own lent part",
+    " preempted after before client charged unseen adapter hosted fetches own lent part"
+    " passed",
     "reads arrival_s think_s front_s came_s first_s end_s",
 )
 """What was asked, and what became of it.
@@ -107,7 +108,7 @@ cache, `until` that at which it ends; `shared` prefix blocks that others may hol
 cache; `reserved` blocks; `after` and `before` it in a queue or in the order of admission; of which `client`, whose
 counter its prompt was `charged` to; `unseen` by the scheduler so far; for which `adapter`; `hosted` tokens of it in
 host memory; a step read `reads` tokens of its prompt and fetched `fetches`; of one that borrows `own` blocks are at its
-instance and `lent` ones elsewhere, the largest `part` of them at one rank.
+instance and `lent` ones elsewhere, the largest `part` of them at one rank; its first token was `passed` on late.
 """
 
 RANK = _dtype(
