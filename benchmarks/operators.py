@@ -143,7 +143,7 @@ TITLE = (
 NOTES = (
     "",
     "The engine and version of each row are asked for; which of an engine's kernels ran is not told. `borrowed` has no",
-    "relatives for devices that stand alone in their architecture (A100, Arc Pro B60; in attention, casts and",
+    "relatives for devices that stand alone in their architecture (A100, Arc Pro B60; in attention, layers, casts and",
     "recurrences also L40S and RTX PRO 6000, alone with their memory) and none over host bridges.",
 )
 

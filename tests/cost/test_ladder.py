@@ -253,3 +253,16 @@ def test_keys_before_a_prompt_widen_its_interval_by_their_ratio_to_queries_where
     found = from_fits(asked, H100, (fit,), Rung.FITTED)
     spread = np.log(np.asarray(found.high_s) / np.asarray(found.low_s))
     assert (spread - spread[0]).tolist() == pytest.approx((2 * np.log(1.3) * np.log([1.0, 1.5, 2.0, 4.0])).tolist())
+
+
+def test_a_module_takes_what_its_engine_runs_in_another_narrow_format_before_another_engine_s() -> None:
+    """Products are a library's: there another engine's kernels in the same format stand first."""
+    h100 = accelerator("H100-SXM")
+
+    def lent(family: str, engine: str, form: str) -> set[tuple[str, str]]:
+        asked = Question(family=family, sizes={}, form=form, engine=engine)
+        return {(fit.engine, fit.form) for fit in fitted.find_fits(asked, h100, Rung.COMMON, apart=True)}
+
+    assert lent("wide_experts", "trtllm", "fp8_block") == {("trtllm", "nvfp4")}
+    assert lent("wide_experts", "sglang", "fp8_block") == {("sglang", "fp8_block")}
+    assert lent("gemm", "sglang", "int8_wo") == {("trtllm", "int8_wo")}

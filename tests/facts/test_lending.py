@@ -31,7 +31,7 @@ def test_attention_is_borrowed_from_devices_with_the_same_kind_of_memory() -> No
     assert [accelerator(name).graphics for name in ("B200-SXM", "H100-PCIe")] == [False, False]
     assert lenders("gemm", "RTX-5090") == lenders("decode", "RTX-5090") == {"RTX-PRO-6000"}
     assert "B200-SXM" in lenders("gemm", "RTX-PRO-6000")
-    assert lenders("decode", "RTX-PRO-6000") == set()
+    assert lenders("decode", "RTX-PRO-6000") == lenders("mla_layer_prefill", "RTX-PRO-6000") == set()
     assert lenders("decode", "H100-PCIe") == {"H100-SXM", "H200-SXM"}  # it has no links, but stacked memory
 
 
@@ -61,6 +61,14 @@ def test_the_engine_asked_for_lends_what_is_common() -> None:
     for engine in ("vllm", "sglang", "trtllm"):
         (found,) = common_fits("gemm", accelerator("V100-SXM2-16GB"), form="bf16", engine=engine)
         assert found.engine == engine
+
+
+def test_alone_an_engine_lends_its_own_or_nothing() -> None:
+    """TensorRT-LLM's wide experts in block-scaled fp8 were timed on Hopper only; of others SGLang's stand for them."""
+    asked = {"form": "fp8_block", "engine": "trtllm", "apart_from": "hopper"}
+    (found,) = common_fits("wide_experts", accelerator("H100-SXM"), **asked)
+    assert found.engine == "sglang"
+    assert common_fits("wide_experts", accelerator("H100-SXM"), **asked, alone=True) == ()
 
 
 def test_a_kernel_that_its_formula_misses_lends_nothing() -> None:

@@ -25,7 +25,7 @@ from ridgeline.facts.rung_intervals import rung_interval
 DRAWN = 400  # kernels of one table, format and kernel
 _HELD = 1.2  # of the time without the host, from which a kernel waits for it
 TABULATED = 60  # of them for the table rung, which makes a grid for every combination of exact sizes
-_EACH_FOLD = 30  # of them where several folds are hidden in turn
+_EACH_FOLD = 120  # of them where several folds are hidden in turn
 _HEADER = (
     "# How far the answers of a rung lie from measured times of shape blocks that no fit used. Written by"
     " `ridgeline fit --rungs`; ends as of rows drawn from all tables alike, median and p90 of the rows drawn.\n"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import product
+from functools import cache, partial
+from itertools import chain, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from ridgeline.cost.model_kernels import for_model
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BANDS_S, BORROWED, Fit, Reach, named_kernels, own_fits
-from ridgeline.facts.lending import EXCHANGES, borrowed_fits, common_fits
+from ridgeline.facts.lending import EXCHANGES, MODULES, borrowed_fits, common_fits
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.rates import own_share
 from ridgeline.facts.records import Accelerator, Evidence
@@ -148,16 +148,10 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
 
     Attention in wider formats borrows the device's own kernels in bf16, at its own rate and bytes.
 
-    What all devices have in common may also be lent by another format, whose kernels are nearest to those asked for;
-    `apart` then leaves out the device's whole architecture.
+    `apart` leaves out the device's whole architecture of what all devices have in common.
     """
     if rung is Rung.COMMON:
-        without = part.architecture if apart else ""
-        lenders = (
-            common_fits(question.family, part, form=name, engine=question.engine, apart_from=without)
-            for name in _nearest(form(question.form))
-        )
-        return next((found for found in lenders if found), ())
+        return _common(question, part, part.architecture if apart else "")
     reach = _reach(question)
     for engine, aside in product(dict.fromkeys((question.engine, "")), (False, True)):
         version = question.version if engine == question.engine else ""  # others count releases in their own way
@@ -180,6 +174,18 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
     return ()
 
 
+def _common(question: Question, part: Accelerator, without: str) -> tuple[Fit, ...]:
+    """What all devices but an architecture have in common, in the format whose kernels are nearest to those asked for.
+
+    A module is an engine's program: what it runs in another narrow format is nearer than what another engine does.
+    """
+    asked = form(question.form)
+    lend = partial(common_fits, question.family, part, engine=question.engine, apart_from=without)
+    module = question.family in MODULES and question.engine
+    own = (lend(form=name, alone=True) for name in (*_like(asked), *_narrow(asked)) if module)
+    return next((found for found in chain(own, (lend(form=name) for name in _nearest(asked))) if found), ())
+
+
 def _reach(question: Question) -> Reach:
     """How far an exchange goes: releases measured on fewer nodes or ranks know nothing of what lies beyond."""
     if question.family not in EXCHANGES:
@@ -194,10 +200,19 @@ def _like(what: Form) -> tuple[str, ...]:
     return (what.name, alike) if alike else (what.name,)
 
 
+_NARROW = {"fp4": ("nvfp4",), "w4a16_mxfp4": ("int4_wo",), "int8": ("fp8",), "fp8_block": ("fp8",)}
+_BLOCKS = ("fp8_block", "nvfp4")  # weights and inputs in blocks with scales of their own
+
+
+def _narrow(what: Form) -> tuple[str, ...]:
+    """Other narrow formats, nearest first: of as many bits, then wider ones, then those scaled alike."""
+    alike = (name for name in _BLOCKS if what.name in _BLOCKS and name != what.name)
+    return (*_NARROW.get(what.name, ()), *alike)
+
+
 def _nearest(what: Form) -> tuple[str, ...]:
     """Formats whose kernels stand for those of a format, nearest first: of as many bits, then wider ones."""
-    narrow = {"fp4": ("nvfp4",), "w4a16_mxfp4": ("int4_wo",), "int8": ("fp8",), "fp8_block": ("fp8",)}
-    return (*_like(what), *narrow.get(what.name, ()), *(("fp8",) if what.cast else ()), "bf16", "any")
+    return (*_like(what), *_NARROW.get(what.name, ()), *(("fp8",) if what.cast else ()), "bf16", "any")
 
 
 def fitted_model(question: Question, part: Accelerator, rung: Rung) -> FittedModel:

@@ -19,8 +19,11 @@ EXCHANGES = frozenset({"exchange", "engine_exchange"})
 LINK_FAMILIES = EXCHANGES | {"collective"}
 _KINDS = ("mla", "dsa", "csa", "hca", "msa")
 _LAYERS = (f"{kind}_layer_{phase}" for kind in _KINDS for phase in ("prefill", "decode"))
-PRODUCTS = frozenset(("gemm", "mla_bmm", "experts", "wide_experts", "wide_experts_decode", *_LAYERS))
+_EXPERTS = ("experts", "wide_experts", "wide_experts_decode")
+PRODUCTS = frozenset(("gemm", "mla_bmm", *_EXPERTS))
 """Families that matrix libraries tune to an architecture, whatever memory its devices have."""
+MODULES = frozenset((*_EXPERTS, *_LAYERS))
+"""Families of many kernels in a row, which are an engine's own program; layers hold attention."""
 
 
 class Kind(NamedTuple):
@@ -104,28 +107,30 @@ def _borrowed(family: str, device: str, kind: Kind, asked: _Asked) -> tuple[Fit,
 
 
 def common_fits(
-    family: str, part: Accelerator, *, form: str, engine: str = "", apart_from: str = ""
+    family: str, part: Accelerator, *, form: str, engine: str = "", apart_from: str = "", alone: bool = False
 ) -> tuple[Fit, ...]:
     """What the kernels of other devices have in common: one fit, the geometric mean of the values of those most alike.
 
     For devices without relatives, and formats that no relative was measured in. Each device lends the kernel of the
-    widest domain, of the engine asked for where it has one; devices with the same kind of memory, graphics or stacked,
-    lend before others, of those the ones of the same vendor, else of any with a wider interval. Kernels that their own
-    formula misses by twice as much as the best of them lend nothing, nor those that do on their device what they do on
-    no other. `apart_from` leaves out a whole architecture, as the interval is judged: how far kernels of one lie from
-    what all others have in common.
+    widest domain, of the engine asked for where it has one, and with `alone` no other; devices with the same kind of
+    memory, graphics or stacked, lend before others, of those the ones of the same vendor, else of any with a wider
+    interval. Kernels that their own formula misses by twice as much as the best of them lend nothing, nor those that do
+    on their device what they do on no other. `apart_from` leaves out a whole architecture, as the interval is judged:
+    how far kernels of one lie from what all others have in common.
     """
-    return _common(family, part.name, _kind(part), form, engine, apart_from)
+    return _common(family, part.name, _kind(part), form, engine, apart_from, alone)
 
 
 _POOR = 2.0  # held-out error of a lender's fit, against the best lender's, from which it lends nothing (assumed)
 
 
 @cache
-def _common(family: str, device: str, kind: Kind, form: str, engine: str, apart_from: str) -> tuple[Fit, ...]:
+def _common(
+    family: str, device: str, kind: Kind, form: str, engine: str, apart_from: str, alone: bool
+) -> tuple[Fit, ...]:
     names = [name for name in measured_devices(family) if name != device]
     lent = (
-        own_fits(family, name, engine=engine, form=form) or own_fits(family, name, form=form)
+        own_fits(family, name, engine=engine, form=form) or (() if alone else own_fits(family, name, form=form))
         for name in names
         if accelerator(name).architecture != apart_from
     )
