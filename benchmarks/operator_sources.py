@@ -13,7 +13,7 @@ formula's error is a device's. The kernels of a layer that stream, measured on t
 The ends are the quantiles q and 1 - q that hold four fifths of a source's rows (or a device's) when it is left out of
 them; where not even the widest do, ends stretched about their middle. `covered` is nested: the share of a source's rows
 inside ends whose q was chosen without it as well. Kernels shorter than 100 microseconds stand apart where enough
-devices have both.
+devices have both. `source` names what the rows are of: sources by family, or devices.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def line(rung: str, family: str, band: str, groups: Groups) -> Iterator[str]:
         [np.mean([ends[name][0] <= value <= ends[name][1] for value in rows]) for name, rows in groups.items()]
     )
     cells = (rung, family, band, f"{low:.3f}", f"{high:.3f}", sum(map(len, groups.values())), len(groups))
-    yield "\t".join(map(str, (*cells, f"{covered:.2f}")))
+    yield "\t".join(map(str, (*cells, f"{covered:.2f}", "; ".join(sorted(groups)))))
 
 
 def joined(found: Found, families: set[str], band: str) -> Groups:
@@ -206,9 +206,10 @@ def telling(rung: str, found: Found) -> Iterator[tuple[str, str, Groups]]:
 def main() -> None:
     """Print the table."""
     print(
-        "# Measured / predicted of sources, or devices, that no answer comes from. By benchmarks/operator_sources.py."
+        "# Measured / predicted of sources, or devices, that no answer comes from; source names them."
+        " By benchmarks/operator_sources.py."
     )
-    print("\t".join(("rung", "family", "band", "low", "high", "rows", "groups", "covered")))
+    print("\t".join(("rung", "family", "band", "low", "high", "rows", "groups", "covered", "source")))
     for rung, found in ratios(sys.argv[1:]).items():
         for family, band, groups in telling(rung, found):
             for text in line(rung, family, band, groups):
