@@ -78,12 +78,7 @@ class ServedPrices(LinkPrices):
         return replace(question, engine=self.engine, version=self.version, hybrid=self.own.hybrid)
 
     def _model(
-        self,
-        question: Question,
-        kernel: str = "",
-        *,
-        shares: tuple[float, float] = _WHOLE,
-        best: Rung = Rung.FITTED,
+        self, question: Question, kernel: str = "", *, shares: tuple[float, float] = _WHOLE, best: Rung = Rung.FITTED
     ) -> FittedModel:
         asked = self.engines(question)
         wider = question.family == "gemm" and self.own.wide == READ and form(question.form).weight_bytes < WIDENED_BYTES
