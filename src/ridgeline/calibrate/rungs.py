@@ -14,6 +14,7 @@ from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fitted import find_fits, from_fits, model_of
 from ridgeline.cost.measured import interpolated, table_interval
 from ridgeline.cost.mechanism import Array
+from ridgeline.cost.model_kernels import hybrid_alone
 from ridgeline.cost.readers import READERS
 from ridgeline.cost.samples import FOLDS, INTERVAL, Sample, block_keys, family_tables, hidden_folds, samples
 from ridgeline.facts.accelerators import accelerator
@@ -89,6 +90,7 @@ def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judg
         engine=sample.engine,
         version=sample.version,
         kernel=sample.kernel,
+        hybrid=hybrid_alone(sample.family, sample.accelerator, sample.engine, sample.kernel, sample.form),
     )
     predicted = low = high = np.full(len(sample), np.nan)
     if rung is Rung.TABLE:

@@ -189,7 +189,7 @@ def _grid(
     what = form(question.form)
     found = _rows(question.family, table, what)
     sources = {sample.kernel.split(" ")[0] for sample in found} & set(question.kernel.split())
-    return _made(question.family, table, what, frozenset(sources), fixed, part.name, hidden_fold)
+    return _made(question.family, table, what, frozenset(sources), question.hybrid, fixed, part.name, hidden_fold)
 
 
 @lru_cache(maxsize=_GRIDS)
@@ -198,6 +198,7 @@ def _made(
     table: OpTable,
     what: Form,
     sources: frozenset[str],
+    hybrid: bool,
     fixed: tuple[float, ...],
     device: str,
     hidden_fold: int | None,
@@ -220,7 +221,7 @@ def _made(
     axes = tuple(_levels(np.concatenate([sample.sizes[name] for sample in kept])) for name in reader.smooth)
     values = np.full([len(axis) for axis in axes], np.nan)
     for sample in _widest_first(kept):
-        found = _averaged(sample, axes, reader.smooth, _ratios(sample, part, " ".join(sources)))
+        found = _averaged(sample, axes, reader.smooth, _ratios(sample, part, " ".join(sources), hybrid=hybrid))
         values = np.where(np.isnan(found), values, found)
     logs = tuple(np.log(np.maximum(axis, 1e-9)) for axis in axes)
     return Grid(names=reader.smooth, axes=logs, values=_bridged(values, logs))
@@ -242,11 +243,11 @@ def _widest_first(kept: Sequence[Sample]) -> list[Sample]:
     return sorted(kept, key=lambda sample: ranks.get(sample.kernel, len(ranks)), reverse=True)
 
 
-def _ratios(sample: Sample, part: Accelerator, kernel: str) -> Array:
+def _ratios(sample: Sample, part: Accelerator, kernel: str, *, hybrid: bool) -> Array:
     """Logarithm of measured time over the fitted one that answers for these sizes, or of the time itself."""
     question = Question(
         family=sample.family, sizes=sample.sizes, form=sample.form, engine=sample.engine, version=sample.version,
-        kernel=kernel,
+        kernel=kernel, hybrid=hybrid,
     )  # fmt: skip
     base = _base(question, part)
     found: Array = np.log(sample.seconds / (1.0 if base is None else np.asarray(base.seconds)))

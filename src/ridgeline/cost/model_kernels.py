@@ -23,6 +23,14 @@ def for_model(found: Sequence[Fit], *, hybrid: bool) -> tuple[Fit, ...]:
     return tuple(found if hybrid else (fit for fit in found if not _hybrid(fit))) or tuple(found)
 
 
+def hybrid_alone(family: str, device: str, engine: str, kernel: str, form: str) -> bool:
+    """Whether an engine takes a kernel on a device for hybrid models alone: the trait `hybrid`.
+
+    >>> hybrid_alone("decode", "B200-SXM", "sglang", "triton d256", "bf16")
+    True
+    """
+    return kernel_traits(family, device, engine, kernel, form).get("hybrid", 0.0) > 0.0
+
+
 def _hybrid(fit: Fit) -> bool:
-    traits = kernel_traits(fit.family, fit.kernel_device, fit.engine, fit.kernel, fit.form)
-    return traits.get("hybrid", 0.0) > 0.0
+    return hybrid_alone(fit.family, fit.kernel_device, fit.engine, fit.kernel, fit.form)
