@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.calibrate.residuals import effective_rows, residual_bands
+from ridgeline.calibrate.residuals import effective_rows, residual_bands, shared_moments
 
 
 def test_intervals_are_told_apart_by_the_time_predicted() -> None:
@@ -80,3 +80,23 @@ def test_ends_that_are_moved_out_later_are_narrower() -> None:
     )
     assert inner[2] / 1.1 == pytest.approx(low[2], abs=1e-3)
     assert outer[2] * 1.1 == pytest.approx(high[2], abs=1e-3)
+
+
+def test_what_blocks_beside_each_other_have_in_common() -> None:
+    """Two blocks at 8 tokens, 0.3 and 0.1, and one of them alone at 16: one pair, 0.03; squares 0.09, 0.01 and 0.25."""
+    found = shared_moments(np.array([0.3, 0.1, 0.5]), np.array([7, 9, 7]), np.array([8, 8, 16]))
+    assert found == (pytest.approx(0.03), pytest.approx(0.35 / 3))
+    assert shared_moments(np.array([0.3, 0.5]), np.array([7, 7]), np.array([8, 8])) is None  # one block
+
+
+def test_shared_and_own_errors_are_told_apart() -> None:
+    """Errors of 400 kernels: 0.3 shared by their twenty blocks, 0.2 of each block, 0.1 of each row."""
+    rng = np.random.default_rng(5)
+    block, beside = np.repeat(np.arange(20), 4), np.tile([0, 0, 1, 1], 20)
+    found = []
+    for _ in range(400):
+        each = 0.3 * rng.normal() + 0.2 * rng.normal(size=20)[block] + 0.1 * rng.normal(size=80)
+        found.append(shared_moments(each, block, beside))
+    shared, whole = np.mean([one for one in found if one is not None], axis=0)
+    assert shared == pytest.approx(0.09, rel=0.1)
+    assert whole == pytest.approx(0.09 + 0.04 + 0.01, rel=0.1)

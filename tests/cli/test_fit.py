@@ -64,6 +64,7 @@ def test_judging_writes_the_intervals_of_rungs(
                 low=np.full(40, time) * known,
                 high=one,
                 blocks=np.arange(40),
+                beside=np.zeros(40, dtype=np.int64),
                 **labels,
             )
             for rung, time in said.items()

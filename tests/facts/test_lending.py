@@ -10,6 +10,7 @@ import pytest
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import Fit, fits, own_fits
 from ridgeline.facts.lending import borrowed_fits, common_fits
+from ridgeline.facts.rung_intervals import rung_interval
 
 
 def lenders(family: str, device: str, name: str = "bf16") -> set[str]:
@@ -53,8 +54,21 @@ def test_what_is_common_is_lent_by_the_devices_most_alike() -> None:
 def test_what_another_vendor_lends_has_a_wider_interval() -> None:
     (near,) = common_fits("decode", accelerator("V100-SXM2-16GB"), form="bf16")
     (far,) = common_fits("decode", accelerator("MI300X"), form="bf16")
-    assert far.low == pytest.approx([end / 1.44 for end in near.low])
-    assert far.high == pytest.approx([end * 1.44 for end in near.high])
+    assert far.low == pytest.approx([end / 3.12 for end in near.low])
+    assert far.high == pytest.approx([end * 3.12 for end in near.high])
+    assert max(far.shared) < min(near.shared)  # what is added is each shape's own
+    (other,) = common_fits("mla_decode", accelerator("MI300X"), form="bf16")  # a family without a factor of its own
+    assert other.high[2] == pytest.approx(1.66 * rung_interval("mla_decode", "common", "bf16").high[2])
+
+
+def test_a_format_that_many_were_judged_in_has_its_own_interval() -> None:
+    """Products in 16 bits lie nearer together than those whose weights are widened on the way."""
+    plain, few = (rung_interval("gemm", "common", form) for form in ("bf16", "int4_wo"))
+    assert few == rung_interval("gemm", "common")
+    assert few.low[2] < plain.low[2]
+    assert few.high[2] > plain.high[2]
+    (found,) = common_fits("gemm", accelerator("V100-SXM2-16GB"), form="bf16", asked="int4_wo")  # lent
+    assert found.low == few.low
 
 
 def test_the_engine_asked_for_lends_what_is_common() -> None:

@@ -39,6 +39,23 @@ def effective_rows(values: Array, blocks: NDArray[np.int64]) -> float:
     return float(rows / (1 + (each - 1) * alike))
 
 
+def shared_moments(logs: Array, blocks: NDArray[np.int64], beside: NDArray[np.int64]) -> tuple[float, float] | None:
+    """What errors of one kernel's shapes have in common, and all of them: second moments [1].
+
+    Of logarithms of measured / predicted: the mean product of two rows of different blocks, which are `beside` each
+    other in a model (as many tokens), and the mean square. A sum over blocks keeps the first and averages the rest.
+    None where no two blocks are beside each other. Source: Kish 1965, Survey Sampling, section 5.4 (components).
+
+    >>> shared_moments(np.array([0.5, 0.0, 0.5, 0.0]), np.array([0, 1, 2, 3]), np.array([0, 0, 1, 1]))
+    (0.0, 0.125)
+    """
+    _, cell = np.unique(beside, return_inverse=True)
+    _, both = np.unique(cell * (int(blocks.max(initial=0)) + 1) + blocks, return_inverse=True)
+    products = float((np.bincount(cell, logs) ** 2).sum() - (np.bincount(both, logs) ** 2).sum())
+    pairs = float((np.bincount(cell) ** 2).sum() - (np.bincount(both) ** 2).sum())
+    return (products / pairs, float((logs**2).mean())) if pairs else None
+
+
 def residual_bands(
     ratios: Array,
     priced: Array,

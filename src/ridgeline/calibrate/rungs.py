@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.calibrate.residuals import residual_bands
+from ridgeline.calibrate.residuals import FEWEST, residual_bands, shared_moments
 from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fitted import find_fits, from_fits, model_of
+from ridgeline.cost.formats import judged_form
 from ridgeline.cost.measured import interpolated, table_interval
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.model_kernels import hybrid_alone
@@ -21,16 +23,18 @@ from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import BANDS_S
 from ridgeline.facts.opdata import PACKAGE, OpTable, release
 from ridgeline.facts.records import Accelerator
-from ridgeline.facts.rung_intervals import rung_interval
+from ridgeline.facts.rung_intervals import ALL_FORMS, rung_interval
 
 DRAWN = 400  # kernels of one table, format and kernel
 _HELD = 1.2  # of the time without the host, from which a kernel waits for it
 TABULATED = 60  # of them for the table rung, which makes a grid for every combination of exact sizes
+_STRANGERS = 3  # devices, or architectures, whose kernels in a format tell how far a stranger's lie
 _EACH_FOLD = 120  # of them where several folds are hidden in turn
 _HEADER = (
     "# How far the answers of a rung lie from measured times of shape blocks that no fit used. Written by"
-    " `ridgeline fit --rungs`; ends as of rows drawn from all tables alike, median and p90 of the rows drawn.\n"
-    + "\t".join(("family", "rung", "rows", "median", "p90", "low", "high", "source"))
+    " `ridgeline fit --rungs`; ends as of rows drawn from all tables alike, median and p90 of the rows drawn;"
+    " shared as of kernels alike.\n"
+    + "\t".join(("family", "rung", "form", "rows", "median", "p90", "low", "high", "shared", "source"))
 )
 JUDGED = (Rung.TABLE, Rung.FITTED, Rung.BORROWED, Rung.COMMON)
 
@@ -49,12 +53,14 @@ class Judged:
     low: Array
     high: Array
     blocks: NDArray[np.int64]  # of shapes, whose errors are alike
+    beside: NDArray[np.int64]  # of sizes that a model's operators of a step have in common, by octaves
+    stated_form: str = ALL_FORMS  # whose interval was stated
     stands_for: float = 1.0  # rows of the tables for each that was drawn
 
     @property
     def reach(self) -> Array:
         """How far each end of the interval was moved out for sizes that no lender measured [1]."""
-        known = np.asarray(rung_interval(self.family, self.rung.value).low)
+        known = np.asarray(rung_interval(self.family, self.rung.value, self.stated_form).low)
         band = np.searchsorted(BANDS_S, np.nan_to_num(self.predicted), side="right")
         return np.asarray(self.predicted * known[band] / self.low)
 
@@ -93,6 +99,7 @@ def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judg
         hybrid=hybrid_alone(sample.family, sample.accelerator, sample.engine, sample.kernel, sample.form),
     )
     predicted = low = high = np.full(len(sample), np.nan)
+    stated_form = ALL_FORMS
     if rung is Rung.TABLE:
         hidden = hidden_folds(sample.family, sample.sizes) == fold
         predicted = np.where(hidden, interpolated(question, part, table, hidden_fold=fold), np.nan)
@@ -100,6 +107,7 @@ def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judg
     else:
         fits = find_fits(question, part, rung, apart=True)
         if fits:
+            stated_form = judged_form(sample.form, fits[0].form)
             answer = from_fits(question, part, fits, rung)
             predicted, low, high = (np.asarray(x) for x in (answer.seconds, answer.low_s, answer.high_s))
         if fits and rung is Rung.COMMON:  # which knows of no host
@@ -115,7 +123,17 @@ def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judg
         low=low,
         high=high,
         blocks=block_keys(sample.family, sample.sizes),
+        beside=_beside(sample),
+        stated_form=stated_form,
     )
+
+
+def _beside(sample: Sample) -> NDArray[np.int64]:
+    """A number for the octaves of the sizes that shape blocks do not name, as of the tokens of products."""
+    reader = READERS[sample.family]
+    names = [name for name in reader.smooth if name not in reader.blocks]
+    octaves = {name: np.rint(np.log2(np.maximum(sample.sizes[name], 1.0))).astype(float) for name in names}
+    return block_keys(sample.family, octaves, names) if names else np.zeros(len(sample), dtype=np.int64)
 
 
 def _held_by_host(question: Question, part: Accelerator) -> NDArray[np.bool_]:
@@ -135,30 +153,57 @@ def _held_by_host(question: Question, part: Accelerator) -> NDArray[np.bool_]:
 def rung_rows(family: str, found: Sequence[Judged]) -> Iterator[str]:
     """Lines of the table of rung intervals, for the rungs whose residuals are a family's.
 
-    As of rows drawn from all tables alike: each counts for as many as it stands for.
+    As of rows drawn from all tables alike: each counts for as many as it stands for. Borrowed and common answers have
+    one for each format too, of which kernels of `_STRANGERS` devices, or architectures, were judged.
     """
     for rung in (Rung.TABLE, Rung.BORROWED, Rung.COMMON):
-        own = [one for one in found if one.rung is rung]
+        own = [one for one in found if one.rung is rung and np.isfinite(one.predicted).any()]
         if not own:
             continue
-        measured = np.concatenate([one.measured for one in own])
-        predicted = np.concatenate([one.predicted for one in own])
-        blocks = np.concatenate([one.blocks for one in own])
-        weights = np.concatenate([np.full(len(one.measured), one.stands_for) for one in own])
-        reach = np.concatenate([one.reach for one in own])
-        answered = np.isfinite(predicted)
-        if not answered.any():
-            continue
-        ratios, priced = measured[answered] / predicted[answered], predicted[answered]
-        low, high = residual_bands(ratios, priced, blocks[answered], weights[answered], reach[answered])
-        error = np.abs(1 / ratios - 1)
-        yield "\t".join(
-            (
-                family, rung.value, str(int(answered.sum())), f"{np.median(error):.4f}",
-                f"{np.quantile(error, 0.9):.4f}", " ".join(f"{v:g}" for v in low), " ".join(f"{v:g}" for v in high),
-                f"{PACKAGE} {release()}, {', '.join(READERS[family].tables)}",
-            )
-        )  # fmt: skip
+        yield _row(family, rung, ALL_FORMS, own)
+        forms = sorted({one.form for one in own}) if rung is not Rung.TABLE else []
+        for name in forms if len(forms) > 1 else []:
+            alike = [one for one in own if one.form == name]
+            strangers = {one.device if rung is Rung.BORROWED else accelerator(one.device).architecture for one in alike}
+            if len(alike) >= FEWEST and len(strangers) >= _STRANGERS:
+                yield _row(family, rung, name, alike)
+
+
+def _row(family: str, rung: Rung, form_name: str, own: Sequence[Judged]) -> str:
+    """One line of the table of rung intervals."""
+    measured, predicted, blocks, reach = (
+        np.concatenate([getattr(one, name) for one in own]) for name in ("measured", "predicted", "blocks", "reach")
+    )
+    weights = np.concatenate([np.full(len(one.measured), one.stands_for) for one in own])
+    answered = np.isfinite(predicted)
+    ratios, priced = measured[answered] / predicted[answered], predicted[answered]
+    low, high = residual_bands(ratios, priced, blocks[answered], weights[answered], reach[answered])
+    error = np.abs(1 / ratios - 1)
+    return "\t".join(
+        (
+            family, rung.value, form_name, str(int(answered.sum())), f"{np.median(error):.4f}",
+            f"{np.quantile(error, 0.9):.4f}", " ".join(f"{v:g}" for v in low), " ".join(f"{v:g}" for v in high),
+            " ".join(f"{v:.2f}" for v in _shared(own)), f"{PACKAGE} {release()}, {', '.join(READERS[family].tables)}",
+        )
+    )  # fmt: skip
+
+
+def _shared(found: Sequence[Judged]) -> tuple[float, ...]:
+    """Of the variance of a rung's errors what shapes of one kernel share, by band of predicted time [1].
+
+    Kernels count alike, since each has drawn its shared error once. All is shared where nothing tells.
+    """
+    shares = []
+    for a, b in pairwise((0.0, *BANDS_S, np.inf)):
+        moments = []
+        for one in found:
+            inside = np.isfinite(one.predicted) & (one.predicted >= a) & (one.predicted < b)
+            if inside.sum() >= FEWEST:
+                logs = np.log(one.measured[inside] / one.predicted[inside])
+                moments.append(shared_moments(logs, one.blocks[inside], one.beside[inside]))
+        known = np.array([both for both in moments if both is not None])
+        shares.append(min(1.0, max(0.0, known[:, 0].sum() / known[:, 1].sum())) if len(known) else 1.0)
+    return tuple(shares)
 
 
 def write_rungs(folder: Path, found: Mapping[str, Sequence[Judged]]) -> Path:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.answer import Answer, Question, Rung
 from ridgeline.cost.families.registry import mechanism
-from ridgeline.cost.formats import WIDE, Form, form
+from ridgeline.cost.formats import WIDE, form, judged_form, like_forms, narrow_forms, nearest_forms
 from ridgeline.cost.lent import cooler, faster, slower_host
 from ridgeline.cost.machine import kernel_start_s
 from ridgeline.cost.mechanism import Array, Mechanism, device_vector
@@ -155,7 +155,7 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
     reach = _reach(question)
     for engine, aside in product(dict.fromkeys((question.engine, "")), (False, True)):
         version = question.version if engine == question.engine else ""  # others count releases in their own way
-        for name in _like(form(question.form)):
+        for name in like_forms(form(question.form)):
             if rung is Rung.FITTED:
                 found = own_fits(
                     question.family, part.name, engine=engine, version=version, form=name,
@@ -182,8 +182,12 @@ def _common(question: Question, part: Accelerator, without: str) -> tuple[Fit, .
     asked = form(question.form)
     lend = partial(common_fits, question.family, part, engine=question.engine, apart_from=without)
     module = question.family in MODULES and question.engine
-    own = (lend(form=name, alone=True) for name in (*_like(asked), *_narrow(asked)) if module)
-    return next((found for found in chain(own, (lend(form=name) for name in _nearest(asked))) if found), ())
+    tried = chain(
+        ((name, True) for name in (*like_forms(asked), *narrow_forms(asked)) if module),
+        ((name, False) for name in nearest_forms(asked)),
+    )
+    lent = (lend(form=name, alone=alone, asked=judged_form(question.form, name)) for name, alone in tried)
+    return next((found for found in lent if found), ())
 
 
 def _reach(question: Question) -> Reach:
@@ -192,27 +196,6 @@ def _reach(question: Question) -> Reach:
         return ()
     named = ((name, question.sizes.get(name)) for name in ("nodes", "ranks"))
     return tuple((name, float(np.max(size))) for name, size in named if size is not None)
-
-
-def _like(what: Form) -> tuple[str, ...]:
-    """The format itself, then one that runs alike."""
-    alike = {"fp16": "bf16", "fp4": "nvfp4", "fp8": "fp8_block"}.get(what.name, what.like)
-    return (what.name, alike) if alike else (what.name,)
-
-
-_NARROW = {"fp4": ("nvfp4",), "w4a16_mxfp4": ("int4_wo",), "int8": ("fp8",), "fp8_block": ("fp8",)}
-_BLOCKS = ("fp8_block", "nvfp4")  # weights and inputs in blocks with scales of their own
-
-
-def _narrow(what: Form) -> tuple[str, ...]:
-    """Other narrow formats, nearest first: of as many bits, then wider ones, then those scaled alike."""
-    alike = (name for name in _BLOCKS if what.name in _BLOCKS and name != what.name)
-    return (*_NARROW.get(what.name, ()), *alike)
-
-
-def _nearest(what: Form) -> tuple[str, ...]:
-    """Formats whose kernels stand for those of a format, nearest first: of as many bits, then wider ones."""
-    return (*_like(what), *_NARROW.get(what.name, ()), *(("fp8",) if what.cast else ()), "bf16", "any")
 
 
 def fitted_model(question: Question, part: Accelerator, rung: Rung) -> FittedModel:

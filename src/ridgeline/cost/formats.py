@@ -139,3 +139,29 @@ class Formats:
         shared = self.attention if self.feed in EXPERTS_ONLY else self.feed
         known = {**vars(self), "shared": shared, "out": self.out or self.attention}
         return str(known[part])
+
+
+def like_forms(what: Form) -> tuple[str, ...]:
+    """The format itself, then one that runs alike."""
+    alike = {"fp16": "bf16", "fp4": "nvfp4", "fp8": "fp8_block"}.get(what.name, what.like)
+    return (what.name, alike) if alike else (what.name,)
+
+
+def judged_form(asked: str, lent: str) -> str:
+    """The format by whose residuals an answer is judged: that of its kernels where it runs alike, else its own."""
+    return lent if lent in like_forms(form(asked)) else asked
+
+
+_NARROW = {"fp4": ("nvfp4",), "w4a16_mxfp4": ("int4_wo",), "int8": ("fp8",), "fp8_block": ("fp8",)}
+_BLOCKS = ("fp8_block", "nvfp4")  # weights and inputs in blocks with scales of their own
+
+
+def narrow_forms(what: Form) -> tuple[str, ...]:
+    """Other narrow formats, nearest first: of as many bits, then wider ones, then those scaled alike."""
+    alike = (name for name in _BLOCKS if what.name in _BLOCKS and name != what.name)
+    return (*_NARROW.get(what.name, ()), *alike)
+
+
+def nearest_forms(what: Form) -> tuple[str, ...]:
+    """Formats whose kernels stand for those of a format, nearest first: of as many bits, then wider ones."""
+    return (*like_forms(what), *_NARROW.get(what.name, ()), *(("fp8",) if what.cast else ()), "bf16", "any")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +15,49 @@ _UNFITTED = (0.85, 1.3)  # of unfitted links and streams: the residuals of datas
 
 @dataclass(frozen=True, kw_only=True)
 class Seconds:
-    """Time with its 80 % interval, and how long the matrix units and the memory are busy in it, arrays [s]."""
+    """Time with its 80 % interval, and how long the matrix units and the memory are busy in it, arrays [s].
+
+    `below` and `above` [s] are what is a shape's own of how far each end is from the middle. In a sum the squares of
+    these add up, and what all shapes of a kernel share adds up as it is: far^2 = (sum_i s_i)^2 + sum_i own_i^2, with
+    s_i^2 = far_i^2 - own_i^2.
+    """
 
     mid: Array
     low: Array
     high: Array
     compute: Array
     memory: Array
+    below: Array | float = 0.0
+    above: Array | float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("below", "above"):
+            object.__setattr__(self, name, np.broadcast_to(getattr(self, name), np.shape(self.mid)))
 
     def __add__(self, other: Seconds) -> Seconds:
+        mid, low, high = self.mid + other.mid, self.low + other.low, self.high + other.high
+        below, above = np.hypot(self.below, other.below), np.hypot(self.above, other.above)
+        if np.any(below):
+            low = np.where(below > 0.0, mid - np.hypot(self._shared_below + other._shared_below, below), low)
+        if np.any(above):
+            high = np.where(above > 0.0, mid + np.hypot(self._shared_above + other._shared_above, above), high)
         return Seconds(
-            mid=self.mid + other.mid,
-            low=self.low + other.low,
-            high=self.high + other.high,
-            compute=self.compute + other.compute,
-            memory=self.memory + other.memory,
-        )
+            mid=mid, low=low, high=high, compute=self.compute + other.compute, memory=self.memory + other.memory,
+            below=below, above=above,
+        )  # fmt: skip
+
+    @property
+    def _shared_below(self) -> Array:
+        return np.sqrt(np.maximum((self.mid - self.low) ** 2 - np.square(self.below), 0.0))
+
+    @property
+    def _shared_above(self) -> Array:
+        return np.sqrt(np.maximum((self.high - self.mid) ** 2 - np.square(self.above), 0.0))
+
+    @property
+    def alike(self) -> Seconds:
+        """The same, all of whose error is shared: what comes again as wrong in the next iteration [s]."""
+        return replace(self, below=0.0, above=0.0)
 
     def times(self, factor: float) -> Seconds:
         """The same, `factor` times over [s]."""

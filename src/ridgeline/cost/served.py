@@ -23,6 +23,7 @@ from ridgeline.cost.families.routing import experts_reached
 from ridgeline.cost.fitted import CORES, FittedModel, find_fits, model_of
 from ridgeline.cost.formats import WIDENED_BYTES, Formats, form
 from ridgeline.cost.machine import Machine
+from ridgeline.cost.model_seconds import model_seconds
 from ridgeline.cost.own_kernels import READ, OwnKernels, block_seconds, half_sums, vector_seconds
 from ridgeline.cost.plain import integer_seconds, operand_bytes, score_seconds, tiled_rows, wide_seconds, widened_bytes
 from ridgeline.cost.readers import ROTARY
@@ -30,9 +31,7 @@ from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
 from ridgeline.cost.served_entries import entered
 from ridgeline.cost.served_links import LinkPrices
 from ridgeline.errors import DomainError
-from ridgeline.facts.fits import BANDS_S
 from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.rung_intervals import rung_interval
 from ridgeline.lower.pieces import Choice, Core, Experts, Pass, Product, Recurrence, Reduce, Trade
 from ridgeline.lower.work import CollectiveKind, Number
 
@@ -117,14 +116,7 @@ class ServedPrices(LinkPrices):
         return replace(found, low=found.mid * np.exp(-down), high=found.mid * np.exp(up))
 
     def _read(self, question: Question, model: FittedModel) -> Seconds:
-        priced, (low, high, _), shape = model.price(question.sizes)
-        mid, compute, memory = (priced[:, index].reshape(shape) for index in range(3))
-        if self.own.lent:  # others' kernels stand for the engine's, as devices stand for a stranger
-            known, band = rung_interval(question.family, "common"), np.searchsorted(BANDS_S, priced[:, 0])
-            low, high = np.minimum(low, np.asarray(known.low)[band]), np.maximum(high, np.asarray(known.high)[band])
-        return Seconds(
-            mid=mid, low=mid * low.reshape(shape), high=mid * high.reshape(shape), compute=compute, memory=memory
-        )
+        return model_seconds(question, model, lent=self.own.lent)
 
     def stream(self, piece: Pass, rows: Array) -> Seconds:
         """A pass over elements as wide as the engine keeps activations [s]."""

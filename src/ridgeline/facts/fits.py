@@ -22,6 +22,7 @@ from ridgeline.facts.versions import nearest_version
 FOLDER = "fits"
 ENGINES = ("vllm", "sglang", "trtllm", "nccl", "oneccl")  # whose kernels answer when none is asked for
 BORROWED = "borrowed from "
+ALL_SHARED = (1.0, 1.0, 1.0)
 BANDS_S = (1e-5, 1e-4)  # residuals are kept apart below 10 us, to 100 us and above
 # Columns of every table that are not parameters, in order.
 KEYS = ("device", "engine", "version", "form", "kernel")
@@ -33,9 +34,11 @@ TIMED = "timed"  # a column of families whose kernels engines choose by the mode
 class Fit:
     """Fitted values of one mechanism, with how well they hold on shapes that no fit has seen.
 
-    `low` and `high` are the 10 % and 90 % quantiles of measured / predicted in each time band; `domain` bounds the
-    sizes that this kernel is chosen for, (low, high, multiple); `span` the sizes measured, (low, high). `timed` are
-    the models that the kernel was timed in, as values of the sizes `timed_by`: engines choose kernels by the model.
+    `low` and `high` are the 10 % and 90 % quantiles of measured / predicted in each time band; `shared` is the part of
+    their variance that all shapes have in common: all of it, where a fit is the device's own, since other boards and
+    releases would differ alike and are not in it. `domain` bounds the sizes that this kernel is chosen for, (low, high,
+    multiple); `span` the sizes measured, (low, high). `timed` are the models that the kernel was timed in, as values of
+    the sizes `timed_by`: engines choose kernels by the model.
     """
 
     family: str
@@ -51,6 +54,7 @@ class Fit:
     held_bias: float
     low: tuple[float, ...]
     high: tuple[float, ...]
+    shared: tuple[float, ...] = ALL_SHARED
     domain: Mapping[str, tuple[float, float, float]]
     span: Mapping[str, tuple[float, float]]
     source: str
@@ -101,6 +105,7 @@ def _fit(family: str, row: Mapping[str, str]) -> Fit:
         held_bias=float(row["held_bias"]),
         low=numbers(row["low"]),
         high=numbers(row["high"]),
+        shared=ALL_SHARED,
         domain={name: (a, b, c) for name, (a, b, c) in _ranges(row["domain"]).items()},
         span={name: (a, b) for name, (a, b) in _ranges(row["span"]).items()},
         source=row["source"],

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import BORROWED, Fit, Reach, fits, in_use, measured_devices, own_fits, preferred_engine
-from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator
-from ridgeline.facts.rung_intervals import rung_interval
+from ridgeline.facts.rung_intervals import foreign_factor, rung_interval
 from ridgeline.facts.traits import kernel_traits
 
 EXCHANGES = frozenset({"exchange", "engine_exchange"})
@@ -107,7 +106,14 @@ def _borrowed(family: str, device: str, kind: Kind, asked: _Asked) -> tuple[Fit,
 
 
 def common_fits(
-    family: str, part: Accelerator, *, form: str, engine: str = "", apart_from: str = "", alone: bool = False
+    family: str,
+    part: Accelerator,
+    *,
+    form: str,
+    engine: str = "",
+    apart_from: str = "",
+    alone: bool = False,
+    asked: str = "",
 ) -> tuple[Fit, ...]:
     """What the kernels of other devices have in common: one fit, the geometric mean of the values of those most alike.
 
@@ -116,9 +122,9 @@ def common_fits(
     memory, graphics or stacked, lend before others, of those the ones of the same vendor, else of any with a wider
     interval. Kernels that their own formula misses by twice as much as the best of them lend nothing, nor those that do
     on their device what they do on no other. `apart_from` leaves out a whole architecture, as the interval is judged:
-    how far kernels of one lie from what all others have in common.
+    how far kernels of one lie from what all others have in common, in the format `asked` for.
     """
-    return _common(family, part.name, _kind(part), form, engine, apart_from, alone)
+    return _common(family, part.name, _kind(part), form, engine, apart_from, alone, asked or form)
 
 
 _POOR = 2.0  # held-out error of a lender's fit, against the best lender's, from which it lends nothing (assumed)
@@ -126,7 +132,7 @@ _POOR = 2.0  # held-out error of a lender's fit, against the best lender's, from
 
 @cache
 def _common(
-    family: str, device: str, kind: Kind, form: str, engine: str, apart_from: str, alone: bool
+    family: str, device: str, kind: Kind, form: str, engine: str, apart_from: str, alone: bool, asked: str
 ) -> tuple[Fit, ...]:
     names = [name for name in measured_devices(family) if name != device]
     lent = (
@@ -143,9 +149,9 @@ def _common(
     chosen = _ordinary(chosen)
     least = min(fit.held_median for fit in chosen)
     first = blended([fit for fit in chosen if fit.held_median <= _POOR * least], device)
-    known, wider = rung_interval(family, "common"), 1.0 if own_vendor else constant("interval.foreign")
-    low, high = tuple(end / wider for end in known.low), tuple(end * wider for end in known.high)
-    return (replace(first, domain={}, low=low, high=high),)
+    known, wider = rung_interval(family, "common", asked), 1.0 if own_vendor else foreign_factor(family)
+    far = known.widened(wider)
+    return (replace(first, domain={}, low=far.low, high=far.high, shared=far.shared),)
 
 
 def _ordinary(lenders: Sequence[Fit]) -> list[Fit]:
@@ -161,7 +167,7 @@ def blended(relatives: Sequence[Fit], device: str) -> Fit:
     first = relatives[0]
     names = [name for name in first.values if all(name in fit.values for fit in relatives)]
     values = {name: math.exp(sum(math.log(fit.values[name]) for fit in relatives) / len(relatives)) for name in names}
-    known = rung_interval(first.family, "borrowed")
+    known = rung_interval(first.family, "borrowed", first.form)
     return Fit(
         family=first.family,
         device=device,
@@ -176,6 +182,7 @@ def blended(relatives: Sequence[Fit], device: str) -> Fit:
         held_bias=sum(fit.held_bias for fit in relatives) / len(relatives),
         low=known.low,
         high=known.high,
+        shared=known.shared,
         domain=first.domain,
         span=_together(relatives),
         source=BORROWED + ", ".join(dict.fromkeys(fit.device for fit in relatives)),

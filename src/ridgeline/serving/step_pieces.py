@@ -62,7 +62,7 @@ class PieceTimes:
                 one, two = sorted_out(found.times(times))
                 compute, memory = compute + one, memory + two
                 busy = busy + memory_only(found.times(times))
-        return compute, memory, busy
+        return compute.alike, memory.alike, busy
 
     def _get(self, of: str, piece: Piece, grids: tuple[Array, ...], ask: Callable[[], Seconds]) -> Seconds:
         """The price of a piece on grids, from the shelf where it has been asked before [s]."""
@@ -82,14 +82,17 @@ class PieceTimes:
         for mixer, count in counts.items():
             part = self._get(of, mixer, grids, partial(price, mixer)).times(count)
             total = part if total is None else total + part
-        return total if total is not None else nothing((1, 1))
+        return total.alike if total is not None else nothing((1, 1))
 
     def sum(self, rows: Array, of: str, *, links: bool | None = None) -> Seconds:
-        """What all layers and ends take for `rows` of one sort, with `links` only those pieces that use them [s]."""
+        """What all layers and ends take for `rows` of one sort, with `links` only those pieces that use them [s].
+
+        Shapes' own errors average out within one iteration, and come again in the next.
+        """
         total = nothing(rows.shape)
         for found, times in self._priced(rows, of, links=links):
             total = total + found.times(times)
-        return total
+        return total.alike
 
     def under_load(self, rows: Array) -> Seconds:
         """What `rows` of tokens take outside attention and experts, at the clock that the power limit leaves [s].
