@@ -41,3 +41,14 @@ def test_one_shape_many_times_is_as_wrong_each_time() -> None:
 def test_what_comes_again_in_the_next_iteration_is_shared() -> None:
     one = _time(20.0, 15.0, 33.0, below=4.0, above=12.0).alike
     assert (one + one).low[0] == 30.0
+
+
+def test_operators_side_by_side_take_as_long_as_the_slowest_of_compute_memory_and_links() -> None:
+    """12 s one after the other, 3 of them on links; busy 5 (compute) and 7 (memory): 7, with links of 9 s 9."""
+    one = np.array([1.0])
+    kernels = Seconds(mid=9.0 * one, low=6.0 * one, high=18.0 * one, compute=5.0 * one, memory=7.0 * one)
+    links = _time(3.0, 2.0, 6.0)
+    found = kernels.streamed(links)
+    assert (found.mid[0], found.low[0], found.high[0]) == (7.0, pytest.approx(7.0 * 8 / 12), pytest.approx(14.0))
+    assert kernels.streamed(_time(9.0, 9.0, 9.0)).mid[0] == 9.0
+    assert kernels.streamed().mid[0] == 7.0

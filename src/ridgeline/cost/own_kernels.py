@@ -34,7 +34,8 @@ class OwnKernels:
     Before each product of routed experts the host waits for the router's choice, `choice_wait_s` [s]. Some layers of a
     `hybrid` model keep a state in place of a cache; engines may attend in its others by kernels taken for it alone.
     Where `all_meet` attention ranks give each other tokens and sums by all-reduces of all ranks' tokens. Shares are
-    those of products in the format `shared_form` alone, '' of all.
+    those of products in the format `shared_form` alone, '' of all. Of `pipelined` ones whole layers are one kernel,
+    whose operators run side by side.
     """
 
     unmeasured: bool = False
@@ -60,6 +61,7 @@ class OwnKernels:
     hybrid: bool = False
     all_meet: bool = False
     shared_form: str = ""
+    pipelined: bool = False
 
     @property
     def lent(self) -> bool:

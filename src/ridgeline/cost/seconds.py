@@ -63,6 +63,19 @@ class Seconds:
         """The same, `factor` times over [s]."""
         return Seconds(**{name: factor * value for name, value in vars(self).items()})
 
+    def streamed(self, links: Seconds | None = None) -> Seconds:
+        """The slowest of compute, memory and `links`, where operators run side by side in one kernel [s].
+
+        Ends are as far from it as those of operators one after the other are from theirs.
+        """
+        whole = self if links is None else self + links
+        apart = np.maximum(self.compute, self.memory)
+        mid = apart if links is None else np.maximum(apart, links.mid)
+        share = mid / np.maximum(whole.mid, 1e-30)
+        return Seconds(
+            mid=mid, low=share * whole.low, high=share * whole.high, compute=self.compute, memory=self.memory
+        )
+
     def beyond(self, other: Seconds) -> Seconds:
         """What this takes more than the other, never less than nothing, with the interval that this one has [s]."""
         share = np.maximum(0.0, 1.0 - other.mid / np.maximum(self.mid, 1e-30))

@@ -60,6 +60,14 @@ class LinkPrices:
             return unfitted(self.collective(CollectiveKind.ALL_GATHER, size, ranks))
         return unfitted(self.all_reduce(size, ranks))
 
+    def reduced_on_the_way(self, piece: Reduce, rows: Array, ranks: int) -> Seconds:
+        """How long links are busy with a reduction (or gathering) that is part of the kernels on either side [s].
+
+        t = 2 (R - 1) / R bytes / W, half of it to gather: rows stream through, so that starts are hidden.
+        """
+        size = (1.0 if piece.gather else 2.0) * 2.0 * piece.width * np.maximum(rows, 1.0) * (ranks - 1.0) / ranks
+        return unfitted(np.asarray(size / path(self.machine, ranks, 1).bytes_per_s, dtype=float))
+
     def all_reduce(self, size_bytes: Array, ranks: int) -> Array:
         """An all-reduce of so many bytes by the engine's kernels or the library's [s]."""
         found = all_reduce_seconds(size_bytes, ranks, self.machine, engine=self.engine, version=self.version)

@@ -144,6 +144,11 @@ class Settings:
         2.0, "bytes of an element of activations between kernels", unit="byte", kind=float, low=1.0, high=8.0
     )
     half_sums: bool = _flag(False, "products in 16 bits add up in 16 bits")
+    pipelined: bool = _flag(
+        False,
+        "a layer is one kernel that activations stream through: operators, memory and links work side by side, and an "
+        "iteration takes as long as the slowest of these",
+    )
     chunks_follow: bool = _flag(
         False, "chunks of one prompt follow each other through the stages of a pipeline, if nothing else runs"
     )

@@ -81,6 +81,7 @@ class PieceTimes:
         total: Seconds | None = None
         for mixer, count in counts.items():
             part = self._get(of, mixer, grids, partial(price, mixer)).times(count)
+            part = part.streamed() if self.prices.own.pipelined else part
             total = part if total is None else total + part
         return total.alike if total is not None else nothing((1, 1))
 
@@ -89,10 +90,21 @@ class PieceTimes:
 
         Shapes' own errors average out within one iteration, and come again in the next.
         """
+        if self.prices.own.pipelined and links is None:
+            return self._slowest(rows, of)
         total = nothing(rows.shape)
         for found, times in self._priced(rows, of, links=links):
             total = total + found.times(times)
         return total.alike
+
+    def _slowest(self, rows: Array, of: str) -> Seconds:
+        """What rows take that stream through all layers as one kernel; passes never leave the chip [s]."""
+        kernels = links = nothing(rows.shape)
+        for found, times in self._priced(rows, of, links=True):
+            links = links + found.times(times)
+        for found, times in self._priced(rows, of, links=False, passes=False):
+            kernels = kernels + found.times(times)
+        return kernels.streamed(links).alike
 
     def under_load(self, rows: Array) -> Seconds:
         """What `rows` of tokens take outside attention and experts, at the clock that the power limit leaves [s].
@@ -120,9 +132,13 @@ class PieceTimes:
             total, mid=total.mid + added[0], high=total.high + added[1], compute=total.compute + added[0]
         )  # fmt: skip
 
-    def _priced(self, rows: Array, of: str, *, links: bool | None) -> Iterable[tuple[Seconds, int]]:
+    def _priced(
+        self, rows: Array, of: str, *, links: bool | None, passes: bool = True
+    ) -> Iterable[tuple[Seconds, int]]:
         """Each piece over `rows` of one sort ('tokens', 'shared', 'group' or 'sequences') and how often it runs."""
         for piece, times in self._by_rows.get(of, ()):
+            if isinstance(piece, Pass) and not passes:
+                continue
             if isinstance(piece, Experts) and not links:
                 fullest = rows * self._uneven
                 chosen = replace(piece, count=piece.top_k) if self._deployment.alike and piece.ranks == 1 else piece
@@ -153,7 +169,8 @@ class PieceTimes:
             case Mix():
                 return mixed(self.prices, piece, rows)
             case Reduce():
-                return self.prices.reduce(piece, rows, self._deployment.tp)
+                reduce = self.prices.reduced_on_the_way if self.prices.own.pipelined else self.prices.reduce
+                return reduce(piece, rows, self._deployment.tp)
             case Trade():
                 return self.prices.trade(piece, rows)
             case _:
