@@ -10,7 +10,7 @@ import pytest
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts import rates
 from ridgeline.facts.accelerators import accelerator, accelerator_names, accelerators
-from ridgeline.facts.rates import power_clock, sustained_rate
+from ridgeline.facts.rates import OF_MODELS, own_share, power_clock, sustained_rate
 from ridgeline.facts.records import Evidence
 
 
@@ -28,7 +28,7 @@ def test_never_above_the_datasheet(name: str) -> None:
 @pytest.mark.parametrize("name", accelerator_names())
 def test_sustained_facts_are_measured_and_conditioned(name: str) -> None:
     for key, fact in accelerators()[name].sustained.items():
-        assert key == "hbm" or key.rsplit(".", 1)[-1] in accelerators()[name].peak_flop_per_s
+        assert key in ("hbm", OF_MODELS) or key.rsplit(".", 1)[-1] in accelerators()[name].peak_flop_per_s
         assert fact.source
         assert fact.conditions
         assert fact.evidence in (Evidence.MEASURED, Evidence.DERIVED)
@@ -111,3 +111,9 @@ def test_power_brings_each_device_nearer_to_what_the_rest_say(key: str) -> None:
             moved = [measured[a] * (power_clock(watts[name], watts[a]) if powered else 1.0) for a in lenders]
             found.append(abs(min(1.0, median(moved)) / share - 1))
     assert median(errors[True]) < 0.75 * median(errors[False])
+
+
+def test_what_whole_models_reach_of_memory_is_lent_to_no_other_device() -> None:
+    assert own_share(accelerator("SN40L"), OF_MODELS).value == pytest.approx(0.75)  # type: ignore[union-attr]
+    assert own_share(accelerator("SN40L"), "hbm") is None
+    assert sustained_rate(accelerator("SN40L"), "hbm").evidence is Evidence.DERIVED  # of other devices' streams

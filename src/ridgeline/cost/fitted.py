@@ -26,7 +26,7 @@ from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BANDS_S, BORROWED, Fit, Reach, named_kernels, own_fits
 from ridgeline.facts.lending import EXCHANGES, MODULES, borrowed_fits, common_fits
 from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.rates import own_share
+from ridgeline.facts.rates import OF_MODELS, own_share
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.traits import kernel_traits
 from ridgeline.lower.work import Number
@@ -299,7 +299,8 @@ def own_rates(part: Accelerator, matrix: str) -> dict[str, float]:
 
     A matrix rate that was measured in a format alike counts (`own_share`): fp16 and bf16 are one unit's.
     """
-    found = {"matrix_share_": own_share(part, f"matrix.{matrix}"), "memory_share_": own_share(part, "hbm")}
+    memory = own_share(part, "hbm") or own_share(part, OF_MODELS)
+    found = {"matrix_share_": own_share(part, f"matrix.{matrix}"), "memory_share_": memory}
     return {name: fact.value for name, fact in found.items() if fact is not None and fact.evidence >= Evidence.MEASURED}
 
 

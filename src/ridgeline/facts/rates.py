@@ -18,6 +18,7 @@ _ALIKE = {"fp16": "bf16", "bf16": "fp16", "fp4": "fp8", "int8": "fp8", "fp64": "
 # peak in fp8 is 0.88 to 1.04 of that in bf16, 0.97 in the middle, where shares themselves go from 0.51 to 0.97.
 _WIDER = {"fp8": ("bf16", "fp16"), "int8": ("bf16", "fp16")}
 _HBM = "hbm"
+OF_MODELS = "hbm.model"  # of token generation by whole models: that of the device itself, which lends it to none
 _VENDOR_LEAST = 2  # one device says little about a vendor's other architectures
 
 
@@ -68,7 +69,7 @@ def _watts_a_flop(accelerator: Accelerator, key: str) -> float:
 
 
 def _peak(accelerator: Accelerator, key: str) -> Fact | None:
-    name = "memory_bytes_per_s" if key == _HBM else key.replace("matrix.", "peak_flop_per_s.", 1)
+    name = "memory_bytes_per_s" if key in (_HBM, OF_MODELS) else key.replace("matrix.", "peak_flop_per_s.", 1)
     return accelerator.facts.get(name)
 
 

@@ -41,7 +41,7 @@ def sustained_facts(name: str, peaks: Mapping[str, Fact], memory: Fact) -> Mappi
 
 
 def _peak(key: str, peaks: Mapping[str, Fact], memory: Fact) -> Fact | None:
-    return memory if key == "hbm" else peaks.get(key.rsplit(".", 1)[-1])
+    return memory if key.startswith("hbm") else peaks.get(key.rsplit(".", 1)[-1])
 
 
 def _held(fact: Fact, peak: Fact | None) -> Fact:
