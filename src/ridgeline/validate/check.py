@@ -25,6 +25,7 @@ from ridgeline.validate.operators import answer_operator
 from ridgeline.validate.rows import MEASURED_KINDS, Row, TruthTable, read
 from ridgeline.validate.score import absolute_percentage_error, summarise
 from ridgeline.validate.serving import ServedRows
+from ridgeline.validate.serving_processors import on_processors
 
 Predictor = Callable[[Model, Cluster, Workload, Plan], Report]
 Completer = Callable[[Model, Cluster, Workload, Mapping[str, object]], Plan]
@@ -98,6 +99,9 @@ class Checker:
         if reason is not None:
             return answer | {"status": reason[0], "reason": reason[1]}
         if table.kind == "serving":
+            alone = on_processors(row)
+            if alone is not None:
+                return answer | self._tried(lambda: self._offloaded.answer(alone))
             return answer | self._tried(lambda: self._served.answer(row))
         if table.kind == "offload":
             return answer | self._tried(lambda: self._offloaded.answer(row))

@@ -16,7 +16,7 @@ NO_ACCELERATOR = re.compile(
     r"thelio|ryzen \d|core (?:i\d|ultra)|snapdragon|rk3588",
     re.IGNORECASE,
 )
-"""Cells that name a computer and no accelerator: refused, since products on a CPU are not priced for serving."""
+"""Cells that name a computer and no accelerator: refused but for one batch of llama.cpp (`serving_processors`)."""
 
 _CARD = re.compile(r"\(\s*((?:nvidia|amd|intel arc|radeon|geforce|rtx|rx|quadro|tesla)\b[^()]*)\)", re.IGNORECASE)
 
@@ -67,6 +67,14 @@ class Place:
     part: Accelerator
     cluster: Cluster
     assumptions: tuple[str, ...]
+
+
+def without_accelerator(cell: str) -> bool:
+    """Whether a cell names a computer and no card in it."""
+    card = _CARD.search(cell)
+    named = card[1] if card else cell
+    known = any(re.search(pattern, named, re.IGNORECASE) for pattern, _ in CARDS)
+    return card is None and not known and NO_ACCELERATOR.search(cell.strip()) is not None
 
 
 def find(cell: str, source: Machines) -> Device:
