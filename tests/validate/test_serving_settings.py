@@ -390,7 +390,7 @@ def test_some_deployments_have_many_front_ends(engine: str, device: str, fronts:
 
 
 @pytest.mark.parametrize(
-    ("device", "fresh", "assumed"), [("B200", True, False), ("H200", True, True), ("B300", False, True)]
+    ("device", "fresh", "assumed"), [("B200", True, False), ("H200", True, True), ("B300", True, True)]
 )
 def test_containers_of_their_own_hold_no_compiled_kernels(device: str, fresh: bool, assumed: bool) -> None:
     words = ("Qwen3.5-397B-A17B", f"{device}-SXM", "fp8", 16, 1024, 1024)
