@@ -137,7 +137,7 @@ def block_seconds(heads: Array, context: Array, elements: float, room: float, de
     >>> device = machine(cluster("1xMI300X")).device
     >>> times = [block_seconds(np.array(8192.0), np.array(1024.0), 256.0, room, device)[0] for room in (4096, 8192)]
     >>> " ".join(f"{time * 1e6:.0f} us" for time in times)
-    '1684 us 3366 us'
+    '1690 us 3372 us'
     """
     blocks = max(1.0, constant("sm.shared_bytes.cdna") // (4.0 * max(room, 1.0)))
     waves = np.maximum(1.0, heads / (device.sm_count * blocks))

@@ -126,7 +126,7 @@ def network(name: str, *, source: str = "") -> str | None:
     """The network that a model cell names in a source, None when it names none that can be built.
 
     >>> network("ResNet-50 train"), network("timm resnet101"), network("Mask R-CNN")
-    ('resnet-50', 'resnet-101', None)
+    ('resnet-50', 'resnet-101', 'mask-rcnn')
     """
     plain = re.sub(r"^timm | train$", "", name.strip(), flags=re.IGNORECASE)
     own = [(pattern, known) for where, pattern, known in (*OWN_NETWORKS, *OWN_SAMPLES) if re.match(where, source)]
