@@ -20,3 +20,8 @@ def test_weights_of_any_bits_run_as_the_nearest_width_does() -> None:
 def test_words_that_mean_no_format_are_refused(word: str) -> None:
     with pytest.raises(DomainError, match=r"is no number format; known: .*w1a16 to w8\.5a16"):
         form(word)
+
+
+@pytest.mark.parametrize("word", ["int4", "AWQ", "gptq", "w4a16"])
+def test_words_for_weights_of_four_bits_mean_them(word: str) -> None:
+    assert form(word).name == "int4_wo"
