@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from ridgeline.serving.borrowing import borrow, debt
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import charge
 from ridgeline.serving.kept import prompt_tokens
 from ridgeline.serving.loading import loadable, take_adapter
@@ -23,14 +22,14 @@ from ridgeline.serving.queues import (
 from ridgeline.serving.state import MIXED_BATCHES, PREFILLING, Fleet, Lists, Record, Records
 
 
-@njit(cache=True)
+@clocked
 def _found(lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> tuple[bool, int]:
     """Whether the cache of a request exists already, and the prefix blocks of it that the rank holds else."""
     moved = requests[request].ready == requests[request].needed  # it was computed elsewhere, or comes from the host
     return moved, 0 if moved else resident(lists, requests, rule, rank, request)
 
 
-@njit(cache=True)
+@clocked
 def _wants(lists: Lists, requests: Records, rule: Record, rank: int, request: int, hits: int) -> tuple[int, int]:
     """Blocks that a request takes when it is admitted, and those that it sets aside [1]."""
     each = rule.prefix_tokens // rule.block_tokens
@@ -41,7 +40,7 @@ def _wants(lists: Lists, requests: Records, rule: Record, rank: int, request: in
     return needed + each * idle_among(lists, rank, request, hits), reserved
 
 
-@njit(cache=True)
+@clocked
 def fits(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> bool:
     """Whether a place and the blocks of a waiting request are free."""
     if ranks[rank].running >= rule.max_seqs or not loadable(ranks, lists, requests, rule, rank, request):
@@ -53,7 +52,7 @@ def fits(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: in
     ) > 0  # fmt: skip
 
 
-@njit(cache=True)
+@clocked
 def _roomy(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> bool:
     """Whether the blocks of a waiting request are free at its own rank."""
     if rule.borrows and most_blocks(rule, requests[request].prompt, requests[request].output) > rule.capacity:
@@ -72,7 +71,7 @@ def _roomy(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: 
     return not (ranks[rank].running > 0 and ranks[rank].committed + reserved > rule.capacity)
 
 
-@njit(cache=True)
+@clocked
 def admit(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int, request: int) -> bool:
     """Admits a waiting request when its blocks are free; the blocks of its whole prompt are taken at once."""
     if not fits(ranks, lists, requests, rule, rank, request):

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 from numba.extending import register_jitable
 
 from ridgeline.cost.seconds import Seconds
@@ -21,6 +20,7 @@ from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.lower.pieces import Experts, Piece, Served, Trade
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.clock import Lines, Times, by_tokens, group_s, head_s, padded, token_s
+from ridgeline.serving.compiling import formula
 from ridgeline.serving.state import Array, Record
 from ridgeline.units import bytes_text
 
@@ -162,25 +162,25 @@ def micro_batches_s(
     return (layers - 1.0) * np.maximum(turn, micro * busiest) + turn + (micro - 1.0) * busiest
 
 
-@njit(cache=True, error_model="numpy")
+@formula
 def _micro(rule: Record, tokens: float) -> float:
     """Micro-batches of an iteration: no more than it has tokens [1]."""
     return float(min(float(rule.micro_batches), max(tokens, 1.0)))
 
 
-@njit(cache=True, error_model="numpy")
+@formula
 def _send_s(times: Times, rule: Record, tokens: float) -> float:
     return by_tokens(times, rule, rule.send, tokens)
 
 
-@njit(cache=True, error_model="numpy")
+@formula
 def apart_s(times: Times, rule: Record, attention: float, mean: float, most: float) -> float:
     """Micro-batches of `attention` [s] on the slowest of ranks that have `mean` and at most `most` tokens [s]."""
     experts, send = group_s(times, rule, mean), _send_s(times, rule, most)
     return float(micro_batches_s(attention, experts, send, rule.expert_layers, _micro(rule, most)))
 
 
-@njit(cache=True, error_model="numpy")
+@formula
 def apart_lines(times: Times, rule: Record, busiest: float, mean: float, least: float) -> Lines:
     """The lines of a decode step over a micro-batch's attention, as `clock.decode_lines`.
 

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from ridgeline.serving.clock import NO, Lines, Times, of_one_host, run
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.queues import growth, most_blocks
 from ridgeline.serving.state import NOBODY, Fleet, Lists, Record, Records
 
 
-@njit(cache=True)
+@clocked
 def lendable(ranks: Records, lists: Lists, rule: Record, rank: int) -> int:
     """Blocks that a rank gives at once, to a guest or to a request of its own that borrows: a share of those free."""
     free = rule.capacity - ranks[rank].used - growth(ranks, lists, rule, rank, 1)
     return int(max(0, math.floor(rule.lend_share * free)))
 
 
-@njit(cache=True)
+@clocked
 def too_long(ranks: Records, rule: Record, blocks: int) -> bool:
     """Whether so many blocks are more than a rank has, and than all ranks would give if nobody used any."""
     if blocks <= rule.capacity:
@@ -32,7 +31,7 @@ def too_long(ranks: Records, rule: Record, blocks: int) -> bool:
     return bool(rule.borrows == 0 or blocks > ranks.size * each or blocks - each > rule.owe)
 
 
-@njit(cache=True)
+@clocked
 def debt(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> int:
     """Blocks that a request must borrow to be held to its end; -1 where others do not give them now."""
     if rule.borrows == 0:
@@ -47,7 +46,7 @@ def debt(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: in
     return missing if given >= missing else -1
 
 
-@njit(cache=True)
+@clocked
 def owes_soon(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> bool:
     """Whether who waits would fit its rank but for what is set aside there, and borrows once that has grown."""
     if request == NOBODY:
@@ -56,7 +55,7 @@ def owes_soon(ranks: Records, lists: Lists, requests: Records, rule: Record, ran
     return bool(total <= lendable(ranks, lists, rule, rank))
 
 
-@njit(cache=True)
+@clocked
 def borrow(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int, request: int) -> int:
     """Takes loans for a request, of those who can give most first; returns the blocks of its own instance."""
     missing = debt(ranks, lists, requests, rule, rank, request)
@@ -83,7 +82,7 @@ def borrow(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: 
     return int(own)
 
 
-@njit(cache=True)
+@clocked
 def give_back(ranks: Records, lists: Lists, requests: Records, rank: int, request: int) -> None:
     """Returns what a request has borrowed."""
     for lender in range(ranks.size):
@@ -97,7 +96,7 @@ def give_back(ranks: Records, lists: Lists, requests: Records, rank: int, reques
     requests[request].lent = 0
 
 
-@njit(cache=True)
+@clocked
 def asks(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int, sign: int) -> None:
     """A request that has borrowed begins to decode (sign 1) or ceases to (-1): guests are read where they lie."""
     ranks[rank].asking += sign
@@ -108,7 +107,7 @@ def asks(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: in
             ranks[lender].called = 1
 
 
-@njit(cache=True)
+@clocked
 def borrowed_s(ranks: Records, instances: Records, rule: Record, rank: int) -> tuple[float, float]:
     """What borrowing adds to a step, and how long attention takes elsewhere beside a rank's own [s].
 
@@ -120,7 +119,7 @@ def borrowed_s(ranks: Records, instances: Records, rule: Record, rank: int) -> t
     return added, ranks[rank].far * rule.far_token_s
 
 
-@njit(cache=True)
+@clocked
 def borrow_lines(ranks: Records, instances: Records, rule: Record, instance: int, lines: Lines) -> Lines:
     """The lines of a decode step with borrowed room: attention at home, or that of the largest part elsewhere."""
     added, far = borrowed_s(ranks, instances, rule, instances[instance].first_rank)
@@ -128,7 +127,7 @@ def borrow_lines(ranks: Records, instances: Records, rule: Record, instance: int
     return (least, constant, factor, constant + far, 0.0, NO, 0.0, NO, 0.0)
 
 
-@njit(cache=True)
+@clocked
 def steps_done(
     ranks: Records,
     instances: Records,

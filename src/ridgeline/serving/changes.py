@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.queues import drop_end, leave_queue, leave_running
 from ridgeline.serving.routing import push
 from ridgeline.serving.sequences import release, stop_decoding
@@ -22,7 +21,7 @@ from ridgeline.serving.state import (
 )
 
 
-@njit(cache=True)
+@clocked
 def next_change(instances: Records, fleet: Fleet) -> float:
     """When an instance starts or fails next, or the load is looked at next [s]."""
     if fleet.system[0].period_s <= 0.0 and fleet.failures_s.shape[1] == 0:
@@ -35,7 +34,7 @@ def next_change(instances: Records, fleet: Fleet) -> float:
     return float(found)
 
 
-@njit(cache=True)
+@clocked
 def next_start(instances: Records, pool: int) -> float:
     """When an instance of a pool starts next; inf when none is on its way [s]."""
     found = math.inf
@@ -45,7 +44,7 @@ def next_start(instances: Records, pool: int) -> float:
     return float(found)
 
 
-@njit(cache=True)
+@clocked
 def change(instances: Records, fleet: Fleet, now_s: float) -> None:
     """Everything that changes now: instances that are up again, that fail, and those that the load asks for or not."""
     for index in range(instances.size):
@@ -67,12 +66,12 @@ def change(instances: Records, fleet: Fleet, now_s: float) -> None:
             _scale(instances, fleet, pool, now_s)
 
 
-@njit(cache=True)
+@clocked
 def _gap(fleet: Fleet, index: int, place: int) -> float:
     return float(fleet.failures_s[index, place]) if place < fleet.failures_s.shape[1] else math.inf
 
 
-@njit(cache=True)
+@clocked
 def _scale(instances: Records, fleet: Fleet, pool: int, now_s: float) -> None:
     """Starts an instance of a pool when those up or starting have more than the high load each, stops one below low."""
     load, ready, working = 0.0, 0, 0
@@ -96,7 +95,7 @@ def _scale(instances: Records, fleet: Fleet, pool: int, now_s: float) -> None:
         instances[last_up].up_s += now_s - instances[last_up].up_since_s
 
 
-@njit(cache=True)
+@clocked
 def evacuate(
     ranks: Records,
     lists: Lists,
@@ -133,7 +132,7 @@ def evacuate(
     instances[index].next_s = math.inf
 
 
-@njit(cache=True)
+@clocked
 def _send_back(requests: Records, fleet: Fleet, request: int, now_s: float, on_its_way: bool) -> None:
     requests[request].needed = requests[request].prompt + requests[request].made
     requests[request].ready, requests[request].stage = 0, COMES_IN

@@ -9,28 +9,27 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.loading import loadable
 from ridgeline.serving.state import NOBODY, Lists, Record, Records
 
 PROMPT_WEIGHT, TOKEN_WEIGHT = 1.0, 2.0  # of one token: w_p and w_q of sheng2024vtc, section 5.1
 
 
-@njit(cache=True)
+@clocked
 def _gaining(lists: Lists, rule: Record, rank: int, client: int) -> float:
     """What a client's decoding sequences add to its counter in one step."""
     return float(TOKEN_WEIGHT * rule.gained * lists.busy[rank, client])
 
 
-@njit(cache=True)
+@clocked
 def counter(ranks: Records, lists: Lists, rule: Record, rank: int, client: int) -> float:
     """What a client has been served by a rank so far, in weighted tokens."""
     steps = ranks[rank].step - lists.busy_since[rank, client]
     return float(lists.served[rank, client] + _gaining(lists, rule, rank, client) * steps)
 
 
-@njit(cache=True)
+@clocked
 def decodes(ranks: Records, lists: Lists, rule: Record, rank: int, client: int, more: int) -> None:
     """Notes that `more` of a client's sequences decode from now on; fewer, where it is negative."""
     if rule.fair:
@@ -39,7 +38,7 @@ def decodes(ranks: Records, lists: Lists, rule: Record, rank: int, client: int, 
         lists.busy[rank, client] += more
 
 
-@njit(cache=True)
+@clocked
 def charge(lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
     """Counts a prompt when it is first admitted; computing it again after a preemption is not the client's doing."""
     if rule.fair and not requests[request].charged:
@@ -47,7 +46,7 @@ def charge(lists: Lists, requests: Records, rule: Record, rank: int, request: in
         lists.served[rank, requests[request].client] += PROMPT_WEIGHT * requests[request].prompt
 
 
-@njit(cache=True)
+@clocked
 def comes(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int, first: bool) -> None:
     """Notes that a request joins the queue; a new one is seen, and its client lifted, at the scheduler's next look."""
     if rule.fair:
@@ -58,7 +57,7 @@ def comes(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: i
             ranks[rank].unseen += 1
 
 
-@njit(cache=True)
+@clocked
 def goes(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
     """Notes that a request leaves the queue."""
     if rule.fair:
@@ -70,7 +69,7 @@ def goes(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: in
         ranks[rank].last_client = requests[request].client
 
 
-@njit(cache=True)
+@clocked
 def see(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int) -> None:
     """The scheduler sees who is new, and lifts clients of whom nothing waited.
 
@@ -100,7 +99,7 @@ def see(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int
         request = int(requests[request].after)
 
 
-@njit(cache=True)
+@clocked
 def head(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int) -> int:
     """The waiting request whose turn it is: the first, or the first of the least served client of its priority.
 
@@ -120,7 +119,7 @@ def head(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: in
     return chosen
 
 
-@njit(cache=True)
+@clocked
 def steps_to_turn(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, most: int) -> int:
     """Decode steps until another waiting client is served less than the one whose turn it is, at most `most` [step]."""
     if not rule.fair or ranks[rank].waiting < 2:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from ridgeline.errors import PlanError
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import Records, Whole
 
 _POOLS = 3  # nobody, new requests, caches on their way
@@ -36,7 +36,7 @@ class Fronts:
         return turns
 
 
-@njit(cache=True)
+@clocked
 def drawn_of(request: int, ranks: int) -> int:
     """The attention rank that a request draws in every pool: the remainder of a hash of its number (MurmurHash3's)."""
     mixed = request % 4294967296
@@ -45,7 +45,7 @@ def drawn_of(request: int, ranks: int) -> int:
     return int((mixed ^ (mixed >> 16)) % ranks)
 
 
-@njit(cache=True)
+@clocked
 def front_of(request: int, fronts: int) -> int:
     """The front end that a request comes in through: any, by a hash of its number (Knuth's multiplicative one)."""
     mixed = (request * 2654435761) % 4294967296

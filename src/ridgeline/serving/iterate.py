@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from ridgeline.serving.apart import apart_s
 from ridgeline.serving.borrowing import borrowed_s, owes_soon
 from ridgeline.serving.clock import (
@@ -23,6 +21,7 @@ from ridgeline.serving.clock import (
     tally,
     token_s,
 )
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import head
 from ridgeline.serving.lanes import begin_answers, begin_prompts, home, prompt_joins, rests, take_in
 from ridgeline.serving.looks import known_until, pass_on_late, result_s, steps_to_look
@@ -49,7 +48,7 @@ from ridgeline.serving.state import (
 from ridgeline.serving.urgency import redraw
 
 
-@njit(cache=True)
+@clocked
 def _drafting_s(ranks: Records, instances: Records, times: Times, rule: Record, instance: int, whole_s: float) -> float:
     """Drafting in an iteration with prompts of `whole_s`: its part of a step, and of what prompts add [s]."""
     own, total = 0.0, 0.0
@@ -68,7 +67,7 @@ def _drafting_s(ranks: Records, instances: Records, times: Times, rule: Record, 
     return float(rule.draft_share * step_s + rule.draft_prompt * (whole_s - step_s))
 
 
-@njit(cache=True)
+@clocked
 def _mixed_s(
     ranks: Records, lists: Lists, instances: Records, times: Times, rule: Record, instance: int, merged: float
 ) -> float:
@@ -137,7 +136,7 @@ def _mixed_s(
     return max(seconds, moved) if rule.beside else seconds + moved
 
 
-@njit(cache=True)
+@clocked
 def _build_s(ranks: Records, lists: Lists, rule: Record, first: int) -> float:
     """Time to compile kernels for numbers of tokens that ranks have for the first time, all ranks at once [s]."""
     news = False
@@ -150,7 +149,7 @@ def _build_s(ranks: Records, lists: Lists, rule: Record, first: int) -> float:
     return float(rule.build_s if news else 0.0)
 
 
-@njit(cache=True)
+@clocked
 def _prompts_s(
     ranks: Records, lists: Lists, instances: Records, fleet: Fleet, times: Times, rule: Record, instance: int
 ) -> float:
@@ -169,7 +168,7 @@ def _prompts_s(
     return best
 
 
-@njit(cache=True)
+@clocked
 def begin(
     ranks: Records,
     lists: Lists,
@@ -233,7 +232,7 @@ def begin(
         instances[instance].at, instances[instance].next_s = IDLE, math.inf
 
 
-@njit(cache=True)
+@clocked
 def commit(
     ranks: Records,
     lists: Lists,
@@ -291,7 +290,7 @@ def commit(
         instances[instances[instance].mate].stirred = 1
 
 
-@njit(cache=True)
+@clocked
 def _prompts_done(
     ranks: Records,
     lists: Lists,

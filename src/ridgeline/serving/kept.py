@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from ridgeline.cost.formats import Formats, form
 from ridgeline.cost.seconds import Seconds, nothing
@@ -25,13 +24,14 @@ from ridgeline.errors import PlanError
 from ridgeline.facts.records import Host
 from ridgeline.lower.pieces import Core, Product, Recurrence, Served
 from ridgeline.plan.deployment import Deployment
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.queues import blocks_of
 from ridgeline.serving.state import Array, Record, Records
 
 _RANK_BYTES = 2.0  # of a number of keys of low rank
 
 
-@njit(cache=True)
+@clocked
 def held_tokens(rule: Record, tokens: int) -> int:
     """Tokens' worth of cache on the device once a prompt of so many is done: min(P, k + f + share P) [token]."""
     if rule.kept == 0 and rule.fetched == 0:
@@ -39,19 +39,19 @@ def held_tokens(rule: Record, tokens: int) -> int:
     return int(min(tokens, rule.kept + rule.fetched + math.ceil(rule.held_share * tokens)))
 
 
-@njit(cache=True)
+@clocked
 def prompt_tokens(rule: Record, tokens: int) -> int:
     """Tokens of cache that a prompt of so many takes while it is computed [token]: all, or those kept and a chunk."""
     return int(min(tokens, rule.kept + rule.token_budget) if rule.early else tokens)
 
 
-@njit(cache=True)
+@clocked
 def seen_tokens(rule: Record, tokens: int) -> int:
     """Tokens before a chunk of a prompt that it attends to, of so many that are computed [token]."""
     return int(min(tokens, rule.kept) if rule.early else tokens)
 
 
-@njit(cache=True)
+@clocked
 def read_tokens(rule: Record, tokens: int) -> float:
     """Tokens' worth of cache that attention of the first step reads, the new token apart [token].
 
@@ -61,13 +61,13 @@ def read_tokens(rule: Record, tokens: int) -> float:
     return float(tokens) if chosen == 0 or tokens <= chosen else chosen + rule.read_share * tokens
 
 
-@njit(cache=True)
+@clocked
 def fetched_tokens(rule: Record, tokens: int) -> int:
     """Tokens that a step chooses from host memory: f, or none of a prompt that the device holds whole [token]."""
     return int(rule.fetched) if tokens > rule.kept + rule.fetched else 0
 
 
-@njit(cache=True)
+@clocked
 def cut(ranks: Records, requests: Records, rule: Record, rank: int, request: int, length: int) -> None:
     """Gives back the blocks of a prompt beyond `length` tokens, and what was set aside for them."""
     if length == requests[request].needed:
@@ -80,7 +80,7 @@ def cut(ranks: Records, requests: Records, rule: Record, rank: int, request: int
     requests[request].reserved = reserved
 
 
-@njit(cache=True)
+@clocked
 def fetch_s(ranks: Records, instances: Records, rule: Record, instance: int) -> float:
     """What the rank that fetches most from host memory takes for it in a step [s]."""
     most = 0

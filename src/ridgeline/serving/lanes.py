@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from ridgeline.serving.clock import Times, hosted, run
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.runs import book_run, lines_of, set_run, steps_to_go
 from ridgeline.serving.schedule import ensure_growth, form_batch
 from ridgeline.serving.sequences import start_decoding
@@ -30,20 +29,20 @@ from ridgeline.serving.state import (
 )
 
 
-@njit(cache=True)
+@clocked
 def home(instances: Records, instance: int) -> int:
     """The lane under which requests of an instance are counted: that of prompts."""
     return int(instances[instance].mate if instances[instance].lane == ANSWERS else instance)
 
 
-@njit(cache=True)
+@clocked
 def works(instances: Records, instance: int, now_s: float) -> None:
     """Notes that a lane begins to work; its device is busy from then on if the other lane is idle."""
     if instances[instance].lane != BOTH and instances[instances[instance].mate].at == IDLE:
         instances[home(instances, instance)].since_s = now_s
 
 
-@njit(cache=True)
+@clocked
 def rests(instances: Records, instance: int, now_s: float, seconds: float) -> None:
     """Counts the time that an instance's devices were busy, of two lanes when the last one stops."""
     if instances[instance].lane == BOTH:
@@ -53,7 +52,7 @@ def rests(instances: Records, instance: int, now_s: float, seconds: float) -> No
         instances[counted].busy_s += now_s - instances[counted].since_s
 
 
-@njit(cache=True)
+@clocked
 def begin_prompts(
     ranks: Records,
     lists: Lists,
@@ -81,7 +80,7 @@ def begin_prompts(
     instances[instance].next_s = now_s + hosted(rule, seconds, prompts)
 
 
-@njit(cache=True)
+@clocked
 def begin_answers(
     ranks: Records,
     lists: Lists,
@@ -112,7 +111,7 @@ def begin_answers(
     set_run(ranks, instances, fleet, times, rule, instance, 1 if sent_back else steps, math.inf)
 
 
-@njit(cache=True)
+@clocked
 def prompt_joins(
     ranks: Records,
     lists: Lists,
@@ -131,7 +130,7 @@ def prompt_joins(
         start_decoding(ranks, lists, requests, rule, rank, request)
 
 
-@njit(cache=True)
+@clocked
 def take_in(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int) -> None:
     """Those whose prompts were done during a step decode from now on."""
     request = int(ranks[rank].run_first)
@@ -142,7 +141,7 @@ def take_in(ranks: Records, lists: Lists, requests: Records, rule: Record, rank:
         request = int(requests[request].after)
 
 
-@njit(cache=True)
+@clocked
 def _catch_up(
     ranks: Records,
     lists: Lists,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import NOBODY, Fleet, Lists, Record, Records
 
 USED, HOLDERS = range(2)  # of `Lists.adapters`: the serial of its last use (0: not here), requests that run with it
 
 
-@njit(cache=True)
+@clocked
 def loadable(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> bool:
     """Whether the adapter of a request is there, or a slot for it that no running request needs."""
     if rule.slots == 0:
@@ -17,7 +16,7 @@ def loadable(ranks: Records, lists: Lists, requests: Records, rule: Record, rank
     return bool(lists.adapters[rank, requests[request].adapter, USED] > 0 or ranks[rank].pinned < rule.slots)
 
 
-@njit(cache=True)
+@clocked
 def take_adapter(
     ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int, request: int
 ) -> None:
@@ -37,7 +36,7 @@ def take_adapter(
     ranks[rank].pinned += mine[HOLDERS] == 1
 
 
-@njit(cache=True)
+@clocked
 def leave_adapter(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
     """A request that no longer runs needs its adapter no more; it stays until its slot is needed."""
     if rule.slots == 0:
@@ -49,7 +48,7 @@ def leave_adapter(ranks: Records, lists: Lists, requests: Records, rule: Record,
     ranks[rank].pinned -= mine[HOLDERS] == 0
 
 
-@njit(cache=True)
+@clocked
 def _unload(ranks: Records, lists: Lists, rank: int) -> None:
     """Forgets the longest unused adapter that no request runs with."""
     oldest = NOBODY

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from ridgeline.serving.admission import fits
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import head
 from ridgeline.serving.state import EACH_LOOK, NOBODY, PREFILL_FIRST, WHEN_ALL, WHEN_FULL, Lists, Record, Records
 
 
-@njit(cache=True)
+@clocked
 def late(requests: Records, request: int, known_s: float) -> bool:
     """Whether a request whose prompt is to be computed came to the scheduler after a time."""
     came_s = requests[request].came_s + requests[request].front_s
     return bool(came_s > known_s and requests[request].ready < requests[request].needed)
 
 
-@njit(cache=True)
+@clocked
 def known_until(
     ranks: Records, lists: Lists, requests: Records, instances: Records, rule: Record, instance: int, now_s: float
 ) -> float:
@@ -48,7 +47,7 @@ def known_until(
     return float(prepared_s) if lets else -math.inf
 
 
-@njit(cache=True)
+@clocked
 def made_up_s(
     ranks: Records, requests: Records, instances: Records, rule: Record, instance: int, now_s: float
 ) -> float:
@@ -74,14 +73,14 @@ def made_up_s(
     return math.inf
 
 
-@njit(cache=True)
+@clocked
 def result_s(ranks: Records, requests: Records, instances: Records, rule: Record, instance: int, now_s: float) -> float:
     """When what an iteration of prompts has computed is noticed [s]: once the kernels of the next are launched."""
     formed_s = made_up_s(ranks, requests, instances, rule, instance, now_s)
     return float(max(now_s, formed_s + rule.eager_s)) if formed_s < math.inf else now_s
 
 
-@njit(cache=True)
+@clocked
 def pass_on_late(
     ranks: Records,
     requests: Records,
@@ -111,7 +110,7 @@ def pass_on_late(
             request = requests[request].after
 
 
-@njit(cache=True)
+@clocked
 def steps_to_look(ranks: Records, instances: Records, rule: Record, instance: int, known_s: float) -> int:
     """Decode steps after which those who wait may be taken, at least 1 [step]; any number where nobody does."""
     waiting = 0
@@ -129,7 +128,7 @@ def steps_to_look(ranks: Records, instances: Records, rule: Record, instance: in
     return max(int(rule.receive_steps - gone), 1)
 
 
-@njit(cache=True)
+@clocked
 def _due(instances: Records, rule: Record, instance: int) -> bool:
     """Whether a whole interval has gone by since the last look; the count begins anew with each."""
     gone = instances[instance].iterations - instances[instance].looked
@@ -137,7 +136,7 @@ def _due(instances: Records, rule: Record, instance: int) -> bool:
     return bool(gone > 0 and gone % rule.receive_steps == 0)
 
 
-@njit(cache=True)
+@clocked
 def _heard_until(instances: Records, rule: Record, instance: int, now_s: float) -> float:
     """With looks after so many decode steps, and after every iteration of prompts where those run apart [s]."""
     if instances[instance].prompted and rule.scheduler == PREFILL_FIRST:
@@ -151,7 +150,7 @@ def _heard_until(instances: Records, rule: Record, instance: int, now_s: float) 
     return float(before_s if rule.ahead else instances[instance].looked_s)
 
 
-@njit(cache=True)
+@clocked
 def _prompt_tokens(ranks: Records, requests: Records, rank: int, known_s: float, most: float) -> float:
     """Tokens to compute of those who wait and came in time, counted up to `most` [token]."""
     tokens, request = 0.0, ranks[rank].wait_first
@@ -162,7 +161,7 @@ def _prompt_tokens(ranks: Records, requests: Records, rank: int, known_s: float,
     return tokens
 
 
-@njit(cache=True)
+@clocked
 def _all_have_prompts(
     ranks: Records, lists: Lists, requests: Records, instances: Records, rule: Record, instance: int, known_s: float
 ) -> bool:
@@ -181,7 +180,7 @@ def _all_have_prompts(
     return bool(_due(instances, rule, instance))
 
 
-@njit(cache=True)
+@clocked
 def _has_prompt(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, known_s: float) -> bool:
     """Whether a prompt is computed in part, or the next who waits came in time and fits."""
     if ranks[rank].partial != NOBODY:
@@ -192,7 +191,7 @@ def _has_prompt(ranks: Records, lists: Lists, requests: Records, rule: Record, r
     return bool(fits(ranks, lists, requests, rule, rank, request))
 
 
-@njit(cache=True)
+@clocked
 def _enough_wait(
     ranks: Records, requests: Records, instances: Records, rule: Record, instance: int, known_s: float
 ) -> bool:

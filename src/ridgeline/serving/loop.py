@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from ridgeline.serving.borrowing import too_long
 from ridgeline.serving.changes import change, evacuate, next_change, next_start
 from ridgeline.serving.clock import Times
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.iterate import begin, commit
 from ridgeline.serving.kept import prompt_tokens
 from ridgeline.serving.queues import join_queue, leave_running, most_blocks
@@ -39,13 +38,13 @@ from ridgeline.serving.stopping import A_REQUEST, EVENTS, LEAST, hopeless
 from ridgeline.serving.urgency import drawn_priority
 
 
-@njit(cache=True)
+@clocked
 def _refuse(requests: Records, fleet: Fleet, request: int, now_s: float) -> None:
     requests[request].stage, requests[request].end_s = REFUSED, now_s
     ended(requests, fleet, request, now_s)
 
 
-@njit(cache=True)
+@clocked
 def _arrive(
     ranks: Records,
     lists: Lists,
@@ -103,7 +102,7 @@ def _arrive(
     instances[instance].stirred = 1
 
 
-@njit(cache=True)
+@clocked
 def _attend(
     ranks: Records,
     lists: Lists,
@@ -142,7 +141,7 @@ def _attend(
     return first, first_s
 
 
-@njit(cache=True, nogil=True)
+@clocked
 def replay(
     ranks: Records,
     lists: Lists,

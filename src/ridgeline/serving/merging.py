@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import HELPS, IDLE, Fleet, Record, Records
 
 
-@njit(cache=True)
+@clocked
 def is_free(ranks: Records, instances: Records, instance: int) -> bool:
     """Whether an instance has nothing to do."""
     rank = instances[instance].first_rank
     return bool(instances[instance].at == IDLE and ranks[rank].waiting == 0 and ranks[rank].running == 0)
 
 
-@njit(cache=True)
+@clocked
 def free_beside(ranks: Records, instances: Records, instance: int) -> int:
     """Other instances that have nothing to do [1]."""
     count = 0
@@ -30,13 +29,13 @@ def free_beside(ranks: Records, instances: Records, instance: int) -> int:
     return count
 
 
-@njit(cache=True)
+@clocked
 def parted(tokens: float, instances: float) -> float:
     """Tokens of the largest of equal parts [token]."""
     return math.ceil(tokens / instances)
 
 
-@njit(cache=True)
+@clocked
 def ring_s(rule: Record, tokens: float, instances: float) -> float:
     """Time in which parts of the cache of so many tokens have gone round [s]: beside attention.
 
@@ -45,7 +44,7 @@ def ring_s(rule: Record, tokens: float, instances: float) -> float:
     return float((instances - 1.0) * (rule.ring_start_s + parted(tokens, instances) * rule.move_token_s))
 
 
-@njit(cache=True)
+@clocked
 def merge(ranks: Records, instances: Records, fleet: Fleet, instance: int, count: int) -> None:
     """The first `count` free instances help one until its iteration ends."""
     fleet.system[0].merges += count > 0
@@ -56,7 +55,7 @@ def merge(ranks: Records, instances: Records, fleet: Fleet, instance: int, count
             count -= 1
 
 
-@njit(cache=True)
+@clocked
 def part(instances: Records, instance: int, seconds: float) -> None:
     """Who helped an instance is free again."""
     for other in range(instances.size):

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import comes, goes
 from ridgeline.serving.state import NOBODY, Lists, Record, Records, Whole
 
 
-@njit(cache=True)
+@clocked
 def _earlier(one: Whole, two: Whole) -> bool:
     """Whether one entry of the order of ends comes before another: by step, then by request."""
     return bool(one[0] < two[0] or (one[0] == two[0] and one[1] < two[1]))
 
 
-@njit(cache=True)
+@clocked
 def _swap(one: Whole, two: Whole) -> None:
     one[0], two[0] = two[0], one[0]
     one[1], two[1] = two[1], one[1]
 
 
-@njit(cache=True)
+@clocked
 def _rise(ends: Whole, place: int, always: bool) -> None:
     """Moves an entry up to where it belongs, or to the top."""
     while place > 0:
@@ -33,7 +32,7 @@ def _rise(ends: Whole, place: int, always: bool) -> None:
         place = above
 
 
-@njit(cache=True)
+@clocked
 def push_end(ranks: Records, lists: Lists, rank: int, until: int, request: int) -> None:
     """Notes that a request ends when the rank has done `until` steps."""
     ends, place = lists.ends[rank], ranks[rank].ends
@@ -42,7 +41,7 @@ def push_end(ranks: Records, lists: Lists, rank: int, until: int, request: int) 
     _rise(ends, place, False)
 
 
-@njit(cache=True)
+@clocked
 def pop_end(ranks: Records, lists: Lists, rank: int) -> None:
     """Removes the request that ends first."""
     ends, size = lists.ends[rank], ranks[rank].ends - 1
@@ -60,7 +59,7 @@ def pop_end(ranks: Records, lists: Lists, rank: int) -> None:
         place = least
 
 
-@njit(cache=True)
+@clocked
 def drop_end(ranks: Records, lists: Lists, rank: int, request: int) -> None:
     """Removes a request that is preempted from the order of ends."""
     for place in range(ranks[rank].ends):
@@ -70,7 +69,7 @@ def drop_end(ranks: Records, lists: Lists, rank: int, request: int) -> None:
             return
 
 
-@njit(cache=True)
+@clocked
 def turn(requests: Records, rule: Record, request: int) -> float:
     """Where a prompt stands in a queue of the shortest: its tokens, and what its client's patience adds [token].
 
@@ -79,7 +78,7 @@ def turn(requests: Records, rule: Record, request: int) -> float:
     return float(requests[request].prompt + rule.patience * requests[request].came_s)
 
 
-@njit(cache=True)
+@clocked
 def _stays_behind(requests: Records, rule: Record, other: int, request: int, first: bool, by_priority: bool) -> bool:
     """Whether one who waits comes after one who joins: less urgent, or longer; of equals where that one is `first`."""
     if (by_priority or rule.shortest) and requests[other].priority != requests[request].priority:
@@ -91,7 +90,7 @@ def _stays_behind(requests: Records, rule: Record, other: int, request: int, fir
     return first
 
 
-@njit(cache=True)
+@clocked
 def join_queue(
     ranks: Records,
     lists: Lists,
@@ -125,7 +124,7 @@ def join_queue(
         requests[after].before = request
 
 
-@njit(cache=True)
+@clocked
 def leave_queue(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
     """Takes a request out of a rank's queue."""
     goes(ranks, lists, requests, rule, rank, request)
@@ -141,7 +140,7 @@ def leave_queue(ranks: Records, lists: Lists, requests: Records, rule: Record, r
     ranks[rank].waiting -= 1
 
 
-@njit(cache=True)
+@clocked
 def join_running(ranks: Records, requests: Records, rank: int, request: int) -> None:
     """Adds a request to the end of the order of admission."""
     last = ranks[rank].run_last
@@ -154,7 +153,7 @@ def join_running(ranks: Records, requests: Records, rank: int, request: int) -> 
     ranks[rank].running += 1
 
 
-@njit(cache=True)
+@clocked
 def leave_running(ranks: Records, requests: Records, rank: int, request: int) -> None:
     """Takes a request out of the order of admission."""
     before, after = requests[request].before, requests[request].after
@@ -172,19 +171,19 @@ def leave_running(ranks: Records, requests: Records, rank: int, request: int) ->
 # blocks ----------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@clocked
 def blocks_of(tokens: float, block_tokens: int) -> int:
     """Blocks that hold so many tokens [1]."""
     return -int(-tokens // block_tokens)
 
 
-@njit(cache=True)
+@clocked
 def first_growth(rule: Record, length: int) -> int:
     """Steps until a sequence of this length needs its next block, less than a period [step]."""
     return int(min(((-length) % rule.block_tokens) // rule.gained, rule.period - 1))
 
 
-@njit(cache=True)
+@clocked
 def held_blocks(requests: Records, rule: Record, request: int, step: int) -> int:
     """Blocks that a decoding request holds when its rank has done `step` steps, shared ones included [1]."""
     length = requests[request].length
@@ -193,7 +192,7 @@ def held_blocks(requests: Records, rule: Record, request: int, step: int) -> int
     return held + ((since // rule.period + 1) * rule.growth_blocks if since >= 0 else 0)
 
 
-@njit(cache=True)
+@clocked
 def most_blocks(rule: Record, prompt: int, output: int) -> int:
     """Blocks that a request holds at its end, alone [1]."""
     if rule.gained == 1.0:
@@ -202,7 +201,7 @@ def most_blocks(rule: Record, prompt: int, output: int) -> int:
     return int(blocks_of(prompt, rule.block_tokens) + (steps // rule.period + 1) * rule.growth_blocks)
 
 
-@njit(cache=True)
+@clocked
 def growth(ranks: Records, lists: Lists, rule: Record, rank: int, steps: int) -> int:
     """Blocks that the decoding sequences of a rank need over its next steps [1]."""
     phase = lists.phase[rank]
@@ -214,7 +213,7 @@ def growth(ranks: Records, lists: Lists, rule: Record, rank: int, steps: int) ->
     return int(needed * rule.growth_blocks)
 
 
-@njit(cache=True)
+@clocked
 def steps_that_fit(ranks: Records, lists: Lists, rule: Record, rank: int, available: int, most: int) -> int:
     """How many of the next `most` steps the rank's free blocks suffice for [step]."""
     decoding, period = ranks[rank].decoding - ranks[rank].asking, rule.period
@@ -233,7 +232,7 @@ def steps_that_fit(ranks: Records, lists: Lists, rule: Record, rank: int, availa
 # prefix blocks ---------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@clocked
 def resident(lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> int:
     """Leading prefix blocks of a prompt that the rank's cache holds [1]; one token is always left to compute."""
     if rule.prefix_tokens == 0:
@@ -246,7 +245,7 @@ def resident(lists: Lists, requests: Records, rule: Record, rank: int, request: 
     return int(found)
 
 
-@njit(cache=True)
+@clocked
 def idle_among(lists: Lists, rank: int, request: int, count: int) -> int:
     """How many of the first `count` prefix blocks of a prompt nobody holds [1]."""
     start, idle = lists.prefix_start[request], 0
@@ -255,7 +254,7 @@ def idle_among(lists: Lists, rank: int, request: int, count: int) -> int:
     return idle
 
 
-@njit(cache=True)
+@clocked
 def _forget(ranks: Records, lists: Lists, rank: int, block: int) -> None:
     """Takes a block out of the order of last use."""
     older, newer = lists.use[rank, block, 2], lists.use[rank, block, 1]
@@ -270,7 +269,7 @@ def _forget(ranks: Records, lists: Lists, rank: int, block: int) -> None:
     ranks[rank].idle_blocks -= 1
 
 
-@njit(cache=True)
+@clocked
 def _remember(ranks: Records, lists: Lists, rank: int, block: int) -> None:
     """Puts a block that nobody holds at the newest end of the order of last use."""
     newest = ranks[rank].newest
@@ -283,7 +282,7 @@ def _remember(ranks: Records, lists: Lists, rank: int, block: int) -> None:
     ranks[rank].idle_blocks += 1
 
 
-@njit(cache=True)
+@clocked
 def hold(ranks: Records, lists: Lists, requests: Records, rank: int, request: int, count: int) -> None:
     """Holds the first `count` prefix blocks of a prompt, all of them resident."""
     start = lists.prefix_start[request]
@@ -295,7 +294,7 @@ def hold(ranks: Records, lists: Lists, requests: Records, rank: int, request: in
     requests[request].shared = count
 
 
-@njit(cache=True)
+@clocked
 def publish(lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
     """Makes the whole prefix blocks of a computed prompt known; those that another published first stay its own."""
     if rule.prefix_tokens == 0:
@@ -309,7 +308,7 @@ def publish(lists: Lists, requests: Records, rule: Record, rank: int, request: i
     requests[request].shared = shared
 
 
-@njit(cache=True)
+@clocked
 def let_go(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> int:
     """Releases the prefix blocks of a request; returns the cache blocks that nobody uses any more [1]."""
     start, freed = lists.prefix_start[request], 0
@@ -323,7 +322,7 @@ def let_go(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: 
     return freed
 
 
-@njit(cache=True)
+@clocked
 def make_room(ranks: Records, lists: Lists, rule: Record, rank: int, blocks: int) -> None:
     """Evicts prefix blocks, the longest unused first, until `blocks` more fit beside what is in use."""
     each = max(rule.prefix_tokens // rule.block_tokens, 1)

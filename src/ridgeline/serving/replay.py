@@ -14,6 +14,7 @@ from ridgeline.serving import state
 from ridgeline.serving.adapters import drawn
 from ridgeline.serving.clock import BIN_LOW_S, BINS, BINS_A_FACTOR
 from ridgeline.serving.comings import Comings, failures_of, scale
+from ridgeline.serving.compiling import started
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.loop import replay as _run
@@ -159,7 +160,7 @@ def replay_tables(
     requests["front_s"] = front_seconds(engines[0], traffic)
     free = np.flatnonzero(traffic.after < 0)
     arrivals = free[: traffic.concurrency] if traffic.concurrency else free
-    span_s = _run(ranks, lists, requests, instances, fleet, times, rules, arrivals, most_s)
+    span_s = started(_run, ranks, lists, requests, instances, fleet, times, rules, arrivals, most_s)
     _invariants(ranks, requests, fleet, rules, most_s)
     return _result(requests, instances, fleet, rules, span_s)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fronts import drawn_of, front_of
 from ridgeline.serving.queues import resident
 from ridgeline.serving.state import (
@@ -21,13 +20,13 @@ from ridgeline.serving.state import (
 _IMBALANCE, _IMBALANCE_SHARE = 32, 1.1  # beyond both, a prefix-aware router takes the least loaded (SGLang's defaults)
 
 
-@njit(cache=True)
+@clocked
 def _sooner(one: Record, two: Record) -> bool:
     """Whether one entry comes before another: by time, then by number."""
     return bool(one.at_s < two.at_s or (one.at_s == two.at_s and one.number < two.number))
 
 
-@njit(cache=True)
+@clocked
 def _swap(coming: Records, one: int, two: int) -> None:
     a, b = coming[one], coming[two]
     at_s, number, request = a.at_s, a.number, a.request
@@ -35,7 +34,7 @@ def _swap(coming: Records, one: int, two: int) -> None:
     b.at_s, b.number, b.request = at_s, number, request
 
 
-@njit(cache=True)
+@clocked
 def push(fleet: Fleet, at_s: float, request: int) -> None:
     """Notes that a request arrives, or that its cache does, at a time."""
     coming, place = fleet.coming, fleet.system[0].awaited
@@ -51,7 +50,7 @@ def push(fleet: Fleet, at_s: float, request: int) -> None:
         place = above
 
 
-@njit(cache=True)
+@clocked
 def pop(fleet: Fleet) -> int:
     """The request that is next to arrive."""
     coming, size = fleet.coming, fleet.system[0].awaited - 1
@@ -71,7 +70,7 @@ def pop(fleet: Fleet) -> int:
     return found
 
 
-@njit(cache=True)
+@clocked
 def _least_loaded(instances: Records, pool: int) -> tuple[int, int, int]:
     """The instance of a pool with the fewest requests, or nobody; the fewest and the most [1]."""
     least, most, chosen = -1, -1, NOBODY
@@ -84,7 +83,7 @@ def _least_loaded(instances: Records, pool: int) -> tuple[int, int, int]:
     return chosen, least, most
 
 
-@njit(cache=True)
+@clocked
 def choose_instance(
     ranks: Records,
     lists: Lists,
@@ -120,7 +119,7 @@ def choose_instance(
     return chosen
 
 
-@njit(cache=True)
+@clocked
 def choose_rank(
     ranks: Records,
     lists: Lists,
@@ -144,7 +143,7 @@ def choose_rank(
     return chosen
 
 
-@njit(cache=True)
+@clocked
 def ended(requests: Records, fleet: Fleet, request: int, now_s: float) -> None:
     """Lets what waited for the end of a request arrive: its session's next turn, or a closed loop's next request."""
     fleet.system[0].done += 1
@@ -157,7 +156,7 @@ def ended(requests: Records, fleet: Fleet, request: int, now_s: float) -> None:
         fleet.system[0].unstarted += 1
 
 
-@njit(cache=True)
+@clocked
 def sample(ranks: Records, fleet: Fleet, now_s: float) -> None:
     """Keeps the most of cache in use, waiting and running requests in each stretch of time."""
     while now_s >= fleet.system[0].series_s * SAMPLES:  # twice as wide stretches, half as many

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from ridgeline.serving.apart import apart_lines
 from ridgeline.serving.borrowing import borrow_lines, steps_done
 from ridgeline.serving.clock import Lines, Times, decode_lines, of_one_host, run, tally
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import steps_to_turn
 from ridgeline.serving.kept import fetch_s
 from ridgeline.serving.queues import growth, make_room, steps_that_fit
@@ -24,7 +23,7 @@ from ridgeline.serving.state import (
 )
 
 
-@njit(cache=True)
+@clocked
 def _busiest(ranks: Records, instances: Records, rule: Record, instance: int) -> tuple[int, float, float, int]:
     """The rank with most to decode, of all ranks decoding sequences, of one scheduler running ones, ranks at work.
 
@@ -42,7 +41,7 @@ def _busiest(ranks: Records, instances: Records, rule: Record, instance: int) ->
     return best, total, of_one_host(rule, fullest, running), active
 
 
-@njit(cache=True)
+@clocked
 def steps_to_go(
     ranks: Records,
     lists: Lists,
@@ -67,7 +66,7 @@ def steps_to_go(
     return int(steps)
 
 
-@njit(cache=True)
+@clocked
 def standing(ranks: Records, instances: Records, rule: Record, instance: int, prompts: bool) -> bool:
     """Whether ranks that have just taken in sequences stand in this iteration while others step.
 
@@ -85,7 +84,7 @@ def standing(ranks: Records, instances: Records, rule: Record, instance: int, pr
     return stand
 
 
-@njit(cache=True)
+@clocked
 def lines_of(
     ranks: Records,
     instances: Records,
@@ -109,7 +108,7 @@ def lines_of(
     return borrow_lines(ranks, instances, rule, instance, lines) if rule.borrows else lines
 
 
-@njit(cache=True)
+@clocked
 def set_run(
     ranks: Records,
     instances: Records,
@@ -138,7 +137,7 @@ def set_run(
     instances[instance].steps, instances[instance].next_s = done, begun + elapsed
 
 
-@njit(cache=True)
+@clocked
 def _count_run(
     ranks: Records,
     instances: Records,
@@ -168,7 +167,7 @@ def _count_run(
         fleet.system[0].context_s += (ranks[rank].context + grown) * seconds
 
 
-@njit(cache=True)
+@clocked
 def step_ranks(
     ranks: Records, lists: Lists, instances: Records, fleet: Fleet, rule: Record, instance: int, steps: int
 ) -> None:
@@ -185,7 +184,7 @@ def step_ranks(
         ranks[rank].step += steps
 
 
-@njit(cache=True)
+@clocked
 def book_run(
     ranks: Records,
     lists: Lists,
@@ -209,7 +208,7 @@ def book_run(
     step_ranks(ranks, lists, instances, fleet, rule, instance, steps)
 
 
-@njit(cache=True)
+@clocked
 def catch_up(
     ranks: Records, lists: Lists, instances: Records, fleet: Fleet, times: Times, rule: Record, now_s: float
 ) -> None:
@@ -227,7 +226,7 @@ def catch_up(
             instances[instance].steps -= done
 
 
-@njit(cache=True)
+@clocked
 def cut_called(
     ranks: Records, instances: Records, fleet: Fleet, times: Times, rule: Record, now_s: float, freed: bool
 ) -> None:

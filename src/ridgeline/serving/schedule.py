@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from ridgeline.serving.admission import admit, fits
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import head, see
 from ridgeline.serving.kept import seen_tokens
 from ridgeline.serving.looks import late
@@ -26,7 +25,7 @@ from ridgeline.serving.state import (
 )
 
 
-@njit(cache=True)
+@clocked
 def _last_decoding(ranks: Records, requests: Records, rank: int) -> int:
     """Of those who decode, who was admitted last; nobody who is at a prompt in the other lane."""
     request = int(ranks[rank].run_last)
@@ -35,7 +34,7 @@ def _last_decoding(ranks: Records, requests: Records, rank: int) -> int:
     return request
 
 
-@njit(cache=True)
+@clocked
 def _victim(ranks: Records, requests: Records, rule: Record, rank: int) -> int:
     """Whoever gives way first: who was admitted last, of the least urgent ones where urgency counts; or nobody."""
     if rule.split:
@@ -51,7 +50,7 @@ def _victim(ranks: Records, requests: Records, rule: Record, rank: int) -> int:
     return chosen
 
 
-@njit(cache=True)
+@clocked
 def preempt(
     ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int, request: int
 ) -> None:
@@ -78,7 +77,7 @@ def preempt(
     join_queue(ranks, lists, requests, rule, rank, request, True, bool(rule.displaces))
 
 
-@njit(cache=True)
+@clocked
 def ensure_growth(ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int) -> bool:
     """Preempts until the next step's blocks are free; whether it had to."""
     preempted = False
@@ -91,7 +90,7 @@ def ensure_growth(ranks: Records, lists: Lists, requests: Records, fleet: Fleet,
     return preempted
 
 
-@njit(cache=True)
+@clocked
 def _make_way(
     ranks: Records, lists: Lists, requests: Records, fleet: Fleet, rule: Record, rank: int, known_s: float
 ) -> None:
@@ -107,7 +106,7 @@ def _make_way(
         preempt(ranks, lists, requests, fleet, rule, rank, victim)
 
 
-@njit(cache=True)
+@clocked
 def _take_chunk(
     ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int, tokens: int
 ) -> None:
@@ -121,7 +120,7 @@ def _take_chunk(
         ranks[rank].partial = NOBODY
 
 
-@njit(cache=True)
+@clocked
 def form_batch(
     ranks: Records,
     lists: Lists,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from ridgeline.serving.borrowing import asks, give_back
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import decodes
 from ridgeline.serving.kept import cut, fetched_tokens, held_tokens, prompt_tokens, read_tokens
 from ridgeline.serving.loading import leave_adapter
@@ -23,7 +22,7 @@ from ridgeline.serving.queues import (
 from ridgeline.serving.state import DECODING, ENDED, NOBODY, Lists, Record, Records
 
 
-@njit(cache=True)
+@clocked
 def start_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
     """A request whose cache is complete joins the sequences that gain tokens every step."""
     step, needed = ranks[rank].step, requests[request].needed
@@ -46,7 +45,7 @@ def start_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record
     push_end(ranks, lists, rank, requests[request].until, request)
 
 
-@njit(cache=True)
+@clocked
 def stop_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
     """Takes a request out of the sequences that gain tokens; its tokens so far are counted, its cache stays."""
     steps = ranks[rank].step - requests[request].since
@@ -66,7 +65,7 @@ def stop_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record,
     requests[request].made = min(requests[request].output, requests[request].made + gained)
 
 
-@njit(cache=True)
+@clocked
 def release(
     ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int, decoded: bool
 ) -> None:
@@ -87,7 +86,7 @@ def release(
     leave_adapter(ranks, lists, requests, rule, rank, request)
 
 
-@njit(cache=True)
+@clocked
 def finish(
     ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int, now_s: float
 ) -> None:
@@ -101,7 +100,7 @@ def finish(
     requests[request].stage, requests[request].end_s = ENDED, now_s
 
 
-@njit(cache=True)
+@clocked
 def next_end(ranks: Records, lists: Lists, rank: int) -> int:
     """The request that has done its last step, or nobody."""
     if ranks[rank].ends > 0 and lists.ends[rank, 0, 0] <= ranks[rank].step:
@@ -111,7 +110,7 @@ def next_end(ranks: Records, lists: Lists, rank: int) -> int:
     return NOBODY
 
 
-@njit(cache=True)
+@clocked
 def prompt_done(
     ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int, now_s: float
 ) -> None:

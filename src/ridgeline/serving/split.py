@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.serving.clock import NO, Lines, Times, by_sequences, by_tokens, chunks_s, decode_s, nano_parts, padded
+from ridgeline.serving.compiling import formula
 from ridgeline.serving.state import Lists, Record, Records
 
 SHARES = 16  # a device is divided in so many parts
@@ -45,13 +45,13 @@ def memory_only(found: Seconds) -> Seconds:
     return Seconds(mid=mid, low=low, high=high, compute=0.0 * mid, memory=found.memory)
 
 
-@njit(cache=True, error_model="numpy")
+@formula
 def stretch(needed: float, share: float) -> float:
     """How much longer kernels take on a share of the multiprocessors of which `needed` keep them as fast [1]."""
     return max(1.0, needed / share)
 
 
-@njit(cache=True, error_model="numpy")
+@formula
 def alone_s(rule: Record, compute: float, memory: float, network: float, share: float) -> float:
     """A stream's iteration on a share of the multiprocessors, nobody else at memory [s].
 
@@ -61,7 +61,7 @@ def alone_s(rule: Record, compute: float, memory: float, network: float, share: 
     return float(rule.exposed_s + compute / share + memory * slow + network * linked)
 
 
-@njit(cache=True, error_model="numpy")
+@formula
 def beside_s(seconds: float, busy: float, asked: float) -> float:
     """An iteration of `seconds`, memory `busy` in it, beside a stream that asks for a share of memory's rate [s].
 
@@ -70,13 +70,13 @@ def beside_s(seconds: float, busy: float, asked: float) -> float:
     return max(seconds, busy + asked * seconds)
 
 
-@njit(cache=True, error_model="numpy")
+@formula
 def _busy_s(times: Times, rule: Record, tokens: float, sampled: float) -> float:
     """How long memory is busy in an iteration, attention apart [s]."""
     return by_tokens(times, rule, rule.busy, tokens) + by_sequences(times, rule, rule.head_busy, sampled)
 
 
-@njit(cache=True, error_model="numpy")
+@formula
 def split_lines(times: Times, rule: Record, sequences: float, share: float, asked: float) -> Lines:
     """The lines of a decode step over attention's time, as `clock.decode_lines`: alone on its share, and at memory.
 
@@ -92,7 +92,7 @@ def split_lines(times: Times, rule: Record, sequences: float, share: float, aske
     return (least, constant, slow, moved + asked * constant, 1.0 + asked * slow, NO, 0.0, NO, 0.0)
 
 
-@njit(cache=True, error_model="numpy")
+@formula
 def prompt_s(
     ranks: Records, lists: Lists, instances: Records, times: Times, rule: Record, instance: int
 ) -> tuple[float, float]:
@@ -128,7 +128,7 @@ def prompt_s(
     return seconds, sampled
 
 
-@njit(cache=True, error_model="numpy")
+@formula
 def best_share(
     rule: Record,
     compute: float,
@@ -159,7 +159,7 @@ def best_share(
     return best
 
 
-@njit(cache=True, error_model="numpy")
+@formula
 def sided_share(
     rule: Record,
     filled: bool,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import ENDED, NOT_ARRIVED, REFUSED, Array, Records
 
 TTFT_S, TPOT_S, LATENCY_S, LEAST = range(4)
@@ -37,7 +37,7 @@ def never() -> Array:
     return Stop(least=0.0).as_array()
 
 
-@njit(cache=True)
+@clocked
 def certain_misses(requests: Records, stop: Array, now_s: float) -> int:
     """Requests that miss a bound whatever comes after `now_s` [1]."""
     missed = 0
@@ -57,7 +57,7 @@ def certain_misses(requests: Records, stop: Array, now_s: float) -> int:
     return missed
 
 
-@njit(cache=True)
+@clocked
 def hopeless(requests: Records, stop: Array, now_s: float) -> bool:
     """Whether fewer than the least share of all requests can still keep to the bounds."""
     return bool((requests.size - certain_misses(requests, stop, now_s)) / requests.size < stop[LEAST])

@@ -6,15 +6,14 @@ policy that is fair over time, and who loses its own is displaced. Compiled; the
 
 from __future__ import annotations
 
-from numba import njit
-
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import NOBODY, Record, Records
 
 _STEP, _MIX = 2654435761, 40503  # Knuth's multiplicative hashing, golden section of 2^32 and of 2^16
 _WHOLE, _ROUNDS = 4294967296, 4  # 2^32; rounds of mixing
 
 
-@njit(cache=True)
+@clocked
 def drawn_priority(rule: Record, request: int, epoch: int) -> int:
     """The priority of a request in the given epoch of its instance, evenly one of the levels [1]."""
     value = ((request + 1) * _STEP + (epoch + 1) * _MIX) % _WHOLE
@@ -23,13 +22,13 @@ def drawn_priority(rule: Record, request: int, epoch: int) -> int:
     return int((value >> 16) % rule.levels)
 
 
-@njit(cache=True)
+@clocked
 def epoch_of(instances: Records, rule: Record, instance: int) -> int:
     """How often the priorities of an instance have changed [1]."""
     return int(instances[instance].iterations // rule.redraws)
 
 
-@njit(cache=True)
+@clocked
 def redraw(ranks: Records, requests: Records, instances: Records, rule: Record, instance: int) -> None:
     """Gives every request of an instance the priority of a new epoch, where one has begun; queues follow.
 
@@ -47,7 +46,7 @@ def redraw(ranks: Records, requests: Records, instances: Records, rule: Record, 
         _sort_queue(ranks, requests, rule, rank, epoch)
 
 
-@njit(cache=True)
+@clocked
 def _sort_queue(ranks: Records, requests: Records, rule: Record, rank: int, epoch: int) -> None:
     """Draws the priorities of who waits, and puts each behind those who are as urgent or more."""
     request, last = int(ranks[rank].wait_first), NOBODY
