@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from ridgeline.cost.compute import gemm_cost, stream_cost, tile_seconds
-from ridgeline.cost.machine import Device
+from ridgeline.cost.machine import Device, stream_share
 from ridgeline.errors import DomainError
+from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.work import Gemm, Phase, Stream
 
@@ -191,3 +192,10 @@ def test_arrays_of_shapes_price_each_shape(device: Device) -> None:
     together = gemm_cost(gemm(m, 128, 8192), device, dtype="bf16", element_bytes=2).seconds
     alone = [gemm_cost(gemm(x, 128, 8192), device, dtype="bf16", element_bytes=2).seconds for x in m]
     assert together.tolist() == [float(x) for x in alone]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("RTX-5090", "gddr"), ("RTX-4090", "gddr"), ("A100-SXM-80GB", "ampere"), ("H100-SXM", "hopper")]
+)
+def test_graphics_memory_of_any_rate_is_filled_by_few_loads(name: str, kind: str) -> None:
+    assert stream_share(accelerator(name)) == constant(f"stream.share.{kind}")

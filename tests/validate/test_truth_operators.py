@@ -494,10 +494,57 @@ def test_rows_that_constants_come_from_are_marked(tmp_path: Path) -> None:
     assert (elsewhere["scenario"], other["scenario"]) == ("all_reduce", "all_reduce")
 
 
+SORT = {"op": "radix sort", "shape": "n=2^26", "dtype": "u32", "hardware": "RTX 3090"}
+
+
+def test_a_sort_passes_over_its_keys_for_each_digit(tmp_path: Path) -> None:
+    """2^26 keys of 4 bytes are counted once and read and written four times: 36 bytes each; six kernels."""
+    card = machine(cluster("1xRTX-3090")).device
+    rate = card.memory_bytes_per_s * card.stream_share
+    keys = 2.0**26
+    alone, pairs, narrow, told = answers(
+        tmp_path,
+        KERNEL,
+        SORT | {"op": "radix sort, 32-bit keys"},
+        SORT | {"op": "radix sort, int32 key-value pairs"},
+        SORT | {"op": "radix sort, int8 keys", "dtype": "int8"},
+        SORT | {"metric": "throughput", "unit": "Gkeys/s", "value": "20", "shape": "n=67108864 uniform"},
+    )
+    assert alone["predicted"] == pytest.approx(1e3 * (36 * keys / rate + 6 * GAP))
+    assert pairs["predicted"] == pytest.approx(1e3 * (68 * keys / rate + 6 * GAP))
+    assert narrow["predicted"] == pytest.approx(1e3 * (3 * keys / rate + 3 * GAP))
+    assert told["predicted"] == pytest.approx(keys / alone["predicted"] / 1e6)
+    assert told["low"] < told["predicted"] < told["high"]
+
+
+def test_a_call_of_pytorchs_sort_waits_for_the_hosts_launches(tmp_path: Path) -> None:
+    """Few keys take an eager operator and its launches, many what the device takes after the first of them."""
+    torch = SORT | {
+        "op": "sort 1-D",
+        "library": "torch.sort",
+        "dtype": "not stated (32-bit)",
+        "hardware": "H100 SXM5 80GB",
+    }
+    small, middle, large = answers(
+        tmp_path, KERNEL, *(torch | {"shape": f"n={n}"} for n in ("1024", "5000", "64M"))
+    )  # fmt: skip
+    eager, launch = constant("launch.host.eager"), constant("launch.host.compiled")
+    rate = H100.memory_bytes_per_s * H100.stream_share
+    device_s = 64e6 * (4 + 4 * 2 * 12) / rate + 6 * GAP
+    assert small["predicted"] == pytest.approx(1e3 * (eager + 1024 * 100 / rate + GAP))
+    assert middle["predicted"] == pytest.approx(1e3 * (eager + 5 * launch))
+    assert large["predicted"] == pytest.approx(1e3 * (eager + device_s))
+
+
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        ({"op": "sort 1-D"}, "sorting"),
+        ({"op": "sort 1-D", "shape": "m=64"}, "number of keys"),
+        ({"op": "sort 1-D", "shape": "n=0", "dtype": "int32"}, "out of range"),
+        ({"op": "sort 1-D", "shape": "n=1.5", "dtype": "int32"}, "whole number"),
+        ({"op": "sort 1-D", "shape": "n=64", "dtype": "posit"}, "size of a key"),
+        ({"op": "radix sort (self-written)", "shape": "n=64", "dtype": "u32"}, "by hand"),
+        ({"op": "gemm", "unit": "Gkeys/s"}, "no rate in Gkeys/s"),
         ({"op": "rnn LSTM forward"}, "recurrent"),
         ({"op": "pointer-chase latency, DRAM"}, "latency of memory"),
         ({"op": "vector fma peak", "unit": "TFLOPs/s"}, "vector units"),

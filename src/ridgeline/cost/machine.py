@@ -14,8 +14,9 @@ from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.rates import sustained_rate
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Tier
 
-# Between the fastest graphics-memory boards of 2020 to 2024 (RTX 4090: 1.01 TB/s) and stacked memory (A100: 1.56).
-_GRAPHICS_MEMORY_BYTES_PER_S = 1.2e12
+_SLOW_STACKED_BYTES_PER_S = (
+    1.2e12  # between V100, which few loads in flight fill as graphics memory, and A100 (assumed)
+)
 _CLOCK_HZ = 1.5e9  # assumed where no clock is published; it sets latencies only
 # Vendors whose devices spread tiles of a product over many independent cores; others have one or two large arrays.
 _TILED_VENDORS = frozenset({"NVIDIA", "AMD"})
@@ -98,15 +99,15 @@ def power_share(accelerator: Accelerator) -> float:
 def stream_share(accelerator: Accelerator) -> float:
     """Share of the sustained stream rate that one elementwise kernel of a layer reaches [1].
 
-    Measured on the device where it has a profile; else by its kind of memory: graphics memory is narrow enough for
-    few loads in flight to fill it, stacked memory is not.
+    Measured on the device where it has a profile; else by its kind of memory: graphics memory, and stacked memory as
+    slow, is narrow enough for few loads in flight to fill it, other stacked memory is not.
     """
     measured = accelerator.sustained.get("stream.share")
     if measured is not None:
         return measured.value
     table = constants()
-    graphics = accelerator.memory_bytes_per_s < _GRAPHICS_MEMORY_BYTES_PER_S
-    key = "gddr" if graphics else accelerator.architecture
+    narrow = accelerator.graphics or accelerator.memory_bytes_per_s < _SLOW_STACKED_BYTES_PER_S
+    key = "gddr" if narrow else accelerator.architecture
     return table.get(f"stream.share.{key}", table["stream.share.other"]).value
 
 

@@ -15,7 +15,6 @@ from ridgeline.lower.work import Number, Phase, Stream
 
 _DIGIT_BITS = 8.0  # of a pass of a radix sort. Source: NVIDIA/cccl, cub/device/dispatch/tuning/tuning_radix_sort.cuh
 _SHARED_BYTES = 48.0 * 2**10  # of a block, without asking. Source: CUDA C programming guide, compute capabilities
-_INDEX_BYTES = 4.0  # of a sorted key's place
 _WIDE = 4.0  # fp32: master copies, moments and losses
 
 
@@ -34,6 +33,16 @@ def _passes(e: float) -> float:
     return math.ceil(8.0 * e / _DIGIT_BITS)
 
 
+def _radix(place_bytes: float, meaning: str) -> Moved:
+    """A radix sort whose keys carry places of so many bytes: one count, then a pass over both for each digit."""
+    return Moved(
+        bytes=lambda d, e: _passes(e) * 2.0 * d * (e + place_bytes) + d * e,
+        meaning=f"radix sort {meaning}: one count, then a pass over all of it for each 8 bits of a key",
+        flop=8.0,
+        kernels=lambda e: 2.0 + _passes(e),
+    )
+
+
 STREAMS: Mapping[str, Moved] = {
     "copy": Moved(bytes=lambda d, e: 2.0 * d * e, meaning="read and written", flop=0.0),
     "add": Moved(bytes=lambda d, e: 3.0 * d * e, meaning="two read, one written"),
@@ -50,12 +59,9 @@ STREAMS: Mapping[str, Moved] = {
     "scatter": Moved(bytes=lambda d, e: 3.0 * d * e + 8.0, meaning="rows added to their places"),
     "reduce": Moved(bytes=lambda d, e: d * e + _WIDE, meaning="read, one number of each row written"),
     "scan": Moved(bytes=lambda d, e: 2.0 * d * e, meaning="running sums, read and written once"),
-    "sort": Moved(
-        bytes=lambda d, e: _passes(e) * 2.0 * d * (e + _INDEX_BYTES) + d * e,
-        meaning="radix sort with places: one count, then a pass over keys and places for each 8 bits",
-        flop=8.0,
-        kernels=lambda e: 2.0 + _passes(e),
-    ),
+    "sort": _radix(4.0, "of keys with places of 4 bytes"),
+    "sort_keys": _radix(0.0, "of keys alone"),
+    "sort_long": _radix(8.0, "of keys with places of 8 bytes, as PyTorch returns them"),
     "dequantize": Moved(bytes=lambda d, e: d * e + 2.0 * d, meaning="read in its format, written in 16 bits"),
     "adam": Moved(
         bytes=lambda d, e: d * (e + 6.0 * _WIDE + 2.0),

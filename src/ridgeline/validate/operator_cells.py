@@ -121,10 +121,10 @@ class Ask:
 class Priced:
     """A family's answer: time [s], what the source counts for rates, and what was put where cells are silent.
 
-    `bytes` is what a bandwidth is of, `flop` what a FLOP rate is of; `power_w` answers rows of power. Where the cells
-    give no size, `sized` is False and only rates can be told. `rate` is the key of the sustained rate that decides
-    ('hbm', 'matrix.bf16', '' for links and constants). Where
-    the ladder answered, `rung` and the ends of its interval stand beside.
+    `bytes` is what a bandwidth is of, `flop` what a FLOP rate is of, `keys` what a rate of sorted keys is of; `power_w`
+    answers rows of power. Where the cells give no size, `sized` is False and only rates can be told. `rate` is the key
+    of the sustained rate that decides ('hbm', 'matrix.bf16', '' for links and constants). Where the ladder answered,
+    `rung` and the ends of its interval stand beside.
     """
 
     family: str
@@ -132,6 +132,7 @@ class Priced:
     evidence: Evidence
     flop: float = 0.0
     bytes: float = 0.0
+    keys: float = 0.0
     bus: float = 1.0  # bus bandwidth over algorithm bandwidth, nccl-tests
     power_w: float | None = None
     sized: bool = True

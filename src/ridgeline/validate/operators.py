@@ -23,6 +23,7 @@ from ridgeline.validate.hardware import find_device, read_device
 from ridgeline.validate.machines import Machines
 from ridgeline.validate.operator_cells import Ask, Priced, sizes
 from ridgeline.validate.operator_convolution import convolution
+from ridgeline.validate.operator_sorts import sorted_keys
 from ridgeline.validate.operator_sources import own_source
 from ridgeline.validate.operator_streams import NAMES as STREAM_NAMES
 from ridgeline.validate.operator_streams import streamed
@@ -30,11 +31,10 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
 
 REFUSED: tuple[tuple[str, str], ...] = (
-    (r"sort", "sorting is no operator of models"),
     (r"\brnn\b|\blstm\b|\bgru\b", "recurrent kernels wait step by step on small products, which is not modelled"),
     (r"pointer|chase", "a latency of memory is a constant of the model, not its prediction"),
     (r"vector fma|dp4a|fma peak", "the peak of the vector units is the datasheet's number, not a prediction"),
-    (r"hand-written|naive", "the time of a kernel written by hand depends on its code"),
+    (r"(?:hand|self)-written|naive", "the time of a kernel written by hand depends on its code"),
     (r"swiglu mlp", "the rows of the product are not stated"),
     (r"overlap", "how much one kernel slows another is a constant of the model"),
     (r"^(?:all_reduce-style )?mpi\b", "the benchmark counts bandwidth in a way of its own"),
@@ -54,6 +54,7 @@ FAMILIES: tuple[tuple[str, Callable[[Ask], Priced]], ...] = (
     (r"copy.*host|host.*copy|h2d|d2h", kernels.host_copy),
     (r"stream|coalesced|memory bandwidth", kernels.long_stream),
     (r"copy device to device|p2p.*(?:copy|intra)", kernels.peer_copy),
+    (r"\bsort", sorted_keys),
     *((pattern, links.collective) for pattern, _ in links.KINDS),
     *((pattern, streamed) for pattern, _ in STREAM_NAMES),
 )
@@ -61,8 +62,8 @@ FAMILIES: tuple[tuple[str, Callable[[Ask], Priced]], ...] = (
 
 _KNOWN = (
     "gemm, attention (prefill, decode, mla), moe, moe dispatch, moe combine, conv2d, stream, copy, power, layer op,"
-    " norm, softmax, cross_entropy, activation, rotary, embedding, all_reduce, all_gather, reduce_scatter, alltoall,"
-    " send_recv"
+    " norm, softmax, cross_entropy, activation, rotary, embedding, scan, sort, all_reduce, all_gather, reduce_scatter,"
+    " alltoall, send_recv"
 )
 RUNGS = {  # that rest on measurements of the device itself, or of its relatives
     "tables": (Rung.TABLE.value, Rung.FITTED.value),
@@ -71,6 +72,7 @@ RUNGS = {  # that rest on measurements of the device itself, or of its relatives
 WIDEST = "interval.widest"  # high / low of an interval that holds nothing but its own kernels
 OWN_SPAN = "interval of the tables alone:"
 EVIDENCE_SPAN = "interval of the mechanism: of its family on other devices, or of the evidence behind its rate"
+_KEY_UNIT = re.compile(r"^([kMGT]?)keys/s$", re.IGNORECASE)
 _RATE_UNIT = re.compile(r"^([kMGTPE]?)(?:FL|I)?OPs?(?:/s|S)?$", re.IGNORECASE)
 
 
@@ -145,7 +147,10 @@ def _measured(row: Row) -> tuple[float, float, str]:
     rate = _RATE_UNIT.match(unit)
     if rate:
         dimension, factor = "FLOP/s", UNITS[f"{rate[1].upper().replace('K', 'k')}FLOP/s"][1]
-    if dimension not in ("s", "FLOP/s", "byte/s", "W"):
+    keys = _KEY_UNIT.match(unit)
+    if keys:
+        dimension, factor = "keys/s", UNITS[f"{keys[1].upper().replace('K', 'k')}Hz"][1]
+    if dimension not in ("s", "FLOP/s", "byte/s", "keys/s", "W"):
         raise InputError(f"'{unit}' is no unit of an operator's time, rate or power", field="unit")
     return value, value * factor, dimension
 
@@ -217,7 +222,7 @@ def _predicted(priced: Priced, unit_si: float, dimension: str, row: Row) -> tupl
             raise InputError(f"a time needs a size; '{row.text('op')}' states none", field="metric")
         return priced.seconds / unit_si, low_s / unit_si, high_s / unit_si
     bus = priced.bus if "bus" in row.text("metric").casefold() else 1.0
-    amount = priced.flop if dimension == "FLOP/s" else priced.bytes * bus
+    amount = {"FLOP/s": priced.flop, "keys/s": priced.keys}.get(dimension, priced.bytes * bus)
     if not amount > 0:
         raise InputError(f"'{row.text('op')}' has no rate in {row.text('unit')}", field="metric")
     return tuple(amount / seconds / unit_si for seconds in (priced.seconds, high_s, low_s))  # type: ignore[return-value]
