@@ -182,3 +182,61 @@ def test_what_no_model_has_or_has_no_use_is_refused(
 def test_parameters_of_an_update_are_said_as_people_count_them(capsys: pytest.CaptureFixture[str]) -> None:
     counted, written = (rows(answer(capsys, "adam", shape))[0]["seconds"] for shape in ("7B", "7000000000"))
     assert counted == written
+
+
+def test_a_convolution_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    """256 x 28 x 28 outputs of 128 filters over 64 x 3 x 3 points; a stride of two takes every other pixel."""
+    plain, strided = (answer(capsys, "conv2d", shape, "bf16")["rows"][0] for shape in ("256x28x28x64x128x3", CONV))
+    assert plain["flop"] == strided["flop"] == 2 * 256 * 28 * 28 * 128 * 64 * 9
+    assert plain["bytes"] == 2 * (256 * 28 * 28 * (64 + 128) + 64 * 9 * 128)
+    assert strided["bytes"] == 2 * (256 * (56 * 56 * 64 + 28 * 28 * 128) + 64 * 9 * 128)
+    assert min(plain["seconds"], strided["seconds"]) > plain["compute_s"]
+
+
+CONV = "256x56x56x64x128x3x2"
+
+
+def test_a_scan_moves_its_inputs_results_and_states_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """80 heads of 64 with 128 states in 8 groups: 5,120 values, 2,048 of both maps and 80 steps in, 5,120 out."""
+    token = 2 * (5120 + 2048 + 80 + 5120)
+    state = 8 * 80 * 64 * 128
+    prompt = answer(capsys, "state_space_prefill", "2x1024x80x64x128x8")["rows"][0]
+    one = answer(capsys, "state_space_decode", "64x80x64x128x8")["rows"][0]
+    assert prompt["bytes"] == 2048 * token + 2 * state
+    assert one["bytes"] == 64 * (token + state)
+    assert prompt["flop"] == 2048 * (80 * (4 * 64 * 128 + 2 * 64 * 256) + 2 * 256 * 128 * 8)
+    assert (prompt["rung"], one["bound"]) == ("mechanism", "hbm")
+    light = answer(capsys, "lightning_decode", "64x64x128")["rows"][0]
+    assert light["flop"] == 64 * 64 * 4 * 128**2
+    assert light["bytes"] == 64 * (2 * 4 * 64 * 128 + 8 * 64 * 128**2)
+
+
+def test_what_hosts_do(capsys: pytest.CaptureFixture[str]) -> None:
+    machines = ("--on", "H100-SXM,GB200")
+    copies, launches, replays = (
+        answer(capsys, *words, *machines)["rows"]
+        for words in (("host_copy", "1 GB"), ("launch", "1k"), ("graph_replay", "1k"))
+    )
+    assert copies[0]["seconds"] == pytest.approx(1e9 / 63e9 / 0.88, rel=0.01)
+    assert copies[1]["seconds"] < copies[0]["seconds"] / 3  # Grace is joined by NVLink
+    assert launches[0]["seconds"] == pytest.approx(8e-3)
+    assert launches[1]["seconds"] == pytest.approx(8e-3 * 1.55)
+    assert all(row["low_s"] < row["seconds"] < row["high_s"] for row in (*copies, *launches, *replays))
+    assert [row["seconds"] for row in replays] == pytest.approx([1.5e-3, 1.5e-3])
+    drive = answer(capsys, "nvme_read", "7 GB")["rows"][0]
+    assert drive["seconds"] == pytest.approx(1.0 + 5e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("conv2d", "2x3x4x6x6x3x1x4"), "4 groups"),
+        (("conv2d", "2x3x4x6x6"), "no shape of conv2d"),
+        (("state_space_decode", "2x3x64x128x2"), "2 groups do not divide 3 heads"),
+        (("launch", "many"), "a number of kernels"),
+        (("host_copy", "0 GB"), "no size to move"),
+    ],
+)
+def test_impossible_sizes_are_named(capsys: pytest.CaptureFixture[str], words: tuple[str, str], told: str) -> None:
+    assert run(["op", *words]) == 2
+    assert told in capsys.readouterr().err

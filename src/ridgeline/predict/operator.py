@@ -22,6 +22,7 @@ from ridgeline.facts.fits import own_evidence
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Cluster, Evidence
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Phase, Stream
+from ridgeline.predict.operator_mechanisms import COPIES, LAUNCHES, MECHANISMS, host_cost, mechanism_costs
 from ridgeline.predict.operator_shapes import COLLECTIVES, LINKED, UPDATES, buffer_bytes, dimensions, question
 from ridgeline.report.blocks import plain
 from ridgeline.report.html import html
@@ -111,7 +112,9 @@ def operator_cost(
         raise DomainError(f"{kind} over {cluster.count} device needs at least 2 devices; try --on 8xH100-SXM")
     rungs = RUNGS[evidence or "measured"]
     asked = None
-    unmeasured = kind in ("stream", "send", *STREAMS) or (kind == "attention" and (backward or not causal))
+    if kind in (*COPIES, *LAUNCHES):
+        return _hosted(kind, shape, resolved)
+    unmeasured = kind in ("stream", "send", *STREAMS, *MECHANISMS) or (kind == "attention" and (backward or not causal))
     if not unmeasured:
         asked = question(kind, shape, dtype, resolved, window=window, cache_dtype=cache_dtype, skew=skew)
         engine, _, version = library.partition(" ")
@@ -125,6 +128,26 @@ def operator_cost(
     if kind in COLLECTIVES:
         return _collective(CollectiveKind(kind), shape, resolved)
     return _mechanism(kind, shape, dtype, resolved, causal=causal, backward=backward)
+
+
+def _hosted(kind: str, shape: str, resolved: Machine) -> OperatorCost:
+    """What the host does for one device: copies over its link, launches of kernels."""
+    copied = kind in COPIES
+    amount = buffer_bytes(shape) if copied else float(dimensions(kind, shape)[0])
+    found = host_cost(kind, amount, resolved)
+    return OperatorCost(
+        machine=resolved.cluster.accelerator.name,
+        seconds=found.seconds,
+        low_s=found.low_s,
+        high_s=found.high_s,
+        flop=0.0,
+        bytes=found.bytes,
+        compute_s=0.0,
+        memory_s=found.floor_s,
+        bound="link" if copied else "start",
+        evidence=found.evidence,
+        source=found.source,
+    )
 
 
 def _peak(part: Accelerator, matrix: str) -> float | None:
@@ -220,6 +243,8 @@ def _kernel(
     phase = Phase.BACKWARD_INPUT if backward else Phase.FORWARD
     if kind == "stream":
         return stream_cost(Stream(name=kind, phase=phase, bytes=buffer_bytes(shape)), device, dtype=dtype), "hbm"
+    if kind in MECHANISMS:
+        return mechanism_costs(kind, dimensions(kind, shape), dtype, device), f"matrix.{dtype}"
     if kind in STREAMS:
         rows, width = dimensions(kind, shape) if kind not in UPDATES else (1, *dimensions(kind, shape))
         return stream_cost(stream_work(kind, rows, width, form(dtype).input_bytes), device, dtype=dtype), "hbm"

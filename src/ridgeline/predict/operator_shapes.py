@@ -12,6 +12,7 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.streams import STREAMS
 from ridgeline.errors import InputError, UnitError
 from ridgeline.lower.work import CollectiveKind
+from ridgeline.predict.operator_mechanisms import COPIES, LAUNCHES
 from ridgeline.units import parse, parse_count
 
 COLLECTIVES = tuple(kind.value for kind in CollectiveKind)
@@ -45,10 +46,19 @@ _SHAPES = {
     "delta_prefill": ((6,), "BATCHxTOKENSxHEADSxKEY_HEADSxKEY_DIMxVALUE_DIM, e.g. 4x4096x32x16x128x128"),
     "delta_decode": ((5,), "BATCHxHEADSxKEY_HEADSxKEY_DIMxVALUE_DIM, e.g. 64x32x16x128x128"),
     "convolution": ((3,), "BATCHxTOKENSxCHANNELS, e.g. 4x4096x8192"),
+    "conv2d": (
+        (6, 7, 8),
+        "IMAGESxHEIGHTxWIDTHxCHANNELSxFILTERSxSIZE, and xSTRIDE, xSTRIDExGROUPS, e.g. 32x56x56x64x64x3",
+    ),
+    "state_space_prefill": ((6,), "BATCHxTOKENSxHEADSxHEAD_DIMxSTATExGROUPS, e.g. 4x4096x80x64x128x8"),
+    "state_space_decode": ((5,), "BATCHxHEADSxHEAD_DIMxSTATExGROUPS, e.g. 64x80x64x128x8"),
+    "lightning_prefill": ((4,), "BATCHxTOKENSxHEADSxHEAD_DIM, e.g. 4x4096x64x128"),
+    "lightning_decode": ((3,), "BATCHxHEADSxHEAD_DIM, e.g. 64x64x128"),
+    **dict.fromkeys(LAUNCHES, ((1,), "a number of kernels, e.g. 1200")),
 }
 UPDATES = ("adam", "sgd")
 """Streams over one row of numbers, the parameters."""
-KINDS = (*_SHAPES, "stream", *STREAMS, *COLLECTIVES)
+KINDS = (*_SHAPES, "stream", *STREAMS, *COPIES, *COLLECTIVES)
 LINKED = frozenset({*COLLECTIVES, "dispatch", "combine"})
 _ROWS = ((2,), "ROWSxWIDTH, e.g. 4096x7168")
 _NUMBERS = ((1,), "a number of parameters, e.g. 7B")
@@ -60,7 +70,7 @@ def dimensions(kind: str, shape: str) -> tuple[int, ...]:
     """The numbers of a shape such as '4096x4096x14336' [1]; raises `InputError` for another number of them."""
     counts, meaning = _SHAPES.get(kind, _ROWS if kind not in UPDATES else _NUMBERS)
     words = shape.lower().split("x")
-    if kind in UPDATES:
+    if kind in (*UPDATES, *LAUNCHES):
         with suppress(UnitError):
             words = [str(parse_count(shape))]
     if len(words) not in counts or not all(word.strip().isdigit() for word in words):

@@ -76,22 +76,22 @@ def operator_blocks(found: Sequence[Priced]) -> list[Block]:
     right = frozenset({"time", "rate", "bytes", "of roofline", "power"})
     blocks: list[Block] = [Table(columns=columns, rows=tuple(_row(cost) for cost in found), right=right), blank()]
     for cost in found:
-        told = f"{cost.library}, {cost.source}" if cost.library else "the mechanism on sustained rates"
+        told = ", ".join(word for word in (cost.library, cost.source) if word) or "the mechanism on sustained rates"
         blocks.append(Line(text=f"{cost.machine}: {told} ({cost.evidence.label})", indent=2, hang=2))
     return blocks
 
 
 def _row(cost: Priced) -> tuple[str, ...]:
     moved = cost.bound == "link" or not cost.flop
-    rate = (cost.bytes, "B/s") if moved else (cost.flop, "FLOP/s")
+    amount, unit = (cost.bytes, "B/s") if moved else (cost.flop, "FLOP/s")
     return (
         cost.machine,
         time_text(cost.seconds),
         f"{time_text(cost.low_s)} to {time_text(cost.high_s)}",
-        rate_text(rate[0] / cost.seconds, rate[1]),
-        bytes_text(cost.bytes),
+        rate_text(amount / cost.seconds, unit) if amount else "",
+        bytes_text(cost.bytes) if cost.bytes else "",
         cost.bound,
-        f"{max(cost.compute_s, cost.memory_s) / cost.seconds:.0%}",
+        f"{max(cost.compute_s, cost.memory_s) / cost.seconds:.0%}" if amount else "",
         "" if cost.power_w is None else f"{cost.power_w:.0f} W",
         cost.rung,
     )
