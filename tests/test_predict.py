@@ -139,6 +139,9 @@ BETTER: Mapping[str, Callable[[Machine], Machine]] = {
     "link bandwidth": more_links,
     "latency": nearer_links,
 }
+# Weights gathered ahead and sends between stages share a link in the order in which they are asked for, and shorter
+# tasks may change that order for the worse (Graham 1969): of 8,500 drawn plans three were slower, by 1.0 % at most.
+ANOMALY = 1.02
 # schedules whose order is made to measure: other times make another order, of which none is promised to be best
 FIXED = (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 GREEDY = (Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_V, Schedule.V_HALF, Schedule.V_MIN)
@@ -152,7 +155,9 @@ def test_a_better_machine_is_never_slower(scenario: tuple[str, int, int, int, Wo
     base = evaluated(model, m, workload, plan)
     if base is None:
         return
-    assert step_s(model, BETTER[what](m), workload, plan) <= base.timeline.makespan_s * ROUNDING
+    queued = plan.zero == 3 and plan.pp > 1
+    most = base.timeline.makespan_s * (ANOMALY if queued else ROUNDING)
+    assert step_s(model, BETTER[what](m), workload, plan) <= most
 
 
 @settings(deadline=None, max_examples=40)
