@@ -337,6 +337,8 @@ def test_a_file_of_ones_own_is_an_engine(tmp_path: Path) -> None:
         ("4..8/4", "1..9999999", r":6: .*first <= last"),
         ("offline = true", "max_seqs = 3", r"needs a condition"),
         ("offline = true", "offline = 'yes'", r"policy.0.when.0.offline"),
+        ("offline = true", "device = 'A100,,B200'", r"policy.0.when.0.device.*separated by commas"),
+        ("offline = true", "device = 100", r"policy.0.when.0.device"),
         ('from = "2.1"', 'from = "0.0"', r"later version"),
         ('from = "0"\n', 'from = "0.5"\n', r"first policy needs"),
         ('from = "0"\n', 'from = "new"\n', r"needs a version"),
@@ -426,6 +428,18 @@ def test_rules_about_models_need_a_model(tmp_path: Path) -> None:
         for model in (ModelTraits(), small, replace(small, hidden=65), replace(small, name="bac"))
     ]
     assert seqs == [7, 9, 7, 7]
+
+
+def test_a_condition_names_one_device_or_any_of_some(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(
+        "name = 'X'\n[[policy]]\nfrom = '0'\nmax_seqs = 7\n[[policy.when]]\ndevice = 'B200, A100'\nmax_seqs = 9\n"
+    )
+    seqs = [
+        engine_policy_from_file(own, memory_bytes=_H100, device=device).max_seqs
+        for device in ("B200-SXM", "GB200", "A100-SXM-80GB", "H100-SXM", "")
+    ]
+    assert seqs == [9, 9, 9, 7, 7]
 
 
 def test_a_complaint_about_a_reason_is_on_its_line(tmp_path: Path) -> None:

@@ -356,13 +356,23 @@ def _short(value: object) -> str:
 
 
 Check = Callable[[object], Any]
+
+
+def _words(value: object) -> object:
+    """Words, separated by commas, of which an accelerator's name may hold any."""
+    told = "a word of the accelerator's name, or some, separated by commas"
+    if not all(word.strip() for word in str(_typed(value, str, told)).split(",")):
+        raise ValueError(f"needs {told}; got {value!r}")
+    return value
+
+
 CONDITION_CHECKS: Mapping[str, Check] = {
     "memory_above_bytes": lambda value: number(value, float, 0, 1e15, "byte"),
     "memory_below_bytes": lambda value: number(value, float, 0, 1e15, "byte"),
     "offline": lambda value: _typed(value, bool, "true or false"),
     "context_above_tokens": lambda value: number(value, int, 0, 10**9, "token"),
     "ranks_at_least": lambda value: number(value, int, 1, 10**7, "device"),
-    "device": lambda value: _typed(value, str, "a word of the accelerator's name"),
+    "device": _words,
     "architecture": lambda value: _typed(value, str, "the accelerator's vendor or architecture"),
     "build": lambda value: _typed(value, str, "a word of the version"),
     "model": lambda value: _typed(value, str, "the first word of the model's name"),

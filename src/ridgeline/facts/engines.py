@@ -322,7 +322,7 @@ def _holds(conditions: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
         "offline": given["offline"] is conditions.get("offline"),
         "context_above_tokens": given["context"] > conditions.get("context_above_tokens", -1),
         "ranks_at_least": given["ranks"] >= conditions.get("ranks_at_least", 1),
-        "device": _folded(conditions.get("device", "")) in _folded(given["device"]),
+        "device": any(_folded(word) in _folded(given["device"]) for word in conditions.get("device", "").split(",")),
         "architecture": conditions.get("architecture", "").casefold() in given["architecture"].casefold().split(),
         "build": conditions.get("build", "").casefold() in given["version"].casefold(),
         "model": bool(model.name) and model.name.casefold().startswith(conditions.get("model", "").casefold()),
