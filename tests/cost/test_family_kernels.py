@@ -85,7 +85,7 @@ def test_plain_and_compiled_interpolation_agree(monkeypatch: pytest.MonkeyPatch)
             _plain(patch)
             patch.setattr(compiled, "_LOAD_S", limit_s)
             patch.setattr(compiled, "_IMPORT_S", limit_s)
-            found.append(grid.at(points))
+            found.append(grid.at(np.stack(points)))
             assert bool(compiled._compiled) == (limit_s < 0)
     np.testing.assert_array_equal(*found)
     assert 0.1 < np.isnan(found[0]).mean() < 0.9

@@ -87,7 +87,7 @@ def test_inside_the_grid_no_answer_leaves_its_corners(m: float, n: float, k: flo
     grid = measured.Grid(
         names=("m", "n", "k"), axes=(np.log(POINTS),) * 3, values=np.log(TIMES).reshape(3, 3, 3)
     )  # fmt: skip
-    found = float(grid.at([np.array([m]), np.array([n]), np.array([k])])[0])
+    found = float(grid.at(np.array([[m], [n], [k]]))[0])
     below, above = np.floor(np.log(np.array([m, n, k]) / 64) / np.log(8)), 2
     corners = [grid.values[tuple(np.minimum(below + up, above).astype(int))] for up in product((0, 1), repeat=3)]
     assert min(corners) - 1e-6 <= found <= max(corners) + 1e-6

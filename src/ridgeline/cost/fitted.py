@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import chain, product
 
 import numpy as np
@@ -19,11 +19,12 @@ from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.formats import WIDE, form, judged_form, like_forms, narrow_forms, nearest_forms
 from ridgeline.cost.lent import cooler, faster, slower_host
 from ridgeline.cost.machine import kernel_start_s
-from ridgeline.cost.mechanism import Array, Mechanism, device_vector
+from ridgeline.cost.mechanism import Array, Mechanism, device_rates, device_vector, places_of
 from ridgeline.cost.model_kernels import for_model
+from ridgeline.cost.residuals import Residuals
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
-from ridgeline.facts.fits import BANDS_S, BORROWED, Fit, Reach, named_kernels, own_fits
+from ridgeline.facts.fits import BORROWED, Fit, Reach, named_kernels, own_fits
 from ridgeline.facts.lending import EXCHANGES, MODULES, borrowed_fits, common_fits
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.rates import OF_MODELS, own_share
@@ -31,7 +32,6 @@ from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.traits import kernel_traits
 from ridgeline.lower.work import Number
 
-_REACH = 1.3  # interval factor for each factor of e outside the sizes measured
 _NO_HOST_S = 1e-9  # a host that issues at once; the knee of `issued` needs a number above 0
 _MODELS = 512  # kept ready
 _NOTHING_KEPT = 1e-9  # share of L2; the formulas divide by it
@@ -52,6 +52,8 @@ class _Kernel:
     fit: Fit
     values: Array
     row: Array  # NaN where the question must state the size
+    decided: Mapping[str, float]  # of the row what is known
+    residuals: Residuals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,28 +67,30 @@ class FittedModel:
 
     def seconds(self, sizes: Mapping[str, Number]) -> Number:
         """Time of shapes [s], as a number or in the shape that the sizes broadcast to."""
-        if len(self.kernels) == 1 and all(isinstance(size, int | float) for size in sizes.values()):
-            table = self._one(self.kernels[0], sizes)
-            return float(self.mechanism.price(table, self.device, self.kernels[0].values)[0, 0])
+        kernel = self.kernels[0]
+        row = self._row(kernel, sizes)
+        if len(self.kernels) == 1 and row is not None:
+            return float(self.mechanism.price(row, self.device, kernel.values)[0, 0])
         if len(self.kernels) == 1:
-            (kernel,) = self.kernels
-            found: Number = self.mechanism.seconds({**self._decided(kernel), **sizes}, self.device, kernel.values)
+            found: Number = self.mechanism.seconds({**kernel.decided, **sizes}, self.device, kernel.values)
             return found
         priced, _, shape = self.price(sizes)
         return priced[:, 0].reshape(shape)
 
-    def _one(self, kernel: _Kernel, sizes: Mapping[str, Number]) -> Array:
-        row = kernel.row.copy()
+    def _row(self, kernel: _Kernel, sizes: Mapping[str, Number]) -> Array | None:
+        """Numbers as a table of one row (1, S), with those that the kernel decides; None where some are no numbers."""
+        if not all(isinstance(size, int | float) for size in sizes.values()):
+            return None
+        row, places = kernel.row.copy(), places_of(self.mechanism.sizes)
         for name, size in sizes.items():
-            row[self._places[name]] = size
-        if np.isnan(row).any():
-            missing = [name for name, value in zip(self.mechanism.sizes, row, strict=True) if np.isnan(value)]
-            raise DomainError(f"{self.mechanism.family} needs the size '{missing[0]}'")
-        return row[None, :]
+            if name in places:
+                row[places[name]] = size
+        return None if np.isnan(row).any() else row[None, :]
 
-    @property
-    def _places(self) -> Mapping[str, int]:
-        return _places(self.mechanism.sizes)
+    def _table(self, kernel: _Kernel, sizes: Mapping[str, Number]) -> tuple[Array, tuple[int, ...]]:
+        """The sizes as one (N, S) table, with those that the kernel decides, and the shape that they broadcast to."""
+        row = self._row(kernel, sizes)
+        return (row, ()) if row is not None else self.mechanism.columns({**kernel.decided, **sizes})
 
     def price(
         self, sizes: Mapping[str, Number]
@@ -96,7 +100,11 @@ class FittedModel:
         Each size takes the kernel whose domain it lies in, the narrowest first, else the widest.
         """
         model = self.mechanism
-        table, shape = model.columns({**self._decided(self.kernels[0]), **sizes})
+        table, shape = self._table(self.kernels[0], sizes)
+        if len(self.kernels) == 1:
+            (kernel,) = self.kernels
+            priced = model.price(table, self.device, kernel.values)
+            return priced, (*kernel.residuals.factors(table, priced[:, 0]), np.zeros(len(table), dtype=np.int64)), shape
         used = self._chosen(table)
         priced = np.empty((len(table), 3))
         low, high = np.empty(len(table)), np.empty(len(table))
@@ -104,10 +112,10 @@ class FittedModel:
             mask = used == index
             if not mask.any():
                 continue
-            rows = table if index == 0 else model.columns({**self._decided(kernel), **sizes})[0]
+            rows = table if index == 0 else self._table(kernel, sizes)[0]
             chosen = rows if mask.all() else np.ascontiguousarray(rows[mask])
             priced[mask] = model.price(chosen, self.device, kernel.values)
-            low[mask], high[mask] = interval_factors(kernel.fit, model, chosen, priced[mask, 0])
+            low[mask], high[mask] = kernel.residuals.factors(chosen, priced[mask, 0])
         return priced, (low, high, used), shape
 
     def _chosen(self, table: Array) -> NDArray[np.int64]:
@@ -132,15 +140,6 @@ class FittedModel:
             used[mask] = index
             left &= ~mask
         return used
-
-    def _decided(self, kernel: _Kernel) -> dict[str, Number]:
-        pairs = zip(self.mechanism.sizes, kernel.row, strict=True)
-        return {name: float(value) for name, value in pairs if not np.isnan(value)}
-
-
-@cache
-def _places(sizes: tuple[str, ...]) -> Mapping[str, int]:
-    return {name: index for index, name in enumerate(sizes)}
 
 
 def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool = False) -> tuple[Fit, ...]:
@@ -230,7 +229,7 @@ def model_of(
     if cold:
         own |= dict.fromkeys(WARM.get(family, ()), _NOTHING_KEPT)
     kernels = tuple((fit.device, fit.engine, fit.version, fit.form, fit.kernel, fit.source) for fit in fits)
-    device = (*device_vector(part, matrix), part.tdp_w)
+    device = (*device_rates(part, matrix), part.tdp_w)
     key = (family, form_name, device, kernels, tuple(sorted(own.items())), rung, shares)
     if key not in _READY:
         if len(_READY) >= _MODELS:
@@ -254,6 +253,7 @@ def _made(
     for fit in sorted(fits, key=narrowness):
         traits = kernel_traits(fit.family, fit.kernel_device, fit.engine, fit.kernel, fit.form)
         decided = {**model.defaults, **form_sizes(model, what), **traits}
+        decided = {name: decided[name] for name in model.sizes if name in decided}
         row = np.array([decided.get(name, np.nan) for name in model.sizes])
         values = {**fit.values, **{name: value for name, value in own.items() if name in fit.values}}
         lent = rung is Rung.BORROWED and fit.source.startswith(BORROWED)
@@ -270,7 +270,9 @@ def _made(
                 values[name] *= share
         if "start_s_" in values:
             values["start_s_"] = max(values["start_s_"], start_s)
-        kernels.append(_Kernel(fit=fit, values=model.vector(values), row=row))
+        kernels.append(
+            _Kernel(fit=fit, values=model.vector(values), row=row, decided=decided, residuals=Residuals.of(fit, model))
+        )
     device = device_vector(part, what.matrix)
     return FittedModel(mechanism=model, device=device, kernels=tuple(kernels), rung=rung)
 
@@ -337,22 +339,3 @@ def _timed(fit: Fit, model: Mechanism, table: Array) -> NDArray[np.bool_]:
             same &= table[:, column] == size
         found |= same
     return found
-
-
-def interval_factors(fit: Fit, model: Mechanism, table: Array, seconds: Array) -> tuple[Array, Array]:
-    """Factors of the ends of the 80 % interval [1]: the fit's residuals at this length, wider outside its sizes.
-
-    Keys before a prompt, where none were measured, are as far outside as keys are more than queries.
-    """
-    band = np.searchsorted(BANDS_S, seconds, side="right")
-    low, high = np.asarray(fit.low)[band], np.asarray(fit.high)[band]
-    outside = np.zeros(len(table))
-    for name, (least, most) in fit.span.items():
-        if name in model.sizes:  # sizes below 1 count as 1
-            column = np.maximum(table[:, model.sizes.index(name)], 1.0)
-            if name == "cached" and most < 1.0 and "tokens" in model.sizes:
-                tokens = np.maximum(table[:, model.sizes.index("tokens")], 1.0)
-                column = 1.0 + table[:, model.sizes.index(name)] / tokens
-            outside += np.maximum(0, np.log(column / max(most, 1.0))) + np.maximum(0, np.log(max(least, 1.0) / column))
-    reach = _REACH**outside
-    return low / reach, high * reach

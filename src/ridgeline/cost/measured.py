@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from ridgeline.cost.mechanism import Array
 from ridgeline.cost.readers import READERS
 from ridgeline.cost.samples import Sample, family_tables, hidden_folds, samples
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import BANDS_S, own_fits, preferred_engine
+from ridgeline.facts.fits import BANDS, own_fits, preferred_engine
 from ridgeline.facts.lending import EXCHANGES
 from ridgeline.facts.opdata import OpTable
 from ridgeline.facts.records import Accelerator
@@ -46,13 +46,17 @@ class Grid:
     axes: tuple[Array, ...]
     values: Array
 
-    def at(self, points: Sequence[Array]) -> Array:
-        """Multilinear interpolation at points, one array per axis; NaN outside or beside a gap."""
-        lengths = np.array([len(axis) for axis in self.axes])
-        found = np.empty(len(points[0]))
-        axes, values = np.concatenate(self.axes), self.values.ravel()
-        run(_between, len(found), axes, lengths, values, np.stack(points), found)
+    def at(self, points: Array) -> Array:
+        """Multilinear interpolation at points (D, N), a row for each axis; NaN outside or beside a gap."""
+        found = np.empty(points.shape[1])
+        run(_between, len(found), *self._flat, points, found)
         return found
+
+    @cached_property
+    def _flat(self) -> tuple[Array, NDArray[np.int64], Array]:
+        """All axes one after another, their lengths, and the values in one row."""
+        lengths = np.array([len(axis) for axis in self.axes], dtype=np.int64)
+        return np.concatenate(self.axes), lengths, self.values.ravel()
 
 
 @kernel
@@ -121,9 +125,9 @@ def _answer(question: Question, part: Accelerator, table: OpTable, seconds: Arra
 
 def table_interval(family: str, seconds: Array) -> tuple[Array, Array]:
     """Ends of the 80 % interval of interpolated times [s], from blocks that were hidden."""
-    factors = rung_interval(family, Rung.TABLE.value)
-    band = np.searchsorted(BANDS_S, seconds, side="right")
-    return seconds * np.asarray(factors.low)[band], seconds * np.asarray(factors.high)[band]
+    low, high = rung_interval(family, Rung.TABLE.value).ends
+    band = BANDS.searchsorted(seconds, side="right")
+    return seconds * low[band], seconds * high[band]
 
 
 def interpolated(question: Question, part: Accelerator, table: OpTable, *, hidden_fold: int | None = None) -> Array:
@@ -133,19 +137,27 @@ def interpolated(question: Question, part: Accelerator, table: OpTable, *, hidde
     """
     reader = READERS[question.family]
     names = (*reader.smooth, *reader.exact)
-    columns = np.broadcast_arrays(*(np.asarray(_size(name, question), dtype=float) for name in names))
-    shape = columns[0].shape
-    flat = np.stack([column.ravel() for column in columns])
-    ratio = np.full(flat.shape[1], np.nan)
+    sizes = [_size(name, question) for name in names]
+    shape, flat = _columns(sizes)
     smooth, exact = flat[: len(reader.smooth)], flat[len(reader.smooth) :]
-    for fixed in np.unique(exact, axis=1).T if flat.shape[1] > 1 else exact.T:
-        mask = (exact == fixed[:, None]).all(axis=0)
+    alike = exact.T[:1] if flat.shape[1] == 1 else np.unique(exact, axis=1).T
+    ratio = np.full(flat.shape[1], np.nan)
+    for fixed in alike:
+        mask = slice(None) if len(alike) == 1 else (exact == fixed[:, None]).all(axis=0)
         grid = _grid(question, table, tuple(map(float, fixed)), part, hidden_fold)
         if grid is not None:
-            ratio[mask] = grid.at(list(smooth[:, mask]))
+            ratio[mask] = grid.at(np.ascontiguousarray(smooth[:, mask]))
     base = _base(question, part)
     found: Array = np.exp(ratio.reshape(shape)) * (1.0 if base is None else np.asarray(base.seconds))
     return found
+
+
+def _columns(sizes: Sequence[Number]) -> tuple[tuple[int, ...], Array]:
+    """The shape that sizes broadcast to, and all of them in rows (S, N)."""
+    if all(isinstance(size, int | float) for size in sizes):
+        return (), np.array(sizes, dtype=float)[:, None]
+    columns = np.broadcast_arrays(*(np.asarray(size, dtype=float) for size in sizes))
+    return columns[0].shape, np.stack([column.ravel() for column in columns])
 
 
 def _size(name: str, question: Question) -> Number:

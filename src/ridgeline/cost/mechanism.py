@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -154,21 +155,29 @@ def _multiprocessors(part: Accelerator) -> float:
 
 
 def device_vector(part: Accelerator, matrix: str) -> Array:
+    """Datasheet rates of an accelerator as kernels read them, `device_rates` in an array."""
+    return np.array(device_rates(part, matrix))
+
+
+def device_rates(part: Accelerator, matrix: str) -> tuple[float, ...]:
     """Datasheet rates of an accelerator in the order that kernels read, for products in the format `matrix`.
 
     SMs [1], matrix rate [FLOP/s], memory [byte/s], L2 [byte], clock [Hz], vector rate [FLOP/s], matrix rate of 16-bit
     products [FLOP/s]. A format without a rate of its own runs at the 16-bit one: its operands are converted first.
     """
     plain = part.peak_flop_per_s.get("bf16") or part.peak_flop_per_s.get("fp16") or part.vector_flop_per_s
-    return np.array(
-        [
-            _multiprocessors(part),
-            part.peak_flop_per_s.get(matrix) or plain,
-            part.memory_bytes_per_s,
-            part.l2_bytes or _L2_BYTES,
-            part.boost_hz or _CLOCK_HZ,
-            part.vector_flop_per_s,
-            plain,
-        ],
-        dtype=float,
+    return (
+        float(_multiprocessors(part)),
+        part.peak_flop_per_s.get(matrix) or plain,
+        part.memory_bytes_per_s,
+        part.l2_bytes or _L2_BYTES,
+        part.boost_hz or _CLOCK_HZ,
+        part.vector_flop_per_s,
+        plain,
     )
+
+
+@cache
+def places_of(sizes: tuple[str, ...]) -> Mapping[str, int]:
+    """The place of each size in a formula's order."""
+    return {name: index for index, name in enumerate(sizes)}

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
+import numpy as np
+
 from ridgeline.facts import store
 from ridgeline.facts.casting import with_cast_queries
 from ridgeline.facts.records import Evidence
@@ -24,6 +26,7 @@ ENGINES = ("vllm", "sglang", "trtllm", "nccl", "oneccl")  # whose kernels answer
 BORROWED = "borrowed from "
 ALL_SHARED = (1.0, 1.0, 1.0)
 BANDS_S = (1e-5, 1e-4)  # residuals are kept apart below 10 us, to 100 us and above
+BANDS = np.array(BANDS_S)
 # Columns of every table that are not parameters, in order.
 KEYS = ("device", "engine", "version", "form", "kernel")
 RECORD = ("rows", "held_median", "held_p90", "held_bias", "low", "high", "domain", "span", "source", "date")
@@ -164,8 +167,23 @@ def own_fits(
     measured nearest to `reach`. Where `kernels` names any, theirs are the versions to choose from; where not, kernels
     that stand `aside` (`in_use`) are among them only if asked for.
     """
-    known = [fit for fit in _OWN[device][0] if fit.family == family] if device in _OWN else fits(family)
-    found = [fit for fit in known if fit.device == device and fit.form == form]
+    everything = _OWN[device][0] if device in _OWN else fits(family)
+    asked = (family, device, engine, version, form, kernels, reach, aside)
+    of_what, found = _FOUND.get(asked, (None, ()))
+    if of_what is not everything:  # a profile was registered since, or the tables were read anew
+        known = [fit for fit in everything if (fit.family, fit.device, fit.form) == (family, device, form)]
+        found = _nearest(known, engine, version, kernels, reach, aside)
+        _FOUND[asked] = everything, found
+    return found
+
+
+_FOUND: dict[tuple[object, ...], tuple[object, tuple[Fit, ...]]] = {}  # what was looked through, and what was found
+
+
+def _nearest(
+    found: Sequence[Fit], engine: str, version: str, kernels: str, reach: Reach, aside: bool
+) -> tuple[Fit, ...]:
+    """Of fits in one format those of one engine and release."""
     engines = {fit.engine for fit in found}
     if engine and engine not in engines:
         return ()

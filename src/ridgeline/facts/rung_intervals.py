@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.facts import store
 from ridgeline.facts.mechanisms import constant, constants
@@ -25,6 +28,11 @@ class RungInterval:
     low: tuple[float, ...]
     high: tuple[float, ...]
     shared: tuple[float, ...]
+
+    @cached_property
+    def ends(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Both ends per time band, as arrays [1]."""
+        return np.array(self.low), np.array(self.high)
 
     def widened(self, factor: float) -> RungInterval:
         """The interval with both ends a factor farther out, all of which is each shape's own.
