@@ -60,7 +60,7 @@ def test_what_all_devices_have_in_common_answers_last_and_widest() -> None:
 
 
 def test_a_measured_rate_of_the_device_outranks_what_others_have_in_common() -> None:
-    part = accelerator("MI300X")
+    part = accelerator("MI355X")  # the one of its kin that somebody measured
     assert part.sustained["matrix.bf16"].evidence >= Evidence.MEASURED
     with pytest.raises(DomainError, match="no gemm in bf16 was measured on it or its relatives"):
         price(GEMM, part)
@@ -218,6 +218,14 @@ def test_products_and_prompts_of_a_vendor_that_nobody_measured_are_the_mechanism
         with pytest.raises(DomainError):  # somebody measured the rate, and the kernels are AMD's own
             price(asked, accelerator("MI300X"), rungs=(Rung.BORROWED, Rung.COMMON))
         assert price(asked, accelerator(device), rungs=(Rung.BORROWED, Rung.COMMON)).rung is Rung.COMMON
+
+
+def test_a_part_that_nobody_measured_is_no_quicker_than_the_greater_one_of_its_kin() -> None:
+    decode = questions.decode(64, 4096, 64, 8, 128).question
+    older, newer = (accelerator(name) for name in ("MI350X", "MI355X"))
+    assert float(np.asarray(price(decode, older).seconds)) >= float(np.asarray(price(decode, newer).seconds))
+    with pytest.raises(DomainError):
+        price(GEMM, older)  # as of the greater one, its kernels are AMD's own
 
 
 def test_a_rate_measured_in_bf16_is_the_devices_own_in_fp16() -> None:

@@ -27,7 +27,7 @@ from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BORROWED, Fit, Reach, named_kernels, own_fits
 from ridgeline.facts.lending import EXCHANGES, MODULES, borrowed_fits, common_fits
 from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.rates import OF_MODELS, own_share
+from ridgeline.facts.rates import OF_MODELS, kin_share, own_share
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.traits import kernel_traits
 from ridgeline.lower.work import Number
@@ -297,13 +297,14 @@ def from_fits(question: Question, part: Accelerator, fits: Sequence[Fit], rung: 
 
 
 def own_rates(part: Accelerator, matrix: str) -> dict[str, float]:
-    """Shares of peak and of memory bandwidth that somebody measured on the device itself, by parameter [1].
+    """Shares of peak and of memory bandwidth that somebody measured on the device or its kin, by parameter [1].
 
-    A matrix rate that was measured in a format alike counts (`own_share`): fp16 and bf16 are one unit's.
+    A matrix rate that was measured on itself in a format alike counts (`kin_share`): fp16 and bf16 are one unit's.
     """
-    memory = own_share(part, "hbm") or own_share(part, OF_MODELS)
-    found = {"matrix_share_": own_share(part, f"matrix.{matrix}"), "memory_share_": memory}
-    return {name: fact.value for name, fact in found.items() if fact is not None and fact.evidence >= Evidence.MEASURED}
+    own = (own_share(part, key) for key in ("hbm", OF_MODELS))
+    memory = next((fact for fact in own if fact is not None and fact.evidence >= Evidence.MEASURED), None)
+    found = {"matrix_share_": kin_share(part, f"matrix.{matrix}"), "memory_share_": memory or kin_share(part, "hbm")}
+    return {name: fact.value for name, fact in found.items() if fact is not None}
 
 
 def _kernels_of(family: str) -> float:

@@ -18,6 +18,7 @@ from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import measured_devices
 from ridgeline.facts.lending import LINK_FAMILIES
+from ridgeline.facts.rates import kin_share
 from ridgeline.facts.records import Accelerator, Evidence
 
 _WIDEST_BYTES = 2.0  # of an element that kernels of serving engines take
@@ -56,15 +57,21 @@ def _shared(question: Question, part: Accelerator) -> bool:
 
     Links of one kind differ by more than their datasheets say, and products wider than 16 bits run on other units.
     16-bit inputs are multiplied as such, whatever their cache is held in. Families that the mechanism prices as well
-    leave a device to it whose rate somebody measured where no device of its vendor has fits: its kernels are its own.
+    leave a device to it whose rate, or its kin's, somebody measured where no device of its vendor has fits: its kernels
+    are its own.
     """
     what = form(question.form)
     wide = what.input_bytes > _WIDEST_BYTES and question.family not in CORES
     if wide or question.family in LINK_FAMILIES:
         return False
-    known = part.sustained.get(f"matrix.{what.matrix}")
-    if question.family in FORMULAS and known is not None and known.evidence >= Evidence.MEASURED:
+    if question.family in FORMULAS and _rate_measured(part, what.matrix):
         vendors = {accelerator(name).vendor for name in measured_devices(question.family)}
         if part.vendor not in vendors:
             return False
     return what.matrix in part.peak_flop_per_s or what.input_bytes >= _WIDEST_BYTES
+
+
+def _rate_measured(part: Accelerator, matrix: str) -> bool:
+    """Whether somebody measured a matrix rate on a device, or on its kin where nobody did."""
+    own = part.sustained.get(f"matrix.{matrix}")
+    return own.evidence >= Evidence.MEASURED if own is not None else kin_share(part, f"matrix.{matrix}") is not None

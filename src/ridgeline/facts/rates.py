@@ -94,6 +94,34 @@ def own_share(accelerator: Accelerator, key: str) -> Fact | None:
     return None
 
 
+def kin_share(accelerator: Accelerator, key: str) -> Fact | None:
+    """Share of a peak rate that was measured on the device or, in this format, on its kin [1]; None on neither.
+
+    Kin are devices of its architecture with the same kind of memory, stacked or not: a part that nobody measured is
+    then no quicker for that than one that somebody did. Their median, at the clock that its own power leaves it.
+    """
+    own = own_share(accelerator, key)
+    if own is not None and own.evidence >= Evidence.MEASURED:
+        return own
+    known = accelerators()
+    alike = (accelerator.architecture, accelerator.graphics)
+    kin = {
+        name: share
+        for name, share in _shares(key).items()
+        if name != accelerator.name and (known[name].architecture, known[name].graphics) == alike
+    }
+    if not kin:
+        return None
+    shares = [_here(accelerator, key, share, name, key) for name, share in kin.items()]
+    return Fact(
+        value=median(shares),
+        unit="1",
+        source=f"sustained rates of {', '.join(kin)}",
+        conditions=f"median share in {key}",
+        evidence=Evidence.DERIVED,
+    )
+
+
 def _share(accelerator: Accelerator, key: str) -> tuple[float, str] | None:
     """Share of peak [1] and the devices it comes from; None when nothing alike was measured."""
     for other in _own_keys(key):
