@@ -196,13 +196,14 @@ def test_a_convolution_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
 CONV = "256x56x56x64x128x3x2"
 
 
-def test_a_scan_moves_its_inputs_results_and_states_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scan_moves_its_inputs_its_states_and_what_its_kernels_hand_on(capsys: pytest.CaptureFixture[str]) -> None:
     """80 heads of 64 with 128 states in 8 groups: 5,120 values, 2,048 of both maps and 80 steps in, 5,120 out."""
     token = 2 * (5120 + 2048 + 80 + 5120)
     state = 8 * 80 * 64 * 128
     prompt = answer(capsys, "state_space_prefill", "2x1024x80x64x128x8")["rows"][0]
     one = answer(capsys, "state_space_decode", "64x80x64x128x8")["rows"][0]
-    assert prompt["bytes"] == 2048 * token + 2 * state
+    handed = 12 * 80 * 64 * 128 / 256 + 8 * 8 * 256 + 2 * (5120 + 2048)  # states, scores, inputs again
+    assert prompt["bytes"] == 2048 * (token + handed) + 2 * state
     assert one["bytes"] == 64 * (token + state)
     assert prompt["flop"] == 2048 * (80 * (4 * 64 * 128 + 2 * 64 * 256) + 2 * 256 * 128 * 8)
     assert (prompt["rung"], one["bound"]) == ("mechanism", "hbm")

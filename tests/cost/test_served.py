@@ -76,6 +76,11 @@ def test_scans_without_kernels_of_their_own_move_their_bytes() -> None:
     device = H200.device
     rate = device.memory_bytes_per_s * device.stream_share
     assert two - one == pytest.approx((2e4 * 1e5 + 1e6) / rate, rel=1e-6)
+    chained = replace(piece, handed=5e4)
+    more = float(prices.recurrence(chained, 1.0, np.array([1e5])).mid[0])
+    assert more - one == pytest.approx(5e4 * 1e5 / rate, rel=1e-6)
+    each, alike = (prices.recurrence(one, 8.0, np.ones(1), decode=True).mid[0] for one in (piece, chained))
+    assert each == alike  # one kernel takes one token's step
 
 
 @pytest.mark.parametrize(

@@ -284,6 +284,12 @@ def test_mutated_configs_build_or_raise_the_right_error(data: st.DataObject) -> 
     assert model.graph.active_params <= model.graph.params
 
 
+def test_what_a_gemma_4_leaves_out_is_its_classs_and_refused_where_that_is_not_known() -> None:
+    config = {key: value for key, value in EXAMPLES["gemma4_text"].items() if key != "hidden_size_per_layer_input"}
+    with pytest.raises(ModelError, match="hidden_size_per_layer_input = 256, needs 0"):
+        build(config, name="small", source="test")
+
+
 EXTRA = (
     "layer_types",
     "no_rope_layers",

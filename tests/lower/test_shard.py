@@ -13,14 +13,18 @@ from ridgeline.errors import WorkloadError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.load import load
-from ridgeline.graph.ops import Model
+from ridgeline.graph.ops import Model, OpKind
+from ridgeline.graph.recurrent import gated_delta_ops, lightning_ops, state_space_ops
+from ridgeline.graph.spec import GatedDelta, Lightning, StateSpace
 from ridgeline.graph.vision import residual
-from ridgeline.graph.workload import Task, Workload
+from ridgeline.graph.workload import PRECISIONS, Task, Workload
 from ridgeline.lower.chains import Chains
+from ridgeline.lower.networks import scan
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Phase, Stream, Work
 
 SEQ = 256  # tokens
+DELTA = GatedDelta(key_heads=1, value_heads=3, key_dim=4, value_dim=8, conv_kernel=4, parts=4)
 DENSE = from_dims(layers=2, hidden=64, heads=4, vocab=1000, max_positions=SEQ)
 EXPERTS = from_dims(
     layers=2, hidden=64, heads=4, vocab=1000, max_positions=SEQ, experts=8, top_k=2, expert_ffn=128, gated=True
@@ -57,6 +61,21 @@ def gemm_flop(work: Iterable[Work]) -> float:
 def attention_flop(work: Iterable[Work]) -> float:
     pieces = (piece for piece in work if isinstance(piece, Attention))
     return sum(float(np.asarray(p.sequences * p.heads * p.q_tokens * p.mean_context * p.qk_dim)) for p in pieces)
+
+
+def test_a_scan_moves_what_its_kernels_hand_on_once_forward_and_twice_back() -> None:
+    """Two heads of 4 with 8 states in one group, chunks of 16: 12 x 64 / 16 of states, 8 x 16 of scores, 2 x 24 in."""
+    spec = StateSpace(heads=2, head_dim=4, state=8, groups=1, conv_kernel=4, chunk=16)
+    (op,) = (one for one in state_space_ops(spec, 8, ()) if one.kind is OpKind.SCAN)
+    assert op.handed == 12 * 64 / 16 + 8 * 16 + 2 * 24
+    forward, backward = scan(op, PRECISIONS["bf16"], rows=np.array([32.0]))
+    assert float(forward.bytes[0]) == 32 * (2 * (24 + 2 + 8) + op.handed)
+    assert float(backward.bytes[0]) == 32 * (2 * (op.backward_read + op.backward_write) + 2 * op.handed)
+    assert (forward.kernels, backward.kernels) == (5.0, 10.0)
+    (rule,) = (one for one in gated_delta_ops(DELTA, 8, ()) if one.kind is OpKind.SCAN)
+    assert rule.handed == 3 * (12 * 64 + 4 * (4 + 2 * 8 + 4 * 8 / 64)) + 2 * (2 * 4 + 3 * 8)
+    (light,) = (one for one in lightning_ops(Lightning(heads=2, head_dim=8), 16, ()) if one.kind is OpKind.SCAN)
+    assert light.handed == 16 * 2 * 8 * 8 / 256 + 2 * 5 * 16
 
 
 # tensor parallelism --------------------------------------------------------------------------------

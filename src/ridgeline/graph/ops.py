@@ -79,7 +79,7 @@ class Op:
     ELEMENTWISE and PERMUTE: `read` and `write` elements per token at the whole width, and the same
     for backward. EMBEDDING: `n` rows of width `k`; a sparse one has `read`, `write` and
     the like too, those of rows in the format of weights. CROSS_ENTROPY: vocabulary `n`. SCAN:
-    `flop_per_token` and `read`/`write`.
+    `flop_per_token`, `read`/`write` and `handed`.
     """
 
     name: str
@@ -108,6 +108,7 @@ class Op:
     backward_read: float = 0.0
     backward_write: float = 0.0
     flop_per_token: float = 0.0  # forward, for SCAN and anything the shapes do not say
+    handed: float = 0.0  # bytes a token that kernels of a chunked SCAN write for each other and read again, forward
     params: int = 0  # trainable numbers of one copy (one expert for GROUPED_GEMM), bias included
     params_split: bool = False  # divided over tp (or etp), else repeated on every rank
     shared_params: str | None = None  # name of the op whose weight this one reuses (tied head)

@@ -1,7 +1,8 @@
 """Operators of mixers that carry a state: lightning attention, Mamba-2, the gated delta rule.
 
 Letters: D hidden, H heads, P head width, N state, G groups, Q chunk. All run chunk by chunk:
-inside a chunk as masked matrix products, across chunks through the state.
+inside a chunk as masked matrix products, across chunks through the state. What one of their kernels writes for the next
+(states of chunks, scores, halves of sums) goes through memory.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from ridgeline.graph.spec import GatedDelta, Lightning, Norm, StateSpace
 LIGHTNING_CHUNK = 256  # tokens; BLOCK of MiniMax-Text-01's released modeling code
 DELTA_CHUNK = 64  # tokens; chunk_size of the delta rule in Qwen3-Next's released modeling code
 DELTA_RULE = "delta_rule"
-_FP32_BYTES = 4.0
+_FP32_BYTES, _HALF_BYTES = 4.0, 2.0
 
 
 def lightning_ops(spec: Lightning, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
     """MiniMax-01 lightning attention: SiLU on q, k, v; linear attention; RMS norm; sigmoid gate.
 
-    Forward FLOP per token and head: 4 P^2 through the state and 4 P Q inside the chunk.
+    Forward FLOP per token and head: 4 P^2 through the state and 4 P Q inside the chunk. Four kernels: states of chunks
+    in fp32 are written, summed up in place and read (16 bytes), q, k and v read twice, results added to.
+    Source: vllm, vllm/model_executor/layers/lightning_attn.py.
     """
     width = spec.heads * spec.head_dim
+    handed = _FP32_BYTES * 4 * width * spec.head_dim / LIGHTNING_CHUNK + _HALF_BYTES * 5 * width
     inner = 4 * spec.head_dim * (spec.head_dim + LIGHTNING_CHUNK)
     tensor = Region.TENSOR
     return [
@@ -40,6 +44,8 @@ def lightning_ops(spec: Lightning, hidden: int, kept: tuple[Saved, ...]) -> list
             backward_read=5 * width,
             backward_write=3 * width,
             flop_per_token=spec.heads * inner,
+            handed=handed,
+            kernels=4,
             saved=(Saved(elements=3 * width, region=tensor),),
         ),
         norm_op("attention_norm", Norm(kind="rms"), width, region=tensor),
@@ -59,6 +65,8 @@ def state_space_ops(spec: StateSpace, hidden: int, kept: tuple[Saved, ...]) -> l
     mixed = inner + 2 * spec.groups * spec.state
     scan = spec.heads * spec.head_dim * (4 * spec.state + 2 * spec.chunk) + 2 * spec.chunk * spec.state * spec.groups
     tensor = Region.TENSOR
+    states = (2 * _FP32_BYTES + 2 * _HALF_BYTES) * inner * spec.state / spec.chunk
+    handed = states + 2 * _FP32_BYTES * spec.groups * spec.chunk + _HALF_BYTES * mixed
     steps = Saved(elements=spec.heads, region=tensor, element_bytes=_FP32_BYTES)
     core = Op(
         name="scan",
@@ -73,6 +81,8 @@ def state_space_ops(spec: StateSpace, hidden: int, kept: tuple[Saved, ...]) -> l
         backward_read=2 * mixed + inner,
         backward_write=mixed,
         flop_per_token=scan,
+        handed=handed,
+        kernels=5,
         params=3 * spec.heads,  # A, D and the bias of dt
         params_split=True,
         saved=(Saved(elements=mixed, region=tensor), steps),
@@ -91,11 +101,15 @@ def gated_delta_ops(spec: GatedDelta, hidden: int, kept: tuple[Saved, ...]) -> l
     """Gated delta rule: one projection to q, k, v, z and two scalars a head; convolution; scan; gated norm.
 
     Forward FLOP per token and value head, key width N and value width P, in chunks of Q:
-    6 N P through the state, 2 Q (3 N + 2 P) inside the chunk, 2 Q^2 / 3 for its triangular inverse.
+    6 N P through the state, 2 Q (3 N + 2 P) inside the chunk, 2 Q^2 / 3 for its triangular inverse. Six kernels: sums
+    of gates, scores of a chunk and their inverse, new keys and values of it, states, results. Source:
+    flash-linear-attention, fla/ops/gated_delta_rule/chunk.py, chunk_gated_delta_rule_fwd.
     """
     keys, values = spec.key_heads * spec.key_dim, spec.value_heads * spec.value_dim
     mixed, chunk, tensor = 2 * keys + values, DELTA_CHUNK, Region.TENSOR
     head = 6 * spec.key_dim * spec.value_dim + 2 * chunk * (3 * spec.key_dim + 2 * spec.value_dim) + 2 * chunk**2 / 3
+    scores = (2 * _FP32_BYTES + 2 * _HALF_BYTES) * chunk  # written and read in fp32, their inverse in 16 bits
+    chained = 2 * _HALF_BYTES * (spec.key_dim + 2 * spec.value_dim + spec.key_dim * spec.value_dim / chunk)
     steps = Saved(elements=2 * spec.value_heads, region=tensor, element_bytes=_FP32_BYTES)
     core = Op(
         name=DELTA_RULE,
@@ -110,6 +124,8 @@ def gated_delta_ops(spec: GatedDelta, hidden: int, kept: tuple[Saved, ...]) -> l
         backward_read=2 * mixed + values,
         backward_write=mixed,
         flop_per_token=spec.value_heads * head,
+        handed=spec.value_heads * (scores + chained) + _HALF_BYTES * mixed,
+        kernels=6,
         params=2 * spec.value_heads,  # A and the bias of dt
         params_split=True,
         saved=(Saved(elements=mixed, region=tensor), steps),

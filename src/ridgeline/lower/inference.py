@@ -168,8 +168,8 @@ def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, cut: floa
         state = op.heads * op.qk_dim * op.v_dim * _STATE_BYTES / tp
         yield Recurrence(
             flop_per_token=op.flop_per_token / tp, elements=(op.read + op.write) / tp, state_bytes=2.0 * state,
-            delta=op.name == DELTA_RULE, heads=op.heads / tp, key_heads=max(1.0, op.kv_heads / tp),
-            key_dim=op.qk_dim, value_dim=op.v_dim,
+            handed=op.handed / tp, kernels=float(op.kernels), delta=op.name == DELTA_RULE, heads=op.heads / tp,
+            key_heads=max(1.0, op.kv_heads / tp), key_dim=op.qk_dim, value_dim=op.v_dim,
         )  # fmt: skip
     elif op.kind is OpKind.GROUPED_GEMM:
         if op.split is Split.COLUMN:

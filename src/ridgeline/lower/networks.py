@@ -1,4 +1,4 @@
-"""What one rank does of operators that transformers lack: convolutions, recurrences, tables in parts."""
+"""What one rank does of operators that transformers lack: convolutions, recurrences, scans, tables in parts."""
 
 from __future__ import annotations
 
@@ -41,6 +41,18 @@ def recurrence(op: Op, precision: Precision, *, rows: Number) -> Iterable[Work]:
         phase=Phase.BACKWARD_WEIGHT, m=op.k, n=op.n, k=rows * op.steps, output_bytes=precision.grad_bytes,
         accumulate=True,
     )  # fmt: skip
+
+
+def scan(op: Op, precision: Precision, *, rows: Number) -> Iterable[Work]:
+    """A chunked recurrence: products on the matrix units, inputs and what its kernels hand on through memory.
+
+    The backward pass makes states and scores again, and hands on their gradients.
+    """
+    for phase, factor in ((Phase.FORWARD, 1.0), (Phase.BACKWARD_INPUT, 2.0)):
+        moved = (op.read + op.write) if phase is Phase.FORWARD else (op.backward_read + op.backward_write)
+        size = rows * (moved * precision.activation_bytes + factor * op.handed)
+        flop = factor * rows * op.flop_per_token
+        yield Stream(name=op.name, phase=phase, bytes=size, flop=flop, matrix=True, kernels=factor * op.kernels)
 
 
 def tables(op: Op, precision: Precision, *, tokens: Number) -> Iterable[Work]:

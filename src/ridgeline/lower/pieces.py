@@ -160,12 +160,15 @@ class Core:
 class Recurrence:
     """A scan: FLOP and elements a token, and the state of one sequence that every iteration reads and writes [byte].
 
+    Kernels over many tokens of a sequence hand each other `handed` bytes a token, in `kernels`; over one they are one.
     `delta` says that it is a gated delta rule of `heads` states, `key_dim` x `value_dim` each.
     """
 
     flop_per_token: float
     elements: float
     state_bytes: float
+    handed: float = 0.0
+    kernels: float = 2.0
     delta: bool = False
     heads: float = 0.0
     key_heads: float = 0.0

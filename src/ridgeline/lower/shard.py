@@ -17,7 +17,7 @@ from ridgeline.graph.ops import Block, Boundary, Op, OpKind, Region, Split
 from ridgeline.graph.parts import MASK_BYTES
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.chains import Chains
-from ridgeline.lower.networks import convolution, recurrence, tables
+from ridgeline.lower.networks import convolution, recurrence, scan, tables
 from ridgeline.lower.params import adapted, adapters
 from ridgeline.lower.work import (
     Attention,
@@ -284,15 +284,7 @@ class Sharder:
             )  # fmt: skip
 
     def _scan(self, op: Op, block: Block | None) -> Iterable[Work]:
-        """A chunked recurrence: its products on the matrix units, its states and inputs through memory."""
-        rows = self._rows(op, block) * self._width_share(op)
-        size = self.precision.activation_bytes
-        for phase, factor in ((Phase.FORWARD, 1.0), (Phase.BACKWARD_INPUT, 2.0)):
-            moved = (op.read + op.write) if phase is Phase.FORWARD else (op.backward_read + op.backward_write)
-            flop = factor * rows * op.flop_per_token
-            yield Stream(
-                name=op.name, phase=phase, bytes=rows * moved * size, flop=flop, matrix=True, kernels=float(op.kernels)
-            )
+        return scan(op, self.precision, rows=self._rows(op, block) * self._width_share(op))
 
     def _embedding(self, op: Op, block: Block | None) -> Iterable[Work]:
         if op.sparse:

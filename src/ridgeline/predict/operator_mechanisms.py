@@ -29,7 +29,6 @@ from ridgeline.lower.work import Phase, Stream
 
 _CHUNK = 256  # tokens of a chunk of Mamba-2. Source: state-spaces/mamba, mamba_ssm/modules/mamba2.py, chunk_size
 _STATE_BYTES = 4.0  # fp32. Source: vLLM, mamba_ssm_cache_dtype
-_SCAN_KERNELS = 2.0  # states of chunks, then results from them
 
 _Cost = Callable[[Sequence[int], str, Device], Sequence[KernelCost]]
 
@@ -74,10 +73,11 @@ def _scanned(
     """
     (scan,) = (op for op in ops if op.kind is OpKind.SCAN)
     rows, flop = batch * tokens, scan.flop_per_token if flop is None else flop
-    moved = rows * (scan.read + scan.write) * form(dtype).input_bytes + 2.0 * _STATE_BYTES * state * batch
+    handed = rows * scan.handed if tokens > 1 else 0.0
+    moved = rows * (scan.read + scan.write) * form(dtype).input_bytes + handed + 2.0 * _STATE_BYTES * state * batch
     work = Stream(
         name=scan.name, phase=Phase.FORWARD, bytes=moved, flop=rows * flop, matrix=True,
-        kernels=_SCAN_KERNELS if tokens > 1 else 1.0,
+        kernels=float(scan.kernels) if tokens > 1 else 1.0,
     )  # fmt: skip
     return [stream_cost(work, device, dtype=form(dtype).matrix)]
 

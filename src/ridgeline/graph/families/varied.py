@@ -22,8 +22,9 @@ def gemma4(fields: Fields) -> Stack:
     Embeddings for each layer and caches that layers share are refused: the smallest ones have them.
     """
     for key in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
-        if fields.maybe(key, low=0):
-            raise fields.fail(key, fields.values[key], "0: parts that layers share are not known")
+        shared = fields.maybe(key, low=0)  # where it is left out, what its class takes
+        if shared:
+            raise fields.fail(key, shared, "0: parts that layers share are not known")
     count = fields.layers("num_hidden_layers")
     kinds = _listed(fields, "layer_types", count, ("sliding_attention", "full_attention"))
     near = attention_of(fields, Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm=True))
