@@ -71,9 +71,9 @@ def test_strange_names_are_refused_with_our_own_errors(text: str) -> None:
 def test_building_is_quick() -> None:
     load("llama-3-8b")
     for name in ("llama-3.1-405b", "deepseek-v3", "qwen3-235b-a22b", "t5-11b"):
-        begin = time.perf_counter()
+        begin = time.process_time()
         load(name)
-        assert time.perf_counter() - begin < 0.1  # 20 ms wanted; room for a busy machine
+        assert time.process_time() - begin < 0.1  # 20 ms wanted; of this process alone, whatever else is running
 
 
 def test_no_heavy_imports() -> None:
