@@ -231,16 +231,24 @@ def test_products_whose_weights_were_widened_count_as_16_bit() -> None:
         ("softmax", 4 * 1000),
         ("reduce", 2 * 1000 + 4),
         ("dequantize", 4 * 1000),
-        ("sort", 2 * 1000 + 2 * 2 * 1000 * 6),  # two digits of 16 bits, with places of four bytes
-        ("sort_keys", 2 * 1000 + 2 * 2 * 1000 * 2),
-        ("sort_long", 2 * 1000 + 2 * 2 * 1000 * 10),
+        ("sort", 2 * 1000 * 6),  # in one block: read and written once, with places of four bytes
+        ("sort_keys", 2 * 1000 * 2),
+        ("sort_long", 2 * 1000 * 10),
         ("adam", 1000 * (2 + 24 + 2)),
     ],
 )
 def test_streams_move_what_their_row_says(kind: str, moved: float) -> None:
     work = stream_work(kind, 3, 1000, 2.0)
     assert float(np.asarray(work.bytes)) == 3 * moved
-    assert work.kernels == (4 if kind.startswith("sort") else 1)
+    assert work.kernels == 1
+
+
+@pytest.mark.parametrize(("kind", "each"), [("sort", 6), ("sort_keys", 2), ("sort_long", 10)])
+def test_more_keys_than_a_block_holds_are_passed_over_for_each_digit(kind: str, each: int) -> None:
+    """Two digits of 16 bits, each a kernel, beside the count and its sum; places of four or eight bytes go along."""
+    work = stream_work(kind, 3, 5000, 2.0)
+    assert float(np.asarray(work.bytes)) == 3 * 5000 * (2 + 2 * 2 * each)
+    assert work.kernels == 4
 
 
 def test_long_rows_of_a_softmax_are_read_twice() -> None:

@@ -531,7 +531,7 @@ def test_a_call_of_pytorchs_sort_waits_for_the_hosts_launches(tmp_path: Path) ->
     eager, launch = constant("launch.host.eager"), constant("launch.host.compiled")
     rate = H100.memory_bytes_per_s * H100.stream_share
     device_s = 64e6 * (4 + 4 * 2 * 12) / rate + 6 * GAP
-    assert small["predicted"] == pytest.approx(1e3 * (eager + 1024 * 100 / rate + GAP))
+    assert small["predicted"] == pytest.approx(1e3 * (eager + 1024 * 24 / rate + GAP))
     assert middle["predicted"] == pytest.approx(1e3 * (eager + 5 * launch))
     assert large["predicted"] == pytest.approx(1e3 * (eager + device_s))
 

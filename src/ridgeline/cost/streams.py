@@ -14,6 +14,8 @@ import numpy as np
 from ridgeline.lower.work import Number, Phase, Stream
 
 _DIGIT_BITS = 8.0  # of a pass of a radix sort. Source: NVIDIA/cccl, cub/device/dispatch/tuning/tuning_radix_sort.cuh
+# Keys that one block sorts in one kernel. Source: pytorch/pytorch, aten/src/ATen/native/cuda/Sort.cpp
+_ONE_BLOCK = 4096.0
 _SHARED_BYTES = 48.0 * 2**10  # of a block, without asking. Source: CUDA C programming guide, compute capabilities
 _WIDE = 4.0  # fp32: master copies, moments and losses
 
@@ -25,7 +27,7 @@ class Moved:
     bytes: Callable[[Number, float], Number]
     meaning: str
     flop: float = 1.0
-    kernels: Callable[[float], float] = lambda e: 1.0
+    kernels: Callable[[Number, float], Number] = lambda d, e: 1.0
 
 
 def _passes(e: float) -> float:
@@ -34,12 +36,20 @@ def _passes(e: float) -> float:
 
 
 def _radix(place_bytes: float, meaning: str) -> Moved:
-    """A radix sort whose keys carry places of so many bytes: one count, then a pass over both for each digit."""
+    """A radix sort whose keys carry places of so many bytes: one count, then a pass over both for each digit.
+
+    Rows that fit one block are read, sorted there and written, all in one kernel.
+    """
+
+    def moved(d: Number, e: float) -> Number:
+        whole = 2.0 * d * (e + place_bytes)
+        return np.where(np.asarray(d) <= _ONE_BLOCK, whole, _passes(e) * whole + d * e)
+
     return Moved(
-        bytes=lambda d, e: _passes(e) * 2.0 * d * (e + place_bytes) + d * e,
-        meaning=f"radix sort {meaning}: one count, then a pass over all of it for each 8 bits of a key",
+        bytes=moved,
+        meaning=f"radix sort {meaning}: a count, then a pass over all of it for each 8 bits; few in one kernel",
         flop=8.0,
-        kernels=lambda e: 2.0 + _passes(e),
+        kernels=lambda d, e: np.where(np.asarray(d) <= _ONE_BLOCK, 1.0, 2.0 + _passes(e)),
     )
 
 
@@ -88,5 +98,5 @@ def stream_work(kind: str, rows: Number, width: Number, element_bytes: float) ->
         phase=Phase.FORWARD,
         bytes=count * moved.bytes(np.asarray(width, dtype=float), element_bytes),
         flop=count * width * moved.flop,
-        kernels=moved.kernels(element_bytes),
+        kernels=moved.kernels(width, element_bytes),
     )

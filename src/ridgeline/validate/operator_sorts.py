@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
+
 from ridgeline.cost.compute import stream_cost
 from ridgeline.cost.engine_limits import host_slowness
 from ridgeline.cost.streams import STREAMS, stream_work
@@ -36,14 +38,12 @@ def sorted_keys(ask: Ask) -> Priced:
     called = re.search(r"torch", ask.library.casefold()) is not None
     kind = "sort_long" if "torch.sort" in ask.library.casefold() else "sort" if "pair" in ask.op else "sort_keys"
     work = stream_work(kind, 1.0, keys, key_bytes)
-    if keys <= _ONE_BLOCK:
-        work = replace(work, kernels=1.0)
     told = f"{keys:.4g} keys of {key_bytes:g} bytes: {STREAMS[kind].meaning}"
     priced = bill("sort", [stream_cost(work, ask.device, dtype="")], ask, "fp32", flop=0.0, size=float(work.bytes))
     seconds, notes = priced.seconds, [told]
     if called:
         slow = host_slowness(ask.accelerator, ask.machine.cluster.host)
-        launches = (float(work.kernels) - 1.0) * constant("launch.host.compiled") * slow
+        launches = (float(np.asarray(work.kernels)) - 1.0) * constant("launch.host.compiled") * slow
         seconds = constant("launch.host.eager") * slow + max(launches, seconds)
         notes.append("called by PyTorch, which waits for the result")
     return replace(priced, seconds=seconds, keys=keys, assumptions=tuple(notes))
