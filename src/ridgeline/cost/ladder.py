@@ -19,7 +19,7 @@ from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import measured_devices
 from ridgeline.facts.lending import LINK_FAMILIES
 from ridgeline.facts.rates import kin_share
-from ridgeline.facts.records import Accelerator, Evidence
+from ridgeline.facts.records import Accelerator
 
 _WIDEST_BYTES = 2.0  # of an element that kernels of serving engines take
 FORMULAS = ("gemm", "prefill")  # families that formulas on sustained rates price as well
@@ -64,14 +64,8 @@ def _shared(question: Question, part: Accelerator) -> bool:
     wide = what.input_bytes > _WIDEST_BYTES and question.family not in CORES
     if wide or question.family in LINK_FAMILIES:
         return False
-    if question.family in FORMULAS and _rate_measured(part, what.matrix):
+    if question.family in FORMULAS and kin_share(part, f"matrix.{what.matrix}") is not None:
         vendors = {accelerator(name).vendor for name in measured_devices(question.family)}
         if part.vendor not in vendors:
             return False
     return what.matrix in part.peak_flop_per_s or what.input_bytes >= _WIDEST_BYTES
-
-
-def _rate_measured(part: Accelerator, matrix: str) -> bool:
-    """Whether somebody measured a matrix rate on a device, or on its kin where nobody did."""
-    own = part.sustained.get(f"matrix.{matrix}")
-    return own.evidence >= Evidence.MEASURED if own is not None else kin_share(part, f"matrix.{matrix}") is not None

@@ -24,7 +24,7 @@ from ridgeline.cost.mechanism import Array
 from ridgeline.cost.readers import READERS
 from ridgeline.cost.samples import Sample, family_tables, hidden_folds, samples
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import BANDS, own_fits, preferred_engine
+from ridgeline.facts.fits import BANDS_S, own_fits, preferred_engine
 from ridgeline.facts.lending import EXCHANGES
 from ridgeline.facts.opdata import OpTable
 from ridgeline.facts.records import Accelerator
@@ -126,7 +126,7 @@ def _answer(question: Question, part: Accelerator, table: OpTable, seconds: Arra
 def table_interval(family: str, seconds: Array) -> tuple[Array, Array]:
     """Ends of the 80 % interval of interpolated times [s], from blocks that were hidden."""
     low, high = rung_interval(family, Rung.TABLE.value).ends
-    band = BANDS.searchsorted(seconds, side="right")
+    band = BANDS_S.searchsorted(seconds, side="right")
     return seconds * low[band], seconds * high[band]
 
 

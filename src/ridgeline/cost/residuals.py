@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.mechanism import Array, Mechanism, places_of
-from ridgeline.facts.fits import BANDS, Fit
+from ridgeline.facts.fits import BANDS_S, Fit
 
 _REACH = 1.3  # interval factor for each factor of e outside the sizes measured
 
@@ -53,5 +53,5 @@ class Residuals:
             keys, tokens = self.ahead
             outside = outside + np.log(1.0 + table[:, keys] / np.maximum(table[:, tokens], 1.0))
         reach = _REACH**outside
-        band = BANDS.searchsorted(seconds, side="right")
+        band = BANDS_S.searchsorted(seconds, side="right")
         return self.low[band] / reach, self.high[band] * reach

@@ -25,8 +25,7 @@ FOLDER = "fits"
 ENGINES = ("vllm", "sglang", "trtllm", "nccl", "oneccl")  # whose kernels answer when none is asked for
 BORROWED = "borrowed from "
 ALL_SHARED = (1.0, 1.0, 1.0)
-BANDS_S = (1e-5, 1e-4)  # residuals are kept apart below 10 us, to 100 us and above
-BANDS = np.array(BANDS_S)
+BANDS_S = np.array((1e-5, 1e-4))  # residuals are kept apart below 10 us, to 100 us and above
 # Columns of every table that are not parameters, in order.
 KEYS = ("device", "engine", "version", "form", "kernel")
 RECORD = ("rows", "held_median", "held_p90", "held_bias", "low", "high", "domain", "span", "source", "date")
