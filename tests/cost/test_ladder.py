@@ -224,8 +224,11 @@ def test_a_part_that_nobody_measured_is_no_quicker_than_the_greater_one_of_its_k
     decode = questions.decode(64, 4096, 64, 8, 128).question
     older, newer = (accelerator(name) for name in ("MI350X", "MI355X"))
     assert float(np.asarray(price(decode, older).seconds)) >= float(np.asarray(price(decode, newer).seconds))
-    with pytest.raises(DomainError):
-        price(GEMM, older)  # as of the greater one, its kernels are AMD's own
+    for name in ("bf16", "fp16", "fp8"):
+        with pytest.raises(DomainError):
+            price(replace(GEMM, form=name), older)  # as of the greater one, its kernels are AMD's own
+        shares = [own_rates(part, name)["matrix_share_"] * part.peak_flop_per_s[name] for part in (older, newer)]
+        assert shares[0] < shares[1]
 
 
 def test_a_rate_measured_in_bf16_is_the_devices_own_in_fp16() -> None:

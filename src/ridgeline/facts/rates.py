@@ -95,7 +95,7 @@ def own_share(accelerator: Accelerator, key: str) -> Fact | None:
 
 
 def kin_share(accelerator: Accelerator, key: str) -> Fact | None:
-    """Share of a peak rate that was measured on the device or, in this format, on its kin [1]; None on neither.
+    """Share of a peak rate that was measured on the device or its kin, in this format or one near it [1]; else None.
 
     Kin are devices of its architecture with the same kind of memory, stacked or not: a part that nobody measured is
     then no quicker for that than one that somebody did. Their median, at the clock that its own power leaves it.
@@ -103,23 +103,26 @@ def kin_share(accelerator: Accelerator, key: str) -> Fact | None:
     own = own_share(accelerator, key)
     if own is not None and own.evidence >= Evidence.MEASURED:
         return own
-    known = accelerators()
-    alike = (accelerator.architecture, accelerator.graphics)
-    kin = {
-        name: share
-        for name, share in _shares(key).items()
-        if name != accelerator.name and (known[name].architecture, known[name].graphics) == alike
-    }
+    family = _family_shares(accelerator.architecture, accelerator.graphics, key)
+    kin = {name: share for name, share in family.items() if name != accelerator.name}
     if not kin:
         return None
-    shares = [_here(accelerator, key, share, name, key) for name, share in kin.items()]
     return Fact(
-        value=median(shares),
+        value=median(_here(accelerator, key, share, name, key) for name, share in kin.items()),
         unit="1",
         source=f"sustained rates of {', '.join(kin)}",
         conditions=f"median share in {key}",
         evidence=Evidence.DERIVED,
     )
+
+
+@cache
+def _family_shares(architecture: str, graphics: bool, key: str) -> Mapping[str, float]:
+    """Shares of a peak rate that were measured on devices of one architecture and kind of memory (`own_share`) [1]."""
+    alike = (architecture, graphics)
+    family = (device for device in accelerators().values() if (device.architecture, device.graphics) == alike)
+    found = ((device.name, own_share(device, key)) for device in family)
+    return {name: fact.value for name, fact in found if fact is not None and fact.evidence >= Evidence.MEASURED}
 
 
 def _share(accelerator: Accelerator, key: str) -> tuple[float, str] | None:
