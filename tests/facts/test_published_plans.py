@@ -17,12 +17,14 @@ LORA, ROUND = "Llama2-70B LoRA r16", "mlcommons/training_results_{}@6fe9543"
         ("H200-SXM5-141GB", "v4.0", 8, (2, 1)),
         ("H200-SXM5-141GB", "v5.0", 8, (1, 2)),
         ("H200-SXM5-141GB", "v5.0", 512, (4, 2)),
-        ("H100-SXM5-80GB", "v4.1", 16, None),
-        ("B200-SXM-180GB", "v5.0", 8, None),
+        ("H100-SXM5-80GB", "v4.0", 16, (4, 2)),
+        ("H100-SXM5-80GB", "v4.1", 16, (None, None)),
+        ("B200-SXM-180GB", "v5.0", 8, (1, 1)),
+        ("A100-SXM4-80GB", "v4.0", 8, None),
     ],
 )
 def test_degrees_of_each_count_and_round(
-    device: str, rounds: str, devices: int, degrees: tuple[int, int] | None
+    device: str, rounds: str, devices: int, degrees: tuple[int | None, int | None] | None
 ) -> None:
     found = published_plan(LORA, device=device, results=ROUND.format(rounds), devices=devices)
     assert (None if found is None else (found.tp, found.cp)) == degrees

@@ -488,6 +488,17 @@ def test_adapters_pass_over_shards_where_sequences_are_divided(overlapped: int, 
     assert moved["mlp_down.lora_sum", FORWARD] == 2 * 5 * SEQ * 64 / 2
 
 
+def test_what_activation_functions_keep_in_8_bits_is_cast_there_and_back() -> None:
+    habits = {"mlp_input_bytes": 1.0}
+    moved = [
+        {(p.name, p.phase): float(np.asarray(p.bytes)) for p in work if isinstance(p, Stream)}
+        for work in (work_of(DENSE, Layout()), work_of(DENSE, Layout(), memory_habits=habits))
+    ]
+    more = {where: moved[1][where] - before for where, before in moved[0].items() if moved[1][where] != before}
+    kept = 256  # the width of the feed-forward, whose gate DENSE does not have
+    assert more == {("mlp_activation", phase): SEQ * kept * (2 + 1) for phase in (FORWARD, INPUT)}
+
+
 def test_operands_are_cast_once_for_all_products_that_read_them() -> None:
     layouts = {
         task: {p.phase: p.cast_layouts for p in work_of(DENSE, Layout(), task=task, precision="fp8")

@@ -89,6 +89,41 @@ def test_adapters_hold_little_but_the_base() -> None:
     assert float(held["optimizer"]) == 12 * 4 * layer
 
 
+def test_adapters_that_drop_elements_keep_what_is_left_and_a_mask() -> None:
+    """Three bytes for each input of a linear layer (two of them and a mask) in place of the input itself."""
+    kept = {
+        (dropout, precision): float(
+            stage_memory(
+                GRAPH,
+                Workload(
+                    seq_len=256, global_batch=8, task=Task.LORA, lora_rank=1, lora_dropout=dropout, precision=precision
+                ),
+                layers={"dense": 1},
+                first=False,
+                last=False,
+            )["activations"]
+        )
+        for dropout in (False, True)
+        for precision in ("bf16", "fp8")
+    }
+    assert kept[True, "bf16"] == kept[True, "fp8"]  # adapters multiply in 16 bits whatever the base does
+    assert kept[False, "bf16"] == kept[False, "fp8"]
+    dropped = 3 * (512 + 512 + 512 + 1408)  # before qkv, out, gate and up, down
+    shared = 2 * (512 + 512 + 1408)  # the output of attention is kept by its kernel, dropped or not
+    assert kept[True, "bf16"] - kept[False, "bf16"] == 256 * (dropped - shared)
+
+
+def test_what_activation_functions_keep_has_a_width_of_its_own() -> None:
+    workload = Workload(seq_len=256, global_batch=8)
+    held = [
+        float(
+            stage_memory(GRAPH, workload, layers={"dense": 1}, first=False, last=False, runtime=runtime)["activations"]
+        )
+        for runtime in (MEGATRON, replace(MEGATRON, mlp_input_bytes=1.0))
+    ]
+    assert held[0] - held[1] == 256 * 2 * 1408 * (2 - 1)
+
+
 def test_quantized_base_takes_half_a_byte_and_its_constants() -> None:
     """QLoRA: 4 bits and 0.127 bit of doubly quantized constants per linear weight, arXiv:2305.14314."""
     lora, qlora = (

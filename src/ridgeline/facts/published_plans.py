@@ -1,4 +1,4 @@
-"""Degrees that makers published with their code of a training benchmark, from `data/published_plans.tsv`."""
+"""How makers ran their published code of a training benchmark, from `data/published_plans.tsv`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,30 @@ from dataclasses import dataclass
 
 from ridgeline.facts import store
 
+_COUNTS = ("tp", "pp", "cp", "micro_batch", "chunks", "zero", "zero_group", "recompute_layers")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedPlan:
-    """Degrees of one configuration; sequences of a micro-batch, chunks of a stage and sharding where it says them [1].
+    """One configuration: degrees, sequences of a micro-batch, chunks of a stage and sharding [1]; None where unsaid.
 
-    `zero_group` ranks share one copy of the states. `name` is its file in the published code.
+    `zero_group` ranks share one copy of the states. `recompute` ('none', 'full') is of `recompute_layers` layers of a
+    stage; `context_style` and `execution` are those of plans and workloads. `mlp_input_bytes` [byte] is what activation
+    functions keep of each number they read; None for the width of activations. `name` is its file there.
     """
 
-    tp: int
-    pp: int
-    cp: int
+    tp: int | None
+    pp: int | None
+    cp: int | None
     micro_batch: int | None
     chunks: int | None
     zero: int | None
     zero_group: int | None
+    recompute: str | None
+    recompute_layers: int | None
+    context_style: str | None
+    execution: str | None
+    mlp_input_bytes: float | None
     name: str
     source: str
 
@@ -38,11 +47,13 @@ def published_plan(model: str, *, device: str, results: str, devices: int) -> Pu
             and re.search(row["rounds"], results)
         )
         if fits and int(row["devices_min"]) <= devices <= int(row["devices_max"]):
-            tp, pp, cp = (int(row[name]) for name in ("tp", "pp", "cp"))
-            named = ("micro_batch", "chunks", "zero", "zero_group")
-            micro, chunks, zero, group = (int(row[name]) if row[name] else None for name in named)
             return PublishedPlan(
-                tp=tp, pp=pp, cp=cp, micro_batch=micro, chunks=chunks, zero=zero, zero_group=group,
-                name=row["name"], source=row["source"],
-            )  # fmt: skip
+                **{name: int(row[name]) if row[name] else None for name in _COUNTS},
+                recompute=row["recompute"] or None,
+                context_style=row["context_style"] or None,
+                execution=row["execution"] or None,
+                mlp_input_bytes=float(row["mlp_input_bytes"]) if row["mlp_input_bytes"] else None,
+                name=row["name"],
+                source=row["source"],
+            )
     return None

@@ -1,4 +1,4 @@
-"""How many trainable numbers one rank holds of a layer, before any data-parallel sharding."""
+"""What a workload makes of a layer's weights and of what it keeps: trainable numbers, adapters, casts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.graph.ops import Op, OpKind, Region
-from ridgeline.graph.workload import Task, Workload
+from ridgeline.graph.workload import Precision, Task, Workload
 from ridgeline.lower.work import Layout, Number
 
 
@@ -98,3 +98,15 @@ def tensor_count(op: Op) -> int:
     if op.kind is OpKind.EMBEDDING or not op.write:
         return 1
     return max(1, round(op.params / op.write))
+
+
+def cast_to_keep(op: Op, workload: Workload, precision: Precision) -> float:
+    """Bytes of a token to cast what an activation function keeps to its own width, or back; 0 if it keeps its input.
+
+    F (b + b'), F numbers kept, b bytes of an activation and b' of what is kept (`mlp_input_bytes`). Source: NVIDIA's
+    Megatron-LM, activation_func_fp8_input_store (megatron/core/fusions/fused_bias_swiglu.py).
+    """
+    kept = workload.memory_habits.get("mlp_input_bytes")
+    if kept is None or not op.saved or op.saved[0].role != "mlp":
+        return 0.0
+    return op.saved[0].elements * (precision.activation_bytes + float(kept))

@@ -18,7 +18,7 @@ from ridgeline.graph.parts import MASK_BYTES
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.chains import Chains
 from ridgeline.lower.networks import convolution, recurrence, scan, tables
-from ridgeline.lower.params import adapted, adapters
+from ridgeline.lower.params import adapted, adapters, cast_to_keep
 from ridgeline.lower.work import (
     Attention,
     Collective,
@@ -271,15 +271,16 @@ class Sharder:
         if self.eager:  # every kernel of an unfused chain reads and writes the width
             forward = max(forward, 2 * op.kernels * op.write)
             backward = max(backward, 2 * op.kernels * op.backward_write)
+        cast = cast_to_keep(op, self.workload, self.precision)
         flop = rows * op.flop_per_token
-        fused = float(op.kernels if self.eager else 1)
+        fused = float(op.kernels if self.eager else 1) + float(cast > 0)
         yield Stream(
-            name=op.name, phase=Phase.FORWARD, bytes=rows * forward * size, flop=flop,
+            name=op.name, phase=Phase.FORWARD, bytes=rows * (forward * size + cast), flop=flop,
             kernels=self.chains.kernels(op, block, "forward", fused), calls=self.chains.calls(op, "forward"),
         )  # fmt: skip
         if backward:
             yield Stream(
-                name=op.name, phase=Phase.BACKWARD_INPUT, bytes=rows * backward * size, flop=2 * flop,
+                name=op.name, phase=Phase.BACKWARD_INPUT, bytes=rows * (backward * size + cast), flop=2 * flop,
                 kernels=self.chains.kernels(op, block, "backward", fused), calls=self.chains.calls(op, "backward"),
             )  # fmt: skip
 

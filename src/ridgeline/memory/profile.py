@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.ops import Block, Graph, Op, OpKind, Region, Saved, Split
+from ridgeline.graph.parts import MASK_BYTES
 from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Optimizer, Precision, Task, Workload
 from ridgeline.lower.params import adapted, adapters
 from ridgeline.memory.runtime import MEGATRON, Runtime
@@ -172,22 +173,40 @@ class _Builder:
         )
 
     def _kept(self, op: Op) -> None:
-        keep_input = self.workload.task in (Task.PRETRAIN, Task.FULL) or self._adapters(op) > 0
+        parts = self._adapters(op)
+        trained = self.workload.task in (Task.PRETRAIN, Task.FULL)
+        keep_input = trained or (parts > 0 and not self.workload.lora_dropout)
         kernel = "unfused" if self.workload.attention_kernel == "unfused" else "flash"
         for saved in op.saved:
             if saved.role == "logits" or saved.kernel not in ("", kernel):
                 continue  # logits have a category of their own
             if op.kind in LINEAR and not keep_input and saved.role != "input":
                 continue  # the input of a frozen linear layer only serves its weight's gradient
-            if op.kind in LINEAR and self.precision.quantize and op.region is not Region.VOCAB and not saved.role:
+            eight_bit = trained and self.precision.quantize and op.region is not Region.VOCAB
+            if op.kind in LINEAR and eight_bit and not saved.role:
                 saved = replace(saved, element_bytes=EIGHT_BIT_BYTES)
+            if saved.role == "mlp" and self.runtime.mlp_input_bytes is not None:
+                saved = replace(saved, element_bytes=self.runtime.mlp_input_bytes)
             self._keep(op, saved)
-        if parts := self._adapters(op):
-            self._keep(op, Saved(elements=float(self.workload.lora_rank * parts), region=op.region))
+        if parts:
+            self._keep_adapters(op, parts)
         if self.workload.execution == "eager":
             self._keep_eager(op)
         if self.runtime.selective == "matmul":
             self._keep_products(op)
+
+    def _keep_adapters(self, op: Op, parts: int) -> None:
+        """What adapters keep: their narrow results and, where they drop elements, what is left of inputs and a mask.
+
+        Adapters multiply in the activation format, whatever the base does. Each has a mask of its own.
+        """
+        self._keep(op, Saved(elements=float(self.workload.lora_rank * parts), region=op.region))
+        if not self.workload.lora_dropout:
+            return
+        row = op.split is Split.ROW and op.region is Region.TENSOR
+        region = op.region if row or op.region is not Region.TENSOR else Region.SEQUENCE
+        width = self.precision.activation_bytes + MASK_BYTES
+        self._keep(op, Saved(elements=float(op.k * parts), region=region, element_bytes=width))
 
     def _keep_eager(self, op: Op) -> None:
         """What eager mode keeps between the kernels that a fused operator would be.

@@ -44,7 +44,8 @@ class Runtime:
     (arXiv:2205.05198), 'matmul' every other matrix product, the attention output and each layer's
     input (torchtitan). `transformer_engine`, `architecture` and `deterministic` decide the matrix
     libraries' scratch. `gradient_passes` counts the passes over all gradients at an update: their norm, the update
-    itself, and clearing them. `context_bytes` is assumed: about half for the CUDA context, half for the
+    itself, and clearing them. `mlp_input_bytes` is the width of what activation functions keep of their inputs where it
+    is not that of activations. `context_bytes` is assumed: about half for the CUDA context, half for the
     channels of a few communicators; it is outside the allocator.
     """
 
@@ -67,6 +68,7 @@ class Runtime:
     architecture: str = "hopper"
     deterministic: bool = False
     gradient_passes: float = 3.0
+    mlp_input_bytes: float | None = None
     context_bytes: float = 1024 * MIB
 
     def workspace_bytes(self, *, grouped: bool = False) -> float:

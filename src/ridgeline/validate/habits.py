@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ridgeline.graph.ops import Graph
 from ridgeline.validate.engine import Engine
+from ridgeline.validate.mlperf_plans import published_configuration
 from ridgeline.validate.rows import Row
 
 Fields = Mapping[str, float | bool | str]
@@ -137,6 +138,10 @@ def read_habits(row: Row, engine: Engine, graph: Graph, *, stages: int, said: li
     if re.search(r"\bliger\b", words, re.IGNORECASE):
         found["logit_chunks"] = math.ceil(graph.vocab / graph.hidden)
         said.append(LIGER)
+    published = published_configuration(row)
+    if published is not None and published.mlp_input_bytes is not None:
+        found["mlp_input_bytes"] = published.mlp_input_bytes
+        said.append(f"activation functions keep their inputs in 8 bits, as the published code ({published.name})")
     return found
 
 

@@ -28,6 +28,8 @@ SYSTEMS: tuple[tuple[str, str], ...] = (
     (r"\(a4\)", "a4-high"),
     (r"ndm? ?a100", "ndm-a100"),
     (r"\bp5\.48xlarge", "p5.48xlarge"),
+    (r"nvlink bridge", "h100-nvl-bridged"),
+    (r"nvlink bridge", "h200-nvl-bridged"),
 )
 """Machines that cells name, and how their names begin in the catalog."""
 

@@ -1,15 +1,22 @@
-"""Degrees of rows of MLPerf Training that state none: those that their maker published with the code."""
+"""How rows of MLPerf Training ran where they do not say: as their maker published with the code."""
 
 from __future__ import annotations
 
+import re
+
 from ridgeline.facts.published_plans import PublishedPlan, published_plan
+from ridgeline.plan.plan import Recompute
 from ridgeline.validate.names import holds_whole_base
 from ridgeline.validate.rows import Row
 
 
 def published_configuration(row: Row) -> PublishedPlan | None:
-    """The configuration that the maker of a row of MLPerf Training published for it; None where none is known."""
-    if "mlcommons/training_results" not in row.text("source"):
+    """The configuration that the maker of a row of MLPerf Training published for it; None where none is known.
+
+    Rows that name DeepSpeed ran the reference's code, not the makers'.
+    """
+    makers = re.search(r"deepspeed", row.text("engine"), re.IGNORECASE) is None
+    if "mlcommons/training_results" not in row.text("source") or not makers:
         return None
     where = {"device": row.text("hardware"), "results": row.text("source")}
     return published_plan(row.text("model"), devices=row.count("n_devices") or 0, **where)
@@ -26,12 +33,45 @@ def published_sharding(row: Row) -> dict[str, object]:
     return sharding
 
 
+def published_recompute(row: Row, said: list[str]) -> dict[str, object]:
+    """What the published code computes again, as plan fields; empty where it says nothing."""
+    plan = published_configuration(row)
+    if plan is None or plan.recompute is None:
+        return {}
+    fields: dict[str, object] = {"recompute": Recompute(plan.recompute)}
+    layers = ""
+    if plan.recompute_layers is not None:
+        fields["recompute_layers"] = plan.recompute_layers
+        layers = f" in {plan.recompute_layers} layers"
+    said.append(f"recompute not stated: {plan.recompute}{layers}, as the published code ({plan.name})")
+    return fields
+
+
+def published_context(row: Row, said: list[str]) -> dict[str, object]:
+    """How context-parallel ranks exchange in the published code, as a plan field; empty where it says nothing."""
+    plan = published_configuration(row)
+    if plan is None or plan.context_style is None:
+        return {}
+    said.append(f"context ranks exchange by {plan.context_style} where there are any, as the published code")
+    return {"context_style": plan.context_style}
+
+
+def published_execution(row: Row, said: list[str]) -> str | None:
+    """Whether the published code captured graphs: 'graph' or 'compiled'; None where it says nothing."""
+    plan = published_configuration(row)
+    if plan is None or plan.execution is None:
+        return None
+    if plan.execution != "graph":
+        said.append(f"no CUDA graphs in the published configuration ({plan.name})")
+    return plan.execution
+
+
 def published_degrees(row: Row, degrees: dict[str, int | None], said: list[str]) -> dict[str, int | None]:
     """Degrees of MLPerf's runs: published ones, or data and context for LoRA on devices that hold the 8-bit base."""
     devices, batch = row.count("n_devices"), row.count("global_batch")
     plan = published_configuration(row)
     open_ = all(degrees[name] is None for name in ("tp", "pp", "cp", "dp"))
-    if plan is not None and open_ and devices is not None:
+    if plan is not None and plan.tp and plan.pp and plan.cp and open_ and devices is not None:
         width = plan.tp * plan.pp * plan.cp
         if devices % width == 0 and (batch or 0) % (devices // width) == 0:
             degrees_said = f"tp {plan.tp}, pp {plan.pp}, cp {plan.cp}"

@@ -14,7 +14,7 @@ from ridgeline.validate.engines import EARLY_SOURCES, Engine
 from ridgeline.validate.habits import TITAN_2025, bytes_precision
 from ridgeline.validate.megatron_experts import tested_experts
 from ridgeline.validate.megatron_tests import is_test
-from ridgeline.validate.mlperf_plans import published_sharding
+from ridgeline.validate.mlperf_plans import published_execution, published_recompute, published_sharding
 from ridgeline.validate.names import holds_whole_base
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
@@ -101,7 +101,7 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
         "precision": bytes_precision(row, engine, read_precision(row, notes, engine, device, said), said),
         "optimizer": _optimizer(row, notes, engine, task),
         "attention_kernel": _attention(row, notes, engine, device, said),
-        "execution": _execution(row, notes, engine),
+        "execution": _execution(row, notes, engine, said),
         "framework": engine.framework,
         "fused_optimizer": engine.fused_optimizer,
         "counts_zeros": is_test(engine),
@@ -275,7 +275,9 @@ def _loops(row: Row, task: Task, precision: str) -> bool:
     return example and pytorch and task is Task.FULL and precision in ("fp32", "tf32")
 
 
-def _execution(row: Row, notes: Notes, engine: Engine) -> str:
+def _execution(row: Row, notes: Notes, engine: Engine, said: list[str]) -> str:
+    if published := published_execution(row, said):
+        return published
     parts = notes.says(r"cuda-graph-impl=(?:none|transformer_engine)")  # that of the engine captures parts of layers
     if not parts and notes.says(r"cuda.?graph"):
         return "graph"
@@ -302,6 +304,8 @@ def _recompute(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
             said.append(f"recompute not stated: {kind} (its config)")
             cell = kind
     if not cell:
+        if published := published_recompute(row, said):
+            return published
         if row.asks_bytes and holds_whole_base(row):
             said.append("recompute not stated: none (assumed; choosing it to fit would answer the question asked)")
             return {"recompute": Recompute.NONE}
