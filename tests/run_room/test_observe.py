@@ -65,8 +65,8 @@ def test_predicted_memory_is_what_the_allocator_counts(words: dict[str, int], mo
     )
     row = found.phase("peak memory")
     scratch = max(one.categories["workspace"] for one in found.report.memory)  # of a GPU's library, which is not here
-    within = 0.2 if words.get("tp", words.get("dp", 1)) > 1 else 0.1  # ranks that wait for each other: peaks differ
-    assert row.predicted - scratch == pytest.approx(row.measured, rel=within)
+    waits = 0.2 if words.get("tp", words.get("dp", 1)) > 1 else 0.0  # ranks that wait for each other hold more meanwhile
+    assert 0.9 - waits <= (row.predicted - scratch) / row.measured <= 1.1
 
 
 def test_idle_share_of_an_even_1f1b_is_that_of_its_shape() -> None:
