@@ -65,7 +65,7 @@ def test_predicted_memory_is_what_the_allocator_counts(words: dict[str, int], mo
     )
     row = found.phase("peak memory")
     scratch = max(one.categories["workspace"] for one in found.report.memory)  # of a GPU's library, which is not here
-    waits = 0.2 if words.get("tp", words.get("dp", 1)) > 1 else 0.0  # ranks that wait for each other hold more meanwhile
+    waits = 0.2 if words.get("tp", words.get("dp", 1)) > 1 else 0.0  # ranks that wait hold more meanwhile
     assert 0.9 - waits <= (row.predicted - scratch) / row.measured <= 1.1
 
 
