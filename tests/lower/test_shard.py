@@ -170,9 +170,13 @@ def test_all_to_all_trades_heads_for_tokens() -> None:
     work = work_of(DENSE, Layout(tp=2, cp=2, ulysses=1))
     core = next(p for p in work if isinstance(p, Attention))
     assert (float(core.heads), float(core.q_tokens)) == (1, SEQ)
-    found = links(work, "attention.all_to_all")[FORWARD]
-    # 128 tokens x (q, k, v and o of 16 x 4 heads / 2) x 2 bytes
-    assert (found.ranks, found.bytes) == (2, 128 * 4 * 16 * 2 * 2)
+    found = [p for p in work if isinstance(p, Collective) and p.name == "attention.all_to_all" and p.phase is FORWARD]
+    # q and o, then k and v: 128 tokens x 16 x 4 heads / 2 x 2 bytes each
+    assert [(p.ranks, p.bytes, p.repeats) for p in found] == [(2, 128 * 16 * 2 * 2, 2), (2, 128 * 16 * 2 * 2, 2)]
+    copied = next(p for p in work if isinstance(p, Stream) and p.name == "attention.trade" and p.phase is FORWARD)
+    assert (copied.bytes, copied.kernels) == (4 * 4 * 128 * 16 * 2 * 2, 8)  # four tensors read and written twice
+    alone = [p for p in work_of(DENSE, Layout(tp=2, cp=2)) if isinstance(p, Stream) and p.name == "attention.trade"]
+    assert {(float(p.bytes), float(p.kernels)) for p in alone} == {(0.0, 0.0)}  # rings trade nothing
     assert links(work, "attention.ring")[FORWARD].ranks == 1
 
 

@@ -200,7 +200,9 @@ class Pricer:
             alone = self.workload.expert_modules == "single" and work.phase is not Phase.BACKWARD_WEIGHT
             expert_s = constant("launch.host.module" if alone else "launch.host.kernel")
             return constant("launch.host.module") + (np.asarray(work.count) - 1.0) * expert_s
-        return constant("launch.host.eager") + (kernels - 1) * constant("launch.host.kernel")
+        return np.where(
+            kernels > 0, constant("launch.host.eager") + (kernels - 1) * constant("launch.host.kernel"), 0.0
+        )
 
     def _filled_seconds(self, work: Gemm | Attention | Stream) -> float:
         """Host time to fill new tensors, as PyTorch does where algorithms must be deterministic [s]."""
@@ -296,7 +298,7 @@ class Pricer:
         for piece in work:
             if isinstance(piece, Collective):
                 links.append(piece)
-                host_s = host_s + np.where(np.asarray(piece.ranks) > 1, self.collective_issue_s, 0.0)
+                host_s = host_s + np.where(np.asarray(piece.ranks) > 1, piece.repeats * self.collective_issue_s, 0.0)
                 continue
             cost = self.kernel(piece)
             name = "matrix" if isinstance(piece, Gemm) else "attention" if isinstance(piece, Attention) else "memory"

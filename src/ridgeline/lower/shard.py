@@ -17,6 +17,7 @@ from ridgeline.graph.ops import Block, Boundary, Op, OpKind, Region, Split
 from ridgeline.graph.parts import MASK_BYTES
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.chains import Chains
+from ridgeline.lower.contexts import context_exchange
 from ridgeline.lower.networks import convolution, recurrence, scan, tables
 from ridgeline.lower.params import adapted, adapters, cast_to_keep
 from ridgeline.lower.work import (
@@ -222,7 +223,7 @@ class Sharder:
                 dropout=self._drops(op),
                 kernels=float(op.kernels),
             )
-        yield from self._context_exchange(op, queries)
+        yield from context_exchange(op, layout, self.precision, queries=queries)
 
     def _drops(self, op: Op) -> bool:
         """Whether scores are dropped: as the model says where operators run one by one, else as was usual with them."""
@@ -237,32 +238,6 @@ class Sharder:
                 mean_context=float(op.positions), qk_dim=op.qk_dim, v_dim=op.v_dim,
                 fused=self.workload.attention_kernel != "unfused", chained=self.eager, kernels=float(op.kernels),
             )  # fmt: skip
-
-    def _context_exchange(self, op: Op, queries: float) -> Iterable[Work]:
-        """Ring: keys and values pass all other shards; all-to-all: heads are traded for tokens."""
-        layout, size = self.layout, self.precision.activation_bytes
-        tokens = layout.tokens(queries)
-        ring = np.where(layout.ulysses, 0, 1)
-        kv_bytes = tokens * (op.qk_dim + op.v_dim) * np.maximum(1, op.kv_heads / np.asarray(layout.tp)) * size
-        qkvo = (op.qk_dim + op.v_dim) * (op.heads + op.kv_heads) / layout.tp
-        for phase, factor in ((Phase.FORWARD, 1.0), (Phase.BACKWARD_INPUT, 2.0)):
-            yield Collective(
-                name=f"{op.name}.ring",
-                phase=phase,
-                kind=CollectiveKind.ALL_GATHER,
-                ranks=np.where(ring, layout.cp, 1),
-                bytes=factor * kv_bytes * layout.cp,
-                stride=layout.tp,
-                hidden_behind="attention",
-            )
-            yield Collective(
-                name=f"{op.name}.all_to_all",
-                phase=phase,
-                kind=CollectiveKind.ALL_TO_ALL,
-                stride=layout.tp,
-                bytes=tokens * qkvo * size,
-                ranks=np.where(ring, 1, layout.cp),
-            )
 
     def _elementwise(self, op: Op, block: Block | None) -> Iterable[Work]:
         rows = self._rows(op, block) * self._width_share(op)
