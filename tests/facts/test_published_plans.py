@@ -17,7 +17,7 @@ LORA, ROUND = "Llama2-70B LoRA r16", "mlcommons/training_results_{}@6fe9543"
         ("H200-SXM5-141GB", "v4.0", 8, (2, 1)),
         ("H200-SXM5-141GB", "v5.0", 8, (1, 2)),
         ("H200-SXM5-141GB", "v5.0", 512, (4, 2)),
-        ("H100-SXM5-80GB", "v4.0", 16, (4, 2)),
+        ("H100-SXM5-80GB", "v4.0", 16, (None, None)),
         ("H100-SXM5-80GB", "v4.1", 16, (None, None)),
         ("B200-SXM-180GB", "v5.0", 8, (1, 1)),
         ("A100-SXM4-80GB", "v4.0", 8, None),
@@ -28,6 +28,14 @@ def test_degrees_of_each_count_and_round(
 ) -> None:
     found = published_plan(LORA, device=device, results=ROUND.format(rounds), devices=devices)
     assert (None if found is None else (found.tp, found.cp)) == degrees
+
+
+def test_a_submitter_has_configurations_of_its_own() -> None:
+    where = {"device": "H200-SXM5-141GB", "results": ROUND.format("v5.0"), "devices": 32}
+    found = {name: published_plan(LORA, submitter=name, **where) for name in ("HPE", "Lenovo", "Dell")}  # type: ignore[arg-type]
+    assert {name: plan and (plan.tp, plan.cp) for name, plan in found.items()} == {
+        "HPE": (2, 1), "Lenovo": (4, 1), "Dell": (None, None),
+    }  # fmt: skip
 
 
 def test_padding_is_dropped_by_the_code_of_two_benchmarks() -> None:

@@ -35,16 +35,18 @@ class PublishedPlan:
     source: str
 
 
-def published_plan(model: str, *, device: str, results: str, devices: int) -> PublishedPlan | None:
+def published_plan(model: str, *, device: str, results: str, devices: int, submitter: str = "") -> PublishedPlan | None:
     """The first configuration published for a model on so many devices; None when none is known.
 
-    `results` names the repository of the results, which holds the round. Source: MLPerf Training.
+    `results` names the repository of the results, which holds the round, `submitter` whose result it is. Source: MLPerf
+    Training.
     """
     for row in store.read_tsv("published_plans.tsv"):
         fits = (
             re.search(row["model"], model, re.IGNORECASE)
             and re.search(row["device"], device)
             and re.search(row["rounds"], results)
+            and row["submitter"] in ("", submitter)
         )
         if fits and int(row["devices_min"]) <= devices <= int(row["devices_max"]):
             return PublishedPlan(

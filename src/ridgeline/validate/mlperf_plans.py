@@ -18,7 +18,8 @@ def published_configuration(row: Row) -> PublishedPlan | None:
     makers = re.search(r"deepspeed", row.text("engine"), re.IGNORECASE) is None
     if "mlcommons/training_results" not in row.text("source") or not makers:
         return None
-    where = {"device": row.text("hardware"), "results": row.text("source")}
+    submitter = row.text("source_where").partition("/")[0]
+    where = {"device": row.text("hardware"), "results": row.text("source"), "submitter": submitter}
     return published_plan(row.text("model"), devices=row.count("n_devices") or 0, **where)
 
 
