@@ -15,8 +15,8 @@ class PublishedPlan:
     """One configuration: degrees, sequences of a micro-batch, chunks of a stage and sharding [1]; None where unsaid.
 
     `zero_group` ranks share one copy of the states. `recompute` ('none', 'full') is of `recompute_layers` layers of a
-    stage; `context_style` and `execution` are those of plans and workloads. `mlp_input_bytes` [byte] is what activation
-    functions keep of each number they read; None for the width of activations. `name` is its file there.
+    stage; `context_style`, `overlap_tensor` and `execution` are those of plans and workloads. `mlp_input_bytes` [byte]
+    is what activation functions keep of each number they read; None for the width of activations. `name` is its file.
     """
 
     tp: int | None
@@ -30,6 +30,7 @@ class PublishedPlan:
     recompute_layers: int | None
     context_style: str | None
     execution: str | None
+    overlap_tensor: bool | None
     mlp_input_bytes: float | None
     name: str
     source: str
@@ -38,14 +39,13 @@ class PublishedPlan:
 def published_plan(model: str, *, device: str, results: str, devices: int, submitter: str = "") -> PublishedPlan | None:
     """The first configuration published for a model on so many devices; None when none is known.
 
-    `results` names the repository of the results, which holds the round, `submitter` whose result it is. Source: MLPerf
-    Training.
+    `results` names the repository of the results, which holds a round of MLPerf, `submitter` whose result it is.
     """
     for row in store.read_tsv("published_plans.tsv"):
         fits = (
             re.search(row["model"], model, re.IGNORECASE)
             and re.search(row["device"], device)
-            and re.search(row["rounds"], results)
+            and re.search(row["results"], results)
             and row["submitter"] in ("", submitter)
         )
         if fits and int(row["devices_min"]) <= devices <= int(row["devices_max"]):
@@ -54,6 +54,7 @@ def published_plan(model: str, *, device: str, results: str, devices: int, submi
                 recompute=row["recompute"] or None,
                 context_style=row["context_style"] or None,
                 execution=row["execution"] or None,
+                overlap_tensor=row["overlap_tensor"] == "yes" if row["overlap_tensor"] else None,
                 mlp_input_bytes=float(row["mlp_input_bytes"]) if row["mlp_input_bytes"] else None,
                 name=row["name"],
                 source=row["source"],

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ridgeline.graph.ops import Graph
 from ridgeline.validate.engine import Engine
-from ridgeline.validate.mlperf_plans import published_configuration
+from ridgeline.validate.published_plans import published_configuration
 from ridgeline.validate.rows import Row
 
 Fields = Mapping[str, float | bool | str]

@@ -17,8 +17,8 @@ from ridgeline.graph.vision import Turned
 from ridgeline.graph.vision_transformer import vision_tokens, vision_transformer
 from ridgeline.graph.volumes import SIDE, VOLUMES, volume_unet
 from ridgeline.graph.workload import PRECISIONS
-from ridgeline.validate.mlperf_plans import published_sharding
 from ridgeline.validate.models import ModelReading
+from ridgeline.validate.published_plans import published_sharding
 from ridgeline.validate.recipes import Recipe
 from ridgeline.validate.rows import Row
 from ridgeline.validate.samples import (

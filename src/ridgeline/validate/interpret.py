@@ -22,10 +22,10 @@ from ridgeline.validate.images import IMAGES, image_recipe, image_tokens, in_par
 from ridgeline.validate.layout import Layout, read_batch, read_layout, read_schedule
 from ridgeline.validate.machines import Machines, machines, own_cluster, place
 from ridgeline.validate.megatron_tests import expert_width, is_test, named_flags, named_machine, named_plan
-from ridgeline.validate.mlperf_plans import published_context
 from ridgeline.validate.models import read_model
 from ridgeline.validate.names import meant_device, plain_name, refuse_unsupported
 from ridgeline.validate.notes import Notes, read_notes
+from ridgeline.validate.published_plans import published_exchanges
 from ridgeline.validate.recipes import Recipe, read_recipe
 from ridgeline.validate.rows import Row
 from ridgeline.validate.samples import in_sequences
@@ -271,7 +271,7 @@ def _stated(
     if re.search(r"ulysses", f"{row.text('engine')}; {notes.text}", re.IGNORECASE):
         stated["context_style"] = "ulysses"
     else:
-        stated |= published_context(row, said)
+        stated |= published_exchanges(row, said)
     stated |= _experts(row, engine, layout, model)
     if stated.get("offload_optimizer") and stated.get("zero") == 0 and recipe.workload["task"] is Task.PRETRAIN:
         stated.pop("zero")

@@ -11,8 +11,8 @@ from ridgeline.facts.published_batches import published_batch
 from ridgeline.plan.plan import Schedule
 from ridgeline.validate.engines import Engine
 from ridgeline.validate.megatron_tests import is_test, named_chunks, named_devices, refuse_unsaid
-from ridgeline.validate.mlperf_plans import published_configuration, published_degrees
 from ridgeline.validate.notes import Notes
+from ridgeline.validate.published_plans import published_configuration, published_degrees
 from ridgeline.validate.rows import Row
 
 RANK_SEQUENCES, ENCODER_RANK_SEQUENCES = 8, 32

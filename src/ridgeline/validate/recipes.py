@@ -14,9 +14,9 @@ from ridgeline.validate.engines import EARLY_SOURCES, Engine
 from ridgeline.validate.habits import TITAN_2025, bytes_precision
 from ridgeline.validate.megatron_experts import tested_experts
 from ridgeline.validate.megatron_tests import is_test
-from ridgeline.validate.mlperf_plans import published_execution, published_recompute, published_sharding
 from ridgeline.validate.names import holds_whole_base
 from ridgeline.validate.notes import Notes
+from ridgeline.validate.published_plans import published_execution, published_recompute, published_sharding
 from ridgeline.validate.rows import Row
 
 _PRECISION_WORDS: tuple[tuple[str, str], ...] = (

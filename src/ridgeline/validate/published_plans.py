@@ -1,4 +1,4 @@
-"""How rows of MLPerf Training ran where they do not say: as their maker published with the code."""
+"""How rows ran where they do not say: as their makers published with the code (MLPerf Training, Google's recipes)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from ridgeline.validate.rows import Row
 
 
 def published_configuration(row: Row) -> PublishedPlan | None:
-    """The configuration that the maker of a row of MLPerf Training published for it; None where none is known.
+    """The configuration that the maker of a row published for it; None where none is known.
 
-    Rows that name DeepSpeed ran the reference's code, not the makers'.
+    Rows of MLPerf that name DeepSpeed ran the reference's code, not the makers'.
     """
-    makers = re.search(r"deepspeed", row.text("engine"), re.IGNORECASE) is None
-    if "mlcommons/training_results" not in row.text("source") or not makers:
+    if re.search(r"deepspeed", row.text("engine"), re.IGNORECASE):
         return None
     submitter = row.text("source_where").partition("/")[0]
     where = {"device": row.text("hardware"), "results": row.text("source"), "submitter": submitter}
@@ -48,13 +47,19 @@ def published_recompute(row: Row, said: list[str]) -> dict[str, object]:
     return fields
 
 
-def published_context(row: Row, said: list[str]) -> dict[str, object]:
-    """How context-parallel ranks exchange in the published code, as a plan field; empty where it says nothing."""
-    plan = published_configuration(row)
-    if plan is None or plan.context_style is None:
-        return {}
-    said.append(f"context ranks exchange by {plan.context_style} where there are any, as the published code")
-    return {"context_style": plan.context_style}
+def published_exchanges(row: Row, said: list[str]) -> dict[str, object]:
+    """How context ranks exchange and whether tensor ranks' exchanges hide under products, in the published code.
+
+    As plan fields; empty where it says nothing.
+    """
+    plan, fields = published_configuration(row), dict[str, object]()
+    if plan is not None and plan.context_style is not None:
+        said.append(f"context ranks exchange by {plan.context_style} where there are any, as the published code")
+        fields["context_style"] = plan.context_style
+    if plan is not None and plan.overlap_tensor is not None:
+        said.append(f"overlap_tensor {plan.overlap_tensor}, as the published code ({plan.name})")
+        fields["overlap_tensor"] = plan.overlap_tensor
+    return fields
 
 
 def published_execution(row: Row, said: list[str]) -> str | None:
@@ -68,7 +73,7 @@ def published_execution(row: Row, said: list[str]) -> str | None:
 
 
 def published_degrees(row: Row, degrees: dict[str, int | None], said: list[str]) -> dict[str, int | None]:
-    """Degrees of MLPerf's runs: published ones, or data and context for LoRA on devices that hold the 8-bit base."""
+    """Degrees of published runs, or data and context for LoRA on devices that hold the 8-bit base."""
     devices, batch = row.count("n_devices"), row.count("global_batch")
     plan = published_configuration(row)
     open_ = all(degrees[name] is None for name in ("tp", "pp", "cp", "dp"))
