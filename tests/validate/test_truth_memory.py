@@ -156,6 +156,16 @@ def test_mlperf_adapters_on_blackwell_divide_data_and_context_alone() -> None:
     assert "cp" not in job(**{**cells, "hardware": "H100-SXM5-80GB", "n_devices": 16}).stated
 
 
+@pytest.mark.parametrize(("hardware", "width"), [("Blackwell GPU (GB200)", 1.0), ("H100-SXM5-80GB", None)])
+def test_weights_in_8_bits_have_no_transposed_copy_on_blackwell(hardware: str, width: float | None) -> None:
+    found = job(
+        model="Llama 3.1 405B", layers=126, hidden=16384, heads=128, vocab=128256, seq_len=8192, hardware=hardware,
+        n_devices=1024, global_batch=768, engine="NGC Pytorch 25.04", source="mlcommons/training_results_v5.0@0fdc28f",
+    )  # fmt: skip
+    assert found.workload.memory_habits.get("weight_bytes") == width
+    assert found.stated["recompute"] is Recompute.NONE
+
+
 def test_a_batch_counted_by_device_grows_with_tensor_parallelism() -> None:
     cells = {
         "model": "GPT-2 13B", "layers": 40, "hidden": 5120, "heads": 128, "seq_len": 512, "hardware": "V100",

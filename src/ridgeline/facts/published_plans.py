@@ -16,7 +16,8 @@ class PublishedPlan:
 
     `zero_group` ranks share one copy of the states. `recompute` ('none', 'full') is of `recompute_layers` layers of a
     stage; `context_style`, `overlap_tensor` and `execution` are those of plans and workloads. `mlp_input_bytes` [byte]
-    is what activation functions keep of each number they read; None for the width of activations. `name` is its file.
+    is what activation functions keep of each number they read, `weight_bytes` what a device holds of each weight; None
+    for those of the number format. `name` is its file.
     """
 
     tp: int | None
@@ -32,6 +33,7 @@ class PublishedPlan:
     execution: str | None
     overlap_tensor: bool | None
     mlp_input_bytes: float | None
+    weight_bytes: float | None
     name: str
     source: str
 
@@ -56,6 +58,7 @@ def published_plan(model: str, *, device: str, results: str, devices: int, submi
                 execution=row["execution"] or None,
                 overlap_tensor=row["overlap_tensor"] == "yes" if row["overlap_tensor"] else None,
                 mlp_input_bytes=float(row["mlp_input_bytes"]) if row["mlp_input_bytes"] else None,
+                weight_bytes=float(row["weight_bytes"]) if row["weight_bytes"] else None,
                 name=row["name"],
                 source=row["source"],
             )

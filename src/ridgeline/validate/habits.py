@@ -142,6 +142,11 @@ def read_habits(row: Row, engine: Engine, graph: Graph, *, stages: int, said: li
     if published is not None and published.mlp_input_bytes is not None:
         found["mlp_input_bytes"] = published.mlp_input_bytes
         said.append(f"activation functions keep their inputs in 8 bits, as the published code ({published.name})")
+    if published is not None and published.weight_bytes is not None:
+        found["weight_bytes"] = published.weight_bytes
+        said.append(
+            f"weights are held in {8 * published.weight_bytes:g} bits, as the published code ({published.name})"
+        )
     return found
 
 
