@@ -184,6 +184,8 @@ def test_explicit_options_change_what_they_say() -> None:
     assert [op.name for op in encoder.graph.head][:3] == ["pooler", "next_sentence", "head_transform"]
     biased = base(bias={"qkv": True})
     assert biased.graph.params == base(bias=False).graph.params + 4 * 3 * 64
+    normed = base(qk_norm=True)
+    assert normed.graph.params == base().graph.params + 4 * 2 * 2 * 8  # scale and shift of heads 8 wide, twice a layer
 
 
 @pytest.mark.parametrize(

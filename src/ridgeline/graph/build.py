@@ -105,6 +105,7 @@ def from_dims(
     window: int | None = None,
     global_every: int | None = None,
     parallel: bool = False,
+    qk_norm: bool = False,
     encoder: bool = False,
     causal: bool | None = None,
     dropout: bool = False,
@@ -125,6 +126,7 @@ def from_dims(
     experts, top_k, expert_ffn : experts replace the MLP in every `expert_interval`-th layer from
         `dense_layers_first` on; `shared_ffn` is the summed width of the shared ones.
     window, global_every : tokens that a query sees; every `global_every`-th layer sees all.
+    qk_norm : a norm on each head's query and key, of the kind `norm`.
     encoder : attention in both directions and a masked-language head.
     dropout : masks on both residuals, the embeddings and, when unfused, the attention core.
 

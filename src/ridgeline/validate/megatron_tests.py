@@ -112,6 +112,8 @@ def named_flags(row: Row, notes: Notes, *, width: int) -> dict[str, object]:
     if modern and swiglu:
         flags["norm"] = "rms"
     hidden = row.count("hidden")
+    if "qk_layernorm" in where:
+        flags["qk_norm"] = True
     if swiglu and hidden and notes.count("ffn-hidden-size") is None:
         flags["ffn"] = max(64, int(4 * hidden * 2 / 3 / 64) * 64)  # Megatron-LM's default with --swiglu
     if "multi-latent-attention" in switches:

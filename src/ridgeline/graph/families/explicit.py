@@ -42,6 +42,7 @@ FIELDS = (
     "window",
     "global_every",
     "parallel",
+    "qk_norm",
     "encoder",
     "causal",
     "dropout",
@@ -63,6 +64,7 @@ def read(fields: Fields) -> Stack:
     norm_kind = fields.word("norm", choices=("rms", "layer"), default="layer")
     norm = Norm(kind=norm_kind, bias=norm_kind == "layer")
     attention = _attention(fields, causal=fields.flag("causal", default=not encoder))
+    attention = replace(attention, qk_norm=norm if fields.flag("qk_norm") else None)
     positions = fields.word("positions", choices=POSITIONS, default="learned")
     limit = fields.maybe("max_positions")
     if positions == "learned" and limit is None:
