@@ -38,6 +38,16 @@ def test_a_submitter_has_configurations_of_its_own() -> None:
     }  # fmt: skip
 
 
+def test_a_configuration_of_other_degrees_is_of_another_run() -> None:
+    where = {"device": "H200-SXM5-141GB", "results": ROUND.format("v5.0"), "devices": 8}
+    own = published_plan(LORA, stated={"tp": 1, "pp": 1, "cp": 2}, **where)  # type: ignore[arg-type]
+    other = published_plan(LORA, stated={"tp": 4, "pp": 1, "cp": 1}, **where)  # type: ignore[arg-type]
+    assert own is not None
+    assert (own.tp, own.mlp_input_bytes) == (1, 1.0)
+    assert other is not None
+    assert (other.tp, other.recompute, other.mlp_input_bytes) == (None, "none", None)
+
+
 def test_padding_is_dropped_by_the_code_of_two_benchmarks() -> None:
     mlperf = ROUND.format("v4.1")
     assert kept_tokens("BERT-large", results=mlperf, positions=512) == 256

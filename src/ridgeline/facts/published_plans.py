@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ridgeline.facts import store
 
@@ -38,10 +40,19 @@ class PublishedPlan:
     source: str
 
 
-def published_plan(model: str, *, device: str, results: str, devices: int, submitter: str = "") -> PublishedPlan | None:
+def published_plan(
+    model: str,
+    *,
+    device: str,
+    results: str,
+    devices: int,
+    submitter: str = "",
+    stated: Mapping[str, int | None] = MappingProxyType({}),
+) -> PublishedPlan | None:
     """The first configuration published for a model on so many devices; None when none is known.
 
     `results` names the repository of the results, which holds a round of MLPerf, `submitter` whose result it is.
+    Configurations of other degrees than a result has `stated` (tp, pp, cp) are of other runs.
     """
     for row in store.read_tsv("published_plans.tsv"):
         fits = (
@@ -49,6 +60,7 @@ def published_plan(model: str, *, device: str, results: str, devices: int, submi
             and re.search(row["device"], device)
             and re.search(row["results"], results)
             and row["submitter"] in ("", submitter)
+            and all(value is None or row[name] in ("", str(value)) for name, value in stated.items())
         )
         if fits and int(row["devices_min"]) <= devices <= int(row["devices_max"]):
             return PublishedPlan(

@@ -1,6 +1,6 @@
 """What context-parallel ranks send each other around one attention of a training step.
 
-Shape letters: H heads, K kv heads, q and v sizes of a head, c ranks of a context.
+Shape letters: H heads, K kv heads, q and v numbers of a head's query and value.
 """
 
 from __future__ import annotations

@@ -18,8 +18,14 @@ def published_configuration(row: Row) -> PublishedPlan | None:
     if re.search(r"deepspeed", row.text("engine"), re.IGNORECASE):
         return None
     submitter = row.text("source_where").partition("/")[0]
-    where = {"device": row.text("hardware"), "results": row.text("source"), "submitter": submitter}
-    return published_plan(row.text("model"), devices=row.count("n_devices") or 0, **where)
+    return published_plan(
+        row.text("model"),
+        device=row.text("hardware"),
+        results=row.text("source"),
+        devices=row.count("n_devices") or 0,
+        submitter=submitter,
+        stated={name: row.count(name) for name in ("tp", "pp", "cp")},
+    )
 
 
 def published_sharding(row: Row) -> dict[str, object]:
