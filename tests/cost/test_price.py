@@ -180,6 +180,13 @@ def test_a_message_is_a_call_and_two_operators(machine: Machine) -> None:
     assert pricer(machine, framework="fsdp", execution="eager").message_seconds() == 0.0
 
 
+def test_no_host_issues_what_does_not_run(machine: Machine) -> None:
+    eager = pricer(machine, framework="torch", execution="eager")
+    plans = np.array([0.0, 1.0, 3.0])  # kernels of three plans that are priced together
+    operator_s, kernel_s = HOST * constant("launch.host.eager"), HOST * constant("launch.host.kernel")
+    assert eager.host_seconds(SHORT, plans) == pytest.approx([0.0, operator_s, operator_s + 2 * kernel_s])
+
+
 def test_megatron_issues_the_product_of_each_expert(machine: Machine) -> None:
     experts = replace(PRODUCT, count=8)
     found = pricer(machine, framework="megatron", execution="compiled").host_seconds(experts, 1)
@@ -208,6 +215,8 @@ def test_a_collective_takes_the_host_too(machine: Machine) -> None:
     one = pricer(machine, framework="torch", execution="eager")
     alone, with_link = one.phase([SHORT], Layout()), one.phase([SHORT, link()], Layout(tp=4))
     assert float(with_link.parts["launch"] - alone.parts["launch"]) == pytest.approx(42e-6)
+    pair = one.phase([SHORT, replace(link(), repeats=2.0)], Layout(tp=4))  # as often as it repeats
+    assert float(pair.parts["launch"] - alone.parts["launch"]) == pytest.approx(2 * 42e-6)
     lonely = replace(link(), ranks=1)
     assert float(one.phase([SHORT, lonely], Layout()).parts["launch"]) == float(alone.parts["launch"])
 

@@ -166,6 +166,21 @@ def test_weights_in_8_bits_have_no_transposed_copy_on_blackwell(hardware: str, w
     assert found.stated["recompute"] is Recompute.NONE
 
 
+@pytest.mark.parametrize(
+    ("hardware", "interconnect", "tiers"),
+    [
+        ("H200-NVL-141GB", "4-way NVIDIA NVLINK bridge", [("mesh", 4, 450e9), ("bus", 8, 63e9)]),
+        ("H100-NVL-94GB", "NVLink bridge", [("mesh", 2, 300e9), ("bus", 8, 63e9)]),
+        ("H200-NVL-141GB", "PCIe", [("bus", 8, 63e9)]),
+    ],
+)
+def test_boards_with_bridges_are_joined_by_them(
+    hardware: str, interconnect: str, tiers: list[tuple[str, int, float]]
+) -> None:
+    found = job(**{**GPT, "hardware": hardware, "n_devices": 8, "interconnect": interconnect})
+    assert [(tier.topology, tier.size, tier.bytes_per_s) for tier in found.cluster.tiers] == tiers
+
+
 def test_a_batch_counted_by_device_grows_with_tensor_parallelism() -> None:
     cells = {
         "model": "GPT-2 13B", "layers": 40, "hidden": 5120, "heads": 128, "seq_len": 512, "hardware": "V100",

@@ -200,9 +200,8 @@ class Pricer:
             alone = self.workload.expert_modules == "single" and work.phase is not Phase.BACKWARD_WEIGHT
             expert_s = constant("launch.host.module" if alone else "launch.host.kernel")
             return constant("launch.host.module") + (np.asarray(work.count) - 1.0) * expert_s
-        return np.where(
-            kernels > 0, constant("launch.host.eager") + (kernels - 1) * constant("launch.host.kernel"), 0.0
-        )
+        chain_s = constant("launch.host.eager") + (kernels - 1) * constant("launch.host.kernel")
+        return np.where(kernels > 0, chain_s, 0.0)
 
     def _filled_seconds(self, work: Gemm | Attention | Stream) -> float:
         """Host time to fill new tensors, as PyTorch does where algorithms must be deterministic [s]."""

@@ -1,4 +1,4 @@
-"""How makers ran their published code of a training benchmark, from `data/published_plans.tsv`."""
+"""How makers ran the training code that they published, from `data/published_plans.tsv`."""
 
 from __future__ import annotations
 

@@ -58,7 +58,8 @@ def published_exchanges(row: Row, said: list[str]) -> dict[str, object]:
 
     As plan fields; empty where it says nothing.
     """
-    plan, fields = published_configuration(row), dict[str, object]()
+    plan = published_configuration(row)
+    fields: dict[str, object] = {}
     if plan is not None and plan.context_style is not None:
         said.append(f"context ranks exchange by {plan.context_style} where there are any, as the published code")
         fields["context_style"] = plan.context_style

@@ -14,7 +14,6 @@ from ridgeline.validate.engines import EARLY_SOURCES, Engine
 from ridgeline.validate.habits import TITAN_2025, bytes_precision
 from ridgeline.validate.megatron_experts import tested_experts
 from ridgeline.validate.megatron_tests import is_test
-from ridgeline.validate.names import holds_whole_base
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.published_plans import published_execution, published_recompute, published_sharding
 from ridgeline.validate.rows import Row
@@ -306,9 +305,6 @@ def _recompute(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
     if not cell:
         if published := published_recompute(row, said):
             return published
-        if row.asks_bytes and holds_whole_base(row):
-            said.append("recompute not stated: none (assumed; choosing it to fit would answer the question asked)")
-            return {"recompute": Recompute.NONE}
         if engine.recompute is None:
             return {}
         said.append(f"recompute not stated: {engine.recompute} ({engine.name})")
