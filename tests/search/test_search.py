@@ -19,7 +19,6 @@ from ridgeline.report.report import SearchReport
 from ridgeline.search.complete import complete
 from ridgeline.search.search import Searcher, search
 from ridgeline.search.space import Space, chunk_choices, data_parallel, degrees, legal
-from ridgeline.search.what_if import what_if
 
 MODEL = from_dims(name="small", layers=8, hidden=1024, heads=8, vocab=32000, max_positions=2048)
 SPARSE = from_dims(
@@ -268,14 +267,3 @@ def test_completion_returns_the_least_excess_when_nothing_fits() -> None:
     assert plan.tp == 1
     # the most frugal choices
     assert (plan.micro_batch, plan.recompute, plan.zero) == (1, Recompute.FULL, 3)
-
-
-# what if -------------------------------------------------------------------------------------------
-
-
-def test_what_if_orders_answers_by_effect() -> None:
-    predictor = Predictor(MODEL, cluster("16xA100-SXM-80GB"), JOB)
-    lines = what_if(predictor, Plan(tp=8, dp=2, sequence_parallel=True))
-    gains = [float(line.split(": ")[1].split("%")[0]) for line in lines]
-    assert gains == sorted(gains, reverse=True)
-    assert all(0 < gain < 100 / 11 + 0.1 for gain in gains)  # a tenth more of one thing is at most 1 - 1 / 1.1

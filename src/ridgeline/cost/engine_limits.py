@@ -131,12 +131,13 @@ def issue_seconds(part: Accelerator, host: Host | None = None) -> float:
 def _of_host(part: Accelerator, host: Host | None, name: str) -> float:
     """A constant of the host's processors where they have one, else of the hosts that such devices usually have."""
     table = constants()
+    quickness = host.quickness if host is not None else 1.0
     own = table.get(f"{name}.{host.processor}") if host is not None else None
     if own is not None:
-        return own.value
+        return own.value / quickness
     joined = (part.host_bytes_per_s or 0.0) > _FASTEST_BUS
     key = "grace" if joined and part.vendor == "NVIDIA" else part.architecture
-    return table.get(f"{name}.{key}", table[f"{name}.other"]).value
+    return table.get(f"{name}.{key}", table[f"{name}.other"]).value / quickness
 
 
 @cache

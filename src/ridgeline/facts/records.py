@@ -108,6 +108,7 @@ class Host:
     idle_w: float  # node power without the accelerators
     processor: str = ""  # generation of its processors, where their launches are known
     evidence: Evidence = Evidence.ASSUMED
+    quickness: float = 1.0  # of what it does itself, over what such hosts take for it [1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,10 +26,20 @@ def __getattr__(name: str) -> Any:
     return getattr(predictor, name)
 
 
-def predict(model: Model, cluster: Cluster, workload: Workload, plan: Plan, *, evidence: str | None = None) -> Report:
-    """Predict one plan on one cluster; `evidence='datasheet'` uses no rate that anyone measured."""
+def predict(
+    model: Model, cluster: Cluster, workload: Workload, plan: Plan, *, evidence: str | None = None, changes: bool = True
+) -> Report:
+    """Predict one plan on one cluster; `evidence='datasheet'` uses no rate that anyone measured.
+
+    `changes` says whether it is priced again with a tenth more of each resource, for what would change the answer.
+    """
+    from dataclasses import replace
+
     from ridgeline.predict.explain import explain
     from ridgeline.predict.predictor import Predictor
+    from ridgeline.predict.what_if import plan_sensitivities
 
     predictor = Predictor(model, cluster, workload, datasheet_only=evidence == "datasheet")
-    return explain(predictor, predictor.evaluate(plan))
+    evaluation = predictor.evaluate(plan)
+    found = explain(predictor, evaluation)
+    return replace(found, what_if=plan_sensitivities(predictor, evaluation)) if changes else found

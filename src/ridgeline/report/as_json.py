@@ -16,6 +16,7 @@ from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.report.report import Estimate, OpRow, Report, SearchReport, StageMemory
+from ridgeline.report.what_if import sensitivities_as_list, what_if_lines
 
 
 def as_value(value: object) -> Any:
@@ -168,7 +169,8 @@ def report_as_dict(report: Report) -> dict[str, Any]:
         "ops": [_op(row) for row in report.ops],
         "evidence": {name: evidence.label for name, evidence in report.evidence.items()},
         "assumptions": list(report.assumptions),
-        "what_if": list(report.what_if),
+        "what_if": what_if_lines(report.what_if, "step time"),
+        "sensitivities": sensitivities_as_list(report.what_if),
         "sources": list(report.sources),
     }
 

@@ -12,6 +12,7 @@ from ridgeline.lower.tasks import TaskGraph
 from ridgeline.plan.plan import Plan
 from ridgeline.report.blocks import plain
 from ridgeline.report.html import html
+from ridgeline.report.what_if import Sensitivity
 from ridgeline.timeline.simulate import Timeline
 
 
@@ -97,7 +98,7 @@ class Report:
     assumptions: tuple[str, ...]
     sources: tuple[str, ...]
     evidence: Mapping[str, Evidence]  # by mechanism: 'matrix rate', 'memory rate', 'links', ...
-    what_if: tuple[str, ...] = ()
+    what_if: tuple[Sensitivity, ...] = ()  # of the step time
     tasks: TaskGraph | None = field(default=None, repr=False)
     timeline: Timeline | None = field(default=None, repr=False)
 

@@ -9,6 +9,7 @@ from ridgeline.plan.plan import Plan, Recompute, Schedule
 from ridgeline.report.as_json import run_totals
 from ridgeline.report.blocks import Block, Line, Table, blank
 from ridgeline.report.report import Report, SearchReport, StageMemory
+from ridgeline.report.what_if import what_if_lines
 from ridgeline.units import bytes_text, rate_text, time_text
 
 _BAR = 40  # columns of a memory bar
@@ -256,7 +257,7 @@ def _reasons(report: Report, assumed: Sequence[str]) -> Iterator[Block]:
         rows = tuple((name, evidence.label) for name, evidence in report.evidence.items())
         yield Table(columns=("mechanism", "lowest rung"), rows=rows)
         yield blank()
-    yield from _listed("What would change the answer", report.what_if)
+    yield from _listed("What would change the answer", what_if_lines(report.what_if, "step time"))
     yield from _listed("Assumed", [*assumed, *report.assumptions])
     yield from _listed("Sources", report.sources)
 

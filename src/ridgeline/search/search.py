@@ -16,10 +16,10 @@ from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.rules import explain as explain_rule
 from ridgeline.predict import Predictor
 from ridgeline.predict.explain import explain
+from ridgeline.predict.what_if import plan_sensitivities
 from ridgeline.report.report import Infeasible, SearchReport
 from ridgeline.search.grid import Grid, Group
 from ridgeline.search.space import Space, alone, degrees, legal, plan_of
-from ridgeline.search.what_if import what_if
 from ridgeline.units import bytes_text
 
 
@@ -224,8 +224,9 @@ def search(
     started = time.perf_counter()
     predictor = Predictor(model, cluster, workload, datasheet_only=evidence == "datasheet")
     ranked = Searcher(predictor, limits or Space()).run(top=top)
-    reports = [explain(predictor, predictor.evaluate(plan)) for _, plan in ranked.plans]
-    reports[0] = replace(reports[0], what_if=what_if(predictor, ranked.plans[0][1]))
+    evaluations = [predictor.evaluate(plan) for _, plan in ranked.plans]
+    reports = [explain(predictor, evaluation) for evaluation in evaluations]
+    reports[0] = replace(reports[0], what_if=plan_sensitivities(predictor, evaluations[0]))
     return SearchReport(
         best=tuple(reports),
         covered=ranked.covered,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +219,7 @@ def _settled(stated: Mapping[str, object]) -> bool:
 def _default_predictor() -> Predictor:
     from ridgeline.predict import predict
 
-    return predict
+    return partial(predict, changes=False)
 
 
 def _blank(row: Row) -> dict[str, Any]:
