@@ -101,6 +101,7 @@ def report() -> Report:
         model_flop=6e6,
         hardware_flop=8e6,
         mfu=0.25,
+        causal_mfu=0.25,
         hfu=0.3333,
         run_time_s=4000.0,
         energy_j_per_step=7200.0,

@@ -109,9 +109,13 @@ def test_what_was_not_measured_is_no_number() -> None:
     assert report.usd_per_million_output_tokens is None
 
 
-def test_without_price_or_power_there_is_no_such_line() -> None:
+def test_without_price_or_power_there_is_no_number_but_a_word() -> None:
     told = text(replace(made(), usd_per_h=None, power_w=None, energy_j=None, carbon_kg=None)).splitlines()
-    assert not any(line.startswith(("  power", "  cost", "  carbon")) for line in told)
+    lines = [line for line in told if line.startswith(("  power", "  cost", "  carbon"))]
+    assert [line.split("known of")[0].split(maxsplit=1) for line in lines] == [
+        ["power", "no rated power is "],
+        ["cost", "no price is "],
+    ]
 
 
 def test_rows_that_were_not_used_are_told_up_to_five() -> None:

@@ -19,7 +19,7 @@ ANSWER = """\
 tiny (64 parameters), pretrain, on 2xToy: 4 sequences of 128 tokens per step, bf16, adamw
 
   plan         pp 2, 1f1b, micro-batch 1, full recompute
-  step time    2 s (80 % interval 1.8 s to 2.4 s; proven lower bound 1.5 s)
+  step time    2 s (80 % interval 1.8 s to 2.4 s; closed form 1.5 s at the same prices)
   throughput   256 tokens/s, 128 per device; MFU 25.0%, HFU 33.3%
   power        3.6 kW at the wall, 2 Wh per step
   cost         $0.01 per step
@@ -165,3 +165,14 @@ def test_a_pipe_sees_plain_text(report: Report) -> None:
     out = io.StringIO()
     show(report_blocks(report), out)
     assert out.getvalue() == plain(report_blocks(report))
+
+
+def test_what_no_price_or_power_is_known_of_is_told(report: Report) -> None:
+    cluster = replace(report.cluster, accelerator=replace(report.cluster.accelerator, tdp_w=None))
+    text = plain(report_blocks(replace(report, cluster=cluster, usd_per_step=None)))
+    assert "of the hosts alone: no rated power is known of Toy" in " ".join(text.split())
+    assert "cost         no price is known of Toy; a cluster file may give its own (`price`)" in text
+
+
+def test_both_counts_of_attention_are_told_where_they_differ(report: Report) -> None:
+    assert "MFU 25.0% (20.0% of attended pairs), HFU" in plain(report_blocks(replace(report, causal_mfu=0.2)))

@@ -107,7 +107,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(answer["shares"]) == {"weights", "cache", "activations"}
     assert run(words) == 0
     told = capsys.readouterr().out
-    for name in ("throughput", "block", "attention", "busy", "proof", "rates", "cost"):
+    for name in ("throughput", "block", "attention", "busy", "search", "rates", "cost"):
         assert f"\n  {name} " in told
     for more, said in (
         (["--offload", "fetched"], "a search places streamed weights alone"),

@@ -181,6 +181,7 @@ class _Explainer:
             hardware_flop=hardware_flop,
             mfu=model_flop / step_s / total_peak,
             hfu=hardware_flop / step_s / total_peak,
+            causal_mfu=predictor.causal_flop_per_token * workload.step_tokens * trained / step_s / total_peak,
             run_time_s=None if steps is None else steps * step_s,
             energy_j_per_step=energy,
             power_w=energy / step_s,

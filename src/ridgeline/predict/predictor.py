@@ -222,11 +222,14 @@ class Predictor:
     @cached_property
     def flop_per_token(self) -> float:
         """Forward model FLOP per token, attention counted over all pairs (PaLM's MFU convention)."""
-        return float(
-            model_flop_per_token(
-                self.model.graph,
-                float(self.workload.seq_len),
-                attention="full",
-                encoder_seq_len=self.workload.encoder_seq_len,
-            )
-        )
+        return self._model_flop("full")
+
+    @cached_property
+    def causal_flop_per_token(self) -> float:
+        """Forward model FLOP per token, attention counted over the pairs that its mask leaves [FLOP/token]."""
+        return self._model_flop("causal")
+
+    def _model_flop(self, attention: str) -> float:
+        encoded = self.workload.encoder_seq_len
+        seq_len = float(self.workload.seq_len)
+        return float(model_flop_per_token(self.model.graph, seq_len, attention=attention, encoder_seq_len=encoded))

@@ -158,6 +158,7 @@ def report_as_dict(report: Report) -> dict[str, Any]:
         "hardware_flop": as_value(report.hardware_flop),
         "mfu": as_value(report.mfu),
         "hfu": as_value(report.hfu),
+        "mfu_causal": as_value(report.causal_mfu),
         "energy_j_per_step": as_value(report.energy_j_per_step),
         "power_w": as_value(report.power_w),
         "usd_per_step": as_value(report.usd_per_step),

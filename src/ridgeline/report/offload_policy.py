@@ -69,10 +69,10 @@ def policy_blocks(report: PolicyReport) -> list[Block]:
         ("time", f"{time_text(report.prefill_s)} for a block's prompts, {time_text(report.decode_s)} for its answers"),
         ("busy", f"in prompts {_sides(report.prefill)}; in answers {_sides(report.decode)}"),
         (
-            "proof",
-            "proven best of all blocks at these rates"
+            "search",
+            "no block is sooner at these rates"
             if report.gap <= 1e-9
-            else f"no block can be more than {report.gap:.1%} sooner, by {report.tried:,} replayed",
+            else f"no block can be more than {report.gap:.1%} sooner at these rates, by {report.tried:,} replayed",
         ),
         ("rates", f"host link {rate_text(link, 'B/s')}, products {rate_text(products, 'FLOP/s')}"),
     ]

@@ -79,12 +79,13 @@ class Report:
     workload: Workload
     plan: Plan
     step_time: Estimate  # s
-    bound_s: float  # proven lower bound of the same step from the closed form
+    bound_s: float  # the same step in closed form: the least its simulation can be at the same prices
     tokens_per_s: float
     model_flop: float  # per step, whole job, without recompute
     hardware_flop: float  # per step, whole job, with recompute
     mfu: float
     hfu: float
+    causal_mfu: float  # attention counted over the pairs that its mask leaves alone
     run_time_s: float | None  # whole run, when the workload names its tokens
     energy_j_per_step: float
     power_w: float  # mean, whole cluster at the wall
@@ -139,7 +140,7 @@ class SearchReport:
     simulated: int
     pruned_by_bound: int
     infeasible: tuple[Infeasible, ...]
-    bound_gap: float  # (best - lowest bound not simulated) / best, 0 when proven best
+    bound_gap: float  # (best - lowest bound not simulated) / best, 0 when none can be quicker at the same prices
     seconds: float
 
     def __str__(self) -> str:

@@ -182,6 +182,11 @@ def _costs(report: ServingReport) -> list[tuple[str, str]]:
         tokens = report.metrics.output_tokens_per_s * report.replay.span_s
         each = f", {carbon_text(report.carbon_kg / tokens * 1e6)} per million output tokens" if tokens else ""
         rows.append(("carbon", f"{carbon_text(report.carbon_kg)}{each}, {grid_text(report.cluster)}"))
+    kinds = ", ".join(dict.fromkeys(one.kind or report.cluster.accelerator.name for one in report.deployments))
+    if report.power_w is None:
+        rows.append(("power", f"no rated power is known of {kinds}"))
+    if report.usd_per_h is None:
+        rows.append(("cost", f"no price is known of {kinds}; a cluster file may give its own (`price`)"))
     price = report.usd_per_million_output_tokens
     if price is not None and report.usd_per_h is not None:
         good = report.goodput_per_usd if any(one.expert_kind for one in report.deployments) else None

@@ -191,10 +191,10 @@ def rent_text(
 ) -> list[Block]:
     """A rented fleet in words and tables."""
     mixes = ", ".join(f"{one.rented} x {one.option}" for one in rented if one.rented)
-    proof = "proven cheapest" if gap <= 0 else f"within {gap:.1%} of the cheapest"
+    proof = "no mix costs less" if gap <= 0 else f"no mix costs more than {gap:.1%} less"
     rows = [
         ("rent", mixes),
-        ("price", f"{money_text(cost_usd_per_hour)} an hour, {proof} for these rates"),
+        ("price", f"{money_text(cost_usd_per_hour)} an hour; at these rates {proof}"),
         ("headroom", f"the same mix of requests may grow {headroom:.2f} times on it"),
     ]
     width = max(len(name) for name, _ in rows) + 2

@@ -115,17 +115,25 @@ def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
     yield (
         "step time",
         f"{time_text(step.value)} (80 % interval {time_text(step.low)} to {time_text(step.high)}; "
-        f"proven lower bound {time_text(report.bound_s)})",
+        f"closed form {time_text(report.bound_s)} at the same prices)",
     )
     yield (
         "throughput",
         f"{report.tokens_per_s:,.0f} tokens/s, {per_device:,.0f} per device; "
-        f"MFU {report.mfu:.1%}, HFU {report.hfu:.1%}",
+        f"MFU {report.mfu:.1%}{_causal(report)}, HFU {report.hfu:.1%}",
     )
-    yield "power", f"{rate_text(report.power_w, 'W')} at the wall, {energy_text(report.energy_j_per_step)} per step"
+    part = report.cluster.accelerator
+    hosts = "" if part.tdp_w is not None else f", of the hosts alone: no rated power is known of {part.name}"
+    drawn = f"{rate_text(report.power_w, 'W')} at the wall, {energy_text(report.energy_j_per_step)} per step"
+    yield "power", drawn + hosts
     if report.carbon_kg_per_step is not None:
         yield "carbon", f"{carbon_text(report.carbon_kg_per_step)} per step, {grid_text(report.cluster)}"
-    yield "cost", "no price known" if report.usd_per_step is None else f"{money_text(report.usd_per_step)} per step"
+    yield (
+        "cost",
+        f"no price is known of {part.name}; a cluster file may give its own (`price`)"
+        if report.usd_per_step is None
+        else f"{money_text(report.usd_per_step)} per step",
+    )
     if run["run_time_s"] is not None:
         assert report.workload.tokens is not None
         tokens = count_text(report.workload.tokens)
@@ -134,6 +142,12 @@ def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
         carbon = "" if run["run_carbon_kg"] is None else f", {carbon_text(run['run_carbon_kg'])}"
         yield "whole run", f"{time_text(run['run_time_s'])} for {tokens} tokens, {energy_text(energy_j)}{price}{carbon}"
     yield "limited by", report.limit
+
+
+def _causal(report: Report) -> str:
+    """The MFU that counts attended pairs alone, where that reads otherwise."""
+    text = f"{report.causal_mfu:.1%}"
+    return "" if text == f"{report.mfu:.1%}" else f" ({text} of attended pairs)"
 
 
 def _shares(report: Report) -> Iterator[Block]:
@@ -297,13 +311,13 @@ def _limits(found: SearchReport) -> list[str]:
 def search_text(found: SearchReport) -> str:
     """How the search went, in one sentence: plans covered, refused, pruned and the gap [1] that is left."""
     gap = (
-        "proven best of the grid"
+        "no plan of the grid is quicker at the same prices"
         if found.bound_gap <= 0
-        else f"at most {found.bound_gap:.1%} from the best of the grid"
+        else f"no plan of the grid is more than {found.bound_gap:.1%} quicker at the same prices"
     )
     return (
         f"{found.covered:,} plans covered: {found.legal:,} keep every rule, {found.feasible:,} fit in memory, "
-        f"{found.pruned_by_bound:,} pruned by their lower bound, {found.simulated:,} simulated; the first is {gap}"
+        f"{found.pruned_by_bound:,} pruned by their lower bound, {found.simulated:,} simulated; {gap}"
     )
 
 
