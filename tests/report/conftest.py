@@ -52,7 +52,7 @@ def made_cluster() -> Cluster:
         link_name=None,
         link_bytes_per_s=None,
         host_bytes_per_s=None,
-        tdp_w=None,
+        tdp_w=1000.0,
     )
     host = Host(
         devices=2,

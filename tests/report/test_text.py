@@ -63,7 +63,7 @@ def test_a_plan_that_does_not_fit_says_by_how_much(report: Report) -> None:
 def test_search_ranks_plans_and_tells_its_gap(found: SearchReport) -> None:
     text = plain(search_blocks(found), width=120)
     assert "1,200 plans covered: 300 keep every rule, 40 fit in memory, 28 pruned by their lower bound" in text
-    assert "at most 2.0% from the best" in text
+    assert "no plan of the grid is more than 2.0% quicker at the same prices" in " ".join(text.split())
     assert "  1   2 s       256  25.0%       3.0  pp 2, 1f1b, micro-batch 1, full recompute\n" in text
     assert "  2   3 s       256  25.0%       3.0  tp 2, micro-batch 1, no recompute\n" in text
     assert "  - #1, #2: matrix products take 75 % of the step" in text
