@@ -14,6 +14,7 @@ RidgelineError                  exit code 2: the input cannot be used
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -21,6 +22,32 @@ from difflib import get_close_matches
 def printable(text: str) -> str:
     """Text without control characters but line ends and tabs, which a file's cells must not send to a terminal."""
     return "".join(char if char in "\n\t" or char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def closest(word: str, known: Iterable[str]) -> tuple[str, ...]:
+    """At most three known names near to `word`, the nearest first.
+
+    Names that hold all parts of `word` come first, whole parts before beginnings of parts, then short names: 'A100-40'
+    is in 'A100-SXM-40GB' and in 'dgx-a100-40gb'. Then names spelt alike.
+
+    >>> closest("A100-40", ["dgx-a100-40gb", "A100-SXM-40GB", "A100-SXM-80GB"])
+    ('A100-SXM-40GB', 'dgx-a100-40gb', 'A100-SXM-80GB')
+    """
+    by_key = {key.casefold(): key for key in reversed(list(known))}
+    parts, holding = _parts(word.casefold()), []
+    if len(parts) > 1 or len(word) > 2:  # a letter or two begin too many names
+        for key in reversed(by_key):
+            found = _parts(key)
+            if parts and all(any(one.startswith(part) for one in found) for part in parts):
+                holding.append((sum(part not in found for part in parts), len(found), key))
+    near = [key for *_, key in sorted(holding, key=lambda one: one[:2])]
+    near += [key for key in get_close_matches(word.casefold(), by_key, n=3, cutoff=0.5) if key not in near]
+    return tuple(by_key[key] for key in near[:3])
+
+
+def _parts(text: str) -> list[str]:
+    """Runs of letters and runs of digits."""
+    return re.findall(r"[^\W\d_]+|\d+", text)
 
 
 class RidgelineError(Exception):
@@ -67,16 +94,14 @@ class UnknownNameError(RidgelineError):
     """A name is in no catalog."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
-        names = list(known)
-        by_key = {key.casefold(): key for key in names}
-        near = [by_key[key] for key in get_close_matches(name.casefold(), by_key, n=3, cutoff=0.5)]
+        near = closest(name, known)
         text = f"unknown {kind} '{name}'"
         if near:
             text += "; nearest: " + ", ".join(near)
         if hint:
             text += f"; {hint}"
         super().__init__(text)
-        self.kind, self.name, self.value, self.nearest = kind, name, name, tuple(near)
+        self.kind, self.name, self.value, self.nearest = kind, name, name, near
 
     def __reduce__(self) -> tuple[object, ...]:
         """Names the text and what it carries: worker processes send errors back, and the catalog need not go along."""

@@ -18,10 +18,22 @@ def test_weights_of_any_bits_run_as_the_nearest_width_does() -> None:
 
 @pytest.mark.parametrize("word", ["w0.5a16", "w9a16", "w16a16", "wa16", "w-3a16", "w2.5a8", "w1e1a16"])
 def test_words_that_mean_no_format_are_refused(word: str) -> None:
-    with pytest.raises(DomainError, match=r"is no number format; known: .*w1a16 to w8\.5a16"):
+    with pytest.raises(DomainError, match=r"is no number format; .*known: .*w1a16 to w8\.5a16"):
         form(word)
 
 
 @pytest.mark.parametrize("word", ["int4", "AWQ", "gptq", "w4a16"])
 def test_words_for_weights_of_four_bits_mean_them(word: str) -> None:
     assert form(word).name == "int4_wo"
+
+
+@pytest.mark.parametrize(
+    ("word", "name"), [("Q4_K_M", "q4_k"), ("q4_k_s", "q4_k"), ("q6_k", "q6_k"), ("IQ3_XXS", "iq3"), ("iq1_s", "iq1_s")]
+)
+def test_mixtures_of_llama_cpp_are_the_format_of_most_weights(word: str, name: str) -> None:
+    assert form(word).name == name
+
+
+def test_an_unknown_format_names_those_near_it() -> None:
+    with pytest.raises(DomainError, match="'q4_k_n' is no number format; nearest: q4_k"):
+        form("q4_k_n")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ridgeline.errors import PlanError
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan, Schedule
-from ridgeline.plan.rules import ModelLimits, check, columns, model_limits, nearest_divisor, rules
+from ridgeline.plan.rules import ModelLimits, check, columns, explain, model_limits, nearest_divisor, rules
 
 LIMITS = ModelLimits(layers=12, heads=12, kv_heads=4, tensor_width=96, experts=0)
 SPARSE = ModelLimits(layers=12, heads=12, kv_heads=4, tensor_width=96, experts=8)
@@ -31,14 +35,14 @@ BROKEN: list[tuple[str, Plan, ModelLimits, Workload, str]] = [
     ("ulysses", Plan(tp=2, cp=4, context_style="ulysses"), LIMITS, JOB,
      "tp 2 x cp 4 does not divide 12 heads, as all-to-all context parallelism must; use a ring"),
     ("sequence", Plan(tp=4, sequence_parallel=True), LIMITS, Workload(seq_len=1022, global_batch=24),
-     "sequence parallelism needs sequence 1022 / cp 1 to be a multiple of tp 4"),
+     "sequence parallelism needs sequence 1022 / cp 1 to be a multiple of tp 4; nearest: tp 2"),
     ("batch", Plan(dp=5, micro_batch=2), LIMITS, JOB,
-     "global batch 24 is not a multiple of dp 5 x micro-batch 2; nearest: dp 4"),
+     "global batch 24 is not a multiple of dp 5 x micro-batch 2; nearest: dp 4, or global batch 20"),
     ("experts", Plan(dp=6, ep=3), SPARSE, JOB, "ep 3, etp 1 for 8 experts; nearest: ep 2"),
-    ("experts", Plan(dp=2, ep=2), LIMITS, JOB, "ep 2, etp 1 for 0 experts; nearest: ep 1"),
-    ("folding", Plan(tp=2, dp=3, ep=4), SPARSE, JOB, "ep 4 x etp 1 does not divide tp x cp x dp = 6; nearest: ep 3"),
+    ("experts", Plan(dp=2, ep=2), LIMITS, JOB, "ep 2, etp 1 for 0 experts; nearest: ep 1, etp 1"),
+    ("folding", Plan(tp=2, dp=3, ep=4), SPARSE, JOB, "ep 4 x etp 1 does not divide tp x cp x dp = 6; nearest: ep 2"),
     ("zero_group", Plan(dp=8, zero=1, zero_group=3), LIMITS, JOB,
-     "zero_group 3 does not divide dp x cp = 8; nearest: 2"),
+     "zero_group 3 does not divide dp x cp = 8; nearest: zero_group 2"),
 ]  # fmt: skip
 
 
@@ -87,6 +91,42 @@ def test_nearest_choices_of_broken_rules_keep_them() -> None:
     assert first_broken(Plan(tp=2), LIMITS, JOB) is None
     assert first_broken(Plan(dp=4, micro_batch=2), LIMITS, JOB) is None
     assert first_broken(Plan(dp=6, ep=2), SPARSE, JOB) is None
+
+
+@given(
+    plan=st.builds(
+        Plan,
+        **dict.fromkeys(("tp", "pp", "cp", "dp", "ep", "etp", "micro_batch"), st.integers(1, 24)),
+        context_style=st.sampled_from(("ring", "ulysses")),
+        sequence_parallel=st.booleans(),
+        zero_group=st.none() | st.integers(1, 24),
+    ),
+    batch=st.integers(1, 100),
+    seq_len=st.integers(1, 2048),
+    limits=st.sampled_from((LIMITS, SPARSE)),
+)
+def test_what_a_broken_rule_calls_nearest_keeps_it(plan: Plan, batch: int, seq_len: int, limits: ModelLimits) -> None:
+    job = Workload(seq_len=seq_len, global_batch=batch)
+    for rule, kept in rules(limits, job, 16, columns(plan)):
+        said = explain(rule, plan, limits, job, 16)
+        if kept[0] or "nearest: " not in said or said.endswith(f"nearest: {plan.devices} devices"):
+            continue
+        for words in said.partition("nearest: ")[2].split(", or "):
+            changed, asked = {}, job
+            for word in words.split(", "):
+                name, _, value = word.rpartition(" ")
+                if name == "global batch":
+                    asked = replace(job, global_batch=int(value))
+                else:
+                    changed[name.replace("-", "_")] = int(value)
+            told = dict(rules(limits, asked, 16, columns(replace(plan, **changed))))
+            assert told[rule][0], said
+
+
+def test_the_word_at_fault_is_the_one_that_is_mended() -> None:
+    job = Workload(seq_len=1024, global_batch=64)
+    said = explain("batch", Plan(micro_batch=7), LIMITS, job, 16)
+    assert said.endswith("nearest: micro-batch 8, or global batch 63")
 
 
 def test_interleaving_one_chunk_is_refused() -> None:

@@ -11,7 +11,10 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from ridgeline.errors import UnknownNameError
+from ridgeline.plan.synonyms import called_here
 
+Misused: Any = typer.BadParameter.__mro__[1]
+"""The class of all that Typer says of a command line; where it is kept differs between Typer's releases."""
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -80,7 +83,19 @@ class _Plain:
 
 
 class Command(_Plain, TyperCommand):
-    """One command."""
+    """One command; of an option that is not there it names what that is called here, where another program has it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reads the arguments; raises Typer's error, with the options that are near, for those it cannot read."""
+        try:
+            rest: list[str] = super().parse_args(ctx, args)
+        except Misused as error:
+            if hasattr(error, "possibilities"):
+                flags = {option[2:].replace("-", "_"): option for one in self.get_params(ctx) for option in one.opts}
+                here = called_here(str(getattr(error, "option_name", "")), flags)
+                error.possibilities = [flags[word] for word in here] or error.possibilities
+            raise
+        return rest
 
 
 _builders: dict[str, Callable[[], Any]] = {}

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.cli.commands import SETTINGS, Commands, command
+from ridgeline.cli.commands import SETTINGS, Commands, Misused, command
 from ridgeline.cli.flags import LIMIT_FIELDS, STATED_FIELDS, Grouped, with_flags
 from ridgeline.cli.options import (
     PLAN_EXAMPLES,
@@ -44,8 +44,6 @@ DEFECT = 70  # EX_SOFTWARE of sysexits.h
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS})
 """Why an answer cannot be written that is no fault of the program."""
 _JSON = "--json"
-_Misused: Any = typer.BadParameter.__mro__[1]
-"""The class of all that Typer says of a command line; where it is kept differs between Typer's releases."""
 
 app = typer.Typer(
     name="ridgeline",
@@ -347,7 +345,7 @@ def run(arguments: Sequence[str]) -> int:
     except typer.Abort:  # older releases of Typer say so where a person stops the program
         print("stopped", file=sys.stderr)
         return STOPPED
-    except _Misused as error:
+    except Misused as error:
         error.show()
         if as_json:
             print_refusal(misused(error, MISUSED))

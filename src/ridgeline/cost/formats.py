@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ridgeline.errors import DomainError
+from ridgeline.errors import DomainError, closest
 
 ELEMENT_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 
@@ -91,6 +91,7 @@ _SAME = {
 }
 
 
+_MIXTURE = re.compile(r"^(q[2-6]_k|iq[2-4])_(?:xxs|xs|s|m|l|nl)$")
 _BY_BITS = re.compile(r"w(\d(?:\.\d{1,3})?)a16")
 _LEAST_BITS, _MOST_BITS = 1.0, 8.5
 
@@ -99,15 +100,18 @@ _LEAST_BITS, _MOST_BITS = 1.0, 8.5
 def form(name: str) -> Form:
     """A format by name or alias, or `wBITSa16`: weights of so many bits, scales included, products in 16 bits.
 
-    Raises `DomainError` with the names known.
+    A mixture of llama.cpp (Q4_K_M) is the format that most of its weights have. Raises `DomainError` with the names
+    near to it and those known.
     """
-    word = name.strip().casefold()
+    word = _MIXTURE.sub(r"\1", name.strip().casefold())
     found = FORMS.get(_SAME.get(word, word))
     bits = _BY_BITS.fullmatch(word)
     if found is None and bits and _LEAST_BITS <= float(bits[1]) <= _MOST_BITS:
         found = _few(by_bits(float(bits[1])), float(bits[1]), whole=False)
     if found is None:
-        raise DomainError(f"'{name}' is no number format; known: {', '.join(FORMS)}, w1a16 to w8.5a16")
+        near = closest(word, (*FORMS, *_SAME))
+        told = f"nearest: {', '.join(near)}; " if near else ""
+        raise DomainError(f"'{name}' is no number format; {told}known: {', '.join(FORMS)}, w1a16 to w8.5a16")
     return found
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.errors import InputError, UnitError
+from ridgeline.errors import InputError, UnitError, closest
 from ridgeline.graph.workload import FRAMEWORKS, OPTIMIZERS, PRECISIONS, Task
 from ridgeline.plan.plan import Recompute, Schedule
+from ridgeline.plan.synonyms import called_here
 from ridgeline.units import parse, parse_count
 
 # Bounds on nonsense, far beyond any published run: tokens of a run, tokens of a sequence, and anything smaller, such as
@@ -45,13 +45,16 @@ class Field:
 def near(word: str, known: Iterable[str]) -> str:
     """A sentence that names the valid words nearest to `word`, or all of them when none is near."""
     names = list(known)
-    found = nearest(word, names)
+    here, found = called_here(word, names), nearest(word, names)
+    if here:
+        return f"here it is called {' or '.join(here)}"
     return f"nearest: {', '.join(found)}" if found else f"valid: {', '.join(names)}"
 
 
 def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
-    """At most three valid words near to `word`, the nearest first."""
-    return tuple(get_close_matches(word, list(known), n=3, cutoff=0.5))
+    """Valid words near to `word`: what other programs call so, else at most three of like spelling, nearest first."""
+    names = list(known)
+    return called_here(word, names) or closest(word, names)
 
 
 def count(least: int, most: int = _MOST) -> Callable[[object], int]:
@@ -239,7 +242,7 @@ def read_fields(
     values = {}
     for name, value in table.items():
         if name not in known:
-            refused = fail(name, elsewhere.get(name) or f"unknown field; {near(name, known)}")
+            refused = fail(name, _unknown(name, known, elsewhere))
             refused.nearest = nearest(name, known)
             raise refused
         try:
@@ -249,3 +252,13 @@ def read_fields(
             refused.value, refused.nearest = value, nearest(str(value)[:80], known[name].choices)
             raise refused from None
     return values
+
+
+def _unknown(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str:
+    """Why a word is not read: it is one of elsewhere, here or there under another name, or of no table at all."""
+    if name in elsewhere:
+        return elsewhere[name]
+    there = () if called_here(name, known) else called_here(name, elsewhere)
+    return (
+        f"here it is called {there[0]}, which {elsewhere[there[0]]}" if there else f"unknown field; {near(name, known)}"
+    )

@@ -124,13 +124,13 @@ def check(plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> 
 
 
 def explain(rule: str, plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> str:
-    """A broken rule in people's words: the value, the limit and the nearest legal choice."""
-    group = plan.dp * plan.cp
+    """A broken rule in people's words: the value, the limit and the nearest legal choice of a word that is at fault."""
+    group, total = plan.dp * plan.cp, plan.tp * plan.cp * plan.dp
     halves = plan.cp * (2 if plan.context_style == "ring" else 1)
     texts = {
         "devices": f"tp {plan.tp} x pp {plan.pp} x cp {plan.cp} x dp {plan.dp} = {plan.devices} devices,"
         f" the cluster has {devices};"
-        f" nearest: dp {max(1, devices // (plan.tp * plan.pp * plan.cp))}",
+        f" nearest: {_fewer(plan, devices)}",
         "heads": f"tp {plan.tp} does not divide {limits.heads} heads;"
         f" nearest: tp {nearest_divisor(max(limits.heads, 1), plan.tp)}",
         "kv_heads": f"tp {plan.tp} neither divides nor is a multiple of {limits.kv_heads} kv heads;"
@@ -142,19 +142,53 @@ def explain(rule: str, plan: Plan, limits: ModelLimits, workload: Workload, devi
         f" nearest: pp {max(1, limits.layers // plan.chunks)}",
         "context": f"sequence {workload.seq_len} is not a multiple of {halves} (cp {plan.cp}"
         f"{', two halves per rank for a causal ring' if halves > plan.cp else ''});"
-        f" nearest: cp {nearest_divisor(workload.seq_len, plan.cp)}",
+        f" nearest: cp {_context_ranks(workload.seq_len, plan)}",
         "ulysses": f"tp {plan.tp} x cp {plan.cp} does not divide {limits.heads} heads, as all-to-all"
         " context parallelism must; use a ring",
         "sequence": f"sequence parallelism needs sequence {workload.seq_len} / cp {plan.cp} to be a"
-        f" multiple of tp {plan.tp}",
+        f" multiple of tp {plan.tp};"
+        f" nearest: tp {nearest_divisor(max(1, workload.seq_len // plan.cp), plan.tp)}",
         "batch": f"global batch {workload.global_batch} is not a multiple of dp {plan.dp} x micro-batch"
         f" {plan.micro_batch};"
-        f" nearest: dp {nearest_divisor(max(1, workload.global_batch // plan.micro_batch), plan.dp)}",
+        f" nearest: {_dividing_batch(plan, workload.global_batch)}",
         "experts": f"ep {plan.ep}, etp {plan.etp} for {limits.experts} experts;"
-        f" nearest: ep {nearest_divisor(max(limits.experts, 1), plan.ep)}",
-        "folding": f"ep {plan.ep} x etp {plan.etp} does not divide tp x cp x dp = {plan.tp * plan.cp * plan.dp};"
-        f" nearest: ep {nearest_divisor(plan.tp * plan.cp * plan.dp, plan.ep * plan.etp)}",
+        f" nearest: ep {nearest_divisor(max(limits.experts, 1), plan.ep)}{'' if limits.experts else ', etp 1'}",
+        "folding": f"ep {plan.ep} x etp {plan.etp} does not divide tp x cp x dp = {total};"
+        f" nearest: {_folding(plan, total, limits.experts)}",
         "zero_group": f"zero_group {plan.zero_group} does not divide dp x cp = {group};"
-        f" nearest: {nearest_divisor(group, plan.zero_group or 1)}",
+        f" nearest: zero_group {nearest_divisor(group, plan.zero_group or 1)}",
     }
     return f"plan: {texts[rule]}"
+
+
+def _fewer(plan: Plan, devices: int) -> str:
+    """The largest dp that leaves enough devices; where the other degrees take too many, the largest of the highest."""
+    others = plan.tp * plan.pp * plan.cp
+    if others <= devices:
+        return f"dp {devices // others}"
+    degrees = {"tp": plan.tp, "pp": plan.pp, "cp": plan.cp}
+    highest = max(degrees, key=lambda name: degrees[name])
+    left = devices // (plan.devices // degrees[highest])
+    return f"{highest} {left}" if left else f"{plan.devices} devices"
+
+
+def _context_ranks(seq_len: int, plan: Plan) -> int:
+    halves = 2 if plan.context_style == "ring" and plan.cp > 1 else 1
+    return nearest_divisor(seq_len // halves, plan.cp) if seq_len % halves == 0 else 1
+
+
+def _dividing_batch(plan: Plan, batch: int) -> str:
+    """The nearest micro-batch where dp divides the batch, the nearest dp where the micro-batch does; else the batch."""
+    whole = plan.dp * plan.micro_batch
+    least = f"global batch {max(1, round(batch / whole)) * whole}"
+    if batch % plan.dp == 0:
+        return f"micro-batch {nearest_divisor(batch // plan.dp, plan.micro_batch)}, or {least}"
+    if batch % plan.micro_batch == 0:
+        return f"dp {nearest_divisor(batch // plan.micro_batch, plan.dp)}, or {least}"
+    return least
+
+
+def _folding(plan: Plan, total: int, experts: int) -> str:
+    etp = nearest_divisor(total, plan.etp)
+    ep = nearest_divisor(gcd(total // etp, experts or 1), plan.ep)
+    return f"ep {ep}" if etp == plan.etp else f"ep {ep}, etp {etp}"

@@ -19,7 +19,7 @@ from ridgeline.graph.workload import Workload
 from ridgeline.plan.assumed import complete_plan, fill_workload, idle_words
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near, read_fields, shown
 from ridgeline.plan.plan import Plan
-from ridgeline.plan.serving_fields import TRAFFIC_FIELDS
+from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
@@ -208,10 +208,13 @@ def cluster_in(tables: Mapping[str, Table], place: Place) -> Cluster:
 def _build(tables: Mapping[str, Table], place: Place) -> Scenario:
     model, cluster, written = model_and_cluster(tables, place)
     told = "is a word of serving; `ridgeline simulate` reads it, `plan` and `predict` with --serve"
-    of_serving = dict.fromkeys((entry.name for entry in TRAFFIC_FIELDS), told)
+    traffic = dict.fromkeys((entry.name for entry in TRAFFIC_FIELDS), told) | words_of("plan", PLAN_FIELDS)
+    deployment = dict.fromkeys((entry.name for entry in DEPLOYMENT_FIELDS), told) | words_of(
+        "workload", WORKLOAD_FIELDS
+    )
     fail = failing("workload", place)
-    values = read_fields(tables.get("workload", {}), WORKLOAD_FIELDS, fail, elsewhere=of_serving)
-    chosen = read_fields(tables.get("plan", {}), PLAN_FIELDS, failing("plan", place))
+    values = read_fields(tables.get("workload", {}), WORKLOAD_FIELDS, fail, elsewhere=traffic)
+    chosen = read_fields(tables.get("plan", {}), PLAN_FIELDS, failing("plan", place), elsewhere=deployment)
     given = {"workload": values.keys(), "plan": chosen.keys()}
     for section, name, why in idle_words(values, chosen, model):
         if name in given[section]:
@@ -226,6 +229,11 @@ def _build(tables: Mapping[str, Table], place: Place) -> Scenario:
         model=model, cluster=cluster, workload=workload, plan=plan, written=written, assumed=assumed, file=place.file,
         lines=place.of_file(),
     )  # fmt: skip
+
+
+def words_of(section: str, fields: tuple[Field, ...]) -> dict[str, str]:
+    """What is said of the words of a section where another's are read."""
+    return dict.fromkeys((entry.name for entry in fields), f"is a word of [{section}]; write it there")
 
 
 def failing(section: str, place: Place) -> Callable[[str, str], InputError]:

@@ -14,7 +14,7 @@ from ridgeline.errors import PlanError, RidgelineError
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role, Router
 from ridgeline.plan.deployment_ranges import tree_tokens
 from ridgeline.plan.fields import WORKLOAD_FIELDS, read_fields
-from ridgeline.plan.scenario import Place, Table, failing, guarded, model_and_cluster, tables_of
+from ridgeline.plan.scenario import Place, Table, failing, guarded, model_and_cluster, tables_of, words_of
 from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, SAME_WORDS, TRAFFIC_FIELDS
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ _ABOUT: Mapping[str, tuple[str, ...]] = {
 
 
 _TOLD = "is a word of training, not of serving; `ridgeline plan` and `predict` read it without --serve"
-_OF_TRAINING = {entry.name: _TOLD for entry in WORKLOAD_FIELDS}
+_OF_PLAN = (*DEPLOYMENT_FIELDS, *OFFLOAD_FIELDS)
+_OF_TRAINING = {entry.name: _TOLD for entry in WORKLOAD_FIELDS} | words_of("plan", _OF_PLAN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,8 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
     traffic = read_fields(
         tables.get("workload", {}), TRAFFIC_FIELDS, failing("workload", place), elsewhere=_OF_TRAINING
     )
-    stated = read_fields(tables.get("plan", {}), (*DEPLOYMENT_FIELDS, *OFFLOAD_FIELDS), failing("plan", place))
+    of_traffic = words_of("workload", TRAFFIC_FIELDS)
+    stated = read_fields(tables.get("plan", {}), _OF_PLAN, failing("plan", place), elsewhere=of_traffic)
     _check_idle(stated, place)
     weights, why = served_weights(model, rates_of_both(cluster), stated.get("weights"))
     other = other_weights(model, rates_of_both(cluster), stated.get("weights"))
