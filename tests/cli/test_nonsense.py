@@ -192,4 +192,4 @@ def test_loads_of_another_model_are_told_by_their_file(capsys: pytest.CaptureFix
         assert code == 2
         assert f"{file}: field 'expert_loads': loads of experts 0 to 1 are given, {told}" in said
     code, said = ask(capsys, "simulate", "gpt2", "--on", "8xH200", "--rate", "1", "--expert-loads", "absent.csv")
-    assert (code, "cannot be read: No such file or directory" in said, "Errno" in said) == (2, True, False)
+    assert (code, "absent.csv: field 'expert_loads': no such file" in said, "Errno" in said) == (2, True, False)

@@ -353,7 +353,7 @@ def test_requests_that_no_rank_can_hold_end_with_1(capsys: pytest.CaptureFixture
     ("words", "told"),
     [
         (["--engine", "vlm"], "unknown engine 'vlm'; nearest: vLLM"),
-        (["--engine-file", "/no/such.toml"], "/no/such.toml: cannot be read"),
+        (["--engine-file", "/no/such.toml"], "/no/such.toml: no such file"),
         (["--slo", "soon"], "field '--slo': 'soon' is no bound; write ttft=1s, tpot=50ms or latency=20s"),
         (["--slo", "ttft=1kg"], "unknown unit 'kg'; wanted s"),
         (["--prefill", "1xtp1"], "a prefill pool alone cannot serve; give both"),
@@ -392,7 +392,7 @@ def test_words_that_cannot_be_used(capsys: pytest.CaptureFixture[str], words: li
         (["simulate", "llama-9", "--on", "1xH100-SXM"], "field 'MODEL': unknown model 'llama-9'"),
         (["simulate", *MODEL], "no traffic is said; give --rate, --concurrency, --trace, or --arrivals burst"),
         (["simulate", *MODEL, "--trace", "azure-con"], "unknown trace 'azure-con'; nearest: azure-conv"),
-        (["simulate", *MODEL, "--trace", "/no/such.csv"], "/no/such.csv: cannot be read: No such file"),
+        (["simulate", *MODEL, "--trace", "/no/such.csv"], "/no/such.csv: no such file"),
         (["simulate", *MODEL, "--arrivals", "closed"], "give --concurrency"),
         (["simulate", *MODEL, "--trace", "azure-conv", "--rate", "1", "--concurrency", "2"], "rate and concurrency"),
         (

@@ -149,7 +149,7 @@ def test_whole_file_refusals(text: str, says: str) -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path / "no.toml", tmp_path, "a\0.toml"):
-        with pytest.raises(InputError, match="cannot be read"):
+        with pytest.raises(InputError, match=r"no such file|is a folder|cannot be read"):
             cluster_from_toml(path)
 
 

@@ -155,7 +155,7 @@ def test_other_files_are_no_profiles(tmp_path: Path, text: str) -> None:
     (tmp_path / "other.json").write_text(text)
     with pytest.raises(InputError, match=r"other\.json"):
         read_profile(tmp_path / "other.json")
-    with pytest.raises(InputError, match=r"No such file"):
+    with pytest.raises(InputError, match=r"no such file"):
         read_profile(tmp_path / "none.json")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.facts import trace_file, trace_text
 from ridgeline.facts.sources import source
-from ridgeline.facts.trace_file import TraceFile, parse_trace, read_trace
+from ridgeline.facts.trace_file import TraceFile, parse_trace
 from ridgeline.facts.traces import client_mix, shipped, shipped_trace, trace_names
 
 HEADER = "arrival_s,input_tokens,output_tokens"
@@ -195,24 +194,18 @@ def test_the_error_of_a_useless_file_holds_line_and_field() -> None:
     assert (caught.value.line, caught.value.field) == (2, "input_tokens")
 
 
-def test_sizes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_text, "LARGEST_BYTES", 1000)
-    packed = gzip.compress(HEADER.encode() + b"\n0,1,1" * 10_000)
-    assert len(packed) < 1000
-    with pytest.raises(InputError, match="more than 1000 bytes"):
-        parse_trace(packed, "t")
-    (tmp_path / "big.csv").write_bytes(b"x" * 2000)
-    with pytest.raises(InputError, match="more than 1000 bytes"):
-        read_trace(tmp_path / "big.csv")
-    monkeypatch.setattr(trace_text, "LARGEST_ROWS", 3)
-    with pytest.raises(InputError, match="the limit is 3"):
-        parsed("0,1,1", "0,1,1", "0,1,1")
+def test_prefix_blocks_are_counted_before_they_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_file, "LARGEST_BLOCKS", 40)
+    monkeypatch.setattr(trace_file, "expand", lambda *_: pytest.fail("laid out"))
+    with pytest.raises(InputError, match=r"t\.csv: the prompts name more than 4e\+01 prefix blocks; split the trace"):
+        parsed("0,10240,1,0-19", "1,10240,1,20-39", "2,512,1,40", header=f"{HEADER},prefix_block_ids")
 
 
-@pytest.mark.parametrize("name", ["missing.csv", ".", "nul\0"])
-def test_a_path_that_cannot_be_read(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        read_trace(tmp_path / name)
+def test_rows_that_cannot_be_used_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_file, "MOST_DROPPED", 2)
+    assert len(parsed("0,1,1", "x,1,1", "y,1,1").dropped) == 2
+    with pytest.raises(InputError, match="more than 2 rows cannot be used; the first: line 2"):
+        parsed("x,1,1", "y,1,1", "z,1,1", "0,1,1")
 
 
 def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -408,7 +408,7 @@ def test_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(RidgelineError, match="holds no config"):
         load(str(tmp_path))
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is not UTF-8"):
         load(tmp_path / "binary.json")
     with pytest.raises(InputError, match="no such file"):
         load("./absent.json")

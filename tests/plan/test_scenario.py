@@ -108,8 +108,8 @@ REFUSED = [
     ('cluster = "8xH100-SXM"\n[model]\nname = 3', 3, "needs a text"),
     ('cluster = "8xH100-SXM"\n[model]\nname = "llama-9-8b"', 3, "unknown model"),
     ('cluster = "8xH100-SXM"\n[model]\nconfig = "missing.json"', None, "no such file"),
-    ('cluster = "8xH100-SXM"\n[model]\nconfig = "/dev/zero"', 3, "not a regular file"),
-    ('cluster = "8xH100-SXM"\n[model]\nname = "/dev/zero"', 3, "not a regular file"),
+    ('cluster = "8xH100-SXM"\n[model]\nconfig = "/dev/zero"', None, "is a device; a model's config is a regular file"),
+    ('cluster = "8xH100-SXM"\n[model]\nname = "/dev/zero"', None, "is a device; a model's config is a regular file"),
     ('cluster = "8xH100-SXM"\n[model]\nlayers = 12', 2, "no hidden, heads, vocab"),
 ]
 
@@ -120,7 +120,7 @@ def test_what_cannot_be_used_is_refused_by_place(tmp_path: Path, text: str, line
         read(tmp_path, text)
     message = str(caught.value)
     assert words in message
-    assert ".toml" in message or ".json" in message
+    assert re.search(r"\.toml|\.json|/dev/zero", message)
     if line is not None:
         assert caught.value.line == line
 
@@ -133,11 +133,11 @@ def test_a_flag_that_is_wrong_is_named_as_a_flag(tmp_path: Path) -> None:
 def test_files_that_are_no_scenario(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_scenario(tmp_path / "none.toml")
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="is a folder"):
         read_scenario(tmp_path)
     large = tmp_path / "large.toml"
     large.write_bytes(b"#" * 1_000_001)
-    with pytest.raises(InputError, match="too large"):
+    with pytest.raises(InputError, match="more than 1,000,000 bytes, the limit of a scenario"):
         read_scenario(large)
     large.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match=r"large.toml:1: is not UTF-8 text"):

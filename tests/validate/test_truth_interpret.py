@@ -23,6 +23,14 @@ def job(**cells: object) -> Interpretation:
     return found
 
 
+def test_layers_and_experts_of_a_truncated_model_are_those_of_its_name() -> None:
+    words = {"hardware": "H100-SXM", "n_devices": 8, "dp": 8, "micro_batch": 1, "global_batch": 8, "seq_len": 4096}
+    cut = job(model="Mixtral-8x7B truncated to 2 layers, 4 experts", **words).model
+    assert (cut.dims["layers"], cut.dims["experts"]) == (2, 4)
+    padded = job(model="Mixtral-8x7B truncated to 2 layers, 4 experts", vocab=32256, **words).model
+    assert (padded.dims["layers"], padded.dims["experts"], padded.dims["vocab"]) == (2, 4, 32256)
+
+
 @pytest.mark.parametrize(("local", "whole", "part"), [(8, 64, 1), (32, 256, 4)])
 def test_the_local_batch_of_torchtitan_is_all_of_a_step(local: int, whole: int, part: int) -> None:
     found = job(

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError, RidgelineError
+from ridgeline.search.complete import complete
+from ridgeline.validate import check as check_module
+from ridgeline.validate import rows as rows_module
 from ridgeline.validate.check import Checker, check
-from ridgeline.validate.rows import KINDS, read
+from ridgeline.validate.rows import KINDS, Row, read
 
 COLUMNS = [
     "id",
@@ -231,9 +234,9 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str, said: 
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"no such file|is a folder|cannot be read"):
         read(tmp_path / "absent.tsv")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"no such file|is a folder|cannot be read"):
         read(tmp_path)
     broken = tmp_path / "a.gz"
     broken.write_bytes(gzip.compress(b"id\tmodel" * 99)[:30])
@@ -326,9 +329,38 @@ def test_checker_is_strict_only_when_asked(tmp_path: Path) -> None:
 
     lenient = Checker(predictor=broken, completer=broken).answer(table.rows[0], table)
     assert lenient["status"] == "refused"
-    assert lenient["reason"] == "internal: ZeroDivisionError: oops"
+    assert lenient["reason"] == "internal: ZeroDivisionError: oops (in test_truth_rows.broken)"
     with pytest.raises(ZeroDivisionError):
         Checker(predictor=broken, completer=broken, strict=True).answer(table.rows[0], table)
+
+
+@pytest.mark.parametrize("name", ["find_metric", "interpret"])
+def test_an_error_in_one_row_ends_no_other(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = getattr(check_module, name)
+    rows = [SEQPAR.replace("t-seqpar-0001", f"t-seqpar-000{place}") for place in range(3)]
+    path = write(tmp_path / "a.tsv", HEADER, *rows)
+
+    def broken(row: Row, **words: object) -> object:
+        if row.id == "t-seqpar-0001":
+            raise KeyError("vocab")
+        return whole(row, **words)
+
+    expected = [row["predicted"] for row in check(path, completer=complete).rows]
+    monkeypatch.setattr(check_module, name, broken)
+    found = check(path, completer=complete).rows
+    assert [row["status"] for row in found] == ["scored", "refused", "scored"]
+    assert found[1]["reason"] == "internal: KeyError: 'vocab' (in test_truth_rows.broken)"
+    assert found[1]["line"] == 3
+    assert [row["predicted"] for row in found] == [expected[0], None, expected[2]]
+
+
+def test_a_table_of_too_many_cells_is_refused_before_rows_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module, "LARGEST_CELLS", 100)
+    monkeypatch.setattr(rows_module, "_row", lambda *_: pytest.fail("read"))
+    with pytest.raises(InputError, match="5 lines of 30 columns, the limit is 100 cells; split the table"):
+        read(write(tmp_path / "a.tsv", HEADER, *[SEQPAR] * 4))
 
 
 def test_thousands_that_are_set_apart_are_one_number(tmp_path: Path) -> None:

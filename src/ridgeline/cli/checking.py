@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 from ridgeline.cli.keeping import kept
 from ridgeline.cli.progress import progress_bar
+from ridgeline.facts.user_files import TRUTH, read_user_file
 from ridgeline.predict.operator import RUNGS
 from ridgeline.report.as_json import as_value
 from ridgeline.report.blocks import show
 from ridgeline.report.check_text import check_blocks
 from ridgeline.search.complete import complete
 from ridgeline.validate.check import Checker
-from ridgeline.validate.rows import read
+from ridgeline.validate.rows import table_of
 from ridgeline.validate.score import summarise
 
 _WIDTH = 160  # columns of a table that is piped
@@ -23,11 +23,13 @@ _WIDTH = 160  # columns of a table that is piped
 def check(path: str, *, evidence: str, as_json: bool) -> None:
     """Prints every row's answer and the summary; progress goes to standard error when that is a terminal.
 
-    Answers are kept as they come, so that a killed check goes on where it stopped.
+    Answers are kept as they come, so that a killed check of a regular file goes on where it stopped.
     """
-    table = read(path)
+    file = read_user_file(path, TRUTH)
+    table = table_of(file)
     checker = Checker(completer=complete, rungs=RUNGS[evidence])
-    with kept("check", evidence.encode() + b"\n" + Path(path).read_bytes()) as answered:
+    question = evidence.encode() + b"\n" + file.raw if file.again else None
+    with kept("check", question) as answered:
         before = len(answered.answers)
         with progress_bar("checking") as told:
             for place, row in enumerate(table.rows[before:], start=before + 1):

@@ -32,18 +32,19 @@ class Kept:
     """The answers of an interrupted run of the same question, and those added to them.
 
     `question` is everything that the answers depend on beside the package itself, whose files are part of the name of
-    what is kept: another version, other facts or other code begin anew.
+    what is kept: another version, other facts or other code begin anew. Without a question (it came through a pipe and
+    cannot be asked again) nothing is kept.
     """
 
-    def __init__(self, command: str, question: bytes) -> None:
+    def __init__(self, command: str, question: bytes | None) -> None:
         self.answers: list[dict[str, Any]] = []
         self._begun_s = time.monotonic()
-        self._command, self._question = command, question
+        self._command, self._question = command, question or b""
         self._path: Path | None = None
         self._out: TextIO | None = None
-        self._given_up = False
+        self._given_up = question is None
         with suppress(OSError):
-            if any(cache_folder().glob(f"{command}-*.jsonl")):
+            if question is not None and any(cache_folder().glob(f"{command}-*.jsonl")):
                 self._resume()
 
     def add(self, answer: dict[str, Any]) -> None:
@@ -112,7 +113,7 @@ class Kept:
 
 
 @contextmanager
-def kept(command: str, question: bytes) -> Iterator[Kept]:
+def kept(command: str, question: bytes | None) -> Iterator[Kept]:
     """What an interrupted run left, told on the error stream; removed when the block ends well."""
     found = Kept(command, question)
     if found.answers:

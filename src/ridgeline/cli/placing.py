@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, PlanError
+from ridgeline.facts.user_files import LOADS, read_user_file
 from ridgeline.plan.serving_scenario import ServingScenario
 
 if TYPE_CHECKING:
@@ -39,12 +40,7 @@ def _row(row: dict[str, str], columns: tuple[str, ...], path: Path, line: int) -
 def _read(name: str, text: str, columns: tuple[str, ...]) -> dict[tuple[int, ...], float]:
     """The amounts in a file by all columns but the last; raises InputError with file and line."""
     path = Path(text)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise InputError(f"cannot be read: {reason}", file=str(path), field=name) from None
-    reader = csv.DictReader(lines)
+    reader = csv.DictReader(read_user_file(path, LOADS, field=name).lines())
     if not set(columns) <= set(reader.fieldnames or ()):
         raise InputError(f"needs the columns {', '.join(columns)}", file=str(path), line=1)
     rows = dict(_row(row, columns, path, reader.line_num) for row in reader)
@@ -64,12 +60,16 @@ def loads_from(asked: ServingScenario) -> Loads | None:
                 raise InputError("needs loads to place experts for; give expert_loads, a file", field=name)
         return None
     rows = _read("expert_loads", stated["expert_loads"], _LOADS)
-    loads, flow = loads_of({(layer, expert): load for (layer, expert), load in rows.items()}), None
+    file = stated["expert_loads"]
+    try:
+        loads, flow = loads_of({(layer, expert): load for (layer, expert), load in rows.items()}), None
+    except PlanError as error:
+        raise InputError(str(error), file=file, field="expert_loads") from None
     held = max((block.experts for block in asked.model.graph.blocks.values()), default=0)
     if loads.shape[1] != held:
         has = f"{held} experts a layer" if held else "no experts"
         message = f"loads of experts 0 to {loads.shape[1] - 1} are given, {asked.model.name} has {has}"
-        raise InputError(message, file=stated["expert_loads"], field="expert_loads")
+        raise InputError(message, file=file, field="expert_loads")
     if "expert_traffic" in stated:
         passed = _read("expert_traffic", stated["expert_traffic"], _TRAFFIC)
         flow = flow_of({(one, two, three): amount for (one, two, three), amount in passed.items()}, *loads.shape)

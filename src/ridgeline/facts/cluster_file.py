@@ -17,6 +17,7 @@ from ridgeline.facts.machines import Machine, default_machine, known_names, mach
 from ridgeline.facts.prices import carbon_intensity
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Host, Tier
 from ridgeline.facts.toml_text import line_of, parse_toml
+from ridgeline.facts.user_files import CLUSTER, read_user_file
 
 if TYPE_CHECKING:
     from ridgeline.facts.cluster_schema import ClusterTable, Device, TierTable
@@ -44,12 +45,7 @@ class _Source:
 
 def read_cluster(path: str | Path) -> Cluster:
     """The cluster that a TOML file describes; every defect of the file is an InputError."""
-    try:
-        data = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot be read: {reason}", file=str(path)) from None
-    raw, text = parse_toml(data, file=str(path))
+    raw, text = parse_toml(read_user_file(path, CLUSTER).raw, file=str(path))
     return cluster_of(raw, file=str(path), text=text)
 
 

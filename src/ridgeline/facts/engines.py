@@ -16,6 +16,7 @@ from ridgeline.facts import store
 from ridgeline.facts.engine_schema import CONDITION_CHECKS, KEYS, MEASURED, TEXTS, EnginePolicy, checked
 from ridgeline.facts.records import Evidence, Fact
 from ridgeline.facts.toml_text import line_of, parse_toml
+from ridgeline.facts.user_files import ENGINE, read_user_file
 
 _FOLDER = "engines"
 _NUMBERS = re.compile(r"^[a-z]{0,2}(\d{1,9}(?:\.\d{1,9})*)")
@@ -144,11 +145,7 @@ def engine_policy_from_file(
     model: ModelTraits = _NO_MODEL,
 ) -> EnginePolicy:
     """The policy that a person's own TOML file describes; every defect of the file is an InputError."""
-    try:
-        data = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=str(path)) from None
-    raw, text = parse_toml(data, file=str(path))
+    raw, text = parse_toml(read_user_file(path, ENGINE).raw, file=str(path))
     engine = _read(raw, _File(name=str(path), text=text, shipped=False))
     given = _given(memory_bytes, offline, context_tokens, ranks, device, model, architecture)
     return _resolve(engine, version, given)

@@ -16,9 +16,9 @@ from ridgeline.errors import ClusterError, InputError
 from ridgeline.facts.fits import Fit, fits, register_own
 from ridgeline.facts.prices import carbon_intensity, pue
 from ridgeline.facts.records import SHARE, Accelerator, Cluster, Evidence, Fact, Host, Tier
+from ridgeline.facts.user_files import PROFILE, read_user_file
 
 FORMAT = 1
-LARGEST_BYTES = 64 * 2**20  # of a profile; one holds some hundred rows
 AGAIN = "run `ridgeline calibrate --force` again"
 _OWN_COPY = "own_copy_memory_share_"
 
@@ -167,13 +167,9 @@ def read_profile(path: str | Path) -> Profile:
 def _read(path: Path) -> tuple[Profile, str]:
     file = str(path)
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise InputError(f"is larger than {LARGEST_BYTES // 2**20} MiB, so no profile", file=file)
-        text = path.read_bytes().decode("utf-8")
-        whole = json.loads(text, parse_constant=_no_number)
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or f"is no JSON: {error}"
-        raise InputError(f"{reason}; {AGAIN}", file=file) from None
+        whole = json.loads(read_user_file(path, PROFILE).raw.decode("utf-8-sig"), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is no JSON: {error}; {AGAIN}", file=file) from None
     if not isinstance(whole, dict):
         raise InputError(f"holds no machine profile; {AGAIN}", file=file)
     if whole.get("format") != FORMAT:

@@ -9,7 +9,6 @@ from typing import Any
 
 from ridgeline.errors import InputError
 
-MAX_BYTES = 1_000_000
 _AT = re.compile(r"\(at line (\d+), column \d+\)")
 _LONG_NUMBER = re.compile(r"[\d_]{640,}")  # Python refuses to read longer whole numbers, from 640 digits up
 _HEADER = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?")
@@ -17,8 +16,6 @@ _HEADER = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?")
 
 def parse_toml(data: bytes, *, file: str) -> tuple[dict[str, Any], str]:
     """The tables of a TOML file and its text; every defect is an InputError with its line."""
-    if len(data) > MAX_BYTES:
-        raise InputError(f"{len(data)} bytes, a cluster file has at most {MAX_BYTES}", file=file)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from ridgeline.errors import InputError
 from ridgeline.facts import trace_text
 from ridgeline.facts.trace_text import Chunk, Dropped, TraceText
+from ridgeline.facts.user_files import TRACE, UserFile, as_user_file, read_user_file
 
 LARGEST_TOKENS = 10_000_000  # of one prompt or answer; the longest context that models of 2025 state
 LARGEST_TIME_S = 1e10  # 317 years; above it a unit is mistaken
 LARGEST_BLOCKS = 50_000_000  # prefix blocks of a whole file
+MOST_DROPPED = 1_000_000  # rows that are named one by one
 LARGEST_PRIORITY = 10**9
 LARGEST_ID = 2**62
 DEFAULT_BLOCK_TOKENS = 512
@@ -60,28 +62,35 @@ class TraceFile:
 
 def read_trace(path: str | Path, *, block_tokens: int = DEFAULT_BLOCK_TOKENS) -> TraceFile:
     """The requests of a trace file; raises `InputError` when none of it can be used."""
-    return parse_trace(trace_text.read_bytes(path), str(path), block_tokens=block_tokens)
+    return _parsed(read_user_file(path, TRACE), block_tokens)
 
 
 def parse_trace(raw: bytes, name: str, *, block_tokens: int = DEFAULT_BLOCK_TOKENS) -> TraceFile:
-    """The requests of a trace file's content; `block_tokens` [token] is the size of one prefix block."""
+    """The requests of a trace file's content; `block_tokens` [token] is the size of one prefix block.
+
+    Raises `InputError` when none of it can be used.
+    """
+    return _parsed(as_user_file(raw, TRACE, name), block_tokens)
+
+
+def _parsed(file: UserFile, block_tokens: int) -> TraceFile:
+    name = file.name
     if block_tokens < 1:
         raise InputError(f"block_tokens = {block_tokens}, a prefix block needs >= 1 token", file=name)
-    text = trace_text.split(raw, name)
+    text = trace_text.split(file)
     parts: list[_Part] = []
     dropped: list[Dropped] = []
     blocks, dated = 0, None
     for chunk in text.chunks:
         if dated is None and chunk.lines:
             dated = _holds_dates(chunk.cells["arrival"][:100])
-        part = _Part(chunk, text, block_tokens, dated=dated or False)
+        part = _Part(chunk, text, block_tokens, LARGEST_BLOCKS - blocks, dated=dated or False)
         blocks += len(part.blocks)
-        if blocks > LARGEST_BLOCKS:
-            raise InputError(
-                f"the prompts name more than {LARGEST_BLOCKS:.0e} prefix blocks; split the trace", file=name
-            )
         parts.append(part)
         dropped.extend(part.dropped)
+        if len(dropped) > MOST_DROPPED:
+            reason = f"more than {MOST_DROPPED:,} rows cannot be used; the first: {dropped[0]}"
+            raise InputError(reason, file=name)
     if not sum(len(part.line) for part in parts):
         if not dropped:
             raise InputError("no rows below the header", file=name)
@@ -132,7 +141,7 @@ def _joined(parts: Sequence[_Part], dropped: list[Dropped], name: str, block_tok
 class _Part:
     """The usable rows of one chunk as arrays, and the others with their reasons."""
 
-    def __init__(self, chunk: Chunk, text: TraceText, block_tokens: int, *, dated: bool) -> None:
+    def __init__(self, chunk: Chunk, text: TraceText, block_tokens: int, most_blocks: int, *, dated: bool) -> None:
         self._chunk, self._columns = chunk, text.columns
         self._bad: dict[int, tuple[str, str]] = {}
         arrival = self._arrivals(text.unit_s, dated=dated)
@@ -146,6 +155,9 @@ class _Part:
         self.arrival, self.prompt, self.output = arrival[good], prompt[good], output[good]
         self.priority = priority[good]
         runs = np.repeat(good, counts)
+        if int(run[runs].sum()) > most_blocks:
+            message = f"the prompts name more than {LARGEST_BLOCKS:.0e} prefix blocks; split the trace"
+            raise InputError(message, file=text.name)
         self.blocks = expand(first[runs], run[runs])
         ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.where(runs, run, 0))])
         edges = ends[_starts(counts)]
@@ -223,7 +235,7 @@ class _Part:
     def _names(self, name: str, good: NDArray[np.bool_]) -> list[str]:
         cells = self._chunk.cells.get(name)
         if cells is None:
-            return [""] * int(np.count_nonzero(good))
+            return []
         return [cell.strip() for cell, keep in zip(cells, good.tolist(), strict=True) if keep]
 
 
@@ -262,7 +274,7 @@ def _named(names: list[str], order: Ints) -> tuple[Ints, tuple[str, ...]]:
     if any(names):
         indices = [places.setdefault(names[i], len(places)) if names[i] else -1 for i in order.tolist()]
         return np.array(indices, dtype=np.int64), tuple(places)
-    return np.full(len(names), -1, dtype=np.int64), ()
+    return np.full(len(order), -1, dtype=np.int64), ()
 
 
 def _holds_dates(cells: Sequence[str]) -> bool:

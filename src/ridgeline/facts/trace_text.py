@@ -8,19 +8,17 @@ from __future__ import annotations
 import csv
 import json
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError
+from ridgeline.facts.user_files import UserFile
 
-LARGEST_BYTES = 512 * 2**20  # a bound on nonsense, unpacked: a million requests take about 20e6 bytes
-LARGEST_ROWS = 10_000_000
-_GZIP, _PIECE_BYTES = 31, 2**16  # window of zlib with gzip's header; what is unpacked before a break is found
-CHUNK_ROWS = 200_000  # rows whose cells are held at once
+Lines = Iterator[tuple[int, str]]
+
+CHUNK_ROWS, CHUNK_CHARACTERS = 200_000, 2**25  # rows whose cells are held at once
 FIELDS = ("arrival", "prompt", "output", "prefix", "session", "client", "priority")
 NEEDED = FIELDS[:3]
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -69,76 +67,40 @@ class Chunk:
 class TraceText:
     """A trace file's fields under their names in the file, seconds per unit of time, and its rows."""
 
+    name: str
     columns: Mapping[str, str]
     unit_s: float
     chunks: Iterator[Chunk]
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """The content of a file as it lies, at most `LARGEST_BYTES` [byte]."""
-    try:
-        with Path(path).open("rb") as stream:
-            raw = stream.read(LARGEST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(f"cannot be read: {reason}", file=str(path)) from None
-    _refuse_large(len(raw), str(path))
-    return raw
-
-
-def split(raw: bytes, name: str) -> TraceText:
+def split(file: UserFile) -> TraceText:
     """The rows of a trace; raises `InputError` where the file has no usable header.
 
     Of a gzip file that breaks off the rows before the break are there, and the line of the break is dropped.
     """
-    text, broken = _text(raw, name)
-    lines = text.rstrip("\n").split("\n")
-    if broken and not text.endswith("\n"):
-        lines.pop()
-    if len(lines) > LARGEST_ROWS:
-        raise InputError(f"{len(lines)} lines, the limit is {LARGEST_ROWS}; split the trace", file=name)
-    first = next((i for i, line in enumerate(lines) if _is_row(line)), None)
-    if first is None:
-        why = f"is a broken gzip file: {broken}" if broken else "the file is empty; a trace has a header line and rows"
-        raise InputError(why, file=name)
-    found = _json_lines(lines, first, name) if lines[first].lstrip().startswith("{") else _csv(lines, first, name)
-    if not broken:
+    lines = enumerate(file.lines(), start=1)
+    number, line = next(((number, line) for number, line in lines if _is_row(line)), (0, ""))
+    if not number:
+        why = "the file is empty; a trace has a header line and rows"
+        raise InputError(f"is a broken gzip file: {file.break_}" if file.break_ else why, file=file.name)
+    parse = _json_lines if line.lstrip().startswith("{") else _csv
+    found = parse(line, number, lines, file.name)
+    if not file.break_:
         return found
-    cut = Dropped(line=len(lines) + 1, field="", reason=f"the gzip file breaks off here: {broken}")
+    cut = Dropped(line=file.line_ends + 1, field="", reason=f"the gzip file breaks off here: {file.break_}")
     last = Chunk(cells={field: [] for field in found.columns}, lines=[], dropped=[cut])
     return replace(found, chunks=chain(found.chunks, (last,)))
 
 
-def _refuse_large(size_bytes: int, name: str) -> None:
-    if size_bytes > LARGEST_BYTES:
-        raise InputError(f"holds more than {LARGEST_BYTES} bytes; split the trace", file=name)
-
-
-def _text(raw: bytes, name: str) -> tuple[str, str]:
-    """The text of a file, of a packed one up to where it breaks off, and why it does; '' where it does not."""
-    broken = ""
-    if raw[:2] == b"\x1f\x8b":
-        raw, broken = _unpacked(raw, name)
-    wide = raw[:2] in (b"\xff\xfe", b"\xfe\xff")
-    text = raw.decode("utf-16" if wide else "utf-8-sig", errors="replace")
-    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text, broken
-
-
-def _unpacked(raw: bytes, name: str) -> tuple[bytes, str]:
-    """What the members of a gzip file hold up to where it breaks off, and why it does."""
-    found, member = bytearray(), zlib.decompressobj(wbits=_GZIP)
-    for start in range(0, len(raw), _PIECE_BYTES):
-        piece = raw[start : start + _PIECE_BYTES]
-        while piece:
-            if member.eof:
-                member = zlib.decompressobj(wbits=_GZIP)
-            try:
-                found += member.decompress(piece)
-            except zlib.error as error:
-                return bytes(found), str(error)
-            piece = member.unused_data.lstrip(b"\0")  # of the next member; zeros may fill a file up
-        _refuse_large(len(found), name)
-    return bytes(found), "" if member.eof else "its end is missing"
+def _taken(lines: Lines) -> list[tuple[int, str]]:
+    """The next rows of one chunk: at most `CHUNK_ROWS`, and few of long ones."""
+    taken, size = [], 0
+    for number, line in lines:
+        taken.append((number, line))
+        size += len(line)
+        if len(taken) >= CHUNK_ROWS or size >= CHUNK_CHARACTERS:
+            break
+    return taken
 
 
 def _is_row(line: str) -> bool:
@@ -172,32 +134,32 @@ def _refuse_missing(found: Mapping[str, int], name: str, line: int) -> None:
         )
 
 
-def _csv(lines: list[str], first: int, name: str) -> TraceText:
-    header = lines[first]
+def _csv(header: str, number: int, lines: Lines, name: str) -> TraceText:
     mark = max(",\t;", key=header.count)
     names = [cell.strip() for cell in _cells(header, mark)]
     found = _found(names)
-    _refuse_missing(found, name, first + 1)
+    _refuse_missing(found, name, number)
     twice = next((each for each in names if each and names.count(each) > 1), None)
     if twice is not None:
-        raise InputError("appears twice in the header", file=name, line=first + 1, field=twice[:80])
+        raise InputError("appears twice in the header", file=name, line=number, field=twice[:80])
     columns = {field: names[place] for field, place in found.items()}
     return TraceText(
+        name=name,
         columns=columns,
         unit_s=1e-3 if _squeezed(columns["arrival"]).endswith("ms") else 1.0,
-        chunks=_csv_chunks(lines, first + 1, mark, len(names), found),
+        chunks=_csv_chunks(lines, mark, len(names), found),
     )
 
 
-def _csv_chunks(lines: list[str], start: int, mark: str, width: int, found: Mapping[str, int]) -> Iterator[Chunk]:
-    for head in range(start, len(lines), CHUNK_ROWS):
-        piece = lines[head : head + CHUNK_ROWS]
+def _csv_chunks(lines: Lines, mark: str, width: int, found: Mapping[str, int]) -> Iterator[Chunk]:
+    while taken := _taken(lines):
+        head, piece = taken[0][0], [line for _, line in taken]
         flat: list[str] = []  # cells of all rows, one row after another: a list per row would cost half of the time
         numbers, dropped = [], []
         if all(line.count(mark) == width - 1 and line[:1].isdigit() for line in piece) and '"' not in "".join(piece):
-            flat, numbers = mark.join(piece).split(mark), list(range(head + 1, head + 1 + len(piece)))
+            flat, numbers = mark.join(piece).split(mark), list(range(head, head + len(piece)))
             piece = []
-        for number, line in enumerate(piece, start=head + 1):
+        for number, line in enumerate(piece, start=head):
             cells = _cells(line, mark) if '"' in line else line.split(mark)
             if not _is_row(line):
                 continue
@@ -223,25 +185,30 @@ def _cells(line: str, mark: str) -> list[str]:
         return []
 
 
-def _json_lines(lines: list[str], first: int, name: str) -> TraceText:
-    record = _object(lines[first])
+def _json_lines(first: str, number: int, lines: Lines, name: str) -> TraceText:
+    record = _object(first)
     if record is None:
-        raise InputError("is not a JSON object; a trace is CSV, or one JSON object a line", file=name, line=first + 1)
+        raise InputError("is not a JSON object; a trace is CSV, or one JSON object a line", file=name, line=number)
     names = list(record)
     found = _found(names)
-    _refuse_missing(found, name, first + 1)
+    _refuse_missing(found, name, number)
     columns = {field: names[place] for field, place in found.items()}
     arrival = _squeezed(columns["arrival"])
     # Mooncake's published traces count `timestamp` in milliseconds beside `hash_ids`.
     milli = arrival.endswith("ms") or (arrival == "timestamp" and _squeezed(columns.get("prefix", "")) == "hashids")
-    return TraceText(columns=columns, unit_s=1e-3 if milli else 1.0, chunks=_json_chunks(lines, first, columns))
+    return TraceText(
+        name=name,
+        columns=columns,
+        unit_s=1e-3 if milli else 1.0,
+        chunks=_json_chunks(chain(((number, first),), lines), columns),
+    )
 
 
-def _json_chunks(lines: list[str], start: int, columns: Mapping[str, str]) -> Iterator[Chunk]:
-    for head in range(start, len(lines), CHUNK_ROWS):
+def _json_chunks(lines: Lines, columns: Mapping[str, str]) -> Iterator[Chunk]:
+    while taken := _taken(lines):
         cells: dict[str, list[str]] = {field: [] for field in columns}
         numbers, dropped = [], []
-        for number, line in enumerate(lines[head : head + CHUNK_ROWS], start=head + 1):
+        for number, line in taken:
             if not _is_row(line):
                 continue
             record = _object(line)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, ModelError, UnknownNameError
 from ridgeline.facts import store
+from ridgeline.facts.user_files import CONFIG, read_user_file
 from ridgeline.graph.build import build
 from ridgeline.graph.checkpoint import quantization
 from ridgeline.graph.ops import Model
@@ -104,14 +105,11 @@ def _exists(path: Path) -> bool:
 
 def _load_file(path: Path) -> Model:
     """The model of a config.json; errors name the file and, for JSON, the line."""
-    try:
-        file = path / "config.json" if path.is_dir() else path
-        text = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        folder = " (the folder holds no config.json)" if path.is_dir() else ""
-        raise InputError(f"no such file{folder}", file=str(path)) from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read as text: {error}", file=str(path)) from error
+    folder = os.path.isdir(path)
+    file = path / "config.json" if folder else path
+    if folder and not _exists(file):
+        raise InputError("no such file (the folder holds no config.json)", file=str(path))
+    text = read_user_file(file, CONFIG).text()
     config, name = _with_quantization(parse_config(text, file=str(file)), file), _name_of(file)
     try:
         return build(config, name=name, source=str(file))
@@ -127,10 +125,7 @@ def _with_quantization(config: Mapping[str, Any], file: Path) -> Mapping[str, An
     beside = file.with_name("hf_quant_config.json")
     if file.name != "config.json" or quantization(config) or not _exists(beside):
         return config
-    try:
-        said = parse_config(beside.read_text(encoding="utf-8-sig"), file=str(beside)).get("quantization")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read as text: {error}", file=str(beside)) from error
+    said = parse_config(read_user_file(beside, CONFIG).text(), file=str(beside)).get("quantization")
     return (
         config
         if not isinstance(said, dict)

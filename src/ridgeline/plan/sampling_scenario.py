@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ridgeline.errors import InputError
+from ridgeline.facts.user_files import SCENARIO, read_user_file
 from ridgeline.graph.workload import PRECISIONS
 from ridgeline.plan.fields import Field, pick, read_fields, whole, yes
 from ridgeline.plan.sampling import LONGEST_SIDE, MOST, Division, Sampling
@@ -57,8 +58,8 @@ def names_sampling(subject: str) -> bool:
     if not subject.endswith(".toml"):
         return False
     try:
-        content = tomllib.loads(Path(subject).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = tomllib.loads(read_user_file(subject, SCENARIO).text())
+    except (InputError, ValueError, RecursionError):
         return False
     workload = content.get("workload")
     return isinstance(workload, dict) and workload.get("task") == TASK

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import InputError, RidgelineError, UnknownNameError
+from ridgeline.facts.user_files import SCENARIO, read_user_file
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.assumed import complete_plan, fill_workload, idle_words
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near, read_fields, shown
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from ridgeline.graph.ops import Model
 
 SECTIONS = ("model", "cluster", "workload", "plan")
-_LARGEST_FILE_BYTES = 1_000_000  # a scenario is some dozens of lines
-_LARGEST_CONFIG_BYTES = 10_000_000  # the longest config.json are some 100 kB of quantisation lists
 _LONGEST_TEXT = 4_096  # characters of one value; the longest path on Linux
 _LARGEST_WHOLE = 10**18
 
@@ -95,7 +94,7 @@ def scenario_from_words(words: Mapping[str, Table]) -> Scenario:
 def tables_of(path: str | Path, words: Mapping[str, Table] | None = None) -> tuple[Mapping[str, Table], Place]:
     """The tables of a scenario file, flags laid over them, and where each word was written."""
     file = str(path)
-    text = _text(Path(path), file)
+    text = read_user_file(path, SCENARIO).text()
     tables = _tables(text, file)
     over = dict(words or {})
     place = Place(
@@ -110,21 +109,6 @@ def tables_of(path: str | Path, words: Mapping[str, Table] | None = None) -> tup
         if name in merged:
             merged[name] = {**tables.get(name, {}), **over.get(name, {})}
     return merged, place
-
-
-def _text(path: Path, file: str) -> str:
-    try:
-        if not path.is_file():
-            raise InputError("no such file", file=file)
-        with path.open("rb") as handle:
-            raw = handle.read(_LARGEST_FILE_BYTES + 1)
-        if len(raw) > _LARGEST_FILE_BYTES:
-            raise InputError(f"is larger than {_LARGEST_FILE_BYTES} bytes, too large for a scenario", file=file)
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError("is not UTF-8 text", file=file, line=raw.count(b"\n", 0, error.start) + 1) from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read: {error}", file=file) from None
 
 
 def _tables(text: str, file: str) -> dict[str, dict[str, object]]:
@@ -265,23 +249,8 @@ def _model(table: Table, place: Place) -> Model:
         text = table[sources[0]]
         if not isinstance(text, str) or not text:
             raise place.fail("model", sources[0], "needs a text: a catalog name, or a config.json file or folder")
-        _refuse_unbounded(Path(text), "model", sources[0], place)
         return load(text)
     return _from_dims(table, place)
-
-
-def _refuse_unbounded(path: Path, section: str, name: str, place: Place) -> None:
-    """Refuses a device, a pipe or a file that no model or cluster comes near in size."""
-    try:
-        file = path / "config.json" if path.is_dir() else path
-        if not file.exists():
-            return
-        if not file.is_file():
-            raise place.fail(section, name, f"'{file}' is not a regular file")
-        if file.stat().st_size > _LARGEST_CONFIG_BYTES:
-            raise place.fail(section, name, f"'{file}' is larger than {_LARGEST_CONFIG_BYTES} bytes")
-    except (OSError, ValueError) as error:
-        raise place.fail(section, name, f"cannot be read: {error}") from None
 
 
 def _from_dims(table: Table, place: Place) -> Model:
@@ -324,7 +293,6 @@ def _cluster(table: Table, place: Place) -> Cluster:
     if not isinstance(text, str) or not text:
         raise place.fail("cluster", sources[0], "needs a text, e.g. name = '64xH100-SXM' or file = 'machine.toml'")
     if sources[0] == "file":
-        _refuse_unbounded(Path(text), "cluster", "file", place)
         return read_cluster(text)
     return cluster(text)
 

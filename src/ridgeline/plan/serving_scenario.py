@@ -5,6 +5,7 @@ The traffic and its objective are the scenario's [workload], the deployment its 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,8 +90,8 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
         ("expert_traffic", stated),
     ):
         path = place.folder / str(words.get(name, ""))
-        if name in words and path.is_file():
-            words[name] = str(path.resolve())
+        if name in words and os.path.exists(path):
+            words[name] = os.path.abspath(path)
     return ServingScenario(
         model=model,
         cluster=cluster,

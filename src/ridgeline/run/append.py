@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.facts.records import Cluster
+from ridgeline.facts.user_files import TRUTH, read_user_file
 from ridgeline.plan.settings import COLUMN as SETTINGS
 from ridgeline.plan.settings import Settings
 from ridgeline.run.gap import PlanComparison
@@ -33,10 +34,7 @@ def append_rows(path: str, rows: list[Mapping[str, str]]) -> None:
     The new content is written beside the file, synced and moved in its place, so a killed run leaves the old one.
     """
     file = Path(path)
-    try:
-        old = file.read_text(encoding="utf-8") if file.exists() else "\t".join(COLUMNS) + "\n"
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", file=path) from None
+    old = read_user_file(file, TRUTH).text() if file.exists() else "\t".join(COLUMNS) + "\n"
     header = old.split("\n", 1)[0].split("\t")
     missing = [name for name in _NEEDED if name not in header]
     if missing:

@@ -17,6 +17,7 @@ from ridgeline.search.expert_traffic import Routes, crossing
 from ridgeline.search.programs import Floats
 
 LINEAR, BALANCED, AFFINITY = PLACEMENTS = ("linear", "balanced", "affinity")
+_MOST_FLOWS = 10**8  # numbers of a traffic's array; 61 layers of 256 experts have 4e6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,6 +113,9 @@ def flow_of(rows: Mapping[tuple[int, int, int], float], layers: int, experts: in
 
     Raises `PlanError` for a layer or an expert that the loads have not.
     """
+    if (layers - 1) * experts**2 > _MOST_FLOWS:
+        told = f"traffic between {experts} experts over {layers} layers"
+        raise PlanError(f"{told} is more than {_MOST_FLOWS:.0e} numbers; give the loads of fewer layers")
     found = np.zeros((layers - 1, experts, experts))
     for (layer, one, other), amount in rows.items():
         if layer >= layers - 1 or max(one, other) >= experts:
@@ -127,7 +131,9 @@ def loads_of(rows: Mapping[tuple[int, int], float]) -> Floats:
     """Loads (L, E) of (layer, expert), in their unit; raises `PlanError` where one is missing."""
     layers = sorted({layer for layer, _ in rows})
     experts = 1 + max(expert for _, expert in rows)
-    missing = [(layer, expert) for layer in layers for expert in range(experts) if (layer, expert) not in rows]
+    missing = len(layers) * experts - len(rows)
     if missing:
-        raise PlanError(f"{len(missing)} loads are missing, the first of layer {missing[0][0]}, expert {missing[0][1]}")
+        pairs = ((layer, expert) for layer in layers for expert in range(experts))
+        layer, expert = next(pair for pair in pairs if pair not in rows)
+        raise PlanError(f"{missing} loads are missing, the first of layer {layer}, expert {expert}")
     return np.array([[rows[layer, expert] for expert in range(experts)] for layer in layers])

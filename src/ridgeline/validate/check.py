@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.cost.answer import ALL, Rung
-from ridgeline.errors import InputError, NoPlanError, RidgelineError
+from ridgeline.errors import NoPlanError, RidgelineError
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
@@ -99,29 +100,25 @@ class Checker:
         reason = _refused_kind(row, table)
         if reason is not None:
             return answer | {"status": reason[0], "reason": reason[1]}
-        if table.kind == "serving":
+        return answer | self._tried(lambda: self._answered(row, table.kind))
+
+    def _answered(self, row: Row, kind: str) -> dict[str, Any]:
+        if kind == "serving":
             alone = on_processors(row)
-            if alone is not None:
-                return answer | self._tried(lambda: self._offloaded.answer(alone))
-            return answer | self._tried(lambda: self._served.answer(row))
-        if table.kind == "offload":
-            return answer | self._tried(lambda: self._offloaded.answer(row))
-        if table.kind == "diffusion":
-            return answer | self._tried(lambda: self._sampled.answer(row))
-        if table.kind in OPERATOR_KINDS:
-            return answer | self._tried(
-                lambda: answer_operator(row, table.kind, self._source or machines(), self._rungs)
-            )
-        try:
-            metric = find_metric(row)
-        except InputError as error:
-            return answer | {"status": "refused", "reason": str(error)}
+            return self._served.answer(row) if alone is None else self._offloaded.answer(alone)
+        if kind == "offload":
+            return self._offloaded.answer(row)
+        if kind == "diffusion":
+            return self._sampled.answer(row)
+        if kind in OPERATOR_KINDS:
+            return answer_operator(row, kind, self._source or machines(), self._rungs)
+        metric = find_metric(row)
         job = interpret(row, source=self._source)
         if isinstance(job, Refusal):
-            return answer | {"status": "refused", "reason": job.reason, "engine": job.engine, "device": job.device}
-        answer |= {"engine": job.engine.name, "device": job.cluster.accelerator.name, "model": job.model.name}
-        answer["assumptions"] = list(job.assumptions)
-        return answer | self._tried(lambda: self._scored(row, job, metric))
+            return {"status": "refused", "reason": job.reason, "engine": job.engine, "device": job.device}
+        known: dict[str, Any] = {"engine": job.engine.name, "device": job.cluster.accelerator.name}
+        known |= {"model": job.model.name, "assumptions": list(job.assumptions)}
+        return known | self._tried(lambda: self._scored(row, job, metric))
 
     def _tried(self, predict: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What `predict` answers, or the refusal that its error is."""
@@ -132,7 +129,9 @@ class Checker:
         except Exception as error:
             if self._strict:
                 raise
-            return {"status": "refused", "reason": f"internal: {type(error).__name__}: {error}"}
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(place.filename).stem}.{place.name}"
+            return {"status": "refused", "reason": f"internal: {type(error).__name__}: {error} (in {where})"}
 
     def _scored(self, row: Row, job: Interpretation, metric: Metric) -> dict[str, Any]:
         if metric.name == "fits":

@@ -85,7 +85,7 @@ def read_model(
     cut = re.search(r"truncated to (\d+) layers(?:, (\d+) experts)?", name)
     stated = Stated(
         experts=int(cut[2]) if cut and cut[2] else None,
-        layers=row.count("layers"),
+        layers=row.count("layers") or (int(cut[1]) if cut else None),
         hidden=row.count("hidden"),
         heads=row.count("heads"),
         vocab=vocab if isinstance(vocab, int) else row.count("vocab") or notes.count("vocab-size"),
@@ -144,7 +144,7 @@ def _from_catalog(plain: str, stated: Stated, seq_len: int | None) -> tuple[Mode
     changes = {field: value for field, value in wanted.items() if value is not None and value != dims.get(field)}
     if not changes:
         return model, ()
-    if "layers" not in changes and isinstance(dims.get("vocab"), int) and _padded(changes["vocab"], dims["vocab"]):
+    if set(changes) == {"vocab"} and _padded(changes["vocab"], dims.get("vocab")):
         return model, (f"vocabulary {changes['vocab']} as {dims['vocab']} of the catalog (padding)",)
     try:
         changed = build(_with(catalog.catalog_config(known), changes), name=known, source=f"catalog {known}, changed")

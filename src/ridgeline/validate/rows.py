@@ -6,19 +6,18 @@ cannot be used keeps its place as a row with a `problem`, so that the good rows 
 
 from __future__ import annotations
 
-import gzip
 import math
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ridgeline.errors import InputError
+from ridgeline.facts.user_files import TRUTH, UserFile, read_user_file
 from ridgeline.plan.settings import COLUMN as SETTINGS
 from ridgeline.units import UNITS
 
-LARGEST_BYTES = 512 * 2**20  # a bound on nonsense: the largest public table of this kind is under 2 MB
+LARGEST_CELLS = 8_000_000  # of a table; the largest public one of this kind has 300,000
 
 KINDS: dict[str, frozenset[str]] = {
     "training": frozenset({"model", "hardware", "global_batch", "micro_batch", "recompute", "interconnect", "seq_len"}),
@@ -136,41 +135,29 @@ class TruthTable:
 
 def read(path: str | Path) -> TruthTable:
     """The rows of a truth table; raises `InputError` when nothing in the file can be used."""
-    name = str(path)
-    lines = _text(Path(path), name).split("\n")
-    start = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), None)
-    if start is None:
+    return table_of(read_user_file(path, TRUTH))
+
+
+def table_of(file: UserFile) -> TruthTable:
+    """The rows of a truth table that was read; raises `InputError` when nothing in it can be used."""
+    name = file.name
+    if file.break_:
+        raise InputError(f"is a broken gzip file: {file.break_}", file=name)
+    lines = ((n, line) for n, line in enumerate(file.lines(), start=1) if line.strip() and not line.startswith("#"))
+    start, header = next(lines, (0, ""))
+    if not start:
         raise InputError("the file is empty; a truth table has a header line and rows", file=name)
-    columns = _header(lines[start], name, start + 1)
-    kind = _kind(columns, name, start + 1)
-    rows = []
-    for number, line in enumerate(lines[start + 1 :], start=start + 2):
-        if line.strip() and not line.startswith("#"):
-            rows.append(_row(line.rstrip("\r"), columns, kind, name, number))
-    return TruthTable(path=name, kind=kind, columns=columns, rows=tuple(rows))
-
-
-def _text(path: Path, name: str) -> str:
-    try:
-        if path.is_file() and path.stat().st_size > LARGEST_BYTES:
-            raise InputError(f"{path.stat().st_size} bytes, the limit is {LARGEST_BYTES}; split the table", file=name)
-        raw = path.read_bytes()
-        if raw[:2] == b"\x1f\x8b":
-            with gzip.open(path, "rb") as stream:
-                raw = stream.read(LARGEST_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", file=name) from None
-    except (EOFError, zlib.error) as error:
-        raise InputError(f"is a broken gzip file: {error}", file=name) from None
-    if len(raw) > LARGEST_BYTES:
-        raise InputError(f"holds more than {LARGEST_BYTES} bytes; split the table", file=name)
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return raw.decode("utf-16", errors="replace")
-    return raw.decode("utf-8-sig", errors="replace")
+    columns = _header(header, name, start)
+    if len(columns) * file.line_ends > LARGEST_CELLS:
+        told = f"{file.line_ends:,} lines of {len(columns):,} columns, the limit is {LARGEST_CELLS:,} cells"
+        raise InputError(f"{told}; split the table", file=name)
+    kind = _kind(columns, name, start)
+    rows = tuple(_row(line, columns, kind, name, number) for number, line in lines)
+    return TruthTable(path=name, kind=kind, columns=columns, rows=rows)
 
 
 def _header(line: str, name: str, number: int) -> tuple[str, ...]:
-    columns = tuple(_cell(cell).strip().casefold() for cell in line.rstrip("\r").split("\t"))
+    columns = tuple(_cell(cell).strip().casefold() for cell in line.split("\t"))
     twice = sorted({column for column in columns if column and columns.count(column) > 1})
     if twice:
         raise InputError(f"the column '{twice[0]}' appears twice in the header", file=name, line=number)
