@@ -314,7 +314,7 @@ def test_a_missing_size_and_a_missing_format_are_refused(family: str) -> None:
     with pytest.raises(DomainError, match=f"{model.family} needs the size '{needed}'; it takes"):
         model.columns({})
     part = on(chosen(family)[0].device).cluster.accelerator
-    with pytest.raises(DomainError, match="'bf17' is no number format; known: "):
+    with pytest.raises(DomainError, match="'bf17' is no number format; nearest: bf16, "):
         price(Question(family=family, sizes=SHAPES[family][0], form="bf17"), part)
 
 

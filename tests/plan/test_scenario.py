@@ -189,7 +189,7 @@ def test_what_is_written_reads_back_equal(
 ) -> None:
     words: dict[str, Any] = {
         "model": {**DIMENSIONS, "name": name},
-        "cluster": {"name": "8xH100-SXM"},
+        "cluster": {"name": "8xB200-SXM"},
         "workload": workload,
         **({} if plan is None else {"plan": plan}),
     }

@@ -20,6 +20,7 @@ from ridgeline.facts.fits import measured_devices
 from ridgeline.facts.lending import LINK_FAMILIES
 from ridgeline.facts.rates import kin_share
 from ridgeline.facts.records import Accelerator
+from ridgeline.graph.workload import without_rate
 
 _WIDEST_BYTES = 2.0  # of an element that kernels of serving engines take
 FORMULAS = ("gemm", "prefill")  # families that formulas on sustained rates price as well
@@ -45,6 +46,8 @@ def price(question: Question, part: Accelerator, *, rungs: Sequence[Rung] = ALL)
             if fits:
                 answer = from_fits(question, part, fits, rung)
                 return held_by_host(answer, question.issue_s, issue_range_s(), alone=question.alone)
+    if not part.peak_flop_per_s:
+        raise DomainError(without_rate(part.name, form(question.form).matrix, ()))
     asked = f" by {question.engine}" if question.engine else ""
     raise DomainError(
         f"{part.name}: no {question.family} in {question.form}{asked} was measured on it or its relatives;"
@@ -58,9 +61,11 @@ def _shared(question: Question, part: Accelerator) -> bool:
     Links of one kind differ by more than their datasheets say, and products wider than 16 bits run on other units.
     16-bit inputs are multiplied as such, whatever their cache is held in. Families that the mechanism prices as well
     leave a device to it whose rate, or its kin's, somebody measured where no device of its vendor has fits: its kernels
-    are its own.
+    are its own. A device without any published matrix rate, a wafer of cores with their own memory, shares nothing.
     """
     what = form(question.form)
+    if not part.peak_flop_per_s:
+        return False
     wide = what.input_bytes > _WIDEST_BYTES and question.family not in CORES
     if wide or question.family in LINK_FAMILIES:
         return False

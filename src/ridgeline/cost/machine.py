@@ -13,6 +13,7 @@ from ridgeline.facts.loaded import loaded_rate
 from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.rates import sustained_rate
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Tier
+from ridgeline.graph.workload import without_rate
 
 _SLOW_STACKED_BYTES_PER_S = (
     1.2e12  # between V100, which few loads in flight fill as graphics memory, and A100 (assumed)
@@ -59,13 +60,10 @@ class Device:
         return max(constant("launch.device") + 2.0 * self.memory_latency_s, kernel_start_s(self.accelerator))
 
     def matrix_rate(self, dtype: str) -> float:
-        """Sustained dense matrix rate of a number format [FLOP/s]; refuses formats it lacks."""
+        """Sustained dense matrix rate of a number format [FLOP/s]; raises `DomainError` for formats it lacks."""
         rate = self.matrix.get(dtype)
         if rate is None:
-            known = ", ".join(sorted(self.matrix))
-            raise DomainError(
-                f"{self.accelerator.name} has no {dtype} matrix rate; it has {known}: choose another precision"
-            )
+            raise DomainError(without_rate(self.accelerator.name, dtype, self.matrix))
         return rate
 
 
@@ -135,9 +133,8 @@ def device(accelerator: Accelerator, *, datasheet_only: bool = False) -> Device:
 
     clock_share = power_share(accelerator)
     matrix = {dtype: clock_share * rate(f"matrix.{dtype}", peak) for dtype, peak in accelerator.peak_flop_per_s.items()}
-    if "fp32" not in matrix:
+    if matrix and "fp32" not in matrix:
         matrix["fp32"] = accelerator.vector_flop_per_s
-    matrix.setdefault("tf32", matrix["fp32"])
     sm_count = (accelerator.sm_count or 1) if accelerator.vendor in _TILED_VENDORS else 1
     clock = clock_share * (accelerator.boost_hz or _CLOCK_HZ)
     return Device(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -149,6 +149,26 @@ PRECISIONS: dict[str, Precision] = {
         ),
     )
 }
+
+
+_INSTEAD = {"tf32": ("fp32",), "bf16": ("fp16", "fp32"), "fp16": ("bf16", "fp32"), "fp8": ("bf16", "fp16")}
+"""Formats that programs multiply in where a device lacks one, the first that it has. Source: PyTorch,
+docs/source/notes/cuda.rst (TF32 is of Ampere and later) and torch/amp (fp16 is its default on GPUs)."""
+
+
+def instead(dtype: str, known: Collection[str]) -> str:
+    """The format that programs take where a device multiplies none of `dtype`; '' where nothing is usual."""
+    return next((word for word in _INSTEAD.get(dtype, ()) if word in known), "")
+
+
+def without_rate(name: str, dtype: str, known: Collection[str]) -> str:
+    """What is said of a device that multiplies no numbers of a format: what programs take there, and all it has."""
+    if not known:
+        return f"{name} has no published matrix rate; describe it in a file with yours: --on FILE.toml"
+    usual = instead(dtype, known)
+    return (
+        f"{name} has no {dtype} matrix rate; {f'nearest: {usual}; ' if usual else ''}it has {', '.join(sorted(known))}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.errors import PlanError
-from ridgeline.graph.workload import Task, Workload
+from ridgeline.errors import PlanError, WorkloadError
+from ridgeline.graph.workload import PRECISIONS, Task, Workload, instead, without_rate
 from ridgeline.plan.plan import Recompute
 
 if TYPE_CHECKING:
@@ -34,6 +34,23 @@ def fill_workload(values: dict[str, Any], model: Model) -> Iterator[str]:
         yield f"global_batch = {values['global_batch']} sequences, as none was given"
     if most is not None and values["seq_len"] > most:
         yield f"sequences of {values['seq_len']:,} tokens are trained although {model.name} has {most:,} positions"
+
+
+def fill_precision(values: dict[str, Any], cluster: Cluster) -> Iterator[str]:
+    """Puts fp16 (with fp32 masters and scaled losses) where none was given and a device has no bf16, and says so.
+
+    Devices without either get fp32. Raises `WorkloadError` for a precision that was given and the device lacks.
+    """
+    part = cluster.accelerator
+    known = {"fp32", *part.peak_flop_per_s}  # vector units multiply fp32 where there is nothing else
+    if "precision" in values:
+        asked = PRECISIONS[values["precision"]].compute
+        if asked not in known:
+            raise WorkloadError(without_rate(part.name, asked, known))
+    elif "bf16" not in known:
+        values["precision"] = instead("bf16", known)
+        mixed = "mixed precision" if values["precision"] == "fp16" else "single precision"
+        yield f"precision = {values['precision']} ({mixed}), as none was given and {part.name} multiplies no bf16"
 
 
 def complete_plan(values: dict[str, Any], model: Model, cluster: Cluster, workload: Workload) -> Iterator[str]:

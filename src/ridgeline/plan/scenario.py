@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import InputError, RidgelineError, UnknownNameError
 from ridgeline.facts.user_files import SCENARIO, read_user_file
-from ridgeline.graph.workload import Workload
-from ridgeline.plan.assumed import complete_plan, fill_workload, idle_words
+from ridgeline.graph.workload import Workload, without_rate
+from ridgeline.plan.assumed import complete_plan, fill_precision, fill_workload, idle_words
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near, read_fields, shown
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
@@ -181,11 +181,13 @@ def model_and_cluster(tables: Mapping[str, Table], place: Place) -> tuple[Model,
 
 
 def cluster_in(tables: Mapping[str, Table], place: Place) -> Cluster:
-    """The cluster that tables name; raises `InputError` where they name none that can be read."""
+    """The cluster that tables name; raises `InputError` where they name none that can be read, or priced."""
     if not tables.get("cluster"):
         raise place.fail("cluster", "", "missing: say a name, file or description")
     written = _absolute(tables["cluster"], "file", place)
     found: Cluster = guarded("cluster", tables["cluster"], place, lambda: _cluster(written, place))
+    if not found.accelerator.peak_flop_per_s:
+        raise place.fail("cluster", next(iter(tables["cluster"])), without_rate(found.accelerator.name, "", ()))
     return found
 
 
@@ -204,6 +206,8 @@ def _build(tables: Mapping[str, Table], place: Place) -> Scenario:
         if name in given[section]:
             raise place.fail(section, name, why)
     assumed = tuple(fill_workload(values, model))
+    stated: Table = {"precision": values["precision"]} if "precision" in values else {}
+    assumed += guarded("workload", stated, place, lambda: tuple(fill_precision(values, cluster)))
     workload = guarded("workload", {}, place, lambda: Workload(**values))
     plan = None
     if "plan" in tables:
