@@ -16,7 +16,7 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Role
-from ridgeline.predict.serving import queue_requests, simulate_serving
+from ridgeline.predict.serving import queue_of, simulate_serving
 from ridgeline.report.serving import ServingReport
 from ridgeline.serving.comings import Autoscale, Comings
 from ridgeline.serving.engine import engine
@@ -142,7 +142,7 @@ def test_a_queue_is_some_rounds_of_what_can_run() -> None:
     """Five rounds of the sequences that batch and cache admit, 64 requests at least and 20,000 at most."""
 
     def asked(deployment: Deployment, **words: tuple[int, int]) -> int:
-        return queue_requests(MODEL, TWO, [deployment], words)
+        return queue_of(MODEL, TWO, [deployment], words)[0]
 
     lengths = {"prompt": (1000, 1000), "output": (200, 200)}
     held = engine(MODEL, machine(TWO), Deployment(), offline=True).capacity.cache_tokens
@@ -155,6 +155,29 @@ def test_a_queue_is_some_rounds_of_what_can_run() -> None:
         == 5 * engine(MODEL, machine(TWO), Deployment(), offline=True).policy.max_seqs
     )
     assert asked(Deployment(max_seqs=100_000), prompt=(1, 1), output=(1, 1)) == 20_000
+
+
+def test_a_large_fleet_does_as_many_small_ones() -> None:
+    """Of 100,000 instances as many are replayed as 20,000 requests keep full: each makes what one alone makes."""
+    lengths = {"prompt": (1024, 1024), "output": (256, 256)}
+
+    def asked(devices: int) -> tuple[ServingReport, int]:
+        where = cluster(f"{devices}xH100-SXM")
+        count, part, parts = queue_of(MODEL, where, [Deployment(instances=devices)], lengths)
+        line = asked_traffic({**lengths, "arrivals": "burst", "requests": count})[0]
+        return simulate_serving(MODEL, where, part, line, offline=True, parts=parts), part[0].instances
+
+    (one, alone), (many, replayed) = asked(1), asked(100_000)
+    assert alone == 1
+    assert replayed < 20
+    assert many.metrics.output_tokens_per_s / 100_000 == pytest.approx(one.metrics.output_tokens_per_s, rel=0.02)
+    assert many.metrics.tpot.p50 == pytest.approx(one.metrics.tpot.p50, rel=0.02)
+    assert many.devices == many.instances_up == 100_000
+    assert many.usd_per_million_output_tokens == pytest.approx(one.usd_per_million_output_tokens, rel=0.02)
+    assert one.power_w is not None
+    assert many.power_w == pytest.approx(100_000 * one.power_w, rel=0.02)
+    ends = sorted(end.output_tokens_per_s for end in many.ends)
+    assert ends[0] < many.metrics.output_tokens_per_s < ends[-1]
 
 
 def test_pools_are_scaled_each_by_its_own_load() -> None:

@@ -159,6 +159,23 @@ def test_pools_send_every_cache_once(capsys: pytest.CaptureFixture[str]) -> None
     assert answer["moves"] == 50
 
 
+def test_pools_send_recurrent_states_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A model without attention leaves no token behind; its states of megabytes take as long as any bytes."""
+    words = ["simulate", "mamba2-2.7b", *MODEL[1:], *SMALL[4:], "--prefill", "1xtp1", "--decode", "1xtp1"]
+    answer = ask_json(capsys, *words)
+    assert answer["moves"] == 50
+
+
+def test_a_prompt_may_name_a_block_twice(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "twice.csv"
+    path.write_text(
+        "arrival_s,input_tokens,output_tokens,prefix_block_ids\n0,1600,20,1 1\n9,1600,20,1 1\n18,1600,20,2 1\n",
+        encoding="utf-8",
+    )
+    answer = ask_json(capsys, "simulate", MODEL[0], "--on", "1xH100-SXM", "--trace", str(path))
+    assert answer["hit_share"] == pytest.approx(2 * 512 / 4800)  # the second of three prompts
+
+
 def test_a_divided_device_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["simulate", "llama-3.1-8b", "--on", "1xH100-SXM", "--rate", "4", "--requests", "40"]
     _, out, _ = ask(capsys, *words, "--split", "--split-share", "0.4")

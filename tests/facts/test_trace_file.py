@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.facts import trace_file, trace_text
 from ridgeline.facts.sources import source
-from ridgeline.facts.trace_file import TraceFile, parse_trace
+from ridgeline.facts.trace_file import TraceFile, in_place, parse_trace
 from ridgeline.facts.traces import client_mix, shipped, shipped_trace, trace_names
 
 HEADER = "arrival_s,input_tokens,output_tokens"
@@ -124,8 +125,29 @@ def test_mooncake_json_lines_count_milliseconds() -> None:
 def test_prefix_ranges_become_dense_blocks() -> None:
     trace = parsed("0,2048,1,10-12 90", "1,100,1,", "2,1025,1,10-11 5", header=f"{HEADER},prefix_block_ids")
     assert trace.prefix_start.tolist() == [0, 4, 4, 7]
-    assert trace.prefix_blocks.tolist() == [1, 2, 3, 4, 1, 2, 0]
+    assert trace.prefix_blocks.tolist() == [0, 1, 3, 4, 0, 1, 2]
     assert trace.prefix_block_tokens == 512
+
+
+def test_a_block_is_known_by_what_came_before_it() -> None:
+    """An id that comes twice in a prompt is two blocks; the same id after another beginning is another block."""
+    trace = parsed(
+        "0,2048,1,1 1", "1,2048,1,1 1 2", "2,2048,1,2 1", "3,2048,1,1 2", header=f"{HEADER},prefix_block_ids"
+    )
+    assert trace.prefix_blocks.tolist() == [0, 2, 0, 2, 5, 1, 4, 0, 3]
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_size=8))
+def test_two_prompts_share_the_blocks_of_their_common_beginning_alone(prompts: list[list[int]]) -> None:
+    start = np.cumsum([0, *map(len, prompts)])
+    found = in_place(start, np.array([block for one in prompts for block in one], dtype=np.int64)).tolist()
+    runs = [found[first:last] for first, last in pairwise(start)]
+    for one, mine in zip(prompts, runs, strict=True):
+        for other, theirs in zip(prompts, runs, strict=True):
+            unlike = [place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b]
+            common = min([*unlike, len(one), len(other)])
+            assert len(set(mine) & set(theirs)) == common
+    assert sorted(set(found)) == list(range(len(set(found))))
 
 
 @pytest.mark.parametrize("cell", ["3-", "a", "-4", "1;2", "5-3", "0-99999999999", "0-2", "9" * 25, "9" * 19])

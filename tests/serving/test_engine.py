@@ -240,6 +240,15 @@ def test_a_cache_that_moves_takes_its_bytes_over_the_link() -> None:
     assert one.capacity.token_bytes / 450e9 < moves["move_token_s"] < one.capacity.token_bytes / 200e9
 
 
+def test_recurrent_states_go_with_the_start_of_a_move() -> None:
+    """Mamba-2 2.7B keeps 64 layers x 80 heads x 64 x 128 numbers of a sequence, and no token of it."""
+    one = engine(load("mamba2-2.7b"), machine(cluster("2xH100-SXM")), Deployment())
+    moves = one.rule(one.tables(longest_prompt=100, longest=200), stride=1, takers=[one])
+    assert moves["move_token_s"] == 0.0
+    states = 2.0 * 64 * 80 * 64 * 128
+    assert states / 450e9 < moves["move_start_s"] < 4.0 * states / 200e9
+
+
 @pytest.mark.parametrize(
     ("model", "gives", "takes", "copies"),
     [

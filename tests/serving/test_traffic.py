@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError, UnknownNameError, WorkloadError
+from ridgeline.facts.trace_file import in_place
 from ridgeline.serving.traffic.named import named_traffic, traffic_names
 from ridgeline.serving.traffic.sessions import chained
 from ridgeline.serving.traffic.summary import summarize
@@ -149,14 +150,14 @@ def test_parts_keep_every_request_whole(data: st.DataObject) -> None:
     start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     whole = traffic(
         np.arange(count), np.full(count, 64), np.arange(count) + 1,
-        prefix_start=start, prefix_blocks=np.array(blocks, dtype=np.int64), prefix_block_tokens=16,
+        prefix_start=start, prefix_blocks=in_place(start, np.array(blocks, dtype=np.int64)), prefix_block_tokens=16,
     )  # fmt: skip
     chosen = data.draw(st.lists(st.integers(0, count - 1), min_size=1, unique=True).map(sorted))
     part = whole.take(chosen)
     seen: dict[int, int] = {}
     for place, old in enumerate(chosen):
         mine = part.prefix_blocks[part.prefix_start[place] : part.prefix_start[place + 1]].tolist()
-        theirs = blocks[start[old] : start[old + 1]]
+        theirs = whole.prefix_blocks[start[old] : start[old + 1]].tolist()
         assert part.output_tokens[place] == old + 1
         assert len(mine) == len(theirs)
         for new, before in zip(mine, theirs, strict=True):

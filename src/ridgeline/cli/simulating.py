@@ -185,13 +185,24 @@ def predict_batch(
     _needs_experts_beside(asked)
     kept = {name: value for name, value in asked.traffic.items() if name in _OF_BATCHES}
     asked = replace(asked, traffic={**kept, "arrivals": "burst"})
+    parts = 1.0
     with blamed_on_word(asked):
         if words.get("batch") is None:
-            from ridgeline.predict.serving import queue_requests
+            asked, parts = _queued(asked)
+        _replay(asked, as_json=as_json, evidence=evidence, offline=True, parts=parts)
 
-            count = queue_requests(asked.model, asked.cluster, asked.deployments, asked.traffic)
-            asked = replace(asked, traffic={**asked.traffic, "requests": count})
-        _replay(asked, as_json=as_json, evidence=evidence, offline=True)
+
+def _queued(asked: ServingScenario) -> tuple[ServingScenario, float]:
+    """A queue that never runs dry in front of as much of the fleet as is replayed, and how many such parts it has."""
+    from ridgeline.predict.serving import MOST_QUEUED, queue_of
+
+    count, part, parts = queue_of(asked.model, asked.cluster, asked.deployments, asked.traffic)
+    if "autoscale" in asked.stated or "failures" in asked.stated:  # the parts do not do the same
+        count, part, parts = int(min(count * parts, MOST_QUEUED)), asked.deployments, 1.0
+    said = [f"{part[0].instances:,} of {asked.deployments[0].instances:,} instances replayed, each taking its share of"
+            " the queue; the others do the same"] if parts > 1.0 else []  # fmt: skip
+    asked = replace(asked, traffic={**asked.traffic, "requests": count}, assumed=(*asked.assumed, *said))
+    return replace(asked, deployments=part), parts
 
 
 def measured_only(evidence: str, word: str) -> None:
@@ -214,7 +225,9 @@ def _with_draft(draft: Any, model: Any, *others: Any, **words: Any) -> Any:
     return simulate_drafted(model, draft, *others, **words)
 
 
-def _replay(asked: ServingScenario, *, as_json: bool, evidence: str = MEASURED, offline: bool = False) -> None:
+def _replay(
+    asked: ServingScenario, *, as_json: bool, evidence: str = MEASURED, offline: bool = False, parts: float = 1.0
+) -> None:
     from ridgeline.predict.serving import simulate_serving
     from ridgeline.report.blocks import show
     from ridgeline.report.serving import serving_blocks
@@ -239,6 +252,7 @@ def _replay(asked: ServingScenario, *, as_json: bool, evidence: str = MEASURED, 
             offline=offline,
             comings=comings_of(asked),
             fronts=fronts_of(asked),
+            parts=parts,
         )
     if as_json:
         print(json.dumps(serving_as_dict(report), indent=1, allow_nan=False))

@@ -126,7 +126,7 @@ def _joined(parts: Sequence[_Part], dropped: list[Dropped], name: str, block_tok
         prompt_tokens=np.concatenate([part.prompt for part in parts])[order],
         output_tokens=np.concatenate([part.output for part in parts])[order],
         prefix_start=start,
-        prefix_blocks=dense(blocks),
+        prefix_blocks=in_place(start, blocks),
         prefix_block_tokens=block_tokens if len(blocks) else 0,
         session=sessions,
         session_names=session_names,
@@ -253,6 +253,28 @@ def take_runs(start: Ints, values: Ints, chosen: Ints) -> tuple[Ints, Ints]:
     """Starts and values of the chosen runs, where run i is values[start[i]:start[i+1]]."""
     length = np.diff(start)[chosen]
     return _starts(length), values[expand(start[chosen], length)]
+
+
+def in_place(start: Ints, blocks: Ints) -> Ints:
+    """Ids 0..K-1 of the blocks of each run by what they and all before them are, as prefix caches know them.
+
+    A cache of keys and values depends on every token before it, so engines hash a block with its predecessor's hash.
+    Source: vllm, vllm/v1/core/kv_cache_utils.py (hash_block_tokens).
+
+    >>> in_place(np.array([0, 2, 4]), np.array([7, 7, 7, 8])).tolist()
+    [0, 1, 0, 2]
+    """
+    content, found = dense(blocks), np.zeros(len(blocks), dtype=np.int64)
+    length, before = np.diff(start), np.zeros(len(start) - 1, dtype=np.int64)
+    runs, many, known = np.flatnonzero(length > 0), int(content.max(initial=0)) + 1, 0
+    place = 0
+    while len(runs):
+        at = start[runs] + place
+        found[at] = known + dense(before[runs] * many + content[at])
+        before[runs] = found[at] - known
+        known, place = int(found[at].max()) + 1, place + 1
+        runs = runs[length[runs] > place]
+    return found
 
 
 def dense(ids: Ints) -> Ints:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,14 +22,22 @@ from ridgeline.serving.comings import Comings
 from ridgeline.serving.ends import replay_ends
 from ridgeline.serving.engine import Engine, Policies, engine
 from ridgeline.serving.fronts import Fronts
-from ridgeline.serving.metrics import Objective, decode_band, decode_parts, measure, prefill_band, prefill_parts
+from ridgeline.serving.metrics import (
+    Metrics,
+    Objective,
+    decode_band,
+    decode_parts,
+    measure,
+    prefill_band,
+    prefill_parts,
+)
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.shares import Share, client_shares, priority_shares
 from ridgeline.serving.traffic.summary import summarize
 from ridgeline.serving.traffic.traffic import Traffic
 
 _SAME_ANSWERS = "answers are as long with a part of the cache as with all of it; how good they are is not asked"
-_QUEUE_ROUNDS, _FEWEST_QUEUED, _MOST_QUEUED = 5, 64, 20_000
+_QUEUE_ROUNDS, _FEWEST_QUEUED, MOST_QUEUED = 5, 64, 20_000
 
 
 def simulate_serving(
@@ -44,11 +54,13 @@ def simulate_serving(
     offline: bool = False,
     comings: Comings | None = None,
     fronts: Fronts | None = None,
+    parts: float = 1.0,
 ) -> ServingReport:
     """Replays traffic on deployments of one model and explains what came out.
 
     `offline` says that requests are handed over within the engine's process, not sent to a server; `comings` how
-    instances come and go, `fronts` the front ends that requests come in through, one by default.
+    instances come and go, `fronts` the front ends that requests come in through, one by default. The report is that
+    of `parts` such fleets beside each other, each with such traffic.
     Raises `NoPlanError` where an engine will not start, `PlanError` for degrees or a fleet that cannot be.
     """
     begun = time.perf_counter()
@@ -62,8 +74,9 @@ def simulate_serving(
     way: dict[str, Any] = {"router": router or deployments[0].router, "comings": comings, "fronts": fronts}
     found = replay_tables(engines, tables, traffic, **way)
     goal = objective or Objective()
-    metrics = measure(found, traffic, goal)
-    ends = replay_ends(engines, tables, traffic, **way)
+    ends = [(one, measure(one, traffic, goal)) for one in replay_ends(engines, tables, traffic, **way)]
+    found, metrics = _whole(found, measure(found, traffic, goal), parts)
+    deployments = [replace(one, instances=round(one.instances * parts)) for one in deployments]
     prompt = float(np.mean(traffic.prompt_tokens))
     first, last = engines[0], engines[-1]
     ranks = last.deployment.dp * last.deployment.pp
@@ -86,7 +99,7 @@ def simulate_serving(
         dropped=tuple(f"line {row.line}{', ' * bool(row.field)}{row.field}: {row.reason}" for row in traffic.dropped),
         objective=goal,
         metrics=metrics,
-        ends=tuple(measure(one, traffic, goal) for one in ends),
+        ends=tuple(_whole(*each, parts)[1] for each in ends),
         replay=found,
         prefill=prefill,
         decode=decode,
@@ -119,18 +132,46 @@ def _shares(deployments: Sequence[Deployment], found: Replay, traffic: Traffic) 
     return priority_shares(found, traffic) if stated else ()
 
 
-def queue_requests(model: Model, cluster: Cluster, deployments: Sequence[Deployment], words: Mapping[str, Any]) -> int:
-    """Requests of a queue long enough to show the steady state: some rounds of all sequences that can run [1]."""
+def queue_of(
+    model: Model, cluster: Cluster, deployments: Sequence[Deployment], words: Mapping[str, Any]
+) -> tuple[int, tuple[Deployment, ...], float]:
+    """Requests of a queue that shows the steady state [1], the part of a fleet to replay it on, and the parts of it.
+
+    Some rounds of all sequences that can run. Of a fleet that would need more requests than are replayed, as many of
+    its equal parts as they keep full, at least one: instances take from the queue each for itself.
+    """
     where = machine(cluster)
     prompt, output = (float(np.mean(words.get(name, (usual,)))) for name, usual in (("prompt", 1024), ("output", 256)))
+    parts = math.gcd(*(one.instances for one in deployments))
     slots = 0.0
     for one in deployments:
         made = engine(model, where, one, offline=True)
-        ranks = one.dp * one.pp * one.instances
+        ranks = one.dp * one.pp * one.instances // parts
         held = min(prompt, sum(made.kept.get(name, 0.0) for name in ("kept", "fetched")) or prompt)
         held = min(prompt, held + made.kept.get("held_share", 0.0) * prompt)
         slots += min(made.policy.max_seqs * ranks, made.capacity.cache_tokens * ranks / (held + output))
-    return int(min(max(_QUEUE_ROUNDS * slots, _FEWEST_QUEUED), _MOST_QUEUED))
+    replayed = min(parts, max(1, int(MOST_QUEUED / (_QUEUE_ROUNDS * slots))))
+    part = tuple(replace(one, instances=one.instances // parts * replayed) for one in deployments)
+    count = int(min(max(_QUEUE_ROUNDS * slots * replayed, _FEWEST_QUEUED), MOST_QUEUED))
+    return count, part, parts / replayed
+
+
+def _whole(found: Replay, metrics: Metrics, parts: float) -> tuple[Replay, Metrics]:
+    """What many equal parts of a fleet do of which one was replayed: their rates and counts, and its times."""
+    if parts == 1.0:
+        return found, metrics
+    rates = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "goodput_rps")
+    counts = ("iterations", "runs", "preemptions", "moves", "loads", "loans", "merges", "capacity_blocks")
+    more: dict[str, Any] = {name: None if (rate := getattr(metrics, name)) is None else rate * parts for name in rates}
+    size = round(len(found.up_s) * parts)
+    whole = replace(
+        found,
+        **{name: round(getattr(found, name) * parts) for name in counts},
+        series=found.series * parts,
+        up_s=np.resize(found.up_s, size),
+        busy_s=np.resize(found.busy_s, size),
+    )
+    return whole, replace(metrics, **more)
 
 
 def _rungs(engines: Sequence[Engine]) -> Mapping[str, str]:

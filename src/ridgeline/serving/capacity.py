@@ -35,6 +35,7 @@ class Capacity:
     cache_bytes: float
     token_bytes: float  # of cache, on one device
     cache_tokens: int
+    sequence_bytes: float = 0.0  # recurrent states and windows of one sequence
     experts_bytes: float = 0.0  # weights on each device that holds experts alone
     experts_memory_bytes: float = 0.0  # of such a device
 
@@ -139,7 +140,8 @@ def capacity(
     context = policy.context_bytes + (policy.group_context_bytes if deployment.instance_devices > 1 else 0.0)
     fraction = deployment.memory_fraction or policy.memory_fraction
     share = 1.0 / deployment.pp
-    state = policy.max_seqs * share * (windowed + _state_bytes(served))
+    sequence = share * (windowed + _state_bytes(served))
+    state = policy.max_seqs * sequence
     if policy.reserved_bytes or policy.reserved_rank_bytes:
         left = memory - policy.reserved_bytes - policy.reserved_rank_bytes * deployment.instance_devices - weights
     elif policy.memory_of == "free":
@@ -171,6 +173,7 @@ def capacity(
         cache_bytes=cache,
         token_bytes=each,
         cache_tokens=tokens // deployment.pp,
+        sequence_bytes=sequence,
     )
 
 

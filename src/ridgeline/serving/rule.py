@@ -192,7 +192,8 @@ def _reserve(one: Engine) -> float:
 def copies_sent(one: Engine, taker: Engine) -> float:
     """How often a rank sends the cache that it holds of a request to an instance of another pool [1].
 
-    c = max(1, t' b' / (t b)), t ranks that share a request and b bytes of a token's cache that each of them holds
+    c = max(1, t' b' / (t b)), t ranks that share a request and b bytes of a token's cache that each of them holds; 1
+    where tokens leave nothing behind, as in recurrent states
 
     One vector for all heads is held by every tensor-parallel rank. Where as many give as take, each sends its own; one
     attention rank of many sends it to all that take, one after the other. Source: tensorrt-llm,
@@ -200,14 +201,15 @@ def copies_sent(one: Engine, taker: Engine) -> float:
     (required_dst_info_num).
     """
     given, taken = (each.deployment.tp * each.deployment.pp * each.capacity.token_bytes for each in (one, taker))
-    return max(1.0, taken / given)
+    return max(1.0, taken / given) if given else 1.0
 
 
 def _moving(one: Engine, stride: int, takers: Sequence[Engine] = ()) -> dict[str, float]:
     """What it takes to move a token's cache to the host, and to one of `takers`, `stride` devices away [s].
 
     To the host: its bytes over the link, or issuing the copies where that takes longer, one for each layer's keys
-    and one for its values in every run of neighbouring blocks (fastswitch, section 2.2).
+    and one for its values in every run of neighbouring blocks (fastswitch, section 2.2). To a taker a sequence's
+    recurrent states and windows go with its start, whatever its length.
     """
     each = one.capacity.token_bytes
     link_s, copies_s = each / one.machine.cluster.host.device_bytes_per_s, 0.0
@@ -218,9 +220,9 @@ def _moving(one: Engine, stride: int, takers: Sequence[Engine] = ()) -> dict[str
     found = {"swap_token_s": max(link_s, copies_s)}
     if stride:
         start = float(send_seconds(1.0, stride, one.machine))
-        found["move_start_s"] = start
+        found["move_start_s"] = float(send_seconds(max(one.capacity.sequence_bytes, 1.0), stride, one.machine))
         copies = max((copies_sent(one, taker) for taker in takers), default=1.0)
-        found["move_token_s"] = copies * (float(send_seconds(each * 1e4, stride, one.machine)) - start) / 1e4
+        found["move_token_s"] = copies * (float(send_seconds(max(each * 1e4, 1.0), stride, one.machine)) - start) / 1e4
     return found
 
 

@@ -95,6 +95,11 @@ class Traffic:
             return f"prefix_start must have {count + 1} entries and end at {len(self.prefix_blocks)}"
         if (length < 0).any() or (length > room).any() or (len(self.prefix_blocks) and not self.prefix_block_tokens):
             return "a prompt names more prefix blocks than it has tokens for"
+        place = np.arange(len(self.prefix_blocks)) - np.repeat(self.prefix_start[:-1], length)
+        places = np.zeros(int(np.max(self.prefix_blocks, initial=0)) + 1, dtype=np.int64)
+        places[self.prefix_blocks] = place
+        if (places[self.prefix_blocks] != place).any():
+            return "a prefix block stands in two places; ids are of equal content in equal place (`in_place`)"
         if self.concurrency is not None and (self.concurrency < 1 or arrival[-1] > 0):
             return f"concurrency = {self.concurrency}; a closed loop needs >= 1, and every arrival_s at 0"
         return None
