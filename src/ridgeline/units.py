@@ -81,6 +81,16 @@ def parse(text: str | float, unit: str, *, field: str | None = None) -> float:
     return value * found[1]
 
 
+def whole_number(text: str) -> int | None:
+    """A count [1] written in ASCII digits, at most 18 of them; None for any other text.
+
+    >>> whole_number("12"), whole_number("\u00b2")
+    (12, None)
+    """
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
 def parse_count(text: str | float, *, field: str | None = None) -> int:
     """A whole number of things [1] from '15T', '1_536', '4.2M' or a number.
 

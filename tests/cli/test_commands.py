@@ -165,11 +165,11 @@ def test_datasheet_rates_alone_are_faster(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("kind", ["models", "accelerators", "clusters", "processors"])
 def test_catalog_lists_and_tells(capsys: pytest.CaptureFixture[str], kind: str) -> None:
     code, listed = ask_json(capsys, "catalog", kind)
-    assert (code, len(listed) > 20) == (0, True)
-    name = listed[0]["name"]
+    assert (code, listed.keys(), listed["kind"], len(listed["entries"]) > 20) == (0, {"kind", "entries"}, kind, True)
+    name = listed["entries"][0]["name"]
     assert ask_json(capsys, "catalog", kind, name)[1]["name"] == name
     assert name in ask(capsys, "catalog", kind, name)[1]
-    assert len(ask(capsys, "catalog", kind)[1].splitlines()) == len(listed) + 2
+    assert len(ask(capsys, "catalog", kind)[1].splitlines()) == len(listed["entries"]) + 2
 
 
 def test_catalog_facts_carry_source_and_evidence(capsys: pytest.CaptureFixture[str]) -> None:

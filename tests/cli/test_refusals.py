@@ -133,6 +133,74 @@ def test_what_is_impossible_has_the_same_keys(capsys: pytest.CaptureFixture[str]
     assert told["kind"] == "NoPlanError"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "qwen3-32b", "--serve", "--on", "1xRTX-4090"],
+        ["predict", "qwen3-32b", "--serve", "--on", "1xRTX-4090", "--batch", "1"],
+        ["predict", "mixtral-8x7b", "--serve", "--on", "1xL40S", "--offload", "fetched", "--dram", "1GB"],
+        ["plan", "llama-3.1-70b", "--serve", "--on", "1xL40S", "--rate", "1"],
+        ["plan", "llama-3.1-70b", "--serve", "--rate", "1", "--rent", "T4=1"],
+        ["plan", "llama-3.1-70b", "--on", "1xL40S"],
+        ["predict", "llama-3.1-70b", "--on", "1xL40S"],
+    ],
+    ids=" ".join,
+)
+def test_exit_code_1_prints_one_object(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert run([*words, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told.keys() >= KEYS or told["fits"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        (["op", "launch", "\u00b2"], "SHAPE"),
+        (["op", "gemm", "16x16x\u00b2"], "SHAPE"),
+        (["op", "gemm", "9" * 5000 + "x1x1"], "SHAPE"),
+        (["plan", "gpt2", "--serve", "--rate", "1", "--rent", "L40S=\u00b2"], "--rent"),
+        (["simulate", "gpt2", "--on", "H100-SXM", "--rate", "1", "--draft-tree", "4x\u00b2"], "--draft-tree"),
+    ],
+    ids=lambda one: " ".join(one)[:60] if isinstance(one, list) else "",
+)
+def test_digits_of_other_scripts_are_no_numbers(
+    capsys: pytest.CaptureFixture[str], words: list[str], field: str
+) -> None:
+    assert refused(capsys, *words)["field"] == field
+
+
+def test_bits_of_a_checkpoint_that_are_no_number_are_told_by_their_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(
+        '{\n"model_type": "llama",\n"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,\n'
+        '"vocab_size": 9, "intermediate_size": 8, "quantization_config":\n{"quant_method": "gptq",\n"bits": [4]}}',
+        encoding="utf-8",
+    )
+    told = refused(capsys, "simulate", str(config), "--on", "H100-SXM", "--rate", "1")
+    assert (told["file"], told["line"], told["field"]) == (str(config), 6, "bits")
+
+
+@pytest.mark.parametrize("command", ["predict", "plan", "simulate"])
+def test_a_value_nested_a_thousand_deep_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(SCENARIO.replace('model = "gpt2"', "model = " + "[" * 1000 + "]" * 1000), encoding="utf-8")
+    assert refused(capsys, command, str(file))["file"] == str(file)
+
+
+def test_a_byte_order_mark_of_a_diffusion_scenario_is_no_word(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "a.toml"
+    words = 'model = "flux.1-dev"\ncluster = "1xH100-SXM"\n[workload]\ntask = "diffusion"\nwidth = 512\n'
+    file.write_text(words + "height = 512\nsteps = 4\n", encoding="utf-8-sig")
+    assert run(["predict", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+
+
 def test_without_json_nothing_is_printed_beside_the_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", "gpt2", "--on", "8xH100-SXM", "--tp", "0"]) == 2
     assert capsys.readouterr().out == ""

@@ -136,6 +136,8 @@ def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda body: body["accelerator"]["sustained"]["hbm"].update(evidence=9), "accelerator.sustained.hbm.evidence"),
         (lambda body: body.update(tiers=[]), "profile.tiers"),
         (lambda body: body["fits"][0]["values"].pop("hop_s_"), "profile.fits.0.values"),
+        (lambda body: body["fits"][0]["low"].append(1.0), "profile.fits.0.low"),
+        (lambda body: body["fits"][0]["shared"].pop(), "profile.fits.0.shared"),
         (lambda body: body["fits"][0].update(family="magic"), "profile.fits.0.values"),
         (lambda body: body.update(samples=7), "profile.samples"),
     ],

@@ -26,6 +26,7 @@ def catalog(kind: str, name: str | None, *, as_json: bool) -> None:
     listed, told = KINDS[kind]
     blocks, answer = listed() if name is None else told(name)
     if as_json:
+        answer = {"kind": kind, "entries": answer} if name is None else answer
         print(json.dumps(answer, indent=1, allow_nan=False))
     else:
         show(blocks, sys.stdout, width=_WIDTH)

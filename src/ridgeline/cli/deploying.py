@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.cli.offloading import plan_offloaded, refuse_offload
 from ridgeline.cli.placing import loads_from
 from ridgeline.cli.progress import progress_bar
-from ridgeline.cli.refusals import told_in_json
+from ridgeline.cli.refusals import print_refusal, refusal
 from ridgeline.cli.simulating import (
     about,
     blamed_on_word,
@@ -48,8 +48,7 @@ def plan_serving(
     asked = serving_scenario_of(subject, on, words)
     if "offload" in asked.stated:
         measured_only(evidence, "--offload")
-        with told_in_json(as_json):
-            plan_offloaded(asked, as_json=as_json)
+        plan_offloaded(asked, as_json=as_json)
         return
     _refuse_what_is_searched(asked, min_devices)
     with blamed_on_word(asked):
@@ -91,7 +90,7 @@ def _search(
             )  # fmt: skip
     except NoPlanError as error:
         if as_json:
-            print(json.dumps({"best": [], "fewest": None, "error": str(error), "assumed": list(assumed)}, indent=1))
+            print_refusal({"best": [], "fewest": None, **refusal(error), "assumed": list(assumed)})
         raise
     if as_json:
         print(json.dumps(_as_dict(found, assumed), indent=1, allow_nan=False))
@@ -166,7 +165,7 @@ def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json
     traffic, about_traffic = asked_traffic(asked.traffic)
     assumed = (*asked.assumed, *about(asked, traffic), *about_traffic)
     objective = Objective(**asked.traffic.get("slo", {}))
-    with told_in_json(as_json), progress_bar("replaying offers") as progress:
+    with progress_bar("replaying offers") as progress:
         found = rent_fleet(
             asked.model, offers_of(offers, usd_per_h), traffic, objective, stated=asked.stated,
             policies=policies_of(asked), progress=progress,

@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from typing import Annotated, Any
 
 import typer
@@ -34,8 +35,8 @@ from ridgeline.cli.options import (
     Subject,
     Train,
 )
-from ridgeline.cli.refusals import defect, misused, print_refusal, refusal
-from ridgeline.errors import InputError, NoPlanError, RidgelineError, printable
+from ridgeline.cli.refusals import Counted, defect, misused, print_refusal, refusal
+from ridgeline.errors import InputError, RidgelineError, printable
 from ridgeline.plan.fields import WORKLOAD_FIELDS
 from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, HOST_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 
@@ -337,25 +338,32 @@ def measure_command(
 
 def run(arguments: Sequence[str]) -> int:
     """The exit code of a command line, run in this process; defects are raised, not hidden."""
-    as_json = _JSON in arguments
+    if _JSON not in arguments:
+        return _ended(arguments)[0]
+    answer = Counted(sys.stdout)
+    with redirect_stdout(answer):
+        code, told = _ended(arguments)
+        if told is not None and not answer.written:  # else it is told by the command's report
+            print_refusal(told)
+    return code
+
+
+def _ended(arguments: Sequence[str]) -> tuple[int, dict[str, Any] | None]:
+    """The exit code of a command line, and why there is no answer, in the form of `--json`."""
     try:
         ended = app(args=list(arguments), prog_name="ridgeline", standalone_mode=False)
     except SystemExit as ending:
-        return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+        return ending.code if isinstance(ending.code, int) else int(ending.code is not None), None
     except typer.Abort:  # older releases of Typer say so where a person stops the program
         print("stopped", file=sys.stderr)
-        return STOPPED
+        return STOPPED, None
     except Misused as error:
         error.show()
-        if as_json:
-            print_refusal(misused(error, MISUSED))
-        return MISUSED
+        return MISUSED, misused(error, MISUSED)
     except RidgelineError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
-        if as_json and not isinstance(error, NoPlanError):  # what is impossible is told by the command, or its report
-            print_refusal(refusal(error))
-        return error.exit_code
-    return ended if isinstance(ended, int) else 0
+        return error.exit_code, refusal(error)
+    return ended if isinstance(ended, int) else 0, None
 
 
 def _unwritten(error: OSError) -> int:

@@ -14,7 +14,7 @@ import typer
 from ridgeline.errors import InputError
 from ridgeline.facts.clusters import cluster
 from ridgeline.report.blocks import Block, Line, Table, blank, show
-from ridgeline.units import bytes_text, time_text
+from ridgeline.units import bytes_text, time_text, whole_number
 
 if TYPE_CHECKING:
     from ridgeline.run.gap import PlanComparison
@@ -93,8 +93,7 @@ def _machine(subject: str, on: str | None, words: Mapping[str, Any]) -> str | No
         return on
     ranks = 1
     for name in ("tp", "pp", "cp", "dp"):
-        text = str(words.get(name) or 1)
-        ranks *= int(text) if text.isdigit() else 1
+        ranks *= whole_number(str(words.get(name) or 1)) or 1
     return f"{max(1, ranks)}xhere"
 
 

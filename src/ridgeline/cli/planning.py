@@ -23,6 +23,7 @@ from ridgeline.cli.flags import (
     read_flags,
 )
 from ridgeline.cli.progress import busy
+from ridgeline.cli.refusals import print_refusal, refusal
 from ridgeline.errors import ClusterError, DomainError, InputError, ModelError, NoPlanError, PlanError, WorkloadError
 from ridgeline.plan.scenario import Scenario, read_scenario, scenario_from_words
 
@@ -91,7 +92,7 @@ def plan(
             found = search(asked.model, asked.cluster, asked.workload, limits=space, top=top, evidence=evidence)
     except NoPlanError as error:
         if as_json:
-            _print_json({"best": [], "error": str(error)})
+            print_refusal({"best": [], **refusal(error)})
         raise
     print(f"searched for {found.seconds:.1f} s", file=sys.stderr)
     if as_json:

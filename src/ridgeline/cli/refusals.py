@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TextIO
 
-from ridgeline.errors import NoPlanError, RidgelineError, printable
+from ridgeline.errors import RidgelineError, printable
 
 _LONGEST = 200  # characters of a value that is repeated
 
@@ -56,15 +55,19 @@ def defect(error: Exception, exit_code: int) -> dict[str, Any]:
     return _told(fault, exit_code, kind="Defect", file=None, line=None, field=None, value=None, nearest=[])
 
 
-@contextmanager
-def told_in_json(as_json: bool) -> Iterator[None]:
-    """What is impossible is an answer too: with `--json` it is printed as one, and raised on."""
-    try:
-        yield
-    except NoPlanError as error:
-        if as_json:
-            print_refusal(refusal(error))
-        raise
+class Counted:
+    """Standard output that knows whether anything was written to it."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out, self.written = out, False
+
+    def write(self, text: str) -> int:
+        """Writes text; returns the number of characters [1]."""
+        self.written = self.written or bool(text)
+        return self._out.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._out, name)
 
 
 def print_refusal(told: dict[str, Any]) -> None:

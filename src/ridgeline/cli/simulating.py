@@ -17,7 +17,6 @@ from ridgeline.cli.flags import cluster_words, given, is_folder, read_flags
 from ridgeline.cli.offloading import predict_offloaded, refuse_offload
 from ridgeline.cli.placing import with_placement
 from ridgeline.cli.progress import busy
-from ridgeline.cli.refusals import told_in_json
 from ridgeline.errors import DomainError, InputError, NoPlanError, UnknownNameError
 from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 from ridgeline.plan.serving_scenario import ServingScenario, read_serving, serving_from_words
@@ -179,8 +178,7 @@ def predict_batch(
     asked = with_placement(serving_scenario_of(subject, on, {**words, "requests": batch.get("batch")}))
     if "offload" in asked.stated:
         measured_only(evidence, "--offload")
-        with told_in_json(as_json):
-            predict_offloaded(asked, batch=batch.get("batch"), as_json=as_json)
+        predict_offloaded(asked, batch=batch.get("batch"), as_json=as_json)
         return
     _needs_experts_beside(asked)
     kept = {name: value for name, value in asked.traffic.items() if name in _OF_BATCHES}
@@ -238,7 +236,7 @@ def _replay(
     told_of_compiling()
     traffic, assumed = asked_traffic(asked.traffic)
     run = simulate_serving if asked.draft is None else partial(_with_draft, asked.draft)
-    with told_in_json(as_json), busy(f"replaying {traffic.requests:,} requests"):
+    with busy(f"replaying {traffic.requests:,} requests"):
         report = run(
             asked.model,
             asked.cluster,

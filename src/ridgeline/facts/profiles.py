@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import ClusterError, InputError
-from ridgeline.facts.fits import Fit, fits, register_own
+from ridgeline.facts.fits import BANDS_S, Fit, fits, register_own
 from ridgeline.facts.prices import carbon_intensity, pue
 from ridgeline.facts.records import SHARE, Accelerator, Cluster, Evidence, Fact, Host, Tier
 from ridgeline.facts.user_files import PROFILE, read_user_file
@@ -218,6 +218,10 @@ def _checked(body: Mapping[str, Any], file: str) -> Profile:
             raise InputError(f"is {value:g}, needs a number above 0; {AGAIN}", file=file, field=f"profile.{name}")
     for index, fit in enumerate(profile.fits):
         known = fits(fit.family)[:1]
+        for name in ("low", "high", "shared"):
+            if len(getattr(fit, name)) != len(BANDS_S) + 1:
+                told = f"has {len(getattr(fit, name))} numbers, needs one for each of {len(BANDS_S) + 1} bands of time"
+                raise InputError(f"{told}; {AGAIN}", file=file, field=f"profile.fits.{index}.{name}")
         if not all(abs(value) < float("inf") for value in fit.values.values()):
             raise InputError(f"holds no number; {AGAIN}", file=file, field=f"profile.fits.{index}.values")
         lacking = set(known[0].values) - set(fit.values) if known else {f"any parameter of '{fit.family[:40]}'"}

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ridgeline.errors import ModelError
 from ridgeline.graph.ops import Model
 
 _SHOWN = 40  # characters of a word that is repeated
@@ -47,7 +48,8 @@ def quantization(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def checkpoint_weights(config: Mapping[str, Any]) -> str:
     """Number format of a checkpoint's weights: fp8_block, w4a16_mxfp4, int4_wo ...; '' where they are 16 bits or wider.
 
-    Methods that are not known are '' too. Source: transformers, utils/quantization_config.py.
+    Methods that are not known are '' too. Raises `ModelError` for bits that are no number.
+    Source: transformers, utils/quantization_config.py.
 
     >>> checkpoint_weights({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})
     'fp8_block'
@@ -59,7 +61,10 @@ def checkpoint_weights(config: Mapping[str, Any]) -> str:
     if method == "mxfp4":
         return "w4a16_mxfp4"
     if method in ("awq", "gptq"):
-        return {4: "int4_wo", 8: "int8_wo"}.get(found.get("bits", found.get("w_bit", 4)), "")
+        bits = found.get("bits", found.get("w_bit", 4))
+        if bits is not None and not isinstance(bits, int):
+            raise ModelError(f"bits = {str(bits)[:_SHOWN]} of quantization_config is no number; write 4 or 8")
+        return {4: "int4_wo", 8: "int8_wo"}.get(bits or 0, "")
     if method in ("bitsandbytes", "hqq"):
         return "int8_wo" if found.get("load_in_8bit") else "int4_wo"
     if method == "modelopt":

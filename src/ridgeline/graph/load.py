@@ -14,7 +14,7 @@ from ridgeline.errors import InputError, ModelError, UnknownNameError
 from ridgeline.facts import store
 from ridgeline.facts.user_files import CONFIG, read_user_file
 from ridgeline.graph.build import build
-from ridgeline.graph.checkpoint import quantization
+from ridgeline.graph.checkpoint import checkpoint_weights, quantization
 from ridgeline.graph.ops import Model
 
 _FOLDER = "models"
@@ -112,6 +112,7 @@ def _load_file(path: Path) -> Model:
     text = read_user_file(file, CONFIG).text()
     config, name = _with_quantization(parse_config(text, file=str(file)), file), _name_of(file)
     try:
+        checkpoint_weights(config)
         return build(config, name=name, source=str(file))
     except ModelError as error:
         raise _placed(str(error).removeprefix(f"{name}: "), text, str(file)) from None

@@ -11,7 +11,7 @@ from ridgeline.errors import UnitError
 from ridgeline.plan.deployment import Preemption, Queue, Router
 from ridgeline.plan.deployment_ranges import tree_tokens
 from ridgeline.plan.fields import Field, count, number, pick, shown, whole, yes
-from ridgeline.units import parse
+from ridgeline.units import parse, whole_number
 
 ARRIVALS = ("poisson", "gamma", "weibull", "constant", "burst", "closed")
 _MOST_TOKENS = 10_000_000
@@ -96,10 +96,9 @@ def _failures(value: object) -> dict[str, float]:
 
 def _tree(value: object) -> tuple[int, ...]:
     """Candidates after each of the place before, such as '4x2x1'."""
-    parts = [part.strip() for part in str(value).casefold().split("x")]
-    if not 1 <= len(parts) <= 16 or not all(part.isdecimal() and 1 <= int(part) <= 64 for part in parts):
+    found = tuple(whole_number(part) or 0 for part in str(value).casefold().split("x"))
+    if not 1 <= len(found) <= 16 or not all(1 <= part <= 64 for part in found):
         raise ValueError(f"{shown(value)} is no tree; write candidates after each one of the place before, as 4x2x1")
-    found = tuple(int(part) for part in parts)
     if tree_tokens(found) > _MOST_DRAFTED:
         raise ValueError(f"{shown(value)} holds {tree_tokens(found):,} tokens, at most {_MOST_DRAFTED:,} are drafted")
     return found

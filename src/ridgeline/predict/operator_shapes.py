@@ -13,7 +13,7 @@ from ridgeline.cost.streams import STREAMS
 from ridgeline.errors import InputError, UnitError
 from ridgeline.lower.work import CollectiveKind
 from ridgeline.predict.operator_mechanisms import COPIES, LAUNCHES
-from ridgeline.units import parse, parse_count
+from ridgeline.units import parse, parse_count, whole_number
 
 COLLECTIVES = tuple(kind.value for kind in CollectiveKind)
 _SHAPES = {
@@ -73,9 +73,9 @@ def dimensions(kind: str, shape: str) -> tuple[int, ...]:
     if kind in (*UPDATES, *LAUNCHES):
         with suppress(UnitError):
             words = [str(parse_count(shape))]
-    if len(words) not in counts or not all(word.strip().isdigit() for word in words):
+    if len(words) not in counts or None in (numbers := [whole_number(word) for word in words]):
         raise InputError(f"'{shape}' is no shape of {kind}; write {meaning}", field="SHAPE", value=shape)
-    found = tuple(int(word) for word in words)
+    found = tuple(number for number in numbers if number is not None)
     if not all(0 < number <= _LARGEST for number in found):
         raise InputError(f"'{shape}' has a dimension outside 1 to {_LARGEST}", field="SHAPE", value=shape)
     fault = _contradiction(kind, found)

@@ -35,6 +35,7 @@ from ridgeline.serving.traffic.arrivals import burst, poisson
 from ridgeline.serving.traffic.lengths import Fixed
 from ridgeline.serving.traffic.synthetic import synthetic
 from ridgeline.serving.traffic.traffic import Traffic
+from ridgeline.units import whole_number
 
 CELLS = 4  # of prompt lengths, and as many of answers, with about as many requests in each
 PROBE, SEED = 400, 0  # requests of one replay of a bucket
@@ -95,13 +96,14 @@ def offers_of(text: str, price: Callable[[str], float | None]) -> tuple[Offer, .
     found = []
     for word in text.split(","):
         name, _, most = word.strip().partition("=")
-        if not name or (most and not most.strip().isdigit()) or most.strip() == "0":
+        limit = whole_number(most)
+        if not name or (most and not limit):
             raise InputError(f"'{word[:40]}' is no offer; write NAME or NAME=DEVICES, e.g. H100-SXM=16", field="--rent")
         part = cluster(f"1x{name}").accelerator.name
         usd = price(part)
         if usd is None:
             raise InputError(f"{part} has no price in the catalog; leave it out of the offers", field="--rent")
-        found.append(Offer(accelerator=part, limit=int(most) if most else None, usd_per_h=usd))
+        found.append(Offer(accelerator=part, limit=limit, usd_per_h=usd))
     return tuple(found)
 
 

@@ -237,7 +237,7 @@ def _fault(cell: str, *, whole: bool) -> str | None:
         value = _number(part)
         if not 0 < value <= LARGEST_COUNT:
             return f"'{cell[:40]}' is out of range; needs 0 < value <= {LARGEST_COUNT:.0e}"
-        if whole and abs(value - round(value)) > 1e-9:
+        if whole and (value < 0.5 or abs(value - round(value)) > 1e-9):
             return f"'{cell[:40]}' is not a whole number"
     return None
 
