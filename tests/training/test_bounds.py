@@ -19,18 +19,23 @@ ROUNDING = 1 + 1e-12  # sums in another order
 FIXED = [Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED]
 
 
+Sends = float | np.ndarray  # every one alike, or (2, P, v): forward and backward of each chunk
+
+
 def simulated_s(
-    schedule: Schedule, micro_batches: int, forward: np.ndarray, inputs: np.ndarray, weights: np.ndarray, send_s: float
+    schedule: Schedule, micro_batches: int, forward: np.ndarray, inputs: np.ndarray, weights: np.ndarray, send_s: Sends
 ) -> float:
     stages, chunks = forward.shape
     durations = {"forward_s": forward, "backward_input_s": inputs, "backward_weight_s": weights}
     one = order(schedule, stages, micro_batches, chunks, send_s=send_s, **durations)
-    return simulate(pipeline_tasks(one, send_forward_s=send_s, send_backward_s=send_s, **durations)).makespan_s
+    onward, homeward = np.broadcast_to(send_s, (2, *forward.shape))
+    return simulate(pipeline_tasks(one, send_forward_s=onward, send_backward_s=homeward, **durations)).makespan_s
 
 
 def bound_s(
-    schedule: Schedule, micro_batches: int, forward: np.ndarray, inputs: np.ndarray, weights: np.ndarray, send_s: float
+    schedule: Schedule, micro_batches: int, forward: np.ndarray, inputs: np.ndarray, weights: np.ndarray, send_s: Sends
 ) -> float:
+    onward, homeward = np.broadcast_to(send_s, (2, *forward.shape))
     return float(
         uneven_bound_s(
             schedule,
@@ -38,8 +43,8 @@ def bound_s(
             forward_s=forward,
             backward_input_s=inputs,
             backward_weight_s=weights,
-            send_forward_s=send_s,
-            send_backward_s=send_s,
+            send_forward_s=onward,
+            send_backward_s=homeward,
         )
     )
 
@@ -65,6 +70,21 @@ def test_bound_never_exceeds_the_simulation(pipeline: tuple[Schedule, int, int, 
         bound_s(schedule, micro_batches, *times, send_s)
         <= simulated_s(schedule, micro_batches, *times, send_s) * ROUNDING
     )
+
+
+@settings(deadline=None, max_examples=300)
+@given(pipelines(), st.sampled_from([0.3, 3.0, 30.0]))
+def test_bound_holds_where_every_boundary_has_a_link_of_its_own(
+    pipeline: tuple[Schedule, int, int, int, int, float], slowest_s: float
+) -> None:
+    schedule, stages, micro_batches, chunks, seed, _ = pipeline
+    random = np.random.default_rng(seed)
+    times = random.exponential(1.0, (3, stages, chunks))
+    sends = random.uniform(0, 0.1, (2, stages, chunks))
+    sends[:, random.integers(stages)] = slowest_s
+    bound = bound_s(schedule, micro_batches, *times, sends)
+    assert bound <= simulated_s(schedule, micro_batches, *times, sends) * ROUNDING
+    assert bound >= bound_s(schedule, micro_batches, *times, 0.0)
 
 
 @settings(deadline=None, max_examples=200)

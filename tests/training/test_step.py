@@ -176,13 +176,13 @@ def steps(draw: st.DrawFn) -> tuple[Plan, int, StageTimes]:
     random = np.random.default_rng(draw(st.integers(0, 10**6)))
     shape = (stages, chunks)
     exchange = draw(st.sampled_from([0.0, 0.1, 1.0, 10.0]))
-    send = draw(st.sampled_from([0.0, 0.1]))
+    send = draw(st.sampled_from([0.0, 0.1, 5.0]))
     seconds = StageTimes(
         forward_s=random.uniform(0.5, 2, shape),
         backward_input_s=random.uniform(0.5, 2, shape),
         backward_weight_s=random.uniform(0.5, 2, shape),
-        send_forward_s=np.full(shape, send),
-        send_backward_s=np.full(shape, send),
+        send_forward_s=send * random.exponential(1.0, shape),
+        send_backward_s=send * random.exponential(1.0, shape),
         gather_s=exchange * random.uniform(0.5, 1, shape),
         reduce_s=exchange * random.uniform(0.5, 1, shape),
         pieces=random.integers(1, 6, shape),

@@ -25,10 +25,26 @@ class Path:
     bytes_per_s: NDArray[np.float64]  # per rank, ring algorithms
     in_network_bytes_per_s: NDArray[np.float64]  # 0 where no switch reduces
     hop_s: NDArray[np.float64]  # latency of the slowest hop
-    hops: NDArray[np.float64]  # sequential hops of a tree over the group, one way
+    tree_s: NDArray[np.float64]  # latency of the hops of a tree over the group, one way, each tier's its own
     inner_ranks: NDArray[np.float64]  # ranks that share the innermost tier
     inner_bytes_per_s: NDArray[np.float64]  # per rank, within the innermost tier; inf if it has no peer there
-    outer_bytes_per_s: NDArray[np.float64]  # per rank, the share of the outermost tier it crosses; inf if none
+    outer_bytes_per_s: NDArray[np.float64]  # per rank, the slowest tier beyond it that it crosses; inf if none
+
+
+def groups_spanned(size: int, ranks: Number, stride: Number, count: int) -> NDArray[np.float64]:
+    """How many groups of a tier, of `size` devices each, ranks `stride` apart lie on [1]: where that differs, the most.
+
+    Groups of ranks fill blocks of n = ranks * stride devices, one after the other, as many as `count` devices hold.
+    Blocks that divide a tier's group, or are whole groups, never straddle its edge; the others begin at multiples of
+    g = gcd(n, size) inside one, so that the worst spans ceil((n - g) / size) + 1 of them. No rank lies on two.
+    """
+    ranks_a, stride_a = np.broadcast_arrays(np.asarray(ranks, dtype=float), np.asarray(stride, dtype=float))
+    block = np.maximum(np.rint(ranks_a * stride_a), 1).astype(np.int64)
+    shared = np.gcd(block, size)
+    second = block * (np.maximum(size // block, 1) + 1) <= count  # the first block that could straddle is there
+    lead = np.where(second, shared, np.minimum(block, size))
+    found = np.ceil((block - lead) / size) + 1
+    return np.where(ranks_a > 1, np.minimum(found, ranks_a), 1.0)
 
 
 def path(machine: Machine, ranks: Number, stride: Number) -> Path:
@@ -36,23 +52,26 @@ def path(machine: Machine, ranks: Number, stride: Number) -> Path:
 
     Within the innermost tier a rank has its own link. A group that leaves a tier of n_t members
     leaves it over the n_t network interfaces of these members at once (rails), so its ring runs at
-    the lower of the inner link and n_t times one interface.
+    the lower of the inner link and n_t times one interface. A tree that joins the groups of each tier before it goes
+    on to the next waits for each tier's latency as often as it doubles there. What goes over a tier of the network
+    goes over those between it and the node as well.
     """
     ranks_a, stride_a = np.broadcast_arrays(np.asarray(ranks, dtype=float), np.asarray(stride, dtype=float))
     bandwidth = np.full(ranks_a.shape, np.inf)
-    reduced = np.zeros(ranks_a.shape)
+    reduced, hop, tree = (np.zeros(ranks_a.shape) for _ in range(3))
     outer = np.full(ranks_a.shape, np.inf)
-    hop = np.zeros(ranks_a.shape)
-    hops = np.zeros(ranks_a.shape)
     inside = np.ones(ranks_a.shape)  # members gathered by the tiers so far
     inner = np.ones(ranks_a.shape)
     inner_rate = np.full(ranks_a.shape, np.inf)
+    spanned, wait = np.ones(ranks_a.shape), 0.0
     for index, tier in enumerate(machine.tiers):
-        members = np.clip(np.floor(tier.size / stride_a), 1, ranks_a)
-        used = members > inside
+        members = _members(tier.size, ranks_a, stride_a, machine.cluster.count)
+        beyond = _beyond_node(machine, index)
+        used = spanned > 1 if beyond else members > inside
+        wait = max(wait, tier.latency_s) if beyond else tier.latency_s
         rate = np.asarray(tier.bytes_per_s * machine.efficiency[index] / (tier.oversubscription if index else 1.0))
         if tier.topology == "mesh":
-            rate = rate * np.clip((members - 1) / max(tier.size - 1, 1), 0, 1)
+            rate = rate * np.clip(np.maximum(members - 1, 1) / max(tier.size - 1, 1), 0, 1)
         elif tier.topology == "bus":  # staged through host memory: every byte crosses the bridge twice
             rate = rate / 2
         bandwidth = np.where(used, np.minimum(bandwidth, rate * inside), bandwidth)
@@ -60,20 +79,34 @@ def path(machine: Machine, ranks: Number, stride: Number) -> Path:
         if tier.in_network_reduction and index == 0:
             whole = members >= ranks_a
             reduced = np.where(used & whole, tier.bytes_per_s * machine.in_network_efficiency[index], reduced)
-        hop = np.where(used, np.maximum(hop, tier.latency_s), hop)
-        hops = hops + np.where(used, np.ceil(np.log2(np.maximum(members / inside, 1))), 0)
+        hop = np.where(used, np.maximum(hop, wait), hop)
+        tree = tree + np.where(used, np.ceil(np.log2(np.maximum(members / inside, 1))) * wait, 0)
         if index == 0:
             inner, inner_rate = members, np.where(used, rate, np.inf)
         inside = np.maximum(inside, members)
+        spanned = groups_spanned(tier.size, ranks_a, stride_a, machine.cluster.count)
     return Path(
         bytes_per_s=bandwidth,
         in_network_bytes_per_s=reduced,
         hop_s=hop,
-        hops=hops,
+        tree_s=tree,
         inner_ranks=inner,
         inner_bytes_per_s=inner_rate,
         outer_bytes_per_s=outer,
     )
+
+
+def _beyond_node(machine: Machine, index: int) -> bool:
+    """Whether a tier is of the network that joins nodes, so that what goes over the next one goes over it as well."""
+    return index > 0 and machine.tiers[index].size > machine.cluster.node_devices
+
+
+def _members(size: int, ranks: NDArray[np.float64], stride: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Ranks of a group that share one group of a tier [1]; the fewer where its edge cuts a group that could fit."""
+    whole = np.clip(np.floor(size / stride), 1, ranks)
+    spanned = groups_spanned(size, ranks, stride, count)
+    fewer = np.maximum(1.0, np.floor(ranks / spanned))
+    return np.asarray(np.where((whole >= ranks) & (spanned > 1), fewer, whole))
 
 
 def collective_seconds(work: Collective, machine: Machine) -> Number:
@@ -82,12 +115,12 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
     Where a switch joins the devices and collectives were measured on such links, the fitted mechanism of
     `families.collective`; beyond the node it takes the network's datasheet rate, its efficiency and latency. Else
     with N ranks, B bytes of buffer, bandwidth W and hop latency a:
-    all-reduce      min(ring 2 (N-1)/N B/W + 2 (N-1) a, tree 2 (N-1)/N B/W + 2 log2(N) a,
-                        in-network (1 + 1/N) B/W' + 2 a)
-    all-gather, reduce-scatter   (N-1)/N B/W + log2(N) a
-    all-to-all      the longer of the part that stays inside and the part that leaves the inner tier
+    all-reduce      min(tree 2 (N-1)/N B/W + 2 t, in-network (1 + 1/N) B/W' + 2 a)
+    all-gather, reduce-scatter   (N-1)/N B/W + t
+    all-to-all      the longer of the part that stays inside and the part that leaves the inner tier, + t
     send            B/W + a
-    and the start of a collective (`collective.start`) in each but the send.
+    with t = sum over tiers of log2(groups that it joins) times its latency: halving and doubling, the nearest first
+    (a ring's hops are never fewer); and the start of a collective (`collective.start`) in each but the send.
     Lower bound: no contention. Source: patarasuk2009 (10.1016/j.jpdc.2008.09.002); Sanders et al.
     2009 for trees. Evidence: derived, on the links' evidence.
     """
@@ -100,7 +133,7 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
     where = path(machine, ranks, work.stride)
     share = (ranks - 1) / ranks
     if work.kind is CollectiveKind.ALL_REDUCE:
-        seconds = 2 * share * size / where.bytes_per_s + 2 * where.hops * where.hop_s
+        seconds = 2 * share * size / where.bytes_per_s + 2 * where.tree_s
         with np.errstate(divide="ignore", invalid="ignore"):
             switch = np.where(
                 where.in_network_bytes_per_s > 0,
@@ -111,9 +144,9 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
     elif work.kind is CollectiveKind.ALL_TO_ALL:
         inside = (where.inner_ranks - 1) / ranks * size / where.inner_bytes_per_s
         leaving = (ranks - where.inner_ranks) / ranks * size / where.outer_bytes_per_s
-        seconds = np.maximum(inside, leaving) + where.hops * where.hop_s
+        seconds = np.maximum(inside, leaving) + where.tree_s
     else:
-        seconds = share * size / where.bytes_per_s + where.hops * where.hop_s
+        seconds = share * size / where.bytes_per_s + where.tree_s
     return np.where(ranks > 1, seconds + constant("collective.start"), 0.0) * work.repeats
 
 
@@ -125,17 +158,31 @@ def _fitted_seconds(work: Collective, machine: Machine, fit: Fit) -> Number:
         "bytes": work.bytes,
         "ranks": work.ranks,
         "in_place": float(work.kind is CollectiveKind.ALL_REDUCE),
-        **group_sizes(machine, work.ranks, work.stride),
+        **group_sizes(machine, work.ranks, work.stride, alone=work.kind is CollectiveKind.SEND),
     }
     device = device_vector(machine.cluster.accelerator, "bf16")
     found: Number = model.seconds(sizes, device, model.vector(fit.values)) * work.repeats
     return found
 
 
+def between(first: Number, last: Number, machine: Machine) -> Number:
+    """Distance of two devices, or of the farthest pair of several, as the stride of `send_seconds` [1].
+
+    `first` is the lowest and `last` the highest number of the devices that messages leave or reach. What counts is the
+    innermost tier with both in one group: the stride of neighbours in different groups of the tier inside it.
+    """
+    stride: Number = np.ones(np.broadcast(first, last).shape)
+    for tier in machine.tiers[:-1]:
+        apart = np.asarray(first) // tier.size != np.asarray(last) // tier.size
+        stride = np.where(apart, float(tier.size), stride)
+    return stride
+
+
 def send_seconds(size_bytes: Number, stride: Number, machine: Machine) -> Number:
     """Time of one point-to-point message between devices `stride` apart [s].
 
-    Where collectives were measured on such links, the fitted mechanism: a send starts as they do, and moves its bytes
+    It goes over every tier of the network up to the innermost that holds both, at the pace of the slowest. Where
+    collectives were measured on such links, the fitted mechanism: a send starts as they do, and moves its bytes
     at the link's share or the network's rate. Else B / W + a, a lower bound that knows no start.
     """
     if machine.collectives is not None:
@@ -144,47 +191,74 @@ def send_seconds(size_bytes: Number, stride: Number, machine: Machine) -> Number
         work = Collective(name="send", phase=phase, kind=kind, bytes=size_bytes, ranks=2.0, stride=apart)
         return _fitted_seconds(work, machine, machine.collectives)
     stride_a = np.asarray(stride, dtype=float)
-    rate = np.zeros(np.broadcast(stride_a, np.asarray(size_bytes)).shape)
-    wait = np.zeros_like(rate)
-    for index, tier in reversed(list(enumerate(machine.tiers))):
-        inside = (stride_a < tier.size) | (index == len(machine.tiers) - 1)
+    rate, wait = np.full(stride_a.shape, np.inf), np.zeros(stride_a.shape)
+    reached = 1.0
+    for index, tier in enumerate(machine.tiers):
         peers = max(tier.size - 1, 1) if tier.topology == "mesh" else 1
         share = (2 if tier.topology == "bus" else 1) * (tier.oversubscription if index else 1.0) * peers
-        rate = np.where(inside, tier.bytes_per_s * machine.efficiency[index] / share, rate)
-        wait = np.where(inside, tier.latency_s, wait)
-    return np.asarray(size_bytes) / rate + wait
+        own = tier.bytes_per_s * machine.efficiency[index] / share
+        crossed = (stride_a >= reached) | (index == 0)
+        through = index > 1 and _beyond_node(machine, index - 1)
+        rate = np.where(crossed, np.minimum(rate, own) if through else own, rate)
+        wait = np.where(crossed, np.maximum(wait, tier.latency_s) if through else tier.latency_s, wait)
+        reached = float(tier.size)
+    return np.asarray(np.asarray(size_bytes) / rate + wait)
 
 
 _ROOT = 4.0  # devices under one root of a small box; larger ones have two roots (assumed)
 
 
-def group_sizes(machine: Machine, ranks: Number, stride: Number) -> dict[str, Number]:
+def group_sizes(machine: Machine, ranks: Number, stride: Number, *, alone: bool = False) -> dict[str, Number]:
     """How a group of `ranks` devices, `stride` apart, lies on the network, in the sizes of the collective mechanism.
 
-    `nodes` it spans [1], rate of the inner link and what the network beyond it sustains per device [byte/s], the
-    latency of one of its hops [s], whether a switch joins peers (else a host bridge), whether it reduces, and the
-    devices under one root of the bridge [1].
+    `nodes` it spans [1]; rate of the inner link, what the network beyond it sustains per device, and what it sustains
+    of the part of a ring that a node holds [byte/s]; latencies on the network [s]: of the slowest hop that is crossed,
+    of a ring's and of a tree's hops there; whether a switch joins peers (else a host bridge), whether it reduces, and
+    the devices under one root of the bridge [1].
+
+    A ring visits the groups of each tier one after the other. Of the n_t groups of tier t that it spans, as many hops
+    leave one, and those that leave a group of the next tier as well take that tier's link instead. In N - 1 steps a
+    piece goes over every hop but the quickest. A step waits for the piece before it and for its own link alone, so
+    hops add up along a piece's way, and no step waits for a hop that it does not take: 1,024 ranks on two sites pay
+    the link between these twice. An all-reduce goes round two times (where nodes hold one rank each and are two to a
+    site, it takes one slow hop less than counted). `alone` is a group beside which there is no other.
+    Source: patarasuk2009 (10.1016/j.jpdc.2008.09.002), the ring's schedule. Evidence: derived.
     """
     ranks_a, stride_a = np.broadcast_arrays(np.asarray(ranks, dtype=float), np.asarray(stride, dtype=float))
-    inner, outer = machine.tiers[0], machine.tiers[1:]
-    members = np.clip(np.floor(inner.size / stride_a), 1, ranks_a)
+    inner, count = machine.tiers[0], 0 if alone else machine.cluster.count
+    members = _members(inner.size, ranks_a, stride_a, count)
     link = np.full(ranks_a.shape, inner.bytes_per_s)
     if inner.topology == "mesh":  # a link to each peer
         link = link * np.clip((members - 1) / max(inner.size - 1, 1), 0, 1)
-    network, hop = np.full(ranks_a.shape, inner.bytes_per_s), np.zeros(ranks_a.shape)
-    reached = float(inner.size)
-    for tier, efficiency in zip(outer, machine.efficiency[1:], strict=True):
-        crossed = ranks_a * stride_a > reached
-        rate = tier.bytes_per_s * efficiency / tier.oversubscription
-        network = np.where(crossed, np.minimum(network, rate) if tier is not outer[0] else rate, network)
-        hop = np.where(crossed, np.maximum(hop, tier.latency_s), hop)
-        reached = float(tier.size)
+    spanned = [groups_spanned(tier.size, ranks_a, stride_a, count) for tier in machine.tiers]
+    network, leaving = (np.full(ranks_a.shape, inner.bytes_per_s) for _ in range(2))
+    slowest, around, climb = (np.zeros(ranks_a.shape) for _ in range(3))
+    quickest, wait = np.full(ranks_a.shape, np.inf), 0.0
+    for index, tier in enumerate(machine.tiers[1:], start=1):
+        joined = spanned[index - 1]
+        above = spanned[index] if index + 1 < len(machine.tiers) else np.ones(ranks_a.shape)
+        crossed = joined > 1
+        rate = tier.bytes_per_s * machine.efficiency[index] / tier.oversubscription
+        held = ranks_a / joined  # ranks in one group of the tier inside, which leave it together
+        network = np.where(crossed, np.minimum(network, rate) if index > 1 else rate, network)
+        leaving = np.where(crossed, np.minimum(leaving, rate * held) if index > 1 else rate * held, leaving)
+        wait = max(wait, tier.latency_s)
+        slowest = np.where(crossed, wait, slowest)
+        hops = joined - np.where(above > 1, above, 0.0)
+        around = around + np.where(crossed, hops * wait, 0.0)
+        quickest = np.where(crossed & (hops > 0), np.minimum(quickest, wait), quickest)
+        climb = climb + np.where(crossed, np.ceil(np.log2(joined / above)) * wait, 0.0)
+    nodes = spanned[0]
+    apart = (nodes >= ranks_a) & (nodes > 1)  # every hop is one of the network, so the one left out is too
     return {
-        "nodes": np.ceil(ranks_a / members),
+        "nodes": nodes,
         "link_bytes_per_s": np.maximum(link, 1.0),
         "switched": 0.0 if inner.topology == "bus" else 1.0,
         "in_network": float(inner.in_network_reduction),
         "root_ranks": max(_ROOT, machine.cluster.node_devices / 2) if inner.topology == "bus" else float(inner.size),
         "nic_bytes_per_s": network,
-        "net_hop_s": hop,
+        "leaving_bytes_per_s": leaving,
+        "net_hop_s": slowest,
+        "ring_net_s": around - np.where(apart, quickest, 0.0),
+        "tree_net_s": climb,
     }

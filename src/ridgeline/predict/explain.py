@@ -19,6 +19,7 @@ from ridgeline.predict.step_interval import step_interval
 from ridgeline.report.report import Estimate, OpRow, Report, Share, StageMemory
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.parts import StageParts, by_resource
+from ridgeline.training.stages import StageTimes
 from ridgeline.training.step import step_tasks
 
 _PART_KIND = {
@@ -86,12 +87,22 @@ class _Explainer:
         )  # once a step, before the update: no work of the optimizer
         parts["update"] = float(it.times.optimizer_s[last]) - exchanged
         rest = it.timeline.makespan_s - sum(parts.values()) - exchanged
+        # What exchanges, then sends, lengthen the step by is time of their links; what is left is waiting.
         quiet = replace(it.times, gather_s=it.times.gather_s * 0, reduce_s=it.times.reduce_s * 0)
         without = simulate(step_tasks(plan, it.micro_batches, quiet)).makespan_s
         waited = min(rest, it.timeline.makespan_s - without)
         parts["data link"] = waited + exchanged
-        parts["bubble"] = rest - waited
+        parts["pipeline link"] = self.sent_s(quiet, without, rest - waited)
+        parts["bubble"] = rest - waited - parts["pipeline link"]
         return {name: seconds for name, seconds in parts.items() if seconds > 0}
+
+    def sent_s(self, times: StageTimes, makespan_s: float, rest_s: float) -> float:
+        """How much longer a step of such times, which takes `makespan_s`, is for its sends [s]; at most `rest_s`."""
+        if not (times.send_forward_s.any() or times.send_backward_s.any()):
+            return 0.0
+        still = replace(times, send_forward_s=times.send_forward_s * 0, send_backward_s=times.send_backward_s * 0)
+        without = simulate(step_tasks(self.it.plan, self.it.micro_batches, still)).makespan_s
+        return max(0.0, min(rest_s, makespan_s - without))
 
     def kind_of(self, part: str) -> str:
         """What a part of the step keeps busy; an optimizer in host memory is updated by the host."""
@@ -238,7 +249,32 @@ class _Explainer:
                         evidence=rung[mechanism],
                     )
                 )
-        return tuple(rows)
+        return (*rows, *self.moves(rung))
+
+    def moves(self, rung: Mapping[str, Evidence]) -> tuple[OpRow, ...]:
+        """What one micro-batch moves beside its operators: sends over each tier that stages hand on over, and copies
+        of the busiest stage to the host and back."""
+        stages, times, layout = self.predictor.stages, self.it.times, self.it.cost.layout
+        found: dict[float, OpRow] = {}
+        tiers = self.predictor.machine.tiers
+        for tier, stride in zip(tiers, (1, *(tier.size for tier in tiers)), strict=False):
+            one_s = float(np.asarray(stages.send_seconds(layout, stride)))
+            many = int(np.count_nonzero(times.send_forward_s == one_s)) if one_s > 0 else 0
+            if many and one_s not in found:
+                sent = 2 * float(np.asarray(stages.sent_bytes(layout)))
+                found[one_s] = OpRow(
+                    block="pipeline", op=f"send over {tier.name}", layers=many, forward_s=one_s, backward_s=one_s,
+                    flop=0.0, bytes=sent, bound="link", evidence=rung["links"],
+                )  # fmt: skip
+        host = self.predictor.cluster.host
+        copy_s = float(np.broadcast_to(times.host_copy_s, self.it.first.shape)[self.busiest].sum())
+        if copy_s > 0:
+            moved = 2 * copy_s * host.device_bytes_per_s
+            found[-1.0] = OpRow(
+                block="host", op="activations out and back", layers=1, forward_s=copy_s, backward_s=copy_s,
+                flop=0.0, bytes=moved, bound="link", evidence=host.evidence,
+            )  # fmt: skip
+        return tuple(found.values())
 
     def assumptions(self) -> tuple[str, ...]:
         workload, cluster = self.predictor.workload, self.predictor.cluster

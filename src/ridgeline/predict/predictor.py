@@ -112,6 +112,7 @@ class Predictor:
             recompute=RECOMPUTE_CODE[plan.recompute],
             sharding=sharding,
             recompute_layers=plan.recompute_layers,
+            schedule=plan.schedule,
         )
         if plan.offload_activations:
             times = self._with_moved_activations(plan, times, counts)
@@ -127,12 +128,15 @@ class Predictor:
         kept = self._memory(one_layer, in_flight=np.ones(plan.pp))["activations"]
         share = counts.sum(axis=-1) / np.maximum(counts.sum(axis=(1, 2)), 1)[:, None]
         copy_s = np.broadcast_to(kept, (plan.pp,))[:, None] * share / self.cluster.host.device_bytes_per_s
-        backward = times.backward_input_s + times.backward_weight_s
-        waiting = np.maximum(0.0, copy_s - backward)
+        out = np.maximum(0.0, copy_s - times.forward_s)
+        back = np.maximum(0.0, copy_s - times.backward_input_s - times.backward_weight_s)
         return replace(
             times,
-            forward_s=np.maximum(times.forward_s, copy_s),
-            backward_input_s=times.backward_input_s + waiting,
+            forward_s=times.forward_s + out,
+            backward_input_s=times.backward_input_s + back,
+            host_copy_s=copy_s,
+            host_wait_s=out,
+            host_back_wait_s=back,
         )
 
     def evaluate(self, plan: Plan) -> Evaluation:

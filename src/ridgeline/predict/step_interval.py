@@ -24,7 +24,8 @@ Factors = tuple[float, float]
 HOST, WAITING = "launch", "bubble"
 _LONG_S = 1.0  # most of a step is kernels that are not short
 _FAMILY = {"matrix": "gemm", "tensor link": "all_reduce", "context link": "all_reduce", "expert link": "all_reduce"} | {
-    "data link": "all_reduce"
+    "data link": "all_reduce",
+    "pipeline link": "all_reduce",
 }
 
 

@@ -143,7 +143,5 @@ def _collectives(predictor: Predictor, evaluation: Evaluation, stage: int, *, cp
     add("all_gather", gather * {0: 0, 1: 1, 2: 1, 3: 2 * count}[plan.zero])
     add(scattered if plan.zero else "all_reduce", reduce * (count if plan.zero >= 2 else 1))
     if plan.pp > 1:
-        forward = times.send_forward_s[stage].sum() if stage < plan.pp - 1 else 0.0
-        back = times.send_backward_s[stage].sum() if stage > 0 else 0.0
-        add("send", float(forward + back) * count)
+        add("send", float(times.send_forward_s[stage].sum() + times.send_backward_s[stage].sum()) * count)
     return found

@@ -162,6 +162,7 @@ class Grid:
             last,
             recompute=axes.codes,
             recompute_layers=axes.limited,
+            schedule=schedule,
             sharding=Sharding(
                 dp=axes.dp, pp=stages, zero=axes.zero, zero_group=axes.zero_group, offload_optimizer=axes.offloaded
             ),

@@ -133,7 +133,7 @@ def _seat(changed: int, wake_s: Numbers, winner: Numbers) -> None:
 def _fill(
     micro_batches: int,
     patience: float,
-    send_s: float,
+    send_s: Numbers,
     times_s: Numbers,
     cap: Numbers,
     stage_at: Numbers,
@@ -177,7 +177,7 @@ def _fill(
             if 0 <= receiver < length:
                 other = stage_at[receiver]
                 if other != stage:
-                    arrival_s = end_s + send_s
+                    arrival_s = end_s + send_s[part][position]
                 ready_s[part][receiver * micro_batches + micro_batch] = arrival_s
             elif action == RUN_FORWARD:
                 ready_s[1][position * micro_batches + micro_batch] = end_s
@@ -212,14 +212,15 @@ def fill(
     chain: Integers,
     micro_batches: int,
     times_s: Floats,
-    send_s: float,
+    send_s: float | Floats,
     cap: Integers,
     steps: int | None = None,
     compiled: bool | None = None,
 ) -> Filled | None:
     """Fill one skeleton under a memory cap; None if the cap blocks it.
 
-    `chain` (P, v) positions; `times_s` (3, K) forward, input and weight time of each position [s]; `cap` (P,).
+    `chain` (P, v) positions; `times_s` (3, K) forward, input and weight time of each position [s]; `send_s` of what
+    its forward and its input backward hand on, a number or (2, K) [s]; `cap` (P,).
     `steps` announces more work to the kernel than this one filling (None: this one).
     """
     stages, chunks = chain.shape
@@ -244,7 +245,7 @@ def fill(
         (
             micro_batches,
             float(skeleton.patience),
-            float(send_s),
+            np.ascontiguousarray(np.broadcast_to(send_s, (2, length)), dtype=np.float64),
             np.ascontiguousarray(times_s, dtype=np.float64),
             np.ascontiguousarray(cap, dtype=np.int64),
             stage_at,

@@ -49,14 +49,15 @@ def order(
     forward_s: ArrayLike = 1.0,
     backward_input_s: ArrayLike = 1.0,
     backward_weight_s: ArrayLike = 1.0,
-    send_s: float = 0.0,
+    send_s: ArrayLike = 0.0,
     memory_limit: ArrayLike | None = None,
 ) -> Order:
     """Program order of every stage under a schedule.
 
     GPipe, 1F1B and interleaved 1F1B are fixed by their shape. The zero-bubble family looks at the times (each a
-    number or (P, v) array [s]; `send_s` per hop) and keeps at most `memory_limit` chunk-activations per
-    stage (a number or (P,) array; None: the schedule's own, see `schedules.memory_cap`).
+    number or (P, v) array [s]; `send_s` of what they hand on, a number or (2, P, v) [s]) and keeps at most
+    `memory_limit` chunk-activations per stage (a number or (P,) array; None: the
+    schedule's own, see `schedules.memory_cap`).
 
     Raises
     ------
@@ -78,8 +79,9 @@ def order(
         return _alternating(schedule, stages, micro_batches, chunks, warm_up)
     chain = positions(schedule, stages, chunks)
     times = np.stack([_by_position(time, chain) for time in (forward_s, backward_input_s, backward_weight_s)])
+    sends = np.stack([_by_position(time, chain) for time in np.broadcast_to(send_s, (2, *chain.shape))])
     cap = _cap(schedule, stages, micro_batches, chunks, memory_limit)
-    filled = best_filling(schedule, chain, micro_batches, times_s=times, send_s=send_s, cap=cap)
+    filled = best_filling(schedule, chain, micro_batches, times_s=times, send_s=sends, cap=cap)
     return Order(
         schedule=schedule,
         stages=stages,

@@ -19,7 +19,7 @@ from ridgeline.training.orders import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT,
 from ridgeline.training.stages import FULL, SELECTIVE, LayoutCost, StageTimes
 
 Floats = NDArray[np.float64]
-LINK_PARTS = ("tensor link", "context link", "expert link")
+LINK_PARTS = ("tensor link", "context link", "expert link", "host link")
 HOST_PARTS = ("launch",)
 
 
@@ -57,6 +57,9 @@ class StageParts:
         found = {part: self._table(partial(_part, part)) for part in PARTS}
         found["launch"] = _with_messages(found["launch"], self.times)
         found["copies"] = PartTable(forward_s=gathered, backward_input_s=gathered, backward_weight_s=reduced)
+        waits = (self.times.host_wait_s, self.times.host_back_wait_s)
+        out, back = (np.zeros(self.first.shape) + each for each in waits)
+        found["host link"] = PartTable(forward_s=out, backward_input_s=back, backward_weight_s=np.zeros(out.shape))
         return found
 
     def hosts(self) -> tuple[PartTable, PartTable]:

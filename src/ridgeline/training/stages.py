@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine
-from ridgeline.cost.network import collective_seconds, send_seconds
+from ridgeline.cost.network import between, collective_seconds, send_seconds
 from ridgeline.cost.price import BlockCost, Pricer
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import PRECISIONS, Workload
@@ -26,6 +27,7 @@ from ridgeline.plan.plan import Schedule
 from ridgeline.training.copies import exchange_copies
 from ridgeline.training.optimizer import optimizer_seconds
 from ridgeline.training.schedules import positions
+from ridgeline.training.sends import send_tables
 
 Floats = NDArray[np.float64]
 NONE, SELECTIVE, FULL = 0, 1, 2
@@ -66,6 +68,8 @@ class StageTimes:
     backward, are copies around exchanges; `message_s` of each forward and backward is the host's time for its messages,
     `turn_s` of each forward, and `back_turn_s` of each backward, that of the program around its layers where the device
     does not work that long.
+    `host_copy_s` is the time in which the host link takes what a chunk's forward keeps, and again gives it back;
+    `host_wait_s` of each forward and `host_back_wait_s` of each backward is what that takes longer than the compute.
     `exchanged_s` is the part of `optimizer_s` that is no update: copies around exchanges once a step, and the sum of a
     tied embedding's gradients over the first and the last stage.
     """
@@ -85,6 +89,9 @@ class StageTimes:
     message_s: Floats | float = 0.0
     turn_s: Floats | float = 0.0
     back_turn_s: Floats | float = 0.0
+    host_copy_s: Floats | float = 0.0
+    host_wait_s: Floats | float = 0.0
+    host_back_wait_s: Floats | float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +165,7 @@ class StageModel:
         recompute: Number,
         sharding: Sharding,
         recompute_layers: Number | None = None,
+        schedule: Schedule = Schedule.ONE_F_ONE_B,
     ) -> StageTimes:
         """All times of the stages for these plans; counts (P, v, kinds), first and last (P, v)."""
         forward, again, inputs, weights = (self._sum(cost, counts, first, last, part) for part in _PARTS)
@@ -170,7 +178,7 @@ class StageModel:
         some = self._sum(cost, counts, first * 0, last * 0, "selective")
         inputs = inputs + np.where(code == FULL, again * share, np.where(code == SELECTIVE, some, 0.0))
         gather, reduce = self._exchanges(cost, counts, first, last, sharding)
-        sends = self._send(cost.layout, sharding)
+        onward, homeward = self._sends(cost.layout, sharding, positions(schedule, *first.shape))
         copies = self._copies(cost, counts, first, last, sharding)
         exchanged = copies.once_s + self._tied(cost.layout, first, last, sharding)
         neighbours = np.where(np.asarray(sharding.pp)[..., None, None] > 1, 2.0 - first - last, 0.0)
@@ -180,8 +188,8 @@ class StageModel:
             forward_s=forward + copies.gathered_s + messages + turns,
             backward_input_s=inputs + copies.gathered_s + messages + back_turns,
             backward_weight_s=weights + copies.reduced_s,
-            send_forward_s=sends[..., None, None] + np.zeros(counts.shape[:2]),
-            send_backward_s=sends[..., None, None] + np.zeros(counts.shape[:2]),
+            send_forward_s=onward,
+            send_backward_s=homeward,
             gather_s=gather,
             reduce_s=reduce,
             pieces=np.maximum(1, counts.sum(axis=-1)),
@@ -272,12 +280,18 @@ class StageModel:
             return total
         return total + grid(cost.embedding) * first + grid(cost.head) * last
 
-    def _send(self, layout: Layout, sharding: Sharding) -> Floats:
-        """Time to hand one micro-batch's activations to the next stage [s]."""
+    def sent_bytes(self, layout: Layout) -> Number:
+        """What one rank hands to the next stage of one micro-batch [byte]."""
         tokens = layout.sequence_tokens(self.workload.seq_len)
-        stride = np.asarray(layout.tp) * layout.cp * sharding.dp
-        size = tokens * self.model.graph.hidden * self.precision.activation_bytes
-        return np.asarray(np.where(np.asarray(sharding.pp) > 1, send_seconds(size, stride, self.machine), 0.0))
+        return tokens * self.model.graph.hidden * self.precision.activation_bytes
+
+    def send_seconds(self, layout: Layout, stride: float) -> Number:
+        """Time to hand one micro-batch's activations to a rank `stride` devices away [s]."""
+        return send_seconds(self.sent_bytes(layout), stride, self.machine)
+
+    def _sends(self, layout: Layout, sharding: Sharding, place: NDArray[np.int64]) -> tuple[Floats, Floats]:
+        ranks = np.asarray(layout.tp) * layout.cp * sharding.dp
+        return send_tables(place, ranks, self.machine, partial(self.send_seconds, layout))
 
     def _tied(self, layout: Layout, first: Floats, last: Floats, sharding: Sharding) -> Floats:
         """Seconds in which the first and the last stage add up the gradients of the embedding they share, (..., P)."""
@@ -286,7 +300,8 @@ class StageModel:
         if not graph.tied_embeddings:
             return np.zeros(ends.shape)
         size = graph.vocab * graph.hidden * self.precision.grad_bytes / np.asarray(layout.tp)
-        stride = np.asarray(layout.tp) * layout.cp * sharding.dp * np.maximum(stages - 1, 1)
+        each = np.asarray(layout.tp) * layout.cp * sharding.dp
+        stride = between(np.zeros_like(each), each * stages - 1, self.machine)
         both = self._collective(CollectiveKind.ALL_REDUCE, size, np.where(stages > 1, 2, 1), stride)
         found: Floats = np.asarray(both)[..., None] * (ends > 0)
         return found

@@ -44,7 +44,7 @@ def step_tasks(plan: Plan, micro_batches: int, times: StageTimes) -> TaskGraph:
         forward_s=times.forward_s,
         backward_input_s=times.backward_input_s,
         backward_weight_s=times.backward_weight_s,
-        send_s=float(times.send_forward_s.max(initial=0.0)),
+        send_s=np.stack((times.send_forward_s, times.send_backward_s)),
     )
     base = pipeline_tasks(
         sequence,

@@ -54,7 +54,8 @@ class StepBound:
         self.work_s = (forward + inputs + weights).sum(axis=-1)
         way = forward[..., 0] + times.send_forward_s[..., 0]
         if not self.split:  # split-off weight gradients may fill the way back
-            way = way + self.alone[..., 0] + times.send_backward_s[..., 0]
+            back = np.roll(times.send_backward_s[..., 0], -1, axis=-1)  # from the stage after it
+            way = way + self.alone[..., 0] + back
         self.path_s = np.cumsum(way, axis=-1) - way  # head(s), and tail(s) where it must stay empty
 
     def sharded(self, chosen: NDArray[np.int64]) -> StepBound:

@@ -114,12 +114,13 @@ def best_filling(
     micro_batches: int,
     *,
     times_s: Floats,
-    send_s: float,
+    send_s: Floats,
     cap: Integers,
 ) -> Filled:
     """The shortest filling among the schedule's skeletons; ties go to the shortest span of a stage.
 
-    `chain` (P, v) positions; `times_s` (3, K) forward, input and weight time of each position [s]; `cap` (P,) >= v.
+    `chain` (P, v) positions; `times_s` (3, K) forward, input and weight time of each position [s]; `send_s` (2, K) of
+    what its forward and its input backward hand on [s]; `cap` (P,) >= v.
     """
     skeletons = list(_candidates(schedule, chain, micro_batches, cap))
     announced = [skeletons[0].kind.size * 3 // 2 * len(skeletons)] + [0] * (len(skeletons) - 1)

@@ -36,7 +36,8 @@ def _ring_time(
     in_network: float,
     memory: float,
     in_place: float,
-    net_hop: float,
+    ring_net: float,
+    tree_net: float,
     v: Array,
 ) -> float:
     """All-reduce, all-gather or reduce-scatter: k = N - 1 steps of s bytes (twice as many to reduce and gather) [s].
@@ -44,7 +45,8 @@ def _ring_time(
     LL: hop latency a step, at the slow rate of flagged words; LL128: a later start, most of the link's rate; Simple: a
     late start and slow hand-overs, partly hidden behind the stream, at the full rate. From `simple_from_bytes_` a rank
     only Simple and the switch are left, as the library's tuner has it. Unless it is done in place, a rank's own piece
-    is copied through memory.
+    is copied through memory. Beyond the node a ring also waits for the network's hops that a piece crosses on its way
+    around, `ring_net` seconds of them each time, and a tree for those of its climb, `tree_net` seconds up or down.
     """
     hop, ll_rate, mid, ll128, simple, simple_hop = v[1], v[2], v[3], v[4], v[5], v[6]
     own_share, simple_from, overlap, switch_share = v[8], v[9], v[10], v[11]
@@ -53,7 +55,7 @@ def _ring_time(
     best: float
     passes = 2.0 if operation == 0.0 else 1.0
     steps = passes * (ranks - 1.0)
-    waits = passes * nodes * net_hop if nodes > 1.0 else 0.0
+    waits = passes * ring_net
     wire = steps * piece
     own = 0.0 if in_place > 0.0 else piece / (memory * own_share)
     latency, simple_latency = steps * hop + waits, steps * simple_hop + waits
@@ -63,15 +65,16 @@ def _ring_time(
         best = min(best, mid + latency + wire / (rate * ll128) + own)
     if operation == 0.0 and nodes > 1.0:
         depth = 2.0 * math.ceil(math.log2(nodes))
-        climb = 2.0 * (group - 1.0) * hop + depth * (hop + net_hop)
-        simple_climb = 2.0 * (group - 1.0) * simple_hop + depth * (simple_hop + net_hop)
+        climb = 2.0 * (group - 1.0) * hop + depth * hop + 2.0 * tree_net
+        simple_climb = 2.0 * (group - 1.0) * simple_hop + depth * simple_hop + 2.0 * tree_net
         best = min(best, simple + _together(simple_climb, 2.0 * size / rate, overlap))
         if piece < simple_from:
             best = min(best, climb + 2.0 * size / min(ll_rate, rate))
             best = min(best, mid + climb + 2.0 * size / (rate * ll128))
         if in_network > 0.0 and group > 2.0:
             moved = max((1.0 + 1.0 / group) * size / (link * switch_share), 2.0 * size / out)
-            best = min(best, simple + (group - 1.0) * simple_hop + depth * (simple_hop + net_hop) + moved)
+            reached = (group - 1.0) * simple_hop + depth * simple_hop + 2.0 * tree_net
+            best = min(best, simple + reached + moved)
     elif operation == 0.0 and in_network > 0.0 and ranks > 2.0:
         moved = (ranks + 1.0) * piece / (link * switch_share)
         best = min(best, simple + _together((ranks - 1.0) * simple_hop, moved, overlap))
@@ -125,7 +128,7 @@ def _collective(sizes: Array, device: Array, values: Array, out: Array) -> None:
         if switched == 0.0 and group > 2.0:
             bridge = values[15] * link * root / min(group, root)
             rate = min(rate, bridge * values[13] if group > root else bridge)
-        leaving = group * nic
+        leaving = sizes[i, 12]
         if nodes > 1.0 and operation < 3.0:
             rate = leaving if group == 1.0 else min(rate, leaving)
         if operation < 3.0:
@@ -140,7 +143,8 @@ def _collective(sizes: Array, device: Array, values: Array, out: Array) -> None:
                 in_network,
                 memory,
                 sizes[i, 9],
-                sizes[i, 11],
+                sizes[i, 13],
+                sizes[i, 14],
                 values,
             )
         else:
@@ -170,12 +174,18 @@ COLLECTIVE = Mechanism(
         "nic_bytes_per_s",
         "in_place",
         "element_bytes",  # of measured tables: reduction of narrow elements is slower; the formula leaves it out
-        "net_hop_s",
+        "net_hop_s",  # of the slowest hop that a message takes beyond the node
+        "leaving_bytes_per_s",  # what the network sustains of a node's part of a ring
+        "ring_net_s",
+        "tree_net_s",
     ),
     defaults={
         "in_place": 0.0,
         "element_bytes": 2.0,
         "net_hop_s": 0.0,
+        "leaving_bytes_per_s": 0.0,
+        "ring_net_s": 0.0,
+        "tree_net_s": 0.0,
         "nodes": 1.0,
         "nic_bytes_per_s": 0.0,
         "in_network": 0.0,
