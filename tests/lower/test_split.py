@@ -23,6 +23,9 @@ from ridgeline.lower.split import balanced_split, even_split
         (5, 2, (3, 2)),
         (7, 1, (7,)),
         (3, 3, (1, 1, 1)),
+        (3, 4, (1, 1, 1, 0)),  # the last place has the head alone,
+        (3, 5, (0, 1, 1, 1, 0)),  # and the first the embedding
+        (1, 1, (1,)),
     ],
 )
 def test_even_split_spares_the_ends(layers: int, places: int, expected: tuple[int, ...]) -> None:
@@ -30,15 +33,16 @@ def test_even_split_spares_the_ends(layers: int, places: int, expected: tuple[in
 
 
 def test_too_many_places_are_refused_with_the_limit() -> None:
-    with pytest.raises(PlanError, match=r"3 layers over 4 pipeline places .* use at most 3"):
-        even_split(3, 4)
-    with pytest.raises(PlanError, match="use at most 2"):
-        balanced_split([1.0, 1.0], 3, first_seconds=0.0, last_seconds=0.0)
+    with pytest.raises(PlanError, match=r"3 layers over 6 pipeline places .* use at most 5"):
+        even_split(3, 6)
+    with pytest.raises(PlanError, match="use at most 4"):
+        balanced_split([1.0, 1.0], 5, first_seconds=0.0, last_seconds=0.0)
+    assert balanced_split([1.0, 1.0], 4, first_seconds=0.0, last_seconds=0.0) == (0, 1, 1, 0)
 
 
 @given(st.integers(1, 200), st.integers(1, 40))
 def test_even_split_is_whole_and_even(layers: int, places: int) -> None:
-    if layers < places:
+    if layers < places - 2:
         return
     counts = even_split(layers, places)
     assert sum(counts) == layers

@@ -173,3 +173,17 @@ def test_a_table_of_plans_is_judged_as_each_plan() -> None:
 def test_a_word_is_no_choice_in_python(words: dict[str, str], needs: str) -> None:
     with pytest.raises(PlanError, match=f"needs one of .*{needs}"):
         Plan(**words)  # type: ignore[arg-type]
+
+
+def test_the_ends_of_a_pipeline_may_hold_no_layer() -> None:
+    """Meta ran 126 layers on 16 stages of 8 chunks: the embedding alone on the first, the head alone on the last."""
+    whole = ModelLimits(layers=126, heads=128, kv_heads=8, tensor_width=128, experts=0)
+    check(Plan(pp=16, chunks=8, schedule=Schedule.INTERLEAVED), whole, JOB, 16)
+    with pytest.raises(PlanError, match="pp 16 x chunks 9 = 144 pipeline places for 126 layers; nearest: pp 14"):
+        check(Plan(pp=16, chunks=9, schedule=Schedule.INTERLEAVED), whole, JOB, 16)
+
+
+@pytest.mark.parametrize("schedule", [one for one in Schedule if one not in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)])
+def test_a_schedule_for_several_stages_is_refused_on_one(schedule: Schedule) -> None:
+    with pytest.raises(PlanError, match=rf"schedule {schedule.value} needs pp >= 2, got pp 1; nearest: schedule 1f1b"):
+        check(Plan(schedule=schedule, chunks=2), LIMITS, JOB, 16)

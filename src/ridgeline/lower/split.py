@@ -8,18 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.errors import PlanError
+from ridgeline.plan.rules import most_places
 
 
 def even_split(layers: int, positions: int) -> tuple[int, ...]:
     """Layers of each place in the chain, as even as whole layers allow [1].
 
     When they do not divide, the places with fewer layers are the last (which also holds the head),
-    then the first (which holds the embedding), then the rest from the end.
+    then the first (which holds the embedding), then the rest from the end. These two may hold no layer, as where
+    Llama 3 405B ran its 126 layers on 128 places (arXiv:2407.21783, section 3.3.2). Raises `PlanError` beyond that.
     """
-    if layers < positions:
+    if layers < 1 or positions > most_places(layers):
         raise PlanError(
             f"plan: {layers} layers over {positions} pipeline places (pp x chunks) leaves some empty;"
-            f" use at most {layers}"
+            f" use at most {most_places(layers)}"
         )
     base, extra = divmod(layers, positions)
     order = [*range(1, positions - 1), 0, positions - 1] if positions > 1 else [0]
@@ -36,11 +38,11 @@ def balanced_split(
 
     The embedding weighs `first_seconds` on the first place, the head `last_seconds` on the last.
     Exact: a bisection on the slowest place, each step a greedy fill, which is optimal for contiguous
-    parts. Every place gets one layer at least.
+    parts. Every place gets one layer at least; where there are fewer layers than places, `even_split` has the only way.
     """
     count = len(layer_seconds)
     if count < positions:
-        even_split(count, positions)  # raises with the reason
+        return even_split(count, positions)
     total = np.concatenate(([0.0], np.cumsum(layer_seconds)))
     low = max(max(layer_seconds), total[-1] / positions)
     high = float(total[-1]) + first_seconds + last_seconds

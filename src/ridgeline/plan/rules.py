@@ -71,6 +71,11 @@ def nearest_divisor(number: int, wanted: int) -> int:
     return min(divisors(number), key=lambda d: (abs(d - wanted), d))
 
 
+def most_places(layers: int) -> int:
+    """Pipeline places that so many layers can fill [1]: one each, and two with the embedding and the head alone."""
+    return layers + 2
+
+
 def rules(
     limits: ModelLimits, workload: Workload, devices: int, plans: Columns
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
@@ -82,7 +87,8 @@ def rules(
     if limits.kv_heads:
         yield "kv_heads", (limits.kv_heads % tp == 0) | (tp % limits.kv_heads == 0)
     yield "width", _divides(limits.tensor_width, tp)
-    yield "layers", pp * chunks <= limits.layers
+    places = pp * chunks
+    yield "layers", places <= np.where(places > 1, most_places(limits.layers), limits.layers)
     ring = ~plans["ulysses"].astype(bool)
     yield "context", (workload.seq_len % (cp * np.where(ring & (cp > 1), 2, 1)) == 0)
     if limits.heads:
@@ -111,6 +117,8 @@ def check(plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> 
             continue  # a stated split may leave places to the embedding or the head alone
         if not bool(kept[0]):
             raise PlanError(explain(name, plan, limits, workload, devices))
+    if plan.pp == 1 and plan.schedule not in (Schedule.GPIPE, Schedule.ONE_F_ONE_B):
+        raise PlanError(f"plan: schedule {plan.schedule.value} needs pp >= 2, got pp 1; nearest: schedule 1f1b")
     if plan.schedule is Schedule.INTERLEAVED and plan.chunks == 1:
         raise PlanError("plan: the interleaved schedule needs chunks >= 2; with 1 chunk it is 1f1b")
     if plan.layer_split is not None:
@@ -139,7 +147,7 @@ def explain(rule: str, plan: Plan, limits: ModelLimits, workload: Workload, devi
         f" nearest: tp {nearest_divisor(max(limits.tensor_width, 1), plan.tp)}",
         "layers": f"pp {plan.pp} x chunks {plan.chunks} = {plan.pp * plan.chunks} pipeline places for"
         f" {limits.layers} layers;"
-        f" nearest: pp {max(1, limits.layers // plan.chunks)}",
+        f" nearest: pp {max(1, most_places(limits.layers) // plan.chunks)}",
         "context": f"sequence {workload.seq_len} is not a multiple of {halves} (cp {plan.cp}"
         f"{', two halves per rank for a causal ring' if halves > plan.cp else ''});"
         f" nearest: cp {_context_ranks(workload.seq_len, plan)}",

@@ -11,7 +11,7 @@ import numpy as np
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan, Recompute, Schedule
-from ridgeline.plan.rules import ModelLimits, divisors, rules
+from ridgeline.plan.rules import ModelLimits, divisors, most_places, rules
 
 _CHUNKED = {Schedule.INTERLEAVED: None, Schedule.ZB_V: 2, Schedule.V_HALF: 2, Schedule.V_MIN: 2}
 
@@ -167,8 +167,8 @@ def chunk_choices(schedule: Schedule, pp: int, layers: int, space: Space) -> lis
     elif _CHUNKED[schedule] is not None:
         found = [c for c in (_CHUNKED[schedule],) if c is not None and pp * c <= layers]
     else:
-        places = [c for c in range(2, space.max_chunks + 1) if pp * c <= layers]
-        found = [c for c in places if layers % (pp * c) == 0 or c == stated]
+        places = range(2, space.max_chunks + 1)
+        found = [c for c in places if layers % (pp * c) == 0 or (c == stated and pp * c <= most_places(layers))]
     return found if stated is None else [c for c in found if c == stated]
 
 
