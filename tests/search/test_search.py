@@ -154,7 +154,7 @@ def test_chunks_that_a_schedule_may_have(schedule: Schedule, pp: int, expected: 
     assert chunk_choices(schedule, pp, 8, FAST) == expected
 
 
-@pytest.mark.parametrize(("layers", "expected"), [(126, [7]), (111, [])])  # 112 places
+@pytest.mark.parametrize(("layers", "expected"), [(126, [7]), (110, [7]), (109, [])])  # 112 places
 def test_stated_chunks_need_not_divide_the_layers(layers: int, expected: list[int]) -> None:
     assert chunk_choices(Schedule.INTERLEAVED, 16, layers, replace(FAST, fixed={"chunks": 7})) == expected
 
