@@ -253,7 +253,8 @@ def test_reports_add_up(scenario: tuple[str, int, int, int, Workload, Plan]) -> 
     assert report.bound_s <= step.value * ROUNDING
     assert report.tokens_per_s == pytest.approx(workload.step_tokens / step.value)
     assert 0 < report.mfu <= 1
-    assert report.hfu >= report.mfu
+    assert report.mfu >= report.causal_mfu <= report.hfu <= 1
+    assert report.step_time.low * 1.0000001 >= step.value * report.hfu
     assert len(report.memory) == plan.pp
     assert report.energy_j_per_step == pytest.approx(report.power_w * step.value)
 

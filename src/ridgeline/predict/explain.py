@@ -13,12 +13,12 @@ from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.workload import Task
 from ridgeline.lower.shard import Sharder
-from ridgeline.plan.plan import Recompute
-from ridgeline.predict.predictor import RECOMPUTE_CODE, Evaluation, Predictor
+from ridgeline.predict.floor import peak_flop_per_s, recomputed_flop, stage_parts, step_floor_s
+from ridgeline.predict.predictor import Evaluation, Predictor
 from ridgeline.predict.step_interval import step_interval
 from ridgeline.report.report import Estimate, OpRow, Report, Share, StageMemory
 from ridgeline.timeline.simulate import simulate
-from ridgeline.training.parts import StageParts, by_resource
+from ridgeline.training.parts import by_resource
 from ridgeline.training.stages import StageTimes
 from ridgeline.training.step import step_tasks
 
@@ -44,20 +44,6 @@ _EVIDENCE_OF_PART = {
 def explain(predictor: Predictor, evaluation: Evaluation) -> Report:
     """One evaluated plan as a report."""
     return _Explainer(predictor, evaluation).report()
-
-
-def stage_parts(predictor: Predictor, evaluation: Evaluation) -> StageParts:
-    """What the stage times of an evaluation are made of."""
-    return StageParts(
-        cost=evaluation.cost,
-        names=predictor.stages.block_names,
-        counts=evaluation.counts,
-        first=evaluation.first,
-        last=evaluation.last,
-        times=evaluation.times,
-        recompute=RECOMPUTE_CODE[evaluation.plan.recompute],
-        recompute_layers=evaluation.plan.recompute_layers,
-    )
 
 
 class _Explainer:
@@ -144,34 +130,22 @@ class _Explainer:
         ]
         return min(used, default=Evidence.DERIVED)
 
-    def recomputed_flop(self) -> float:
-        """Forward FLOP per token that backward repeats, by what full or selective recompute drops."""
-        plan, predictor = self.it.plan, self.predictor
-        if plan.recompute is Recompute.FULL:
-            per_stage = self.it.counts.sum(axis=(1, 2))
-            limit = per_stage if plan.recompute_layers is None else np.minimum(per_stage, plan.recompute_layers)
-            return predictor.layers_flop_per_token * float(limit.sum() / per_stage.sum())
-        if plan.recompute is not Recompute.SELECTIVE:
-            return 0.0
-        if predictor.runtime.selective == "matmul":
-            return (predictor.layers_flop_per_token - predictor.attention_flop_per_token) / 2
-        return predictor.attention_flop_per_token if predictor.workload.attention_kernel == "unfused" else 0.0
-
     def report(self) -> Report:
         it, predictor, workload = self.it, self.predictor, self.predictor.workload
         parts, step_s = self.parts(), it.timeline.makespan_s
         detailed = by_resource(it.tasks, self.tables)
         evidence = self.evidence()
         rung = self.lowest(parts, evidence)
-        low, high = step_interval(parts, self.hosts_s(), predictor=predictor, evidence=evidence["matrix rate"])
-        tokens = workload.step_tokens * (1 - workload.padding)
         trained = 3.0 if workload.task in (Task.PRETRAIN, Task.FULL) else 2.0
-        model_flop = predictor.flop_per_token * workload.step_tokens * trained
-        hardware_flop = model_flop + self.recomputed_flop() * workload.step_tokens
-        peak = predictor.cluster.accelerator.peak_flop_per_s.get(
-            predictor.stages.precision.compute
-        ) or predictor.machine.device.matrix_rate(predictor.stages.precision.compute)
-        total_peak = peak * it.plan.devices
+        low, high = step_interval(parts, self.hosts_s(), predictor=predictor, evidence=evidence["matrix rate"])
+        low = min(max(low, step_floor_s(predictor, it, trained=trained)), step_s)
+        tokens = workload.step_tokens * (1 - workload.padding)
+        model_flop = predictor.model_flop_per_token() * workload.step_tokens * trained
+        hardware_flop = model_flop + recomputed_flop(predictor, it) * workload.step_tokens
+        attended_flop = predictor.model_flop_per_token("causal") * workload.step_tokens * trained
+        done_flop = attended_flop + recomputed_flop(predictor, it, attention="causal") * workload.step_tokens
+        formats = {predictor.stages.precision.compute, predictor.stages.precision.attention}
+        total_peak = max(peak_flop_per_s(predictor, name) for name in formats) * it.plan.devices
         held = predictor.stages.pricer.held
         energy = step_energy_j(parts, predictor.cluster, held=held)
         price, carbon = predictor.cluster.price_usd_per_device_h, predictor.cluster.carbon_kg_per_j
@@ -191,8 +165,8 @@ class _Explainer:
             model_flop=model_flop,
             hardware_flop=hardware_flop,
             mfu=model_flop / step_s / total_peak,
-            hfu=hardware_flop / step_s / total_peak,
-            causal_mfu=predictor.causal_flop_per_token * workload.step_tokens * trained / step_s / total_peak,
+            hfu=done_flop / step_s / total_peak,
+            causal_mfu=attended_flop / step_s / total_peak,
             run_time_s=None if steps is None else steps * step_s,
             energy_j_per_step=energy,
             power_w=energy / step_s,
@@ -279,7 +253,7 @@ class _Explainer:
     def assumptions(self) -> tuple[str, ...]:
         workload, cluster = self.predictor.workload, self.predictor.cluster
         found = [
-            "MFU counts attention over all token pairs (PaLM's convention) and no recompute",
+            "MFU counts attention over all token pairs (PaLM's convention) and no recompute, HFU what kernels compute",
             "experts receive equal numbers of tokens" if self.predictor.limits.experts else "",
             f"{workload.padding:.0%} of positions are padding and count as no tokens" if workload.padding else "",
             f"price: {cluster.price_usd_per_device_h.conditions}"

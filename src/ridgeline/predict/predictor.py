@@ -203,37 +203,26 @@ class Predictor:
             RUNTIMES[self.workload.framework], **{"architecture": self.cluster.accelerator.architecture, **habits}
         )
 
-    @cached_property
-    def layers_flop_per_token(self) -> float:
-        """The part of `flop_per_token` that layers take: without embedding, logits and loss [FLOP/token]."""
+    def layers_flop_per_token(self, attention: str = "full") -> float:
+        """The part of `model_flop_per_token` that layers take: without embedding, logits and loss [FLOP/token]."""
         graph, tokens = self.model.graph, float(self.workload.seq_len)
         ends = sum(op_flop_per_token(op, tokens) for op in (*graph.embedding, *graph.head))
-        return self.flop_per_token - float(ends)
+        return self.model_flop_per_token(attention) - float(ends)
 
-    @cached_property
-    def attention_flop_per_token(self) -> float:
-        """The part of `flop_per_token` that attention cores take [FLOP/token]."""
+    def attention_flop_per_token(self, attention: str = "full") -> float:
+        """The part of `model_flop_per_token` that attention cores take [FLOP/token]."""
         graph, tokens = self.model.graph, float(self.workload.seq_len)
         cores = [op for name in graph.layers for op in graph.blocks[name].ops if op.kind is OpKind.ATTENTION]
         return float(
             sum(
-                op_flop_per_token(op, mean_context(op, tokens, attention="full"))
-                + index_flop_per_token(op, tokens, attention="full")
+                op_flop_per_token(op, mean_context(op, tokens, attention=attention))
+                + index_flop_per_token(op, tokens, attention=attention)
                 for op in cores
             )
         )
 
-    @cached_property
-    def flop_per_token(self) -> float:
-        """Forward model FLOP per token, attention counted over all pairs (PaLM's MFU convention)."""
-        return self._model_flop("full")
-
-    @cached_property
-    def causal_flop_per_token(self) -> float:
-        """Forward model FLOP per token, attention counted over the pairs that its mask leaves [FLOP/token]."""
-        return self._model_flop("causal")
-
-    def _model_flop(self, attention: str) -> float:
+    def model_flop_per_token(self, attention: str = "full") -> float:
+        """Forward model FLOP per token, attention counted over all pairs (PaLM's MFU convention) or 'causal' ones."""
         encoded = self.workload.encoder_seq_len
         seq_len = float(self.workload.seq_len)
         return float(model_flop_per_token(self.model.graph, seq_len, attention=attention, encoder_seq_len=encoded))

@@ -13,7 +13,8 @@ from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Evaluation, Predictor
-from ridgeline.predict.explain import explain, stage_parts
+from ridgeline.predict.explain import explain
+from ridgeline.predict.floor import stage_parts
 from ridgeline.report.report import Report
 from ridgeline.run.launch import launch
 from ridgeline.run.mapping import as_it_runs, execution_of

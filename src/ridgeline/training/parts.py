@@ -62,6 +62,11 @@ class StageParts:
         found["host link"] = PartTable(forward_s=out, backward_input_s=back, backward_weight_s=np.zeros(out.shape))
         return found
 
+    def bytes(self) -> Floats:
+        """Bytes of one micro-batch through device memory, all phases of every stage and chunk, (P, v) [byte]."""
+        found: Floats = self._table(lambda phase: phase.bytes).total_s
+        return found
+
     def hosts(self) -> tuple[PartTable, PartTable]:
         """The launch part on the quickest and on the slowest host; messages and turns take what they do [s]."""
         quick, slow = (_with_messages(self._table(partial(_host, end)), self.times) for end in (0, 1))

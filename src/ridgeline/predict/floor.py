@@ -1,0 +1,98 @@
+"""The least that a machine's own limits leave of a training step: datasheet peaks, whatever the kernels.
+
+No interval reaches below it. Letters: F FLOP of a step, P peak FLOP/s, Q bytes, W bytes a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ridgeline.cost.machine import Machine
+from ridgeline.facts.records import Accelerator
+from ridgeline.plan.plan import Recompute
+from ridgeline.predict.predictor import RECOMPUTE_CODE, Evaluation, Predictor
+from ridgeline.training.parts import LINK_PARTS, StageParts
+
+
+def stage_parts(predictor: Predictor, evaluation: Evaluation) -> StageParts:
+    """What the stage times of an evaluation are made of."""
+    return StageParts(
+        cost=evaluation.cost,
+        names=predictor.stages.block_names,
+        counts=evaluation.counts,
+        first=evaluation.first,
+        last=evaluation.last,
+        times=evaluation.times,
+        recompute=RECOMPUTE_CODE[evaluation.plan.recompute],
+        recompute_layers=evaluation.plan.recompute_layers,
+    )
+
+
+def recomputed_flop(predictor: Predictor, evaluation: Evaluation, *, attention: str = "full") -> float:
+    """Forward FLOP per token that backward repeats, by what full or selective recompute drops [FLOP/token]."""
+    plan = evaluation.plan
+    if plan.recompute is Recompute.FULL:
+        per_stage = evaluation.counts.sum(axis=(1, 2))
+        limit = per_stage if plan.recompute_layers is None else np.minimum(per_stage, plan.recompute_layers)
+        return predictor.layers_flop_per_token(attention) * float(limit.sum() / per_stage.sum())
+    if plan.recompute is not Recompute.SELECTIVE:
+        return 0.0
+    cores = predictor.attention_flop_per_token(attention)
+    if predictor.runtime.selective == "matmul":
+        return (predictor.layers_flop_per_token(attention) - cores) / 2
+    return cores if predictor.workload.attention_kernel == "unfused" else 0.0
+
+
+def peak_flop_per_s(predictor: Predictor, dtype: str) -> float:
+    """The datasheet's matrix rate of a format on one device, or the rate that stands for it where it has none."""
+    part: Accelerator = predictor.cluster.accelerator
+    return part.peak_flop_per_s.get(dtype) or predictor.machine.device.matrix_rate(dtype)
+
+
+def step_floor_s(predictor: Predictor, evaluation: Evaluation, *, trained: float) -> float:
+    """The least time of a step on this machine [s]: the longest of what each of its limits asks for.
+
+    max(F / (devices P), Q / W of the memory, exchanges at the rate of their links), with FLOP over attended pairs, each
+    format at its own peak, and bytes of the busiest stage. Lower bound: nothing waits for anything else.
+    """
+    return max(
+        _compute_s(predictor, evaluation, trained),
+        _memory_s(predictor, evaluation),
+        _links_s(predictor, evaluation),
+    )
+
+
+def _compute_s(predictor: Predictor, evaluation: Evaluation, trained: float) -> float:
+    precision, plan = predictor.stages.precision, evaluation.plan
+    again = recomputed_flop(predictor, evaluation, attention="causal")
+    whole = trained * predictor.model_flop_per_token("causal") + again
+    cores = trained * predictor.attention_flop_per_token("causal")
+    each = cores / peak_flop_per_s(predictor, precision.attention)
+    each += (whole - cores) / max(peak_flop_per_s(predictor, name) for name in (precision.compute, precision.attention))
+    return each * predictor.workload.step_tokens / plan.devices
+
+
+def _memory_s(predictor: Predictor, evaluation: Evaluation) -> float:
+    moved = stage_parts(predictor, evaluation).bytes().sum(axis=1).max() * evaluation.micro_batches
+    return float(moved) / predictor.cluster.accelerator.memory_bytes_per_s
+
+
+def _links_s(predictor: Predictor, evaluation: Evaluation) -> float:
+    if evaluation.plan.devices == 1:
+        return 0.0
+    bare = bare_links(predictor.machine)
+    other = Predictor(predictor.model, predictor.cluster, predictor.workload, resolved=bare)
+    cost, _, _, _, times = other.prepare(evaluation.plan)
+    tables = stage_parts(other, replace(evaluation, cost=cost, times=times)).tables()
+    inside = sum(tables[name].total_s.sum(axis=1) for name in LINK_PARTS) * evaluation.micro_batches
+    exchanged = np.broadcast_to((times.gather_s + times.reduce_s).sum(axis=-1), np.shape(inside))
+    return float(np.max(np.maximum(inside, exchanged)))
+
+
+def bare_links(machine: Machine) -> Machine:
+    """A machine whose links carry all that their datasheets say, without latency or anything measured of them."""
+    whole = (1.0,) * len(machine.tiers)
+    tiers = tuple(replace(tier, latency_s=0.0) for tier in machine.tiers)
+    return replace(machine, tiers=tiers, efficiency=whole, in_network_efficiency=whole, collectives=None)
