@@ -113,6 +113,7 @@ def predict(model: Model, cluster: Cluster, workload: Workload, plan: Plan) -> R
         hardware_flop=flop * 4 / 3,
         mfu=0.5,
         hfu=0.6,
+        causal_mfu=0.5,
         run_time_s=None,
         energy_j_per_step=1.0,
         power_w=8000.0,

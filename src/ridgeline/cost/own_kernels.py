@@ -35,7 +35,7 @@ class OwnKernels:
     `hybrid` model keep a state in place of a cache; engines may attend in its others by kernels taken for it alone.
     Where `all_meet` attention ranks give each other tokens and sums by all-reduces of all ranks' tokens. Shares are
     those of products in the format `shared_form` alone, '' of all. Of `pipelined` ones whole layers are one kernel,
-    whose operators run side by side.
+    whose operators run side by side. Of a request `beams` sequences share the cache of its prompt.
     """
 
     unmeasured: bool = False
@@ -62,6 +62,7 @@ class OwnKernels:
     all_meet: bool = False
     shared_form: str = ""
     pipelined: bool = False
+    beams: int = 1
 
     @property
     def lent(self) -> bool:
@@ -84,6 +85,14 @@ class OwnKernels:
     def ends(self) -> tuple[tuple[float, float], ...]:
         """The least and the most of both that were seen [1]."""
         return tuple(zip(self.tuned_range, self.skinny_range, strict=True))
+
+
+def peak_share(own: OwnKernels, part: Accelerator, matrix: str) -> float:
+    """Peak rate of the units that an engine's products run on, over that of a format's own [1]."""
+    peaks = part.peak_flop_per_s
+    known = peaks.get(matrix) or peaks.get("bf16") or peaks.get("fp16") or part.vector_flop_per_s
+    integers = peaks.get("int8", 0.0) if own.wide == "int8" else 0.0
+    return max(1.0, integers / known, half_sums(part) if own.half_sums else 1.0)
 
 
 def vector_seconds(weight_bytes: Array, kernels: float, device: Device) -> tuple[Array, Array]:

@@ -38,6 +38,10 @@ class Asked:
         named = replace(self.question, family=family, engine=engine, version=version, kernel=kernel)
         return replace(self, question=named)
 
+    def sized(self, **sizes: float) -> Asked:
+        """The same with other sizes."""
+        return replace(self, question=replace(self.question, sizes={**self.question.sizes, **sizes}))
+
 
 def gemm(
     m: Number, n: Number, k: Number, *, count: Number = 1.0, dtype: str = "bf16", cast: bool | None = None

@@ -19,7 +19,7 @@ class Seconds:
 
     `below` and `above` [s] are what is a shape's own of how far each end is from the middle. In a sum the squares of
     these add up, and what all shapes of a kernel share adds up as it is: far^2 = (sum_i s_i)^2 + sum_i own_i^2, with
-    s_i^2 = far_i^2 - own_i^2.
+    s_i^2 = far_i^2 - own_i^2. `least` [s] is what the datasheet of the machine allows at best (`cost.limits`).
     """
 
     mid: Array
@@ -29,9 +29,10 @@ class Seconds:
     memory: Array
     below: Array | float = 0.0
     above: Array | float = 0.0
+    least: Array | float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("below", "above"):
+        for name in ("below", "above", "least"):
             object.__setattr__(self, name, np.broadcast_to(getattr(self, name), np.shape(self.mid)))
 
     def __add__(self, other: Seconds) -> Seconds:
@@ -43,8 +44,13 @@ class Seconds:
             high = np.where(above > 0.0, mid + np.hypot(self._shared_above + other._shared_above, above), high)
         return Seconds(
             mid=mid, low=low, high=high, compute=self.compute + other.compute, memory=self.memory + other.memory,
-            below=below, above=above,
+            below=below, above=above, least=self.least + other.least,
         )  # fmt: skip
+
+    @property
+    def quickest(self) -> Array:
+        """The low end, but no quicker than the machine's own limit, nor than the middle [s]."""
+        return np.minimum(np.maximum(self.low, self.least), np.maximum(self.mid, self.low))
 
     @property
     def _shared_below(self) -> Array:

@@ -22,9 +22,10 @@ from ridgeline.cost.families.latent_layer import CHOSEN_CORE
 from ridgeline.cost.families.routing import experts_reached
 from ridgeline.cost.fitted import CORES, FittedModel, find_fits, model_of
 from ridgeline.cost.formats import WIDENED_BYTES, Formats, form
+from ridgeline.cost.limits import kernel_limit_s, limited
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.model_seconds import model_seconds
-from ridgeline.cost.own_kernels import READ, OwnKernels, block_seconds, half_sums, vector_seconds
+from ridgeline.cost.own_kernels import READ, OwnKernels, block_seconds, half_sums, peak_share, vector_seconds
 from ridgeline.cost.plain import integer_seconds, operand_bytes, score_seconds, tiled_rows, wide_seconds, widened_bytes
 from ridgeline.cost.readers import ROTARY
 from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
@@ -156,6 +157,7 @@ class ServedPrices(LinkPrices):
             return self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=dtype, cast=cast))
 
         found = self._owned(name, size, np.full(size.shape, elements), 2.0 * size * elements, piece.count, measured)
+        found = self._limited(found, name, 2.0 * size * elements, elements * form(name).weight_bytes)
         wider = self.own.pass_bytes > WIDENED_BYTES
         return found + self._around(size, [(piece.k, piece.n)], 0.0, piece.count) if wider else found
 
@@ -192,6 +194,11 @@ class ServedPrices(LinkPrices):
         mid, memory = vector_seconds(elements * what.weight_bytes, kernels, device)
         return banded("vector", mid, 0.0 * mid, memory).where(few, found)
 
+    def _limited(self, found: Seconds, name: str, flop: Number, moved_bytes: Number) -> Seconds:
+        """A kernel's time with the least that the device's peaks allow for what it cannot do without [s]."""
+        flop = np.asarray(flop) / peak_share(self.own, self.part, form(name).matrix)
+        return limited(found, kernel_limit_s(self.part, name, flop, moved_bytes))
+
     def experts(self, piece: Experts, rows: Array) -> Seconds:
         """The routed experts over the tokens of all attention ranks [s]."""
         size = np.maximum(rows, 1.0)
@@ -208,6 +215,8 @@ class ServedPrices(LinkPrices):
         chosen, kernels = experts_reached(size, piece.top_k, piece.count, self.skew), constant("launch.served.experts")
         flop = 2.0 * tiled_rows(size, piece.top_k, chosen) * each
         found = self._owned(self.formats.feed, size, chosen * each, flop, kernels, measured)
+        feed, least_flop = self.formats.feed, 2.0 * size * piece.top_k * each
+        found = self._limited(found, feed, least_flop, chosen * each * form(feed).weight_bytes)
         up = [(piece.hidden, piece.inner)] * (2 if piece.gated else 1)
         found = found + unfitted(np.full(size.shape, (len(up) + 1.0) * self.own.choice_wait_s))
         if self.own.pass_bytes <= WIDENED_BYTES:
@@ -237,7 +246,7 @@ class ServedPrices(LinkPrices):
                 batch, tokens, core.heads, own, (core.qk_dim + core.v_dim) / 2, cached=cached,
                 window=float(core.window), dtype=self.products, cache_dtype=self.formats.cache,
             )  # fmt: skip
-        found = self.ask(asked)
+        found = self._limited(self.ask(asked), asked.question.form, asked.flop, asked.bytes)
         if core.ranks == 1:
             return found
         token_bytes = core.token_elements / core.kv_heads * own * form(self.formats.cache).weight_bytes
@@ -263,7 +272,9 @@ class ServedPrices(LinkPrices):
                 sequences, held, heads, read, (core.qk_dim + core.v_dim) / 2,
                 window=float(core.window) / core.ranks, dtype=self.products, cache_dtype=self.formats.cache,
             )  # fmt: skip
-        found = self._decoded(asked)
+        again = heads / core.kv_heads if self.own.per_query and not core.latent else 1.0  # times a key is read
+        once = asked.bytes / again / self.own.beams
+        found = self._limited(self._decoded(asked), asked.question.form, asked.flop, once)
         if self.own.block_heads and not core.latent:
             found = self._by_block(found, heads * np.maximum(sequences, 1.0), held, core.qk_dim + core.v_dim)
         return found + self._parts(core, np.maximum(sequences, 1.0)) if core.ranks > 1 else found
@@ -299,12 +310,12 @@ class ServedPrices(LinkPrices):
         Source: tensorrt-llm, cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention, decoderXQAImplPrecompiled.cpp.
         """
         if not self.own.splits:
-            asked = _with_sizes(asked, most_splits=1.0)
+            asked = asked.sized(most_splits=1.0)
         found = self.ask(asked)
         sizes = asked.question.sizes
         if not self.own.groups or np.max(sizes["group"]) <= 1.0:
             return found
-        one, other = (self.ask(_with_sizes(asked, per_query=1.0), kernel) for kernel in _BY_QUERY)
+        one, other = (self.ask(asked.sized(per_query=1.0), kernel) for kernel in _BY_QUERY)
         shorter = one.where(one.mid <= other.mid, other)
         blocks = np.asarray(sizes["batch"]) * sizes["kv_heads"]
         each = ~np.isin(sizes["group"], self.own.groups) | (blocks * _FEWEST_BLOCKS < self.machine.device.sm_count)
@@ -386,7 +397,3 @@ class ServedPrices(LinkPrices):
     def _exchanges(self) -> bool:
         question = Question(family="exchange", sizes={}, form="any")
         return any(find_fits(question, self.part, one) for one in self.machine.rungs if one is not Rung.COMMON)
-
-
-def _with_sizes(asked: questions.Asked, **sizes: float) -> questions.Asked:
-    return replace(asked, question=replace(asked.question, sizes={**asked.question.sizes, **sizes}))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.all_reduce import all_reduce_seconds
 from ridgeline.cost.engine_limits import dispatch_seconds
+from ridgeline.cost.limits import bare_links, limited, link_limit_s
 from ridgeline.cost.machine import Machine, kernel_start_s, outside
 from ridgeline.cost.network import collective_seconds, path, send_seconds
 from ridgeline.cost.seconds import Seconds, unfitted
@@ -27,7 +28,7 @@ class LinkPrices:
     """Prices passes, collectives and sends of served layers on one machine with one engine's all-reduces."""
 
     def __init__(self, machine: Machine, *, engine: str = "", version: str = "") -> None:
-        self.machine, self.part = machine, machine.part
+        self.machine, self.part, self._bare = machine, machine.part, bare_links(machine)
         self.dispatch_s = dispatch_seconds(self.part)
         self.engine, self.version = _ENGINES.get(engine, ""), version if engine in _ENGINES else ""
 
@@ -51,14 +52,16 @@ class LinkPrices:
         if self.dispatch_s is not None:
             each_s = max(self.dispatch_s + 2.0 * device.memory_latency_s, kernel_start_s(self.part))
         mid = memory + kernels * each_s
-        return unfitted(mid, memory=memory)
+        return limited(unfitted(mid, memory=memory), moved_bytes / self.part.memory_bytes_per_s)
 
     def reduce(self, piece: Reduce, rows: Array, ranks: int) -> Seconds:
         """A reduction (or gathering) of 16-bit activations over tensor-parallel ranks [s]."""
         size = 2.0 * piece.width * np.maximum(rows, 1.0)
         if piece.gather:
-            return unfitted(self.collective(CollectiveKind.ALL_GATHER, size, ranks))
-        return unfitted(self.all_reduce(size, ranks))
+            found = self.collective(CollectiveKind.ALL_GATHER, size, ranks)
+        else:
+            found = self.all_reduce(size, ranks)
+        return limited(unfitted(found), link_limit_s(self._bare, size, ranks))
 
     def reduced_on_the_way(self, piece: Reduce, rows: Array, ranks: int) -> Seconds:
         """How long links are busy with a reduction (or gathering) that is part of the kernels on either side [s].
@@ -99,7 +102,8 @@ class LinkPrices:
 
     def gathered(self, size_bytes: Array, ranks: int) -> Seconds:
         """An all-gather of so many bytes of all ranks together [s]."""
-        return unfitted(self.collective(CollectiveKind.ALL_GATHER, size_bytes, ranks))
+        found = unfitted(self.collective(CollectiveKind.ALL_GATHER, size_bytes, ranks))
+        return limited(found, link_limit_s(self._bare, size_bytes, ranks))
 
     def group(self, ranks: int) -> Machine:
         """The machine of `ranks` of the devices."""
@@ -107,7 +111,8 @@ class LinkPrices:
 
     def send(self, size_bytes: Number, stride: int) -> Seconds:
         """Activations sent to the next pipeline stage, `stride` devices away [s]."""
-        return unfitted(np.asarray(send_seconds(size_bytes, stride, self.machine), dtype=float))
+        found, limit = (send_seconds(size_bytes, stride, one) for one in (self.machine, self._bare))
+        return limited(unfitted(np.asarray(found, dtype=float)), np.asarray(limit, dtype=float))
 
     def outward(self, size_bytes: Array) -> Seconds:
         """Bytes that a device sends to devices of another kind beside it, or takes in from them [s]."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ridgeline.cost.machine import Machine
+from ridgeline.cost.limits import bare_links
 from ridgeline.facts.records import Accelerator
 from ridgeline.plan.plan import Recompute
 from ridgeline.predict.predictor import RECOMPUTE_CODE, Evaluation, Predictor
@@ -89,10 +89,3 @@ def _links_s(predictor: Predictor, evaluation: Evaluation) -> float:
     inside = sum(tables[name].total_s.sum(axis=1) for name in LINK_PARTS) * evaluation.micro_batches
     exchanged = np.broadcast_to((times.gather_s + times.reduce_s).sum(axis=-1), np.shape(inside))
     return float(np.max(np.maximum(inside, exchanged)))
-
-
-def bare_links(machine: Machine) -> Machine:
-    """A machine whose links carry all that their datasheets say, without latency or anything measured of them."""
-    whole = (1.0,) * len(machine.tiers)
-    tiers = tuple(replace(tier, latency_s=0.0) for tier in machine.tiers)
-    return replace(machine, tiers=tiers, efficiency=whole, in_network_efficiency=whole, collectives=None)

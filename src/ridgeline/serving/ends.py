@@ -45,7 +45,7 @@ def seconds_at(time: Seconds, place: float, factor: float = 1.0) -> Seconds:
 
     mid (end / mid)^|place| with the end on the side of the place; where the middle is 0, |place| of the end.
     """
-    end = np.asarray(time.high if place > 0 else time.low, dtype=np.float64)
+    end = np.asarray(time.high if place > 0 else time.quickest, dtype=np.float64)
     mid = np.asarray(time.mid, dtype=np.float64)
     far = abs(place)
     if far == 1.0:

@@ -197,7 +197,7 @@ def engine(
         graph_rows=float(max(policy.graph_sizes, default=0)), apart_wait_s=policy.apart_reduce_s,
         pass_bytes=policy.pass_bytes, half_sums=policy.half_sums, earlier=policy.earlier_attention,
         choice_wait_s=policy.choice_wait_s, all_meet=policy.prompts_meet and deployment.role is Role.PREFILL,
-        pipelined=policy.pipelined,
+        pipelined=policy.pipelined, beams=deployment.beam_width,
     )  # fmt: skip
     steps = StepModel(model, machine, deployment, formats, own=own, shelf=shelf, fusions=fusions)
     return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
