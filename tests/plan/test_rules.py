@@ -38,6 +38,9 @@ BROKEN: list[tuple[str, Plan, ModelLimits, Workload, str]] = [
      "sequence parallelism needs sequence 1022 / cp 1 to be a multiple of tp 4; nearest: tp 2"),
     ("batch", Plan(dp=5, micro_batch=2), LIMITS, JOB,
      "global batch 24 is not a multiple of dp 5 x micro-batch 2; nearest: dp 4, or global batch 20"),
+    ("timeline", Plan(pp=4, dp=2), LIMITS, replace(JOB, global_batch=700_000),
+     "a step of 350,000 micro-batches on 4 pipeline places is beyond the 2,000,000 tasks that a timeline holds;"
+     " nearest: micro-batch 4"),
     ("experts", Plan(dp=6, ep=3), SPARSE, JOB, "ep 3, etp 1 for 8 experts; nearest: ep 2"),
     ("experts", Plan(dp=2, ep=2), LIMITS, JOB, "ep 2, etp 1 for 0 experts; nearest: ep 1, etp 1"),
     ("folding", Plan(tp=2, dp=3, ep=4), SPARSE, JOB, "ep 4 x etp 1 does not divide tp x cp x dp = 6; nearest: ep 2"),
@@ -101,7 +104,7 @@ def test_nearest_choices_of_broken_rules_keep_them() -> None:
         sequence_parallel=st.booleans(),
         zero_group=st.none() | st.integers(1, 24),
     ),
-    batch=st.integers(1, 100),
+    batch=st.integers(1, 100) | st.integers(1, 10_000_000),
     seq_len=st.integers(1, 2048),
     limits=st.sampled_from((LIMITS, SPARSE)),
 )

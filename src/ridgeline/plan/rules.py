@@ -19,6 +19,8 @@ from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan, Schedule
 
 Columns = Mapping[str, NDArray[Any]]
+MOST_TASKS = 2_000_000  # of a step's timeline: some seconds and 0.5 GB; steps that anyone runs have less than half of it
+_TASKS = 3  # of a micro-batch on a stage: a forward, the two parts of a backward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,7 @@ def rules(
         yield "ulysses", ring | (limits.heads % (tp * cp) == 0)
     yield "sequence", ~plans["sequence_parallel"].astype(bool) | ((workload.seq_len // cp) % tp == 0)
     yield "batch", workload.global_batch % (dp * plans["micro_batch"]) == 0
+    yield "timeline", _TASKS * pp * chunks * (workload.global_batch // (dp * plans["micro_batch"])) <= MOST_TASKS
     yield "experts", (ep == 1) & (etp == 1) if not limits.experts else limits.experts % ep == 0
     yield "folding", (tp * cp * dp) % (ep * etp) == 0
     group = plans["zero_group"]
@@ -159,6 +162,9 @@ def explain(rule: str, plan: Plan, limits: ModelLimits, workload: Workload, devi
         "batch": f"global batch {workload.global_batch} is not a multiple of dp {plan.dp} x micro-batch"
         f" {plan.micro_batch};"
         f" nearest: {_dividing_batch(plan, workload.global_batch)}",
+        "timeline": f"a step of {workload.global_batch // (plan.dp * plan.micro_batch):,} micro-batches on"
+        f" {plan.pp * plan.chunks} pipeline places is beyond the {MOST_TASKS:,} tasks that a timeline holds;"
+        f" nearest: {_fewer_micro_batches(plan, workload.global_batch)}",
         "experts": f"ep {plan.ep}, etp {plan.etp} for {limits.experts} experts;"
         f" nearest: ep {nearest_divisor(max(limits.experts, 1), plan.ep)}{'' if limits.experts else ', etp 1'}",
         "folding": f"ep {plan.ep} x etp {plan.etp} does not divide tp x cp x dp = {total};"
@@ -194,6 +200,13 @@ def _dividing_batch(plan: Plan, batch: int) -> str:
     if batch % plan.micro_batch == 0:
         return f"dp {nearest_divisor(batch // plan.micro_batch, plan.dp)}, or {least}"
     return least
+
+
+def _fewer_micro_batches(plan: Plan, batch: int) -> str:
+    """The smallest micro-batch whose step a timeline holds; where no batch of a rank is so large, the global batch."""
+    most = MOST_TASKS // (_TASKS * plan.pp * plan.chunks)
+    fits = [size for size in divisors(batch // plan.dp) if batch // plan.dp // size <= most]
+    return f"micro-batch {fits[0]}" if fits else f"global batch {plan.dp * plan.micro_batch * max(1, most)}"
 
 
 def _folding(plan: Plan, total: int, experts: int) -> str:
