@@ -19,7 +19,7 @@ from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan, Schedule
 
 Columns = Mapping[str, NDArray[Any]]
-MOST_TASKS = 2_000_000  # of a step's timeline: some seconds and 0.5 GB; steps that anyone runs have less than half of it
+MOST_TASKS = 2_000_000  # of a step's timeline: some seconds and 0.5 GB; steps that anyone runs have under half of it
 _TASKS = 3  # of a micro-batch on a stage: a forward, the two parts of a backward
 
 
