@@ -104,6 +104,32 @@ def test_goodput_of_a_closed_loop_is_over_all_of_its_time(four: Replay) -> None:
     assert measure(four, closed, Objective(ttft_s=1.0)).goodput_rps == pytest.approx(2 / 8.0)
 
 
+def test_a_steady_load_is_judged_on_the_time_in_which_it_comes(replayed: Callable[..., Replay]) -> None:
+    """20 requests a second, each of 2 s beside the others: the last answer ends at 5 s, the load is 20/s anyway."""
+    line = traffic(np.arange(60) / 20.0, np.ones(60, dtype=int), np.full(60, 20))
+    found = replayed(line, lane_s=0.1, max_seqs=100)
+    metrics = measure(found, line, Objective(ttft_s=1.0))
+    assert found.span_s > 4.5
+    assert (metrics.steady, metrics.window_s, metrics.attained) == (True, pytest.approx(3.0), 1.0)
+    assert (metrics.requests_per_s, metrics.goodput_rps) == (pytest.approx(20.0), pytest.approx(20.0))
+    assert metrics.output_tokens_per_s == pytest.approx(400.0)
+
+
+@pytest.mark.parametrize("case", ["burst", "closed", "overloaded", "shorter than its answers", "turns"])
+def test_what_is_no_steady_load_is_judged_until_its_last_token(replayed: Callable[..., Replay], case: str) -> None:
+    """60 requests of 2 s, or of 2 s one after the other."""
+    arrival = {"burst": np.zeros(60), "closed": np.zeros(60), "shorter than its answers": np.arange(60) / 60.0}
+    line = traffic(
+        arrival.get(case, np.arange(60) / 10.0), np.ones(60, dtype=int), np.full(60, 20),
+        concurrency=60 if case == "closed" else None, after=np.arange(-1, 59) if case == "turns" else None,
+    )  # fmt: skip
+    found = replayed(line, lane_s=0.1, max_seqs=1 if case == "overloaded" else 100)
+    metrics = measure(found, line, Objective(ttft_s=1.0))
+    assert (metrics.steady, metrics.window_s) == (False, pytest.approx(found.span_s))
+    assert metrics.requests_per_s == pytest.approx(60.0 / found.span_s)
+    assert (metrics.goodput_rps or 0.0) <= metrics.requests_per_s
+
+
 def test_goodput_of_a_tiny_replay(replayed: Callable[..., Replay]) -> None:
     """One place, iterations of 1 s, answers of 2 tokens, a request each second: first tokens after 1, 2, 3, 4 s."""
     line = traffic([0.0, 1.0, 2.0, 3.0], [1] * 4, [2] * 4)

@@ -32,6 +32,7 @@ from ridgeline.serving.metrics import (
     prefill_parts,
 )
 from ridgeline.serving.replay import Replay, replay_tables
+from ridgeline.serving.sampling import sampling
 from ridgeline.serving.shares import Share, client_shares, priority_shares
 from ridgeline.serving.traffic.summary import summarize
 from ridgeline.serving.traffic.traffic import Traffic
@@ -75,7 +76,9 @@ def simulate_serving(
     found = replay_tables(engines, tables, traffic, **way)
     goal = objective or Objective()
     ends = [(one, measure(one, traffic, goal)) for one in replay_ends(engines, tables, traffic, **way)]
-    found, metrics = _whole(found, measure(found, traffic, goal), parts)
+    alone = measure(found, traffic, goal)
+    drawn = sampling(found, traffic, alone, goal)
+    found, metrics = _whole(found, alone, parts)
     deployments = [replace(one, instances=round(one.instances * parts)) for one in deployments]
     prompt = float(np.mean(traffic.prompt_tokens))
     first, last = engines[0], engines[-1]
@@ -84,7 +87,7 @@ def simulate_serving(
     context = found.mean_context or prompt
     decode = decode_band(last, tables[-1], batch, context)
     prefill = prefill_band(first, tables[0], prompt)
-    alone = sum(prefill_parts(first, tables[0], prompt).values())
+    prompt_s = sum(prefill_parts(first, tables[0], prompt).values())
     ttft = metrics.ttft.mean
     intensity = cluster.carbon_kg_per_j
     power = fleet_power_w(cluster, deployments, found, prefill, decode)
@@ -99,13 +102,14 @@ def simulate_serving(
         dropped=tuple(f"line {row.line}{', ' * bool(row.field)}{row.field}: {row.reason}" for row in traffic.dropped),
         objective=goal,
         metrics=metrics,
+        sampled=drawn,
         ends=tuple(_whole(*each, parts)[1] for each in ends),
         replay=found,
         prefill=prefill,
         decode=decode,
         prefill_parts=prefill_parts(first, tables[0], prompt),
         decode_parts=decode_parts(last, tables[-1], batch, context),
-        queue_share=max(0.0, 1.0 - alone / ttft) if ttft and np.isfinite(ttft) else 0.0,
+        queue_share=max(0.0, 1.0 - prompt_s / ttft) if ttft and np.isfinite(ttft) else 0.0,
         power_w=power,
         energy_j=None if power is None else power * found.span_s,
         carbon_kg=None if power is None or intensity is None else intensity.value * power * found.span_s,
@@ -171,7 +175,7 @@ def _whole(found: Replay, metrics: Metrics, parts: float) -> tuple[Replay, Metri
         up_s=np.resize(found.up_s, size),
         busy_s=np.resize(found.busy_s, size),
     )
-    return whole, replace(metrics, **more)
+    return whole, replace(metrics, **more, output_tokens=round(metrics.output_tokens * parts))
 
 
 def _rungs(engines: Sequence[Engine]) -> Mapping[str, str]:

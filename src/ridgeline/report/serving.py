@@ -19,6 +19,7 @@ from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import interval
 from ridgeline.serving.metrics import Band, Metrics, Objective
 from ridgeline.serving.replay import Replay
+from ridgeline.serving.sampling import Sampling, widened, widened_share
 from ridgeline.serving.shares import Share
 from ridgeline.serving.traffic.summary import Summary
 from ridgeline.units import bytes_text, rate_text, time_text
@@ -62,6 +63,7 @@ class ServingReport:
     rungs: Mapping[str, str]
     assumed: tuple[str, ...]
     seconds: float
+    sampled: Sampling | None = None  # how far they may be from endless traffic of the kind
     shares: tuple[Share, ...] = ()  # by client where the queue is fair among them, by priority where that displaces
 
     @property
@@ -87,6 +89,24 @@ class ServingReport:
         rate = self.metrics.output_tokens_per_s
         return None if self.usd_per_h is None or not rate else self.usd_per_h / 3600.0 / rate * 1e6
 
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """80 % intervals, of every time and of the draw of the requests: latencies [s], rates [1/s], shares [1]."""
+        found, drawn = {}, self.sampled
+        for kind in ("ttft", "tpot", "latency"):
+            for name, value in vars(getattr(self.metrics, kind)).items():
+                ends = interval(value, [getattr(getattr(end, kind), name) for end in self.ends])
+                half = 0.0 if drawn is None else getattr(getattr(drawn, kind), name)
+                found[f"{kind}_{name}_s"] = widened(value, ends, half)
+        for name in ("requests_per_s", "output_tokens_per_s"):
+            rates = [getattr(one, name) for one in (self.metrics, *self.ends)]
+            half = 0.0 if drawn is None else getattr(drawn, name)
+            found[name] = widened(rates[0], (min(rates), max(rates)), half)
+        shares = [one.attained for one in (self.metrics, *self.ends) if one.attained is not None]
+        if shares:
+            half = 0.0 if drawn is None else drawn.attained or 0.0
+            found["attained"] = widened_share(shares[0], (min(shares), max(shares)), half)
+        return found
+
     def __str__(self) -> str:
         """What `ridgeline simulate` prints."""
         return plain(serving_blocks(self))
@@ -95,10 +115,11 @@ class ServingReport:
         return html(serving_blocks(self))
 
 
-def _with_interval(value: float, *ends: float) -> str:
+def _with_interval(report: ServingReport, kind: str) -> str:
+    value = getattr(report.metrics, kind).p50
     if not math.isfinite(value):
         return "none measured"
-    least, most = interval(value, ends)
+    least, most = report.intervals()[f"{kind}_p50_s"]
     return f"{time_text(value)} (80 % interval {time_text(least)} to {time_text(most)}) median"
 
 
@@ -113,8 +134,8 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     rows = [
         ("deployment", "; ".join(deployment_text(one) for one in report.deployments)),
         ("engine", "; ".join(dict.fromkeys(report.engines))),
-        ("TTFT", f"{_with_interval(metrics.ttft.p50, *(end.ttft.p50 for end in report.ends))}"),
-        ("TPOT", f"{_with_interval(metrics.tpot.p50, *(end.tpot.p50 for end in report.ends))}"),
+        ("TTFT", _with_interval(report, "ttft")),
+        ("TPOT", _with_interval(report, "tpot")),
         ("throughput", _throughput(report)),
     ]
     if metrics.attained is not None:
@@ -152,17 +173,16 @@ def _between(values: Sequence[str], after: str) -> str:
 def _throughput(report: ServingReport) -> str:
     metrics = report.metrics
     each = metrics.output_tokens_per_s / report.devices
-    rates = [metrics.output_tokens_per_s, *(end.output_tokens_per_s for end in report.ends)]
+    rates = report.intervals()["output_tokens_per_s"]
     return (
         f"{metrics.requests_per_s:.3g} requests/s, {metrics.output_tokens_per_s:,.0f} output tokens/s"
-        f" ({_between([f'{rate:,.0f}' for rate in sorted(rates)], '; ')}{each:,.0f} per device),"
+        f" ({_between([f'{rate:,.0f}' for rate in rates], '; ')}{each:,.0f} per device),"
         f" {metrics.total_tokens_per_s:,.0f} with prompts"
     )
 
 
 def _goodput(report: ServingReport) -> str:
-    shares = sorted(one.attained for one in (report.metrics, *report.ends) if one.attained is not None)
-    between = _between([f"{share:.1%}" for share in shares], "")
+    between = _between([f"{share:.1%}" for share in report.intervals()["attained"]], "")
     kept = f"{report.metrics.goodput_rps:.3g} requests/s keep to {objective_text(report.objective)}"
     return f"{kept}: {report.metrics.attained:.1%} of all{f' ({between})' if between else ''}"
 
@@ -170,7 +190,7 @@ def _goodput(report: ServingReport) -> str:
 def _costs(report: ServingReport) -> list[tuple[str, str]]:
     rows = []
     if report.power_w is not None and report.energy_j is not None:
-        tokens = report.metrics.output_tokens_per_s * report.replay.span_s
+        tokens = report.metrics.output_tokens
         each = f", {report.energy_j / tokens:.3g} J a token" if tokens else ""
         rows.append(
             (
@@ -179,7 +199,7 @@ def _costs(report: ServingReport) -> list[tuple[str, str]]:
             )
         )
     if report.carbon_kg is not None:
-        tokens = report.metrics.output_tokens_per_s * report.replay.span_s
+        tokens = report.metrics.output_tokens
         each = f", {carbon_text(report.carbon_kg / tokens * 1e6)} per million output tokens" if tokens else ""
         rows.append(("carbon", f"{carbon_text(report.carbon_kg)}{each}, {grid_text(report.cluster)}"))
     kinds = ", ".join(dict.fromkeys(one.kind or report.cluster.accelerator.name for one in report.deployments))
@@ -268,6 +288,11 @@ def _notes(report: ServingReport) -> list[Block]:
         f"{counted(found.iterations, 'iteration')} in {counted(found.runs, 'run')};"
         f" {counted(found.preemptions, 'preemption')}; {metrics.hit_share:.1%} of prompt tokens found in the cache"
     ]
+    until = "in which requests come" if metrics.steady else "until the last token"
+    drawn = (
+        f"; intervals hold for the draw of {counted(report.sampled.requests, 'request')} too" if report.sampled else ""
+    )
+    notes.append(f"rates over the {time_text(metrics.window_s)} {until}{drawn}")
     if found.failures or found.starts:
         failed, begun = counted(found.failures, "failure"), counted(found.starts, "start")
         notes.append(f"{failed} and {begun} of instances; {report.instances_up:.2f} were up on average")

@@ -10,10 +10,11 @@ from ridgeline.report.serving import ServingReport
 from ridgeline.report.serving_reasons import because
 from ridgeline.report.serving_shares import share_as_dict
 from ridgeline.serving.metrics import Metrics, Quantiles
+from ridgeline.serving.sampling import SECTIONS, Sampling
 
 
 def _quantiles_dict(values: Quantiles) -> dict[str, float | None]:
-    return {f"{name}_s": (value if math.isfinite(value) else None) for name, value in vars(values).items()}
+    return {f"{name}_s": _finite(value) for name, value in vars(values).items()}
 
 
 def _end_dict(end: Metrics) -> dict[str, Any]:
@@ -26,6 +27,26 @@ def _end_dict(end: Metrics) -> dict[str, Any]:
         "attained": end.attained,
         "goodput_rps": end.goodput_rps,
         "overloaded": end.overloaded or None,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _sampling_dict(drawn: Sampling | None) -> dict[str, Any] | None:
+    """Half widths of 80 % intervals for the draw of the requests alone; null where nothing is drawn."""
+    if drawn is None:
+        return None
+    kinds = {"ttft": drawn.ttft, "tpot": drawn.tpot, "latency": drawn.latency}
+    return {
+        "method": "sectioning",
+        "sections": SECTIONS,
+        "requests": drawn.requests,
+        **{name: _quantiles_dict(values) for name, values in kinds.items()},
+        "requests_per_s": drawn.requests_per_s,
+        "output_tokens_per_s": drawn.output_tokens_per_s,
+        "attained": drawn.attained,
     }
 
 
@@ -52,6 +73,10 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "itl": _quantiles_dict(metrics.itl),
         "latency": _quantiles_dict(metrics.latency),
         "ends": [_end_dict(end) for end in report.ends],
+        "intervals": {name: [_finite(end) for end in ends] for name, ends in report.intervals().items()},
+        "sampling": _sampling_dict(report.sampled),
+        "window_s": metrics.window_s,
+        "steady": metrics.steady,
         "requests_per_s": metrics.requests_per_s,
         "output_tokens_per_s": metrics.output_tokens_per_s,
         "total_tokens_per_s": metrics.total_tokens_per_s,

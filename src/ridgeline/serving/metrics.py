@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.serving.apart import expert_layers, micro_batches_s
@@ -54,9 +55,9 @@ class Objective:
 class Metrics:
     """What came out of a replay.
 
-    Rates are over the time from the first arrival to the last token. `attained` [1] is the share of requests that kept
-    to the objective, `goodput_rps` their rate, never above `requests_per_s`; both None without an objective.
-    `overloaded` says why, '' if it is not.
+    Rates are over `window_s` [s]: of a `steady` load the time in which requests come, else that from the first arrival
+    to the last token. `attained` [1] is the share of requests that kept to the objective, `goodput_rps` their rate,
+    never above `requests_per_s`; both None without an objective. `overloaded` says why, '' if it is not.
     """
 
     ttft: Quantiles
@@ -71,6 +72,9 @@ class Metrics:
     overloaded: str
     hit_share: float
     refused: int
+    output_tokens: int
+    window_s: float
+    steady: bool
 
 
 def quantiles(values: Array) -> Quantiles:
@@ -83,34 +87,64 @@ def quantiles(values: Array) -> Quantiles:
     return Quantiles(mean=float(np.mean(known)), p50=p50, p90=p90, p95=p95, p99=p99)
 
 
-def measure(found: Replay, traffic: Traffic, objective: Objective | None = None) -> Metrics:
-    """The metrics of a replay; requests that were refused count against the objective."""
-    ttft = found.first_s - found.came_s
-    latency = found.end_s - found.came_s
+def latencies(found: Replay) -> tuple[Array, Array, Array]:
+    """TTFT, TPOT and latency of each request [s]; nan where there is none."""
     with np.errstate(invalid="ignore", divide="ignore"):
         tpot = np.where(found.output > 1, (found.end_s - found.first_s) / (found.output - 1), np.nan)
+    return found.first_s - found.came_s, tpot, found.end_s - found.came_s
+
+
+def kept_to(found: Replay, objective: Objective) -> NDArray[np.bool_]:
+    """Which requests ended and kept to every bound; who has no second token keeps to any TPOT."""
+    kept = found.done.copy()
+    bounds = (objective.ttft_s, objective.tpot_s, objective.latency_s)
+    for bound, values in zip(bounds, latencies(found), strict=True):
+        if bound is not None:
+            kept &= ~(values > bound)
+    return kept
+
+
+def steady_s(found: Replay, traffic: Traffic) -> float | None:
+    """Time in which the requests of a steady load come [s]: N of them at N / rate; None of any other traffic.
+
+    A load is steady where requests come by themselves for at least as long as half of them take, and the fleet keeps up
+    with them: what then comes in that time is served at the rate at which it comes, though the last answers end later.
+    Bursts, closed loops, turns that wait and overload are judged until the last token: their drain is part of the work.
+    """
+    last = float(traffic.arrival_s[-1])
+    if traffic.concurrency is not None or (traffic.after >= 0).any() or traffic.requests < 2 * _SLACK:
+        return None
+    taken = (found.end_s - found.came_s)[found.done]
+    if last <= 0.0 or not taken.size or last < float(np.median(taken)) or overload(found, traffic):
+        return None
+    return last * traffic.requests / (traffic.requests - 1)
+
+
+def measure(found: Replay, traffic: Traffic, objective: Objective | None = None) -> Metrics:
+    """The metrics of a replay; requests that were refused count against the objective."""
+    ttft, tpot, latency = latencies(found)
     span = max(float(np.nanmax(found.end_s, initial=0.0)) - float(np.nanmin(found.came_s, initial=np.inf)), 1e-12)
+    window = steady_s(found, traffic)
+    rated_s = span if window is None else window
     done = found.done
-    kept = None
-    if objective is not None and objective.stated:
-        kept = done.copy()
-        for bound, values in ((objective.ttft_s, ttft), (objective.tpot_s, tpot), (objective.latency_s, latency)):
-            if bound is not None:
-                kept &= ~(values > bound)
+    kept = kept_to(found, objective) if objective is not None and objective.stated else None
     itl = [found.itl_quantile(share) for share in (0.5, 0.9, 0.95, 0.99)]
     return Metrics(
         ttft=quantiles(np.where(done, ttft, np.nan)),
         tpot=quantiles(np.where(done, tpot, np.nan)),
         itl=Quantiles(mean=_mean_itl(found), p50=itl[0], p90=itl[1], p95=itl[2], p99=itl[3]),
         latency=quantiles(np.where(done, latency, np.nan)),
-        requests_per_s=float(done.sum() / span),
-        output_tokens_per_s=float(found.output[done].sum() / span),
-        total_tokens_per_s=float((found.output[done] + found.prompt[done]).sum() / span),
+        requests_per_s=float(done.sum() / rated_s),
+        output_tokens_per_s=float(found.output[done].sum() / rated_s),
+        total_tokens_per_s=float((found.output[done] + found.prompt[done]).sum() / rated_s),
         attained=None if kept is None else float(kept.mean()),
-        goodput_rps=None if kept is None else float(kept.sum() / span),
+        goodput_rps=None if kept is None else float(kept.sum() / rated_s),
         overloaded=overload(found, traffic),
         hit_share=float(found.hit_tokens.sum() / max(found.prompt.sum(), 1)),
         refused=int(found.refused.sum()),
+        output_tokens=int(found.output[done].sum()),
+        window_s=rated_s,
+        steady=window is not None,
     )
 
 

@@ -1,6 +1,10 @@
 """Times at which requests arrive [s]: renewal processes of a given rate and burstiness, bursts, closed loops.
 
-A process asked for N requests starts with one at 0, and the gaps that follow are independent draws. A process asked
+A process asked for N requests is seen under the condition that they come in (N - 1) / rate, the first at 0 and the
+last at the end: gaps are independent draws divided by their mean, so that the rate is the one asked for. Proportions
+of gamma gaps do not depend on their sum (Lukacs 1955): this is the process itself, and Poisson arrivals between first
+and last are sorted uniform draws. Without it 300 requests at 10/s come at 9.4 to 10.6/s in two of three seeds, at
+8.6/s with seed 0. Source: vllm, vllm/benchmarks/serve.py (get_request), which scales its delays so. A process asked
 for a duration is seen from a random moment of its life: the wait for the first request is the rest of a gap under way
 (length-biased gap times a uniform draw), so the mean count over T seconds is rate * T however bursty it is.
 """
@@ -114,8 +118,12 @@ def _renewal(
     count = _count(rate, requests, duration)
     rng = np.random.default_rng(seed)
     if requests is not None:
-        times: Floats = np.cumsum(gaps(rng, requests)) / rate
-        return np.asarray(times - times[0])
+        shares = gaps(rng, requests)
+        shares[0] = 0.0
+        if requests > 1 and not shares.sum() > 0.0:  # all too small for a float: one of them has the whole span
+            shares[rng.integers(1, requests)] = 1.0
+        times = np.cumsum(shares)
+        return np.asarray(times * ((requests - 1) / rate / times[-1] if requests > 1 else 1.0))
     assert duration is not None
     pieces = [biased(rng, 1) * rng.random(1)]
     reached, goal = float(pieces[0][0]), rate * duration

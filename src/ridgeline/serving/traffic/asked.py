@@ -76,15 +76,16 @@ def _times(kind: str, words: Mapping[str, Any], seed: int) -> Floats:
         raise WorkloadError("no traffic is said; give --rate, --concurrency, --trace, or --arrivals burst")
     if count is None and duration is None:
         count = max(_FEWEST, int(rate * 600))
-    if count is not None and duration is not None:
-        count = max(1, min(count, round(rate * duration)))
-        duration = None
+    if kind == "constant" and count is None:
+        return arrivals.constant(rate, duration_s=duration)
+    if duration is not None:  # as many as the rate means in that time, no draw of their number
+        count = min(count or arrivals.MOST_REQUESTS + 1, max(1, round(min(rate * duration, 1e18))))
     if kind == "constant":
-        return arrivals.constant(rate, requests=count, duration_s=duration)
+        return arrivals.constant(rate, requests=count)
     if kind == "poisson":
-        return arrivals.poisson(rate, requests=count, duration_s=duration, seed=seed)
+        return arrivals.poisson(rate, requests=count, seed=seed)
     make = arrivals.gamma if kind == "gamma" else arrivals.weibull
-    return make(rate, cv=words.get("cv", 1.0), requests=count, duration_s=duration, seed=seed)
+    return make(rate, cv=words.get("cv", 1.0), requests=count, seed=seed)
 
 
 def _traced(words: Mapping[str, Any], seed: int) -> tuple[Traffic, tuple[str, ...]]:

@@ -1,0 +1,124 @@
+"""How far what a replay tells may be from endless traffic of its kind, as it has so many requests and no more.
+
+Requests that follow each other share queues and batches, so they are no independent draws. They are cut in order into
+K = 10 sections, and each says the same quantity by itself (sectioning: Asmussen and Glynn, Stochastic Simulation, 2007,
+III.5b; batch means where it is a mean; more than 10 to 30 gain little: Schmeiser, Operations Research 30, 1982):
+
+    half width = t sqrt(sum_k (v_k - v)^2 / (K (K - 1)))
+
+with v of all requests and t = 1.383, the 90th percentile of Student's law of K - 1 degrees of freedom: 80 % two-sided.
+A batch or a queue that is there from the start is asked for as it is: nothing of its order is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from ridgeline.serving.metrics import Metrics, Objective, Quantiles, kept_to, latencies, quantiles
+from ridgeline.serving.replay import Replay
+from ridgeline.serving.state import Array, Whole
+from ridgeline.serving.traffic.traffic import Traffic
+
+SECTIONS = 10
+_STUDENT = 1.383  # P(T < t) = 0.9, 9 degrees of freedom
+_FEWEST = 2 * SECTIONS  # requests; of fewer nothing is told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Half widths of 80 % intervals, each in the unit of what it belongs to; 0 where a quantity is asked for itself."""
+
+    ttft: Quantiles
+    tpot: Quantiles
+    latency: Quantiles
+    requests_per_s: float
+    output_tokens_per_s: float
+    attained: float | None
+    requests: int
+
+
+def sampling(found: Replay, traffic: Traffic, metrics: Metrics, objective: Objective) -> Sampling | None:
+    """The half widths of a replay's metrics; None where nothing is drawn, or too few requests ended."""
+    done = np.flatnonzero(found.done)
+    at_once = traffic.concurrency is None and traffic.arrival_s[-1] <= 0.0
+    if at_once or len(done) < _FEWEST:
+        return None
+    order = done[np.argsort(found.came_s[done], kind="stable")]
+    ttft, tpot, latency = (_of_quantiles(values[order]) for values in latencies(found))
+    requests, tokens = _of_rates(found, metrics, order)
+    return Sampling(
+        ttft=ttft,
+        tpot=tpot,
+        latency=latency,
+        requests_per_s=requests,
+        output_tokens_per_s=tokens,
+        attained=_mean(kept_to(found, objective).astype(np.float64)) if objective.stated else None,
+        requests=len(done),
+    )
+
+
+def half_width(parts: Array, whole: float) -> float:
+    """Half the 80 % interval of what all requests say, from what each section says, in its unit."""
+    return float(_STUDENT * np.sqrt(((parts - whole) ** 2).sum() / (SECTIONS * (SECTIONS - 1))))
+
+
+def widened(value: float, ends: tuple[float, float], half: float) -> tuple[float, float]:
+    """The ends of an interval of times that are uncertain and of so many requests, both independent.
+
+    ln(high / v)^2 = ln(end / v)^2 + ln(1 + half / v)^2, and so downwards.
+
+    >>> low, high = widened(10.0, (5.0, 20.0), 0.0)
+    >>> round(low, 9), round(high, 9)
+    (5.0, 20.0)
+    >>> [round(end, 3) for end in widened(10.0, (10.0, 10.0), 10.0)]
+    [5.0, 20.0]
+    """
+    low, high = ends
+    if not half > 0.0:
+        return ends
+    if min(value, low) <= 0.0:
+        return max(0.0, low - half), high + half
+    own = math.log1p(half / value)
+    up, down = math.hypot(math.log(high / value), own), math.hypot(math.log(value / low), own)
+    return value * math.exp(-down), value * math.exp(up)
+
+
+def widened_share(value: float, ends: tuple[float, float], half: float) -> tuple[float, float]:
+    """The same for a share between 0 and 1, by squares of distances [1]."""
+    low, high = ends
+    return max(0.0, value - math.hypot(value - low, half)), min(1.0, value + math.hypot(high - value, half))
+
+
+def _mean(values: Array) -> float:
+    """Half width of a mean of values in order, in its unit."""
+    return half_width(np.array([part.mean() for part in np.array_split(values, SECTIONS)]), float(values.mean()))
+
+
+def _of_quantiles(values: Array) -> Quantiles:
+    """Half widths of the mean and the quantiles of a latency [s]."""
+    parts, whole = [quantiles(part) for part in np.array_split(values, SECTIONS)], quantiles(values)
+    names = [field.name for field in fields(Quantiles)]
+    each = {name: np.array([getattr(part, name) for part in parts]) for name in names}
+    return Quantiles(**{name: half_width(said, getattr(whole, name)) for name, said in each.items()})
+
+
+def _of_rates(found: Replay, metrics: Metrics, order: Whole) -> tuple[float, float]:
+    """Half widths of requests and output tokens a second [1/s].
+
+    A steady load has the rate that was asked, and tokens as its answers are long; else sections of ends in order, each
+    over its own time.
+    """
+    if metrics.steady:
+        return 0.0, _mean(found.output[order].astype(np.float64)) * metrics.requests_per_s
+    last = order[np.argsort(found.end_s[order], kind="stable")]
+    cuts = np.linspace(0, len(last), SECTIONS + 1).astype(int)
+    begun = float(np.min(found.came_s[order]))
+    took = np.maximum(np.diff(found.end_s[last][cuts[1:] - 1], prepend=begun), 1e-12)
+    tokens = np.add.reduceat(found.output[last], cuts[:-1])
+    return (
+        half_width(np.diff(cuts) / took, metrics.requests_per_s),
+        half_width(tokens / took, metrics.output_tokens_per_s),
+    )
