@@ -182,7 +182,7 @@ def test_what_names_nothing_is_told_its_neighbours() -> None:
     with pytest.raises(UnknownNameError, match="nearest: mooncake"):
         named_traffic("moncake")
     for path in ("absent.csv", ".", "x/" * 5000, "nul\0.csv"):
-        with pytest.raises(InputError, match="cannot be read|no such file|is a folder"):
+        with pytest.raises(InputError, match=r"cannot be read|no such file|is a folder"):
             named_traffic(path)
     with pytest.raises(UnknownNameError, match="unknown trace"):
         named_traffic("x" * 5000)
