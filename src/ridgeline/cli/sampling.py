@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import InputError, ModelError, PlanError
+from ridgeline.errors import InputError, ModelError, NoPlanError, PlanError
+from ridgeline.memory.sampling import SamplingMemory
+from ridgeline.plan.sampling import OFFLOADS
 from ridgeline.plan.sampling_scenario import SamplingScenario, read_sampling
 from ridgeline.predict.sampling import SamplingCost, sample
 from ridgeline.report.blocks import Block, Line, Table, blank, show
-from ridgeline.units import time_text
+from ridgeline.units import bytes_text, time_text
 
 _WIDTH = 120  # columns when piped
 
@@ -36,13 +38,31 @@ def predict_sampling(subject: str, on: str | None, words: Mapping[str, Any], *, 
         print(json.dumps(_as_dict(asked, cost), indent=1, allow_nan=False))
     else:
         show(_blocks(asked, cost), sys.stdout, width=_WIDTH)
+    if not cost.memory.fits:
+        raise NoPlanError(_too_large(asked, cost.memory))
+
+
+def _too_large(asked: SamplingScenario, memory: SamplingMemory) -> str:
+    """What a device would have to hold, and with which weights in host memory it fits."""
+    part, least = asked.cluster.accelerator.name, bytes_text(memory.peak_bytes)
+    ways = [way for way in OFFLOADS if memory.with_offload(way) <= memory.capacity_bytes]
+    nearest = f"offload = '{ways[0]}' holds {bytes_text(memory.with_offload(ways[0]))}" if ways else "a larger device"
+    return (
+        f"{asked.model} in {asked.asked.precision} holds at least {least} on each {part}, which has"
+        f" {bytes_text(memory.capacity_bytes)}; nearest: {nearest}"
+    )
 
 
 def _as_dict(asked: SamplingScenario, cost: SamplingCost) -> dict[str, Any]:
     return {
         "model": asked.model, "machine": asked.cluster.name, "devices": asked.by.devices, "asked": vars(asked.asked),
         "division": vars(asked.by), "evidence": cost.evidence.label, "images_per_s": asked.asked.batch / cost.seconds,
-        **{name: value for name, value in vars(cost).items() if name != "evidence"},
+        **{name: value for name, value in vars(cost).items() if name not in ("evidence", "memory")},
+        "memory": {
+            "parts": {name: vars(part) for name, part in cost.memory.parts.items()}, "offload": cost.memory.offload,
+            "peak_bytes": cost.memory.peak_bytes, "capacity_bytes": cost.memory.capacity_bytes,
+            "fits": cost.memory.fits,
+        },
     }  # fmt: skip
 
 
@@ -50,7 +70,12 @@ def _blocks(asked: SamplingScenario, cost: SamplingCost) -> list[Block]:
     what, by = asked.asked, {name: size for name, size in vars(asked.by).items() if size > 1 and name != "warm"}
     frames = f", {what.frames} frames" if what.frames > 1 else ""
     divided = ", ".join(f"{name} {size}" for name, size in by.items()) or "one device"
-    ends = {"words": cost.words_s, f"{what.steps} steps": cost.step_s * what.steps, "pixels": cost.pixels_s}
+    ends = {
+        "words": cost.words_s,
+        f"{what.steps} steps": cost.step_s * what.steps,
+        "pixels": cost.pixels_s,
+        "copies from host": cost.copied_s,
+    }
     rows = [(name, time_text(seconds), f"{seconds / cost.seconds:.0%}") for name, seconds in ends.items() if seconds]
     whole = sum(cost.parts.values())
     parts = [
@@ -63,6 +88,7 @@ def _blocks(asked: SamplingScenario, cost: SamplingCost) -> list[Block]:
         Line(text=f"{pictures} by {asked.model} on {asked.cluster.name}, {divided}"),
         Line(text=f"{time_text(cost.seconds)} (80 % interval {time_text(cost.low_s)} to {time_text(cost.high_s)})"),
         Line(text=f"{what.batch / cost.seconds:.3g} pictures a second, {time_text(cost.step_s)} a step"),
+        Line(text=_held(cost.memory)),
         blank(),
         Table(columns=("part", "time", "share"), rows=tuple(rows), right=right),
         blank(),
@@ -71,3 +97,13 @@ def _blocks(asked: SamplingScenario, cost: SamplingCost) -> list[Block]:
         *(Line(text=f"assumed: {text}", indent=2, hang=2) for text in cost.assumptions),
         Line(text=f"rates: {cost.evidence.label}", indent=2, hang=2),
     ]  # fmt: skip
+
+
+def _held(memory: SamplingMemory) -> str:
+    parts = ", ".join(f"{name} {bytes_text(part.weights_bytes)}" for name, part in memory.parts.items())
+    told = "" if memory.fits else "DOES NOT FIT: "
+    waits = {"none": "all stay on the device", "model": "one model at a time", "layers": "one layer at a time"}
+    return (
+        f"{told}at least {bytes_text(memory.peak_bytes)} of {bytes_text(memory.capacity_bytes)} on a device: weights"
+        f" {parts}; {waits[memory.offload]}"
+    )

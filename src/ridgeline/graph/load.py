@@ -15,6 +15,7 @@ from ridgeline.facts import store
 from ridgeline.facts.user_files import CONFIG, read_user_file
 from ridgeline.graph.build import build
 from ridgeline.graph.checkpoint import checkpoint_weights, quantization
+from ridgeline.graph.diffusion_names import find_diffusion
 from ridgeline.graph.ops import Model
 
 _FOLDER = "models"
@@ -57,6 +58,12 @@ def load(text_or_path: str | Path) -> Model:
             return build(config, name=name, source=str(config.get("source", f"catalog {name}")))
     if looks_like_path or _exists(path):
         return _load_file(path)
+    pictures = find_diffusion(text)
+    if pictures is not None:
+        raise ModelError(
+            f"{pictures} makes pictures; ask for them in a scenario file: [model] name = '{pictures}', [workload]"
+            " task = 'diffusion', width, height and steps (docs/models.md), without --serve"
+        )
     hint = "give a catalog name, a config.json or a folder that holds one"
     raise UnknownNameError("model", text[:_SHOWN], (*catalog(), *_aliases()), hint=hint)
 

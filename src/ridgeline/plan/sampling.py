@@ -9,13 +9,15 @@ from ridgeline.errors import PlanError, WorkloadError
 
 LONGEST_SIDE, MOST = 16_384, 100_000  # pixels; steps, frames or pictures, beyond any published run
 
+OFFLOADS = ("none", "model", "layers")  # what waits in host memory: nothing, models not in use, layers not in use
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """`batch` pictures of `width` x `height` pixels and `frames`, in `steps` denoising steps.
 
     `precision` names that of products (PRECISIONS), `execution` how kernels are launched. `decoded` says whether texts
-    are read and pixels made as well.
+    are read and pixels made as well, `offload` which weights wait in host memory.
     """
 
     width: int
@@ -27,6 +29,7 @@ class Sampling:
     execution: str = "eager"
     attention_kernel: str = "flash2"  # PyTorch's; 'flash' the device's best
     decoded: bool = True
+    offload: str = "none"
 
     def __post_init__(self) -> None:
         limits = {"width": LONGEST_SIDE, "height": LONGEST_SIDE, "frames": MOST, "steps": MOST, "batch": MOST}
@@ -34,6 +37,8 @@ class Sampling:
             value = getattr(self, name)
             if not 1 <= value <= limit:
                 raise WorkloadError(f"sampling: {name} = {value}, needs 1 to {limit}")
+        if self.offload not in OFFLOADS:
+            raise WorkloadError(f"sampling: offload = '{self.offload}', needs one of {', '.join(OFFLOADS)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from ridgeline.errors import InputError
 from ridgeline.facts.user_files import SCENARIO, read_user_file
+from ridgeline.graph.diffusion_names import diffusion_model
 from ridgeline.graph.workload import PRECISIONS
 from ridgeline.plan.fields import Field, pick, read_fields, whole, yes
-from ridgeline.plan.sampling import LONGEST_SIDE, MOST, Division, Sampling
+from ridgeline.plan.sampling import LONGEST_SIDE, MOST, OFFLOADS, Division, Sampling
 from ridgeline.plan.scenario import Place, Table, cluster_in, failing, guarded, tables_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ SAMPLING_FIELDS: tuple[Field, ...] = (
     pick("precision", PRECISIONS, "format of the denoiser's products"),
     pick("execution", ("eager", "compiled", "graph"), "how kernels are launched"),
     pick("attention_kernel", ("flash", "flash1", "flash2", "unfused"), "attention kernel"),
+    pick("offload", OFFLOADS, "what waits in host memory: nothing, models not in use, or layers not in use"),
     yes("decoded", "words are read and pixels made as well"),
 )
 
@@ -72,6 +74,7 @@ def read_sampling(path: str | Path, words: Mapping[str, Table] | None = None) ->
     name = model.get("name")
     if not isinstance(name, str) or set(model) != {"name"}:
         raise place.fail("model", "name", "needs the name of a diffusion model alone, e.g. name = 'flux.1-dev'")
+    meant: str = guarded("model", {"name": name}, place, lambda: diffusion_model(name))
     cluster = cluster_in(tables, place)
     asked = read_fields(tables.get("workload", {}), SAMPLING_FIELDS, failing("workload", place))
     asked.pop("task", None)
@@ -79,7 +82,7 @@ def read_sampling(path: str | Path, words: Mapping[str, Table] | None = None) ->
     sampling = guarded("workload", {}, place, lambda: Sampling(**asked))
     stated = read_fields(tables.get("plan", {}), DIVISION_FIELDS, failing("plan", place))
     division = guarded("plan", {}, place, lambda: Division(**stated))
-    return SamplingScenario(model=name, cluster=cluster, asked=sampling, by=division)
+    return SamplingScenario(model=meant, cluster=cluster, asked=sampling, by=division)
 
 
 def _need(values: Mapping[str, object], names: tuple[str, ...], place: Place) -> None:

@@ -15,13 +15,17 @@ from ridgeline.graph.decoders import DEEP_SHRINK, decoder, deep_decoder, film_de
 from ridgeline.graph.denoiser_specs import DENOISERS, Picture
 from ridgeline.graph.denoisers import denoiser, guided
 from ridgeline.graph.diffusion import LATENT
+from ridgeline.graph.diffusion_names import diffusion_model
 from ridgeline.graph.load import load
 from ridgeline.graph.ops import Block, Model
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.sampling import check_division, exchanges, forward
 from ridgeline.lower.work import CollectiveKind, Layout
+from ridgeline.memory.sampling import SamplingMemory
 from ridgeline.plan.sampling import Division, Sampling
+from ridgeline.predict.operator_mechanisms import host_cost
 from ridgeline.predict.predictor import Predictor
+from ridgeline.predict.sampling_memory import pipeline_memory
 from ridgeline.predict.step_interval import step_interval
 
 LINKS = "tensor link"  # what devices tell each other, under the name of the parts that intervals know
@@ -32,7 +36,8 @@ PLAIN = "bf16"  # format of encoders and decoders
 class SamplingCost:
     """Seconds of one batch of pictures, of a step, and of what surrounds the steps; low and high are the 80 % interval.
 
-    `parts` splits the time of a step.
+    `parts` splits the time of a step, `copied_s` is what weights that wait in host memory take to come and go, `memory`
+    what one device holds.
     """
 
     seconds: float
@@ -44,6 +49,8 @@ class SamplingCost:
     parts: Mapping[str, float]
     evidence: Evidence
     assumptions: tuple[str, ...]
+    memory: SamplingMemory
+    copied_s: float = 0.0
 
     def share(self, seconds: float) -> tuple[float, float]:
         """The interval of a part of the time [s]."""
@@ -56,8 +63,10 @@ def sample(name: str, cluster: Cluster, asked: Sampling, by: Division | None = N
     t = words + warm whole + (steps - warm) step + pixels; guided models run twice a step. With a pipeline of p devices,
     each runs its L / p layers on p parts of the patches one after another: a step takes as long as all layers on one
     part. The first `warm` steps run the layers on the whole picture, one device after the other. Raises `PlanError`
-    where the cluster has fewer devices than the division, or there is no guidance to divide.
+    where the cluster has fewer devices than the division, or there is no guidance to divide, `UnknownNameError` for a
+    model that is in no catalog.
     """
+    name = diffusion_model(name)
     by = by or Division()
     if by.devices > cluster.count:
         raise PlanError(f"{name}: {by.devices} devices make one batch, the cluster has {cluster.count}")
@@ -74,16 +83,19 @@ def sample(name: str, cluster: Cluster, asked: Sampling, by: Division | None = N
     if warm:
         first = warm * sum(_step(predictor, copies, replace(by, pipeline=1))[0].values())
     stepped = first + (asked.steps - warm) * whole
-    words, pixels, said = _ends(name, cluster, asked) if asked.decoded else (0.0, 0.0, ())
+    drawn, pictures, said = _drawer(name, asked)
+    words, pixels, more = _ends(name, drawn, pictures, cluster, asked) if asked.decoded else (0.0, 0.0, ())
+    memory, held = pipeline_memory(name, model, drawn, part=cluster.accelerator, asked=asked, by=by, copies=copies)
+    copied = _copied(memory, asked.steps, predictor)
     evidence = predictor.machine.device.evidence.get(
         f"matrix.{PRECISIONS[asked.precision].compute}", Evidence.DATASHEET
     )
     low, high = step_interval(parts, hosts, predictor=predictor, evidence=evidence)
-    seconds = words + pixels + stepped
+    seconds = words + pixels + stepped + copied
     return SamplingCost(
         seconds=seconds, low_s=seconds * low / whole, high_s=seconds * high / whole,
         step_s=stepped / asked.steps, words_s=words, pixels_s=pixels, parts=parts, evidence=evidence,
-        assumptions=said,
+        assumptions=(*more, *(said if asked.decoded else ()), *held), memory=memory, copied_s=copied,
     )  # fmt: skip
 
 
@@ -122,7 +134,21 @@ def _step(predictor: Predictor, copies: float, by: Division) -> tuple[dict[str, 
     return {name: seconds for name, seconds in parts.items() if seconds}, (float(hosts[0]), float(hosts[1]))
 
 
-def _ends(name: str, cluster: Cluster, asked: Sampling) -> tuple[float, float, tuple[str, ...]]:
+def _drawer(name: str, asked: Sampling) -> tuple[Model, int, tuple[str, ...]]:
+    """The decoder of pixels, how many times it runs at once, and what is taken of it."""
+    spec, said = DENOISERS.get(name), ()
+    channels = LATENT if spec is None else spec.channels
+    if asked.frames > 1 and spec is not None and spec.film:
+        made = film_decoder(spec.film, channels, width=asked.width, height=asked.height, frames=asked.frames)
+        return made, asked.batch, ("all frames are decoded at once, on one device",)
+    if spec is not None and spec.shrink[1] == DEEP_SHRINK:
+        return deep_decoder(channels, width=asked.width, height=asked.height), asked.batch, said
+    return decoder(channels, width=asked.width, height=asked.height), asked.batch * asked.frames, said
+
+
+def _ends(
+    name: str, drawn: Model, pictures: int, cluster: Cluster, asked: Sampling
+) -> tuple[float, float, tuple[str, ...]]:
     """Seconds of the encoder of words and of the decoder of pixels, each on one device, and what is left out."""
     plain = replace(asked, precision=PLAIN if PRECISIONS[asked.precision].quantize else asked.precision)
     workload, said = _workload(plain, plain.precision), ["encoders of CLIP take no time"]
@@ -131,16 +157,21 @@ def _ends(name: str, cluster: Cluster, asked: Sampling) -> tuple[float, float, t
         words = _words(load(spec.encoder), cluster, replace(workload, seq_len=spec.words))
     elif spec is not None:
         said.append("its encoder of words takes no time")
-    channels, copies = LATENT if spec is None else spec.channels, asked.batch
-    if asked.frames > 1 and spec is not None and spec.film:
-        made = film_decoder(spec.film, channels, width=asked.width, height=asked.height, frames=asked.frames)
-        said.append("all frames are decoded at once, on one device")
-    elif spec is not None and spec.shrink[1] == DEEP_SHRINK:
-        made = deep_decoder(channels, width=asked.width, height=asked.height)
-    else:
-        made, copies = decoder(channels, width=asked.width, height=asked.height), asked.batch * asked.frames
-    parts, _ = _step(Predictor(made, cluster, workload), copies, Division())
+    parts, _ = _step(Predictor(drawn, cluster, workload), pictures, Division())
     return words, sum(parts.values()), tuple(said)
+
+
+def _copied(memory: SamplingMemory, steps: int, predictor: Predictor) -> float:
+    """Time of weights that come from host memory, and of models that go back to it, once or each step [s].
+
+    accelerate's hooks copy a model before its forward and back when the next one is called; layers come for each
+    forward and are dropped after it. Nothing else runs meanwhile.
+    """
+    if memory.offload == "none":
+        return 0.0
+    whole, network = memory.moved_bytes, memory.parts["denoiser"].weights_bytes
+    moved = 2.0 * whole if memory.offload == "model" else whole + (steps - 1) * network
+    return host_cost("host_copy", moved, predictor.machine).seconds
 
 
 def _words(model: Model, cluster: Cluster, workload: Workload) -> float:

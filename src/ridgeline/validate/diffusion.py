@@ -8,6 +8,9 @@ from typing import Any
 
 from ridgeline.errors import InputError
 from ridgeline.facts.records import Accelerator
+from ridgeline.graph.denoiser_specs import DENOISERS
+from ridgeline.graph.diffusion import UNETS
+from ridgeline.graph.diffusion_names import find_diffusion
 from ridgeline.plan.sampling import Division, Sampling
 from ridgeline.predict.sampling import SamplingCost, sample
 from ridgeline.validate.hardware import find_device
@@ -15,28 +18,6 @@ from ridgeline.validate.machines import Machines, machines, place
 from ridgeline.validate.recipes import FP8_ARCHITECTURES, HALF_ONLY
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
-
-MODELS: tuple[tuple[str, str], ...] = (
-    (r"^sd[- ]?v?1\.[45]$|^stable.diffusion[- ]?v?1[.-][45]$", "stable-diffusion-1"),
-    (r"^sd[- ]?v?2(?:\.[01])?$|^stable.diffusion[- ]?v?2(?:[.-][01])?(?:-base)?$", "stable-diffusion-2"),
-    (r"^sdxl(?:[- ](?:base[- ]?)?1\.0)?$|^stable.diffusion[- ]?xl(?:-base)?(?:[- ]1\.0)?$", "stable-diffusion-xl"),
-    (r"^playground[- ]?v?2(?:\.5)?$", "stable-diffusion-xl"),
-    (r"^flux\.?1?[- ]\[?(dev|schnell)\]?$", r"flux.1-\1"),
-    (r"^flux\.?1?[- ]krea(?:[- ]dev)?$", "flux.1-dev"),
-    (r"^(?:sd|stable.diffusion)[- ]?3[- ]medium$", "sd3-medium"),
-    (r"^pixart[- ](?:alpha|α)$", "pixart-alpha"),
-    (r"^hunyuan-?dit$", "hunyuan-dit"),
-    (r"^cogvideox-(2b|5b)$", r"cogvideox-\1"),
-    (r"^cogvideox-?1\.5-5b$", "cogvideox-1.5-5b"),
-    (r"^consisid\b", "consisid"),
-    (r"^sana[- ]?1\.6b$", "sana-1.6b"),
-    (r"^hunyuan-?video$", "hunyuan-video"),
-    (r"^latte(?:-1)?$", "latte"),
-    (r"^wan-?2\.1[- ](?:t2v[- ])?(1\.3b|14b)$", r"wan2.1-\1"),
-)
-"""Models by their names in tables: (name, model). Some are another's denoiser with weights of their own.
-Source: unet/config.json of playgroundai/playground-v2.5-1024px-aesthetic and transformer/config.json of
-black-forest-labs/FLUX.1-Krea-dev."""
 
 METRICS = ("latency_s", "latency_per_step_s", "images_per_s", "steps_per_s")
 _SPELLED = {
@@ -131,12 +112,11 @@ def _scale(row: Row, metric: str) -> float:
 
 def _model(row: Row) -> str:
     name = row.text("model").strip()
-    for pattern, known in MODELS:
-        match = re.match(pattern, name, re.IGNORECASE)
-        if match:
-            return match.expand(known).casefold()
-    known = ", ".join(sorted({re.sub(r"\\1", "...", built) for _, built in MODELS}))
-    raise InputError(f"'{name[:60]}' is no diffusion model that is predicted; known: {known}", field="model")
+    found = find_diffusion(name)
+    if found is None:
+        known = ", ".join((*DENOISERS, *UNETS))
+        raise InputError(f"'{name[:60]}' is no diffusion model that is predicted; known: {known}", field="model")
+    return found
 
 
 def _count(row: Row, field: str) -> int | None:
