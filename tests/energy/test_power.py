@@ -100,3 +100,13 @@ def test_a_mix_adds_what_it_draws_above_idle_and_stops_at_the_rated_power() -> N
     mixed = operator_power_w(400.0, 0.5, 0.25)
     assert mixed == pytest.approx(400.0 * (idle + 0.5 * (matrix - idle) + 0.25 * (memory - idle)))
     assert operator_power_w(400.0, 1.0, 1.0) == 400.0
+
+
+def test_devices_without_work_draw_idle_power() -> None:
+    parts = {"matrix": 2.0}
+    few, most = (step_energy_j(parts, made(), used=used) for used in (12, 16))
+    assert most == step_energy_j(parts, made())
+    assert most - few == pytest.approx(4 * 400 * 2.0 * (constant("power.matrix") - constant("power.idle")))
+    assert step_energy_j(parts, made(), used=0) == pytest.approx(16 * 400 * 2.0 * constant("power.idle") + 2 * 100 * 2)
+    low, high = step_power_range(parts, made(), used=12)
+    assert low < 1 < high

@@ -16,7 +16,18 @@ STEP_KEYS = ["step_time_s", "bound_s", "tokens_per_s", "tokens_per_s_per_device"
 COST_KEYS = ["mfu", "hfu", "mfu_causal", "energy_j_per_step", "power_w", "usd_per_step", "carbon_kg_per_step"]
 RUN_KEYS = ["run_time_s", "run_steps", "run_energy_j", "run_usd", "run_carbon_kg"]
 REASON_KEYS = ["memory", "shares", "limit", "ops", "evidence", "assumptions", "what_if", "sensitivities", "sources"]
-REPORT_KEYS = ["model", "cluster", "workload", "plan", "fits", *STEP_KEYS, *COST_KEYS, *RUN_KEYS, *REASON_KEYS]
+REPORT_KEYS = [
+    "model",
+    "cluster",
+    "workload",
+    "plan",
+    "idle_devices",
+    "fits",
+    *STEP_KEYS,
+    *COST_KEYS,
+    *RUN_KEYS,
+    *REASON_KEYS,
+]
 
 
 def test_keys_are_these(report: Report, found: SearchReport) -> None:

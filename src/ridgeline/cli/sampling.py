@@ -55,7 +55,8 @@ def _too_large(asked: SamplingScenario, memory: SamplingMemory) -> str:
 
 def _as_dict(asked: SamplingScenario, cost: SamplingCost) -> dict[str, Any]:
     return {
-        "model": asked.model, "machine": asked.cluster.name, "devices": asked.by.devices, "asked": vars(asked.asked),
+        "model": asked.model, "machine": asked.cluster.name, "devices": asked.by.devices,
+        "idle_devices": asked.cluster.count - asked.by.devices, "asked": vars(asked.asked),
         "division": vars(asked.by), "evidence": cost.evidence.label, "images_per_s": asked.asked.batch / cost.seconds,
         **{name: value for name, value in vars(cost).items() if name not in ("evidence", "memory")},
         "memory": {
@@ -70,6 +71,8 @@ def _blocks(asked: SamplingScenario, cost: SamplingCost) -> list[Block]:
     what, by = asked.asked, {name: size for name, size in vars(asked.by).items() if size > 1 and name != "warm"}
     frames = f", {what.frames} frames" if what.frames > 1 else ""
     divided = ", ".join(f"{name} {size}" for name, size in by.items()) or "one device"
+    idle = asked.cluster.count - asked.by.devices
+    divided += f"; {idle} of {asked.cluster.count} devices are idle" if idle else ""
     ends = {
         "words": cost.words_s,
         f"{what.steps} steps": cost.step_s * what.steps,

@@ -37,20 +37,23 @@ def hosts_w(cluster: Cluster, devices: float) -> float:
     return cluster.host.idle_w * devices / cluster.host.devices
 
 
-def step_energy_j(seconds_by_part: Mapping[str, float], cluster: Cluster, *, held: bool = False) -> float:
+def step_energy_j(
+    seconds_by_part: Mapping[str, float], cluster: Cluster, *, held: bool = False, used: int | None = None
+) -> float:
     """Energy of one step of the whole cluster at the wall [J].
 
     E = PUE * (sum over parts of time * share of TDP * TDP * devices + power of hosts * time). Parts that
     are not named draw the link state. Without a TDP the device's share is left out. With `held` the power limit sets
-    the clock of products, so that they draw all of it.
+    the clock of products, so that they draw all of it. Devices beyond the `used` ones (None: all are used) draw the
+    idle state.
     Source of the shares: rows power.* of the mechanism table. Evidence: measured shares, derived product.
     """
     overhead = cluster.pue.value if cluster.pue is not None else 1.0
-    return overhead * sum(_joules(seconds_by_part, cluster, held=held).values())
+    return overhead * sum(_joules(seconds_by_part, cluster, held=held, used=used).values())
 
 
 def step_power_range(
-    seconds_by_part: Mapping[str, float], cluster: Cluster, *, held: bool = False
+    seconds_by_part: Mapping[str, float], cluster: Cluster, *, held: bool = False, used: int | None = None
 ) -> tuple[float, float]:
     """Low and high end of the 80 % interval of a step's mean power, over its value [1].
 
@@ -61,7 +64,7 @@ def step_power_range(
     A state lies between the levels that were metered on different devices (rows power.*.low and power.*.high); what
     the limit holds draws no more than it. Domain: shares from 0 to 1.
     """
-    joules = _joules(seconds_by_part, cluster, held=held)
+    joules = _joules(seconds_by_part, cluster, held=held, used=used)
     whole = sum(joules.values())
     ends = []
     for end, sign in (("low", -1.0), ("high", 1.0)):
@@ -78,14 +81,19 @@ def _end(state: str, end: str) -> float:
     return constant(f"power.{state}.{end}") / level
 
 
-def _joules(seconds_by_part: Mapping[str, float], cluster: Cluster, *, held: bool) -> dict[str, float]:
+def _joules(
+    seconds_by_part: Mapping[str, float], cluster: Cluster, *, held: bool, used: int | None
+) -> dict[str, float]:
     """Energy of one step of the whole cluster by power state, without the building's overhead [J]."""
-    device_w = cluster.accelerator.tdp_w or 0.0
-    found = {_HOST: hosts_w(cluster, cluster.count) * sum(seconds_by_part.values())}
+    device_w, whole = cluster.accelerator.tdp_w or 0.0, sum(seconds_by_part.values())
+    busy = cluster.count if used is None else used
+    found = {_HOST: hosts_w(cluster, cluster.count) * whole}
+    if busy < cluster.count:
+        found["idle"] = whole * constant("power.idle") * device_w * (cluster.count - busy)
     for part, seconds in seconds_by_part.items():
         state = _HELD if held and part == "matrix" else _STATE.get(part, "link")
         level = 1.0 if state == _HELD else constant(f"power.{state}")
-        found[state] = found.get(state, 0.0) + seconds * level * device_w * cluster.count
+        found[state] = found.get(state, 0.0) + seconds * level * device_w * busy
     return found
 
 

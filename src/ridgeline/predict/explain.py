@@ -147,7 +147,7 @@ class _Explainer:
         formats = {predictor.stages.precision.compute, predictor.stages.precision.attention}
         total_peak = max(peak_flop_per_s(predictor, name) for name in formats) * it.plan.devices
         held = predictor.stages.pricer.held
-        energy = step_energy_j(parts, predictor.cluster, held=held)
+        energy = step_energy_j(parts, predictor.cluster, held=held, used=it.plan.devices)
         price, carbon = predictor.cluster.price_usd_per_device_h, predictor.cluster.carbon_kg_per_j
         steps = None if workload.tokens is None else workload.tokens / workload.step_tokens
         shares = tuple(
@@ -170,7 +170,7 @@ class _Explainer:
             run_time_s=None if steps is None else steps * step_s,
             energy_j_per_step=energy,
             power_w=energy / step_s,
-            power_range=step_power_range(parts, predictor.cluster, held=held),
+            power_range=step_power_range(parts, predictor.cluster, held=held, used=it.plan.devices),
             usd_per_step=None if price is None else price.value * predictor.cluster.count * step_s / 3600,
             carbon_kg_per_step=None if carbon is None else carbon.value * energy,
             memory=self.memory(),

@@ -149,6 +149,7 @@ def report_as_dict(report: Report) -> dict[str, Any]:
         "cluster": cluster_as_dict(report.cluster),
         "workload": choices(report.workload),
         "plan": choices(report.plan),
+        "idle_devices": report.idle_devices,
         "fits": report.fits,
         "step_time_s": _estimate(report.step_time),
         "bound_s": as_value(report.bound_s),

@@ -104,6 +104,11 @@ class Report:
     timeline: Timeline | None = field(default=None, repr=False)
 
     @property
+    def idle_devices(self) -> int:
+        """Devices of the cluster that the plan leaves without work [1]."""
+        return self.cluster.count - self.plan.devices
+
+    @property
     def fits(self) -> bool:
         """Whether every stage fits in its device's memory."""
         return all(stage.headroom_bytes >= 0 for stage in self.memory)

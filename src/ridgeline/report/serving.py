@@ -72,6 +72,12 @@ class ServingReport:
         return sum(one.devices for one in self.deployments)
 
     @property
+    def idle_devices(self) -> int:
+        """Devices of the cluster that no instance runs on [1]."""
+        beside = 0 if self.cluster.beside is None else self.cluster.beside.cluster.count
+        return self.cluster.count + beside - self.devices
+
+    @property
     def instances_up(self) -> float:
         """Instances that are up, on average over the replay [1]."""
         found = self.replay
@@ -138,6 +144,9 @@ def serving_blocks(report: ServingReport) -> list[Block]:
         ("TPOT", _with_interval(report, "tpot")),
         ("throughput", _throughput(report)),
     ]
+    if report.idle_devices > 0:
+        used = f"{report.idle_devices} devices have no instance; power and cost are of the {report.devices} others"
+        rows.insert(1, ("idle", used))
     if metrics.attained is not None:
         rows.append(("goodput", _goodput(report)))
     rows += _costs(report)

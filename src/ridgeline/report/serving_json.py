@@ -58,6 +58,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "model": report.model.name,
         "cluster": report.cluster.name,
         "deployments": [deployment_as_dict(one) for one in report.deployments],
+        "idle_devices": report.idle_devices,
         "engines": list(report.engines),
         "traffic": {
             "name": report.traffic_name,

@@ -112,6 +112,10 @@ def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
     step, run = report.step_time, run_totals(report)
     per_device = report.tokens_per_s / report.plan.devices
     yield "plan", plan_text(report.plan)
+    if report.idle_devices:
+        count, one = report.cluster.count, report.idle_devices == 1
+        what = "device is idle: it draws idle power and is" if one else "devices are idle: they draw idle power and are"
+        yield "idle", f"{report.idle_devices} of {count} {what} paid for"
     yield (
         "step time",
         f"{time_text(step.value)} (80 % interval {time_text(step.low)} to {time_text(step.high)}; "
