@@ -111,13 +111,19 @@ def test_the_fewest_devices(capsys: pytest.CaptureFixture[str]) -> None:
     assert ask_json(capsys, "simulate", "llama-3.1-8b", *ASKED[3:], *words)["attained"] < 0.99
 
 
-def test_the_fewest_devices_that_cannot_be_end_with_1(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*ASKED[:3], "--on", "1xH100-SXM", "--rate", "400", *TRAFFIC[2:], "--slo", "ttft=1ms", "--min-devices"]
+@pytest.mark.parametrize("more", [[], ["--min-devices"]])
+def test_an_objective_that_nothing_keeps_ends_with_1(capsys: pytest.CaptureFixture[str], more: list[str]) -> None:
+    words = [*ASKED[:3], "--on", "1xH100-SXM", "--rate", "400", *TRAFFIC[2:], "--slo", "ttft=1ms", *more]
     code, out, err = ask(capsys, *words)
     assert (code, "Best deployments" in out) == (1, True)
-    assert err.startswith("error: no deployment on 1xH100-SXM keeps 99 % of requests to the objective; the best keeps")
+    assert err.startswith(
+        "error: no deployment keeps 99% of requests to TTFT <= 1 ms, the best keeps 0.0%; the least of"
+    )
     code, out, _ = ask(capsys, *words, "--json")
-    assert (code, json.loads(out)["fewest"]) == (1, None)
+    answer = json.loads(out)
+    assert (code, answer["fewest"]) == (1, None)
+    assert answer["best"]
+    assert answer["error"] in err
 
 
 def test_nothing_that_starts_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from ridgeline.report.blocks import show
 from ridgeline.report.deployments import deployment_text
 from ridgeline.report.serving import ServingReport, serving_blocks
 from ridgeline.report.serving_json import serving_as_dict
-from ridgeline.report.serving_search import fleet_text, ranked_as_dict, search_text
+from ridgeline.report.serving_search import fleet_text, missed_text, ranked_as_dict, search_text
 from ridgeline.search.serving_candidates import Candidate
 from ridgeline.serving.metrics import Metrics, Objective, Quantiles
 from ridgeline.serving.traffic.traffic import traffic
@@ -39,7 +39,7 @@ def made(**words: Any) -> ServingReport:
         real().metrics,
         ttft=Quantiles(mean=0.2, p50=0.1, p90=0.3, p95=0.35, p99=0.4),
         tpot=Quantiles(mean=0.02, p50=0.01, p90=0.03, p95=0.035, p99=0.04),
-        requests_per_s=2.0, output_tokens_per_s=1000.0, total_tokens_per_s=5000.0,
+        requests_per_s=2.0, output_tokens_per_s=1000.0, total_tokens_per_s=5000.0, output_tokens=20_000,
     )  # fmt: skip
     ends = tuple(
         replace(metrics, ttft=replace(metrics.ttft, p50=ttft), tpot=replace(metrics.tpot, p50=tpot))
@@ -49,6 +49,21 @@ def made(**words: Any) -> ServingReport:
         real(), metrics=metrics, ends=ends, usd_per_h=3.6, power_w=1000.0, energy_j=20_000.0,
         replay=replace(real().replay, span_s=20.0), **words,
     )  # fmt: skip
+
+
+def test_intervals_hold_for_the_draw_of_the_requests() -> None:
+    """TTFT from 50 to 200 ms of a median of 100, and as far again for the draw: ln 2 twice, in quadrature."""
+    drawn = real().sampled
+    assert drawn is not None
+    wide = made(sampled=replace(drawn, ttft=replace(drawn.ttft, p50=0.1), output_tokens_per_s=500.0))
+    assert wide.intervals()["ttft_p50_s"] == pytest.approx((0.1 / 2**2**0.5, 0.1 * 2**2**0.5))
+    told = " ".join(text(wide).split())
+    assert "TTFT 100 ms (80 % interval 37.52 ms to 266.5 ms) median" in told
+    assert "1,000 output tokens/s (80 % interval 667 to 1,500; 1,000 per device)" in told
+    assert "rates over the 20 s in which requests come; intervals hold for the draw of 40 requests too" in told
+    answer = serving_as_dict(wide)
+    assert answer["intervals"]["ttft_p50_s"] == list(wide.intervals()["ttft_p50_s"])
+    assert (answer["sampling"]["method"], answer["sampling"]["ttft"]["p50_s"]) == ("sectioning", 0.1)
 
 
 def text(report: ServingReport) -> str:
@@ -215,11 +230,11 @@ def candidate(metrics: Metrics | None = None, **words: Any) -> Candidate:
     return Candidate(deployments=(Deployment(**words),), metrics=metrics or kept, usd_per_h=7.2)
 
 
-def search(*ranked: Candidate, fewest: Candidate | None = None) -> str:
+def search(*ranked: Candidate, fewest: Candidate | None = None, missed: str = "") -> str:
     out = StringIO()
     told = search_text(
-        "title", ranked, fewest, objective=Objective(ttft_s=1.0), considered=1234, pruned={"stopped early": 17},
-        refused={"too large": 5}, assumed=("one word",),
+        "title", ranked, fewest, considered=1234, pruned={"stopped early": 17}, refused={"too large": 5},
+        assumed=("one word",), missed=missed,
     )  # fmt: skip
     show(told, out)
     return out.getvalue()
@@ -251,8 +266,10 @@ def test_a_search_says_what_users_of_the_best_see() -> None:
 
 def test_a_search_says_first_that_nothing_keeps_to_the_objective() -> None:
     poor = candidate(metrics=replace(candidate().metrics, attained=0.2))
-    first = " ".join(search(poor).splitlines()[2:4])
-    assert "objective   NOT KEPT: no deployment keeps 99% of requests to TTFT <= 1 s, the best keeps 20.0%" in first
+    missed = missed_text(poor, Objective(ttft_s=0.1), {"ttft_s": candidate(tp=2)})
+    told = " ".join(search(poor, missed=missed).split())
+    assert told.startswith("title objective NOT KEPT: no deployment keeps 99% of requests to TTFT <= 100 ms, the best")
+    assert "keeps 20.0%; the least of the slowest 1 %: TTFT 400 ms by 1 x (tp 2); take more devices" in told
 
 
 def test_deployments_that_come_out_equal_share_a_row() -> None:

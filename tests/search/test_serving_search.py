@@ -55,10 +55,11 @@ def by_hand(rate: int) -> dict[Deployment, Metrics]:
     return results
 
 
-def order(devices: int, metrics: Metrics) -> tuple[float, int, bool, float, float]:
+def order(devices: int, metrics: Metrics) -> tuple[float, float, int, bool, float, float]:
     kept = metrics.attained or 0.0
-    overloaded = bool(metrics.overloaded)
-    return -(1.0 if kept >= ATTAINED else kept), devices, overloaded, metrics.tpot.p99, metrics.ttft.p99
+    overloaded, far = bool(metrics.overloaded), max(metrics.ttft.p99 / 0.3, metrics.tpot.p99 / 0.03)
+    first = (-1.0, 0.0) if kept >= ATTAINED else (-kept, far)
+    return *first, devices, overloaded, metrics.tpot.p99, metrics.ttft.p99
 
 
 @pytest.mark.parametrize("rate", RATES)
@@ -95,6 +96,21 @@ def test_the_best_is_the_best_of_all_that_fill_the_cluster(rate: int) -> None:
     assert [order(one.devices, one.metrics) for one in found(rate).ranked] == sorted(
         order(one.devices, one.metrics) for one in found(rate).ranked
     )
+
+
+def test_of_an_objective_that_nothing_keeps_the_nearest_comes_first() -> None:
+    """All keep 0 % to 1 ms: neither the fewest devices nor the slowest, and the least of each time is told."""
+    bounds = Objective(ttft_s=1e-3, tpot_s=1e-3)
+    result = search_serving(MODEL, FOUR, load_of(30), bounds, space=WHOLE, top=100)
+    far = [max(one.metrics.ttft.p99, one.metrics.tpot.p99) / 1e-3 for one in result.ranked]
+    assert {one.metrics.attained for one in result.ranked} == {0.0}
+    assert far == sorted(far)
+    assert result.fewest is None
+    for name, one in result.attainable.items():
+        seen = [getattr(each.metrics, name.removesuffix("_s")).p99 for each in result.ranked]
+        assert getattr(one.metrics, name.removesuffix("_s")).p99 == min(seen)
+    assert result.missed in " ".join(str(result).split())
+    assert found(30).missed == ""
 
 
 def test_without_an_objective_the_most_tokens_come_first() -> None:

@@ -44,7 +44,7 @@ def plan_serving(
     top: int,
     as_json: bool,
 ) -> None:
-    """Prints the best deployments; raises NoPlanError when none starts, or none keeps to the objective as asked."""
+    """Prints the best deployments; raises NoPlanError when none starts, or none keeps to the objective."""
     asked = serving_scenario_of(subject, on, words)
     if "offload" in asked.stated:
         measured_only(evidence, "--offload")
@@ -96,13 +96,8 @@ def _search(
         print(json.dumps(_as_dict(found, assumed), indent=1, allow_nan=False))
     else:
         show(found.blocks(assumed, fewest_alone=min_devices), sys.stdout)
-    if min_devices and found.fewest is None:
-        best = found.ranked[0]
-        kept = best.metrics.attained
-        raise NoPlanError(
-            f"no deployment on {asked.cluster.name} keeps 99 % of requests to the objective; the best keeps"
-            f" {kept if kept is not None else 0.0:.1%}: take more devices, or loosen the objective (--slo)"
-        )
+    if found.missed:
+        raise NoPlanError(found.missed)
 
 
 def drafts_of(asked: ServingScenario, traffic: Traffic) -> Callable[[Deployment], Deployment]:
@@ -124,6 +119,7 @@ def _as_dict(found: ServingSearch, assumed: tuple[str, ...]) -> dict[str, Any]:
         "pruned": dict(found.pruned),
         "refused": dict(found.refused),
         "assumed": list(assumed),
+        **({"error": found.missed} if found.missed else {}),
     }
 
 

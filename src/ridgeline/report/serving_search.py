@@ -78,18 +78,18 @@ def search_text(
     ranked: Sequence[Ranked],
     fewest: Ranked | None,
     *,
-    objective: Objective,
     considered: int,
     pruned: Mapping[str, int],
     refused: Mapping[str, int],
     assumed: Sequence[str],
+    missed: str = "",
 ) -> list[Block]:
-    """A search in words and tables."""
+    """A search in words and tables; `missed` says that nothing keeps to the objective."""
     best = ranked[0]
     blocks: list[Block] = [Line(text=title, hang=2), blank()]
     rows = [("best", fleet_text(best)), ("goodput", _goodput(best)), *_seen(best)]
-    if best.metrics.attained is not None and best.metrics.attained < ATTAINED:
-        rows.insert(0, ("objective", _missed(best, objective)))
+    if missed:
+        rows.insert(0, ("objective", f"NOT KEPT: {missed}"))
     if fewest is not None:
         rows.append(("fewest devices", f"{fewest.devices}: {fleet_text(fewest)}, {fewest.metrics.attained:.1%} kept"))
     width = max(len(name) for name, _ in rows) + 2
@@ -102,11 +102,17 @@ def search_text(
     return blocks
 
 
-def _missed(best: Ranked, objective: Objective) -> str:
-    """That nothing keeps to the objective, and what could."""
+def missed_text(best: Ranked, objective: Objective, attainable: Mapping[str, Ranked]) -> str:
+    """That nothing keeps to an objective, how near each of its bounds can be come to and by which deployment."""
+    names = {"ttft_s": "TTFT", "tpot_s": "TPOT", "latency_s": "latency"}
+    nearest = ", ".join(
+        f"{names[name]} {_cell(getattr(one.metrics, name.removesuffix('_s')).p99)} by {fleet_text(one)}"
+        for name, one in attainable.items()
+    )
     return (
-        f"NOT KEPT: no deployment keeps {ATTAINED:.0%} of requests to {objective_text(objective)}, the best keeps"
-        f" {best.metrics.attained:.1%}; more devices, narrower weights and caches (--quantize) or a wider objective may"
+        f"no deployment keeps {ATTAINED:.0%} of requests to {objective_text(objective)}, the best keeps"
+        f" {best.metrics.attained:.1%}; the least of the slowest 1 %: {nearest}; take more devices, narrower"
+        " weights and caches (--quantize), or a wider objective (--slo)"
     )
 
 

@@ -21,7 +21,7 @@ from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Router
 from ridgeline.report.blocks import Block, plain
 from ridgeline.report.html import html
-from ridgeline.report.serving_search import search_text
+from ridgeline.report.serving_search import missed_text, search_text
 from ridgeline.search.serving_candidates import Bench, Candidate, Stopped, Tried, reason
 from ridgeline.search.serving_space import Space, deployments, fleets
 from ridgeline.serving.engine import Policies
@@ -49,13 +49,20 @@ class ServingSearch:
     seconds: float
     title: str
     objective: Objective
+    attainable: Mapping[str, Candidate]  # by bound (`ttft_s`), where none keeps to all: who comes nearest to it
+
+    @property
+    def missed(self) -> str:
+        """That no deployment keeps to the objective, how near it can be come to, and by which; '' if one does."""
+        kept = self.ranked[0].metrics.attained
+        return "" if kept is None or kept >= ATTAINED else missed_text(self.ranked[0], self.objective, self.attainable)
 
     def blocks(self, assumed: Sequence[str] = (), *, fewest_alone: bool = False) -> list[Block]:
         """The search in words and tables; with `fewest_alone` the deployment on the fewest devices is the best."""
         ranked = (self.fewest,) if fewest_alone and self.fewest is not None else self.ranked
         return search_text(
-            self.title, ranked, self.fewest, objective=self.objective, considered=self.considered,
-            pruned=self.pruned, refused=self.refused, assumed=assumed,
+            self.title, ranked, self.fewest, considered=self.considered,
+            pruned=self.pruned, refused=self.refused, assumed=assumed, missed=self.missed,
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -83,7 +90,8 @@ def search_serving(
 ) -> ServingSearch:
     """The best deployments of a model on a cluster for traffic under an objective.
 
-    Ranked by goodput, among those that keep to the objective by devices, then by TPOT. `fewest` is the one with the
+    Ranked by goodput, among those that keep to the objective by devices, then by TPOT; of those that miss it alike the
+    one whose slowest percent comes nearest to it. `fewest` is the one with the
     fewest devices that still keeps to it. `drafted` gives each shape what a model that drafts takes; `resolved` is the
     cluster with the rates to price it by, those that others measured by default.
     Raises `NoPlanError` when none starts.
@@ -105,16 +113,17 @@ def search_serving(
         why = refused.most_common(1)[0][0] if refused else "no degrees divide the model"
         nearest = f"; the nearest: {closest[0]}" if closest else ""
         raise NoPlanError(f"no deployment of {model.name} can serve on {cluster.name}: {why}{nearest}")
-    ranked = sorted(found, key=_order)
+    ranked = sorted(found, key=lambda one: _order(one, objective))
     least = _fewest(ranked, bench)
     if least is not None and least not in ranked:
-        ranked = sorted([*ranked, least], key=_order)
+        ranked = sorted([*ranked, least], key=lambda one: _order(one, objective))
     return ServingSearch(
         ranked=tuple(ranked[:top]),
         considered=len(found) + pruned.total(),
         pruned=dict(pruned.most_common()),
         refused=dict(refused.most_common(_REFUSALS)),
         fewest=least,
+        attainable={} if least is not None else attainable(found, objective),
         seconds=time.perf_counter() - begun,
         title=f"{model.name} on {cluster.name}: {traffic.name}, {traffic.requests:,} requests",
         objective=objective,
@@ -189,8 +198,9 @@ def _worth(found: Sequence[Candidate], top: int) -> float:
     return kept[top - 1] if len(kept) >= top else 0.0
 
 
-def _order(one: Candidate) -> tuple[float, ...]:
-    """Better first: goodput to within a percent, fewer devices, queues that do not grow, a shorter TPOT, then TTFT.
+def _order(one: Candidate, objective: Objective) -> tuple[float, ...]:
+    """Better first: goodput to within a percent, nearer to an objective that is missed, fewer devices, queues that do
+    not grow, a shorter TPOT, then TTFT.
 
     Of those that come out equal the one with the fewest limits of its own.
     """
@@ -199,9 +209,22 @@ def _order(one: Candidate) -> tuple[float, ...]:
     limits += sum(each.max_seqs is not None for each in one.deployments)
     if metrics.attained is None:
         return (-metrics.output_tokens_per_s, float(one.devices), metrics.tpot.p50, limits)
-    rounded = 1.0 if metrics.attained >= ATTAINED else metrics.attained
-    tpot, ttft = (each.p99 if np.isfinite(each.p99) else np.inf for each in (metrics.tpot, metrics.ttft))
-    return (-rounded, float(one.devices), bool(metrics.overloaded), tpot, ttft, limits)
+    kept = metrics.attained >= ATTAINED
+    times = {name: _slowest(one, name) for name in ("tpot_s", "ttft_s")}
+    far = 0.0 if kept else max(_slowest(one, name) / bound for name, bound in objective.bounds.items())
+    rounded = 1.0 if kept else metrics.attained
+    return (-rounded, far, float(one.devices), bool(metrics.overloaded), *times.values(), limits)
+
+
+def _slowest(one: Candidate, bound: str) -> float:
+    """What the slowest percent of requests see of what a bound is about [s]; infinite where nothing was measured."""
+    seen = float(getattr(one.metrics, bound.removesuffix("_s")).p99)
+    return seen if np.isfinite(seen) else np.inf
+
+
+def attainable(found: Sequence[Candidate], objective: Objective) -> dict[str, Candidate]:
+    """Who comes nearest to each bound of an objective by itself, of all that were replayed to their end."""
+    return {name: min(found, key=lambda one, name=name: _slowest(one, name)) for name in objective.bounds}  # type: ignore[misc]
 
 
 def _fewest(ranked: Sequence[Candidate], bench: Bench) -> Candidate | None:

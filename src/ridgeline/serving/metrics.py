@@ -46,9 +46,14 @@ class Objective:
     latency_s: float | None = None
 
     @property
+    def bounds(self) -> dict[str, float]:
+        """The bounds that are asked for, by name [s]."""
+        return {name: bound for name, bound in vars(self).items() if bound is not None}
+
+    @property
     def stated(self) -> bool:
         """Whether anything is asked for."""
-        return any(bound is not None for bound in vars(self).values())
+        return bool(self.bounds)
 
 
 @dataclass(frozen=True, kw_only=True)
