@@ -173,7 +173,10 @@ def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json
             "usd_per_h": chosen.cost_usd_per_hour,
             "bound_usd_per_h": chosen.bound_usd_per_hour,
             "headroom": chosen.headroom,
-            "buckets": {name: [float(cell) for cell in values] for name, values in vars(found.buckets).items()},
+            "replayed": [vars(one) for one in found.tried],
+            "buckets": {
+                name: [float(cell) for cell in values] for name, values in vars(found.buckets).items() if name != "rows"
+            },
             "options": {name: np.asarray(option.most_per_s).tolist() for name, _, option in found.options},
             "refused": dict(found.refused),
             "assumed": list(assumed),

@@ -184,6 +184,11 @@ class Mixed(Protocol):
         """Their price [USD/h]."""
 
 
+def mix_text(counts: Mapping[str, int]) -> str:
+    """A mix in words."""
+    return ", ".join(f"{count} x {name}" for name, count in counts.items())
+
+
 def rent_text(
     title: str,
     rented: Sequence[Mixed],
@@ -194,13 +199,16 @@ def rent_text(
     deployments: Mapping[str, Deployment],
     refused: Mapping[str, str],
     assumed: Sequence[str],
+    attained: float | None = None,
+    missed: Sequence[tuple[str, float, float]] = (),
 ) -> list[Block]:
-    """A rented fleet in words and tables."""
-    mixes = ", ".join(f"{one.rented} x {one.option}" for one in rented if one.rented)
+    """A rented fleet in words and tables; `attained` in its replay, `missed` are cheaper mixes whose replay did not."""
+    mixes = mix_text({one.option: one.rented for one in rented if one.rented})
     proof = "no mix costs less" if gap <= 0 else f"no mix costs more than {gap:.1%} less"
     rows = [
         ("rent", mixes),
         ("price", f"{money_text(cost_usd_per_hour)} an hour; at these rates {proof}"),
+        ("replay", "not overloaded" if attained is None else f"{attained:.1%} of requests keep to the objective"),
         ("headroom", f"the same mix of requests may grow {headroom:.2f} times on it"),
     ]
     width = max(len(name) for name, _ in rows) + 2
@@ -217,6 +225,14 @@ def rent_text(
     columns = ("instances", "of", "each", "filled to", "an hour")
     numbers = frozenset({"instances", "filled to", "an hour"})
     blocks += [blank(), Table(columns=columns, rows=table, right=numbers), blank()]
+    blocks += [
+        Line(
+            text=f"- {mix} at {money_text(usd)} an hour would do by the sum, its replay keeps {share:.1%}",
+            indent=2,
+            hang=2,
+        )
+        for mix, usd, share in missed
+    ]
     blocks += [Line(text=f"- left out {name}: {reason}", indent=2, hang=2) for name, reason in refused.items()]
     blocks += [Line(text=f"- assumed: {text}", indent=2, hang=2) for text in assumed]
     return blocks

@@ -22,13 +22,14 @@ from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Router
 from ridgeline.report.blocks import Block, plain
 from ridgeline.report.html import html
-from ridgeline.report.serving_search import rent_text
-from ridgeline.search.rent import Option, Problem, Rent, rent
+from ridgeline.report.serving_search import mix_text, rent_text
+from ridgeline.search.rent import Option, Problem, Rent
+from ridgeline.search.rent_replay import Tried, rent_kept
 from ridgeline.search.serving_space import Space, deployments
 from ridgeline.serving.engine import Engine, Policies, engine
 from ridgeline.serving.metrics import ATTAINED, Objective, measure
 from ridgeline.serving.replay import replay_tables
-from ridgeline.serving.state import Array
+from ridgeline.serving.state import Array, Whole
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import Stop
 from ridgeline.serving.traffic.arrivals import burst, poisson
@@ -58,18 +59,22 @@ class Buckets:
     rates_per_s: Array
     prompt_tokens: Array
     output_tokens: Array
+    rows: Whole  # cell of each request (N,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RentedFleet:
-    """What to rent; `most_per_s` (cells, options) is what one instance of each option can serve."""
+    """What to rent, and the mixes that were replayed, the one that is rented last; `most_per_s` (cells, options) is
+    what one instance of each option can serve."""
 
     rent: Rent
+    tried: tuple[Tried, ...]
     options: tuple[tuple[str, Deployment, Option], ...]
     buckets: Buckets
     refused: Mapping[str, str]
     seconds: float
     title: str
+    objective: Objective
 
     def blocks(self, assumed: Sequence[str] = ()) -> list[Block]:
         """The fleet in words and tables."""
@@ -77,7 +82,8 @@ class RentedFleet:
         return rent_text(
             self.title, chosen.rented, cost_usd_per_hour=chosen.cost_usd_per_hour, gap=chosen.gap,
             headroom=chosen.headroom, deployments={name: one for name, one, _ in self.options}, refused=self.refused,
-            assumed=assumed,
+            assumed=assumed, attained=self.tried[-1].attained if self.objective.stated else None,
+            missed=[(mix_text(one.counts), one.usd_per_h, one.attained) for one in self.tried[:-1]],
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -116,12 +122,13 @@ def buckets_of(traffic: Traffic, *, cells: int = CELLS) -> Buckets:
     if traffic.concurrency is not None or span <= 0:
         raise InputError("renting needs traffic with a rate; give --rate or a trace")
     rows = _cell(traffic.prompt_tokens, cells) * cells + _cell(traffic.output_tokens, cells)
-    used = np.unique(rows)
+    used, place = np.unique(rows, return_inverse=True)
     members = [rows == one for one in used]
     return Buckets(
-        rates_per_s=np.array([mask.sum() for mask in members]) / span,
+        rates_per_s=np.array([mask.sum() for mask in members]) * (1.0 - 1.0 / traffic.requests) / span,
         prompt_tokens=np.array([traffic.prompt_tokens[mask].mean() for mask in members]),
         output_tokens=np.array([traffic.output_tokens[mask].mean() for mask in members]),
+        rows=place.reshape(-1),
     )
 
 
@@ -142,18 +149,18 @@ def rent_fleet(
     availability_target: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> RentedFleet:
-    """The cheapest mix of offers that serves the traffic under the objective.
+    """The cheapest mix of offers found that serves the traffic under the objective, in its own replay.
 
     An option is one instance of an offer: each degree within a node that holds the model. Raises `NoPlanError` where no
-    offer can serve some requests, or limits do not suffice.
+    offer can serve some requests, limits do not suffice, or no mix keeps to the objective.
     """
     begun = time.perf_counter()
     buckets = buckets_of(traffic)
     refused: dict[str, str] = {}
     made = [found for offer in offers for found in _options(model, offer, stated or {}, policies, traffic, refused)]
     rates = _rates(made, buckets, objective, progress)
-    options, kept = [], []
-    for (offer, one, _), most in zip(made, rates, strict=True):
+    options, kept, engines = [], [], []
+    for (offer, one, tables), most in zip(made, rates, strict=True):
         name = f"{one.deployment.instance_devices}x{offer.accelerator}"
         if not (most > 0).any():
             refused[name] = "no request keeps to the objective on it"
@@ -168,6 +175,7 @@ def rent_fleet(
         )
         options.append(option)
         kept.append((name, one.deployment, option))
+        engines.append((one, tables))
     if not options:
         reason = next(iter(refused.values()), "no offer was given")
         raise NoPlanError(f"no offer serves {model.name} under the objective: {reason}")
@@ -178,8 +186,10 @@ def rent_fleet(
         availability_target=availability_target,
     )
     named = ",".join(one.accelerator + ("" if one.limit is None else f"={one.limit}") for one in offers)
+    chosen, tried = rent_kept(problem, engines, traffic, buckets.rows, objective)
     return RentedFleet(
-        rent=rent(problem), options=tuple(kept), buckets=buckets, refused=refused, seconds=time.perf_counter() - begun,
+        rent=chosen, tried=tried, options=tuple(kept), buckets=buckets, refused=refused, objective=objective,
+        seconds=time.perf_counter() - begun,
         title=f"{model.name}: {traffic.name}, {traffic.requests:,} requests, offers {named}",
     )  # fmt: skip
 

@@ -1,0 +1,93 @@
+"""Rented mixes are replayed: the first that keeps to the objective is offered, and how far it may be from the least."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ridgeline.errors import NoPlanError
+from ridgeline.graph.load import load
+from ridgeline.search import rent_replay
+from ridgeline.search.rent import Option, Problem, rent
+from ridgeline.search.rent_replay import dealt, rent_kept, replayed
+from ridgeline.search.renting import offers_of, rent_fleet
+from ridgeline.serving.metrics import Objective
+from ridgeline.serving.traffic.asked import asked_traffic
+from ridgeline.serving.traffic.traffic import traffic
+
+SMALL = Option(name="small", accelerator="S", price_usd_per_hour=1.0, most_per_s=[4.0, 1.0])
+LARGE = Option(name="large", accelerator="L", price_usd_per_hour=3.0, most_per_s=[8.0, 8.0])
+ROWS = np.tile([0, 1], 50)
+LINE = traffic(np.arange(100) / 16.0, np.ones(100, dtype=int), np.ones(100, dtype=int))
+
+
+def problem(**limits: int) -> Problem:
+    return Problem(options=(SMALL, LARGE), rates_per_s=[8.0, 8.0], limits=limits)
+
+
+def at_price(least: float) -> Any:
+    """A replay that keeps to the objective from a price on [USD/h]."""
+    return lambda answer, *_: 1.0 if answer.cost_usd_per_hour >= least else 0.5
+
+
+def test_a_mix_that_keeps_is_the_one_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rent_replay, "replayed", at_price(0.0))
+    answer, tried = rent_kept(problem(), [], LINE, ROWS, Objective(ttft_s=1.0))
+    assert answer.counts == rent(problem()).counts == {"small": 2, "large": 1}
+    assert (answer.gap, len(tried), tried[0].attained) == (0.0, 1, 1.0)
+
+
+def test_a_mix_that_its_own_replay_overloads_is_followed_by_one_with_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mixes at 5 and then 6 USD/h and so on up to 7; the bound stays that of the load, and so does what is filled."""
+    monkeypatch.setattr(rent_replay, "replayed", at_price(6.5))
+    answer, tried = rent_kept(problem(), [], LINE, ROWS, Objective(ttft_s=1.0))
+    prices = [one.usd_per_h for one in tried]
+    assert prices[0] == pytest.approx(5.0)
+    assert prices == sorted(prices)
+    assert [one.attained for one in tried] == [0.5] * (len(tried) - 1) + [1.0]
+    assert answer.cost_usd_per_hour == prices[-1] >= 6.5
+    assert answer.bound_usd_per_hour == pytest.approx(5.0)
+    assert answer.gap == pytest.approx(1.0 - 5.0 / prices[-1])
+    assert answer.headroom > 1.0
+    loads = {one.option: one.load for one in answer.rented}
+    carried = 4.0 * loads["small"] if loads["large"] == 0 else loads["small"] + loads["large"]
+    assert carried <= sum(one.rented for one in answer.rented)
+
+
+def test_no_mix_within_the_limits_ends_with_the_best_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rent_replay, "replayed", at_price(100.0))
+    with pytest.raises(NoPlanError, match=r"no mix keeps 99% .* raise .* keeps 50.0%; loosen the objective"):
+        rent_kept(problem(S=2, L=1), [], LINE, ROWS, Objective(ttft_s=1.0))
+
+
+def test_requests_are_dealt_by_the_shares_of_their_bucket() -> None:
+    answer = rent(problem(S=1, L=2))
+    option = dealt(answer, np.tile([0, 1], 5000))
+    for bucket in (0, 1):
+        counts = np.bincount(option[bucket::2], minlength=2) / 5000
+        assert counts == pytest.approx(answer.shares[bucket], abs=0.005)
+
+
+def test_what_is_offered_keeps_to_the_objective_in_its_replay() -> None:
+    """Requests of many lengths on small machines: what the sum of loads calls enough is replayed, not believed."""
+    words = {"rate": 30.0, "prompt": (50, 900), "output": (10, 200), "requests": 400, "arrivals": "gamma", "cv": 3.0}
+    asked, goal = asked_traffic(words)[0], Objective(ttft_s=0.3, tpot_s=0.01)
+    fleet = rent_fleet(load("gpt2"), offers_of("T4", lambda _: 1.0), asked, goal)
+    assert fleet.tried[-1].attained >= 0.99
+    assert all(one.attained < 0.99 for one in fleet.tried[:-1])
+    assert fleet.rent.counts == fleet.tried[-1].counts
+    assert f"{fleet.tried[-1].attained:.1%} of requests keep to the objective" in str(fleet)
+    assert str(fleet).count("its replay keeps") == len(fleet.tried) - 1
+
+
+def test_instances_that_are_down_serve_nothing() -> None:
+    """Of three rented two are needed up: the replay has two."""
+    asked, goal = asked_traffic({"rate": 8.0, "prompt": (64, 64), "output": (8, 8), "requests": 60})[0], Objective()
+    fleet = rent_fleet(
+        load("gpt2"), offers_of("T4", lambda _: 1.0), asked, goal, availability=0.9, availability_target=0.99
+    )
+    (one,) = [each for each in fleet.rent.rented if each.rented]
+    assert one.needed < one.rented
+    assert replayed(fleet.rent, [], asked, fleet.buckets.rows, goal) == 0.0  # nobody serves where nothing is made
