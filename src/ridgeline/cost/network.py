@@ -226,17 +226,17 @@ def group_sizes(machine: Machine, ranks: Number, stride: Number, *, alone: bool 
     """
     ranks_a, stride_a = np.broadcast_arrays(np.asarray(ranks, dtype=float), np.asarray(stride, dtype=float))
     inner, count = machine.tiers[0], 0 if alone else machine.cluster.count
-    members = _members(inner.size, ranks_a, stride_a, count)
     link = np.full(ranks_a.shape, inner.bytes_per_s)
     if inner.topology == "mesh":  # a link to each peer
+        members = _members(inner.size, ranks_a, stride_a, count)
         link = link * np.clip((members - 1) / max(inner.size - 1, 1), 0, 1)
-    spanned = [groups_spanned(tier.size, ranks_a, stride_a, count) for tier in machine.tiers]
+    one = np.ones(ranks_a.shape)
+    spanned = [groups_spanned(tier.size, ranks_a, stride_a, count) for tier in machine.tiers[:-1]] + [one]
     network, leaving = (np.full(ranks_a.shape, inner.bytes_per_s) for _ in range(2))
     slowest, around, climb = (np.zeros(ranks_a.shape) for _ in range(3))
     quickest, wait = np.full(ranks_a.shape, np.inf), 0.0
     for index, tier in enumerate(machine.tiers[1:], start=1):
-        joined = spanned[index - 1]
-        above = spanned[index] if index + 1 < len(machine.tiers) else np.ones(ranks_a.shape)
+        joined, above = spanned[index - 1], spanned[index]
         crossed = joined > 1
         rate = tier.bytes_per_s * machine.efficiency[index] / tier.oversubscription
         held = ranks_a / joined  # ranks in one group of the tier inside, which leave it together

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ridgeline.graph.workload import PRECISIONS, Precision, Workload
+from ridgeline.lower.work import Number
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,3 +61,26 @@ def _widened(precision: Precision) -> float:
     """Traffic of making a gradient as wide as it is reduced [byte]."""
     wide, grad = precision.activation_bytes, precision.grad_bytes
     return wide + grad if grad != wide else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopySeconds:
+    """Seconds of copies: at a forward and a backward each, after a backward (..., P, v), and once a step (..., P)."""
+
+    gathered_s: Floats
+    reduced_s: Floats
+    once_s: Floats
+
+
+def copy_seconds(habit: ExchangeCopies, numbers: tuple[Floats, Floats], zero: Number, rate: float) -> CopySeconds:
+    """Copies at `rate` [byte/s] of the numbers that a chunk gathers and reduces, (..., P, v) each [s].
+
+    With every micro-batch where `zero` shards weights or gradients, else once a step.
+    """
+    gathered, reduced = numbers[0] * (habit.gathered / rate), numbers[1] * (habit.reduced / rate)
+    often = np.asarray(zero) >= 2 if habit.sharded else np.asarray(0.0)
+    return CopySeconds(
+        gathered_s=gathered * (np.asarray(zero) >= 3) if habit.gathered else gathered,
+        reduced_s=reduced * often,
+        once_s=(reduced * (1.0 - np.asarray(often, dtype=float))).sum(axis=-1),
+    )

@@ -7,7 +7,7 @@ plans; the number of stages and chunks is the same for all plans of one call.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -24,7 +24,7 @@ from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import Collective, CollectiveKind, Layout, Number, Phase
 from ridgeline.memory.runtime import named_runtime
 from ridgeline.plan.plan import Schedule
-from ridgeline.training.copies import exchange_copies
+from ridgeline.training.copies import CopySeconds, copy_seconds, exchange_copies
 from ridgeline.training.optimizer import optimizer_seconds
 from ridgeline.training.schedules import positions
 from ridgeline.training.sends import send_tables
@@ -92,15 +92,6 @@ class StageTimes:
     host_copy_s: Floats | float = 0.0
     host_wait_s: Floats | float = 0.0
     host_back_wait_s: Floats | float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class _CopySeconds:
-    """Seconds of copies: at a forward and a backward each, after a backward (..., P, v), and once a step (..., P)."""
-
-    gathered_s: Floats
-    reduced_s: Floats
-    once_s: Floats
 
 
 class StageModel:
@@ -230,16 +221,15 @@ class StageModel:
 
     def _copies(
         self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
-    ) -> _CopySeconds:
-        """Copies around exchanges: with every micro-batch where weights or gradients are sharded, else once a step."""
-        layout, habit = cost.layout, self.copies
+    ) -> CopySeconds:
+        """Copies around exchanges of each chunk [s]."""
+        layout = cost.layout
         whole = np.asarray(layout.tp) * layout.cp * sharding.dp
         experts_stride = np.asarray(layout.ep) * layout.etp
         spread = (
             np.asarray(layout.cp) * sharding.dp > 1,
             whole / experts_stride > 1,
         )  # who has anyone to exchange with
-        zero = np.asarray(sharding.zero)[..., None, None]
 
         def held(names: tuple[str, str]) -> Floats:
             """Numbers of a chunk that are exchanged, (..., P, v)."""
@@ -252,14 +242,8 @@ class StageModel:
 
         device = self.machine.device
         rate = device.memory_bytes_per_s * device.stream_share
-        gathered = held(("dense", "expert")) * (habit.gathered / rate)
-        reduced = held(("trained_dense", "trained_expert")) * (habit.reduced / rate)
-        often: Number = (zero >= 2) if habit.sharded else 0.0
-        return _CopySeconds(
-            gathered_s=gathered * (zero >= 3) if habit.gathered else gathered,
-            reduced_s=reduced * often,
-            once_s=(reduced * (1.0 - np.asarray(often, dtype=float))).sum(axis=-1),
-        )
+        numbers = (held(("dense", "expert")), held(("trained_dense", "trained_expert")))
+        return copy_seconds(self.copies, numbers, np.asarray(sharding.zero)[..., None, None], rate)
 
     def _sum(
         self,
@@ -310,12 +294,21 @@ class StageModel:
         self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
     ) -> tuple[Floats, Floats]:
         """Seconds to collect each chunk's weights and to reduce its gradients, (..., P, v)."""
-        gather, reduce = 0.0, 0.0
-        parts = [(cost.block_params[name], counts[..., i]) for i, name in enumerate(self.block_names)]
-        for params, count in [*parts, (cost.embedding_params, first), (cost.head_params, last)]:
-            one_gather, one_reduce = self.exchange(cost.layout, params, sharding)
-            gather = gather + np.asarray(one_gather)[..., None, None] * count
-            reduce = reduce + np.asarray(one_reduce)[..., None, None] * count
+        held = [*(cost.block_params[name] for name in self.block_names), cost.embedding_params, cost.head_params]
+        many = [*(counts[..., i] for i in range(len(self.block_names))), first, last]
+        axes = np.broadcast(cost.layout.tp, sharding.dp, sharding.zero, sharding.zero_group).ndim
+        names = ("dense", "trained_dense", "expert", "trained_expert")
+
+        def stacked(name: str) -> Floats:
+            """A field of all of them on a leading axis, so that each collective is priced once."""
+            values = np.stack(np.broadcast_arrays(*(np.asarray(getattr(params, name), dtype=float) for params in held)))
+            return values.reshape(len(held), *[1] * (axes + 1 - values.ndim), *values.shape[1:])
+
+        together = replace(held[0], **{name: stacked(name) for name in names})
+        gather, reduce = (
+            sum(np.asarray(each)[..., None, None] * count for each, count in zip(found, many, strict=True))
+            for found in map(np.asarray, self.exchange(cost.layout, together, sharding))
+        )
         return np.asarray(gather), np.asarray(reduce)
 
     def exchange(self, layout: Layout, params: RankParams, sharding: Sharding) -> tuple[Number, Number]:
