@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.cost.machine import Machine, machine
-from ridgeline.cost.network import between, collective_seconds, group_sizes, path, send_seconds
+from ridgeline.cost.network import between, collective_seconds, group_sizes, groups_spanned, path, send_seconds
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.records import Tier
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
@@ -44,7 +44,7 @@ def seconds(kind: CollectiveKind, found: Machine, ranks: int, stride: int, size:
 
 
 def groups(count: int, ranks: int, stride: int) -> list[list[int]]:
-    """The devices of every group: blocks of ranks * stride devices one after the other."""
+    """The devices of every group of ranks: blocks of ranks * stride devices one after the other."""
     block = ranks * stride
     return [
         [start + offset + rank * stride for rank in range(ranks)]
@@ -85,6 +85,12 @@ def test_a_collective_takes_longer_on_every_link_that_it_crosses_and_on_no_other
     for place in range(1, len(sizes)):
         inside = sizes[place - 1]
         crossed = any(one[0] // inside != one[-1] // inside for one in groups(count, ranks, stride))
+        if (
+            crossed
+            and ranks * stride < inside
+            and (inside // (ranks * stride)) * (count // inside) >= count // (ranks * stride)
+        ):
+            continue  # all fit inside if some devices idle: how they are placed is told below
         slow = seconds(kind, changed(found, place, bytes_per_s=1e3), ranks, stride)
         late = seconds(kind, changed(found, place, latency_s=1.0), ranks, stride)
         if crossed:
@@ -180,3 +186,22 @@ def test_a_ring_over_two_sites_shares_their_link_among_the_ranks_of_a_site() -> 
     bare = replace(found, collectives=None)
     assert float(path(bare, 32, 1).bytes_per_s) == pytest.approx(16 * 1e8 * found.efficiency[2])
     assert float(group_sizes(found, 32, 1)["nic_bytes_per_s"]) == pytest.approx(1e8 * found.efficiency[2])
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "ranks", "spanned"),
+    [
+        (4, 8, 3, 1),  # two groups of three in two nodes of four: one in each
+        (4, 12, 3, 2),  # four groups in three nodes: some straddle
+        (8, 16, 6, 1),
+        (8, 24, 6, 2),
+        (72, 1024, 64, 1),  # a job takes 64 devices of each rack of 72, in as many racks as it needs
+        (8, 64, 4, 1),
+        (8, 64, 16, 2),
+        (8, 64, 12, 2),
+    ],
+)
+def test_groups_that_fit_inside_are_placed_inside_if_there_is_room(
+    size: int, count: int, ranks: int, spanned: int
+) -> None:
+    assert float(groups_spanned(size, ranks, 1, count)) == spanned

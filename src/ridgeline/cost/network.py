@@ -34,17 +34,17 @@ class Path:
 def groups_spanned(size: int, ranks: Number, stride: Number, count: int) -> NDArray[np.float64]:
     """How many groups of a tier, of `size` devices each, ranks `stride` apart lie on [1]: where that differs, the most.
 
-    Groups of ranks fill blocks of n = ranks * stride devices, one after the other, as many as `count` devices hold.
-    Blocks that divide a tier's group, or are whole groups, never straddle its edge; the others begin at multiples of
-    g = gcd(n, size) inside one, so that the worst spans ceil((n - g) / size) + 1 of them. No rank lies on two.
+    Groups of ranks are placed inside those of a tier where they fit, as schedulers of jobs do (64 of the 72 devices of
+    a rack). Where `count` devices are whole groups of the tier and hold more groups of ranks than fit inside, some
+    straddle an edge: of four groups of three on three nodes of four, one at least.
     """
     ranks_a, stride_a = np.broadcast_arrays(np.asarray(ranks, dtype=float), np.asarray(stride, dtype=float))
-    block = np.maximum(np.rint(ranks_a * stride_a), 1).astype(np.int64)
-    shared = np.gcd(block, size)
-    second = block * (np.maximum(size // block, 1) + 1) <= count  # the first block that could straddle is there
-    lead = np.where(second, shared, np.minimum(block, size))
-    found = np.ceil((block - lead) / size) + 1
-    return np.where(ranks_a > 1, np.minimum(found, ranks_a), 1.0)
+    spanned: NDArray[np.float64] = np.ceil(ranks_a / np.clip(np.floor(size / stride_a), 1, ranks_a))
+    if count % size:
+        return spanned
+    block = np.maximum(ranks_a * stride_a, 1.0)
+    straddle = (ranks_a > 1) & (block < size) & (np.floor(size / block) * (count / size) < np.floor(count / block))
+    return np.asarray(np.maximum(spanned, 1.0 + straddle))
 
 
 def path(machine: Machine, ranks: Number, stride: Number) -> Path:
