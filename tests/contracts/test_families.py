@@ -283,7 +283,7 @@ def fitted(fit: Fit, sizes: tuple[dict[str, float], ...], grows: tuple[str, ...]
         grows_with=grows,
         better=BETTER,
         outside=(lambda m: price(asked(fit, sizes[0], m, "fp64"), m.cluster.accelerator, rungs=(Rung.FITTED,)),),
-        evidence=lambda m: [price(asked(fit, sizes[0], m, fit.form), m.cluster.accelerator).rung.evidence],
+        evidence=lambda m: [price(asked(fit, sizes[0], m, fit.form), m.cluster.accelerator).evidence],
     )
 
 

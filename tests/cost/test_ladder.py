@@ -27,6 +27,7 @@ GEMM = questions.gemm(4096, 4096, 4096).question
 
 def answer(**changes: Any) -> Answer:
     base = {"low_s": 0.8, "high_s": 1.5, "compute_s": 0.0, "memory_s": 0.0, "library": "", "source": ""}
+    base["evidence"] = Evidence.MEASURED
     return Answer(**({"seconds": 1.0, "rung": Rung.TABLE} | base | changes))
 
 
@@ -47,8 +48,14 @@ def test_the_best_rung_that_may_answer_does(monkeypatch: pytest.MonkeyPatch) -> 
     assert price(GEMM, accelerator("RTX-4090")).rung is Rung.BORROWED
 
 
-def test_rungs_tell_how_they_were_found() -> None:
-    assert [rung.evidence for rung in Rung] == [Evidence.MEASURED] * 2 + [Evidence.DERIVED] * 3
+def test_answers_tell_how_they_are_known() -> None:
+    """Measured on the device, derived from its vendor's others, or assumed: a TPU's product by NVIDIA's fits."""
+    assert price(GEMM, H100, rungs=(Rung.FITTED,)).evidence is Evidence.MEASURED
+    assert price(GEMM, accelerator("RTX-4090")).evidence is Evidence.DERIVED
+    decode = questions.decode(64, 4096, 32, 8, 128).question
+    for stranger in ("TPU-v5e", "MI300X"):
+        found = price(decode, accelerator(stranger))
+        assert (found.rung, found.evidence) == (Rung.COMMON, Evidence.ASSUMED)
 
 
 def test_what_all_devices_have_in_common_answers_last_and_widest() -> None:
@@ -208,7 +215,7 @@ def test_a_datasheet_s_device_is_one_that_nobody_measured() -> None:
         found = price(GEMM, part, rungs=(Rung.DATASHEET,))
         other = price(GEMM, replace(part, sustained={}), rungs=(Rung.DATASHEET,))
         assert (found.seconds, found.rung) == (other.seconds, other.rung)
-        assert found.rung.evidence is Evidence.DERIVED
+        assert found.evidence is Evidence.DERIVED
     assert "H100-SXM" not in price(GEMM, H100, rungs=(Rung.DATASHEET,)).source
 
 

@@ -9,7 +9,16 @@ import pytest
 
 from ridgeline.cost.all_reduce import all_reduce_seconds
 from ridgeline.cost.interval import interval
-from ridgeline.cost.machine import Machine, device, link_efficiency, machine, power_share, stream_share
+from ridgeline.cost.machine import (
+    Machine,
+    assumed_facts,
+    device,
+    link_efficiency,
+    link_evidence,
+    machine,
+    power_share,
+    stream_share,
+)
 from ridgeline.errors import DomainError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.mechanisms import constant
@@ -114,7 +123,29 @@ def resolved(name: str, *, datasheet_only: bool = False) -> Machine:
 
 
 def test_a_machine_knows_its_lowest_link_evidence() -> None:
-    assert resolved("8xH100-SXM").link_evidence == link_efficiency(cluster("8xH100-SXM").tiers[0]).evidence
+    """Of the links' own facts: that a switch was measured elsewhere makes no box of cards on assumed slots known."""
+    assert resolved("8xH100-SXM").link_evidence is Evidence.DATASHEET
+    assert resolved("8xRTX-4090").link_evidence is Evidence.ASSUMED
+    assert resolved("8xRTX-4090", datasheet_only=True).link_evidence is Evidence.ASSUMED
+    bare = replace(cluster("8xH100-SXM").tiers[0], fact=None)
+    assert link_evidence([bare], []) is Evidence.ASSUMED
+
+
+def test_what_is_assumed_of_links_and_rates_is_told() -> None:
+    told = assumed_facts(resolved("4xRTX-4090"), "bf16")
+    assert told[0].startswith("pcie4, ")
+    assert "bus: boards on PCIe slots" in told[0]
+    assert any("memory rate of TPU-v6e" in line for line in assumed_facts(resolved("1xTPU-v6e"), "bf16"))
+    assert assumed_facts(resolved("8xH100-SXM"), "bf16") == ()
+
+
+def test_what_is_assumed_has_a_wider_interval_than_what_is_derived() -> None:
+    derived, assumed = interval(1.0, Evidence.DERIVED), interval(1.0, Evidence.ASSUMED)
+    assert assumed[0] < 0.7 * derived[0]
+    assert assumed[1] > 1.5 * derived[1]
+
+
+def test_a_datasheet_s_links_are_whole() -> None:
     bare = resolved("64xH100-SXM", datasheet_only=True)
     assert bare.link_evidence is Evidence.DATASHEET
     assert bare.efficiency == bare.in_network_efficiency == (1.0, 1.0)

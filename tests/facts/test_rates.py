@@ -128,4 +128,4 @@ def test_kin_lend_what_was_measured_on_them_and_nobody_lends_to_oneself() -> Non
 def test_what_whole_models_reach_of_memory_is_lent_to_no_other_device() -> None:
     assert own_share(accelerator("SN40L"), OF_MODELS).value == pytest.approx(0.75)  # type: ignore[union-attr]
     assert own_share(accelerator("SN40L"), "hbm") is None
-    assert sustained_rate(accelerator("SN40L"), "hbm").evidence is Evidence.DERIVED  # of other devices' streams
+    assert sustained_rate(accelerator("SN40L"), "hbm").evidence is Evidence.ASSUMED  # of other vendors' streams

@@ -12,6 +12,7 @@ from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.report.evidence import Known
 from ridgeline.report.report import Estimate, Infeasible, OpRow, Report, SearchReport, Share, StageMemory
 from ridgeline.report.what_if import Sensitivity
 from ridgeline.timeline.simulate import Timeline
@@ -134,6 +135,7 @@ def report() -> Report:
         assumptions=("devices are alike",),
         sources=("made by hand",),
         evidence={"matrix rate": Evidence.DATASHEET, "links": Evidence.ASSUMED},
+        known=(Known(part="matrix rate", evidence=Evidence.DERIVED, share=0.75),),
         what_if=(Sensitivity(resource="links", gain=0.05), Sensitivity(resource="everything", gain=0.08)),
         tasks=tasks,
         timeline=timeline,

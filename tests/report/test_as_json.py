@@ -15,7 +15,8 @@ from ridgeline.report.report import Report, SearchReport
 STEP_KEYS = ["step_time_s", "bound_s", "tokens_per_s", "tokens_per_s_per_device", "model_flop", "hardware_flop"]
 COST_KEYS = ["mfu", "hfu", "mfu_causal", "energy_j_per_step", "power_w", "usd_per_step", "carbon_kg_per_step"]
 RUN_KEYS = ["run_time_s", "run_steps", "run_energy_j", "run_usd", "run_carbon_kg"]
-REASON_KEYS = ["memory", "shares", "limit", "ops", "evidence", "assumptions", "what_if", "sensitivities", "sources"]
+REASON_KEYS = ["memory", "shares", "limit", "ops", "evidence", "known"]
+REASON_KEYS += ["assumptions", "what_if", "sensitivities", "sources"]
 REPORT_KEYS = [
     "model",
     "cluster",

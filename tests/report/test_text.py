@@ -25,7 +25,7 @@ tiny (64 parameters), pretrain, on 2xToy: 4 sequences of 128 tokens per step, bf
   cost         $0.01 per step
   whole run    4000 s for 1.024M tokens, 4 kWh, $20
   limited by   matrix products take 75 % of the step
-  evidence     derived is the lowest rung behind the step time
+  evidence     derived: matrix rate 75% of the step time
 
 Peak memory per device, of 10 GiB
   GiB            stage 0-1

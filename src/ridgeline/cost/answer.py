@@ -21,11 +21,6 @@ class Rung(Enum):
     COMMON = "common"  # the mechanism on the datasheet's rates, with what the values of other devices have in common
     DATASHEET = "datasheet"  # borrowed or common, with no rate that anyone measured on the device itself
 
-    @property
-    def evidence(self) -> Evidence:
-        """The rung of evidence that it rests on."""
-        return Evidence.MEASURED if self in (Rung.TABLE, Rung.FITTED) else Evidence.DERIVED
-
 
 ALL = (Rung.TABLE, Rung.FITTED, Rung.BORROWED, Rung.COMMON)
 """Every rung that answers, best first."""
@@ -65,6 +60,7 @@ class Answer:
     rung: Rung
     library: str
     source: str
+    evidence: Evidence
 
 
 def held_by_host(answer: Answer, issue_s: float, hosts_s: tuple[float, float], *, alone: bool = False) -> Answer:

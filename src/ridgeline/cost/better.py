@@ -29,6 +29,11 @@ def resource_text(machine: Machine, what: str) -> str:
     return f"link bandwidth {reach} ({machine.tiers[place].name})"
 
 
+def is_link(text: str) -> bool:
+    """Whether a resource in people's words is a link of the network."""
+    return text.startswith(_LINK)
+
+
 def better(machine: Machine, what: str, factor: float) -> Machine:
     """A machine with `factor` times of one of its `resources`; latencies and host times are as much shorter.
 

@@ -25,7 +25,7 @@ from ridgeline.cost.residuals import Residuals
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BORROWED, Fit, Reach, named_kernels, own_fits
-from ridgeline.facts.lending import EXCHANGES, MODULES, borrowed_fits, common_fits
+from ridgeline.facts.lending import EXCHANGES, MODULES, borrowed_fits, common_fits, lent_evidence
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.rates import OF_MODELS, kin_share, own_share
 from ridgeline.facts.records import Accelerator, Evidence
@@ -293,6 +293,7 @@ def from_fits(question: Question, part: Accelerator, fits: Sequence[Fit], rung: 
         rung=rung,
         library=fit.library,
         source=fit.source,
+        evidence=min(lent_evidence(kernel.fit, part) for kernel in model.kernels),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ridgeline.cost.answer import FITS, Rung
@@ -208,6 +208,29 @@ def collective_fit(cluster: Cluster) -> Fit | None:
     return found[0] if found else None
 
 
+def link_evidence(tiers: Sequence[Tier], efficiencies: Sequence[Fact]) -> Evidence:
+    """How well links are known: by the lowest rung of their own facts (topology, bandwidth) and of their efficiencies.
+
+    The datasheet's at best, which says their bandwidth; links that nobody described are assumed.
+    """
+    own = [Evidence.ASSUMED if tier.fact is None else tier.fact.evidence for tier in tiers]
+    return min([Evidence.DATASHEET, *own, *(fact.evidence for fact in efficiencies)])
+
+
+def assumed_facts(found: Machine, dtype: str) -> tuple[str, ...]:
+    """What is assumed of a machine's links, and of the rates of its device in a format, in words."""
+    told = [
+        f"{tier.name}, {tier.bytes_per_s / 1e9:,.4g} GB/s, {tier.topology}: {tier.fact.conditions}"
+        for tier in found.tiers
+        if tier.fact is not None and tier.fact.evidence is Evidence.ASSUMED
+    ]
+    for key, name in ((f"matrix.{dtype}", f"{dtype} matrix rate"), ("hbm", "memory rate")):
+        if found.device.evidence.get(key) is Evidence.ASSUMED:
+            rate = sustained_rate(found.part, key)  # its lenders are too many to name
+            told.append(f"{name} of {found.cluster.accelerator.name}: {rate.conditions.split(':')[0]}")
+    return tuple(dict.fromkeys(told))
+
+
 def machine(cluster: Cluster, *, datasheet_only: bool = False) -> Machine:
     """Resolve a cluster; with `datasheet_only` no rate that anyone measured is used."""
     accelerator = cluster.accelerator
@@ -220,9 +243,7 @@ def machine(cluster: Cluster, *, datasheet_only: bool = False) -> Machine:
         tiers=cluster.tiers,
         efficiency=tuple(1.0 if datasheet_only else fact.value for fact in facts),
         in_network_efficiency=tuple(1.0 if datasheet_only else fact.value for fact in in_network),
-        link_evidence=Evidence.DATASHEET
-        if datasheet_only
-        else min((f.evidence for f in facts), default=Evidence.DATASHEET),
+        link_evidence=link_evidence(cluster.tiers, [] if datasheet_only or fit is not None else facts),
         collectives=fit,
         beside=None if cluster.beside is None else machine(cluster.beside.cluster, datasheet_only=datasheet_only),
         datasheet_only=datasheet_only,

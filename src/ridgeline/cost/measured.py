@@ -27,7 +27,7 @@ from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import BANDS_S, own_fits, preferred_engine
 from ridgeline.facts.lending import EXCHANGES
 from ridgeline.facts.opdata import OpTable
-from ridgeline.facts.records import Accelerator
+from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.rung_intervals import rung_interval
 from ridgeline.facts.versions import nearest_version
 from ridgeline.lower.work import Number
@@ -120,6 +120,7 @@ def _answer(question: Question, part: Accelerator, table: OpTable, seconds: Arra
         rung=Rung.TABLE,
         library=f"{table.engine} {table.version}",
         source=table.place,
+        evidence=Evidence.MEASURED,
     )
 
 

@@ -32,7 +32,9 @@ from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
 from ridgeline.cost.served_entries import entered
 from ridgeline.cost.served_links import LinkPrices
 from ridgeline.errors import DomainError
+from ridgeline.facts.lending import lent_evidence
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.records import Evidence
 from ridgeline.lower.pieces import Choice, Core, Experts, Pass, Product, Recurrence, Reduce, Trade
 from ridgeline.lower.work import CollectiveKind, Number
 
@@ -45,6 +47,8 @@ MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traf
 
 class ServedPrices(LinkPrices):
     """Prices pieces of served layers on one machine with one engine's kernels; `rungs_used` tells what answered."""
+
+    products = "bf16"  # of attention: scores are taken in 16 bits; an 8-bit cache is widened as it is read
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class ServedPrices(LinkPrices):
         self._backend = ExpertKernels(self.part, self.engine, expert_backend, formats.feed, prompts=prompts)
         self.formats, self.skew = formats, skew
         self.own = (own or OwnKernels()).with_products(self.engine, product_backend)
-        self.rungs_used: dict[str, Rung] = {}
+        self.evidence_used, self.rungs_used = Evidence.HERE, dict[str, Rung]()
 
     @cached_property
     def _shares(self) -> tuple[tuple[float, float], ...]:
@@ -94,6 +98,7 @@ class ServedPrices(LinkPrices):
             fits = tuple(fit for fit in fits if fit.kernel.split(" ")[-1] == kernel) or fits
             if fits:
                 rung = worst((rung, Rung.BORROWED)) if wider else rung
+                self.evidence_used = min(self.evidence_used, *(lent_evidence(fit, self.part) for fit in fits))
                 self.rungs_used[question.family] = worst((self.rungs_used.get(question.family, rung), rung))
                 return model_of(
                     question.family, question.form, self.part, fits, rung, hosted=False, cold=True, shares=shares
@@ -272,9 +277,10 @@ class ServedPrices(LinkPrices):
                 sequences, held, heads, read, (core.qk_dim + core.v_dim) / 2,
                 window=float(core.window) / core.ranks, dtype=self.products, cache_dtype=self.formats.cache,
             )  # fmt: skip
-        again = heads / core.kv_heads if self.own.per_query and not core.latent else 1.0  # times a key is read
-        once = asked.bytes / again / self.own.beams
-        found = self._limited(self._decoded(asked), asked.question.form, asked.flop, once)
+        again = self.own.beams * (heads / core.kv_heads if self.own.per_query and not core.latent else 1.0)
+        found = self._limited(
+            self._decoded(asked), asked.question.form, asked.flop, asked.bytes / again / self.own.beams
+        )
         if self.own.block_heads and not core.latent:
             found = self._by_block(found, heads * np.maximum(sequences, 1.0), held, core.qk_dim + core.v_dim)
         return found + self._parts(core, np.maximum(sequences, 1.0)) if core.ranks > 1 else found
@@ -345,11 +351,6 @@ class ServedPrices(LinkPrices):
         moved = moved + self.collective(CollectiveKind.ALL_TO_ALL, parts, core.ranks)
         added = self.streamed(parts + 2.0 * sequences * core.heads * core.result_elements, 1.0)
         return unfitted(moved) + added
-
-    @property
-    def products(self) -> str:
-        """The format of attention's own products."""
-        return "bf16"  # scores are taken in 16 bits; an 8-bit cache is widened as it is read
 
     def recurrence(self, piece: Recurrence, batch: Array | float, tokens: Array, *, decode: bool = False) -> Seconds:
         """A scan over `tokens` of each of `batch` prompts, or over one token of each of `batch` sequences [s]."""

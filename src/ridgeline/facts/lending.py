@@ -9,8 +9,18 @@ from functools import cache
 from typing import NamedTuple
 
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import BORROWED, Fit, Reach, fits, in_use, measured_devices, own_fits, preferred_engine
-from ridgeline.facts.records import Accelerator
+from ridgeline.facts.fits import (
+    BORROWED,
+    Fit,
+    Reach,
+    fits,
+    in_use,
+    measured_devices,
+    own_evidence,
+    own_fits,
+    preferred_engine,
+)
+from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.rung_intervals import foreign_factor, rung_interval
 from ridgeline.facts.traits import kernel_traits
 
@@ -190,6 +200,15 @@ def blended(relatives: Sequence[Fit], device: str) -> Fit:
         timed_by=first.timed_by,
         timed=tuple(sorted({model for fit in relatives for model in fit.timed})),
     )
+
+
+def lent_evidence(fit: Fit, part: Accelerator) -> Evidence:
+    """How well a fit is known on a device: measured on it, derived from its vendor's, or assumed of strangers."""
+    if not fit.source.startswith(BORROWED):
+        return own_evidence(fit.family, part.name) or Evidence.MEASURED
+    lenders = fit.source.removeprefix(BORROWED).split(", ")
+    kin = any(accelerator(name).vendor == part.vendor for name in lenders)
+    return Evidence.DERIVED if kin else Evidence.ASSUMED
 
 
 def _together(relatives: Sequence[Fit]) -> dict[str, tuple[float, float]]:

@@ -8,7 +8,7 @@ from functools import cache
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts import rows, store
-from ridgeline.facts.links import link
+from ridgeline.facts.links import link, link_names
 from ridgeline.facts.records import Accelerator, Evidence, Fact, Host, Tier
 
 FILE = "data/clusters.tsv"
@@ -168,17 +168,27 @@ def _generic(accelerator: Accelerator, count: int) -> Machine:
         "conditions": "no public machine is in the catalog: boards on PCIe slots, one 100 Gb/s port a node",
         "evidence": "assumed",
     }
-    pcie = link("pcie4")
-    rate = accelerator.host_bytes_per_s or pcie.bandwidth.value
     return Machine(
         name=f"{accelerator.name.lower()}-generic-{node}",
         accelerator=accelerator.name,
         node_devices=node,
         devices=node,
-        inside=() if node == 1 else (_tier("pcie", node, rate, pcie.latency, "bus", row, reduction=False),),
+        inside=() if node == 1 else (_generic_link(accelerator, node, row),),
         outside=_outer(row, node),
         host={1: "desktop-1", 2: "desktop-2", 4: "workstation-4", 8: "server-8"}[node],
     )
+
+
+def _generic_link(accelerator: Accelerator, node: int, row: Mapping[str, str]) -> Tier:
+    """What joins the devices of a node that no row describes: links that the device declares, else its host bus."""
+    pcie, own = link("pcie4"), accelerator.link_bytes_per_s
+    if own is None:
+        rate = accelerator.host_bytes_per_s or pcie.bandwidth.value
+        return _tier("pcie", node, rate, pcie.latency, "bus", row, reduction=False)
+    name = (accelerator.link_name or "device link").casefold()
+    latency = next((link(one).latency for one in reversed(link_names()) if one.startswith(name[:4])), pcie.latency)
+    said = "links as the device declares them; that a switch joins all of a node is assumed, and their latency"
+    return _tier(name, node, own, latency, "switch", {**row, "conditions": said}, reduction=False)
 
 
 def host(name: str, devices: int, accelerator: Accelerator) -> Host:

@@ -27,7 +27,7 @@ def sustained_rate(accelerator: Accelerator, key: str) -> Fact:
 
     rate = measured; else peak x r, where r is the share of peak that was measured on the same
     device in an alike format or one of twice the bits, else the median share of the same architecture, else of the same
-    vendor (two devices at least), else of all devices; else the datasheet's peak. Never above the
+    vendor (two devices at least), else of all devices, which is assumed; else the datasheet's peak. Never above the
     datasheet's peak. Another device's share of a matrix rate is first moved to the clock that this
     one's rated power leaves it (`power_clock`).
 
@@ -43,13 +43,13 @@ def sustained_rate(accelerator: Accelerator, key: str) -> Fact:
     found = _share(accelerator, key)
     if found is None:
         return peak
-    share, where = found
+    share, where, evidence = found
     return Fact(
         value=peak.value * share,
         unit=peak.unit,
         source=peak.source,
         conditions=f"datasheet peak x {share:.3f}, {where}",
-        evidence=Evidence.DERIVED,
+        evidence=evidence,
     )
 
 
@@ -125,25 +125,30 @@ def _family_shares(architecture: str, graphics: bool, key: str) -> Mapping[str, 
     return {name: fact.value for name, fact in found if fact is not None and fact.evidence >= Evidence.MEASURED}
 
 
-def _share(accelerator: Accelerator, key: str) -> tuple[float, str] | None:
-    """Share of peak [1] and the devices it comes from; None when nothing alike was measured."""
+def _share(accelerator: Accelerator, key: str) -> tuple[float, str, Evidence] | None:
+    """Share of peak [1], the devices it comes from and its rung; None when nothing alike was measured."""
     for other in _own_keys(key):
         peak = _peak(accelerator, other)
         if peak and other in accelerator.sustained:
-            return accelerator.sustained[other].value / peak.value, f"the share measured on it in {other}"
+            return (
+                accelerator.sustained[other].value / peak.value,
+                f"the share measured on it in {other}",
+                Evidence.DERIVED,
+            )
     alike = _alike(key)
     alike_shares = {name: (share, alike) for name, share in _shares(alike).items()} if alike else {}
     known = {**alike_shares, **{name: (share, key) for name, share in _shares(key).items()}}
-    for label, least, belongs in (
-        (f"architecture {accelerator.architecture}", 1, lambda a: a.architecture == accelerator.architecture),
-        (f"vendor {accelerator.vendor}", _VENDOR_LEAST, lambda a: a.vendor == accelerator.vendor),
-        ("all vendors", 1, lambda _: True),
+    own, vendor = accelerator.architecture, accelerator.vendor
+    for label, least, rung, belongs in (
+        (f"architecture {own}", 1, Evidence.DERIVED, lambda a: a.architecture == own),
+        (f"vendor {vendor}", _VENDOR_LEAST, Evidence.DERIVED, lambda a: a.vendor == vendor),
+        ("all vendors", 1, Evidence.ASSUMED, lambda _: True),
     ):
         chosen = {name: lent for name, lent in known.items() if belongs(accelerators()[name])}
         if len(chosen) >= least:
             found = [_here(accelerator, key, share, name, measured) for name, (share, measured) in chosen.items()]
             keys = " and ".join(sorted({measured for _, measured in chosen.values()}))
-            return median(found), f"median share in {keys} of {label}: {', '.join(chosen)}"
+            return median(found), f"median share in {keys} of {label}: {', '.join(chosen)}", rung
     return None
 
 

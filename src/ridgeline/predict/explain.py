@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ridgeline.cost.machine import assumed_facts
 from ridgeline.energy.power import step_energy_j, step_power_range
 from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import Evidence
@@ -16,6 +17,7 @@ from ridgeline.lower.shard import Sharder
 from ridgeline.predict.floor import peak_flop_per_s, recomputed_flop, stage_parts, step_floor_s
 from ridgeline.predict.predictor import Evaluation, Predictor
 from ridgeline.predict.step_interval import step_interval
+from ridgeline.report.evidence import Known, lowest
 from ridgeline.report.report import Estimate, OpRow, Report, Share, StageMemory
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.parts import by_resource
@@ -118,24 +120,25 @@ class _Explainer:
             "memory rate": device.evidence.get("hbm", Evidence.DATASHEET),
             "links": self.predictor.machine.link_evidence,
             "launch": constants()["launch.host.eager"].evidence,
-        }
+        } | ({"host memory": self.predictor.cluster.host.evidence} if self.it.plan.offload_optimizer else {})
 
-    def lowest(self, parts: Mapping[str, float], evidence: Mapping[str, Evidence]) -> Evidence:
-        """The lowest rung among mechanisms that make up more than a twentieth of the step."""
-        step = self.it.timeline.makespan_s
-        used = [
-            evidence[_EVIDENCE_OF_PART.get(part, "links")]
-            for part, seconds in parts.items()
-            if part != "bubble" and seconds > step / 20
-        ]
-        return min(used, default=Evidence.DERIVED)
+    def known(self, parts: Mapping[str, float], evidence: Mapping[str, Evidence]) -> tuple[Known, ...]:
+        """Each mechanism's rung, and the share of the step that hangs on it; waiting hangs on all of them."""
+        seconds = dict.fromkeys(evidence, 0.0)
+        for part, value in parts.items():
+            if part == "bubble":
+                continue
+            moved = part == "update" and self.it.plan.offload_optimizer
+            seconds["host memory" if moved else _EVIDENCE_OF_PART.get(part, "links")] += value
+        step_s = self.it.timeline.makespan_s
+        return tuple(Known(part=name, evidence=evidence[name], share=value / step_s) for name, value in seconds.items())
 
     def report(self) -> Report:
         it, predictor, workload = self.it, self.predictor, self.predictor.workload
         parts, step_s = self.parts(), it.timeline.makespan_s
         detailed = by_resource(it.tasks, self.tables)
         evidence = self.evidence()
-        rung = self.lowest(parts, evidence)
+        known = self.known(parts, evidence)
         trained = 3.0 if workload.task in (Task.PRETRAIN, Task.FULL) else 2.0
         low, high = step_interval(parts, self.hosts_s(), predictor=predictor, evidence=evidence["matrix rate"])
         low = min(max(low, step_floor_s(predictor, it, trained=trained)), step_s)
@@ -159,7 +162,7 @@ class _Explainer:
             cluster=predictor.cluster,
             workload=workload,
             plan=it.plan,
-            step_time=Estimate(value=step_s, low=low, high=high, unit="s", evidence=rung),
+            step_time=Estimate(value=step_s, low=low, high=high, unit="s", evidence=lowest(known)),
             bound_s=it.bound_s,
             tokens_per_s=tokens / step_s,
             model_flop=model_flop,
@@ -180,6 +183,7 @@ class _Explainer:
             assumptions=self.assumptions(),
             sources=self.sources(),
             evidence=evidence,
+            known=known,
             tasks=detailed,
             timeline=simulate(detailed),
         )
@@ -260,6 +264,7 @@ class _Explainer:
             if cluster.price_usd_per_device_h
             else "no price is known for this accelerator",
             *self.predictor.model.notes,
+            *assumed_facts(self.predictor.machine, self.predictor.stages.precision.compute),
         ]
         return tuple(text for text in found if text)
 

@@ -18,7 +18,6 @@ from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.streams import STREAMS, stream_work
 from ridgeline.energy.power import Activity, Power, kernel_power_w
 from ridgeline.errors import DomainError
-from ridgeline.facts.fits import own_evidence
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Cluster, Evidence
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Phase, Stream
@@ -161,7 +160,6 @@ def _peak(part: Accelerator, matrix: str) -> float | None:
 
 def _laddered(kind: str, asked: questions.Asked, resolved: Machine, answer: Answer) -> OperatorCost:
     part = resolved.cluster.accelerator
-    known = own_evidence(asked.question.family, part.name) if answer.rung is Rung.FITTED else None
     seconds, low, high, busy, moved = (
         float(np.asarray(x)) for x in (answer.seconds, answer.low_s, answer.high_s, answer.compute_s, answer.memory_s)
     )
@@ -184,7 +182,7 @@ def _laddered(kind: str, asked: questions.Asked, resolved: Machine, answer: Answ
         compute_s=flop / peak,
         memory_s=size / (max(tier.bytes_per_s for tier in resolved.tiers) if linked else part.memory_bytes_per_s),
         bound=bound,
-        evidence=answer.rung.evidence if known is None else known,
+        evidence=answer.evidence,
         rung=answer.rung.value,
         library=answer.library,
         source=answer.source,

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.cost.machine import Machine, machine
+from ridgeline.cost.machine import Machine, assumed_facts, machine
 from ridgeline.facts.engines import engine_policy
-from ridgeline.facts.records import Cluster, Evidence
+from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Queue, Router
 from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
+from ridgeline.predict.serving_known import Mean, held
+from ridgeline.report.evidence import lowest
 from ridgeline.report.serving import ServingReport
 from ridgeline.serving.blocks import cut_blocks
 from ridgeline.serving.comings import Comings
@@ -66,7 +68,11 @@ def simulate_serving(
     """
     begun = time.perf_counter()
     where = resolved or machine(cluster)
-    engines = [engine(model, where, one, policies=policies or engine_policy, offline=offline) for one in deployments]
+
+    def build(machine: Machine) -> list[Engine]:
+        return [engine(model, machine, one, policies=policies or engine_policy, offline=offline) for one in deployments]
+
+    engines = build(where)
     longest_prompt = int(np.max(traffic.prompt_tokens))
     longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
     for one in engines:
@@ -89,6 +95,8 @@ def simulate_serving(
     prefill = prefill_band(first, tables[0], prompt)
     prompt_s = sum(prefill_parts(first, tables[0], prompt).values())
     ttft = metrics.ttft.mean
+    mean = Mean(batch=batch, context=context, prompt=prompt, longest_prompt=longest_prompt, longest=longest)
+    hangs = held(engines, build, where, mean)
     intensity = cluster.carbon_kg_per_j
     power = fleet_power_w(cluster, deployments, found, prefill, decode)
     return ServingReport(
@@ -114,9 +122,11 @@ def simulate_serving(
         energy_j=None if power is None else power * found.span_s,
         carbon_kg=None if power is None or intensity is None else intensity.value * power * found.span_s,
         usd_per_h=fleet_usd_per_h(cluster, deployments, found),
-        evidence=min([Evidence.DERIVED, *(one.policy.evidence for one in engines)]),
+        evidence=min(lowest(known) for known in hangs.known),
+        known=hangs.known,
+        what_if=hangs.what_if,
         rungs=_rungs(engines),
-        assumed=(*assumed, *_noted(engines)),
+        assumed=(*assumed, *_noted(engines), *assumed_facts(where, "bf16")),
         seconds=time.perf_counter() - begun,
         shares=_shares(deployments, found, traffic),
     )

@@ -88,6 +88,9 @@ def _products(model: Model, evidence: Evidence) -> Factors:
     rate = (constant("interval.matrix.low"), constant("interval.matrix.high"))
     if evidence < Evidence.MEASURED:
         rate = mechanism_spread("gemm", _LONG_S) or rate
+    if evidence is Evidence.ASSUMED:  # the share of peak is that of other vendors' devices
+        far = constant("interval.foreign.gemm")
+        rate = (rate[0] / far, rate[1] * far)
     pixels = mechanism_spread("conv2d", _LONG_S) or rate
     share = convolved(model)
     return tuple(share * a + (1.0 - share) * b for a, b in zip(pixels, rate, strict=True))  # type: ignore[return-value]

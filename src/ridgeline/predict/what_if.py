@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ridgeline.cost.better import all_better, better, resource_text, resources
 from ridgeline.cost.machine import Machine
@@ -17,20 +17,23 @@ GAIN = 1.1  # each question asks for a tenth more
 _CLOSED = 0.02  # of a step's time, below which what its closed form leaves out is too little to matter
 
 
-def sensitivities(machine: Machine, seconds: Callable[[Machine], float], base_s: float) -> tuple[Sensitivity, ...]:
-    """How much shorter a time is with a tenth more of each resource, the greatest effect first, and of all at once.
+def sensitivities(
+    machine: Machine, seconds: Callable[[Machine], Sequence[float]], base_s: Sequence[float]
+) -> tuple[tuple[Sensitivity, ...], ...]:
+    """How much shorter times are with a tenth more of each resource, the greatest effect first, and of all at once.
 
-    `seconds` prices the work on a machine [s], `base_s` is its time on this one. Where a time is made of parts one
+    `seconds` prices the work on a machine [s], `base_s` are its times on this one. Where a time is made of parts one
     after the other the gains add up to that of everything at once; this falls short of 1 - 1 / 1.1 by what hangs on no
     rate of the machine.
     """
-    found = [
-        Sensitivity(resource=resource_text(machine, what), gain=_gain(seconds(better(machine, what, GAIN)), base_s))
-        for what in resources(machine)
-    ]
-    found.sort(key=lambda one: -one.gain)
-    whole = Sensitivity(resource=EVERYTHING, gain=_gain(seconds(all_better(machine, GAIN)), base_s))
-    return (*found, whole)
+    asked = {resource_text(machine, what): seconds(better(machine, what, GAIN)) for what in resources(machine)}
+    whole = seconds(all_better(machine, GAIN))
+    found = []
+    for place, base in enumerate(base_s):
+        each = [Sensitivity(resource=name, gain=_gain(times[place], base)) for name, times in asked.items()]
+        each.sort(key=lambda one: -one.gain)
+        found.append((*each, Sensitivity(resource=EVERYTHING, gain=_gain(whole[place], base))))
+    return tuple(found)
 
 
 def _gain(seconds: float, base_s: float) -> float:
@@ -46,11 +49,11 @@ def plan_sensitivities(predictor: Predictor, evaluation: Evaluation) -> tuple[Se
     closed = evaluation.bound_s > (1.0 - _CLOSED) * simulated_s
     base_s = evaluation.bound_s if closed else simulated_s
 
-    def step_s(machine: Machine) -> float:
+    def step_s(machine: Machine) -> tuple[float]:
         other = Predictor(predictor.model, machine.cluster, predictor.workload, resolved=machine)
         times = other.prepare(plan)[-1]
         if closed:
-            return float(step_bound_s(plan.schedule, evaluation.micro_batches, times, exchange_rules(plan)))
-        return simulate(step_tasks(plan, evaluation.micro_batches, times)).makespan_s
+            return (float(step_bound_s(plan.schedule, evaluation.micro_batches, times, exchange_rules(plan))),)
+        return (simulate(step_tasks(plan, evaluation.micro_batches, times)).makespan_s,)
 
-    return sensitivities(predictor.machine, step_s, base_s)
+    return sensitivities(predictor.machine, step_s, (base_s,))[0]

@@ -15,6 +15,7 @@ from ridgeline.facts.records import Cluster, Fact
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
+from ridgeline.report.evidence import known_as_list
 from ridgeline.report.report import Estimate, OpRow, Report, SearchReport, StageMemory
 from ridgeline.report.what_if import sensitivities_as_list, what_if_lines
 
@@ -170,6 +171,7 @@ def report_as_dict(report: Report) -> dict[str, Any]:
         "limit": report.limit,
         "ops": [_op(row) for row in report.ops],
         "evidence": {name: evidence.label for name, evidence in report.evidence.items()},
+        "known": known_as_list(report.known),
         "assumptions": list(report.assumptions),
         "what_if": what_if_lines(report.what_if, "step time"),
         "sensitivities": sensitivities_as_list(report.what_if),

@@ -11,6 +11,7 @@ from ridgeline.graph.workload import Workload
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.plan.plan import Plan
 from ridgeline.report.blocks import plain
+from ridgeline.report.evidence import Known
 from ridgeline.report.html import html
 from ridgeline.report.what_if import Sensitivity
 from ridgeline.timeline.simulate import Timeline
@@ -99,6 +100,7 @@ class Report:
     assumptions: tuple[str, ...]
     sources: tuple[str, ...]
     evidence: Mapping[str, Evidence]  # by mechanism: 'matrix rate', 'memory rate', 'links', ...
+    known: tuple[Known, ...] = ()  # each mechanism's rung, with the share of the step that hangs on it
     what_if: tuple[Sensitivity, ...] = ()  # of the step time
     tasks: TaskGraph | None = field(default=None, repr=False)
     timeline: Timeline | None = field(default=None, repr=False)

@@ -11,10 +11,12 @@ from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Queue
 from ridgeline.report.blocks import Block, Line, Table, blank, plain
 from ridgeline.report.deployments import counted, deployment_text, objective_text
+from ridgeline.report.evidence import Known, known_text
 from ridgeline.report.html import html
 from ridgeline.report.serving_reasons import because, limits
 from ridgeline.report.serving_shares import shares_blocks
 from ridgeline.report.text import carbon_text, energy_text, grid_text, money_text
+from ridgeline.report.what_if import Sensitivity, what_if_lines
 from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import interval
 from ridgeline.serving.metrics import Band, Metrics, Objective
@@ -24,6 +26,7 @@ from ridgeline.serving.shares import Share
 from ridgeline.serving.traffic.summary import Summary
 from ridgeline.units import bytes_text, rate_text, time_text
 
+_STEPS = ("a decode step", "a prompt")  # what is told apart
 _SERIES_ROWS = 12  # stretches of time shown
 _BAR = 24  # columns
 _DROPPED = 5  # rows of a trace that are named one by one
@@ -60,6 +63,8 @@ class ServingReport:
     carbon_kg: float | None
     usd_per_h: float | None
     evidence: Evidence
+    known: tuple[tuple[Known, ...], ...]  # of a decode step and of a prompt: each part's rung, and what hangs on it
+    what_if: tuple[tuple[Sensitivity, ...], ...]  # of a decode step and of a prompt
     rungs: Mapping[str, str]
     assumed: tuple[str, ...]
     seconds: float
@@ -152,7 +157,7 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     rows += _costs(report)
     rows.append(("limited by", limits(report.decode_parts, report.prefill_parts, report.queue_share)))
     rows += [("" if place else "because", text) for place, text in enumerate(because(report))]
-    rows.append(("evidence", _evidence(report)))
+    rows += [("" if place else "evidence", text) for place, text in enumerate(_evidence(report))]
     width = max(len(name) for name, _ in rows) + 2
     blocks += [Line(text=f"{name:<{width}}{text}", indent=2, hang=width) for name, text in rows]
     blocks += [blank(), Line(text="Latency", strong=True), _latencies(metrics), blank()]
@@ -161,7 +166,7 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     blocks += [Line(text="Memory per device", strong=True), _memory(report), blank()]
     blocks += [Line(text="Over time", strong=True), _series(found), blank()]
     blocks += [Line(text="Where an iteration's time goes", strong=True), _parts(report)]
-    blocks += _notes(report)
+    blocks += [*_what_if(report), *_notes(report)]
     return blocks
 
 
@@ -226,9 +231,18 @@ def _costs(report: ServingReport) -> list[tuple[str, str]]:
     return rows
 
 
-def _evidence(report: ServingReport) -> str:
+def _evidence(report: ServingReport) -> list[str]:
     worst = ", ".join(f"{family} {rung}" for family, rung in report.rungs.items())
-    return f"{report.evidence.label} is the lowest rung; kernels: {worst}"
+    each = [known_text(known, what) for known, what in zip(report.known, _STEPS, strict=True)]
+    return [*each, f"kernels: {worst}"]
+
+
+def _what_if(report: ServingReport) -> list[Block]:
+    """What would change a decode step and a prompt."""
+    pairs = zip(report.what_if, _STEPS, strict=True)
+    lines = [line for found, what in pairs for line in what_if_lines(found, f"time of {what}")]
+    title = Line(text="What would change the answer", strong=True)
+    return [blank(), title, *(Line(text=f"- {line}", indent=2, hang=2) for line in lines)]
 
 
 def _latencies(metrics: Metrics) -> Table:

@@ -8,6 +8,7 @@ from ridgeline.facts.records import Cluster
 from ridgeline.plan.plan import Plan, Recompute, Schedule
 from ridgeline.report.as_json import run_totals
 from ridgeline.report.blocks import Block, Line, Table, blank
+from ridgeline.report.evidence import known_text
 from ridgeline.report.report import Report, SearchReport, StageMemory
 from ridgeline.report.what_if import what_if_lines
 from ridgeline.units import bytes_text, rate_text, time_text
@@ -97,7 +98,6 @@ def title_text(report: Report) -> str:
 
 
 def _answer(report: Report) -> Iterator[Block]:
-    step = report.step_time
     yield Line(text=title_text(report), strong=True, hang=2)
     yield blank()
     for name, text in _answer_rows(report):
@@ -105,7 +105,7 @@ def _answer(report: Report) -> Iterator[Block]:
     if not report.fits:
         short = -min(stage.headroom_bytes for stage in report.memory)
         yield Line(text=f"DOES NOT FIT {bytes_text(short)} short on the fullest device", indent=2, strong=True)
-    yield Line(text=f"{'evidence':<13}{step.evidence.label} is the lowest rung behind the step time", indent=2, hang=13)
+    yield Line(text=f"{'evidence':<13}{known_text(report.known, 'the step time')}", indent=2, hang=13)
 
 
 def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:

@@ -215,7 +215,7 @@ def laddered(family: str, asked: Asked, ask: Ask, *, flop: float, notes: Sequenc
     return Priced(
         family=family,
         seconds=seconds,
-        evidence=answer.rung.evidence,
+        evidence=answer.evidence,
         flop=flop,
         bytes=float(np.asarray(asked.bytes)),
         rate=f"matrix.{form(question.form).matrix}" if answer.rung is Rung.BORROWED else "",

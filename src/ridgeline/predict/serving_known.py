@@ -1,0 +1,79 @@
+"""How well a replay is known, and what would change it: a decode step and a prompt, priced again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ridgeline.cost.better import is_link
+from ridgeline.cost.machine import Machine
+from ridgeline.facts.records import Evidence
+from ridgeline.predict.what_if import GAIN, sensitivities
+from ridgeline.report.evidence import Known
+from ridgeline.report.what_if import Sensitivity
+from ridgeline.serving.ends import engine_at
+from ridgeline.serving.engine import Engine
+from ridgeline.serving.metrics import decode_parts, prefill_parts
+
+_WHOLE = 1.0 - 1.0 / GAIN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """What a replay did on average: sequences of one rank and their context, and the prompts [token]."""
+
+    batch: float
+    context: float
+    prompt: float
+    longest_prompt: int
+    longest: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What a decode step and a prompt hang on: gains from a tenth more of each resource, and each part's rung."""
+
+    what_if: tuple[tuple[Sensitivity, ...], ...]
+    known: tuple[tuple[Known, ...], ...]
+
+
+def held(engines: Sequence[Engine], build: Callable[[Machine], Sequence[Engine]], machine: Machine, mean: Mean) -> Held:
+    """What the mean decode step of the last engine and the mean prompt alone of the first hang on.
+
+    `build` makes the engines on another machine. Queues are not replayed again: what waits for others is left out.
+    """
+
+    def parts(made: Sequence[Engine]) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        lengths = {"longest_prompt": mean.longest_prompt, "longest": mean.longest}
+        first, last = (one.tables(**lengths) for one in (made[0], made[-1]))
+        answers = decode_parts(made[-1], last, mean.batch, mean.context)
+        return answers, prefill_parts(made[0], first, mean.prompt)
+
+    def seconds(other: Machine) -> tuple[float, ...]:
+        made = [engine_at(one, 0.0, 1.0 / other.cluster.host.quickness) for one in build(other)]
+        return tuple(sum(each.values()) for each in parts(made))
+
+    own = parts(engines)
+    what_if = sensitivities(machine, seconds, tuple(sum(each.values()) for each in own))
+    sides = (engines[-1], engines[0])
+    known = tuple(_known(one, made, gains, machine) for one, made, gains in zip(sides, own, what_if, strict=True))
+    return Held(what_if=what_if, known=known)
+
+
+def _known(
+    one: Engine, parts: Mapping[str, float], gains: Sequence[Sensitivity], machine: Machine
+) -> tuple[Known, ...]:
+    """Kernels, links and the engine's host, with the share of a time that hangs on each."""
+    total = sum(parts.values()) or 1.0
+    host = parts.get("host", 0.0) / total
+    links = min(1.0 - host, sum(max(0.0, gain.gain) for gain in gains if is_link(gain.resource)) / _WHOLE)
+    kernels = min(side.evidence_used for side in (one.steps.prices, one.steps.expert_prices))
+    shares = (
+        ("kernels", Evidence.DERIVED if kernels is Evidence.HERE and not one.steps.prices.rungs_used else kernels),
+        ("links", machine.link_evidence),
+        ("host time of the engine", one.policy.evidence),
+    )
+    return tuple(
+        Known(part=name, evidence=rung, share=share)
+        for (name, rung), share in zip(shares, (1.0 - host - links, links, host), strict=True)
+    )
