@@ -49,7 +49,7 @@ def test_shares_and_gains_add_up(on: str, tp: int, engine: str) -> None:
         assert min(one.share for one in known) >= 0.0
         *each, whole = gains
         assert sum(one.gain for one in each) == pytest.approx(whole.gain, abs=0.25 * WHOLE)
-        assert 0.3 * WHOLE < whole.gain <= WHOLE * (1 + 1e-9)
+        assert 0.15 * WHOLE < whole.gain <= WHOLE * (1 + 1e-9)
     decode = {one.resource: one.gain for one in report.what_if[0]}
     assert decode["memory bandwidth"] > decode["matrix rate"]  # a step of few sequences reads its weights
 

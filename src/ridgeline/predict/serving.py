@@ -73,11 +73,11 @@ def simulate_serving(
         return [engine(model, machine, one, policies=policies or engine_policy, offline=offline) for one in deployments]
 
     engines = build(where)
-    longest_prompt = int(np.max(traffic.prompt_tokens))
-    longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
+    ends_at = traffic.prompt_tokens + traffic.output_tokens
+    lengths = {"longest_prompt": int(np.max(traffic.prompt_tokens)), "longest": int(np.max(ends_at))}
     for one in engines:
         _ = one.capacity  # engines that will not start say so before anything is priced
-    tables = [one.tables(longest_prompt=longest_prompt, longest=longest) for one in engines]
+    tables = [one.tables(**lengths) for one in engines]
     way: dict[str, Any] = {"router": router or deployments[0].router, "comings": comings, "fronts": fronts}
     found = replay_tables(engines, tables, traffic, **way)
     goal = objective or Objective()
@@ -95,8 +95,7 @@ def simulate_serving(
     prefill = prefill_band(first, tables[0], prompt)
     prompt_s = sum(prefill_parts(first, tables[0], prompt).values())
     ttft = metrics.ttft.mean
-    mean = Mean(batch=batch, context=context, prompt=prompt, longest_prompt=longest_prompt, longest=longest)
-    hangs = held(engines, build, where, mean)
+    hangs = held(engines, build, where, Mean(batch=batch, context=context, prompt=prompt, **lengths))
     intensity = cluster.carbon_kg_per_j
     power = fleet_power_w(cluster, deployments, found, prefill, decode)
     return ServingReport(
