@@ -1,11 +1,13 @@
-"""The machine at hand, calibrated; then six scenarios predicted, run for real and set side by side.
+"""The machine at hand, calibrated; then runs predicted, run for real and set side by side.
 
     OMP_NUM_THREADS=2 PYTHONPATH=src python benchmarks/bench_measure.py             # writes measured_here.md
     OMP_NUM_THREADS=2 PYTHONPATH=src python benchmarks/bench_measure.py --shape     # prints, and checks the shape
 
-Needs `ridgeline[measure,fit]`. The profile is made in a folder of its own and removed. `BUDGET` sets the time of
-calibration (default 90s). With `--shape` three small runs follow, whose shares of time must be those predicted, and
-nothing is written: seconds are reported and never judged.
+Needs `ridgeline[measure,fit]`. What is written is of training runs drawn at random (`random_shapes.py`); `ROWS` names a
+folder that keeps profile and answers, from which a stopped run goes on. The profile is made in a folder of its own and
+removed without it. `BUDGET` sets the time of calibration (default 2min; 90s with `--shape`). With `--shape` six
+scenarios and three small runs follow, whose shares of time must be those predicted, and nothing is written: seconds are
+reported and never judged.
 """
 
 from __future__ import annotations
@@ -22,8 +24,12 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
+import numpy as np
+from random_shapes import FAMILIES, MOST_FLOP, RANGES, RECOMPUTE, SEED, Drawn, drawn
+
 COMMAND = [os.environ["RIDGELINE"]] if "RIDGELINE" in os.environ else [sys.executable, "-m", "ridgeline.cli.main"]
-BUDGET = os.environ.get("BUDGET", "90s")
+CHECKED = "--shape" in sys.argv[1:]
+BUDGET = os.environ.get("BUDGET", "90s" if CHECKED else "2min")
 _COMMON = {
     "vocab_size": 8192, "max_position_embeddings": 2048, "tie_word_embeddings": False, "hidden_act": "silu",
     "rms_norm_eps": 1e-5,
@@ -188,16 +194,110 @@ def run_of(case: Case, home: Path, *more: str) -> dict[str, Any]:
     return found
 
 
+def random_runs(folder: Path) -> list[tuple[Drawn, Mapping[str, Any]]]:
+    """What `measure` answers for each drawn run, with the profile of a folder; answers that it holds are kept."""
+    found = []
+    for one in drawn():
+        kept = folder / f"{one.name}.answer.json"
+        if not kept.exists():
+            where = "here" if one.ranks == 1 else f"{one.ranks}xhere"
+            answer = asked(("measure", str(one.write(folder)), "--on", where, *one.words), folder)
+            kept.write_text(json.dumps(answer), encoding="utf-8")
+            print(f"{one.name}: done", file=sys.stderr)
+        found.append((one, json.loads(kept.read_text(encoding="utf-8"))))
+    return found
+
+
+def random_table(runs: Sequence[tuple[Drawn, Mapping[str, Any]]]) -> list[str]:
+    """Every run as a row: its shape, its step predicted and measured, and the error of each phase."""
+    lines = [
+        "| run | model | layers x hidden, ffn, vocab | tokens x micro-batch x number | dp tp pp | recompute "
+        "| step, 80 % interval [ms] | measured | error | interval | forward | backward | optimizer | memory |",
+        "|" + "---|" * 14,
+    ]
+    for one, answer in runs:
+        words = dict(zip(one.words[::2], one.words[1::2], strict=True))
+        rows = {phase["name"].partition(",")[0]: phase for phase in answer["phases"]}
+        step = rows["step"]
+        low, mid, high, measured = (1e3 * step[key] for key in ("low", "predicted", "high", "measured"))
+        config = one.config
+        shape = [config.get(new, config.get(old)) for new, old in _DIMENSIONS]
+        count = int(words["--global-batch"]) // int(words["--micro-batch"]) // int(words["--dp"])
+        errors = [f"{rows[name]['error']:+.0%}" for name in ("forward", "backward", "optimizer", "peak memory")]
+        lines.append(
+            f"| {one.name} | {config['model_type']} | {shape[0]} x {shape[1]}, {shape[2]}, {shape[3]} "
+            f"| {words['--seq-len']} x {words['--micro-batch']} x {count} "
+            f"| {words['--dp']} {words['--tp']} {words['--pp']} | {words['--recompute']} "
+            f"| {mid:,.1f}, {low:,.1f} to {high:,.1f} | {measured:,.1f} | {step['error']:+.0%} "
+            f"| {'in' if step['covered'] else 'out'} | {' | '.join(errors)} |"
+        )
+    return lines
+
+
+_DIMENSIONS = (
+    ("num_hidden_layers", "n_layer"), ("hidden_size", "n_embd"), ("intermediate_size", "n_inner"),
+    ("vocab_size", "vocab_size"),
+)  # fmt: skip
+
+
+def random_summary(runs: Sequence[tuple[Drawn, Mapping[str, Any]]]) -> list[str]:
+    """Median, p90, bias and coverage of the step, of all runs and by what divides them."""
+    lines = ["| runs | number | median error | p90 | bias | inside the 80 % interval |", "|---|---|---|---|---|---|"]
+    groups = {"all": runs, "one rank": [run for run in runs if run[0].ranks == 1]}
+    for axis in ("dp", "tp", "pp"):
+        groups[f"{axis} 2"] = [run for run in runs if run[0].words[run[0].words.index(f"--{axis}") + 1] == "2"]
+    for name, some in groups.items():
+        steps = [next(phase for phase in answer["phases"] if phase["name"] == "step") for _, answer in some]
+        errors = np.array([step["error"] for step in steps])
+        lines.append(
+            f"| {name} | {len(steps)} | {np.median(np.abs(errors)):.0%} | {np.quantile(np.abs(errors), 0.9):.0%} "
+            f"| {np.median(errors):+.0%} | {sum(step['covered'] for step in steps)} of {len(steps)} |"
+        )
+    return lines
+
+
+def write_random(folder: Path) -> None:
+    """Calibrates unless the folder holds a profile, runs what was drawn, and writes the report."""
+    made = folder / "profile.json"
+    if not made.exists():
+        made.write_text(json.dumps(asked(("calibrate", "--force", "--budget", BUDGET), folder)), encoding="utf-8")
+    profile, runs = json.loads(made.read_text(encoding="utf-8")), random_runs(folder)
+    noise, threads = profile["noise"], os.environ.get("OMP_NUM_THREADS", "all")
+    ranges = ", ".join(f"{name} {low} to {high}" for name, (low, *_, high) in RANGES.items())
+    lines = [
+        "# The machine at hand, predicted and measured",
+        "",
+        f"`ridgeline calibrate --budget {BUDGET}` on {profile['device']}, {threads} threads, then `ridgeline measure`",
+        f"of {len(runs)} training runs drawn at random by `random_shapes.py` (seed {SEED}, set down before any was run;",
+        f"none was chosen or left out). Ranges: {ranges}; families",
+        f"{', '.join(FAMILIES)}; recompute {', '.join(RECOMPUTE)}; at most {MOST_FLOP:.1e} FLOP a step. Written by",
+        "`bench_measure.py`.",
+        "",
+        f"Calibration's repeats lie {noise['spread_median']:.0%} around their median (p90 {noise['spread_p90']:.0%});",
+        f"a reference product moved by {noise['drift']:.0%}; {noise['load']:.1f} other processes ran at its start.",
+        "",
+        *random_summary(runs),
+        "",
+        *random_table(runs),
+    ]
+    text = "\n".join(lines) + "\n"
+    print(text)
+    (Path(__file__).parent / "measured_here.md").write_text(text, encoding="utf-8")
+
+
 def main() -> None:
-    begun, checked = monotonic(), "--shape" in sys.argv[1:]
+    begun = monotonic()
     with TemporaryDirectory() as folder:
+        if not CHECKED:
+            write_random(Path(os.environ.get("ROWS", folder)))
+            return
         home = Path(folder)
         for name, config in MODELS.items():
             (home / f"{name}.json").write_text(json.dumps({**_COMMON, **config}), encoding="utf-8")
         profile = asked(("calibrate", "--budget", BUDGET), home)
-        rows = [(case, run_of(case, home, *(("--repeats", "3") if checked else ()))) for case in CASES]
+        rows = [(case, run_of(case, home, "--repeats", "3")) for case in CASES]
         noise = profile["noise"]
-        shares = shape(home, noise["drift"]) if checked else []
+        shares = shape(home, noise["drift"])
     threads = os.environ.get("OMP_NUM_THREADS", "all")
     lines = [
         "# The machine at hand, predicted and measured",
@@ -215,9 +315,6 @@ def main() -> None:
         lines += table(case, found)
     text = "\n".join(lines) + "\n"
     print(text)
-    if not checked:
-        (Path(__file__).parent / "measured_here.md").write_text(text, encoding="utf-8")
-        return
     print("\n".join(shape_table(shares)))
     if not all(one.holds for one in shares):
         raise SystemExit("a share of time is not the one predicted")

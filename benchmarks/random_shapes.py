@@ -67,7 +67,9 @@ def _draw(chance: np.random.Generator, name: str) -> Drawn | None:
 
     family = str(chance.choice(FAMILIES))
     layers, heads, head_dim = whole("layers"), whole("heads"), int(chance.choice(RANGES["head_dim"]))
-    kv_heads = int(chance.choice([one for one in range(1, heads + 1) if heads % one == 0])) if family == "llama" else heads
+    kv_heads = (
+        int(chance.choice([one for one in range(1, heads + 1) if heads % one == 0])) if family == "llama" else heads
+    )
     hidden = heads * head_dim
     ffn = round(hidden * chance.uniform(*RANGES["ffn / hidden"]) / 32) * 32
     vocab, seq_len = spread("vocab", 64), spread("seq_len", 8)

@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch", reason="measuring needs PyTorch: pip instal
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_an_operand_comes_again_only_after_more_than_the_cache_holds(dtype: object) -> None:
     cache_bytes = 2.0**16
-    turns = Kernels(torch=torch, device="cpu", cache_bytes=cache_bytes)._in_turn(64, 32, dtype=dtype)
+    turns = Kernels(torch=torch, device="cpu", cache_bytes=cache_bytes).in_turn(64, 32, dtype=dtype)
     seen = [next(turns) for _ in range(200)]
     places = [one.data_ptr() for one in seen]
     between = places.index(places[0], 1) * seen[0].nbytes
@@ -30,7 +30,7 @@ def test_an_operand_comes_again_only_after_more_than_the_cache_holds(dtype: obje
 
 
 def test_an_operand_larger_than_the_cache_is_one() -> None:
-    turns = Kernels(torch=torch, device="cpu", cache_bytes=1024.0)._in_turn(64, 32, dtype=torch.float32)
+    turns = Kernels(torch=torch, device="cpu", cache_bytes=1024.0).in_turn(64, 32, dtype=torch.float32)
     assert next(turns).data_ptr() == next(turns).data_ptr()
 
 

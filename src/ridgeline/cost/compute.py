@@ -25,7 +25,7 @@ PAIRED_ARCHITECTURES = frozenset({"blackwell"})
 
 @dataclass(frozen=True, kw_only=True)
 class KernelCost:
-    """Time on the device [s], and the parts it is the envelope of."""
+    """Time on the device [s], and the parts it is the envelope of; `timed` where the host's part is in it already."""
 
     seconds: Number
     flop: Number
@@ -33,6 +33,7 @@ class KernelCost:
     compute_s: Number
     memory_s: Number
     kernels: Number
+    timed: bool = False
 
 
 def tile_seconds(

@@ -11,82 +11,131 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.cost.answer import Rung
+from ridgeline.cost.calls import call_seconds
 from ridgeline.cost.compute import KernelCost
-from ridgeline.cost.fitted import FittedModel, model_of
 from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import Device
-from ridgeline.facts.fits import own_fits
-from ridgeline.facts.records import BACKWARD, DIVIDED, OWN_HOST, Evidence
-from ridgeline.lower.work import Attention, Gemm, Layout, Number, Phase
+from ridgeline.facts.calls import CallFit, calls_of
+from ridgeline.facts.records import DIVIDED, DRIFT, OWN_HOST, Evidence
+from ridgeline.lower.work import Attention, Gemm, Layout, Number, Phase, Stream
 
 _BLENDED = 1.01  # mean keys of a query over half of all, up to which a mask is causal
+_WAYS = {
+    Phase.FORWARD: "forward", Phase.RECOMPUTE: "forward",
+    Phase.BACKWARD_INPUT: "input", Phase.BACKWARD_WEIGHT: "weight",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnHost:
-    """Fits of calls on a processor, by family and format; empty where it was not calibrated."""
+    """Fits of calls on a processor, by name and format; empty where it was not calibrated."""
 
     device: Device
-    fits: Mapping[tuple[str, str], FittedModel]
+    calls: Mapping[tuple[str, str], CallFit]
 
     def interval(self, seconds: float, rung: Evidence, *, dtype: str) -> tuple[float, float]:
-        """The 80 % interval of a time [s]: by the residuals of this processor's own products, else by its evidence."""
-        fit = self.fits.get(("gemm", dtype))
+        """The 80 % interval of a time [s], of what calibration saw, else by its evidence.
+
+        The residuals of this processor's products, and how far one product drifted meanwhile: a later run meets a
+        machine that has drifted as much. The two are independent, so their logarithms add as squares.
+        """
+        fit = self.calls.get(("gemm.forward", dtype))
         if fit is None:
             return interval(seconds, rung)
-        low, high = fit.kernels[-1].fit.low[-1], fit.kernels[-1].fit.high[-1]
-        return seconds * low, seconds * high
+        known = self.device.accelerator.sustained.get(DRIFT)
+        drift = 0.0 if known is None else np.log(known.value)
+        low, high = (float(np.exp(np.hypot(np.log(end), drift))) for end in (fit.low, fit.high))
+        return seconds / low, seconds * high
 
-    def gemm(self, work: Gemm, *, dtype: str, element_bytes: float) -> KernelCost | None:
-        """Time of products as the processor's library computes them [s]; None where these were not timed.
+    def cost(self, work: Gemm | Attention | Stream, *, dtype: str, element_bytes: float) -> KernelCost | None:
+        """Price of a piece of work as the calls that programs make for it [s]; None where these were not timed."""
+        if isinstance(work, Gemm):
+            return self._gemm(work, dtype=dtype, element_bytes=element_bytes)
+        return self._attention(work, dtype=dtype) if isinstance(work, Attention) else self._stream(work, dtype=dtype)
+
+    def _seconds(self, call: str, dtype: str, sizes: Mapping[str, Number]) -> Number | None:
+        fit = self.calls.get((call, dtype))
+        return None if fit is None else call_seconds(fit, sizes)
+
+    def _gemm(self, work: Gemm, *, dtype: str, element_bytes: float) -> KernelCost | None:
+        """Products as the processor's library computes them, with what a linear layer's module and gradient add.
 
         t = calls f(m, n, k): products that a layer has side by side, or one for each expert, are calls of their own.
-        Those that share an input are parts of n; of their inputs' gradients, of k.
+        Those that share an input are parts of n; of their inputs' gradients, of k. A gradient of a weight is a product
+        over its rows.
         """
-        fit = self.fits.get(("gemm", dtype))
         plain = not work.quantized and work.taps == 1.0 and work.steps == 1.0
-        if fit is None or not plain or np.any(np.asarray(work.weight_rows) > 0):
+        if not plain or np.any(np.asarray(work.weight_rows) > 0):
             return None
-        inputs = work.phase is Phase.BACKWARD_INPUT
-        n = np.asarray(work.n) / (1.0 if inputs else work.kernels)
-        k = np.asarray(work.k) / (work.kernels if inputs else 1.0)
-        m = np.maximum(np.asarray(work.m, dtype=float), 1.0)
-        calls = np.asarray(work.count) * work.kernels
-        seconds = np.asarray(fit.seconds({"m": m, "n": n, "k": k})) * calls
-        moved = (m * k + k * n) * element_bytes + m * n * work.output_bytes
+        way, by = _WAYS[work.phase], work.kernels
+        m, n, k = (np.asarray(one, dtype=float) for one in (work.m, work.n, work.k))
+        if way == "input":
+            n, k = k / by, n
+        elif way == "weight":
+            m, n, k = k, n / by, m
+        else:
+            n = n / by
+        m = np.maximum(m, 1.0)
+        calls = np.asarray(work.count) * by
+        one = self._seconds(f"gemm.{way}", dtype, {"m": m, "n": n, "k": k})
+        if one is None:
+            return None
+        beside = self._seconds(f"linear.{'forward' if way == 'forward' else 'backward'}", dtype, {}) or 0.0
+        seconds = np.asarray(one + (0.0 if way == "weight" else beside)) * calls
+        moved = (m * k + k * n + m * n) * element_bytes
         return KernelCost(
             seconds=seconds,
             flop=2.0 * m * n * k * calls,
             bytes=moved * calls,
             compute_s=seconds,
             memory_s=moved * calls / self.device.memory_bytes_per_s,
-            kernels=work.kernels * float(np.max(work.count)),
+            kernels=by * float(np.max(work.count)),
+            timed=True,
         )
 
-    def attention(self, work: Attention, *, dtype: str) -> KernelCost | None:
-        """Time of fused causal attention [s]; a backward takes its measured multiple of the forward.
-
-        None for other masks, for head sizes of queries and values that differ, and where these were not timed.
-        """
-        fit = self.fits.get(("prefill", dtype))
+    def _attention(self, work: Attention, *, dtype: str) -> KernelCost | None:
+        """Fused causal attention; None for other masks and for head sizes of queries and values that differ."""
         whole = np.asarray(work.kv_tokens, dtype=float)
         causal = np.all(np.asarray(work.mean_context) <= _BLENDED * (whole + 1.0) / 2.0)
-        forward = work.phase in (Phase.FORWARD, Phase.RECOMPUTE)
-        again = self.device.accelerator.sustained.get(f"{BACKWARD}.{dtype}")
-        if fit is None or not (work.fused and causal and work.qk_dim == work.v_dim) or (again is None and not forward):
+        if not (work.fused and causal and work.qk_dim == work.v_dim):
             return None
+        forward = work.phase in (Phase.FORWARD, Phase.RECOMPUTE)
         sizes: dict[str, Number] = {
-            "batch": work.sequences, "tokens": work.q_tokens, "cached": whole - work.q_tokens,
-            "kv_heads": work.kv_heads, "group": np.asarray(work.heads) / work.kv_heads, "head_dim": work.qk_dim,
+            "batch": work.sequences, "tokens": work.q_tokens, "kv_heads": work.kv_heads,
+            "group": np.asarray(work.heads) / work.kv_heads, "head_dim": work.qk_dim,
+            "threads": float(self.device.accelerator.sm_count or 1),
         }  # fmt: skip
-        times = 1.0 if forward or again is None else again.value
-        seconds = times * np.asarray(fit.seconds(sizes))
+        seconds = self._seconds(f"attention.{'forward' if forward else 'backward'}", dtype, sizes)
+        if seconds is None:
+            return None
         scores = np.asarray(work.sequences) * work.heads * work.q_tokens * work.mean_context
         flop = scores * work.qk_dim * (4.0 if forward else 10.0)
+        none = 0.0 * np.asarray(seconds)
         return KernelCost(
-            seconds=seconds, flop=flop, bytes=0.0 * seconds, compute_s=seconds, memory_s=0.0 * seconds, kernels=1.0
+            seconds=seconds, flop=flop, bytes=none, compute_s=seconds, memory_s=none, kernels=1.0, timed=True
         )
+
+    def _stream(self, work: Stream, *, dtype: str) -> KernelCost | None:
+        """An element-wise operator by its function, as PyTorch computes it."""
+        way = "forward" if work.phase in (Phase.FORWARD, Phase.RECOMPUTE) else "backward"
+        cache = self.device.accelerator.l2_bytes or 0.0
+        sizes: dict[str, Number] = {"elements": work.elements, "table": work.table, "cache_bytes": cache}
+        seconds = self._seconds(f"{work.function}.{way}", dtype, sizes)
+        if seconds is None:
+            return None
+        none = 0.0 * np.asarray(seconds)
+        return KernelCost(
+            seconds=seconds, flop=work.flop, bytes=work.bytes, compute_s=none, memory_s=seconds, kernels=work.kernels,
+            timed=True,
+        )  # fmt: skip
+
+    def update_s(self, trained: Number, tensors: Number, *, dtype: str) -> Number | None:
+        """Time of a fused update of so many numbers in so many tensors [s]; None where it was not timed."""
+        return self._seconds("optimizer.adamw", dtype, {"elements": trained, "tensors": tensors})
+
+    def layer_s(self, way: str, *, dtype: str) -> Number:
+        """What Python, views and autograd take in one layer, forward or backward, beside its calls [s]."""
+        return self._seconds(f"layer.{way}", dtype, {}) or 0.0
 
     def divided_s(self, work: Gemm, layout: Layout) -> Number:
         """What PyTorch's distributed tensors take the host beside each product that is divided over ranks [s].
@@ -95,7 +144,7 @@ class OwnHost:
         """
         names = {Phase.FORWARD: DIVIDED, Phase.BACKWARD_INPUT: f"{DIVIDED}.backward"}
         known = self.device.accelerator.sustained.get(names.get(work.phase, ""))
-        if known is None or not self.fits:
+        if known is None or not self.calls:
             return 0.0
         calls = np.asarray(work.count) * work.kernels
         return np.where(np.asarray(layout.tp) > 1, known.value * calls, 0.0)
@@ -104,11 +153,5 @@ class OwnHost:
 def own_host(device: Device) -> OwnHost:
     """The calls that were timed on a processor or on a part of it; none for other devices and for datasheets alone."""
     part = device.accelerator
-    found: dict[tuple[str, str], FittedModel] = {}
-    if part.architecture == OWN_HOST and device.evidence.get("hbm") is not Evidence.DATASHEET:
-        for family in ("gemm", "prefill"):
-            for form in ("fp32", "bf16"):
-                known = own_fits(family, part.name, form=form)
-                if known:
-                    found[family, form] = model_of(family, form, part, known, Rung.FITTED, hosted=False)
-    return OwnHost(device=device, fits=found)
+    timed = part.architecture == OWN_HOST and device.evidence.get("hbm") is not Evidence.DATASHEET
+    return OwnHost(device=device, calls=calls_of(part.name) if timed else {})

@@ -120,19 +120,19 @@ class Pricer:
 
     def kernel(self, work: Gemm | Attention | Stream) -> KernelCost:
         """Price of one kernel, launch excluded."""
-        device = self.machine.device
+        device, dtype = self.machine.device, self.precision.attention
+        if isinstance(work, Gemm) and (work.quantized or not self.precision.quantize):
+            dtype = self.precision.compute
+        timed = self.own_host.cost(work, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype])
+        if timed is not None:
+            return timed
         if isinstance(work, Gemm):
-            cast = self.precision.quantize and not work.quantized
-            dtype = self.precision.attention if cast else self.precision.compute
-            timed = self.own_host.gemm(work, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype])
-            return timed or under_load(
+            return under_load(
                 gemm_cost(work, device, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype]), device, dtype=dtype
             )
         if isinstance(work, Attention):
-            kernel = self.workload.attention_kernel
-            timed = self.own_host.attention(work, dtype=self.precision.attention)
-            return timed or attention_cost(work, device, dtype=self.precision.attention, kernel=kernel)
-        return stream_cost(work, device, dtype=self.precision.attention)
+            return attention_cost(work, device, dtype=dtype, kernel=self.workload.attention_kernel)
+        return stream_cost(work, device, dtype=dtype)
 
     def host_seconds(self, work: Gemm | Attention | Stream, kernels: Number) -> Number:
         """Host time to issue one piece of work [s].
@@ -245,9 +245,14 @@ class Pricer:
         by_phase: dict[Phase, list[Work]] = defaultdict(list)
         for piece in work:
             by_phase[piece.phase].append(piece)
-        inputs = self.phase(by_phase[Phase.BACKWARD_INPUT], layout)
+        layer = any(isinstance(piece, Attention) for piece in work)
+        glue_s, back_s = (
+            self.own_host.layer_s(way, dtype=self.precision.attention) if layer else 0.0
+            for way in ("forward", "backward")
+        )  # fmt: skip
+        inputs = self.phase(by_phase[Phase.BACKWARD_INPUT], layout, beside_s=back_s)
         cover = inputs.parts["matrix"] + inputs.parts["launch"]
-        beside_s = sum(count * self.python_seconds(part) for part, count in python.items())
+        beside_s = glue_s + sum(count * self.python_seconds(part) for part, count in python.items())
         again_s = beside_s + self.python_seconds("checkpoint")
         return BlockCost(
             forward=self.phase(by_phase[Phase.FORWARD], layout, beside_s=beside_s),
@@ -304,8 +309,7 @@ class Pricer:
             parts[name] = parts[name] + cost.seconds
             flop, traffic, kernels = flop + cost.flop, traffic + cost.bytes, kernels + cost.kernels
             host_s = host_s + self.host_seconds(piece, cost.kernels)
-            priced_s = 0.0 if isinstance(piece, Stream) else cost.kernels * (self.dispatch_s or 0.0)
-            own_s = own_s + np.maximum(self.host_seconds(piece, cost.kernels) - priced_s, 0.0)
+            own_s = own_s + (0.0 if cost.timed else self.host_seconds(piece, cost.kernels))
             if isinstance(piece, Gemm) and self.workload.framework != "megatron":
                 own_s = own_s + self.own_host.divided_s(piece, layout)
             if isinstance(piece, Attention):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import ClusterError, InputError
+from ridgeline.facts.calls import CallFit, register_calls
 from ridgeline.facts.fits import BANDS_S, Fit, fits, register_own
 from ridgeline.facts.prices import carbon_intensity, pue
 from ridgeline.facts.records import SHARE, Accelerator, Cluster, Evidence, Fact, Host, Tier
@@ -66,6 +67,7 @@ class Profile:
     tiers: tuple[Tier, ...]
     noise: Noise
     fits: tuple[Fit, ...] = ()
+    calls: tuple[CallFit, ...] = ()
     samples: tuple[Measured, ...] = ()
     left_out: tuple[str, ...] = field(default=())
     energy: str = ""
@@ -216,6 +218,9 @@ def _checked(body: Mapping[str, Any], file: str) -> Profile:
     for name, value in rates.items():
         if not 0 < value < float("inf"):
             raise InputError(f"is {value:g}, needs a number above 0; {AGAIN}", file=file, field=f"profile.{name}")
+    for index, one in enumerate(profile.calls):
+        if not all(0 < value < float("inf") for value in (*one.values.values(), one.low, one.high)):
+            raise InputError(f"holds no time above 0; {AGAIN}", file=file, field=f"profile.calls.{index}.values")
     for index, fit in enumerate(profile.fits):
         known = fits(fit.family)[:1]
         for name in ("low", "high", "shared"):
@@ -256,6 +261,7 @@ def profile_cluster(path: str, count: int = 1) -> Cluster:
         known = tuple(_fit_of(fit, part.name, _share(whole, "triad", count)) for fit in known)
         rung = {name: seen if name == "collective" else Evidence.DERIVED for name, seen in rung.items()}
     register_own(part.name, known, rung)
+    register_calls(part.name, profile.calls, count)
     devices = count if profile.kind == "cpu" else max(count, profile.count)
     return Cluster(
         name=f"{count}x{word}" if count > 1 else word,

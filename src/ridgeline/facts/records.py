@@ -34,10 +34,9 @@ class Fact:
 
 
 OWN_HOST = "cpu"  # architecture of a processor whose programs run on itself: what issues a kernel then runs it
-BACKWARD = "attention.backward"  # among `sustained`, by format: time of attention's backward over its forward [1]
 SHARE = "share"  # among `sustained`, of 'product' and 'triad' by ranks: one rank's part while all compute [1]
 DISPATCH = "dispatch"  # among `sustained`: time in which such a processor issues one kernel [s]
-
+DRIFT = "drift"  # among `sustained`: the longest over the shortest time of one product while it was calibrated [1]
 DIVIDED = "dispatch.divided"  # among `sustained`: what dividing a linear layer over ranks adds to its issue [s]
 
 

@@ -133,6 +133,7 @@ class Op:
     frozen: bool = False  # computed forward alone: neither it nor anything before it is trained
     sparse: bool = False  # a table that lies in parts on all devices, its rows updated where they were looked up
     wide: bool = False  # engines keep its weight in 32 bits and widen its input, whatever format they serve
+    function: str = ""  # what an element-wise operator computes, where programs have a call for it
     parts: int = 1  # linear layers that this GEMM merges, e.g. 3 for q, k and v; each gets its own adapter
 
 

@@ -65,6 +65,7 @@ def pointwise(
     kernels: int = 1,
     params: int = 0,
     params_split: bool = False,
+    function: str = "",
 ) -> Op:
     """An operator bound by bytes: elements read and written per token, forward and backward."""
     return Op(
@@ -79,6 +80,7 @@ def pointwise(
         kernels=kernels,
         params=params,
         params_split=params_split,
+        function=function,
     )
 
 
@@ -104,6 +106,7 @@ def norm_op(
         saved=(Saved(elements=total, region=region, role=role),) if keep else (),
         kernels=_NORM_KERNELS[norm.kind],
         params=norm.params(width),
+        function=f"{norm.kind}_norm",
     )
 
 
@@ -120,6 +123,7 @@ def residual_op(name: str, width: int, *, branches: int = 1, dropout: bool = Fal
         backward_write=width * branches,
         saved=(saved,) if dropout else (),
         kernels=branches * (2 if dropout else 1),
+        function="" if dropout or branches > 1 else "residual",
     )
 
 
@@ -133,6 +137,7 @@ def rotary_op(elements: int) -> Op:
         backward_read=elements,
         backward_write=elements,
         kernels=_ROTARY_KERNELS,
+        function="rotary",
     )
 
 
@@ -153,6 +158,7 @@ def activation_op(mlp: Mlp, region: Region, name: str = "activation") -> Op:
         backward_write=wide,
         saved=(Saved(elements=wide, region=region, role="mlp"),) if keeps else (),
         kernels=2 if mlp.gated or mlp.activation == "relu2" else 1,
+        function="gated" if mlp.gated else "activation",
     )
 
 

@@ -149,7 +149,10 @@ class Sharder:
             yield weight(phase=Phase.BACKWARD_WEIGHT, m=k, n=n, k=m)
             if op.params > op.k * op.n:  # a bias: its gradient sums the incoming one over all rows
                 incoming = np.asarray(m) * n * count * precision.activation_bytes
-                yield Stream(name=f"{op.name}.bias", phase=Phase.BACKWARD_WEIGHT, bytes=incoming)
+                yield Stream(
+                    name=f"{op.name}.bias", phase=Phase.BACKWARD_WEIGHT, bytes=incoming, function="bias",
+                    elements=incoming / precision.activation_bytes,
+                )  # fmt: skip
         elif adapted(op, self.workload):
             yield from self._adapter(op, m=m, n=n, k=k, count=count)
 
@@ -249,13 +252,14 @@ class Sharder:
         cast = cast_to_keep(op, self.workload, self.precision)
         flop = rows * op.flop_per_token
         fused = float(op.kernels if self.eager else 1) + float(cast > 0)
-        yield Stream(
-            name=op.name, phase=Phase.FORWARD, bytes=rows * (forward * size + cast), flop=flop,
+        piece = partial(Stream, name=op.name, function=op.function, elements=rows * op.write)
+        yield piece(
+            phase=Phase.FORWARD, bytes=rows * (forward * size + cast), flop=flop,
             kernels=self.chains.kernels(op, block, "forward", fused), calls=self.chains.calls(op, "forward"),
         )  # fmt: skip
         if backward:
-            yield Stream(
-                name=op.name, phase=Phase.BACKWARD_INPUT, bytes=rows * (backward * size + cast), flop=2 * flop,
+            yield piece(
+                phase=Phase.BACKWARD_INPUT, bytes=rows * (backward * size + cast), flop=2 * flop,
                 kernels=self.chains.kernels(op, block, "backward", fused), calls=self.chains.calls(op, "backward"),
             )  # fmt: skip
 
@@ -272,24 +276,25 @@ class Sharder:
         kernels, calls = (
             self.chains.counted(f"megatron.{op.name}.{what}", n) for what, n in (("forward", 1.0), ("calls", 0.0))
         )
-        yield Stream(name=op.name, phase=Phase.FORWARD, bytes=tokens * op.k * 2 * size, kernels=kernels, calls=calls)
+        piece = partial(Stream, name=op.name, function="embedding", elements=tokens * op.k)
+        yield piece(phase=Phase.FORWARD, bytes=tokens * op.k * 2 * size, kernels=kernels, calls=calls)
         if not self.adapters:  # read the incoming gradient, add it to rows of the weight gradient
             grad = 2 * self.precision.grad_bytes / np.asarray(self.layout.tp)
-            yield Stream(name=op.name, phase=Phase.BACKWARD_WEIGHT, bytes=tokens * op.k * (size + grad))
+            table = op.n * op.k / np.asarray(self.layout.tp if op.params_split else 1.0)
+            yield piece(phase=Phase.BACKWARD_WEIGHT, bytes=tokens * op.k * (size + grad), table=table)
 
     def _cross_entropy(self, op: Op, block: Block | None) -> Iterable[Work]:
         logits = self.layout.tokens(self._seq_len(block)) * op.n / self.layout.tp
         forward, backward = _CROSS_ENTROPY_UNFUSED if self.unfused_loss else _CROSS_ENTROPY_FUSED
         kernels = 6.0 if self.unfused_loss else 2.0
-        yield Stream(
-            name=op.name,
+        piece = partial(Stream, name=op.name, function="cross_entropy", elements=logits)
+        yield piece(
             phase=Phase.FORWARD,
             bytes=logits * forward,
             kernels=self.chains.counted("megatron.cross_entropy.forward", kernels),
             calls=self.chains.counted("megatron.cross_entropy.calls", 0.0),
         )
-        yield Stream(
-            name=op.name,
+        yield piece(
             phase=Phase.BACKWARD_INPUT,
             bytes=logits * backward,
             kernels=self.chains.counted("megatron.cross_entropy.backward", kernels / 2),

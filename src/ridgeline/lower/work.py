@@ -113,7 +113,8 @@ class Attention:
 class Stream:
     """Work bound by memory traffic: `bytes` through HBM, `flop` on the vector (or `matrix`) units.
 
-    `calls` of collectives go with it, of so few bytes that only their issue takes time.
+    `calls` of collectives go with it, of so few bytes that only their issue takes time. A `function` that programs have
+    a call for makes so many `elements`; a lookup's backward makes the gradient of a whole `table` of so many.
     """
 
     name: str
@@ -123,6 +124,9 @@ class Stream:
     matrix: bool = False
     kernels: Number = 1.0
     calls: float = 0.0
+    function: str = ""
+    elements: Number = 0.0
+    table: Number = 0.0
 
 
 class CollectiveKind(Enum):

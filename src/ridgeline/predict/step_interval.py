@@ -44,7 +44,7 @@ def step_interval(
     processor whose calls were timed that of their residuals.
     """
     whole, pricer = sum(parts.values()), predictor.stages.pricer
-    if evidence is Evidence.DATASHEET or pricer.own_host.fits:
+    if evidence is Evidence.DATASHEET or pricer.own_host.calls:
         return pricer.interval(whole, evidence)
     working = {name: seconds for name, seconds in parts.items() if name not in (HOST, WAITING)}
     busy = whole - parts.get(WAITING, 0.0)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.engine_limits import host_slowness, issue_seconds
 from ridgeline.cost.machine import Machine
+from ridgeline.cost.own_host import own_host
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import OWN_HOST
 from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Optimizer, Precision, Workload
@@ -36,7 +37,8 @@ def optimizer_seconds(
     clearing), states and the master copy are read and written, the computed copy is written. With `offload` (or paged
     states) the states live in host memory: the update runs at the host's memory rate shared by the
     devices of the node, and gradients and weights cross the host link, one after the other. Muon adds
-    its Newton-Schulz iterations, `orthogonal_flop` each, on the matrix units. An update that is not fused makes one
+    its Newton-Schulz iterations, `orthogonal_flop` each, on the matrix units. A calibrated processor takes what a fused
+    update of as many numbers and tensors took there. An update that is not fused makes one
     pass for each of its operations (`separate_bytes`). A processor's sustained rate is of reads; what also writes gets
     the measured share of it. One that loops over `tensors` weights waits for the gradients'
     norm, and then for the host to launch `OPERATIONS` kernels for each, where the device is faster. Megatron-LM reads
@@ -53,7 +55,12 @@ def optimizer_seconds(
         moved = separate_bytes(precision, optimizer, passes)
     device = machine.device
     written = device.stream_share if device.accelerator.architecture == OWN_HOST else 1.0
-    device_s = np.asarray(trained) * moved / (device.memory_bytes_per_s * written)
+    rate = device.memory_bytes_per_s * written
+    device_s = np.asarray(trained) * moved / rate
+    if workload.fused_optimizer and optimizer.two_moments and precision.weight_bytes == precision.grad_bytes == 4.0:
+        timed = own_host(device).update_s(trained, tensors, dtype="fp32")  # reads gradients once
+        if timed is not None:
+            device_s = np.asarray(timed + (passes - 1.0) * precision.grad_bytes * np.asarray(trained) / rate)
     host = machine.cluster.host
     sharing = max(1, min(host.devices, machine.cluster.count))
     host_s = np.asarray(trained) * (

@@ -21,7 +21,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import Fit
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.profiles import Measured, Noise, memory_bytes
-from ridgeline.facts.records import BACKWARD, DISPATCH, DIVIDED, SHARE, Accelerator, Cluster, Evidence, Fact, Host, Tier
+from ridgeline.facts.records import DISPATCH, DIVIDED, DRIFT, SHARE, Accelerator, Cluster, Evidence, Fact, Host, Tier
 
 SOURCE = "ridgeline calibrate"
 _LAUNCHES = {"eager": DISPATCH, "divided": DIVIDED, "divided backward": f"{DIVIDED}.backward"}
@@ -104,27 +104,16 @@ def rates_of(rows: Sequence[Measured], cache_bytes: float, source: str) -> tuple
             sustained[name] = Fact(
                 value=row.seconds, unit="s", source=source, conditions=f"of {words}", evidence=Evidence.HERE
             )
-    sustained |= _backwards(rows, source) | _shares(rows, source)
+    reference = [row.seconds for row in rows if row.kind == "reference"]
+    if reference:
+        sustained[DRIFT] = Fact(
+            value=max(reference) / min(reference), unit="1", source=source, evidence=Evidence.HERE,
+            conditions=f"longest over shortest of {len(reference)} times of one product",
+        )  # fmt: skip
+    sustained |= _shares(rows, source)
     fastest = max((name for name in facts if name.startswith(_PEAK)), key=lambda name: facts[name].value)
     facts["vector_flop_per_s"] = facts.get(f"{_PEAK}fp32", facts[fastest])
     return facts, sustained
-
-
-def _backwards(rows: Sequence[Measured], source: str) -> dict[str, Fact]:
-    """Time of attention's backward over that of its forward, median over prompts, by format [1]."""
-    forward = {(row.form, *row.sizes.items()): row.seconds for row in rows if row.kind == "prefill"}
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        alone = forward.get((row.form, *row.sizes.items()))
-        if row.kind == "attention_backward" and alone:
-            found.setdefault(row.form, []).append(row.seconds / alone)
-    return {
-        f"{BACKWARD}.{form}": Fact(
-            value=float(np.median(times)), unit="1", source=source, evidence=Evidence.HERE,
-            conditions=f"median over {len(times)} prompts",
-        )
-        for form, times in found.items()
-    }  # fmt: skip
 
 
 def _shares(rows: Sequence[Measured], source: str) -> dict[str, Fact]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ridgeline.calibrate.here import host, ranks, shapes
+from ridgeline.calibrate.here import calls, host, ranks, shapes
 from ridgeline.calibrate.here.assemble import accelerator_of
 from ridgeline.calibrate.here.devices import Found
 from ridgeline.calibrate.here.fitting import least_certain
@@ -23,6 +23,7 @@ _LONGEST = 0.3  # of a benchmark's share, that one shape may take by what is kno
 _START_S = 5.0  # of local ranks, importing torch
 _CACHE_SHARE = 64  # of the memory, what copies that leave the cache may take for each format, twice
 _SHORTEST_S = 8.0  # share below which collectives are left out
+_CALLS = {"fp32": 12.0, "bf16": 6.0}  # weights of what training steps on a processor are made of
 _SCALES = {"cuda": 4}  # squares grow by it, batches of attention too
 
 Found_ = tuple[list[Measured], list[str]]
@@ -55,12 +56,12 @@ class Benchmark:
 
 def benchmarks(found: Found) -> list[Benchmark]:
     """The benchmarks of a kind of device, in order; the reference kernel stands first, in the middle and last."""
-    weights = {"fp32": 10.0, "bf16": 10.0, "fp16": 5.0, "int8": 4.0, "fp8": 4.0}
+    weights = {"fp32": 8.0, "bf16": 8.0, "fp16": 3.0, "int8": 3.0, "fp8": 3.0}
     products = [Benchmark(name=f"gemm {form}", weight=weights[form], run=_products(form)) for form in FORMS]
     attention = [Benchmark(name=kind, weight=9.0, run=_attention(kind)) for kind in ("prefill", "decode")]
-    wide = [
-        Benchmark(name="prefill fp32", weight=5.0, run=_attention("prefill", "fp32")),
-        Benchmark(name="attention backward fp32", weight=3.0, run=_backward("fp32")),
+    processor = [
+        Benchmark(name="prefill fp32", weight=4.0, run=_attention("prefill", "fp32")),
+        *(Benchmark(name=f"calls {form}", weight=weight, run=_calls(form)) for form, weight in _CALLS.items()),
     ]
     gpu = [Benchmark(name="transfers", weight=4.0, run=_transfers)] if found.kind == "cuda" else []
     return [
@@ -69,12 +70,11 @@ def benchmarks(found: Found) -> list[Benchmark]:
         *products,
         Benchmark(name="reference middle", weight=1.0, run=_reference),
         *attention,
-        Benchmark(name="attention backward", weight=3.0, run=_backward("bf16")),
-        *(wide if found.kind == "cpu" else []),
+        *(processor if found.kind == "cpu" else []),
         Benchmark(name="streams again", weight=3.0, run=_streams),
         Benchmark(name="launches", weight=1.0, run=_launches),
         *gpu,
-        Benchmark(name="collectives", weight=15.0, run=_collectives),
+        Benchmark(name="collectives", weight=25.0 if found.kind == "cpu" else 15.0, run=_collectives),
         Benchmark(name="disk", weight=3.0, run=lambda bench, share_s: host.disk(bench.folder, share_s)),
         Benchmark(name="reference after", weight=1.0, run=_reference),
     ]
@@ -139,19 +139,19 @@ def _attention(kind: str, form: str = "bf16") -> Callable[[Bench, float], Found_
     return run
 
 
-def _backward(form: str) -> Callable[[Bench, float], Found_]:
-    """Backwards of prompts whose forward is timed as well, the short ones first."""
-
-    def work(sizes: shapes.Sizes) -> tuple[float, float]:
-        flop, moved = attention_work("prefill", sizes, form)
-        return 2.5 * flop, 2.5 * moved
+def _calls(form: str) -> Callable[[Bench, float], Found_]:
+    """The calls of a training step in a format, by the whole processor."""
 
     def run(bench: Bench, share_s: float) -> Found_:
-        def call(sizes: shapes.Sizes) -> Call:
-            return bench.kernels.attention("prefill", sizes, form=form, backward=True)
-
-        plan = sorted(shapes.prompts(bench.scale), key=lambda sizes: work(sizes)[0])
-        return _measure(bench, "attention_backward", form, plan, (), share_s, call, work)
+        found = bench.found
+        timer = calls.Calls(torch=bench.torch, threads=found.units, cache_bytes=found.cache_bytes)
+        plan, end = calls.plan(form), time.perf_counter() + share_s
+        rows: list[Measured] = []
+        for call, sizes in plan:
+            if time.perf_counter() > end:
+                return rows, [f"calls {form}: {len(plan) - len(rows)} of {len(plan)}, no time left"]
+            rows.append(timer.row(call, form, sizes, share_s / len(plan)))
+        return rows, []
 
     return run
 
@@ -242,4 +242,5 @@ def _collectives(bench: Bench, share_s: float) -> Found_:
         threads=found.units,
         budget_s=share_s - _START_S,
         most_bytes=2.0**24 if found.kind == "cpu" else 2.0**28,
+        cache_bytes=found.cache_bytes,
     )

@@ -32,17 +32,17 @@ class Kernels:
     cache_bytes: float = 0.0
     _pools: dict[Any, Any] = field(default_factory=dict)
 
-    def _in_turn(self, *shape: int, dtype: Any) -> Iterator[Any]:
+    def in_turn(self, *shape: int, dtype: Any) -> Iterator[Any]:
         """Random operands of a shape without end, each read again only after more than the cache holds."""
         count = math.prod(shape)
         if dtype not in self._pools:
-            self._pools[dtype] = self._random(int(_BEYOND * self.cache_bytes / dtype.itemsize), dtype=dtype)
+            self._pools[dtype] = self.random(int(_BEYOND * self.cache_bytes / dtype.itemsize), dtype=dtype)
         copies = self._pools[dtype].numel() // count
         if copies < 2:
-            return repeat(self._random(*shape, dtype=dtype))
+            return repeat(self.random(*shape, dtype=dtype))
         return cycle(self._pools[dtype][: copies * count].view(copies, *shape).unbind())
 
-    def _random(self, *shape: int, dtype: Any) -> Any:
+    def random(self, *shape: int, dtype: Any) -> Any:
         """Random numbers around one in size, either sign, none zero; large arrays repeat a block of them."""
         torch, count = self.torch, math.prod(shape)
         some = min(max(count, 1), _BLOCK)
@@ -58,49 +58,44 @@ class Kernels:
         m, n, k = (int(sizes[name]) for name in "mnk")
         torch = self.torch
         if form == "int8":
-            a, b = self._random(m, k, dtype=torch.int8), self._in_turn(n, k, dtype=torch.int8)
+            a, b = self.random(m, k, dtype=torch.int8), self.in_turn(n, k, dtype=torch.int8)
             return lambda: torch._int_mm(a, next(b).t())
         if form == "fp8":
-            a8 = self._random(m, k, dtype=torch.float8_e4m3fn)
-            b8 = self._in_turn(n, k, dtype=torch.float8_e4m3fn)
+            a8 = self.random(m, k, dtype=torch.float8_e4m3fn)
+            b8 = self.in_turn(n, k, dtype=torch.float8_e4m3fn)
             one = torch.ones((), device=self.device)
             return lambda: torch._scaled_mm(a8, next(b8).t(), one, one, out_dtype=torch.bfloat16)
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[form]
-        x, weights = self._random(m, k, dtype=dtype), self._in_turn(n, k, dtype=dtype)
+        x, weights = self.random(m, k, dtype=dtype), self.in_turn(n, k, dtype=dtype)
         linear = torch.nn.functional.linear
         return lambda: linear(x, next(weights))
 
-    def attention(self, kind: str, sizes: Sizes, *, form: str = "bf16", backward: bool = False) -> Call:
+    def attention(self, kind: str, sizes: Sizes, *, form: str = "bf16") -> Call:
         """Causal attention over prompts ('prefill'), or of one token a sequence over its context ('decode')."""
         torch = self.torch
         dtype = torch.float32 if form == "fp32" else torch.bfloat16
         batch, kv_heads, group, head = (int(sizes[name]) for name in ("batch", "kv_heads", "group", "head_dim"))
         keys = int(sizes["tokens"] if kind == "prefill" else sizes["context"])
         queries = keys if kind == "prefill" else 1
-        query = self._random(batch, kv_heads * group, queries, head, dtype=dtype)
+        query = self.random(batch, kv_heads * group, queries, head, dtype=dtype)
         attend = torch.nn.functional.scaled_dot_product_attention
         options = {"is_causal": kind == "prefill", **({"enable_gqa": True} if group > 1 else {})}
         if kind == "decode":
-            caches = self._in_turn(2, batch, kv_heads, keys, head, dtype=dtype)
+            caches = self.in_turn(2, batch, kv_heads, keys, head, dtype=dtype)
             return lambda: attend(query, *next(caches), **options)
-        key, value = (self._random(batch, kv_heads, keys, head, dtype=dtype) for _ in range(2))
-        if not backward:
-            return lambda: attend(query, key, value, **options)
-        wanted = [one.requires_grad_() for one in (query, key, value)]
-        result = attend(*wanted, **options)
-        gradient = self._random(*result.shape, dtype=dtype)
-        return lambda: torch.autograd.grad(result, wanted, gradient, retain_graph=True)
+        key, value = (self.random(batch, kv_heads, keys, head, dtype=dtype) for _ in range(2))
+        return lambda: attend(query, key, value, **options)
 
     def stream(self, name: str, array_bytes: float) -> tuple[Call, float]:
         """A pass over arrays of fp32 and the bytes it moves: 'read', 'copy' or 'triad' (a = b + s c)."""
         torch, count = self.torch, int(array_bytes // 4)
-        source = self._random(count, dtype=torch.float32)
+        source = self.random(count, dtype=torch.float32)
         if name == "read":
             return lambda: source.sum(), 4.0 * count
         target = torch.empty_like(source).fill_(1.0)
         if name == "copy":
             return lambda: target.copy_(source), 8.0 * count
-        other = self._random(count, dtype=torch.float32)
+        other = self.random(count, dtype=torch.float32)
         return lambda: torch.add(source, other, alpha=1.5, out=target), 12.0 * count
 
     def transfer(self, name: str, size_bytes: float) -> Call:
@@ -116,7 +111,7 @@ class Kernels:
 
     def launches(self) -> tuple[Call, int]:
         """Tiny kernels issued one by one, and how many of them."""
-        small = self._random(4, dtype=self.torch.float32)
+        small = self.random(4, dtype=self.torch.float32)
 
         def issue() -> None:
             for _ in range(_LAUNCHES):

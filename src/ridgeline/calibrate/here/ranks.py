@@ -7,13 +7,14 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from queue import Empty
 from statistics import median
 from typing import Any
 
+from ridgeline.calibrate.here import calls
 from ridgeline.calibrate.here.kernels import Kernels
 from ridgeline.calibrate.here.shapes import PRODUCT, TRIAD_BYTES, messages
 from ridgeline.calibrate.here.timing import Clock, measured
@@ -25,6 +26,7 @@ _TINY = 64  # width of layers that take the host's time alone
 _PASSES = 24
 _LEAST_S = 1e-7  # of a difference of times
 _TOGETHER_S = 0.4  # of a kernel that ranks compute at the same time
+_CALLS_SHARE = 0.55  # of a processor's ranks' time
 _WARM = 2
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter", "send", "broadcast")
 _OPERATION = {"all_reduce": 0.0, "all_gather": 1.0, "reduce_scatter": 2.0, "send": 4.0}
@@ -40,11 +42,12 @@ class Asked:
     threads: int
     budget_s: float
     most_bytes: float
+    cache_bytes: float
     meeting: str  # file where they meet
 
 
 def collectives(
-    *, kind: str, groups: Sequence[int], threads: int, budget_s: float, most_bytes: float
+    *, kind: str, groups: Sequence[int], threads: int, budget_s: float, most_bytes: float, cache_bytes: float
 ) -> tuple[list[Measured], list[str]]:
     """Times of collectives over each size of group, in new processes that end with it; and what was left out."""
     with tempfile.TemporaryDirectory(prefix="ridgeline-ranks-") as folder:
@@ -55,6 +58,7 @@ def collectives(
             threads=max(1, threads // max(groups)),
             budget_s=budget_s,
             most_bytes=most_bytes,
+            cache_bytes=cache_bytes,
             meeting=str(Path(folder) / "meeting"),
         )
         return _run(asked)
@@ -97,10 +101,10 @@ def _rank(asked: Asked, rank: int, results: Any) -> None:
         dist.init_process_group(backend, init_method=f"file://{asked.meeting}", rank=rank, world_size=asked.world)
         groups = {size: dist.new_group(list(range(size))) for size in asked.groups}
         together = _together(asked, rank, torch, groups) if asked.kind == "cpu" else []
+        calling, untimed = _calls(asked, rank, torch, groups) if asked.kind == "cpu" else ([], [])
         rows, left_out = _measure(asked, rank, torch, groups)
-        alone = [dist.new_group([one]) for one in range(asked.world)]
-        divided = _divided(torch, alone[rank]) if asked.kind == "cpu" else []
-        found = [*together, *divided, *rows], left_out
+        divided = _divided(torch, groups[asked.world]) if asked.kind == "cpu" else []
+        found = [*together, *calling, *divided, *rows], [*untimed, *left_out]
         dist.barrier()
         if rank == 0:
             results.put(found)
@@ -118,8 +122,9 @@ def _measure(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> tup
     rows: list[Measured] = []
     left_out: list[str] = []
     sizes = messages(asked.most_bytes)
-    end = time.monotonic() + asked.budget_s
-    slot_s = asked.budget_s / (len(sizes) * len(asked.groups) * len(_KINDS))
+    budget_s = (1.0 - _CALLS_SHARE * (asked.kind == "cpu")) * asked.budget_s
+    end = time.monotonic() + budget_s
+    slot_s = budget_s / (len(sizes) * len(asked.groups) * len(_KINDS))
     failed: set[tuple[str, int]] = set()  # at every rank of the group alike
     for size_bytes in sizes:
         for ranks, group in groups.items():
@@ -169,17 +174,50 @@ def _together(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> li
     return rows
 
 
-def _divided(torch: Any, alone: Any) -> list[Measured]:
+def _calls(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> tuple[list[Measured], list[str]]:
+    """The calls of a training step (`calls.py`) by all ranks of a group at the same time: the mean rank's times."""
+    import torch.distributed as dist
+
+    rows: list[Measured] = []
+    left_out: list[str] = []
+    for ranks, group in groups.items():
+        if rank >= ranks:
+            continue
+        threads = max(1, asked.threads * asked.world // ranks)
+        torch.set_num_threads(threads)
+        timer = calls.Calls(torch=torch, threads=threads, cache_bytes=asked.cache_bytes)
+        plans = [(form, call, sizes) for form in calls.FORMS for call, sizes in calls.plan(form)]
+        share_s = _CALLS_SHARE * asked.budget_s / len(groups)
+        mine: list[Measured] = []
+        end = time.monotonic() + share_s
+        for form, call, sizes in plans:
+            if not _agree(torch, asked, float(time.monotonic() < end), group):
+                left_out.append(
+                    f"calls by {ranks} ranks at once: {len(plans) - len(mine)} of {len(plans)}, no time left"
+                )
+                break
+            mine.append(timer.row(call, form, sizes, share_s / len(plans), ranks=ranks))
+        means = torch.tensor([[one.best_s, one.seconds] for one in mine], dtype=torch.float64)
+        dist.all_reduce(means, group=group)
+        rows += [
+            replace(one, best_s=best_s, seconds=seconds)
+            for one, (best_s, seconds) in zip(mine, (means / ranks).tolist(), strict=True)
+        ]
+    torch.set_num_threads(asked.threads)
+    return rows, left_out
+
+
+def _divided(torch: Any, group: Any) -> list[Measured]:
     """What the host adds to a linear layer that is divided over ranks, forward and backward: for one of a pair.
 
-    Two tiny layers, columns then rows, divided over a group of one rank, and whole; without the sum of each way.
+    Two tiny layers, columns then rows, divided over a group's ranks, and whole; without the sum of each way.
     """
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     divided, whole = (_pair(torch) for _ in range(2))
-    parallelize_module(divided, DeviceMesh.from_group(alone, "cpu"), {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    parallelize_module(divided, DeviceMesh.from_group(group, "cpu"), {"0": ColwiseParallel(), "1": RowwiseParallel()})
     given = torch.randn(4, 8, _TINY, requires_grad=True)
     summed = torch.randn(4, 8, _TINY)
 
@@ -192,7 +230,7 @@ def _divided(torch: Any, alone: Any) -> list[Measured]:
 
     def sum_s() -> float:
         begin = time.perf_counter()
-        dist.all_reduce(summed, group=alone)
+        dist.all_reduce(summed, group=group)
         return time.perf_counter() - begin
 
     found = []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ridgeline.calibrate.here import assemble, host
 from ridgeline.calibrate.here.benchmarks import Bench, benchmarks
+from ridgeline.calibrate.here.call_fits import call_fits
 from ridgeline.calibrate.here.devices import find, import_torch
 from ridgeline.calibrate.here.journal import Journal
 from ridgeline.errors import InputError
@@ -123,6 +124,7 @@ def _profile(
     machine_host = assemble.host_of(found, part, rows, bench.folder)
     tiers = assemble.tiers_of(found, part, rows)
     fits, unfitted = assemble.fits_of(part, machine_host, tiers, rows, found.versions, when, kernel=found.kind)
+    calls, uncalled = call_fits(rows)
     if not any(fit.family == "collective" for fit in fits):
         tiers = assemble.tiers_of(found, part, rows, by="all_reduce")
     return Profile(
@@ -138,7 +140,8 @@ def _profile(
         tiers=tiers,
         noise=assemble.noise_of(rows),
         fits=fits,
+        calls=calls,
         samples=tuple(rows),
-        left_out=(*left_out, *unfitted),
+        left_out=(*left_out, *unfitted, *uncalled),
         energy=said,
     )
