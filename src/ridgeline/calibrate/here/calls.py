@@ -33,6 +33,7 @@ _TOKENS, _VOCABULARY = (16.0, 1024.0), (256.0, 32768.0)
 _MOST_FLOP = 6e9  # of one call
 _MOST_ELEMENTS = 2.0**22
 _LEAST_S = 5e-7
+_SEVERAL_S = 5e-5  # calls shorter than that are timed several at a time
 _BRIEF_S = 1e-3  # for the time of what is taken away from others
 _CHAIN, _NARROW = 16, 32  # linear layers of a chain, so narrow that the host's time is all
 _TABLE = 2.0**24  # elements of a table
@@ -95,9 +96,9 @@ class Calls:
             object.__setattr__(self, name, made)
         small = self.torch.randn(4, requires_grad=True)
         passed = small.view(4)  # by a node that does nothing
-        engine = self.clock.repeats(
-            lambda: self.torch.autograd.grad(passed, small, small, retain_graph=True), 10 * _BRIEF_S
-        )
+        engine = self._times(
+            lambda: self.torch.autograd.grad(passed, small, small, retain_graph=True), None, 10 * _BRIEF_S
+        )  # the first one of a process takes long
         object.__setattr__(self, "engine_s", min(engine))
 
     def row(self, call: str, form: str, sizes: Sizes, budget_s: float, *, ranks: int = 1) -> Measured:
@@ -125,15 +126,15 @@ class Calls:
         return measured(KIND, form, known, times, note=call)
 
     def _times(self, made: Call, first: Call | None, budget_s: float) -> list[float]:
-        """Times of repeats of a call, each after another one that is not timed, as in a step [s]."""
-        if first is None:
-            return self.clock.repeats(made, budget_s)
+        """Times of repeats of a call after a warm-up, each after another one that is not timed, as in a step [s]."""
         end = time.perf_counter() + budget_s
-        found: list[float] = []
         made()
+        several = 1 if first else max(1, min(1000, int(_SEVERAL_S / max(self.clock.seconds(made, 1), 1e-8))))
+        found: list[float] = []
         while len(found) < FEWEST_REPEATS or (len(found) < MOST_REPEATS and time.perf_counter() < end):
-            first()
-            found.append(self.clock.seconds(made, 1))
+            if first is not None:
+                first()
+            found.append(self.clock.seconds(made, several))
         return found
 
     def _other(self, dtype: Any) -> Call:
@@ -249,9 +250,9 @@ class Calls:
             for count, one in ((2, "rms_norm"), (1, "rotary"), (1, "gated"), (2, "residual"))
         ]
         parts.append((1, self._way(way, *self._attention(prompt, dtype))))
-        spent = sum(count * (min(self.clock.repeats(one, _BRIEF_S)) - beside) for count, (one, beside) in parts)
+        spent = sum(count * (min(self._times(one, None, _BRIEF_S)) - beside) for count, (one, beside) in parts)
         chain, _, layers = self._linear(way, dtype)
-        spent += len(linear) * min(self.clock.repeats(chain, _BRIEF_S)) / layers
+        spent += len(linear) * min(self._times(chain, None, _BRIEF_S)) / layers
         weights = [one.weight for one in linear]
         made, engine_s = self._way(way, forward, [torch.randn(1, 8, _HEAD, dtype=dtype), *weights])
         return made, spent + engine_s
@@ -263,7 +264,7 @@ class Calls:
             *(torch.nn.Linear(_NARROW, _NARROW, bias=False, dtype=dtype) for _ in range(_CHAIN))
         )
         x, weight = torch.randn(8, _NARROW, dtype=dtype), chain[0].weight.detach()
-        one_s = min(self.clock.repeats(lambda: torch.mm(x, weight), _BRIEF_S))
+        one_s = min(self._times(lambda: torch.mm(x, weight), None, _BRIEF_S))
         if way == "forward":
             return lambda: chain(x), _CHAIN * one_s, _CHAIN
         result, gradient = chain(x.requires_grad_()), torch.randn(8, _NARROW, dtype=dtype)
