@@ -4,7 +4,7 @@
     OMP_NUM_THREADS=2 PYTHONPATH=src python benchmarks/bench_measure.py --shape     # prints, and checks the shape
 
 Needs `ridgeline[measure,fit]`. What is written is of training runs drawn at random (`random_shapes.py`); `ROWS` names a
-folder that keeps profile and answers, from which a stopped run goes on. The profile is made in a folder of its own and
+folder that keeps profile and answers, from which a stopped run goes on; `REMARK` is printed above the numbers. The profile is made in a folder of its own and
 removed without it. `BUDGET` sets the time of calibration (default 2min; 90s with `--shape`). With `--shape` six
 scenarios and three small runs follow, whose shares of time must be those predicted, and nothing is written: seconds are
 reported and never judged.
@@ -276,6 +276,7 @@ def write_random(folder: Path) -> None:
         f"Calibration's repeats lie {noise['spread_median']:.0%} around their median (p90 {noise['spread_p90']:.0%});",
         f"a reference product moved by {noise['drift']:.0%}; {noise['load']:.1f} other processes ran at its start.",
         "",
+        *([os.environ["REMARK"], ""] if "REMARK" in os.environ else []),
         *random_summary(runs),
         "",
         *random_table(runs),

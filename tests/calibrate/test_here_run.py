@@ -108,7 +108,9 @@ def test_the_journal_of_another_machine_is_not_used(tmp_path: Path) -> None:
 
 
 def test_two_local_ranks_answer_or_say_why() -> None:
-    rows, left_out = ranks.collectives(kind="cpu", groups=(2,), threads=2, budget_s=1.0, most_bytes=65536.0)
+    rows, left_out = ranks.collectives(
+        kind="cpu", groups=(2,), threads=2, budget_s=1.0, most_bytes=65536.0, cache_bytes=2.0**20
+    )
     assert rows, left_out
     assert {row.note for row in rows} >= {"all_reduce", "all_gather", "send", "broadcast"}
     assert {row.sizes["ranks"] for row in rows if row.kind != "launch"} == {2.0}
