@@ -4,10 +4,10 @@
     OMP_NUM_THREADS=2 PYTHONPATH=src python benchmarks/bench_measure.py --shape     # prints, and checks the shape
 
 Needs `ridgeline[measure,fit]`. What is written is of training runs drawn at random (`random_shapes.py`); `ROWS` names a
-folder that keeps profile and answers, from which a stopped run goes on; `REMARK` is printed above the numbers. The profile is made in a folder of its own and
-removed without it. `BUDGET` sets the time of calibration (default 2min; 90s with `--shape`). With `--shape` six
-scenarios and three small runs follow, whose shares of time must be those predicted, and nothing is written: seconds are
-reported and never judged.
+folder that keeps profile and answers, from which a stopped run goes on; without it the profile is made in a folder of
+its own and removed. `REMARK` is printed above the numbers. `BUDGET` sets the time of calibration (default 2min; 90s
+with `--shape`). With `--shape` six scenarios and three small runs follow, whose shares of time must be those predicted,
+and nothing is written: seconds are reported and never judged.
 """
 
 from __future__ import annotations

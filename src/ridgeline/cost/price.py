@@ -309,7 +309,9 @@ class Pricer:
             parts[name] = parts[name] + cost.seconds
             flop, traffic, kernels = flop + cost.flop, traffic + cost.bytes, kernels + cost.kernels
             host_s = host_s + self.host_seconds(piece, cost.kernels)
-            own_s = own_s + (0.0 if cost.timed else self.host_seconds(piece, cost.kernels))
+            if not cost.timed:
+                priced_s = 0.0 if isinstance(piece, Stream) else cost.kernels * (self.dispatch_s or 0.0)
+                own_s = own_s + np.maximum(self.host_seconds(piece, cost.kernels) - priced_s, 0.0)
             if isinstance(piece, Gemm) and self.workload.framework != "megatron":
                 own_s = own_s + self.own_host.divided_s(piece, layout)
             if isinstance(piece, Attention):
