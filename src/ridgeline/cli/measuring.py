@@ -88,12 +88,20 @@ def measure_plan(
 
 
 def _machine(subject: str, on: str | None, words: Mapping[str, Any]) -> str | None:
-    """The machine of a command line that names none: as many devices of this one as the plan uses."""
-    if on is not None or subject.endswith(".toml"):
+    """The machine of a command line and file that name none: as many devices of this one as the plan uses."""
+    if on is not None:
         return on
+    plan: Mapping[str, Any] = {}
+    if subject.endswith(".toml"):
+        from ridgeline.plan.scenario import tables_of
+
+        tables, _ = tables_of(subject)
+        if "cluster" in tables:
+            return None
+        plan = tables.get("plan", {})
     ranks = 1
     for name in ("tp", "pp", "cp", "dp"):
-        ranks *= whole_number(str(words.get(name) or 1)) or 1
+        ranks *= whole_number(str(words.get(name) or plan.get(name) or 1)) or 1
     return f"{max(1, ranks)}xhere"
 
 

@@ -7,14 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.run.verdict import Finding, Settings, Verdict, from_dict
+from ridgeline.run.work_folder import work_folder
 
 
 def kernel_files(path: str) -> tuple[str, ...]:
@@ -58,11 +59,11 @@ def require_device(device: str) -> None:
 
 def judge_file(path: str, candidate: str, settings: Settings) -> Verdict:
     """The verdict of one candidate, judged in a fresh process that is stopped after `settings.limit_s` seconds."""
-    with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
-        request, answer = Path(folder, "request.json"), Path(folder, "answer.json")
+    with work_folder() as (folder, environment):
+        request, answer = folder / "request.json", folder / "answer.json"
         asked = {"file": str(Path(path).resolve()), "candidate": candidate, "settings": asdict(settings)}
         request.write_text(json.dumps(asked), encoding="utf-8")
-        ending = _run([str(request), str(answer)], settings.limit_s)
+        ending = _run(request, answer, environment, settings.limit_s)
         told = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() and not ending else {}
     if "refused" in told:
         raise InputError(told["refused"])
@@ -76,30 +77,33 @@ def _crash(ending: str) -> Finding:
     return Finding(name="crash", detail=ending or "the process ended without an answer")
 
 
-def _run(arguments: list[str], limit_s: float) -> str:
-    """Why the child gave no answer, or an empty text; the whole group of processes is stopped at the limit."""
+def _run(request: Path, answer: Path, environment: Mapping[str, str], limit_s: float) -> str:
+    """Why the child gave no answer, or an empty text; what it leaves running is stopped with its folder.
+
+    Its errors go to a file: a pipe would stay open as long as any process that it started.
+    """
     source = str(Path(__file__).parents[2])
-    paths = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "ridgeline.run.child", *arguments]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": paths},
-        start_new_session=True,
-        text=True,
-        errors="replace",
-    ) as child:
-        try:
-            _, told = child.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
+    paths = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
+    command = [sys.executable, "-m", "ridgeline.run.child", str(request), str(answer)]
+    errors = request.with_name("errors")
+    with errors.open("wb") as out:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=out,
+            env={**environment, "PYTHONPATH": paths},
+            start_new_session=True,
+        )
+    try:
+        child.wait(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return f"ran past the limit of {limit_s:g} s; --limit SECONDS gives more"
+    finally:
+        with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
-            return f"ran past the limit of {limit_s:g} s; --limit SECONDS gives more"
-        except BaseException:
-            os.killpg(child.pid, signal.SIGKILL)
-            raise
+        child.wait()
+    told = errors.read_text(encoding="utf-8", errors="replace")
     if child.returncode == 0:
         return ""
     last = told.strip().splitlines()[-1:] or [""]

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from ridgeline.errors import ClusterError, NoPlanError
 from ridgeline.run.kernels import require_device
 from ridgeline.run.mapping import Execution
 from ridgeline.run.measured import Measured, merged
+from ridgeline.run.work_folder import work_folder
 
 _POLL_S = 0.05
 _KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
@@ -39,8 +39,8 @@ def launch(
     """
     require_device(device)
     threads = _require_ranks(asked, device)
-    with tempfile.TemporaryDirectory(prefix="ridgeline-run-") as folder:
-        request = Path(folder, "request.json")
+    with work_folder() as (folder, environment):
+        request = folder / "request.json"
         told = {
             "execution": asdict(asked),
             "repeats": repeats,
@@ -51,8 +51,8 @@ def launch(
             "generate": None if generate is None else dict(generate),
         }
         request.write_text(json.dumps(told), encoding="utf-8")
-        _wait(request, asked.ranks, limit_s)
-        answer = Path(folder, "answer.json")
+        _wait(request, asked.ranks, limit_s, environment)
+        answer = folder / "answer.json"
         if not answer.exists():
             raise NoPlanError("the run ended without an answer; its ranks were stopped")
         return merged(json.loads(answer.read_text(encoding="utf-8")), device, one_group=asked.one_group)
@@ -72,10 +72,10 @@ def _require_ranks(asked: Execution, device: str) -> int:
     return int(os.environ.get("OMP_NUM_THREADS") or threads)
 
 
-def _wait(request: Path, ranks: int, limit_s: float) -> None:
+def _wait(request: Path, ranks: int, limit_s: float, asked: Mapping[str, str]) -> None:
     source = str(Path(__file__).parents[2])
-    paths = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
-    environment = {**_KEEPING, **os.environ, "PYTHONPATH": paths}
+    paths = os.pathsep.join(filter(None, (source, asked.get("PYTHONPATH"))))
+    environment = {**_KEEPING, **asked, "PYTHONPATH": paths}
     environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if sys.platform == "darwin":
         environment["GLOO_SOCKET_IFNAME"] = "lo0"
