@@ -168,7 +168,7 @@ def test_four_bit_weights_are_expanded_first(device: Device) -> None:
 
 
 def test_a_format_without_a_rate_is_refused_by_name(device: Device) -> None:
-    with pytest.raises(DomainError, match=r"Toy has no fp8 matrix rate; it has bf16, fp32, tf32"):
+    with pytest.raises(DomainError, match=r"Toy has no fp8 matrix rate; nearest: bf16; it has bf16, fp32, tf32"):
         gemm_cost(gemm(256, 256, 256), device, dtype="fp8", element_bytes=1)
 
 

@@ -15,10 +15,6 @@ from ridgeline.facts.rates import sustained_rate
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Tier
 from ridgeline.graph.workload import without_rate
 
-_SLOW_STACKED_BYTES_PER_S = (
-    1.2e12  # between V100, which few loads in flight fill as graphics memory, and A100 (assumed)
-)
-_CLOCK_HZ = 1.5e9  # assumed where no clock is published; it sets latencies only
 # Vendors whose devices spread tiles of a product over many independent cores; others have one or two large arrays.
 _TILED_VENDORS = frozenset({"NVIDIA", "AMD"})
 
@@ -104,7 +100,7 @@ def stream_share(accelerator: Accelerator) -> float:
     if measured is not None:
         return measured.value
     table = constants()
-    narrow = accelerator.graphics or accelerator.memory_bytes_per_s < _SLOW_STACKED_BYTES_PER_S
+    narrow = accelerator.graphics or accelerator.memory_bytes_per_s < constant("stream.slow_stacked")
     key = "gddr" if narrow else accelerator.architecture
     return table.get(f"stream.share.{key}", table["stream.share.other"]).value
 
@@ -136,7 +132,7 @@ def device(accelerator: Accelerator, *, datasheet_only: bool = False) -> Device:
     if matrix and "fp32" not in matrix:
         matrix["fp32"] = accelerator.vector_flop_per_s
     sm_count = (accelerator.sm_count or 1) if accelerator.vendor in _TILED_VENDORS else 1
-    clock = clock_share * (accelerator.boost_hz or _CLOCK_HZ)
+    clock = clock_share * (accelerator.boost_hz or constant("device.clock"))
     return Device(
         accelerator=accelerator,
         matrix=matrix,

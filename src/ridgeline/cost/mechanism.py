@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ridgeline.compiled import run
 from ridgeline.errors import DomainError
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator
 from ridgeline.lower.work import Number
 
@@ -27,12 +28,9 @@ Kernel = Callable[[Array, Array, Array, Array], None]
 _THREADS = 2
 _BLOCK = 4_096  # shapes priced at a time
 _CHUNK = 16_384  # shapes of one thread; fewer are priced in the caller's
-_L2_BYTES = 64 * 2.0**20  # assumed where no datasheet tells
-_CLOCK_HZ = 1.5e9  # assumed where no datasheet tells
 _TILED_VENDORS = frozenset({"NVIDIA", "AMD", "Intel"})
 _LARGE_ARRAYS = frozenset({"gaudi"})  # architectures of those vendors whose matrix engines stand apart from their cores
 _LANES = 128  # fused multiply-adds of an SM in a cycle, where their number is not known (most rows of the catalog)
-_SM_BYTES_PER_S = 25e9  # memory bandwidth to one SM of an H100; others' few large cores count as so many SMs (assumed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +146,10 @@ class Mechanism:
 def _multiprocessors(part: Accelerator) -> float:
     """SMs of a device [1]; where their number is not known, as many as its vector rate needs at its clock."""
     if part.vendor not in _TILED_VENDORS or part.architecture in _LARGE_ARRAYS:
-        return max(1.0, part.memory_bytes_per_s / _SM_BYTES_PER_S)
+        return max(1.0, part.memory_bytes_per_s / constant("sm.memory_bytes_per_s"))
     if part.sm_count:
         return float(part.sm_count)
-    return float(max(1, round(part.vector_flop_per_s / (2 * _LANES * (part.boost_hz or _CLOCK_HZ)))))
+    return float(max(1, round(part.vector_flop_per_s / (2 * _LANES * (part.boost_hz or constant("device.clock"))))))
 
 
 def device_vector(part: Accelerator, matrix: str) -> Array:
@@ -170,8 +168,8 @@ def device_rates(part: Accelerator, matrix: str) -> tuple[float, ...]:
         float(_multiprocessors(part)),
         part.peak_flop_per_s.get(matrix) or plain,
         part.memory_bytes_per_s,
-        part.l2_bytes or _L2_BYTES,
-        part.boost_hz or _CLOCK_HZ,
+        part.l2_bytes or constant("device.l2_bytes"),
+        part.boost_hz or constant("device.clock"),
         part.vector_flop_per_s,
         plain,
     )

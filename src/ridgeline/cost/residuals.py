@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.mechanism import Array, Mechanism, places_of
 from ridgeline.facts.fits import BANDS_S, Fit
-
-_REACH = 1.3  # interval factor for each factor of e outside the sizes measured
+from ridgeline.facts.mechanisms import constant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +51,6 @@ class Residuals:
         if self.ahead is not None:
             keys, tokens = self.ahead
             outside = outside + np.log(1.0 + table[:, keys] / np.maximum(table[:, tokens], 1.0))
-        reach = _REACH**outside
+        reach = constant("fit.reach") ** outside
         band = BANDS_S.searchsorted(seconds, side="right")
         return self.low[band] / reach, self.high[band] * reach

@@ -22,10 +22,6 @@ from ridgeline.memory.states import gradient_bytes, gradients_leave, optimizer_b
 ALLOCATED = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "workspace")
 CATEGORIES = (*ALLOCATED, "context")
 
-# Reserved over allocated bytes of the PyTorch caching allocator, fitted: the mean of the two pairs
-# 31.38 / 25.74 GB and 18.93 / 16.17 GB, residual 2 % (DeepSpeed, blogs/core_api_update, 2025).
-RESERVED_RATIO_ = 1.195
-
 
 def stage_memory(graph: Graph, workload: Workload, **options: Unpack[Options]) -> dict[str, Array]:
     """Peak bytes of one device of one pipeline stage, by category [byte]; the values add up.
@@ -34,8 +30,7 @@ def stage_memory(graph: Graph, workload: Workload, **options: Unpack[Options]) -
     buffers are those of the worst of three moments: the loss, the backward of the first layer to
     go, and the end of backward. See `Options` for the arguments.
 
-    Domain: training with PyTorch-like eager allocation; fragmentation is not included (see
-    `reserved_peak`).
+    Domain: training with PyTorch-like eager allocation; fragmentation is not included.
     """
     stage = resolve(graph, workload, options)
     grouped = any(block.experts for block in graph.blocks.values())
@@ -78,14 +73,6 @@ def host_memory(graph: Graph, workload: Workload, **options: Unpack[Options]) ->
 def allocator_peak(categories: Mapping[str, Array]) -> Array:
     """What `torch.cuda.max_memory_allocated` counts: every category but the context [byte]."""
     return np.asarray(sum((categories[name] for name in ALLOCATED), start=as_array(0.0)))
-
-
-def reserved_peak(categories: Mapping[str, Array]) -> Array:
-    """What `torch.cuda.max_memory_reserved` counts, fragmentation included [byte].
-
-    Evidence: one fitted ratio for the PyTorch caching allocator, without expandable segments.
-    """
-    return allocator_peak(categories) * RESERVED_RATIO_
 
 
 def device_peak(categories: Mapping[str, Array]) -> Array:

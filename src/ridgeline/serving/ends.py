@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.cost.seconds import Seconds
+from ridgeline.facts.mechanisms import constant
 from ridgeline.plan.deployment import Router
 from ridgeline.serving.comings import Comings
 from ridgeline.serving.engine import Engine
@@ -27,10 +28,6 @@ from ridgeline.serving.traffic.traffic import Traffic
 
 LOW, HIGH = -1.0, 1.0
 ENDS = (LOW, HIGH)
-HOST_BAND = (0.5, 2.0)  # of host times, most of which are assumed within a factor of two
-LAUNCH_BAND = (0.5, 2.5)
-"""Of launches outside graphs [1]. A kernel of GPT-2 takes 34 us (deepspeed, pull request #8352), one of DeepSeek-R1 84
-in SGLang: 180 ms to the first token of 128 to 4,096 prompt tokens (tenstorrent, tt-inference-server, issue #356)."""
 _HOST = (
     "step_host_s", "seq_host_s", "group_host_s", "exposed_host_s", "request_host_s", "prompt_token_host_s",
     "scan_build_s",
@@ -73,7 +70,8 @@ def table_at(tables: StepTables, place: float, factor: float = 1.0, causes: Sequ
 def engine_at(one: Engine, place: float, factor: float = 1.0) -> Engine:
     """An engine whose host, and what it launches, takes as long as at a place of its band, times a factor."""
     policy = one.policy
-    host, launch = (band[place > 0] ** abs(place) * factor for band in (HOST_BAND, LAUNCH_BAND))
+    end = "high" if place > 0 else "low"
+    host, launch = (constant(f"{what}.{end}") ** abs(place) * factor for what in ("host", "host.launch"))
     factors = dict.fromkeys(_HOST, host) | {"eager_kernel_host_s": launch}
     changed = {name: each * getattr(policy, name) for name, each in factors.items()}
     return replace(one, policy=replace(policy, **changed))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.seconds import Seconds
+from ridgeline.facts.mechanisms import constant
 from ridgeline.serving.apart import expert_layers, micro_batches_s
 from ridgeline.serving.drafting import draft_shares
 from ridgeline.serving.engine import Engine
@@ -20,7 +21,6 @@ from ridgeline.serving.traffic.traffic import Traffic
 
 _GROWTH, _DRAIN_SHARE, _SLACK = 1.5, 0.1, 8  # a queue that grows by half over the second half and is long to empty
 _NANO = ("compute, overlapped", "memory, overlapped", "links, overlapped")  # shares of two nano-batches' time
-_HOST_BAND = (0.5, 2.0)  # of host times, most of which are assumed within a factor of two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,7 +326,7 @@ def _band(parts: Sequence[Seconds], one: Engine, sequences: float, *, iterations
         sum(float(getattr(part, name)) for part in parts) for name in ("low", "mid", "high", "compute", "memory")
     )
     ends = []
-    for device, factor in ((low, _HOST_BAND[0]), (mid, 1.0), (high, _HOST_BAND[1])):
+    for device, factor in ((low, constant("host.low")), (mid, 1.0), (high, constant("host.high"))):
         own = policy.exposed_host_s * factor * iterations
         ends.append(max(device, host * factor) + own if policy.overlapped_host else device + host * factor)
     total = max(ends[1], 1e-12)

@@ -22,6 +22,7 @@ from ridgeline.cost.formats import form as form_of
 from ridgeline.cost.mechanism import Array, Mechanism, Parameter, device_vector
 from ridgeline.cost.samples import form_sizes
 from ridgeline.facts.fits import BANDS_S, Fit
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.profiles import Measured
 from ridgeline.facts.records import Accelerator
 from ridgeline.facts.traits import kernel_traits
@@ -39,7 +40,6 @@ _FOLDS = 5
 _FEWEST_OF_BAND = 12
 _WIDER = 100.0  # a processor's threads start and meet more slowly than a GPU's blocks
 _FIGURES = 6
-_REACH = 1.3  # factor of an interval's ends for each factor of e outside the sizes measured
 _HOSTS = ("issue_s_",)  # answers take kernels alone; the host's part is in the start of these
 
 
@@ -215,7 +215,7 @@ def least_certain(
     for name, column in columns.items():
         least, most = known.sizes[name].min(), known.sizes[name].max()
         outside = np.maximum(0, np.log(column / most)) + np.maximum(0, np.log(least / column))
-        width += 2 * math.log(_REACH) * outside
+        width += 2 * math.log(constant("fit.reach")) * outside
     return candidates[int(np.argmax(width))]
 
 
