@@ -224,6 +224,20 @@ def test_mlperf_takes_tp_from_memory_and_lengths_from_the_data_set() -> None:
     assert any("tp not stated: 2" in words for words in job.assumptions)
 
 
+@pytest.mark.parametrize(("scenario", "status"), [("poisson-rate", "skipped"), ("offline", "scored")])
+def test_a_load_that_is_the_highest_within_limits_is_no_prediction(scenario: str, status: str) -> None:
+    """Its rate is the result of MLPerf's Server and stated; whatever was measured beside it changes nothing."""
+    found = ServedRows().answer(
+        row(
+            model="Llama-2-70B", params_b="70", active_params_b="70", n_devices="8", tp="", isl="", osl="290.1",
+            source="MLP", engine="TensorRT-LLM", scenario=scenario, rate_rps="80", batch_or_concurrency="",
+            precision_weights="", metric="output_tok_s", value="23000",
+        )
+    )  # fmt: skip
+    assert found["status"] == status
+    assert ("reason" in found) == (status == "skipped")
+
+
 def test_mlperf_weights_that_fit_in_no_more_than_four_bits() -> None:
     cells = {"model": "Llama-2-70B", "params_b": "70", "active_params_b": "70", "hardware": "RTX-4090", "tp": ""}
     job = read_served(row(**cells, n_devices="2", source="MLP", scenario="offline", precision_weights="", isl=""))

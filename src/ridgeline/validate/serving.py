@@ -32,7 +32,6 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
 from ridgeline.validate.serving_degrees import as_divided
 from ridgeline.validate.serving_engines import release_then
-from ridgeline.validate.serving_limits import loaded
 from ridgeline.validate.serving_loops import looped
 from ridgeline.validate.serving_rows import PHASES, ServedJob, read_served
 from ridgeline.validate.serving_settings import LIMITS, Settings, settings_of
@@ -40,6 +39,10 @@ from ridgeline.validate.serving_strangers import might_be
 from ridgeline.validate.serving_traffic import gained_tokens, measured_span_s, sampled_share, traffic_of
 
 ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
+AT_LIMITS = (
+    "the load is the highest at which 99 % of requests keep to the benchmark's limits: its rate is the result and"
+    " stated, and latencies are wherever the search for it ended"
+)
 _NARROW = ("fp8", "nvfp4")  # weights whose checkpoints name a cache of 8 bits, or such a cache
 _FRACTION = 0.9  # of free memory, unless a benchmark says more (tensorrt-llm, bench/benchmark/throughput.py)
 _KEPT = 64  # engines and answers kept ready; rows of one run follow each other
@@ -69,6 +72,8 @@ class ServedRows:
     def answer(self, row: Row) -> dict[str, Any]:
         """The keys of a row's answer that its prediction fills; raises Ridgeline's errors with a refusal's reason."""
         job = settled(read_served(row, self._source), row)
+        if job.limits is not None:
+            return {"status": "skipped", "reason": AT_LIMITS, "assumptions": list(job.assumptions)}
         found = self._served(job)
         measured = row.measured
         if measured is None or measured <= 0:
@@ -242,11 +247,10 @@ def serve(job: ServedJob) -> Served:
     way: dict[str, Any] = {"router": Router.LEAST_LOADED}
     if job.fronts is not None:
         way = {"router": Router.ROUND_ROBIN, "fronts": Fronts(count=job.fronts)}
-    told = None if job.limits is None else loaded(engines, tables, traffic, job.limits)
-    found = told.replay if told else replay_tables(engines, tables, traffic, **way)
+    found = replay_tables(engines, tables, traffic, **way)
     if found.refused.all():
         raise InputError(f"a request of {longest} tokens exceeds the cache of {found.capacity_blocks} blocks")
-    ends = told.ends if told else replay_ends(engines, tables, traffic, **way)
+    ends = replay_ends(engines, tables, traffic, **way)
     return Served(
         engines=engines,
         traffic=traffic,
@@ -255,7 +259,7 @@ def serve(job: ServedJob) -> Served:
         ends=tuple((end, looped(job, end, traffic)) for end in ends),
         decode=_decoding(engines[-1], tables[-1], found, traffic),
         evidence=Evidence.DERIVED,
-        said=(*(() if told is None else (told.said,)), *_ended(job, engines[-1])),
+        said=_ended(job, engines[-1]),
     )
 
 
@@ -308,10 +312,7 @@ def _decoding(one: Engine, tables: StepTables, found: Replay, traffic: Traffic) 
 
 
 def _interval(job: ServedJob, found: Served, predicted: float) -> tuple[float, float]:
-    """The ends of a metric's 80 % interval, in the row's unit: replayed, or a share where no time is behind it.
-
-    Where a load is the highest that keeps to limits, any of them may be what binds, so each may be reached.
-    """
+    """The ends of a metric's 80 % interval, in the row's unit: replayed, or a share where no time is behind it."""
     if job.metric == "power":
         fit = power_of(job.cluster.accelerator.name)
         return predicted * min(1.0, fit.low), predicted * max(1.0, fit.high)
@@ -323,9 +324,7 @@ def _interval(job: ServedJob, found: Served, predicted: float) -> tuple[float, f
     ends = [_value(job, found, replayed, metrics, share) / job.unit_si for share, (replayed, metrics) in last]
     drawn = sampled_share(job, found.traffic)
     low, high = interval(predicted, ends)
-    low, high = low * (1.0 - drawn), high * (1.0 + drawn)
-    bound = None if job.limits is None or not found.said else vars(job.limits).get(f"{job.metric}_s")
-    return low, high if bound is None else max(predicted, bound / job.unit_si)
+    return low * (1.0 - drawn), high * (1.0 + drawn)
 
 
 _BESIDE = (0.5, 2.0)
