@@ -231,7 +231,7 @@ def test_a_load_that_is_the_highest_within_limits_is_no_prediction(scenario: str
         row(
             model="Llama-2-70B", params_b="70", active_params_b="70", n_devices="8", tp="", isl="", osl="290.1",
             source="MLP", engine="TensorRT-LLM", scenario=scenario, rate_rps="80", batch_or_concurrency="",
-            precision_weights="", metric="output_tok_s", value="23000",
+            precision_weights="", metric="output_tok_s", unit="tok/s", value="23000",
         )
     )  # fmt: skip
     assert found["status"] == status

@@ -155,7 +155,7 @@ def _per_device(row: Row, job: Interpretation) -> float:
     single = re.search(r"per_(?:gpu|chip|device|core)|/\s*(?:gpu|device|chip|core)", text)
     if single is None and job.engine.name == "torchtune":
         single = re.search("tok", text)  # torchtune logs tokens a second and GPU (recipes, tokens_per_second_per_gpu)
-    return float(job.cluster.count) if single or logged_by_one(row, job) else 1.0
+    return float(job.cluster.count) if single or logged_by_one(row) else 1.0
 
 
 def _tokens(row: Row, job: Interpretation, report: Report) -> Prediction:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from ridgeline.facts.convergence import Convergence, convergence
@@ -17,15 +16,14 @@ def reference(row: Row, job: Interpretation) -> Convergence | None:
     return convergence(row.text("model"), batch=batch, mlperf_round=(int(said[1]), int(said[2]))) if said else None
 
 
-def logged_by_one(row: Row, job: Interpretation) -> bool:
-    """Whether a rate of MLPerf is that of one device, as some logs count.
+def logged_by_one(row: Row) -> bool:
+    """Whether a rate of MLPerf is that of one device, as the logs of NVIDIA's RetinaNet count before its 25.04 code.
 
-    Then all devices together, and not one alone, reach the target in the time that the row reports beside the rate, by
-    about as many samples as the reference runs took.
+    Told by the benchmark and the release, or the round where no release is stated, never by the rate: in the rounds 3.0
+    to 4.1 and in later results of older releases, the rate times the time to train is 1 / N of what reference runs took.
     """
-    minutes = re.search(r"ttt_min_median=([\d.]+)", row.text("also_reported"))
-    found = reference(row, job)
-    if minutes is None or found is None or row.measured is None or job.cluster.count == 1:
+    said = re.search(r"training_results_v(\d+)\.", row.text("source"))
+    if said is None or "retinanet" not in row.text("model").casefold():
         return False
-    share = row.measured * float(minutes[1]) * 60.0 / found.sequences
-    return abs(math.log(share * job.cluster.count)) < abs(math.log(share))
+    releases = [int(year) for year in re.findall(r"\b(\d\d)\.\d\d\b", row.text("engine"))]
+    return max(releases) < 25 if releases else int(said[1]) < 5
