@@ -19,8 +19,8 @@ def reference(row: Row, job: Interpretation) -> Convergence | None:
 def logged_by_one(row: Row) -> bool:
     """Whether a rate of MLPerf is that of one device, as the logs of NVIDIA's RetinaNet count before its 25.04 code.
 
-    Told by the benchmark and the release, or the round where no release is stated, never by the rate: in the rounds 3.0
-    to 4.1 and in later results of older releases, the rate times the time to train is 1 / N of what reference runs took.
+    Told by the benchmark and the release, or the round where no release is stated, never by the rate: in rounds 3.0 to
+    4.1 and in later results of older releases rate times time to train is 1 / N of what reference runs took.
     """
     said = re.search(r"training_results_v(\d+)\.", row.text("source"))
     if said is None or "retinanet" not in row.text("model").casefold():
