@@ -1,0 +1,19 @@
+"""docs/scenario.md names every word that a scenario may have."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from ridgeline.graph.build import from_dims
+from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text(encoding="utf-8")
+WORDS = (*inspect.signature(from_dims).parameters, *(field.name for field in (*WORKLOAD_FIELDS, *PLAN_FIELDS)))
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_the_page_names_the_word(word: str) -> None:
+    assert f"`{word}`" in PAGE
