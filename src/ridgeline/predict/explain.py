@@ -141,7 +141,7 @@ class _Explainer:
         known = self.known(parts, evidence)
         trained = 3.0 if workload.task in (Task.PRETRAIN, Task.FULL) else 2.0
         low, high = step_interval(parts, self.hosts_s(), predictor=predictor, evidence=evidence["matrix rate"])
-        low = min(max(low, step_floor_s(predictor, it, trained=trained)), step_s)
+        low = min(step_floor_s(predictor, it, trained=trained, low_s=low), step_s)
         tokens = workload.step_tokens * (1 - workload.padding)
         model_flop = predictor.model_flop_per_token() * workload.step_tokens * trained
         hardware_flop = model_flop + recomputed_flop(predictor, it) * workload.step_tokens

@@ -51,17 +51,14 @@ def peak_flop_per_s(predictor: Predictor, dtype: str) -> float:
     return part.peak_flop_per_s.get(dtype) or predictor.machine.device.matrix_rate(dtype)
 
 
-def step_floor_s(predictor: Predictor, evaluation: Evaluation, *, trained: float) -> float:
-    """The least time of a step on this machine [s]: the longest of what each of its limits asks for.
+def step_floor_s(predictor: Predictor, evaluation: Evaluation, *, trained: float, low_s: float = 0.0) -> float:
+    """The least time of a step on this machine [s]: the longest of what each of its limits asks for, or `low_s`.
 
     max(F / (devices P), Q / W of the memory, exchanges at the rate of their links), with FLOP over attended pairs, each
     format at its own peak, and bytes of the busiest stage. Lower bound: nothing waits for anything else.
     """
-    return max(
-        _compute_s(predictor, evaluation, trained),
-        _memory_s(predictor, evaluation),
-        _links_s(predictor, evaluation),
-    )
+    least_s = max(_compute_s(predictor, evaluation, trained), _memory_s(predictor, evaluation), low_s)
+    return max(least_s, _links_s(predictor, evaluation, least_s))
 
 
 def _compute_s(predictor: Predictor, evaluation: Evaluation, trained: float) -> float:
@@ -79,13 +76,19 @@ def _memory_s(predictor: Predictor, evaluation: Evaluation) -> float:
     return float(moved) / predictor.cluster.accelerator.memory_bytes_per_s
 
 
-def _links_s(predictor: Predictor, evaluation: Evaluation) -> float:
-    if evaluation.plan.devices == 1:
+def _links_s(predictor: Predictor, evaluation: Evaluation, least_s: float) -> float:
+    """Exchanges at the rate of their links; 0 where even at their price they take no longer than `least_s`."""
+    if evaluation.plan.devices == 1 or _linked_s(predictor, evaluation) <= least_s:
         return 0.0
     bare = bare_links(predictor.machine)
     other = Predictor(predictor.model, predictor.cluster, predictor.workload, resolved=bare)
     cost, _, _, _, times = other.prepare(evaluation.plan)
-    tables = stage_parts(other, replace(evaluation, cost=cost, times=times)).tables()
+    return _linked_s(other, replace(evaluation, cost=cost, times=times))
+
+
+def _linked_s(predictor: Predictor, evaluation: Evaluation) -> float:
+    """Seconds in which the links of the busiest stage carry what it exchanges, inside its layers or with its copies."""
+    tables, times = stage_parts(predictor, evaluation).tables(), evaluation.times
     inside = sum(tables[name].total_s.sum(axis=1) for name in LINK_PARTS) * evaluation.micro_batches
     exchanged = np.broadcast_to((times.gather_s + times.reduce_s).sum(axis=-1), np.shape(inside))
     return float(np.max(np.maximum(inside, exchanged)))
