@@ -9,6 +9,8 @@ import pytest
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import Workload
+from ridgeline.memory.activations import logit_bytes
+from ridgeline.memory.query import resolve
 from ridgeline.memory.runtime import DEEPSPEED, FSDP, MEGATRON, RUNTIMES, TORCH, named_runtime
 from ridgeline.memory.stage import stage_memory
 
@@ -90,20 +92,13 @@ def test_fp32_weights_under_autocast_are_copied_for_computation() -> None:
     assert float(found["buffers"]) >= 2 * GRAPH.params
 
 
-def test_a_chunked_loss_holds_one_chunk() -> None:
-    one, eight = (
-        float(
-            stage_memory(
-                GRAPH,
-                Workload(seq_len=2048, global_batch=8),
-                layers={"dense": 1},
-                runtime=replace(TORCH, logit_chunks=n),
-            )["logits"]
-        )
-        for n in (1, 8)
-    )
-    assert one == 12 * 2048 * 4096
-    assert eight in (0.0, one / 8)  # 0 where a layer's backward has become the worse moment
+def test_a_chunked_loss_holds_16_bit_logits_and_one_chunk() -> None:
+    job = Workload(seq_len=2048, global_batch=8)
+    names = ("whole", "chunked")
+    stages = [resolve(GRAPH, job, {"layers": {"dense": 1}, "runtime": TORCH, "loss": name}) for name in names]
+    whole, chunked = (float(logit_bytes(stage)) for stage in stages)
+    assert whole == 12 * 2048 * 4096
+    assert chunked == (2 + 2 / 8) * 2048 * 4096
 
 
 def test_all_forwards_first_keep_one_probability_tensor_each() -> None:

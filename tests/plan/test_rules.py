@@ -46,6 +46,11 @@ BROKEN: list[tuple[str, Plan, ModelLimits, Workload, str]] = [
     ("folding", Plan(tp=2, dp=3, ep=4), SPARSE, JOB, "ep 4 x etp 1 does not divide tp x cp x dp = 6; nearest: ep 2"),
     ("zero_group", Plan(dp=8, zero=1, zero_group=3), LIMITS, JOB,
      "zero_group 3 does not divide dp x cp = 8; nearest: zero_group 2"),
+    ("offload_weights", Plan(dp=8, zero=2, offload_weights=True), LIMITS, JOB,
+     "offload_weights needs zero 3, which gathers each layer as it is needed; zero is 2; nearest: zero 3"),
+    ("optimizer_in_backward", Plan(dp=8, optimizer_in_backward=True), LIMITS, JOB,
+     "optimizer_in_backward needs one micro-batch a step and pp 1, so that a gradient is whole when it is made; there"
+     " are 3 micro-batches and pp 1; nearest: global batch 8 with pp 1"),
 ]  # fmt: skip
 
 

@@ -11,7 +11,8 @@ import pytest
 from ridgeline.errors import NoPlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.build import from_dims
-from ridgeline.graph.workload import Workload
+from ridgeline.graph.load import load
+from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan, Recompute, Schedule
 from ridgeline.plan.rules import check
 from ridgeline.predict import Predictor
@@ -267,3 +268,52 @@ def test_completion_returns_the_least_excess_when_nothing_fits() -> None:
     assert plan.tp == 1
     # the most frugal choices
     assert (plan.micro_batch, plan.recompute, plan.zero) == (1, Recompute.FULL, 3)
+
+
+# what fine-tunes may leave out -----------------------------------------------------------------------
+
+
+@cache
+def tuned(name: str, batch: int, **words: object) -> SearchReport:
+    job = Workload(task=Task.FULL, seq_len=2048, global_batch=batch, precision="bf16-pure", **words)  # type: ignore[arg-type]
+    return search(load(name), cluster("1xRTX-4090"), job, top=5)
+
+
+def test_a_full_fine_tune_of_8b_fits_on_one_consumer_card() -> None:
+    """torchtune publishes 18.9 GiB: paged 8-bit AdamW, optimizer in backward, checkpointing, chunked loss."""
+    best = tuned("llama-3.1-8b", 2, optimizer="paged-adamw-8bit").best
+    assert all(report.fits for report in best)
+    space = Space(fixed={"offload_weights": False, "offload_optimizer": False})
+    job = Workload(task=Task.FULL, seq_len=2048, global_batch=2, precision="bf16-pure", optimizer="paged-adamw-8bit")
+    kept = search(load("llama-3.1-8b"), cluster("1xRTX-4090"), job, limits=space, top=1).best[0].plan
+    assert kept.optimizer_in_backward
+    assert not kept.offload_weights
+
+
+def test_zero_2_offload_on_one_device_is_found() -> None:
+    """`predict` accepts it, so `plan` must: gradients leave with the optimizer (gpt3-13b on a V100)."""
+    job = Workload(seq_len=1024, global_batch=8, precision="fp16")
+    found = search(load("gpt3-13b"), cluster("1xV100-SXM2-32GB"), job, top=1).best[0]
+    assert found.fits
+    assert (found.plan.zero, found.plan.offload_optimizer) == (2, True)
+
+
+def test_savings_of_the_grid_are_bounded_and_measured_as_predict_does() -> None:
+    job = Workload(task=Task.LORA, seq_len=2048, global_batch=8)
+    predictor = Predictor(MODEL, cluster("2xRTX-4090"), job)
+    it = Searcher(predictor, replace(FAST, schedules=(Schedule.ONE_F_ONE_B,)).thrifty())
+    it.bound()
+    random = np.random.default_rng(1)
+    seen = set()
+    for group in it.groups:
+        kept = np.argwhere(np.isfinite(group.bound_s))
+        for place in random.permutation(kept)[:40]:
+            index = tuple(place.tolist())
+            plan = group.plan(index)
+            seen.add((plan.offload_weights, plan.offload_activations, plan.optimizer_in_backward, plan.loss))
+            step_s = predictor.evaluate(plan).timeline.makespan_s
+            assert group.bound_s[index] <= step_s * (1 + 1e-9)
+            stages = sum(np.broadcast_to(value, (plan.pp,)) for value in predictor.memory(plan).values())
+            excess = np.max(stages) - predictor.cluster.accelerator.memory_bytes
+            assert group.excess_bytes[index[1:]] == pytest.approx(excess, rel=1e-6)
+    assert len(seen) >= 8

@@ -13,8 +13,9 @@ from ridgeline.graph.workload import FRAMEWORKS, Workload
 from ridgeline.lower.work import Collective, CollectiveKind, Layout, Phase
 from ridgeline.plan.plan import Schedule
 from ridgeline.training.copies import exchange_copies
+from ridgeline.training.exchanges import Sharding
 from ridgeline.training.parts import StageParts
-from ridgeline.training.stages import Sharding, StageModel, StageTimes
+from ridgeline.training.stages import StageModel, StageTimes
 
 NODE = machine(cluster("8xA100-SXM-80GB"))
 MODEL = from_dims(layers=2, hidden=1024, heads=8, vocab=1024, max_positions=1024)

@@ -19,9 +19,10 @@ from ridgeline.lower.work import Layout
 from ridgeline.plan.plan import Plan, Schedule
 from ridgeline.predict import Predictor
 from ridgeline.predict.explain import explain
+from ridgeline.training.exchanges import Sharding
 from ridgeline.training.schedules import positions
 from ridgeline.training.sends import send_tables
-from ridgeline.training.stages import Sharding, StageModel, StageTimes
+from ridgeline.training.stages import StageModel, StageTimes
 
 MODEL = from_dims(layers=16, hidden=1024, heads=16, vocab=1024, max_positions=1024)
 

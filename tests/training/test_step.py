@@ -16,9 +16,10 @@ from ridgeline.lower.work import Layout
 from ridgeline.plan.plan import Plan, Schedule
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.exchange import Exchange, exchange_rules
+from ridgeline.training.exchanges import Sharding
 from ridgeline.training.optimizer import OPERATIONS, optimizer_seconds
 from ridgeline.training.schedules import V_SHAPED
-from ridgeline.training.stages import Sharding, StageModel, StageTimes
+from ridgeline.training.stages import StageModel, StageTimes
 from ridgeline.training.step import step_tasks
 from ridgeline.training.step_bound import step_bound_s
 
@@ -271,7 +272,14 @@ MEMORY = NODE.device.memory_bytes_per_s
 
 
 def update_s(
-    numbers: float, *, offload: int = 0, flop: float = 0.0, tensors: int = 0, shards: int = 1, **choices: object
+    numbers: float,
+    *,
+    offload: int = 0,
+    flop: float = 0.0,
+    tensors: int = 0,
+    shards: int = 1,
+    matrix: float = 0.0,
+    **choices: object,
 ) -> float:
     workload = Workload(seq_len=1024, global_batch=8, **({"framework": "torch"} | choices))  # type: ignore[arg-type]
     found = optimizer_seconds(
@@ -282,6 +290,7 @@ def update_s(
         orthogonal_flop=flop,
         tensors=tensors,
         shards=shards,
+        matrix=matrix,
     )
     return float(found)
 
@@ -356,14 +365,17 @@ def test_an_offloaded_update_runs_at_the_hosts_rates() -> None:
     assert update_s(1e9, offload=1) == pytest.approx(1e9 * per_number)
 
 
-def test_paged_states_live_on_the_host_unasked() -> None:
-    assert update_s(1e9, optimizer="paged-adamw") == update_s(1e9, offload=1)
+def test_paged_states_are_updated_on_the_device_and_cross_the_host_link_both_ways() -> None:
+    crossing = 2 * 8e9 / NODE.cluster.host.device_bytes_per_s
+    assert update_s(1e9, optimizer="paged-adamw") == pytest.approx(update_s(1e9) + crossing)
 
 
 def test_muon_adds_five_iterations_on_the_matrix_units() -> None:
     moved = 3 * 4 + 2 * (4 + 4) + 2
     expected = 1e9 * moved / MEMORY + 5 * 1e15 / NODE.device.matrix["bf16"]
-    assert update_s(1e9, optimizer="muon", flop=1e15) == pytest.approx(expected)
+    assert update_s(1e9, optimizer="muon", flop=1e15, matrix=1e9) == pytest.approx(expected)
+    more = 2 * 0.25e9 * 4 / MEMORY  # a quarter of the numbers are no hidden matrices: 8 bytes of state, not 4
+    assert update_s(1e9, optimizer="muon", flop=1e15, matrix=0.75e9) == pytest.approx(expected + more)
     assert update_s(1e9, flop=1e15) == update_s(1e9)  # others have none
 
 

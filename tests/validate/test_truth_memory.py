@@ -125,19 +125,31 @@ def test_torchtitan_counts_fp32_shards_only_where_bytes_are_asked() -> None:
 def test_torchtune_flags() -> None:
     tune = {**LLAMA, "engine": "torchtune", "n_devices": 1, "metric": "peak_mem_active_per_gpu"}
     steps = "full finetune + Packed Dataset + Compile + Chunked Cross Entropy + Fuse optimizer step into backward"
-    assert job(**tune, notes=steps).workload.memory_habits == {"logit_chunks": 8, "gradient_bytes": 0}
+    stated = job(**tune, notes=steps).stated
+    assert (stated["loss"], stated["optimizer_in_backward"]) == ("chunked", True)
     lora = job(**tune, notes="LoRA (all of the above except optimizer-in-backward and 8-bit AdamW)")
     assert (lora.workload.task, lora.workload.execution) == (Task.LORA, "compiled")
-    assert (lora.stated["offload_activations"], lora.workload.memory_habits) == (True, {"logit_chunks": 8})
+    assert (lora.stated["offload_activations"], lora.stated["loss"]) == (True, "chunked")
     assert isinstance(read(**tune, notes="full finetune baseline (not packed)"), Refusal)
 
 
-def test_liger_chunks_and_what_a_source_offloads() -> None:
+def test_torchtune_recipes_run_as_their_configurations_say() -> None:
+    tune = {**LLAMA, "n_devices": 1, "micro_batch": 2}
+    full = job(**tune, engine="torchtune (torch.compile) Full finetune").stated
+    assert (full["loss"], full["optimizer_in_backward"]) == ("chunked", True)
+    lora = job(**tune, engine="torchtune (torch.compile) LoRA").workload
+    assert (lora.lora_rank, lora.lora_targets) == (8, "qkv")
+    away = job(**{**tune, "n_devices": 8}, engine="torchtune (torch.compile) Full finetune", offload="CPU offload")
+    assert (away.stated["offload_weights"], away.stated["offload_optimizer"]) == (True, False)
+    assert away.workload.memory_habits == {"gathered_ends": False}
+
+
+def test_liger_fuses_the_loss_and_what_a_source_offloads() -> None:
     found = job(
         **LLAMA, engine="HF + DeepSpeed ZeRO-3 + Liger", zero_stage=3, recompute="full", offload="CPU (see source)",
         source="stas00/ml-engineering@744d01e",
     )  # fmt: skip
-    assert found.workload.memory_habits == {"logit_chunks": 32}  # 128256 / 4096 rounded up
+    assert found.stated["loss"] == "fused"
     assert (found.stated["offload_optimizer"], found.stated.get("offload_activations")) == (True, None)
     assert found.workload.execution == "compiled"
 

@@ -13,7 +13,7 @@ from ridgeline.cli.commands import Command
 from ridgeline.errors import InputError
 from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, count, read_fields
 
-NOT_SEARCHED = ("layer_split", "recompute_layers", "offload_activations")  # a search has no such choice to hold
+NOT_SEARCHED = ("layer_split", "recompute_layers")  # a search has no such choice to hold
 STATED_FIELDS = tuple(field for field in PLAN_FIELDS if field.name not in NOT_SEARCHED)
 LIMIT_FIELDS = tuple(
     Field(name=name, read=count(1), help=help_)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from ridgeline.errors import WorkloadError
 
@@ -176,8 +177,9 @@ class Optimizer:
     """Bytes of state and of memory traffic per trained parameter.
 
     `state_bytes` per parameter (Adafactor keeps one number per row and column, so it is near 0 and
-    its exact size comes from the shapes: `factored`). `paged` states live in host memory and move
-    over the host link on demand. `matrix_iterations` is the number of Newton-Schulz steps (Muon).
+    its exact size comes from the shapes: `factored`). `paged` states move to host memory where the device is full, and
+    back on demand. `matrix_iterations` is the number of Newton-Schulz steps (Muon), whose `state_bytes` are those of
+    hidden matrices; all else keeps Adam's two moments.
     """
 
     name: str
@@ -187,6 +189,17 @@ class Optimizer:
     matrix_iterations: int = 0
     two_moments: bool = False  # Adam's, kept as they are
 
+    def states(self, trained: Any, matrix: Any) -> Any:
+        """Bytes of state of so many trained numbers, `matrix` of them in hidden matrices [byte]; arrays broadcast.
+
+        >>> OPTIMIZERS["muon"].states(10.0, 4.0)
+        64.0
+        """
+        rest = ADAM_BYTES if self.matrix_iterations else self.state_bytes
+        return matrix * self.state_bytes + (trained - matrix) * rest
+
+
+ADAM_BYTES = 8.0  # two fp32 moments
 
 OPTIMIZERS: dict[str, Optimizer] = {
     o.name: o
@@ -206,8 +219,9 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
-FRAMEWORKS = ("megatron", "fsdp", "fsdp1", "deepspeed", "torch", "ddp")
-"""Training programs by their habits: 'fsdp' is PyTorch's fully_shard, 'fsdp1' its FullyShardedDataParallel."""
+FRAMEWORKS = ("megatron", "fsdp", "fsdp1", "deepspeed", "torch", "ddp", "transformers")
+"""Training programs by their habits: 'fsdp' is PyTorch's fully_shard, 'fsdp1' its FullyShardedDataParallel,
+'transformers' the models of Hugging Face in it."""
 
 
 @dataclass(frozen=True, kw_only=True)

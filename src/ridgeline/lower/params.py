@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.graph.ops import Op, OpKind, Region
-from ridgeline.graph.workload import Precision, Task, Workload
+from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.work import Layout, Number
 
 
@@ -27,11 +27,19 @@ def adapters(op: Op, workload: Workload) -> int:
     return 1 if workload.framework == "megatron" else op.parts
 
 
+def quantized_base(op: Op, workload: Workload) -> bool:
+    """Whether this op's frozen weight is held in few bits: in 4 under QLoRA, in 8 under a recipe of 8-bit products."""
+    if op.kind not in (OpKind.GEMM, OpKind.GROUPED_GEMM) or not op.lora:
+        return False
+    return workload.task is Task.QLORA or (workload.task is Task.LORA and PRECISIONS[workload.precision].quantize)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RankParams:
     """Numbers on one rank [1]: `dense` belong to the data-parallel group, `expert` to the experts' own.
 
-    `trained` ones have gradients and optimizer states; the rest are frozen base weights.
+    `trained` ones have gradients and optimizer states; the rest are frozen base weights. `matrix` are the trained ones
+    of hidden matrices, which Muon updates.
     `orthogonal_flop` is one Newton-Schulz iteration over every trained matrix [FLOP]: with k <= n,
     X X^T, its square and the product with X take 4 k^2 n + 2 k^3. `tensors` are the trained weights and biases [1].
     """
@@ -42,6 +50,9 @@ class RankParams:
     trained_expert: Number
     orthogonal_flop: Number
     tensors: Number
+    matrix: Number = 0.0
+    quantized_dense: Number = 0.0  # of `dense`, held and gathered in few bits
+    quantized_expert: Number = 0.0
 
 
 def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, experts: int = 0) -> RankParams:
@@ -57,6 +68,8 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
     trained_expert: Number = 0.0
     orthogonal: Number = 0.0
     tensors: Number = 0.0
+    matrix: Number = 0.0
+    quantized = {False: np.zeros(()), True: np.zeros(())}
     for op in ops:
         is_expert = op.region is Region.EXPERT
         copies = np.maximum(1, experts / np.asarray(layout.ep)) if is_expert else 1
@@ -66,6 +79,7 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
         if op.sparse:
             trained = 0.0
         elif tuned:
+            quantized[is_expert] = quantized[is_expert] + (own if quantized_base(op, workload) else 0.0)
             parts = adapters(op, workload) if adapted(op, workload) else 0
             trained = workload.lora_rank * (parts * op.k + op.n) * copies / degree if parts else 0.0
             own = own + trained
@@ -75,6 +89,8 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
         if op.k and op.n and op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM) and not tuned:
             short, long = min(op.k, op.n), max(op.k, op.n)
             orthogonal = orthogonal + (4.0 * short**2 * long + 2.0 * short**3) * copies
+        hidden = op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM) and op.region is not Region.VOCAB
+        matrix = matrix + (trained if tuned else hidden * op.k * op.n * copies / degree)
         if is_expert:
             expert, trained_expert = expert + own, trained_expert + trained
         else:
@@ -86,6 +102,9 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
         trained_expert=trained_expert,
         orthogonal_flop=orthogonal,
         tensors=tensors,
+        matrix=matrix,
+        quantized_dense=quantized[False],
+        quantized_expert=quantized[True],
     )
 
 

@@ -8,6 +8,8 @@ from ridgeline.memory.profile import FP32_BYTES, FULL, NONE, SELECTIVE, Part
 from ridgeline.memory.query import Stage
 from ridgeline.memory.shares import Array, as_array
 
+LOSS_CHUNKS = 8.0  # default of torchtune's CEWithChunkedOutputLoss
+
 
 def kept_bytes(stage: Stage) -> Array:
     """Bytes of all micro-batches in flight that wait for backward, logits apart [byte]."""
@@ -38,15 +40,29 @@ def _end_kept(stage: Stage, part: Part, present: Array) -> Array:
 def logit_bytes(stage: Stage) -> Array:
     """Tensors of tokens x vocabulary alive at the worst moment of the loss, last stage only [byte].
 
-    One fp32 tensor per micro-batch in flight waits for backward; the others exist once. A loss done
-    in chunks keeps nothing but one chunk.
+    Whole, one fp32 tensor per micro-batch in flight waits for backward; the others exist once. In chunks, logits are
+    there in the activation format, their gradients taking their place, and the rest for one of `LOSS_CHUNKS` chunks
+    (torchtune, CEWithChunkedOutputLoss); compiled, a chunk is widened in registers. Fused with the head, chunks have
+    about as many logits as there are hidden numbers, and the hidden states' gradient is there from the loss on (Liger,
+    fused_linear_cross_entropy.py; T D a each, with a bytes of an activation).
     """
     runtime, profile = stage.runtime, stage.profile
-    entries = stage.last * stage.shares.tokens * profile.vocab * stage.shares.tensor
-    spike = runtime.logit_copies * profile.precision.activation_bytes + runtime.logit_fp32_copies * FP32_BYTES
-    if runtime.logit_chunks > 1:
-        return entries * spike / runtime.logit_chunks
-    return entries * (spike + (stage.head_in_flight - 1.0) * min(1.0, runtime.logit_fp32_copies) * FP32_BYTES)
+    tokens, width = stage.last * stage.shares.tokens, profile.precision.activation_bytes
+    entries = tokens * profile.vocab * stage.shares.tensor
+    spike = runtime.logit_copies * width + runtime.logit_fp32_copies * FP32_BYTES
+    waiting = stage.head_in_flight - 1.0
+    whole = entries * (spike + waiting * min(1.0, runtime.logit_fp32_copies) * FP32_BYTES)
+    chunk = spike if profile.eager else width
+    chunked = entries * ((1.0 + waiting) * width + chunk / LOSS_CHUNKS)
+    fused = tokens * profile.hidden * width * (2.0 + waiting)
+    made = np.where(stage.loss == "chunked", chunked, np.where(stage.loss == "fused", fused, whole))
+    return np.minimum(made, whole)
+
+
+def logit_gradient_bytes(stage: Stage) -> Array:
+    """The logits' gradient, as the head's backward reads it, on the last stage [byte]."""
+    entries = stage.last * stage.shares.tokens * stage.profile.vocab * stage.shares.tensor
+    return np.where(stage.loss == "fused", 0.0, entries * stage.profile.precision.activation_bytes)
 
 
 def working_set_bytes(stage: Stage) -> Array:

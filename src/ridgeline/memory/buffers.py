@@ -2,64 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ridgeline.memory.profile import Divided, Part
 from ridgeline.memory.query import Stage
 from ridgeline.memory.shares import Array, as_array
 
-GATHERED = ("trained", "frozen", "quantized")
-TRAINED = ("trained",)
-
-
-def _numbers(stage: Stage, part: Part, kinds: tuple[str, ...]) -> Array:
-    """Numbers of one layer or end on one rank, unsharded [1]."""
-    total = as_array(0.0)
-    for kind in kinds:
-        total = total + _divided(stage, getattr(part, kind))
-    return total
+Measure = Callable[[Stage, Part], Array]  # numbers or bytes of one layer or end
 
 
 def _divided(stage: Stage, sums: Divided) -> Array:
     return stage.shares.dense(sums) + stage.shares.experts(sums)
 
 
-def _widest(stage: Stage, kinds: tuple[str, ...]) -> Array:
-    """Numbers of the largest layer of a stage [1]."""
+def _widest(stage: Stage, measure: Measure) -> Array:
+    """What the largest layer of a stage has."""
     largest = as_array(0.0)
     for name, count in stage.layers.items():
-        size = _numbers(stage, stage.profile.blocks[name], kinds)
+        size = measure(stage, stage.profile.blocks[name])
         largest = np.maximum(largest, np.where(count > 0, size, 0.0))
     return largest
 
 
-def _ends(stage: Stage, kinds: tuple[str, ...]) -> Array:
-    embedding = stage.first * _numbers(stage, stage.profile.embedding, kinds)
-    return embedding + stage.last * _numbers(stage, stage.profile.head, kinds)
+def _ends(stage: Stage, measure: Measure) -> Array:
+    embedding = stage.first * measure(stage, stage.profile.embedding)
+    return embedding + stage.last * measure(stage, stage.profile.head)
 
 
-def _all(stage: Stage, kinds: tuple[str, ...]) -> Array:
-    total = _ends(stage, kinds)
+def _all(stage: Stage, measure: Measure) -> Array:
+    total = _ends(stage, measure)
     for name, count in stage.layers.items():
-        total = total + count * _numbers(stage, stage.profile.blocks[name], kinds)
+        total = total + count * measure(stage, stage.profile.blocks[name])
     return total
 
 
 def gathered_bytes(stage: Stage) -> Array:
-    """Whole layers that ZeRO-3 has gathered at once, in the format of computation [byte].
+    """Whole layers that ZeRO-3 has gathered at once [byte].
 
     The layer at work and those prefetched; the embedding and the head stay gathered where the
     program keeps them so, else they count as a layer. A program that counts live numbers instead
-    fills its allowance.
+    fills its allowance. A rank that holds all shards gathers nothing, unless they are on the host.
     """
     if not np.any(stage.zero >= 3):
         return as_array(0.0)
     runtime = stage.runtime
-    layers = np.minimum(runtime.gathered_layers, stage.layer_count) * _widest(stage, GATHERED)
-    ends = _ends(stage, GATHERED)
-    numbers = layers + ends if runtime.gathered_ends else np.maximum(layers, ends)
-    numbers = np.maximum(numbers, np.minimum(runtime.live_numbers, _all(stage, GATHERED)))
-    return np.where(stage.zero >= 3, numbers * stage.profile.precision.activation_bytes, 0.0)
+    layers = np.minimum(runtime.gathered_layers, stage.layer_count) * _widest(stage, _gathered)
+    ends = _ends(stage, _gathered)
+    held = layers + ends if runtime.gathered_ends else np.maximum(layers, ends)
+    allowed = runtime.live_numbers * stage.profile.precision.activation_bytes
+    held = np.maximum(held, np.minimum(allowed, _all(stage, _gathered)))
+    return np.where((stage.zero >= 3) & ((stage.shares.shard < 1.0) | stage.offload_weights), held, 0.0)
+
+
+def _gathered(stage: Stage, part: Part) -> Array:
+    """Bytes of one layer or end as its shards are gathered: a quantized base stays as it is held [byte]."""
+    profile = stage.profile
+    wide = _divided(stage, part.trained) + _divided(stage, part.frozen)
+    return wide * profile.precision.activation_bytes + _divided(stage, part.quantized) * profile.quantized_bytes
+
+
+def _trained(stage: Stage, part: Part) -> Array:
+    """Trained numbers of one layer or end on one rank, unsharded [1]."""
+    return _divided(stage, part.trained)
 
 
 def passing_gradient_bytes(stage: Stage) -> Array:
@@ -73,8 +79,8 @@ def passing_gradient_bytes(stage: Stage) -> Array:
     alone = as_array(0.0) if runtime.fused_gradients else _largest_weight(stage) * precision.activation_bytes
     if not np.any(stage.zero >= 2):
         return alone
-    layers = np.minimum(runtime.unreduced_layers, stage.layer_count) * _widest(stage, TRAINED)
-    bucket = np.minimum(runtime.bucket_numbers, _all(stage, TRAINED)) * precision.grad_bytes
+    layers = np.minimum(runtime.unreduced_layers, stage.layer_count) * _widest(stage, _trained)
+    bucket = np.minimum(runtime.bucket_numbers, _all(stage, _trained)) * precision.grad_bytes
     sharded = np.maximum(layers * (precision.activation_bytes + precision.grad_bytes), bucket)
     return np.where(stage.zero >= 2, sharded, alone)
 
@@ -96,7 +102,7 @@ def weight_copy_bytes(stage: Stage) -> Array:
     """
     precision, copies = stage.profile.precision, as_array(0.0)
     if precision.weight_bytes > precision.activation_bytes:
-        copies = np.where(stage.zero >= 3, 0.0, _all(stage, TRAINED) * precision.activation_bytes)
+        copies = np.where(stage.zero >= 3, 0.0, _all(stage, _trained) * precision.activation_bytes)
     if stage.profile.dequantizes:
         copies = np.maximum(copies, _largest_weight(stage) * precision.activation_bytes)
     return copies

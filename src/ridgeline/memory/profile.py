@@ -12,7 +12,7 @@ from ridgeline.errors import UnknownNameError
 from ridgeline.graph.ops import Block, Graph, Op, OpKind, Region, Saved, Split
 from ridgeline.graph.parts import MASK_BYTES
 from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Optimizer, Precision, Task, Workload
-from ridgeline.lower.params import adapted, adapters
+from ridgeline.lower.params import adapted, adapters, quantized_base
 from ridgeline.memory.runtime import MEGATRON, Runtime
 
 LINEAR = (OpKind.GEMM, OpKind.GROUPED_GEMM)
@@ -105,6 +105,7 @@ class GraphProfile:
     adapters: bool
     quantized_bytes: float
     dequantizes: bool
+    eager: bool
 
 
 def named_precision(name: str) -> Precision:
@@ -162,7 +163,7 @@ class _Builder:
             return
         parts = self._adapters(op)
         adapter = float(self.workload.lora_rank * (op.k * parts + op.n) * copies) if parts else 0.0
-        quantized = op.kind in LINEAR and op.lora and (self.workload.task is Task.QLORA or self.precision.quantize)
+        quantized = quantized_base(op, self.workload)
         self.part = replace(
             part,
             trained=part.trained.plus(op, adapter),
@@ -309,5 +310,6 @@ def profile_graph(graph: Graph, workload: Workload, runtime: Runtime = MEGATRON)
         optimizer=optimizer,
         adapters=workload.task in (Task.LORA, Task.QLORA),
         dequantizes=workload.task is Task.QLORA,
+        eager=workload.execution == "eager",
         quantized_bytes=NF4_BYTES if workload.task is Task.QLORA else EIGHT_BIT_BYTES,
     )

@@ -29,8 +29,9 @@ class Options(TypedDict, total=False):
     (1 but for schedules that run all forwards first). `micro_batches` of a step [1]: from the second
     one on, gradients of the first are there while activations are. `zero` 0..3 shards over `shard_ranks` ranks
     (None: dp * cp). `recompute` codes: 0 none, 1 selective, 2 full, the last limited to
-    `recompute_layers` layers of the stage (None: all). `runtime` is by default that of the
-    workload's framework.
+    `recompute_layers` layers of the stage (None: all). `offload_weights` keeps weights, gradients and optimizer states
+    on the host, `optimizer_in_backward` frees a gradient as it is used; `loss` is a name of `LOSSES`, or names.
+    `runtime` is by default that of the workload's framework.
     """
 
     layers: Required[Mapping[str, ArrayLike]]
@@ -52,6 +53,9 @@ class Options(TypedDict, total=False):
     recompute_layers: ArrayLike | None
     offload_optimizer: ArrayLike
     offload_activations: ArrayLike
+    offload_weights: ArrayLike
+    optimizer_in_backward: ArrayLike
+    loss: ArrayLike
     runtime: Runtime
 
 
@@ -73,6 +77,9 @@ class Stage:
     recompute_layers: Array | None
     offload_optimizer: Bools
     offload_activations: Bools
+    offload_weights: Bools
+    optimizer_in_backward: Bools
+    loss: NDArray[np.str_]
 
     @property
     def layer_count(self) -> Array:
@@ -116,4 +123,7 @@ def resolve(graph: Graph, workload: Workload, options: Options) -> Stage:
         recompute_layers=None if limit is None else as_array(limit),
         offload_optimizer=np.asarray(options.get("offload_optimizer", False), dtype=bool),
         offload_activations=np.asarray(options.get("offload_activations", False), dtype=bool),
+        offload_weights=np.asarray(options.get("offload_weights", False), dtype=bool),
+        optimizer_in_backward=np.asarray(options.get("optimizer_in_backward", False), dtype=bool),
+        loss=np.asarray(options.get("loss", "whole")),
     )

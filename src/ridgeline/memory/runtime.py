@@ -29,9 +29,9 @@ class Runtime:
     """Habits of one training program that show in its memory.
 
     `logit_copies` and `logit_fp32_copies` are the tensors of tokens x vocabulary alive at the worst
-    moment of the loss, in the activation format and in fp32. `logit_chunks` splits the loss over
-    tokens. `persistent_gradients` says whether gradients have a buffer of their own from the first
-    step on; otherwise they appear during backward as activations go. `weight_bytes` and
+    moment of the loss, in the activation format and in fp32. `persistent_gradients` says whether gradients
+    have a buffer of their own from the first step on; otherwise they appear during backward as activations
+    go. `weight_bytes` and
     `gradient_bytes` are their widths where they are not the precision recipe's (8-bit weights,
     16-bit reduction). `gradient_copies` are gradient-sized communication buckets beside the
     gradients. `fused_gradients` accumulates weight gradients in place; otherwise one weight's
@@ -52,7 +52,6 @@ class Runtime:
     name: str
     logit_copies: float
     logit_fp32_copies: float
-    logit_chunks: int = 1
     persistent_gradients: bool = True
     weight_bytes: float | None = None
     gradient_bytes: float | None = None
@@ -107,9 +106,13 @@ DEEPSPEED = Runtime(
     bucket_numbers=5e8,  # reduce_bucket_size, same page
 )
 FSDP1 = replace(FSDP, name="fsdp1", selective="core")
+# Models of Hugging Face make fp32 logits of 16-bit ones, keep them in their output and copy them without the last
+# position; the loss keeps its log-probabilities, and backward makes the gradients of those and of the copied logits:
+# four fp32 tensors beside the 16-bit one (transformers 4.38, modeling_llama.py, LlamaForCausalLM.forward).
+TRANSFORMERS = replace(FSDP1, name="transformers", logit_copies=1, logit_fp32_copies=4)
 TORCH = Runtime(name="torch", logit_copies=0, logit_fp32_copies=3, persistent_gradients=False)
 DDP = Runtime(name="ddp", logit_copies=0, logit_fp32_copies=3, gradient_copies=1)
-RUNTIMES = {runtime.name: runtime for runtime in (MEGATRON, FSDP, FSDP1, DEEPSPEED, TORCH, DDP)}
+RUNTIMES = {runtime.name: runtime for runtime in (MEGATRON, FSDP, FSDP1, DEEPSPEED, TORCH, DDP, TRANSFORMERS)}
 
 
 def named_runtime(name: str) -> Runtime:

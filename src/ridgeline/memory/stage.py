@@ -12,22 +12,33 @@ import numpy as np
 
 from ridgeline.graph.ops import Graph
 from ridgeline.graph.workload import Workload
-from ridgeline.memory.activations import kept_bytes, logit_bytes, working_set_bytes
+from ridgeline.memory.activations import kept_bytes, logit_bytes, logit_gradient_bytes, working_set_bytes
 from ridgeline.memory.buffers import gathered_bytes, gathered_input_bytes, passing_gradient_bytes, weight_copy_bytes
 from ridgeline.memory.moments import Moment, greatest
 from ridgeline.memory.query import Options, Stage, resolve
 from ridgeline.memory.shares import Array, as_array
-from ridgeline.memory.states import gradient_bytes, gradients_leave, optimizer_bytes, optimizer_leaves, weight_bytes
+from ridgeline.memory.states import (
+    device_optimizer_bytes,
+    gradient_bytes,
+    gradients_leave,
+    head_gradient,
+    optimizer_bytes,
+    weight_bytes,
+)
 
 ALLOCATED = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "workspace")
 CATEGORIES = (*ALLOCATED, "context")
+
+# Layers whose activations are on the device while others are in host memory: one at work, one on its way. Assumed;
+# torchtune keeps at most five tensors on their way (training/_activation_offloading.py, max_fwd_stash_size).
+MOVING_LAYERS = 2.0
 
 
 def stage_memory(graph: Graph, workload: Workload, **options: Unpack[Options]) -> dict[str, Array]:
     """Peak bytes of one device of one pipeline stage, by category [byte]; the values add up.
 
     Weights, optimizer states and scratch stay all step long. Gradients, activations, logits and
-    buffers are those of the worst of three moments: the loss, the backward of the first layer to
+    buffers are those of the worst of four moments: the loss, the head's backward, that of the first layer to
     go, and the end of backward. See `Options` for the arguments.
 
     Domain: training with PyTorch-like eager allocation; fragmentation is not included.
@@ -35,8 +46,8 @@ def stage_memory(graph: Graph, workload: Workload, **options: Unpack[Options]) -
     stage = resolve(graph, workload, options)
     grouped = any(block.experts for block in graph.blocks.values())
     result = {
-        "weights": weight_bytes(stage),
-        "optimizer": np.where(optimizer_leaves(stage), 0.0, optimizer_bytes(stage)),
+        "weights": np.where(stage.offload_weights, 0.0, weight_bytes(stage)),
+        "optimizer": device_optimizer_bytes(stage),
         **greatest(_moments(stage)),
         "workspace": as_array(stage.runtime.workspace_bytes(grouped=grouped)),
         "context": as_array(stage.runtime.context_bytes),
@@ -48,15 +59,24 @@ def stage_memory(graph: Graph, workload: Workload, **options: Unpack[Options]) -
 def _moments(stage: Stage) -> tuple[Moment, ...]:
     runtime, none = stage.runtime, as_array(0.0)
     gradients = np.where(gradients_leave(stage), 0.0, gradient_bytes(stage))
-    kept = np.where(stage.offload_activations, 0.0, kept_bytes(stage))
+    kept = kept_bytes(stage)
+    moving = np.minimum(1.0, MOVING_LAYERS / np.maximum(stage.layer_count, 1.0))
+    kept = np.where(stage.offload_activations, kept * moving, kept)
     fixed = gathered_bytes(stage) + gathered_input_bytes(stage) + weight_copy_bytes(stage)
     fixed = fixed + runtime.gradient_copies * gradients
     # a layer's activations are gone by the time all its gradients are there
     inside = fixed + np.maximum(working_set_bytes(stage), passing_gradient_bytes(stage))
     # gradients of earlier micro-batches wait for the later ones
     early = gradients if runtime.persistent_gradients else np.where(stage.micro_batches > 1, gradients, none)
+    # a fused loss makes the head's gradient with the loss
+    made = head_gradient(stage) * stage.profile.precision.grad_bytes
+    early = np.where(stage.loss == "fused", np.maximum(early, made), early)
+    # a chunked head's backward makes a gradient a chunk and adds it to the others
+    heads = np.maximum(gradients if runtime.persistent_gradients else early, made)
+    heads = heads + np.where(stage.loss == "chunked", made, none)
     return (
         Moment(gradients=early, activations=kept, logits=logit_bytes(stage), buffers=fixed),
+        Moment(gradients=heads, activations=kept, logits=logit_gradient_bytes(stage), buffers=fixed),
         Moment(gradients=early, activations=kept, logits=none, buffers=inside),
         Moment(gradients=gradients, activations=none, logits=none, buffers=inside),
     )
@@ -65,9 +85,15 @@ def _moments(stage: Stage) -> tuple[Moment, ...]:
 def host_memory(graph: Graph, workload: Workload, **options: Unpack[Options]) -> Array:
     """Bytes that one rank of a stage keeps in host memory: what was offloaded or paged [byte]."""
     stage = resolve(graph, workload, options)
-    states = np.where(optimizer_leaves(stage), optimizer_bytes(stage), 0.0)
+    states = optimizer_bytes(stage) - device_optimizer_bytes(stage)
+    states = states + np.where(stage.offload_weights, weight_bytes(stage), 0.0)
     gradients = np.where(gradients_leave(stage), gradient_bytes(stage), 0.0)
     return states + gradients + np.where(stage.offload_activations, kept_bytes(stage), 0.0)
+
+
+def activation_bytes(graph: Graph, workload: Workload, **options: Unpack[Options]) -> Array:
+    """What forward keeps for backward on one rank of a stage, wherever it is held [byte]."""
+    return kept_bytes(resolve(graph, workload, options))
 
 
 def allocator_peak(categories: Mapping[str, Array]) -> Array:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ridgeline.memory.profile import FP32_BYTES, Divided, Part
 from ridgeline.memory.query import Bools, Stage
 from ridgeline.memory.shares import Array, as_array
-
-ADAM_BYTES = 8.0  # two fp32 moments; Muon keeps them for all that is not a hidden matrix
 
 
 def held_numbers(stage: Stage, kind: str, sharded: Bools) -> Array:
@@ -28,7 +28,7 @@ def held_numbers(stage: Stage, kind: str, sharded: Bools) -> Array:
 
 
 def weight_bytes(stage: Stage) -> Array:
-    """Weights resident on one rank: ZeRO-3 keeps a shard, frozen bases their own format [byte]."""
+    """Weights of one rank, on the device or the host: ZeRO-3 keeps a shard, frozen bases their own format [byte]."""
     on, profile = stage.zero >= 3, stage.profile
     total = held_numbers(stage, "trained", on) * profile.precision.weight_bytes
     if profile.adapters:
@@ -38,32 +38,70 @@ def weight_bytes(stage: Stage) -> Array:
 
 
 def gradient_bytes(stage: Stage) -> Array:
-    """Gradients of one rank: ZeRO-2 and 3 keep a shard [byte]."""
-    return held_numbers(stage, "trained", stage.zero >= 2) * stage.profile.precision.grad_bytes
+    """Gradients of one rank: ZeRO-2 and 3 keep a shard [byte].
+
+    Where the optimizer works in backward, a gradient goes as its weight is updated (PyTorch's
+    register_post_accumulate_grad_hook): the largest one is held, beside that of a tied table, to which both ends of
+    the model add.
+    """
+    kept = held_numbers(stage, "trained", stage.zero >= 2)
+    if np.any(stage.optimizer_in_backward):
+        kept = np.where(stage.optimizer_in_backward, _one_gradient(stage), kept)
+    return kept * stage.profile.precision.grad_bytes
+
+
+def _one_gradient(stage: Stage) -> Array:
+    """Numbers of the largest gradient of a stage, and of a table that the head shares [1]."""
+    profile, shares = stage.profile, stage.shares
+    largest = np.maximum(stage.first * shares.dense(profile.embedding.trained), head_gradient(stage))
+    shared = np.minimum(stage.first, stage.last) * shares.dense(profile.table.trained)
+    largest = largest - shared
+    for name, count in stage.layers.items():
+        part = profile.blocks[name]
+        trained = shares.dense(part.trained) + shares.experts(part.trained)
+        weight = shares.dense(part.largest) + shares.experts(part.largest)  # adapters are narrower
+        largest = np.maximum(largest, np.where(count > 0, np.minimum(weight, trained), 0.0))
+    largest = largest + shared
+    return np.where(stage.zero >= 2, largest * shares.shard, largest)
+
+
+def head_gradient(stage: Stage) -> Array:
+    """Numbers of the gradient of the head's weight on the last stage, be it the embedding's [1]."""
+    own = stage.shares.dense(stage.profile.head.trained)
+    return stage.last * np.maximum(own, stage.shares.dense(stage.profile.table.trained))
 
 
 def optimizer_bytes(stage: Stage) -> Array:
     """Optimizer states and the fp32 master copy of one rank: ZeRO-1 to 3 keep a shard [byte].
 
-    Adafactor keeps a row and a column of fp32 per matrix (arXiv:1804.04235). Muon keeps one moment
-    for hidden matrices and Adam's two for the rest.
+    Adafactor keeps a row and a column of fp32 per matrix (arXiv:1804.04235).
     """
+    return master_bytes(stage) + moment_bytes(stage)
+
+
+def master_bytes(stage: Stage) -> Array:
+    """The fp32 master copy of one rank's share [byte]."""
+    return held_numbers(stage, "trained", stage.zero >= 1) * stage.profile.precision.master_bytes
+
+
+def moment_bytes(stage: Stage) -> Array:
+    """What the optimizer keeps of each number of one rank's share [byte]."""
     on, optimizer = stage.zero >= 1, stage.profile.optimizer
-    trained = held_numbers(stage, "trained", on)
-    master = trained * stage.profile.precision.master_bytes
     if optimizer.factored:
-        return master + held_numbers(stage, "factored", on) * FP32_BYTES
-    if optimizer.matrix_iterations:
-        matrix = held_numbers(stage, "matrix", on)
-        return master + matrix * optimizer.state_bytes + (trained - matrix) * ADAM_BYTES
-    return master + trained * optimizer.state_bytes
+        return held_numbers(stage, "factored", on) * FP32_BYTES
+    trained = held_numbers(stage, "trained", on)
+    return np.asarray(optimizer.states(trained, held_numbers(stage, "matrix", on)))
+
+
+def device_optimizer_bytes(stage: Stage) -> Array:
+    """Optimizer states and master copy that stay on the device; the rest of them are on the host [byte].
+
+    Paged states are memory that the driver moves to the host where the device is full (bitsandbytes, managed memory).
+    """
+    kept = master_bytes(stage) + (0.0 if stage.profile.optimizer.paged else moment_bytes(stage))
+    return np.where(stage.offload_optimizer | stage.offload_weights, 0.0, kept)
 
 
 def gradients_leave(stage: Stage) -> Bools:
     """Whether reduced gradients go to the host with the optimizer: ZeRO-2 and 3 (arXiv:2101.06840)."""
-    return stage.offload_optimizer & (stage.zero >= 2)
-
-
-def optimizer_leaves(stage: Stage) -> Bools:
-    """Whether optimizer states live on the host: offloaded, or paged by the optimizer itself."""
-    return stage.offload_optimizer | stage.profile.optimizer.paged
+    return (stage.offload_optimizer & (stage.zero >= 2)) | stage.offload_weights

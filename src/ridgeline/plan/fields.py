@@ -12,7 +12,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, UnitError, closest
 from ridgeline.graph.workload import FRAMEWORKS, OPTIMIZERS, PRECISIONS, Task
-from ridgeline.plan.plan import Recompute, Schedule
+from ridgeline.plan.plan import LOSSES, Recompute, Schedule
 from ridgeline.plan.synonyms import called_here
 from ridgeline.units import parse, parse_count
 
@@ -221,6 +221,9 @@ PLAN_FIELDS: tuple[Field, ...] = (
     Field(name="layer_split", read=_counts, help="layers of each stage, e.g. 20,20,20,20", write=list),
     yes("offload_optimizer", "keep optimizer states in host memory"),
     yes("offload_activations", "keep saved activations in host memory"),
+    yes("offload_weights", "keep weights, gradients and optimizer states in host memory, with zero 3"),
+    yes("optimizer_in_backward", "update each weight as soon as its gradient is there, and free the gradient"),
+    pick("loss", LOSSES, "logits at once, all in 16 bits and a chunk in fp32, or a chunk alone (Liger)"),
     yes("overlap_gradients", "reduce gradients under backward"),
     yes("overlap_weights", "gather weights under forward"),
     yes("overlap_tensor", "pipeline tensor-parallel collectives with their matrix products"),

@@ -11,6 +11,9 @@ from enum import Enum
 
 from ridgeline.errors import PlanError
 
+LOSSES = ("whole", "chunked", "fused")
+"""How the loss holds logits: all at once; all in the activation format and a chunk in fp32 (torchtune); a chunk."""
+
 
 class Schedule(Enum):
     """Pipeline schedules."""
@@ -62,6 +65,9 @@ class Plan:
     layer_split: tuple[int, ...] | None = None
     offload_optimizer: bool = False
     offload_activations: bool = False
+    offload_weights: bool = False  # weights, gradients and optimizer states in host memory (FSDP's CPU offload)
+    optimizer_in_backward: bool = False  # each weight is updated as soon as its gradient is there
+    loss: str = "whole"  # logits made at once, 'chunked' in fp32, or 'fused' with the head
     overlap_gradients: bool = True  # reduce gradients under backward
     overlap_weights: bool = True  # gather weights under forward
     overlap_tensor: bool = False  # pipelined tensor-parallel collectives (async TP)
@@ -77,6 +83,8 @@ class Plan:
             if not isinstance(getattr(self, name), kind):
                 words = ", ".join(f"{kind.__name__}.{one.name}" for one in kind)
                 raise PlanError(f"plan: {name} = {getattr(self, name)!r}, needs one of {words}")
+        if self.loss not in LOSSES:
+            raise PlanError(f"plan: loss = '{self.loss}', needs one of {', '.join(LOSSES)}")
         if self.context_style not in ("ring", "ulysses"):
             raise PlanError(f"plan: context_style = '{self.context_style}', needs 'ring' or 'ulysses'")
 

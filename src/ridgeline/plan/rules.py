@@ -11,7 +11,7 @@ from math import gcd, isqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.errors import PlanError
 from ridgeline.graph.ops import Graph, OpKind, Region, Split
@@ -102,6 +102,19 @@ def rules(
     yield "folding", (tp * cp * dp) % (ep * etp) == 0
     group = plans["zero_group"]
     yield "zero_group", (group == 0) | ((dp * cp) % np.maximum(group, 1) == 0)
+    yield "offload_weights", can_offload_weights(plans["zero"]) | ~plans["offload_weights"].astype(bool)
+    alone = can_update_in_backward(pp, workload.global_batch // np.maximum(dp * plans["micro_batch"], 1))
+    yield "optimizer_in_backward", alone | ~plans["optimizer_in_backward"].astype(bool)
+
+
+def can_offload_weights(zero: ArrayLike) -> NDArray[np.bool_]:
+    """Whether weights may be in host memory: layers are gathered as they are needed only under ZeRO-3."""
+    return np.asarray(np.asarray(zero) == 3)
+
+
+def can_update_in_backward(pp: ArrayLike, micro_batches: ArrayLike) -> NDArray[np.bool_]:
+    """Whether a gradient is whole as soon as backward makes it: one micro-batch a step, and no pipeline."""
+    return np.asarray((np.asarray(pp) == 1) & (np.asarray(micro_batches) == 1))
 
 
 def columns(plan: Plan) -> dict[str, NDArray[Any]]:
@@ -109,6 +122,8 @@ def columns(plan: Plan) -> dict[str, NDArray[Any]]:
     fields = ("tp", "pp", "cp", "dp", "ep", "etp", "chunks", "micro_batch", "sequence_parallel")
     table = {name: np.array([int(getattr(plan, name))]) for name in fields}
     table["ulysses"] = np.array([int(plan.context_style == "ulysses")])
+    for name in ("zero", "offload_weights", "optimizer_in_backward"):
+        table[name] = np.array([int(getattr(plan, name))])
     table["zero_group"] = np.array([plan.zero_group or 0])
     return table
 
@@ -169,6 +184,12 @@ def explain(rule: str, plan: Plan, limits: ModelLimits, workload: Workload, devi
         f" nearest: ep {nearest_divisor(max(limits.experts, 1), plan.ep)}{'' if limits.experts else ', etp 1'}",
         "folding": f"ep {plan.ep} x etp {plan.etp} does not divide tp x cp x dp = {total};"
         f" nearest: {_folding(plan, total, limits.experts)}",
+        "offload_weights": f"offload_weights needs zero 3, which gathers each layer as it is needed; zero is"
+        f" {plan.zero}; nearest: zero 3",
+        "optimizer_in_backward": "optimizer_in_backward needs one micro-batch a step and pp 1, so that a gradient is"
+        f" whole when it is made; there are {max(1, workload.global_batch // (plan.dp * plan.micro_batch))}"
+        f" micro-batches and pp {plan.pp};"
+        f" nearest: global batch {plan.dp * plan.micro_batch} with pp 1",
         "zero_group": f"zero_group {plan.zero_group} does not divide dp x cp = {group};"
         f" nearest: zero_group {nearest_divisor(group, plan.zero_group or 1)}",
     }

@@ -26,7 +26,10 @@ recompute          activation_checkpointing gradient_checkpointing recompute_gra
 recompute_layers   recompute_num_layers
 layer_split        pipeline_layout stage_layers
 offload_optimizer  optimizer_offload cpu_offload
-offload_activations  activation_offload activation_offloading
+offload_activations  activation_offload activation_offloading enable_activation_offloading
+offload_weights    fsdp_cpu_offload offload_params offload_param use_cpu_offload
+optimizer_in_backward  optimizer_in_bwd apply_optimizer_in_backward
+loss               cross_entropy use_liger_kernel fused_linear_cross_entropy chunked_cross_entropy
 seq_len            seq_length sequence_length max_seq_len max_seq_length context_length context_len max_length
                    cutoff_len block_size
 encoder_seq_len    encoder_seq_length

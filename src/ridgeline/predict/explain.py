@@ -23,6 +23,7 @@ from ridgeline.timeline.simulate import simulate
 from ridgeline.training.parts import by_resource
 from ridgeline.training.stages import StageTimes
 from ridgeline.training.step import step_tasks
+from ridgeline.units import bytes_text
 
 _PART_KIND = {
     "matrix": "compute",
@@ -94,7 +95,7 @@ class _Explainer:
 
     def kind_of(self, part: str) -> str:
         """What a part of the step keeps busy; an optimizer in host memory is updated by the host."""
-        if part == "update" and self.it.plan.offload_optimizer:
+        if part == "update" and (self.it.plan.offload_optimizer or self.it.plan.offload_weights):
             return "host"
         return _PART_KIND.get(part, "link")
 
@@ -266,6 +267,10 @@ class _Explainer:
             *self.predictor.model.notes,
             *assumed_facts(self.predictor.machine, self.predictor.stages.precision.compute),
         ]
+        if away := self.predictor.host_bytes(self.it.plan):
+            has = cluster.host.dram_bytes
+            room = "" if away <= has else ": MORE THAN IT HAS"
+            found.append(f"{bytes_text(away)} are in a host's memory, of {bytes_text(has)}{room}")
         return tuple(text for text in found if text)
 
     def sources(self) -> tuple[str, ...]:

@@ -17,14 +17,17 @@ from ridgeline.graph.workload import Workload
 from ridgeline.lower.split import even_split
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.lower.work import Layout
+from ridgeline.memory.query import Options
 from ridgeline.memory.runtime import RUNTIMES, Runtime
-from ridgeline.memory.stage import stage_memory
+from ridgeline.memory.stage import activation_bytes, host_memory, stage_memory
 from ridgeline.plan.plan import Plan, Recompute, Schedule
 from ridgeline.plan.rules import check, model_limits
 from ridgeline.timeline.simulate import Timeline, simulate
 from ridgeline.training.exchange import exchange_rules
+from ridgeline.training.exchanges import Sharding
+from ridgeline.training.host_traffic import with_moved_activations
 from ridgeline.training.schedules import SCHEDULE_CODE, in_flight
-from ridgeline.training.stages import LayoutCost, Sharding, StageModel, StageTimes
+from ridgeline.training.stages import LayoutCost, StageModel, StageTimes
 from ridgeline.training.step import step_tasks
 from ridgeline.training.step_bound import step_bound_s
 
@@ -103,6 +106,7 @@ class Predictor:
             zero=plan.zero,
             zero_group=plan.zero_group or 0,
             offload_optimizer=int(plan.offload_optimizer),
+            offload_weights=int(plan.offload_weights),
         )
         times = self.stages.times(
             cost,
@@ -115,29 +119,12 @@ class Predictor:
             schedule=plan.schedule,
         )
         if plan.offload_activations:
-            times = self._with_moved_activations(plan, times, counts)
+            kept = activation_bytes(self.model.graph, self.workload, **self._held(plan, in_flight=np.ones(plan.pp)))
+            rate = self.cluster.host.device_bytes_per_s
+            times = with_moved_activations(
+                times, np.broadcast_to(kept, (plan.pp,)), counts, on=1, host_bytes_per_s=rate
+            )
         return cost, counts, first, last, times
-
-    def _with_moved_activations(self, plan: Plan, times: StageTimes, counts: NDArray[np.int64]) -> StageTimes:
-        """Times when what forward keeps goes to the host and comes back under the compute [s].
-
-        A chunk's forward takes the longer of its compute and its copy out, its backward the longer of its compute and
-        its copy in, at the device's own host link.
-        """
-        one_layer = replace(plan, offload_activations=False)
-        kept = self._memory(one_layer, in_flight=np.ones(plan.pp))["activations"]
-        share = counts.sum(axis=-1) / np.maximum(counts.sum(axis=(1, 2)), 1)[:, None]
-        copy_s = np.broadcast_to(kept, (plan.pp,))[:, None] * share / self.cluster.host.device_bytes_per_s
-        out = np.maximum(0.0, copy_s - times.forward_s)
-        back = np.maximum(0.0, copy_s - times.backward_input_s - times.backward_weight_s)
-        return replace(
-            times,
-            forward_s=times.forward_s + out,
-            backward_input_s=times.backward_input_s + back,
-            host_copy_s=copy_s,
-            host_wait_s=out,
-            host_back_wait_s=back,
-        )
 
     def evaluate(self, plan: Plan) -> Evaluation:
         """Price and simulate one plan exactly; raises PlanError for an illegal one."""
@@ -163,16 +150,22 @@ class Predictor:
         """Peak bytes of every stage by category, arrays over stages (P,) [byte]."""
         micro_batches = plan.micro_batches(self.workload.global_batch)
         held = in_flight(SCHEDULE_CODE[plan.schedule], plan.pp, micro_batches, plan.chunks, np.arange(plan.pp))
-        return self._memory(plan, in_flight=held / plan.chunks)
+        return stage_memory(self.model.graph, self.workload, **self._held(plan, in_flight=held / plan.chunks))
 
-    def _memory(self, plan: Plan, *, in_flight: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    def host_bytes(self, plan: Plan) -> float:
+        """What the fullest host holds of states and activations [byte]."""
+        micro_batches = plan.micro_batches(self.workload.global_batch)
+        held = in_flight(SCHEDULE_CODE[plan.schedule], plan.pp, micro_batches, plan.chunks, np.arange(plan.pp))
+        away = host_memory(self.model.graph, self.workload, **self._held(plan, in_flight=held / plan.chunks))
+        return float(np.max(away)) * min(self.cluster.host.devices, plan.devices)
+
+    def _held(self, plan: Plan, *, in_flight: NDArray[Any]) -> Options:
+        """What is asked about the memory of a plan's stages."""
         counts = self.stages.counts(self.split(plan), plan.schedule, plan.pp, plan.chunks)
         first, last = self.stages.ends(plan.schedule, plan.pp, plan.chunks)
         micro_batches = plan.micro_batches(self.workload.global_batch)
         per_stage = counts.sum(axis=1)
-        return stage_memory(
-            self.model.graph,
-            self.workload,
+        return Options(
             tp=plan.tp,
             cp=plan.cp,
             ep=plan.ep,
@@ -192,6 +185,9 @@ class Predictor:
             recompute_layers=plan.recompute_layers,
             offload_optimizer=plan.offload_optimizer,
             offload_activations=plan.offload_activations,
+            offload_weights=plan.offload_weights,
+            optimizer_in_backward=plan.optimizer_in_backward,
+            loss=plan.loss,
             runtime=self.runtime,
         )
 

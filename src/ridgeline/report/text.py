@@ -76,6 +76,12 @@ def _switch_words(plan: Plan) -> Iterator[str]:
         yield "optimizer in host memory"
     if plan.offload_activations:
         yield "activations in host memory"
+    if plan.offload_weights:
+        yield "weights, gradients and optimizer in host memory"
+    if plan.optimizer_in_backward:
+        yield "optimizer in backward"
+    if plan.loss != "whole":
+        yield f"{plan.loss} loss"
     if plan.layer_split is not None:
         yield "layers " + "/".join(map(str, plan.layer_split))
     if plan.dp * plan.cp > 1 and not plan.overlap_gradients:

@@ -176,7 +176,15 @@ def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
     divided = plan.tp if shape.experts else 1
     if plan.etp != divided:
         raise PlanError(f"plan: etp = {plan.etp} with ep = {plan.ep} is not run here; needs {divided}")
-    for name in ("offload_optimizer", "offload_activations", "overlap_tensor", "zero_group", "recompute_layers"):
+    for name in (
+        "offload_optimizer",
+        "offload_activations",
+        "overlap_tensor",
+        "zero_group",
+        "recompute_layers",
+        "offload_weights",
+        "optimizer_in_backward",
+    ):
         if getattr(plan, name):
             raise PlanError(f"plan: {name} is not run here; leave it out")
     if plan.recompute is Recompute.SELECTIVE and plan.zero >= 2 and plan.dp * plan.cp > 1:

@@ -1,14 +1,17 @@
-"""What the plans of a group vary over: layouts (K), recompute (R), sharding (Z), optimizer offload (O), overlap (F)."""
+"""What the plans of a group vary over: layouts (K), recompute (R), sharding (Z), what saves memory (O), overlap (F)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.plan.plan import Recompute
+from ridgeline.plan.rules import can_offload_weights, can_update_in_backward
 from ridgeline.predict import RECOMPUTE_CODE, Predictor
 from ridgeline.search.space import Degrees, Space, alone
 
@@ -37,13 +40,42 @@ def entries(found: list[Degrees], space: Space, seq_len: int) -> list[Entry]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Saving:
+    """What a plan does to hold less on the device; the words are those of Plan."""
+
+    offload_optimizer: bool = False
+    offload_weights: bool = False
+    offload_activations: bool = False
+    optimizer_in_backward: bool = False
+    loss: str = "whole"
+
+
+def savings(space: Space) -> tuple[Saving, ...]:
+    """The combinations of a space that differ: weights take the optimizer with them, and gradients that leave need not
+    be freed."""
+    names = tuple(field.name for field in fields(Saving))
+    found = (Saving(**dict(zip(names, words, strict=True))) for words in product(*(getattr(space, n) for n in names)))
+    stated = space.fixed.keys()
+    return tuple(
+        one
+        for one in found
+        if not (one.offload_weights and one.offload_optimizer and "offload_optimizer" not in stated)
+        and not (
+            one.optimizer_in_backward
+            and (one.offload_weights or one.offload_optimizer)
+            and "optimizer_in_backward" not in stated
+        )
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Axes:
     """The choices of a group, and each as an array on its own axis of (K, R, Z, O)."""
 
     entries: tuple[Entry, ...]
     recompute: tuple[tuple[Recompute, int | None], ...]  # with the layers of a stage it is limited to
     sharding: tuple[tuple[int, int], ...]  # ZeRO stage and group; group 0: all data-parallel ranks
-    offload: tuple[bool, ...]
+    savings: tuple[Saving, ...]
     overlaps: tuple[tuple[bool, bool], ...]  # of gradients and of weights
 
     def _degree(self, name: str) -> Whole:
@@ -80,15 +112,14 @@ class Axes:
         """Ranks that share one sharded copy (1, 1, Z, 1) [1]; 0: all."""
         return np.array([group for _, group in self.sharding])[None, None, :, None]
 
-    @cached_property
-    def offloaded(self) -> Whole:
-        """Whether optimizer states are in host memory (1, 1, 1, O)."""
-        return np.array([int(away) for away in self.offload])[None, None, None, :]
+    def saving(self, name: str) -> NDArray[Any]:
+        """One word of each saving (1, 1, 1, O)."""
+        return np.array([getattr(one, name) for one in self.savings])[None, None, None, :]
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(K, R, Z, O)."""
-        return len(self.entries), len(self.recompute), len(self.sharding), len(self.offload)
+        return len(self.entries), len(self.recompute), len(self.sharding), len(self.savings)
 
 
 def recompute_axis(predictor: Predictor, space: Space, stages: int) -> tuple[tuple[Recompute, int | None], ...]:
@@ -115,9 +146,12 @@ def recompute_axis(predictor: Predictor, space: Space, stages: int) -> tuple[tup
 
 def sharding_axis(predictor: Predictor, space: Space, stages: int) -> tuple[tuple[int, int], ...]:
     """(zero, zero_group) choices; 0 shards over all data-parallel ranks. Pipelines re-gather per micro-batch, so
-    by default they shard states only."""
+    by default they shard states only. A device alone shards nothing, but with ZeRO-2 its gradients leave with the
+    optimizer."""
     stated = "zero" in space.fixed
     wide = [(z, 0) for z in space.zero if stages == 1 or z <= 1 or stated or space.zero_in_node]
+    if predictor.cluster.count == 1 and 3 in space.zero and True in space.offload_optimizer:
+        wide.append((2, 0))
     if space.zero_in_node:
         node = predictor.cluster.host.devices
         wide += [(z, node) for z in space.zero if z > 0 and node > 1]
@@ -130,7 +164,8 @@ def sharding_axis(predictor: Predictor, space: Space, stages: int) -> tuple[tupl
 def repeats(axes: Axes, *, experts: bool) -> NDArray[np.bool_]:
     """Plans (F, K, R, Z, O) that are not legal or the same as another of the group, so that each counts once.
 
-    A sharding group must divide the data-parallel ranks; over all of them it is no group, over one rank nothing is
+    Weights are on the host under ZeRO-3 alone, and the optimizer works in backward where a step is one micro-batch. A
+    sharding group must divide the data-parallel ranks; over all of them it is no group, over one rank nothing is
     sharded, and what is not exchanged cannot overlap.
     """
     ranks = np.array([e.degrees.dp * e.degrees.cp for e in axes.entries])[:, None, None, None]
@@ -143,8 +178,13 @@ def repeats(axes: Axes, *, experts: bool) -> NDArray[np.bool_]:
     )
     most = np.maximum(ranks, holders[:, None, None, None] if experts else 0)
     lost |= plain & (group > 0) & (group >= most)
+    away, optimizer = axes.saving("offload_weights"), axes.saving("offload_optimizer")
+    lost = lost | (away & ~can_offload_weights(zero))
+    stages = np.array([e.degrees.pp for e in axes.entries])[:, None, None, None]
+    lost = lost | (axes.saving("optimizer_in_backward") & ~can_update_in_backward(stages, axes.batches))
     if (0, 0) in axes.sharding:
-        lost |= (zero > 0) & lone
+        moves = ((zero == 3) & away) | ((zero == 2) & optimizer)
+        lost = lost | ((zero > 0) & lone & ~moves)
     found = np.zeros((len(axes.overlaps), *axes.shape), dtype=bool)
     for i, (gradients, weights) in enumerate(axes.overlaps):
         idle = (not weights and (gradients, True) in axes.overlaps) & (zero == 0)

@@ -29,6 +29,7 @@ def complete(
         zero=(0, 1, 2, 3),
         overlap_tensor=(False,),
         offload_optimizer=(False,),
+        within_host=False,
         fixed=stated,
     )
     predictor = Predictor(model, cluster, workload, datasheet_only=evidence == "datasheet")

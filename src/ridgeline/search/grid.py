@@ -1,14 +1,15 @@
 """Bounds and memory of every plan of a space, by broadcasting.
 
 Layouts are priced once, all together. Plans that share stages, chunks and schedule form a group whose axes are
-layout (K), recompute (R), sharding (Z) and optimizer offload (O); stage times are (K, R, Z, O, P, v) by broadcasting.
+layout (K), recompute (R), sharding (Z) and what saves memory (O); stage times are (K, R, Z, O, P, v) by broadcasting.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 
 import numpy as np
@@ -17,25 +18,27 @@ from numpy.typing import NDArray
 from ridgeline.cost.price import BlockCost
 from ridgeline.lower.split import balanced_split, even_split
 from ridgeline.lower.work import Layout
-from ridgeline.memory.stage import device_peak, stage_memory
+from ridgeline.memory.query import Options
+from ridgeline.memory.stage import activation_bytes, device_peak, host_memory, stage_memory
 from ridgeline.plan.plan import Plan, Schedule
 from ridgeline.predict import Predictor
-from ridgeline.search.axes import Axes, entries, recompute_axis, repeats, sharding_axis
+from ridgeline.search.axes import Axes, entries, recompute_axis, repeats, savings, sharding_axis
 from ridgeline.search.space import Degrees, Space, chunk_choices, plan_of
 from ridgeline.training.exchange import Exchange
+from ridgeline.training.exchanges import Sharding
+from ridgeline.training.host_traffic import with_moved_activations
 from ridgeline.training.schedules import SCHEDULE_CODE, SPLIT_BACKWARD, in_flight
-from ridgeline.training.stages import LayoutCost, Sharding
+from ridgeline.training.stages import LayoutCost
 from ridgeline.training.step_bound import StepBound
 
 Floats = NDArray[np.float64]
-WITHOUT_AXIS = ("offload_activations",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
     """Bounds [s] and peak bytes of all plans that share stages, chunks and schedule.
 
-    `bound_s` (F, K, R, Z, O) over overlap flags, layouts, recompute, sharding and offload; `excess_bytes`
+    `bound_s` (F, K, R, Z, O) over overlap flags, layouts, recompute, sharding and savings; `excess_bytes`
     (K, R, Z, O) is the peak of the fullest stage looked at less the capacity: negative when it fits.
     """
 
@@ -45,7 +48,7 @@ class Group:
     axes: Axes
     bound_s: Floats
     excess_bytes: Floats
-    stated: Mapping[str, object] = field(default_factory=dict)  # fields of Plan without an axis
+    host_full: NDArray[np.bool_]  # of the plans (K, R, Z, O) that hold more in host memory than the host has
 
     def plan(self, index: tuple[int, ...]) -> Plan:
         """The plan at an index of `bound_s`."""
@@ -62,12 +65,11 @@ class Group:
             schedule=self.schedule,
             chunks=self.chunks,
             layer_split=self.layer_split,
-            **self.stated,
+            **vars(axes.savings[away]),
             zero=zero,
             zero_group=zero_group or None,
             recompute=recompute,
             recompute_layers=recompute_layers,
-            offload_optimizer=axes.offload[away],
             overlap_gradients=overlap_gradients,
             overlap_weights=overlap_weights,
         )
@@ -148,7 +150,7 @@ class Grid:
             entries=tuple(self.entries[i] for i in members),
             recompute=recompute_axis(self.predictor, space, stages),
             sharding=sharding_axis(self.predictor, space, stages),
-            offload=space.offload_optimizer,
+            savings=savings(space),
             overlaps=tuple(product(space.overlap_gradients, space.overlap_weights)),
         )
         cost = _take(self.cost, np.array([self._index[i] for i in members]))
@@ -164,20 +166,36 @@ class Grid:
             recompute_layers=axes.limited,
             schedule=schedule,
             sharding=Sharding(
-                dp=axes.dp, pp=stages, zero=axes.zero, zero_group=axes.zero_group, offload_optimizer=axes.offloaded
+                dp=axes.dp,
+                pp=stages,
+                zero=axes.zero,
+                zero_group=axes.zero_group,
+                offload_optimizer=axes.saving("offload_optimizer"),
+                offload_weights=axes.saving("offload_weights"),
             ),
         )
+        if np.any(axes.saving("offload_activations")):
+            held = self._held(cost, counts, (first, last), schedule, chunks, axes)
+            alone: list[Options] = [{**one, "in_flight": 1.0} for one in held]
+            kept = [activation_bytes(model.model.graph, self.workload, **one) for one in alone]
+            times = with_moved_activations(
+                times,
+                np.stack([np.broadcast_to(one, axes.shape) for one in kept], axis=-1),
+                counts,
+                on=axes.saving("offload_activations"),
+                host_bytes_per_s=self.predictor.cluster.host.device_bytes_per_s,
+            )
         bounds = _bounds_s(axes, StepBound(schedule, axes.batches, times))
         bounds[repeats(axes, experts=self.predictor.limits.experts > 0)] = np.inf
-        excess = self._excess(cost, counts, (first, last), schedule, chunks, axes)
+        excess, host = self._excess(cost, counts, (first, last), schedule, chunks, axes)
         return Group(
             schedule=schedule,
             chunks=chunks,
             layer_split=layer_split,
             axes=axes,
-            stated={name: space.fixed[name] for name in WITHOUT_AXIS if name in space.fixed},
             bound_s=bounds,
             excess_bytes=np.broadcast_to(excess, axes.shape),
+            host_full=np.broadcast_to(host > 0, axes.shape),
         )
 
     def _excess(
@@ -188,19 +206,37 @@ class Grid:
         schedule: Schedule,
         chunks: int,
         axes: Axes,
-    ) -> Floats:
-        """Peak of the fullest of the first two and the last stage, less the device's capacity [byte]."""
+    ) -> tuple[Floats, Floats]:
+        """Peak of the fullest of the first two and the last stage, less the device's capacity, and what its ranks
+        hold in one host's memory, less that [byte]."""
+        held = self._held(cost, counts, ends, schedule, chunks, axes)
+        graph = self.predictor.model.graph
+        looked = sorted({0, min(1, len(held) - 1), len(held) - 1})
+        peaks = [device_peak(stage_memory(graph, self.workload, **held[stage])) for stage in looked]
+        worst: Floats = np.asarray(reduce(np.maximum, peaks))
+        away = [host_memory(graph, self.workload, **held[stage]) for stage in looked]
+        cluster = self.predictor.cluster
+        ranks = min(cluster.host.devices, cluster.count)
+        host = np.asarray(reduce(np.maximum, away)) * ranks - cluster.host.dram_bytes
+        return worst - cluster.accelerator.memory_bytes, host
+
+    def _held(
+        self,
+        cost: LayoutCost,
+        counts: NDArray[np.int64],
+        ends: tuple[Floats, Floats],
+        schedule: Schedule,
+        chunks: int,
+        axes: Axes,
+    ) -> list[Options]:
+        """What is asked about the memory of each stage."""
         layout, (first, last) = cost.layout, ends
         dp, batches = axes.dp, axes.batches
         stages = counts.shape[0]
         per_stage = counts.sum(axis=1)
         shard = np.where(axes.zero_group > 0, np.minimum(axes.zero_group, dp * layout.cp), dp * layout.cp)
-        worst: Floats | None = None
-        for stage in sorted({0, min(1, stages - 1), stages - 1}):
-            held = in_flight(SCHEDULE_CODE[schedule], stages, batches, chunks, stage) / chunks
-            table = stage_memory(
-                self.predictor.model.graph,
-                self.workload,
+        return [
+            Options(
                 tp=layout.tp,
                 cp=layout.cp,
                 ep=layout.ep,
@@ -213,19 +249,20 @@ class Grid:
                 layers={name: float(per_stage[stage, i]) for i, name in enumerate(self.predictor.stages.block_names)},
                 first=float(first[stage].sum()) > 0,
                 last=float(last[stage].sum()) > 0,
-                in_flight=held,
+                in_flight=in_flight(SCHEDULE_CODE[schedule], stages, batches, chunks, stage) / chunks,
                 head_in_flight=batches if schedule is Schedule.GPIPE else 1,
                 micro_batches=batches,
                 recompute=axes.codes,
                 recompute_layers=axes.limited,
-                offload_optimizer=axes.offloaded > 0,
-                offload_activations=bool(self.space.fixed.get("offload_activations")),
+                offload_optimizer=axes.saving("offload_optimizer"),
+                offload_activations=axes.saving("offload_activations"),
+                offload_weights=axes.saving("offload_weights"),
+                optimizer_in_backward=axes.saving("optimizer_in_backward"),
+                loss=axes.saving("loss"),
                 runtime=self.predictor.runtime,
             )
-            peak = device_peak(table)
-            worst = peak if worst is None else np.maximum(worst, peak)
-        assert worst is not None
-        return worst - self.predictor.cluster.accelerator.memory_bytes
+            for stage in range(stages)
+        ]
 
 
 def _bounds_s(axes: Axes, bound: StepBound) -> Floats:

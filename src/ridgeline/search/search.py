@@ -11,7 +11,7 @@ import numpy as np
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
-from ridgeline.graph.workload import Workload
+from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.rules import explain as explain_rule
 from ridgeline.predict import Predictor
@@ -48,7 +48,7 @@ class Searcher:
 
     def __init__(self, predictor: Predictor, space: Space) -> None:
         self.predictor, self.space = predictor, space.narrowed()
-        self.covered = self.legal = self.feasible = 0
+        self.covered = self.legal = self.feasible = self.host_full = 0
         self.infeasible: list[Infeasible] = []
         self.groups: list[Group] = []
 
@@ -72,14 +72,20 @@ class Searcher:
         for group in self.groups:
             real = np.isfinite(group.bound_s)
             self.legal += int(np.count_nonzero(real))
-            fits = group.excess_bytes <= 0
+            full = group.host_full & self.space.within_host & (group.excess_bytes <= 0)
+            self.host_full += int(np.count_nonzero(real & full))
+            fits = (group.excess_bytes <= 0) & ~full
             self.feasible += int(np.count_nonzero(real & fits))
             group.bound_s[:, ~fits] = np.inf  # from here on only feasible plans have a bound
         self.covered += self.legal
         self._note_memory()
 
     def _note_memory(self) -> None:
-        lost = self.legal - self.feasible
+        if self.host_full:
+            has = bytes_text(self.predictor.cluster.host.dram_bytes)
+            near = f"a host of more than {has} of memory, or less of the model on it"
+            self.infeasible.append(Infeasible(reason="host memory", plans=self.host_full, nearest=near))
+        lost = self.legal - self.feasible - self.host_full
         if not lost or not self.groups:
             return
         least, which = min(
@@ -192,6 +198,8 @@ class Searcher:
 def plainest(plan: Plan, *, experts: bool) -> Plan:
     """The same run without choices that change nothing: sharding over one rank, overlap of what is not exchanged."""
     ranks = plan.dp * plan.cp
+    if plan.offload_weights or (plan.offload_optimizer and plan.zero == 2):
+        return plan
     if alone(plan, experts=experts):
         return replace(plan, zero=0, zero_group=None, overlap_gradients=True, overlap_weights=True)
     group = None if plan.zero == 0 or plan.zero_group is None or plan.zero_group >= ranks else plan.zero_group
@@ -202,7 +210,9 @@ def _plainness(plan: Plan) -> tuple[int, ...]:
     """Among equally fast plans the plainer one first: fewer shards, fewer options."""
     return (
         plan.zero,
-        int(plan.offload_optimizer),
+        int(plan.offload_optimizer or plan.offload_weights),
+        int(plan.offload_activations),
+        int(plan.optimizer_in_backward) + int(plan.loss != "whole"),
         int(plan.recompute is not Recompute.NONE),
         int(plan.overlap_tensor),
         plan.tp,
@@ -220,10 +230,15 @@ def search(
     top: int = 5,
     evidence: str | None = None,
 ) -> SearchReport:
-    """The best plans of a space, each explained, with the search's own account."""
+    """The best plans of a space, each explained, with the search's own account.
+
+    Fine-tunes may also hold weights and activations on the host, fuse the loss and update in backward. Raises
+    `NoPlanError` where nothing fits.
+    """
     started = time.perf_counter()
     predictor = Predictor(model, cluster, workload, datasheet_only=evidence == "datasheet")
-    ranked = Searcher(predictor, limits or Space()).run(top=top)
+    space = limits or Space()
+    ranked = Searcher(predictor, space if workload.task is Task.PRETRAIN else space.thrifty()).run(top=top)
     evaluations = [predictor.evaluate(plan) for _, plan in ranked.plans]
     reports = [explain(predictor, evaluation) for evaluation in evaluations]
     reports[0] = replace(reports[0], what_if=plan_sensitivities(predictor, evaluations[0]))

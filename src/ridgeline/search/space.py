@@ -36,14 +36,26 @@ class Space:
     zero: tuple[int, ...] = (0, 1, 3)
     zero_in_node: bool = False  # also shard over one node only (hybrid)
     offload_optimizer: tuple[bool, ...] = (False, True)
+    offload_weights: tuple[bool, ...] = (False,)
+    offload_activations: tuple[bool, ...] = (False,)
+    optimizer_in_backward: tuple[bool, ...] = (False,)
+    loss: tuple[str, ...] = ("whole",)
     sequence_parallel: tuple[bool, ...] = (True, False)
     overlap_tensor: tuple[bool, ...] = (False, True)
     overlap_gradients: tuple[bool, ...] = (True,)
     overlap_weights: tuple[bool, ...] = (True,)
     context_style: tuple[str, ...] = ("ring", "ulysses")
+    within_host: bool = True  # only plans whose states and activations the host's memory holds
     balance_stages: bool = True  # also try layers balanced with the embedding and the head counted
     min_context_tokens: int = 2048  # a context shard smaller than this is not tried
     fixed: Mapping[str, object] = field(default_factory=dict)
+
+    def thrifty(self) -> Space:
+        """The space with everything that holds less on the device tried as well."""
+        both = (False, True)
+        return replace(
+            self, offload_weights=both, offload_activations=both, optimizer_in_backward=both, loss=("whole", "fused")
+        )
 
     def narrowed(self) -> Space:
         """The space with every stated field's choices reduced to the stated value."""
@@ -185,7 +197,8 @@ def legal(
     columns |= {
         "chunks": np.ones(len(found), dtype=int),
         "sequence_parallel": np.zeros(len(found), dtype=int),
-        "zero_group": np.zeros(len(found), dtype=int),
+        **{name: np.zeros(len(found), dtype=int) for name in ("zero", "zero_group")},
+        **{name: np.zeros(len(found), dtype=int) for name in ("offload_weights", "optimizer_in_backward")},
     }
     kept = np.ones(len(found), dtype=bool)
     broken: dict[str, int] = {}

@@ -33,8 +33,9 @@ def exchange_copies(workload: Workload) -> ExchangeCopies:
 
     - 'fsdp' (PyTorch fully_shard): gathered weights are copied out to parameters, 2 a; gradients are copied into
       the reduction's buffer and widened, a + g (`_fsdp_collectives.py`: all_gather_copy_out, chunk_cat).
-    - 'fsdp1' (PyTorch FullyShardedDataParallel): parameters are views, so nothing is copied out; their gradients are
-      joined into a flat one, 2 a, widened, a + g, and divided in place, 2 g (`_runtime_utils.py`: _reduce_grad).
+    - 'fsdp1' and 'transformers' (PyTorch FullyShardedDataParallel): parameters are views, so nothing is copied out;
+      their gradients are joined into a flat one, 2 a, widened, a + g, and divided in place, 2 g (`_runtime_utils.py`:
+      _reduce_grad).
     - 'deepspeed' (ZeRO): gradients are copied into a bucket, joined by partition and divided, 6 a
       (`stage3.py`, `coalesced_collectives.py`).
     - 'ddp': gradients are copied into a bucket, divided on the way, and back, 4 g (`reducer.cpp`).
@@ -50,6 +51,7 @@ def exchange_copies(workload: Workload) -> ExchangeCopies:
     table = {
         "fsdp": ExchangeCopies(gathered=2 * wide, reduced=wide + grad, sharded=True),
         "fsdp1": ExchangeCopies(reduced=2 * wide + _widened(precision) + 2 * grad, sharded=True),
+        "transformers": ExchangeCopies(reduced=2 * wide + _widened(precision) + 2 * grad, sharded=True),
         "deepspeed": ExchangeCopies(reduced=6 * wide, sharded=True),
         "ddp": ExchangeCopies(reduced=4 * grad),
         "megatron": ExchangeCopies(reduced=2 * grad),

@@ -30,13 +30,17 @@ def optimizer_seconds(
     orthogonal_flop: Number = 0.0,
     tensors: Number = 0.0,
     shards: Number = 1,
+    matrix: Number = 0.0,
+    resident: Number = 0,
 ) -> NDArray[np.float64]:
     """Time to update `trained` numbers of one rank [s].
 
     Memory-bound: per number the gradient is passed over as often as the program does (three times: norm, update,
-    clearing), states and the master copy are read and written, the computed copy is written. With `offload` (or paged
-    states) the states live in host memory: the update runs at the host's memory rate shared by the
-    devices of the node, and gradients and weights cross the host link, one after the other. Muon adds
+    clearing), states and the master copy are read and written, the computed copy is written. With `offload`
+    the states live in host memory: the update runs at the host's memory rate shared by the
+    devices of the node, and gradients and weights cross the host link, one after the other, unless they are `resident`
+    there and crossed it with each exchange. Paged states are updated on the device and cross the link both ways, as on
+    a device that is full. `matrix` of the trained numbers are in hidden matrices. Muon adds
     its Newton-Schulz iterations, `orthogonal_flop` each, on the matrix units. A calibrated processor takes what a fused
     update of as many numbers and tensors took there. An update that is not fused makes one
     pass for each of its operations (`separate_bytes`). A processor's sustained rate is of reads; what also writes gets
@@ -48,11 +52,13 @@ def optimizer_seconds(
     (arXiv:1412.6980), Rajbhandari et al. 2020 (arXiv:1910.02054) for the state sizes. Evidence: derived.
     """
     precision, optimizer = PRECISIONS[workload.precision], OPTIMIZERS[workload.optimizer]
-    states = optimizer.state_bytes + precision.master_bytes
+    count = np.asarray(trained, dtype=np.float64)
+    moments = np.asarray(optimizer.states(count, np.minimum(matrix, count))) / np.maximum(count, 1.0)
+    states = moments + precision.master_bytes
     passes = float(workload.memory_habits.get("gradient_passes", named_runtime(workload.framework).gradient_passes))
     moved = passes * precision.grad_bytes + 2 * states + precision.weight_bytes * (1 if precision.master_bytes else 2)
     if not workload.fused_optimizer and optimizer.two_moments:
-        moved = separate_bytes(precision, optimizer, passes)
+        moved = moments * 0 + separate_bytes(precision, optimizer, passes)
     device = machine.device
     written = device.stream_share if device.accelerator.architecture == OWN_HOST else 1.0
     rate = device.memory_bytes_per_s * written
@@ -63,16 +69,19 @@ def optimizer_seconds(
             device_s = np.asarray(timed + (passes - 1.0) * precision.grad_bytes * np.asarray(trained) / rate)
     host = machine.cluster.host
     sharing = max(1, min(host.devices, machine.cluster.count))
+    crossing = (precision.grad_bytes + precision.weight_bytes) / host.device_bytes_per_s
     host_s = np.asarray(trained) * (
         (2 * states + precision.grad_bytes + precision.weight_bytes) * sharing / host.dram_bytes_per_s
-        + (precision.grad_bytes + precision.weight_bytes) / host.device_bytes_per_s
+        + np.where(np.asarray(resident).astype(bool), 0.0, crossing)
     )
+    if optimizer.paged:
+        device_s = device_s + 2 * count * moments / host.device_bytes_per_s
     operator_s = constant("launch.host.kernel") * host_slowness(machine.device.accelerator, host)
     if workload.looped_optimizer and optimizer.two_moments:
         device_s = np.maximum(device_s, np.asarray(tensors) * OPERATIONS * operator_s)
     if workload.framework == "megatron":
         device_s = device_s + megatron_seconds(tensors, shards, workload=workload, machine=machine)
-    away = np.asarray(offload).astype(bool) | optimizer.paged
+    away = np.asarray(offload).astype(bool) | np.asarray(resident).astype(bool)
     seconds = np.where(away, host_s, device_s)
     if optimizer.matrix_iterations:
         rate = machine.device.matrix_rate("bf16" if "bf16" in machine.device.matrix else "fp32")

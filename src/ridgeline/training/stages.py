@@ -14,17 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine
-from ridgeline.cost.network import between, collective_seconds, send_seconds
+from ridgeline.cost.network import between, send_seconds
 from ridgeline.cost.price import BlockCost, Pricer
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.chains import Chains
 from ridgeline.lower.params import RankParams, rank_params
 from ridgeline.lower.shard import Sharder
-from ridgeline.lower.work import Collective, CollectiveKind, Layout, Number, Phase
+from ridgeline.lower.work import CollectiveKind, Layout, Number
 from ridgeline.memory.runtime import named_runtime
 from ridgeline.plan.plan import Schedule
 from ridgeline.training.copies import CopySeconds, copy_seconds, exchange_copies
+from ridgeline.training.exchanges import Sharding, exchange_seconds, exchanged_s
 from ridgeline.training.optimizer import optimizer_seconds
 from ridgeline.training.schedules import positions
 from ridgeline.training.sends import send_tables
@@ -45,17 +46,6 @@ class LayoutCost:
     head: BlockCost
     embedding_params: RankParams
     head_params: RankParams
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sharding:
-    """Choices about model states; each a number or an array over plans."""
-
-    dp: Number = 1
-    pp: Number = 1
-    zero: Number = 0
-    zero_group: Number = 0  # 0: the whole data-parallel group
-    offload_optimizer: Number = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +276,7 @@ class StageModel:
         size = graph.vocab * graph.hidden * self.precision.grad_bytes / np.asarray(layout.tp)
         each = np.asarray(layout.tp) * layout.cp * sharding.dp
         stride = between(np.zeros_like(each), each * stages - 1, self.machine)
-        both = self._collective(CollectiveKind.ALL_REDUCE, size, np.where(stages > 1, 2, 1), stride)
+        both = exchanged_s(CollectiveKind.ALL_REDUCE, size, np.where(stages > 1, 2, 1), stride, machine=self.machine)
         found: Floats = np.asarray(both)[..., None] * (ends > 0)
         return found
 
@@ -296,51 +286,23 @@ class StageModel:
         """Seconds to collect each chunk's weights and to reduce its gradients, (..., P, v)."""
         held = [*(cost.block_params[name] for name in self.block_names), cost.embedding_params, cost.head_params]
         many = [*(counts[..., i] for i in range(len(self.block_names))), first, last]
-        axes = np.broadcast(cost.layout.tp, sharding.dp, sharding.zero, sharding.zero_group).ndim
-        names = ("dense", "trained_dense", "expert", "trained_expert")
+        axes = np.broadcast(
+            cost.layout.tp, sharding.dp, sharding.zero, sharding.zero_group, sharding.offload_weights
+        ).ndim
+        names = ("dense", "trained_dense", "quantized_dense", "expert", "trained_expert", "quantized_expert")
 
         def stacked(name: str) -> Floats:
             """A field of all of them on a leading axis, so that each collective is priced once."""
             values = np.stack(np.broadcast_arrays(*(np.asarray(getattr(params, name), dtype=float) for params in held)))
             return values.reshape(len(held), *[1] * (axes + 1 - values.ndim), *values.shape[1:])
 
+        priced = partial(exchange_seconds, workload=self.workload, machine=self.machine)
         together = replace(held[0], **{name: stacked(name) for name in names})
         gather, reduce = (
             sum(np.asarray(each)[..., None, None] * count for each, count in zip(found, many, strict=True))
-            for found in map(np.asarray, self.exchange(cost.layout, together, sharding))
+            for found in map(np.asarray, priced(cost.layout, together, sharding))
         )
         return np.asarray(gather), np.asarray(reduce)
-
-    def exchange(self, layout: Layout, params: RankParams, sharding: Sharding) -> tuple[Number, Number]:
-        """Seconds to collect one layer's weights over the shards, and to reduce its gradients [s].
-
-        Dense weights belong to dp * cp ranks, tp apart; experts to tp * cp * dp / (ep * etp) ranks, ep * etp apart.
-        """
-        whole = np.asarray(layout.tp) * layout.cp * sharding.dp
-        experts_stride = np.asarray(layout.ep) * layout.etp
-        dense = (params.dense, params.trained_dense, np.asarray(layout.cp) * sharding.dp, layout.tp)
-        expert = (params.expert, params.trained_expert, np.maximum(1, whole / experts_stride), experts_stride)
-        gather: Number = 0.0
-        reduce: Number = 0.0
-        for held, trained, ranks, stride in (dense, expert):
-            group = np.where(np.asarray(sharding.zero_group) > 0, np.minimum(sharding.zero_group, ranks), ranks)
-            sharded = np.asarray(sharding.zero) >= 1
-            moved = np.where(np.asarray(sharding.zero) >= 3, held, trained)  # updated weights, or all of them
-            weight_bytes = moved * self.precision.weight_bytes
-            gradient_bytes = trained * self.precision.grad_bytes
-            gather = gather + self._collective(
-                CollectiveKind.ALL_GATHER, weight_bytes, np.where(sharded, group, 1), stride
-            )
-            scatter = self._collective(CollectiveKind.REDUCE_SCATTER, gradient_bytes, group, stride)
-            across = self._collective(CollectiveKind.ALL_REDUCE, gradient_bytes / group, ranks / group, stride * group)
-            reduce = reduce + np.where(
-                sharded, scatter + across, self._collective(CollectiveKind.ALL_REDUCE, gradient_bytes, ranks, stride)
-            )
-        return gather, reduce
-
-    def _collective(self, kind: CollectiveKind, size_bytes: Number, ranks: Number, stride: Number) -> Number:
-        work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size_bytes, ranks=ranks, stride=stride)
-        return np.where(np.asarray(size_bytes) > 0, collective_seconds(work, self.machine), 0.0)
 
     def _update(
         self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
@@ -374,6 +336,8 @@ class StageModel:
             workload=self.workload,
             machine=self.machine,
             offload=np.asarray(sharding.offload_optimizer)[..., None],
+            resident=np.asarray(sharding.offload_weights)[..., None],
+            matrix=per_stage("matrix") / np.where(sharded, group, 1)[..., None],
             orthogonal_flop=matrices,
             tensors=per_stage("tensors"),
             shards=np.where(sharded, group, 1)[..., None],

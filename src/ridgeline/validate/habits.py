@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ridgeline.graph.ops import Graph
 from ridgeline.validate.engine import Engine
 from ridgeline.validate.published_plans import published_configuration
 from ridgeline.validate.rows import Row
@@ -73,20 +72,9 @@ HABITS: tuple[Habit, ...] = (
     ),
     Habit(
         program=r"^torchtune \(recipes\)$",
-        fields={"logit_chunks": 8},
-        reason="recipe configs use CEWithChunkedOutputLoss, 8 chunks",
-    ),
-    Habit(
-        program=r"^torchtune$",
-        says=r"chunked cross entropy|all of the above",
-        fields={"logit_chunks": 8},
-        reason="chunked cross entropy: CEWithChunkedOutputLoss, 8 chunks",
-    ),
-    Habit(
-        program=r"^torchtune",
-        says=r"\+ fuse optimizer step",
-        fields={"gradient_bytes": 0},
-        reason="optimizer step in backward: a gradient is used up before the next one is made",
+        says=r"cpu offload",
+        fields={"gathered_ends": False},
+        reason="70B_full.yaml shards the embedding and the head as units of their own (custom_sharded_layers)",
     ),
     Habit(
         program=r"BMTrain|Megatron-DeepSpeed|ZeRO-Infinity",
@@ -112,8 +100,6 @@ HABITS: tuple[Habit, ...] = (
 )
 """Every rule that matches applies; of two that set one field the later wins."""
 
-LIGER = "Liger's fused loss goes in ceil(V / D) chunks, so that one chunk's logits are as large as the hidden states"
-
 BYTES_PRECISION: tuple[tuple[str, str, str, str], ...] = (
     (
         r"^torchtitan$",
@@ -125,7 +111,7 @@ BYTES_PRECISION: tuple[tuple[str, str, str, str], ...] = (
 """Recipes whose bytes are another recipe's: (program, its recipe, whose bytes, why)."""
 
 
-def read_habits(row: Row, engine: Engine, graph: Graph, *, stages: int, said: list[str]) -> Fields:
+def read_habits(row: Row, engine: Engine, *, stages: int, said: list[str]) -> Fields:
     """Fields of `Runtime` that the row's program and flags replace; each rule's reason goes to `said`."""
     words = "; ".join(row.text(name) for name in ("engine", "model", "recompute", "notes", "offload", "source_where"))
     found: dict[str, float | bool | str] = {}
@@ -135,9 +121,6 @@ def read_habits(row: Row, engine: Engine, graph: Graph, *, stages: int, said: li
         if re.search(habit.program, engine.name) and re.search(habit.says, words, re.IGNORECASE):
             found |= habit.fields
             said.append(habit.reason)
-    if re.search(r"\bliger\b", words, re.IGNORECASE):
-        found["logit_chunks"] = math.ceil(graph.vocab / graph.hidden)
-        said.append(LIGER)
     published = published_configuration(row)
     if published is not None and published.mlp_input_bytes is not None:
         found["mlp_input_bytes"] = published.mlp_input_bytes

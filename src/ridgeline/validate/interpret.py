@@ -153,7 +153,7 @@ def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Int
     said += [*reading.assumptions, *recipe.assumptions, *batch.assumptions]
     ran = named_machine(row, device.accelerator.name) if is_test(engine) else ""
     texts = (row.text("interconnect"), row.text("hardware"), row.text("notes"), ran)
-    habits = read_habits(row, engine, reading.model.graph, stages=stages, said=said)
+    habits = read_habits(row, engine, stages=stages, said=said)
     cluster = own_cluster(row.text("hardware"), layout.devices, source)
     if cluster is None:
         cluster, wiring = place(device.accelerator, layout.devices, texts, source)

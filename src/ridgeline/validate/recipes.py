@@ -11,6 +11,7 @@ from ridgeline.facts.records import Accelerator
 from ridgeline.graph.workload import PRECISIONS, Task
 from ridgeline.plan.plan import Recompute
 from ridgeline.validate.engines import EARLY_SOURCES, Engine
+from ridgeline.validate.fine_tunes import ALL_ABOVE, PAGED, fine_tune_plan, recipe_adapters
 from ridgeline.validate.habits import TITAN_2025, bytes_precision
 from ridgeline.validate.megatron_experts import tested_experts
 from ridgeline.validate.megatron_tests import is_test
@@ -59,9 +60,6 @@ class Recipe:
     plan: Mapping[str, object]
     assumptions: tuple[str, ...]
 
-
-ALL_ABOVE = "all of the above"
-"""How torchtune's table of optimization flags ends: with compile, chunked loss and offloaded activations."""
 
 SOURCE_OFFLOADS: tuple[tuple[str, Mapping[str, object], str], ...] = (
     (
@@ -112,6 +110,8 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
         workload |= {"fused_optimizer": False, "looped_optimizer": True}
     if task in (Task.LORA, Task.QLORA):
         workload["lora_rank"] = _lora_rank(row, engine, said)
+        if engine.name == "torchtune (recipes)":
+            workload |= recipe_adapters(row, task, said)
         if "mlcommons/training_results" in row.text("source"):
             # mlcommons/training@00baefa, llama2_70b_lora/README.md: qkv_proj,o_proj; lora_dropout 0.1
             workload |= {"lora_targets": "attention", "lora_dropout": True}
@@ -123,6 +123,7 @@ def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> 
     plan |= _zero(row, notes, engine, task, said)
     plan |= _overlap(row, notes, engine)
     plan |= _offload(row, said)
+    plan |= fine_tune_plan(row, engine, str(workload["optimizer"]), plan, said)
     said.append(f"{engine.name} conventions: {engine.reason}")
     return Recipe(workload=workload, plan=plan, assumptions=tuple(said))
 
@@ -228,7 +229,7 @@ def _optimizer(row: Row, notes: Notes, engine: Engine, task: Task) -> str:
         return stated
     single = (row.count("n_devices") or 1) == 1
     if engine.name == "torchtune (recipes)" and task is Task.FULL and single:
-        return "paged-adamw-8bit"  # torchtune 8B_full_single_device.yaml
+        return PAGED
     return engine.optimizer if task in (Task.PRETRAIN, Task.FULL) else "adamw"
 
 
