@@ -133,3 +133,17 @@ def test_the_command_prints_and_its_json_has_stable_keys(capsys: pytest.CaptureF
 def test_words_that_mean_nothing_are_refused(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*MIXTRAL, *words]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+def test_layers_that_are_all_on_the_device_wait_for_no_processors(batch: int) -> None:
+    """Nothing crosses, whatever it is that would: as long as streaming nothing, and sooner than a tenth elsewhere."""
+    words: dict[str, Any] = {"model": "llama-3.1-8b", "on": "1xA100", "share": 1.0, "batch": batch}
+    report = made(Technique.LAYERS, engine="llama.cpp", **words)
+    split = made(Technique.LAYERS, engine="llama.cpp", **(words | {"share": 0.9}))
+    streamed = made(Technique.STREAMED, engine="llama.cpp", **words)
+    for name in ("first", "step"):
+        spent, less, none = (getattr(one, name) for one in (report, split, streamed))
+        assert spent.parts["host"] == spent.parts["link"] == 0.0
+        assert spent.total == pytest.approx(none.total, rel=1e-9)
+        assert spent.total < less.total

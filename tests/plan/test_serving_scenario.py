@@ -212,3 +212,23 @@ def test_a_scenario_of_the_other_kind_is_told_its_command(tmp_path: Path) -> Non
         InputError, match=r"serving\.toml:4: field 'workload\.rate': is a word of serving; `ridgeline sim"
     ):
         read_scenario(serving)
+
+
+def test_a_backend_of_experts_is_the_engines_own_word() -> None:
+    """Each engine takes its own words, in any case, into both pools; others are refused with those that are."""
+
+    def read(**plan: object) -> ServingScenario:
+        tables = {"model": {"name": "deepseek-v3"}, "cluster": {"name": "16xH100-SXM"}, "plan": plan}
+        return serving_from_words(tables)
+
+    (one,) = read(engine="sglang 0.5.9", tp=16, expert_backend="DeepEP").deployments
+    assert one.expert_backend == "deepep"
+    pools = read(engine="trtllm", prefill="1xdp8,ep8", decode="1xdp8,ep8", expert_backend="wideep").deployments
+    assert [pool.expert_backend for pool in pools] == ["WIDEEP", "WIDEEP"]
+    for engine, word, told in (
+        ("vllm", "deepep", "no backend of vllm; take one of flashinfer_trtllm"),
+        ("llama.cpp", "deepep", "none of its backends was measured; leave it out"),
+        ("sglang", "deepp", "nearest: deepep"),
+    ):
+        with pytest.raises(InputError, match=told):
+            read(engine=engine, tp=16, expert_backend=word)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ridgeline.facts import store
+from ridgeline.facts.engines import engine_named
 
 TABLE = "expert_backends.tsv"
 
@@ -42,3 +43,13 @@ def expert_backend(engine: str, backend: str, form: str) -> ExpertBackend | None
 def expert_backends() -> tuple[str, ...]:
     """The words of all backends, each once."""
     return tuple(dict.fromkeys(row["backend"] for row in store.read_tsv(TABLE)))
+
+
+def backends_of(engine: str) -> tuple[str, ...]:
+    """The words that one engine has for its backends, each once; none for an engine without any.
+
+    >>> backends_of("TensorRT-LLM")
+    ('TRTLLM', 'CUTLASS', 'DEEPGEMM', 'WIDEEP')
+    """
+    rows = store.read_tsv(TABLE)
+    return tuple(dict.fromkeys(row["backend"] for row in rows if engine_named(row["engine"]) == engine_named(engine)))

@@ -106,11 +106,13 @@ def _counts(value: object) -> tuple[int, ...]:
 
 
 def _choice(names: tuple[str, ...], convert: Callable[[str], Any]) -> Callable[[object], Any]:
+    folded = {name.casefold(): name for name in names}
+
     def read(value: object) -> Any:
-        word = value.casefold() if isinstance(value, str) else value
-        if word not in names:
-            raise ValueError(f"{shown(value)} is not one of them; {near(str(word)[:80], names)}")
-        return convert(str(word))
+        word = value.casefold() if isinstance(value, str) else str(value)
+        if word not in folded:
+            raise ValueError(f"{shown(value)} is not one of them; {near(word[:80], names)}")
+        return convert(folded[word])
 
     return read
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.errors import UnitError
+from ridgeline.facts.expert_backends import expert_backends
 from ridgeline.plan.deployment import Preemption, Queue, Router
 from ridgeline.plan.deployment_ranges import tree_tokens
 from ridgeline.plan.fields import Field, count, number, pick, shown, whole, yes
@@ -251,6 +252,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
         read=number("1", 0.0, 4.0, ends=True),
         help="power law of experts' loads: 0 even, 1 as measured",
     ),
+    pick("expert_backend", expert_backends(), "the engine's kernels for experts and their exchange, in its own word"),
     yes("alike", "requests are copies of one, greedily answered: a step's tokens choose the same experts"),
     yes("fresh_kernels", "the engine finds no kernel compiled by an earlier run, as in a container of its own"),
     Field(name="autoscale", read=_autoscale, help="instances by requests on each: high=16,low=4,start=60s"),
@@ -296,7 +298,8 @@ HOST_FIELDS = tuple(entry for entry in OFFLOAD_FIELDS if entry.name in ("offload
 
 SAME_WORDS = (
     "weights", "kv", "tp", "pp", "dp", "ep", "kv_ranks", "token_budget", "max_seqs", "chunked", "mixed", "prefix_cache",
-    "graphs", "memory_fraction", "draft_tokens", "draft_share", "draft_prompt_share", "expert_skew", "alike",
+    "graphs", "memory_fraction", "draft_tokens", "draft_share", "draft_prompt_share", "expert_skew", "expert_backend",
+    "alike",
     "fresh_kernels",
     "queue_patience", "displaces", "swap_blocks", "swap_beside", "nano_tokens", "adapters", "adapter_rank",
     "adapter_slots", "adapter_skew", "adapter_on", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "kv_reused",

@@ -112,6 +112,7 @@ def _check_idle(stated: Mapping[str, Any], place: Place) -> None:
         if name in stated and not any(word in stated for word in about):
             message = f"is about {about[0]}, which is not said; say {' or '.join(about)} as well, or leave it out"
             raise place.fail("plan", name, message)
+    _check_backend(stated, place)
     drafts = next((name for name in ("draft_tokens", "draft_tree") if stated.get(name)), None)
     if drafts and "acceptance" not in stated:
         message = "drafts are accepted with a probability that is not said; say acceptance, e.g. 0.7"
@@ -122,6 +123,17 @@ def _check_idle(stated: Mapping[str, Any], place: Place) -> None:
     for name in ("draft_share", "draft_prompt_share"):
         if "draft_model" in stated and name in stated:
             raise place.fail("plan", name, "is what draft_model is asked for; leave one of them out")
+
+
+def _check_backend(stated: Mapping[str, Any], place: Place) -> None:
+    """Raises for a backend of experts that the engine has not, which would change nothing."""
+    from ridgeline.facts.expert_backends import backends_of
+
+    word, (name, *_) = stated.get("expert_backend"), str(stated.get("engine", "vllm")).split(" ")
+    known = backends_of(name)
+    if word is not None and word not in known:
+        words = f"take one of {', '.join(known)}" if known else "none of its backends was measured; leave it out"
+        raise place.fail("plan", "expert_backend", f"'{word}' is no backend of {name}; {words}")
 
 
 def _draft(stated: Mapping[str, Any], place: Place) -> Model | None:

@@ -203,8 +203,9 @@ def _layers(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
     ends = (*hybrid.whole.embedding, *hybrid.whole.head)
     if share > 0.0 and hybrid.prices is not None:
         total = _ends(hybrid, rows)
-        sync = crossing_s(rows.tokens, hybrid.whole.hidden, link_bytes_per_s(hybrid))
-        total = total + parts(rows, sync=sync, total=sync)
+        if share < 1.0:  # else nothing crosses to the processors
+            sync = crossing_s(rows.tokens, hybrid.whole.hidden, link_bytes_per_s(hybrid))
+            total = total + parts(rows, sync=sync, total=sync)
     else:
         host = host_s(hybrid, ends, rows)
         total = parts(rows, host=host, total=host)
