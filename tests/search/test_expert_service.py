@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ridgeline.cli.placing import loads_from
+from ridgeline.cli.placing import loads_from, with_placement
 from ridgeline.cost.machine import machine
 from ridgeline.errors import InputError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment
+from ridgeline.plan.deployment_rules import check_divides
 from ridgeline.plan.serving_scenario import ServingScenario, serving_from_words
 from ridgeline.search.expert_service import BALANCED, LINEAR, Loads, imbalance, loads_of, placed
 from ridgeline.search.serving_space import Space, deployments
@@ -141,6 +145,49 @@ def test_bad_loads_are_told_by_their_place(tmp_path: Path, text: str, told: str)
 def test_a_placement_needs_loads(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         loads_from(asked(tmp_path / "none.csv"))
-    words = {"model": {"name": "mixtral-8x7b"}, "cluster": {"name": "8xH100-SXM"}, "plan": {"expert_redundant": 2}}
-    with pytest.raises(InputError, match="field 'expert_redundant': needs loads"):
-        loads_from(serving_from_words({**words, "workload": {"rate": "1"}}))
+    words = {"model": {"name": "mixtral-8x7b"}, "cluster": {"name": "8xH100-SXM"}, "workload": {"rate": "1"}}
+    with pytest.raises(InputError, match="field 'expert_placement': needs loads"):
+        loads_from(serving_from_words({**words, "plan": {"expert_placement": "linear"}}))
+    staying = {"expert_redundant": 2, "tokens_stay": True, "tp": 1, "dp": 8, "ep": 8}
+    with pytest.raises(InputError, match="field 'expert_redundant': needs loads where tokens stay"):
+        loads_from(serving_from_words({**words, "plan": staying}))
+    with pytest.raises(InputError, match="field 'expert_redundant': the model has no experts"):
+        loads_from(serving_from_words({**words, "model": {"name": "llama-3.1-8b"}, "plan": {"expert_redundant": 2}}))
+
+
+def test_replicas_without_loads_are_placed_for_even_ones() -> None:
+    words = {"model": {"name": "mixtral-8x7b"}, "cluster": {"name": "12xH100-SXM"}, "workload": {"rate": "1"}}
+    degrees = {"tp": 1, "dp": 12, "ep": 12, "expert_redundant": 4}
+    found = serving_from_words({**words, "plan": degrees})
+    assert [text for text in found.assumed if "loads are even" in text]
+    (one,) = with_placement(found).deployments
+    assert one.expert_redundant == 4
+    # 8 loads of 1, of which 4 are halved: the fullest of 12 ranks has one that is whole, the mean 8 / 12
+    assert one.expert_imbalance == pytest.approx(1.5)
+    assert not [text for text in serving_from_words({**words, "plan": {"tp": 4}}).assumed if "even" in text]
+
+
+@given(ranks=st.integers(1, 300), experts=st.integers(1, 512), redundant=st.integers(0, 64))
+def test_ranks_that_divide_no_experts_are_told_how_many_replicas_do(ranks: int, experts: int, redundant: int) -> None:
+    if experts % ranks == 0 or (experts + redundant) % ranks == 0:
+        check_divides(ranks, experts, redundant)
+        return
+    with pytest.raises(PlanError, match=f"ep = {ranks} does not divide {experts} experts") as told:
+        check_divides(ranks, experts, redundant)
+    more, fewer = re.search(r"expert_redundant = (\d+) .* or ep = (\d+)$", str(told.value)).groups()  # type: ignore[union-attr]
+    assert int(more) > redundant
+    check_divides(ranks, experts, int(more))
+    check_divides(int(fewer), experts, 0)
+
+
+def test_seventy_two_ranks_hold_256_experts_with_32_replicas() -> None:
+    from ridgeline.lower.pieces import Experts
+
+    model, where = load("deepseek-v3"), machine(cluster("72xH100-SXM"))
+    plain = {"engine": "SGLang", "dp": 72, "ep": 72, "weights": "fp8_block"}
+    with pytest.raises(PlanError, match=r"take expert_redundant = 32 \(288 experts, 4 on each rank\), or ep = 64"):
+        engine(model, where, Deployment(**plain))
+    one = placed(Deployment(**plain), Loads(loads=np.ones((1, 256)), redundant=32), 256)
+    held = {piece.count / piece.ranks for kind in engine(model, where, one).steps.served.kinds for piece in kind.pieces
+            if isinstance(piece, Experts)}  # fmt: skip
+    assert held == {4.0}

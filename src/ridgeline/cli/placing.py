@@ -50,22 +50,31 @@ def _read(name: str, text: str, columns: tuple[str, ...]) -> dict[tuple[int, ...
 
 
 def loads_from(asked: ServingScenario) -> Loads | None:
-    """The loads and the placement that a person stated; None without any. Raises InputError with file and line."""
+    """The loads and the placement that a person stated, even loads where replicas alone are; None without any.
+
+    Raises InputError with file and line.
+    """
+    import numpy as np
+
     from ridgeline.search.expert_service import BALANCED, Loads, flow_of, loads_of
 
     stated = asked.stated
+    redundant = stated.get("expert_redundant", 0)
+    held = max((block.experts for block in asked.model.graph.blocks.values()), default=0)
     if "expert_loads" not in stated:
-        for name in ("expert_placement", "expert_redundant", "expert_traffic"):
+        for name in ("expert_placement", "expert_traffic"):
             if name in stated:
                 raise InputError("needs loads to place experts for; give expert_loads, a file", field=name)
-        return None
+        if redundant and (not held or stated.get("tokens_stay")):
+            why = "needs loads where tokens stay; give expert_loads, a file" if held else "the model has no experts"
+            raise InputError(why, field="expert_redundant")
+        return Loads(loads=np.ones((1, held)), redundant=redundant) if redundant else None
     rows = _read("expert_loads", stated["expert_loads"], _LOADS)
     file = stated["expert_loads"]
     try:
         loads, flow = loads_of({(layer, expert): load for (layer, expert), load in rows.items()}), None
     except PlanError as error:
         raise InputError(str(error), file=file, field="expert_loads") from None
-    held = max((block.experts for block in asked.model.graph.blocks.values()), default=0)
     if loads.shape[1] != held:
         has = f"{held} experts a layer" if held else "no experts"
         message = f"loads of experts 0 to {loads.shape[1] - 1} are given, {asked.model.name} has {has}"
@@ -74,8 +83,7 @@ def loads_from(asked: ServingScenario) -> Loads | None:
         passed = _read("expert_traffic", stated["expert_traffic"], _TRAFFIC)
         flow = flow_of({(one, two, three): amount for (one, two, three), amount in passed.items()}, *loads.shape)
     return Loads(
-        loads=loads, how=stated.get("expert_placement", BALANCED), redundant=stated.get("expert_redundant", 0),
-        flow=flow,
+        loads=loads, how=stated.get("expert_placement", BALANCED), redundant=redundant, flow=flow,
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from ridgeline.lower.pieces import (
     Trade,
 )
 from ridgeline.plan.deployment import Deployment
+from ridgeline.plan.deployment_rules import check_divides
 
 _STATE_BYTES = 4.0  # recurrent states are kept in fp32 (vLLM mamba_ssm_cache_dtype, gated delta kernels)
 _INSIDE_EXPERTS = frozenset({"route", "dispatch", "experts_activation", "combine"})  # done by the experts' own kernels
@@ -119,8 +120,7 @@ def _check(graph: Graph, deployment: Deployment, *, whole_groups: bool) -> None:
                 )
             if op.kind is OpKind.ATTENTION and op.heads % deployment.tp and not whole_groups:
                 raise PlanError(f"deployment: tp = {deployment.tp} does not divide {op.heads} attention heads")
-        if block.experts % deployment.ep:
-            raise PlanError(f"deployment: ep = {deployment.ep} does not divide {block.experts} experts")
+        check_divides(deployment.ep, block.experts, deployment.expert_redundant)
     layers = len(graph.layers)
     if deployment.pp > layers:
         raise PlanError(f"deployment: pp = {deployment.pp} is more than the {layers} layers")

@@ -101,9 +101,16 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
         stated=stated,
         engine_file=stated.get("engine_file"),
         draft=_draft(stated, place),
-        assumed=(why,) if why else (),
+        assumed=(*((why,) if why else ()), *_even_loads(stated)),
         file=place.file,
     )
+
+
+def _even_loads(stated: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is assumed of experts' loads where replicas are asked for, and nothing says what for."""
+    if not stated.get("expert_redundant") or "expert_loads" in stated:
+        return ()
+    return ("experts' loads are even, for which replicas are placed; expert_loads, a file, says others",)
 
 
 def _check_idle(stated: Mapping[str, Any], place: Place) -> None:

@@ -155,7 +155,9 @@ def _degrees(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: S
                     for count in [one for one in range(1, others + 1) if experts and experts % one == 0]:
                         yield {"tp": tp, "pp": pp, "dp": dp, "ep": 1, "expert_devices": count}
                     continue
-                for ep in _given("ep", [one for one in spread if not experts or experts % one == 0], stated):
+                more = experts + stated.get("expert_redundant", 0)
+                whole = [one for one in spread if not experts or experts % one == 0 or more % one == 0]
+                for ep in _given("ep", whole, stated):
                     if ranks % ep == 0:
                         yield {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
 

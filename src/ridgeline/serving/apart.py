@@ -19,6 +19,7 @@ from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.lower.pieces import Experts, Piece, Served, Trade
 from ridgeline.plan.deployment import Deployment
+from ridgeline.plan.deployment_rules import check_divides
 from ridgeline.serving.clock import Lines, Times, by_tokens, group_s, head_s, padded, token_s
 from ridgeline.serving.compiling import formula
 from ridgeline.serving.state import Array, Record
@@ -46,8 +47,7 @@ def apart_served(served: Served, one: Deployment) -> Served:
     def moved(piece: Piece) -> Piece:
         if not isinstance(piece, Experts):
             return piece
-        if piece.count % devices:
-            raise PlanError(f"deployment: expert_devices = {devices} does not divide {piece.count} experts")
+        check_divides(devices, piece.count, one.expert_redundant, "expert_devices")
         return replace(piece, inner=piece.inner * (one.tp * one.dp // one.ep), ranks=devices)
 
     kinds = [
