@@ -27,8 +27,8 @@ def printable(text: str) -> str:
 def closest(word: str, known: Iterable[str]) -> tuple[str, ...]:
     """At most three known names near to `word`, the nearest first.
 
-    Names that hold all parts of `word` come first, whole parts before beginnings of parts, then short names: 'A100-40'
-    is in 'A100-SXM-40GB' and in 'dgx-a100-40gb'. Then names spelt alike.
+    Names that hold all parts of `word` come first, whole parts before beginnings of parts, then short names, then names
+    that begin with its first part: 'A100-40' is in 'A100-SXM-40GB' and in 'dgx-a100-40gb'. Then names spelt alike.
 
     >>> closest("A100-40", ["dgx-a100-40gb", "A100-SXM-40GB", "A100-SXM-80GB"])
     ('A100-SXM-40GB', 'dgx-a100-40gb', 'A100-SXM-80GB')
@@ -39,8 +39,8 @@ def closest(word: str, known: Iterable[str]) -> tuple[str, ...]:
         for key in reversed(by_key):
             found = _parts(key)
             if parts and all(any(one.startswith(part) for one in found) for part in parts):
-                holding.append((sum(part not in found for part in parts), len(found), key))
-    near = [key for *_, key in sorted(holding, key=lambda one: one[:2])]
+                holding.append((sum(part not in found for part in parts), len(found), found[0] != parts[0], key))
+    near = [key for *_, key in sorted(holding, key=lambda one: one[:3])]
     near += [key for key in get_close_matches(word.casefold(), by_key, n=3, cutoff=0.5) if key not in near]
     return tuple(by_key[key] for key in near[:3])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ridgeline.memory.runtime import Runtime
 from ridgeline.validate.engines import ENGINES
-from ridgeline.validate.habits import BYTES_PRECISION, HABITS, LIGER
+from ridgeline.validate.habits import BYTES_PRECISION, HABITS
 from ridgeline.validate.interpret import SEQUENCES
 from ridgeline.validate.metrics import METRICS
 from ridgeline.validate.operator_kernels import LAYER_PRODUCTS, LAYER_STREAMS
@@ -34,7 +34,6 @@ def test_every_memory_habit_stands_with_its_fields_and_reason() -> None:
         (line,) = [text for text in PAGE.splitlines() if text.endswith(f"| {habit.reason} |")]
         assert all(f"`{name}`" in line for name in habit.fields)
         assert habit.fields.keys() <= {field.name for field in fields(Runtime)}
-    assert f"| {LIGER} |" in PAGE
     assert all(reason in PAGE for *_, reason in BYTES_PRECISION)
 
 

@@ -85,7 +85,7 @@ def _plain_table(table: Table, width: int) -> list[str]:
 
 
 def _sizes(table: Table, width: int) -> list[int]:
-    """Columns as wide as their widest cell; to fit the page left-aligned ones but the first give way, widest first."""
+    """Columns as wide as their widest cell; to fit the page left-aligned ones give way, the widest, the first last."""
     rows = [table.columns, *table.rows]
     sizes = [max(len(row[column]) for row in rows) for column in range(len(table.columns))]
     excess = table.indent + sum(sizes) + len(_GAP) * (len(sizes) - 1) - width
@@ -96,6 +96,8 @@ def _sizes(table: Table, width: int) -> list[int]:
             break
         sizes[widest] -= 1
         excess -= 1
+    if excess > 0:
+        sizes[0] = max(sizes[0] - excess, min(sizes[0], _NARROWEST_CELL))
     return sizes
 
 

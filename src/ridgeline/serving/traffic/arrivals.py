@@ -25,6 +25,7 @@ Draw = Callable[[np.random.Generator, int], Floats]
 SEED = 0
 MOST_REQUESTS = 50_000_000  # a bound on nonsense: 20 arrays of so many entries are 8e9 bytes
 CV_RANGE = (0.02, 40.0)  # of gamma and weibull gaps
+_LEAST_SUM = 1e-280  # of gaps drawn: below it their scale to a span leaves the range of floats
 SHAPE_RANGE = (0.15, 100.0)  # Weibull shapes whose CV lies in that range
 
 
@@ -120,7 +121,7 @@ def _renewal(
     if requests is not None:
         shares = gaps(rng, requests)
         shares[0] = 0.0
-        if requests > 1 and not shares.sum() > 0.0:  # all too small for a float: one of them has the whole span
+        if requests > 1 and not shares.sum() > _LEAST_SUM:  # all too small for a float: one of them has the whole span
             shares[rng.integers(1, requests)] = 1.0
         times = np.cumsum(shares)
         return np.asarray(times * ((requests - 1) / rate / times[-1] if requests > 1 else 1.0))
