@@ -58,9 +58,10 @@ class Preemption(Enum):
 class Deployment:
     """One way to serve a model with one engine; None leaves a choice to the engine's policy file.
 
-    `weights` and `kv` are number formats ('' for the model's own 16 bits), `other_weights` the format of attention's
-    products where it differs from that of the experts and feed-forwards, `out_weights` that of the last of them where
-    it differs again. With `tf32` products of numbers in 32 bits are multiplied in 19 bits by the matrix units.
+    `weights` and `kv` are number formats; '' is the checkpoint's own (`with_formats`) and a cache of 16 bits, 'bf16'
+    asks for 16 bits. `other_weights` is the format of attention's products where it differs from that of the experts
+    and feed-forwards, `out_weights` that of the last of them where it differs again. With `tf32` products of numbers in
+    32 bits are multiplied in 19 bits by the matrix units.
     `token_budget` [token] bounds one iteration, `max_seqs` [sequence] the running batch of one attention rank,
     `memory_fraction` [1] the share of device memory that the engine may fill, `cache_tokens` [token] the KV capacity of
     one attention rank where it is known from a run. Decode graphs are captured up to `graph_max` [sequence]; with

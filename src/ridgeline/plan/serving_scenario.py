@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import PlanError, RidgelineError
+from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role, Router
 from ridgeline.plan.deployment_ranges import tree_tokens
 from ridgeline.plan.fields import WORKLOAD_FIELDS, read_fields
@@ -69,8 +70,6 @@ def serving_from_words(words: Mapping[str, Table]) -> ServingScenario:
 
 
 def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
-    from ridgeline.graph.checkpoint import other_weights, served_weights
-
     model, cluster, _ = model_and_cluster(tables, place)
     cluster = _with_beside(cluster, tables.get("plan", {}), place)
     traffic = read_fields(
@@ -79,10 +78,7 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
     of_traffic = words_of("workload", TRAFFIC_FIELDS)
     stated = read_fields(tables.get("plan", {}), _OF_PLAN, failing("plan", place), elsewhere=of_traffic)
     _check_idle(stated, place)
-    weights, why = served_weights(model, rates_of_both(cluster), stated.get("weights"))
-    other = other_weights(model, rates_of_both(cluster), stated.get("weights"))
-    formats = {"attention_weights": other, **stated} if other else stated
-    deployments = _placed({**formats, "weights": weights}, cluster, place)
+    formed = [with_formats(one, model, cluster) for one in _placed(stated, cluster, place)]
     for name, words in (
         ("trace", traffic),
         ("engine_file", stated),
@@ -96,12 +92,12 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
         model=model,
         cluster=cluster,
         traffic=traffic,
-        deployments=deployments,
+        deployments=tuple(one for one, _ in formed),
         router=Router(stated.get("router", Router.ROUND_ROBIN.value)),
         stated=stated,
         engine_file=stated.get("engine_file"),
         draft=_draft(stated, place),
-        assumed=(*((why,) if why else ()), *_even_loads(stated)),
+        assumed=(*dict.fromkeys(why for _, why in formed if why), *_even_loads(stated)),
         file=place.file,
     )
 
@@ -153,12 +149,6 @@ def _draft(stated: Mapping[str, Any], place: Place) -> Model | None:
         return load(stated["draft_model"])
     except RidgelineError as error:
         raise place.fail("plan", "draft_model", str(error)) from None
-
-
-def rates_of_both(cluster: Cluster) -> frozenset[str]:
-    """Number formats that every kind of device of a cluster multiplies."""
-    beside = () if cluster.beside is None else (cluster.beside.cluster.accelerator,)
-    return frozenset.intersection(*(frozenset(part.peak_flop_per_s) for part in (cluster.accelerator, *beside)))
 
 
 def _with_beside(first: Cluster, plan: Table, place: Place) -> Cluster:

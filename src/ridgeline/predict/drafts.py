@@ -12,7 +12,6 @@ import numpy as np
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.checkpoint import served_weights
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.plan.serving_scenario import fitting_instances
@@ -40,9 +39,8 @@ def drafted(
     stage alone; the draft in its checkpoint's format. Raises `PlanError` where the degrees do not divide it. Evidence:
     derived.
     """
-    rates = frozenset(where.cluster.accelerator.peak_flop_per_s)
     alone = replace(
-        one, weights=served_weights(draft, rates)[0], other_weights="", draft_tokens=0, draft_tree=(), acceptance=0.0,
+        one, weights="", other_weights="", draft_tokens=0, draft_tree=(), acceptance=0.0,
         next_acceptance=(), draft_share=None, draft_prompt_share=None, pp=1, role=Role.WHOLE,
         draft_bytes=0.0, draft_token_bytes=0.0, expert_skew=None, ep=1,
     )  # fmt: skip

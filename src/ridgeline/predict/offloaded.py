@@ -13,6 +13,7 @@ from ridgeline.errors import InputError, NoPlanError, PlanError, UnknownNameErro
 from ridgeline.facts.cpus import cpu, cpus
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.ops import Model
+from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment
 from ridgeline.report.offloaded import OffloadReport, Spent
 from ridgeline.serving.engine import formats_of
@@ -73,6 +74,7 @@ def offloaded(
     if not any(re.search(pattern, name, re.IGNORECASE) for pattern, _ in HABITS):
         raise InputError(f"'{name}' is not known to keep weights in host memory; known: {_KNOWN}", field="--engine")
     _check_parts(model, technique)
+    deployment, why = with_formats(deployment, model, cluster)
     hybrid, said = hybrid_of(model, cluster, deployment, asked, name)
     host = hybrid.host
     share = hybrid.share(float(batch * (prompt_tokens + output_tokens)))
@@ -90,7 +92,7 @@ def offloaded(
         batch=batch, prompt_tokens=prompt_tokens, output_tokens=output_tokens, first=first, step=step,
         usd_per_h=None if price is None or not used else price.value * used,
         rungs={family: rung.value for family, rung in rungs.items()}, evidence=Evidence.DERIVED,
-        assumed=(*assumed, *said),
+        assumed=tuple(dict.fromkeys((*assumed, *([why] if why else []), *said))),
     )  # fmt: skip
 
 

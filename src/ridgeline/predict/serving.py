@@ -14,6 +14,7 @@ from ridgeline.cost.machine import Machine, assumed_facts, machine
 from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
+from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment, Queue, Router
 from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
 from ridgeline.predict.serving_known import Mean, held
@@ -68,6 +69,8 @@ def simulate_serving(
     """
     begun = time.perf_counter()
     where = resolved or machine(cluster)
+    formed = [with_formats(one, model, cluster) for one in deployments]
+    deployments = [one for one, _ in formed]
 
     def build(machine: Machine) -> list[Engine]:
         return [engine(model, machine, one, policies=policies or engine_policy, offline=offline) for one in deployments]
@@ -125,7 +128,11 @@ def simulate_serving(
         known=hangs.known,
         what_if=hangs.what_if,
         rungs=_rungs(engines),
-        assumed=(*assumed, *_noted(engines), *assumed_facts(where, "bf16")),
+        assumed=tuple(
+            dict.fromkeys(
+                (*assumed, *(why for _, why in formed if why), *_noted(engines), *assumed_facts(where, "bf16"))
+            )
+        ),
         seconds=time.perf_counter() - begun,
         shares=_shares(deployments, found, traffic),
     )

@@ -11,11 +11,11 @@ import numpy as np
 from ridgeline.cost.formats import form
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.checkpoint import other_weights, served_weights
 from ridgeline.graph.ops import Model, OpKind
+from ridgeline.plan.checkpoint_formats import rates_of_both, with_formats
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
 from ridgeline.plan.serving_fields import SAME_WORDS
-from ridgeline.plan.serving_scenario import drafts_of, fitting_instances, rates_of_both
+from ridgeline.plan.serving_scenario import drafts_of, fitting_instances
 from ridgeline.search.expert_service import Known, Loads, placed
 from ridgeline.search.expert_traffic import routes_of
 from ridgeline.serving.engine import Engine
@@ -93,8 +93,7 @@ def _of_kind(
     fixed = {name: stated[name] for name in SAME_WORDS if name in stated} | drafts_of(stated)
     name, _, version = str(stated.get("engine", "vllm")).partition(" ")
     fixed |= {"engine": name, "version": version.strip()}
-    other = stated.get("attention_weights", other_weights(model, rates_of_both(cluster), stated.get("weights")))
-    if other:
+    if other := _own(model, cluster, stated).other_weights:
         fixed["other_weights"] = other
     if "preemption" in stated:
         fixed["preemption"] = Preemption(stated["preemption"])
@@ -190,10 +189,16 @@ def _given(name: str, values: Iterable[int], stated: Mapping[str, Any]) -> list[
     return [stated[name]] if name in stated else list(values)
 
 
+def _own(model: Model, cluster: Cluster, stated: Mapping[str, Any]) -> Deployment:
+    """A deployment in the stated formats, else in the checkpoint's own."""
+    asked = Deployment(weights=stated.get("weights", ""), other_weights=stated.get("attention_weights", ""))
+    return with_formats(asked, model, cluster)[0]
+
+
 def _formats(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space) -> Iterator[dict[str, str]]:
     """Formats of weights and cache: as stated, else the checkpoint's own and, where admitted, narrower ones."""
     rates = rates_of_both(cluster)
-    own, _ = served_weights(model, rates, stated.get("weights"))
+    own = _own(model, cluster, stated).weights
     least_bytes = form(own or "bf16").weight_bytes
     narrower = [
         name

@@ -17,6 +17,7 @@ from ridgeline.facts.engines import ModelTraits, engine_named, engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.lower.pieces import Fusions
+from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment, Preemption, Role
 from ridgeline.serving.apart import attention_side, check_experts_fit
 from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
@@ -143,6 +144,7 @@ def engine(
 
     Engines on the same machine may share the prices on a `shelf`.
     """
+    deployment, _ = with_formats(deployment, model, machine.cluster)
     machine = of_kind(machine, deployment.kind)
     check_devices(deployment, machine.cluster)
     deployment = replace(deployment, engine=engine_named(deployment.engine))  # whose kernels are asked for by name
