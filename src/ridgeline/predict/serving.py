@@ -69,8 +69,7 @@ def simulate_serving(
     """
     begun = time.perf_counter()
     where = resolved or machine(cluster)
-    formed = [with_formats(one, model, cluster) for one in deployments]
-    deployments = [one for one, _ in formed]
+    deployments, why = _formed(model, cluster, deployments)
 
     def build(machine: Machine) -> list[Engine]:
         return [engine(model, machine, one, policies=policies or engine_policy, offline=offline) for one in deployments]
@@ -128,14 +127,16 @@ def simulate_serving(
         known=hangs.known,
         what_if=hangs.what_if,
         rungs=_rungs(engines),
-        assumed=tuple(
-            dict.fromkeys(
-                (*assumed, *(why for _, why in formed if why), *_noted(engines), *assumed_facts(where, "bf16"))
-            )
-        ),
+        assumed=tuple(dict.fromkeys((*assumed, *why, *_noted(engines), *assumed_facts(where, "bf16")))),
         seconds=time.perf_counter() - begun,
         shares=_shares(deployments, found, traffic),
     )
+
+
+def _formed(model: Model, cluster: Cluster, asked: Sequence[Deployment]) -> tuple[list[Deployment], list[str]]:
+    """Deployments in the formats that they are served in, and why where nobody asked for one."""
+    pairs = [with_formats(one, model, cluster) for one in asked]
+    return [one for one, _ in pairs], [why for _, why in pairs if why]
 
 
 def _noted(engines: Sequence[Engine]) -> tuple[str, ...]:
