@@ -90,8 +90,7 @@ def simulate_serving(
     deployments = [replace(one, instances=round(one.instances * parts)) for one in deployments]
     prompt = float(np.mean(traffic.prompt_tokens))
     first, last = engines[0], engines[-1]
-    ranks = last.deployment.dp * last.deployment.pp
-    batch = max(1.0, found.mean_sequences / ranks / 1.0)
+    batch = max(1.0, found.mean_sequences / (last.deployment.dp * last.deployment.pp))
     context = found.mean_context or prompt
     decode = decode_band(last, tables[-1], batch, context)
     prefill = prefill_band(first, tables[0], prompt)
