@@ -28,13 +28,14 @@ tiny (64 parameters), pretrain, on 2xToy: 4 sequences of 128 tokens per step, bf
   evidence     derived: matrix rate 75% of the step time
 
 Peak memory per device, of 10 GiB
-  GiB            stage 0-1
-  -------------  ---------
-  W weights           4.00
-  G gradients         2.00
-  A activations       1.00
-  total               7.00
-  free                3.00
+  GiB               stage 0-1
+  -------------  ------------
+  W weights              4.00
+  G gradients            2.00
+  A activations          1.00
+  total                  7.00
+  80 % interval  6.92 to 7.56
+  free                   3.00
   stage 0-1     [WWWWWWWWWWWWWWWWGGGGGGGGAAAA............]
 """
 
@@ -58,6 +59,18 @@ def test_a_plan_that_does_not_fit_says_by_how_much(report: Report) -> None:
     text = plain(report_blocks(replace(report, memory=(report.memory[0], full))))
     assert "DOES NOT FIT 2 GiB short on the fullest device" in text
     assert "[" + "W" * 40 + "]!" in text
+    assert "but the high end" not in text
+
+
+def test_a_plan_that_fits_by_less_than_its_interval_says_so(report: Report) -> None:
+    gib = 2.0**30
+    held = {"weights": 5 * gib, "activations": 4 * gib}
+    tight, ample = (StageMemory(stage=1, categories=held, capacity_bytes=size * gib) for size in (10, 20))
+    told = replace(report, memory=(report.memory[0], tight))
+    assert told.fits
+    line = "  memory       fits, but the high end of its 80 % interval does not: 11.24 of 10.00 GiB\n"
+    assert line in plain(report_blocks(told))
+    assert "but the high end" not in plain(report_blocks(replace(report, memory=(ample,))))
 
 
 def test_search_ranks_plans_and_tells_its_gap(found: SearchReport) -> None:

@@ -263,7 +263,21 @@ def test_memory_metrics_add_what_each_tool_counts(
 ) -> None:
     found = one(tmp_path, metric=metric, unit=unit, notes=notes, value="40")
     assert found["predicted"] == pytest.approx(value)
-    assert (found["low"], found["evidence"]) == (None, "derived")
+    assert found["evidence"] == "derived"
+    if metric == "model_states_mem":  # counted exactly
+        assert (found["low"], found["high"]) == (None, None)
+    else:
+        assert found["low"] < value < found["high"]
+
+
+def test_the_interval_of_a_memory_row_is_that_of_its_transient_bytes(tmp_path: Path) -> None:
+    """46.5 GiB without the context, 35 of them states; the score counts the rows that lie inside."""
+    rows = ({"metric": "peak_mem_per_gpu", "unit": "GiB", "value": value} for value in ("50", "60"))
+    inside, outside = answers(tmp_path, *rows)
+    assert [inside["low"], inside["high"]] == pytest.approx([35 + 0.92 * 11.5, 35 + 1.56 * 11.5])
+    assert inside["low"] <= inside["measured"] <= inside["high"] < outside["measured"]
+    found = statistics([inside, outside])
+    assert (found["coverage"], found["scored"]) == (0.5, 2)
 
 
 def test_fits_is_a_confusion_table_and_nothing_that_fits_is_oom(tmp_path: Path) -> None:

@@ -105,6 +105,8 @@ def _memory(stage: StageMemory) -> dict[str, Any]:
         "stage": stage.stage,
         "categories_bytes": as_value(stage.categories),
         "total_bytes": as_value(stage.total_bytes),
+        "low_bytes": as_value(stage.interval_bytes[0]),
+        "high_bytes": as_value(stage.interval_bytes[1]),
         "capacity_bytes": as_value(stage.capacity_bytes),
         "headroom_bytes": as_value(stage.headroom_bytes),
     }

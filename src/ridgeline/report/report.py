@@ -9,6 +9,7 @@ from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.tasks import TaskGraph
+from ridgeline.memory.interval import peak_interval
 from ridgeline.plan.plan import Plan
 from ridgeline.report.blocks import plain
 from ridgeline.report.evidence import Known
@@ -64,6 +65,11 @@ class StageMemory:
     def total_bytes(self) -> float:
         """Sum over the categories [byte]."""
         return sum(self.categories.values())
+
+    @property
+    def interval_bytes(self) -> tuple[float, float]:
+        """Low and high end of the total's 80 % interval [byte]."""
+        return peak_interval(self.categories)
 
     @property
     def headroom_bytes(self) -> float:

@@ -111,7 +111,21 @@ def _answer(report: Report) -> Iterator[Block]:
     if not report.fits:
         short = -min(stage.headroom_bytes for stage in report.memory)
         yield Line(text=f"DOES NOT FIT {bytes_text(short)} short on the fullest device", indent=2, strong=True)
+    elif unsure := _unsure_fit(report):
+        yield Line(text=f"{'memory':<13}{unsure}", indent=2, hang=13)
     yield Line(text=f"{'evidence':<13}{known_text(report.known, 'the step time')}", indent=2, hang=13)
+
+
+def _unsure_fit(report: Report) -> str:
+    """That a plan fits, but the high end of its memory's interval does not; '' where both do."""
+    over = [stage for stage in report.memory if stage.interval_bytes[1] > stage.capacity_bytes]
+    if not over:
+        return ""
+    worst = max(over, key=lambda stage: stage.interval_bytes[1])
+    return (
+        "fits, but the high end of its 80 % interval does not: "
+        f"{_gib(worst.interval_bytes[1])} of {_gib(worst.capacity_bytes)} GiB"
+    )
 
 
 def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
@@ -224,6 +238,7 @@ def _memory(report: Report) -> Iterator[Block]:
         for name, letter in letters.items()
     ]
     rows.append(("total", *(_gib(stage.total_bytes) for _, stage in shown)))
+    rows.append(("80 % interval", *(" to ".join(map(_gib, stage.interval_bytes)) for _, stage in shown)))
     rows.append(("free", *(_gib(stage.headroom_bytes) for _, stage in shown)))
     columns = ("GiB", *(f"stage {number}" for number, _ in shown))
     yield Line(text=f"Peak memory per device, of {bytes_text(report.memory[0].capacity_bytes)}", strong=True)

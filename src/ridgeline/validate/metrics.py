@@ -10,6 +10,7 @@ from ridgeline.errors import InputError
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.workload import Task
+from ridgeline.memory.interval import STATES, peak_interval
 from ridgeline.plan.plan import Recompute
 from ridgeline.report.report import Report, StageMemory
 from ridgeline.units import UNITS
@@ -23,7 +24,6 @@ PASSES = 3  # forward once and backward twice; recompute adds one more
 OUTSIDE_ALLOCATOR = ("context",)
 """Memory categories that a framework's allocator does not count."""
 FP32_BYTES = 4.0
-STATES = ("weights", "gradients", "optimizer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,11 +276,11 @@ def _memory_unit(row: Row, engine: Engine) -> float:
     return UNITS.get(unit, ("byte", 1.0))[1]
 
 
-def _sum(stage: StageMemory, *, without: tuple[str, ...] = (), only: tuple[str, ...] = ()) -> float:
+def _counted(stage: StageMemory, *, without: tuple[str, ...], only: tuple[str, ...]) -> dict[str, float]:
     def kept(name: str) -> bool:
         return (not only or name in only) and name not in without
 
-    return sum(held for name, held in stage.categories.items() if kept(name))
+    return {name: held for name, held in stage.categories.items() if kept(name)}
 
 
 def _held(
@@ -293,8 +293,13 @@ def _held(
         stages = stages[:1]
     if not stages:
         raise InputError("the report holds no memory")
-    held = max(_sum(stage, without=without, only=only) for stage in stages)
-    return Prediction(value=held / _memory_unit(row, job.engine), low=None, high=None, evidence=Evidence.DERIVED)
+    unit = _memory_unit(row, job.engine)
+    held = [_counted(stage, without=without, only=only) for stage in stages]
+    value = max(sum(counted.values()) for counted in held) / unit
+    low, high = (max(ends) / unit for ends in zip(*map(peak_interval, held), strict=True))
+    if low == high:  # states alone, which are counted exactly
+        return Prediction(value=value, low=None, high=None, evidence=Evidence.DERIVED)
+    return Prediction(value=value, low=low, high=high, evidence=Evidence.DERIVED)
 
 
 def _allocated(row: Row, job: Interpretation, report: Report) -> Prediction:
@@ -324,7 +329,9 @@ def _activations(row: Row, job: Interpretation, report: Report) -> Prediction:
         return kept
     tokens = plan.micro_batch * job.workload.seq_len / plan.cp
     logits = FP32_BYTES * tokens * job.model.graph.vocab / plan.tp
-    return replace(kept, value=kept.value + logits / scale)
+    value = kept.value + logits / scale
+    low, high = peak_interval({"activations": value})
+    return replace(kept, value=value, low=low, high=high)
 
 
 METRICS: tuple[Metric, ...] = (
