@@ -28,9 +28,10 @@ import numpy as np
 
 from ridgeline.search import expert_placement, offload_placement
 from ridgeline.search.expert_placement import Experts
-from ridgeline.search.offload_placement import PLAIN, Job, Machine
 from ridgeline.search.rent import Option, Problem, Rent, rent
 from ridgeline.search.rent_utilisation import ceilings
+from ridgeline.serving.streamed_costs import Job, Machine
+from ridgeline.serving.streamed_policy import PLAIN
 
 HERE = Path(__file__).parent
 PUBLISHED = tomllib.loads((HERE.parent / "tests" / "rivals" / "published_programs.toml").read_text(encoding="utf-8"))

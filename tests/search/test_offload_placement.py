@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from ridgeline.errors import InputError, NoPlanError
-from ridgeline.search.offload_placement import PLAIN, Job, Machine, Method, Policy, _Program, evaluate, place
+from ridgeline.search.offload_placement import _Program, place
+from ridgeline.serving.streamed_costs import Job, Machine, Method
+from ridgeline.serving.streamed_policy import PLAIN, Policy, evaluate
 
 PUBLISHED = Path(__file__).parents[1] / "rivals" / "published_programs.toml"
 FLEXGEN: dict[str, Any] = tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["flexgen"]

@@ -15,11 +15,12 @@ from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.offloaded import Offload, hybrid_of
 from ridgeline.report.offload_policy import PolicyReport
-from ridgeline.search.offload_placement import PLAIN, Policy, evaluate
-from ridgeline.search.offload_policy import best_policy, job_of, machine_of
-from ridgeline.search.offload_schedule import scheduled
+from ridgeline.search.offload_policy import best_policy
 from ridgeline.serving.hybrid_placement import Technique
 from ridgeline.serving.hybrid_sides import link_bytes_per_s
+from ridgeline.serving.streamed_machine import job_of, machine_of
+from ridgeline.serving.streamed_policy import PLAIN, Policy, evaluate
+from ridgeline.serving.streamed_schedule import scheduled
 
 T4 = cluster("1xT4")
 LENGTHS = {"prompt_tokens": 512, "output_tokens": 32}
@@ -43,7 +44,7 @@ def test_the_policy_fits_and_no_random_one_is_faster() -> None:
         assert sum(shares) == pytest.approx(1.0)
     hybrid, _ = hybrid_of(load("opt-30b"), T4, Deployment(weights="fp16"), asked(), "FlexGen")
     job, rng = job_of(load("opt-30b"), 512, 32), np.random.default_rng(0)
-    limits = machine_of(hybrid, T4, job, asked())
+    limits = machine_of(hybrid, job, asked().dram_bytes)
     tried = 0
     for _ in range(400):
         shares = rng.dirichlet((0.3, 1.0, 0.05), size=3) * np.array([1.0, 1.0, 0.0])
@@ -59,7 +60,7 @@ def test_the_policy_fits_and_no_random_one_is_faster() -> None:
 
 def test_rates_are_those_that_everything_is_priced_with() -> None:
     hybrid, _ = hybrid_of(load("opt-30b"), T4, Deployment(weights="fp16"), asked(), "FlexGen")
-    limits = machine_of(hybrid, T4, job_of(load("opt-30b"), 512, 32), asked())
+    limits = machine_of(hybrid, job_of(load("opt-30b"), 512, 32), 208e9)
     assert limits.cpu_to_gpu_bytes_per_s == link_bytes_per_s(hybrid)
     assert 0.2 * 65e12 < limits.matmul_prefill_flop_per_s <= 65e12  # of the datasheet's peak
     assert limits.matmul_prefill_flop_per_s == 24e12  # what its 70 W leave, which was measured

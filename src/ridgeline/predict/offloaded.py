@@ -23,6 +23,11 @@ from ridgeline.serving.hybrid_habits import HABITS, habits_of
 from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.hybrid_placement import Order, Placement, Technique
 from ridgeline.serving.hybrid_sides import HybridParts
+from ridgeline.serving.streamed_costs import GPU, WEIGHTS
+from ridgeline.serving.streamed_fill import filled
+from ridgeline.serving.streamed_machine import differs, job_of, machine_of, methods_of
+from ridgeline.serving.streamed_policy import Policy, evaluate
+from ridgeline.serving.streamed_schedule import scheduled
 from ridgeline.units import bytes_text
 
 TECHNIQUES: Mapping[str, Technique] = MappingProxyType(
@@ -57,6 +62,7 @@ class Offload:
     order: Order | None = None
     storage: str = ""  # '': NVMe, and of streamed weights none
     layerwise: bool = False
+    policy: Policy | None = None  # of weights that FlexGen streams: where all lies, in which batches; None: as fits
 
 
 def offloaded(
@@ -66,7 +72,8 @@ def offloaded(
     """Times of one static batch whose weights devices do not hold [s].
 
     TTFT is the time of all prompts, chunk after chunk; TPOT that of a step at the mean context. The deployment is one
-    instance. Raises `NoPlanError` where weights fit in no memory, `InputError` for processors or an engine that nobody
+    instance. Weights that FlexGen streams to one device are priced by its loop, as `plan` does. Raises `NoPlanError`
+    where weights, or a block of FlexGen's, fit in no memory, `InputError` for processors or an engine that nobody
     described, `PlanError` where the model has no such parts. Source: docs/offload.md; evidence: derived.
     """
     technique = asked.technique
@@ -77,12 +84,16 @@ def offloaded(
     deployment, why = with_formats(deployment, model, cluster)
     hybrid, said = hybrid_of(model, cluster, deployment, asked, name)
     host = hybrid.host
-    share = hybrid.share(float(batch * (prompt_tokens + output_tokens)))
-    held, elsewhere = hybrid.held_bytes(share)
-    _check_dram(hybrid, asked, cluster, elsewhere)
     said += [] if engine else [f"an engine that does as {name} does, as none was named"]
-    first = _spent(prefill(hybrid, batch, prompt_tokens))
-    step = _spent(decode(hybrid, batch, prompt_tokens + output_tokens / 2.0))
+    if _in_blocks(hybrid, name):
+        share, first, step, where = _block(hybrid, asked, batch, prompt_tokens, output_tokens)
+        said += ["values of 16 bits; a disk that is written as fast as it is read"]
+    else:
+        share, where = hybrid.share(float(batch * (prompt_tokens + output_tokens))), ""
+        _check_dram(hybrid, asked, cluster, hybrid.held_bytes(share)[1])
+        first = _spent(prefill(hybrid, batch, prompt_tokens))
+        step = _spent(decode(hybrid, batch, prompt_tokens + output_tokens / 2.0))
+    held, elsewhere = hybrid.held_bytes(share)
     price, used = cluster.price_usd_per_device_h, 0 if technique in _ALONE else deployment.instance_devices
     rungs = {} if hybrid.prices is None else hybrid.prices.rungs_used
     return OffloadReport(
@@ -90,10 +101,41 @@ def offloaded(
         processors="" if host is None else f"{host.sockets} x {host.cpu.name}, {host.cores} cores",
         unit=_UNITS.get(technique, "weights"), share=share, device_bytes=held, host_bytes=elsewhere,
         batch=batch, prompt_tokens=prompt_tokens, output_tokens=output_tokens, first=first, step=step,
+        placement=where,
         usd_per_h=None if price is None or not used else price.value * used,
         rungs={family: rung.value for family, rung in rungs.items()}, evidence=Evidence.DERIVED,
         assumed=tuple(dict.fromkeys((*assumed, *([why] if why else []), *said))),
     )  # fmt: skip
+
+
+def _in_blocks(hybrid: Hybrid, engine: str) -> bool:
+    """Whether FlexGen's loop is replayed: for its layers, on one device, of 16-bit values."""
+    streamed = hybrid.placement.technique is Technique.STREAMED and re.search("flexgen", engine, re.IGNORECASE)
+    return bool(streamed) and hybrid.devices == 1 and hybrid.weight_bytes == 2.0 and differs(hybrid.model) is None
+
+
+def _block(
+    hybrid: Hybrid, asked: Offload, batch: int, prompt_tokens: int, output_tokens: int
+) -> tuple[float, Spent, Spent, str]:
+    """A batch by FlexGen's loop: share of the weights on the device [1], prompts, a mean step [s], and the placement.
+
+    Raises `NoPlanError` where the batch does not fit, `InputError` for a policy of another batch.
+    """
+    job = job_of(hybrid.model, prompt_tokens, max(2, output_tokens))
+    limits = machine_of(hybrid, job, asked.dram_bytes)
+    if asked.policy is None:
+        policy, run = filled(job, limits, methods_of(hybrid), batch, asked.share)
+    else:
+        policy, run = asked.policy, scheduled(job, limits, asked.policy)
+        if policy.block != batch:
+            raise InputError(
+                f"a block of {policy.block} sequences for a batch of {batch}; needs the same", field="policy"
+            )
+    held = evaluate(job, limits, policy)
+    held.check(limits)
+    prompts, answers = (_spent(parts) for parts in run.parts())
+    step = answers.times(1.0 / (job.output_tokens - 1))
+    return float(policy.shares[WEIGHTS, GPU]), prompts, step, held.text(limits)
 
 
 def hybrid_of(

@@ -49,6 +49,7 @@ class OffloadReport:
 
     `first` is the time of all prompts, `step` that of one token of every sequence at the mean context [s]. `share` [1]
     of `unit` (experts, layers, neurons or weights) lies on devices; `device_bytes` and `host_bytes` [byte] are weights.
+    `placement` says where cache and activations lie too, where that is modelled.
     """
 
     model: str
@@ -69,6 +70,7 @@ class OffloadReport:
     rungs: Mapping[str, str]
     evidence: Evidence
     assumed: tuple[str, ...]
+    placement: str = ""
 
     @property
     def latency(self) -> Spent:
@@ -121,6 +123,7 @@ def offload_blocks(report: OffloadReport) -> list[Block]:
     if not report.device_bytes:
         held = f"{bytes_text(report.host_bytes)}, none of it on a device"
     rows = [("engine", report.engine), ("processors", report.processors or "none takes part"), ("weights", held)]
+    rows += [("placement", report.placement)] if report.placement else []
     rows += [("TTFT", _interval(report.first)), ("TPOT", _interval(report.step)), ("latency", _interval(latency))]
     rows.append(
         ("throughput", f"{report.output_tokens_per_s:,.3g} output tokens/s (80 % interval {fewest} to {most});"
@@ -176,4 +179,5 @@ def offload_as_dict(report: OffloadReport) -> dict[str, Any]:
         "rungs": dict(report.rungs),
         "evidence": report.evidence.label,
         "assumed": list(report.assumed),
+        "placement": report.placement,
     }

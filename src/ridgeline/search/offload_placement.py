@@ -8,7 +8,7 @@ once per block (Sheng et al. 2023). Shares of weights, cache and activations on 
     T_decode  = load from DRAM + max(store to DRAM, read disk, write disk, compute)
 
 within the memory of each tier. Divided by the block, all this is linear in the shares, in y = 1 / block, in
-weights' shares times y, and in products of y with the other shares (`offload_costs`). A product is held between its
+weights' shares times y, and in products of y with the other shares (`streamed_costs`). A product is held between its
 four McCormick planes over a range of y: the program of a range is a lower bound of every block in it, and exact where
 the range is one block. Ranges are halved in the order of their bounds over all batch sizes and methods at once; the
 first range of one block that comes up is the best of all.
@@ -24,15 +24,15 @@ from itertools import count
 
 import numpy as np
 
-from ridgeline.errors import InputError, NoPlanError
-from ridgeline.search.offload_costs import (
+from ridgeline.errors import NoPlanError
+from ridgeline.search.programs import Draft, Floats, Whole
+from ridgeline.serving.streamed_costs import (
     CACHE,
     DISK,
     GPU,
     HIDDEN,
     INVERSE,
     SIZE,
-    WEIGHTS,
     Job,
     Machine,
     Method,
@@ -40,12 +40,8 @@ from ridgeline.search.offload_costs import (
     place_of,
     terms,
 )
-from ridgeline.search.programs import Draft, Floats, Whole, gap
+from ridgeline.serving.streamed_policy import MOST_GPU_BATCH, PLAIN, TIERS, Offload, Policy, evaluate
 
-__all__ = ["METHODS", "PLAIN", "Job", "Machine", "Method", "Offload", "Policy", "evaluate", "place", "ranked"]
-
-MOST_GPU_BATCH = 512
-PLAIN = (Method(cpu_attention=True), Method(cpu_attention=False))
 METHODS = (
     *PLAIN,
     Method(cpu_attention=True, compress_weights=True),
@@ -54,80 +50,6 @@ METHODS = (
     Method(cpu_attention=False, compress_weights=True, compress_cache=True),
 )  # attention on the CPU over a compressed cache would have to decompress it there
 Costs = Callable[[Job, Machine, int, Method], Terms]  # rows of a batch size and method
-TIERS = ("GPU memory", "DRAM", "disk")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Policy:
-    """A block, its batches, a method and shares (weights, cache, activations) x (GPU, DRAM, disk)."""
-
-    gpu_batch: int
-    gpu_batches: int
-    shares: Floats
-    method: Method = PLAIN[0]
-
-    @property
-    def block(self) -> int:
-        """Sequences that go through a layer together [1]."""
-        return self.gpu_batch * self.gpu_batches
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offload:
-    """A policy, what it takes, and how far it can be from the best.
-
-    `tier_bytes` is the peak on GPU, in DRAM and on disk by the cost model; `programs` counts linear programs solved.
-    """
-
-    policy: Policy
-    prefill_s: float
-    decode_s: float
-    token_s: float
-    bound_s: float
-    tier_bytes: tuple[float, float, float]
-    programs: int = 0
-    elapsed_s: float = 0.0
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Output tokens over the time of prefill and decode [1/s]."""
-        return 1.0 / self.token_s
-
-    @property
-    def gap(self) -> float:
-        """How far the time per token can be from the least one, as a share of it [1]."""
-        return gap(self.token_s, self.bound_s)
-
-    def fits(self, machine: Machine) -> bool:
-        """Whether the peak of every tier is within what may be used of it."""
-        return bool((np.array(self.tier_bytes) <= machine.usable_bytes * (1 + 1e-6)).all())
-
-
-def evaluate(job: Job, machine: Machine, policy: Policy) -> Offload:
-    """Time and peak memory of a given policy, whether or not it fits; its bound is 0, as none is sought.
-
-    The closed form that the program of `place` must meet. Raises `InputError` for shares that are not 3 x 3, or whose
-    rows do not add up to 1.
-    """
-    shares = np.asarray(policy.shares, dtype=np.float64)
-    if shares.shape != (3, 3) or (shares < -1e-9).any() or not np.allclose(shares.sum(axis=1), 1.0):
-        raise InputError("shares are 3 x 3, at least 0, and each row adds up to 1", field="shares")
-    found = terms(job, machine, policy.gpu_batch, policy.method)
-    inverse = 1.0 / policy.block
-    vector = np.concatenate([shares[WEIGHTS] * inverse, shares[1:].ravel(), [inverse], shares[1:].ravel() * inverse])
-    passes = job.layers * policy.block
-    prefill_s = passes * float((found.prefill_s @ vector).max())
-    decode_s = passes * (job.output_tokens - 1) * float((found.decode_s @ vector).max())
-    token_s = (prefill_s + decode_s) / (policy.block * job.output_tokens)
-    gpu, cpu, disk = (policy.block * float((rows @ vector).max()) for rows in found.tier_bytes)
-    return Offload(
-        policy=policy,
-        prefill_s=prefill_s,
-        decode_s=decode_s,
-        token_s=token_s,
-        bound_s=0.0,
-        tier_bytes=(gpu, cpu, disk),
-    )
 
 
 def place(

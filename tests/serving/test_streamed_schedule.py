@@ -11,11 +11,11 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.offloaded import Offload, hybrid_of
-from ridgeline.search.offload_costs import Job, Machine, Method
-from ridgeline.search.offload_placement import Policy, evaluate
-from ridgeline.search.offload_policy import job_of, machine_of
-from ridgeline.search.offload_schedule import least, scheduled
 from ridgeline.serving.hybrid_placement import Technique
+from ridgeline.serving.streamed_costs import Job, Machine, Method
+from ridgeline.serving.streamed_machine import job_of, machine_of
+from ridgeline.serving.streamed_policy import Policy, evaluate
+from ridgeline.serving.streamed_schedule import least, scheduled
 
 JOB = Job(layers=3, hidden=64, feed_forward=256, heads=4, prompt_tokens=16, output_tokens=5)
 MACHINE = Machine(
@@ -144,7 +144,7 @@ def test_policies_of_its_authors_take_what_they_measured(
     shares = np.column_stack([first, 1.0 - first.sum(axis=1)])
     cpu = percent[3] > 0
     policy = Policy(gpu_batch=sizes[0], gpu_batches=sizes[1], shares=shares, method=Method(cpu_attention=cpu))
-    limits = machine_of(hybrid, where, job, asked)
+    limits = machine_of(hybrid, job, asked.dram_bytes)
     found = scheduled(job, limits, policy)
     tokens_per_s = policy.block * 32 / (found.prefill_s + found.decode_s)
     assert tokens_per_s == pytest.approx(measured, rel=0.3)

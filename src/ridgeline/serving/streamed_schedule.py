@@ -19,13 +19,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.search.offload_costs import (
+from ridgeline.serving.hybrid_band import SPREAD
+from ridgeline.serving.hybrid_sides import HybridParts
+from ridgeline.serving.streamed_costs import (
     CACHE,
     DISK,
     DRAM,
     GPU,
     HIDDEN,
     WEIGHTS,
+    Floats,
     Job,
     Machine,
     Method,
@@ -33,8 +36,7 @@ from ridgeline.search.offload_costs import (
     row,
     terms,
 )
-from ridgeline.search.offload_placement import Policy
-from ridgeline.search.programs import Floats
+from ridgeline.serving.streamed_policy import Policy
 
 _ATTENTION_CALLS, _FEED_CALLS = 30.0, 8.0  # operators of mha_gen and of mlp, as PyTorch counts them
 _FETCH_CALLS = 2.0  # a tensor of the weights is allocated and copied
@@ -49,6 +51,14 @@ class Scheduled:
     decode_s: float
     prefill: dict[str, float]
     decode: dict[str, float]
+
+    def parts(self) -> tuple[HybridParts, HybridParts]:
+        """Prompts, and all further tokens, by side [s]."""
+        first, rest = (
+            HybridParts(**{side: np.array([spent.get(side, 0.0)]) for side in SPREAD}, total=np.array([seconds]))
+            for spent, seconds in ((self.prefill, self.prefill_s), (self.decode, self.decode_s))
+        )
+        return first, rest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +84,7 @@ class _Half:
 def scheduled(job: Job, machine: Machine, policy: Policy) -> Scheduled:
     """What FlexGen's loop takes for a block under a policy [s], whether or not it fits.
 
-    Domain: that of `offload_placement`; weights are cut by their share, where FlexGen places whole tensors. Evidence:
+    Domain: that of `streamed_policy`; weights are cut by their share, where FlexGen places whole tensors. Evidence:
     derived.
     """
     prefill, decode = _prefill(job, machine, policy), _decode(job, machine, policy)
@@ -91,7 +101,7 @@ def scheduled(job: Job, machine: Machine, policy: Policy) -> Scheduled:
 def least(job: Job, machine: Machine, gpu_batch: int, method: Method) -> Terms:
     """Rows of what no schedule of a block can beat, each resource busy all the time; memory as `terms` counts it [s].
 
-    Link, disk, main thread and stores of a layer, for `offload_placement.ranked`: `scheduled` is never sooner.
+    Link, disk, main thread and stores of a layer, for `search.offload_placement.ranked`: `scheduled` is never sooner.
     """
     prompts, steps = job.prompt_tokens, job.prompt_tokens + job.output_tokens / 2.0
     width, wide = job.hidden, job.feed_forward

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.errors import InputError
-from ridgeline.search.programs import Floats
 
+Floats = NDArray[np.float64]
 WEIGHTS, CACHE, HIDDEN = 0, 1, 2
 GPU, DRAM, DISK = 0, 1, 2
 INVERSE = 9  # place of y
@@ -62,7 +63,7 @@ class Machine:
     `disk_weight_share` is the part of the disk's rate that weights reach in decode, `compressed_share` the size of
     4-bit values in groups of 64 (with scale and least value) over that of 2-byte values.
 
-    What FlexGen's loop adds (`offload_schedule`): `call_s` [s] of the host for an operator, `cpu_copy_share` of the
+    What FlexGen's loop adds (`streamed_schedule`): `call_s` [s] of the host for an operator, `cpu_copy_share` of the
     time of attention in DRAM that copies the cache to a workspace, `cpu_pin_bytes_per_s` at which cache is copied to
     pinned memory on its way to the GPU.
     """
