@@ -189,3 +189,9 @@ def test_progress_is_shown_on_a_terminal_only(
     shown = ask(capsys, *SMALL)
     assert (piped[2], piped[1]) == ("", shown[1])
     assert "replaying deployments" in shown[2]
+
+
+def test_formats_that_the_devices_lack_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["--rate", "1", "--requests", "10", "--prompt", "64", "--output", "4"]
+    found = ask_json(capsys, "plan", "llama-3.2-1b", "--serve", "--on", "1xT4", *few)
+    assert any("T4 multiplies no bf16" in text for text in found["assumed"])

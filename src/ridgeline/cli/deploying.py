@@ -118,7 +118,7 @@ def _as_dict(found: ServingSearch, assumed: tuple[str, ...]) -> dict[str, Any]:
         "considered": found.considered,
         "pruned": dict(found.pruned),
         "refused": dict(found.refused),
-        "assumed": list(assumed),
+        "assumed": [*assumed, *found.assumed],
         **({"error": found.missed} if found.missed else {}),
     }
 

@@ -206,6 +206,12 @@ class Settings:
         "format in which experts of mxfp4 are computed: their inputs are cast to 8 bits, whose products are faster",
         *("", "w4a8_mxfp4_mxfp8"),
     )
+    without_rate: str = _word(
+        "",
+        "weights of 8- or 4-bit floats on devices that do not multiply them: read so and multiplied in 16 bits, or "
+        "refused; '' is taken for the former",
+        *("", "weight-only", "refused"),
+    )
     prompts_meet: bool = _flag(
         False, "attention ranks of pools of prompts gather tokens and sums by all-reduces, not gathering and scattering"
     )

@@ -141,7 +141,8 @@ def _formed(model: Model, cluster: Cluster, asked: Sequence[Deployment]) -> tupl
 def _noted(engines: Sequence[Engine]) -> tuple[str, ...]:
     """What a person should know of how the engines are deployed."""
     same = (_SAME_ANSWERS,) if any(one.deployment.cuts_cache for one in engines) else ()
-    return (*same, *dict.fromkeys(why for one in engines if (why := cut_blocks(one))))
+    formats = (why for one in engines for why in one.format_notes)
+    return (*same, *dict.fromkeys((*formats, *(why for one in engines if (why := cut_blocks(one))))))
 
 
 def _shares(deployments: Sequence[Deployment], found: Replay, traffic: Traffic) -> tuple[Share, ...]:

@@ -129,6 +129,8 @@ def _seen(best: Ranked) -> list[tuple[str, str]]:
     if best.usd_per_h and rate:
         each = best.usd_per_h / 3600.0 / rate * 1e6
         rows.append(("cost", f"{money_text(each)} per million output tokens at {money_text(best.usd_per_h)} an hour"))
+    if best.usd_per_h is None:
+        rows.append(("cost", "no price is known of these devices; a cluster file may give its own (`price`)"))
     return rows
 
 

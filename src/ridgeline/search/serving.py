@@ -50,6 +50,7 @@ class ServingSearch:
     title: str
     objective: Objective
     attainable: Mapping[str, Candidate]  # by bound (`ttft_s`), where none keeps to all: who comes nearest to it
+    assumed: tuple[str, ...] = ()  # of the formats of the best
 
     @property
     def missed(self) -> str:
@@ -62,7 +63,7 @@ class ServingSearch:
         ranked = (self.fewest,) if fewest_alone and self.fewest is not None else self.ranked
         return search_text(
             self.title, ranked, self.fewest, considered=self.considered,
-            pruned=self.pruned, refused=self.refused, assumed=assumed, missed=self.missed,
+            pruned=self.pruned, refused=self.refused, assumed=(*assumed, *self.assumed), missed=self.missed,
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -123,6 +124,7 @@ def search_serving(
         pruned=dict(pruned.most_common()),
         refused=dict(refused.most_common(_REFUSALS)),
         fewest=least,
+        assumed=tuple(dict.fromkeys(why for one in ranked[0].deployments for why in bench.get(one)[0].format_notes)),
         attainable={} if least is not None else attainable(found, objective),
         seconds=time.perf_counter() - begun,
         title=f"{model.name} on {cluster.name}: {traffic.name}, {traffic.requests:,} requests",

@@ -23,6 +23,7 @@ from ridgeline.serving.apart import attention_side, check_experts_fit
 from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
 from ridgeline.serving.kept import host_rate, kept_numbers
 from ridgeline.serving.loans import preemption_of
+from ridgeline.serving.number_formats import computed_formats, format_notes
 from ridgeline.serving.rule import latent, rule_of
 from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.state import Records
@@ -46,6 +47,12 @@ class Engine:
     formats: Formats
     steps: StepModel
     batch: int | None = None  # sequences of a static batch, where it is known
+
+    @property
+    def format_notes(self) -> list[str]:
+        """What a person should know of formats that the devices do not multiply."""
+        part = self.machine.cluster.accelerator
+        return format_notes(formats_of(self.deployment), self.formats, self.policy, part)
 
     @property
     def lanes(self) -> int:
@@ -184,6 +191,8 @@ def engine(
         formats = replace(formats, feed=policy.narrow_inputs)
     if not deployment.kv and policy.narrow_kv and formats.feed in _QUANTIZED and not latent(model):
         formats = replace(formats, cache=policy.narrow_kv)
+    if not deployment.expert_kind:
+        formats = computed_formats(formats, policy, part)
     alone = dispatch_seconds(machine.cluster.accelerator) is not None and not policy.fused_norm
     fusions = Fusions(
         norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents, chains=alone,

@@ -1,0 +1,65 @@
+"""Formats that devices do not multiply: read so and widened, refused, or told."""
+
+from __future__ import annotations
+
+import pytest
+
+from ridgeline.cost.machine import machine
+from ridgeline.errors import PlanError
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.load import load
+from ridgeline.plan.deployment import Deployment
+from ridgeline.predict.serving import simulate_serving
+from ridgeline.serving.engine import Engine, engine
+from ridgeline.serving.traffic.asked import asked_traffic
+
+LLAMA = load("llama-3.2-1b")
+
+
+def made(on: str, weights: str, name: str = "vllm") -> Engine:
+    return engine(LLAMA, machine(cluster(on)), Deployment(engine=name, weights=weights))
+
+
+@pytest.mark.parametrize("on", ["A100-SXM-80GB", "T4"])
+@pytest.mark.parametrize(
+    ("asked", "bits"), [("nvfp4", "w4.5a16"), ("fp8", "w8a16"), ("fp8_block", "w8a16"), ("w4afp8", "w4.25a16")]
+)
+def test_narrow_floats_are_widened_where_nothing_multiplies_them(on: str, asked: str, bits: str) -> None:
+    found, same = made(on, asked), made(on, bits)
+    assert found.formats == same.formats
+    assert found.capacity == same.capacity
+    (note,) = [text for text in found.format_notes if "matrix rate" in text]
+    assert f"{on} has no" in note
+    assert f"vLLM reads {asked} weights" in note
+    assert "multiplies in 16 bits" in note
+    assert not [text for text in same.format_notes if "matrix rate" in text]
+
+
+@pytest.mark.parametrize(("on", "asked"), [("H100-SXM", "fp8"), ("B200-SXM", "nvfp4"), ("A100-SXM-80GB", "int4")])
+def test_what_devices_multiply_is_left_alone(on: str, asked: str) -> None:
+    assert made(on, asked).format_notes == []
+
+
+@pytest.mark.parametrize(
+    ("on", "asked", "name"),
+    [("A100-SXM-80GB", "fp8", "trtllm"), ("H100-SXM", "nvfp4", "trtllm"), ("V100-SXM2-32GB", "fp8", "vllm")],
+)
+def test_engines_that_refuse_them_are_not_priced(on: str, asked: str, name: str) -> None:
+    with pytest.raises(PlanError, match=f"weights = {asked}: {on} has no .* matrix rate; .*it has .*fp16"):
+        made(on, asked, name)
+
+
+@pytest.mark.parametrize("on", ["V100-SXM2-16GB", "T4"])
+def test_tf32_is_refused_where_there_is_none(on: str) -> None:
+    for words in ({"weights": "tf32"}, {"weights": "fp32", "tf32": True}):
+        with pytest.raises(PlanError, match=f"tf32: {on} has no tf32 matrix rate; nearest: fp32|it has .*fp32"):
+            engine(LLAMA, machine(cluster(on)), Deployment(**words))
+
+
+@pytest.mark.parametrize(("on", "half"), [("V100-SXM2-16GB", True), ("T4", True), ("A100-SXM-80GB", False)])
+@pytest.mark.parametrize("asked", ["", "bf16", "fp16"])
+def test_bf16_is_told_to_be_fp16_where_nothing_multiplies_it(on: str, half: bool, asked: str) -> None:
+    traffic, _ = asked_traffic({"prompt": (64, 64), "output": (2, 2), "requests": 1, "arrivals": "burst"})
+    report = simulate_serving(LLAMA, cluster(on), (Deployment(engine="vllm", weights=asked),), traffic)
+    told = [text for text in report.assumed if "fp16 (vLLM starts with --dtype half)" in text]
+    assert bool(told) == (half and asked != "fp16")
