@@ -124,3 +124,15 @@ def test_an_unknown_model_is_told_with_the_nearest(
 def test_an_unknown_offload_is_refused() -> None:
     with pytest.raises(WorkloadError, match="needs one of none, model, layers"):
         replace(ASKED, offload="disk")
+
+
+def test_a_video_that_is_decoded_in_tiles_fits_where_it_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """HunyuanVideo makes 129 frames of 720p on one device of 80 GB; its decoder's layers at once would be 114 GiB."""
+    scenario = tmp_path / "film.toml"
+    scenario.write_text(
+        '[model]\nname = "hunyuan-video"\n[cluster]\nname = "1xA100-SXM-80GB"\n[workload]\ntask = "diffusion"\n'
+        'width = 1280\nheight = 720\nframes = 129\nsteps = 50\nbatch = 1\nprecision = "bf16"\n',
+        encoding="utf-8",
+    )
+    assert run(["predict", str(scenario)]) == 0
+    assert "the decoder of a video works in tiles" in capsys.readouterr().out.replace("\n", " ")

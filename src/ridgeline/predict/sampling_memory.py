@@ -42,7 +42,9 @@ def pipeline_memory(
         words, silent = _words(name, ends)
         parts |= words
         said += silent
-        whole = 1 if DENOISERS.get(name) is not None and DENOISERS[name].film else asked.batch
+        film = name in DENOISERS and bool(DENOISERS[name].film)
+        whole = 0 if film else asked.batch  # diffusers, AutoencoderKLHunyuanVideo.enable_tiling: tiles of any size
+        said += ["memory: the decoder of a video works in tiles, which are not counted"] * film
         parts["pixels"] = part_of(pixels.graph, element_bytes=ends, weight_bytes=ends, copies=whole)
     told = SamplingMemory(parts=parts, offload=asked.offload, capacity_bytes=part.memory_bytes)
     return told, tuple(said)
