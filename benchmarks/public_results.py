@@ -17,11 +17,13 @@ import statistics
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ridgeline.cli.main import run
+from ridgeline.memory.interval import peak_interval
 
 ROWS = Path(__file__).with_suffix(".toml")
 PAGE = Path(__file__).with_suffix(".md")
@@ -67,6 +69,8 @@ class Answer:
 
 
 def _step(said: Mapping[str, Any]) -> Reading:
+    if "step_time_s" not in said:  # pictures: all steps of a batch, its words and its pixels
+        return said["seconds"], said["low_s"], said["high_s"]
     step = said["step_time_s"]
     return step["value"], step["low"], step["high"]
 
@@ -87,14 +91,15 @@ def _of_step(key: str) -> Callable[[Mapping[str, Any]], Reading]:
 def _allocated(said: Mapping[str, Any]) -> Reading:
     """Peak of the allocator on the fullest stage [GiB]: all that is held but the driver's context."""
     stage = max(said["memory"], key=lambda one: one["total_bytes"])
-    context = stage["categories_bytes"].get("context", 0.0)
-    ends = [stage.get(name) for name in ("low_bytes", "high_bytes")]
-    low, high = (None if end is None else (end - context) / GIB for end in ends)
-    return (stage["total_bytes"] - context) / GIB, low, high
+    held = {name: size / GIB for name, size in stage["categories_bytes"].items() if name != "context"}
+    return (sum(held.values()), *peak_interval(held))
 
 
 def _mean(kind: str) -> Callable[[Mapping[str, Any]], Reading]:
     def read(said: Mapping[str, Any]) -> Reading:
+        if "intervals" not in said:  # a static batch whose weights lie elsewhere
+            found = said[f"{kind}_s"]
+            return found["value"], found["low"], found["high"]
         low, high = said["intervals"][f"{kind}_mean_s"]
         return said[kind]["mean_s"], low, high
 
@@ -103,6 +108,9 @@ def _mean(kind: str) -> Callable[[Mapping[str, Any]], Reading]:
 
 def _rate(key: str) -> Callable[[Mapping[str, Any]], Reading]:
     def read(said: Mapping[str, Any]) -> Reading:
+        if "intervals" not in said:
+            whole = said["latency_s"]
+            return said[key], *(said[key] * whole["value"] / whole[end] for end in ("high", "low"))
         low, high = said["intervals"].get(key, (None, None))
         return said[key], low, high
 
@@ -110,7 +118,7 @@ def _rate(key: str) -> Callable[[Mapping[str, Any]], Reading]:
 
 
 def _per_device(said: Mapping[str, Any]) -> Reading:
-    devices = sum(one["instances"] * one["instance_devices"] for one in said["deployments"])
+    devices = sum(one["instances"] * one["tp"] * one["pp"] * one["dp"] for one in said["deployments"])
     value, low, high = _rate("output_tokens_per_s")(said)
     return value / devices, None if low is None else low / devices, None if high is None else high / devices
 
@@ -120,9 +128,8 @@ def _decode(said: Mapping[str, Any]) -> Reading:
 
     Its interval is as wide as that of TPOT.
     """
-    together, gap = said["traffic"]["requests"], said["itl"]["p50_s"]
     mean, low, high = _mean("tpot")(said)
-    value = together / gap
+    value = said["traffic"]["requests"] / said["itl"]["p50_s"] if "traffic" in said else said["batch"] / mean
     return value, value * mean / high if high else None, value * mean / low if low else None
 
 
@@ -134,7 +141,7 @@ def _prompts(said: Mapping[str, Any]) -> Reading:
 
 
 READ: dict[str, tuple[str, Callable[[Mapping[str, Any]], Reading]]] = {
-    "step_s": ("s a step", _step),
+    "step_s": ("s a step, or a batch of pictures", _step),
     "tokens_per_s": ("tokens/s", _of_step("tokens_per_s")),
     "tokens_per_s_per_device": ("tokens/s a device", _of_step("tokens_per_s_per_device")),
     "mfu": ("MFU", _of_step("mfu")),
@@ -230,7 +237,9 @@ def page(answers: Sequence[Answer], told: str) -> Iterator[str]:
 def main() -> None:
     """Asks for every result and writes the page."""
     said = tomllib.loads(ROWS.read_text(encoding="utf-8"))
-    answers = [asked(Result(**row)) for row in said["result"]]
+    results = [Result(**row) for row in said["result"]]
+    with ProcessPoolExecutor() as pool:
+        answers = list(pool.map(asked, results))
     PAGE.write_text("\n".join(page(answers, said["told"])) + "\n", encoding="utf-8")
 
 
