@@ -241,3 +241,10 @@ def test_what_hosts_do(capsys: pytest.CaptureFixture[str]) -> None:
 def test_impossible_sizes_are_named(capsys: pytest.CaptureFixture[str], words: tuple[str, str], told: str) -> None:
     assert run(["op", *words]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_bf16_is_told_to_be_fp16_where_nothing_multiplies_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["op", "gemm", "512x512x512", "--on", "T4,A100"]) == 0
+    out = capsys.readouterr().out
+    assert "T4 multiplies no bf16: fp16" in out
+    assert "A100-SXM-80GB multiplies" not in out

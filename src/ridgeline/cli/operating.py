@@ -13,7 +13,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import ENGINES
 from ridgeline.predict.operator import OperatorCost, operator_cost
 from ridgeline.predict.operator_shapes import KINDS
-from ridgeline.report.blocks import show
+from ridgeline.report.blocks import Line, show
 from ridgeline.report.operator import operator_blocks
 from ridgeline.units import time_text
 
@@ -35,6 +35,7 @@ def operate(
     if not machines:
         raise InputError("names no machine; say one or some, e.g. --on H100-SXM,MI300X", field="--on", value=on)
     found = [operator_cost(kind, shape, dtype, cluster(name), **options) for name in machines]
+    told = _as_fp16(dtype, machines)
     if picture is not None:
         _draw(picture, f"{kind} {shape} {dtype}", machines, found)
     if as_json:
@@ -45,9 +46,21 @@ def operate(
             | ({} if cost.power is None else {"power_low_w": cost.power.low_w, "power_high_w": cost.power.high_w})
             for cost in found
         ]
-        print(json.dumps({"kind": kind, "shape": shape, "dtype": dtype, "rows": rows}, indent=1, allow_nan=False))
+        said = {"kind": kind, "shape": shape, "dtype": dtype, "rows": rows, **({"assumed": told} if told else {})}
+        print(json.dumps(said, indent=1, allow_nan=False))
     else:
-        show(operator_blocks(found), sys.stdout, width=_WIDTH)
+        show(
+            [*operator_blocks(found), *(Line(text=f"- assumed: {text}", indent=2) for text in told)],
+            sys.stdout,
+            width=_WIDTH,
+        )
+
+
+def _as_fp16(dtype: str, machines: list[str]) -> list[str]:
+    """Devices that multiply no bf16, whose rate is that of fp16."""
+    parts = [cluster(name).accelerator for name in machines] if dtype == "bf16" else []
+    rates = {part.name: part.peak_flop_per_s for part in parts}
+    return [f"{name} multiplies no bf16: fp16" for name, has in rates.items() if "fp16" in has and "bf16" not in has]
 
 
 _MASKED = ("attention", "prefill", "decode")
