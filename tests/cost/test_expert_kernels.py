@@ -110,6 +110,35 @@ def test_deepep_sends_tokens_of_few_ranks_too(prompts: bool) -> None:
     assert (found.mid != prices("SGLang", "", prompts=prompts).trade(TRADE, ROWS).mid).all()
 
 
+@pytest.mark.parametrize(("engine", "gather"), [("SGLang", "none"), ("vLLM", "allgather_reducescatter")])
+def test_many_ranks_gather_all_tokens_where_a_backend_does(engine: str, gather: str) -> None:
+    """72 ranks of H100: an all-gather and a reduce-scatter of all 18,432 tokens; kernels stay the measured ones."""
+    where, rows = machine(cluster("72xH100-SXM")), np.array([18432.0])
+    trade, size = replace(TRADE, ranks=72), 2.0 * 7168 * rows
+    by = prices(engine, gather, on=where)
+    both = by.collective(CollectiveKind.ALL_GATHER, size, 72) + by.collective(CollectiveKind.REDUCE_SCATTER, size, 72)
+    np.testing.assert_allclose(by.trade(trade, rows).mid, both)
+    assert (prices(engine, "", on=where).trade(trade, rows).mid < 0.5 * both).all()
+    layer = replace(EXPERTS, count=288, ranks=72)
+    np.testing.assert_array_equal(
+        by.experts(layer, rows).mid, prices(engine, "", on=where).experts(layer, rows).mid
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["deepep_low_latency", "deepep_high_throughput"])
+@pytest.mark.parametrize("prompts", [True, False])
+def test_vllm_sends_tokens_in_the_way_that_its_word_says(backend: str, prompts: bool) -> None:
+    """Whatever a pool does: of few tokens, or of long batches."""
+    where, trade = machine(cluster("16xH100-SXM")), replace(TRADE, ranks=16)
+    quick = backend == "deepep_low_latency"
+    expected = prices("SGLang", "deepep", prompts=not quick, on=where)
+    found = prices("vLLM", backend, prompts=prompts, on=where)
+    layer = replace(EXPERTS, ranks=16)
+    np.testing.assert_allclose(found.experts(layer, ROWS).mid, expected.experts(layer, ROWS).mid, rtol=1e-8)
+    other = prices("vLLM", "deepep_high_throughput" if quick else "deepep_low_latency", prompts=prompts, on=where)
+    assert (found.trade(trade, ROWS).mid != other.trade(trade, ROWS).mid).all()
+
+
 def test_tokens_are_gathered_by_all_reduces_where_an_engine_does_so() -> None:
     """SGLang's prompts: a buffer of all ranks' tokens is summed, and the sums of all; 8,192 tokens of 7,168 in bf16."""
     own = OwnKernels(all_meet=True)

@@ -491,6 +491,30 @@ def test_experts_are_computed_by_the_backend_of_the_engine_unless_one_is_named(
 
 
 @pytest.mark.parametrize(
+    ("name", "version", "role", "backend"),
+    [
+        ("SGLang", "", "whole", "deepep"),
+        ("SGLang", "0.4.1", "whole", ""),
+        ("vLLM", "", "whole", "deepep_low_latency"),
+        ("vLLM", "", "decode", "deepep_low_latency"),
+        ("vLLM", "", "prefill", "deepep_high_throughput"),
+        ("TensorRT-LLM", "", "whole", "WIDEEP"),
+    ],
+)
+def test_experts_on_many_ranks_run_by_the_backend_for_many(name: str, version: str, role: str, backend: str) -> None:
+    """From 16 on, unless one is named; with fewer ranks as before."""
+    model, where = load("deepseek-v3"), machine(cluster("16xH200-SXM"))
+    few, many = (
+        Deployment(engine=name, version=version, dp=ranks, ep=ranks, weights="fp8_block", role=Role(role))
+        for ranks in (8, 16)
+    )
+    assert engine(model, where, many).deployment.expert_backend == backend
+    assert engine(model, where, few).deployment.expert_backend == ("CUTLASS" if name == "TensorRT-LLM" else "")
+    said = {"SGLang": "none", "vLLM": "allgather_reducescatter", "TensorRT-LLM": "CUTLASS"}[name]
+    assert engine(model, where, replace(many, expert_backend=said)).deployment.expert_backend == said
+
+
+@pytest.mark.parametrize(
     ("device", "version", "ep", "backend"),
     [
         ("H100-SXM", "", 1, "triton_kernel"),

@@ -11,6 +11,8 @@ from ridgeline.errors import DomainError
 from ridgeline.facts.expert_backends import expert_backend, expert_backends
 from ridgeline.facts.records import Accelerator
 
+WIDE_EXPERT_RANKS = 16  # from here on tokens go to the ranks of their experts only, but where a backend gathers them
+
 
 class ExpertKernels:
     """The kernels of one engine's `backend` on a device, in one number format; '' those it was measured with.
@@ -31,6 +33,11 @@ class ExpertKernels:
         """Whether the backend sends each token to the ranks of its experts only, however few ranks there are."""
         return self._known is not None and self._known.exchange == "deepep"
 
+    def over(self, ranks: int) -> bool:
+        """Whether so many ranks trade each token with those of its experts only, rather than gather all tokens."""
+        gathers = self._known is not None and self._known.exchange == "gather"
+        return self.exchanges or (ranks >= WIDE_EXPERT_RANKS and not gathers)
+
     @property
     def narrow(self) -> bool:
         """Whether tokens are cast to the experts' format before they are gathered, and their sums scattered."""
@@ -39,14 +46,18 @@ class ExpertKernels:
     @property
     def quick(self) -> bool:
         """Whether it sends tokens in the way of few, which steps take."""
-        return not (self.exchanges and self._prompts)
+        return self._known is None or not self.exchanges or self._family == "wide_experts_decode"
+
+    @property
+    def _family(self) -> str:
+        """The family of its kernels, of prompts or of steps; '' where they are those that were measured."""
+        return "" if self._known is None else self._known.prompts if self._prompts else self._known.steps
 
     def of(self, asked: Asked) -> tuple[Asked, Rung]:
         """The same asked of the backend's kernels, and the best rung that knows them; else unchanged."""
         known = self._known
         if known is not None and known.form == asked.question.form:
-            family = known.prompts if self._prompts else known.steps
-            named = replace(asked.question, family=family, kernel=known.kernel, engine=known.library)
+            named = replace(asked.question, family=self._family, kernel=known.kernel, engine=known.library)
             for rung in (Rung.FITTED, Rung.BORROWED):
                 found = find_fits(named, self._part, rung)
                 if any(fit.kernel.split(" ")[0] == known.kernel for fit in found):

@@ -41,7 +41,6 @@ from ridgeline.lower.work import CollectiveKind, Number
 Array = NDArray[np.float64]
 _WHOLE = (1.0, 1.0)  # of the matrix and the memory rate of kernels
 _BY_QUERY, _FEWEST_BLOCKS = ("mmha", "mmha-wide"), 4.0  # kernels of decode that read keys for each query head
-_WIDE_EXPERT_RANKS = 16  # from here on engines trade tokens with the kernels of DeepEP instead of collectives
 MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traffic (AIConfigurator's measured default)
 
 
@@ -376,7 +375,7 @@ class ServedPrices(LinkPrices):
         if piece.stay:
             return self.passed_on(piece, np.maximum(rows / piece.ranks, 1.0))
         size = 2.0 * piece.width * np.maximum(rows, piece.ranks)
-        if (piece.ranks >= _WIDE_EXPERT_RANKS or self._backend.exchanges) and self._exchanges:
+        if self._backend.over(piece.ranks) and self._exchanges:
             machine = self.group(piece.ranks)
             per_rank = np.maximum(rows / piece.ranks, 1.0)
             total = nothing(rows.shape)

@@ -228,6 +228,12 @@ class Settings:
         "backend of experts where a deployment names none; '' the kernels that it was measured with",
         *("", "CUTLASS", "TRTLLM", "DEEPGEMM", "triton_kernel"),
     )
+    wide_backend: str = _word(
+        "",
+        "backend of experts that are divided over 16 ranks or more, where a deployment names none; '' as over fewer",
+        *("", "deepep", "deepep_low_latency", "WIDEEP"),
+    )
+    wide_prompt_backend: str = _word("", "and that of pools of prompts; '' the same", *("", "deepep_high_throughput"))
     expert_backend_alone: bool = _flag(False, "it is taken only where no rank holds whole experts alone")
     prompt_widths: float = _key(
         0.0, "buffers held for every token of all prompts, in widths of the model; 0: as the widest layer needs",

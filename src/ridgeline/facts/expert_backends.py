@@ -9,13 +9,15 @@ from ridgeline.facts import store
 from ridgeline.facts.engines import engine_named
 
 TABLE = "expert_backends.tsv"
+ANY = "any"  # of a row: formats of experts, whose kernels are those that were measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertBackend:
     """Kernels of experts in one number format: families of pools of prompts and of decode steps, library and kernel.
 
-    `exchange` says how tokens reach their experts: 'deepep', 'narrow' in the experts' format, or '' as with any.
+    `exchange` says how tokens reach their experts: 'deepep', 'gather' to all ranks, 'narrow' to all in the experts'
+    format, or '' as with any.
     """
 
     engine: str
@@ -32,9 +34,9 @@ class ExpertBackend:
 @cache
 def expert_backend(engine: str, backend: str, form: str) -> ExpertBackend | None:
     """The kernels of an engine's backend in a number format; None where they are not known."""
-    asked = {"engine": engine, "backend": backend, "form": form}
+    asked = {"engine": (engine,), "backend": (backend,), "form": (form, ANY)}
     for row in store.read_tsv(TABLE):
-        if all(row[name] == value for name, value in asked.items()):
+        if all(row[name] in values for name, values in asked.items()):
             return ExpertBackend(**row)
     return None
 

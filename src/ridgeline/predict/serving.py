@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ridgeline.cost.expert_kernels import WIDE_EXPERT_RANKS
 from ridgeline.cost.machine import Machine, assumed_facts, machine
 from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
@@ -126,7 +127,7 @@ def simulate_serving(
         known=hangs.known,
         what_if=hangs.what_if,
         rungs=_rungs(engines),
-        assumed=tuple(dict.fromkeys((*assumed, *why, *_noted(engines), *assumed_facts(where, "bf16")))),
+        assumed=tuple(dict.fromkeys((*assumed, *why, *_noted(deployments, engines), *assumed_facts(where, "bf16")))),
         seconds=time.perf_counter() - begun,
         shares=_shares(deployments, found, traffic),
     )
@@ -138,11 +139,23 @@ def _formed(model: Model, cluster: Cluster, asked: Sequence[Deployment]) -> tupl
     return [one for one, _ in pairs], [why for _, why in pairs if why]
 
 
-def _noted(engines: Sequence[Engine]) -> tuple[str, ...]:
+def _noted(deployments: Sequence[Deployment], engines: Sequence[Engine]) -> tuple[str, ...]:
     """What a person should know of how the engines are deployed."""
     same = (_SAME_ANSWERS,) if any(one.deployment.cuts_cache for one in engines) else ()
     formats = (why for one in engines for why in one.format_notes)
-    return (*same, *dict.fromkeys((*formats, *(why for one in engines if (why := cut_blocks(one))))))
+    cuts = (why for one in engines if (why := cut_blocks(one)))
+    return (*same, *dict.fromkeys((*formats, *cuts)), *_wide(deployments, engines))
+
+
+def _wide(deployments: Sequence[Deployment], engines: Sequence[Engine]) -> tuple[str, ...]:
+    """The backend that experts on many ranks were taken to run by, where no deployment names one."""
+    said = (
+        f"experts on {one.ep} ranks run by {made.deployment.expert_backend}, as {made.policy.name}'s documentation"
+        f" advises for many, where it is to be asked for; expert_backend says another"
+        for one, made in zip(deployments, engines, strict=True)
+        if not one.expert_backend and one.ep >= WIDE_EXPERT_RANKS and made.policy.wide_backend
+    )
+    return tuple(dict.fromkeys(said))
 
 
 def _shares(deployments: Sequence[Deployment], found: Replay, traffic: Traffic) -> tuple[Share, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ridgeline.cost.engine_limits import dispatch_seconds, scheduler_slowness
+from ridgeline.cost.expert_kernels import WIDE_EXPERT_RANKS
 from ridgeline.cost.formats import EXPERTS_ONLY, Formats, form
 from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.cost.own_kernels import OwnKernels
@@ -138,6 +139,14 @@ class Engine:
         return float(self.graphs[-1]) if self.graphs and self.policy.graph_prefill else 0.0
 
 
+def _backend(one: Deployment, policy: EnginePolicy) -> str:
+    """The engine's word for its kernels of experts where the deployment has none; '' those that were measured."""
+    if one.ep >= WIDE_EXPERT_RANKS and policy.wide_backend:
+        prompts = one.role is Role.PREFILL
+        return (policy.wide_prompt_backend if prompts else "") or policy.wide_backend
+    return "" if one.ep > 1 and policy.expert_backend_alone else policy.expert_backend
+
+
 def engine(
     model: Model,
     machine: Machine,
@@ -162,8 +171,7 @@ def engine(
         context_tokens=context, ranks=deployment.instance_devices, device=part.name,
         architecture=f"{part.vendor} {part.architecture}", model=_traits(model),
     )  # fmt: skip
-    if not deployment.expert_backend and (deployment.ep == 1 or not policy.expert_backend_alone):
-        deployment = replace(deployment, expert_backend=policy.expert_backend)
+    deployment = replace(deployment, expert_backend=deployment.expert_backend or _backend(deployment, policy))
     if policy.budget_covers_context and deployment.token_budget is None:
         policy = replace(policy, token_budget=max(policy.token_budget, min(context, 131_072)))
     if policy.scheduler == "single":
