@@ -86,7 +86,7 @@ def made(model: object, **words: object) -> Engine:
 
 @pytest.mark.parametrize(("model", "name"), [(PRO, "chosen-moe"), (PRO, "compressed-moe"), (M3, "sparse-moe")])
 def test_a_core_is_what_a_whole_layer_takes_beyond_one_that_sees_nothing(model: object, name: str) -> None:
-    one = made(model)
+    one = made(model, weights="bf16")
     prices, layer = one.steps.prices, kinds(model, 8)[name]
     attention = core(layer)
     assert attention.entries is not None
