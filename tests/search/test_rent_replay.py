@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ridgeline.cost.machine import machine
 from ridgeline.errors import NoPlanError
+from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
+from ridgeline.plan.deployment import Deployment
 from ridgeline.search import rent_replay
 from ridgeline.search.rent import Option, Problem, rent
 from ridgeline.search.rent_replay import dealt, rent_kept, replayed
 from ridgeline.search.renting import offers_of, rent_fleet
+from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import Objective
 from ridgeline.serving.traffic.asked import asked_traffic
 from ridgeline.serving.traffic.traffic import traffic
@@ -82,7 +87,7 @@ def test_what_is_offered_keeps_to_the_objective_in_its_replay() -> None:
     assert str(fleet).count("its replay keeps") == len(fleet.tried) - 1
 
 
-def test_instances_that_are_down_serve_nothing() -> None:
+def test_instances_that_are_down_serve_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three rented two are needed up: the replay has two."""
     asked, goal = asked_traffic({"rate": 8.0, "prompt": (64, 64), "output": (8, 8), "requests": 60})[0], Objective()
     fleet = rent_fleet(
@@ -90,4 +95,14 @@ def test_instances_that_are_down_serve_nothing() -> None:
     )
     (one,) = [each for each in fleet.rent.rented if each.rented]
     assert one.needed < one.rented
-    assert replayed(fleet.rent, [], asked, fleet.buckets.rows, goal) == 0.0  # nobody serves where nothing is made
+    seen = []
+
+    def stopped(fleets: Sequence[Engine], *_: object, **__: object) -> None:
+        seen.append(fleets[0].deployment.instances)
+        raise NoPlanError("replayed no further")
+
+    monkeypatch.setattr(rent_replay, "replay_tables", stopped)
+    made: list[Any] = [(engine(load("gpt2"), machine(cluster("1xT4")), Deployment()), None)] * len(fleet.rent.rented)
+    with pytest.raises(NoPlanError, match="no further"):
+        replayed(fleet.rent, made, asked, fleet.buckets.rows, goal)
+    assert seen == [one.needed]
