@@ -26,21 +26,7 @@ from kinds import KINDS, words_of
 
 SLOWEST_S, LARGEST_BYTES = 20.0, 2_000_000_000
 _KILLED_AFTER_S, _MOST_ADDRESSES = 40, 16_000_000_000
-_COMPILES = [
-    "simulate",
-    "gpt2",
-    "--on",
-    "1xT4",
-    "--rate",
-    "4",
-    "--requests",
-    "10",
-    "--prompt",
-    "64",
-    "--output",
-    "4",
-    "--json",
-]
+_COMPILES = "simulate gpt2 --on 1xT4 --rate 4 --requests 10 --prompt 64 --output 4 --json"
 
 
 def _child(words: list[str], folder: Path) -> None:
@@ -150,7 +136,7 @@ def _load(kinds: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for kind in kinds:
             run(words_of(kind, 0, Path(folder)))
-        run(_COMPILES)
+        run(_COMPILES.split())
     sys.stdout.flush()
     os.dup2(here, 1)
 
