@@ -12,7 +12,7 @@ import pytest
 
 from ridgeline.cli import main as cli
 from ridgeline.cli.main import run
-from ridgeline.plan.scenario import read_scenario
+from ridgeline.scenario.training import read_scenario
 
 SMALL = ["gpt2", "--on", "8xA100-SXM-80GB", "--seq-len", "1024", "--global-batch", "64"]
 PLANNED = [*SMALL, "--tp", "2", "--pp", "2", "--micro-batch", "2"]

@@ -14,7 +14,7 @@ from ridgeline.cli.flags import LIMIT_NAMES, PLAN_NAMES, WORKLOAD_NAMES
 from ridgeline.cli.main import run
 from ridgeline.errors import RidgelineError
 from ridgeline.graph.load import load
-from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
+from ridgeline.scenario.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 
 TRAINING = WORKLOAD_NAMES | PLAN_NAMES | LIMIT_NAMES
 PLAIN = {

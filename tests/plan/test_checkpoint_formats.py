@@ -9,8 +9,8 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment
-from ridgeline.plan.serving_scenario import serving_from_words
 from ridgeline.predict.serving import simulate_serving
+from ridgeline.scenario.serving import serving_from_words
 from ridgeline.serving.engine import engine
 from ridgeline.serving.traffic.asked import asked_traffic
 

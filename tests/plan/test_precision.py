@@ -10,8 +10,8 @@ from ridgeline.errors import DomainError, InputError
 from ridgeline.facts.accelerators import accelerators
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.workload import PRECISIONS
-from ridgeline.plan.scenario import Scenario, scenario_from_words
 from ridgeline.predict.operator import operator_cost
+from ridgeline.scenario.training import Scenario, scenario_from_words
 
 
 def asked(name: str, **workload: object) -> Scenario:

@@ -17,9 +17,9 @@ import pytest
 
 from ridgeline.cli.main import run
 from ridgeline.errors import UnitError
-from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field
-from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 from ridgeline.report import as_json, serving_json, serving_search
+from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field
+from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 
 SECTIONS = {
     "## `[workload]`": WORKLOAD_FIELDS,

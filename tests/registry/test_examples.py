@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.cli.main import run
-from ridgeline.plan.serving_fields import TRAFFIC_FIELDS
+from ridgeline.scenario.serving_fields import TRAFFIC_FIELDS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.toml") if path.stem != "machine")

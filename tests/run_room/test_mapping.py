@@ -16,7 +16,6 @@ from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan, Recompute, Schedule
-from ridgeline.plan.settings import read_settings
 from ridgeline.predict import Predictor
 from ridgeline.predict.explain import explain
 from ridgeline.run.append import COLUMNS, append_rows, hardware_cell, rows_of
@@ -24,6 +23,7 @@ from ridgeline.run.batch import generation_of
 from ridgeline.run.gap import PlanComparison, phases_of
 from ridgeline.run.mapping import as_it_runs, execution_of, parameters, shape_of
 from ridgeline.run.measured import Measured
+from ridgeline.scenario.settings import read_settings
 from ridgeline.training.optimizer import optimizer_seconds
 from ridgeline.validate.check import check
 from ridgeline.validate.rows import read

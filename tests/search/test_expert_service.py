@@ -17,7 +17,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.deployment_rules import check_divides
-from ridgeline.plan.serving_scenario import ServingScenario, serving_from_words
+from ridgeline.scenario.serving import ServingScenario, serving_from_words
 from ridgeline.search.expert_service import BALANCED, LINEAR, Loads, imbalance, loads_of, placed
 from ridgeline.search.serving_space import Space, deployments
 from ridgeline.serving.engine import engine

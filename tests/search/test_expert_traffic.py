@@ -16,7 +16,7 @@ from ridgeline.graph.load import load
 from ridgeline.lower.pieces import Trade
 from ridgeline.lower.work import CollectiveKind
 from ridgeline.plan.deployment import Deployment
-from ridgeline.plan.serving_scenario import serving_from_words
+from ridgeline.scenario.serving import serving_from_words
 from ridgeline.search.expert_service import AFFINITY, LINEAR, Loads, flow_of, lies, placed
 from ridgeline.search.expert_traffic import Routes, crossing, routes_of
 from ridgeline.search.serving_space import Space, deployments

@@ -15,8 +15,8 @@ from ridgeline.facts.clusters import cluster, with_beside
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment
-from ridgeline.plan.serving_scenario import fitting_instances, serving_from_words
 from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h, instance_usd_per_h
+from ridgeline.scenario.serving import fitting_instances, serving_from_words
 from ridgeline.search.serving import search_serving
 from ridgeline.search.serving_space import Space, deployments, fleets
 from ridgeline.serving.engine import Engine, engine

@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.plan.synonyms import called_here
+from ridgeline.scenario.synonyms import called_here
 
 Misused: Any = typer.BadParameter.__mro__[1]
 """The class of all that Typer says of a command line; where it is kept differs between Typer's releases."""

@@ -22,7 +22,7 @@ from ridgeline.cli.simulating import (
 )
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.deployment import Router
-from ridgeline.plan.serving_scenario import ServingScenario
+from ridgeline.scenario.serving import ServingScenario
 
 if TYPE_CHECKING:
     from ridgeline.plan.deployment import Deployment

@@ -11,7 +11,7 @@ import typer
 
 from ridgeline.cli.commands import Command
 from ridgeline.errors import InputError
-from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, count, read_fields
+from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, count, read_fields
 
 NOT_SEARCHED = ("layer_split", "recompute_layers")  # a search has no such choice to hold
 STATED_FIELDS = tuple(field for field in PLAN_FIELDS if field.name not in NOT_SEARCHED)

@@ -37,8 +37,8 @@ from ridgeline.cli.options import (
 )
 from ridgeline.cli.refusals import Counted, defect, misused, print_refusal, refusal
 from ridgeline.errors import InputError, RidgelineError, printable
-from ridgeline.plan.fields import WORKLOAD_FIELDS
-from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, HOST_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
+from ridgeline.scenario.fields import WORKLOAD_FIELDS
+from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, HOST_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 
 MISUSED, STOPPED = 2, 130
 DEFECT = 70  # EX_SOFTWARE of sysexits.h
@@ -177,7 +177,7 @@ def predict_command(
             raise InputError("writes the timeline of a training step; leave it out, or --serve", field="--trace")
         predict_batch(subject, on, words, evidence=evidence.value, as_json=as_json)
         return
-    from ridgeline.plan.sampling_scenario import names_sampling
+    from ridgeline.scenario.sampling import names_sampling
 
     if names_sampling(subject):
         from ridgeline.cli.sampling import predict_sampling

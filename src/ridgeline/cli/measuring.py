@@ -93,7 +93,7 @@ def _machine(subject: str, on: str | None, words: Mapping[str, Any]) -> str | No
         return on
     plan: Mapping[str, Any] = {}
     if subject.endswith(".toml"):
-        from ridgeline.plan.scenario import tables_of
+        from ridgeline.scenario.training import tables_of
 
         tables, _ = tables_of(subject)
         if "cluster" in tables:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.plan.serving_fields import OFFLOAD_FIELDS
-from ridgeline.plan.serving_scenario import ServingScenario
+from ridgeline.scenario.serving import ServingScenario
+from ridgeline.scenario.serving_fields import OFFLOAD_FIELDS
 
 _HOST = ("offload", "cpu", "dram", "storage")
 _USUAL = {"prompt": (1024, 1024), "output": (256, 256)}  # tokens, where nothing is said

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS
-from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS
+from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
+from ridgeline.scenario.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS
 
 
 class Kind(StrEnum):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ridgeline.errors import InputError, PlanError
 from ridgeline.facts.user_files import LOADS, read_user_file
-from ridgeline.plan.serving_scenario import ServingScenario
+from ridgeline.scenario.serving import ServingScenario
 
 if TYPE_CHECKING:
     from ridgeline.search.expert_service import Loads

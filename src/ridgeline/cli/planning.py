@@ -25,7 +25,7 @@ from ridgeline.cli.flags import (
 from ridgeline.cli.progress import busy
 from ridgeline.cli.refusals import print_refusal, refusal
 from ridgeline.errors import ClusterError, DomainError, InputError, ModelError, NoPlanError, PlanError, WorkloadError
-from ridgeline.plan.scenario import Scenario, read_scenario, scenario_from_words
+from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words
 
 _TABLE_AT_FAULT = {PlanError: "plan", ModelError: "model", ClusterError: "cluster"}
 

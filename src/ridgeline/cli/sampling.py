@@ -11,9 +11,9 @@ from typing import Any
 from ridgeline.errors import InputError, ModelError, NoPlanError, PlanError
 from ridgeline.memory.sampling import SamplingMemory
 from ridgeline.plan.sampling import OFFLOADS
-from ridgeline.plan.sampling_scenario import SamplingScenario, read_sampling
 from ridgeline.predict.sampling import SamplingCost, sample
 from ridgeline.report.blocks import Block, Line, Table, blank, show
+from ridgeline.scenario.sampling import SamplingScenario, read_sampling
 from ridgeline.units import bytes_text, time_text
 
 _WIDTH = 120  # columns when piped

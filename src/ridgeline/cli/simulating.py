@@ -18,8 +18,8 @@ from ridgeline.cli.offloading import predict_offloaded, refuse_offload
 from ridgeline.cli.placing import with_placement
 from ridgeline.cli.progress import busy
 from ridgeline.errors import DomainError, InputError, NoPlanError, UnknownNameError
-from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
-from ridgeline.plan.serving_scenario import ServingScenario, read_serving, serving_from_words
+from ridgeline.scenario.serving import ServingScenario, read_serving, serving_from_words
+from ridgeline.scenario.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 
 if TYPE_CHECKING:
     from ridgeline.cost.machine import Machine

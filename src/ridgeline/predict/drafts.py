@@ -14,9 +14,9 @@ from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Role
-from ridgeline.plan.serving_scenario import fitting_instances
 from ridgeline.predict.serving import simulate_serving
 from ridgeline.report.serving import ServingReport
+from ridgeline.scenario.serving import fitting_instances
 from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.engine import Engine, Policies, engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts

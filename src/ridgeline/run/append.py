@@ -12,9 +12,9 @@ from pathlib import Path
 from ridgeline.errors import InputError
 from ridgeline.facts.records import Cluster
 from ridgeline.facts.user_files import TRUTH, read_user_file
-from ridgeline.plan.settings import COLUMN as SETTINGS
-from ridgeline.plan.settings import Settings
 from ridgeline.run.gap import PlanComparison
+from ridgeline.scenario.settings import COLUMN as SETTINGS
+from ridgeline.scenario.settings import Settings
 
 COLUMNS = (
     "id", "model", "params_b", "layers", "hidden", "heads", "vocab", "seq_len", "hardware", "n_devices", "interconnect",

@@ -14,8 +14,8 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model, OpKind
 from ridgeline.plan.checkpoint_formats import rates_of_both, with_formats
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
-from ridgeline.plan.serving_fields import SAME_WORDS
-from ridgeline.plan.serving_scenario import drafts_of, fitting_instances
+from ridgeline.scenario.serving import drafts_of, fitting_instances
+from ridgeline.scenario.serving_fields import SAME_WORDS
 from ridgeline.search.expert_service import Known, Loads, placed
 from ridgeline.search.expert_traffic import routes_of
 from ridgeline.serving.engine import Engine

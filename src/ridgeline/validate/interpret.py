@@ -13,8 +13,8 @@ from ridgeline.graph.ops import Model
 from ridgeline.graph.translation import TRANSLATORS
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Recompute
-from ridgeline.plan.settings import COLUMN as SETTINGS
-from ridgeline.plan.settings import read_settings
+from ridgeline.scenario.settings import COLUMN as SETTINGS
+from ridgeline.scenario.settings import read_settings
 from ridgeline.validate.engines import Engine, find_engine
 from ridgeline.validate.habits import read_habits
 from ridgeline.validate.hardware import Device, find_device

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.facts.user_files import TRUTH, UserFile, read_user_file
-from ridgeline.plan.settings import COLUMN as SETTINGS
+from ridgeline.scenario.settings import COLUMN as SETTINGS
 from ridgeline.units import UNITS
 
 LARGEST_CELLS = 8_000_000  # of a table; the largest public one of this kind has 300,000

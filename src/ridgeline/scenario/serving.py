@@ -15,9 +15,9 @@ from ridgeline.errors import PlanError, RidgelineError
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role, Router
 from ridgeline.plan.deployment_ranges import tree_tokens
-from ridgeline.plan.fields import WORKLOAD_FIELDS, read_fields
-from ridgeline.plan.scenario import Place, Table, failing, guarded, model_and_cluster, tables_of, words_of
-from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, SAME_WORDS, TRAFFIC_FIELDS
+from ridgeline.scenario.fields import WORKLOAD_FIELDS, read_fields
+from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, SAME_WORDS, TRAFFIC_FIELDS
+from ridgeline.scenario.training import Place, Table, failing, guarded, model_and_cluster, tables_of, words_of
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster

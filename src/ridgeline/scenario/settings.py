@@ -9,8 +9,8 @@ from ridgeline.errors import InputError
 from ridgeline.graph.build import build
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, read_fields
 from ridgeline.plan.plan import Plan
+from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, read_fields
 
 COLUMN = "settings"
 _PARTS = ("config", "workload", "habits", "plan")

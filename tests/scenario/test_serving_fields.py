@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import InputError, UnitError
 from ridgeline.plan.deployment import Deployment
-from ridgeline.plan.fields import Field, read_fields
-from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS, Pool
+from ridgeline.scenario.fields import Field, read_fields
+from ridgeline.scenario.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS, Pool
 
 FIELDS = {field.name: field for field in (*TRAFFIC_FIELDS, *DEPLOYMENT_FIELDS, *BATCH_FIELDS)}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.graph.build import from_dims
-from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS
+from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text(encoding="utf-8")
 WORDS = (*inspect.signature(from_dims).parameters, *(field.name for field in (*WORKLOAD_FIELDS, *PLAN_FIELDS)))

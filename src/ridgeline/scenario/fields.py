@@ -13,7 +13,7 @@ from typing import Any
 from ridgeline.errors import InputError, UnitError, closest
 from ridgeline.graph.workload import FRAMEWORKS, OPTIMIZERS, PRECISIONS, Task
 from ridgeline.plan.plan import LOSSES, Recompute, Schedule
-from ridgeline.plan.synonyms import called_here
+from ridgeline.scenario.synonyms import called_here
 from ridgeline.units import parse, parse_count
 
 # Bounds on nonsense, far beyond any published run: tokens of a run, tokens of a sequence, and anything smaller, such as

@@ -12,9 +12,9 @@ from ridgeline.errors import InputError
 from ridgeline.facts.user_files import SCENARIO, read_user_file
 from ridgeline.graph.diffusion_names import diffusion_model
 from ridgeline.graph.workload import PRECISIONS
-from ridgeline.plan.fields import Field, pick, read_fields, whole, yes
 from ridgeline.plan.sampling import LONGEST_SIDE, MOST, OFFLOADS, Division, Sampling
-from ridgeline.plan.scenario import Place, Table, cluster_in, failing, guarded, tables_of
+from ridgeline.scenario.fields import Field, pick, read_fields, whole, yes
+from ridgeline.scenario.training import Place, Table, cluster_in, failing, guarded, tables_of
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.errors import InputError, RidgelineError, UnknownNameError
 from ridgeline.facts.user_files import SCENARIO, read_user_file
 from ridgeline.graph.workload import Workload, without_rate
-from ridgeline.plan.assumed import complete_plan, fill_precision, fill_workload, idle_words
-from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near, read_fields, shown
 from ridgeline.plan.plan import Plan
-from ridgeline.plan.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
+from ridgeline.scenario.assumed import complete_plan, fill_precision, fill_workload, idle_words
+from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near, read_fields, shown
+from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster

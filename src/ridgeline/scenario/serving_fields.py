@@ -11,7 +11,7 @@ from ridgeline.errors import UnitError
 from ridgeline.facts.expert_backends import expert_backends
 from ridgeline.plan.deployment import Preemption, Queue, Router
 from ridgeline.plan.deployment_ranges import tree_tokens
-from ridgeline.plan.fields import Field, count, number, pick, shown, whole, yes
+from ridgeline.scenario.fields import Field, count, number, pick, shown, whole, yes
 from ridgeline.units import parse, whole_number
 
 ARRIVALS = ("poisson", "gamma", "weibull", "constant", "burst", "closed")

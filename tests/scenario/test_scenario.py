@@ -16,7 +16,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.prices import carbon_intensity
 from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Task
 from ridgeline.plan.plan import Recompute, Schedule
-from ridgeline.plan.scenario import Scenario, read_scenario, scenario_from_words, write_scenario
+from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words, write_scenario
 
 GPT2 = """\
 [model]

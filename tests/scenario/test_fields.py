@@ -9,8 +9,8 @@ import pytest
 
 from ridgeline.errors import InputError
 from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Task, Workload
-from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near, read_fields
 from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near, read_fields
 
 BY_NAME: dict[str, Field] = {field.name: field for field in (*WORKLOAD_FIELDS, *PLAN_FIELDS)}
 

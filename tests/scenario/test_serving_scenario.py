@@ -10,8 +10,8 @@ import pytest
 from ridgeline.errors import InputError, PlanError, RidgelineError
 from ridgeline.facts.clusters import cluster
 from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
-from ridgeline.plan.scenario import read_scenario
-from ridgeline.plan.serving_scenario import ServingScenario, deployments_of, read_serving, serving_from_words
+from ridgeline.scenario.serving import ServingScenario, deployments_of, read_serving, serving_from_words
+from ridgeline.scenario.training import read_scenario
 
 FILE = """\
 [model]

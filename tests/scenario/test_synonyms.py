@@ -9,10 +9,10 @@ import pytest
 from ridgeline.cli.main import run
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.clusters import cluster
-from ridgeline.plan import synonyms
-from ridgeline.plan.fields import PLAN_FIELDS, WORKLOAD_FIELDS, near, nearest
-from ridgeline.plan.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
-from ridgeline.plan.synonyms import called_here
+from ridgeline.scenario import synonyms
+from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, near, nearest
+from ridgeline.scenario.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
+from ridgeline.scenario.synonyms import called_here
 
 FIELDS = (*WORKLOAD_FIELDS, *PLAN_FIELDS, *TRAFFIC_FIELDS, *BATCH_FIELDS, *DEPLOYMENT_FIELDS)
 

@@ -1,0 +1,1 @@
+"""What a person wrote, as a file or as flags, read into typed tables."""
