@@ -8,7 +8,8 @@ import pytest
 
 from ridgeline.facts import store
 from ridgeline.facts.engine_releases import release_at
-from ridgeline.facts.engines import engine_known, version_key
+from ridgeline.facts.engines import engine_known
+from ridgeline.facts.policy_files import version_key
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.errors import DomainError, InputError, RidgelineError, UnknownNameError
-from ridgeline.facts.engine_schema import CONDITIONS, KEYS, MEASURED, Settings, checked
-from ridgeline.facts.engines import ModelTraits, engine_names, engine_policy, engine_policy_from_file, version_key
+from ridgeline.facts.engine_schema import CONDITIONS, KEYS, MEASURED, Settings
+from ridgeline.facts.engines import ModelTraits, engine_names, engine_policy, engine_policy_from_file
+from ridgeline.facts.policy_files import version_key
+from ridgeline.facts.policy_schema import checked
 from ridgeline.facts.records import Evidence
 from ridgeline.facts.sources import source
 
@@ -307,7 +309,7 @@ def test_the_defaults_of_the_schema_are_within_it() -> None:
     settings = Settings()
     for name, entry in KEYS.items():
         if entry.metadata["kind"] is not tuple:
-            assert checked(name, getattr(settings, name)) == getattr(settings, name)
+            assert checked(entry, getattr(settings, name)) == getattr(settings, name)
 
 
 def test_a_file_of_ones_own_is_an_engine(tmp_path: Path) -> None:

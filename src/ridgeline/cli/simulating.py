@@ -88,7 +88,8 @@ def too_long(asked: ServingScenario, traffic: Traffic) -> tuple[str, ...]:
 
 def newer_engine(asked: ServingScenario) -> tuple[str, ...]:
     """That an engine's version is beyond the newest whose habits are known, where it is."""
-    from ridgeline.facts.engines import engine_known, newest_policy, version_key
+    from ridgeline.facts.engines import engine_known, newest_policy
+    from ridgeline.facts.policy_files import version_key
 
     one = asked.deployments[0]
     if asked.engine_file is not None or not one.version or not engine_known(one.engine):

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
-from difflib import get_close_matches
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 
+from ridgeline.facts.policy_schema import Check, keys_of, measured_of, number, typed
+from ridgeline.facts.policy_schema import cost as _cost
+from ridgeline.facts.policy_schema import count as _count
+from ridgeline.facts.policy_schema import flag as _flag
+from ridgeline.facts.policy_schema import key as _key
+from ridgeline.facts.policy_schema import share as _share
+from ridgeline.facts.policy_schema import word as _word
 from ridgeline.facts.records import Evidence, Fact
-
-_RANGE = re.compile(r"^(\d{1,7})\.\.(\d{1,7})(?:/(\d{1,7}))?$")
-_LARGEST_GRAPHS = 20_000
-
-
-def _key(default: Any, about: str, *, unit: str = "", **limits: Any) -> Any:
-    return field(default=default, metadata={"about": about, "unit": unit, **limits})
-
-
-def _count(default: Any, about: str, unit: str, low: int = 0) -> Any:
-    return _key(default, about, unit=unit, kind=int, low=low, high=10**9)
-
-
-def _share(default: float, about: str) -> Any:
-    return _key(default, about, unit="1", kind=float, low=0.0, high=1.0)
-
-
-def _cost(about: str, unit: str = "s") -> Any:
-    return _key(0.0, about, unit=unit, kind=float, low=0.0, high=10.0 if unit == "s" else 1e12, measured=True)
-
-
-def _flag(default: bool, about: str) -> Any:
-    return _key(default, about, kind=bool)
-
-
-def _word(default: str, about: str, *words: str) -> Any:
-    return _key(default, about, kind=str, words=words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,8 +231,8 @@ class Settings:
     group_context_bytes: float = _cost("and for communicators where an instance has several devices", "byte")
 
 
-KEYS: Mapping[str, Field[Any]] = {entry.name: entry for entry in fields(Settings)}
-MEASURED = tuple(name for name, entry in KEYS.items() if entry.metadata.get("measured"))
+KEYS = keys_of(fields(Settings))
+MEASURED = measured_of(KEYS)
 CONDITIONS: Mapping[str, str] = {
     "memory_above_bytes": "device memory is at least this",
     "memory_below_bytes": "device memory is less than this",
@@ -270,7 +246,6 @@ CONDITIONS: Mapping[str, str] = {
     "experts": "the model routes tokens to experts (true), or is dense (false)",
     "hidden_up_to": "the model's hidden size is at most this",
 }
-TEXTS = ("source", "why")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,78 +277,10 @@ class EnginePolicy(Settings):
         return next((size for size in self.graph_sizes if size >= seqs), None)
 
 
-def checked(name: str, value: object) -> Any:
-    """The value of one key, in the type of the schema; a ValueError says what is wrong."""
-    rule = KEYS[name].metadata
-    kind = rule["kind"]
-    if kind is tuple:
-        return _sizes(value)
-    if kind is bool:
-        return _typed(value, bool, "true or false")
-    if kind is str:
-        words: tuple[str, ...] = rule["words"]
-        text = _typed(value, str, "one of " + ", ".join(words))
-        if text not in words:
-            near = get_close_matches(text, words, n=1, cutoff=0.5)
-            raise ValueError(
-                f"needs one of {', '.join(words)}; got '{text[:40]}'" + (f"; nearest: {near[0]}" if near else "")
-            )
-        return text
-    return number(value, kind, rule["low"], rule["high"], rule["unit"])
-
-
-def number(value: object, kind: type, low: float, high: float, unit: str) -> Any:
-    """`value` as a number of `kind` in [low, high] `unit`."""
-    wanted = "a whole number" if kind is int else "a number"
-    if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
-        raise ValueError(f"needs {wanted} of {unit}; got {_short(value)}")
-    if not (low <= value <= high) or not math.isfinite(value):
-        raise ValueError(f"needs {wanted} from {low:g} to {high:g} {unit}; got {_short(value)}")
-    return value if kind is int else float(value)
-
-
-def _typed(value: object, kind: type, wanted: str) -> Any:
-    if not isinstance(value, kind):
-        raise ValueError(f"needs {wanted}; got {_short(value)}")
-    return value
-
-
-def _sizes(value: object) -> tuple[int, ...]:
-    """Batch sizes in rising order, from whole numbers and runs such as '8..256/8'."""
-    found: list[int] = []
-    for part in _typed(value, list, "a list such as [1, 2, 4, '8..256/8']"):
-        found.extend(_run(part))
-        if len(found) > _LARGEST_GRAPHS:
-            raise ValueError(f"holds more than {_LARGEST_GRAPHS} sizes")
-    return tuple(sorted(set(found)))
-
-
-def _run(part: object) -> Iterator[int] | tuple[int, ...]:
-    if not isinstance(part, str):
-        return (number(part, int, 1, 10**7, "sequences"),)
-    match = _RANGE.match(part)
-    if match is None:
-        raise ValueError(f"needs runs such as '8..256/8'; got '{part[:40]}'")
-    first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
-    if first < 1 or last < first or step < 1 or (last - first) // step > _LARGEST_GRAPHS:
-        raise ValueError(f"needs 1 <= first <= last and a step >= 1; got '{part}'")
-    return iter(range(first, last + 1, step))
-
-
-def _short(value: object) -> str:
-    if isinstance(value, int) and value.bit_length() > 128:
-        return f"a number of {value.bit_length()} bits"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-Check = Callable[[object], Any]
-
-
 def _words(value: object) -> object:
     """Words, separated by commas, of which an accelerator's name may hold any."""
     told = "a word of the accelerator's name, or some, separated by commas"
-    if not all(word.strip() for word in str(_typed(value, str, told)).split(",")):
+    if not all(word.strip() for word in str(typed(value, str, told)).split(",")):
         raise ValueError(f"needs {told}; got {value!r}")
     return value
 
@@ -381,13 +288,13 @@ def _words(value: object) -> object:
 CONDITION_CHECKS: Mapping[str, Check] = {
     "memory_above_bytes": lambda value: number(value, float, 0, 1e15, "byte"),
     "memory_below_bytes": lambda value: number(value, float, 0, 1e15, "byte"),
-    "offline": lambda value: _typed(value, bool, "true or false"),
+    "offline": lambda value: typed(value, bool, "true or false"),
     "context_above_tokens": lambda value: number(value, int, 0, 10**9, "token"),
     "ranks_at_least": lambda value: number(value, int, 1, 10**7, "device"),
     "device": _words,
-    "architecture": lambda value: _typed(value, str, "the accelerator's vendor or architecture"),
-    "build": lambda value: _typed(value, str, "a word of the version"),
-    "model": lambda value: _typed(value, str, "the first word of the model's name"),
-    "experts": lambda value: _typed(value, bool, "true or false"),
+    "architecture": lambda value: typed(value, str, "the accelerator's vendor or architecture"),
+    "build": lambda value: typed(value, str, "a word of the version"),
+    "model": lambda value: typed(value, str, "the first word of the model's name"),
+    "experts": lambda value: typed(value, bool, "true or false"),
     "hidden_up_to": lambda value: number(value, int, 1, 10**7, "1"),
 }

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 from ridgeline.facts.engine_releases import release_at
-from ridgeline.facts.engines import engine_known, newest_policy, version_key
+from ridgeline.facts.engines import engine_known, newest_policy
+from ridgeline.facts.policy_files import version_key
 from ridgeline.validate.rows import Row
 
 _BUILDS = ("llama.cpp", "Ollama")
