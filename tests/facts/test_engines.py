@@ -372,9 +372,9 @@ def test_defects_of_a_file_are_named_by_line_and_field(tmp_path: Path, old: str,
 def test_no_table_causes_a_traceback(table: dict[str, object]) -> None:
     from ridgeline.facts import engines
 
-    file = engines._File(name="x.toml", text="", shipped=False)
+    raw = {"name": "x", "policy": [{"from": "0"}, {"from": "1", "when": [table]}]}
     try:
-        engine = engines._read({"name": "x", "policy": [{"from": "0"}, {"from": "1", "when": [table]}]}, file)
+        engine = engines.ENGINES.read(raw, name="x.toml", text="", shipped=False)
         engines._resolve(engine, "", engines._given(80e9, False, 0, 1, "", ModelTraits()))
     except RidgelineError:
         pass

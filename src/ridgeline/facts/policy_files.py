@@ -106,7 +106,7 @@ class Policies:
         for stem in store.names(self.folder, ".toml"):
             name = f"{self.folder}/{stem}.toml"
             raw, text = parse_toml(store.read_text(name).encode(), file=f"data/{name}")
-            found[stem] = _Reader(self, name=f"data/{name}", text=text, shipped=True).program(raw)
+            found[stem] = self.read(raw, name=f"data/{name}", text=text, shipped=True)
         return found
 
     @cached_property
@@ -137,7 +137,14 @@ class Policies:
     def from_file(self, path: str | Path) -> Program:
         """The program that a person's own TOML file describes; every defect of the file is an InputError."""
         raw, text = parse_toml(read_user_file(path, self.user_file).raw, file=str(path))
-        return _Reader(self, name=str(path), text=text, shipped=False).program(raw)
+        return self.read(raw, name=str(path), text=text, shipped=False)
+
+    def read(self, raw: Mapping[str, Any], *, name: str, text: str, shipped: bool) -> Program:
+        """The program of a parsed file; a shipped one must say how its numbers are known.
+
+        Raises `InputError` with the file's `name`, the line in its `text` and the field of the first defect.
+        """
+        return _Reader(self, name=name, text=text, shipped=shipped).program(raw)
 
 
 class _Reader:
