@@ -56,12 +56,13 @@ def tiled_rows(tokens: Array, top_k: float, experts: Array) -> Array:
 def integer_seconds(flop: Array, weight_bytes: Array, kernels: float, device: Device) -> tuple[Array, Array, Array]:
     """Products of weights of few bits by 8-bit inputs, and of it the arithmetic's and the memory's time [s].
 
-    t = kernels (launch + 2 latency) + max(flop / (R own_share), weights / M)
+    t = kernels (launch + 2 latency) + max(flop / R + flop c / (SMs clock), weights / M)
 
-    R is the matrix rate of 8-bit integers; scales of blocks are multiplied between its instructions, so that kernels
-    keep a share of it (`int8.own_share`). Domain: devices with such a rate. Evidence: derived.
+    R is the matrix rate of 8-bit integers. Between its instructions sums of each block are converted and scaled, c
+    cycles of a multiprocessor for an operation (`int8.sm_cycles`). Domain: devices with such a rate. Evidence: derived.
     """
-    compute = flop / (device.matrix_rate("int8") * constant("int8.own_share"))
+    scaled = flop * constant("int8.sm_cycles") / (device.sm_count * device.clock_hz)
+    compute = flop / device.matrix_rate("int8") + scaled
     memory = weight_bytes / device.memory_bytes_per_s
     started = kernels * device.kernel_s
     return started + np.maximum(compute, memory), compute, memory
