@@ -342,12 +342,13 @@ def test_weights_of_few_bits_that_are_widened_in_registers_are_read_as_they_are(
     assert narrow.mid[1] == pytest.approx(wide.mid[1], rel=0.02)
 
 
-def test_integers_keep_a_share_of_their_rate() -> None:
-    """An RTX 3090 over 16384 rows: 2 x 16384 x 8192 x 1024 operations at 0.22 of 284 T, more than the weights take."""
+def test_integers_are_multiplied_and_their_sums_scaled() -> None:
+    """An RTX 3090 over 16384 rows: 2 x 16384 x 8192 x 1024 operations at 284 T, then scaled by 82 multiprocessors."""
     where = machine(cluster("1xRTX-3090"))
     prices = ServedPrices(where, Formats(feed="q4_k", plain="q4_k"), own=OwnKernels(wide="int8"))
     found = prices.product(PIECE, np.array([16384.0]))
-    compute = 2 * 16384 * 8192 * 1024 / (where.device.matrix_rate("int8") * 0.22)
+    scaled = 1.05e-3 / (82 * where.device.clock_hz)
+    compute = 2 * 16384 * 8192 * 1024 * (1 / where.device.matrix_rate("int8") + scaled)
     assert found.mid[0] == pytest.approx(1.5e-6 + 2 * where.device.memory_latency_s + compute, rel=1e-9)
     assert prices.product(PIECE, np.array([1.0])).memory[0] == pytest.approx(
         8192 * 1024 * 4.89 / 8 / where.device.memory_bytes_per_s, rel=1e-9
