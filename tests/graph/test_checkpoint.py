@@ -68,9 +68,13 @@ def test_the_catalog_says_which_checkpoints_are_narrow() -> None:
 def test_a_model_is_served_as_its_checkpoint_where_the_machine_can() -> None:
     model = load("deepseek-v3")
     assert served_weights(model, HOPPER)[0] == "fp8_block"
-    without, why = served_weights(model, {"bf16", "int8"})
+    assert served_weights(model, {"bf16", "int8"}) == served_weights(model, HOPPER)  # engines widen it or refuse
+    integers = {"quant_method": "compressed-tensors", "config_groups": {"group_0": INT8}}
+    quantized = replace(model, config={**model.config, "quantization_config": integers})
+    without, why = served_weights(quantized, {"bf16"})
     assert without == ""
     assert "no matrix rate" in why
+    assert served_weights(quantized, HOPPER)[0] == "int8"
     assert served_weights(model, HOPPER, "fp8")[0] == "fp8_block"  # nobody scales them anew
     assert served_weights(model, HOPPER, "bf16") == ("bf16", "")
     assert served_weights(model, {"bf16", "int8"}, "fp8") == ("fp8", "")  # refused later, with the machine's rates
@@ -93,6 +97,7 @@ PLAIN = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 64,
 }  # fmt: skip
 INT4 = {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}, "input_activations": None}
+INT8 = {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8}}
 PACKED = {"quant_method": "compressed-tensors", "config_groups": {"group_0": INT4}}
 
 
@@ -188,6 +193,6 @@ def test_layers_of_different_formats_are_read_by_their_part(
     assert other_weights(model, rates) == other
     if other == "fp8":
         assert "but for attention, which is fp8" in served_weights(model, rates)[1]
-        assert other_weights(model, {"bf16"}) == "bf16"  # a machine without a rate for it
+        assert other_weights(model, {"bf16"}) == "fp8"  # widened as it is read where nothing multiplies it
     if not weights:
         assert "MIXED_PRECISION', not known" in served_weights(model, rates)[1]

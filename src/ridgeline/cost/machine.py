@@ -13,7 +13,7 @@ from ridgeline.facts.loaded import loaded_rate
 from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.rates import sustained_rate
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Tier
-from ridgeline.graph.workload import without_rate
+from ridgeline.graph.workload import instead, without_rate
 
 # Vendors whose devices spread tiles of a product over many independent cores; others have one or two large arrays.
 _TILED_VENDORS = frozenset({"NVIDIA", "AMD"})
@@ -61,6 +61,14 @@ class Device:
         if rate is None:
             raise DomainError(without_rate(self.accelerator.name, dtype, self.matrix))
         return rate
+
+    @property
+    def half_rate(self) -> float:
+        """Sustained rate of products of 16-bit inputs [FLOP/s]: in bf16, else in what programs take instead.
+
+        Raises `DomainError` where the device has neither fp16 nor fp32.
+        """
+        return self.matrix_rate("bf16" if "bf16" in self.matrix else instead("bf16", self.matrix) or "bf16")
 
 
 def kernel_start_s(part: Accelerator) -> float:

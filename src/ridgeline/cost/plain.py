@@ -100,7 +100,7 @@ def score_seconds(
     shapes = ((tokens, keys, head_dim), (tokens, head_dim, keys))
     compute = sum(
         tile_seconds(
-            m, n, k, batch * heads, rate_flop_per_s=device.matrix_rate("bf16"), element_bytes=2, device=device,
+            m, n, k, batch * heads, rate_flop_per_s=device.half_rate, element_bytes=2, device=device,
             result_bytes=0.0,
         )
         for m, n, k in shapes

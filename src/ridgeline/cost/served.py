@@ -362,7 +362,7 @@ class ServedPrices(LinkPrices):
         rows = np.asarray(batch * tokens, dtype=float)
         each = 2.0 * piece.elements + (0.0 if decode else piece.handed)
         moved = self.streamed(each * rows + piece.state_bytes * batch, 1.0 if decode else piece.kernels)
-        compute = piece.flop_per_token * rows / self.machine.device.matrix_rate("bf16")
+        compute = piece.flop_per_token * rows / self.machine.device.half_rate
         mid = np.maximum(moved.mid, compute)
         return unfitted(mid, compute=compute, memory=moved.memory)
 

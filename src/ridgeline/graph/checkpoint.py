@@ -11,7 +11,7 @@ from ridgeline.errors import ModelError
 from ridgeline.graph.ops import Model
 
 _SHOWN = 40  # characters of a word that is repeated
-_RATES = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "int8": "int8"}  # matrix rate that a format needs
+_INTEGERS = "int8"  # weights that meet 8-bit inputs: no engine widens them, as narrow floats are where none multiplies them
 _MIXED = "MIXED_PRECISION"
 _ALGORITHMS = {
     "FP8": "fp8",
@@ -146,12 +146,11 @@ def other_weights(model: Model, rates: Collection[str], asked: str | None = None
     if asked is not None or not name:
         return ""
     if model.config.get("expert_dtype") == "fp4":
-        return name if _RATES.get(name, "") in rates else ""
+        return name
     found = quantization(model.config)
     if str(found.get("quant_algo", "")).upper() == _MIXED and _method(found) == "modelopt":
         other = _by_part(found)[1] or "bf16"
-        needed = _RATES.get(other)
-        return "bf16" if needed is not None and needed not in rates else "" if other == name else other
+        return "bf16" if other == _INTEGERS and _INTEGERS not in rates else "" if other == name else other
     return "bf16" if _attention_is_wide(model) else ""
 
 
@@ -183,9 +182,10 @@ def served_weights(model: Model, rates: Collection[str], asked: str | None = Non
     """The format that a model is served in, and why where nobody `asked` for it; '' is 16 bits.
 
     What was asked for, but 8-bit floats of a checkpoint whose own are scaled in blocks are those, as engines serve it:
-    nobody scales it anew. Else that of its checkpoint, where the machine multiplies it (`rates` are its matrix rates by
-    number format). Source: vllm, vllm/model_executor/layers/quantization/fp8.py, Fp8Config.from_config, which takes the
-    block size of the checkpoint where `--quantization fp8` is said.
+    nobody scales it anew. Else that of its checkpoint; `rates` are the machine's matrix rates by number format. Narrow
+    floats that it does not multiply are the engine's to widen as it reads them, or to refuse; integers are 16 bits
+    there. Source: vllm, vllm/model_executor/layers/quantization/fp8.py, Fp8Config.from_config, which takes the block
+    size of the checkpoint where `--quantization fp8` is said, and Fp8LinearMethod, which takes Marlin below 8.9.
     """
     name = checkpoint_weights(model.config)
     if asked is not None:
@@ -197,7 +197,7 @@ def served_weights(model: Model, rates: Collection[str], asked: str | None = Non
     if model.config.get("expert_dtype") == "fp4":
         name = "w4a8_mxfp4_mxfp8" if "fp4" in rates else "w4a16_mxfp4"
         return name, f"routed experts are {name}, as in the checkpoint (expert_dtype)"
-    if name in _RATES and _RATES[name] not in rates:
+    if name == _INTEGERS and _INTEGERS not in rates:
         return "", f"the checkpoint's weights are {name}, for which this machine has no matrix rate: served in 16 bits"
     other = other_weights(model, rates)
     but = f" but for attention, which is {'16 bits' if other == 'bf16' else other}" if other else ""

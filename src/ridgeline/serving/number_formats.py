@@ -10,7 +10,7 @@ from ridgeline.cost.formats import EXPERTS_ONLY, Formats, by_bits, form
 from ridgeline.errors import PlanError
 from ridgeline.facts.engine_schema import EnginePolicy
 from ridgeline.facts.records import Accelerator
-from ridgeline.graph.workload import without_rate
+from ridgeline.graph.workload import instead, without_rate
 
 _NARROW_FLOATS = frozenset({"fp8", "fp4"})
 _REFUSED = "refused"
@@ -64,7 +64,7 @@ def format_notes(asked: Formats, computed: Formats, policy: EnginePolicy, part: 
             f" {8.0 * form(found).weight_bytes:g} bits {how} and multiplies in 16 bits: less memory, no faster products"
         )
     wide = form(computed.feed).matrix == "bf16" and computed.feed != "fp16"
-    if wide and "bf16" not in rates and "fp16" in rates:
-        flag = " (vLLM starts with --dtype half)" if policy.name == "vLLM" else ""
-        notes.append(f"{part.name} multiplies no bf16: what is 16 bits is fp16{flag}")
+    if wide and rates and "bf16" not in rates:
+        flag = " (vLLM starts with --dtype half)" if policy.name == "vLLM" and "fp16" in rates else ""
+        notes.append(f"{part.name} multiplies no bf16: what is 16 bits is multiplied in {instead('bf16', rates)}{flag}")
     return notes
