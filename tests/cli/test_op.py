@@ -143,19 +143,6 @@ def test_what_memory_binds_is_its_bytes_and_a_launch(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("machine", "dtype", "other"),
-    [("T4", "bf16", "fp16"), ("V100-SXM2-32GB", "bf16", "fp16"), ("TPU-v5e", "fp16", "bf16")],
-)
-def test_sixteen_bits_of_either_kind_have_one_price_and_one_roofline(
-    capsys: pytest.CaptureFixture[str], machine: str, dtype: str, other: str
-) -> None:
-    """A device without bf16 multiplies fp16: against its vector units products were at 482 % of the roofline."""
-    asked, known = (rows(answer(capsys, "gemm", "8192x1024x8192", form, "--on", machine))[0] for form in (dtype, other))
-    assert asked["compute_s"] == known["compute_s"]
-    assert asked["compute_s"] < asked["seconds"]
-
-
-@pytest.mark.parametrize(
     ("words", "told"),
     [
         (["decode", "4x4096x32x7x128"], "7 heads of keys, which do not divide its 32 heads"),
@@ -243,8 +230,38 @@ def test_impossible_sizes_are_named(capsys: pytest.CaptureFixture[str], words: t
     assert told in capsys.readouterr().err
 
 
-def test_bf16_is_told_to_be_fp16_where_nothing_multiplies_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["op", "gemm", "512x512x512", "--on", "T4,A100"]) == 0
-    out = capsys.readouterr().out
-    assert "T4 multiplies no bf16: fp16" in out
-    assert "A100-SXM-80GB multiplies" not in out
+def test_products_are_in_what_a_device_multiplies_where_nobody_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["op", "gemm", "512x512x512", "--on", "T4,A100,P40", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["dtype"] for row in found["rows"]] == ["fp16", "bf16", "fp32"]
+    assert found["assumed"] == ["T4 multiplies no bf16: fp16", "P40 multiplies no bf16: fp32"]
+    assert run(["op", "gemm", "512x512x512", "fp16", "--on", "T4", "--json"]) == 0
+    asked = json.loads(capsys.readouterr().out)
+    assert "assumed" not in asked
+    assert asked["rows"][0]["seconds"] == found["rows"][0]["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("on", "dtype", "nearest"),
+    [("V100", "bf16", "fp16"), ("T4", "bf16", "fp16"), ("P40", "bf16", "fp32"), ("TPU-v4", "fp16", "bf16")],
+)
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("gemm", "512x512x512"), ("prefill", "1x512x8x8x128"), ("attention", "1x512x8x8x128")]
+)
+def test_sixteen_bits_that_a_device_does_not_multiply_are_refused(
+    capsys: pytest.CaptureFixture[str], kind: str, shape: str, on: str, dtype: str, nearest: str
+) -> None:
+    assert run(["op", kind, shape, dtype, "--on", on]) == 2
+    assert f"has no {dtype} matrix rate; nearest: {nearest}; it has " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [("stream", "1GB"), ("norm", "4096x4096"), ("adam", "7B"), ("stream", "1GB", "bf16")]
+)
+@pytest.mark.parametrize("on", ["WSE-2", "V100"])
+def test_what_multiplies_nothing_needs_no_matrix_rate(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], on: str
+) -> None:
+    assert run(["op", *words, "--on", on, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert 0.0 < row["low_s"] <= row["seconds"] <= row["high_s"]

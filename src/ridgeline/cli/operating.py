@@ -11,7 +11,7 @@ from typing import Any
 from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import ENGINES
-from ridgeline.predict.operator import OperatorCost, operator_cost
+from ridgeline.predict.operator import OperatorCost, operator_cost, usual_format
 from ridgeline.predict.operator_shapes import KINDS
 from ridgeline.report.blocks import Line, show
 from ridgeline.report.operator import operator_blocks
@@ -34,17 +34,21 @@ def operate(
     machines = [name.strip() for name in on.split(",") if name.strip()]
     if not machines:
         raise InputError("names no machine; say one or some, e.g. --on H100-SXM,MI300X", field="--on", value=on)
-    found = [operator_cost(kind, shape, dtype, cluster(name), **options) for name in machines]
-    told = _as_fp16(dtype, machines)
+    formats = [dtype or usual_format(kind, cluster(name).accelerator) for name in machines]
+    found = [
+        operator_cost(kind, shape, one, cluster(name), **options) for name, one in zip(machines, formats, strict=True)
+    ]
+    told = [] if dtype else _without_bf16(machines, formats)
+    dtype = dtype or formats[0]
     if picture is not None:
         _draw(picture, f"{kind} {shape} {dtype}", machines, found)
     if as_json:
         rows = [
             {name: value for name, value in vars(cost).items() if name != "power"}
-            | {"evidence": cost.evidence.label, "flop_per_s": cost.flop_per_s, "energy_j": cost.energy_j}
+            | {"dtype": one, "evidence": cost.evidence.label, "flop_per_s": cost.flop_per_s, "energy_j": cost.energy_j}
             | {"power_w": cost.power_w, "power_low_w": None, "power_high_w": None}
             | ({} if cost.power is None else {"power_low_w": cost.power.low_w, "power_high_w": cost.power.high_w})
-            for cost in found
+            for one, cost in zip(formats, found, strict=True)
         ]
         said = {"kind": kind, "shape": shape, "dtype": dtype, "rows": rows, **({"assumed": told} if told else {})}
         print(json.dumps(said, indent=1, allow_nan=False))
@@ -56,11 +60,10 @@ def operate(
         )
 
 
-def _as_fp16(dtype: str, machines: list[str]) -> list[str]:
-    """Devices that multiply no bf16, whose rate is that of fp16."""
-    parts = [cluster(name).accelerator for name in machines] if dtype == "bf16" else []
-    rates = {part.name: part.peak_flop_per_s for part in parts}
-    return [f"{name} multiplies no bf16: fp16" for name, has in rates.items() if "fp16" in has and "bf16" not in has]
+def _without_bf16(machines: list[str], formats: list[str]) -> list[str]:
+    """Devices whose products are in another format than bf16, as nobody asked for one and they have none."""
+    pairs = {cluster(name).accelerator.name: one for name, one in zip(machines, formats, strict=True)}
+    return [f"{name} multiplies no bf16: {one}" for name, one in pairs.items() if one != "bf16"]
 
 
 _MASKED = ("attention", "prefill", "decode")

@@ -20,6 +20,7 @@ from ridgeline.energy.power import Activity, Power, kernel_power_w
 from ridgeline.errors import DomainError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Cluster, Evidence
+from ridgeline.graph.workload import instead, without_rate
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Phase, Stream
 from ridgeline.predict.operator_mechanisms import COPIES, LAUNCHES, MECHANISMS, host_cost, mechanism_costs
 from ridgeline.predict.operator_shapes import COLLECTIVES, LINKED, UPDATES, buffer_bytes, dimensions, question
@@ -28,6 +29,7 @@ from ridgeline.report.html import html
 from ridgeline.report.operator import operator_blocks
 
 _OTHER_HALF = {"bf16": "fp16", "fp16": "bf16"}
+_NO_PRODUCTS = frozenset({"stream", *STREAMS, *COPIES, *LAUNCHES, *LINKED})
 _NARROW = frozenset({"fp8", "int8", "fp4", "int4"})
 RUNGS: dict[str, tuple[Rung, ...]] = {
     "measured": ALL,
@@ -104,8 +106,10 @@ def operator_cost(
 
     `shape` as in `dimensions`, or a size such as '256 MiB' for a stream (bytes moved) and for collectives (the whole
     buffer of one rank). The best rung that `evidence` allows answers; without one the mechanism on sustained rates.
-    Raises `DomainError` where none answers, or one device has nothing to exchange with.
+    Raises `DomainError` where none answers, one device has nothing to exchange with, or 16 bits are of a kind that it
+    does not multiply.
     """
+    _check_half(kind, dtype, cluster.accelerator)
     resolved = machine(cluster, datasheet_only=evidence == "datasheet")
     if kind in LINKED and cluster.count < 2:
         raise DomainError(f"{kind} over {cluster.count} device needs at least 2 devices; try --on 8xH100-SXM")
@@ -127,6 +131,19 @@ def operator_cost(
     if kind in COLLECTIVES:
         return _collective(CollectiveKind(kind), shape, resolved)
     return _mechanism(kind, shape, dtype, resolved, causal=causal, backward=backward)
+
+
+def usual_format(kind: str, part: Accelerator) -> str:
+    """The number format of an operator where nobody says one: bf16, or what a device multiplies in its place."""
+    known = part.peak_flop_per_s
+    return "bf16" if kind in _NO_PRODUCTS or "bf16" in known or not known else instead("bf16", known)
+
+
+def _check_half(kind: str, dtype: str, part: Accelerator) -> None:
+    """Raises `DomainError` for 16 bits of a kind that a device does not multiply."""
+    known = part.peak_flop_per_s
+    if kind not in _NO_PRODUCTS and known and dtype in _OTHER_HALF and dtype not in known:
+        raise DomainError(without_rate(part.name, dtype, known))
 
 
 def _hosted(kind: str, shape: str, resolved: Machine) -> OperatorCost:
@@ -226,7 +243,7 @@ def _mechanism(kind: str, shape: str, dtype: str, resolved: Machine, *, causal: 
         high_s=high,
         flop=flop,
         bytes=size,
-        compute_s=flop / part.peak_flop_per_s.get(dtype, device.matrix_rate(dtype)),
+        compute_s=flop / (part.peak_flop_per_s.get(dtype) or device.matrix.get(dtype) or device.vector_flop_per_s),
         memory_s=size / part.memory_bytes_per_s,
         bound="compute" if compute_s >= memory_s else "hbm",
         evidence=rung,
