@@ -11,7 +11,7 @@ from ridgeline.errors import ModelError
 from ridgeline.graph.ops import Model
 
 _SHOWN = 40  # characters of a word that is repeated
-_INTEGERS = "int8"  # weights that meet 8-bit inputs: no engine widens them, as narrow floats are where none multiplies them
+_INTEGERS = "int8"  # weights that meet 8-bit inputs; no engine widens these
 _MIXED = "MIXED_PRECISION"
 _ALGORITHMS = {
     "FP8": "fp8",
