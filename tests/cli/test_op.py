@@ -255,9 +255,7 @@ def test_sixteen_bits_that_a_device_does_not_multiply_are_refused(
     assert f"has no {dtype} matrix rate; nearest: {nearest}; it has " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "words", [("stream", "1GB"), ("norm", "4096x4096"), ("adam", "7B"), ("stream", "1GB", "bf16")]
-)
+@pytest.mark.parametrize("words", [("stream", "1GB"), ("norm", "4096x4096"), ("adam", "7B"), ("stream", "1GB", "bf16")])
 @pytest.mark.parametrize("on", ["WSE-2", "V100"])
 def test_what_multiplies_nothing_needs_no_matrix_rate(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], on: str

@@ -214,7 +214,7 @@ def simulate_command(
 def op_command(
     kind: Annotated[str, typer.Argument(help="gemm, prefill, decode, mla_decode, experts, stream, all_reduce, ...")],
     shape: Annotated[str, typer.Argument(help="4096x4096x14336, 4x4096x32x8x128, or a size such as 256MiB")],
-    dtype: Annotated[str, typer.Argument(help="bf16 (where there is none fp16), fp8, fp8_block, nvfp4, int4_wo, ...")] = "",
+    dtype: Annotated[str, typer.Argument(help="bf16 (else fp16, fp32), fp8, fp8_block, nvfp4, int4_wo, ...")] = "",
     on: Annotated[
         str, typer.Option("--on", metavar="MACHINE[,MACHINE]", help="e.g. H100-SXM,MI300X or 8xH100-SXM")
     ] = "H100-SXM",
