@@ -39,6 +39,7 @@ MIB = 2**20
 SCENARIO = FileKind(what="a scenario", most_bytes=1_000_000)
 CLUSTER = FileKind(what="a cluster file", most_bytes=1_000_000)
 ENGINE = FileKind(what="an engine file", most_bytes=1_000_000)
+FRAMEWORK = FileKind(what="a framework file", most_bytes=1_000_000)
 CONFIG = FileKind(what="a model's config", most_bytes=8 * MIB)
 PROFILE = FileKind(what="a machine profile", most_bytes=16 * MIB)
 LOADS = FileKind(

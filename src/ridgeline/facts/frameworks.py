@@ -1,0 +1,31 @@
+"""Policies of training frameworks, one TOML file each: what a version can run, and how it holds and launches it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ridgeline.facts.framework_schema import KEYS, FrameworkPolicy
+from ridgeline.facts.policy_files import Policies, Program
+from ridgeline.facts.user_files import FRAMEWORK
+
+FRAMEWORKS = Policies(what="framework", folder="frameworks", user_file=FRAMEWORK, keys=KEYS)
+
+
+def framework_names() -> tuple[str, ...]:
+    """Names of the training frameworks whose policies ship with the package, sorted."""
+    return FRAMEWORKS.names()
+
+
+@cache
+def framework_policy(name: str) -> FrameworkPolicy:
+    """The policy of a framework, `NAME` (its newest) or `NAME@VERSION`; a name that ends in .toml is a person's file.
+
+    Raises `UnknownNameError` for an unknown name and `InputError` for a defective file.
+
+    >>> framework_policy("megatron@0.10").schedules
+    ('1f1b', 'interleaved')
+    """
+    word, _, version = name.partition("@")
+    program: Program = FRAMEWORKS.from_file(word) if word.endswith(".toml") else FRAMEWORKS.named(word)
+    values, facts = program.in_force(version, lambda conditions: True)
+    return FrameworkPolicy(name=program.name, version=version, facts=facts, **values)
