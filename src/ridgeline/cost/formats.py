@@ -45,7 +45,7 @@ def _few(name: str, bits: float, *, whole: bool) -> Form:
     return Form(name=name, matrix="bf16", input_bytes=2, weight_bytes=bits / 8, like=like, whole=whole)
 
 
-_BETWEEN = 5.66  # bits: the geometric mean of 4 and 8
+_BETWEEN = 5.66  # bits; derived: the geometric mean of 4 and 8
 FORMS = {
     form.name: form
     for form in (

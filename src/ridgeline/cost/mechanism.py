@@ -30,7 +30,6 @@ _BLOCK = 4_096  # shapes priced at a time
 _CHUNK = 16_384  # shapes of one thread; fewer are priced in the caller's
 _TILED_VENDORS = frozenset({"NVIDIA", "AMD", "Intel"})
 _LARGE_ARRAYS = frozenset({"gaudi"})  # architectures of those vendors whose matrix engines stand apart from their cores
-_LANES = 128  # fused multiply-adds of an SM in a cycle, where their number is not known (most rows of the catalog)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +148,8 @@ def _multiprocessors(part: Accelerator) -> float:
         return max(1.0, part.memory_bytes_per_s / constant("sm.memory_bytes_per_s"))
     if part.sm_count:
         return float(part.sm_count)
-    return float(max(1, round(part.vector_flop_per_s / (2 * _LANES * (part.boost_hz or constant("device.clock"))))))
+    lanes, clock_hz = constant("sm.fp32_per_cycle"), part.boost_hz or constant("device.clock")
+    return float(max(1, round(part.vector_flop_per_s / (2 * lanes * clock_hz))))
 
 
 def device_vector(part: Accelerator, matrix: str) -> Array:

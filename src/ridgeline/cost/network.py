@@ -205,9 +205,6 @@ def send_seconds(size_bytes: Number, stride: Number, machine: Machine) -> Number
     return np.asarray(np.asarray(size_bytes) / rate + wait)
 
 
-_ROOT = 4.0  # devices under one root of a small box; larger ones have two roots (assumed)
-
-
 def group_sizes(machine: Machine, ranks: Number, stride: Number, *, alone: bool = False) -> dict[str, Number]:
     """How a group of `ranks` devices, `stride` apart, lies on the network, in the sizes of the collective mechanism.
 
@@ -250,12 +247,13 @@ def group_sizes(machine: Machine, ranks: Number, stride: Number, *, alone: bool 
         climb = climb + np.where(crossed, np.ceil(np.log2(joined / above)) * wait, 0.0)
     nodes = spanned[0]
     apart = (nodes >= ranks_a) & (nodes > 1)  # every hop is one of the network, so the one left out is too
+    root = constant("bus.root_devices")
     return {
         "nodes": nodes,
         "link_bytes_per_s": np.maximum(link, 1.0),
         "switched": 0.0 if inner.topology == "bus" else 1.0,
         "in_network": float(inner.in_network_reduction),
-        "root_ranks": max(_ROOT, machine.cluster.node_devices / 2) if inner.topology == "bus" else float(inner.size),
+        "root_ranks": max(root, machine.cluster.node_devices / 2) if inner.topology == "bus" else float(inner.size),
         "nic_bytes_per_s": network,
         "leaving_bytes_per_s": leaving,
         "net_hop_s": slowest,

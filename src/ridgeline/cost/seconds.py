@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from ridgeline.facts.mechanisms import constant
 
 Array = NDArray[np.float64]
-_UNFITTED = (0.85, 1.3)  # of unfitted links and streams: the residuals of datasheet rates (interval.* of mechanisms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +100,9 @@ def nothing(shape: tuple[int, ...]) -> Seconds:
 
 def unfitted(mid: Array, *, compute: Array | None = None, memory: Array | None = None) -> Seconds:
     """Time of a link or a stream by its datasheet's rates, with the interval of these [s]."""
-    none = 0.0 * mid
+    none, low, high = 0.0 * mid, constant("interval.unfitted.low"), constant("interval.unfitted.high")
     return Seconds(
-        mid=mid, low=_UNFITTED[0] * mid, high=_UNFITTED[1] * mid, compute=none if compute is None else compute,
+        mid=mid, low=low * mid, high=high * mid, compute=none if compute is None else compute,
         memory=none if memory is None else memory,
     )  # fmt: skip
 

@@ -40,7 +40,8 @@ from ridgeline.lower.work import CollectiveKind, Number
 
 Array = NDArray[np.float64]
 _WHOLE = (1.0, 1.0)  # of the matrix and the memory rate of kernels
-_BY_QUERY, _FEWEST_BLOCKS = ("mmha", "mmha-wide"), 4.0  # kernels of decode that read keys for each query head
+_BY_QUERY = ("mmha", "mmha-wide")  # kernels of decode that read keys for each query head
+_FEWEST_BLOCKS = 4.0  # multiprocessors a block. Source: tensorrt-llm, decoderXQAConstants.h, kEnableMinBlockFactor
 MEASURED_SKEW = 1.01  # power of expert loads where nothing is known of the traffic (AIConfigurator's measured default)
 
 

@@ -20,6 +20,7 @@ from ridgeline.facts.fits import (
     own_fits,
     preferred_engine,
 )
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.rung_intervals import foreign_factor, rung_interval
 from ridgeline.facts.traits import kernel_traits
@@ -137,9 +138,6 @@ def common_fits(
     return _common(family, part.name, _kind(part), form, engine, apart_from, alone, asked or form)
 
 
-_POOR = 2.0  # held-out error of a lender's fit, against the best lender's, from which it lends nothing (assumed)
-
-
 @cache
 def _common(
     family: str, device: str, kind: Kind, form: str, engine: str, apart_from: str, alone: bool, asked: str
@@ -158,7 +156,7 @@ def _common(
     chosen = own_vendor or chosen
     chosen = _ordinary(chosen)
     least = min(fit.held_median for fit in chosen)
-    first = blended([fit for fit in chosen if fit.held_median <= _POOR * least], device)
+    first = blended([fit for fit in chosen if fit.held_median <= constant("fit.poor") * least], device)
     known, wider = rung_interval(family, "common", asked), 1.0 if own_vendor else foreign_factor(family)
     far = known.widened(wider)
     return (replace(first, domain={}, low=far.low, high=far.high, shared=far.shared),)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ridgeline.cost.formats import Formats, form
 from ridgeline.errors import NoPlanError
 from ridgeline.facts.engine_schema import EnginePolicy
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.ops import Model, op_params
 from ridgeline.lower.pieces import Core, Experts, LayerKind, Mix, Piece, Product, Recurrence, Served
@@ -19,7 +20,6 @@ from ridgeline.serving.adapters import kept_bytes
 from ridgeline.serving.drafting import draft_bytes
 from ridgeline.units import bytes_text
 
-_STATIC_TOKENS = 2048  # of the workspace of engines that plan none ahead (assumed)
 _WIDE_LOGITS = 4.0  # byte; logits are sampled in fp32
 
 
@@ -135,7 +135,8 @@ def capacity(
     layers = len(model.graph.layers)
     drafts = draft_bytes(deployment, layers, layers_bytes(served, formats), whole)
     weights += kept_bytes(served, deployment) + drafts[0]
-    dry_run = policy.token_budget if policy.scheduler in ("mixed", "prefill-first") else _STATIC_TOKENS
+    chunked = policy.scheduler in ("mixed", "prefill-first")
+    dry_run = policy.token_budget if chunked else int(constant("serve.static_tokens"))
     work = workspace_bytes(model, served, deployment, policy, dry_run)
     context = policy.context_bytes + (policy.group_context_bytes if deployment.instance_devices > 1 else 0.0)
     fraction = deployment.memory_fraction or policy.memory_fraction

@@ -14,6 +14,7 @@ from ridgeline.cost.host import Processors
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
+from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.engines import engine_policy
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import serve
@@ -26,8 +27,6 @@ from ridgeline.units import bytes_text
 
 _REPLAYED = "TensorRT-LLM"  # its kernels were measured without the host; starts of others hold launches of Python
 _ANY_BYTES = 16e9  # of a device that is not there: engines choose batches by it, which one loop does not see
-_FILE_SPREAD = 1.1  # files of one format differ so much in size (assumed)
-_CONTEXT_BYTES = 1.2e9  # of a device: its context and workspace (assumed; engines/*.toml have 0.6 to 1.5)
 
 
 class Hybrid:
@@ -118,7 +117,7 @@ class Hybrid:
     def room_bytes(self) -> float:
         """Memory of one device without its context and workspace [byte]."""
         assert self.machine is not None
-        return self.machine.cluster.accelerator.memory_bytes - _CONTEXT_BYTES
+        return self.machine.cluster.accelerator.memory_bytes - cpu_constant("device.context_bytes")
 
     def held_bytes(self, share: float) -> tuple[float, float]:
         """Weights on one device, and elsewhere, where devices hold that share of what may move [byte]."""
@@ -165,7 +164,7 @@ class Hybrid:
         kept = self.total_bytes * (1.0 - share)
         if placement.technique in (Technique.COMPUTED, Technique.FETCHED):
             kept = self.expert_bytes * (1.0 - share)
-        if kept > _FILE_SPREAD * host.memory_bytes:
+        if kept > cpu_constant("file.spread") * host.memory_bytes:
             raise NoPlanError(
                 f"{self.model.name}: {bytes_text(kept)} of weights do not fit in {bytes_text(host.memory_bytes)} of"
                 " host memory: a smaller format, more memory, or weights on disk"

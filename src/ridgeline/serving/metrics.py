@@ -19,7 +19,6 @@ from ridgeline.serving.state import Array
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
 
-_GROWTH, _DRAIN_SHARE, _SLACK = 1.5, 0.1, 8  # a queue that grows by half over the second half and is long to empty
 _NANO = ("compute, overlapped", "memory, overlapped", "links, overlapped")  # shares of two nano-batches' time
 
 
@@ -34,7 +33,10 @@ class Quantiles:
     p99: float
 
 
-ATTAINED = 0.99  # share of requests that must keep to an objective for a deployment to count as one that does
+ATTAINED = 0.99
+"""Share of requests that must keep to an objective for a deployment to count as one that does [1] (a definition).
+
+Source: MLPerf Inference's rules bound the 99th percentile of TTFT and TPOT in the Server scenario."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +119,7 @@ def steady_s(found: Replay, traffic: Traffic) -> float | None:
     Bursts, closed loops, turns that wait and overload are judged until the last token: their drain is part of the work.
     """
     last = float(traffic.arrival_s[-1])
-    if traffic.concurrency is not None or (traffic.after >= 0).any() or traffic.requests < 2 * _SLACK:
+    if traffic.concurrency is not None or (traffic.after >= 0).any() or _few(traffic):
         return None
     taken = (found.end_s - found.came_s)[found.done]
     if last <= 0.0 or not taken.size or last < float(np.median(taken)) or overload(found, traffic):
@@ -159,6 +161,11 @@ def _mean_itl(found: Replay) -> float:
     return float(spent.sum() / steps.sum()) if steps.sum() else float("nan")
 
 
+def _few(traffic: Traffic) -> bool:
+    """Whether there are too few requests to tell a queue's growth from chance."""
+    return traffic.requests < 2 * constant("serve.overload_slack")
+
+
 def overload(found: Replay, traffic: Traffic) -> str:
     """Why the fleet cannot keep up with open traffic, '' when it can.
 
@@ -168,12 +175,13 @@ def overload(found: Replay, traffic: Traffic) -> str:
     if traffic.concurrency is not None or (traffic.after >= 0).any():
         return ""
     last = float(traffic.arrival_s[-1])
-    if last <= 0 or traffic.requests < 2 * _SLACK:
+    if last <= 0 or _few(traffic):
         return ""
     middle = float(np.median(traffic.arrival_s))
     waiting = [int(((found.came_s <= at) & ~(found.first_s <= at) & ~found.refused).sum()) for at in (middle, last)]
     drain = found.span_s - last
-    if waiting[1] > _GROWTH * waiting[0] + _SLACK and drain > _DRAIN_SHARE * last:
+    grown = constant("serve.overload_growth") * waiting[0] + constant("serve.overload_slack")
+    if waiting[1] > grown and drain > constant("serve.overload_drain") * last:
         return (
             f"{waiting[1]} requests wait when the last arrives, {waiting[0]} did halfway;"
             f" {drain:.0f} s more are needed to serve them"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.serving.hybrid_band import SPREAD
+from ridgeline.serving.hybrid_band import SIDES
 from ridgeline.serving.hybrid_sides import HybridParts
 from ridgeline.serving.streamed_costs import (
     CACHE,
@@ -55,7 +55,7 @@ class Scheduled:
     def parts(self) -> tuple[HybridParts, HybridParts]:
         """Prompts, and all further tokens, by side [s]."""
         first, rest = (
-            HybridParts(**{side: np.array([spent.get(side, 0.0)]) for side in SPREAD}, total=np.array([seconds]))
+            HybridParts(**{side: np.array([spent.get(side, 0.0)]) for side in SIDES}, total=np.array([seconds]))
             for spent, seconds in ((self.prefill, self.prefill_s), (self.decode, self.decode_s))
         )
         return first, rest
