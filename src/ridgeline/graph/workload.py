@@ -219,9 +219,9 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
-FRAMEWORKS = ("megatron", "fsdp", "fsdp1", "deepspeed", "torch", "ddp", "transformers")
+FRAMEWORKS = ("megatron", "fsdp", "fsdp1", "deepspeed", "torch", "ddp", "transformers", "litgpt")
 """Training programs by their habits: 'fsdp' is PyTorch's fully_shard, 'fsdp1' its FullyShardedDataParallel,
-'transformers' the models of Hugging Face in it."""
+'transformers' the models of Hugging Face in it, 'litgpt' that program on one device."""
 
 
 @dataclass(frozen=True, kw_only=True)

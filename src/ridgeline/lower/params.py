@@ -22,9 +22,10 @@ def adapted(op: Op, workload: Workload) -> bool:
 
 
 def adapters(op: Op, workload: Workload) -> int:
-    """Adapters of an op that carries any [1]: one for each linear layer merged into it, but in Megatron-LM, whose
-    merged layer is one module (NVIDIA/NeMo, lora_tuning, variant nemo)."""
-    return 1 if workload.framework == "megatron" else op.parts
+    """Adapters of an op that carries any [1]: one for each linear layer merged into it, but where the merged layer is
+    one module: Megatron-LM (NVIDIA/NeMo, lora_tuning, variant nemo), q, k and v of litgpt (lora.py, LoRAQKVLinear)."""
+    merged = workload.framework == "megatron" or (workload.framework == "litgpt" and op.name == "qkv")
+    return 1 if merged else op.parts
 
 
 def quantized_base(op: Op, workload: Workload) -> bool:

@@ -33,6 +33,17 @@ def _layers_kept(stage: Stage) -> Array:
     return total
 
 
+def earlier_input_bytes(stage: Stage) -> Array:
+    """Inputs of 4-bit products that the graphs of earlier micro-batches hold until the next loss is there [byte]."""
+    held = as_array(0.0)
+    for name, count in stage.layers.items():
+        part = stage.profile.blocks[name]
+        held = held + stage.shares.kept(part.inputs, part) * count
+    held = held + stage.last * stage.shares.kept(stage.profile.head.inputs, stage.profile.head)
+    again = np.maximum(stage.runtime.held_inputs - 1.0, 0.0)
+    return np.where(stage.recompute == NONE, held * again, 0.0)
+
+
 def _end_kept(stage: Stage, part: Part, present: Array) -> Array:
     return present * stage.shares.kept(part.kept[NONE], part)
 

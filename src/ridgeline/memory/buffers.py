@@ -98,14 +98,21 @@ def weight_copy_bytes(stage: Stage) -> Array:
     """Copies of weights in the format of computation [byte].
 
     Mixed precision over fp32 weights casts each weight on use and keeps the copy until backward
-    (under ZeRO-3 the gathered layers are that copy). A 4-bit base is dequantized a weight at a time.
+    (under ZeRO-3 the gathered layers are that copy). A 4-bit base is dequantized a weight at a time, the head apart.
     """
     precision, copies = stage.profile.precision, as_array(0.0)
     if precision.weight_bytes > precision.activation_bytes:
         copies = np.where(stage.zero >= 3, 0.0, _all(stage, _trained) * precision.activation_bytes)
     if stage.profile.dequantizes:
-        copies = np.maximum(copies, _largest_weight(stage) * precision.activation_bytes)
+        wide = stage.runtime.dequantized_copies * precision.activation_bytes
+        copies = np.maximum(copies, _largest_weight(stage) * wide)
     return copies
+
+
+def head_copy_bytes(stage: Stage) -> Array:
+    """16-bit copies of a head in 4 bits while it is at work [byte]."""
+    wide = stage.runtime.dequantized_copies * stage.profile.precision.activation_bytes
+    return stage.last * stage.shares.dense(stage.profile.head.quantized) * wide
 
 
 def gathered_input_bytes(stage: Stage) -> Array:

@@ -16,7 +16,8 @@ from ridgeline.lower.params import adapted, adapters, quantized_base
 from ridgeline.memory.runtime import MEGATRON, Runtime
 
 LINEAR = (OpKind.GEMM, OpKind.GROUPED_GEMM)
-NF4_BYTES = 0.5 + 0.127 / 8  # 4-bit NormalFloat and doubly quantized block constants, arXiv:2305.14314 section 3
+CONSTANT_BYTES = 0.127 / 8  # doubly quantized block constants, arXiv:2305.14314 section 3
+NF4_BYTES = 0.5 + CONSTANT_BYTES  # 4-bit NormalFloat
 FP32_BYTES = 4.0
 EIGHT_BIT_BYTES = 1.0  # recipes that cast GEMM operands keep the 8-bit copy of the input alone (Transformer Engine)
 NONE, SELECTIVE, FULL = 0, 1, 2  # recompute policies, as coded in plan arrays
@@ -70,7 +71,7 @@ class Part:
     `trained` numbers carry gradients and optimizer states; `frozen` ones are held in the activation
     format, `quantized` ones in NF4 (QLoRA) or in 8 bits (a frozen base under an 8-bit recipe).
     `matrix` counts the trained numbers that Muon updates and `factored` Adafactor's row and column
-    sums. `kept` holds bytes per token by recompute policy.
+    sums. `kept` holds bytes per token by recompute policy; of them `inputs` are those of 4-bit products, where held.
     `backward` is the widest operator's gradients in flight, per token. `largest` is the biggest
     linear weight [1], whose gradient or dequantized copy is a transient.
     """
@@ -81,6 +82,7 @@ class Part:
     factored: Divided = Divided()
     matrix: Divided = Divided()
     kept: tuple[Kept, Kept, Kept] = (Kept(), Kept(), Kept())
+    inputs: Kept = Kept()
     backward: Kept = Kept()
     largest: Divided = Divided()
     tokens_factor: float = 1.0
@@ -141,12 +143,17 @@ class _Builder:
             self._transients(op)
         return self.part
 
+    def _quantized(self, op: Op) -> bool:
+        """Whether the op's frozen weight is held in few bits by this program."""
+        head = op.kind in LINEAR and op.region is Region.VOCAB and self.workload.task is Task.QLORA
+        return quantized_base(op, self.workload) or (head and self.runtime.quantized_head)
+
     def _adapters(self, op: Op) -> int:
         """Low-rank adapters on this weight [1]."""
         return adapters(op, self.workload) if adapted(op, self.workload) else 0
 
     def _weights(self, op: Op) -> None:
-        if not op.params or op.shared_params is not None:
+        if not op.params or (op.shared_params is not None and self.runtime.ties_embeddings):
             return
         copies = self.experts if op.region is Region.EXPERT else 1
         count, part = float(op.params * copies), self.part
@@ -163,7 +170,7 @@ class _Builder:
             return
         parts = self._adapters(op)
         adapter = float(self.workload.lora_rank * (op.k * parts + op.n) * copies) if parts else 0.0
-        quantized = quantized_base(op, self.workload)
+        quantized = self._quantized(op)
         self.part = replace(
             part,
             trained=part.trained.plus(op, adapter),
@@ -177,18 +184,19 @@ class _Builder:
         parts = self._adapters(op)
         trained = self.workload.task in (Task.PRETRAIN, Task.FULL)
         keep_input = trained or (parts > 0 and not self.workload.lora_dropout)
+        held = self.runtime.held_inputs > 0 and self.workload.task is Task.QLORA and self._quantized(op)
         kernel = "unfused" if self.workload.attention_kernel == "unfused" else "flash"
         for saved in op.saved:
             if saved.role == "logits" or saved.kernel not in ("", kernel):
                 continue  # logits have a category of their own
-            if op.kind in LINEAR and not keep_input and saved.role != "input":
+            if op.kind in LINEAR and not (keep_input or held) and saved.role != "input":
                 continue  # the input of a frozen linear layer only serves its weight's gradient
             eight_bit = trained and self.precision.quantize and op.region is not Region.VOCAB
             if op.kind in LINEAR and eight_bit and not saved.role:
                 saved = replace(saved, element_bytes=EIGHT_BIT_BYTES)
             if saved.role == "mlp" and self.runtime.mlp_input_bytes is not None:
                 saved = replace(saved, element_bytes=self.runtime.mlp_input_bytes)
-            self._keep(op, saved)
+            self._keep(op, saved, quantized_input=held)
         if parts:
             self._keep_adapters(op, parts)
         if self.workload.execution == "eager":
@@ -234,7 +242,7 @@ class _Builder:
             selective = selective.plus(op.region, op.heads * op.v_dim * width)
         self.part = replace(part, kept=(none, selective, full))
 
-    def _keep(self, op: Op, saved: Saved) -> None:
+    def _keep(self, op: Op, saved: Saved, *, quantized_input: bool = False) -> None:
         width = self.precision.activation_bytes if saved.element_bytes is None else saved.element_bytes
         value = saved.elements * width
         encoder_tokens = self.workload.encoder_seq_len or self.workload.seq_len
@@ -247,7 +255,8 @@ class _Builder:
         dropped = saved.role == "core" if self.runtime.selective == "core" else saved.role != "input"
         selective = selective if dropped else selective.plus(saved.region, value)
         full = full.plus(saved.region, value) if saved.role == "input" else full
-        self.part = replace(self.part, kept=(none, selective, full))
+        inputs = self.part.inputs.plus(saved.region, value) if quantized_input else self.part.inputs
+        self.part = replace(self.part, kept=(none, selective, full), inputs=inputs)
 
     def _transients(self, op: Op) -> None:
         width, part = self.precision.activation_bytes, self.part
@@ -299,11 +308,12 @@ def profile_graph(graph: Graph, workload: Workload, runtime: Runtime = MEGATRON)
         return replace(sums, tokens_factor=factor, top_k=max(1, block.top_k) * workload.expert_capacity)
 
     tables = [op for op in graph.embedding if op.kind is OpKind.EMBEDDING and op.n == graph.vocab]
+    tied = graph.tied_embeddings and runtime.ties_embeddings
     return GraphProfile(
         blocks={name: block_part(block) for name, block in graph.blocks.items()},
         embedding=part(graph.embedding),
         head=part(graph.head),
-        table=part(replace(op, saved=()) for op in tables[:1]) if graph.tied_embeddings else Part(),
+        table=part(replace(op, saved=()) for op in tables[:1]) if tied else Part(),
         hidden=graph.hidden,
         vocab=graph.vocab,
         precision=precision,
@@ -311,5 +321,5 @@ def profile_graph(graph: Graph, workload: Workload, runtime: Runtime = MEGATRON)
         adapters=workload.task in (Task.LORA, Task.QLORA),
         dequantizes=workload.task is Task.QLORA,
         eager=workload.execution == "eager",
-        quantized_bytes=NF4_BYTES if workload.task is Task.QLORA else EIGHT_BIT_BYTES,
+        quantized_bytes=(runtime.quantized_bytes or NF4_BYTES) if workload.task is Task.QLORA else EIGHT_BIT_BYTES,
     )

@@ -45,8 +45,12 @@ class Runtime:
     input (torchtitan). `transformer_engine`, `architecture` and `deterministic` decide the matrix
     libraries' scratch. `gradient_passes` counts the passes over all gradients at an update: their norm, the update
     itself, and clearing them. `mlp_input_bytes` is the width of what activation functions keep of their inputs where it
-    is not that of activations. `context_bytes` is assumed: about half for the CUDA context, half for the
-    channels of a few communicators; it is outside the allocator.
+    is not that of activations. Of a 4-bit base: `quantized_bytes` a weight takes (None: NF4 with doubly quantized
+    constants), whether the head is in 4 bits too (`quantized_head`), the 16-bit copies made of a weight at work
+    (`dequantized_copies`), micro-batches of which the inputs of its products are held (`held_inputs`; 2: also those of
+    the one before, until its loss is dropped), and whether ranks hold all block constants where ZeRO-3 shards
+    weights (`whole_constants`). `ties_embeddings` says whether the program shares a tied table. `context_bytes` is
+    assumed: about half for the CUDA context, half for the channels of a few communicators; it is outside the allocator.
     """
 
     name: str
@@ -68,6 +72,12 @@ class Runtime:
     deterministic: bool = False
     gradient_passes: float = 3.0
     mlp_input_bytes: float | None = None
+    quantized_bytes: float | None = None
+    quantized_head: bool = False
+    dequantized_copies: float = 1.0
+    held_inputs: float = 0.0
+    whole_constants: bool = False
+    ties_embeddings: bool = True
     context_bytes: float = 1024 * MIB
 
     def workspace_bytes(self, *, grouped: bool = False) -> float:
@@ -109,10 +119,29 @@ FSDP1 = replace(FSDP, name="fsdp1", selective="core")
 # Models of Hugging Face make fp32 logits of 16-bit ones, keep them in their output and copy them without the last
 # position; the loss keeps its log-probabilities, and backward makes the gradients of those and of the copied logits:
 # four fp32 tensors beside the 16-bit one (transformers 4.38, modeling_llama.py, LlamaForCausalLM.forward).
-TRANSFORMERS = replace(FSDP1, name="transformers", logit_copies=1, logit_fp32_copies=4)
+# FSDP shards parameters; the constants of bitsandbytes' 4-bit weights are none (`quant_state`; fsdp_qlora 05ed9f2,
+# train.py, load_and_quantize): each rank holds them whole, on the device.
+TRANSFORMERS = replace(FSDP1, name="transformers", logit_copies=1, logit_fp32_copies=4, whole_constants=True)
 TORCH = Runtime(name="torch", logit_copies=0, logit_fp32_copies=3, persistent_gradients=False)
+# litgpt 00af8b0 (September 2024), finetune/lora.py, on one device. The logits and log-probabilities of all chunks stay
+# in 16 bits, and the last micro-batch's logits until the next ones replace them; no table is tied. Quantizing
+# (Lightning, plugins/precision/bitsandbytes.py, _Linear4bit) takes every linear layer, the head too, from fp16 copies:
+# a weight comes back in fp16 and is cast; blocks of 64 have an fp32 constant. bitsandbytes 0.42, which litgpt pinned,
+# holds the inputs of 4-bit products (autograd/_functions.py, MatMul4Bit: ctx.tensors = (A, B); not since 0.43.2, pull
+# request 1270) as attributes of the graph: `loss` keeps the last micro-batch's until the next loss is there.
+LITGPT = replace(
+    TORCH,
+    name="litgpt",
+    logit_copies=3,
+    logit_fp32_copies=0,
+    quantized_bytes=0.5 + 4.0 / 64.0,
+    quantized_head=True,
+    dequantized_copies=2.0,
+    held_inputs=2.0,
+    ties_embeddings=False,
+)
 DDP = Runtime(name="ddp", logit_copies=0, logit_fp32_copies=3, gradient_copies=1)
-RUNTIMES = {runtime.name: runtime for runtime in (MEGATRON, FSDP, FSDP1, DEEPSPEED, TORCH, DDP, TRANSFORMERS)}
+RUNTIMES = {runtime.name: runtime for runtime in (MEGATRON, FSDP, FSDP1, DEEPSPEED, TORCH, DDP, TRANSFORMERS, LITGPT)}
 
 
 def named_runtime(name: str) -> Runtime:

@@ -12,12 +12,25 @@ import numpy as np
 
 from ridgeline.graph.ops import Graph
 from ridgeline.graph.workload import Workload
-from ridgeline.memory.activations import kept_bytes, logit_bytes, logit_gradient_bytes, working_set_bytes
-from ridgeline.memory.buffers import gathered_bytes, gathered_input_bytes, passing_gradient_bytes, weight_copy_bytes
+from ridgeline.memory.activations import (
+    earlier_input_bytes,
+    kept_bytes,
+    logit_bytes,
+    logit_gradient_bytes,
+    working_set_bytes,
+)
+from ridgeline.memory.buffers import (
+    gathered_bytes,
+    gathered_input_bytes,
+    head_copy_bytes,
+    passing_gradient_bytes,
+    weight_copy_bytes,
+)
 from ridgeline.memory.moments import Moment, greatest
 from ridgeline.memory.query import Options, Stage, resolve
 from ridgeline.memory.shares import Array, as_array
 from ridgeline.memory.states import (
+    constant_bytes,
     device_optimizer_bytes,
     gradient_bytes,
     gradients_leave,
@@ -38,15 +51,15 @@ def stage_memory(graph: Graph, workload: Workload, **options: Unpack[Options]) -
     """Peak bytes of one device of one pipeline stage, by category [byte]; the values add up.
 
     Weights, optimizer states and scratch stay all step long. Gradients, activations, logits and
-    buffers are those of the worst of four moments: the loss, the head's backward, that of the first layer to
-    go, and the end of backward. See `Options` for the arguments.
+    buffers are those of the worst of five moments: the head, the loss, the head's backward, that of the first layer
+    to go, and the end of backward. See `Options` for the arguments.
 
     Domain: training with PyTorch-like eager allocation; fragmentation is not included.
     """
     stage = resolve(graph, workload, options)
     grouped = any(block.experts for block in graph.blocks.values())
     result = {
-        "weights": np.where(stage.offload_weights, 0.0, weight_bytes(stage)),
+        "weights": np.where(stage.offload_weights, constant_bytes(stage), weight_bytes(stage)),
         "optimizer": device_optimizer_bytes(stage),
         **greatest(_moments(stage)),
         "workspace": as_array(stage.runtime.workspace_bytes(grouped=grouped)),
@@ -62,8 +75,9 @@ def _moments(stage: Stage) -> tuple[Moment, ...]:
     kept = kept_bytes(stage)
     moving = np.minimum(1.0, MOVING_LAYERS / np.maximum(stage.layer_count, 1.0))
     kept = np.where(stage.offload_activations, kept * moving, kept)
-    fixed = gathered_bytes(stage) + gathered_input_bytes(stage) + weight_copy_bytes(stage)
-    fixed = fixed + runtime.gradient_copies * gradients
+    copies = weight_copy_bytes(stage)
+    apart = gathered_bytes(stage) + gathered_input_bytes(stage) + runtime.gradient_copies * gradients
+    fixed, head = apart + copies, apart + np.maximum(copies, head_copy_bytes(stage))
     # a layer's activations are gone by the time all its gradients are there
     inside = fixed + np.maximum(working_set_bytes(stage), passing_gradient_bytes(stage))
     # gradients of earlier micro-batches wait for the later ones
@@ -74,9 +88,12 @@ def _moments(stage: Stage) -> tuple[Moment, ...]:
     # a chunked head's backward makes a gradient a chunk and adds it to the others
     heads = np.maximum(gradients if runtime.persistent_gradients else early, made)
     heads = heads + np.where(stage.loss == "chunked", made, none)
+    before, logits = kept + earlier_input_bytes(stage), logit_bytes(stage)
+    one = logit_gradient_bytes(stage)  # the loss adds at least as much to the logits
     return (
-        Moment(gradients=early, activations=kept, logits=logit_bytes(stage), buffers=fixed),
-        Moment(gradients=heads, activations=kept, logits=logit_gradient_bytes(stage), buffers=fixed),
+        Moment(gradients=early, activations=before, logits=np.maximum(logits - one, none), buffers=head),
+        Moment(gradients=early, activations=before, logits=logits, buffers=fixed),
+        Moment(gradients=heads, activations=kept, logits=one, buffers=head),
         Moment(gradients=early, activations=kept, logits=none, buffers=inside),
         Moment(gradients=gradients, activations=none, logits=none, buffers=inside),
     )
@@ -86,7 +103,7 @@ def host_memory(graph: Graph, workload: Workload, **options: Unpack[Options]) ->
     """Bytes that one rank of a stage keeps in host memory: what was offloaded or paged [byte]."""
     stage = resolve(graph, workload, options)
     states = optimizer_bytes(stage) - device_optimizer_bytes(stage)
-    states = states + np.where(stage.offload_weights, weight_bytes(stage), 0.0)
+    states = states + np.where(stage.offload_weights, weight_bytes(stage) - constant_bytes(stage), 0.0)
     gradients = np.where(gradients_leave(stage), gradient_bytes(stage), 0.0)
     return states + gradients + np.where(stage.offload_activations, kept_bytes(stage), 0.0)
 

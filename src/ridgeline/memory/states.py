@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.memory.profile import FP32_BYTES, Divided, Part
+from ridgeline.memory.profile import CONSTANT_BYTES, FP32_BYTES, Divided, Part
 from ridgeline.memory.query import Bools, Stage
 from ridgeline.memory.shares import Array, as_array
 
@@ -33,8 +33,17 @@ def weight_bytes(stage: Stage) -> Array:
     total = held_numbers(stage, "trained", on) * profile.precision.weight_bytes
     if profile.adapters:
         total = total + held_numbers(stage, "frozen", on) * profile.precision.activation_bytes
-        total = total + held_numbers(stage, "quantized", on) * profile.quantized_bytes
+        apart = CONSTANT_BYTES if stage.runtime.whole_constants and profile.dequantizes else 0.0
+        total = total + held_numbers(stage, "quantized", on) * (profile.quantized_bytes - apart)
+        total = total + constant_bytes(stage)
     return total
+
+
+def constant_bytes(stage: Stage) -> Array:
+    """Block constants of a 4-bit base that each rank holds whole on its device, where a program shards none [byte]."""
+    if not (stage.runtime.whole_constants and stage.profile.dequantizes):
+        return as_array(0.0)
+    return held_numbers(stage, "quantized", stage.zero > 3) * CONSTANT_BYTES
 
 
 def gradient_bytes(stage: Stage) -> Array:
