@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from pathlib import Path
 
@@ -47,6 +48,77 @@ def test_public_functions_say_what_they_raise(room: str) -> None:
                 if raised and told and "raise" not in told.casefold():
                     silent.append(f"{path.name}: {node.name}")
     assert not silent
+
+
+PRICING = ("cost", "energy", "lower", "memory", "predict", "sampling", "serving", "timeline", "training")  # rooms
+ORIGINS = re.compile(
+    r"source|arxiv|assumed|derived|measured|fitted|definition|default|chosen|bound|tolerance", re.IGNORECASE
+)
+
+
+def _numbers(node: ast.expr) -> list[float]:
+    """The numbers that a constant is made of, inside sums, products, tuples and tables."""
+    if isinstance(node, ast.Constant):
+        return [float(node.value)] if type(node.value) in (int, float) else []
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.Dict):
+        parts = node.values
+    elif isinstance(node, ast.Tuple | ast.List):
+        parts = node.elts
+    elif isinstance(node, ast.BinOp):
+        parts = [node.left, node.right]
+    elif isinstance(node, ast.UnaryOp):
+        parts = [node.operand]
+    return [number for part in parts for number in _numbers(part)]
+
+
+def _physical(number: float) -> bool:
+    """Whether a number may be a quantity of the world: no count, unit, power of two or ten, nor rounding."""
+    size = abs(number)
+    if not 1e-6 < size < 1e15 or math.log2(size).is_integer() or math.log10(size).is_integer():
+        return False
+    return size >= 1e6 or not size.is_integer()
+
+
+def unexplained(text: str) -> list[str]:
+    """Constants of a module that may be quantities of the world, with no word beside them of where they come from."""
+    lines, body = text.splitlines(), ast.parse(text).body
+    silent = []
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        if not any(_physical(number) for number in _numbers(node.value)):
+            continue
+        first = node.lineno - 1
+        while first and lines[first - 1].startswith("#"):
+            first -= 1
+        beside = " ".join(lines[first : node.end_lineno])
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            beside += str(after.value.value)
+        if not ORIGINS.search(beside):
+            silent.append(lines[node.lineno - 1])
+    return silent
+
+
+@pytest.mark.parametrize("room", PRICING)
+def test_a_quantity_in_code_says_where_it_comes_from(room: str) -> None:
+    """A number of the world is a row of `data`; what stays in code names its source, or is said to be assumed."""
+    silent = {
+        str(path.relative_to(SOURCE)): found
+        for path in sorted((SOURCE / room).rglob("*.py"))
+        if (found := unexplained(path.read_text(encoding="utf-8")))
+    }
+    assert not silent, "give it a row of data with its evidence, or say beside it: source, assumed, derived, measured"
+
+
+def test_silent_quantities_are_found_and_told_ones_and_counts_are_not() -> None:
+    assert unexplained("_SLOW = 0.85  # of the rate") == ["_SLOW = 0.85  # of the rate"]
+    for text in ("A, B = 4, 150e9", "C: float = 1 / 3.6e6", "D = {'x': 5e-5}"):
+        assert unexplained(text)
+    assert not unexplained(
+        "_SLOW = 0.85  # of the rate (assumed)\n_BYTES = 4.0\n_GIB = 2.0**30\n_MS, _TINY = 1e-3, 3e-9"
+    )
+    assert not unexplained('# Source: a page\n_SLOW = 0.85\nFAST = 0.9\n"""Of the rate; arXiv:2205.14135."""\n')
 
 
 def _inner(tree: ast.Module, node: ast.AST) -> bool:

@@ -16,10 +16,10 @@ from ridgeline.lower.work import Attention, Number, Phase
 
 NEWEST = {"hopper": "flash3", "blackwell": "flash3"}
 """Newest fused kernels that were measured, by architecture; others run those of FlashAttention-2's generation."""
-_ROWS = 128.0  # queries of a tile
+_ROWS = 128.0  # queries of a tile. Source: flash-attention, flash_fwd_launch_template.h
 # Bytes per element of a head's rows that a backward moves around its core: reads outputs and their gradients for their
 # dot product, clears the fp32 gradient of queries, reads it and writes it in 16 bits.
-_AROUND_VALUES, _AROUND_QUERIES = 4.0, 10.0
+_AROUND_VALUES, _AROUND_QUERIES = 4.0, 10.0  # derived
 _DROPOUT_MASKS = (1.0, 2.0)  # bytes of its mask per score, forward and backward, beside the scores in and out
 _CHAIN = (4.0, 2.0)  # scores that kernels of their own read and write to scale and mask, and to scale their gradients
 

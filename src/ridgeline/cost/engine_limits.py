@@ -15,7 +15,7 @@ from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import DISPATCH, OWN_HOST, Accelerator, Host
 from ridgeline.lower.work import Number
 
-_FASTEST_BUS = 150e9  # byte/s one way; PCIe 6 x16 has 126, chip-to-chip links to a Grace host 225 and more
+_FASTEST_BUS = 150e9  # byte/s one way; chosen between PCIe 6 x16, 126, and links to a Grace host, 225 and more
 
 
 def engine_rules(

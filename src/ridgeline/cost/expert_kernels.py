@@ -11,7 +11,7 @@ from ridgeline.errors import DomainError
 from ridgeline.facts.expert_backends import expert_backend, expert_backends
 from ridgeline.facts.records import Accelerator
 
-WIDE_EXPERT_RANKS = 16  # from here on tokens go to the ranks of their experts only, but where a backend gathers them
+WIDE_EXPERT_RANKS = 16  # two nodes (assumed): tokens go to the ranks of their experts alone, unless a backend gathers
 
 
 class ExpertKernels:

@@ -93,7 +93,7 @@ _SAME = {
 
 _MIXTURE = re.compile(r"^(q[2-6]_k|iq[2-4])_(?:xxs|xs|s|m|l|nl)$")
 _BY_BITS = re.compile(r"w(\d(?:\.\d{1,3})?)a16")
-_LEAST_BITS, _MOST_BITS = 1.0, 8.5
+_LEAST_BITS, _MOST_BITS = 1.0, 8.5  # bounds of a word
 
 
 @lru_cache(maxsize=4096)

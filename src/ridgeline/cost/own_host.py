@@ -19,7 +19,7 @@ from ridgeline.facts.calls import CallFit, calls_of
 from ridgeline.facts.records import DIVIDED, DRIFT, OWN_HOST, Evidence
 from ridgeline.lower.work import Attention, Gemm, Layout, Number, Phase, Stream
 
-_BLENDED = 1.01  # mean keys of a query over half of all, up to which a mask is causal
+_BLENDED = 1.01  # tolerance: mean keys of a query over half of all, up to which a mask is causal
 _WAYS = {
     Phase.FORWARD: "forward", Phase.RECOMPUTE: "forward",
     Phase.BACKWARD_INPUT: "input", Phase.BACKWARD_WEIGHT: "weight",

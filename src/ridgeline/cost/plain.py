@@ -15,8 +15,8 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import Product
 
 Array = NDArray[np.float64]
-_TILE_ROWS, _TILE_STEP = 128.0, 8.0
-_INTEGER_BYTES = 1.125  # of an 8-bit integer and its part of a scale of 32, block_q8_1
+_TILE_ROWS, _TILE_STEP = 128.0, 8.0  # Source: llama-cpp, ggml/src/ggml-cuda/mmq.cuh, mul_mat_q_case
+_INTEGER_BYTES = 1.125  # of an 8-bit integer and its part of a scale of 32. Source: llama-cpp, block_q8_1
 
 
 def widened_bytes(elements: Array | float, what: Form) -> Array:

@@ -13,8 +13,8 @@ from ridgeline.training.exchange import exchange_rules
 from ridgeline.training.step import step_tasks
 from ridgeline.training.step_bound import step_bound_s
 
-GAIN = 1.1  # each question asks for a tenth more
-_CLOSED = 0.02  # of a step's time, below which what its closed form leaves out is too little to matter
+GAIN = 1.1  # definition: each question asks for a tenth more
+_CLOSED = 0.02  # tolerance: of a step's time, below which what its closed form leaves out is too little to matter
 
 
 def sensitivities(

@@ -28,7 +28,7 @@ from ridgeline.serving.hybrid_sides import (
     routed,
 )
 
-_FOUR_BITS = 0.7  # byte; weights below it are laid out anew for the kernels of a device
+_FOUR_BITS = 0.7  # byte, chosen between formats of 4 bits and of 6: weights below it are laid out anew for devices
 
 
 def decode(hybrid: Hybrid, sequences: float, context: float) -> HybridParts:

@@ -26,7 +26,7 @@ from ridgeline.serving.hybrid_placement import Placement, Technique, use_share
 from ridgeline.units import bytes_text
 
 _REPLAYED = "TensorRT-LLM"  # its kernels were measured without the host; starts of others hold launches of Python
-_ANY_BYTES = 16e9  # of a device that is not there: engines choose batches by it, which one loop does not see
+_ANY_BYTES = 16e9  # assumed, of a device that is not there: engines choose batches by it, one loop does not
 
 
 class Hybrid:

@@ -32,7 +32,7 @@ _EMPTY = (
     "used", "committed", "running", "waiting", "pinned", "unseen", "hosted", "fetching", "joining", "owes", "lent",
     "asking", "far", "guests",
 )  # fmt: skip
-_GOLDEN = 0.6180339887498949  # its multiples fill the unit interval evenly
+_GOLDEN = 0.6180339887498949  # by definition, the golden section: its multiples fill the unit interval evenly
 _ROUTERS = {Router.ROUND_ROBIN: 0, Router.LEAST_LOADED: 1, Router.PREFIX: 2}
 
 

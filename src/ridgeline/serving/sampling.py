@@ -23,7 +23,7 @@ from ridgeline.serving.state import Array, Whole
 from ridgeline.serving.traffic.traffic import Traffic
 
 SECTIONS = 10
-_STUDENT = 1.383  # P(T < t) = 0.9, 9 degrees of freedom
+_STUDENT = 1.383  # by definition P(T < t) = 0.9, 9 degrees of freedom
 _FEWEST = 2 * SECTIONS  # requests; of fewer nothing is told
 
 

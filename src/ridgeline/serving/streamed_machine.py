@@ -20,7 +20,7 @@ from ridgeline.serving.streamed_costs import Job, Machine, Method
 from ridgeline.serving.streamed_policy import PLAIN
 
 _PROBE_TOKENS = 4096.0  # of the iteration that tells a device's rates: large, as blocks are
-_WIDENED, _WIDE, _COPIED = 5.0, 2.0, 3.0  # bytes that memory moves for each byte of cache of 16 bits
+_WIDENED, _WIDE, _COPIED = 5.0, 2.0, 3.0  # derived: bytes that memory moves for a byte of cache in 16 bits
 _SCORE_PASSES = 6.0  # of scores in 16 bits: written by a product, masked (2), softmax (2), read by a product
 _MATRICES = "layers of four D x D and two D x F matrices, every head with keys of its own"
 

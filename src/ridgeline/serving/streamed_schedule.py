@@ -38,9 +38,9 @@ from ridgeline.serving.streamed_costs import (
 )
 from ridgeline.serving.streamed_policy import Policy
 
-_ATTENTION_CALLS, _FEED_CALLS = 30.0, 8.0  # operators of mha_gen and of mlp, as PyTorch counts them
-_FETCH_CALLS = 2.0  # a tensor of the weights is allocated and copied
-_TENSORS = (10.0, 6.0)  # weights, biases and norms of the halves
+_ATTENTION_CALLS, _FEED_CALLS = 30.0, 8.0  # derived: operators of mha_gen and mlp in pytorch_backend.py
+_FETCH_CALLS = 2.0  # derived: a tensor of the weights is allocated and copied
+_TENSORS = (10.0, 6.0)  # derived: weights, biases and norms of the halves
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import NOBODY, Record, Records
 
-_STEP, _MIX = 2654435761, 40503  # Knuth's multiplicative hashing, golden section of 2^32 and of 2^16
+_STEP, _MIX = 2654435761, 40503  # Source: Knuth's multiplicative hashing, golden sections of 2^32 and 2^16
 _WHOLE, _ROUNDS = 4294967296, 4  # 2^32; rounds of mixing
 
 

@@ -37,7 +37,7 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
 
 USUAL_HOST = "Core i9-13900K"
-PROMPT_TOKENS, OUTPUT_TOKENS = 220.0, 200.0
+PROMPT_TOKENS, OUTPUT_TOKENS = 220.0, 200.0  # where a row tells none (assumed)
 LAYERWISE_FROM = 400  # token; doc/en/kt-kernel/Kimi-K2-Thinking-Native.md of KTransformers
 ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
 

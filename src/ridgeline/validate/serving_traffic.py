@@ -25,7 +25,7 @@ Source: vllm, benchmarks/benchmark_serving.py, and sglang, python/sglang/bench_s
 QUEUED_ROUNDS = 4  # requests of a saturated queue for each sequence that can run
 SPREAD_ROUNDS = 8  # where their lengths are spread: the last to end are a smaller part of it
 UNSTATED_CONTEXT = 2048  # token; of configs that state no length (vllm/config.py of 0.5.3, _get_and_verify_max_len)
-_SETTLED = 0.3  # share of the time until the last request starts after which a queue's rate is steady
+_SETTLED = 0.3  # share of the time until the last request starts, from which a queue's rate is steady (assumed)
 _RATES = {"output_rate", "output_rate_per_device", "total_rate", "samples_rate"}
 _Z = 1.2816  # standard deviations of a normal law's 80 % interval
 

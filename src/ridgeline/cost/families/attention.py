@@ -12,11 +12,11 @@ from ridgeline.compiled import helper, kernel
 from ridgeline.cost.families.gemm import FILL, MATRIX, MEMORY, SM_MEMORY, START
 from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
 
-KEYS = 64.0  # keys of one step of a kernel's loop
-_BLOCKS_A_SM = 6.0  # beyond which splitting keys keeps no more SMs busy
-_FEWEST_KEYS = 32.0  # of one part
-_SMALL_TILE = 1.3  # cost of a score in a tile of 64 query rows, against 128: half the operands are reused
-CACHE_RATE = 4.0  # L2 against memory bandwidth
+KEYS = 64.0  # keys of one step of a kernel's loop (assumed)
+_BLOCKS_A_SM = 6.0  # beyond which splitting keys keeps no more SMs busy (assumed)
+_FEWEST_KEYS = 32.0  # of one part (assumed)
+_SMALL_TILE = 1.3  # of a score in a tile of 64 query rows over one of 128: half the operands are reused (assumed)
+CACHE_RATE = 4.0  # L2 over memory bandwidth (derived: 5,120 bytes a clock of an A100, its whitepaper, are 3.5 to 4.6)
 
 
 @helper

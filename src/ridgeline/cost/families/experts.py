@@ -15,7 +15,7 @@ from ridgeline.cost.families.routing import STATISTICS, TILE_ROWS, routed
 from ridgeline.cost.mechanism import Array, Mechanism, Parameter, like, parameter
 
 _COLUMNS = np.array([64, 128, 256], dtype=np.float64)
-_LARGEST_TILE = 32_768.0  # rows x columns that fit in an SM's registers
+_LARGEST_TILE = 32_768.0  # rows x columns: sums in fp32 in half of an SM's 256 KiB of registers (derived)
 _STATED = 13
 _EXPERTS_A_ROW = 16.0  # whose rows are counted in the time that a product takes
 _SIZES = (

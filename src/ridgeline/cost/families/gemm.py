@@ -21,7 +21,7 @@ _ROWS = np.array([rows for rows, _ in _TILES], dtype=np.float64)
 _COLUMNS = np.array([columns for _, columns in _TILES], dtype=np.float64)
 _BY_ROWS, _BY_COLUMNS = 1 / _ROWS, 1 / _COLUMNS
 _SHORTEST_K = 64.0  # of one part of a split product
-_HIDDEN = 0.03  # share of the kernels' time below which the host's adds less than rounding
+_HIDDEN = 0.03  # tolerance: share of the kernels' time below which the host's adds less than rounding
 
 
 @helper

@@ -24,9 +24,9 @@ Draw = Callable[[np.random.Generator, int], Floats]
 
 SEED = 0
 MOST_REQUESTS = 50_000_000  # a bound on nonsense: 20 arrays of so many entries are 8e9 bytes
-CV_RANGE = (0.02, 40.0)  # of gamma and weibull gaps
+CV_RANGE = (0.02, 40.0)  # bounds of gamma and weibull gaps
 _LEAST_SUM = 1e-280  # of gaps drawn: below it their scale to a span leaves the range of floats
-SHAPE_RANGE = (0.15, 100.0)  # Weibull shapes whose CV lies in that range
+SHAPE_RANGE = (0.15, 100.0)  # derived: Weibull shapes whose CV lies in that range
 
 
 def poisson(

@@ -18,7 +18,7 @@ from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-_DECIMAL, _DIGIT = 1e-6, 6e-6  # rates are printed with six decimals below 1, with six digits above
+_DECIMAL, _DIGIT = 1e-6, 6e-6  # definition: rates are printed with six decimals below 1, with six digits above
 
 
 def servegen(*, scale: float = 1.0, start_s: float = 0.0, end_s: float = DAY_S, seed: int = SEED) -> Traffic:
