@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
+from ridgeline.facts.programs import training_programs
 from ridgeline.memory.runtime import Runtime
-from ridgeline.validate.engines import ENGINES
 from ridgeline.validate.habits import BYTES_PRECISION, HABITS
 from ridgeline.validate.interpret import SEQUENCES
 from ridgeline.validate.metrics import METRICS
@@ -21,7 +21,7 @@ TABLE = PAGE.split("## What programs do when", 1)[1].split("\n## ", 1)[0].splitl
 
 
 def test_every_program_stands_with_its_conventions_and_reason() -> None:
-    for engine in ENGINES:
+    for engine in training_programs():
         (line,) = [text for text in TABLE if text.startswith(f"| {engine.name} |")]
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         zero = "chosen" if engine.zero is None else str(engine.zero)

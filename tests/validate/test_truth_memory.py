@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from ridgeline.facts.programs import training_program
 from ridgeline.graph.workload import Task
 from ridgeline.plan.plan import Recompute
-from ridgeline.validate.engines import find_engine
 from ridgeline.validate.habits import bytes_precision
 from ridgeline.validate.interpret import Interpretation, Refusal, interpret
 from ridgeline.validate.metrics import find_metric
@@ -314,7 +314,7 @@ def test_degrees_of_other_programs_are_not_those_of_mlperf() -> None:
 def test_bytes_of_another_recipe_are_one_program_s_and_one_recipe_s(program: str, precision: str, counted: str) -> None:
     asks = Row(line=2, id="m-x-0001", cells={"metric": "peak_mem_per_gpu", "value": "40", "unit": "GiB"})
     said: list[str] = []
-    assert bytes_precision(asks, find_engine(program), precision, said) == counted
+    assert bytes_precision(asks, training_program(program), precision, said) == counted
     assert bool(said) == (counted != precision)
     times = Row(line=2, id="m-x-0002", cells={"metric": "step_time", "value": "40", "unit": "s"})
-    assert bytes_precision(times, find_engine(program), precision, []) == precision
+    assert bytes_precision(times, training_program(program), precision, []) == precision

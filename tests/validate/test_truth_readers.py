@@ -6,8 +6,8 @@ import pytest
 
 from ridgeline.errors import InputError
 from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.programs import training_program, training_programs
 from ridgeline.plan.plan import Recompute
-from ridgeline.validate.engines import ENGINES, find_engine
 from ridgeline.validate.hardware import find_device
 from ridgeline.validate.machines import machines, place
 from ridgeline.validate.names import named_params, plain_name, refuse_unsupported
@@ -264,7 +264,7 @@ def test_models_that_are_no_language_models_are_refused_by_family(text: str, fam
 )
 def test_precision(engine: str, part: str, cell: str, name: str) -> None:
     cells = row(engine=engine, precision=cell)
-    recipe = read_recipe(cells, read_notes(cells), find_engine(engine), accelerator(part))
+    recipe = read_recipe(cells, read_notes(cells), training_program(engine), accelerator(part))
     assert recipe.workload["precision"] == name
 
 
@@ -272,12 +272,14 @@ def test_unknown_words_are_refused_by_field() -> None:
     for name, cell in {"precision": "posit8", "recompute": "sometimes", "zero_stage": "many"}.items():
         cells = row(engine="NeMo", **{name: cell})
         with pytest.raises(InputError, match=f"field '{name}': '{cell}'"):
-            read_recipe(cells, read_notes(cells), find_engine("NeMo"), accelerator("H100-SXM"))
+            read_recipe(cells, read_notes(cells), training_program("NeMo"), accelerator("H100-SXM"))
 
 
 def recipe_of(part: str = "A100-SXM-80GB", **cells: str) -> tuple[dict[str, object], dict[str, object]]:
     one = row(**cells)
-    found = read_recipe(one, read_notes(one), find_engine(one.text("engine"), one.text("source")), accelerator(part))
+    found = read_recipe(
+        one, read_notes(one), training_program(one.text("engine"), one.text("source")), accelerator(part)
+    )
     return dict(found.workload), dict(found.plan)
 
 
@@ -326,11 +328,11 @@ def test_graphs_of_the_engine_capture_parts_of_layers_and_tests_count_zeros() ->
 
 
 def test_every_engine_gives_a_reason_and_is_found_by_its_own_name() -> None:
-    assert all(len(engine.reason) > 20 for engine in ENGINES)
-    assert len({engine.name for engine in ENGINES}) == len(ENGINES)
-    assert find_engine("something new").name == "not stated"
-    assert find_engine("PyTorch", "mlcommons/training_results_v4.0@6fe9543").name == "MLPerf (NVIDIA code)"
-    assert find_engine("Megatron-LM", "bigscience-workshop/bigscience@9e64ede").name == "Megatron-LM (2021)"
+    assert all(len(engine.reason) > 20 for engine in training_programs())
+    assert len({engine.name for engine in training_programs()}) == len(training_programs())
+    assert training_program("something new").name == "not stated"
+    assert training_program("PyTorch", "mlcommons/training_results_v4.0@6fe9543").name == "MLPerf (NVIDIA code)"
+    assert training_program("Megatron-LM", "bigscience-workshop/bigscience@9e64ede").name == "Megatron-LM (2021)"
 
 
 def test_a_laptops_part_is_meant_only_where_the_cell_says_so() -> None:
@@ -352,7 +354,7 @@ def test_a_tests_experts_follow_its_switches_and_the_programs_defaults() -> None
 
 def read(**cells: str) -> Recipe:
     one = row(**cells)
-    return read_recipe(one, read_notes(one), find_engine("NeMo"), accelerator("H100-SXM"))
+    return read_recipe(one, read_notes(one), training_program("NeMo"), accelerator("H100-SXM"))
 
 
 @pytest.mark.parametrize(

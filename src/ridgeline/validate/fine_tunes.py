@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ridgeline.facts.programs import TrainingProgram
 from ridgeline.graph.workload import Task
-from ridgeline.validate.engine import Engine
 from ridgeline.validate.rows import Row
 
 RECIPES = "torchtune (recipes)"
@@ -27,7 +27,7 @@ def recipe_adapters(row: Row, task: Task, said: list[str]) -> dict[str, object]:
 
 
 def fine_tune_plan(
-    row: Row, engine: Engine, optimizer: str, plan: Mapping[str, object], said: list[str]
+    row: Row, engine: TrainingProgram, optimizer: str, plan: Mapping[str, object], said: list[str]
 ) -> dict[str, object]:
     """Loss, optimizer in backward and weights on the host, as a row or its program's configurations say."""
     found = _loss(row, engine, said)
@@ -42,7 +42,7 @@ def fine_tune_plan(
     return found
 
 
-def _loss(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
+def _loss(row: Row, engine: TrainingProgram, said: list[str]) -> dict[str, object]:
     """How the loss holds logits, where a row or its program's configurations say so."""
     words = "; ".join(row.text(name) for name in ("engine", "model", "recompute", "notes", "offload", "source_where"))
     if re.search(r"\bliger\b", words, re.IGNORECASE):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ridgeline.validate.engine import Engine
+from ridgeline.facts.programs import TrainingProgram
 from ridgeline.validate.published_plans import published_configuration
 from ridgeline.validate.rows import Row
 
@@ -111,7 +111,7 @@ BYTES_PRECISION: tuple[tuple[str, str, str, str], ...] = (
 """Recipes whose bytes are another recipe's: (program, its recipe, whose bytes, why)."""
 
 
-def read_habits(row: Row, engine: Engine, *, stages: int, said: list[str]) -> Fields:
+def read_habits(row: Row, engine: TrainingProgram, *, stages: int, said: list[str]) -> Fields:
     """Fields of `Runtime` that the row's program and flags replace; each rule's reason goes to `said`."""
     words = "; ".join(row.text(name) for name in ("engine", "model", "recompute", "notes", "offload", "source_where"))
     found: dict[str, float | bool | str] = {}
@@ -133,7 +133,7 @@ def read_habits(row: Row, engine: Engine, *, stages: int, said: list[str]) -> Fi
     return found
 
 
-def bytes_precision(row: Row, engine: Engine, precision: str, said: list[str]) -> str:
+def bytes_precision(row: Row, engine: TrainingProgram, precision: str, said: list[str]) -> str:
     """The recipe whose bytes a row that asks for bytes is counted in; other rows keep theirs."""
     if not row.asks_bytes:
         return precision

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.padding import kept_tokens, predicted_share
+from ridgeline.facts.programs import TrainingProgram, training_program
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.graph.translation import TRANSLATORS
@@ -15,7 +16,6 @@ from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Recompute
 from ridgeline.scenario.settings import COLUMN as SETTINGS
 from ridgeline.scenario.settings import read_settings
-from ridgeline.validate.engines import Engine, find_engine
 from ridgeline.validate.habits import read_habits
 from ridgeline.validate.hardware import Device, find_device
 from ridgeline.validate.images import IMAGES, image_recipe, image_tokens, in_parts, network, read_image_model
@@ -70,7 +70,7 @@ class Interpretation:
     cluster: Cluster
     workload: Workload
     stated: Mapping[str, object]
-    engine: Engine
+    engine: TrainingProgram
     notes: Notes
     assumptions: tuple[str, ...]
     key: str = field(repr=False)
@@ -88,7 +88,7 @@ class Refusal:
 
 def interpret(row: Row, *, source: Machines | None = None) -> Interpretation | Refusal:
     """The scenario that a row describes, or why it cannot be told."""
-    engine = find_engine(row.text("engine"), row.text("source"))
+    engine = training_program(row.text("engine"), row.text("source"))
     device = row.text("hardware") or "not stated"
     try:
         if row.problem is not None:
@@ -110,7 +110,7 @@ def interpret(row: Row, *, source: Machines | None = None) -> Interpretation | R
         return Refusal(reason=str(error), engine=engine.name, device=device)
 
 
-def _told(row: Row, engine: Engine, device: Device, source: Machines) -> Interpretation:
+def _told(row: Row, engine: TrainingProgram, device: Device, source: Machines) -> Interpretation:
     """The scenario of a row that holds all of it, as `ridgeline measure --append` writes them."""
     told = read_settings(row.text(SETTINGS), name=row.text("model") or "own model")
     said = list(device.assumptions)
@@ -132,7 +132,7 @@ def _told(row: Row, engine: Engine, device: Device, source: Machines) -> Interpr
     )
 
 
-def _scenario(row: Row, engine: Engine, device: Device, source: Machines) -> Interpretation:
+def _scenario(row: Row, engine: TrainingProgram, device: Device, source: Machines) -> Interpretation:
     notes = read_notes(row)
     image = network(row.text("model"), source=row.text("source"))
     encoder = bool(re.search(r"bert|electra|\bbart\b", row.text("model"), re.IGNORECASE)) and not row.count("tp")
@@ -250,7 +250,7 @@ def _machine_key(cluster: Cluster) -> tuple[object, ...]:
 
 
 def _stated(
-    row: Row, notes: Notes, engine: Engine, layout: Layout, recipe: Recipe, model: Model, said: list[str]
+    row: Row, notes: Notes, engine: TrainingProgram, layout: Layout, recipe: Recipe, model: Model, said: list[str]
 ) -> dict[str, object]:
     """Plan fields that the row states or its program fixes."""
     layers = len(model.graph.layers)
@@ -278,7 +278,7 @@ def _stated(
     return stated
 
 
-def _experts(row: Row, engine: Engine, layout: Layout, model: Model) -> dict[str, object]:
+def _experts(row: Row, engine: TrainingProgram, layout: Layout, model: Model) -> dict[str, object]:
     """Expert degrees: 1 for dense models; Megatron-LM's tests divide experts by tp unless they say otherwise."""
     if not any(block.experts for block in model.graph.blocks.values()):
         return {"ep": 1, "etp": 1}

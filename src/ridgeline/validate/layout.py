@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
+from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.published_batches import published_batch
 from ridgeline.plan.plan import Schedule
-from ridgeline.validate.engines import Engine
 from ridgeline.validate.megatron_tests import is_test, named_chunks, named_devices, refuse_unsaid
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.published_plans import published_configuration, published_degrees
@@ -47,7 +47,7 @@ class Batch:
     assumptions: tuple[str, ...] = ()
 
 
-def read_layout(row: Row, notes: Notes, engine: Engine, *, encoder: bool) -> Layout:
+def read_layout(row: Row, notes: Notes, engine: TrainingProgram, *, encoder: bool) -> Layout:
     """Devices and degrees, made to agree: dp follows from the others; contradictions are named.
 
     Encoders (BERT and kin) and programs that only shard states run on data parallelism alone.
@@ -99,7 +99,7 @@ def read_layout(row: Row, notes: Notes, engine: Engine, *, encoder: bool) -> Lay
 
 
 def _devices(
-    row: Row, notes: Notes, engine: Engine, product: int, degrees: dict[str, int | None], said: list[str]
+    row: Row, notes: Notes, engine: TrainingProgram, product: int, degrees: dict[str, int | None], said: list[str]
 ) -> int:
     stated = row.count("n_devices")
     if stated is not None:
@@ -126,7 +126,7 @@ def _devices(
 
 
 def read_batch(
-    row: Row, notes: Notes, engine: Engine, layout: Layout, *, seq_len: int, images: int | None = None
+    row: Row, notes: Notes, engine: TrainingProgram, layout: Layout, *, seq_len: int, images: int | None = None
 ) -> Batch:
     """Global and micro batch from cells, accumulation in notes, tokens a step, or a said assumption.
 
@@ -165,7 +165,7 @@ def read_batch(
     return Batch(global_batch=total, micro_batch=micro, dp=dp, assumptions=tuple(said))
 
 
-def _micro(row: Row, engine: Engine, layout: Layout, said: list[str]) -> int | None:
+def _micro(row: Row, engine: TrainingProgram, layout: Layout, said: list[str]) -> int | None:
     micro = row.count("micro_batch")
     if micro is None:
         plan = published_configuration(row)
@@ -286,7 +286,7 @@ def _largest_divisor(number: int, limit: int) -> int:
 
 
 def read_schedule(
-    row: Row, notes: Notes, engine: Engine, layout: Layout, layers: int, said: list[str]
+    row: Row, notes: Notes, engine: TrainingProgram, layout: Layout, layers: int, said: list[str]
 ) -> dict[str, object]:
     """Model chunks a stage and schedule, as plan fields, where the pipeline degree is known."""
     pp = layout.pp

@@ -14,8 +14,8 @@ import math
 import re
 
 from ridgeline.errors import InputError
+from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.test_machines import ran_on
-from ridgeline.validate.engine import Engine
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
 
@@ -45,7 +45,7 @@ LATENT_RANKS = {"q_lora_rank": 1536, "kv_lora_rank": 512}
 """Ranks of the tests with latent attention, DeepSeek-V3's (arXiv:2412.19437, section 4.2)."""
 
 
-def is_test(engine: Engine) -> bool:
+def is_test(engine: TrainingProgram) -> bool:
     """Whether the program is Megatron-LM in its functional tests."""
     return engine.name == PROGRAM
 

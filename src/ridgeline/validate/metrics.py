@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
+from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.workload import Task
@@ -14,7 +15,6 @@ from ridgeline.memory.interval import STATES, peak_interval
 from ridgeline.plan.plan import Recompute
 from ridgeline.report.report import Report, StageMemory
 from ridgeline.units import UNITS
-from ridgeline.validate.engines import Engine
 from ridgeline.validate.interpret import Interpretation
 from ridgeline.validate.mlperf_runs import logged_by_one, reference
 from ridgeline.validate.rows import Row
@@ -269,7 +269,7 @@ def _power(row: Row, job: Interpretation, report: Report) -> Prediction:
 # ---------------------------------------------------------------- memory
 
 
-def _memory_unit(row: Row, engine: Engine) -> float:
+def _memory_unit(row: Row, engine: TrainingProgram) -> float:
     unit = row.text("unit")
     if unit == "MB" and engine.mebibytes:
         return 2.0**20

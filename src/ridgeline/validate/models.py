@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError, RidgelineError
+from ridgeline.facts.dimensions import published_dimensions, style, style_of
 from ridgeline.graph import load as catalog
 from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.ops import Model
@@ -23,7 +24,6 @@ from ridgeline.validate.names import (
     refuse_unsupported,
 )
 from ridgeline.validate.notes import Notes
-from ridgeline.validate.published import LLAMA_STYLE, published, style_of
 from ridgeline.validate.rows import Row
 
 HEAD_DIM = 128  # width of one head in GPT-3 6.7B and above, Llama and Megatron-LM (arXiv:2005.14165, table 2.1)
@@ -105,7 +105,7 @@ def _read(
     found = None if flags else _from_catalog(plain, stated, seq_len)
     if found is not None:
         return _checked(ModelReading(model=found[0], key=key, assumptions=found[1]), stated)
-    entry = published(plain)
+    entry = published_dimensions(plain)
     if entry is not None and not flags and _agrees(entry.dims, stated):
         dims = {**entry.dims, **_given(stated)}
         model = _explicit(dims, plain, entry.source, seq_len)
@@ -204,21 +204,21 @@ def _from_numbers(
     """A model from stated numbers: dimensions where given, else fitted to the parameter count."""
     if "truncated" in name:
         raise InputError(f"'{name}': the dimensions of {plain} are not in the catalog", field="model")
-    style = dict(style_of(name))
+    look = dict(style_of(name))
     said: list[str] = []
     params = stated.params or named_params(plain)
-    vocab = stated.vocab or style.pop("vocab", None) or (LLAMA_VOCAB if style.get("gated") else MEGATRON_VOCAB)
+    vocab = stated.vocab or look.pop("vocab", None) or (LLAMA_VOCAB if look.get("gated") else MEGATRON_VOCAB)
     assert isinstance(vocab, int)
     if stated.vocab is None:
         said.append(f"vocabulary not stated: {vocab} assumed")
-    layers, hidden = _shape(name, stated, params, vocab, grid, 16 if style.get("gated") else 12, said)
+    layers, hidden = _shape(name, stated, params, vocab, grid, 16 if look.get("gated") else 12, said)
     heads = stated.heads or _heads(hidden, said)
-    dims: dict[str, object] = {**style, "layers": layers, "hidden": hidden, "heads": heads, "vocab": vocab}
+    dims: dict[str, object] = {**look, "layers": layers, "hidden": hidden, "heads": heads, "vocab": vocab}
     dims |= flags
     if stated.params is not None and stated.hidden is not None and "ffn" not in dims and "experts" not in dims:
         _fit_ffn(dims, stated.params, seq_len, said)
     if dims.get("experts") and dims.get("gated") is None and re.search(r"mixtral", name, re.IGNORECASE):
-        dims |= LLAMA_STYLE
+        dims |= style("llama")
     if dims.pop("latent", False):
         model = _latent(dims, plain)
         ranks = f"kv {dims.get('kv_lora_rank', 32)}, query {dims.get('q_lora_rank', 'none')}"

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
+from ridgeline.facts.programs import TrainingProgram, before_flash_attention
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.workload import PRECISIONS, Task
 from ridgeline.plan.plan import Recompute
-from ridgeline.validate.engines import EARLY_SOURCES, Engine
 from ridgeline.validate.fine_tunes import ALL_ABOVE, PAGED, fine_tune_plan, recipe_adapters
 from ridgeline.validate.habits import TITAN_2025, bytes_precision
 from ridgeline.validate.megatron_experts import tested_experts
@@ -89,7 +89,7 @@ SOURCE_RECOMPUTES: tuple[tuple[str, str, str], ...] = (
 """What a source computes again where a row does not say: (source, model, recompute)."""
 
 
-def read_recipe(row: Row, notes: Notes, engine: Engine, device: Accelerator) -> Recipe:
+def read_recipe(row: Row, notes: Notes, engine: TrainingProgram, device: Accelerator) -> Recipe:
     """Precision, task, optimizer, attention kernel, execution, recompute, sharding and overlap of a row."""
     said: list[str] = []
     task = read_task(row)
@@ -145,7 +145,7 @@ def read_task(row: Row) -> Task:
     return Task.FULL if full else Task.PRETRAIN
 
 
-def read_precision(row: Row, notes: Notes, engine: Engine, device: Accelerator, said: list[str]) -> str:
+def read_precision(row: Row, notes: Notes, engine: TrainingProgram, device: Accelerator, said: list[str]) -> str:
     """The training recipe of a row, a name of `PRECISIONS`; what was assumed goes to `said`."""
     cell = row.text("precision")
     if not cell:
@@ -164,7 +164,7 @@ def _named(text: str) -> str | None:
     return next((name for word, name in _PRECISION_WORDS if re.search(word, text, re.IGNORECASE)), None)
 
 
-def _recipe_name(kind: str, cell: str, engine: Engine, device: Accelerator, said: list[str]) -> str:
+def _recipe_name(kind: str, cell: str, engine: TrainingProgram, device: Accelerator, said: list[str]) -> str:
     tensor_float = device.architecture in TF32_ARCHITECTURES
     if kind == "nf4":
         return "bf16-pure"
@@ -180,7 +180,7 @@ def _recipe_name(kind: str, cell: str, engine: Engine, device: Accelerator, said
     return kind
 
 
-def _silent(row: Row, engine: Engine, device: Accelerator, said: list[str]) -> str:
+def _silent(row: Row, engine: TrainingProgram, device: Accelerator, said: list[str]) -> str:
     """The recipe of a row without a precision."""
     name = engine.precision
     in_notes = re.search(r"(?:^|;\s*)(fp16|bf16|fp8|fp32)(?:;|$)|数据精度=(fp16|bf16|fp32)", row.text("notes"))
@@ -222,7 +222,7 @@ def _plain_bert(row: Row, device: Accelerator) -> bool:
     return results and device.architecture == "ada" and row.text("model").casefold().startswith("bert")
 
 
-def _optimizer(row: Row, notes: Notes, engine: Engine, task: Task) -> str:
+def _optimizer(row: Row, notes: Notes, engine: TrainingProgram, task: Task) -> str:
     text = "; ".join((row.text("optimizer"), row.text("engine"), row.text("notes")))
     stated = next((name for word, name in _OPTIMIZERS if re.search(word, text, re.IGNORECASE)), None)
     if stated is not None and not notes.says(r"except .*8-bit adamw"):
@@ -233,7 +233,7 @@ def _optimizer(row: Row, notes: Notes, engine: Engine, task: Task) -> str:
     return engine.optimizer if task in (Task.PRETRAIN, Task.FULL) else "adamw"
 
 
-def _attention(row: Row, notes: Notes, engine: Engine, device: Accelerator, said: list[str]) -> str:
+def _attention(row: Row, notes: Notes, engine: TrainingProgram, device: Accelerator, said: list[str]) -> str:
     stated = re.search(r"attention-backend=(\w+)|flash_attention=(True|False)", notes.text, re.IGNORECASE)
     if stated:
         word = (stated[1] or stated[2]).casefold()
@@ -247,14 +247,14 @@ def _attention(row: Row, notes: Notes, engine: Engine, device: Accelerator, said
         said.append("unfused attention: each layer of the memory profiles holds S x S scores")
         return "unfused"
     if engine.attention_kernel.startswith("flash") and (
-        device.architecture in HALF_ONLY or re.search(EARLY_SOURCES, row.text("source"))
+        device.architecture in HALF_ONLY or before_flash_attention(row.text("source"))
     ):
         said.append("unfused attention: the device or the time of the source is before FlashAttention")
         return "unfused"
     return engine.attention_kernel
 
 
-def _capacity(row: Row, notes: Notes, engine: Engine, said: list[str]) -> float:
+def _capacity(row: Row, notes: Notes, engine: TrainingProgram, said: list[str]) -> float:
     """Rows of an expert over its balanced share, stated or by the program's recipes [1]."""
     stated = re.search(r"\bcapacity (\d+(?:\.\d+)?)", notes.text)
     if stated:
@@ -275,7 +275,7 @@ def _loops(row: Row, task: Task, precision: str) -> bool:
     return example and pytorch and task is Task.FULL and precision in ("fp32", "tf32")
 
 
-def _execution(row: Row, notes: Notes, engine: Engine, said: list[str]) -> str:
+def _execution(row: Row, notes: Notes, engine: TrainingProgram, said: list[str]) -> str:
     if published := published_execution(row, said):
         return published
     parts = notes.says(r"cuda-graph-impl=(?:none|transformer_engine)")  # that of the engine captures parts of layers
@@ -288,7 +288,7 @@ def _execution(row: Row, notes: Notes, engine: Engine, said: list[str]) -> str:
     return "compiled" if compiled and engine.execution == "eager" else engine.execution
 
 
-def _lora_rank(row: Row, engine: Engine, said: list[str]) -> int:
+def _lora_rank(row: Row, engine: TrainingProgram, said: list[str]) -> int:
     stated = re.search(r"\br(?:ank)?\s?=?\s?(\d+)\b", f"{row.text('model')} {row.text('notes')}")
     if stated and int(stated[1]) >= 1:
         return int(stated[1])
@@ -297,7 +297,7 @@ def _lora_rank(row: Row, engine: Engine, said: list[str]) -> int:
     return rank
 
 
-def _recompute(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
+def _recompute(row: Row, engine: TrainingProgram, said: list[str]) -> dict[str, object]:
     cell = row.text("recompute").casefold()
     for source, model, kind in SOURCE_RECOMPUTES:
         if not cell and source in row.text("source") and re.search(model, row.text("model"), re.IGNORECASE):
@@ -327,7 +327,7 @@ def _recompute(row: Row, engine: Engine, said: list[str]) -> dict[str, object]:
     raise InputError(f"'{cell[:40]}' names no recompute; known: none, selective, full", field="recompute")
 
 
-def _zero(row: Row, notes: Notes, engine: Engine, task: Task, said: list[str]) -> dict[str, object]:
+def _zero(row: Row, notes: Notes, engine: TrainingProgram, task: Task, said: list[str]) -> dict[str, object]:
     cell = row.text("zero_stage")
     published = {} if cell else published_sharding(row)
     if published:
@@ -365,7 +365,7 @@ def _zero(row: Row, notes: Notes, engine: Engine, task: Task, said: list[str]) -
     return {} if engine.zero is None else {"zero": engine.zero}
 
 
-def _overlap(row: Row, notes: Notes, engine: Engine) -> dict[str, object]:
+def _overlap(row: Row, notes: Notes, engine: TrainingProgram) -> dict[str, object]:
     named = f"{notes.text}; {row.text('source_where')}"
     gradients = engine.overlap_gradients or bool(re.search(r"overlap.grad.reduce", named))
     weights = engine.overlap_weights or bool(re.search(r"overlap.param.gather|param_gather", named))
