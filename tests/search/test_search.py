@@ -20,6 +20,8 @@ from ridgeline.report.report import SearchReport
 from ridgeline.search.complete import complete
 from ridgeline.search.search import Searcher, search
 from ridgeline.search.space import Space, chunk_choices, data_parallel, degrees, legal
+from ridgeline.training.exchange import exchange_rules
+from ridgeline.training.step_bound import StepBound
 
 MODEL = from_dims(name="small", layers=8, hidden=1024, heads=8, vocab=32000, max_positions=2048)
 SPARSE = from_dims(
@@ -105,6 +107,30 @@ def test_memory_of_the_grid_is_the_memory_of_the_plan() -> None:
         peaks = np.broadcast_to(sum(it.predictor.memory(plan).values()), (plan.pp,))  # type: ignore[arg-type]
         excess = float(peaks.max()) - NODE.accelerator.memory_bytes
         assert group.excess_bytes[index[1:]] == pytest.approx(excess, rel=1e-6)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "fsdp"])
+def test_threads_change_neither_the_order_of_groups_nor_a_bit(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = []
+    for threads in (1, 3):
+        monkeypatch.setattr("ridgeline.search.grid._THREADS", threads)
+        it = Searcher(Predictor(MODEL, NODE, replace(JOB, framework=framework)), replace(FAST, zero=(0, 2, 3)))
+        it.bound()
+        answers.append([(g.schedule, g.chunks, g.bound_s.tobytes(), g.excess_bytes.tobytes()) for g in it.groups])
+    assert answers[0] == answers[1]
+
+
+def test_exchanges_priced_for_all_layouts_are_those_of_each_plan() -> None:
+    it = searcher(replace(FAST, zero=(0, 1, 3)))
+    group = next(group for group in it.groups if group.schedule is Schedule.INTERLEAVED)
+    seen = set()
+    for index in np.argwhere(np.isfinite(group.bound_s))[::7].tolist():
+        plan = group.plan(tuple(index))
+        seen.add((plan.zero, plan.micro_batch, plan.tp))
+        times = it.predictor.prepare(plan)[-1]
+        alone = StepBound(plan.schedule, plan.micro_batches(JOB.global_batch), times).seconds(exchange_rules(plan))
+        assert group.bound_s[tuple(index)] == float(alone)
+    assert len(seen) > 8
 
 
 def test_every_schedule_and_degree_has_its_group() -> None:

@@ -108,6 +108,7 @@ class GraphProfile:
     quantized_bytes: float
     dequantizes: bool
     eager: bool
+    grouped: bool  # whether products of experts are grouped
 
 
 def named_precision(name: str) -> Precision:
@@ -321,5 +322,6 @@ def profile_graph(graph: Graph, workload: Workload, runtime: Runtime = MEGATRON)
         adapters=workload.task in (Task.LORA, Task.QLORA),
         dequantizes=workload.task is Task.QLORA,
         eager=workload.execution == "eager",
+        grouped=any(block.experts for block in graph.blocks.values()),
         quantized_bytes=(runtime.quantized_bytes or NF4_BYTES) if workload.task is Task.QLORA else EIGHT_BIT_BYTES,
     )

@@ -56,13 +56,16 @@ def stage_memory(graph: Graph, workload: Workload, **options: Unpack[Options]) -
 
     Domain: training with PyTorch-like eager allocation; fragmentation is not included.
     """
-    stage = resolve(graph, workload, options)
-    grouped = any(block.experts for block in graph.blocks.values())
+    return device_memory(resolve(graph, workload, options))
+
+
+def device_memory(stage: Stage) -> dict[str, Array]:
+    """As `stage_memory`, of a stage that is resolved [byte]."""
     result = {
         "weights": np.where(stage.offload_weights, constant_bytes(stage), weight_bytes(stage)),
         "optimizer": device_optimizer_bytes(stage),
         **greatest(_moments(stage)),
-        "workspace": as_array(stage.runtime.workspace_bytes(grouped=grouped)),
+        "workspace": as_array(stage.runtime.workspace_bytes(grouped=stage.profile.grouped)),
         "context": as_array(stage.runtime.context_bytes),
     }
     values = np.broadcast_arrays(*(result[name] for name in CATEGORIES))
@@ -101,7 +104,11 @@ def _moments(stage: Stage) -> tuple[Moment, ...]:
 
 def host_memory(graph: Graph, workload: Workload, **options: Unpack[Options]) -> Array:
     """Bytes that one rank of a stage keeps in host memory: what was offloaded or paged [byte]."""
-    stage = resolve(graph, workload, options)
+    return host_bytes(resolve(graph, workload, options))
+
+
+def host_bytes(stage: Stage) -> Array:
+    """As `host_memory`, of a stage that is resolved [byte]."""
     states = optimizer_bytes(stage) - device_optimizer_bytes(stage)
     states = states + np.where(stage.offload_weights, weight_bytes(stage) - constant_bytes(stage), 0.0)
     gradients = np.where(gradients_leave(stage), gradient_bytes(stage), 0.0)

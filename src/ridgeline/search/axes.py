@@ -113,8 +113,9 @@ class Axes:
         return np.array([group for _, group in self.sharding])[None, None, :, None]
 
     def saving(self, name: str) -> NDArray[Any]:
-        """One word of each saving (1, 1, 1, O)."""
-        return np.array([getattr(one, name) for one in self.savings])[None, None, None, :]
+        """One choice of each saving (1, 1, 1, O); (1, 1, 1, 1) where all have the same."""
+        found = [getattr(one, name) for one in self.savings]
+        return np.array(found[:1] if len(set(found)) == 1 else found)[None, None, None, :]
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -6,11 +6,14 @@ layout (K), recompute (R), sharding (Z) and what saves memory (O); stage times a
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +21,10 @@ from numpy.typing import NDArray
 from ridgeline.cost.price import BlockCost
 from ridgeline.lower.split import balanced_split, even_split
 from ridgeline.lower.work import Layout
-from ridgeline.memory.query import Options
-from ridgeline.memory.stage import activation_bytes, device_peak, host_memory, stage_memory
+from ridgeline.memory.activations import kept_bytes
+from ridgeline.memory.query import Options, Stage, resolve
+from ridgeline.memory.shares import as_array
+from ridgeline.memory.stage import device_memory, device_peak, host_bytes
 from ridgeline.plan.plan import Plan, Schedule
 from ridgeline.predict import Predictor
 from ridgeline.search.axes import Axes, entries, recompute_axis, repeats, savings, sharding_axis
@@ -32,6 +37,7 @@ from ridgeline.training.stages import LayoutCost
 from ridgeline.training.step_bound import StepBound
 
 Floats = NDArray[np.float64]
+_THREADS = min(os.cpu_count() or 1, 4)  # each holds the arrays of one group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +81,23 @@ class Group:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Family:
+    """Plans on the same number of stages, and all that is the same for their schedules, chunks and layer splits."""
+
+    stages: int
+    axes: Axes
+    cost: LayoutCost  # exchanges included
+    sharding: Sharding
+    held: Stage  # of no layers yet; its plans are the layouts that differ in memory
+    alike: NDArray[np.int64]  # which of these each layout is
+    repeats: NDArray[np.bool_]
+
+    def by_layout(self, held: NDArray[Any]) -> NDArray[Any]:
+        """What is known of layouts that differ in memory, (.., R, Z, O), for every layout, (K, R, Z, O)."""
+        return held[self.alike] if len(held) > 1 else held
+
+
 class Grid:
     """Prices a space for one predictor; iterate `groups` for the bounds."""
 
@@ -107,26 +130,37 @@ class Grid:
         return Layout(**{name: columns[:, i] for i, name in enumerate(names)}), index
 
     def groups(self) -> Iterator[Group]:
-        """Every group of plans, bounded and measured."""
+        """Every group of plans, bounded and measured, always in the same order; a thread a core works ahead."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            yield from pool.map(lambda asked: self._group(*asked), self._asked())
+
+    def _asked(self) -> Iterator[tuple[_Family, Schedule, int, tuple[int, ...] | None]]:
+        """What makes each group: plans, schedule, chunks and split of the layers."""
         by_stages: dict[int, list[int]] = defaultdict(list)
         for position, entry in enumerate(self.entries):
             by_stages[entry.degrees.pp].append(position)
         for stages, members in sorted(by_stages.items()):
+            families: dict[tuple[int, ...], _Family] = {}
+            splits: dict[tuple[int, int], list[tuple[int, ...] | None]] = {}
             for schedule in self.space.schedules if sharding_axis(self.predictor, self.space, stages) else ():
+                kept = tuple(i for i in members if _runs(schedule, stages, self.entries[i].degrees.micro_batches))
+                if not kept:
+                    continue
                 for chunks in chunk_choices(schedule, stages, self.predictor.limits.layers, self.space):
-                    kept = [i for i in members if _runs(schedule, stages, self.entries[i].degrees.micro_batches)]
-                    for split in self._splits(stages, chunks, kept) if kept else ():
-                        yield self._group(stages, schedule, chunks, kept, split)
+                    if kept not in families:
+                        families[kept] = self._family(stages, kept)
+                    middle = kept[len(kept) // 2]  # times of a group's layouts scale alike, so others are near it
+                    if (middle, chunks) not in splits:
+                        splits[middle, chunks] = self._splits(stages, chunks, middle)
+                    for split in splits[middle, chunks]:
+                        yield families[kept], schedule, chunks, split
 
-    def _splits(self, stages: int, chunks: int, members: list[int]) -> list[tuple[int, ...] | None]:
-        """Even layers, and layers balanced with the embedding and the head counted where that differs.
-
-        The balance is struck for the middle one of the group's layouts: times scale alike, so others are near it.
-        """
+    def _splits(self, stages: int, chunks: int, entry: int) -> list[tuple[int, ...] | None]:
+        """Even layers, and layers balanced with the embedding and the head of one entry where that differs."""
         if stages == 1 or not self.space.balance_stages or "layer_split" in self.space.fixed:
             stated = self.space.fixed.get("layer_split")
             return [tuple(stated) if isinstance(stated, list | tuple) else None]
-        cost = _take(self.cost, np.array([self._index[members[len(members) // 2]]]))
+        cost = _take(self.cost, np.array([self._index[entry]]))
 
         def seconds(block: BlockCost) -> float:
             phases = (block.forward, block.backward_input, block.backward_weight)
@@ -142,127 +176,127 @@ class Grid:
         even = even_split(self.predictor.limits.layers, stages * chunks)
         return [None] if balanced == even else [None, balanced]
 
-    def _group(
-        self, stages: int, schedule: Schedule, chunks: int, members: list[int], layer_split: tuple[int, ...] | None
-    ) -> Group:
-        model, space = self.predictor.stages, self.space
+    def _family(self, stages: int, members: tuple[int, ...]) -> _Family:
+        """Prices of these layouts and shardings for every schedule, chunks and split of the layers."""
+        predictor, space = self.predictor, self.space
         axes = Axes(
             entries=tuple(self.entries[i] for i in members),
-            recompute=recompute_axis(self.predictor, space, stages),
-            sharding=sharding_axis(self.predictor, space, stages),
+            recompute=recompute_axis(predictor, space, stages),
+            sharding=sharding_axis(predictor, space, stages),
             savings=savings(space),
             overlaps=tuple(product(space.overlap_gradients, space.overlap_weights)),
         )
+        sharding = Sharding(
+            dp=axes.dp,
+            pp=stages,
+            zero=axes.zero,
+            zero_group=axes.zero_group,
+            offload_optimizer=axes.saving("offload_optimizer"),
+            offload_weights=axes.saving("offload_weights"),
+        )
         cost = _take(self.cost, np.array([self._index[i] for i in members]))
+        held, alike = self._held(axes)
+        return _Family(
+            stages=stages,
+            axes=axes,
+            cost=predictor.stages.exchanged(cost, sharding),
+            sharding=sharding,
+            held=held,
+            alike=alike,
+            repeats=repeats(axes, experts=predictor.limits.experts > 0),
+        )
+
+    def _held(self, axes: Axes) -> tuple[Stage, NDArray[np.int64]]:
+        """What is asked about the memory of a stage, once for layouts that hold the same, and which of these each is.
+
+        How tensor collectives overlap and in what style context is exchanged changes no byte.
+        """
+        names = ("tp", "cp", "ep", "etp", "dp", "micro_batch", "micro_batches")
+        keys = [(*(getattr(e.degrees, name) for name in names), e.sequence_parallel) for e in axes.entries]
+        different, alike = np.unique(np.array(keys), axis=0, return_inverse=True)
+        column = dict(zip((*names, "sequence_parallel"), different.T[:, :, None, None, None], strict=True))
+        ranks = column["dp"] * column["cp"]
+        options = Options(
+            tp=column["tp"],
+            cp=column["cp"],
+            ep=column["ep"],
+            etp=column["etp"],
+            dp=column["dp"],
+            sequence_parallel=column["sequence_parallel"],
+            micro_batch=column["micro_batch"],
+            micro_batches=column["micro_batches"],
+            zero=axes.zero,
+            shard_ranks=np.where(axes.zero_group > 0, np.minimum(axes.zero_group, ranks), ranks),
+            layers={},
+            recompute=axes.codes,
+            recompute_layers=axes.limited,
+            offload_optimizer=axes.saving("offload_optimizer"),
+            offload_activations=axes.saving("offload_activations"),
+            offload_weights=axes.saving("offload_weights"),
+            optimizer_in_backward=axes.saving("optimizer_in_backward"),
+            loss=axes.saving("loss"),
+            runtime=self.predictor.runtime,
+        )
+        return resolve(self.predictor.model.graph, self.workload, options), alike.ravel()
+
+    def _group(self, family: _Family, schedule: Schedule, chunks: int, layer_split: tuple[int, ...] | None) -> Group:
+        model, axes, stages = self.predictor.stages, family.axes, family.stages
         split = self.predictor.split(Plan(pp=stages, chunks=chunks, layer_split=layer_split))
         counts = model.counts(split, schedule, stages, chunks)
         first, last = model.ends(schedule, stages, chunks)
         times = model.times(
-            cost,
+            family.cost,
             counts,
             first,
             last,
             recompute=axes.codes,
             recompute_layers=axes.limited,
             schedule=schedule,
-            sharding=Sharding(
-                dp=axes.dp,
-                pp=stages,
-                zero=axes.zero,
-                zero_group=axes.zero_group,
-                offload_optimizer=axes.saving("offload_optimizer"),
-                offload_weights=axes.saving("offload_weights"),
-            ),
+            sharding=family.sharding,
         )
+
+        def held(stage: int) -> Stage:
+            """What is asked about the memory of one stage."""
+            layers = counts[stage].sum(axis=0)
+            return replace(
+                family.held,
+                layers={name: as_array(layers[i]) for i, name in enumerate(model.block_names)},
+                first=as_array(float(first[stage].sum()) > 0),
+                last=as_array(float(last[stage].sum()) > 0),
+                in_flight=in_flight(SCHEDULE_CODE[schedule], stages, family.held.micro_batches, chunks, stage) / chunks,
+                head_in_flight=family.held.micro_batches if schedule is Schedule.GPIPE else as_array(1),
+            )
+
         if np.any(axes.saving("offload_activations")):
-            held = self._held(cost, counts, (first, last), schedule, chunks, axes)
-            alone: list[Options] = [{**one, "in_flight": 1.0} for one in held]
-            kept = [activation_bytes(model.model.graph, self.workload, **one) for one in alone]
+            alone = [kept_bytes(replace(held(stage), in_flight=as_array(1))) for stage in range(stages)]
             times = with_moved_activations(
                 times,
-                np.stack([np.broadcast_to(one, axes.shape) for one in kept], axis=-1),
+                np.stack([family.by_layout(each) for each in alone], axis=-1),
                 counts,
                 on=axes.saving("offload_activations"),
                 host_bytes_per_s=self.predictor.cluster.host.device_bytes_per_s,
             )
         bounds = _bounds_s(axes, StepBound(schedule, axes.batches, times))
-        bounds[repeats(axes, experts=self.predictor.limits.experts > 0)] = np.inf
-        excess, host = self._excess(cost, counts, (first, last), schedule, chunks, axes)
+        bounds[family.repeats] = np.inf
+        excess, host = self._excess([held(stage) for stage in sorted({0, min(1, stages - 1), stages - 1})])
         return Group(
             schedule=schedule,
             chunks=chunks,
             layer_split=layer_split,
             axes=axes,
             bound_s=bounds,
-            excess_bytes=np.broadcast_to(excess, axes.shape),
-            host_full=np.broadcast_to(host > 0, axes.shape),
+            excess_bytes=np.broadcast_to(family.by_layout(excess), axes.shape),
+            host_full=np.broadcast_to(family.by_layout(host > 0), axes.shape),
         )
 
-    def _excess(
-        self,
-        cost: LayoutCost,
-        counts: NDArray[np.int64],
-        ends: tuple[Floats, Floats],
-        schedule: Schedule,
-        chunks: int,
-        axes: Axes,
-    ) -> tuple[Floats, Floats]:
-        """Peak of the fullest of the first two and the last stage, less the device's capacity, and what its ranks
-        hold in one host's memory, less that [byte]."""
-        held = self._held(cost, counts, ends, schedule, chunks, axes)
-        graph = self.predictor.model.graph
-        looked = sorted({0, min(1, len(held) - 1), len(held) - 1})
-        peaks = [device_peak(stage_memory(graph, self.workload, **held[stage])) for stage in looked]
-        worst: Floats = np.asarray(reduce(np.maximum, peaks))
-        away = [host_memory(graph, self.workload, **held[stage]) for stage in looked]
+    def _excess(self, looked: list[Stage]) -> tuple[Floats, Floats]:
+        """Peak of the fullest of some stages, less the device's capacity, and what their ranks hold in one host's
+        memory, less that [byte]."""
         cluster = self.predictor.cluster
+        worst: Floats = np.asarray(reduce(np.maximum, (device_peak(device_memory(stage)) for stage in looked)))
         ranks = min(cluster.host.devices, cluster.count)
-        host = np.asarray(reduce(np.maximum, away)) * ranks - cluster.host.dram_bytes
+        host = np.asarray(reduce(np.maximum, map(host_bytes, looked))) * ranks - cluster.host.dram_bytes
         return worst - cluster.accelerator.memory_bytes, host
-
-    def _held(
-        self,
-        cost: LayoutCost,
-        counts: NDArray[np.int64],
-        ends: tuple[Floats, Floats],
-        schedule: Schedule,
-        chunks: int,
-        axes: Axes,
-    ) -> list[Options]:
-        """What is asked about the memory of each stage."""
-        layout, (first, last) = cost.layout, ends
-        dp, batches = axes.dp, axes.batches
-        stages = counts.shape[0]
-        per_stage = counts.sum(axis=1)
-        shard = np.where(axes.zero_group > 0, np.minimum(axes.zero_group, dp * layout.cp), dp * layout.cp)
-        return [
-            Options(
-                tp=layout.tp,
-                cp=layout.cp,
-                ep=layout.ep,
-                etp=layout.etp,
-                dp=dp,
-                sequence_parallel=np.asarray(layout.sequence_parallel) > 0,
-                micro_batch=layout.micro_batch,
-                zero=axes.zero,
-                shard_ranks=shard,
-                layers={name: float(per_stage[stage, i]) for i, name in enumerate(self.predictor.stages.block_names)},
-                first=float(first[stage].sum()) > 0,
-                last=float(last[stage].sum()) > 0,
-                in_flight=in_flight(SCHEDULE_CODE[schedule], stages, batches, chunks, stage) / chunks,
-                head_in_flight=batches if schedule is Schedule.GPIPE else 1,
-                micro_batches=batches,
-                recompute=axes.codes,
-                recompute_layers=axes.limited,
-                offload_optimizer=axes.saving("offload_optimizer"),
-                offload_activations=axes.saving("offload_activations"),
-                offload_weights=axes.saving("offload_weights"),
-                optimizer_in_backward=axes.saving("optimizer_in_backward"),
-                loss=axes.saving("loss"),
-                runtime=self.predictor.runtime,
-            )
-            for stage in range(stages)
-        ]
 
 
 def _bounds_s(axes: Axes, bound: StepBound) -> Floats:

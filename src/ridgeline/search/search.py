@@ -68,8 +68,8 @@ class Searcher:
             self.covered += count
         if not kept:
             return
-        self.groups = list(Grid(self.predictor, self.space, kept).groups())
-        for group in self.groups:
+        for group in Grid(self.predictor, self.space, kept).groups():
+            self.groups.append(group)
             real = np.isfinite(group.bound_s)
             self.legal += int(np.count_nonzero(real))
             full = group.host_full & self.space.within_host & (group.excess_bytes <= 0)

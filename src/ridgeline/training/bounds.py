@@ -25,67 +25,28 @@ attain. Source: derived; the schedules' own formulas are in Narayanan et al. 202
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import reduce
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.plan.plan import Schedule
-from ridgeline.training.schedules import SCHEDULE_CODE, SPLIT_BACKWARD, V_SHAPED, codes, in_flight, positions
+from ridgeline.training.schedules import SCHEDULE_CODE, SPLIT_BACKWARD, V_SHAPED, in_flight, positions
 
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChunkTimes:
-    """Times of one chunk for one micro-batch, each a number or an array over plans [s]."""
-
-    forward_s: ArrayLike
-    backward_input_s: ArrayLike
-    backward_weight_s: ArrayLike
+def over_chunks(table: Floats) -> Floats:
+    """Sum of a table (..., P, v) over the chunks of each stage, one after another, in its unit."""
+    if table.shape[-1] >= 8:  # in NumPy's own order
+        return np.asarray(table.sum(axis=-1))
+    return reduce(np.add, (table[..., chunk] for chunk in range(table.shape[-1])))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Stages:
-    """What the bound needs of some stages; arrays (..., stages), and (...) for the whole chain."""
-
-    head_s: Floats
-    first_s: Floats
-    tail_s: Floats
-    trip_s: Floats  # position s to the end and back, input part on s included
-    forward_s: Floats
-    input_s: Floats
-    weight_s: Floats
-    largest_forward_s: Floats
-    cap: NDArray[np.int64]
-    chain_s: Floats
-    weight_at_first_s: Floats
-    slowest_forward_s: Floats
-    slowest_backward_s: Floats
-
-
-def _largest(view: _Stages, *, code: ArrayLike, micro_batches: ArrayLike, chunks: ArrayLike) -> Floats:
-    """The largest of the five facts over the stages of the view [s]."""
-    code, v = np.asarray(code), np.asarray(chunks)
-    m = np.asarray(micro_batches, dtype=np.int64)[..., None]
-    last_weight = view.weight_at_first_s[..., None]
-    inputs = m * (view.forward_s + view.input_s) + view.tail_s + last_weight
-    work = np.maximum(inputs, m * (view.forward_s + view.input_s + view.weight_s))
-    before = np.minimum(m * view.forward_s, view.cap * view.largest_forward_s)
-    best = np.maximum(view.head_s + work, view.first_s + work - before).max(axis=-1)
-
-    turns, rest = np.divmod(m - 1, view.cap)
-    ending = np.maximum(view.tail_s + last_weight, view.weight_s)
-    trips = view.head_s + rest * view.forward_s + turns * (view.trip_s + view.weight_s) + view.trip_s + ending
-    best = np.where(v == 1, np.maximum(best, trips.max(axis=-1)), best)
-
-    waits = np.asarray(micro_batches, dtype=np.int64) - 1
-    both = view.slowest_forward_s + view.slowest_backward_s
-    slowest = np.where(
-        code == SCHEDULE_CODE[Schedule.GPIPE], both, np.maximum(view.slowest_forward_s, view.slowest_backward_s)
-    )
-    bound: Floats = np.maximum(best, view.chain_s + waits * slowest)
-    return bound
+def by_stage(table: Floats) -> Floats:
+    """A table (..., P) with the stages in front, (P, ...), so that NumPy goes over all plans of a stage at once."""
+    return np.ascontiguousarray(np.moveaxis(table, -1, 0))
 
 
 def uneven_bound_s(
@@ -97,165 +58,67 @@ def uneven_bound_s(
     backward_weight_s: ArrayLike,
     send_forward_s: ArrayLike = 0.0,
     send_backward_s: ArrayLike = 0.0,
-    memory_limit: ArrayLike | None = None,
 ) -> Floats:
     """Lower bound of a pipeline's step with any times on any stage [s].
 
-    The times are arrays (..., P, v), where the dots are an axis of plans (or nothing); `micro_batches` broadcasts to
-    the dots. `memory_limit` (..., P) as in `orders.order`. See the module for the proof.
+    The times are arrays (..., P, v), where the dots are axes of plans (or nothing); `micro_batches` broadcasts to
+    the dots. See the module for the proof.
     """
-    f, b, w = (np.asarray(time, dtype=np.float64) for time in (forward_s, backward_input_s, backward_weight_s))
-    f, b, w = np.broadcast_arrays(f, b, w)
-    if schedule not in SPLIT_BACKWARD:
-        b, w = b + w, np.zeros_like(w)
+    m, split = np.asarray(micro_batches, dtype=np.int64), schedule in SPLIT_BACKWARD
+    times = (forward_s, backward_input_s, backward_weight_s, send_forward_s, send_backward_s)
+    f, b, w, onward, homeward = _tables([np.asarray(each, dtype=np.float64) for each in times], m.ndim)
+    b = b if split else b + w
     stages, chunks = f.shape[-2:]
-    place = positions(schedule, stages, chunks)
-    stage_at = np.empty(place.size, dtype=np.int64)
-    stage_at[place] = np.arange(stages)[:, None]
-    crosses = np.append(stage_at[1:] != stage_at[:-1], False)
+    at = np.argsort(positions(schedule, stages, chunks), axis=None)  # the chunk at each position of the chain
+    crosses = np.append(np.diff(at // chunks) != 0, False)
 
-    def in_chain(times: ArrayLike) -> Floats:
-        chain = np.empty((*f.shape[:-2], place.size))
-        chain[..., place] = np.broadcast_to(np.asarray(times, dtype=np.float64), f.shape)
-        return chain
+    def in_chain(table: Floats) -> Floats:
+        """A table (..., P, v) by position of the chain, (P v, ...)."""
+        chain = table.reshape(*table.shape[:-2], -1)
+        return by_stage(chain if chunks == 1 else np.take(chain, at, axis=-1))
+
+    def deepest(chain: Floats) -> Floats:
+        """The last chunk of each stage, (P, ...); the first ones are the chain's first P."""
+        return chain[: -stages - 1 : -1] if schedule in V_SHAPED else chain[-stages:]
 
     forward, backward = in_chain(f), in_chain(b)
-    onward = np.where(crosses, in_chain(send_forward_s), 0.0)
-    homeward = np.where(np.roll(crosses, 1), in_chain(send_backward_s), 0.0)
-    down = np.cumsum(forward + onward, axis=-1)
-    head = down - forward - onward
-    up = np.cumsum((backward + homeward)[..., ::-1], axis=-1)[..., ::-1]
-    after = up - backward - homeward  # backwards and sends of the positions after each one
-    lowest, highest = place.min(axis=1), place.max(axis=1)
-    m = np.asarray(micro_batches, dtype=np.int64)
-    code = SCHEDULE_CODE[schedule]
-    cap = in_flight(code, stages, m[..., None], chunks, np.arange(stages)) if memory_limit is None else memory_limit
-    view = _Stages(
-        head_s=head[..., lowest],
-        first_s=down[..., -1:] + after[..., highest],
-        tail_s=(up[..., :1] - up)[..., lowest] + homeward[..., lowest],
-        trip_s=(down[..., -1:] - head + up - homeward)[..., lowest],
-        forward_s=f.sum(axis=-1),
-        input_s=b.sum(axis=-1),
-        weight_s=w.sum(axis=-1),
-        largest_forward_s=f.max(axis=-1),
-        cap=np.asarray(cap, dtype=np.int64),
-        chain_s=down[..., -1] + up[..., 0] + w[..., 0, 0],
-        weight_at_first_s=w[..., 0, 0],
-        slowest_forward_s=np.maximum(forward, onward).max(axis=-1),
-        slowest_backward_s=np.maximum(backward, homeward).max(axis=-1),
-    )
-    return _largest(view, code=code, micro_batches=m, chunks=chunks)
+    onward = by_stage(np.where(crosses, np.moveaxis(in_chain(onward), 0, -1), 0.0))
+    homeward = by_stage(np.where(np.roll(crosses, 1), np.moveaxis(in_chain(homeward), 0, -1), 0.0))
+    down = np.cumsum(forward + onward, axis=0)
+    up = np.cumsum((backward + homeward)[::-1], axis=0)[::-1]
+    head = (down - forward - onward)[:stages]
+    tail = (up[:1] - up)[:stages] + homeward[:stages]
+    first = down[-1:] + (deepest(up) - deepest(backward) - deepest(homeward))
+
+    forwards, inputs = (by_stage(over_chunks(each)) for each in (f, b))
+    last_weight = w[..., 0, 0] if split else np.zeros(())
+    ending, work = tail, m * (forwards + inputs) + tail
+    if split:
+        weights = by_stage(over_chunks(w))
+        work = np.maximum(work + last_weight, m * (forwards + inputs + weights))
+        ending = np.maximum(tail + last_weight, weights)
+    cap = in_flight(SCHEDULE_CODE[schedule], stages, m, chunks, np.arange(stages).reshape(-1, *[1] * (f.ndim - 2)))
+    before = np.minimum(m * forwards, cap * by_stage(f.max(axis=-1)))
+    best = np.maximum(head + work, first + work - before).max(axis=0)
+    if chunks == 1:
+        turns, rest = np.divmod(m - 1, cap)
+        trip = down[-1:] - head + up - homeward  # position s to the end and back, input part on s included
+        again = trip + weights if split else trip
+        best = np.maximum(best, (head + rest * forwards + turns * again + trip + ending).max(axis=0))
+
+    slowest = (np.maximum(forward, onward).max(axis=0), np.maximum(backward, homeward).max(axis=0))
+    each = slowest[0] + slowest[1] if schedule is Schedule.GPIPE else np.maximum(*slowest)
+    chain = down[-1] + up[0] + last_weight
+    return np.asarray(np.maximum(best, chain + (m - 1) * each))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Line:
-    """A chain whose first and last positions differ from the others: sums in closed form."""
-
-    first: Floats
-    middle: Floats
-    last: Floats
-    length: NDArray[np.int64]
-
-    @property
-    def total(self) -> Floats:
-        """Sum over the chain."""
-        return self.first + self.last + (self.length - 2) * self.middle
-
-    def before(self, position: NDArray[np.int64]) -> Floats:
-        """Sum over the positions before this one."""
-        return np.where(position > 0, self.first + (position - 1) * self.middle, 0.0)
-
-    def after(self, position: NDArray[np.int64]) -> Floats:
-        """Sum over the positions after this one."""
-        return np.where(position < self.length - 1, self.last + (self.length - 2 - position) * self.middle, 0.0)
-
-    def largest(self) -> Floats:
-        """Largest position; a chain of one holds what both ends add to a middle."""
-        two = np.maximum(self.first, self.last)
-        return np.where(self.length == 1, self.total, np.where(self.length == 2, two, np.maximum(two, self.middle)))
-
-    def on(self, chunks: NDArray[np.int64], has_first: NDArray[np.bool_], has_last: NDArray[np.bool_]) -> Floats:
-        """Sum over the chunks of a stage that holds the first or the last position, or both, or none."""
-        ends = has_first * (self.first - self.middle) + has_last * (self.last - self.middle)
-        return chunks * self.middle + ends
-
-
-def pipeline_bound_s(
-    schedule_code: ArrayLike,
-    stages: ArrayLike,
-    micro_batches: ArrayLike,
-    chunks: ArrayLike,
-    *,
-    first: ChunkTimes,
-    middle: ChunkTimes,
-    last: ChunkTimes,
-    send_s: ArrayLike = 0.0,
-) -> Floats:
-    """Lower bound of a pipeline's step for many plans at once [s]; every argument is a number or (plans,).
-
-    `schedule_code` from `schedules.SCHEDULE_CODE`. The chunk with the embedding is `first`, the one with the head
-    `last`, all others `middle`; a chain of one chunk takes first + last - middle. Shapes must be legal for their
-    schedule (`schedules.check_shape`). Evaluates the facts of the module on stages 0, 1, P - 2 and P - 1,
-    where facts 1 and 2 are largest; fact 4 could be larger elsewhere, so this may lie under `uneven_bound_s`.
-    """
-    code, p, m, v, hop = np.broadcast_arrays(
-        schedule_code, stages, micro_batches, chunks, np.asarray(send_s, dtype=np.float64)
-    )
-    split, folded = np.isin(code, codes(SPLIT_BACKWARD)), np.isin(code, codes(V_SHAPED))
-    length = (p * v)[..., None]
-    stage = np.clip(np.stack((0 * p, 1 + 0 * p, p - 2, p - 1), axis=-1), 0, (p - 1)[..., None])
-
-    def line(first_s: ArrayLike, middle_s: ArrayLike, last_s: ArrayLike) -> _Line:
-        ends = [
-            np.broadcast_to(np.asarray(time, dtype=np.float64), p.shape)[..., None]
-            for time in (first_s, middle_s, last_s)
-        ]
-        return _Line(first=ends[0], middle=ends[1], last=ends[2], length=length)
-
-    def backward_parts(times: ChunkTimes) -> tuple[Floats, Floats]:
-        b = np.asarray(times.backward_input_s, dtype=np.float64)
-        w = np.asarray(times.backward_weight_s, dtype=np.float64)
-        return np.where(split, b, b + w), np.where(split, w, 0.0)
-
-    parts = [backward_parts(times) for times in (first, middle, last)]
-    forward = line(first.forward_s, middle.forward_s, last.forward_s)
-    backward, weight = line(*(b for b, _ in parts)), line(*(w for _, w in parts))
-    hop = np.where(p > 1, hop, 0.0)[..., None]
-    turn = folded[..., None]
-    highest = np.where(turn, length - 1 - stage, length - p[..., None] + stage)
-    sends = length - 1 - turn  # of the whole chain one way; the fold needs none
-    is_first = stage == 0
-    is_last = np.where(turn, is_first, stage == p[..., None] - 1)
-    held = v[..., None]
-    lone = np.where(length == 1, forward.total, forward.middle)
-    ends = np.maximum(np.where(is_first, forward.first, 0.0), np.where(is_last, forward.last, 0.0))
-    inner = held > 1 * is_first + 1 * is_last
-    largest = np.where(length == 1, lone, np.maximum(ends, np.where(inner, forward.middle, 0.0)))
-    on_stage = {
-        name: each.on(held, is_first, is_last) for name, each in (("f", forward), ("b", backward), ("w", weight))
-    }
-    weight_at_first = np.where(length == 1, weight.total, weight.first)[..., 0]
-    view = _Stages(
-        head_s=forward.before(stage) + stage * hop,
-        first_s=forward.total + sends * hop + backward.after(highest) + (length - 1 - highest) * hop,
-        tail_s=backward.before(stage) + stage * hop,
-        trip_s=forward.total
-        - forward.before(stage)
-        + backward.total
-        - backward.before(stage)
-        + 2 * (sends - stage) * hop,
-        forward_s=on_stage["f"],
-        input_s=on_stage["b"],
-        weight_s=on_stage["w"],
-        largest_forward_s=largest,
-        cap=in_flight(code[..., None], p[..., None], m[..., None], held, stage),
-        chain_s=(forward.total + backward.total + 2 * sends * hop)[..., 0] + weight_at_first,
-        weight_at_first_s=weight_at_first,
-        slowest_forward_s=np.maximum(forward.largest(), hop)[..., 0],
-        slowest_backward_s=np.maximum(backward.largest(), hop)[..., 0],
-    )
-    return _largest(view, code=code, micro_batches=m, chunks=v)
+def _tables(times: Sequence[Floats], axes: int) -> Iterator[Floats]:
+    """Times as tables (..., P, v) of the same stages and chunks, with so many axes of plans at least [s]."""
+    shape = np.broadcast_shapes(*(each.shape[-2:] for each in times))
+    axes = max(axes, *(each.ndim - 2 for each in times))
+    for each in times:
+        plans = each.shape[:-2]
+        yield np.broadcast_to(each, (*[1] * (axes - len(plans)), *plans, *shape))
 
 
 def bubble_fraction(makespan_s: ArrayLike, busy_s: ArrayLike) -> Floats:

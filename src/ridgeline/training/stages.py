@@ -31,13 +31,18 @@ from ridgeline.training.schedules import positions
 from ridgeline.training.sends import send_tables
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 NONE, SELECTIVE, FULL = 0, 1, 2
 WEIGHTS = 3  # stage of ZeRO that shards them
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutCost:
-    """Prices and parameters of every block kind and of the two ends for one layout (or many)."""
+    """Prices and parameters of every block kind and of the two ends for one layout (or many).
+
+    `gather_s` and `reduce_s` are seconds to collect the weights and to reduce the gradients of a layer of each block
+    kind, of the embedding and of the head, once `StageModel.exchanged` has priced them; empty before.
+    """
 
     layout: Layout
     blocks: Mapping[str, BlockCost]
@@ -46,6 +51,8 @@ class LayoutCost:
     head: BlockCost
     embedding_params: RankParams
     head_params: RankParams
+    gather_s: tuple[Number, ...] = ()
+    reduce_s: tuple[Number, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,12 +199,12 @@ class StageModel:
         """
         python = self.pricer.python_seconds
         whole = np.asarray(sharding.zero)[..., None, None] >= WEIGHTS
-        forward = python("turn") + whole * (python("sharded.turn") + self._collected(cost, counts, "forward"))
+        forward = python("turn") + _where(whole, python("sharded.turn") + self._collected(cost, counts, "forward"))
         ahead, *behind = (
             self._sum(cost, counts, first, last, part, "ahead")
             for part in ("forward", "backward_input", "backward_weight")
         )
-        backward = whole * self._collected(cost, counts, "backward")
+        backward = _where(whole, self._collected(cost, counts, "backward"))
         return np.maximum(forward - ahead, 0.0), np.maximum(backward - sum(behind), 0.0)
 
     def _collected(self, cost: LayoutCost, counts: NDArray[np.int64], when: str) -> Floats:
@@ -280,12 +287,9 @@ class StageModel:
         found: Floats = np.asarray(both)[..., None] * (ends > 0)
         return found
 
-    def _exchanges(
-        self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
-    ) -> tuple[Floats, Floats]:
-        """Seconds to collect each chunk's weights and to reduce its gradients, (..., P, v)."""
-        held = [*(cost.block_params[name] for name in self.block_names), cost.embedding_params, cost.head_params]
-        many = [*(counts[..., i] for i in range(len(self.block_names))), first, last]
+    def exchanged(self, cost: LayoutCost, sharding: Sharding) -> LayoutCost:
+        """The prices with seconds of exchange under these shardings, for `times` of any chunks and schedule."""
+        held = (*(cost.block_params[name] for name in self.block_names), cost.embedding_params, cost.head_params)
         axes = np.broadcast(
             cost.layout.tp, sharding.dp, sharding.zero, sharding.zero_group, sharding.offload_weights
         ).ndim
@@ -296,11 +300,19 @@ class StageModel:
             values = np.stack(np.broadcast_arrays(*(np.asarray(getattr(params, name), dtype=float) for params in held)))
             return values.reshape(len(held), *[1] * (axes + 1 - values.ndim), *values.shape[1:])
 
-        priced = partial(exchange_seconds, workload=self.workload, machine=self.machine)
         together = replace(held[0], **{name: stacked(name) for name in names})
+        gather, reduce = exchange_seconds(cost.layout, together, sharding, workload=self.workload, machine=self.machine)
+        return replace(cost, gather_s=tuple(np.asarray(gather)), reduce_s=tuple(np.asarray(reduce)))
+
+    def _exchanges(
+        self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
+    ) -> tuple[Floats, Floats]:
+        """Seconds to collect each chunk's weights and to reduce its gradients, (..., P, v)."""
+        priced = cost if cost.gather_s else self.exchanged(cost, sharding)
+        many = [*(counts[..., i] for i in range(len(self.block_names))), first, last]
         gather, reduce = (
             sum(np.asarray(each)[..., None, None] * count for each, count in zip(found, many, strict=True))
-            for found in map(np.asarray, priced(cost.layout, together, sharding))
+            for found in (priced.gather_s, priced.reduce_s)
         )
         return np.asarray(gather), np.asarray(reduce)
 
@@ -342,7 +354,12 @@ class StageModel:
             tensors=per_stage("tensors"),
             shards=np.where(sharded, group, 1)[..., None],
         )
-        return np.asarray(updated_s + whole * looped_s)
+        return np.asarray(updated_s + _where(whole, looped_s))
+
+
+def _where(sharded: Bools, seconds: Floats) -> Floats | float:
+    """Seconds where weights are sharded [s]; a plain 0 where there are none, so that no axis of shardings is added."""
+    return sharded * seconds if np.any(seconds) else 0.0
 
 
 def _selective(workload: Workload) -> str:
