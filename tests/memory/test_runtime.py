@@ -13,6 +13,7 @@ from ridgeline.memory.activations import logit_bytes
 from ridgeline.memory.query import resolve
 from ridgeline.memory.runtime import DEEPSPEED, FSDP, MEGATRON, RUNTIMES, TORCH, named_runtime
 from ridgeline.memory.stage import stage_memory
+from ridgeline.memory.states import update_copy_bytes
 
 MIB = 2.0**20
 GRAPH = from_dims(layers=8, hidden=512, heads=8, vocab=4096, max_positions=256).graph
@@ -165,3 +166,15 @@ def test_gradients_of_the_first_micro_batch_wait_beside_the_activations_of_the_s
     assert one["gradients"] == 0.0
     assert two["gradients"] == 4.0 * GRAPH.params
     assert two["activations"] == one["activations"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "zero", "copies"), [("fp16", 0, 2.0), ("bf16", 0, 0.0), ("fp16-amp", 0, 0.0), ("fp16", 1, 0.0)]
+)
+def test_deepspeed_makes_fp32_copies_of_fp16_gradients_at_an_update(precision: str, zero: int, copies: float) -> None:
+    """Two where no ranks share the update, when activations are gone: more than those of few tokens."""
+    job = Workload(seq_len=16, global_batch=8, framework="deepspeed", precision=precision)
+    stage = resolve(GRAPH, job, {"layers": {"dense": 8}, "zero": zero, "dp": 8})
+    assert float(update_copy_bytes(stage)) == copies * 4 * GRAPH.params
+    held = stage_memory(GRAPH, job, layers={"dense": 8}, zero=zero, dp=8)
+    assert float(held["buffers"]) >= copies * 4 * GRAPH.params

@@ -63,6 +63,7 @@ def test_layers_are_split_as_the_prediction_splits_them() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        ({"loss": "chunked"}, "loss = chunked is not run here; needs whole"),
         ({"tp": 3}, "tp = 3 does not divide heads = 4"),
         ({"cp": 3}, "cp = 3"),
         ({"cp": 2, "context_style": "ulysses"}, "context_style = ulysses"),

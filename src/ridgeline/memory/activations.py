@@ -53,9 +53,9 @@ def logit_bytes(stage: Stage) -> Array:
 
     Whole, one fp32 tensor per micro-batch in flight waits for backward; the others exist once. In chunks, logits are
     there in the activation format, their gradients taking their place, and the rest for one of `LOSS_CHUNKS` chunks
-    (torchtune, CEWithChunkedOutputLoss); compiled, a chunk is widened in registers. Fused with the head, chunks have
-    about as many logits as there are hidden numbers, and the hidden states' gradient is there from the loss on (Liger,
-    fused_linear_cross_entropy.py; T D a each, with a bytes of an activation).
+    (torchtune, CEWithChunkedOutputLoss); compiled, a chunk is widened in registers. Fused with the head, a chunk
+    is of ceil(T / ceil(V / D)) tokens, up to the next power of two, its logits' gradient takes the logits' place, and
+    the hidden states' gradient is there from the loss on (Liger 0.8.2, ops/fused_linear_cross_entropy.py).
     """
     runtime, profile = stage.runtime, stage.profile
     tokens, width = stage.last * stage.shares.tokens, profile.precision.activation_bytes
@@ -65,7 +65,9 @@ def logit_bytes(stage: Stage) -> Array:
     whole = entries * (spike + waiting * min(1.0, runtime.logit_fp32_copies) * FP32_BYTES)
     chunk = spike if profile.eager else width
     chunked = entries * ((1.0 + waiting) * width + chunk / LOSS_CHUNKS)
-    fused = tokens * profile.hidden * width * (2.0 + waiting)
+    rows = np.ceil(tokens / max(1.0, np.ceil(profile.vocab / max(1, profile.hidden))))
+    rows = np.minimum(2.0 ** np.ceil(np.log2(np.maximum(rows, 1.0))), tokens)
+    fused = width * (rows * profile.vocab + tokens * profile.hidden * (1.0 + waiting))
     made = np.where(stage.loss == "chunked", chunked, np.where(stage.loss == "fused", fused, whole))
     return np.minimum(made, whole)
 

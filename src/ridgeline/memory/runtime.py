@@ -71,6 +71,7 @@ class Runtime:
     architecture: str = "hopper"
     deterministic: bool = False
     gradient_passes: float = 3.0
+    update_fp32_copies: float = 0.0
     mlp_input_bytes: float | None = None
     quantized_bytes: float | None = None
     quantized_head: bool = False
@@ -108,8 +109,11 @@ FSDP = Runtime(
     gathered_ends=True,
     selective="matmul",
 )
+# Without ZeRO, fp16 gradients become fp32 ones a weight, and then one flat tensor, before the first two are freed
+# (DeepSpeed 0.4.1 and edaa722, runtime/fp16/fused_optimizer.py, FP16_Optimizer.step).
 DEEPSPEED = Runtime(
     name="deepspeed",
+    update_fp32_copies=2.0,
     logit_copies=0,
     logit_fp32_copies=3,
     live_numbers=1e9,  # stage3_max_live_parameters, default of deepspeed.ai/docs/config-json
@@ -118,7 +122,8 @@ DEEPSPEED = Runtime(
 FSDP1 = replace(FSDP, name="fsdp1", selective="core")
 # Models of Hugging Face make fp32 logits of 16-bit ones, keep them in their output and copy them without the last
 # position; the loss keeps its log-probabilities, and backward makes the gradients of those and of the copied logits:
-# four fp32 tensors beside the 16-bit one (transformers 4.38, modeling_llama.py, LlamaForCausalLM.forward).
+# four fp32 tensors beside the 16-bit one (`logits.float()`, then `shift_logits = logits[..., :-1, :].contiguous()`, of
+# LlamaForCausalLM.forward; transformers to 4.45, issue 30860; from 4.46 on in loss_utils.py, pull request 33902).
 # FSDP shards parameters; the constants of bitsandbytes' 4-bit weights are none (`quant_state`; fsdp_qlora 05ed9f2,
 # train.py, load_and_quantize): each rank holds them whole, on the device.
 TRANSFORMERS = replace(FSDP1, name="transformers", logit_copies=1, logit_fp32_copies=4, whole_constants=True)

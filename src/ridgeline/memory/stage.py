@@ -36,6 +36,7 @@ from ridgeline.memory.states import (
     gradients_leave,
     head_gradient,
     optimizer_bytes,
+    update_copy_bytes,
     weight_bytes,
 )
 
@@ -43,7 +44,7 @@ ALLOCATED = ("weights", "gradients", "optimizer", "activations", "logits", "buff
 CATEGORIES = (*ALLOCATED, "context")
 
 # Layers whose activations are on the device while others are in host memory: one at work, one on its way. Assumed;
-# torchtune keeps at most five tensors on their way (training/_activation_offloading.py, max_fwd_stash_size).
+# torchtune keeps at most five tensors on their way (bd2a0fc, training/_activation_offloading.py, max_fwd_stash_size).
 MOVING_LAYERS = 2.0
 
 
@@ -51,8 +52,8 @@ def stage_memory(graph: Graph, workload: Workload, **options: Unpack[Options]) -
     """Peak bytes of one device of one pipeline stage, by category [byte]; the values add up.
 
     Weights, optimizer states and scratch stay all step long. Gradients, activations, logits and
-    buffers are those of the worst of five moments: the head, the loss, the head's backward, that of the first layer
-    to go, and the end of backward. See `Options` for the arguments.
+    buffers are those of the worst of six moments: the head, the loss, the head's backward, that of the first layer
+    to go, the end of backward, and the update. See `Options` for the arguments.
 
     Domain: training with PyTorch-like eager allocation; fragmentation is not included.
     """
@@ -99,6 +100,7 @@ def _moments(stage: Stage) -> tuple[Moment, ...]:
         Moment(gradients=heads, activations=kept, logits=one, buffers=head),
         Moment(gradients=early, activations=kept, logits=none, buffers=inside),
         Moment(gradients=gradients, activations=none, logits=none, buffers=inside),
+        Moment(gradients=gradients, activations=none, logits=none, buffers=update_copy_bytes(stage)),
     )
 
 

@@ -49,14 +49,24 @@ def constant_bytes(stage: Stage) -> Array:
 def gradient_bytes(stage: Stage) -> Array:
     """Gradients of one rank: ZeRO-2 and 3 keep a shard [byte].
 
-    Where the optimizer works in backward, a gradient goes as its weight is updated (PyTorch's
-    register_post_accumulate_grad_hook): the largest one is held, beside that of a tied table, to which both ends of
-    the model add.
+    Where the optimizer works in backward, a gradient goes as its weight is updated (torch.Tensor's
+    register_post_accumulate_grad_hook, as torchtune bd2a0fc uses it in training/memory.py,
+    register_optim_in_bwd_hooks): the largest one is held, beside that of a tied table, to which both ends of the model
+    add.
     """
     kept = held_numbers(stage, "trained", stage.zero >= 2)
     if np.any(stage.optimizer_in_backward):
         kept = np.where(stage.optimizer_in_backward, _one_gradient(stage), kept)
     return kept * stage.profile.precision.grad_bytes
+
+
+def update_copy_bytes(stage: Stage) -> Array:
+    """Fp32 copies of fp16 gradients at an update that no ranks share [byte]."""
+    precision, copies = stage.profile.precision, stage.runtime.update_fp32_copies
+    if precision.compute != "fp16" or not precision.master_bytes or not copies:
+        return as_array(0.0)
+    numbers = held_numbers(stage, "trained", stage.zero >= 1)
+    return np.where((stage.zero == 0) & ~stage.offload_optimizer, numbers * copies * FP32_BYTES, 0.0)
 
 
 def _one_gradient(stage: Stage) -> Array:
@@ -105,7 +115,8 @@ def moment_bytes(stage: Stage) -> Array:
 def device_optimizer_bytes(stage: Stage) -> Array:
     """Optimizer states and master copy that stay on the device; the rest of them are on the host [byte].
 
-    Paged states are memory that the driver moves to the host where the device is full (bitsandbytes, managed memory).
+    Paged states are memory that the driver moves to the host where the device is full (bitsandbytes 0.42,
+    functional.py, get_paged, and csrc/pythonInterface.c: cudaMallocManaged); PyTorch's allocator counts none of them.
     """
     kept = master_bytes(stage) + (0.0 if stage.profile.optimizer.paged else moment_bytes(stage))
     return np.where(stage.offload_optimizer | stage.offload_weights, 0.0, kept)

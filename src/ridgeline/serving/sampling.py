@@ -1,8 +1,8 @@
 """How far what a replay tells may be from endless traffic of its kind, as it has so many requests and no more.
 
 Requests that follow each other share queues and batches, so they are no independent draws. They are cut in order into
-K = 10 sections, and each says the same quantity by itself (sectioning: Asmussen and Glynn, Stochastic Simulation, 2007,
-III.5b; batch means where it is a mean; more than 10 to 30 gain little: Schmeiser, Operations Research 30, 1982):
+K = 10 sections, and each says the same quantity by itself (sectioning: asmussen-glynn of data/sources.bib;
+batch means where it is a mean; 8 to 10 are enough, more than 30 gain little: schmeiser-batches):
 
     half width = t sqrt(sum_k (v_k - v)^2 / (K (K - 1)))
 
