@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost
 from ridgeline.cost.formats import ELEMENT_BYTES, form
 from ridgeline.cost.interval import interval
 from ridgeline.cost.ladder import price
+from ridgeline.cost.limits import bare_links, link_limit_s
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.streams import STREAMS, stream_work
@@ -44,7 +45,8 @@ RUNGS: dict[str, tuple[Rung, ...]] = {
 class OperatorCost:
     """One operator's price: time [s] with its 80 % interval, work, traffic, and the two sides of its roofline.
 
-    `compute_s` and `memory_s` are the datasheet's floor: FLOP at the peak rate, bytes at the peak bandwidth.
+    `compute_s` and `memory_s` are the datasheet's floor: FLOP at the peak rate, bytes at the peak bandwidth; `low_s` is
+    no less than it, but for bytes that the last cache on the device may hold between calls.
     `bound` names what the time is made of mostly: 'compute', 'hbm', 'link' or 'start'. `rung` is 'table', 'fitted',
     'borrowed' or 'mechanism', `library` whose kernels were measured. `power` is the board's while it runs, None
     without a rated power, `energy_j` over the time [J].
@@ -111,12 +113,12 @@ def operator_cost(
     """
     _check_half(kind, dtype, cluster.accelerator)
     resolved = machine(cluster, datasheet_only=evidence == "datasheet")
+    rungs = RUNGS[evidence or "measured"]
     if kind in LINKED and cluster.count < 2:
         raise DomainError(f"{kind} over {cluster.count} device needs at least 2 devices; try --on 8xH100-SXM")
-    rungs = RUNGS[evidence or "measured"]
     asked = None
     if kind in (*COPIES, *LAUNCHES):
-        return _hosted(kind, shape, resolved)
+        return _no_quicker(_hosted(kind, shape, resolved), kind, resolved)
     unmeasured = kind in ("stream", "send", *STREAMS, *MECHANISMS) or (kind == "attention" and (backward or not causal))
     if not unmeasured:
         asked = question(kind, shape, dtype, resolved, window=window, cache_dtype=cache_dtype, skew=skew)
@@ -124,13 +126,30 @@ def operator_cost(
         asked = asked.by(engine.casefold(), version, library)
     if asked is not None:
         try:
-            return _laddered(kind, asked, resolved, price(asked.question, cluster.accelerator, rungs=rungs))
+            answer = price(asked.question, cluster.accelerator, rungs=rungs)
+            return _no_quicker(_laddered(kind, asked, resolved, answer), kind, resolved)
         except DomainError:
             if library or kind not in ("gemm", "attention", *COLLECTIVES) or dtype not in ELEMENT_BYTES:
                 raise
     if kind in COLLECTIVES:
-        return _collective(CollectiveKind(kind), shape, resolved)
-    return _mechanism(kind, shape, dtype, resolved, causal=causal, backward=backward)
+        return _no_quicker(_collective(CollectiveKind(kind), shape, resolved), kind, resolved)
+    return _no_quicker(_mechanism(kind, shape, dtype, resolved, causal=causal, backward=backward), kind, resolved)
+
+
+def _no_quicker(found: OperatorCost, kind: str, resolved: Machine) -> OperatorCost:
+    """The cost with an interval that begins no lower than FLOP at the peak, or bytes over the memory or the links.
+
+    What the last cache on the device may hold from the call before need not come from memory.
+    """
+    part = resolved.cluster.accelerator
+    if kind in COLLECTIVES:
+        least_s = float(link_limit_s(bare_links(resolved), found.bytes, resolved.cluster.count))
+    elif kind in (*COPIES, *LINKED):
+        least_s = found.memory_s if kind in COPIES else 0.0
+    else:
+        beyond = max(0.0, found.bytes - (part.l2_bytes or constant("device.l2_bytes")))
+        least_s = max(found.compute_s, beyond / part.memory_bytes_per_s)
+    return replace(found, low_s=min(found.seconds, max(found.low_s, least_s)))
 
 
 def usual_format(kind: str, part: Accelerator) -> str:

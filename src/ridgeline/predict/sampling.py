@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ridgeline.cost.network import collective_seconds
+from ridgeline.cost.price import PhaseCost
 from ridgeline.errors import PlanError
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.decoders import DEEP_SHRINK, decoder, deep_decoder, film_decoder
@@ -23,6 +24,7 @@ from ridgeline.lower.sampling import check_division, exchanges, forward
 from ridgeline.lower.work import CollectiveKind, Layout
 from ridgeline.memory.sampling import SamplingMemory
 from ridgeline.plan.sampling import Division, Sampling
+from ridgeline.predict.floor import peak_flop_per_s
 from ridgeline.predict.operator_mechanisms import host_cost
 from ridgeline.predict.predictor import Predictor
 from ridgeline.predict.sampling_memory import pipeline_memory
@@ -77,14 +79,16 @@ def sample(name: str, cluster: Cluster, asked: Sampling, by: Division | None = N
     workload = _workload(asked, asked.precision)
     predictor = Predictor(model, cluster, workload)
     copies = asked.batch * (2 if guided(name) else 1) / by.guidance
-    parts, hosts = _step(predictor, copies, by)
+    parts, hosts, least = _step(predictor, copies, by)
     warm = min(by.warm, asked.steps) if by.pipeline > 1 else 0
     whole, first = sum(parts.values()), 0.0
     if warm:
         first = warm * sum(_step(predictor, copies, replace(by, pipeline=1))[0].values())
     stepped = first + (asked.steps - warm) * whole
     drawn, pictures, said = _drawer(name, asked)
-    words, pixels, more = _ends(name, drawn, pictures, cluster, asked) if asked.decoded else (0.0, 0.0, ())
+    words, pixels, least_of_ends, more = (
+        _ends(name, drawn, pictures, cluster, asked) if asked.decoded else (0.0, 0.0, 0.0, ())
+    )
     memory, held = pipeline_memory(name, model, drawn, part=cluster.accelerator, asked=asked, by=by, copies=copies)
     copied = _copied(memory, asked.steps, predictor)
     evidence = predictor.machine.device.evidence.get(
@@ -93,7 +97,8 @@ def sample(name: str, cluster: Cluster, asked: Sampling, by: Division | None = N
     low, high = step_interval(parts, hosts, predictor=predictor, evidence=evidence)
     seconds = words + pixels + stepped + copied
     return SamplingCost(
-        seconds=seconds, low_s=seconds * low / whole, high_s=seconds * high / whole,
+        seconds=seconds, low_s=min(seconds, max(seconds * low / whole, asked.steps * least + least_of_ends)),
+        high_s=seconds * high / whole,
         step_s=stepped / asked.steps, words_s=words, pixels_s=pixels, parts=parts, evidence=evidence,
         assumptions=(*more, *(said if asked.decoded else ()), *held), memory=memory, copied_s=copied,
     )  # fmt: skip
@@ -110,8 +115,10 @@ def _workload(asked: Sampling, precision: str) -> Workload:
     )
 
 
-def _step(predictor: Predictor, copies: float, by: Division) -> tuple[dict[str, float], tuple[float, float]]:
-    """Parts of one step's time on `copies` pictures [s], and its launches on the quickest and the slowest host [s]."""
+def _step(predictor: Predictor, copies: float, by: Division) -> tuple[dict[str, float], tuple[float, float], float]:
+    """Parts of one step's time on `copies` pictures [s], its launches on the quickest and the slowest host [s], and the
+    least that the device's peaks leave of it [s].
+    """
     graph, pricer, machine = predictor.model.graph, predictor.stages.pricer, predictor.machine
     size = predictor.stages.precision.activation_bytes
     ends = [Block(name=name, ops=ops, boundaries=()) for name, ops in (("in", graph.embedding), ("out", graph.head))]
@@ -119,11 +126,12 @@ def _step(predictor: Predictor, copies: float, by: Division) -> tuple[dict[str, 
         (end, 1) for end in ends
     ]
     parts: defaultdict[str, float] = defaultdict(float)
-    hosts = np.zeros(2)
+    hosts, least = np.zeros(2), 0.0
     for block, count in counted:
         cost = pricer.phase(forward(block, predictor.workload, copies=copies, by=by), Layout(micro_batch=copies))
         for name, part in cost.parts.items():
             parts[name] += count * float(np.asarray(part))
+        least += count * _least_s(predictor, cost)
         hosts += count * np.array([float(np.asarray(seconds)) for seconds in cost.hosts])
         attended = float(np.asarray(cost.parts["attention"]))
         for told in exchanges(block, copies=copies, by=by, element_bytes=size):
@@ -131,7 +139,15 @@ def _step(predictor: Predictor, copies: float, by: Division) -> tuple[dict[str, 
             if told.kind is CollectiveKind.ALL_GATHER:  # a step of the ring runs beside the attention of the last
                 seconds = max(seconds / by.ring, seconds - attended)
             parts[LINKS] += count * seconds
-    return {name: seconds for name, seconds in parts.items() if seconds}, (float(hosts[0]), float(hosts[1]))
+    return {name: seconds for name, seconds in parts.items() if seconds}, (float(hosts[0]), float(hosts[1])), least
+
+
+def _least_s(predictor: Predictor, cost: PhaseCost) -> float:
+    """The longer of FLOP at the higher peak of both formats and bytes at that of the memory [s]."""
+    precision = predictor.stages.precision
+    peak = max(peak_flop_per_s(predictor, name) for name in (precision.compute, precision.attention))
+    moved = float(np.asarray(cost.bytes)) / predictor.cluster.accelerator.memory_bytes_per_s
+    return max(float(np.asarray(cost.flop)) / peak, moved)
 
 
 def _drawer(name: str, asked: Sampling) -> tuple[Model, int, tuple[str, ...]]:
@@ -148,17 +164,19 @@ def _drawer(name: str, asked: Sampling) -> tuple[Model, int, tuple[str, ...]]:
 
 def _ends(
     name: str, drawn: Model, pictures: int, cluster: Cluster, asked: Sampling
-) -> tuple[float, float, tuple[str, ...]]:
-    """Seconds of the encoder of words and of the decoder of pixels, each on one device, and what is left out."""
+) -> tuple[float, float, float, tuple[str, ...]]:
+    """Seconds of the encoder of words and of the decoder of pixels, each on one device, the least of both that its
+    peaks leave [s], and what is left out.
+    """
     plain = replace(asked, precision=PLAIN if PRECISIONS[asked.precision].quantize else asked.precision)
     workload, said = _workload(plain, plain.precision), ["encoders of CLIP take no time"]
-    spec, words = DENOISERS.get(name), 0.0
+    spec, words, read = DENOISERS.get(name), 0.0, 0.0
     if spec is not None and spec.encoder:
-        words = _words(load(spec.encoder), cluster, replace(workload, seq_len=spec.words))
+        words, read = _words(load(spec.encoder), cluster, replace(workload, seq_len=spec.words))
     elif spec is not None:
         said.append("its encoder of words takes no time")
-    parts, _ = _step(Predictor(drawn, cluster, workload), pictures, Division())
-    return words, sum(parts.values()), tuple(said)
+    parts, _, least = _step(Predictor(drawn, cluster, workload), pictures, Division())
+    return words, sum(parts.values()), read + least, tuple(said)
 
 
 def _copied(memory: SamplingMemory, steps: int, predictor: Predictor) -> float:
@@ -174,13 +192,14 @@ def _copied(memory: SamplingMemory, steps: int, predictor: Predictor) -> float:
     return host_cost("host_copy", moved, predictor.machine).seconds
 
 
-def _words(model: Model, cluster: Cluster, workload: Workload) -> float:
-    """Forward of an encoder's layers on one prompt of each picture [s]."""
-    predictor, graph, total = Predictor(model, cluster, workload), model.graph, 0.0
+def _words(model: Model, cluster: Cluster, workload: Workload) -> tuple[float, float]:
+    """Forward of an encoder's layers on one prompt of each picture, and the least that the peaks leave of it [s]."""
+    predictor, graph, total, least = Predictor(model, cluster, workload), model.graph, 0.0, 0.0
     for name, count in Counter(graph.layers).items():
         block = graph.blocks[name]
         if block.encoder:
             work = forward(block, workload, copies=workload.global_batch, by=Division())
             priced = predictor.stages.pricer.phase(work, Layout(micro_batch=workload.global_batch))
             total += count * float(np.asarray(priced.seconds))
-    return total
+            least += count * _least_s(predictor, priced)
+    return total, least
