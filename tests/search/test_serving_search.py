@@ -14,6 +14,8 @@ from ridgeline.errors import NoPlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.predict.serving import simulate_serving
+from ridgeline.report.serving_search import ranked_as_dict
 from ridgeline.search import serving
 from ridgeline.search.serving import ServingSearch, search_serving
 from ridgeline.search.serving_candidates import Bench, Candidate
@@ -296,3 +298,23 @@ def test_experts_of_one_scale_are_cut_anywhere(name: str, weights: str) -> None:
     result = search_serving(load("qwen3-30b-a3b"), EIGHT, load_of(30), BOUNDS, stated=stated, space=WHOLE)
     assert result.ranked
     assert not result.refused
+
+
+def test_the_best_hangs_on_what_its_own_replay_does() -> None:
+    """The search tells evidence and sensitivities of its best by the functions that `simulate` uses."""
+    result = found(30)
+    best, fewest = result.ranked[0], result.fewest
+    report = simulate_serving(MODEL, FOUR, best.deployments, load_of(30), objective=BOUNDS, router=Router.LEAST_LOADED)
+    assert best.known == report.known
+    assert best.what_if == report.what_if
+    assert len(best.what_if) == 2
+    assert fewest is not None
+    assert fewest.known
+    assert not any(one.known for one in result.ranked[1:] if one is not fewest)
+    text = " ".join(str(result).split())
+    assert "measured elsewhere: kernels" in text
+    assert "less time of a decode step" in text
+    answer = ranked_as_dict(best)
+    assert all(list(answer[name]) == ["decode_step", "prompt"] for name in ("known", "what_if", "sensitivities"))
+    told = {one["resource"]: one["gain"] for one in answer["sensitivities"]["prompt"]}
+    assert told["everything"] > told["matrix rate"] > told["memory bandwidth"]

@@ -18,7 +18,7 @@ from ridgeline.graph.ops import Model
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment, Queue, Router
 from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
-from ridgeline.predict.serving_known import Mean, held
+from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.evidence import lowest
 from ridgeline.report.serving import ServingReport
 from ridgeline.serving.blocks import cut_blocks
@@ -89,15 +89,14 @@ def simulate_serving(
     drawn = sampling(found, traffic, alone, goal)
     found, metrics = _whole(found, alone, parts)
     deployments = [replace(one, instances=round(one.instances * parts)) for one in deployments]
-    prompt = float(np.mean(traffic.prompt_tokens))
     first, last = engines[0], engines[-1]
-    batch = max(1.0, found.mean_sequences / (last.deployment.dp * last.deployment.pp))
-    context = found.mean_context or prompt
+    mean = mean_of(engines, found, traffic)
+    prompt, batch, context = mean.prompt, mean.batch, mean.context
     decode = decode_band(last, tables[-1], batch, context)
     prefill = prefill_band(first, tables[0], prompt)
     prompt_s = sum(prefill_parts(first, tables[0], prompt).values())
     ttft = metrics.ttft.mean
-    hangs = held(engines, build, where, Mean(batch=batch, context=context, prompt=prompt, **lengths))
+    hangs = held(engines, build, where, mean)
     intensity = cluster.carbon_kg_per_j
     power = fleet_power_w(cluster, deployments, found, prefill, decode)
     return ServingReport(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ridgeline.cost.better import is_link
 from ridgeline.cost.machine import Machine
 from ridgeline.facts.records import Evidence
@@ -14,6 +16,8 @@ from ridgeline.report.what_if import Sensitivity
 from ridgeline.serving.ends import engine_at
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts
+from ridgeline.serving.replay import Replay
+from ridgeline.serving.traffic.traffic import Traffic
 
 _WHOLE = 1.0 - 1.0 / GAIN
 
@@ -27,6 +31,18 @@ class Mean:
     prompt: float
     longest_prompt: int
     longest: int
+
+
+def mean_of(engines: Sequence[Engine], found: Replay, traffic: Traffic) -> Mean:
+    """What a replay of traffic on engines did on average [token]; its decode steps are those of the last engine."""
+    prompt, last = float(np.mean(traffic.prompt_tokens)), engines[-1].deployment
+    return Mean(
+        batch=max(1.0, found.mean_sequences / (last.dp * last.pp)),
+        context=found.mean_context or prompt,
+        prompt=prompt,
+        longest_prompt=int(np.max(traffic.prompt_tokens)),
+        longest=int(np.max(traffic.prompt_tokens + traffic.output_tokens)),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

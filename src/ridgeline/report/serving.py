@@ -11,12 +11,13 @@ from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Queue
 from ridgeline.report.blocks import Block, Line, Table, blank, plain
 from ridgeline.report.deployments import counted, deployment_text, objective_text
-from ridgeline.report.evidence import Known, known_text
+from ridgeline.report.evidence import Known
 from ridgeline.report.html import html
 from ridgeline.report.serving_reasons import because, limits
 from ridgeline.report.serving_shares import shares_blocks
+from ridgeline.report.serving_steps import steps_known, steps_what_if
 from ridgeline.report.text import carbon_text, energy_text, grid_text, money_text
-from ridgeline.report.what_if import Sensitivity, what_if_lines
+from ridgeline.report.what_if import Sensitivity
 from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import interval
 from ridgeline.serving.metrics import Band, Metrics, Objective
@@ -26,7 +27,6 @@ from ridgeline.serving.shares import Share
 from ridgeline.serving.traffic.summary import Summary
 from ridgeline.units import bytes_text, rate_text, time_text
 
-_STEPS = ("a decode step", "a prompt")  # what is told apart
 _SERIES_ROWS = 12  # stretches of time shown
 _BAR = 24  # columns
 _DROPPED = 5  # rows of a trace that are named one by one
@@ -166,7 +166,7 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     blocks += [Line(text="Memory per device", strong=True), _memory(report), blank()]
     blocks += [Line(text="Over time", strong=True), _series(found), blank()]
     blocks += [Line(text="Where an iteration's time goes", strong=True), _parts(report)]
-    blocks += [*_what_if(report), *_notes(report)]
+    blocks += [*steps_what_if(report.what_if), *_notes(report)]
     return blocks
 
 
@@ -233,16 +233,7 @@ def _costs(report: ServingReport) -> list[tuple[str, str]]:
 
 def _evidence(report: ServingReport) -> list[str]:
     worst = ", ".join(f"{family} {rung}" for family, rung in report.rungs.items())
-    each = [known_text(known, what) for known, what in zip(report.known, _STEPS, strict=True)]
-    return [*each, f"kernels: {worst}"]
-
-
-def _what_if(report: ServingReport) -> list[Block]:
-    """What would change a decode step and a prompt."""
-    pairs = zip(report.what_if, _STEPS, strict=True)
-    lines = [line for found, what in pairs for line in what_if_lines(found, f"time of {what}")]
-    title = Line(text="What would change the answer", strong=True)
-    return [blank(), title, *(Line(text=f"- {line}", indent=2, hang=2) for line in lines)]
+    return [*steps_known(report.known), f"kernels: {worst}"]
 
 
 def _latencies(metrics: Metrics) -> Table:

@@ -6,15 +6,12 @@ import math
 from typing import Any
 
 from ridgeline.report.deployments import deployment_as_dict
-from ridgeline.report.evidence import known_as_list
 from ridgeline.report.serving import ServingReport
 from ridgeline.report.serving_reasons import because
 from ridgeline.report.serving_shares import share_as_dict
-from ridgeline.report.what_if import sensitivities_as_list
+from ridgeline.report.serving_steps import steps_as_dict
 from ridgeline.serving.metrics import Metrics, Quantiles
 from ridgeline.serving.sampling import SECTIONS, Sampling
-
-_STEPS = ("decode_step", "prompt")
 
 
 def _quantiles_dict(values: Quantiles) -> dict[str, float | None]:
@@ -114,9 +111,6 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "series": [[float(cell) for cell in row] for row in found.series[:last]],
         "rungs": dict(report.rungs),
         "evidence": report.evidence.label,
-        "known": {name: known_as_list(known) for name, known in zip(_STEPS, report.known, strict=True)},
-        "sensitivities": {
-            name: sensitivities_as_list(found) for name, found in zip(_STEPS, report.what_if, strict=True)
-        },
+        **steps_as_dict(report.known, report.what_if),
         "assumed": list(report.assumed),
     }

@@ -9,7 +9,10 @@ from typing import Any, Protocol
 from ridgeline.plan.deployment import Deployment
 from ridgeline.report.blocks import Block, Line, Table, blank
 from ridgeline.report.deployments import deployment_as_dict, deployment_text, objective_text
+from ridgeline.report.evidence import Known
+from ridgeline.report.serving_steps import steps_as_dict, steps_known, steps_what_if
 from ridgeline.report.text import money_text
+from ridgeline.report.what_if import Sensitivity
 from ridgeline.serving.metrics import ATTAINED, Metrics, Objective
 from ridgeline.units import time_text
 
@@ -32,6 +35,14 @@ class Ranked(Protocol):
     @property
     def usd_per_h(self) -> float | None:
         """Their price [USD/h]."""
+
+    @property
+    def known(self) -> tuple[tuple[Known, ...], ...]:
+        """How well its decode step and its prompt are known; empty of those that are not the best."""
+
+    @property
+    def what_if(self) -> tuple[tuple[Sensitivity, ...], ...]:
+        """What would change both."""
 
     @property
     def good_rps(self) -> float:
@@ -92,9 +103,11 @@ def search_text(
         rows.insert(0, ("objective", f"NOT KEPT: {missed}"))
     if fewest is not None:
         rows.append(("fewest devices", f"{fewest.devices}: {fleet_text(fewest)}, {fewest.metrics.attained:.1%} kept"))
+    rows += [("" if place else "evidence", text) for place, text in enumerate(steps_known(best.known))]
     width = max(len(name) for name, _ in rows) + 2
     blocks += [Line(text=f"{name:<{width}}{text}", indent=2, hang=width) for name, text in rows]
-    blocks += [blank(), Line(text="Best deployments", strong=True), search_table(ranked), blank()]
+    blocks += [blank(), Line(text="Best deployments", strong=True), search_table(ranked)]
+    blocks += [*steps_what_if(best.what_if), blank()]
     blocks.append(Line(text=f"{considered:,} deployments replayed with their queues", indent=2))
     blocks += [Line(text=f"- {count:,} of them {reason}", indent=2, hang=2) for reason, count in pruned.items()]
     blocks += [Line(text=f"- {count:,} not possible: {reason}", indent=2, hang=2) for reason, count in refused.items()]
@@ -163,6 +176,7 @@ def ranked_as_dict(one: Ranked) -> dict[str, Any]:
         "tpot": plain(metrics.tpot),
         "latency": plain(metrics.latency),
         "output_tokens_per_s": metrics.output_tokens_per_s,
+        **(steps_as_dict(one.known, one.what_if) if one.known else {}),
     }
 
 

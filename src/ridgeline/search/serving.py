@@ -118,8 +118,11 @@ def search_serving(
     least = _fewest(ranked, bench)
     if least is not None and least not in ranked:
         ranked = sorted([*ranked, least], key=lambda one: _order(one, objective))
+    shown = [bench.explained(ranked[0]), *ranked[1:top]]
+    if least is not None:
+        least = shown[0] if least is ranked[0] else bench.explained(least)
     return ServingSearch(
-        ranked=tuple(ranked[:top]),
+        ranked=tuple(shown),
         considered=len(found) + pruned.total(),
         pruned=dict(pruned.most_common()),
         refused=dict(refused.most_common(_REFUSALS)),

@@ -16,10 +16,13 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.predict.fleet import fleet_usd_per_h
+from ridgeline.predict.serving_known import held, mean_of
+from ridgeline.report.evidence import Known
+from ridgeline.report.what_if import Sensitivity
 from ridgeline.serving.blocks import cut_blocks
 from ridgeline.serving.engine import Engine, Policies, engine
 from ridgeline.serving.metrics import Metrics, Objective, measure
-from ridgeline.serving.replay import replay_tables
+from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import Stop
@@ -36,6 +39,8 @@ class Candidate:
     metrics: Metrics
     usd_per_h: float | None
     cut: bool = False
+    known: tuple[tuple[Known, ...], ...] = ()  # of a decode step and of a prompt, of those that are shown
+    what_if: tuple[tuple[Sensitivity, ...], ...] = ()
 
     @property
     def devices(self) -> int:
@@ -116,16 +121,7 @@ class Bench:
     def tried(self, fleet: tuple[Deployment, ...], least: float = 0.0) -> Tried:
         """A fleet replayed, unless fewer than the share `least` of requests can keep to the objective."""
         try:
-            pairs = [self.get(one) for one in fleet]
-            last = float(self.traffic.arrival_s[-1])
-            found = replay_tables(
-                [one for one, _ in pairs],
-                [tables for _, tables in pairs],
-                self.traffic,
-                router=self.router,
-                most_s=last * _BEYOND + 600.0 if last > 0 else 1e9,
-                stop=Stop(**vars(self.objective), least=least),
-            )
+            _, found = self._replayed(fleet, Stop(**vars(self.objective), least=least))
         except (NoPlanError, PlanError) as error:
             return reason(error)
         if found.stopped:
@@ -136,6 +132,27 @@ class Bench:
             usd_per_h=fleet_usd_per_h(self.cluster, fleet),
             cut=not (found.done | found.refused).all(),
         )
+
+    def _replayed(self, fleet: tuple[Deployment, ...], stop: Stop | None) -> tuple[list[Engine], Replay]:
+        pairs = [self.get(one) for one in fleet]
+        last = float(self.traffic.arrival_s[-1])
+        engines = [one for one, _ in pairs]
+        most_s = last * _BEYOND + 600.0 if last > 0 else 1e9
+        tables = [tables for _, tables in pairs]
+        return engines, replay_tables(
+            engines, tables, self.traffic, router=self.router, most_s=most_s, stop=stop
+        )  # fmt: skip
+
+    def explained(self, one: Candidate) -> Candidate:
+        """A candidate with what its mean decode step and its mean prompt hang on, as of any replay."""
+        engines, found = self._replayed(one.deployments, None)
+
+        def build(machine: Machine) -> list[Engine]:
+            policies = self.policies or engine_policy
+            return [engine(self.model, machine, each, policies=policies) for each in one.deployments]
+
+        hangs = held(engines, build, self.machine, mean_of(engines, found, self.traffic))
+        return replace(one, known=hangs.known, what_if=hangs.what_if)
 
     def all_tried(
         self, fleets: Sequence[tuple[Deployment, ...]], least: float, told: Callable[[int], None]
