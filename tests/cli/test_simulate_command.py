@@ -472,7 +472,7 @@ def test_a_fair_queue_and_the_urgent_are_told_by_group(capsys: pytest.CaptureFix
         (["--adapters", "2", "--adapter-slots", "3"], "needs 1 to the number of adapters, 2"),
         (["--kv-rank", "160"], "say kv_fetched as well"),
         (["--kv-kept", "64", "--preemption", "swap"], "not modelled with pools, preemption swap"),
-        (["--nano-tokens", "64", "--draft-tokens", "1", "--acceptance", "0.5"], "take tp alone"),
+        (["--nano-tokens", "64", "--draft-tokens", "1", "--acceptance", "0.5"], "take tp, dp and ep"),
     ],
 )
 def test_queues_that_mean_nothing_are_refused(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
@@ -481,6 +481,34 @@ def test_queues_that_mean_nothing_are_refused(capsys: pytest.CaptureFixture[str]
     )
     assert code == 2
     assert told in err
+
+
+def test_the_backend_assumed_for_many_ranks_is_told_with_the_flag_of_another(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """SGLang itself gathers all tokens unless it is told otherwise; text and JSON say what was taken instead."""
+    asked = [
+        "predict", "deepseek-v3", "--serve", "--on", "2x8xH200-SXM", "--engine", "sglang", "--dp", "16", "--ep", "16",
+        "--weights", "fp8_block", "--batch", "16", "--prompt", "64", "--output", "8",
+    ]  # fmt: skip
+    told = (
+        "experts on 16 ranks run by deepep, which SGLang's documentation advises for so many; SGLang's own default is"
+        " 'none': --expert-backend none prices that"
+    )
+    assert told in ask_json(capsys, *asked)["assumed"]
+    assert told in " ".join(ask(capsys, *asked)[1].split())
+    assert not [text for text in ask_json(capsys, *asked, "--expert-backend", "none")["assumed"] if "backend" in text]
+
+
+def test_two_batches_overlap_with_attention_data_parallel(capsys: pytest.CaptureFixture[str]) -> None:
+    """What SGLang and vLLM do was refused with `--dp`."""
+    asked = [
+        "simulate", "deepseek-v3", "--on", "2x8xH200-SXM", "--engine", "sglang", "--dp", "16", "--ep", "16",
+        "--weights", "fp8_block", "--arrivals", "burst", "--requests", "64", "--prompt", "2048", "--output", "4",
+    ]  # fmt: skip
+    plain, cut = (ask_json(capsys, *asked, *words) for words in ([], ["--two-batch-overlap"]))
+    assert cut["ttft"]["p50"] < 0.9 * plain["ttft"]["p50"]
+    assert cut["deployments"][0]["two_batch_overlap"] is True
 
 
 def test_requests_beyond_the_model_s_positions_are_told(capsys: pytest.CaptureFixture[str]) -> None:

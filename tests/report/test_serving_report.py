@@ -210,6 +210,7 @@ def test_the_series_shows_the_most_in_each_stretch() -> None:
         ({"kv_kept": 384, "kv_fetched": 2048}, "1 x (one device) 384 tokens of cache kept 2,048 fetched a step"),
         ({"kv_kept": 384, "kv_early": True}, "1 x (one device) 384 tokens of cache kept early"),
         ({"nano_tokens": 2048}, "1 x (one device) nano-batches from 2,048 tokens"),
+        ({"two_batch_overlap": True, "dp": 2}, "1 x (dp 2) two-batch overlap from 2 tokens"),
     ],
 )
 def test_a_deployment_in_one_line(words: dict[str, Any], told: str) -> None:

@@ -66,30 +66,44 @@ class Instance:
     built: set[tuple[int, int]] = field(default_factory=set)  # ranks and numbers of tokens that had an iteration
     stood: int = 0  # iterations in which ranks stood
 
-    def parts_s(self, tokens: float, shared: float, sampled: float) -> tuple[float, float]:
+    def parts_s(self, tokens: float, shared: float, sampled: float, prompts: bool) -> tuple[float, float]:
         """What tokens and samples of one rank take outside attention, and what the experts take [s]."""
         t = self.tables
         lane = read(t.tokens, t.lane.mid, tokens) + self.extra_s
-        return lane + read(t.sequences, t.head.mid, sampled), read(t.tokens, t.group.mid, shared)
+        group = t.prompt_group if prompts else t.group
+        return lane + read(t.sequences, t.head.mid, sampled), read(t.tokens, group.mid, shared)
 
-    def nano_s(self, tokens: float, sampled: float, attention: float, prompts: float) -> float:
-        """Two nano-batches: the busiest resource, or one half's chain, and what the host exposes [s]."""
+    def nano_s(
+        self, tokens: float, shared: float, sampled: float, attention: float, prompts: float | None = None
+    ) -> float:
+        """Two nano-batches: the busiest resource, or one half's chain, and what the host exposes [s].
+
+        Of `tokens` of one rank beside the experts of `shared` of each, with attention of `prompts` where there are any.
+        """
         t, rule = self.tables, self.rule
-        c = read(t.tokens, t.nano.compute.mid, tokens) + read(t.sequences, t.nano.head_compute.mid, sampled) + prompts
-        m = read(t.tokens, t.nano.memory.mid, tokens) + read(t.sequences, t.nano.head_memory.mid, sampled) + attention
-        n = read(t.tokens, t.nano.network.mid, tokens) + read(t.sequences, t.nano.head_network.mid, sampled)
+        c, m, n = (
+            read(t.tokens, each.mid[0], tokens)
+            + read(t.tokens, each.mid[1 if prompts is None else 2], shared)
+            + read(t.sequences, head.mid, sampled)
+            for each, head in (
+                (t.nano.compute, t.nano.head_compute),
+                (t.nano.memory, t.nano.head_memory),
+                (t.nano.network, t.nano.head_network),
+            )
+        )
+        c, m = c + (prompts or 0.0), m + attention
         shared = c + rule["memory_sms"] * m + rule["link_sms"] * n
         return float(max(shared, m, n, (c + m + n) / 2)) + self.extra_s
 
     def cut(self, tokens: float) -> bool:
-        """Whether so many tokens are cut in two."""
-        return bool(self.rule["nano_tokens"] and tokens >= max(2, self.rule["nano_tokens"]))
+        """Whether so many tokens a rank, in the mean, are cut in two."""
+        return bool(self.rule["nano_tokens"] and tokens >= max(2, self.rule["nano_tokens"]) - 1e-9)
 
-    def apart_s(self, attention: float, tokens: float, shared: float, sampled: float) -> float:
+    def apart_s(self, attention: float, tokens: float, shared: float, sampled: float, prompts: bool) -> float:
         """Micro-batches that go back and forth, the slowest rank's attention of one at hand [s]."""
         t, rule = self.tables, self.rule
         send = read(t.tokens, t.apart.send.mid, tokens)
-        experts = read(t.tokens, t.group.mid, shared)
+        experts = read(t.tokens, (t.prompt_group if prompts else t.group).mid, shared)
         micro = min(int(rule["micro_batches"]), int(max(tokens, 1)))
         seconds = ping_pong(attention, experts, send, micro, int(rule["expert_layers"]))
         return self.extra_s + read(t.sequences, t.head.mid, sampled) + seconds
@@ -111,16 +125,17 @@ class Instance:
         batch = min(captured) if captured else sequences
         mean = max(sum(len(rank.decoding) for rank in moving) / len(self.ranks), 1.0)
         width = 1 + rule["drafted"]
-        own, group = self.parts_s(batch * width, mean * width * batch / sequences, batch)
+        shared = mean * width * batch / sequences
+        own, group = self.parts_s(batch * width, shared, batch, False)
         attention = read_two(t.sequences, t.contexts, t.decode.mid, sequences, busiest.context / sequences)
         seconds = own + group + self.elsewhere(busiest, attention)
-        if self.cut(batch * width):
+        if self.cut(shared):
             attention = read_two(t.sequences, t.contexts, t.nano.decode.mid, sequences, busiest.context / sequences)
-            seconds = self.nano_s(batch, batch, attention, 0.0)
+            seconds = self.nano_s(batch, shared, batch, attention)
         if rule["micro_batches"]:
             attention = read_two(t.sequences, t.contexts, t.decode.mid, sequences, busiest.context / sequences)
             attention += read(t.tokens, t.lane.mid, batch)
-            seconds = self.apart_s(attention, batch, mean * batch / sequences, batch)
+            seconds = self.apart_s(attention, batch, mean * batch / sequences, batch, False)
         filled = sum(bool(rank.decoding) for rank in moving) > 1
         drafting = seconds * rule["draft_share"] * self.last_stage(filled)
         if filled:
@@ -162,26 +177,33 @@ class Instance:
         for rank in busy:
             count = len(rank.decoding)
             attention = read_two(t.sequences, t.contexts, t.decode.mid, count, rank.context / count)
-            step = max(step, self.parts_s(count * width, 1.0, count)[0] + attention)
+            step = max(step, self.parts_s(count * width, 1.0, count, True)[0] + attention)
         if busy:
             tokens = sum(len(rank.decoding) for rank in busy) * width
-            step += self.parts_s(1.0, tokens / len(self.ranks), 1.0)[1]
+            step += self.parts_s(1.0, tokens / len(self.ranks), 1.0, True)[1]
         step = min(step, seconds)
         return float(rule["draft_share"] * step + rule["draft_prompt"] * (seconds - step))
+
+    def tokens_of(self, rank: Rank) -> int:
+        """Tokens of a rank in an iteration with prompts."""
+        decoding = len(rank.decoding) if self.rule["scheduler"] == MIXED else 0
+        chunks = sum(math.ceil(one.chunk / self.merged) for one in rank.chunks)
+        return int(decoding * (1 + self.rule["drafted"])) + chunks
 
     def mixed_s(self) -> float:
         """One iteration with prompts [s]."""
         rule, t = self.rule, self.tables
-        lanes, tokens_of, ones, sampled = [0.0], [], [0.0], 0
+        lanes, tokens_of, ones, halves, sampled = [0.0], [], [0.0], [0.0], 0
+        mean = sum(map(self.tokens_of, self.ranks)) / len(self.ranks)
+        cut = self.cut(mean)
         for rank in self.ranks:
             decoding = len(rank.decoding) if rule["scheduler"] == MIXED else 0
             chunks = [math.ceil(one.chunk / self.merged) for one in rank.chunks]
-            tokens = decoding * (1 + rule["drafted"]) + sum(chunks)
+            tokens = self.tokens_of(rank)
             if not tokens:
                 continue
             tokens_of.append(tokens)
-            seconds, _ = self.parts_s(tokens, 1.0, decoding + len(rank.chunks))
-            cut = self.cut(tokens)
+            seconds, _ = self.parts_s(tokens, 1.0, decoding + len(rank.chunks), True)
             attention = 0.0
             if decoding:
                 table = t.nano.decode if cut else t.decode
@@ -200,12 +222,10 @@ class Instance:
             ones.append(read(t.tokens, t.lane.mid, tokens) + attention + prompts / micro)
             sampled = max(sampled, decoding + len(rank.chunks))
             if cut:
-                halves = self.nano_s(tokens, decoding + len(rank.chunks), attention, prompts)
-        seconds = max(lanes) + self.parts_s(1.0, sum(tokens_of) / len(self.ranks), 1.0)[1]
-        if self.cut(max(tokens_of)):
-            seconds = halves
+                halves.append(self.nano_s(tokens, mean, decoding + len(rank.chunks), attention, prompts))
+        seconds = max(halves) if cut else max(lanes) + self.parts_s(1.0, mean, 1.0, True)[1]
         if rule["micro_batches"]:
-            seconds = self.apart_s(max(ones), max(tokens_of), sum(tokens_of) / len(self.ranks), sampled)
+            seconds = self.apart_s(max(ones), max(tokens_of), mean, sampled, True)
         drafting = self.drafting_s(seconds) * self.last_stage(len(tokens_of) > 1)
         if len(tokens_of) > 1:
             seconds *= rule["balance"]

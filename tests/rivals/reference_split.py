@@ -18,11 +18,12 @@ class Lane(Instance):
     share: float = 1.0
     asks: float = 0.0  # share of memory's rate
 
-    def work(self, tokens: float, sampled: float) -> Work:
+    def work(self, tokens: float, sampled: float, *, prompts: bool) -> Work:
         """An iteration without attention."""
         t = self.tables
         compute, memory, links, busy = (
-            read(t.tokens, getattr(t.split, name).mid, tokens)
+            read(t.tokens, getattr(t.split, name).mid[0], tokens)
+            + read(t.tokens, getattr(t.split, name).mid[2 if prompts else 1], tokens)
             + read(t.sequences, getattr(t.split, f"head_{name}").mid, sampled)
             for name in ("compute", "memory", "network", "busy")
         )
@@ -34,7 +35,7 @@ class Lane(Instance):
         tokens = sum(one.chunk for one in rank.chunks)
         first = [read_two(t.chunks, t.pasts, t.first.mid, one.chunk, one.ready) for one in rank.chunks]
         each = [read_two(t.chunks, t.pasts, t.each.mid, one.chunk, one.ready) for one in rank.chunks]
-        compute, *others = self.work(tokens, len(rank.chunks))
+        compute, *others = self.work(tokens, len(rank.chunks), prompts=True)
         return compute + max(*first, sum(each) if len(each) > 1 else 0.0), *others  # type: ignore[return-value]
 
     def answers(self) -> Work:
@@ -43,7 +44,7 @@ class Lane(Instance):
         count = len(rank.decoding)
         batch = min((size for size in self.graphs if size >= count), default=count)
         attention = read_two(t.sequences, t.contexts, t.decode.mid, count, rank.context / count)
-        compute, memory, links, busy = self.work(batch, batch)
+        compute, memory, links, busy = self.work(batch, batch, prompts=False)
         return compute, memory + attention, links, busy + attention
 
     def alone(self, work: Work, share: float) -> float:

@@ -45,11 +45,12 @@ def random_tables(draw: np.random.Generator) -> StepTables:
     tokens = np.array([1.0, 2.0, 3.0, 5.0, 8.0, 16.0])
     sequences, contexts = np.array([1.0, 2.0, 4.0]), np.array([1.0, 4.0, 9.0, 20.0])
     chunks, pasts = np.array([1.0, 3.0, 10.0]), np.array([0.0, 5.0, 12.0])
+    group = rising(draw, 6)
     return StepTables(
-        tokens=tokens, lane=seconds(rising(draw, 6)), group=seconds(rising(draw, 6)), head=seconds(rising(draw, 3)),
+        tokens=tokens, lane=seconds(rising(draw, 6)), group=seconds(group), head=seconds(rising(draw, 3)),
         sequences=sequences, contexts=contexts, decode=seconds(rising(draw, 3, 4)), chunks=chunks, pasts=pasts,
         first=seconds(rising(draw, 3, 3)), each=seconds(rising(draw, 3, 3) * 0.7), kernels=1.0, stage_share=1.0,
-        send_s=0.0, send_start_s=0.0,
+        send_s=0.0, send_start_s=0.0, prompt_group=seconds(group * (0.5 + group[0] % 1e-3 * 1e3)),
     )  # fmt: skip
 
 
@@ -256,16 +257,21 @@ def thinned(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
                 }  # fmt: skip
 
 
+def waits(draw: np.random.Generator) -> Seconds:
+    """Times of a rank, and of experts in steps and in iterations with prompts."""
+    return seconds(np.stack([rising(draw, 6) for _ in range(3)]))
+
+
 def halved(draw: np.random.Generator, engines: list[FakeEngine], tables: list[StepTables]) -> list[StepTables]:
-    """Some engines of one rank cut their larger iterations in two nano-batches."""
+    """Some engines without drafts cut their larger iterations in two nano-batches."""
     found = []
     for one, table in zip(engines, tables, strict=True):
-        if one.values["ranks"] == 1 and one.values["gained"] == 1.0 and draw.random() < 0.5:
+        if one.values["gained"] == 1.0 and draw.random() < 0.5:
             sms = {"memory_sms": draw.uniform(0.1, 0.9), "link_sms": draw.uniform(0.0, 0.3)}
             one.values |= sms | {"nano_tokens": int(draw.integers(2, 6)), "hops": 0.0, "balance": 1.0}
             one.values["exposed_s"] = one.policy.exposed_host_s
             nano = NanoTables(
-                compute=seconds(rising(draw, 6)), memory=seconds(rising(draw, 6)), network=seconds(rising(draw, 6)),
+                compute=waits(draw), memory=waits(draw), network=waits(draw),
                 head_compute=seconds(rising(draw, 3)), head_memory=seconds(rising(draw, 3)),
                 head_network=seconds(rising(draw, 3)),
                 decode=seconds(rising(draw, 3, 4) * draw.uniform(0.5, 4.0)),
@@ -318,7 +324,7 @@ def parted(draw: np.random.Generator, engines: list[FakeEngine], tables: list[St
     """Some engines without drafts send micro-batches to experts on devices of their own."""
     found = []
     for one, table in zip(engines, tables, strict=True):
-        if one.values["gained"] == 1.0 and not one.values.get("nano_tokens") and draw.random() < 0.3:
+        if one.values["gained"] == 1.0 and not one.values.get("nano_tokens") and draw.random() < 0.45:
             one.values |= {
                 "micro_batches": int(draw.integers(1, 5)), "expert_layers": int(draw.integers(1, 5)), "hops": 0.0,
                 "balance": 1.0, "exposed_s": one.policy.exposed_host_s,
@@ -365,9 +371,9 @@ def divided(draw: np.random.Generator, engines: list[FakeEngine], tables: list[S
         if sides.random() < 0.5:
             one.values |= {"split_slack": sides.uniform(1.0, 3.0), "split_fill": sides.uniform(0.0, 1.0)}
         split = SplitTables(
-            compute=seconds(rising(draw, 6)), memory=seconds(rising(draw, 6)), network=seconds(rising(draw, 6)),
+            compute=waits(draw), memory=waits(draw), network=waits(draw),
             head_compute=seconds(rising(draw, 3)), head_memory=seconds(rising(draw, 3)),
-            head_network=seconds(rising(draw, 3)), busy=seconds(rising(draw, 6)),
+            head_network=seconds(rising(draw, 3)), busy=waits(draw),
             head_busy=seconds(rising(draw, 3)),
         )  # fmt: skip
         found.append(replace(table, nano=None, apart=None, split=split))
@@ -437,6 +443,7 @@ def compared(batch: int) -> tuple[list[str], Counter[str]]:
             "late": any(one.passed for one in slow.asked),
             "cache full": slow.peak_share == 1.0,
             "halved": any(one.values.get("nano_tokens") for one in case.engines),
+            "halved ranks": any(one.values.get("nano_tokens") and one.values["ranks"] > 1 for one in case.engines),
             "laden": any(rank.loads > 1 for instance in slow.instances for rank in instance.ranks),
             "thinned": any(one.values.get("kept") for one in case.engines),
             "early": any(one.values.get("early") for one in case.engines),
@@ -470,8 +477,8 @@ def test_the_cases_are_not_vacuous() -> None:
         "sessions": 200, "priorities": 200, "several ranks": 400, "several instances": 400, "cache full": 100,
         "laden": 150, "thinned": 150, "fetched": 80, "late": 20,
         "restless": 40, "apart": 150, "patient": 300, "split": 120, "sided": 50, "split and full": 20, "early": 20,
-        "compiled anew": 150, "halved": 200, "fair": 200, "shortest": 150, "displaced": 40, "beside": 50,
-        "stood": 40,
+        "compiled anew": 150, "halved": 200, "halved ranks": 150, "fair": 200, "shortest": 150, "displaced": 40,
+        "beside": 50, "stood": 40,
     }  # fmt: skip
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
 
@@ -479,11 +486,11 @@ def test_the_cases_are_not_vacuous() -> None:
 def flat_table() -> StepTables:
     """Times that depend on nothing: 1 s of lane, 2 s of attention to decode, 4 s to a prompt."""
     flat = np.ones((2, 2))
-    grid = np.array([1.0, 2.0])
+    grid, none = np.array([1.0, 2.0]), seconds(np.zeros(2))
     return StepTables(
-        tokens=grid, lane=seconds(flat[0]), group=seconds(0 * flat[0]), head=seconds(0 * flat[0]), sequences=grid,
-        contexts=grid, decode=seconds(2 * flat), chunks=grid, pasts=grid - 1, first=seconds(4 * flat),
-        each=seconds(4 * flat), kernels=1.0, stage_share=1.0, send_s=0.0, send_start_s=0.0,
+        tokens=grid, lane=seconds(flat[0]), group=none, prompt_group=none, head=none, sequences=grid, contexts=grid,
+        decode=seconds(2 * flat), chunks=grid, pasts=grid - 1, first=seconds(4 * flat), each=seconds(4 * flat),
+        kernels=1.0, stage_share=1.0, send_s=0.0, send_start_s=0.0,
     )  # fmt: skip
 
 

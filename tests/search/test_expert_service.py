@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.cli.placing import loads_from, with_placement
@@ -20,6 +20,7 @@ from ridgeline.plan.deployment_rules import check_divides
 from ridgeline.scenario.serving import ServingScenario, serving_from_words
 from ridgeline.search.expert_service import BALANCED, LINEAR, Loads, imbalance, loads_of, placed
 from ridgeline.search.serving_space import Space, deployments
+from ridgeline.serving.apart import even_imbalance
 from ridgeline.serving.engine import engine
 from ridgeline.serving.step import StepTables
 
@@ -99,8 +100,8 @@ def test_what_cannot_be_is_refused() -> None:
         loads_of({(0, 0): 1.0, (1, 0): 1.0, (1, 1): 1.0})
     with pytest.raises(PlanError, match=r"expert_imbalance = 0\.5"):
         Deployment(expert_imbalance=0.5)
-    with pytest.raises(PlanError, match="expert_redundant = 2"):
-        Deployment(expert_redundant=2)
+    with pytest.raises(PlanError, match=r"expert_redundant = 2; .* where tokens stay"):
+        Deployment(expert_redundant=2, tokens_stay=True, dp=8, ep=8)
 
 
 # files -----------------------------------------------------------------------------------------------
@@ -165,6 +166,30 @@ def test_replicas_without_loads_are_placed_for_even_ones() -> None:
     # 8 loads of 1, of which 4 are halved: the fullest of 12 ranks has one that is whole, the mean 8 / 12
     assert one.expert_imbalance == pytest.approx(1.5)
     assert not [text for text in serving_from_words({**words, "plan": {"tp": 4}}).assumed if "even" in text]
+
+
+@settings(max_examples=40, deadline=None)
+@given(experts=st.sampled_from([8, 60, 64, 128, 256]), more=st.floats(0.0, 1.0), ranks=st.integers(2, 72))
+@example(experts=256, more=0.125, ranks=72)  # 32 replicas: 8 ranks have four whole experts, 4 / (256 / 72)
+def test_replicas_for_even_loads_lie_as_the_placement_says(experts: int, more: float, ranks: int) -> None:
+    """A deployment made in Python has the imbalance that the command's placement finds."""
+    redundant = max(int(more * experts), 1)
+    if experts < ranks:
+        return
+    found = even_imbalance(experts, redundant, ranks)
+    assert found == pytest.approx(imbalance(Loads(loads=np.ones((1, experts)), redundant=redundant), ranks), rel=0.05)
+    assert (experts, redundant, ranks) != (256, 32, 72) or found == pytest.approx(1.125)
+
+
+def test_replicas_need_no_imbalance_in_python() -> None:
+    """Eight experts with 4 replicas on 12 ranks: the fullest has a whole one, the mean 8 / 12."""
+    words = {"dp": 12, "ep": 12, "expert_redundant": 4}
+    where = machine(cluster("12xH100-SXM"))
+    assert engine(load("mixtral-8x7b"), where, Deployment(**words)).deployment.expert_imbalance == pytest.approx(1.5)
+    said = engine(load("mixtral-8x7b"), where, Deployment(**words, expert_imbalance=2.0))
+    assert said.deployment.expert_imbalance == 2.0
+    with pytest.raises(PlanError, match=r"expert_redundant = 4, but llama-3\.1-8b has no experts"):
+        engine(load("llama-3.1-8b"), where, Deployment(**words))
 
 
 @given(ranks=st.integers(1, 300), experts=st.integers(1, 512), redundant=st.integers(0, 64))

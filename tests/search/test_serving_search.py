@@ -221,16 +221,18 @@ def test_stated_words_hold_everywhere() -> None:
     }
 
 
-@pytest.mark.parametrize("stated", [{"kv_fetched": 512}, {"nano_tokens": 512}, {"split": True}])
+@pytest.mark.parametrize(
+    "stated", [{"kv_fetched": 512}, {"nano_tokens": 512}, {"two_batch_overlap": True}, {"split": True}]
+)
 def test_words_for_one_stage_leave_pipelines_out(stated: dict[str, int]) -> None:
     assert {(one.tp, one.pp) for one in deployments(MODEL, FOUR, stated, WHOLE)} == {(1, 1), (2, 1), (4, 1)}
     assert {one.pp for one in deployments(MODEL, FOUR, {"kv_kept": 512}, WHOLE)} == {1, 2, 4}
 
 
-def test_nano_batches_leave_attention_ranks_out_of_a_search_for_experts() -> None:
+def test_nano_batches_are_searched_with_attention_ranks() -> None:
     grid = list(deployments(SPARSE, EIGHT, {"nano_tokens": 512}, WHOLE))
-    assert {(one.dp, one.pp) for one in grid} == {(1, 1)}
-    assert {one.tp for one in grid} == {1, 2, 4, 8}
+    assert {one.pp for one in grid} == {1}
+    assert {one.tp for one in grid} == {one.dp for one in grid} == {1, 2, 4, 8}
     assert {one.ep for one in grid} > {1}
 
 

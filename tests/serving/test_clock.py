@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,8 @@ from ridgeline.serving.clock import (
     below,
     between,
     between_two,
+    decode_lines,
+    nano_parts,
     padded,
     run,
     tally,
@@ -153,6 +156,32 @@ def test_a_run_is_cut_at_the_first_step_that_ends_at_the_limit_or_later(
 def line(constant_s: float, factor: float, least_s: float) -> Lines:
     """An iteration of one line over attention's time."""
     return (least_s, constant_s, factor, NO, 0.0, NO, 0.0, NO, 0.0)
+
+
+def test_two_batch_overlap_of_several_ranks_by_hand() -> None:
+    """The busiest rank has 4 tokens, the mean one 2: what its own 4 wait for, and the experts of 2 a rank.
+
+    Compute 4 x 1 + 2 x 10 in a step, 4 x 1 + 2 x 100 with prompts, and 5 of sampling; memory half of it and links a
+    quarter, beside 7 s of attention. Of 4 and 4 tokens experts take twice as much; of a mean below 3 nothing is cut.
+    """
+    grid = np.array([1.0, 8.0])
+    waits = np.stack([grid, 10.0 * grid, 100.0 * grid])
+    heads = np.full(2, 5.0)
+    times, rules = laid(
+        tokens=grid, sequences=grid, lane=1000.0 * grid, group=np.zeros((2, 2)), head=0.0 * grid,
+        nano_compute=waits, nano_memory=0.5 * waits, nano_network=0.25 * waits, nano_head_compute=heads,
+        nano_head_memory=0.5 * heads, nano_head_network=0.25 * heads, graphs=np.zeros(0),
+    )  # fmt: skip
+    rule = rules[0]
+    rule["gained"], rule["balance"], rule["nano_tokens"], rule["memory_sms"], rule["link_sms"] = 1.0, 1.0, 2, 0.5, 0.2
+    assert nano_parts(times, rule, 4.0, 2.0, 4.0, False) == (29.0, 14.5, 7.25)
+    assert nano_parts(times, rule, 4.0, 2.0, 4.0, True) == (209.0, 104.5, 52.25)
+    lines = decode_lines(times, rule, 4.0, 2.0, True, 0.0)
+    assert lines[1:3] == pytest.approx((29.0 + 0.5 * 14.5 + 0.2 * 7.25, 0.5))  # multiprocessors
+    assert lines[3:] == pytest.approx((14.5, 1.0, 7.25, 0.0, 0.5 * (29.0 + 14.5 + 7.25), 0.5))  # memory, links, a half
+    assert decode_lines(times, rule, 4.0, 4.0, True, 0.0)[5] == pytest.approx(0.25 * (4 + 40 + 5))
+    rule["nano_tokens"] = 3
+    assert decode_lines(times, rule, 4.0, 2.0, True, 0.0)[1:4] == (4000.0, 1.0, NO)
 
 
 def test_a_run_of_known_series() -> None:

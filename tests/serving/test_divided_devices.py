@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.cost.machine import machine
-from ridgeline.cost.seconds import Seconds
+from ridgeline.cost.seconds import Seconds, stacked
 from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
@@ -52,9 +52,10 @@ def divided(numbered: Callable[..., Replay]) -> Callable[..., Replay]:
         step_s: float = 0.0,
         **numbers: float,
     ) -> Replay:
+        of_ranks = {"compute": compute, "memory": memory, "network": 0.0, "busy": busy}
         split = SplitTables(
-            compute=flat(compute), memory=flat(memory), network=flat(0.0), busy=flat(busy), head_compute=flat(0.0),
-            head_memory=flat(0.0), head_network=flat(0.0), head_busy=flat(0.0),
+            **{name: stacked([flat(value), flat(0.0), flat(0.0)]) for name, value in of_ranks.items()},
+            **{f"head_{name}": flat(0.0) for name in of_ranks},
         )  # fmt: skip
         values = {"scheduler": state.PREFILL_FIRST, "split": 1, "memory_sms": 0.5, **numbers}
         return numbered(asked, lambda table: replace(table, split=split), {"step_s": step_s}, **values)
@@ -191,9 +192,9 @@ def test_tables_of_a_divided_device_are_those_of_the_whole_sorted() -> None:
     one = engine(load("llama-3.1-8b"), where, Deployment(split=True))
     tables = one.tables(longest_prompt=1024, longest=2048)
     assert tables.split is not None
-    whole = tables.split.compute.mid + tables.split.memory.mid + tables.split.network.mid
-    assert whole == pytest.approx(tables.lane.mid + tables.group.mid)
-    assert (tables.split.busy.mid <= whole + 1e-12).all()
+    rows = tables.split.compute.mid + tables.split.memory.mid + tables.split.network.mid
+    assert rows[0] + rows[1] == pytest.approx(tables.lane.mid + tables.group.mid)
+    assert (tables.split.busy.mid <= rows + 1e-12).all()
     head = tables.split.head_compute.mid + tables.split.head_memory.mid + tables.split.head_network.mid
     assert head == pytest.approx(tables.head.mid)
     low = table_at(tables, LOW)

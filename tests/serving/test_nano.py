@@ -21,7 +21,7 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import decode_band, decode_parts, prefill_parts
 from ridgeline.serving.nano import overlapped_s, shares, side_by_side, sorted_out
-from ridgeline.serving.replay import Replay
+from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.arrivals import burst
 from ridgeline.serving.traffic.lengths import Fixed
@@ -30,6 +30,7 @@ from ridgeline.serving.traffic.synthetic import synthetic
 Replays = Callable[..., Replay]
 TIMES = st.floats(0.0, 10.0)
 LLAMA, EIGHT = load("llama-2-70b"), machine(cluster("8xA100-SXM-80GB"))
+DEEPSEEK, SIXTEEN = load("deepseek-v3"), machine(cluster("2x8xH200-SXM"))
 
 
 def seconds(*values: float, compute: float = 0.0, memory: float = 0.0) -> Seconds:
@@ -40,6 +41,13 @@ def seconds(*values: float, compute: float = 0.0, memory: float = 0.0) -> Second
 def tabled(**words: Any) -> tuple[Engine, StepTables]:
     one = engine(LLAMA, EIGHT, Deployment(tp=8, token_budget=2048, max_seqs=2048, chunked=True, **words))
     return one, one.tables(longest_prompt=512, longest=1024)
+
+
+def spread(**words: Any) -> tuple[Engine, StepTables]:
+    """DeepSeek-V3 over 16 attention ranks and as many of experts, by DeepEP."""
+    one = Deployment(engine="SGLang", dp=16, ep=16, weights="fp8_block", max_seqs=256, token_budget=8192, **words)
+    made = engine(DEEPSEEK, SIXTEEN, one)
+    return made, made.tables(longest_prompt=4096, longest=8192)
 
 
 # the bound -------------------------------------------------------------------------------------------
@@ -57,6 +65,15 @@ def test_each_resource_may_bind() -> None:
     assert overlapped_s(3.0, 3.0, 3.0) == pytest.approx(3 + 3 * memory + 3 * link)
     assert overlapped_s(0.1, 4.0, 4.1) == pytest.approx(4.1)
     assert overlapped_s(2.0, 4.0, 4.1) == pytest.approx(0.5 * 10.1)
+
+
+def test_kernels_of_one_stream_overlap_with_links_alone() -> None:
+    """Compute and memory follow each other, 10 + 4, beside a link of 2 or of 20; NanoFlow's overlap too."""
+    _, link = shares(links_only=True)
+    assert overlapped_s(10.0, 4.0, 2.0, links_only=True) == pytest.approx(14 + 2 * link)
+    assert overlapped_s(10.0, 4.0, 20.0, links_only=True) == 20.0
+    parts = side_by_side(seconds(10.0), seconds(4.0), seconds(2.0), links_only=True)
+    assert sum(part.mid[0] for part in parts) == pytest.approx(14 + 2 * link)
 
 
 @given(compute=TIMES, memory=TIMES, network=TIMES, more=TIMES)
@@ -103,14 +120,40 @@ def test_halves_are_two_iterations_of_half_the_tokens() -> None:
     assert cut.nano is not None
     nano = cut.nano
     at, half = (list(plain.tokens).index(size) for size in (512.0, 256.0))
-    serial = nano.compute.mid[at] + nano.memory.mid[at] + nano.network.mid[at]
-    assert serial == pytest.approx(2.0 * (plain.lane.mid[half] + plain.group.mid[half]))
+    rank, steps, prompts = nano.compute.mid[:, at] + nano.memory.mid[:, at] + nano.network.mid[:, at]
+    assert rank + steps == pytest.approx(2.0 * (plain.lane.mid[half] + plain.group.mid[half]))
+    assert steps == prompts
     at, half = (list(plain.sequences).index(size) for size in (64.0, 32.0))
     sampling = nano.head_compute.mid[at] + nano.head_memory.mid[at] + nano.head_network.mid[at]
     assert sampling == pytest.approx(2.0 * plain.head.mid[half])
     assert nano.decode.mid[at] == pytest.approx(2.0 * np.broadcast_to(plain.decode.mid, nano.decode.mid.shape)[half])
     assert np.array_equal(plain.lane.mid, cut.lane.mid)
     assert plain.nano is None
+
+
+def test_halves_of_many_ranks_bring_half_the_tokens_to_the_experts() -> None:
+    """Of 2,048 tokens a rank twice 1,024, with the experts of steps or of prompts."""
+    _, plain = spread()
+    _, cut = spread(two_batch_overlap=True)
+    assert cut.nano is not None
+    nano = cut.nano
+    at, half = (list(plain.tokens).index(size) for size in (2048.0, 1024.0))
+    rank, steps, prompts = nano.compute.mid[:, at] + nano.memory.mid[:, at] + nano.network.mid[:, at]
+    for experts, group in ((steps, plain.experts(prompts=False)), (prompts, plain.experts(prompts=True))):
+        assert rank + experts == pytest.approx(2.0 * (plain.lane.mid[half] + group.mid[half]), rel=1e-3)
+    assert nano.network.mid[0, at] == 0.0  # attention of whole ranks uses no link
+    assert nano.network.mid[1, at] != nano.network.mid[2, at] > 0.0
+
+
+def test_two_batch_overlap_hides_the_exchange_of_long_prompts_and_costs_few_sequences() -> None:
+    """4,096 tokens a rank: between the exchange alone and a serial iteration; of 4 sequences weights are read twice."""
+    (one, plain), (two, cut) = spread(), spread(two_batch_overlap=True)
+    assert cut.nano is not None
+    serial, overlapped = sum(prefill_parts(one, plain, 4096.0).values()), prefill_parts(two, cut, 4096.0)
+    at = list(cut.tokens).index(4096.0)
+    assert cut.nano.network.mid[2, at] < sum(overlapped.values()) < 0.8 * serial
+    assert set(overlapped) >= {"compute, overlapped", "links, overlapped"}
+    assert sum(decode_parts(two, cut, 4.0, 800.0).values()) > sum(decode_parts(one, plain, 4.0, 800.0).values())
 
 
 def test_large_iterations_gain_and_weights_read_twice_cost() -> None:
@@ -126,19 +169,18 @@ def test_large_iterations_gain_and_weights_read_twice_cost() -> None:
     assert 0.0 < band.low < 1.0 < band.high
 
 
-def test_a_replay_takes_what_its_parts_say() -> None:
+@pytest.mark.parametrize("ranks", [1, 16])
+def test_a_replay_takes_what_its_parts_say(ranks: int) -> None:
     """A static batch of equal lengths that decodes: mean gap between the steps at the first and the last context."""
-    two, cut = tabled(nano_tokens=2, memory_fraction=0.95)
-    from ridgeline.serving.replay import replay_tables
-
+    two, cut = tabled(nano_tokens=2, memory_fraction=0.95) if ranks == 1 else spread(two_batch_overlap=True)
     asked = synthetic(burst(256), Fixed(tokens=4), Fixed(tokens=400))
     found = replay_tables([two], [cut], asked, router=two.deployment.router)
     gap = float(np.median((found.end_s - found.first_s) / 399))
-    low, high = (sum(decode_parts(two, cut, 256.0, context).values()) for context in (5.0, 404.0))
+    low, high = (sum(decode_parts(two, cut, 256.0 / ranks, context).values()) for context in (5.0, 404.0))
     assert low <= gap <= high
 
 
-@pytest.mark.parametrize("words", [{"pp": 2}, {"dp": 2}, {"draft_tokens": 1}])
+@pytest.mark.parametrize("words", [{"pp": 2}, {"draft_tokens": 1}])
 def test_what_is_not_modelled_is_refused(words: dict[str, int]) -> None:
     with pytest.raises(PlanError, match="nano-batches are modelled on one stage"):
         Deployment(nano_tokens=256, **words)  # type: ignore[arg-type]

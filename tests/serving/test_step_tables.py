@@ -14,7 +14,7 @@ from ridgeline.cost.seconds import Seconds
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import Product
-from ridgeline.plan.deployment import Deployment
+from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.step import StepTables, beside, spread_grid, token_grid
 
@@ -176,6 +176,27 @@ def test_chains_side_by_side_take_the_longer_or_what_one_resource_must_do_for_bo
     found = beside(chain(40e-6, 5e-6, 30e-6), chain(20e-6, 2e-6, 15e-6), both)
     assert found.mid == pytest.approx([45e-6, 60e-6])
     assert np.all((found.low <= found.mid) & (found.mid <= found.high))
+
+
+def test_prompts_in_whole_instances_take_the_kernels_of_prompts_where_the_backend_has_both() -> None:
+    """DeepEP in SGLang is normal for iterations with prompts and of low latency for steps; vLLM has one for both."""
+    model, where = load("deepseek-v3"), machine(cluster("2x8xH200-SXM"))
+    words = {"dp": 16, "ep": 16, "weights": "fp8_block", "token_budget": 2048}
+
+    def tables(name: str, role: Role) -> StepTables:
+        return engine(model, where, Deployment(engine=name, role=role, **words)).tables(
+            longest_prompt=1024, longest=2048
+        )
+
+    whole, prompts, steps = (tables("SGLang", role) for role in (Role.WHOLE, Role.PREFILL, Role.DECODE))
+    assert whole.prompt_group is not None
+    many = whole.tokens == 1024.0
+    assert (whole.prompt_group.mid[many] < 0.9 * whole.group.mid[many]).all()
+    assert whole.prompt_group.mid[0] > whole.group.mid[0]
+    np.testing.assert_array_equal(whole.prompt_group.mid, prompts.group.mid)
+    np.testing.assert_array_equal(whole.group.mid, steps.group.mid)
+    one = tables("vLLM", Role.WHOLE)
+    np.testing.assert_array_equal(one.experts(prompts=True).mid, one.group.mid)
 
 
 def test_shared_experts_run_beside_the_routed_ones_up_to_the_engines_limit() -> None:

@@ -47,6 +47,26 @@ def expert_backends() -> tuple[str, ...]:
     return tuple(dict.fromkeys(row["backend"] for row in store.read_tsv(TABLE)))
 
 
+def gathering(engine: str) -> str:
+    """The engine's word for gathering all tokens on all ranks, '' where it has none.
+
+    >>> gathering("vLLM")
+    'allgather_reducescatter'
+    """
+    rows = (row for row in store.read_tsv(TABLE) if engine_named(row["engine"]) == engine_named(engine))
+    return next((row["backend"] for row in rows if row["exchange"] == "gather"), "")
+
+
+@cache
+def by_batch(backend: str) -> bool:
+    """Whether a backend has other kernels for iterations with prompts than for steps.
+
+    >>> by_batch("deepep"), by_batch("deepep_low_latency")
+    (True, False)
+    """
+    return any(row["prompts"] != row["steps"] for row in store.read_tsv(TABLE) if row["backend"] == backend)
+
+
 def backends_of(engine: str) -> tuple[str, ...]:
     """The words that one engine has for its backends, each once; none for an engine without any.
 

@@ -90,7 +90,8 @@ class Deployment:
     `priority_period` iterations each request draws another of `priority_levels` priorities (None: those of the trace).
     Caches that go to the host are copied in pieces of `swap_blocks` neighbouring blocks of one layer (None: at the
     link's rate, whatever the pieces), after an iteration or, with `swap_beside`, beside it. Iterations of `nano_tokens`
-    [token] or more are cut in two nano-batches whose kernels overlap (None: none is).
+    [token] or more are cut in two nano-batches whose kernels overlap (None: none is); with `two_batch_overlap` they all
+    are, or those of `nano_tokens`, and one's exchange alone runs beside the other's kernels.
 
     Requests are for one of `adapters` LoRA adapters of `adapter_rank` on the products of attention (or `all`), the i-th
     with a share that falls as i^-`adapter_skew` [1]; `adapter_slots` of them are on the device at once (None: all).
@@ -116,11 +117,11 @@ class Deployment:
     With `expert_devices` the experts are divided over so many devices of their own; the tp * dp devices hold the rest,
     and an iteration goes back and forth between them in `micro_batches`. In a fleet of two kinds of devices `kind` is
     the accelerator of the instance, '' for that of the cluster, and `expert_kind` that of the experts' devices where it
-    is the other one. Where experts are placed for known loads the
-    fullest rank has `expert_imbalance` [1] times the rows of the mean one (None: what `expert_skew` says), with
-    `expert_redundant` replicas in each layer. Where `tokens_stay` with their experts from layer to layer, on ranks that
-    all hold all caches, the busiest rank sends `expert_inside` rows [1] of each token of the mean rank and layer to
-    ranks of its node and `expert_between` to others (None: those of ranks that are alike).
+    is the other one. Where experts are placed for known loads the fullest rank has `expert_imbalance` [1] times the
+    rows of the mean one (None: what `expert_skew` says), with `expert_redundant` replicas in each layer (for even loads
+    where `expert_imbalance` is None). Where `tokens_stay` with their experts from layer to layer, on ranks that all
+    hold all caches, the busiest rank sends `expert_inside` rows [1] of each token of the mean rank and layer to ranks
+    of its node and `expert_between` to others (None: those of ranks that are alike).
     """
 
     engine: str = "vLLM"
@@ -174,6 +175,7 @@ class Deployment:
     swap_blocks: int | None = None
     swap_beside: bool = False
     nano_tokens: int | None = None
+    two_batch_overlap: bool = False
     adapters: int = 0
     adapter_rank: int = 16
     adapter_slots: int | None = None
@@ -206,6 +208,8 @@ class Deployment:
     expert_kind: str = ""
 
     def __post_init__(self) -> None:
+        if self.two_batch_overlap and self.nano_tokens is None:
+            object.__setattr__(self, "nano_tokens", 2)
         check_ranges(self)
         check_together(self)
 

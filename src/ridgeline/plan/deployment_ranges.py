@@ -115,10 +115,10 @@ def _check_apart(one: Deployment) -> None:
     uneven, ranks = one.expert_imbalance, one.expert_devices or one.ep
     if uneven is not None and not 1 <= uneven <= ranks:
         raise PlanError(f"deployment: expert_imbalance = {uneven:g} of {ranks} ranks; needs 1 to the ranks")
-    if one.expert_redundant < 0 or (one.expert_redundant and uneven is None):
+    if one.expert_redundant < 0 or (one.expert_redundant and one.tokens_stay and uneven is None):
         raise PlanError(
-            f"deployment: expert_redundant = {one.expert_redundant}; needs 0 or more, and their placement: say"
-            " expert_imbalance as well, 1 where experts' loads are even"
+            f"deployment: expert_redundant = {one.expert_redundant}; needs 0 or more, and where tokens stay their"
+            " placement: say expert_imbalance as well, 1 where experts' loads are even"
         )
     if one.expert_kind and not one.expert_devices:
         raise PlanError(

@@ -55,10 +55,10 @@ def _swaps(one: Deployment) -> bool:
 
 def _check_nano(one: Deployment) -> None:
     """Raises for nano-batches where they are not modelled."""
-    if one.nano_tokens is not None and (one.pp > 1 or one.dp > 1 or one.draft_tokens):
+    if one.nano_tokens is not None and (one.pp > 1 or one.draft_tokens):
         raise PlanError(
-            f"deployment: nano_tokens with pp {one.pp}, dp {one.dp}, draft_tokens {one.draft_tokens};"
-            " nano-batches are modelled on one stage and one attention rank, without drafts: take tp alone"
+            f"deployment: nano_tokens with pp {one.pp}, draft_tokens {one.draft_tokens}; nano-batches are modelled on"
+            " one stage, without drafts: take tp, dp and ep"
         )
 
 

@@ -13,10 +13,12 @@ import numpy as np
 from ridgeline.cost.expert_kernels import WIDE_EXPERT_RANKS
 from ridgeline.cost.machine import Machine, assumed_facts, machine
 from ridgeline.facts.engines import engine_policy
+from ridgeline.facts.expert_backends import gathering
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment, Queue, Router
+from ridgeline.plan.serving_scenario import EVEN_LOADS
 from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
 from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.evidence import lowest
@@ -143,17 +145,20 @@ def _noted(deployments: Sequence[Deployment], engines: Sequence[Engine]) -> tupl
     same = (_SAME_ANSWERS,) if any(one.deployment.cuts_cache for one in engines) else ()
     formats = (why for one in engines for why in one.format_notes)
     cuts = (why for one in engines if (why := cut_blocks(one)))
-    return (*same, *dict.fromkeys((*formats, *cuts)), *_wide(deployments, engines))
+    even = (EVEN_LOADS for one in deployments if one.expert_redundant and one.expert_imbalance is None)
+    return (*same, *dict.fromkeys((*formats, *cuts, *even)), *_wide(deployments, engines))
 
 
 def _wide(deployments: Sequence[Deployment], engines: Sequence[Engine]) -> tuple[str, ...]:
     """The backend that experts on many ranks were taken to run by, where no deployment names one."""
-    said = (
-        f"experts on {one.ep} ranks run by {made.deployment.expert_backend}, as {made.policy.name}'s documentation"
-        f" advises for many, where it is to be asked for; expert_backend says another"
-        for one, made in zip(deployments, engines, strict=True)
-        if not one.expert_backend and one.ep >= WIDE_EXPERT_RANKS and made.policy.wide_backend
-    )
+    said = []
+    for one, made in zip(deployments, engines, strict=True):
+        if not one.expert_backend and one.ep >= WIDE_EXPERT_RANKS and made.policy.wide_backend:
+            name, own = made.policy.name, made.policy.expert_backend or gathering(made.policy.name)
+            said.append(
+                f"experts on {one.ep} ranks run by {made.deployment.expert_backend}, which {name}'s documentation"
+                f" advises for so many; {name}'s own default is '{own}': --expert-backend {own} prices that"
+            )
     return tuple(dict.fromkeys(said))
 
 
@@ -208,5 +213,5 @@ def _whole(found: Replay, metrics: Metrics, parts: float) -> tuple[Replay, Metri
 
 
 def _rungs(engines: Sequence[Engine]) -> Mapping[str, str]:
-    prices = [side for one in engines for side in (one.steps.prices, one.steps.expert_prices)]
+    prices = [side for one in engines for side in one.steps.all_prices]
     return {family: rung.value for side in prices for family, rung in side.rungs_used.items()}

@@ -83,7 +83,7 @@ def _known(
     total = sum(parts.values()) or 1.0
     host = parts.get("host", 0.0) / total
     links = min(1.0 - host, sum(max(0.0, gain.gain) for gain in gains if is_link(gain.resource)) / _WHOLE)
-    kernels = min(side.evidence_used for side in (one.steps.prices, one.steps.expert_prices))
+    kernels = min(side.evidence_used for side in one.steps.all_prices)
     shares = (
         ("kernels", Evidence.DERIVED if kernels is Evidence.HERE and not one.steps.prices.rungs_used else kernels),
         ("links", machine.link_evidence),

@@ -34,7 +34,8 @@ def deployment_text(one: Deployment) -> str:
     words += [f"urgent displace{changes}"] if one.displaces else []
     slots = f", {one.adapter_slots:,} at once" if one.adapter_slots else ""
     words += [f"{counted(one.adapters, 'adapter')} of rank {one.adapter_rank}{slots}"] if one.adapters else []
-    words += [f"nano-batches from {one.nano_tokens:,} tokens"] if one.nano_tokens else []
+    overlap = "two-batch overlap" if one.two_batch_overlap else "nano-batches"
+    words += [f"{overlap} from {one.nano_tokens:,} tokens"] if one.nano_tokens else []
     if one.expert_devices:
         where = f"{one.expert_devices} {one.expert_kind}" if one.expert_kind else counted(one.expert_devices, "device")
         words.append(f"experts on {where}, {one.micro_batches} micro-batches")

@@ -102,11 +102,14 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
     )
 
 
+EVEN_LOADS = "experts' loads are even, for which replicas are placed; expert_loads, a file, says others"
+
+
 def _even_loads(stated: Mapping[str, Any]) -> tuple[str, ...]:
     """What is assumed of experts' loads where replicas are asked for, and nothing says what for."""
     if not stated.get("expert_redundant") or "expert_loads" in stated:
         return ()
-    return ("experts' loads are even, for which replicas are placed; expert_loads, a file, says others",)
+    return (EVEN_LOADS,)
 
 
 def _check_idle(stated: Mapping[str, Any], place: Place) -> None:

@@ -137,10 +137,10 @@ def _degrees(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: S
         if any(op.heads % tp for op in cores):
             continue
         alone = {"nano_tokens", "kv_fetched", "expert_devices", "elastic_tokens"} & stated.keys()
-        one_stage = alone or any(stated.get(name) for name in ("split", "apart", "borrows"))
+        one_stage = alone or any(stated.get(name) for name in ("split", "apart", "borrows", "two_batch_overlap"))
         stages = 1 if one_stage else min(space.most_pp, len(graph.layers))
         for pp in _given("pp", _powers(stages), stated):
-            one_rank = {"nano_tokens", "elastic_tokens"} & stated.keys() or stated.get("split") or stated.get("borrows")
+            one_rank = "elastic_tokens" in stated or stated.get("split") or stated.get("borrows")
             spreads = experts and not one_rank
             for dp in _given("dp", _powers(cluster.count) if spreads else [1], stated):
                 ranks = tp * dp
@@ -175,7 +175,7 @@ def _divided(
         default=0,
     )
     words = {"kv_ranks", "nano_tokens", "kv_kept", "kv_fetched", "elastic_tokens"}
-    whole_only = words & stated.keys() or stated.get("split") or stated.get("borrows")
+    whole_only = words & stated.keys() or any(stated.get(name) for name in ("split", "borrows", "two_batch_overlap"))
     for degrees in grid:
         if degrees["tp"] % stated.get("kv_ranks", 1):
             continue

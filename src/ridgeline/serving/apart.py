@@ -10,6 +10,7 @@ at the experts', and on the links one way; A attention ranks, E expert devices, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 import numpy as np
 from numba.extending import register_jitable
@@ -17,6 +18,7 @@ from numba.extending import register_jitable
 from ridgeline.cost.seconds import Seconds
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
+from ridgeline.graph.ops import Model
 from ridgeline.lower.pieces import Experts, Piece, Served, Trade
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.deployment_rules import check_divides
@@ -69,6 +71,36 @@ def replicated(served: Served, one: Deployment) -> Served:
 
     kinds = [replace(kind, pieces=tuple(map(more, kind.pieces))) for kind in served.kinds]
     return replace(served, kinds=tuple(kinds))
+
+
+def even_imbalance(experts: int, redundant: int, ranks: int) -> float:
+    """Load of the fullest of R ranks over the mean where E experts are asked for alike [1].
+
+    Replicas are spread over experts, and the copies of each, those with fewest first, go to the least loaded ranks with
+    a free slot, one to a rank.
+    """
+    slots = -(-(experts + redundant) // ranks)
+    each, more = divmod(experts + redundant, experts)
+    open_ranks, full = [(0.0, 0)] * ranks, 0.0
+    for copies in [each] * (experts - more) + [each + 1] * more:
+        for load, held in [heappop(open_ranks) for _ in range(min(copies, len(open_ranks)))]:
+            full = max(full, load + 1.0 / copies)
+            if held + 1 < slots:
+                heappush(open_ranks, (load + 1.0 / copies, held + 1))
+    return full * ranks / experts
+
+
+def evenly_placed(one: Deployment, model: Model) -> Deployment:
+    """The deployment with the imbalance of its replicas for even loads, where it says none.
+
+    Raises `PlanError` for replicas of a model without experts.
+    """
+    if not one.expert_redundant or one.expert_imbalance is not None or one.expert_ranks == 1:
+        return one
+    experts = max((block.experts for block in model.graph.blocks.values()), default=0)
+    if not experts:
+        raise PlanError(f"deployment: expert_redundant = {one.expert_redundant}, but {model.name} has no experts")
+    return replace(one, expert_imbalance=even_imbalance(experts, one.expert_redundant, one.expert_ranks))
 
 
 def attention_side(served: Served) -> Served:
@@ -176,7 +208,7 @@ def _send_s(times: Times, rule: Record, tokens: float) -> float:
 @formula
 def apart_s(times: Times, rule: Record, attention: float, mean: float, most: float) -> float:
     """Micro-batches of `attention` [s] on the slowest of ranks that have `mean` and at most `most` tokens [s]."""
-    experts, send = group_s(times, rule, mean), _send_s(times, rule, most)
+    experts, send = group_s(times, rule, mean, True), _send_s(times, rule, most)
     return float(micro_batches_s(attention, experts, send, rule.expert_layers, _micro(rule, most)))
 
 
@@ -190,7 +222,7 @@ def apart_lines(times: Times, rule: Record, busiest: float, mean: float, least: 
     batch = captured if captured > 0.0 else busiest
     shared = max(mean, 1.0) * (batch / max(busiest, 1.0))
     own = token_s(times, rule, batch) - rule.exposed_s
-    experts, send = group_s(times, rule, shared), _send_s(times, rule, batch)
+    experts, send = group_s(times, rule, shared, False), _send_s(times, rule, batch)
     micro, layers = _micro(rule, batch), rule.expert_layers
     extra = rule.exposed_s + head_s(times, rule, batch)
     turn, other = own + experts + 2.0 * send, max(experts, send)

@@ -79,9 +79,9 @@ def token_s(times: Times, rule: Record, tokens: float) -> float:
 
 
 @formula
-def group_s(times: Times, rule: Record, tokens: float) -> float:
-    """What the experts take when each attention rank brings `tokens` [s]."""
-    return by_tokens(times, rule, rule.group, tokens)
+def group_s(times: Times, rule: Record, tokens: float, prompts: bool) -> float:
+    """What the experts take when each attention rank brings `tokens`, in a step or in an iteration with prompts [s]."""
+    return by_tokens(times, rule, rule.group + (rule.tokens_size if prompts else 0), tokens)
 
 
 @formula
@@ -113,8 +113,8 @@ def padded(times: Times, rule: Record, sequences: float) -> float:
 
 @formula
 def in_two(rule: Record, tokens: float) -> bool:
-    """Whether an iteration of so many tokens is cut in two nano-batches."""
-    return bool(rule.nano_tokens > 0 and tokens >= max(rule.nano_tokens, 2))
+    """Whether an iteration of so many tokens a rank, a mean with its rounding, is cut in two nano-batches."""
+    return bool(rule.nano_tokens > 0 and tokens >= max(rule.nano_tokens, 2) - 1e-9)
 
 
 @formula
@@ -134,12 +134,24 @@ def hosted(rule: Record, device_s: float, sequences: float) -> float:
 
 
 @formula
-def nano_parts(times: Times, rule: Record, tokens: float, sampled: float) -> tuple[float, float, float]:
+def with_group(times: Times, rule: Record, table: int, tokens: float, shared: float, prompts: bool) -> float:
+    """What `tokens` of one rank take, and the experts when each rank brings `shared`: rows of one table [s]."""
+    group = table + rule.tokens_size * (2 if prompts else 1)
+    return by_tokens(times, rule, table, tokens) + by_tokens(times, rule, group, shared)
+
+
+@formula
+def nano_parts(
+    times: Times, rule: Record, tokens: float, shared: float, sampled: float, prompts: bool
+) -> tuple[float, float, float]:
     """What both halves of an iteration take outside attention, that waits for compute, memory and links [s]."""
+    compute, memory = rule.nano_head_compute, rule.nano_head_memory
     return (
-        by_tokens(times, rule, rule.nano_compute, tokens) + by_sequences(times, rule, rule.nano_head_compute, sampled),
-        by_tokens(times, rule, rule.nano_memory, tokens) + by_sequences(times, rule, rule.nano_head_memory, sampled),
-        by_tokens(times, rule, rule.nano_network, tokens) + by_sequences(times, rule, rule.nano_head_network, sampled),
+        with_group(times, rule, rule.nano_compute, tokens, shared, prompts)
+        + by_sequences(times, rule, compute, sampled),
+        with_group(times, rule, rule.nano_memory, tokens, shared, prompts) + by_sequences(times, rule, memory, sampled),
+        with_group(times, rule, rule.nano_network, tokens, shared, prompts)
+        + by_sequences(times, rule, rule.nano_head_network, sampled),
     )
 
 
@@ -168,18 +180,18 @@ def decode_lines(times: Times, rule: Record, busiest: float, mean: float, filled
     batch = captured if captured > 0.0 else busiest
     tokens = batch * (1.0 + rule.drafted)
     shared = max(mean, 1.0) * (1.0 + rule.drafted) * (batch / max(busiest, 1.0))
-    seconds = token_s(times, rule, tokens) + group_s(times, rule, shared) + head_s(times, rule, batch)
+    seconds = token_s(times, rule, tokens) + group_s(times, rule, shared, False) + head_s(times, rule, batch)
     factor = (rule.balance if filled else 1.0) + rule.draft_share * last_stage(rule, filled)
     sends = rule.hops * (rule.send_start_s + rule.send_s * tokens)
     least = max(float(away_s), 0.0 if captured > 0.0 else float(rule.eager_s))
-    if not in_two(rule, tokens):
+    if not in_two(rule, shared):
         return (least, float(seconds * factor + sends), float(factor), NO, 0.0, NO, 0.0, NO, 0.0)
-    compute, memory, network = nano_parts(times, rule, tokens, batch)
+    compute, memory, network = nano_parts(times, rule, tokens, shared, batch, False)
     extra = float(rule.exposed_s)
-    shared = compute + rule.memory_sms * memory + rule.link_sms * network
+    beside = compute + rule.memory_sms * memory + rule.link_sms * network
     half = 0.5 * (compute + memory + network)
     return (
-        least, extra + shared, float(rule.memory_sms), extra + memory, 1.0, extra + network, 0.0, extra + half, 0.5,
+        least, extra + beside, float(rule.memory_sms), extra + memory, 1.0, extra + network, 0.0, extra + half, 0.5,
     )  # fmt: skip
 
 

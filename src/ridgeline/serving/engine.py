@@ -20,7 +20,7 @@ from ridgeline.graph.ops import Model
 from ridgeline.lower.pieces import Fusions
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment, Preemption, Role
-from ridgeline.serving.apart import attention_side, check_experts_fit
+from ridgeline.serving.apart import attention_side, check_experts_fit, evenly_placed
 from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
 from ridgeline.serving.kept import host_rate, kept_numbers
 from ridgeline.serving.loans import preemption_of
@@ -160,7 +160,7 @@ def engine(
 
     Engines on the same machine may share the prices on a `shelf`.
     """
-    deployment, _ = with_formats(deployment, model, machine.cluster)
+    deployment, _ = with_formats(evenly_placed(deployment, model), model, machine.cluster)
     machine = of_kind(machine, deployment.kind)
     check_devices(deployment, machine.cluster)
     deployment = replace(deployment, engine=engine_named(deployment.engine))  # whose kernels are asked for by name

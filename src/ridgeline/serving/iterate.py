@@ -62,9 +62,18 @@ def _drafting_s(ranks: Records, instances: Records, times: Times, rule: Record, 
             attention = decode_s(times, rule, decoding, ranks[rank].context / decoding, False)
             own = max(own, token_s(times, rule, tokens) + head_s(times, rule, decoding) + attention)
     if total > 0.0:
-        own += group_s(times, rule, total / rule.ranks)
+        own += group_s(times, rule, total / rule.ranks, True)
     step_s = min(own, whole_s)
     return float(rule.draft_share * step_s + rule.draft_prompt * (whole_s - step_s))
+
+
+@clocked
+def _tokens(ranks: Records, lists: Lists, rule: Record, rank: int, merged: float) -> float:
+    """Tokens of a rank in an iteration with prompts, of which `merged` instances compute their parts [token]."""
+    tokens = ranks[rank].decoding * (1.0 + rule.drafted) if rule.scheduler == MIXED_BATCHES else 0.0
+    for place in range(ranks[rank].chunks):
+        tokens += parted(float(lists.chunks[rank, place, 1]), merged)
+    return float(tokens)
 
 
 @clocked
@@ -80,16 +89,17 @@ def _mixed_s(
     going_on = False  # a prompt has further chunks, and nothing else waits for this one's end
     mixes = rule.scheduler == MIXED_BATCHES
     for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
+        total += _tokens(ranks, lists, rule, rank, merged)
+    mean = total / rule.ranks
+    cut = in_two(rule, mean)
+    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
         decoding = float(ranks[rank].decoding) if mixes else 0.0
-        tokens, sampled = decoding * (1.0 + rule.drafted), decoding + ranks[rank].chunks
-        for place in range(ranks[rank].chunks):
-            tokens += parted(float(lists.chunks[rank, place, 1]), merged)
+        tokens, sampled = _tokens(ranks, lists, rule, rank, merged), decoding + ranks[rank].chunks
         running, fullest = running + ranks[rank].running, max(fullest, float(ranks[rank].running))
         moved = max(moved, ranks[rank].moved_s)
         if tokens <= 0.0:
             continue
         active += 1
-        total += tokens
         going_on = ranks[rank].partial != NOBODY and decoding <= 0.0
         fetched = ranks[rank].fetching * rule.fetch_s if mixes else 0.0
         away = max(away, fetched, (tokens - decoding * (1.0 + rule.drafted)) * rule.store_s)  # out beside in
@@ -97,16 +107,16 @@ def _mixed_s(
         attention = 0.0
         if decoding > 0.0:
             decodes = True
-            attention = decode_s(times, rule, decoding, ranks[rank].context / decoding, in_two(rule, tokens))
+            attention = decode_s(times, rule, decoding, ranks[rank].context / decoding, cut)
         if rule.borrows:
             added, far = borrowed_s(ranks, instances, rule, rank)
             attention = max(attention, far) + added
         prompts = chunks_s(times, rule, lists.chunks[rank], ranks[rank].chunks) / merged
         if merged > 1.0:
             prompts = max(prompts, ring_s(rule, float(lists.chunks[rank, 0, 1]), merged))
-        if in_two(rule, tokens):  # one rank, which holds its experts
-            compute, memory, network = nano_parts(times, rule, tokens, sampled)
-            longest = nano_s(rule, compute + prompts, memory + attention, network)
+        if cut:
+            compute, memory, network = nano_parts(times, rule, tokens, mean, sampled, True)
+            longest = max(longest, nano_s(rule, compute + prompts, memory + attention, network))
         elif rule.micro_batches > 0:  # of one of them
             own = token_s(times, rule, tokens) - rule.exposed_s
             longest = max(longest, own + attention + prompts / min(rule.micro_batches, tokens))
@@ -114,10 +124,10 @@ def _mixed_s(
         else:
             longest = max(longest, token_s(times, rule, tokens) + head_s(times, rule, sampled) + attention + prompts)
     if rule.micro_batches > 0:
-        longest = apart_s(times, rule, longest, total / rule.ranks, most)
+        longest = apart_s(times, rule, longest, mean, most)
         longest += rule.exposed_s + head_s(times, rule, most_sampled)
-    elif not in_two(rule, most):
-        longest += group_s(times, rule, total / rule.ranks)
+    elif not cut:
+        longest += group_s(times, rule, mean, True)
     drafting = 0.0
     if rule.draft_share > 0.0 or rule.draft_prompt > 0.0:
         drafting = _drafting_s(ranks, instances, times, rule, instance, longest) * last_stage(rule, active > 1)
@@ -141,9 +151,7 @@ def _build_s(ranks: Records, lists: Lists, rule: Record, first: int) -> float:
     """Time to compile kernels for numbers of tokens that ranks have for the first time, all ranks at once [s]."""
     news = False
     for rank in range(first, first + rule.ranks):
-        tokens = int(ranks[rank].decoding * (1.0 + rule.drafted)) if rule.scheduler == MIXED_BATCHES else 0
-        for place in range(ranks[rank].chunks):
-            tokens += lists.chunks[rank, place, 1]
+        tokens = int(_tokens(ranks, lists, rule, rank, 1.0))
         news = news or (tokens > 0 and lists.built[rank, min(tokens, rule.token_budget)] == 0)
         lists.built[rank, min(tokens, rule.token_budget)] = 1
     return float(rule.build_s if news else 0.0)

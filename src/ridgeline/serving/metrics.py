@@ -229,24 +229,31 @@ def _cut(one: Engine, tokens: float) -> bool:
 
 
 def _halves(
-    tables: StepTables, tokens: float, sampled: float, memory: Seconds | None = None, compute: Seconds | None = None
-) -> list[Seconds]:
-    """Two nano-batches, with attention that waits for memory or for compute, as their shares of the time [s]."""
+    one: Engine, tables: StepTables, tokens: float, sampled: float, attention: Seconds, *, prompts: bool
+) -> dict[str, Seconds]:
+    """Two nano-batches, attention waiting for compute in `prompts` and else for memory, as shares of the time [s]."""
     assert tables.nano is not None
-    nano = tables.nano
-    first = _at(nano.compute, tables.tokens, tokens) + _at(nano.head_compute, tables.sequences, sampled)
-    second = _at(nano.memory, tables.tokens, tokens) + _at(nano.head_memory, tables.sequences, sampled)
-    first = first if compute is None else first + compute
-    second = second if memory is None else second + memory
-    links = _at(nano.network, tables.tokens, tokens) + _at(nano.head_network, tables.sequences, sampled)
-    return side_by_side(first, second, links)
+    nano, group = tables.nano, 2 if prompts else 1
+
+    def at(table: Seconds, head: Seconds) -> Seconds:
+        rows = (Seconds(**{name: value[row] for name, value in vars(table).items()}) for row in (0, group))
+        own, experts = (_at(row, tables.tokens, tokens) for row in rows)
+        return own + experts + _at(head, tables.sequences, sampled)
+
+    compute, memory = at(nano.compute, nano.head_compute), at(nano.memory, nano.head_memory)
+    compute, memory = (compute + attention, memory) if prompts else (compute, memory + attention)
+    network, links_only = at(nano.network, nano.head_network), one.deployment.two_batch_overlap
+    return dict(zip(_NANO, side_by_side(compute, memory, network, links_only=links_only), strict=True))
 
 
-def _apart(one: Engine, tables: StepTables, tokens: float, sampled: float, attention: Seconds) -> dict[str, Seconds]:
+def _apart(
+    one: Engine, tables: StepTables, tokens: float, sampled: float, attention: Seconds, *, prompts: bool
+) -> dict[str, Seconds]:
     """An iteration whose experts are elsewhere: one micro-batch's way through all layers, and what it waits [s]."""
     assert tables.apart is not None
     own = _at(tables.lane, tables.tokens, tokens) + attention
-    experts, send = (_at(table, tables.tokens, tokens) for table in (tables.group, tables.apart.send))
+    both = (tables.experts(prompts=prompts), tables.apart.send)
+    experts, send = (_at(table, tables.tokens, tokens) for table in both)
     layers = float(sum(count for count, _ in expert_layers(one.steps.served)))
     micro = min(float(one.deployment.micro_batches), max(tokens, 1.0))
     waits = {}
@@ -264,10 +271,10 @@ def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -
     tokens = sequences * one.deployment.step_tokens
     if tables.apart is not None:
         read = _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context)
-        return _apart(one, tables, tokens, sequences, read)
+        return _apart(one, tables, tokens, sequences, read, prompts=False)
     if tables.nano is not None and _cut(one, tokens):
         attention = _at_two(tables.nano.decode, tables.sequences, tables.contexts, sequences, context)
-        return dict(zip(_NANO, _halves(tables, tokens, sequences, memory=attention), strict=True))
+        return _halves(one, tables, tokens, sequences, attention, prompts=False)
     found = {
         "weights and links": _at(tables.lane, tables.tokens, tokens),
         "experts": _at(tables.group, tables.tokens, tokens),
@@ -297,11 +304,12 @@ def _prefill(one: Engine, tables: StepTables, tokens: float) -> dict[str, Second
     for chunk, before in _chunks(one, tokens):
         attention = _at_two(tables.first, tables.chunks, tables.pasts, chunk, before)
         if tables.apart is not None:
-            parts = _apart(one, tables, chunk, 1.0, attention.times(1.0 / min(one.deployment.micro_batches, chunk)))
+            each = attention.times(1.0 / min(one.deployment.micro_batches, chunk))
+            parts = _apart(one, tables, chunk, 1.0, each, prompts=True)
         elif tables.nano is not None and _cut(one, chunk):
-            parts = dict(zip(_NANO, _halves(tables, chunk, 1.0, compute=attention), strict=True))
+            parts = _halves(one, tables, chunk, 1.0, attention, prompts=True)
         else:
-            lane, group = (_at(table, tables.tokens, chunk) for table in (tables.lane, tables.group))
+            lane, group = (_at(table, tables.tokens, chunk) for table in (tables.lane, tables.experts(prompts=True)))
             parts = {"weights and links": lane, "experts": group, "attention": attention}
         for name, part in parts.items():
             total[name] = total[name] + part if name in total else part

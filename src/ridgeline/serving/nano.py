@@ -19,8 +19,9 @@ from ridgeline.serving.state import Array
 class NanoTables:
     """Both halves of an iteration, one after the other, by what each kernel waits for [s].
 
-    `compute`, `memory` and `network` (T,) of all layers, the same with `head_` (N,) of sampling; `decode` (N, C)
-    attention of decoding sequences. A kernel counts as that of the resource that it keeps busy longer.
+    `compute`, `memory` and `network` (3, T) of all layers: what T tokens of one attention rank take, then the experts
+    when each rank brings T, in a step and in an iteration with prompts; the same with `head_` (N,) of sampling;
+    `decode` (N, C) attention of decoding sequences. A kernel counts as that of the resource that it keeps busy longer.
     """
 
     compute: Seconds
@@ -32,16 +33,20 @@ class NanoTables:
     decode: Seconds
 
 
-def shares() -> tuple[float, float]:
+def shares(*, links_only: bool = False) -> tuple[float, float]:
     """Shares of a device's multiprocessors that memory-bound kernels and collectives hold beside products [1].
 
-    Products that take 1 + x times as long beside a collective have lost x / (1 + x) of them.
+    Products that take 1 + x times as long beside a collective have lost x / (1 + x) of them. With `links_only` all
+    kernels but the exchange are launched in one stream, so that none runs beside another. Source: sglang,
+    python/sglang/srt/batch_overlap/operations.py at 04bb08a; vllm, docs/design/dbo.md at 0621454.
     """
     slowdown = constant("overlap.compute_slowdown")
-    return constant("overlap.memory_sms"), slowdown / (1.0 + slowdown)
+    return 1.0 if links_only else constant("overlap.memory_sms"), slowdown / (1.0 + slowdown)
 
 
-def overlapped_s(compute_s: Array | float, memory_s: Array | float, network_s: Array | float) -> Array:
+def overlapped_s(
+    compute_s: Array | float, memory_s: Array | float, network_s: Array | float, *, links_only: bool = False
+) -> Array:
     """Least time of two nano-batches whose kernels share a device [s].
 
     t = max(c + m s_m + n s_n, m, n, (c + m + n) / 2)
@@ -53,6 +58,8 @@ def overlapped_s(compute_s: Array | float, memory_s: Array | float, network_s: A
     ----------
     compute_s, memory_s, network_s : array or float [s]
         c, m and n of both halves, each alone on the device.
+    links_only : bool
+        Whether only links overlap with kernels: s_m = 1.
 
     Returns
     -------
@@ -62,13 +69,13 @@ def overlapped_s(compute_s: Array | float, memory_s: Array | float, network_s: A
     >>> round(float(overlapped_s(10.0, 4.0, 2.0)), 3)  # 10 + 4 x 0.5 + 2 x 0.1116
     12.223
     """
-    memory, link = shares()
+    memory, link = shares(links_only=links_only)
     shared = compute_s + memory * np.asarray(memory_s) + link * np.asarray(network_s)
     half = 0.5 * (compute_s + np.asarray(memory_s) + network_s)
     return np.asarray(np.maximum(np.maximum(shared, half), np.maximum(memory_s, network_s)))
 
 
-def side_by_side(compute: Seconds, memory: Seconds, network: Seconds) -> list[Seconds]:
+def side_by_side(compute: Seconds, memory: Seconds, network: Seconds, *, links_only: bool = False) -> list[Seconds]:
     """The parts of two nano-batches, each with its share of the time that they take together [s]."""
     parts = (compute, memory, network)
     found = []
@@ -76,7 +83,7 @@ def side_by_side(compute: Seconds, memory: Seconds, network: Seconds) -> list[Se
         ends = {}
         for end in ("mid", "low", "high"):
             each = [getattr(one, end) for one in parts]
-            ends[end] = getattr(part, end) * overlapped_s(*each) / np.maximum(sum(each), 1e-300)
+            ends[end] = getattr(part, end) * overlapped_s(*each, links_only=links_only) / np.maximum(sum(each), 1e-300)
         found.append(Seconds(**ends, compute=part.compute, memory=part.memory))
     return found
 

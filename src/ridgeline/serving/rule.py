@@ -90,7 +90,7 @@ def rule_of(
         **(_merging(one, stride) if deployment.elastic_tokens else {}),
     }
     if deployment.nano_tokens or deployment.split:
-        values["memory_sms"], values["link_sms"] = shares()
+        values["memory_sms"], values["link_sms"] = shares(links_only=deployment.two_batch_overlap)
     for name, value in values.items():
         rule[name] = value
     return rule

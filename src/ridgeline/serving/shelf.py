@@ -10,7 +10,8 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.seconds import Seconds
 from ridgeline.cost.served import MEASURED_SKEW, ServedPrices
-from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.facts.expert_backends import by_batch
+from ridgeline.plan.deployment import Deployment
 
 
 @dataclass
@@ -24,17 +25,19 @@ class Shelf:
     _found: dict[Hashable, Seconds] = field(default_factory=dict)
 
     def prices(
-        self, machine: Machine, formats: Formats, deployment: Deployment, own: OwnKernels
+        self, machine: Machine, formats: Formats, deployment: Deployment, own: OwnKernels, *, prompts: bool
     ) -> tuple[Hashable, ServedPrices]:
-        """What prices a deployment in these formats, and the key under which it is known."""
+        """What prices a deployment in these formats, and the key under which it is known.
+
+        Backends of experts may have other kernels for iterations with `prompts`.
+        """
         skew = MEASURED_SKEW if deployment.expert_skew is None else deployment.expert_skew
         skew = skew if deployment.expert_imbalance is None else 0.0  # the fullest rank's rows are known
         kind = machine.cluster.accelerator.name
-        backend, prompts = deployment.expert_backend, deployment.role is Role.PREFILL
-        products = deployment.product_backend
+        backend, products = deployment.expert_backend, deployment.product_backend
         key = (
             kind, formats, deployment.engine, deployment.version, skew, own, backend, products,
-            bool(backend) and prompts,
+            prompts and by_batch(backend),
         )  # fmt: skip
         if key not in self._prices:
             self._prices[key] = ServedPrices(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.cost.seconds import Seconds
-from ridgeline.serving.clock import NO, Lines, Times, by_sequences, by_tokens, chunks_s, decode_s, nano_parts, padded
+from ridgeline.serving.clock import NO, Lines, Times, by_sequences, chunks_s, decode_s, nano_parts, padded, with_group
 from ridgeline.serving.compiling import formula
 from ridgeline.serving.state import Lists, Record, Records
 
@@ -26,7 +26,7 @@ SHARES = 16  # a device is divided in so many parts
 class SplitTables:
     """An iteration by what each kernel waits for, and how long memory is busy in it [s].
 
-    `compute`, `memory`, `network` and `busy` (T,) of all layers, the same with `head_` (N,) of sampling.
+    `compute`, `memory`, `network` and `busy` (3, T) as in `nano.NanoTables`, with `head_` (N,) of sampling.
     """
 
     compute: Seconds
@@ -71,9 +71,10 @@ def beside_s(seconds: float, busy: float, asked: float) -> float:
 
 
 @formula
-def _busy_s(times: Times, rule: Record, tokens: float, sampled: float) -> float:
+def _busy_s(times: Times, rule: Record, tokens: float, sampled: float, prompts: bool) -> float:
     """How long memory is busy in an iteration, attention apart [s]."""
-    return by_tokens(times, rule, rule.busy, tokens) + by_sequences(times, rule, rule.head_busy, sampled)
+    busy = with_group(times, rule, rule.busy, tokens, tokens, prompts)
+    return busy + by_sequences(times, rule, rule.head_busy, sampled)
 
 
 @formula
@@ -84,11 +85,11 @@ def split_lines(times: Times, rule: Record, sequences: float, share: float, aske
     """
     captured = padded(times, rule, sequences)
     batch = captured if captured > 0.0 else sequences
-    compute, memory, network = nano_parts(times, rule, batch, batch)
+    compute, memory, network = nano_parts(times, rule, batch, batch, batch, False)
     constant = alone_s(rule, compute, memory, network, share)
     slow = stretch(rule.memory_sms, share)
     least = 0.0 if captured > 0.0 else float(rule.eager_s)
-    moved = _busy_s(times, rule, batch, batch)
+    moved = _busy_s(times, rule, batch, batch, False)
     return (least, constant, slow, moved + asked * constant, 1.0 + asked * slow, NO, 0.0, NO, 0.0)
 
 
@@ -101,18 +102,18 @@ def prompt_s(
     tokens, sampled = 0.0, float(ranks[rank].chunks)
     for place in range(ranks[rank].chunks):
         tokens += lists.chunks[rank, place, 1]
-    compute, memory, network = nano_parts(times, rule, tokens, sampled)
+    compute, memory, network = nano_parts(times, rule, tokens, tokens, sampled, True)
     compute += chunks_s(times, rule, lists.chunks[rank], ranks[rank].chunks)
-    busy = _busy_s(times, rule, tokens, sampled)
+    busy = _busy_s(times, rule, tokens, sampled, True)
     share, others = 1.0, 0.0
     if ranks[rank].decoding > 0:
         sequences = float(ranks[rank].decoding)
         captured = padded(times, rule, sequences)
         batch = captured if captured > 0.0 else sequences
-        first, second, third = nano_parts(times, rule, batch, batch)
+        first, second, third = nano_parts(times, rule, batch, batch, batch, False)
         attention = decode_s(times, rule, sequences, ranks[rank].context / sequences, False)
         second += attention
-        read = _busy_s(times, rule, batch, batch) + attention
+        read = _busy_s(times, rule, batch, batch, False) + attention
         share = float(rule.split_share)
         if rule.split_slack > 0.0:
             filled = ranks[rank].used >= rule.split_fill * rule.capacity

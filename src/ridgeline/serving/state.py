@@ -86,11 +86,12 @@ are computed by all who are free together, whose parts of the cache go round in 
 `move_token_s` a token.
 
 Last, where in `clock.Times` each of the kind's tables [s] begins, by T tokens of an iteration on one rank, N sequences,
-C mean context, Q tokens of a chunk and P cached before it: the grids, with their sizes; `lane`, `group` (T) of the rank
-and of experts, `head` (N) sampling, `decode` (N, C), `first` and `each` (Q, P) attention of a chunk alone and among
-others; `graphs` captured batches, ascending; of an iteration that is cut in two or of a split device, by what kernels
-wait for, `nano_` (T), `nano_head_` (N) and `nano_decode` (N, C), and of the latter how long memory is `busy` (T) and
-`head_busy` (N); `send` (T) one micro-batch between attention's devices and the experts', one way.
+C mean context, Q tokens of a chunk and P cached before it: the grids, with their sizes; `lane` (T) of the rank, `group`
+(2, T) of experts, in steps and in iterations with prompts, `head` (N) sampling, `decode` (N, C), `first` and `each`
+(Q, P) attention of a chunk alone and among others; `graphs` captured batches, ascending; of an iteration that is cut in
+two or of a split device, by what kernels wait for, `nano_` (3, T) of the rank and of experts in either, `nano_head_`
+(N) and `nano_decode` (N, C), and of the latter how long memory is `busy` (3, T) and `head_busy` (N); `send` (T) one
+micro-batch between attention's devices and the experts', one way.
 """
 
 REQUEST = _dtype(

@@ -6,6 +6,7 @@ of one prompt's chunk, P tokens cached before it. Between grid points tables are
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.own_kernels import OwnKernels
-from ridgeline.cost.seconds import Seconds, nothing
+from ridgeline.cost.seconds import Seconds, nothing, stacked
 from ridgeline.graph.ops import Model
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import (
@@ -25,7 +26,7 @@ from ridgeline.lower.pieces import (
     Recurrence,
     Served,
 )
-from ridgeline.plan.deployment import Deployment
+from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.serving.adapters import sequence_seconds, token_seconds
 from ridgeline.serving.apart import ApartTables, apart_served, replicated, send_seconds
 from ridgeline.serving.capacity import token_bytes
@@ -58,7 +59,8 @@ class StepTables:
     """Time of every part of an iteration on its grid [s].
 
     `lane` (T,) what tokens of one attention rank take outside attention, `group` (T,) what those of all ranks take
-    together (experts, shared ones too, and their trade), `head` (N,) what sampled sequences take, `decode` (N, C), and
+    together (experts, shared ones too, and their trade) in a step, `prompt_group` (T,) in an iteration with prompts
+    (None: as much), `head` (N,) what sampled sequences take, `decode` (N, C), and
     of a prompt's chunk `first` (Q, P) when it is alone and `each` (Q, P) when it is one of many. `kernels` is
     launches [1].
     """
@@ -78,9 +80,14 @@ class StepTables:
     stage_share: float  # of the layers on the fullest pipeline stage
     send_s: float  # of one token's activations past a stage [s/token]
     send_start_s: float
+    prompt_group: Seconds | None = None
     nano: NanoTables | None = None
     split: SplitTables | None = None
     apart: ApartTables | None = None
+
+    def experts(self, *, prompts: bool) -> Seconds:
+        """What those of all ranks take together in a step, or in an iteration with prompts, (T,) [s]."""
+        return self.group if self.prompt_group is None or not prompts else self.prompt_group
 
 
 class StepModel:
@@ -104,8 +111,14 @@ class StepModel:
         self._uneven = deployment.expert_imbalance or 1.0
         whole: Served = serve(model, deployment, fusions)
         self.served = replicated(apart_served(whole, deployment) if deployment.expert_devices else whole, deployment)
-        self._pieces = PieceTimes(self.served, machine, deployment, formats, own or OwnKernels(), shelf or Shelf())
+        priced = partial(PieceTimes, self.served, machine, deployment, formats, own or OwnKernels(), shelf or Shelf())
+        role = deployment.role
+        self._pieces = priced(prompts=role is Role.PREFILL)
+        self._prompt_pieces = priced(prompts=role is not Role.DECODE)
         self.prices, self.expert_prices = self._pieces.prices, self._pieces.expert_prices
+        self.all_prices = tuple(
+            side for pieces in (self._pieces, self._prompt_pieces) for side in (pieces.prices, pieces.expert_prices)
+        )
 
     def tables(
         self,
@@ -135,7 +148,11 @@ class StepModel:
         q, p = np.meshgrid(chunks, pasts, indexing="ij")
         many = self._pieces.mixers("many", (q, p), partial(self._prompts, _MANY, q, p))
         start_s, token_s = self._sends()
-        lane, routed, shared, head = self._outside_attention(tokens, sequences, group_tokens, captured)
+        lane, shared, head = self._outside_attention(tokens, sequences, captured)
+        group, prompt_group = (
+            beside(self._routed(pieces, tokens, group_tokens), shared, tokens <= beside_tokens)
+            for pieces in (self._pieces, self._prompt_pieces)
+        )
         some = np.maximum(n / self._micro, 1.0)
         decode = self._decode(some * self._uneven if self.deployment.tokens_stay else some, c)
         if self.deployment.kv_rank:
@@ -143,7 +160,8 @@ class StepModel:
         return StepTables(
             tokens=tokens,
             lane=lane,
-            group=beside(routed, shared, tokens <= beside_tokens),
+            group=group,
+            prompt_group=prompt_group,
             head=head,
             sequences=sequences,
             contexts=contexts,
@@ -166,19 +184,11 @@ class StepModel:
         """Micro-batches of an iteration: more than one where experts have devices of their own [1]."""
         return 1 if self.deployment.expert_devices is None else self.deployment.micro_batches
 
-    def _outside_attention(
-        self, tokens: Array, sequences: Array, group_tokens: Array, captured: bool
-    ) -> tuple[Seconds, Seconds, Seconds, Seconds]:
-        """What tokens take on a rank, with its routed experts, its shared ones, and what sampled sequences take [s]."""
+    def _outside_attention(self, tokens: Array, sequences: Array, captured: bool) -> tuple[Seconds, Seconds, Seconds]:
+        """What tokens take on a rank, in its shared experts, and what sampled sequences take [s]."""
         micro = self._micro
-        part = np.maximum(tokens / micro, 1.0)
-        routed = self._pieces.sum(group_tokens, "group")
-        if self.deployment.tokens_stay:  # attention is where experts are, as unevenly; new cache goes to all ranks
-            part = part * self._uneven
-            new = group_tokens * sum(token_bytes(self.served.kinds, self.formats))
-            routed = routed + self.prices.gathered(new, self.deployment.dp)
-        routed = _on(routed, group_tokens, np.maximum(tokens / micro, 1.0), self.deployment.dp)
-        lane, shared = self._pieces.under_load(part), self._pieces.sum(part, "shared")
+        part = np.maximum(tokens / micro, 1.0) * (self._uneven if self.deployment.tokens_stay else 1.0)
+        lane, shared = self._prompt_pieces.under_load(part), self._pieces.sum(part, "shared")
         head = self._pieces.sum(sequences, "sequences")
         if not captured and self.prices.dispatch_s is None:
             lane = lane + self.prices.gaps(self.kernels * micro, tokens.shape)
@@ -187,7 +197,15 @@ class StepModel:
         if self.deployment.adapters:
             lane = lane + token_seconds(self.served, self.deployment, self.prices, tokens)
             head = head + sequence_seconds(self.served, self.deployment, self.prices, sequences)
-        return lane, routed, shared, head
+        return lane, shared, head
+
+    def _routed(self, pieces: PieceTimes, tokens: Array, group_tokens: Array) -> Seconds:
+        """What routed experts and their exchange take when each attention rank brings T tokens [s]."""
+        routed = pieces.sum(group_tokens, "group")
+        if self.deployment.tokens_stay:  # attention is where experts are, as unevenly; new cache goes to all ranks
+            new = group_tokens * sum(token_bytes(self.served.kinds, self.formats))
+            routed = routed + self.prices.gathered(new, self.deployment.dp)
+        return _on(routed, group_tokens, np.maximum(tokens / self._micro, 1.0), self.deployment.dp)
 
     @property
     def kernels(self) -> float:
@@ -202,10 +220,8 @@ class StepModel:
     def _nano(self, tokens: Array, sequences: Array, n: Array, c: Array) -> NanoTables:
         """Both halves of iterations that are cut in two, by what their kernels wait for."""
         halves, sampled = np.maximum(tokens / 2.0, 1.0), np.maximum(sequences / 2.0, 1.0)
-        compute, memory, _ = self._pieces.bound(halves, "tokens", "shared", "group")
-        head_compute, head_memory, _ = self._pieces.bound(sampled, "sequences")
-        network = self._pieces.sum(halves, "tokens", links=True) + self._pieces.sum(halves, "group", links=True)
-        head_network = self._pieces.sum(sampled, "sequences", links=True)
+        compute, memory, network, _ = self._bound(halves)
+        head_compute, head_memory, head_network, _ = self._pieces.bound(sampled, "sequences")
         half = np.maximum(n / 2.0, 1.0)
         decode = self._pieces.mixers("decode", (half, c), partial(self._tokens, half, c))
         return NanoTables(
@@ -216,13 +232,22 @@ class StepModel:
 
     def _split(self, tokens: Array, sequences: Array) -> SplitTables:
         """Iterations by what each kernel waits for, and how long memory is busy in them."""
-        compute, memory, busy = self._pieces.bound(tokens, "tokens", "shared", "group")
-        head_compute, head_memory, head_busy = self._pieces.bound(sequences, "sequences")
+        compute, memory, network, busy = self._bound(tokens)
+        head_compute, head_memory, head_network, head_busy = self._pieces.bound(sequences, "sequences")
         return SplitTables(
-            compute=compute, memory=memory, busy=busy, head_compute=head_compute, head_memory=head_memory,
-            head_busy=head_busy, head_network=self._pieces.sum(sequences, "sequences", links=True),
-            network=self._pieces.sum(tokens, "tokens", links=True) + self._pieces.sum(tokens, "group", links=True),
+            compute=compute, memory=memory, network=network, busy=busy, head_compute=head_compute,
+            head_memory=head_memory, head_network=head_network, head_busy=head_busy,
         )  # fmt: skip
+
+    def _bound(self, tokens: Array) -> Iterator[Seconds]:
+        """Kernels over T tokens by what they wait for, and memory's busy time, (3, T) as in `NanoTables` [s]."""
+        together = tokens * self.deployment.dp
+        rows = (
+            self._pieces.bound(tokens, "tokens", "shared"),
+            self._pieces.bound(together, "group"),
+            self._prompt_pieces.bound(together, "group"),
+        )
+        return map(stacked, zip(*rows, strict=True))
 
     def _sends(self) -> tuple[float, float]:
         """Start of a send past a pipeline stage, and what each token adds [s]."""

@@ -40,29 +40,34 @@ Array = NDArray[np.float64]
 
 
 class PieceTimes:
-    """Prices the pieces of a `served` model; `prices` answers, `expert_prices` for experts on devices of their own."""
+    """Prices the pieces of a `served` model; `prices` answers, `expert_prices` for experts on devices of their own.
+
+    Experts by the kernels that their backend has for iterations with `prompts`, or for steps.
+    """
 
     def __init__(
-        self, served: Served, machine: Machine, deployment: Deployment, formats: Formats, own: OwnKernels, shelf: Shelf
-    ) -> None:
+        self, served: Served, machine: Machine, deployment: Deployment, formats: Formats, own: OwnKernels,
+        shelf: Shelf, *, prompts: bool,
+    ) -> None:  # fmt: skip
         self._served, self._deployment, self._shelf = served, deployment, shelf
         self._uneven = deployment.expert_imbalance or 1.0
         own = replace(own, hybrid=any(isinstance(piece, Recurrence) for kind in served.kinds for piece in kind.pieces))
-        self._known, self.prices = shelf.prices(machine, formats, deployment, own)
+        self._known, self.prices = shelf.prices(machine, formats, deployment, own, prompts=prompts)
         self._experts_known, self.expert_prices = self._known, self.prices
         if deployment.expert_kind:
             there = of_kind(machine, deployment.expert_kind)
-            self._experts_known, self.expert_prices = shelf.prices(there, formats, deployment, own)
+            self._experts_known, self.expert_prices = shelf.prices(there, formats, deployment, own, prompts=prompts)
 
-    def bound(self, rows: Array, *kinds: str) -> tuple[Seconds, Seconds, Seconds]:
-        """Kernels over `rows`, links apart: those that wait for compute, for memory, and memory's busy time [s]."""
-        compute = memory = busy = nothing(rows.shape)
+    def bound(self, rows: Array, *kinds: str) -> tuple[Seconds, Seconds, Seconds, Seconds]:
+        """Kernels over `rows` that wait for compute, for memory, and for links, and memory's busy time [s]."""
+        compute = memory = network = busy = nothing(rows.shape)
         for of in kinds:
+            network = network + self.sum(rows, of, links=True)
             for found, times in self._priced(rows, of, links=False):
                 one, two = sorted_out(found.times(times))
                 compute, memory = compute + one, memory + two
                 busy = busy + memory_only(found.times(times))
-        return compute.alike, memory.alike, busy
+        return compute.alike, memory.alike, network, busy
 
     def _get(self, of: str, piece: Piece, grids: tuple[Array, ...], ask: Callable[[], Seconds]) -> Seconds:
         """The price of a piece on grids, from the shelf where it has been asked before [s]."""

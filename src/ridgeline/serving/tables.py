@@ -49,7 +49,7 @@ def _parts(one: Engine, table: StepTables) -> dict[str, Array]:
     found = {
         "tokens": table.tokens,
         "lane": table.lane.mid + one.policy.exposed_host_s,
-        "group": table.group.mid,
+        "group": np.stack([table.experts(prompts=with_prompts).mid for with_prompts in (False, True)]),
         "sequences": table.sequences,
         "head": table.head.mid,
         "contexts": table.contexts,
