@@ -54,6 +54,9 @@ class Preemption(Enum):
     SWAP = "swap"  # its cache goes to host memory and comes back
 
 
+EVEN_LOADS = "experts' loads are even, for which replicas are placed; expert_loads, a file, says others"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
     """One way to serve a model with one engine; None leaves a choice to the engine's policy file.

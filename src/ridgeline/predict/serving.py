@@ -17,8 +17,7 @@ from ridgeline.facts.expert_backends import gathering
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.plan.checkpoint_formats import with_formats
-from ridgeline.plan.deployment import Deployment, Queue, Router
-from ridgeline.plan.serving_scenario import EVEN_LOADS
+from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Queue, Router
 from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
 from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.evidence import lowest

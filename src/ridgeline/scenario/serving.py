@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import PlanError, RidgelineError
 from ridgeline.plan.checkpoint_formats import with_formats
-from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role, Router
+from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Preemption, Queue, Role, Router
 from ridgeline.plan.deployment_ranges import tree_tokens
 from ridgeline.scenario.fields import WORKLOAD_FIELDS, read_fields
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, SAME_WORDS, TRAFFIC_FIELDS
@@ -100,9 +100,6 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
         assumed=(*dict.fromkeys(why for _, why in formed if why), *_even_loads(stated)),
         file=place.file,
     )
-
-
-EVEN_LOADS = "experts' loads are even, for which replicas are placed; expert_loads, a file, says others"
 
 
 def _even_loads(stated: Mapping[str, Any]) -> tuple[str, ...]:
