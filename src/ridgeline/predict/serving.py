@@ -153,7 +153,7 @@ def _wide(deployments: Sequence[Deployment], engines: Sequence[Engine]) -> tuple
     said = []
     for one, made in zip(deployments, engines, strict=True):
         if not one.expert_backend and one.ep >= WIDE_EXPERT_RANKS and made.policy.wide_backend:
-            name, own = made.policy.name, made.policy.expert_backend or gathering(made.policy.name)
+            name, own = made.policy.name, gathering(made.policy.name) or made.policy.expert_backend
             said.append(
                 f"experts on {one.ep} ranks run by {made.deployment.expert_backend}, which {name}'s documentation"
                 f" advises for so many; {name}'s own default is '{own}': --expert-backend {own} prices that"
