@@ -6,9 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from ridgeline.facts.programs import training_programs
+from ridgeline.facts.readings import rows
 from ridgeline.memory.runtime import Runtime
-from ridgeline.validate.habits import BYTES_PRECISION, HABITS
-from ridgeline.validate.interpret import SEQUENCES
 from ridgeline.validate.metrics import METRICS
 from ridgeline.validate.operator_kernels import LAYER_PRODUCTS, LAYER_STREAMS
 from ridgeline.validate.operator_links import KINDS as KINDS_OF_LINKS
@@ -30,11 +29,12 @@ def test_every_program_stands_with_its_conventions_and_reason() -> None:
 
 
 def test_every_memory_habit_stands_with_its_fields_and_reason() -> None:
-    for habit in HABITS:
-        (line,) = [text for text in PAGE.splitlines() if text.endswith(f"| {habit.reason} |")]
-        assert all(f"`{name}`" in line for name in habit.fields)
-        assert habit.fields.keys() <= {field.name for field in fields(Runtime)}
-    assert all(reason in PAGE for *_, reason in BYTES_PRECISION)
+    for habit in rows("runtime"):
+        (line,) = [text for text in PAGE.splitlines() if text.endswith(f"| {habit.told} |")]
+        name = habit.key.removeprefix("runtime.")
+        assert f"`{name}`" in line
+        assert name in {field.name for field in fields(Runtime)}
+    assert all(row.told in PAGE for row in rows("bytes_precision"))
 
 
 def test_every_metric_kind_column_and_sequence_length_is_named() -> None:
@@ -42,8 +42,8 @@ def test_every_metric_kind_column_and_sequence_length_is_named() -> None:
         assert f"\n| {metric.name} |" in PAGE
     for name in (*KINDS, *COUNTS, *NUMBERS):
         assert name in PAGE
-    for _, _, length, _ in SEQUENCES:
-        assert f"| {length} |" in PAGE
+    for usual in rows("seq_len"):
+        assert f"| {usual.value} |" in PAGE
 
 
 def test_every_family_and_refusal_of_operators_is_named() -> None:

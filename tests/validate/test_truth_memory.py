@@ -9,10 +9,10 @@ import pytest
 from ridgeline.facts.programs import training_program
 from ridgeline.graph.workload import Task
 from ridgeline.plan.plan import Recompute
-from ridgeline.validate.habits import bytes_precision
 from ridgeline.validate.interpret import Interpretation, Refusal, interpret
 from ridgeline.validate.metrics import find_metric
 from ridgeline.validate.names import is_language
+from ridgeline.validate.published_plans import bytes_precision
 from ridgeline.validate.rows import Row
 
 GPT = {

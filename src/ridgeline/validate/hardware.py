@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from ridgeline.errors import InputError
 from ridgeline.facts.accelerators import canonical
+from ridgeline.facts.readings import words
 from ridgeline.facts.records import Accelerator
 from ridgeline.units import parse
 
@@ -16,85 +17,13 @@ GIGABYTE = 1e9
 SAME_MEMORY = 0.08
 """Two nominal sizes are the same part within this share: 80 GiB is 85.9 GB, '140GB' and '141GB' are one H200."""
 
-_VENDORS = {
-    "nvidia": "NVIDIA", "tesla": "NVIDIA", "geforce": "NVIDIA", "quadro": "NVIDIA", "amd": "AMD",
-    "instinct": "AMD", "radeon": "AMD", "intel": "Intel", "habana": "Intel", "google": "Google", "aws": "AWS",
-    "amazon": "AWS", "cerebras": "Cerebras", "huawei": "Huawei", "ascend": "Huawei", "metax": "MetaX",
-    "iluvatar": "Iluvatar", "kunlunxin": "Kunlunxin", "kunlun": "Kunlunxin", "mthreads": "Moore Threads",
-    "cambricon": "Cambricon", "hygon": "Hygon", "dcu": "Hygon", "biren": "Biren", "enflame": "Enflame",
-    "apple": "Apple", "graphcore": "Graphcore", "sambanova": "SambaNova", "groq": "Groq",
-}  # fmt: skip
-"""Words that name a maker; they narrow the catalog and are dropped from names."""
+_VENDORS, _FORMS = words("hardware.vendor"), words("hardware.form")
+_ALIASES, ARCHITECTURES = words("hardware.alias"), words("hardware.architecture")
+_NOISE = frozenset(words("hardware.noise"))
+"""Words for makers, form factors, code names and machine types, architectures (the training part that stands for one
+when a row names no more is assumed), and words that name nothing."""
 
 _BRANDS = ("tesla", "geforce", "quadro", "instinct", "radeon")
-_NOISE = frozenset(
-    (
-        "gpu",
-        "gpus",
-        "accelerator",
-        "accelerators",
-        "ai",
-        "tensor",
-        "core",
-        "cores",
-        "data",
-        "center",
-        "server",
-        "edition",
-        "card",
-        "memory",
-        "chip",
-        "chips",
-        "single",
-        "node",
-        "dgx",
-        "hgx",
-        "cts",
-        "custom",
-        "thermal",
-        "solution",
-        "cap",
-        "dlc",
-        "liquid",
-        "air",
-        "hbm",
-        "hbm2",
-        "hbm2e",
-        "hbm3",
-        "hbm3e",
-        "gddr5",
-        "gddr6",
-        "gddr6x",
-        "gddr7",
-        "gen3",
-        "gen4",
-        "gen5",
-        "not",
-        "stated",
-        "size",
-        "class",
-        "by",
-    )
-)
-_FORMS = {
-    "sxm": "sxm", "sxm2": "sxm", "sxm3": "sxm", "sxm4": "sxm", "sxm5": "sxm", "sxm6": "sxm", "oam": "sxm",
-    "pcie": "pcie", "nvl": "nvl", "laptop": "laptop", "mobile": "laptop",
-}  # fmt: skip
-_ALIASES = {
-    "trillium": "tpuv6e", "tputrillium": "tpuv6e", "ironwood": "tpuv7x", "tpuironwood": "tpuv7x",
-    "a2highgpu": "a100", "a2ultragpu": "a100", "rtxpro6000blackwellmax": "rtxpro6000maxq",
-    "910b2": "910b", "910b3": "910b",
-}  # fmt: skip
-"""Code names and machine types that makers use beside the product's name; 'a2-highgpu' holds no A2. Source:
-cloud.google.com/tpu/docs, cloud.google.com/compute/docs/gpus."""
-
-ARCHITECTURES = {
-    "volta": "v100",
-    "ampere": "a100",
-    "hopper": "h100",
-    "blackwell": "b200",
-}
-"""The training part that stands for an architecture when a row names no more than that (assumed)."""
 
 _MEMORY = re.compile(r"(?<![\w.])(\d{1,4})\s*-?\s*Gi?B\b(?!\s*/\s*s)", re.IGNORECASE)
 _BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*TB/s", re.IGNORECASE)
@@ -190,8 +119,8 @@ def _by_other_name(text: str, said: DeviceText, catalog: Sequence[Accelerator]) 
     if _longest(said.aside, {key for part in catalog for key in family_keys(part.name)}):
         return None
     outside = re.sub(r"\([^()]*\)?", " ", text)
-    for words in (outside, _MEMORY.sub(" ", outside), " ".join(said.words)):
-        found = canonical(words)
+    for text in (outside, _MEMORY.sub(" ", outside), " ".join(said.words)):
+        found = canonical(text)
         if found is not None:
             return next((part for part in catalog if part.name == found), None)
     return None

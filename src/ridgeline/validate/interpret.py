@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ridgeline.errors import InputError, RidgelineError
+from ridgeline.facts import readings
 from ridgeline.facts.padding import kept_tokens, predicted_share
 from ridgeline.facts.programs import TrainingProgram, training_program
 from ridgeline.facts.records import Cluster
@@ -16,46 +17,18 @@ from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Recompute
 from ridgeline.scenario.settings import COLUMN as SETTINGS
 from ridgeline.scenario.settings import read_settings
-from ridgeline.validate.habits import read_habits
 from ridgeline.validate.hardware import Device, find_device
 from ridgeline.validate.images import IMAGES, image_recipe, image_tokens, in_parts, network, read_image_model
 from ridgeline.validate.layout import Layout, read_batch, read_layout, read_schedule
 from ridgeline.validate.machines import Machines, machines, own_cluster, place
 from ridgeline.validate.megatron_tests import expert_width, is_test, named_flags, named_machine, named_plan
 from ridgeline.validate.models import read_model
-from ridgeline.validate.names import meant_device, plain_name, refuse_unsupported
+from ridgeline.validate.names import plain_name, refuse_unsupported
 from ridgeline.validate.notes import Notes, read_notes
-from ridgeline.validate.published_plans import published_exchanges
+from ridgeline.validate.published_plans import published_exchanges, read_habits
 from ridgeline.validate.recipes import Recipe, read_recipe
 from ridgeline.validate.rows import Row
 from ridgeline.validate.samples import in_sequences
-
-SEQUENCES: tuple[tuple[str, str, int, str], ...] = (
-    (r"FlagPerf", r"^cpm\b", 200, "training/benchmarks/cpm, seq_length"),
-    (r"FlagPerf", r"^t5[-_]small", 128, "training/benchmarks/t5_small, max_target_length; max_source_length is 1024"),
-    ("", r"(?:bert|electra|bart).*(?:squad|fine)", 384, "SQuAD fine-tuning of the public examples"),
-    ("", r"bert|electra", 512, "BERT's second phase, the length of public benchmarks (arXiv:1810.04805)"),
-    (r"torchtitan", r"llama", 8192, "torchtitan's llama3 configs, training.seq_len"),
-    (r"mlperf|mlcommons", r"llama", 8192, "MLPerf training rules"),
-    (r"maxtext", r"custom|moe \d", 2048, "MaxText base.yml, max_target_length"),
-    ("", r"llama[ -_]?3", 8192, "Llama 3's context in pre-training (arXiv:2407.21783)"),
-    ("", r"llama[ -_]?2|llama-like|baichuan2", 4096, "Llama 2's context in pre-training (arXiv:2307.09288)"),
-    ("", r"^llama|aquila", 2048, "Llama's context in pre-training (arXiv:2302.13971)"),
-    ("", r"mixtral|qwen|deepseek", 4096, "the length of published benchmarks of these models"),
-    (r"levanter", r"style (?:6\.7|13|20|65)b", 2048, "Levanter's gpt2_7b.yaml and gpt2_20b.yaml, seq_len"),
-    ("", r"gpt-?2", 1024, "GPT-2's context"),
-    ("", r"gpt|megatron|turing|mt-?nlg|palm", 2048, "GPT-3's context (arXiv:2005.14165)"),
-)
-"""Sequence length when a row gives none: (source or engine, model, S [token], where known from)."""
-
-SOURCE_SIDES: tuple[tuple[str, str, int], ...] = ((r"FlagPerf", r"^t5[-_]small", 1024),)
-"""Length of what an encoder reads where it is not the decoder's: (source, model, S [token])."""
-
-HEADLESS: tuple[tuple[str, str, str], ...] = (
-    ("", r"squad", "SQuAD's head marks a span"),
-    (r"FlagPerf", r"^distilbert$", "the program classifies sentences (training/benchmarks/distilbert, SST-2)"),
-)
-"""Encoders trained without logits over the vocabulary: (source, model, why)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +73,8 @@ def interpret(row: Row, *, source: Machines | None = None) -> Interpretation | R
         if own is not None:
             found = Device(accelerator=own.accelerator, assumptions=())
         else:
-            cell = meant_device(row.text("source"), row.text("hardware"))
+            own_name = readings.reading("device_meant", **row.cells_of())
+            cell = row.text("hardware") if own_name is None else own_name.text
             found = find_device(cell, known.accelerators(), known.usual)
         device = found.accelerator.name
         if row.text(SETTINGS):
@@ -161,14 +135,15 @@ def _scenario(row: Row, engine: TrainingProgram, device: Device, source: Machine
     masked = predicted_share(row.text("model"), results=_published(row))
     if masked is not None:
         said.append(f"logits of masked positions alone, {masked:.0%} of the tokens")
-    headless = _headless(row)
+    headless = readings.reading("headless", **row.cells_of())
     if headless is not None:
-        said.append(f"no logits over the vocabulary: {headless}")
+        said.append(f"no logits over the vocabulary: {headless.told}")
+    translates = image in TRANSLATORS or readings.reading("has_encoder", **row.cells_of()) is not None
     workload = Workload(
         seq_len=seq_len,
         unpredicted=1.0 if headless is not None else 1.0 - masked if masked is not None else 0.0,
         global_batch=batch.global_batch,
-        encoder_seq_len=_encoder_length(row, seq_len) if image in TRANSLATORS or _has_encoder(row) else None,
+        encoder_seq_len=_encoder_length(row, seq_len) if translates else None,
         memory_habits=habits,
         **recipe.workload,  # type: ignore[arg-type]
     )
@@ -190,25 +165,10 @@ def _scenario(row: Row, engine: TrainingProgram, device: Device, source: Machine
     )
 
 
-def _headless(row: Row) -> str | None:
-    """Why a row's model has no logits over the vocabulary, None where it has."""
-    for source, model, why in HEADLESS:
-        if re.search(source, row.text("source")) and re.search(model, row.text("model"), re.IGNORECASE):
-            return why
-    return None
-
-
-def _has_encoder(row: Row) -> bool:
-    return re.search(r"\bbart\b|\bt5", row.text("model"), re.IGNORECASE) is not None
-
-
 def _encoder_length(row: Row, seq_len: int) -> int:
     """Tokens that the encoder reads of one sequence [token]."""
-    if row.count("seq_len") is None:
-        for source, model, length in SOURCE_SIDES:
-            if re.search(source, row.text("source")) and re.search(model, row.text("model"), re.IGNORECASE):
-                return length
-    return seq_len
+    own = None if row.count("seq_len") is not None else readings.reading("encoder_seq_len", **row.cells_of())
+    return seq_len if own is None else int(own.number)
 
 
 def _published(row: Row) -> str:
@@ -228,10 +188,10 @@ def _seq_len(row: Row, notes: Notes, said: list[str]) -> int:
         return stated
     whence = f"{row.text('engine')}; {row.text('source')}"
     name = f"{plain_name(row.text('model'))}; {row.text('model')}"
-    for engine, model, length, reason in SEQUENCES:
-        if re.search(engine, whence, re.IGNORECASE) and re.search(model, name, re.IGNORECASE):
-            said.append(f"sequence length not stated: {length} ({reason})")
-            return length
+    usual = readings.reading("seq_len", runs=whence, model=name)
+    if usual is not None:
+        said.append(f"sequence length not stated: {usual.value} ({usual.told})")
+        return int(usual.number)
     raise InputError("the sequence length is not stated", field="seq_len")
 
 

@@ -11,28 +11,10 @@ from ridgeline.errors import ClusterError, InputError
 from ridgeline.facts.accelerators import accelerators, canonical
 from ridgeline.facts.clusters import cluster, clusters, reach
 from ridgeline.facts.machines import default_machine, machine
+from ridgeline.facts.readings import readings
 from ridgeline.facts.records import Accelerator, Cluster
 from ridgeline.validate.hardware import family_keys, read_device
 from ridgeline.validate.network import NetworkText, read_network, rewire
-
-SYSTEMS: tuple[tuple[str, str], ...] = (
-    (r"dgx-?2\b", "dgx-2"),
-    (r"jean zay", "jean-zay"),
-    (r"frontier", "frontier"),
-    (r"summit\b", "summit"),
-    (r"juwels", "juwels-booster"),
-    (r"perlmutter", "perlmutter"),
-    (r"\ba3 mega", "a3-mega"),
-    (r"\ba3 ultra", "a3-ultra"),
-    (r"gcp a3\b", "a3-high"),
-    (r"\(a4\)", "a4-high"),
-    (r"ndm? ?a100", "ndm-a100"),
-    (r"\bp5\.48xlarge", "p5.48xlarge"),
-    (r"nvlink bridge", "h100-nvl-bridged"),
-    (r"nvlink bridge", "h200-nvl-bridged"),
-)
-"""Machines that cells name, and how their names begin in the catalog."""
-
 
 _OWN = re.compile(r"^(here|profile:\S.*?)(?: \(([^()]*)\))?$")
 """A machine that `ridgeline calibrate` measured, as `ridgeline measure --append` writes it: 'here (its name)'."""
@@ -123,11 +105,9 @@ def _wired(part: Accelerator, source: Machines) -> str:
 
 
 def _base(name: str, count: int, said: NetworkText, text: str, source: Machines) -> tuple[Cluster, tuple[str, ...]]:
-    for pattern, prefix in SYSTEMS:
-        if not re.search(pattern, text, re.IGNORECASE):
-            continue
+    for known in readings("system", words=text):
         for system, part, devices in source.systems():
-            if part == name and system.startswith(prefix):
+            if part == name and system.startswith(known.text):
                 units = -(-count // devices)
                 return _counted(source.cluster(f"{units}x{system}"), count), (f"machine: {system}",)
     if said.slice_devices is not None and said.slice_devices < count:

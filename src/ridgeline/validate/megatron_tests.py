@@ -15,6 +15,7 @@ import re
 
 from ridgeline.errors import InputError
 from ridgeline.facts.programs import TrainingProgram
+from ridgeline.facts.readings import reading
 from ridgeline.facts.test_machines import ran_on
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
@@ -22,18 +23,6 @@ from ridgeline.validate.rows import Row
 PROGRAM = "Megatron-Core (CI)"
 PADDING = 128  # --make-vocab-size-divisible-by, default of Megatron-LM's arguments, times tp
 NODE, TRAY = 8, 4  # devices of a test: one node; with '_1node' on GB200 one tray
-VOCABULARIES: tuple[tuple[str, int], ...] = (
-    (r"/bert/", 30522),  # bert-large-uncased-vocab.txt
-    (r"/mixtral/", 32000),  # Mixtral's tokenizer
-    (r"15b_8t", 256000),  # nemotron_2_256k
-    (r"", 50257),  # GPT-2's
-)
-"""Vocabulary of a test that states none: (where, V)."""
-UNSAID: tuple[tuple[str, str], ...] = (
-    (r"distill", "distillation is not predicted yet: its teacher is not stated"),
-    (r"grpo", "reinforcement learning is not predicted yet: it generates as well"),
-)
-"""Tests that are refused by name: (word, why)."""
 FETCHED = "a step waits for its data, and the storage of the machine is not stated"
 """Why times of tests on one tray of GB200 are refused: AWS's runner alone has them ('_1node').
 
@@ -52,9 +41,9 @@ def is_test(engine: TrainingProgram) -> bool:
 
 def refuse_unsaid(row: Row) -> None:
     """Raises `InputError` for tests that run more than the model of their row, or time what is not told."""
-    for word, reason in UNSAID:
-        if re.search(word, row.text("source_where")):
-            raise InputError(reason, field="model")
+    refused = reading("test_refused", words=row.text("source_where"))
+    if refused is not None:
+        raise InputError(refused.text, field="model")
     if on_one_tray(row) and not row.asks_bytes:
         raise InputError(FETCHED, field="hardware")
 
@@ -100,7 +89,9 @@ def named_flags(row: Row, notes: Notes, *, width: int) -> dict[str, object]:
     """
     where, switches = row.text("source_where"), notes.switches
     stated = row.count("vocab") or notes.count("vocab-size")
-    vocab = stated or next(size for pattern, size in VOCABULARIES if re.search(pattern, where))
+    usual = reading("test_vocab", words=where)
+    assert usual is not None  # the last row of the key is of any test
+    vocab = stated or int(usual.number)
     unit = PADDING * width
     flags: dict[str, object] = {"vocab": math.ceil(vocab / unit) * unit}
     swiglu = "swiglu" in switches
@@ -142,3 +133,20 @@ def named_chunks(row: Row) -> int | None:
     """Layers of a virtual stage that a name gives: '_vp1_' is one, unless the split is uneven [1]."""
     where = row.text("source_where")
     return 1 if "_vp1_" in where and "uneven" not in where else None
+
+
+def tested_experts(notes: Notes) -> dict[str, str]:
+    """Workload fields of a test's mixture of experts; those of a dense model where it has none.
+
+    Without --moe-grouped-gemm experts are modules of their own, without --moe-token-dispatcher-type tokens are
+    gathered (megatron/core/transformer/transformer_config.py). Every test whose tokens take one expert balances them by
+    --moe-router-load-balancing-type sinkhorn, and none of the others does
+    (tests/functional_tests/test_cases/moe/*/model_config.yaml at d98e8a6).
+    """
+    if notes.count("num-experts") is None:
+        return {}
+    return {
+        "expert_choice": "sinkhorn" if notes.count("moe-router-topk") == 1 else "top",
+        "expert_dispatch": notes.word("moe-token-dispatcher-type") or "allgather",
+        "expert_modules": "grouped" if "moe-grouped-gemm" in notes.switches else "single",
+    }

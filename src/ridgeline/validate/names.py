@@ -5,33 +5,8 @@ from __future__ import annotations
 import re
 
 from ridgeline.errors import InputError
+from ridgeline.facts.readings import reading
 from ridgeline.validate.rows import Row
-
-NOT_LANGUAGE: tuple[tuple[str, str], ...] = (
-    (
-        r"resn(?:et|ext)|rn50|efficientnet|mobilenet|vgg|inception|densenet|shufflenet|squeezenet",
-        "image classification",
-    ),
-    (
-        r"\bvit\b|swin|deit|levit|^timm|bigtransfer|mnasnet|ghostnet|regnet|convnext|beit|mixer\b",
-        "image classification",
-    ),
-    (r"ssd\b|ssd300|retinanet|mask ?r-?cnn|faster_?rcnn|detr\b|yolo|centernet", "object detection"),
-    (r"u-?net|unet|segment|deeplab", "image segmentation or diffusion"),
-    (r"stable.?diffusion|\bsd ?v?[12]\b|diffusion|flux|\bdit\b", "diffusion"),
-    (r"dlrm|\bncf\b|wide.?(?:and.?|&.?)?deep|deepfm|recommend", "recommendation"),
-    (r"rnn-?t\b|tacotron|wav2vec|conformer|jasper|quartznet|waveglow|fastpitch|whisper|deepspeech", "speech"),
-    (r"r-?gat|gnn|graph (?:net|att)|rgcn", "graph network"),
-    (r"\bgan\b|stylegan|cyclegan|dcgan", "generative adversarial network"),
-    (r"gnmt|seq2seq|lstm|\brnn\b", "recurrent network"),
-    (r"transformer-?xl", "Transformer-XL"),
-    (r"^transformer$|translation", "translation transformer"),
-    (r"llava|mimo|multimodal|\bvlm\b|clip\b|blip", "multimodal"),
-    (r"longformer", "Longformer"),
-    (r"minigo|reinforce", "reinforcement learning"),
-    (r"\bhybrid\b", "hybrid state-space"),
-)
-"""Families that are not language models of attention layers; their rows are refused by name."""
 
 _TRIMMINGS = re.compile(
     r"\(.*?\)|\btruncated to.*$|"
@@ -39,27 +14,6 @@ _TRIMMINGS = re.compile(
     r"dense|custom|experimental|initial|final)\b|_finetune|-(?:megatron|deepspeed|flagscale)$",
     re.IGNORECASE,
 )
-
-
-CATALOG_NAMES: tuple[tuple[str, str], ...] = (
-    (r"^llama 3 405b$", "Llama 3.1 405B"),
-    (r"^bart(?:[-_ ]large)?$", "bart-large"),
-    (r"^bert(?:_hf)?$", "bert-large"),
-    (r"^deepseek-?v3(?:-685b)?$", "DeepSeek-V3"),
-    (r"^qwen3-235b$", "Qwen3-235B-A22B"),
-    (r"^qwen3-30b$", "Qwen3-30B-A3B"),
-    (r"^qwen3\.5-35b-a3b$", "Qwen3.5-35B-A3B"),
-    (r"^t5[-_ ]small$", "t5-small"),
-    (r"^t0_3b$", "t5-3b"),
-    (r"^mt0-xxl$", "mt5-xxl"),
-)
-"""Names in tables that people shorten; the catalog's own look-up does the rest."""
-
-
-SOURCE_NAMES: tuple[tuple[str, str, str], ...] = (
-    ("FlagPerf", r"^gpt2$", "gpt2-medium"),  # training/benchmarks/gpt2/pytorch/config/_base.py: 24 layers of 1024
-)
-"""Names that one source uses for another size: (source, name, what is meant)."""
 
 
 def holds_whole_base(row: Row) -> bool:
@@ -71,22 +25,8 @@ def holds_whole_base(row: Row) -> bool:
     return ours and re.search(r"Blackwell|B[23]00", row.text("hardware")) is not None
 
 
-SOURCE_DEVICES: tuple[tuple[str, str, str], ...] = (
-    ("OpenBMB/BMTrain", r"^V100$", "V100 SXM2 32GB"),  # memory not stated; eight of 32 GB to a server assumed
-)
-"""Devices that one source names in part: (source, cell, what is meant)."""
-
-
-def meant_device(source: str, cell: str) -> str:
-    """The device that a source means by a hardware cell."""
-    for where, pattern, meant in SOURCE_DEVICES:
-        if where in source and re.search(pattern, cell, re.IGNORECASE):
-            return meant
-    return cell
-
-
 TEXT_FAMILIES = ("recurrent network", "Transformer-XL", "translation transformer", "Longformer", "hybrid state-space")
-"""Families of `NOT_LANGUAGE` that read text all the same: their rows count among those of language models."""
+"""Families of `not_language` that read text all the same: their rows count among those of language models."""
 
 
 def is_language(name: str) -> bool:
@@ -95,8 +35,8 @@ def is_language(name: str) -> bool:
     >>> is_language("ResNet-50"), is_language("Transformer-XL Base"), is_language("Llama 3 8B")
     (False, True, True)
     """
-    family = next((said for pattern, said in NOT_LANGUAGE if re.search(pattern, name, re.IGNORECASE)), None)
-    return bool(name.strip()) and (family is None or family in TEXT_FAMILIES)
+    family = reading("not_language", model=name)
+    return bool(name.strip()) and (family is None or family.value in TEXT_FAMILIES)
 
 
 _RECURRENT = re.compile(r"mamba|rwkv|jamba|hyena|retnet|griffin|zamba|xlstm", re.IGNORECASE)
@@ -110,19 +50,17 @@ def as_attention(name: str) -> tuple[str, ...]:
 
 def meant_by(source: str, name: str) -> str:
     """The model that a source means by a name."""
-    for where, pattern, meant in SOURCE_NAMES:
-        if where in source and re.search(pattern, name, re.IGNORECASE):
-            return meant
-    return name
+    found = reading("model_meant", runs=source, model=name)
+    return name if found is None else found.text
 
 
 def refuse_unsupported(name: str) -> None:
     """Raises `InputError` naming the family when a model cell is no language model that can be built."""
     if not name.strip():
         raise InputError("the model is not stated", field="model")
-    for pattern, family in NOT_LANGUAGE:
-        if re.search(pattern, name, re.IGNORECASE):
-            raise InputError(f"'{name}': {family} models are not predicted yet", field="model")
+    family = reading("not_language", model=name)
+    if family is not None:
+        raise InputError(f"'{name}': {family.value} models are not predicted yet", field="model")
     if re.search(r"size not stated|\bexample\b", name, re.IGNORECASE):
         raise InputError(f"'{name}': the size is not stated", field="model")
 
@@ -139,7 +77,8 @@ def plain_name(name: str) -> str:
 
 def catalog_spelling(name: str) -> str:
     """The name under which the catalog may know a plain name."""
-    return next((known for pattern, known in CATALOG_NAMES if re.search(pattern, name, re.IGNORECASE)), name)
+    found = reading("catalog_name", model=name)
+    return name if found is None else found.text
 
 
 def named_params(name: str) -> float | None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.published_plans import PublishedPlan, published_plan
+from ridgeline.facts.readings import reading, settings
 from ridgeline.plan.plan import Recompute
 from ridgeline.validate.names import holds_whole_base
 from ridgeline.validate.rows import Row
@@ -97,3 +100,28 @@ def published_degrees(row: Row, degrees: dict[str, int | None], said: list[str])
         return {}
     said.append(f"LoRA on devices that hold the 8-bit base whole: dp {dp}, cp {devices // dp}, no tp or pp")
     return {"tp": 1, "pp": 1, "cp": devices // dp, "dp": dp}
+
+
+def read_habits(row: Row, engine: TrainingProgram, *, stages: int, said: list[str]) -> Mapping[str, float | bool | str]:
+    """Fields of `Runtime` that the row's program and flags replace; each rule's reason goes to `said`."""
+    words = f"pipelined; {row.words}" if stages > 1 else row.words
+    found: dict[str, float | bool | str] = dict(settings("runtime", said, **row.cells_of(engine.name, words=words)))
+    published = published_configuration(row)
+    if published is not None and published.mlp_input_bytes is not None:
+        found["mlp_input_bytes"] = published.mlp_input_bytes
+        said.append(f"activation functions keep their inputs in 8 bits, as the published code ({published.name})")
+    if published is not None and published.weight_bytes is not None:
+        found["weight_bytes"] = published.weight_bytes
+        said.append(
+            f"weights are held in {8 * published.weight_bytes:g} bits, as the published code ({published.name})"
+        )
+    return found
+
+
+def bytes_precision(row: Row, engine: TrainingProgram, precision: str, said: list[str]) -> str:
+    """The recipe whose bytes a row that asks for bytes is counted in; other rows keep theirs."""
+    found = reading("bytes_precision", program=engine.name, words=precision) if row.asks_bytes else None
+    if found is None:
+        return precision
+    said.append(found.told)
+    return found.text

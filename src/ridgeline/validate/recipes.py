@@ -8,48 +8,32 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 from ridgeline.facts.programs import TrainingProgram, before_flash_attention
+from ridgeline.facts.readings import reading, settings
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.workload import PRECISIONS, Task
 from ridgeline.plan.plan import Recompute
-from ridgeline.validate.fine_tunes import ALL_ABOVE, PAGED, fine_tune_plan, recipe_adapters
-from ridgeline.validate.habits import TITAN_2025, bytes_precision
-from ridgeline.validate.megatron_experts import tested_experts
-from ridgeline.validate.megatron_tests import is_test
+from ridgeline.validate.megatron_tests import is_test, tested_experts
 from ridgeline.validate.notes import Notes
-from ridgeline.validate.published_plans import published_execution, published_recompute, published_sharding
+from ridgeline.validate.published_plans import (
+    bytes_precision,
+    published_execution,
+    published_recompute,
+    published_sharding,
+)
 from ridgeline.validate.rows import Row
-
-_PRECISION_WORDS: tuple[tuple[str, str], ...] = (
-    (r"nvfp4|\bfp4|mxfp4", "nvfp4"),
-    (r"mx-?fp8|fp8[-_ ]?mx", "mxfp8"),
-    (r"nf4|int4|4-?bit", "nf4"),
-    (r"fp8|float8", "fp8"),
-    (r"tf32", "tf32"),
-    (r"fp32|float32", "fp32"),
-    (r"bf16|bfloat16", "bf16"),
-    (r"fp16|float16|half", "fp16"),
-    (r"\bamp\b|mixed", "fp16"),
-    (r"\bint8\b", "int8"),
-)
-"""The first that a cell names wins: 'bf16+fp8' is fp8 compute, 'mixed (AMP fp16)' is fp16."""
-
-_OPTIMIZERS: tuple[tuple[str, str], ...] = (
-    (r"paged.?adamw.?(?:8|in 8)", "paged-adamw-8bit"),
-    (r"paged.?adamw", "paged-adamw"),
-    (r"8-?bit adamw|adamw.?8-?bit|galore 8-bit", "adamw-8bit"),
-    (r"adafactor", "adafactor"),
-    (r"\bmuon\b", "muon"),
-    (r"\blion\b", "lion"),
-    (r"sgd.*momentum", "sgd-momentum"),
-    (r"\bsgd\b", "sgd"),
-    (r"adamw", "adamw"),
-    (r"\badam\b", "adam"),
-)
 
 FP8_ARCHITECTURES = ("ada", "hopper", "blackwell", "cdna3", "cdna4")
 TF32_ARCHITECTURES = ("ampere", "ada", "hopper", "blackwell")
 HALF_ONLY = ("volta", "turing", "pascal")
 """Generations without bf16 matrix units. Source: NVIDIA architecture white papers."""
+
+
+ALL_ABOVE = "all of the above"
+"""How torchtune's table of optimization flags ends: with compile, chunked loss and offloaded activations."""
+
+TORCHTUNE, PAGED = "torchtune (recipes)", "paged-adamw-8bit"
+"""A program whose configurations run that optimizer in backward. Source: pytorch/torchtune@30b8519,
+recipes/configs/llama3_1/8B_full_single_device.yaml."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,34 +43,6 @@ class Recipe:
     workload: Mapping[str, object]
     plan: Mapping[str, object]
     assumptions: tuple[str, ...]
-
-
-SOURCE_OFFLOADS: tuple[tuple[str, Mapping[str, object], str], ...] = (
-    (
-        "stas00/ml-engineering",
-        {"offload_optimizer": True},
-        "its README: activation checkpointing and AdamW on the CPU; activations stay on the device",
-    ),
-)
-"""What sources offload where a cell is vague: (source, plan fields, known from)."""
-
-
-SOURCE_TASKS: tuple[tuple[str, str, Task], ...] = (("FlagPerf", r"^llama2_7b_finetune$", Task.LORA),)
-"""What a benchmark trains where its name alone is given: (source, model, task).
-
-Source: FlagOpen/FlagPerf, training/benchmarks/llama2_7b_finetune/pytorch/config/_base.py: use_peft, lora.
-"""
-
-NEMO_RANK = 32
-"""Source: NVIDIA/NeMo@0078023, examples/nlp/language_modeling/tuning/conf/megatron_gpt_finetuning_config.yaml."""
-
-MAXTEXT_CAPACITY = 1.25
-"""Source: AI-Hypercomputer/maxtext@e591f30, benchmarks/maxtext_trillium_model_configs.py, mixtral_8x7b_dropped."""
-
-SOURCE_RECOMPUTES: tuple[tuple[str, str, str], ...] = (
-    ("FlagPerf", r"^cpm$", "full"),  # training/benchmarks/cpm/pytorch/config/_base.py, checkpoint_activations
-)
-"""What a source computes again where a row does not say: (source, model, recompute)."""
 
 
 def read_recipe(row: Row, notes: Notes, engine: TrainingProgram, device: Accelerator) -> Recipe:
@@ -105,25 +61,26 @@ def read_recipe(row: Row, notes: Notes, engine: TrainingProgram, device: Acceler
         "expert_capacity": _capacity(row, notes, engine, said),
         **(tested_experts(notes) if is_test(engine) else {}),
     }
-    if _loops(row, task, str(workload["precision"])):
-        said.append("BertAdam in full precision: weights are updated one after another (DeepLearningExamples)")
+    named = row.text("engine")
+    looped = reading(
+        "looped_optimizer", runs=f"{row.text('source')} {named}", words=f"{named}; {task.value} {workload['precision']}"
+    )
+    if looped is not None:
+        said.append(looped.told)
         workload |= {"fused_optimizer": False, "looped_optimizer": True}
     if task in (Task.LORA, Task.QLORA):
         workload["lora_rank"] = _lora_rank(row, engine, said)
-        if engine.name == "torchtune (recipes)":
-            workload |= recipe_adapters(row, task, said)
-        if "mlcommons/training_results" in row.text("source"):
-            # mlcommons/training@00baefa, llama2_70b_lora/README.md: qkv_proj,o_proj; lora_dropout 0.1
-            workload |= {"lora_targets": "attention", "lora_dropout": True}
-        elif engine.name == "NeMo":
-            said.append("NeMo's default of lora_tuning: target_modules attention_qkv")
-            workload["lora_targets"] = "qkv"
+        devices = row.count("n_devices") or 1
+        adapter = settings("adapter", said, **row.cells_of(engine.name, words=f"{devices} {task.value}"))
+        if "lora_rank" in adapter:
+            said[:] = [line for line in said if not line.startswith("LoRA rank not stated")]
+        workload |= adapter
     plan: dict[str, object] = {}
     plan |= _recompute(row, engine, said)
     plan |= _zero(row, notes, engine, task, said)
     plan |= _overlap(row, notes, engine)
     plan |= _offload(row, said)
-    plan |= fine_tune_plan(row, engine, str(workload["optimizer"]), plan, said)
+    plan |= _fine_tune(row, engine, str(workload["optimizer"]), plan, said)
     said.append(f"{engine.name} conventions: {engine.reason}")
     return Recipe(workload=workload, plan=plan, assumptions=tuple(said))
 
@@ -131,16 +88,11 @@ def read_recipe(row: Row, notes: Notes, engine: TrainingProgram, device: Acceler
 def read_task(row: Row) -> Task:
     """What a row trains: LoRA and QLoRA are named in engine, model, precision or notes."""
     text = " ".join(row.text(name) for name in ("engine", "model", "precision"))
-    for source, model, task in SOURCE_TASKS:
-        if re.search(source, row.text("source")) and re.search(model, row.text("model")):
-            return task
     notes = re.match(r"^(?:task=)?(QLoRA|LoRA|SFT)\b", row.text("notes"))
     words = f"{text} {notes[1] if notes else ''}"
-    both = re.search(r"LoRA/QLoRA", words, re.IGNORECASE)
-    if both or (re.search(r"LoRA", words) and not re.search(r"QLoRA|NF4", words, re.IGNORECASE)):
-        return Task.LORA
-    if re.search(r"QLoRA|NF4", words, re.IGNORECASE):
-        return Task.QLORA
+    found = reading("task", **row.cells_of(words=words))
+    if found is not None:
+        return Task(found.text)
     full = re.search(r"fine-?tun|full finetun|SFT|SQuAD", f"{words} {row.text('notes')[:40]}", re.IGNORECASE)
     return Task.FULL if full else Task.PRETRAIN
 
@@ -161,7 +113,8 @@ def read_precision(row: Row, notes: Notes, engine: TrainingProgram, device: Acce
 
 
 def _named(text: str) -> str | None:
-    return next((name for word, name in _PRECISION_WORDS if re.search(word, text, re.IGNORECASE)), None)
+    found = reading("precision", words=text)
+    return None if found is None else found.text
 
 
 def _recipe_name(kind: str, cell: str, engine: TrainingProgram, device: Accelerator, said: list[str]) -> str:
@@ -186,11 +139,10 @@ def _silent(row: Row, engine: TrainingProgram, device: Accelerator, said: list[s
     in_notes = re.search(r"(?:^|;\s*)(fp16|bf16|fp8|fp32)(?:;|$)|数据精度=(fp16|bf16|fp32)", row.text("notes"))
     if in_notes:
         return _recipe_name(in_notes[1] or in_notes[2], "", engine, device, said)
-    if "mlcommons/training_results" in row.text("source") or name == "mlperf":
-        narrow = device.architecture in FP8_ARCHITECTURES and not _plain_bert(row, device)
-        name = "fp8" if narrow else "bf16" if device.vendor != "NVIDIA" else "fp16"
-    if name == "bf16" and _int8(row, device):
-        name = "int8"
+    part = " ".join((device.architecture, device.vendor, *device.peak_flop_per_s))
+    published = reading("mlperf_precision", **row.cells_of(runs=f"{row.text('source')}; {engine.name}", device=part))
+    if published is not None:
+        name = published.text
     if name in ("fp8", "bf16") and row.second and engine.precision == "fp8":
         name = "mxfp8"
     if name in ("bf16", "bf16-amp") and device.architecture in HALF_ONLY:
@@ -201,35 +153,14 @@ def _silent(row: Row, engine: TrainingProgram, device: Accelerator, said: list[s
     return name
 
 
-def _int8(row: Row, device: Accelerator) -> bool:
-    """Whether Google's GPT-3 of MLPerf quantises its products: quantization=int8.
-
-    Source: AI-Hypercomputer/maxtext@e591f30, src/maxtext/configs/tpu/v5p/gpt3_175b/gpt3_175b_base.sh and gpt_3_175b of
-    benchmarks/maxtext_trillium_model_configs.py.
-    """
-    results = "mlcommons/training_results" in row.text("source")
-    gpt = re.match(r"gpt-?3", row.text("model"), re.IGNORECASE) is not None
-    return results and gpt and device.architecture == "tpu" and "int8" in device.peak_flop_per_s
-
-
-def _plain_bert(row: Row, device: Accelerator) -> bool:
-    """Whether MLPerf's BERT ran without 8-bit products and fused attention: `--fused_mha`, no transformer engine.
-
-    Source: mlcommons/training_results_v3.1@f33f944, xFusion/benchmarks/bert/implementations/pytorch/
-    config_G5500V7x10xL40.sh, config_G5500V7x8xL40S.sh and config_2288H_V7x6xL4.sh.
-    """
-    results = "mlcommons/training_results" in row.text("source")
-    return results and device.architecture == "ada" and row.text("model").casefold().startswith("bert")
-
-
 def _optimizer(row: Row, notes: Notes, engine: TrainingProgram, task: Task) -> str:
     text = "; ".join((row.text("optimizer"), row.text("engine"), row.text("notes")))
-    stated = next((name for word, name in _OPTIMIZERS if re.search(word, text, re.IGNORECASE)), None)
+    stated = reading("optimizer", words=text)
     if stated is not None and not notes.says(r"except .*8-bit adamw"):
-        return stated
-    single = (row.count("n_devices") or 1) == 1
-    if engine.name == "torchtune (recipes)" and task is Task.FULL and single:
-        return PAGED
+        return stated.text
+    unsaid = reading("optimizer_unsaid", program=engine.name, words=f"{row.count('n_devices') or 1} {task.value}")
+    if unsaid is not None:
+        return unsaid.text
     return engine.optimizer if task in (Task.PRETRAIN, Task.FULL) else "adamw"
 
 
@@ -238,14 +169,12 @@ def _attention(row: Row, notes: Notes, engine: TrainingProgram, device: Accelera
     if stated:
         word = (stated[1] or stated[2]).casefold()
         return "flash" if word in ("flash", "fused", "true", "auto") else "unfused"
-    if engine.name == "Megatron-Core (CI)" and "local" in row.text("engine"):
-        return "unfused"
-    if _plain_bert(row, device):
-        said.append("fp16 and unfused attention, as the published configurations of such boards say")
-        return "unfused"
-    if engine.name == "Galvatron" and "memory_profiling" in row.text("source_where"):
-        said.append("unfused attention: each layer of the memory profiles holds S x S scores")
-        return "unfused"
+    found = reading(
+        "attention", **row.cells_of(engine.name, words=row.text("engine"), device=f"{device.architecture} ")
+    )
+    if found is not None:
+        said.extend(filter(None, [found.told]))
+        return found.text
     if engine.attention_kernel.startswith("flash") and (
         device.architecture in HALF_ONLY or before_flash_attention(row.text("source"))
     ):
@@ -259,20 +188,11 @@ def _capacity(row: Row, notes: Notes, engine: TrainingProgram, said: list[str]) 
     stated = re.search(r"\bcapacity (\d+(?:\.\d+)?)", notes.text)
     if stated:
         return float(stated[1])
-    text = f"{row.text('model')}; {notes.text}"
-    if engine.name == "MaxText" and re.search(r"mixtral 8x", text, re.IGNORECASE) and "dropless" not in text:
-        said.append(
-            f"experts compute {MAXTEXT_CAPACITY} times their share: capacity_factor of MaxText's Mixtral recipes"
-        )
-        return MAXTEXT_CAPACITY
+    found = reading("capacity", **row.cells_of(engine.name, words=f"{row.text('model')}; {notes.text}"))
+    if found is not None:
+        said.append(found.told)
+        return found.number
     return 1.0
-
-
-def _loops(row: Row, task: Task, precision: str) -> bool:
-    """Whether BERT is fine-tuned by NVIDIA's example for PyTorch, whose optimizer is fused in half precision alone."""
-    example = "DeepLearningExamples" in f"{row.text('source')} {row.text('engine')}"
-    pytorch = re.match("pytorch", row.text("engine"), re.IGNORECASE) is not None
-    return example and pytorch and task is Task.FULL and precision in ("fp32", "tf32")
 
 
 def _execution(row: Row, notes: Notes, engine: TrainingProgram, said: list[str]) -> str:
@@ -282,27 +202,27 @@ def _execution(row: Row, notes: Notes, engine: TrainingProgram, said: list[str])
     if not parts and notes.says(r"cuda.?graph"):
         return "graph"
     words = f"{row.text('engine')}; {notes.text}"
-    compiled = re.search(rf"torch\.compile|\bcompile\b|async ?tp|\bliger\b|{ALL_ABOVE}", words, re.IGNORECASE)
-    if engine.name == "torchtitan" and re.search(TITAN_2025, row.text("source_where")):
-        return "compiled"
-    return "compiled" if compiled and engine.execution == "eager" else engine.execution
+    compiled = reading("execution", **row.cells_of(engine.name, words=words))
+    return engine.execution if compiled is None or engine.execution != "eager" else compiled.text
 
 
 def _lora_rank(row: Row, engine: TrainingProgram, said: list[str]) -> int:
     stated = re.search(r"\br(?:ank)?\s?=?\s?(\d+)\b", f"{row.text('model')} {row.text('notes')}")
     if stated and int(stated[1]) >= 1:
         return int(stated[1])
-    rank = NEMO_RANK if engine.name == "NeMo" else 16
+    found = reading("lora_rank", program=engine.name)
+    assert found is not None  # the last row of the key is of any program
+    rank = int(found.number)
     said.append(f"LoRA rank not stated: {rank} assumed")
     return rank
 
 
 def _recompute(row: Row, engine: TrainingProgram, said: list[str]) -> dict[str, object]:
     cell = row.text("recompute").casefold()
-    for source, model, kind in SOURCE_RECOMPUTES:
-        if not cell and source in row.text("source") and re.search(model, row.text("model"), re.IGNORECASE):
-            said.append(f"recompute not stated: {kind} (its config)")
-            cell = kind
+    own = None if cell else reading("recompute", **row.cells_of())
+    if own is not None:
+        said.append(own.told)
+        cell = own.text
     if not cell:
         if published := published_recompute(row, said):
             return published
@@ -332,9 +252,10 @@ def _zero(row: Row, notes: Notes, engine: TrainingProgram, task: Task, said: lis
     published = {} if cell else published_sharding(row)
     if published:
         return published
-    if engine.name == "Galvatron" and "activation" in row.text("metric"):
-        said.append("activations of its profiles leave gathered weights out: ZeRO-1 taken (inferred from the numbers)")
-        return {"zero": 1}
+    unsaid = reading("zero_unsaid", **row.cells_of(engine.name, words=f"metric: {row.text('metric')}"))
+    if unsaid is not None:
+        said.append(unsaid.told)
+        return {"zero": unsaid.value}
     if "use-megatron-fsdp" in notes.switches:  # without it a strategy is not looked at (megatron/training/arguments.py)
         by_strategy = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}
         return {"zero": by_strategy.get(notes.word("data-parallel-sharding-strategy") or "", 3)}
@@ -346,14 +267,9 @@ def _zero(row: Row, notes: Notes, engine: TrainingProgram, task: Task, said: lis
         digit = re.search(r"(?<!FSDP)(?:\b|(?<=zero))([0-3])\b", cell, re.IGNORECASE)
         if digit:
             return {"zero": int(digit[1])}
-        if re.search(r"SHARD_GRAD_OP", cell, re.IGNORECASE):
-            return {"zero": 2}
-        if re.search(r"distributed optimizer", cell, re.IGNORECASE):
-            return {"zero": 1}
-        if re.search(r"NO_SHARD|DDP", cell, re.IGNORECASE):
-            return {"zero": 0}
-        if re.search(r"FSDP|FULL_SHARD|HYBRID|HSDP", cell, re.IGNORECASE):
-            return {"zero": 3}
+        word = reading("zero", words=cell)
+        if word is not None:
+            return {"zero": word.value}
         raise InputError(
             f"'{cell[:40]}' names no sharding; known: 0 to 3, FSDP, SHARD_GRAD_OP, DDP", field="zero_stage"
         )
@@ -374,10 +290,9 @@ def _overlap(row: Row, notes: Notes, engine: TrainingProgram) -> dict[str, objec
 
 
 def _offload(row: Row, said: list[str]) -> dict[str, object]:
-    for source, fields, reason in SOURCE_OFFLOADS:
-        if source in row.text("source"):
-            said.append(reason)
-            return dict(fields)
+    own = settings("offload", said, **row.cells_of())
+    if own:
+        return dict(own)
     text = f"{row.text('offload')}; {row.text('engine')}; {row.text('recompute')}; {row.text('notes')}".casefold()
     if re.search(r"nvme", text):
         raise InputError("offload to NVMe is not predicted yet", field="offload")
@@ -395,3 +310,19 @@ def _offload(row: Row, said: list[str]) -> dict[str, object]:
     if re.search(r"cpu.?offload|full offload|offload.*optimizer|superoffload|zero-?3 offload", without):
         plan["offload_optimizer"] = True
     return plan
+
+
+def _fine_tune(
+    row: Row, engine: TrainingProgram, optimizer: str, plan: Mapping[str, object], said: list[str]
+) -> dict[str, object]:
+    """Loss, optimizer in backward and weights on the host, as a row or its program's configurations say."""
+    found: dict[str, object] = dict(settings("loss", said, **row.cells_of(engine.name, words=row.words)))
+    if engine.name == TORCHTUNE and optimizer == PAGED:
+        found["optimizer_in_backward"] = True
+    elif re.search(r"\+ fuse optimizer step", row.text("notes"), re.IGNORECASE):
+        said.append("optimizer step in backward: a gradient is used up before the next one is made")
+        found["optimizer_in_backward"] = True
+    if engine.name == TORCHTUNE and plan.get("offload_optimizer"):
+        said.append("70B_full.yaml: fsdp_cpu_offload keeps weights, gradients and states on the host")
+        found |= {"offload_optimizer": False, "offload_weights": True}
+    return found

@@ -116,6 +116,16 @@ class Row:
         held = UNITS.get(self.text("unit"), ("", 0.0))[0] == "byte"
         return held or re.match(r"fits|max_seq", self.text("metric"), re.IGNORECASE) is not None
 
+    def cells_of(self, program: str = "", *, words: str = "", **changed: str) -> dict[str, str]:
+        """The row's cells as `facts.readings` looks for patterns in them."""
+        own = {"runs": f"{self.text('source')}; {self.text('source_where')}", "model": self.text("model")}
+        return own | {"program": program, "device": self.text("hardware"), "words": words} | changed
+
+    @property
+    def words(self) -> str:
+        """Engine, model, recompute, notes, offload and place of a row, in which switches of its run stand."""
+        return "; ".join(map(self.text, ("engine", "model", "recompute", "notes", "offload", "source_where")))
+
     @property
     def source(self) -> str:
         """The code of the row's source: the middle of ids such as 't-titan-0001', else the source column."""

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from ridgeline.errors import InputError
+from ridgeline.facts.readings import reading
 from ridgeline.graph.lstm import RECURRENT, UTTERANCE, recurrent
 from ridgeline.graph.ops import Model
 from ridgeline.graph.recommendation import RECOMMENDERS, recommender
 from ridgeline.graph.translation import TRANSLATORS, translator
 from ridgeline.validate.recipes import Recipe
 from ridgeline.validate.rows import Row
-
-SAMPLES: tuple[tuple[str, str], ...] = (
-    (r"^gnmt$", "gnmt"),
-    (r"^rnn-?t$", "rnn-t"),
-    (r"^transformer$", "transformer-translation-big"),  # the size of both public tables that train it
-    (r"^ncf$", "ncf"),
-    (r"^dlrm[- ](small|large)$", r"dlrm-\1"),
-    (r"^dlrm-?dcn-?v2$", "dlrm-dcnv2"),
-)
-"""Networks by their names in tables: (name, network)."""
-
-OWN_SAMPLES: tuple[tuple[str, str, str], ...] = (
-    (r"flagos-ai/FlagPerf", r"^dlrm$", "dlrm-small"),  # training/benchmarks/dlrm: DeepLearningExamples' defaults
-)
-"""Names that a source gives to a network of its own: (source, name, network)."""
 
 SENTENCE = {"gnmt": 25, "transformer-translation-big": 30, "transformer-translation-base": 30}
 """Tokens of a sentence, the same each way [token] (assumed): WMT14's 4.5e6 pairs have 116e6 English and 110e6 German
@@ -35,19 +20,6 @@ words (arXiv:1508.04025, section 4.1), each of some 1.2 pieces; GNMT leaves out 
 PADDED = {"gnmt": 32}
 """Positions of a sentence that are computed [token] (assumed): GNMT's batches hold sentences whose longer side lies in
 one range of ten (sampler.py, BucketingSampler), and are padded to its end: five beyond its mean, 27 of either side."""
-
-TOKEN_METERS: tuple[tuple[str, str], ...] = ((r"flagos-ai/FlagPerf", r"^transformer$"),)
-"""Rows whose 'samples' are tokens: (source, name)."""
-
-COUNTED: tuple[tuple[str, str, int], ...] = ((r"flagos-ai/FlagPerf", r"^dlrm$", 2),)
-"""How often a source's program counts a sample: (source, name, times).
-
-Source: FlagPerf, training/benchmarks/dlrm/pytorch: epochs begin at 1 (run_pretraining.py), samples are steps times the
-batch, and steps count as many epochs as that number before its own (train/trainer.py): one epoch ends as two.
-"""
-
-USUAL_BATCH = {"transformer-translation-big": 10_240, "dlrm-small": 65_536}
-"""Tokens or samples of a device and step where a row gives none: --max-tokens and --batch_size of the examples."""
 
 
 def is_sample(name: str) -> bool:
@@ -62,9 +34,7 @@ def sample_tokens(name: str) -> int:
 
 def meters_tokens(row: Row) -> bool:
     """Whether what a row calls samples are tokens."""
-    return any(
-        re.match(source, row.text("source")) and re.match(name, row.text("model")) for source, name in TOKEN_METERS
-    )
+    return reading("meters_tokens", **row.cells_of()) is not None
 
 
 def counted_times(row: Row) -> int:
@@ -72,18 +42,17 @@ def counted_times(row: Row) -> int:
 
     There a batch is that of all devices, yet counted once for each, and all devices together take longer than one.
     """
-    for source, name, times in COUNTED:
-        if re.match(source, row.text("source")) and re.match(name, row.text("model")):
-            if (row.count("n_devices") or 1) > 1:
-                why = "its batch is that of all devices, counted once for each: no rate of samples"
-                raise InputError(f"'{row.text('model')}': {why}", field="n_devices")
-            return times
-    return 1
+    found = reading("counted_times", **row.cells_of())
+    if found is not None and (row.count("n_devices") or 1) > 1:
+        why = "its batch is that of all devices, counted once for each: no rate of samples"
+        raise InputError(f"'{row.text('model')}': {why}", field="n_devices")
+    return 1 if found is None else int(found.number)
 
 
 def in_sequences(row: Row, name: str) -> Row:
     """A row whose batch counts sentences: programs that fill batches by tokens state those of a device."""
-    batch = row.count("micro_batch") or (None if row.count("global_batch") else USUAL_BATCH.get(name))
+    usual = None if row.count("global_batch") else reading("network_batch", model=name)
+    batch = row.count("micro_batch") or (None if usual is None else int(usual.number))
     if batch is None:
         return row
     sentences = max(1, batch // SENTENCE[name]) if name in TRANSLATORS else batch
