@@ -17,7 +17,7 @@ from ridgeline.serving.traffic.asked import asked_traffic
 CASES = (
     ("deepseek-v3", "8xH200-SXM", None, "fp8_block"),
     ("deepseek-v3", "8xH200-SXM", "fp8", "fp8_block"),
-    ("deepseek-v3", "32xA100-SXM-80GB", None, ""),
+    ("deepseek-v3", "32xA100-SXM-80GB", None, "fp8_block"),  # Marlin reads it where nothing multiplies 8-bit floats
     ("deepseek-v4-flash", "8xH200-SXM", None, "w4a16_mxfp4"),
     ("gpt-oss-20b", "1xH100-SXM", None, "w4a16_mxfp4"),
     ("gpt-oss-20b", "1xH100-SXM", "bf16", "bf16"),
