@@ -18,40 +18,40 @@ from pathlib import Path
 
 import numpy as np
 
-from ridgeline.plan.plan import Schedule
+from ridgeline.seams.schedule import Order
 from ridgeline.timeline.profile import busy_s, memory_profile
 from ridgeline.timeline.simulate import Timeline, simulate
 from ridgeline.training.bounds import uneven_bound_s
-from ridgeline.training.orders import Order, order
+from ridgeline.training.orders import order, pipeline_schedule
 from ridgeline.training.pipeline import pipeline_tasks
 
 CASES = [
-    (Schedule.ZB_H1, 1),
-    (Schedule.ZB_H2, 1),
-    (Schedule.ZB_V, 2),
-    (Schedule.V_HALF, 2),
-    (Schedule.V_MIN, 2),
+    ("zb-h1", 1),
+    ("zb-h2", 1),
+    ("zb-v", 2),
+    ("v-half", 2),
+    ("v-min", 2),
 ]
 SIZES = [(16, 64), (64, 256)]
 # Seconds to produce one schedule with the schedulers published beside the papers
 # (github.com/sail-sg/zero-bubble-pipeline-parallelism, megatron/core/pipeline_parallel/zerobubble/scheduler),
 # measured on a machine with 2 cores, and the bubbles that they report; None where not measured.
-PUBLISHED: dict[tuple[Schedule, int], tuple[float, str]] = {
-    (Schedule.ZB_H2, 16): (0.05, "~0"),
-    (Schedule.ZB_H2, 64): (0.91, "~0"),
-    (Schedule.ZB_V, 16): (0.13, "0.0002"),
-    (Schedule.ZB_V, 64): (2.7, "0.0002"),
-    (Schedule.V_HALF, 16): (1.2, "0.097-0.108"),
-    (Schedule.V_HALF, 64): (80.0, "0.097-0.108"),
-    (Schedule.V_MIN, 16): (0.74, "0.134-0.141"),
-    (Schedule.V_MIN, 64): (51.0, "0.134-0.141"),
+PUBLISHED: dict[tuple[str, int], tuple[float, str]] = {
+    ("zb-h2", 16): (0.05, "~0"),
+    ("zb-h2", 64): (0.91, "~0"),
+    ("zb-v", 16): (0.13, "0.0002"),
+    ("zb-v", 64): (2.7, "0.0002"),
+    ("v-half", 16): (1.2, "0.097-0.108"),
+    ("v-half", 64): (80.0, "0.097-0.108"),
+    ("v-min", 16): (0.74, "0.134-0.141"),
+    ("v-min", 64): (51.0, "0.134-0.141"),
 }
 EVEN = {"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0}
 
 
-def whole(schedule: Schedule, stages: int, micro_batches: int, chunks: int) -> tuple[Order, Timeline]:
+def whole(schedule: str, stages: int, micro_batches: int, chunks: int) -> tuple[Order, Timeline]:
     """Order, tasks and timeline of one pipeline with equal parts."""
-    one = order(schedule, stages, micro_batches, chunks, **EVEN)
+    one = order(pipeline_schedule(schedule), stages, micro_batches, chunks)
     return one, simulate(pipeline_tasks(one, **EVEN))
 
 
@@ -65,9 +65,9 @@ def median_s(call: Callable[[], object], repeats: int = 5) -> float:
     return statistics.median(taken)
 
 
-def new_process_s(schedule: Schedule, stages: int, micro_batches: int, chunks: int) -> float:
+def new_process_s(schedule: str, stages: int, micro_batches: int, chunks: int) -> float:
     """Wall-clock time of the same in a new process, imports included [s]."""
-    arguments = [sys.executable, __file__, schedule.value, str(stages), str(micro_batches), str(chunks)]
+    arguments = [sys.executable, __file__, schedule, str(stages), str(micro_batches), str(chunks)]
     subprocess.run(arguments, check=True, env=os.environ)  # fills Numba's cache
     return median_s(lambda: subprocess.run(arguments, check=True, env=os.environ), repeats=3)
 
@@ -77,7 +77,7 @@ def schedule_rows() -> list[str]:
     rows = []
     for stages, micro_batches in SIZES:
         for schedule, chunks in CASES:
-            make = lambda: order(schedule, stages, micro_batches, chunks, **EVEN)  # noqa: B023, E731
+            make = lambda: order(pipeline_schedule(schedule), stages, micro_batches, chunks)  # noqa: B023, E731
             both = lambda: whole(schedule, stages, micro_batches, chunks)  # noqa: B023, E731
             one, timeline = both()
             tasks = pipeline_tasks(one, **EVEN, activation_bytes=1.0)
@@ -90,7 +90,7 @@ def schedule_rows() -> list[str]:
             peak = memory_profile(tasks, timeline).peak_bytes.max() / chunks
             theirs_s, theirs = PUBLISHED.get((schedule, stages), (None, "-"))
             rows.append(
-                f"| {schedule.value} | {stages} x {micro_batches} | {median_s(make) * 1e3:.1f} ms"
+                f"| {schedule} | {stages} x {micro_batches} | {median_s(make) * 1e3:.1f} ms"
                 f" | {median_s(both) * 1e3:.1f} ms | {new_process_s(schedule, stages, micro_batches, chunks):.2f} s"
                 f" | {'-' if theirs_s is None else f'{theirs_s:g} s'} | {1 - work_s / span_s:.4f} | {theirs}"
                 f" | {1 - work_s / timeline.makespan_s:.4f} | {1 - work_s / float(bound_s):.4f} | {peak:g} |"
@@ -102,10 +102,10 @@ def simulation_rows() -> list[str]:
     """Exact simulations per second of two common shapes."""
     rows = []
     for name, schedule, stages, micro_batches, chunks in (
-        ("1F1B p=8 m=96", Schedule.ONE_F_ONE_B, 8, 96, 1),
-        ("interleaved p=8 v=12 m=96", Schedule.INTERLEAVED, 8, 96, 12),
+        ("1F1B p=8 m=96", "1f1b", 8, 96, 1),
+        ("interleaved p=8 v=12 m=96", "interleaved", 8, 96, 12),
     ):
-        one = order(schedule, stages, micro_batches, chunks)
+        one = order(pipeline_schedule(schedule), stages, micro_batches, chunks)
         for send_s in (0.0, 0.01):
             make = lambda: pipeline_tasks(one, **EVEN, send_forward_s=send_s, send_backward_s=send_s)  # noqa: B023, E731
             tasks = make()
@@ -120,7 +120,7 @@ def simulation_rows() -> list[str]:
 
 def break_even_rows() -> list[str]:
     """What one plain step costs, and what loading Numba costs."""
-    one = order(Schedule.ONE_F_ONE_B, 16, 64)
+    one = order(pipeline_schedule("1f1b"), 16, 64)
     tasks = pipeline_tasks(one, **EVEN)
     plain_s = median_s(lambda: simulate(tasks, compiled=False)) / tasks.tasks
     load = "import time; t = time.perf_counter(); import numba; print(time.perf_counter() - t)"
@@ -165,6 +165,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        whole(Schedule(sys.argv[1]), *(int(value) for value in sys.argv[2:]))
+        whole(sys.argv[1], *(int(value) for value in sys.argv[2:]))
     else:
         main()

@@ -16,7 +16,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.predict import predict
 from ridgeline.report.report import Report
 from ridgeline.search.complete import complete
@@ -84,7 +84,7 @@ def plan_of(row: Row) -> Plan:
     """The stated plan, completed where the source is silent."""
     stated = stated_of(row)
     if {"micro_batch", "recompute"} <= stated.keys():
-        schedule = Schedule.INTERLEAVED if row["chunks"] != "1" else Schedule.ONE_F_ONE_B
+        schedule = "interleaved" if row["chunks"] != "1" else "1f1b"
         return Plan(schedule=schedule, **stated)  # type: ignore[arg-type]
     return complete(model_of(row), cluster_of(row), workload_of(row), stated)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.plan import Plan, Schedule
+from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor
 
 FILE = Path(__file__).with_name("timelines.json")
@@ -18,14 +18,12 @@ PLANS = {
     "interleaved, exposed exchanges": (
         "4xV100-SXM2-32GB",
         4,
-        Plan(
-            pp=2, dp=2, chunks=2, schedule=Schedule.INTERLEAVED, zero=1, overlap_gradients=False, overlap_weights=False
-        ),
+        Plan(pp=2, dp=2, chunks=2, schedule="interleaved", zero=1, overlap_gradients=False, overlap_weights=False),
     ),
     "zb-v over two nodes, weights gathered always": (
         "16xH100-SXM",
         16,
-        Plan(tp=4, pp=2, dp=2, sequence_parallel=True, chunks=2, schedule=Schedule.ZB_V, zero=3),
+        Plan(tp=4, pp=2, dp=2, sequence_parallel=True, chunks=2, schedule="zb-v", zero=3),
     ),
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ridgeline.graph import load as catalog
@@ -83,12 +85,26 @@ def test_adapters_of_attention_alone() -> None:
     assert rank_params(block.ops, Layout(), choices).trained_dense == 8 * (parts * 64 + 192 + 128)
 
 
-def test_a_newton_schulz_iteration_by_hand() -> None:
+def test_newton_schulz_iterations_by_hand() -> None:
     block = DENSE.graph.blocks[DENSE.graph.layers[0]]
     # 4 k^2 n + 2 k^3 with k <= n: qkv 64 x 192, out 64 x 64, up and down 64 x 256
     k = 64
     expected = sum(4 * k**2 * n + 2 * k**3 for n in (192, 64, 256, 256))
-    assert rank_params(block.ops, Layout(), PRETRAIN).orthogonal_flop == expected
+    assert (
+        rank_params(block.ops, Layout(), replace(PRETRAIN, optimizer="muon(iterations=3)")).update_flop == 3 * expected
+    )
+    assert rank_params(block.ops, Layout(), replace(PRETRAIN, optimizer="muon")).update_flop == 5 * expected
+    assert rank_params(block.ops, Layout(), PRETRAIN).update_flop == 0.0  # Adam has none
+
+
+def test_states_move_by_tensor_and_share() -> None:
+    block = DENSE.graph.blocks[DENSE.graph.layers[0]]
+    whole = rank_params(block.ops, Layout(), PRETRAIN)
+    assert whole.moved_dense == 16 * whole.trained_dense  # two fp32 moments, read and written
+    # Adafactor reads and writes 4 (m + n) of a matrix, 4 of every number of a norm
+    sides = 2 * 4 * sum(64 + n for n in (192, 64, 256, 256))
+    vectors = sum(op.params for op in block.ops if not op.k)
+    assert rank_params(block.ops, Layout(), replace(PRETRAIN, optimizer="adafactor")).moved_dense == sides + 8 * vectors
 
 
 def test_a_tied_head_holds_nothing_of_its_own() -> None:

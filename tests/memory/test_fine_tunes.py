@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.build import from_dims
-from ridgeline.graph.workload import OPTIMIZERS, Task, Workload
+from ridgeline.graph.ops import OpKind
+from ridgeline.graph.workload import Task, Workload
 from ridgeline.lower.params import rank_params
 from ridgeline.lower.work import Layout
 from ridgeline.memory.activations import logit_bytes
@@ -115,10 +116,13 @@ def test_paged_states_are_not_on_the_device_but_cross_its_host_link() -> None:
 def test_muon_has_one_owner_of_its_states() -> None:
     """4 bytes for hidden matrices and Adam's 8 for the rest, in memory and in the update's traffic alike."""
     muon = job(optimizer="muon")
-    params = [rank_params(ops, Layout(), muon) for ops in (*(b.ops for b in GRAPH.blocks.values()), GRAPH.embedding)]
-    matrix = 8.0 * float(np.asarray(params[0].matrix))
+    ends = (*GRAPH.embedding, *GRAPH.head)
+    params = [rank_params(ops, Layout(), muon) for ops in (*(b.ops for b in GRAPH.blocks.values()), ends)]
+    linear = (OpKind.GEMM, OpKind.GROUPED_GEMM)
+    matrix = 8.0 * sum(op.k * op.n for block in GRAPH.blocks.values() for op in block.ops if op.kind in linear)
+    moved = 8.0 * float(np.asarray(params[0].moved_dense)) + float(np.asarray(params[1].moved_dense))
     stage = resolve(GRAPH, muon, {"layers": LAYERS})
-    assert float(moment_bytes(stage)) == OPTIMIZERS["muon"].states(float(GRAPH.params), matrix)
+    assert float(moment_bytes(stage)) == moved / 2
     assert float(moment_bytes(stage)) == 4 * matrix + 8 * (GRAPH.params - matrix)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ridgeline.errors import PlanError
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.plan import Plan, Schedule
+from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import ModelLimits, check, columns, explain, model_limits, nearest_divisor, rules
 
 LIMITS = ModelLimits(layers=12, heads=12, kv_heads=4, tensor_width=96, experts=0)
@@ -26,7 +26,7 @@ BROKEN: list[tuple[str, Plan, ModelLimits, Workload, str]] = [
     ("kv_heads", Plan(tp=3), LIMITS, JOB, "tp 3 neither divides nor is a multiple of 4 kv heads; nearest: tp 2"),
     ("width", Plan(tp=4), ModelLimits(layers=12, heads=12, kv_heads=4, tensor_width=90, experts=0), JOB,
      "tp 4 does not divide the widths' common divisor 90; nearest: tp 3"),
-    ("layers", Plan(pp=5, chunks=3, schedule=Schedule.INTERLEAVED), LIMITS, JOB,
+    ("layers", Plan(pp=5, chunks=3, schedule="interleaved"), LIMITS, JOB,
      "pp 5 x chunks 3 = 15 pipeline places for 12 layers; nearest: pp 4"),
     ("context", Plan(cp=3), LIMITS, JOB,
      "sequence 1024 is not a multiple of 6 (cp 3, two halves per rank for a causal ring); nearest: cp 2"),
@@ -81,7 +81,7 @@ def test_every_rule_has_a_plan_that_breaks_it() -> None:
         Plan(tp=12),  # a multiple of the kv heads
         Plan(cp=4, dp=2, micro_batch=3),
         Plan(cp=2, tp=2, context_style="ulysses"),
-        Plan(pp=4, chunks=3, schedule=Schedule.INTERLEAVED),
+        Plan(pp=4, chunks=3, schedule="interleaved"),
         Plan(dp=8, zero=3, zero_group=4),
     ],
 )
@@ -137,11 +137,6 @@ def test_the_word_at_fault_is_the_one_that_is_mended() -> None:
     assert said.endswith("nearest: micro-batch 8, or global batch 63")
 
 
-def test_interleaving_one_chunk_is_refused() -> None:
-    with pytest.raises(PlanError, match="interleaved schedule needs chunks >= 2"):
-        check(Plan(pp=2, schedule=Schedule.INTERLEAVED), LIMITS, JOB, 16)
-
-
 @pytest.mark.parametrize("split", [(6, 5), (12,), (13, -1)])
 def test_a_layer_split_must_cover_the_layers(split: tuple[int, ...]) -> None:
     with pytest.raises(PlanError, match=r"layer_split .* needs 2 parts \(pp 2 x chunks 1\) that sum to 12 layers"):
@@ -175,9 +170,7 @@ def test_a_table_of_plans_is_judged_as_each_plan() -> None:
             assert np.broadcast_to(kept, (len(plans),))[index] == alone[name][0], (name, plan)
 
 
-@pytest.mark.parametrize(
-    ("words", "needs"), [({"recompute": "full"}, "Recompute.FULL"), ({"schedule": "1f1b"}, "Schedule.ONE_F_ONE_B")]
-)
+@pytest.mark.parametrize(("words", "needs"), [({"recompute": "full"}, "Recompute.FULL")])
 def test_a_word_is_no_choice_in_python(words: dict[str, str], needs: str) -> None:
     with pytest.raises(PlanError, match=f"needs one of .*{needs}"):
         Plan(**words)  # type: ignore[arg-type]
@@ -186,12 +179,6 @@ def test_a_word_is_no_choice_in_python(words: dict[str, str], needs: str) -> Non
 def test_the_ends_of_a_pipeline_may_hold_no_layer() -> None:
     """Meta ran 126 layers on 16 stages of 8 chunks: the embedding alone on the first, the head alone on the last."""
     whole = ModelLimits(layers=126, heads=128, kv_heads=8, tensor_width=128, experts=0)
-    check(Plan(pp=16, chunks=8, schedule=Schedule.INTERLEAVED), whole, JOB, 16)
+    check(Plan(pp=16, chunks=8, schedule="interleaved"), whole, JOB, 16)
     with pytest.raises(PlanError, match="pp 16 x chunks 9 = 144 pipeline places for 126 layers; nearest: pp 14"):
-        check(Plan(pp=16, chunks=9, schedule=Schedule.INTERLEAVED), whole, JOB, 16)
-
-
-@pytest.mark.parametrize("schedule", [one for one in Schedule if one not in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)])
-def test_a_schedule_for_several_stages_is_refused_on_one(schedule: Schedule) -> None:
-    with pytest.raises(PlanError, match=rf"schedule {schedule.value} needs pp >= 2, got pp 1; nearest: schedule 1f1b"):
-        check(Plan(schedule=schedule, chunks=2), LIMITS, JOB, 16)
+        check(Plan(pp=16, chunks=9, schedule="interleaved"), whole, JOB, 16)

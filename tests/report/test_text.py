@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.report.blocks import Line, Table, plain, show
 from ridgeline.report.report import Report, SearchReport, StageMemory
 from ridgeline.report.text import count_text, memory_bar, money_text, plan_text, report_blocks, search_blocks
@@ -95,7 +95,7 @@ def test_an_empty_search_still_explains_itself(found: SearchReport) -> None:
     [
         (Plan(), "one device, micro-batch 1, no recompute"),
         (
-            Plan(tp=8, pp=4, dp=2, schedule=Schedule.INTERLEAVED, chunks=5, zero=1, sequence_parallel=True),
+            Plan(tp=8, pp=4, dp=2, schedule="interleaved", chunks=5, zero=1, sequence_parallel=True),
             "tp 8, pp 4, dp 2, interleaved x5 chunks, micro-batch 1, ZeRO-1, no recompute, sequence parallel",
         ),
         (

@@ -15,8 +15,9 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.predict import Predictor
+from ridgeline.seams.registry import names
 from ridgeline.search.search import search
 from ridgeline.search.space import Space
 
@@ -96,7 +97,7 @@ def _draw(chance: random.Random) -> Problem:
         max_cp=chance.choice([1, 2]),
         max_micro_batch=chance.choice([1, 2, 4]),
         max_chunks=2,
-        schedules=some(tuple(Schedule), 4),
+        schedules=some(names("schedules"), 4),
         recompute=chance.choice([(Recompute.NONE,), (Recompute.NONE, Recompute.SELECTIVE), (Recompute.FULL,)]),
         zero=chance.choice([(0,), (1,), (0, 2), (1, 3)]),
         offload_optimizer=some((False, True)),
@@ -174,13 +175,13 @@ def _choices(base: Plan, space: Space, layers: int) -> Iterator[Plan]:
         )
 
 
-def _chunks(schedule: Schedule, pp: int, layers: int) -> list[int]:
+def _chunks(schedule: str, pp: int, layers: int) -> list[int]:
     """Chunks that a schedule may have: without stages there is nothing to interleave or to fill."""
     if pp == 1:
-        return [1] if schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE) else []
-    if schedule is Schedule.INTERLEAVED:
+        return [1] if schedule in ("1f1b", "gpipe") else []
+    if schedule == "interleaved":
         return [2] if layers % (2 * pp) == 0 else []
-    if schedule in (Schedule.ZB_V, Schedule.V_HALF, Schedule.V_MIN):
+    if schedule in ("zb-v", "v-half", "v-min"):
         return [2] if 2 * pp <= layers else []
     return [1]
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from ridgeline.facts.clusters import cluster  # noqa: E402
 from ridgeline.graph.build import from_dims  # noqa: E402
 from ridgeline.graph.workload import Workload  # noqa: E402
-from ridgeline.plan.plan import Plan, Schedule  # noqa: E402
+from ridgeline.plan.plan import Plan  # noqa: E402
 from ridgeline.predict import Predictor  # noqa: E402
 from ridgeline.run.gap import compare_plan, predicted_idle_share  # noqa: E402
 from ridgeline.run.observe import observe  # noqa: E402
@@ -58,7 +58,7 @@ def test_predicted_memory_is_what_the_allocator_counts(words: dict[str, int], mo
         MODEL,
         cluster("2xH100-SXM"),
         WORK,
-        Plan(schedule=Schedule.ONE_F_ONE_B, **words),
+        Plan(schedule="1f1b", **words),
         repeats=1,
         device="cpu",
         limit_s=120,

@@ -14,13 +14,13 @@ from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.load import load
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.run.decoder import Decoder
 from ridgeline.run.launch import launch
 from ridgeline.run.mapping import execution_of, parameters, shape_of
 
 WORK = Workload(seq_len=16, global_batch=4, precision="fp32", optimizer="sgd-momentum")
-GPIPE = Schedule.GPIPE
+GPIPE = "gpipe"
 
 
 def model(**words: Any) -> Model:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.prices import carbon_intensity
-from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Task
-from ridgeline.plan.plan import Recompute, Schedule
+from ridgeline.graph.workload import PRECISIONS, Task
+from ridgeline.plan.plan import Recompute
 from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words, write_scenario
+from ridgeline.seams.registry import names
 
 GPT2 = """\
 [model]
@@ -57,7 +58,7 @@ def test_a_whole_scenario(tmp_path: Path) -> None:
     assert (scenario.workload.tokens, scenario.workload.task) == (300_000_000_000, Task.PRETRAIN)
     assert scenario.plan is not None
     assert (scenario.plan.tp, scenario.plan.pp, scenario.plan.dp) == (2, 2, 2)  # dp takes what is left of 8
-    assert (scenario.plan.schedule, scenario.plan.recompute) == (Schedule.GPIPE, Recompute.SELECTIVE)
+    assert (scenario.plan.schedule, scenario.plan.recompute) == ("gpipe", Recompute.SELECTIVE)
     assert scenario.assumed == ()
 
 
@@ -155,7 +156,7 @@ WORKLOADS = st.fixed_dictionaries(
         "task": st.sampled_from([task.value for task in Task]),
         "tokens": st.one_of(st.integers(1, 10**15), st.integers(1, 900).map(lambda count: f"{count}B")),
         "precision": st.sampled_from(list(PRECISIONS)),
-        "optimizer": st.sampled_from(list(OPTIMIZERS)),
+        "optimizer": st.sampled_from(names("optimizers")),
         "mean_document": st.floats(1.0, 1e9),
         "padding": st.one_of(st.floats(0.0, 0.999), st.integers(0, 99).map(lambda share: f"{share}%")),
         "lora_rank": st.integers(1, 512),
@@ -167,7 +168,7 @@ PLANS = st.fixed_dictionaries(
         "tp": st.integers(1, 64),
         "pp": st.integers(1, 64),
         "micro_batch": st.integers(1, 64),
-        "schedule": st.sampled_from([schedule.value for schedule in Schedule]),
+        "schedule": st.sampled_from(names("schedules")),
         "zero": st.integers(0, 3),
         "zero_group": st.integers(1, 64),
         "recompute": st.sampled_from([recompute.value for recompute in Recompute]),

@@ -13,7 +13,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.load import load
 from ridgeline.graph.workload import Task, Workload
-from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.rules import check
 from ridgeline.predict import Predictor
 from ridgeline.report.report import SearchReport
@@ -21,6 +21,7 @@ from ridgeline.search.complete import complete
 from ridgeline.search.search import Searcher, search
 from ridgeline.search.space import Space, chunk_choices, data_parallel, degrees, legal
 from ridgeline.training.exchange import exchange_rules
+from ridgeline.training.orders import pipeline_schedule
 from ridgeline.training.step_bound import StepBound
 
 MODEL = from_dims(name="small", layers=8, hidden=1024, heads=8, vocab=32000, max_positions=2048)
@@ -122,7 +123,7 @@ def test_threads_change_neither_the_order_of_groups_nor_a_bit(framework: str, mo
 
 def test_exchanges_priced_for_all_layouts_are_those_of_each_plan() -> None:
     it = searcher(replace(FAST, zero=(0, 1, 3)))
-    group = next(group for group in it.groups if group.schedule is Schedule.INTERLEAVED)
+    group = next(group for group in it.groups if group.schedule == "interleaved")
     seen = set()
     for index in np.argwhere(np.isfinite(group.bound_s))[::7].tolist():
         plan = group.plan(tuple(index))
@@ -168,22 +169,22 @@ def test_experts_spread_over_groups_they_divide() -> None:
 @pytest.mark.parametrize(
     ("schedule", "pp", "expected"),
     [
-        (Schedule.ONE_F_ONE_B, 1, [1]),
-        (Schedule.ZB_H1, 1, []),
-        (Schedule.INTERLEAVED, 2, [2, 4]),  # 8 layers over 4 or 8 places
-        (Schedule.INTERLEAVED, 8, []),
-        (Schedule.ZB_V, 4, [2]),
-        (Schedule.ZB_V, 8, []),
-        (Schedule.ZB_H2, 8, [1]),
+        ("1f1b", 1, [1]),
+        ("zb-h1", 1, []),
+        ("interleaved", 2, [2, 4]),  # 8 layers over 4 or 8 places
+        ("interleaved", 8, []),
+        ("zb-v", 4, [2]),
+        ("zb-v", 8, []),
+        ("zb-h2", 8, [1]),
     ],
 )
-def test_chunks_that_a_schedule_may_have(schedule: Schedule, pp: int, expected: list[int]) -> None:
-    assert chunk_choices(schedule, pp, 8, FAST) == expected
+def test_chunks_that_a_schedule_may_have(schedule: str, pp: int, expected: list[int]) -> None:
+    assert chunk_choices(pipeline_schedule(schedule), pp, 8, FAST) == expected
 
 
 @pytest.mark.parametrize(("layers", "expected"), [(126, [7]), (110, [7]), (109, [])])  # 112 places
 def test_stated_chunks_need_not_divide_the_layers(layers: int, expected: list[int]) -> None:
-    assert chunk_choices(Schedule.INTERLEAVED, 16, layers, replace(FAST, fixed={"chunks": 7})) == expected
+    assert chunk_choices(pipeline_schedule("interleaved"), 16, layers, replace(FAST, fixed={"chunks": 7})) == expected
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_stated_chunks_need_not_divide_the_layers(layers: int, expected: list[in
     [
         {"tp": 2, "pp": 2},
         {"micro_batch": 2, "zero": 1},
-        {"schedule": Schedule.ZB_H1, "pp": 4},
+        {"schedule": "zb-h1", "pp": 4},
         {"recompute": Recompute.FULL, "offload_optimizer": True},
         {"sequence_parallel": True, "tp": 4, "overlap_gradients": False},
         {"pp": 2, "layer_split": (5, 3)},
@@ -283,7 +284,7 @@ def test_completion_chooses_the_chunks_that_nobody_stated() -> None:
     stated = {"tp": 1, "pp": 4, "dp": 2, "zero": 1, "micro_batch": 4, "recompute": Recompute.FULL}
     chosen, plain = (complete(MODEL, NODE, JOB, {**stated, **more}) for more in ({}, {"chunks": 1}))
     assert chosen.chunks > 1
-    assert (plain.chunks, plain.schedule) == (1, Schedule.ONE_F_ONE_B)
+    assert (plain.chunks, plain.schedule) == (1, "1f1b")
     predictor = Predictor(MODEL, NODE, JOB)
     assert predictor.evaluate(chosen).timeline.makespan_s < predictor.evaluate(plain).timeline.makespan_s
 
@@ -327,7 +328,7 @@ def test_zero_2_offload_on_one_device_is_found() -> None:
 def test_savings_of_the_grid_are_bounded_and_measured_as_predict_does() -> None:
     job = Workload(task=Task.LORA, seq_len=2048, global_batch=8)
     predictor = Predictor(MODEL, cluster("2xRTX-4090"), job)
-    it = Searcher(predictor, replace(FAST, schedules=(Schedule.ONE_F_ONE_B,)).thrifty())
+    it = Searcher(predictor, replace(FAST, schedules=("1f1b",)).thrifty())
     it.bound()
     random = np.random.default_rng(1)
     seen = set()

@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.plan.plan import Schedule
+from ridgeline.seams.schedule import FORWARD
 from ridgeline.timeline.profile import memory_profile
 from ridgeline.timeline.simulate import simulate
-from ridgeline.training.orders import FORWARD, KIND_LABEL, order
+from ridgeline.training.orders import KIND_LABEL, order, pipeline_schedule
 from ridgeline.training.pipeline import SEND_FORWARD, pipeline_tasks
 
 F1_B2 = {"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0}
 
 
 def log(
-    schedule: Schedule, stages: int, micro_batches: int, chunks: int = 1, **sends: float
+    schedule: str, stages: int, micro_batches: int, chunks: int = 1, **sends: float
 ) -> list[dict[str, tuple[float, float]]]:
     """For each stage, task name -> (start, end), e.g. 'F0.1' the forward of chunk 0, micro-batch 1."""
-    one = order(schedule, stages, micro_batches, chunks)
+    one = order(pipeline_schedule(schedule), stages, micro_batches, chunks)
     tasks = pipeline_tasks(one, **F1_B2, **sends)
     timeline = simulate(tasks)
     found: list[dict[str, tuple[float, float]]] = [{} for _ in range(stages)]
@@ -55,18 +55,18 @@ def test_1f1b_four_stages_eight_micro_batches() -> None:
             "B0.4 16-18, F0.5 18-19, B0.5 19-21, F0.6 21-22, B0.6 22-24, F0.7 24-25, B0.7 25-27"
         ),
     ]
-    assert log(Schedule.ONE_F_ONE_B, 4, 8) == want
+    assert log("1f1b", 4, 8) == want
 
 
 def test_gpipe_two_stages_three_micro_batches() -> None:
-    assert log(Schedule.GPIPE, 2, 3) == [
+    assert log("gpipe", 2, 3) == [
         spans("F0.0 0-1, F0.1 1-2, F0.2 2-3, B0.0 6-8, B0.1 8-10, B0.2 10-12"),
         spans("F0.0 1-2, F0.1 2-3, F0.2 3-4, B0.0 4-6, B0.1 6-8, B0.2 8-10"),
     ]
 
 
 def test_interleaved_two_stages_two_chunks() -> None:
-    assert log(Schedule.INTERLEAVED, 2, 4, 2) == [
+    assert log("interleaved", 2, 4, 2) == [
         spans(
             "F0.0 0-1, F0.1 1-2, F1.0 2-3, F1.1 3-4, F0.2 4-5, B1.0 6-8, F0.3 8-9, B1.1 9-11, F1.2 11-12, B0.0 12-14,"
             "F1.3 14-15, B0.1 15-17, B1.2 18-20, B1.3 21-23, B0.2 23-25, B0.3 25-27"
@@ -79,7 +79,7 @@ def test_interleaved_two_stages_two_chunks() -> None:
 
 
 def test_zb_h1_two_stages_three_micro_batches() -> None:
-    assert log(Schedule.ZB_H1, 2, 3) == [
+    assert log("zb-h1", 2, 3) == [
         spans("F0.0 0-1, F0.1 1-2, Bi0.0 3-4, W0.0 4-5, F0.2 5-6, Bi0.1 6-7, W0.1 7-8, Bi0.2 8-9, W0.2 9-10"),
         spans("F0.0 1-2, Bi0.0 2-3, F0.1 3-4, Bi0.1 4-5, W0.0 5-6, F0.2 6-7, Bi0.2 7-8, W0.1 8-9, W0.2 9-10"),
     ]
@@ -87,7 +87,7 @@ def test_zb_h1_two_stages_three_micro_batches() -> None:
 
 def test_sends_delay_the_other_stage_but_not_their_own() -> None:
     # Forward sends of 0.5 s overlap with the next forward; backward sends of 0.25 s come back.
-    assert log(Schedule.GPIPE, 2, 2, send_forward_s=0.5, send_backward_s=0.25) == [
+    assert log("gpipe", 2, 2, send_forward_s=0.5, send_backward_s=0.25) == [
         spans("F0.0 0-1, F0.1 1-2, B0.0 5.75-7.75, B0.1 7.75-9.75"),
         spans("F0.0 1.5-2.5, F0.1 2.5-3.5, B0.0 3.5-5.5, B0.1 5.5-7.5"),
     ]
@@ -95,7 +95,7 @@ def test_sends_delay_the_other_stage_but_not_their_own() -> None:
 
 def test_slow_link_queues_its_sends() -> None:
     # Each send takes 3 s on link 0>1: micro-batch 1 arrives at 1 + 3 + 3.
-    tasks = pipeline_tasks(order(Schedule.GPIPE, 2, 2), **F1_B2, send_forward_s=3.0)
+    tasks = pipeline_tasks(order(pipeline_schedule("gpipe"), 2, 2), **F1_B2, send_forward_s=3.0)
     timeline = simulate(tasks)
     link = tasks.stream_names.index("link 0>1")
     sent = np.flatnonzero(tasks.stream == link)
@@ -106,7 +106,9 @@ def test_slow_link_queues_its_sends() -> None:
 
 
 def test_interleaved_wraps_around_on_its_own_link() -> None:
-    tasks = pipeline_tasks(order(Schedule.INTERLEAVED, 3, 3, 2), **F1_B2, send_forward_s=0.5, send_backward_s=0.5)
+    tasks = pipeline_tasks(
+        order(pipeline_schedule("interleaved"), 3, 3, 2), **F1_B2, send_forward_s=0.5, send_backward_s=0.5
+    )
     names = set(tasks.stream_names[3:])
     assert names == {"link 0>1", "link 1>2", "link 2>0", "link 1>0", "link 2>1", "link 0>2"}
     # Chunk 1's forward on stage 0 waits for 0.5 s after stage 2 ends chunk 0: 1 + .5 + 1 + .5 + 1 + .5.
@@ -115,14 +117,14 @@ def test_interleaved_wraps_around_on_its_own_link() -> None:
 
 
 def test_fold_of_a_v_needs_no_send() -> None:
-    tasks = pipeline_tasks(order(Schedule.ZB_V, 2, 2, 2), **F1_B2, send_forward_s=0.5)
+    tasks = pipeline_tasks(order(pipeline_schedule("zb-v"), 2, 2, 2), **F1_B2, send_forward_s=0.5)
     # Two hops per micro-batch: 0 to 1 going down, 1 to 0 coming up.
     assert int((tasks.kind == SEND_FORWARD).sum()) == 4
 
 
 def test_bytes_by_hand() -> None:
     # Stage 1 keeps each of its two micro-batches' 10 bytes from forward to backward's end; 4 after the input part.
-    one = order(Schedule.ZB_H1, 1, 2)
+    one = order(pipeline_schedule("zb-h1"), 1, 2)
     tasks = pipeline_tasks(one, **F1_B2, activation_bytes=10.0, input_freed_share=0.6)
     profile = memory_profile(tasks, simulate(tasks))
     # F0 Bi0 W0 F1 Bi1 W1: one micro-batch in flight (p = 1).
@@ -134,12 +136,14 @@ def test_bytes_by_hand() -> None:
 
 def test_uneven_stages_take_their_own_times() -> None:
     forward = np.array([[1.0], [4.0]])
-    tasks = pipeline_tasks(order(Schedule.GPIPE, 2, 2), forward_s=forward, backward_input_s=1.0, backward_weight_s=0.0)
+    tasks = pipeline_tasks(
+        order(pipeline_schedule("gpipe"), 2, 2), forward_s=forward, backward_input_s=1.0, backward_weight_s=0.0
+    )
     # Forwards: 0-1, 1-2 | 1-5, 5-9; backwards 9-10, 10-11 | 10-11, 11-12.
     assert simulate(tasks).makespan_s == 12.0
 
 
-@pytest.mark.parametrize("schedule", [Schedule.GPIPE, Schedule.ZB_H2])
-def test_one_stage_has_no_bubble(schedule: Schedule) -> None:
-    tasks = pipeline_tasks(order(schedule, 1, 5), **F1_B2, send_forward_s=9.0, send_backward_s=9.0)
+@pytest.mark.parametrize("schedule", ["gpipe", "zb-h2"])
+def test_one_stage_has_no_bubble(schedule: str) -> None:
+    tasks = pipeline_tasks(order(pipeline_schedule(schedule), 1, 5), **F1_B2, send_forward_s=9.0, send_backward_s=9.0)
     assert simulate(tasks).makespan_s == 15.0

@@ -16,11 +16,11 @@ from ridgeline.facts.records import Cluster, Tier
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.work import Layout
-from ridgeline.plan.plan import Plan, Schedule
+from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor
 from ridgeline.predict.explain import explain
 from ridgeline.training.exchanges import Sharding
-from ridgeline.training.schedules import positions
+from ridgeline.training.orders import pipeline_schedule
 from ridgeline.training.sends import send_tables
 from ridgeline.training.stages import StageModel, StageTimes
 
@@ -47,24 +47,24 @@ def boxes(*, bytes_per_s: float = 1e9, latency_s: float = 1e-5) -> Cluster:
 
 
 def times(
-    machine: Machine, schedule: Schedule, stages: int, chunks: int, *, tp: int = 1, dp: int = 1, layers: int = 16
+    machine: Machine, schedule: str, stages: int, chunks: int, *, tp: int = 1, dp: int = 1, layers: int = 16
 ) -> StageTimes:
     model = StageModel(MODEL, machine, Workload(seq_len=1024, global_batch=64))
-    first, last = model.ends(schedule, stages, chunks)
+    first, last = model.ends(pipeline_schedule(schedule).layer_places(stages, chunks))
     split = (layers // (stages * chunks),) * stages * chunks
     return model.times(
         model.price(Layout(tp=tp)),
-        model.counts(split, schedule, stages, chunks),
+        model.counts(split, pipeline_schedule(schedule).layer_places(stages, chunks)),
         first,
         last,
         recompute=0,
         sharding=Sharding(dp=dp, pp=stages),
-        schedule=schedule,
+        schedule=pipeline_schedule(schedule),
     )
 
 
 def test_only_the_boundary_between_two_boxes_takes_their_link() -> None:
-    near, far = (times(machine(boxes(bytes_per_s=rate)), Schedule.ONE_F_ONE_B, 8, 1) for rate in (1e12, 1e6))
+    near, far = (times(machine(boxes(bytes_per_s=rate)), "1f1b", 8, 1) for rate in (1e12, 1e6))
     for one, other, slow in (
         (near.send_forward_s, far.send_forward_s, 3),  # stage 3 sends activations to stage 4,
         (near.send_backward_s, far.send_backward_s, 4),  # which sends gradients back
@@ -76,7 +76,7 @@ def test_only_the_boundary_between_two_boxes_takes_their_link() -> None:
 
 def test_interleaved_chunks_go_back_over_their_own_distance() -> None:
     """Four stages of two devices in boxes of four: 1 to 2 crosses, and so does the last to the first."""
-    near, far = (times(machine(boxes(bytes_per_s=rate)), Schedule.INTERLEAVED, 4, 2, dp=2) for rate in (1e12, 1e6))
+    near, far = (times(machine(boxes(bytes_per_s=rate)), "interleaved", 4, 2, dp=2) for rate in (1e12, 1e6))
     forward, backward = far.send_forward_s > near.send_forward_s, far.send_backward_s > near.send_backward_s
     assert forward.tolist() == [[False] * 2, [True] * 2, [False] * 2, [True, False]]  # the last chunk hands nothing on
     assert backward.tolist() == [[False, True], [False] * 2, [True] * 2, [False] * 2]
@@ -84,19 +84,19 @@ def test_interleaved_chunks_go_back_over_their_own_distance() -> None:
 
 
 def test_a_folded_schedule_turns_without_a_send() -> None:
-    found = times(machine(boxes(bytes_per_s=1e6)), Schedule.ZB_V, 4, 2, dp=2)
+    found = times(machine(boxes(bytes_per_s=1e6)), "zb-v", 4, 2, dp=2)
     assert (found.send_forward_s > 0).tolist() == [[True, False], [True, True], [True, True], [False, True]]
     assert found.send_forward_s[1, 0] == found.send_forward_s[2, 1] > found.send_forward_s[0, 0]
     assert found.send_forward_s[0, 0] == found.send_forward_s[1, 1] == found.send_backward_s[0, 1]
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], int, int, Schedule, int]:
+def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], int, int, str, int]:
     """Sizes of the tiers, devices of a stage, stages, schedule, chunks."""
     sizes = tuple(np.cumprod(draw(st.lists(st.integers(2, 5), min_size=1, max_size=4))).tolist())
     ranks = draw(st.integers(1, 8))
-    schedule = draw(st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.V_HALF]))
-    chunks = {Schedule.ONE_F_ONE_B: 1, Schedule.V_HALF: 2}.get(schedule, draw(st.integers(2, 3)))
+    schedule = draw(st.sampled_from(["1f1b", "interleaved", "v-half"]))
+    chunks = {"1f1b": 1, "v-half": 2}.get(schedule, draw(st.integers(2, 3)))
     stages = max(1, sizes[-1] // ranks)
     return sizes, ranks, draw(st.integers(1, min(stages, 12))), schedule, chunks
 
@@ -104,13 +104,13 @@ def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], int, int, Schedule, int]:
 @settings(deadline=None, max_examples=200)
 @given(layouts())
 def test_every_hop_takes_the_widest_tier_that_any_pair_of_its_ranks_needs(
-    layout: tuple[tuple[int, ...], int, int, Schedule, int],
+    layout: tuple[tuple[int, ...], int, int, str, int],
 ) -> None:
     """Against each pair of devices by itself: a price of 1 in the innermost tier, 2 in the next, and so on."""
     sizes, ranks, stages, schedule, chunks = layout
     network = on("H100-SXM", *map(tier, sizes))
     strides = (1, *sizes[:-1])
-    place = positions(schedule, stages, chunks)
+    place = pipeline_schedule(schedule).places(stages, chunks)
     forward, backward = send_tables(place, ranks, network, lambda stride: 1.0 + strides.index(int(stride)))
     where = {int(place[s, c]): (s, c) for s, c in product(range(stages), range(chunks))}
 
@@ -129,14 +129,14 @@ def test_every_hop_takes_the_widest_tier_that_any_pair_of_its_ranks_needs(
 @settings(deadline=None, max_examples=25)
 @given(
     pp=st.sampled_from([2, 4, 8]),
-    schedule=st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZB_V]),
+    schedule=st.sampled_from(["1f1b", "interleaved", "zb-h1", "zb-v"]),
     slower=st.floats(2.0, 1e4),
     later_s=st.floats(1e-3, 1.0),
 )
 def test_a_slower_or_later_link_between_the_boxes_is_never_free(
-    pp: int, schedule: Schedule, slower: float, later_s: float
+    pp: int, schedule: str, slower: float, later_s: float
 ) -> None:
-    chunks = 2 if schedule in (Schedule.INTERLEAVED, Schedule.ZB_V) else 1
+    chunks = 2 if schedule in ("interleaved", "zb-v") else 1
     workload = Workload(seq_len=1024, global_batch=32)
     plan = Plan(pp=pp, dp=8 // pp, schedule=schedule, chunks=chunks)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from ridgeline.errors import WorkloadError
 
@@ -170,53 +169,6 @@ def without_rate(name: str, dtype: str, known: Collection[str]) -> str:
     return (
         f"{name} has no {dtype} matrix rate; {f'nearest: {usual}; ' if usual else ''}it has {', '.join(sorted(known))}"
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Optimizer:
-    """Bytes of state and of memory traffic per trained parameter.
-
-    `state_bytes` per parameter (Adafactor keeps one number per row and column, so it is near 0 and
-    its exact size comes from the shapes: `factored`). `paged` states move to host memory where the device is full, and
-    back on demand. `matrix_iterations` is the number of Newton-Schulz steps (Muon), whose `state_bytes` are those of
-    hidden matrices; all else keeps Adam's two moments.
-    """
-
-    name: str
-    state_bytes: float
-    factored: bool = False
-    paged: bool = False
-    matrix_iterations: int = 0
-    two_moments: bool = False  # Adam's, kept as they are
-
-    def states(self, trained: Any, matrix: Any) -> Any:
-        """Bytes of state of so many trained numbers, `matrix` of them in hidden matrices [byte]; arrays broadcast.
-
-        >>> OPTIMIZERS["muon"].states(10.0, 4.0)
-        64.0
-        """
-        rest = ADAM_BYTES if self.matrix_iterations else self.state_bytes
-        return matrix * self.state_bytes + (trained - matrix) * rest
-
-
-ADAM_BYTES = 8.0  # two fp32 moments
-
-OPTIMIZERS: dict[str, Optimizer] = {
-    o.name: o
-    for o in (
-        Optimizer(name="adamw", state_bytes=8, two_moments=True),
-        Optimizer(name="adam", state_bytes=8, two_moments=True),
-        Optimizer(name="adamw-bf16", state_bytes=4, two_moments=True),
-        Optimizer(name="sgd", state_bytes=0),
-        Optimizer(name="sgd-momentum", state_bytes=4),
-        Optimizer(name="adafactor", state_bytes=0, factored=True),
-        Optimizer(name="adamw-8bit", state_bytes=2),
-        Optimizer(name="paged-adamw", state_bytes=8, paged=True),
-        Optimizer(name="paged-adamw-8bit", state_bytes=2, paged=True),
-        Optimizer(name="lion", state_bytes=4),
-        Optimizer(name="muon", state_bytes=4, matrix_iterations=5),
-    )
-}
 
 
 FRAMEWORKS = ("megatron", "fsdp", "fsdp1", "deepspeed", "torch", "ddp", "transformers", "litgpt")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from ridgeline.graph.ops import Op, OpKind, Region
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.work import Layout, Number
+from ridgeline.seams.registry import technique
+from ridgeline.seams.states import OptimizerStates, Tensor
 
 
 def adapted(op: Op, workload: Workload) -> bool:
@@ -39,19 +42,19 @@ def quantized_base(op: Op, workload: Workload) -> bool:
 class RankParams:
     """Numbers on one rank [1]: `dense` belong to the data-parallel group, `expert` to the experts' own.
 
-    `trained` ones have gradients and optimizer states; the rest are frozen base weights. `matrix` are the trained ones
-    of hidden matrices, which Muon updates.
-    `orthogonal_flop` is one Newton-Schulz iteration over every trained matrix [FLOP]: with k <= n,
-    X X^T, its square and the product with X take 4 k^2 n + 2 k^3. `tensors` are the trained weights and biases [1].
+    `trained` ones have gradients and optimizer states; the rest are frozen base weights. `moved` ones are the traffic
+    of the optimizer's states in an update [byte], `update_flop` its work on matrix units [FLOP], of the whole tensors.
+    `tensors` are the trained weights and biases [1].
     """
 
     dense: Number
     expert: Number
     trained_dense: Number
     trained_expert: Number
-    orthogonal_flop: Number
+    update_flop: Number
     tensors: Number
-    matrix: Number = 0.0
+    moved_dense: Number = 0.0
+    moved_expert: Number = 0.0
     quantized_dense: Number = 0.0  # of `dense`, held and gathered in few bits
     quantized_expert: Number = 0.0
 
@@ -67,9 +70,10 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
     expert: Number = 0.0
     trained_dense: Number = 0.0
     trained_expert: Number = 0.0
-    orthogonal: Number = 0.0
+    flop: Number = 0.0
     tensors: Number = 0.0
-    matrix: Number = 0.0
+    moved = {False: np.zeros(()), True: np.zeros(())}
+    optimizer = optimizer_states(workload)
     quantized = {False: np.zeros(()), True: np.zeros(())}
     for op in ops:
         is_expert = op.region is Region.EXPERT
@@ -87,11 +91,9 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
             tensors = tensors + 2.0 * parts * copies
         elif op.params and op.shared_params is None and not op.sparse:
             tensors = tensors + tensor_count(op) * copies
-        if op.k and op.n and op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM) and not tuned:
-            short, long = min(op.k, op.n), max(op.k, op.n)
-            orthogonal = orthogonal + (4.0 * short**2 * long + 2.0 * short**3) * copies
-        hidden = op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM) and op.region is not Region.VOCAB
-        matrix = matrix + (trained if tuned else hidden * op.k * op.n * copies / degree)
+        ours = () if op.sparse or op.shared_params is not None else trained_tensors(op, workload)
+        flop = flop + sum(map(optimizer.update_flop, ours)) * copies
+        moved[is_expert] = moved[is_expert] + sum(map(optimizer.moved_bytes, ours)) * copies / degree
         if is_expert:
             expert, trained_expert = expert + own, trained_expert + trained
         else:
@@ -101,12 +103,30 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
         expert=expert,
         trained_dense=trained_dense,
         trained_expert=trained_expert,
-        orthogonal_flop=orthogonal,
+        update_flop=flop,
         tensors=tensors,
-        matrix=matrix,
+        moved_dense=moved[False],
+        moved_expert=moved[True],
         quantized_dense=quantized[False],
         quantized_expert=quantized[True],
     )
+
+
+def optimizer_states(workload: Workload) -> OptimizerStates:
+    """What the workload's optimizer keeps and moves; raises `UnknownNameError` for a name of none."""
+    return cast(OptimizerStates, technique("optimizers", workload.optimizer))
+
+
+def trained_tensors(op: Op, workload: Workload) -> tuple[Tensor, ...]:
+    """The trained tensors of one copy of an op: its weight with what is beside it, or the two of each adapter."""
+    if workload.task in (Task.LORA, Task.QLORA):
+        rank, parts = workload.lora_rank, adapters(op, workload) if adapted(op, workload) else 0
+        down = Tensor(count=rank * op.k, rows=rank, columns=op.k, hidden=True)
+        return (*[down] * parts, Tensor(count=rank * op.n, rows=op.n, columns=rank, hidden=True)) if parts else ()
+    if not op.params:
+        return ()
+    hidden = op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM) and op.region is not Region.VOCAB
+    return (Tensor(count=op.params, rows=op.k, columns=op.n, hidden=hidden),)
 
 
 def tensor_count(op: Op) -> int:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.ops import Block, Graph, Op, OpKind, Region, Saved, Split
 from ridgeline.graph.parts import MASK_BYTES
-from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Optimizer, Precision, Task, Workload
-from ridgeline.lower.params import adapted, adapters, quantized_base
+from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
+from ridgeline.lower.params import adapted, adapters, optimizer_states, quantized_base, trained_tensors
 from ridgeline.memory.runtime import MEGATRON, Runtime
+from ridgeline.seams.states import OptimizerStates
 
 LINEAR = (OpKind.GEMM, OpKind.GROUPED_GEMM)
 CONSTANT_BYTES = 0.127 / 8  # doubly quantized block constants, arXiv:2305.14314 section 3
@@ -70,8 +71,8 @@ class Part:
 
     `trained` numbers carry gradients and optimizer states; `frozen` ones are held in the activation
     format, `quantized` ones in NF4 (QLoRA) or in 8 bits (a frozen base under an 8-bit recipe).
-    `matrix` counts the trained numbers that Muon updates and `factored` Adafactor's row and column
-    sums. `kept` holds bytes per token by recompute policy; of them `inputs` are those of 4-bit products, where held.
+    `states` are the bytes that the optimizer keeps of the trained ones. `kept` holds bytes per token by recompute
+    policy; of them `inputs` are those of 4-bit products, where held.
     `backward` is the widest operator's gradients in flight, per token. `largest` is the biggest
     linear weight [1], whose gradient or dequantized copy is a transient.
     """
@@ -79,8 +80,7 @@ class Part:
     trained: Divided = Divided()
     frozen: Divided = Divided()
     quantized: Divided = Divided()
-    factored: Divided = Divided()
-    matrix: Divided = Divided()
+    states: Divided = Divided()
     kept: tuple[Kept, Kept, Kept] = (Kept(), Kept(), Kept())
     inputs: Kept = Kept()
     backward: Kept = Kept()
@@ -103,7 +103,7 @@ class GraphProfile:
     hidden: int
     vocab: int
     precision: Precision
-    optimizer: Optimizer
+    optimizer: OptimizerStates
     adapters: bool
     quantized_bytes: float
     dequantizes: bool
@@ -118,19 +118,13 @@ def named_precision(name: str) -> Precision:
     return PRECISIONS[name]
 
 
-def named_optimizer(name: str) -> Optimizer:
-    """The optimizer called `name`."""
-    if name not in OPTIMIZERS:
-        raise UnknownNameError("optimizer", name, OPTIMIZERS)
-    return OPTIMIZERS[name]
-
-
 @dataclass(kw_only=True)
 class _Builder:
     """Sums one part, operator by operator."""
 
     workload: Workload
     precision: Precision
+    optimizer: OptimizerStates
     runtime: Runtime
     experts: int = 0
     encoder: bool = False
@@ -158,16 +152,10 @@ class _Builder:
             return
         copies = self.experts if op.region is Region.EXPERT else 1
         count, part = float(op.params * copies), self.part
+        tensors = trained_tensors(op, self.workload)
+        states = part.states.plus(op, sum(map(self.optimizer.state_bytes, tensors)) * copies)
         if self.workload.task in (Task.PRETRAIN, Task.FULL):
-            hidden = op.kind in LINEAR and op.region is not Region.VOCAB
-            matrix = float(op.k * op.n * copies) if hidden else 0.0
-            factored = float((op.k + op.n) * copies) if op.k and op.n else count
-            self.part = replace(
-                part,
-                trained=part.trained.plus(op, count),
-                factored=part.factored.plus(op, factored),
-                matrix=part.matrix.plus(op, matrix),
-            )
+            self.part = replace(part, trained=part.trained.plus(op, count), states=states)
             return
         parts = self._adapters(op)
         adapter = float(self.workload.lora_rank * (op.k * parts + op.n) * copies) if parts else 0.0
@@ -175,8 +163,7 @@ class _Builder:
         self.part = replace(
             part,
             trained=part.trained.plus(op, adapter),
-            factored=part.factored.plus(op, adapter),
-            matrix=part.matrix.plus(op, adapter),
+            states=states,
             frozen=part.frozen.plus(op, 0.0 if quantized else count),
             quantized=part.quantized.plus(op, count if quantized else 0.0),
         )
@@ -291,7 +278,7 @@ def profile_graph(graph: Graph, workload: Workload, runtime: Runtime = MEGATRON)
     Frozen linear layers without an adapter do not keep their input: it only serves the gradient of
     their own weight. Norms, activations and attention keep theirs, for the gradient passes through.
     """
-    precision, optimizer = named_precision(workload.precision), named_optimizer(workload.optimizer)
+    precision, optimizer = named_precision(workload.precision), optimizer_states(workload)
     precision = replace(
         precision,
         weight_bytes=precision.weight_bytes if runtime.weight_bytes is None else runtime.weight_bytes,
@@ -299,7 +286,14 @@ def profile_graph(graph: Graph, workload: Workload, runtime: Runtime = MEGATRON)
     )
 
     def part(ops: Iterable[Op], experts: int = 0, *, encoder: bool = False) -> Part:
-        builder = _Builder(workload=workload, precision=precision, runtime=runtime, experts=experts, encoder=encoder)
+        builder = _Builder(
+            workload=workload,
+            precision=precision,
+            optimizer=optimizer,
+            runtime=runtime,
+            experts=experts,
+            encoder=encoder,
+        )
         return builder.run(ops)
 
     def block_part(block: Block) -> Part:

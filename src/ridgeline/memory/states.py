@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.memory.profile import CONSTANT_BYTES, FP32_BYTES, Divided, Part
+from ridgeline.memory.profile import CONSTANT_BYTES, Divided, Part
 from ridgeline.memory.query import Bools, Stage
 from ridgeline.memory.shares import Array, as_array
 
@@ -91,10 +91,7 @@ def head_gradient(stage: Stage) -> Array:
 
 
 def optimizer_bytes(stage: Stage) -> Array:
-    """Optimizer states and the fp32 master copy of one rank: ZeRO-1 to 3 keep a shard [byte].
-
-    Adafactor keeps a row and a column of fp32 per matrix (arXiv:1804.04235).
-    """
+    """Optimizer states and the fp32 master copy of one rank: ZeRO-1 to 3 keep a shard [byte]."""
     return master_bytes(stage) + moment_bytes(stage)
 
 
@@ -104,12 +101,8 @@ def master_bytes(stage: Stage) -> Array:
 
 
 def moment_bytes(stage: Stage) -> Array:
-    """What the optimizer keeps of each number of one rank's share [byte]."""
-    on, optimizer = stage.zero >= 1, stage.profile.optimizer
-    if optimizer.factored:
-        return held_numbers(stage, "factored", on) * FP32_BYTES
-    trained = held_numbers(stage, "trained", on)
-    return np.asarray(optimizer.states(trained, held_numbers(stage, "matrix", on)))
+    """What the optimizer keeps of one rank's share [byte]."""
+    return held_numbers(stage, "states", stage.zero >= 1)
 
 
 def device_optimizer_bytes(stage: Stage) -> Array:

@@ -15,19 +15,6 @@ LOSSES = ("whole", "chunked", "fused")
 """How the loss holds logits: all at once; all in the activation format and a chunk in fp32 (torchtune); a chunk."""
 
 
-class Schedule(Enum):
-    """Pipeline schedules."""
-
-    GPIPE = "gpipe"
-    ONE_F_ONE_B = "1f1b"
-    INTERLEAVED = "interleaved"
-    ZB_H1 = "zb-h1"
-    ZB_H2 = "zb-h2"
-    ZB_V = "zb-v"
-    V_HALF = "v-half"
-    V_MIN = "v-min"
-
-
 class Recompute(Enum):
     """What backward computes again instead of keeping."""
 
@@ -56,7 +43,7 @@ class Plan:
     sequence_parallel: bool = False
     context_style: str = "ring"  # 'ring' or 'ulysses'
     micro_batch: int = 1
-    schedule: Schedule = Schedule.ONE_F_ONE_B
+    schedule: str = "1f1b"  # a pipeline schedule's name, with parameters in brackets where they are not its own
     chunks: int = 1
     zero: int = 0
     zero_group: int | None = None
@@ -79,10 +66,9 @@ class Plan:
                 raise PlanError(f"plan: {name} = {value}, needs >= 1")
         if self.zero not in (0, 1, 2, 3):
             raise PlanError(f"plan: zero = {self.zero}, needs 0, 1, 2 or 3")
-        for name, kind in (("schedule", Schedule), ("recompute", Recompute)):
-            if not isinstance(getattr(self, name), kind):
-                words = ", ".join(f"{kind.__name__}.{one.name}" for one in kind)
-                raise PlanError(f"plan: {name} = {getattr(self, name)!r}, needs one of {words}")
+        if not isinstance(self.recompute, Recompute):
+            words = ", ".join(f"Recompute.{one.name}" for one in Recompute)
+            raise PlanError(f"plan: recompute = {self.recompute!r}, needs one of {words}")
         if self.loss not in LOSSES:
             raise PlanError(f"plan: loss = '{self.loss}', needs one of {', '.join(LOSSES)}")
         if self.context_style not in ("ring", "ulysses"):

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from ridgeline.errors import PlanError
 from ridgeline.graph.ops import Graph, OpKind, Region, Split
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.plan import Plan, Schedule
+from ridgeline.plan.plan import Plan
 
 Columns = Mapping[str, NDArray[Any]]
 MOST_TASKS = 2_000_000  # of a step's timeline: some seconds and 0.5 GB; steps that anyone runs have under half of it
@@ -135,10 +135,6 @@ def check(plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> 
             continue  # a stated split may leave places to the embedding or the head alone
         if not bool(kept[0]):
             raise PlanError(explain(name, plan, limits, workload, devices))
-    if plan.pp == 1 and plan.schedule not in (Schedule.GPIPE, Schedule.ONE_F_ONE_B):
-        raise PlanError(f"plan: schedule {plan.schedule.value} needs pp >= 2, got pp 1; nearest: schedule 1f1b")
-    if plan.schedule is Schedule.INTERLEAVED and plan.chunks == 1:
-        raise PlanError("plan: the interleaved schedule needs chunks >= 2; with 1 chunk it is 1f1b")
     if plan.layer_split is not None:
         places = plan.pp * plan.chunks
         if len(plan.layer_split) != places or sum(plan.layer_split) != limits.layers or min(plan.layer_split) < 0:

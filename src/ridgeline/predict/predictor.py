@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine, machine
+from ridgeline.errors import PlanError
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.flop import index_flop_per_token, mean_context, model_flop_per_token, op_flop_per_token
 from ridgeline.graph.ops import Model, OpKind
@@ -20,13 +21,13 @@ from ridgeline.lower.work import Layout
 from ridgeline.memory.query import Options
 from ridgeline.memory.runtime import RUNTIMES, Runtime
 from ridgeline.memory.stage import activation_bytes, host_memory, stage_memory
-from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.rules import check, model_limits
 from ridgeline.timeline.simulate import Timeline, simulate
 from ridgeline.training.exchange import exchange_rules
 from ridgeline.training.exchanges import Sharding
 from ridgeline.training.host_traffic import with_moved_activations
-from ridgeline.training.schedules import SCHEDULE_CODE, in_flight
+from ridgeline.training.orders import pipeline_schedule
 from ridgeline.training.stages import LayoutCost, StageModel, StageTimes
 from ridgeline.training.step import step_tasks
 from ridgeline.training.step_bound import step_bound_s
@@ -91,15 +92,17 @@ class Predictor:
 
     def split(self, plan: Plan) -> tuple[int, ...]:
         """Layers of each pipeline place."""
-        return plan.layer_split or even_split(self.limits.layers, plan.pp * plan.chunks)
+        copies = pipeline_schedule(plan.schedule).copies
+        return plan.layer_split or even_split(self.limits.layers, plan.pp * plan.chunks // copies)
 
     def prepare(
         self, plan: Plan
     ) -> tuple[LayoutCost, NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], StageTimes]:
         """Prices, layers per stage and times per stage of a plan."""
         cost = self.price(plan)
-        counts = self.stages.counts(self.split(plan), plan.schedule, plan.pp, plan.chunks)
-        first, last = self.stages.ends(plan.schedule, plan.pp, plan.chunks)
+        schedule = pipeline_schedule(plan.schedule)
+        places = schedule.layer_places(plan.pp, plan.chunks)
+        counts, (first, last) = self.stages.counts(self.split(plan), places), self.stages.ends(places)
         sharding = Sharding(
             dp=plan.dp,
             pp=plan.pp,
@@ -116,7 +119,7 @@ class Predictor:
             recompute=RECOMPUTE_CODE[plan.recompute],
             sharding=sharding,
             recompute_layers=plan.recompute_layers,
-            schedule=plan.schedule,
+            schedule=schedule,
         )
         if plan.offload_activations:
             kept = activation_bytes(self.model.graph, self.workload, **self._held(plan, in_flight=np.ones(plan.pp)))
@@ -129,10 +132,14 @@ class Predictor:
     def evaluate(self, plan: Plan) -> Evaluation:
         """Price and simulate one plan exactly; raises PlanError for an illegal one."""
         check(plan, self.limits, self.workload, self.cluster.count)
+        schedule = pipeline_schedule(plan.schedule)
+        if plan.pp == 1 and not schedule.alone:
+            raise PlanError(f"plan: schedule {plan.schedule} needs pp >= 2, got pp 1; nearest: schedule 1f1b")
         micro_batches = plan.micro_batches(self.workload.global_batch)
+        schedule.check(plan.pp, micro_batches, plan.chunks)
         cost, counts, first, last, times = self.prepare(plan)
         tasks = step_tasks(plan, micro_batches, times)
-        bound = step_bound_s(plan.schedule, micro_batches, times, exchange_rules(plan))
+        bound = step_bound_s(schedule, micro_batches, times, exchange_rules(plan))
         return Evaluation(
             plan=plan,
             micro_batches=micro_batches,
@@ -148,21 +155,26 @@ class Predictor:
 
     def memory(self, plan: Plan) -> dict[str, NDArray[Any]]:
         """Peak bytes of every stage by category, arrays over stages (P,) [byte]."""
-        micro_batches = plan.micro_batches(self.workload.global_batch)
-        held = in_flight(SCHEDULE_CODE[plan.schedule], plan.pp, micro_batches, plan.chunks, np.arange(plan.pp))
-        return stage_memory(self.model.graph, self.workload, **self._held(plan, in_flight=held / plan.chunks))
+        held = self._in_flight(plan)
+        return stage_memory(self.model.graph, self.workload, **self._held(plan, in_flight=held))
 
     def host_bytes(self, plan: Plan) -> float:
         """What the fullest host holds of states and activations [byte]."""
-        micro_batches = plan.micro_batches(self.workload.global_batch)
-        held = in_flight(SCHEDULE_CODE[plan.schedule], plan.pp, micro_batches, plan.chunks, np.arange(plan.pp))
-        away = host_memory(self.model.graph, self.workload, **self._held(plan, in_flight=held / plan.chunks))
+        held = self._in_flight(plan)
+        away = host_memory(self.model.graph, self.workload, **self._held(plan, in_flight=held))
         return float(np.max(away)) * min(self.cluster.host.devices, plan.devices)
+
+    def _in_flight(self, plan: Plan) -> NDArray[np.float64]:
+        """Micro-batches that each stage holds at its peak, in units of all its chunks (P,) [1]."""
+        micro_batches = plan.micro_batches(self.workload.global_batch)
+        schedule = pipeline_schedule(plan.schedule)
+        return schedule.in_flight(plan.pp, micro_batches, plan.chunks, np.arange(plan.pp)) / plan.chunks
 
     def _held(self, plan: Plan, *, in_flight: NDArray[Any]) -> Options:
         """What is asked about the memory of a plan's stages."""
-        counts = self.stages.counts(self.split(plan), plan.schedule, plan.pp, plan.chunks)
-        first, last = self.stages.ends(plan.schedule, plan.pp, plan.chunks)
+        schedule = pipeline_schedule(plan.schedule)
+        places = schedule.layer_places(plan.pp, plan.chunks)
+        counts, (first, last) = self.stages.counts(self.split(plan), places), self.stages.ends(places)
         micro_batches = plan.micro_batches(self.workload.global_batch)
         per_stage = counts.sum(axis=1)
         return Options(
@@ -179,7 +191,7 @@ class Predictor:
             first=first.sum(axis=1) > 0,
             last=last.sum(axis=1) > 0,
             in_flight=in_flight,
-            head_in_flight=micro_batches if plan.schedule is Schedule.GPIPE else 1,
+            head_in_flight=schedule.head_in_flight(micro_batches),
             micro_batches=micro_batches,
             recompute=RECOMPUTE_CODE[plan.recompute],
             recompute_layers=plan.recompute_layers,

@@ -10,6 +10,7 @@ from ridgeline.predict.predictor import Evaluation, Predictor
 from ridgeline.report.what_if import EVERYTHING, Sensitivity
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.exchange import exchange_rules
+from ridgeline.training.orders import pipeline_schedule
 from ridgeline.training.step import step_tasks
 from ridgeline.training.step_bound import step_bound_s
 
@@ -53,7 +54,13 @@ def plan_sensitivities(predictor: Predictor, evaluation: Evaluation) -> tuple[Se
         other = Predictor(predictor.model, machine.cluster, predictor.workload, resolved=machine)
         times = other.prepare(plan)[-1]
         if closed:
-            return (float(step_bound_s(plan.schedule, evaluation.micro_batches, times, exchange_rules(plan))),)
+            return (
+                float(
+                    step_bound_s(
+                        pipeline_schedule(plan.schedule), evaluation.micro_batches, times, exchange_rules(plan)
+                    )
+                ),
+            )
         return (simulate(step_tasks(plan, evaluation.micro_batches, times)).makespan_s,)
 
     return sensitivities(predictor.machine, step_s, (base_s,))[0]

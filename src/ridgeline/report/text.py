@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ridgeline.facts.records import Cluster
-from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.report.as_json import run_totals
 from ridgeline.report.blocks import Block, Line, Table, blank
 from ridgeline.report.evidence import known_text
@@ -52,8 +52,8 @@ def plan_text(plan: Plan) -> str:
     """A plan in one line: degrees above one, then every choice that is not the default."""
     degrees = [f"{name} {getattr(plan, name)}" for name in ("tp", "pp", "cp", "dp", "ep", "etp")]
     words = [text for text in degrees if not text.endswith(" 1")] or ["one device"]
-    if plan.pp > 1 or plan.schedule is not Schedule.ONE_F_ONE_B:
-        words.append(plan.schedule.value + (f" x{plan.chunks} chunks" if plan.chunks > 1 else ""))
+    if plan.pp > 1 or plan.schedule != "1f1b":
+        words.append(plan.schedule + (f" x{plan.chunks} chunks" if plan.chunks > 1 else ""))
     words.append(f"micro-batch {plan.micro_batch}")
     if plan.zero:
         words.append(f"ZeRO-{plan.zero}" + (f" over {plan.zero_group}" if plan.zero_group else ""))

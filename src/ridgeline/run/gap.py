@@ -21,7 +21,7 @@ from ridgeline.run.mapping import as_it_runs, execution_of
 from ridgeline.run.measured import Measured
 from ridgeline.run.phases import Comparison, Phase, elsewhere, phase_of
 from ridgeline.run.spans import idle_share
-from ridgeline.training.orders import BACKWARD_WEIGHT
+from ridgeline.seams.schedule import BACKWARD_WEIGHT
 
 _STEP = "step"
 _FOLDED = {"broadcast": "all_gather", "recv": "", "barrier": ""}  # ZeRO's broadcast gathers; receiving is sending

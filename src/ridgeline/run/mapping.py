@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from ridgeline.errors import ModelError, PlanError, WorkloadError
 from ridgeline.graph.ops import Model, Op
 from ridgeline.graph.workload import Task, Workload
-from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.plan.plan import Plan, Recompute
 
 PRECISIONS = ("fp32", "bf16", "bf16-pure", "bf16-amp")
 OPTIMIZERS = ("adamw", "adamw-bf16", "adam", "sgd", "sgd-momentum")
 _IN_WEIGHTS_FORMAT = {"adamw": "adamw-bf16", "adam": "adamw-bf16"}  # PyTorch keeps moments as the weights are
-_SCHEDULES = {Schedule.GPIPE: "gpipe", Schedule.ONE_F_ONE_B: "1f1b"}
+_SCHEDULES = ("gpipe", "1f1b")
 _KNOWN_OPS = frozenset({
     "attention_norm", "qkv", "q", "q_down", "q_norm", "q_up", "kv_down", "kv_norm", "kv_up", "rotary",
     "attention", "attention_out", "attention_residual", "mlp_norm", "mlp_up",
@@ -131,7 +131,7 @@ def execution_of(model: Model, workload: Workload, plan: Plan) -> Execution:
         sequence_parallel=plan.sequence_parallel and plan.tp > 1,
         micro_batch=plan.micro_batch,
         micro_batches=plan.micro_batches(workload.global_batch),
-        schedule=_SCHEDULES[plan.schedule],
+        schedule=plan.schedule,
         layer_split=plan.layer_split or _even(shape.layers, plan.pp),
         recompute=plan.recompute.value,
         seq_len=workload.seq_len,
@@ -172,7 +172,7 @@ def _check_workload(workload: Workload) -> None:
 
 def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
     if plan.schedule not in _SCHEDULES or plan.chunks > 1:
-        raise PlanError(f"plan: schedule = {plan.schedule.value} is not run here; needs gpipe or 1f1b with chunks = 1")
+        raise PlanError(f"plan: schedule = {plan.schedule} is not run here; needs gpipe or 1f1b with chunks = 1")
     divided = plan.tp if shape.experts else 1
     if plan.etp != divided:
         raise PlanError(f"plan: etp = {plan.etp} with ep = {plan.ep} is not run here; needs {divided}")
@@ -215,7 +215,7 @@ def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
         raise PlanError("plan: sequence_parallel with cp is not run here; leave it out")
     if plan.sequence_parallel and (shape.experts or shape.positions):
         raise PlanError("plan: sequence_parallel with experts or learned positions is not run here; leave it out")
-    if plan.pp > 1 and plan.micro_batches(workload.global_batch) < plan.pp and plan.schedule is Schedule.ONE_F_ONE_B:
+    if plan.pp > 1 and plan.micro_batches(workload.global_batch) < plan.pp and plan.schedule == "1f1b":
         count = plan.micro_batches(workload.global_batch)
         raise PlanError(f"plan: 1f1b over pp = {plan.pp} needs as many micro-batches, has {count}; raise global_batch")
     if workload.precision == "bf16" and _data(plan) not in ("shard-2", "shard-3"):

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.errors import InputError, UnitError, closest
-from ridgeline.graph.workload import FRAMEWORKS, OPTIMIZERS, PRECISIONS, Task
-from ridgeline.plan.plan import LOSSES, Recompute, Schedule
+from ridgeline.errors import InputError, PlanError, UnitError, closest
+from ridgeline.graph.workload import FRAMEWORKS, PRECISIONS, Task
+from ridgeline.plan.plan import LOSSES, Recompute
 from ridgeline.scenario.synonyms import called_here
+from ridgeline.seams.registry import names, technique
 from ridgeline.units import parse, parse_count
 
 # Bounds on nonsense, far beyond any published run: tokens of a run, tokens of a sequence, and anything smaller, such as
@@ -44,11 +45,11 @@ class Field:
 
 def near(word: str, known: Iterable[str]) -> str:
     """A sentence that names the valid words nearest to `word`, or all of them when none is near."""
-    names = list(known)
-    here, found = called_here(word, names), nearest(word, names)
+    valid = list(known)
+    here, found = called_here(word, valid), nearest(word, valid)
     if here:
         return f"here it is called {' or '.join(here)}"
-    return f"nearest: {', '.join(found)}" if found else f"valid: {', '.join(names)}"
+    return f"nearest: {', '.join(found)}" if found else f"valid: {', '.join(valid)}"
 
 
 def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -139,8 +140,21 @@ def yes(name: str, help_: str) -> Field:
     return Field(name=name, read=_switch, help=help_, switch=True)
 
 
+def filled(name: str, family: str, help_: str) -> Field:
+    """A field that names a technique of a family, with parameters in brackets where they are not its own."""
+
+    def read(value: object) -> str:
+        word, bracket, parameters = str(value).strip().partition("(")
+        key: str = _choice(names(family), str)(word)
+        try:
+            return technique(family, key + bracket + parameters).text
+        except PlanError as error:
+            raise ValueError(str(error)) from None
+
+    return Field(name=name, read=read, help=help_, choices=names(family))
+
+
 _TASKS = tuple(task.value for task in Task)
-_SCHEDULES = tuple(schedule.value for schedule in Schedule)
 _RECOMPUTES = tuple(recompute.value for recompute in Recompute)
 
 WORKLOAD_FIELDS: tuple[Field, ...] = (
@@ -155,7 +169,7 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
     whole("global_batch", "sequences per optimizer step"),
     whole("tokens", "tokens of the whole run, e.g. 15T; the answer then has days and dollars", most=_MOST_TOKENS),
     pick("precision", PRECISIONS, "training recipe"),
-    pick("optimizer", OPTIMIZERS, "optimizer"),
+    filled("optimizer", "optimizers", "optimizer"),
     Field(
         name="mean_document",
         read=number("1", 1.0, 1e12),
@@ -197,13 +211,7 @@ PLAN_FIELDS: tuple[Field, ...] = (
     yes("sequence_parallel", "divide norms and residuals over the tensor-parallel ranks"),
     pick("context_style", ("ring", "ulysses"), "how context-parallel ranks exchange keys and values"),
     whole("micro_batch", "sequences per micro-batch"),
-    Field(
-        name="schedule",
-        read=_choice(_SCHEDULES, Schedule),
-        help="pipeline schedule",
-        choices=_SCHEDULES,
-        write=lambda schedule: schedule.value,
-    ),
+    filled("schedule", "schedules", "pipeline schedule"),
     whole("chunks", "model chunks per pipeline stage"),
     Field(
         name="zero",

@@ -8,7 +8,7 @@ from ridgeline.errors import NoPlanError
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.plan import Plan, Schedule
+from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor
 from ridgeline.search.search import Searcher
 from ridgeline.search.space import Space
@@ -23,7 +23,7 @@ def complete(
     When none fits, the one with the least excess memory is returned: what is stated ran, so it is the
     memory prediction that is in doubt.
     """
-    schedules = (Schedule.ONE_F_ONE_B,) if stated.get("chunks") == 1 else (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
+    schedules = ("1f1b",) if stated.get("chunks") == 1 else ("1f1b", "interleaved")
     space = Space(
         schedules=schedules,
         zero=(0, 1, 2, 3),

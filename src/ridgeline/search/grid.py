@@ -25,14 +25,15 @@ from ridgeline.memory.activations import kept_bytes
 from ridgeline.memory.query import Options, Stage, resolve
 from ridgeline.memory.shares import as_array
 from ridgeline.memory.stage import device_memory, device_peak, host_bytes
-from ridgeline.plan.plan import Plan, Schedule
+from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor
+from ridgeline.seams.schedule import PipelineSchedule, Shape
 from ridgeline.search.axes import Axes, entries, recompute_axis, repeats, savings, sharding_axis
 from ridgeline.search.space import Degrees, Space, chunk_choices, plan_of
 from ridgeline.training.exchange import Exchange
 from ridgeline.training.exchanges import Sharding
 from ridgeline.training.host_traffic import with_moved_activations
-from ridgeline.training.schedules import SCHEDULE_CODE, SPLIT_BACKWARD, in_flight
+from ridgeline.training.orders import pipeline_schedule
 from ridgeline.training.stages import LayoutCost
 from ridgeline.training.step_bound import StepBound
 
@@ -48,7 +49,7 @@ class Group:
     (K, R, Z, O) is the peak of the fullest stage looked at less the capacity: negative when it fits.
     """
 
-    schedule: Schedule
+    schedule: str
     chunks: int
     layer_split: tuple[int, ...] | None  # None: as even as whole layers allow
     axes: Axes
@@ -134,7 +135,7 @@ class Grid:
         with ThreadPoolExecutor(_THREADS) as pool:
             yield from pool.map(lambda asked: self._group(*asked), self._asked())
 
-    def _asked(self) -> Iterator[tuple[_Family, Schedule, int, tuple[int, ...] | None]]:
+    def _asked(self) -> Iterator[tuple[_Family, PipelineSchedule, int, tuple[int, ...] | None]]:
         """What makes each group: plans, schedule, chunks and split of the layers."""
         by_stages: dict[int, list[int]] = defaultdict(list)
         for position, entry in enumerate(self.entries):
@@ -142,7 +143,8 @@ class Grid:
         for stages, members in sorted(by_stages.items()):
             families: dict[tuple[int, ...], _Family] = {}
             splits: dict[tuple[int, int], list[tuple[int, ...] | None]] = {}
-            for schedule in self.space.schedules if sharding_axis(self.predictor, self.space, stages) else ():
+            sharded = sharding_axis(self.predictor, self.space, stages)
+            for schedule in map(pipeline_schedule, self.space.schedules if sharded else ()):
                 kept = tuple(i for i in members if _runs(schedule, stages, self.entries[i].degrees.micro_batches))
                 if not kept:
                     continue
@@ -150,16 +152,19 @@ class Grid:
                     if kept not in families:
                         families[kept] = self._family(stages, kept)
                     middle = kept[len(kept) // 2]  # times of a group's layouts scale alike, so others are near it
-                    if (middle, chunks) not in splits:
-                        splits[middle, chunks] = self._splits(stages, chunks, middle)
-                    for split in splits[middle, chunks]:
+                    places = stages * chunks // schedule.copies
+                    if (middle, places) not in splits:
+                        splits[middle, places] = self._splits(places, middle)
+                    for split in splits[middle, places]:
                         yield families[kept], schedule, chunks, split
 
-    def _splits(self, stages: int, chunks: int, entry: int) -> list[tuple[int, ...] | None]:
-        """Even layers, and layers balanced with the embedding and the head of one entry where that differs."""
-        if stages == 1 or not self.space.balance_stages or "layer_split" in self.space.fixed:
-            stated = self.space.fixed.get("layer_split")
-            return [tuple(stated) if isinstance(stated, list | tuple) else None]
+    def _splits(self, places: int, entry: int) -> list[tuple[int, ...] | None]:
+        """Even layers over places, and layers balanced with the ends of one entry counted where that differs."""
+        stated = self.space.fixed.get("layer_split")
+        if isinstance(stated, list | tuple):
+            return [tuple(stated)] if len(stated) == places else []
+        if places == 1 or not self.space.balance_stages:
+            return [None]
         cost = _take(self.cost, np.array([self._index[entry]]))
 
         def seconds(block: BlockCost) -> float:
@@ -169,11 +174,11 @@ class Grid:
         per_block = {name: seconds(block) for name, block in cost.blocks.items()}
         balanced = balanced_split(
             [per_block[name] for name in self.predictor.model.graph.layers],
-            stages * chunks,
+            places,
             first_seconds=seconds(cost.embedding),
             last_seconds=seconds(cost.head),
         )
-        even = even_split(self.predictor.limits.layers, stages * chunks)
+        even = even_split(self.predictor.limits.layers, places)
         return [None] if balanced == even else [None, balanced]
 
     def _family(self, stages: int, members: tuple[int, ...]) -> _Family:
@@ -239,11 +244,13 @@ class Grid:
         )
         return resolve(self.predictor.model.graph, self.workload, options), alike.ravel()
 
-    def _group(self, family: _Family, schedule: Schedule, chunks: int, layer_split: tuple[int, ...] | None) -> Group:
+    def _group(
+        self, family: _Family, schedule: PipelineSchedule, chunks: int, layer_split: tuple[int, ...] | None
+    ) -> Group:
         model, axes, stages = self.predictor.stages, family.axes, family.stages
-        split = self.predictor.split(Plan(pp=stages, chunks=chunks, layer_split=layer_split))
-        counts = model.counts(split, schedule, stages, chunks)
-        first, last = model.ends(schedule, stages, chunks)
+        split = self.predictor.split(Plan(pp=stages, chunks=chunks, layer_split=layer_split, schedule=schedule.text))
+        places = schedule.layer_places(stages, chunks)
+        counts, (first, last) = model.counts(split, places), model.ends(places)
         times = model.times(
             family.cost,
             counts,
@@ -263,8 +270,8 @@ class Grid:
                 layers={name: as_array(layers[i]) for i, name in enumerate(model.block_names)},
                 first=as_array(float(first[stage].sum()) > 0),
                 last=as_array(float(last[stage].sum()) > 0),
-                in_flight=in_flight(SCHEDULE_CODE[schedule], stages, family.held.micro_batches, chunks, stage) / chunks,
-                head_in_flight=family.held.micro_batches if schedule is Schedule.GPIPE else as_array(1),
+                in_flight=schedule.in_flight(stages, family.held.micro_batches, chunks, stage) / chunks,
+                head_in_flight=as_array(schedule.head_in_flight(family.held.micro_batches)),
             )
 
         if np.any(axes.saving("offload_activations")):
@@ -280,7 +287,7 @@ class Grid:
         bounds[family.repeats] = np.inf
         excess, host = self._excess([held(stage) for stage in sorted({0, min(1, stages - 1), stages - 1})])
         return Group(
-            schedule=schedule,
+            schedule=schedule.text,
             chunks=chunks,
             layer_split=layer_split,
             axes=axes,
@@ -319,11 +326,11 @@ def _bounds_s(axes: Axes, bound: StepBound) -> Floats:
     return bounds
 
 
-def _runs(schedule: Schedule, stages: int, micro_batches: int) -> bool:
+def _runs(schedule: PipelineSchedule, stages: int, micro_batches: int) -> bool:
     """Whether a schedule is defined for this many micro-batches."""
-    if schedule is Schedule.INTERLEAVED:
-        return micro_batches % stages == 0
-    return schedule not in SPLIT_BACKWARD or stages > 1
+    chunks = next(iter(schedule.chunk_counts(stages, 2)))
+    shape = Shape(stages=stages, chunks=chunks, micro_batches=micro_batches)
+    return (stages > 1 or schedule.alone) and not schedule.refusal(shape)
 
 
 def _take(cost: LayoutCost, where: NDArray[np.int64]) -> LayoutCost:

@@ -10,10 +10,10 @@ import numpy as np
 
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.plan import Plan, Recompute, Schedule
+from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.rules import ModelLimits, divisors, most_places, rules
-
-_CHUNKED = {Schedule.INTERLEAVED: None, Schedule.ZB_V: 2, Schedule.V_HALF: 2, Schedule.V_MIN: 2}
+from ridgeline.seams.registry import names
+from ridgeline.seams.schedule import PipelineSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Space:
     max_ep: int = 512
     max_micro_batch: int = 16
     max_chunks: int = 16
-    schedules: tuple[Schedule, ...] = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZB_V)
+    schedules: tuple[str, ...] = ("1f1b", "interleaved", "zb-h1", "zb-v")
     recompute: tuple[Recompute, ...] = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
     recompute_shares: tuple[float, ...] = (1.0, 0.5)  # of a stage's layers, where recompute is full
     zero: tuple[int, ...] = (0, 1, 3)
@@ -76,7 +76,7 @@ EXHAUSTIVE = Space(
     min_context_tokens=1024,
     tensor_across_nodes=True,
     recompute_shares=(1.0, 5 / 6, 2 / 3, 1 / 2, 1 / 3, 1 / 6),
-    schedules=tuple(Schedule),
+    schedules=names("schedules"),
     zero=(0, 1, 2, 3),
     zero_in_node=True,
     overlap_gradients=(True, False),
@@ -166,21 +166,18 @@ def _batches(
                 )
 
 
-def chunk_choices(schedule: Schedule, pp: int, layers: int, space: Space) -> list[int]:
+def chunk_choices(schedule: PipelineSchedule, pp: int, layers: int, space: Space) -> list[int]:
     """Chunks per stage that a schedule may use on `pp` stages [1]; empty when it does not apply.
 
     A stated number need not divide the layers.
     """
-    stated = space.fixed.get("chunks")
+    stated, counts = space.fixed.get("chunks"), tuple(schedule.chunk_counts(pp, space.max_chunks))
     if pp == 1:
-        found = [1] if schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE) else []
-    elif schedule not in _CHUNKED:
-        found = [1]
-    elif _CHUNKED[schedule] is not None:
-        found = [c for c in (_CHUNKED[schedule],) if c is not None and pp * c <= layers]
+        found = [1] if schedule.alone else []
+    elif len(counts) == 1:
+        found = [c for c in counts if c == 1 or pp * c // schedule.copies <= layers]
     else:
-        places = range(2, space.max_chunks + 1)
-        found = [c for c in places if layers % (pp * c) == 0 or (c == stated and pp * c <= most_places(layers))]
+        found = [c for c in counts if layers % (pp * c) == 0 or (c == stated and pp * c <= most_places(layers))]
     return found if stated is None else [c for c in found if c == stated]
 
 

@@ -31,8 +31,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ridgeline.plan.plan import Schedule
-from ridgeline.training.schedules import SCHEDULE_CODE, SPLIT_BACKWARD, V_SHAPED, in_flight, positions
+from ridgeline.seams.schedule import PipelineSchedule
 
 Floats = NDArray[np.float64]
 
@@ -50,7 +49,7 @@ def by_stage(table: Floats) -> Floats:
 
 
 def uneven_bound_s(
-    schedule: Schedule,
+    schedule: PipelineSchedule,
     micro_batches: ArrayLike,
     *,
     forward_s: ArrayLike,
@@ -64,22 +63,21 @@ def uneven_bound_s(
     The times are arrays (..., P, v), where the dots are axes of plans (or nothing); `micro_batches` broadcasts to
     the dots. See the module for the proof.
     """
-    m, split = np.asarray(micro_batches, dtype=np.int64), schedule in SPLIT_BACKWARD
+    m, split = np.asarray(micro_batches, dtype=np.int64), schedule.splits
     times = (forward_s, backward_input_s, backward_weight_s, send_forward_s, send_backward_s)
     f, b, w, onward, homeward = _tables([np.asarray(each, dtype=np.float64) for each in times], m.ndim)
+    if not schedule.closed:  # of any order: every stage does its own work
+        return np.asarray((m / schedule.copies * by_stage(over_chunks(f + b + w))).max(axis=0))
     b = b if split else b + w
     stages, chunks = f.shape[-2:]
-    at = np.argsort(positions(schedule, stages, chunks), axis=None)  # the chunk at each position of the chain
+    places = schedule.places(stages, chunks)
+    at = np.argsort(places, axis=None)  # the chunk at each position of the chain
     crosses = np.append(np.diff(at // chunks) != 0, False)
 
     def in_chain(table: Floats) -> Floats:
         """A table (..., P, v) by position of the chain, (P v, ...)."""
         chain = table.reshape(*table.shape[:-2], -1)
         return by_stage(chain if chunks == 1 else np.take(chain, at, axis=-1))
-
-    def deepest(chain: Floats) -> Floats:
-        """The last chunk of each stage, (P, ...); the first ones are the chain's first P."""
-        return chain[: -stages - 1 : -1] if schedule in V_SHAPED else chain[-stages:]
 
     forward, backward = in_chain(f), in_chain(b)
     onward = by_stage(np.where(crosses, np.moveaxis(in_chain(onward), 0, -1), 0.0))
@@ -88,7 +86,8 @@ def uneven_bound_s(
     up = np.cumsum((backward + homeward)[::-1], axis=0)[::-1]
     head = (down - forward - onward)[:stages]
     tail = (up[:1] - up)[:stages] + homeward[:stages]
-    first = down[-1:] + (deepest(up) - deepest(backward) - deepest(homeward))
+    deepest = places[:, -1]  # the last chunk of each stage; the first ones are the chain's first P
+    first = down[-1:] + (up[deepest] - backward[deepest] - homeward[deepest])
 
     forwards, inputs = (by_stage(over_chunks(each)) for each in (f, b))
     last_weight = w[..., 0, 0] if split else np.zeros(())
@@ -97,7 +96,7 @@ def uneven_bound_s(
         weights = by_stage(over_chunks(w))
         work = np.maximum(work + last_weight, m * (forwards + inputs + weights))
         ending = np.maximum(tail + last_weight, weights)
-    cap = in_flight(SCHEDULE_CODE[schedule], stages, m, chunks, np.arange(stages).reshape(-1, *[1] * (f.ndim - 2)))
+    cap = schedule.in_flight(stages, m, chunks, np.arange(stages).reshape(-1, *[1] * (f.ndim - 2)))
     before = np.minimum(m * forwards, cap * by_stage(f.max(axis=-1)))
     best = np.maximum(head + work, first + work - before).max(axis=0)
     if chunks == 1:
@@ -107,7 +106,7 @@ def uneven_bound_s(
         best = np.maximum(best, (head + rest * forwards + turns * again + trip + ending).max(axis=0))
 
     slowest = (np.maximum(forward, onward).max(axis=0), np.maximum(backward, homeward).max(axis=0))
-    each = slowest[0] + slowest[1] if schedule is Schedule.GPIPE else np.maximum(*slowest)
+    each = slowest[0] + slowest[1] if schedule.flows_add else np.maximum(*slowest)
     chain = down[-1] + up[0] + last_weight
     return np.asarray(np.maximum(best, chain + (m - 1) * each))
 

@@ -10,7 +10,8 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.own_host import own_host
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import OWN_HOST
-from ridgeline.graph.workload import OPTIMIZERS, PRECISIONS, Optimizer, Precision, Workload
+from ridgeline.graph.workload import PRECISIONS, Precision, Workload
+from ridgeline.lower.params import optimizer_states
 from ridgeline.lower.work import Number
 from ridgeline.memory.runtime import named_runtime
 
@@ -27,10 +28,10 @@ def optimizer_seconds(
     workload: Workload,
     machine: Machine,
     offload: Number = 0,
-    orthogonal_flop: Number = 0.0,
+    states_moved_bytes: Number,
+    update_flop: Number = 0.0,
     tensors: Number = 0.0,
     shards: Number = 1,
-    matrix: Number = 0.0,
     resident: Number = 0,
 ) -> NDArray[np.float64]:
     """Time to update `trained` numbers of one rank [s].
@@ -40,8 +41,8 @@ def optimizer_seconds(
     the states live in host memory: the update runs at the host's memory rate shared by the
     devices of the node, and gradients and weights cross the host link, one after the other, unless they are `resident`
     there and crossed it with each exchange. Paged states are updated on the device and cross the link both ways, as on
-    a device that is full. `matrix` of the trained numbers are in hidden matrices. Muon adds
-    its Newton-Schulz iterations, `orthogonal_flop` each, on the matrix units. A calibrated processor takes what a fused
+    a device that is full. `states_moved_bytes` is the traffic of the optimizer's states, `update_flop` its work on the
+    matrix units. A calibrated processor takes what a fused
     update of as many numbers and tensors took there. An update that is not fused makes one
     pass for each of its operations (`separate_bytes`). A processor's sustained rate is of reads; what also writes gets
     the measured share of it. One that loops over `tensors` weights waits for the gradients'
@@ -51,14 +52,14 @@ def optimizer_seconds(
     but that. Source: Kingma and Ba 2015
     (arXiv:1412.6980), Rajbhandari et al. 2020 (arXiv:1910.02054) for the state sizes. Evidence: derived.
     """
-    precision, optimizer = PRECISIONS[workload.precision], OPTIMIZERS[workload.optimizer]
+    precision, optimizer = PRECISIONS[workload.precision], optimizer_states(workload)
     count = np.asarray(trained, dtype=np.float64)
-    moments = np.asarray(optimizer.states(count, np.minimum(matrix, count))) / np.maximum(count, 1.0)
+    moments = np.asarray(states_moved_bytes) / 2 / np.maximum(count, 1.0)
     states = moments + precision.master_bytes
     passes = float(workload.memory_habits.get("gradient_passes", named_runtime(workload.framework).gradient_passes))
     moved = passes * precision.grad_bytes + 2 * states + precision.weight_bytes * (1 if precision.master_bytes else 2)
     if not workload.fused_optimizer and optimizer.two_moments:
-        moved = moments * 0 + separate_bytes(precision, optimizer, passes)
+        moved = np.asarray(separate_bytes(precision, moments / 2, passes))
     device = machine.device
     written = device.stream_share if device.accelerator.architecture == OWN_HOST else 1.0
     rate = device.memory_bytes_per_s * written
@@ -83,9 +84,9 @@ def optimizer_seconds(
         device_s = device_s + megatron_seconds(tensors, shards, workload=workload, machine=machine)
     away = np.asarray(offload).astype(bool) | np.asarray(resident).astype(bool)
     seconds = np.where(away, host_s, device_s)
-    if optimizer.matrix_iterations:
+    if np.any(update_flop):
         rate = machine.device.matrix_rate("bf16" if "bf16" in machine.device.matrix else "fp32")
-        seconds = seconds + np.asarray(orthogonal_flop) * optimizer.matrix_iterations / rate
+        seconds = seconds + np.asarray(update_flop) / rate
     return np.asarray(seconds, dtype=np.float64)
 
 
@@ -106,19 +107,19 @@ def megatron_seconds(tensors: Number, shards: Number, *, workload: Workload, mac
     return np.asarray(host_slowness(part, host) * (operators * constant("launch.host.kernel") + python_s) + calls_s)
 
 
-def separate_bytes(precision: Precision, optimizer: Optimizer, passes: float = 3.0) -> float:
+def separate_bytes(precision: Precision, moment: Number, passes: float = 3.0) -> Number:
     """Memory traffic of an update made of separate passes, for each number trained [byte].
 
     PyTorch's AdamW without `fused=True` decays the weight (2 w), moves the first moment (2 m + g), scales and adds to
     the second (4 v + g), takes its root, divides it and adds epsilon, each to a new tensor (6 v), and steps
     (2 w + m + v): 4 w + 3 m + 11 v + 2 g; the other `passes` over gradients, their norm and clearing, are 2 g more.
-    w is the master copy where there is one, and the computed copy is then written too. Others are taken as fused.
+    m and v are `moment` bytes each, w is the master copy where there is one, and the computed copy is then written too.
+    Others are taken as fused.
     Source: torch/optim/adamw.py, _single_tensor_adamw and _multi_tensor_adamw. Evidence: derived.
 
-    >>> separate_bytes(PRECISIONS["fp32"], OPTIMIZERS["adamw"]) - 2 * 4
+    >>> separate_bytes(PRECISIONS["fp32"], 4.0) - 2 * 4
     80.0
     """
     grad, copied = precision.grad_bytes, precision.weight_bytes if precision.master_bytes else 0.0
     weight = precision.master_bytes or precision.weight_bytes
-    moment = optimizer.state_bytes / 2
     return 4 * weight + 14 * moment + (1 + passes) * grad + copied

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ridgeline.cost.price import PARTS, BlockCost, PhaseCost
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.lower.work import Number
-from ridgeline.training.orders import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
+from ridgeline.seams.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from ridgeline.training.stages import FULL, SELECTIVE, LayoutCost, StageTimes
 
 Floats = NDArray[np.float64]

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.lower.tasks import TaskGraph
-from ridgeline.training.orders import BACKWARD_WEIGHT, FORWARD, KIND_LABEL, Order
-from ridgeline.training.schedules import stage_table
+from ridgeline.seams.schedule import BACKWARD_WEIGHT, FORWARD, Order
+from ridgeline.training.orders import KIND_LABEL, stage_table
 
 SEND_FORWARD, SEND_BACKWARD = 4, 5
 LABEL = (*KIND_LABEL, "send F", "send B")
@@ -27,26 +27,27 @@ class _Placed:
     chunk: NDArray[np.int16]
     stage: NDArray[np.int64]
     position: NDArray[np.int64]
-    length: int  # positions in the chain
+    length: int  # positions in a chain
     target: NDArray[np.int64]  # stage that waits for this task's result, -1 for none
 
 
 def _place(order: Order) -> _Placed:
-    chain = order.positions
+    chain = order.places
     stage = np.repeat(np.arange(order.stages), order.kind.shape[1])
     kind, chunk = order.kind.ravel().astype(np.int16), order.chunk.ravel()
     position = chain[stage, chunk]
     stage_at = np.empty(chain.size, dtype=np.int64)
     stage_at[chain] = np.arange(order.stages)[:, None]
     neighbour = np.where(kind == FORWARD, position + 1, position - 1)
-    inside = (neighbour >= 0) & (neighbour < chain.size) & (kind != BACKWARD_WEIGHT)
+    length = chain.size // order.chains
+    inside = (neighbour >= 0) & (neighbour // length == position // length) & (kind != BACKWARD_WEIGHT)
     return _Placed(
         kind=kind,
         micro_batch=order.micro_batch.ravel(),
         chunk=chunk,
         stage=stage,
         position=position,
-        length=chain.size,
+        length=length,
         target=np.where(inside, stage_at[np.where(inside, neighbour, 0)], -1),
     )
 
@@ -125,14 +126,14 @@ def _dependencies(
     arrival[source] = count + np.arange(source.size)
     is_forward, is_weight = placed.kind == FORWARD, placed.kind == BACKWARD_WEIGHT
     is_input = ~(is_forward | is_weight)
-    # Tables over (position + 1, micro-batch): forward results, backward results, own backward.
-    # Row 0 stands for nothing before the first position, the last row for the loss.
-    ready = np.full((3, length + 2, order.micro_batches), -1, dtype=np.int64)
-    row, column = placed.position + 1, placed.micro_batch
+    # Tables over (position + 1, micro-batch): forward results, backward results, own backward; of each chain with a
+    # row before it, which stands for nothing, and one behind it, for the loss.
+    ready = np.full((3, order.chains * (length + 2), order.micro_batches), -1, dtype=np.int64)
+    row, column = placed.position + 1 + 2 * (placed.position // length), placed.micro_batch
     ready[0, row[is_forward], column[is_forward]] = arrival[is_forward]
     ready[1, row[is_input], column[is_input]] = arrival[is_input]
     ready[2, row[is_input], column[is_input]] = task[is_input]
-    ready[1, length + 1] = ready[0, length]
+    ready[1, length + 1 :: length + 2] = ready[0, length :: length + 2]
     line = np.where(is_forward, 0, np.where(is_weight, 2, 1))
     wait = ready[line, row + np.array((-1, 1, 0))[line], column]
     has = np.concatenate((wait >= 0, np.ones(source.size, dtype=np.bool_)))

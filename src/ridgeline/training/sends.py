@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 def send_tables(
-    place: NDArray[np.int64], ranks: Number, machine: Machine, seconds: Callable[[float], Number]
+    place: NDArray[np.int64], ranks: Number, machine: Machine, seconds: Callable[[float], Number], *, chains: int = 1
 ) -> tuple[Floats, Floats]:
     """Time to hand activations from each chunk to the next, and gradients to the one before, (..., P, v) [s].
 
@@ -29,7 +29,7 @@ def send_tables(
     Parameters
     ----------
     place : (P, v)
-        Place of each chunk in the model's chain, of `schedules.positions`.
+        Place of each chunk in the model's chain, or in `chains` of them end to end, of `PipelineSchedule.places`.
     ranks : number or (...)
         Devices of a stage.
     seconds : stride -> number or (...)
@@ -47,7 +47,8 @@ def send_tables(
     stage_at[place] = here[:, None]
 
     def toward(neighbour: NDArray[np.int64]) -> Floats:
-        inside = (neighbour >= 0) & (neighbour < place.size)
+        length = place.size // chains
+        inside = (neighbour >= 0) & (neighbour < place.size) & (neighbour // length == place // length)
         target = stage_at[np.where(inside, neighbour, place)]
         boundary = np.where(target == there[:, None], here[:, None], target)
         return np.asarray(np.where(target != here[:, None], hop[..., boundary], 0.0))

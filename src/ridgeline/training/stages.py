@@ -23,11 +23,10 @@ from ridgeline.lower.params import RankParams, rank_params
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import CollectiveKind, Layout, Number
 from ridgeline.memory.runtime import named_runtime
-from ridgeline.plan.plan import Schedule
+from ridgeline.seams.schedule import Integers, PipelineSchedule
 from ridgeline.training.copies import CopySeconds, copy_seconds, exchange_copies
 from ridgeline.training.exchanges import Sharding, exchange_seconds, exchanged_s
 from ridgeline.training.optimizer import optimizer_seconds
-from ridgeline.training.schedules import positions
 from ridgeline.training.sends import send_tables
 
 Floats = NDArray[np.float64]
@@ -129,19 +128,18 @@ class StageModel:
             head_params=headed,
         )
 
-    def counts(self, split: tuple[int, ...], schedule: Schedule, stages: int, chunks: int) -> NDArray[np.int64]:
-        """Layers of each block kind on each stage and chunk, (P, v, kinds) [1]."""
+    def counts(self, split: tuple[int, ...], places: Integers) -> NDArray[np.int64]:
+        """Layers of each block kind on each stage and chunk, (P, v, kinds) [1]; `places` (P, v) of one chain."""
         kinds = np.array([self.block_names.index(name) for name in self.model.graph.layers])
         ends = np.cumsum(split)
         place_of_layer = np.searchsorted(ends, np.arange(len(kinds)), side="right")
-        table = np.zeros((stages * chunks, len(self.block_names)), dtype=np.int64)
+        table = np.zeros((len(split), len(self.block_names)), dtype=np.int64)
         np.add.at(table, (place_of_layer, kinds), 1)
-        return table[positions(schedule, stages, chunks)]
+        return table[places]
 
-    def ends(self, schedule: Schedule, stages: int, chunks: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def ends(self, places: Integers) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Where the embedding and the head run: two (P, v) arrays of 0 and 1."""
-        place = positions(schedule, stages, chunks)
-        return (place == 0).astype(float), (place == stages * chunks - 1).astype(float)
+        return (places == 0).astype(float), (places == places.max()).astype(float)
 
     def times(
         self,
@@ -153,7 +151,7 @@ class StageModel:
         recompute: Number,
         sharding: Sharding,
         recompute_layers: Number | None = None,
-        schedule: Schedule = Schedule.ONE_F_ONE_B,
+        schedule: PipelineSchedule,
     ) -> StageTimes:
         """All times of the stages for these plans; counts (P, v, kinds), first and last (P, v)."""
         forward, again, inputs, weights = (self._sum(cost, counts, first, last, part) for part in _PARTS)
@@ -166,9 +164,11 @@ class StageModel:
         some = self._sum(cost, counts, first * 0, last * 0, "selective")
         inputs = inputs + np.where(code == FULL, again * share, np.where(code == SELECTIVE, some, 0.0))
         gather, reduce = self._exchanges(cost, counts, first, last, sharding)
-        onward, homeward = self._sends(cost.layout, sharding, positions(schedule, *first.shape))
+        onward, homeward = self._sends(cost.layout, sharding, schedule.places(*first.shape), schedule.copies)
         copies = self._copies(cost, counts, first, last, sharding)
         exchanged = copies.once_s + self._tied(cost.layout, first, last, sharding)
+        if schedule.copies > 1:
+            exchanged = exchanged + self._mirrored(cost, counts, first, last, sharding)
         neighbours = np.where(np.asarray(sharding.pp)[..., None, None] > 1, 2.0 - first - last, 0.0)
         messages = neighbours * self.pricer.message_seconds()
         turns, back_turns = self._turns(cost, counts, first, last, sharding)
@@ -270,9 +270,9 @@ class StageModel:
         """Time to hand one micro-batch's activations to a rank `stride` devices away [s]."""
         return send_seconds(self.sent_bytes(layout), stride, self.machine)
 
-    def _sends(self, layout: Layout, sharding: Sharding, place: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    def _sends(self, layout: Layout, sharding: Sharding, places: Integers, chains: int) -> tuple[Floats, Floats]:
         ranks = np.asarray(layout.tp) * layout.cp * sharding.dp
-        return send_tables(place, ranks, self.machine, partial(self.send_seconds, layout))
+        return send_tables(places, ranks, self.machine, partial(self.send_seconds, layout), chains=chains)
 
     def _tied(self, layout: Layout, first: Floats, last: Floats, sharding: Sharding) -> Floats:
         """Seconds in which the first and the last stage add up the gradients of the embedding they share, (..., P)."""
@@ -304,6 +304,26 @@ class StageModel:
         gather, reduce = exchange_seconds(cost.layout, together, sharding, workload=self.workload, machine=self.machine)
         return replace(cost, gather_s=tuple(np.asarray(gather)), reduce_s=tuple(np.asarray(reduce)))
 
+    def _mirrored(
+        self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
+    ) -> Floats:
+        """Seconds in which stages s and P - 1 - s, which hold two copies of the same weights, add up gradients (..., P).
+
+        What ZeRO shards is summed by the shard's owners.
+        """
+        layout, stages = cost.layout, counts.shape[-3]
+        each = np.asarray(layout.tp) * layout.cp * sharding.dp
+        size = sum(self._per_stage(cost, counts, first, last, f"trained_{kind}") for kind in ("dense", "expert"))
+        shard = np.where(np.asarray(sharding.zero) >= 1, np.asarray(layout.cp) * sharding.dp, 1)
+        apart = np.abs(stages - 1 - 2 * np.arange(stages))
+        strides = [between(np.zeros_like(each), each * far, self.machine) for far in apart]
+        gradient = np.asarray(size) * self.precision.grad_bytes / shard[..., None]
+        summed = [
+            exchanged_s(CollectiveKind.ALL_REDUCE, gradient[..., s], 2 if far else 1, stride, machine=self.machine)
+            for s, (far, stride) in enumerate(zip(apart, strides, strict=True))
+        ]
+        return np.stack(np.broadcast_arrays(*summed), axis=-1)
+
     def _exchanges(
         self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
     ) -> tuple[Floats, Floats]:
@@ -316,6 +336,18 @@ class StageModel:
         )
         return np.asarray(gather), np.asarray(reduce)
 
+    def _per_stage(
+        self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, field: str
+    ) -> Floats:
+        """Sum of a field of `RankParams` over what each stage holds (..., P), in the field's unit."""
+        total: Number = 0.0
+        for index, name in enumerate(self.block_names):
+            layers = counts[..., index].sum(axis=-1)
+            total = total + np.asarray(getattr(cost.block_params[name], field))[..., None] * layers
+        for params, place in ((cost.embedding_params, first), (cost.head_params, last)):
+            total = total + np.asarray(getattr(params, field))[..., None] * place.sum(axis=-1)
+        return np.asarray(total)
+
     def _update(
         self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
     ) -> Floats:
@@ -326,21 +358,12 @@ class StageModel:
         expert_ranks = np.maximum(1, ranks * layout.tp / (np.asarray(layout.ep) * layout.etp))
         expert_group = np.where(np.asarray(sharding.zero_group) > 0, np.minimum(group, expert_ranks), expert_ranks)
         sharded = np.asarray(sharding.zero) >= 1
-
-        def per_stage(field: str) -> Floats:
-            total: Number = 0.0
-            for index, name in enumerate(self.block_names):
-                total = total + np.asarray(getattr(cost.block_params[name], field))[..., None] * counts[..., index].sum(
-                    axis=-1
-                )
-            ends = ((cost.embedding_params, first), (cost.head_params, last))
-            for params, place in ends:
-                total = total + np.asarray(getattr(params, field))[..., None] * place.sum(axis=-1)
-            return np.asarray(total)
-
+        per_stage = partial(self._per_stage, cost, counts, first, last)
         trained = per_stage("trained_dense") / np.where(sharded, group, 1)[..., None]
         trained = trained + per_stage("trained_expert") / np.where(sharded, expert_group, 1)[..., None]
-        matrices = per_stage("orthogonal_flop") / (np.where(sharded, group, 1) * np.asarray(layout.tp))[..., None]
+        moved = per_stage("moved_dense") / np.where(sharded, group, 1)[..., None]
+        moved = moved + per_stage("moved_expert") / np.where(sharded, expert_group, 1)[..., None]
+        flop = per_stage("update_flop") / (np.where(sharded, group, 1) * np.asarray(layout.tp))[..., None]
         looped_s = self._collected(cost, counts, "step").sum(axis=-1)
         whole = np.asarray(sharding.zero)[..., None] >= WEIGHTS
         updated_s = optimizer_seconds(
@@ -349,8 +372,8 @@ class StageModel:
             machine=self.machine,
             offload=np.asarray(sharding.offload_optimizer)[..., None],
             resident=np.asarray(sharding.offload_weights)[..., None],
-            matrix=per_stage("matrix") / np.where(sharded, group, 1)[..., None],
-            orthogonal_flop=matrices,
+            states_moved_bytes=moved,
+            update_flop=flop,
             tensors=per_stage("tensors"),
             shards=np.where(sharded, group, 1)[..., None],
         )

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.plan.plan import Plan
+from ridgeline.seams.schedule import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Durations, Order
 from ridgeline.training.exchange import SLOWDOWN, Exchange, exchange_rules
-from ridgeline.training.orders import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Order, order
+from ridgeline.training.orders import order, pipeline_schedule
 from ridgeline.training.pipeline import LABEL, pipeline_tasks
 from ridgeline.training.stages import StageTimes
 
@@ -29,14 +30,17 @@ def step_tasks(plan: Plan, micro_batches: int, times: StageTimes) -> TaskGraph:
     """The exact task graph of one step of one plan; times as (P, v) arrays without a plan axis."""
     rules = exchange_rules(plan)
     sequence = order(
-        plan.schedule,
+        pipeline_schedule(plan.schedule),
         plan.pp,
         micro_batches,
         plan.chunks,
-        forward_s=times.forward_s,
-        backward_input_s=times.backward_input_s,
-        backward_weight_s=times.backward_weight_s,
-        send_s=np.stack((times.send_forward_s, times.send_backward_s)),
+        durations=Durations(
+            forward_s=times.forward_s,
+            input_s=times.backward_input_s,
+            weight_s=times.backward_weight_s,
+            onward_s=times.send_forward_s,
+            homeward_s=times.send_backward_s,
+        ),
     )
     base = pipeline_tasks(
         sequence,

@@ -9,17 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.lower.work import Number
-from ridgeline.plan.plan import Schedule
+from ridgeline.seams.schedule import PipelineSchedule
 from ridgeline.training.bounds import by_stage, over_chunks, uneven_bound_s
 from ridgeline.training.exchange import SLOWDOWN, Exchange
-from ridgeline.training.schedules import SPLIT_BACKWARD
 from ridgeline.training.stages import StageTimes
 
 Floats = NDArray[np.float64]
 _TABLES = ("forward_s", "whole_s", "alone_s", "gather_s", "reduce_s")  # (K, R, Z, O, P, v)
 
 
-def step_bound_s(schedule: Schedule, micro_batches: Number, times: StageTimes, rules: Exchange) -> Floats:
+def step_bound_s(schedule: PipelineSchedule, micro_batches: Number, times: StageTimes, rules: Exchange) -> Floats:
     """Lower bound of the step, broadcast over plans [s]; see `StepBound`."""
     return StepBound(schedule, micro_batches, times).seconds(rules)
 
@@ -35,9 +34,9 @@ class StepBound:
     Every term holds for each order that the schedule allows, so the bound is never above the simulation.
     """
 
-    def __init__(self, schedule: Schedule, micro_batches: Number, times: StageTimes) -> None:
+    def __init__(self, schedule: PipelineSchedule, micro_batches: Number, times: StageTimes) -> None:
         self.schedule, self.times = schedule, times
-        self.split = schedule in SPLIT_BACKWARD
+        self.split = schedule.splits
         self.m = np.asarray(micro_batches, dtype=np.float64)
         forward, inputs, weights = times.forward_s, times.backward_input_s, times.backward_weight_s
         self.pipeline_s = uneven_bound_s(

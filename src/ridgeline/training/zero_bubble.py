@@ -12,14 +12,14 @@ different slots modulo six. Real durations come in when the skeleton is filled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ridgeline.plan.plan import Schedule
-from ridgeline.training.fill import Filled, Floats, Integers, Skeleton, fill
-from ridgeline.training.schedules import V_SHAPED
+from ridgeline.seams.schedule import Durations, Order
+from ridgeline.training.fill import Floats, Integers, Skeleton, fill
 
+Slopes = tuple[int, int, int, int]
 SLOTS = 6  # two chunks, each with forward, input and weight part
 # Least gap worth filling, in lengths of the filler. Both are tried: with equal parts any gap is (0), with uneven ones
 # it often pays to let gaps shorter than half the filler pass (0.5).
@@ -35,27 +35,13 @@ def _straight_skeleton(stages: int, micro_batches: int, warm_up: Integers) -> tu
     return np.broadcast_to(np.arange(stages)[:, None], kind.shape).copy(), kind
 
 
-# Slopes of the four passes (forward down, forward up, backward down, backward up) in slots per stage.
-SLOPES = {Schedule.V_MIN: (1, 1, 1, 1), Schedule.V_HALF: (2, 1, 2, 1), Schedule.ZB_V: (4, 2, 4, 2)}
-
-
-def _turn_waits(schedule: Schedule, stages: int) -> tuple[int, int]:
-    """Slots to wait before the first backward and at its turn, so that no two passes share a slot modulo six."""
-    if schedule is Schedule.V_MIN:
-        return (2 if stages % 3 == 0 else 0), 0
-    if schedule is Schedule.V_HALF:
-        return 0, (1 if stages % 2 else 4)
-    return 0, 0
-
-
 def _folded_skeleton(
-    schedule: Schedule, chain: Integers, micro_batches: int, interval: int
+    slope: Slopes, waits: tuple[int, int], chain: Integers, micro_batches: int, interval: int
 ) -> tuple[Integers, Integers]:
     """The schedule's block of one micro-batch, repeated every `interval` slots."""
     stages = chain.shape[0]
     down, up = np.arange(stages), np.arange(stages)[::-1]
-    slope = SLOPES[schedule]
-    before_backward, at_turn = _turn_waits(schedule, stages)
+    before_backward, at_turn = waits
     forward_down = slope[0] * down
     forward_up = forward_down[-1] + 1 + slope[1] * up
     backward_down = forward_up[0] + 1 + before_backward + slope[2] * down
@@ -73,23 +59,27 @@ def _held_at_least(kind: Integers) -> Integers:
     return held
 
 
-def _candidates(schedule: Schedule, chain: Integers, micro_batches: int, cap: Integers) -> Iterator[Skeleton]:
-    """The skeletons worth filling; every one fits the cap."""
-    stages = chain.shape[0]
-    if schedule not in V_SHAPED:
-        stage = np.arange(stages)
-        warm_up = stages - stage if schedule is Schedule.ZB_H1 else 2 * (stages - stage) - 1
-        # A stage cannot warm up with more than the stages before it send.
-        warm_up = np.minimum.accumulate(np.minimum(warm_up, cap))
-        position, kind = _straight_skeleton(stages, micro_batches, warm_up)
-        for patience in PATIENCE:
-            yield Skeleton(position=position, kind=kind, allowed=np.zeros_like(kind), patience=patience)
-        return
+def straight_skeletons(micro_batches: int, warm_up: Integers, cap: Integers) -> Iterator[Skeleton]:
+    """1F1B's order with (P,) forwards before the first backward, as far as the cap (P,) lets them."""
+    warm_up = np.minimum.accumulate(np.minimum(warm_up, cap))  # a stage cannot warm up with more than those before send
+    position, kind = _straight_skeleton(len(cap), micro_batches, warm_up)
+    for patience in PATIENCE:
+        yield Skeleton(position=position, kind=kind, allowed=np.zeros_like(kind), patience=patience)
+
+
+def folded_skeletons(
+    slopes: Slopes, waits: tuple[int, int], chain: Integers, micro_batches: int, cap: Integers
+) -> Iterator[Skeleton]:
+    """A folded schedule's block, as close together as the cap (P,) lets them stand, with and without early forwards.
+
+    `slopes` are slots per stage of the four passes (forward down, forward up, backward down, backward up), `waits` the
+    slots to wait before the first backward and at its turn.
+    """
     interval = SLOTS
-    position, kind = _folded_skeleton(schedule, chain, micro_batches, interval)
+    position, kind = _folded_skeleton(slopes, waits, chain, micro_batches, interval)
     while (_held_at_least(kind) > cap).any():
         interval += 1 + interval // 8
-        position, kind = _folded_skeleton(schedule, chain, micro_batches, interval)
+        position, kind = _folded_skeleton(slopes, waits, chain, micro_batches, interval)
     none, early = np.zeros_like(kind), _allowed(position, kind, micro_batches, cap)
     for allowed in (none, early):
         for patience in PATIENCE:
@@ -108,24 +98,31 @@ def _allowed(position: Integers, kind: Integers, micro_batches: int, cap: Intege
     return np.minimum(cap[:, None] - to_come, micro_batches)
 
 
-def best_filling(
-    schedule: Schedule,
-    chain: Integers,
-    micro_batches: int,
-    *,
-    times_s: Floats,
-    send_s: Floats,
-    cap: Integers,
-) -> Filled:
-    """The shortest filling among the schedule's skeletons; ties go to the shortest span of a stage.
+def filled_order(
+    skeletons: Sequence[Skeleton], chain: Integers, micro_batches: int, durations: Durations, cap: Integers
+) -> Order:
+    """The shortest filling among skeletons as an order; ties go to the shortest span of a stage.
 
-    `chain` (P, v) positions; `times_s` (3, K) forward, input and weight time of each position [s]; `send_s` (2, K) of
-    what its forward and its input backward hand on [s]; `cap` (P,) >= v.
+    `chain` (P, v) places of the chunks; `cap` (P,) >= v chunk-activations that each stage may hold.
     """
-    skeletons = list(_candidates(schedule, chain, micro_batches, cap))
+
+    def by_place(times_s: Floats) -> Floats:
+        times = np.empty(chain.size)
+        times[chain] = times_s
+        return times
+
+    times = np.stack([by_place(each) for each in (durations.forward_s, durations.input_s, durations.weight_s)])
+    sends = np.stack([by_place(each) for each in (durations.onward_s, durations.homeward_s)])
     announced = [skeletons[0].kind.size * 3 // 2 * len(skeletons)] + [0] * (len(skeletons) - 1)
-    filled = [
-        fill(each, chain=chain, micro_batches=micro_batches, times_s=times_s, send_s=send_s, cap=cap, steps=steps)
+    fillings = [
+        fill(each, chain=chain, micro_batches=micro_batches, times_s=times, send_s=sends, cap=cap, steps=steps)
         for each, steps in zip(skeletons, announced, strict=True)
     ]
-    return min((each for each in filled if each is not None), key=lambda each: (each.makespan_s, each.longest_span_s))
+    best = min((each for each in fillings if each is not None), key=lambda each: (each.makespan_s, each.longest_span_s))
+    return Order(
+        places=chain,
+        micro_batches=micro_batches,
+        kind=best.kind.astype(np.int8),
+        micro_batch=best.micro_batch.astype(np.int32),
+        chunk=(best.position != chain[:, :1]).astype(np.int16),
+    )

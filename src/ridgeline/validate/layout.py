@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from ridgeline.errors import InputError
 from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.published_batches import published_batch
-from ridgeline.plan.plan import Schedule
 from ridgeline.validate.megatron_tests import is_test, named_chunks, named_devices, refuse_unsaid
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.published_plans import published_configuration, published_degrees
@@ -293,7 +292,7 @@ def read_schedule(
     if pp == 1:
         return {}
     if pp is None:
-        return {} if engine.interleaving_open else {"chunks": 1, "schedule": Schedule.ONE_F_ONE_B}
+        return {} if engine.interleaving_open else {"chunks": 1, "schedule": "1f1b"}
     named = f"{row.text('engine')}; {notes.text}"
     per_chunk = notes.count("num-layers-per-virtual-pipeline-stage")
     if per_chunk is None:
@@ -305,15 +304,15 @@ def read_schedule(
         chunks = max(1, layers // (pp * per_chunk))
     if chunks is not None:
         interleaved = chunks > 1
-        return {"chunks": chunks, "schedule": Schedule.INTERLEAVED if interleaved else Schedule.ONE_F_ONE_B}
+        return {"chunks": chunks, "schedule": "interleaved" if interleaved else "1f1b"}
     if re.search(r"zero.?bubble|\bzb", named, re.IGNORECASE):
-        return {"chunks": 1, "schedule": Schedule.ZB_H1}
+        return {"chunks": 1, "schedule": "zb-h1"}
     if re.search(r"interleaved", named, re.IGNORECASE):
         chunks = next((each for each in range(2, layers // pp + 1) if layers % (pp * each) == 0), 1)
         said.append(
             f"interleaved schedule, chunks not stated: {chunks} a stage, the fewest that divide {layers} layers"
         )
-        return {"chunks": chunks, "schedule": Schedule.INTERLEAVED if chunks > 1 else Schedule.ONE_F_ONE_B}
+        return {"chunks": chunks, "schedule": "interleaved" if chunks > 1 else "1f1b"}
     if engine.interleaving_open:
         return {}
-    return {"chunks": 1, "schedule": Schedule.ONE_F_ONE_B}
+    return {"chunks": 1, "schedule": "1f1b"}

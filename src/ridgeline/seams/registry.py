@@ -1,0 +1,113 @@
+"""Who fills the seams: techniques by family and key, built in or of another package, through the same door.
+
+A family is a folder of `ridgeline/techniques`; a technique is a class in a file of it, found by its line `key = "..."`.
+Another package names its own as entry points of the group `ridgeline.techniques.FAMILY`, `key = "module:Class"`.
+Nothing is imported until it is asked for by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, cast
+
+from ridgeline.errors import PlanError, UnknownNameError
+from ridgeline.seams.technique import Technique
+
+_GROUP = "ridgeline.techniques"
+_FOLDER = Path(__file__).parents[1] / "techniques"
+_KEY = re.compile(r'^    key(?:: ClassVar\[str\])? = "([^"]+)"', re.MULTILINE)
+
+
+@cache
+def modules(family: str) -> Mapping[str, str]:
+    """Where each technique of a family is, 'module:Class' or a module of this package, by key; own ones first."""
+    own = {
+        key: f"{_GROUP}.{family}.{path.stem}"
+        for path in sorted((_FOLDER / family).glob("[!_]*.py"))
+        for key in _KEY.findall(path.read_text(encoding="utf-8"))
+    }
+    others = {point.name: point.value for point in entry_points(group=f"{_GROUP}.{family}")}
+    taken = sorted(own.keys() & others.keys())
+    if taken:
+        raise PlanError(f"technique '{taken[0]}' of {others[taken[0]]}: the key is taken by one built in; rename it")
+    return own | dict(sorted(others.items()))
+
+
+def families() -> tuple[str, ...]:
+    """Names of the families that have techniques built in."""
+    return tuple(sorted(path.name for path in _FOLDER.iterdir() if (path / "__init__.py").exists()))
+
+
+def names(family: str) -> tuple[str, ...]:
+    """Keys of the techniques of a family, built-in ones first."""
+    return tuple(modules(family))
+
+
+@cache
+def kind(family: str, key: str) -> type[Technique]:
+    """The class of a technique; raises `UnknownNameError` for a key that nobody fills, `PlanError` for a bad file."""
+    known = modules(family)
+    if key not in known:
+        raise UnknownNameError(family.removesuffix("s"), key, known)
+    where, _, name = known[key].partition(":")
+    try:
+        module = import_module(where)
+    except ImportError as error:
+        raise PlanError(f"technique '{key}': {where} cannot be imported ({error}); reinstall its package") from None
+    found = getattr(module, name, None) if name else _only(module, key)
+    if not isinstance(found, type) or not issubclass(found, Technique):
+        raise PlanError(f"technique '{key}': {known[key]} is no subclass of ridgeline.seams.technique.Technique")
+    if (found.key, found.family) != (key, family):
+        raise PlanError(
+            f"technique '{key}': {known[key]} calls itself '{found.key}' of family '{found.family}'; its key and"
+            f" family must be '{key}' and '{family}'"
+        )
+    return found
+
+
+def _only(module: object, key: str) -> object:
+    """The class of a built-in file that has its key."""
+    return next((one for one in vars(module).values() if isinstance(one, type) and vars(one).get("key") == key), None)
+
+
+@cache
+def technique(family: str, text: str) -> Technique:
+    """The technique that one word names, with parameters in brackets where they are not their defaults.
+
+    Raises `UnknownNameError` for an unknown key, `PlanError` for a parameter that it has not or that is out of range.
+
+    >>> technique("optimizers", "adamw").text
+    'adamw'
+    """
+    found = re.fullmatch(r"([\w.-]+)(?:\((.*)\))?", text.strip())
+    if found is None:
+        raise PlanError(f"technique '{text[:60]}': write a name, or name(parameter=value,...)")
+    pairs = [pair.partition("=") for pair in (found[2] or "").split(",") if pair.strip()]
+    return made(family, found[1], {name.strip(): _value(value.strip()) for name, _, value in pairs})
+
+
+def made(family: str, key: str, given: Mapping[str, object]) -> Technique:
+    """The technique with these parameters; raises `PlanError` for one that it has not or that is out of range."""
+    one = kind(family, key)
+    known = one.parameters()
+    for name in given:
+        if name not in known:
+            raise PlanError(f"{key}: unknown parameter '{name}'; it has {', '.join(known) or 'none'}")
+    return cast(Any, one)(**given)  # type: ignore[no-any-return]
+
+
+def _value(text: str) -> object:
+    """A parameter as written in a word: a number, true or false, or text."""
+    if text in ("True", "true", "False", "false"):
+        return text in ("True", "true")
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text

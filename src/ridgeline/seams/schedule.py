@@ -1,0 +1,132 @@
+"""The seam of pipeline schedules: the order of forwards and backwards, and what it holds in flight.
+
+Shape letters: P stages, v chunks of each, m micro-batches, N tasks of a stage. The model is a chain of places, one
+after another; a schedule says which chunk of which stage holds each. One that keeps several copies of the weights has
+as many chains, laid end to end: place q of copy c is c * (places of a chain) + q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ridgeline.errors import PlanError
+from ridgeline.seams.technique import Technique
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a schedule is asked to order: P `stages`, v `chunks` of each, m `micro_batches`."""
+
+    stages: int
+    chunks: int
+    micro_batches: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Durations:
+    """Times of one micro-batch at each chunk, (P, v) arrays [s]: forward, the two parts of a backward, and sends.
+
+    `onward_s` is to hand a forward's result to the next place, `homeward_s` a gradient to the one before.
+    """
+
+    forward_s: Floats
+    input_s: Floats
+    weight_s: Floats
+    onward_s: Floats
+    homeward_s: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """Program order of every stage; each array is (P, N), row s lists the tasks of stage s.
+
+    `kind` is FORWARD, BACKWARD (both parts at once), BACKWARD_INPUT or BACKWARD_WEIGHT; `places` (P, v) is the place in
+    the chain of each stage's chunk, `chains` the number of chains that they make.
+    """
+
+    places: Integers
+    micro_batches: int
+    kind: NDArray[np.int8]
+    micro_batch: NDArray[np.int32]
+    chunk: NDArray[np.int16]
+    chains: int = 1
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages P [1]."""
+        return int(self.places.shape[0])
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of each stage v [1]."""
+        return int(self.places.shape[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineSchedule(Technique):
+    """The order in which pipeline stages run forwards and backwards.
+
+    `splits` says that the two parts of a backward are tasks of their own; `copies` how many copies of the weights the
+    pipeline holds; `alone` that one stage may run it. `flows_add` says that no backward of the last stage begins before
+    its last forward has ended; `closed` that its bound is that of `training.bounds`, whose five facts must then hold of
+    every order that it gives.
+    """
+
+    family: ClassVar[str] = "schedules"
+    splits: ClassVar[bool] = False
+    copies: ClassVar[int] = 1
+    alone: ClassVar[bool] = False
+    flows_add: ClassVar[bool] = False
+    closed: ClassVar[bool] = True
+    chunks_told: ClassVar[str] = "exactly 1; set chunks = 1 or schedule = 'interleaved'"
+
+    def chunk_counts(self, stages: int, most: int) -> Iterable[int]:
+        """Chunks of a stage that it may have on so many stages, at most `most` of them where it is free to choose."""
+        return (1,)
+
+    def refusal(self, shape: Shape) -> str:
+        """Why it is not defined for a shape, with the nearest that is; '' where it is."""
+        return ""
+
+    def places(self, stages: int, chunks: int) -> Integers:
+        """Place in the chain of each stage's chunk, (P, v) [1]: by default c P + s."""
+        return np.arange(chunks)[None, :] * stages + np.arange(stages)[:, None]
+
+    def layer_places(self, stages: int, chunks: int) -> Integers:
+        """Place of each stage's chunk in one copy of the model, (P, v) [1]."""
+        return np.asarray(self.places(stages, chunks) % (stages * chunks // self.copies))
+
+    def in_flight(self, stages: int, micro_batches: ArrayLike, chunks: int, stage: ArrayLike) -> Integers:
+        """Most chunk-activations that a stage holds at once [1], broadcast over micro-batches and stages.
+
+        One unit is what one chunk keeps of one micro-batch, from its forward to the end of its whole backward.
+        """
+        raise NotImplementedError
+
+    def head_in_flight(self, micro_batches: ArrayLike) -> ArrayLike:
+        """Micro-batches whose logits wait for their backward at once [1]."""
+        return 1
+
+    def order(self, shape: Shape, durations: Durations, limit: Integers) -> Order:
+        """The order of every stage; `limit` (P,) are the chunk-activations that each may hold."""
+        raise NotImplementedError
+
+    def check(self, stages: int, micro_batches: int, chunks: int) -> None:
+        """Raises `PlanError` for a shape that it is not defined for; the text names the nearest legal one."""
+        for name, value in (("stages", stages), ("micro-batches", micro_batches), ("chunks", chunks)):
+            if value < 1:
+                raise PlanError(f"schedule {self.key}: {name} = {value}, needs >= 1")
+        if chunks not in self.chunk_counts(stages, max(chunks, 2)):
+            raise PlanError(f"schedule {self.key}: chunks = {chunks}, needs {self.chunks_told}")
+        refused = self.refusal(Shape(stages=stages, chunks=chunks, micro_batches=micro_batches))
+        if refused:
+            raise PlanError(f"schedule {self.key}: {refused}")

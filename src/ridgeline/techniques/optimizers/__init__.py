@@ -1,0 +1,1 @@
+"""Optimizers: what each keeps, moves and computes for a trained tensor."""

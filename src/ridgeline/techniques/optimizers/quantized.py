@@ -1,0 +1,36 @@
+"""Adam's moments in 8 bits, and states that the driver pages to host memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ridgeline.seams.states import FP32_BYTES, Elementwise
+
+
+@dataclass(frozen=True, kw_only=True)
+class EightBitAdamW(Elementwise):
+    """AdamW with both moments in 8 bits, quantized in blocks."""
+
+    key: ClassVar[str] = "adamw-8bit"
+    source: ClassVar[tuple[str, ...]] = ("eight-bit-optimizers-2022",)
+    bytes_each: ClassVar[float] = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagedAdamW(Elementwise):
+    """AdamW whose states the driver moves to host memory where the device is full (unified memory)."""
+
+    key: ClassVar[str] = "paged-adamw"
+    source: ClassVar[tuple[str, ...]] = ("qlora-2023",)
+    bytes_each: ClassVar[float] = 2 * FP32_BYTES
+    paged: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagedEightBitAdamW(EightBitAdamW):
+    """AdamW with both moments in 8 bits, which the driver moves to host memory where the device is full."""
+
+    key: ClassVar[str] = "paged-adamw-8bit"
+    source: ClassVar[tuple[str, ...]] = ("eight-bit-optimizers-2022", "qlora-2023")
+    paged: ClassVar[bool] = True

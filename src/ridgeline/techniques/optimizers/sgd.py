@@ -1,0 +1,34 @@
+"""Gradient descent, plain and with momentum, and Lion: one fp32 number at most of every trained one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ridgeline.seams.states import FP32_BYTES, Elementwise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sgd(Elementwise):
+    """Stochastic gradient descent: no state."""
+
+    key: ClassVar[str] = "sgd"
+    source: ClassVar[tuple[str, ...]] = ("sgd-1951",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SgdMomentum(Elementwise):
+    """Stochastic gradient descent with momentum: one fp32 number of every trained one."""
+
+    key: ClassVar[str] = "sgd-momentum"
+    source: ClassVar[tuple[str, ...]] = ("momentum-2013",)
+    bytes_each: ClassVar[float] = FP32_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lion(Elementwise):
+    """Lion, the sign of a momentum: one fp32 number of every trained one."""
+
+    key: ClassVar[str] = "lion"
+    source: ClassVar[tuple[str, ...]] = ("lion-2023",)
+    bytes_each: ClassVar[float] = FP32_BYTES

@@ -1,0 +1,1 @@
+"""Pipeline schedules: in which order stages run forwards and backwards."""
