@@ -129,8 +129,8 @@ def test_exchanges_priced_for_all_layouts_are_those_of_each_plan() -> None:
         plan = group.plan(tuple(index))
         seen.add((plan.zero, plan.micro_batch, plan.tp))
         times = it.predictor.prepare(plan)[-1]
-        alone = StepBound(plan.schedule, plan.micro_batches(JOB.global_batch), times).seconds(exchange_rules(plan))
-        assert group.bound_s[tuple(index)] == float(alone)
+        alone = StepBound(pipeline_schedule(plan.schedule), plan.micro_batches(JOB.global_batch), times)
+        assert group.bound_s[tuple(index)] == float(alone.seconds(exchange_rules(plan)))
     assert len(seen) > 8
 
 

@@ -62,14 +62,14 @@ class _Explainer:
 
     def hosts_s(self) -> tuple[float, float]:
         """Seconds of the step in which the busiest stage waits for the quickest and for the slowest host."""
-        quick, slow = (float(table.total_s[self.busiest].sum()) * self.it.micro_batches for table in self.hosts)
+        quick, slow = (float(table.total_s[self.busiest].sum()) * self.it.passes for table in self.hosts)
         return quick, slow
 
     def parts(self) -> dict[str, float]:
         """Seconds of the step on the busiest stage, by part; they add up to the makespan."""
         it, plan, stage = self.it, self.it.plan, self.busiest
         one = {name: float(table.total_s[stage].sum()) for name, table in self.tables.items()}
-        parts = {name: seconds * it.micro_batches for name, seconds in one.items() if seconds > 0}
+        parts = {name: seconds * it.passes for name, seconds in one.items() if seconds > 0}
         last = int(np.argmax(it.times.optimizer_s))
         exchanged = float(
             np.broadcast_to(it.times.exchanged_s, it.times.optimizer_s.shape)[last]

@@ -72,7 +72,7 @@ def _compute_s(predictor: Predictor, evaluation: Evaluation, trained: float) -> 
 
 
 def _memory_s(predictor: Predictor, evaluation: Evaluation) -> float:
-    moved = stage_parts(predictor, evaluation).bytes().sum(axis=1).max() * evaluation.micro_batches
+    moved = stage_parts(predictor, evaluation).bytes().sum(axis=1).max() * evaluation.passes
     return float(moved) / predictor.cluster.accelerator.memory_bytes_per_s
 
 
@@ -89,6 +89,6 @@ def _links_s(predictor: Predictor, evaluation: Evaluation, least_s: float) -> fl
 def _linked_s(predictor: Predictor, evaluation: Evaluation) -> float:
     """Seconds in which the links of the busiest stage carry what it exchanges, inside its layers or with its copies."""
     tables, times = stage_parts(predictor, evaluation).tables(), evaluation.times
-    inside = sum(tables[name].total_s.sum(axis=1) for name in LINK_PARTS) * evaluation.micro_batches
+    inside = sum(tables[name].total_s.sum(axis=1) for name in LINK_PARTS) * evaluation.passes
     exchanged = np.broadcast_to((times.gather_s + times.reduce_s).sum(axis=-1), np.shape(inside))
     return float(np.max(np.maximum(inside, exchanged)))

@@ -50,6 +50,11 @@ class Evaluation:
     tasks: TaskGraph
     timeline: Timeline
 
+    @property
+    def passes(self) -> float:
+        """Micro-batches that go through each chunk [1]: all, or those of its copy of the weights."""
+        return self.micro_batches / pipeline_schedule(self.plan.schedule).copies
+
 
 class Predictor:
     """Predicts plans of one model, cluster and workload; everything that plans share is computed once."""

@@ -307,7 +307,7 @@ class StageModel:
     def _mirrored(
         self, cost: LayoutCost, counts: NDArray[np.int64], first: Floats, last: Floats, sharding: Sharding
     ) -> Floats:
-        """Seconds in which stages s and P - 1 - s, which hold two copies of the same weights, add up gradients (..., P).
+        """Seconds in which stages s and P - 1 - s, which hold copies of the same weights, add up gradients (..., P).
 
         What ZeRO shards is summed by the shard's owners.
         """

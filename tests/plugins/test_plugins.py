@@ -1,0 +1,85 @@
+"""Techniques of another package: one file each, found by its entry points, without a change of the product.
+
+The package is a folder with its metadata, as an installation leaves it; the commands run with it on their path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PACKAGE = Path(__file__).parent / "strangers"
+
+
+def ridgeline(*words: str, package: bool = True) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([*([str(PACKAGE)] if package else []), os.environ.get("PYTHONPATH", "")])
+    code = "import sys; from ridgeline.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+
+
+def answer(*words: str) -> dict[str, Any]:
+    done = ridgeline(*words, "--json")
+    assert done.returncode == 0, done.stderr + done.stdout[-500:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def held(found: dict[str, Any], category: str) -> float:
+    """Bytes of a category on the first stage."""
+    return float(found["memory"][0]["categories_bytes"][category])
+
+
+TRAINED = ("predict", "llama-3.1-8b", "--on", "8xH100-SXM", "--seq-len", "4096", "--zero", "1")
+
+
+def test_galores_states_shrink_the_optimizer_and_take_their_time() -> None:
+    usual, shrunk = (answer(*TRAINED, "--optimizer", name) for name in ("adamw", "galore"))
+    wide = answer(*TRAINED, "--optimizer", "galore(rank=1024)")
+    assert held(shrunk, "optimizer") < held(wide, "optimizer") < held(usual, "optimizer")
+    assert wide["step_time_s"]["value"] > shrunk["step_time_s"]["value"]
+
+
+def test_dualpipe_holds_two_copies_and_leaves_less_idle_than_1f1b() -> None:
+    words = ("predict", "llama-3.1-8b", "--on", "8xH100-SXM", "--seq-len", "2048", "--global-batch", "32")
+    plain = answer(*words, "--pp", "8", "--micro-batch", "1")
+    both = answer(*words, "--pp", "8", "--micro-batch", "1", "--schedule", "dualpipe", "--chunks", "2")
+    assert sum(one["categories_bytes"]["weights"] for one in both["memory"]) == pytest.approx(
+        2 * sum(one["categories_bytes"]["weights"] for one in plain["memory"])
+    )
+    assert both["step_time_s"]["value"] < plain["step_time_s"]["value"]
+
+
+def test_they_are_in_help_and_refused_where_they_are_not_installed() -> None:
+    assert "galore" in ridgeline("predict", "--help").stdout
+    refused = ridgeline(*TRAINED, "--optimizer", "galore", package=False)
+    assert refused.returncode == 2
+    assert "'galore' is not one of them" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--optimizer", "galore(rank=0)"), "galore: rank = 0 1, needs 1 to 65536"),
+        (("--optimizer", "galore(size=3)"), "galore: unknown parameter 'size'; it has rank, gap"),
+        (("--schedule", "dualpipe", "--pp", "8", "--chunks", "3"), "dualpipe: chunks = 3, needs exactly 2"),
+        (("--schedule", "dualpipe", "--pp", "8", "--chunks", "2"), "needs an even number >= 2 x 8; nearest"),
+    ],
+)
+def test_bad_values_are_refused(words: tuple[str, ...], told: str) -> None:
+    done = ridgeline("predict", "llama-3.1-8b", "--on", "8xH100-SXM", "--global-batch", "8", *words)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_plan_keeps_to_a_strangers_schedule() -> None:
+    words = ("plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--seq-len", "2048", "--global-batch", "32")
+    found = answer(*words, "--schedule", "dualpipe")
+    assert found["best"][0]["plan"]["schedule"] == "dualpipe"
