@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.memory.profile import CONSTANT_BYTES, Divided, Part
+from ridgeline.memory.profile import CONSTANT_BYTES, FP32_BYTES, Divided, Part
 from ridgeline.memory.query import Bools, Stage
 from ridgeline.memory.shares import Array, as_array
 
