@@ -83,3 +83,58 @@ def test_plan_keeps_to_a_strangers_schedule() -> None:
     words = ("plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--seq-len", "2048", "--global-batch", "32")
     found = answer(*words, "--schedule", "dualpipe")
     assert found["best"][0]["plan"]["schedule"] == "dualpipe"
+
+
+LONG = ("predict", "llama-3.1-8b", "--on", "8xH100-SXM", "--tp", "8", "--seq-len", "65536", "--global-batch", "1")
+LONG = (*LONG, "--sequence-parallel", "--recompute", "full")
+
+
+def test_sparse_attention_pays_with_the_length_of_sequences() -> None:
+    plain, sparse = (answer(*LONG, *more) for more in ((), ("--technique", "nsa")))
+    assert sparse["plan"]["technique"] == ["nsa"]
+    assert any("2502.11089" in source for source in sparse["sources"])
+    saved = plain["step_time_s"]["value"] - sparse["step_time_s"]["value"]
+    attention = next(share["seconds"] for share in plain["shares"] if share["label"] == "attention")
+    assert 0.5 * attention < saved < attention
+    wide = answer(*LONG, "--technique", "nsa(chosen=64, window=4096)")
+    assert sparse["step_time_s"]["value"] < wide["step_time_s"]["value"] < plain["step_time_s"]["value"]
+
+
+def test_a_scenario_lists_techniques_and_is_written_as_it_was_read(tmp_path: Path) -> None:
+    file = tmp_path / "sparse.toml"
+    file.write_text(
+        'model = "llama-3.1-8b"\ncluster = "8xH100-SXM"\n[workload]\nseq_len = 65536\nglobal_batch = 1\n'
+        '[plan]\ntp = 8\nsequence_parallel = true\nrecompute = "full"\n'
+        '[[plan.technique]]\nname = "nsa"\nwindow = 256\n',
+        encoding="utf-8",
+    )
+    found = answer("predict", str(file))
+    assert found["plan"]["technique"] == ["nsa(window=256)"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--technique", "nsa,nsa(window=64)"), "nsa and nsa both fill 'attention'; leave one of them out"),
+        (("--technique", "galore"), "galore is one of the optimizers; write optimizer = 'galore'"),
+        (("--technique", "nsb"), "nearest: nsa"),
+        (("--technique", "nsa(window=0)"), "nsa: window = 0 tokens, needs 1 to 1e+06"),
+    ],
+)
+def test_techniques_that_do_not_go_together_are_refused(words: tuple[str, ...], told: str) -> None:
+    done = ridgeline(*LONG, *words)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_a_technique_that_does_not_apply_says_why() -> None:
+    done = ridgeline("predict", "mistral-7b-v0.1", "--on", "8xH100-SXM", "--technique", "nsa")
+    assert done.returncode == 2
+    assert "nsa does not apply" in done.stderr
+    assert "leave it out" in done.stderr
+
+
+def test_plan_applies_a_technique_to_every_plan() -> None:
+    words = ("plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--seq-len", "65536", "--global-batch", "8")
+    found = answer(*words, "--technique", "nsa")
+    assert {tuple(one["plan"]["technique"]) for one in found["best"]} == {("nsa",)}

@@ -224,3 +224,4 @@ class Model:
     dims: Mapping[str, float | int | str | bool | None] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     config: Mapping[str, object] = field(default_factory=dict, repr=False, compare=False)  # what it was built from
+    techniques: tuple[str, ...] = ()  # those that were put in place in its graph

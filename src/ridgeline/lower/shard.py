@@ -195,14 +195,15 @@ class Sharder:
 
     def _attention(self, op: Op, block: Block | None) -> Iterable[Work]:
         layout, workload = self.layout, self.workload
-        if op.top is not None or op.ratio is not None:
-            raise PlanError("model: attention to keys that are chosen, or to entries, is served, not trained; no plan")
+        if op.index_heads or op.near:
+            raise PlanError("model: attention to keys that an indexer chooses is served, not trained; no plan")
         if op.positions:
             yield from self._own_attention(op, block)
             return
         queries = self._seq_len(block)
         keys = float(workload.encoder_seq_len or workload.seq_len) if op.cross else queries
         context = mean_context(op, keys)
+        keys = keys / (op.ratio or 1)  # entries
         if workload.mean_document is not None and not op.cross:  # packed documents do not see each other
             context = min(context, (workload.mean_document + 1) / 2 if op.causal else workload.mean_document)
         fused = workload.attention_kernel != "unfused"

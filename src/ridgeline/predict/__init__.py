@@ -38,8 +38,10 @@ def predict(
     from ridgeline.predict.explain import explain
     from ridgeline.predict.predictor import Predictor
     from ridgeline.predict.what_if import plan_sensitivities
+    from ridgeline.seams.resolve import rewritten
 
-    predictor = Predictor(model, cluster, workload, datasheet_only=evidence == "datasheet")
+    built = rewritten(model, plan.technique)
+    predictor = Predictor(built, cluster, workload, datasheet_only=evidence == "datasheet")
     evaluation = predictor.evaluate(plan)
     found = explain(predictor, evaluation)
     return replace(found, what_if=plan_sensitivities(predictor, evaluation)) if changes else found

@@ -19,6 +19,7 @@ from ridgeline.predict.predictor import Evaluation, Predictor
 from ridgeline.predict.step_interval import step_interval
 from ridgeline.report.evidence import Known, lowest
 from ridgeline.report.report import Estimate, OpRow, Report, Share, StageMemory
+from ridgeline.seams.registry import listed
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.parts import by_resource
 from ridgeline.training.stages import StageTimes
@@ -283,6 +284,7 @@ class _Explainer:
         used += [
             fact.source for name, fact in accelerator.facts.items() if name in ("memory_bytes", "peak_flop_per_s.bf16")
         ]
+        used += [key for text in self.it.plan.technique for key in listed(text).source]
         used += [tier.fact.source for tier in self.predictor.cluster.tiers if tier.fact is not None]
         return tuple(dict.fromkeys(used))
 

@@ -137,6 +137,11 @@ class Predictor:
     def evaluate(self, plan: Plan) -> Evaluation:
         """Price and simulate one plan exactly; raises PlanError for an illegal one."""
         check(plan, self.limits, self.workload, self.cluster.count)
+        if plan.technique != self.model.techniques:
+            raise PlanError(
+                f"plan: technique {', '.join(plan.technique) or 'none'}, the predictor's model has"
+                f" {', '.join(self.model.techniques) or 'none'}; make a predictor of seams.resolve.rewritten's model"
+            )
         schedule = pipeline_schedule(plan.schedule)
         if plan.pp == 1 and not schedule.alone:
             raise PlanError(f"plan: schedule {plan.schedule} needs pp >= 2, got pp 1; nearest: schedule 1f1b")

@@ -59,6 +59,7 @@ def plan_text(plan: Plan) -> str:
         words.append(f"ZeRO-{plan.zero}" + (f" over {plan.zero_group}" if plan.zero_group else ""))
     words.append(_recompute_text(plan))
     words += _switch_words(plan)
+    words += plan.technique
     return ", ".join(words)
 
 

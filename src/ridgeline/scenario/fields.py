@@ -5,21 +5,24 @@ One table serves the TOML reader, the command line's flags and the documentation
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.errors import InputError, PlanError, UnitError, closest
+from ridgeline.errors import InputError, PlanError, RidgelineError, UnitError, closest
 from ridgeline.graph.workload import FRAMEWORKS, PRECISIONS, Task
 from ridgeline.plan.plan import LOSSES, Recompute
 from ridgeline.scenario.synonyms import called_here
-from ridgeline.seams.registry import names, technique
+from ridgeline.seams.registry import listed, made, names, technique
+from ridgeline.seams.technique import Technique
 from ridgeline.units import parse, parse_count
 
 # Bounds on nonsense, far beyond any published run: tokens of a run, tokens of a sequence, and anything smaller, such as
 # sequences of a step and devices of a job.
 _MOST_TOKENS, _LONGEST, _MOST = 10**18, 10**9, 10**6
+_MOST_TECHNIQUES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +143,30 @@ def yes(name: str, help_: str) -> Field:
     return Field(name=name, read=_switch, help=help_, switch=True)
 
 
+def _techniques(value: object) -> tuple[str, ...]:
+    """Techniques from a list of names or tables, or from names in one text, apart by commas outside brackets."""
+    parts = re.split(r",(?![^(]*\))", value) if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or len(parts) > _MOST_TECHNIQUES:
+        raise ValueError(f"{shown(value)} is not a list of at most {_MOST_TECHNIQUES} techniques")
+    try:
+        return tuple(_technique(part).text for part in parts if part != "")
+    except RidgelineError as error:
+        raise ValueError(str(error)) from None
+
+
+def _technique(part: object) -> Technique:
+    if isinstance(part, str):
+        found = listed(part)
+    elif isinstance(part, dict) and isinstance(part.get("name"), str):
+        found = listed(part["name"])
+        found = made(found.family, found.key, {name: value for name, value in part.items() if name != "name"})
+    else:
+        raise ValueError(f"{shown(part)} names no technique; write [[plan.technique]] with name = '...'")
+    if found.family in WORDS:
+        raise ValueError(f"{found.key} is one of the {found.family}; write {WORDS[found.family]} = '{found.text}'")
+    return found
+
+
 def filled(name: str, family: str, help_: str) -> Field:
     """A field that names a technique of a family, with parameters in brackets where they are not its own."""
 
@@ -153,6 +180,15 @@ def filled(name: str, family: str, help_: str) -> Field:
 
     return Field(name=name, read=read, help=help_, choices=names(family))
 
+
+WORDS = {"optimizers": "optimizer", "schedules": "schedule", "losses": "loss"}
+"""Families of which a scenario always has one, and the word that names it."""
+TECHNIQUES = Field(
+    name="technique",
+    read=_techniques,
+    help="techniques to apply, by name, with parameters in brackets; `ridgeline techniques` lists them",
+    write=list,
+)
 
 _TASKS = tuple(task.value for task in Task)
 _RECOMPUTES = tuple(recompute.value for recompute in Recompute)
@@ -237,6 +273,7 @@ PLAN_FIELDS: tuple[Field, ...] = (
     yes("overlap_gradients", "reduce gradients under backward"),
     yes("overlap_weights", "gather weights under forward"),
     yes("overlap_tensor", "pipeline tensor-parallel collectives with their matrix products"),
+    TECHNIQUES,
 )
 
 

@@ -38,9 +38,19 @@ def modules(family: str) -> Mapping[str, str]:
     return own | dict(sorted(others.items()))
 
 
+@cache
 def families() -> tuple[str, ...]:
-    """Names of the families that have techniques built in."""
+    """Names of the families, a folder each; one may have no technique built in."""
     return tuple(sorted(path.name for path in _FOLDER.iterdir() if (path / "__init__.py").exists()))
+
+
+def listed(text: str) -> Technique:
+    """The technique that one word names, of whatever family; raises as `technique` does."""
+    key = text.partition("(")[0].strip()
+    known = {name: family for family in families() for name in names(family)}
+    if key not in known:
+        raise UnknownNameError("technique", key, known)
+    return technique(known[key], text)
 
 
 def names(family: str) -> tuple[str, ...]:

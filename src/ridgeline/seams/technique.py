@@ -17,14 +17,15 @@ def param(default: float | bool | str, unit: str, help: str, *, low: float = 0.0
 class Technique:
     """One idea that fills seams. A subclass is a frozen dataclass whose fields are its parameters (`param`).
 
-    `key` is the word that people write, the name of its file; `family` the folder of techniques that one scenario has
-    at most one of, as it has one optimizer, or '' where several go together. `source` are keys of `data/sources.bib`,
+    `key` is the word that people write; `family` the folder that it is in, of which a scenario has one, as it has one
+    optimizer, unless they are not `exclusive`. `source` are keys of `data/sources.bib`,
     or an address where the file is not of this package. `owns` are the slots that it fills alone: two owners of a slot
     are refused. `needs` are slots that something must fill. The docstring is its page: what it does, where it stops.
     """
 
     key: ClassVar[str] = ""
     family: ClassVar[str] = ""
+    exclusive: ClassVar[bool] = True
     source: ClassVar[tuple[str, ...]] = ()
     owns: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -48,8 +49,8 @@ class Technique:
 
     @classmethod
     def slots(cls) -> frozenset[str]:
-        """What it fills alone: its family, and what it owns besides."""
-        return cls.owns | ({cls.family} if cls.family else frozenset())
+        """What it fills alone: its family where that is exclusive, and what it owns besides."""
+        return cls.owns | ({cls.family} if cls.exclusive else frozenset())
 
     @classmethod
     def summary(cls) -> str:

@@ -10,6 +10,7 @@ from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor
+from ridgeline.seams.resolve import rewritten
 from ridgeline.search.search import Searcher
 from ridgeline.search.space import Space
 
@@ -32,6 +33,7 @@ def complete(
         within_host=False,
         fixed=stated,
     )
+    model = rewritten(model, space.techniques)
     predictor = Predictor(model, cluster, workload, datasheet_only=evidence == "datasheet")
     searcher = Searcher(predictor, space)
     try:

@@ -50,6 +50,7 @@ class Group:
     """
 
     schedule: str
+    techniques: tuple[str, ...]
     chunks: int
     layer_split: tuple[int, ...] | None  # None: as even as whole layers allow
     axes: Axes
@@ -73,6 +74,7 @@ class Group:
             chunks=self.chunks,
             layer_split=self.layer_split,
             **vars(axes.savings[away]),
+            technique=self.techniques,
             zero=zero,
             zero_group=zero_group or None,
             recompute=recompute,
@@ -288,6 +290,7 @@ class Grid:
         excess, host = self._excess([held(stage) for stage in sorted({0, min(1, stages - 1), stages - 1})])
         return Group(
             schedule=schedule.text,
+            techniques=self.predictor.model.techniques,
             chunks=chunks,
             layer_split=layer_split,
             axes=axes,

@@ -18,6 +18,7 @@ from ridgeline.predict import Predictor
 from ridgeline.predict.explain import explain
 from ridgeline.predict.what_if import plan_sensitivities
 from ridgeline.report.report import Infeasible, SearchReport
+from ridgeline.seams.resolve import rewritten
 from ridgeline.search.grid import Grid, Group
 from ridgeline.search.space import Space, alone, degrees, legal, plan_of
 from ridgeline.units import bytes_text
@@ -236,8 +237,9 @@ def search(
     `NoPlanError` where nothing fits.
     """
     started = time.perf_counter()
-    predictor = Predictor(model, cluster, workload, datasheet_only=evidence == "datasheet")
     space = limits or Space()
+    built = rewritten(model, space.techniques)
+    predictor = Predictor(built, cluster, workload, datasheet_only=evidence == "datasheet")
     ranked = Searcher(predictor, space if workload.task is Task.PRETRAIN else space.thrifty()).run(top=top)
     evaluations = [predictor.evaluate(plan) for _, plan in ranked.plans]
     reports = [explain(predictor, evaluation) for evaluation in evaluations]

@@ -50,6 +50,12 @@ class Space:
     min_context_tokens: int = 2048  # a context shard smaller than this is not tried
     fixed: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def techniques(self) -> tuple[str, ...]:
+        """Techniques that every plan applies."""
+        stated = self.fixed.get("technique", ())
+        return stated if isinstance(stated, tuple) else ()
+
     def thrifty(self) -> Space:
         """The space with everything that holds less on the device tried as well."""
         both = (False, True)

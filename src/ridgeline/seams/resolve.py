@@ -1,0 +1,50 @@
+"""One check of which techniques go together, and the model that they make of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ridgeline.errors import PlanError
+from ridgeline.graph.ops import Model
+from ridgeline.seams.graph import GraphRewrite
+from ridgeline.seams.registry import listed
+from ridgeline.seams.technique import Technique
+
+
+def together(techniques: Iterable[Technique]) -> tuple[Technique, ...]:
+    """The techniques, where each slot has one owner and each need is filled; raises `PlanError` where not."""
+    chosen = tuple(techniques)
+    owners: dict[str, Technique] = {}
+    for one in chosen:
+        for slot in sorted(one.slots()):
+            if slot in owners:
+                raise PlanError(f"{owners[slot].key} and {one.key} both fill '{slot}'; leave one of them out")
+            owners[slot] = one
+    for one in chosen:
+        lost = sorted(one.needs - owners.keys())
+        if lost:
+            raise PlanError(f"{one.key} needs something that fills '{lost[0]}'; add it, or leave {one.key} out")
+    return chosen
+
+
+def rewritten(model: Model, texts: Sequence[str]) -> Model:
+    """The model with the techniques of a plan or deployment put in place; as it is where they are in place already.
+
+    Raises `PlanError` for techniques that do not go together, or do not apply to the model.
+    """
+    if model.techniques == tuple(texts):
+        return model
+    if model.techniques:
+        raise PlanError(
+            f"model {model.name}: {', '.join(model.techniques)} are in place; start from the model as it is"
+        )
+    graph = model.graph
+    for one in together(map(listed, texts)):
+        if not isinstance(one, GraphRewrite):
+            continue
+        refused = one.refusal(graph)
+        if refused:
+            raise PlanError(f"{one.key} does not apply to {model.name}: {refused}; leave it out")
+        graph = one.rewrite(graph)
+    return replace(model, graph=graph, techniques=tuple(texts))

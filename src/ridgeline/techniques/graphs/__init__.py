@@ -1,0 +1,1 @@
+"""Operators put in place of others."""
