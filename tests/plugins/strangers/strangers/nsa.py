@@ -82,6 +82,7 @@ class NativeSparseAttention(GraphRewrite):
             ),
             Op(
                 name="gated_sum", kind=OpKind.ELEMENTWISE, region=Region.TENSOR, read=3.0 * (out + core.heads),
-                write=out, backward_read=4.0 * out + 3.0 * core.heads, backward_write=3.0 * (out + core.heads), kernels=2,
+                write=out, backward_read=4.0 * out + 3.0 * core.heads, backward_write=3.0 * (out + core.heads),
+                kernels=2,
             ),
         ]  # fmt: skip
