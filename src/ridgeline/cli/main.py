@@ -25,7 +25,8 @@ from ridgeline.cli.options import (
     SIMULATE_EXAMPLES,
     Evidence,
     Json,
-    Kind,
+    Kinds,
+    Named,
     On,
     OperatorEvidence,
     OperatorRung,
@@ -243,15 +244,19 @@ def op_command(
 
 
 @command("catalog", short_help="Show facts with source and evidence.")
-def catalog_command(
-    kind: Annotated[Kind, typer.Argument(help="what to list")],
-    name: Annotated[str | None, typer.Argument(help="one entry, with every fact")] = None,
-    as_json: Json = False,
-) -> None:
+def catalog_command(kind: Kinds, name: Named = None, as_json: Json = False) -> None:
     """Show models, accelerators, clusters or processors of hosts: facts with source and evidence."""
     from ridgeline.cli.catalog import catalog
 
     catalog(kind.value, name, as_json=as_json)
+
+
+@command("techniques", short_help="Show techniques: optimizers, schedules, yours.")
+def techniques_command(name: Named = None, as_json: Json = False) -> None:
+    """Show techniques, built in or of an installed package: what each does, its parameters, seams and sources."""
+    from ridgeline.cli.techniques import techniques
+
+    techniques(name, as_json=as_json)
 
 
 @command("check", short_help="Compare predictions with measurements.")

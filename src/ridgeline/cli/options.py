@@ -44,6 +44,8 @@ Region = Annotated[
     str | None,
     typer.Option("--region", metavar="NAME", help="where it stands, for its carbon: FR, Germany ..."),
 ]
+Kinds = Annotated[Kind, typer.Argument(help="what to list")]
+Named = Annotated[str | None, typer.Argument(help="one entry, with all that is known of it")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON with stable keys and SI numbers")]
 Rung = Annotated[Evidence, typer.Option("--evidence", help="rates that others measured, or the datasheet's alone")]
 OperatorRung = Annotated[

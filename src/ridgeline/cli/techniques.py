@@ -1,0 +1,167 @@
+"""The command `techniques`: what the registry holds, built in or of another package, each with its page."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from dataclasses import Field
+from math import isinf
+from typing import Any
+
+from ridgeline.errors import PlanError, UnknownNameError
+from ridgeline.facts.sources import sources
+from ridgeline.report.blocks import Block, Line, Table, blank, show
+from ridgeline.scenario.fields import TECHNIQUES, WORDS, WORKLOAD_FIELDS
+from ridgeline.seams.registry import families, kind, names
+from ridgeline.seams.technique import Technique
+
+_WIDTH = 160  # columns of a list that is piped
+
+
+def techniques(name: str | None, *, as_json: bool) -> None:
+    """Prints the list of all techniques, or the page of one; raises `UnknownNameError` for a name that none has."""
+    if name is None:
+        found = entries()
+        rows = tuple((one["key"], one["family"], one["summary"] or one["error"]) for one in found)
+        blocks: list[Block] = [Table(columns=("technique", "family", "what it does"), rows=rows, indent=0)]
+        answer: Any = {"entries": found}
+    else:
+        answer = technique_as_dict(_found(name))
+        blocks = _page(answer)
+    if as_json:
+        print(json.dumps(answer, indent=1, allow_nan=False))
+    else:
+        show(blocks, sys.stdout, width=_WIDTH)
+
+
+def entries() -> list[dict[str, str]]:
+    """Key, family and one line of every technique; of one whose file cannot be read why, as its `error`."""
+    found = []
+    for family in families():
+        for key in names(family):
+            one = {"key": key, "family": family, "summary": "", "error": ""}
+            try:
+                one["summary"] = kind(family, key).summary()
+            except PlanError as error:
+                one["error"] = str(error)
+            found.append(one)
+    return found
+
+
+def _found(name: str) -> type[Technique]:
+    """The technique of a key, of whatever family."""
+    known = {key: family for family in families() for key in names(family)}
+    if name not in known:
+        raise UnknownNameError("technique", name, known)
+    return kind(known[name], name)
+
+
+def technique_as_dict(one: type[Technique]) -> dict[str, Any]:
+    """The page of a technique as JSON: what it does, how it is written, parameters, seams, sources."""
+    return {
+        "key": one.key,
+        "family": one.family,
+        "summary": one.summary(),
+        "page": inspect.getdoc(one) or "",
+        "module": one.__module__,
+        "written": written(one),
+        "parameters": [_parameter(name, each) for name, each in one.parameters().items()],
+        "seams": [filled for seam in _seams(one) for filled in _filled(one, seam)],
+        "declares": {name: getattr(one, name) for seam in _seams(one) for name in _declared(one, seam)},
+        "owns": sorted(one.slots()),
+        "needs": sorted(one.needs),
+        "sources": [_source(each) for each in one.source],
+    }
+
+
+def _source(told: str) -> dict[str, str | None]:
+    """A source by its key, or by what a file of another package says of it, an address among it."""
+    if told in sources():
+        return {"key": told, "citation": sources()[told].citation, "url": sources()[told].url}
+    address = re.search(r"https?://[^\s,]+", told)
+    return {"key": None, "citation": told, "url": address[0] if address else ""}
+
+
+def written(one: type[Technique]) -> list[str]:
+    """How a technique is written on a command line and in a scenario file, with all its parameters as they are."""
+    defaults = ",".join(f"{name}={each.default}" for name, each in one.parameters().items())
+    word = f"{one.key}({defaults})" if defaults else one.key
+    name = WORDS.get(one.family, TECHNIQUES.name)
+    section = "workload" if name in (field.name for field in WORKLOAD_FIELDS) else "plan"
+    quoted, listed = (f"'{word}'" if defaults else word), (f'"{word}"' if one.family in WORDS else f'["{word}"]')
+    return [f"--{name} {quoted}", f"[{section}] {name} = {listed}"]
+
+
+def _parameter(name: str, one: Field[Any]) -> dict[str, Any]:
+    low, high = one.metadata["low"], one.metadata["high"]
+    bounded = not isinstance(one.default, bool | str)
+    return {
+        "name": name,
+        "unit": one.metadata["unit"],
+        "default": one.default,
+        "low": low if bounded and not isinf(low) else None,
+        "high": high if bounded and not isinf(high) else None,
+        "help": one.metadata["help"],
+    }
+
+
+def range_text(parameter: dict[str, Any]) -> str:
+    """The values that a parameter may have, for people."""
+    default, low, high = (parameter[name] for name in ("default", "low", "high"))
+    if isinstance(default, bool | str):
+        return "true, false" if isinstance(default, bool) else "a word"
+    if low is None:
+        return "any" if high is None else f"<= {high:g}"
+    return f">= {low:g}" if high is None else f"{low:g} to {high:g}"
+
+
+def _seams(one: type[Technique]) -> list[type[Technique]]:
+    """The seams that a technique may fill: the classes of `ridgeline.seams` that it is made from."""
+    return [each for each in one.__mro__ if Technique in each.__bases__ and "key" not in vars(each)]
+
+
+def _filled(one: type[Technique], seam: type[Technique]) -> list[dict[str, str]]:
+    """The methods of a seam that a technique has in place of the seam's own, with what each says."""
+    return [
+        {"seam": seam.__module__.rpartition(".")[2], "method": name, "says": _first_line(getattr(one, name))}
+        for name, own in vars(seam).items()
+        if not name.startswith("_") and callable(own) and inspect.getattr_static(one, name) is not own
+    ]
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _declared(one: type[Technique], seam: type[Technique]) -> list[str]:
+    """Yes, no and counts that a seam asks of a technique, where they are not the seam's own."""
+    asked = {name: value for name, value in vars(seam).items() if isinstance(value, bool | int)}
+    return [name for name, value in asked.items() if not name.startswith("_") and getattr(one, name) != value]
+
+
+def _page(one: dict[str, Any]) -> list[Block]:
+    paragraphs = [" ".join(part.split()) for part in one["page"].split("\n\n")]
+    blocks: list[Block] = [Line(text=f"{one['key']}: {one['family']}", strong=True)]
+    blocks += [line for text in paragraphs for line in (blank(), Line(text=text))]
+    blocks += [blank(), *(Line(text=f"write   {form}", hang=8) for form in one["written"])]
+    if one["parameters"]:
+        rows = tuple(
+            (each["name"], str(each["default"]), each["unit"], range_text(each), each["help"])
+            for each in one["parameters"]
+        )
+        columns = ("parameter", "default", "unit", "range", "what it is")
+        blocks += [blank(), Table(columns=columns, rows=rows, right=frozenset({"default"}), indent=0)]
+    seams = tuple((each["seam"], each["method"], each["says"]) for each in one["seams"])
+    blocks += [blank(), Table(columns=("seam", "fills", "what it answers"), rows=seams, indent=0)]
+    declares = ", ".join(f"{name} = {str(value).lower()}" for name, value in one["declares"].items())
+    blocks += [
+        blank(),
+        *([Line(text=f"declares {declares}")] if declares else []),
+        Line(text=f"owns     {', '.join(one['owns']) or 'nothing'}"),
+        Line(text=f"needs    {', '.join(one['needs']) or 'nothing'}"),
+        Line(text=f"code     {one['module']}"),
+        *(Line(text=f"source   {each['citation']}", hang=9) for each in one["sources"]),
+    ]
+    return blocks
