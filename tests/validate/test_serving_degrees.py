@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.errors import InputError
+from ridgeline.facts.benchmark_settings import Run
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.validate.serving_degrees import as_divided
-from ridgeline.validate.serving_settings import Settings, settings_of
+from ridgeline.validate.serving_settings import RunSettings, settings_of
 
 
-def said(**degrees: int) -> Settings:
-    return Settings(**degrees, told=("attention_ranks 1 (derived: a script; here)", "kv fp8 (there)"))  # type: ignore[arg-type]
+def said(**degrees: int) -> RunSettings:
+    return RunSettings(values=degrees, told=("attention_ranks 1 (derived: a script; here)", "kv fp8 (there)"))
 
 
 def test_a_pool_has_the_degrees_that_its_script_has_and_the_devices_of_its_row() -> None:
@@ -45,8 +46,10 @@ def test_devices_that_are_no_multiple_of_the_ranks_are_refused() -> None:
 def test_scripts_of_2025_had_degrees_of_their_own(
     date: str, precision: str, role: str, dp: int, instances: int, ranks: tuple[int | None, int | None]
 ) -> None:
-    found = settings_of(
-        "IX", "SGLang", "0.5.5.post2", "DeepSeek-R1", "GB200", precision, 32, 1024, 1024,
-        devices=dp, instances=instances, ep=1, dp=dp, date=date, role=role, disaggregated=True,
-    )  # fmt: skip
+    names = {"code": "IX", "engine": "SGLang", "model": "DeepSeek-R1", "device": "GB200", "precision": precision}
+    run: Run = {
+        "concurrency": 32, "isl": 1024, "osl": 1024, "devices": dp, "instances": instances, "ep": 1, "dp": dp,
+        "date": date, "role": role, "disaggregated": 1.0,
+    }  # fmt: skip
+    found = settings_of(names, run, version="0.5.5.post2")
     assert (found.attention_ranks, found.expert_ranks) == ranks

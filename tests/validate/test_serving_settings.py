@@ -1,9 +1,9 @@
-"""Settings of published benchmarks: what the scripts of their sources say, worked by hand."""
+"""RunSettings of published benchmarks: what the scripts of their sources say, worked by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,10 +13,10 @@ from ridgeline.errors import InputError
 from ridgeline.facts import store
 from ridgeline.facts.benchmark_settings import KINDS, UNUSED, amount, benchmark_settings
 from ridgeline.plan.deployment import Hold
-from ridgeline.validate import serving
+from ridgeline.validate import serving, serving_settings
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_rows import read_served
-from ridgeline.validate.serving_settings import Settings, settings_of
+from ridgeline.validate.serving_settings import RunSettings
 
 ROWS = 882
 GOOD = {
@@ -25,13 +25,20 @@ GOOD = {
 }  # fmt: skip
 
 
-def deepseek(engine: str, version: str, users: int, prompt: int, **more: object) -> Settings:
-    """Settings of a DeepSeek-R1 run on B200."""
+def settings_of(*about: object, then: str | None = None, **run: object) -> RunSettings:
+    """Settings by source, engine, version, model, device, precision, users, prompt and answer."""
+    code, engine, version, model, device, precision, users, prompt, answer = about
+    names = {"code": code, "engine": engine, "model": model, "device": device, "precision": precision}
+    more = {"concurrency": users, "isl": prompt, "osl": answer, "disaggregated": 0.0} | run
+    more["disaggregated"] = float(more["disaggregated"])
+    return serving_settings.settings_of(names, more, version=str(version), then=then)  # type: ignore[arg-type]
+
+
+def deepseek(engine: str, version: str, users: int, prompt: int, **more: object) -> RunSettings:
+    """RunSettings of a DeepSeek-R1 run on B200."""
     words = {"device": "B200-SXM", "precision": "nvfp4", "answer": 1024} | more
     device, precision, answer = str(words.pop("device")), str(words.pop("precision")), float(str(words.pop("answer")))
-    return settings_of(
-        "IX", engine, version, "DeepSeek-R1", device, precision, users, prompt, answer, **words  # type: ignore[arg-type]
-    )  # fmt: skip
+    return settings_of("IX", engine, version, "DeepSeek-R1", device, precision, users, prompt, answer, **words)
 
 
 def test_the_table_is_whole() -> None:
@@ -41,9 +48,10 @@ def test_the_table_is_whole() -> None:
     assert len(set(keys)) == ROWS  # a second row of the same runs and key would never hold
 
 
-def test_every_key_has_a_field() -> None:
-    renamed = {"statistic": "statistic_if_blank"}
-    assert {renamed.get(key, key) for key in KINDS} | {"told", "assumed"} == {field.name for field in fields(Settings)}
+def test_every_key_is_an_attribute_and_nothing_else_is() -> None:
+    assert {getattr(RunSettings(), key) for key in KINDS} == {None}
+    with pytest.raises(AttributeError, match="token_budgets"):
+        RunSettings().token_budgets  # noqa: B018
 
 
 @pytest.mark.parametrize(("day", "tf32"), [("2026-04-08", None), ("2026-04-21", True), ("2026-04-22", True)])
@@ -152,9 +160,9 @@ def test_interactive_limits_are_tighter() -> None:
 
 def test_a_source_nobody_described_gets_the_engine_alone() -> None:
     found = settings_of("NOBODY", "vLLM", "0.19.0", "Llama", "H100", "fp8", 4, 128, 128)
-    assert found == Settings(stream_first=True, told=found.told)
+    assert found == RunSettings(values={"stream_first": True}, told=found.told)
     assert len(found.told) == 1
-    assert settings_of("NOBODY", "other", "", "", "", "", None, None, None) == Settings()
+    assert settings_of("NOBODY", "other", "", "", "", "", None, None, None) == RunSettings()
 
 
 @given(users=st.integers(1, 10**6), prompt=st.integers(1, 10**6))
@@ -281,17 +289,17 @@ def test_limits_that_are_assumed_may_be_the_engine_s_own() -> None:
     assumed = settings_of("NVSIL", "TensorRT-LLM", "1.0.0rc3", "Qwen3-32B", "H100-SXM-80GB", "", 16, 1024, 128)
     own = assumed.without_assumed()
     assert (assumed.token_budget, assumed.chunked, own.token_budget, own.chunked) == (2540, False, None, None)
-    assert (own.statistic_if_blank, own.requests_per_user) == ("mean", 10)  # no limits: they stay
+    assert (own.statistic, own.requests_per_user) == ("mean", 10)  # no limits: they stay
     said = settings_of("IX", "vLLM", "", "Llama-3.1-70B", "H100-SXM-80GB", "fp8", 64, 1024, 1024, devices=4)
     assert said.without_assumed().token_budget == said.token_budget == 8192
 
 
 def test_prompts_are_held_back_where_tensorrt_llm_waits() -> None:
-    held = Settings(attention_wait_steps=60, batch_wait_steps=20, batch_wait_share=0.9)
+    held = RunSettings(values={"attention_wait_steps": 60, "batch_wait_steps": 20, "batch_wait_share": 0.9})
     assert held.waits(8) == {"receive_interval": 60, "hold": Hold.ALL}
     assert held.waits(1) == {"receive_interval": 20, "hold": Hold.FULL, "hold_share": 0.9}
-    assert Settings(receive_interval=10, batch_wait_steps=20).waits(1) == {"receive_interval": 10}
-    assert Settings().waits(8) == {}
+    assert RunSettings(values={"receive_interval": 10, "batch_wait_steps": 20}).waits(1) == {"receive_interval": 10}
+    assert RunSettings().waits(8) == {}
 
 
 RUN = Row(
@@ -332,8 +340,8 @@ def test_a_setting_changes_the_run_or_says_that_it_is_not_modelled(key: str, mon
     }
     runs = []
     for value in (None, values[KINDS[key]]):
-        field = "statistic_if_blank" if key == "statistic" else key
-        said = Settings(**{**WITH.get(key, {}), field: value})  # type: ignore[arg-type]
+        field = key
+        said = RunSettings(values={**WITH.get(key, {}), field: value})
         with monkeypatch.context() as patch:
             patch.setattr(serving, "settings_of", lambda *_, said=said, **__: said)
             found = serving.settled(job, RUN)

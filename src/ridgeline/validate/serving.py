@@ -15,6 +15,7 @@ from ridgeline.cost.answer import worst
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.energy.power import operator_power_w
 from ridgeline.errors import InputError, RidgelineError
+from ridgeline.facts.benchmark_settings import Run
 from ridgeline.facts.power import power_of
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.plan.deployment import Deployment, Preemption, Router
@@ -34,7 +35,7 @@ from ridgeline.validate.serving_degrees import as_divided
 from ridgeline.validate.serving_engines import release_then
 from ridgeline.validate.serving_loops import looped
 from ridgeline.validate.serving_rows import PHASES, ServedJob, read_served
-from ridgeline.validate.serving_settings import LIMITS, Settings, settings_of
+from ridgeline.validate.serving_settings import LIMITS, RunSettings, settings_of
 from ridgeline.validate.serving_strangers import might_be
 from ridgeline.validate.serving_traffic import gained_tokens, measured_span_s, sampled_share, traffic_of
 
@@ -43,6 +44,13 @@ AT_LIMITS = (
     "the load is the highest at which 99 % of requests keep to the benchmark's limits: its rate is the result and"
     " stated, and latencies are wherever the search for it ended"
 )
+OF_POOLS = (
+    "token_budget", "max_seqs", "chunked", "mixed", "memory_fraction", "prefix_cache", "graphs", "block_tokens", "kv",
+    "graph_max", "prefill_graphs", "beam_width", "expert_backend", "out_weights", "product_backend", "tf32",
+    "fresh_kernels", "cache_tokens", "overlap",
+)  # fmt: skip
+"""Settings that a deployment holds under the same names."""
+
 _NARROW = ("fp8", "nvfp4")  # weights whose checkpoints name a cache of 8 bits, or such a cache
 _FRACTION = 0.9  # of free memory, unless a benchmark says more (tensorrt-llm, bench/benchmark/throughput.py)
 _KEPT = 64  # engines and answers kept ready; rows of one run follow each other
@@ -130,15 +138,17 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
 
     then = release_then(job.deployment.engine, job.deployment.version, row.text("note"))
 
-    def of(role: str, pool: Deployment) -> Settings:
-        return settings_of(
-            row.source, job.deployment.engine, job.deployment.version, row.text("model"), row.text("hardware"),
-            row.text("precision_weights"), job.batch, prompt, output,
-            devices=pool.instance_devices, instances=pool.instances, ep=pool.ep, dp=pool.dp,
-            date=date[0] if date else "", scenario=row.text("scenario"),
-            role=role if job.prefill is not None else "", disaggregated=job.prefill is not None,
-            then=then,
-        )  # fmt: skip
+    names = {"code": row.source, "engine": job.deployment.engine, "model": row.text("model")}
+    names |= {"device": row.text("hardware"), "precision": row.text("precision_weights")}
+
+    def of(role: str, pool: Deployment) -> RunSettings:
+        run: Run = {
+            "concurrency": job.batch, "isl": prompt, "osl": output, "devices": pool.instance_devices,
+            "instances": pool.instances, "ep": pool.ep, "dp": pool.dp,
+            "disaggregated": float(job.prefill is not None), "date": date[0] if date else "",
+            "scenario": row.text("scenario"), "role": role if job.prefill is not None else "",
+        }  # fmt: skip
+        return settings_of(names, run, version=job.deployment.version, then=then)
 
     pools, divided = as_divided({"prefill": job.prefill, "decode": job.deployment}, of)
     found = {role: of(role, pool) for role, pool in pools.items()}
@@ -167,7 +177,7 @@ def _by(job: ServedJob, engine: str) -> ServedJob:
     )
 
 
-def _as_run(job: ServedJob, found: dict[str, Settings]) -> ServedJob:
+def _as_run(job: ServedJob, found: dict[str, RunSettings]) -> ServedJob:
     """The job with the settings of each of its pools."""
     ours = found["decode"]
     changes = tuple(str(value) for value in (ours, found.get("prefill")))
@@ -175,7 +185,7 @@ def _as_run(job: ServedJob, found: dict[str, Settings]) -> ServedJob:
         job,
         deployment=_tuned(job, _with(job.deployment, ours), ours),
         prefill=None if job.prefill is None else _with(job.prefill, found["prefill"]),
-        statistic=job.statistic or ours.statistic_if_blank or "mean",
+        statistic=job.statistic or ours.statistic or "mean",
         speculative=job.speculative if job.speculative is not None else ours.draft_tokens,
         open_s=ours.duration_s,
         requests=ours.requests,
@@ -191,19 +201,11 @@ def _nodes(cluster: Cluster) -> int:
     return -(-cluster.count // cluster.node_devices)
 
 
-def _with(pool: Deployment, settings: Settings) -> Deployment:
+def _with(pool: Deployment, settings: RunSettings) -> Deployment:
     """A deployment with the settings of its benchmark; what the row itself says stays."""
-    stated = {
-        "token_budget": settings.token_budget, "max_seqs": settings.max_seqs, "chunked": settings.chunked,
-        "mixed": settings.mixed, "memory_fraction": settings.memory_fraction,
-        "prefix_cache": settings.prefix_cache, "graphs": settings.graphs,
-        "block_tokens": settings.block_tokens, "kv": settings.kv, "graph_max": settings.graph_max,
-        "prefill_graphs": settings.prefill_graphs, "beam_width": settings.beam_width,
-        "expert_backend": settings.expert_backend, "out_weights": settings.out_weights,
-        "product_backend": settings.product_backend, "tf32": settings.tf32, "fresh_kernels": settings.fresh_kernels,
-        "cache_tokens": settings.cache_tokens, "overlap": settings.overlap,
-    }  # fmt: skip
-    changes: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+    changes: dict[str, Any] = {
+        name: settings.values[name] for name in OF_POOLS if settings.values.get(name) is not None
+    }
     changes |= settings.waits(pool.dp)
     if pool.kv:
         changes.pop("kv", None)
@@ -216,7 +218,7 @@ def _with(pool: Deployment, settings: Settings) -> Deployment:
     return replace(pool, **changes)
 
 
-def _tuned(job: ServedJob, pool: Deployment, settings: Settings) -> Deployment:
+def _tuned(job: ServedJob, pool: Deployment, settings: RunSettings) -> Deployment:
     """The deployment with limits of an iteration that its benchmark's tool works out, where nothing states them."""
     if settings.tuned_limits != TOOL or job.prompt_tokens is None or job.output_tokens is None:
         return pool

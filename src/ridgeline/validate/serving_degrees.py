@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from ridgeline.errors import InputError
 from ridgeline.plan.deployment import Deployment
-from ridgeline.validate.serving_settings import Settings
+from ridgeline.validate.serving_settings import RunSettings
 
 KEYS = ("attention_ranks", "expert_ranks")
 
 
 def as_divided(
-    pools: Mapping[str, Deployment | None], settings_of: Callable[[str, Deployment], Settings]
+    pools: Mapping[str, Deployment | None], settings_of: Callable[[str, Deployment], RunSettings]
 ) -> tuple[dict[str, Deployment], tuple[str, ...]]:
     """The pools with the degrees that they ran with, and what tells of them; each has the devices of its row.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -20,88 +20,41 @@ LIMITS = frozenset({"token_budget", "chunked", "mixed", "max_seqs", "fresh_kerne
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What the sources say of a run; None where they say nothing.
+class RunSettings:
+    """What the sources say of a run: `values` by the keys of `KINDS`, each an attribute, None where they say nothing.
 
-    `version` is the engine's release where the row gives none, or gives that of a container around it;
-    `statistic_if_blank` the statistic of latencies whose row names none. `kv` is a number format, '' the model's own
-    16 bits. `token_budget` [token] bounds one iteration, `physical_batch` [token] one pass of llama.cpp inside it,
-    `max_seqs` the sequences of an instance, of one attention rank under attention data parallelism. With
-    `stream_interval` N a client hears of every Nth token and of the last; `stream_first`: and of the first at once.
-    With `receive_interval` N a scheduler looks for new requests after N decode iterations or one prefill (a prefill
-    weighs 1000, a decode or idle turn 1). Source: sglang, srt/managers/scheduler_recv_skipper.py, pull request 8947.
-    `attention_ranks` and `expert_ranks` are degrees of an instance whose row tells others, `cache_tokens` [token]
-    bounds the cache of an attention rank. `frontends` take requests in turn, and turns of their own among the instances
-    of a pool. `requests_per_user` and `warmups_per_user` are per concurrent user. Fields of `UNUSED` keys are what is
-    known of a run beyond what is modelled. `tuned_limits` names the tool that works out `max_seqs` and `token_budget`
-    where nothing states them. `told` holds assumptions with their sources, `assumed` the fields whose
+    `version` is the engine's release where the row gives none, or gives that of a container around it; `statistic` that
+    of latencies whose row names none. `kv` is a number format, '' the model's own 16 bits. `token_budget` [token]
+    bounds one iteration, `physical_batch` [token] one pass of llama.cpp inside it, `max_seqs` the sequences of an
+    instance, of one attention rank under attention data parallelism. With `stream_interval` N a client hears of every
+    Nth token and of the last; `stream_first`: and of the first at once. With `receive_interval` N a scheduler looks
+    for new requests after N decode iterations or one prefill (a prefill weighs 1000, a decode or idle turn 1). Source:
+    sglang, srt/managers/scheduler_recv_skipper.py, pull request 8947. `attention_ranks` and `expert_ranks` are degrees
+    of an instance whose row tells others, `cache_tokens` [token] bounds the cache of an attention rank. `frontends`
+    take requests in turn, and turns of their own among the instances of a pool. `requests_per_user` and
+    `warmups_per_user` are per concurrent user. `tuned_limits` names the tool that works out `max_seqs` and
+    `token_budget` where nothing states them. `told` holds assumptions with their sources, `assumed` the keys whose
     evidence is no more than that.
     """
 
-    version: str | None = None
-    statistic_if_blank: str | None = None
-    client: str | None = None
-    token_budget: int | None = None
-    physical_batch: int | None = None
-    max_seqs: int | None = None
-    block_tokens: int | None = None
-    chunked: bool | None = None
-    mixed: bool | None = None
-    kv: str | None = None
-    preemption: str | None = None
-    expert_backend: str | None = None
-    product_backend: str | None = None
-    tuned_limits: str | None = None
-    out_weights: str | None = None
-    tf32: bool | None = None
-    memory_fraction: float | None = None
-    prefix_cache: bool | None = None
-    graphs: bool | None = None
-    graph_kind: str | None = None
-    graph_max: int | None = None
-    prefill_graphs: bool | None = None
-    overlap: bool | None = None
-    flash_attention: bool | None = None
-    stream_interval: int | None = None
-    stream_first: bool | None = None
-    receive_interval: int | None = None
-    beam_width: int | None = None
-    attention_dp: bool | None = None
-    attention_ranks: int | None = None
-    expert_ranks: int | None = None
-    cache_tokens: int | None = None
-    expert_parallel: bool | None = None
-    all_reduce_fusion: bool | None = None
-    batch_wait_steps: int | None = None
-    batch_wait_share: float | None = None
-    attention_wait_steps: int | None = None
-    draft_tokens: int | None = None
-    frontends: int | None = None
-    requests: int | None = None
-    requests_per_user: float | None = None
-    warmups_per_user: float | None = None
-    repeats: float | None = None
-    fresh_kernels: bool | None = None
-    same_prompts: bool | None = None
-    greedy: bool | None = None
-    duration_s: float | None = None
-    ttft_limit_s: float | None = None
-    tpot_limit_s: float | None = None
-    latency_limit_s: float | None = None
-    most_prompt_tokens: int | None = None
-    most_output_tokens: int | None = None
-    doubt: str | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
     told: tuple[str, ...] = ()
     assumed: frozenset[str] = frozenset()
 
-    def without_assumed(self) -> Settings:
+    def __getattr__(self, name: str) -> Any:
+        if name in KINDS:
+            return self.values.get(name)
+        raise AttributeError(name)
+
+    def without_assumed(self) -> RunSettings:
         """Without limits of an iteration that are assumed: those of the engine hold."""
-        return replace(self, **dict.fromkeys(self.assumed & LIMITS), assumed=frozenset())  # type: ignore[arg-type]
+        kept = {key: value for key, value in self.values.items() if key not in self.assumed & LIMITS}
+        return replace(self, values=kept, assumed=frozenset())
 
     @property
     def statistic_unsaid(self) -> bool:
         """Whether nobody says of a latency which statistic it is: the mean is assumed, and it may be the median."""
-        return self.statistic_if_blank is None or "statistic_if_blank" in self.assumed
+        return self.statistic is None or "statistic" in self.assumed
 
     @property
     def limits(self) -> Objective | None:
@@ -126,54 +79,14 @@ class Settings:
         return {}
 
 
-_FIELDS: Mapping[str, str] = {key: key for key in KINDS} | {
-    "version": "version",
-    "statistic": "statistic_if_blank",
-}
-
-
-def settings_of(
-    source: str,
-    engine: str,
-    version: str,
-    model: str,
-    device: str,
-    precision: str,
-    concurrency: int | None,
-    isl: float | None,
-    osl: float | None,
-    *,
-    devices: int | None = None,
-    instances: int | None = None,
-    ep: int | None = None,
-    dp: int | None = None,
-    date: str = "",
-    scenario: str = "",
-    role: str = "",
-    disaggregated: bool = False,
-    then: str | None = None,
-) -> Settings:
+def settings_of(names: Mapping[str, str], run: Run, *, version: str = "", then: str | None = None) -> RunSettings:
     """The settings of the run behind a row, as far as public sources tell them.
 
-    Names are those of serving rows: `source` its code, `engine` the engine's usual name, `precision` the weights'.
-    `devices` are those of one of `instances`, `ep` and `dp` its expert and attention data parallel ranks, `date` the
-    day of the run as 2026-01-14, `scenario` the row's cell, `role` prefill or decode of a disaggregated row, `then`
-    the release that a run had where neither its row nor a source tells one; what is left out decides nothing.
+    `names` are those of serving rows: `code` of the source, `engine` by its usual name, `model`, `device`, `precision`
+    of the weights. `run` holds numbers that settings depend on (`facts.benchmark_settings.VARIABLES`) and the `date`
+    of the run as 2026-01-14, the `scenario`, the `role` of a pool; what is left out decides nothing. `version` is the
+    release that the row states, `then` the one that the run had where neither its row nor a source tells one.
     """
-    names = {"code": source, "engine": engine, "model": model, "device": device, "precision": precision}
-    run: Run = {
-        "concurrency": concurrency,
-        "isl": isl,
-        "osl": osl,
-        "devices": devices,
-        "instances": instances,
-        "ep": ep,
-        "dp": dp,
-        "disaggregated": float(disaggregated),
-        "date": date,
-        "scenario": scenario,
-        "role": role,
-    }
     stated = version.strip()
     found = _chosen(names, stated, stated, run, keys=frozenset({"version"}))
     used = found["version"].value if "version" in found else then or stated
@@ -181,9 +94,9 @@ def settings_of(
     if "max_seqs" in found:
         run = {**run, "max_seqs": _number(found["max_seqs"], run)}
     found |= _chosen(names, stated, used, run, keys=frozenset(KINDS) - {"version", "max_seqs"})
-    values = {_FIELDS[key]: _value(setting, run) for key, setting in found.items()}
-    assumed = frozenset(_FIELDS[key] for key, setting in found.items() if setting.evidence is Evidence.ASSUMED)
-    return Settings(**values, told=_told(found, values), assumed=assumed)  # type: ignore[arg-type]
+    values = {key: _value(setting, run) for key, setting in found.items()}
+    assumed = frozenset(key for key, setting in found.items() if setting.evidence is Evidence.ASSUMED)
+    return RunSettings(values=values, told=_told(found, values), assumed=assumed)
 
 
 @cache
@@ -228,7 +141,7 @@ def _told(found: Mapping[str, BenchmarkSetting], values: Mapping[str, object]) -
     lines: dict[tuple[str, bool], list[str]] = {}
     more: list[str] = []
     for key, setting in found.items():
-        shown = values[_FIELDS[key]]
+        shown = values[key]
         words = f"{key} {shown if shown != '' else 'of the model'}"
         unused = key in UNUSED
         if setting.evidence in UNSAID:
