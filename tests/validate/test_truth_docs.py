@@ -10,9 +10,7 @@ from ridgeline.facts.readings import rows
 from ridgeline.memory.runtime import Runtime
 from ridgeline.validate.metrics import METRICS
 from ridgeline.validate.operator_kernels import LAYER_PRODUCTS, LAYER_STREAMS
-from ridgeline.validate.operator_links import KINDS as KINDS_OF_LINKS
 from ridgeline.validate.operator_sources import SUSTAINED
-from ridgeline.validate.operators import REFUSED
 from ridgeline.validate.rows import COUNTS, KINDS, NUMBERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "check.md").read_text(encoding="utf-8")
@@ -48,10 +46,10 @@ def test_every_metric_kind_column_and_sequence_length_is_named() -> None:
 
 def test_every_family_and_refusal_of_operators_is_named() -> None:
     page = (Path(__file__).parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
-    for _, reason in REFUSED:
-        assert f"| {reason} |" in page
+    for refused in rows("op_refused"):
+        assert f"| {refused.value} |" in page
     for name in (*LAYER_PRODUCTS, *LAYER_STREAMS, *(family for family, _ in LAYER_STREAMS.values())):
         assert f"`{name}`" in page or f": {name}`" in page
-    for _, kind in KINDS_OF_LINKS:
+    for kind in rows("collective"):
         assert f"`{kind.value}`" in page
     assert SUSTAINED in page

@@ -24,7 +24,7 @@ class Reading:
     key: str
     value: Value
     told: str
-    patterns: Mapping[str, re.Pattern[str]]
+    patterns: Mapping[str, str]
 
     @property
     def text(self) -> str:
@@ -38,7 +38,7 @@ class Reading:
 
     def of(self, cells: Mapping[str, str]) -> Reading | None:
         """The reading, with groups of the model's name for backslashes; None where a pattern is not found."""
-        found = {name: pattern.search(cells.get(name, "")) for name, pattern in self.patterns.items()}
+        found = {name: _compiled(pattern).search(cells.get(name, "")) for name, pattern in self.patterns.items()}
         if not all(found.values()):
             return None
         model = found.get("model")
@@ -48,11 +48,16 @@ class Reading:
 
 
 @cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+@cache
 def _table() -> Mapping[str, tuple[Reading, ...]]:
     """The rows by key, and by the part of it before a point."""
     found: dict[str, list[Reading]] = {}
     for row in store.read_tsv(TABLE):
-        patterns = {name: re.compile(row[name], re.IGNORECASE) for name in CELLS if row[name]}
+        patterns = {name: row[name] for name in CELLS if row[name]}
         if (row["runs"] or row["program"]) and not row["source"]:
             raise InputError(f"{row['key']} of one source says not where it is known from", file=TABLE, field="source")
         made = Reading(key=row["key"], value=_typed(row["value"]), told=row["told"], patterns=patterns)
@@ -81,7 +86,7 @@ def rows(key: str) -> tuple[Reading, ...]:
 
 def words(key: str) -> Mapping[str, str]:
     """What single words mean: those of `words`, which are no patterns here, and their values."""
-    return {word: row.text for row in rows(key) for word in row.patterns["words"].pattern.split()}
+    return {word: row.text for row in rows(key) for word in row.patterns["words"].split()}
 
 
 def readings(key: str, **cells: str) -> Iterator[Reading]:

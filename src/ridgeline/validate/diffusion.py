@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ridgeline.errors import InputError
+from ridgeline.facts.readings import reading, words
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.denoiser_specs import DENOISERS
 from ridgeline.graph.diffusion import UNETS
@@ -20,14 +21,8 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
 
 METRICS = ("latency_s", "latency_per_step_s", "images_per_s", "steps_per_s")
-_SPELLED = {
-    "latency": "latency_s", "latency_mean_s": "latency_s", "latency_ms": "latency_s", "e2e_latency_s": "latency_s",
-    "step_latency_s": "latency_per_step_s", "step_latency_ms": "latency_per_step_s",
-    "latency_per_step_ms": "latency_per_step_s", "samples_s": "images_per_s", "samples_per_s": "images_per_s",
-    "images_s": "images_per_s", "images_per_min": "images_per_s", "throughput": "images_per_s",
-    "it_s": "steps_per_s", "it_per_s": "steps_per_s", "iterations_per_s": "steps_per_s", "steps_s": "steps_per_s",
-}  # fmt: skip
-"""Metrics by other words: (word, metric). A step is one of the denoiser's, guidance included, as diffusers counts."""
+_SPELLED = words("sampled_metric")
+"""Metrics by other words. A step is one of the denoiser's, guidance included, as diffusers counts."""
 
 _UNITS: dict[str, dict[str, float]] = {
     "s": {"s": 1.0, "ms": 1e-3, "min": 60.0},
@@ -35,13 +30,6 @@ _UNITS: dict[str, dict[str, float]] = {
             for each, scale in (("s", 1.0), ("min", 1 / 60))},
 }  # fmt: skip
 """Units of a time and of a rate, in SI."""
-
-REFUSED: tuple[tuple[str, str], ...] = (
-    (r"latency_p\d+", "it waits for others at a rate close to what the machine can do, which is not predicted"),
-    (r"memory", "what sampling holds in memory is not predicted"),
-    (r"speedup", "a speed-up by reusing features depends on the run"),
-)
-"""Metrics that are not answered: (metric, why)."""
 
 _OF_A_STEP = ("latency_per_step_s", "steps_per_s")
 ENGINE_BATCH = 8  # pictures that an engine makes at a time when a row leaves it to the engine (assumed)
@@ -93,9 +81,9 @@ class DiffusionRows:
 
 def _metric(row: Row) -> str:
     metric = row.text("metric").strip().casefold()
-    for pattern, why in REFUSED:
-        if re.match(pattern, metric):
-            raise InputError(f"'{metric}': {why}", field="metric")
+    refused = reading("sampled_refused", words=metric)
+    if refused is not None:
+        raise InputError(f"'{metric}': {refused.value}", field="metric")
     metric = _SPELLED.get(metric, metric)
     if metric not in METRICS:
         raise InputError(f"'{metric}' is not predicted; known: {', '.join(METRICS)}", field="metric")

@@ -12,6 +12,7 @@ from ridgeline.cost.host import Kernel, Processors
 from ridgeline.cost.machine import machine
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.cpus import cpu
+from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Evidence
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.engine import formats_of
@@ -50,18 +51,6 @@ _TECHNIQUES = {
     CPU_ONLY: Technique.HOST,
     CPU_AND_DISK: Technique.DISK,
 }
-_ORDERS: tuple[tuple[str, Order], ...] = (
-    (r"front-?loading", Order.FRONT),
-    (r"dynamic|lru|recent", Order.RECENT),
-    (r"frequen|popular|hot", Order.FREQUENT),
-)
-_STORAGE: tuple[tuple[str, str], ...] = (
-    (r"sata", "sata"),
-    (r"nvme|m\.2", "nvme"),
-    (r"snapdragon", "ufs"),
-    (r"rk3588", "emmc"),
-    (r"raspberry", "card"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +175,8 @@ def _stated(habits: Habits, job: OffloadedJob, row: Row) -> Habits:
 
 def _placement(job: OffloadedJob, row: Row, technique: Technique, said: list[str]) -> Placement:
     text = f"{row.text('placement')} {row.text('technique')}"
-    order = next((found for pattern, found in _ORDERS if re.search(pattern, text, re.IGNORECASE)), Order.UNIFORM)
+    named = reading("offload_order", words=text)
+    order = Order.UNIFORM if named is None else Order(named.value)
     if technique is Technique.FETCHED or (technique is Technique.DISK and order is Order.UNIFORM):
         order = Order.RECENT
     share = job.device_share
@@ -197,7 +187,8 @@ def _placement(job: OffloadedJob, row: Row, technique: Technique, said: list[str
         said.append(f"what the devices hold is not stated: as many {job.share_of} as fit beside cache and workspace")
     cell = f"{row.text('disk')} {row.text('cpu')} {job.host.cpu.name if job.host else ''}"
     streamed = technique is Technique.STREAMED and re.search(r"disk|nvme|ssd", text, re.IGNORECASE) is not None
-    storage = next((kind for pattern, kind in _STORAGE if re.search(pattern, cell, re.IGNORECASE)), "nvme")
+    disk = reading("storage", words=cell)
+    storage = "nvme" if disk is None else disk.text
     limit = job.host.limit_bytes if job.host is not None else None
     if (technique is Technique.DISK or streamed) and not row.text("disk"):
         said.append(f"storage not stated: {storage}")

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 from ridgeline.facts.cpus import Cpu, cpus
+from ridgeline.facts.readings import reading
 from ridgeline.validate.rows import Row
-
-USUAL_SOCKETS: tuple[tuple[str, str, int], ...] = (("KT", "Xeon Gold 6454S", 2),)
-"""Sockets of a source's machine where a row names the processor alone: (source, processor, sockets)."""
 
 _UNITS = {"gib": 2.0**30, "gb": 1e9, "tb": 1e12, "tib": 2.0**40, "mb": 1e6, "mib": 2.0**20}
 _SIZE = r"(\d{1,6}(?:\.\d{1,3})?)\s*(GiB|GB|TiB|TB|MiB|MB)\b"
@@ -84,11 +82,11 @@ def _sockets(cell: str, found: Cpu, source: str, said: list[str]) -> int:
         sockets = max(1, round(count / found.cores))
         said.append(f"'{cell[:50]}': {sockets} sockets of {found.name}")
         return min(sockets, 8)
-    for code, name, sockets in USUAL_SOCKETS:
-        if code == source and cell.strip() == name:
-            said.append(f"{sockets} sockets, as the machine of the same authors' other pages")
-            return sockets
-    return 1
+    usual = reading("sockets", runs=source, words=cell.strip())
+    if usual is None:
+        return 1
+    said.append(usual.told)
+    return int(usual.number)
 
 
 def _rate(text: str, found: Cpu, said: list[str]) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ridgeline.cost.formats import by_bits
 from ridgeline.errors import InputError
+from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.ops import Model
 from ridgeline.validate.machines import Machines, machines
@@ -24,26 +25,6 @@ LAYERS_ON_HOST = "layers-on-host"  # llama.cpp -ngl: the processor runs the laye
 NEURONS = "hybrid-neurons"  # PowerInfer: hot rows on the device
 CPU_ONLY = "cpu-only"
 CPU_AND_DISK = "cpu-only-from-disk"  # what does not fit in memory is read when it is needed
-
-TECHNIQUES: tuple[tuple[str, str, str], ...] = (
-    (r"neuron", r"", NEURONS),
-    (r"fiddler|hybrimoe|\bamx\b|ktransformers|moe-lightning", r"", EXPERTS_COMPUTED),
-    (
-        r"flexgen|zero-?inference|device_map|(?:weights|nvme|layers?) stream|stream\w* (?:of )?(?:weights|layers)",
-        r"",
-        LAYERS_STREAMED,
-    ),
-    (r"-ngl|layers? (?:of|split)|\d+ of \d+ layers", r"", LAYERS_ON_HOST),
-    (r"offload|disk", r"accelerate|deepspeed|zero|vllm|flexgen|airllm", LAYERS_STREAMED),
-    (r"layer.{0,20}(?:stream|offload|swap)", r"", LAYERS_STREAMED),
-    (r"offload", r"ollama|llama", LAYERS_ON_HOST),
-    (r"offload|prefetch|fetch", r"", EXPERTS_FETCHED),
-    (r"expert|hybrid|cpu computes", r"", EXPERTS_COMPUTED),
-)
-"""Classes by the words of a row with an accelerator: (technique, engine, class); the first that fits wins."""
-
-HOST_ALONE: tuple[tuple[str, str], ...] = ((r"disk", CPU_AND_DISK), (r"cpu|baseline", CPU_ONLY))
-"""Classes by the words of a row without one."""
 
 LAYERWISE_PREFILL = re.compile(r"layerwise GPU prefill", re.IGNORECASE)
 WRITTEN_BITS = re.compile(r"\((\d(?:\.\d{1,2})?) ?bit\)")
@@ -138,14 +119,14 @@ def _technique(row: Row) -> str:
     if not technique.strip():
         raise InputError("the technique is not stated", field="technique")
     alone = row.text("gpu").strip().casefold() in NO_DEVICE
-    for pattern, name in HOST_ALONE if alone else ():
-        if re.search(pattern, technique):
-            return name
+    host = reading("offloading_host", words=technique) if alone else None
+    if host is not None:
+        return host.text
     if re.search(r"cpu[- ]only|only (?:on )?(?:the )?cpu", technique):
         return CPU_ONLY
-    for pattern, of_engine, name in TECHNIQUES:
-        if re.search(pattern, technique) and re.search(of_engine, engine):
-            return name
+    found = reading("offloading", words=technique, program=engine)
+    if found is not None:
+        return found.text
     known = "experts on CPU, expert offload, layers streamed, -ngl N, neurons, disk offload, CPU only"
     raise InputError(f"'{technique[:60]}' is no known way of offloading; known: {known}", field="technique")
 

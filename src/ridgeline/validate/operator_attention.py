@@ -13,6 +13,7 @@ from ridgeline.cost.attention import attention_cost, attention_interval, unfused
 from ridgeline.cost.compute import KernelCost
 from ridgeline.errors import InputError
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.readings import reading
 from ridgeline.lower.work import Attention, Phase
 from ridgeline.validate.operator_cells import LARGEST_HEAD, Ask, Priced, bill, laddered
 from ridgeline.validate.operator_kernels import stream
@@ -22,14 +23,6 @@ LATENT, ROTARY, NOPE, VALUE = 512, 64, 128, 128
 BENCHMARK_HIDDEN = 2048
 """Heads x head size of FlashAttention's benchmark. Source: arXiv:2307.08691, section 4.1."""
 BACKWARD_FLOP = 2.5  # of a backward over a forward: five products against two, arXiv:2307.08691 section 4.1
-_KERNELS = (
-    (r"standard|pytorch|unfused|naive", "unfused", "PyTorch's operators one by one, without dropout"),
-    (r"flash-?\s?attention-?1|flash1\b", "flash1", "kernels of FlashAttention's first generation"),
-    (r"flash[-\s]?attention[-\s]?2|flash2\b", "flash2", "kernels of FlashAttention-2"),
-    (r"flash[-\s]?attention[-\s]?3|flash3\b", "flash3", "kernels of FlashAttention-3"),
-    (r"cudnn", "cudnn", "kernels of cuDNN"),
-    (r"triton", "triton", "kernels of Triton"),
-)
 _NEWEST = ("flash", "the newest kernels of the architecture")
 _WIDTHS = "widths of DeepSeek-V3's heads (assumed)"
 _ROTATED = "with the engine's kernel that rotates queries and keys and writes the cache"
@@ -38,7 +31,8 @@ _ROTATED = "with the engine's kernel that rotates queries and keys and writes th
 def _kernel(ask: Ask) -> tuple[str, str]:
     """The generation of kernels, and how it was told, from the operator's and the library's name."""
     said = f"{ask.op} {ask.library}".casefold()
-    return next(((kernel, told) for pattern, kernel, told in _KERNELS if re.search(pattern, said)), _NEWEST)
+    found = reading("attention_library", words=said)
+    return _NEWEST if found is None else (found.text, found.told)
 
 
 def attention(ask: Ask) -> Priced:

@@ -17,6 +17,7 @@ from ridgeline.cost.questions import Asked
 from ridgeline.cost.samples import held_out
 from ridgeline.errors import DomainError, InputError
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator, Evidence
 
 LARGEST = 2.0**40  # of one dimension; a bound on nonsense
@@ -31,21 +32,8 @@ _HALF = FORMS["fp16"]
 _FORMATS: tuple[tuple[str, Form], ...] = (
     (r"16 bit inputs, 16 bit mult", replace(_HALF, output_bytes=4)),
     (r"16 bit inputs, 32 bit mult", replace(_HALF, matrix="fp32", output_bytes=4)),
-    (r"w4a16_mxfp4|w4a8_mxfp4_mxfp8", FORMS["w4a16_mxfp4"]),
-    (r"int4_wo|w4a16|int4 weight", FORMS["int4_wo"]),
-    (r"int8_wo|w8a16|int8 weight", FORMS["int8_wo"]),
-    (r"w4a8|w4afp8", FORMS["w4afp8"]),
-    (r"nvfp4|mxfp4|fp4", FORMS["nvfp4"]),
-    (r"fp8_block|fp8 \(block|block.scaled", FORMS["fp8_block"]),
-    (r"fp8|float8|e4m3|e5m2", FORMS["fp8"]),
-    (r"^sq$|smooth|int8|w8a8", FORMS["int8"]),
-    (r"bf16|bfloat16", FORMS["bf16"]),
-    (r"fp16|float16|half", FORMS["fp16"]),
-    (r"tf32", FORMS["tf32"]),
-    (r"fp64|float64|double", FORMS["fp64"]),
-    (r"fp32|float32|^float$|single", FORMS["fp32"]),
 )
-"""What dtype cells mean, first match first."""
+"""What dtype cells mean before the words of `facts.readings`, first match first."""
 
 _SERVING = re.compile(r"trt-?llm|tensorrt|vllm|sglang", re.IGNORECASE)
 _ENGINE = re.compile(r"\b(vllm|sglang|trt-?llm|oneccl|nccl)\b(?:\s+v?(\d[\w.]*))?", re.IGNORECASE)
@@ -112,6 +100,8 @@ class Ask:
         if _UNPRICED.search(text):
             raise InputError(f"'{self.dtype}': the catalog holds no rate of these units", field="dtype")
         found = FORMS.get(text) or next((what for pattern, what in _FORMATS if re.search(pattern, text)), None)
+        named = reading("op_format", words=text) if found is None else None
+        found = FORMS[named.text] if named is not None else found
         if found is None:
             raise InputError(f"'{self.dtype}' is no number format", field="dtype")
         return replace(found, cast=found.cast and self.serving)

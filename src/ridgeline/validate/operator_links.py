@@ -15,6 +15,7 @@ from ridgeline.errors import InputError
 from ridgeline.facts.links import link
 from ridgeline.facts.machines import machine as catalogued
 from ridgeline.facts.machines import machines
+from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator, Cluster, Tier
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
 from ridgeline.validate.machines import Machines, place
@@ -24,15 +25,6 @@ from ridgeline.validate.rows import Row
 
 LARGE_BYTES = 2.0**33  # 'large payload' where only a bandwidth is asked [byte]
 LARGEST_GROUP = 100_000  # devices of a group [1]
-
-KINDS: tuple[tuple[str, CollectiveKind], ...] = (
-    (r"all[-_ ]?reduce", CollectiveKind.ALL_REDUCE),
-    (r"all[-_ ]?gather", CollectiveKind.ALL_GATHER),
-    (r"reduce[-_ ]?scatter", CollectiveKind.REDUCE_SCATTER),
-    (r"all[-_ ]?to[-_ ]?all|^a2a$", CollectiveKind.ALL_TO_ALL),
-    (r"send[-_ ]?recv|\bsend\b|p2p|rdma write", CollectiveKind.SEND),
-)
-"""Names of collectives, first match first."""
 
 _RING = re.compile(r"\bring\b|nvls disabled|no (?:nvls|sharp)", re.IGNORECASE)
 _NETWORK = re.compile(r"infiniband|\bib\b|\bhdr\b|\bndr\b|\bedr\b|roce|ethernet|\befa\b|gb(?:it)?/s", re.IGNORECASE)
@@ -105,7 +97,9 @@ def _paired(found: Cluster, part: Accelerator) -> Cluster:
 
 def collective(ask: Ask) -> Priced:
     """A collective over the whole group; `bytes` is the whole buffer of one rank, busbw as nccl-tests tells it."""
-    kind = next(found for pattern, found in KINDS if re.search(pattern, ask.op))
+    named = reading("collective", words=ask.op)
+    assert named is not None  # its family was told by the same reading
+    kind = CollectiveKind(named.value)
     ranks = ask.machine.cluster.count
     if ranks < 2:
         raise InputError(f"{kind.value} needs at least 2 devices; got {ranks}", field="n_devices")

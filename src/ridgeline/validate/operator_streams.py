@@ -10,21 +10,8 @@ import re
 from ridgeline.cost.compute import stream_cost
 from ridgeline.cost.streams import STREAMS, stream_work
 from ridgeline.errors import InputError
+from ridgeline.facts.readings import reading
 from ridgeline.validate.operator_cells import Ask, Priced, bill
-
-NAMES: tuple[tuple[str, str], ...] = (
-    (r"(?:layer|rms)[-_ ]?norm|^norm$", "norm"),
-    (r"soft-?max", "softmax"),
-    (r"cross[-_ ]?entropy", "cross_entropy"),
-    (r"^(?:silu|gelu|swiglu|geglu)[-_ ]?and[-_ ]?mul|^swiglu|^geglu|^activation$", "activation"),
-    (r"^rope$|rotary", "rotary"),
-    (r"^embedding", "embedding"),
-    (r"^add$|residual[-_ ]?add", "add"),
-    (r"^(?:silu|gelu|relu|copy|transpose|cast)$", "copy"),
-    (r"cumsum|prefix[-_ ]?sum|^scan$", "scan"),
-    (r"^dequant", "dequantize"),
-)
-"""Operators by their names, and what is read and written of a row: (name, kind of `cost.streams`)."""
 
 _BACKWARD = re.compile(r"backward|\bbwd\b|\bgrad", re.IGNORECASE)
 _ROWS = ("rows", "m", "tokens", "num_tokens", "batch", "b")
@@ -38,7 +25,9 @@ def streamed(ask: Ask) -> Priced:
 
     Raises `InputError` where the cells state no rows or widths, and for backward passes, which read more.
     """
-    kind = next(kind for pattern, kind in NAMES if re.search(pattern, ask.op))
+    named = reading("stream", words=ask.op)
+    assert named is not None  # its family was told by the same reading
+    kind = named.text
     if _BACKWARD.search(ask.op):
         raise InputError(f"'{ask.op[:60]}': backward passes of these operators are not priced alone", field="op")
     pair = _TWO.match(ask.words)

@@ -12,6 +12,7 @@ from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.errors import InputError
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator, Cluster, Evidence
 from ridgeline.facts.source_spread import mechanism_spread, source_spread
 from ridgeline.units import UNITS
@@ -25,40 +26,17 @@ from ridgeline.validate.operator_cells import Ask, Priced, sizes
 from ridgeline.validate.operator_convolution import convolution
 from ridgeline.validate.operator_sorts import sorted_keys
 from ridgeline.validate.operator_sources import own_source
-from ridgeline.validate.operator_streams import NAMES as STREAM_NAMES
 from ridgeline.validate.operator_streams import streamed
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
 
-REFUSED: tuple[tuple[str, str], ...] = (
-    (r"\brnn\b|\blstm\b|\bgru\b", "recurrent kernels wait step by step on small products, which is not modelled"),
-    (r"pointer|chase", "a latency of memory is a constant of the model, not its prediction"),
-    (r"vector fma|dp4a|fma peak", "the peak of the vector units is the datasheet's number, not a prediction"),
-    (r"(?:hand|self)-written|naive", "the time of a kernel written by hand depends on its code"),
-    (r"swiglu mlp", "the rows of the product are not stated"),
-    (r"overlap", "how much one kernel slows another is a constant of the model"),
-    (r"^(?:all_reduce-style )?mpi\b", "the benchmark counts bandwidth in a way of its own"),
-)
-"""Operators that are refused, and why."""
-
-FAMILIES: tuple[tuple[str, Callable[[Ask], Priced]], ...] = (
-    (r"\bpower\b", kernels.power),
-    (r"layer op", kernels.layer),
-    (r"mla.*decode|decode.*mla", attention.latent_decode),
-    (r"\bmla\b", attention.latent_prefill),
-    (r"moe.*(?:dispatch|combine)", links.exchange),
-    (r"attention", attention.attention),
-    (r"\bmoe\b|^fused_?moe$", experts.experts),
-    (r"conv2d|convolution", convolution),
-    (r"gemm|matmul|matrix|^linear$|^bmm$", kernels.gemm),
-    (r"copy.*host|host.*copy|h2d|d2h", kernels.host_copy),
-    (r"stream|coalesced|memory bandwidth", kernels.long_stream),
-    (r"copy device to device|p2p.*(?:copy|intra)", kernels.peer_copy),
-    (r"\bsort", sorted_keys),
-    *((pattern, links.collective) for pattern, _ in links.KINDS),
-    *((pattern, streamed) for pattern, _ in STREAM_NAMES),
-)
-"""Operators that are priced, first match first."""
+FAMILIES: dict[str, Callable[[Ask], Priced]] = {
+    "power": kernels.power, "layer": kernels.layer, "latent_decode": attention.latent_decode,
+    "latent_prefill": attention.latent_prefill, "exchange": links.exchange, "attention": attention.attention,
+    "experts": experts.experts, "convolution": convolution, "gemm": kernels.gemm, "host_copy": kernels.host_copy,
+    "long_stream": kernels.long_stream, "peer_copy": kernels.peer_copy, "sorted_keys": sorted_keys,
+}  # fmt: skip
+"""Operators that are priced, by what a reading of their name says; then collectives, then streams."""
 
 _KNOWN = (
     "gemm, attention (prefill, decode, mla), moe, moe dispatch, moe combine, conv2d, stream, copy, power, layer op,"
@@ -156,11 +134,13 @@ def _measured(row: Row) -> tuple[float, float, str]:
 
 
 def _family(op: str) -> Callable[[Ask], Priced]:
-    for pattern, reason in REFUSED:
-        if re.search(pattern, op):
-            raise InputError(f"'{op}': {reason}", field="op")
-    for pattern, family in FAMILIES:
-        if re.search(pattern, op):
+    refused, named = reading("op_refused", words=op), reading("op", words=op)
+    if refused is not None:
+        raise InputError(f"'{op}': {refused.value}", field="op")
+    if named is not None:
+        return FAMILIES[named.text]
+    for key, family in (("collective", links.collective), ("stream", streamed)):
+        if reading(key, words=op) is not None:
             return family
     raise InputError(f"'{op[:60]}' is no operator that is predicted; known: {_KNOWN}", field="op")
 

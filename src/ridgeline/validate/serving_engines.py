@@ -10,6 +10,7 @@ from ridgeline.errors import InputError
 from ridgeline.facts.engine_releases import release_at
 from ridgeline.facts.engines import engine_known, newest_policy
 from ridgeline.facts.policy_files import version_key
+from ridgeline.facts.readings import reading
 from ridgeline.validate.rows import Row
 
 _BUILDS = ("llama.cpp", "Ollama")
@@ -67,30 +68,6 @@ class StandIn:
     said: tuple[str, ...] = ()
 
 
-_HYBRID = re.compile(r"k-?transformers|power-?infer|flexgen|fiddler|moe-?infinity|mixtral.?offload", re.IGNORECASE)
-"""Engines that compute or keep weights on the host: their rows need the columns of a table of offloading."""
-
-KINDS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
-    (
-        r"pytorch|^torch\b|gptq|awq|bitsandbytes|\bbnb\b|onnx|xformers|\bpeft\b|accelerate|optimum|eager|unsloth|torchtune",
-        "Transformers",
-        ("gpt-fast",),
-        "PyTorch modules called one by one",
-    ),
-    (
-        r"kobold|lm[ -]?studio|llamafile|gpt4all|ramalama|^jan\b|ggml|gguf",
-        "llama.cpp",
-        ("Ollama",),
-        "built on llama.cpp",
-    ),
-    (r"\bnim\b|dynamo|triton", "TensorRT-LLM", ("vLLM", "SGLang"), "a front of several engines"),
-)
-"""Kinds of engines by the words of their names: (pattern, policy, others, why). Source: the engines' pages."""
-
-ANY: tuple[str, tuple[str, ...]] = ("vLLM", ("SGLang", "TensorRT-LLM", "TGI"))
-"""Whose policies stand for an engine of which nothing is known (assumed: it batches by iterations, in pages)."""
-
-
 def stand_in(name: str, version: str) -> StandIn:
     """Whose policy answers for an engine of that name and version, with what was assumed.
 
@@ -98,18 +75,15 @@ def stand_in(name: str, version: str) -> StandIn:
     """
     if engine_known(name):
         return StandIn(policy=name, own=True, said=_newer(name, version))
-    if _HYBRID.search(name):
+    if reading("host_engine", words=name) is not None:
         raise InputError(
             f"'{name[:40]}' keeps or computes weights on the host: give its rows in the columns of offload.tsv",
             field="engine",
         )
-    for pattern, policy, others, why in KINDS:
-        if re.search(pattern, name, re.IGNORECASE):
-            return StandIn(policy=policy, own=False, others=others, said=(_words(name, why, policy, others),))
-    policy, others = ANY
-    return StandIn(
-        policy=policy, own=False, others=others, said=(_words(name, "nothing is known of it", policy, others),)
-    )
+    kind = reading("engine_kind", words=name)
+    assert kind is not None  # the last row of the key is of any engine: it batches by iterations, in pages (assumed)
+    policy, *rest = kind.text.split("; ")
+    return StandIn(policy=policy, own=False, others=tuple(rest), said=(_words(name, kind.told, policy, tuple(rest)),))
 
 
 def _words(name: str, why: str, policy: str, others: tuple[str, ...]) -> str:

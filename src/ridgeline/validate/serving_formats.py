@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ridgeline.cost.formats import FORMS, by_bits, form
 from ridgeline.errors import DomainError, InputError
 from ridgeline.facts.policy_files import version_key
+from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.checkpoint import checkpoint_weights, served_weights
 from ridgeline.graph.ops import Model
@@ -17,21 +18,6 @@ from ridgeline.validate.serving_words import whole
 
 GGUF = tuple(name for name, what in FORMS.items() if what.whole)
 """Formats of llama.cpp's files: a cell that begins with one means it, and `q4` or `q5` alone their `_k`."""
-
-FEW_BITS: tuple[tuple[str, float], ...] = (
-    (r"nf4|bnb-?4bit|bitsandbytes-?4bit", 4.5), (r"fp6|w6a16", 6.01), (r"(?:gptq-?)?int3|w3a16|3-?bit", 3.25),
-    (r"(?:gptq-?)?int2|w2a16|2-?bit", 2.25),
-)  # fmt: skip
-"""Bits of one weight, scales included: NF4 with a 32-bit scale to 64 (arXiv:2305.14314, section 3), FP6 with a scale to
-a column (arXiv:2401.14112), integers with a 16-bit scale and offset to 128 (arXiv:2210.17323, groups of 128)."""
-
-NATIVE_BLOCK_FP8 = ("deepseek", "minimax-m2", "qwen3.5", "qwen3-next", "kimi-k2")
-"""Models whose own fp8 checkpoints scale blocks of 128. Source: their config.json, quantization_config."""
-
-ATTENTION_KEPT = ("deepseek", "minimax-m2", "qwen3.5", "kimi-k2")
-"""Models whose NVFP4 checkpoints keep attention in 16 bits. Source: hf_quant_config.json, exclude_modules, of
-nvidia/DeepSeek-V3.1-NVFP4, nvidia/MiniMax-M2.5-NVFP4 and nvidia/Qwen3.5-397B-A17B-NVFP4."""
-
 
 FOUR_BITS = ("blackwell", "cdna4")
 """Architectures whose MLPerf submissions run in four bits."""
@@ -52,23 +38,10 @@ class Precision:
         return form(self.weights).weight_bytes if self.weights else 2.0
 
 
-_SPELLED: tuple[tuple[str, str], ...] = (
-    (r"(?:fp8|float8)[-_ ]?(?:w8a8|e4m3(?:fn)?|e5m2|dynamic|static|per-?(?:tensor|channel|token))", "fp8"),
-    (r"(?:fp8|float8)[-_ ]?block(?:wise)?", "fp8_block"),
-    (r"smooth-?quant|int8[-_ ]?w8a8|w8a8[-_ ]?int8", "w8a8"),
-    (r"int8[-_ ]?(?:wo|weight[-_ ]?only)|(?:bnb-?|bitsandbytes-?)?8-?bit|llm\.int8", "int8_wo"),
-    (r"hqq(?:-?4-?bit)?|auto-?round|marlin|exl3|int4[-_ ]?weight[-_ ]?only", "int4_wo"),
-    (r"(?:bnb|bitsandbytes)[-_ ]nf4", "nf4"),
-    (r"(?:w4a4[-_])?nvfp4(?:[-_ ]w4a4)?", "nvfp4"),
-    (r"w4a16_mxfp4", "mxfp4"),
-)
-"""Words for a format that name it together with how it was made: (word, format); four bits unless a word says another.
-Source: the quantization names of vLLM and SGLang, docs/features/quantization and docs/advanced_features."""
-
-
 def _plainly(cell: str) -> str:
     """The word for a format that a longer one stands for, itself where none does."""
-    return next((name for pattern, name in _SPELLED if re.fullmatch(pattern, cell)), cell)
+    found = reading("format_word", words=cell)
+    return cell if found is None else found.text
 
 
 CHECKPOINT_CACHES: Mapping[str, tuple[str, frozenset[str]]] = {
@@ -118,11 +91,11 @@ def _weights(cell: str, model: Model, engine: str) -> Precision:
         called = f"{cell}: experts in mxfp4, as the checkpoint's own"
         return replace(own, assumptions=(*own.assumptions, called))
     if cell == "fp8":
-        if name.startswith(NATIVE_BLOCK_FP8):
+        if reading("block_fp8", model=name) is not None:
             return Precision(weights="fp8_block", assumptions=("fp8 with scales of blocks of 128, as published",))
         return Precision(weights="fp8")
     if cell in ("fp4", "nvfp4"):
-        if name.startswith(ATTENTION_KEPT):
+        if reading("attention_kept", model=name) is not None:
             return Precision(weights="nvfp4", other="bf16", assumptions=("attention in 16 bits, as published",))
         return Precision(weights="nvfp4")
     if cell == "mxfp4" and engine == "llama.cpp" and name.startswith("gpt-oss"):
@@ -144,10 +117,10 @@ def _small(cell: str, engine: str) -> Precision:
     if match and 1 <= float(match[1]) <= 8:
         said = (f"{match[1]} bits a weight, products in 16 bits",)
         return Precision(weights=by_bits(float(match[1])), assumptions=said)
-    few = next((bits for pattern, bits in FEW_BITS if re.fullmatch(pattern, cell)), None)
+    few = reading("weight_bits", words=cell)
     if few is not None:
-        said = (f"{few:g} bits a weight with scales, products in 16 bits",)
-        return Precision(weights=by_bits(few), assumptions=said)
+        said = (f"{few.number:g} bits a weight with scales, products in 16 bits",)
+        return Precision(weights=by_bits(few.number), assumptions=said)
     if re.match(r"^(?:gptq|awq)|^int4|^w4a16|^4-?bit", cell):
         group = re.search(r"g(\d+)$", cell)
         bits = 4 + 20 / int(group[1]) if group and int(group[1]) else 4.5 if engine == "MLC-LLM" else None

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
+from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.ops import Model
 from ridgeline.validate.rows import Row
@@ -17,14 +18,6 @@ the rule of NVIDIA's MLPerf v4.1 code, 70 GB of weights on two devices of 80 GB 
 
 LAYER_SPLIT = ("llama.cpp", "ExLlamaV2")
 """Engines that put layers, not shards of them, on several devices by default. Source: llama.cpp --split-mode layer."""
-
-CORES: tuple[tuple[str, int], ...] = (
-    ("inferentia2", 2),
-    ("trainium1", 2),
-    ("trainium2", 8),
-    ("trainium3", 8),
-)
-"""NeuronCores of a chip; `tp` counts them. Source: awsdocs-neuron, architecture pages."""
 
 _POOL = r"(\d+) x \(tp(\d+) dp(\d+) (?:moe_)?ep(\d+)\)"
 _POOLS = re.compile(rf"(?:P|prefill) {_POOL}, (?:D|decode) {_POOL}")
@@ -165,7 +158,8 @@ def _least(ask: Ask, count: int) -> int:
 
 
 def _chips(tp: int, ask: Ask, said: list[str]) -> int:
-    cores = next((cores for name, cores in CORES if ask.part.name.casefold().startswith(name)), 1)
+    found = reading("cores", device=ask.part.name)
+    cores = 1 if found is None else int(found.number)
     if cores == 1 or tp == 1:
         return tp
     said.append(f"tp = {tp} counts cores, {cores} to a chip")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from ridgeline.errors import InputError
+from ridgeline.facts.readings import reading
 from ridgeline.graph import load as catalog
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.ops import Model
@@ -28,20 +29,6 @@ GUIDE_MODELS: Mapping[str, tuple[int, int, int]] = {
 }
 """Layers, width and heads of the models of FasterTransformer's guide; their vocabulary is 51200."""
 
-FAMILIES: tuple[tuple[str, str], ...] = (
-    (r"^deepseek-v3(?:\.1|-0324)?$", "deepseek-v3"),
-    (r"^minimax-m2(?:\.\d)?$", "minimax-m2"),
-    (r"^qwen3-coder-30b-a3b", "qwen3-30b-a3b"),
-    (r"^qwen2\.5-coder-(\d+)b", r"qwen2.5-\1b"),
-    (r"^deepseek-r1-distill-qwen-(\d+)b", r"qwen2.5-\1b"),
-    (r"^deepseek-r1-distill-llama-8b", "llama-3.1-8b"),
-    (r"^deepseek-r1-distill-llama-70b", "llama-3.3-70b"),
-    (r"^kimi-k2", "kimi-k2"),
-    (r"^qwen3-(4b|30b-a3b|235b-a22b)-(?:instruct|thinking)-2507", r"qwen3-\1"),
-)
-"""Names of models that share the dimensions of a catalog model. Source: their config.json."""
-
-
 USUAL_HEADS = 8
 """Derived heads are a multiple of it, whatever the row's degree, so that one model keeps its shape over several
 (assumed: those of most published models are)."""
@@ -53,12 +40,6 @@ words, and width over layers. Those of Qwen3, GLM-4.5, MiniMax M2 and DeepSeek-V
 _DENSE_ASPECT, _DENSE_FFN, _TIED_BELOW = 128, 3.5, 4e9
 """Of dense models known by their parameters alone: width over layers, feed-forward over width, parameters up to which
 embedding and head are one. Those of Llama 3 and Qwen 2.5 (assumed)."""
-
-EARLY = re.compile(
-    r"gpt|megatron|\bopt\b|bloom|palm|pythia|\bmpt\b|turing|\bnlg\b|codegen|galactica|gopher|chinchilla|lamda|jurassic",
-    re.IGNORECASE,
-)
-"""Names of families from before 2023: plain feed-forwards, keys and values of every head."""
 
 
 def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
@@ -74,12 +55,12 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
             return _routed(name, params * 1e9, active * 1e9, whole(row, "tp") or 1)
         if params is None and not re.search(r"\d\s?[mb]\b", name, re.IGNORECASE):
             raise InputError(f"'{name[:60]}' is not in the catalog; give its params_b", field="model")
-        if params is not None and not EARLY.search(name):
+        if params is not None and reading("early_family", model=name) is None:
             return _dense(name, params * 1e9, whole(row, "tp") or 1)
         notes = Notes(text="", pairs={}, switches=frozenset())
         plain = Row(line=row.line, id=row.id, cells={each: row.text(each) for each in ("model", "params_b", "source")})
-        reading = read_model(plain, notes, seq_len=None, stages=1, width=math.lcm(whole(row, "tp") or 1, USUAL_HEADS))
-        return reading.model, reading.assumptions
+        fitted = read_model(plain, notes, seq_len=None, stages=1, width=math.lcm(whole(row, "tp") or 1, USUAL_HEADS))
+        return fitted.model, fitted.assumptions
     counted = model.graph.params
     if params is not None and abs(counted - params * 1e9) > SAME_PARAMS * params * 1e9:
         said = (*said, f"{counted / 1e9:.3g}e9 parameters counted, the row states {params:g}e9")
@@ -156,11 +137,9 @@ def _known(name: str, source: str) -> tuple[Model | None, tuple[str, ...]]:
             layers=layers, hidden=hidden, heads=heads, vocab=51200, max_positions=2048, name=plain, source=_GUIDE
         )
         return built, (f"dimensions of {plain}: {_GUIDE}",)
-    for pattern, family in FAMILIES:
-        match = re.match(pattern, plain)
-        if match and catalog.find(match.expand(family)):
-            shared = match.expand(family)
-            said = () if shared == plain else (f"dimensions of {shared}",)
-            return catalog.load(str(catalog.find(shared))), said
+    alike = reading("same_dimensions", model=plain)
+    if alike is not None and catalog.find(alike.text):
+        said = () if alike.text == plain else (f"dimensions of {alike.text}",)
+        return catalog.load(str(catalog.find(alike.text))), said
     found = catalog.find(catalog_spelling(plain)) or catalog.find(plain)
     return (None, ()) if found is None else (catalog.load(found), ())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from ridgeline.facts.readings import reading
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_device import without_accelerator
 
 _ENGINES = re.compile(r"llama\.?cpp|ollama", re.IGNORECASE)
 _ALONE = ("single-stream", "fixed-batch")
-MEMORIES: tuple[tuple[str, str], ...] = ((r"g3 plus", "DDR4-3200"),)
-"""Memory of computers that is not the fastest their processor takes. Source: GMKtec, G3 Plus, specifications."""
 
 
 def on_processors(row: Row) -> Row | None:
@@ -25,9 +24,9 @@ def on_processors(row: Row) -> Row | None:
         return None
     if not without_accelerator(cell):
         return None
-    memory = next((words for pattern, words in MEMORIES if re.search(pattern, cell, re.IGNORECASE)), "")
+    memory = reading("host_memory", words=cell)
     said = {
-        "gpu": "none", "cpu": cell, "host_mem": memory, "technique": "CPU only", "engine": "llama.cpp",
-        "batch": row.text("batch_or_concurrency"),
+        "gpu": "none", "cpu": cell, "host_mem": "" if memory is None else memory.text,
+        "technique": "CPU only", "engine": "llama.cpp", "batch": row.text("batch_or_concurrency"),
     }  # fmt: skip
     return replace(row, cells={**row.cells, **said})

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
+from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator, Cluster
 from ridgeline.facts.request_lengths import RequestLengths, request_lengths
 from ridgeline.graph.ops import Model
@@ -20,17 +21,6 @@ from ridgeline.validate.serving_formats import Precision, precision_of
 from ridgeline.validate.serving_layout import Ask, Degrees, Layout, layout_of
 from ridgeline.validate.serving_models import model_of
 from ridgeline.validate.serving_words import arrivals_of, engine_of, metric_of, number, whole
-
-SPREAD: dict[str, tuple[float, float]] = {"IX": (0.8, 1.0)}
-"""Shares of the nominal lengths between which sources draw them. Source: InferenceMAX, --random-range-ratio 0.8."""
-
-USUAL_LENGTHS: tuple[tuple[str, float | None, float | None, str], ...] = (
-    ("GPTF", 5.0, 200.0, "output not stated: 200 tokens, the default of gpt-fast's generate.py"),
-    ("MLCB", 8.0, 256.0, "prompt not stated: a short question, 8 tokens assumed"),
-    ("GEER", 32.0, 400.0, "lengths not stated: a short question and 400 tokens of answer assumed"),
-    ("EXL2", 128.0, 128.0, "lengths not stated: 128 tokens each assumed"),
-)
-"""Lengths of sources that state none: (source, prompt, output, words) [token]."""
 
 PHASES = frozenset({"prefill_rate", "decode_rate"})
 """Metrics of one phase alone: all prompts of a static batch are computed before its first token of decode. Source:
@@ -188,7 +178,8 @@ def _lengths(row: Row, arrivals: str, metric: str) -> _Lengths:
     prompt, output = number(row, "isl", zero=True), number(row, "osl", zero=True)
     if arrivals == "cold" or metric == "load_time":
         return _Lengths(prompt=prompt, output=output)
-    low, high = SPREAD.get(row.source, (1.0, 1.0))
+    drawn = reading("length_spread", runs=row.source)
+    low, high = (1.0, 1.0) if drawn is None else map(float, drawn.text.split())
     if (low, high) != (1.0, 1.0) and prompt is not None and output is not None:
         mean = (low + high) / 2
         said = (f"lengths drawn between {low:.0%} and {high:.0%} of {prompt:g} and {output:g} tokens",)
@@ -198,10 +189,11 @@ def _lengths(row: Row, arrivals: str, metric: str) -> _Lengths:
         return _of_data(data, prompt, output)
     if prompt is not None and output is not None:
         return _Lengths(prompt=prompt, output=output)
-    for code, usual_prompt, usual_output, words in USUAL_LENGTHS:
-        if row.source == code:
-            chosen = usual_prompt if prompt is None else prompt, usual_output if output is None else output
-            return _Lengths(prompt=chosen[0], output=chosen[1], said=(words,))
+    usual = reading("lengths", runs=row.source)
+    if usual is not None:
+        sizes = [float(size) for size in usual.text.split()]
+        chosen = sizes[0] if prompt is None else prompt, sizes[1] if output is None else output
+        return _Lengths(prompt=chosen[0], output=chosen[1], said=(usual.told,))
     if metric in ("ttft", "prefill_rate") and prompt is not None:
         return _Lengths(prompt=prompt, output=1.0, said=("output not stated: one token",))
     if arrivals == "static":

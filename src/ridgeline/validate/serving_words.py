@@ -8,72 +8,18 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from ridgeline.errors import InputError
+from ridgeline.facts.readings import reading, words
 from ridgeline.validate.rows import Row
 
 LARGEST = 1e10
 """A bound on nonsense: no count, length or rate of a serving row is above it."""
 
-ARRIVALS: tuple[tuple[str, str], ...] = (
-    (r"disagg|concurren|closed", "closed"),
-    (r"^fixed[ _-]?batch|^static|^single[ _-]?(?:stream|user|request)|^batch\b", "static"),
-    (r"poisson|open[ _-]?loop|^server|^interactive|^online|rate\b|\b(?:qps|rps)\b", "poisson"),
-    (r"offline|burst|all-at-once|throughput|queue", "queue"),
-    (r"cold", "cold"),
-)
-"""How the requests of a scenario arrive; the first pattern that fits wins."""
+_STATISTICS, _TIMES, _RATES = words("served.statistic"), words("served.time"), words("served.rate")
+_OTHERS, _WHOLE_WORDS, _LEVELS = words("served.other"), words("served.whole"), words("served.level")
+"""What the parts of a metric's name mean; whole words are those of engines' own benchmarks."""
 
-ENGINES: tuple[tuple[str, str], ...] = (
-    (r"tensorrt|trt-?llm", "TensorRT-LLM"),
-    (r"(?<![a-z])vllm", "vLLM"),
-    (r"(?<![a-z])sglang", "SGLang"),
-    (r"faster ?transformer", "FasterTransformer"),
-    (r"llama\.?cpp|ollama", "llama.cpp"),
-    (r"exllama", "ExLlamaV2"),
-    (r"mlc", "MLC-LLM"),
-    (r"gpt-?fast", "gpt-fast"),
-    (r"deepspeed-?(?:mii|fastgen)", "DeepSpeed-MII"),
-    (r"deepspeed", "DeepSpeed"),
-    (r"megatron", "Megatron-LM"),
-    (r"^tgi|text-generation-inference", "TGI"),
-    (r"neuron|nxd", "Neuron"),
-)
-"""Engines by the words that rows use."""
-
-_STATISTICS = {
-    "mean": "mean", "avg": "mean", "average": "mean", "p50": "p50", "median": "p50",
-    "p90": "p90", "p95": "p95", "p99": "p99",
-}  # fmt: skip
-_TIMES = {
-    "ttft": "ttft", "tpot": "tpot", "itl": "itl", "latency": "latency", "e2e": "latency", "e2e_latency": "latency",
-    "e2el": "latency", "request_latency": "latency", "latency_per_token": "tpot", "decode_step": "tpot",
-    "batch_latency": "batch_latency",
-    "model_load": "load_time", "load": "load_time", "load_time": "load_time",
-}  # fmt: skip
-_RATES = {
-    "output_tok": "output_rate", "total_tok": "total_rate", "prefill_tok": "prefill_rate",
-    "decode_tok": "decode_rate", "generation_tok": "output_rate", "throughput_tok": "output_rate",
-    "samples": "samples_rate", "requests": "samples_rate", "req": "samples_rate",
-}  # fmt: skip
-_OTHERS = {
-    "tok_s_per_user": "user_rate", "output_tok_s_per_user": "user_rate", "tok_s_user": "user_rate",
-    "interactivity_tok_s_user": "user_rate", "interactivity_tok_s_per_user": "user_rate",
-    "energy_j_per_token": "token_energy", "j_per_token": "token_energy", "energy_j_per_output_token": "token_energy",
-}  # fmt: skip
-_WHOLE_WORDS = {
-    "request_throughput": "requests_s", "output_throughput": "output_tok_s", "total_throughput": "total_tok_s",
-    "total_token_throughput": "total_tok_s", "input_throughput": "prefill_tok_s",
-    "request_throughput_req_s": "requests_s", "output_token_throughput_tok_s": "output_tok_s",
-    "total_token_throughput_tok_s": "total_tok_s", "input_token_throughput_tok_s": "prefill_tok_s",
-}  # fmt: skip
-"""Words of engines' own benchmarks, as keys and as lines ('Output token throughput (tok/s)'). Source: vllm,
-benchmarks/serve.py; sglang, bench_serving.py."""
-
-_LEVELS = {"memory": "memory", "peak_memory": "memory", "avg_power": "power", "power": "power"}
 _SECONDS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
 _BYTES = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20, "bytes": 1.0, "B": 1.0}
-BINARY = frozenset({"FT"})
-"""Sources whose GB are 2**30 byte. Source: fastertransformer, utils/cuda_utils.h, print_mem_usage."""
-
 _WATTS = {"W": 1.0, "kW": 1e3, "mW": 1e-3}
 _STATISTIC_FIRST = re.compile(r"^(?P<statistic>mean|avg|average|p50|median|p90|p95|p99)_(?P<base>ttft|tpot|itl|e2el)_")
 _METRIC = re.compile(
@@ -118,7 +64,8 @@ def metric_of(row: Row) -> Metric:
     if base in _LEVELS and not each:
         name = _LEVELS[base]
         factor = _factor(_BYTES if name == "memory" else _WATTS, unit or match["unit"].upper())
-        factor = _BYTES["GiB"] if row.source in BINARY and factor == _BYTES["GB"] else factor
+        binary = reading("binary_gigabytes", runs=row.source) is not None
+        factor = _BYTES["GiB"] if binary and factor == _BYTES["GB"] else factor
         return Metric(name=name, statistic=statistic or ("mean" if name == "power" else ""), unit_si=factor)
     raise InputError(_unknown(row.text("metric"), cell), field="metric")
 
@@ -140,11 +87,11 @@ def _factor(units: dict[str, float], unit: str) -> float:
 def arrivals_of(row: Row) -> str:
     """How requests arrive: 'static', 'closed', 'poisson', 'queue' or 'cold'."""
     cell = row.text("scenario").strip().casefold()
-    found = next((name for pattern, name in ARRIVALS if re.search(pattern, cell)), None)
+    found = reading("arrivals", words=cell)
     if found is None:
         known = "fixed-batch, single-stream, fixed-concurrency, poisson-rate, open-loop-rate, offline"
         raise InputError(f"'{cell[:40]}' is no known way of sending requests; known: {known}", field="scenario")
-    return found
+    return found.text
 
 
 def engine_of(row: Row) -> tuple[str, tuple[str, ...]]:
@@ -152,7 +99,8 @@ def engine_of(row: Row) -> tuple[str, tuple[str, ...]]:
     cell = row.text("engine").strip()
     if not cell:
         return "vLLM", ("engine not stated: vLLM assumed",)
-    return next((name for pattern, name in ENGINES if re.search(pattern, cell, re.IGNORECASE)), cell[:60]), ()
+    known = reading("engine", words=cell)
+    return (cell[:60] if known is None else known.text), ()
 
 
 def number(row: Row, name: str, *, zero: bool = False) -> float | None:
