@@ -6,7 +6,7 @@
 Layers of Megatron-LM hold stand-ins for their products, attention and norms: one bare product each, a view, nothing.
 Beside them the same operators run without Megatron-LM. Tensors are tiny and one core works, so that all time is
 dispatch; the difference is Python, wrappers and nodes of autograd that no count of operators holds. Prints what
-`launch.megatron.layer.*` of the constants state, and how long the core takes for a call in Python.
+`layer` of data/frameworks/megatron-lm.toml states, and how long the core takes for a call in Python.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ ranks that answer at once, on one core (`processor_device.py`). Parts of a step 
 it calls; Adam is Transformer Engine's. What a part launches is recorded once and run again without Megatron-LM, and
 its time taken off: views are left in, as no count of operators holds them. Reading the next batch is left out, as
 another thread does that. Times are given for a core on which a call in Python takes 67 ns, a host of H100s
-(pytorch/pytorch issue 187862). Prints what `launch.megatron.{turn,embedding,loss,checkpoint,step.python,held,owned}`
-and `launch.megatron.{route,sinkhorn,alltoall,allgather,expert,latent,sharded.*}` of the constants state.
+(pytorch/pytorch issue 187862). Prints what `host_s` of data/frameworks/megatron-lm.toml states: turn, embedding, loss,
+checkpoint, step, held, owned, route, sinkhorn, alltoall, allgather, expert, latent and sharded.*.
 """
 
 from __future__ import annotations

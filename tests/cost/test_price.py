@@ -12,6 +12,7 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.price import Pricer
 from ridgeline.errors import DomainError
+from ridgeline.facts.frameworks import framework_policy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.workload import Workload
@@ -124,8 +125,9 @@ def test_unfused_attention_of_megatron_is_a_chain_of_operators(machine: Machine)
 
 
 def test_deterministic_algorithms_fill_every_new_tensor(machine: Machine) -> None:
-    habits = {"memory_habits": {"deterministic": True}}
-    filling, plain = (pricer(machine, framework="megatron", execution="eager", **more) for more in (habits, {}))
+    usual = framework_policy("megatron")
+    frameworks = (replace(usual, deterministic=True), usual)
+    filling, plain = (pricer(machine, framework=one, execution="eager") for one in frameworks)
     norm = Stream(name="input_norm", phase=Phase.FORWARD, bytes=8.0)
     for work, tensors in ((PRODUCT, 1), (CORE, 3), (norm, 3), (replace(norm, name="residual"), 0)):
         more_s = filling.host_seconds(work, 1) - plain.host_seconds(work, 1)
@@ -151,7 +153,7 @@ def test_megatron_runs_python_around_each_layer(machine: Machine) -> None:
     alone, block = one.phase([SHORT], Layout()), one.block([SHORT], Layout())
     assert float(block.forward.seconds) - float(alone.seconds) == pytest.approx(HOST * 140e-6)
     single = one.block([SHORT], Layout(), python={"layer": 1.0, "expert": 3.0})
-    longer_s = HOST * 3 * constant("launch.megatron.expert")
+    longer_s = HOST * 3 * framework_policy("megatron").host_s["expert"]
     assert float(single.forward.seconds) - float(block.forward.seconds) == pytest.approx(longer_s)
     assert float(single.recompute.seconds) - float(block.recompute.seconds) == pytest.approx(longer_s)
     back = replace(SHORT, phase=Phase.BACKWARD_INPUT)

@@ -10,7 +10,9 @@ from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.facts.framework_schema import KEYS, SHARDINGS, FrameworkPolicy
 from ridgeline.facts.frameworks import FRAMEWORKS, framework_names, framework_policy
 from ridgeline.facts.sources import source
+from ridgeline.seams.registry import names
 
+PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
 _SMALL = """name = "Mine"
 
 [[policy]]
@@ -21,9 +23,8 @@ sharding = ["none", "optimizer"]
 """
 
 
-def _starts(name: str) -> list[str]:
-    program = FRAMEWORKS.named(name)
-    return [".".join(f"{part:g}" for part in start) for start, _ in program.policies]
+def _starts(name: str) -> tuple[str, ...]:
+    return FRAMEWORKS.named(name).starts
 
 
 @pytest.mark.parametrize("name", framework_names())
@@ -41,6 +42,7 @@ def test_what_a_release_runs_is_consistent(name: str) -> None:
     for version in _starts(name):
         policy: FrameworkPolicy = framework_policy(f"{name}@{version}")
         assert policy.tasks
+        assert set(policy.schedules) <= set(names("schedules"))
         assert policy.precisions
         assert set(policy.sharding_in_groups) <= set(policy.sharding)
         assert set(policy.sharding_with_experts) <= set(policy.sharding)
@@ -84,7 +86,7 @@ def test_a_file_of_ones_own_is_a_framework(tmp_path: Path) -> None:
     ("old", "new", "wanted"),
     [
         ("schedules", "schedule", r"mine\.toml:6: field 'policy.0.schedule': unknown field; nearest: schedules"),
-        ('["1f1b"]', '["1f1"]', r"mine\.toml:6: .*needs one of gpipe, .*nearest: 1f1b"),
+        ('"optimizer"]', '"optimiser"]', r"mine\.toml:7: .*needs one of none, .*nearest: optimizer"),
         ('["1f1b"]', '"1f1b"', r"mine\.toml:6: .*needs a list of words"),
         ('from = "0"', 'from = "1"', r"mine\.toml:4: .*the first policy needs from = '0'"),
         ("schedules = ", "most_chunks = 0 #", r"mine\.toml:6: .*needs a whole number from 1 to"),
@@ -101,3 +103,60 @@ def test_defects_are_named_by_file_line_and_field(tmp_path: Path, old: str, new:
 def test_an_unknown_framework_is_refused_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="torchtitan"):
         framework_policy("torchtitn")
+
+
+def _short(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "-"
+
+
+def _newest() -> list[str]:
+    """The table of what the newest release of each framework runs."""
+    found = [
+        "| framework | schedules (layers) | sharding (in pipelines) | tensor, sequence | context | experts | recompute "
+        "| offload |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in framework_names():
+        one = framework_policy(name)
+        chunked = f"; chunks {one.chunk_splits}" if one.most_chunks > 1 else ""
+        columns = (
+            f"{name} (since {FRAMEWORKS.named(name).starts[-1]})",
+            f"{_short(one.schedules)} ({one.layer_splits}{chunked})" if one.schedules else "-",
+            f"{_short(one.sharding)} ({_short(one.sharding_in_pipelines)})" if one.data_parallel else "one device",
+            ", ".join("yes" if can else "no" for can in (one.tensor_parallel, one.sequence_parallel)),
+            _short(one.context_styles),
+            f"{_short(one.dispatchers)}; etp {_short(one.expert_tensor)}" if one.expert_parallel else "-",
+            _short(one.recompute) + (", some layers" if one.recompute_some_layers else ""),
+            _short(one.offload),
+        )
+        found.append("| " + " | ".join(columns) + " |")
+    found += ["", "| framework | tasks | precision | loss | update in backward |", "|---|---|---|---|---|"]
+    for name in framework_names():
+        one = framework_policy(name)
+        again = "yes" if one.optimizer_in_backward else "no"
+        found.append(f"| {name} | {_short(one.tasks)} | {_short(one.precisions)} | {_short(one.losses)} | {again} |")
+    return found
+
+
+def _keys() -> list[str]:
+    """The table of keys."""
+    lines = ["| key | unit | meaning |", "|---|---|---|"]
+    return lines + [f"| `{n}` | {e.metadata['unit'] or ''} | {e.metadata['about']} |" for n, e in KEYS.items()]
+
+
+def _written(page: str) -> str:
+    """The page with its generated tables."""
+    for marker, table in (("generated", _newest()), ("keys", _keys())):
+        head, found, tail = page.partition(f"<!-- {marker}: python tests/facts/test_frameworks.py -->\n")
+        rest = tail[tail.index("<!-- end -->") :]
+        page = head + found + "\n".join(table) + "\n" + rest
+    return page
+
+
+def test_the_page_has_the_tables_of_the_files() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == _written(page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(_written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ridgeline.errors import WorkloadError
+from ridgeline.facts.frameworks import framework_policy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.load import load
@@ -23,6 +24,7 @@ from ridgeline.lower.networks import scan
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Phase, Stream, Work
 
+LAUNCHES = framework_policy("megatron").launches
 SEQ = 256  # tokens
 DELTA = GatedDelta(key_heads=1, value_heads=3, key_dim=4, value_dim=8, conv_kernel=4, parts=4)
 DENSE = from_dims(layers=2, hidden=64, heads=4, vocab=1000, max_positions=SEQ)
@@ -366,27 +368,31 @@ def test_megatrons_routing_is_a_chain_of_operators_and_a_fused_programs_one_kern
         return {(p.name, p.phase): p.kernels for p in pieces if isinstance(p, Stream) and p.name in names}
 
     chain = kernels(framework="megatron", execution="compiled")
-    assert chain["route", FORWARD] == constant("launch.moe.route.forward")
-    assert chain["dispatch", INPUT] == constant("launch.moe.dispatch.backward")
+    assert chain["route", FORWARD] == LAUNCHES["route.forward"]
+    assert chain["dispatch", INPUT] == LAUNCHES["dispatch.backward"]
     assert set(kernels(framework="fsdp", execution="compiled").values()) == {1.0}
 
 
 def test_megatrons_chains_follow_the_choice_of_experts_and_their_dispatch() -> None:
     def kernels(**choices: object) -> dict[tuple[str, Phase], float]:
-        pieces = work_of(EXPERTS, Layout(ep=4), framework="megatron", **choices)
+        pieces = work_of(EXPERTS, Layout(ep=4), **{"framework": "megatron", **choices})
         return {(p.name, p.phase): float(np.asarray(p.kernels)) for p in pieces if isinstance(p, Stream)}
 
-    plain, sorted_ = kernels(), kernels(memory_habits={"deterministic": True})
+    plain, sorted_ = kernels(), kernels(framework=replace(framework_policy("megatron"), deterministic=True))
     put = constant("launch.moe.sorted_put")
     more = {key: sorted_[key] - count for key, count in plain.items() if sorted_[key] != count}
     assert more == {("route", FORWARD): 2 * put, ("combine", FORWARD): put, ("dispatch", INPUT): put}
-    gathered = kernels(expert_choice="sinkhorn", expert_dispatch="allgather", memory_habits={"deterministic": True})
-    assert gathered["route", FORWARD] == constant("launch.moe.sinkhorn.forward")  # it scatters, which needs no order
-    assert gathered["dispatch", FORWARD] == constant("launch.moe.allgather.forward")
-    biases = constant("launch.moe.grouped.forward") + 2 * constant("launch.moe.biased.forward")  # two of 8 experts
+    gathered = kernels(
+        expert_choice="sinkhorn",
+        expert_dispatch="allgather",
+        framework=replace(framework_policy("megatron"), deterministic=True),
+    )
+    assert gathered["route", FORWARD] == LAUNCHES["sinkhorn.forward"]  # it scatters, which needs no order
+    assert gathered["dispatch", FORWARD] == LAUNCHES["allgather.forward"]
+    biases = LAUNCHES["grouped.forward"] + 2 * LAUNCHES["biased.forward"]  # two of 8 experts
     assert gathered["experts_activation", FORWARD] == biases
     single = kernels(expert_modules="single")["experts_activation", INPUT]
-    assert single == 2 * constant("launch.moe.expert.backward")
+    assert single == 2 * LAUNCHES["expert.backward"]
 
 
 def test_python_of_a_megatron_layer_follows_its_attention_its_experts_and_their_dispatch() -> None:
@@ -493,10 +499,10 @@ def test_adapters_pass_over_shards_where_sequences_are_divided(overlapped: int, 
 
 
 def test_what_activation_functions_keep_in_8_bits_is_cast_there_and_back() -> None:
-    habits = {"mlp_input_bytes": 1.0}
+    narrow = replace(framework_policy("megatron"), mlp_input_bytes=1.0)
     moved = [
         {(p.name, p.phase): float(np.asarray(p.bytes)) for p in work if isinstance(p, Stream)}
-        for work in (work_of(DENSE, Layout()), work_of(DENSE, Layout(), memory_habits=habits))
+        for work in (work_of(DENSE, Layout()), work_of(DENSE, Layout(), framework=narrow))
     ]
     more = {where: moved[1][where] - before for where, before in moved[0].items() if moved[1][where] != before}
     kept = 256  # the width of the feed-forward, whose gate DENSE does not have

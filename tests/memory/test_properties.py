@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import Task, Workload
-from ridgeline.memory.runtime import DDP, DEEPSPEED, FSDP, MEGATRON, TORCH, Runtime
+from ridgeline.memory.runtime import Runtime, named_runtime
 from ridgeline.memory.stage import allocator_peak, stage_memory
+
+FRAMEWORKS = ("ddp", "deepspeed", "fsdp", "megatron", "torch")
+DDP, DEEPSPEED, FSDP, MEGATRON, TORCH = (named_runtime(name) for name in FRAMEWORKS)
 
 GRAPH = from_dims(
     layers=4, hidden=512, heads=8, kv_heads=4, vocab=2048, ffn=1408, gated=True, activation="silu", norm="rms",

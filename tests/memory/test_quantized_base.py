@@ -11,8 +11,10 @@ from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.memory.activations import kept_bytes
 from ridgeline.memory.query import resolve
-from ridgeline.memory.runtime import LITGPT
+from ridgeline.memory.runtime import named_runtime
 from ridgeline.memory.stage import host_memory, stage_memory
+
+LITGPT = named_runtime("litgpt")
 
 L, D, F, V, R, T = 4, 512, 2048, 8192, 8, 256  # layers, hidden, ffn, vocabulary, adapter rank, tokens of a micro-batch
 DIMS: dict[str, Any] = {

@@ -11,7 +11,7 @@ from ridgeline.errors import UnknownNameError
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.ops import Graph
 from ridgeline.graph.workload import Task, Workload
-from ridgeline.memory.runtime import DDP, FSDP, MEGATRON
+from ridgeline.memory.runtime import named_runtime
 from ridgeline.memory.stage import (
     CATEGORIES,
     activation_bytes,
@@ -20,6 +20,8 @@ from ridgeline.memory.stage import (
     host_memory,
     stage_memory,
 )
+
+DDP, FSDP, MEGATRON = (named_runtime(name) for name in ("ddp", "fsdp", "megatron"))
 
 STATES = ("weights", "gradients", "optimizer")
 LLAMA_7B = 6_738_415_616  # 32000 x 4096 twice, 32 layers of 202,383,360, final norm

@@ -50,6 +50,28 @@ def test_public_functions_say_what_they_raise(room: str) -> None:
     assert not silent
 
 
+PROGRAMS = re.compile(r"framework", re.IGNORECASE)
+
+
+def _compared(node: ast.Compare) -> bool:
+    """Whether a framework, by its name, is compared with a word."""
+    sides = [node.left, *node.comparators]
+    named = [getattr(side, "attr", getattr(side, "id", "")) for side in sides]
+    words = [isinstance(side, ast.Constant) and isinstance(side.value, str) and side.value for side in sides]
+    return any(PROGRAMS.fullmatch(name) for name in named) and any(words)
+
+
+def test_no_code_asks_which_framework_it_is() -> None:
+    """What a framework does is a key of its policy file: no line of code knows a framework's name."""
+    asked = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare) and _compared(node)
+    ]
+    assert not asked
+
+
 PRICING = ("cost", "energy", "lower", "memory", "predict", "sampling", "serving", "timeline", "training")  # rooms
 ORIGINS = re.compile(
     r"source|arxiv|assumed|derived|measured|fitted|definition|default|chosen|bound|tolerance", re.IGNORECASE

@@ -40,6 +40,7 @@ def test_keys_are_these(report: Report, found: SearchReport) -> None:
         "feasible",
         "simulated",
         "pruned_by_bound",
+        "frameworks",
         "infeasible",
         "bound_gap",
         "search_s",

@@ -10,6 +10,7 @@ import pytest
 
 from ridgeline.errors import InputError, ModelError, PlanError, RidgelineError, WorkloadError
 from ridgeline.facts.clusters import cluster
+from ridgeline.facts.frameworks import framework_policy
 from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.load import load
 from ridgeline.graph.ops import Model
@@ -23,7 +24,7 @@ from ridgeline.run.batch import generation_of
 from ridgeline.run.gap import PlanComparison, phases_of
 from ridgeline.run.mapping import as_it_runs, execution_of, parameters, shape_of
 from ridgeline.run.measured import Measured
-from ridgeline.scenario.settings import read_settings
+from ridgeline.scenario.settings import changed_memory, read_settings
 from ridgeline.training.optimizer import optimizer_seconds
 from ridgeline.validate.check import check
 from ridgeline.validate.rows import read
@@ -140,7 +141,7 @@ def test_latent_attention_runs_neither_as_a_batch_nor_along_the_sequence() -> No
 
 
 def comparison(which: Model = MODEL, **words: Any) -> PlanComparison:
-    workload = replace(WORK, framework="ddp", memory_habits={"persistent_gradients": False})
+    workload = replace(WORK, framework=replace(framework_policy("ddp"), persistent_gradients=False))
     predictor = Predictor(which, cluster("4xH100-SXM"), workload)
     evaluation = predictor.evaluate(Plan(**words))
     report = explain(predictor, evaluation)
@@ -183,16 +184,16 @@ def test_memory_is_the_largest_rank_and_the_widest_gap_is_named_with_its_share()
     [({}, "torch"), ({"dp": 2}, "ddp"), ({"dp": 2, "tp": 2}, "torch"), ({"zero": 3, "dp": 2}, "fsdp")],
 )
 def test_memory_is_predicted_for_the_library_that_runs(words: dict[str, Any], framework: str) -> None:
-    name, habits = execution_of(MODEL, WORK, Plan(**words)).program
-    assert name == framework
-    own = {"ddp": {"persistent_gradients": False}, "fsdp": {"selective": "core"}}.get(name, {})
-    assert habits == {"gradient_passes": 1.0, **own}
+    policy = execution_of(MODEL, WORK, Plan(**words)).policy
+    assert policy.name == framework_policy(framework).name
+    own = {"ddp": {"persistent_gradients": False}, "fsdp": {"selective": "core"}}.get(framework, {})
+    assert changed_memory(policy) == {"gradient_passes": 1.0, **own}
 
 
 def test_an_update_without_a_norm_reads_gradients_once() -> None:
     machine = Predictor(MODEL, cluster("4xH100-SXM"), WORK).machine
-    work = replace(WORK, framework="torch", memory_habits={"gradient_passes": 3.0})
-    once = replace(work, memory_habits={"gradient_passes": 1.0})
+    work = replace(WORK, framework="torch")
+    once = replace(WORK, framework=replace(framework_policy("torch"), gradient_passes=1.0))
     usual, bare = (
         float(optimizer_seconds(1e6, workload=one, machine=machine, states_moved_bytes=16e6)) for one in (work, once)
     )

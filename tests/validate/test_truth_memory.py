@@ -9,6 +9,7 @@ import pytest
 from ridgeline.facts.programs import training_program
 from ridgeline.graph.workload import Task
 from ridgeline.plan.plan import Recompute
+from ridgeline.scenario.settings import changed_memory
 from ridgeline.validate.interpret import Interpretation, Refusal, interpret
 from ridgeline.validate.metrics import find_metric
 from ridgeline.validate.names import is_language
@@ -64,10 +65,10 @@ def test_names_of_megatron_tests_shape_the_model() -> None:
 
 
 def test_flags_of_megatron_tests_change_what_is_held() -> None:
-    assert named("a").workload.memory_habits == {}
-    assert named("a", notes="deterministic-mode").workload.memory_habits == {"deterministic": True}
-    assert named("a", engine="Megatron-Core + local").workload.memory_habits == {"transformer_engine": False}
-    assert named("a_cross_entropy_loss_fusion").workload.memory_habits == {"logit_fp32_copies": 2}
+    assert changed_memory(named("a").workload.policy) == {}
+    assert changed_memory(named("a", notes="deterministic-mode").workload.policy) == {"deterministic": True}
+    assert changed_memory(named("a", engine="Megatron-Core + local").workload.policy) == {"transformer_engine": False}
+    assert changed_memory(named("a_cross_entropy_loss_fusion").workload.policy) == {"logit_fp32_copies": 2}
     kept = named("a", recompute="selective [mlp moe_act]")
     assert kept.stated["recompute"] is Recompute.NONE
     assert any("core alone" in note for note in kept.assumptions)
@@ -114,12 +115,12 @@ def test_torchtitan_counts_fp32_shards_only_where_bytes_are_asked() -> None:
     bytes_of, time_of = job(**titan), job(**{**titan, "metric": "step_time", "unit": "s"})
     assert (bytes_of.workload.precision, time_of.workload.precision) == ("bf16-amp", "fp8")
     assert (bytes_of.stated["recompute"], time_of.stated["recompute"]) == (Recompute.SELECTIVE, Recompute.SELECTIVE)
-    assert bytes_of.workload.memory_habits == {}
+    assert changed_memory(bytes_of.workload.policy) == {}
     piped = job(**{**titan, "n_devices": 64, "tp": 1, "pp": 8, "dp": 8, "micro_batch": 8})
-    assert piped.workload.memory_habits == {"gathered_layers": math.inf, "unreduced_layers": math.inf}
+    assert changed_memory(piped.workload.policy) == {"gathered_layers": math.inf, "unreduced_layers": math.inf}
     later = job(**{**titan, "source_where": "benchmarks/llama3-8b_h200_202506_x.md"})
     assert later.workload.execution == "compiled"
-    assert later.workload.memory_habits == {"logit_copies": 1, "logit_fp32_copies": 1}
+    assert changed_memory(later.workload.policy) == {"logit_copies": 1, "logit_fp32_copies": 1}
 
 
 def test_torchtune_flags() -> None:
@@ -141,7 +142,7 @@ def test_torchtune_recipes_run_as_their_configurations_say() -> None:
     assert (lora.lora_rank, lora.lora_targets) == (8, "qkv")
     away = job(**{**tune, "n_devices": 8}, engine="torchtune (torch.compile) Full finetune", offload="CPU offload")
     assert (away.stated["offload_weights"], away.stated["offload_optimizer"]) == (True, False)
-    assert away.workload.memory_habits == {"gathered_ends": False}
+    assert changed_memory(away.workload.policy) == {"gathered_ends": False}
 
 
 def test_liger_fuses_the_loss_and_what_a_source_offloads() -> None:
@@ -163,7 +164,7 @@ def test_mlperf_adapters_on_blackwell_divide_data_and_context_alone() -> None:
     found = job(**cells)
     assert [found.stated[name] for name in ("tp", "pp", "cp", "dp")] == [1, 1, 8, 8]
     assert found.stated["recompute"] is Recompute.NONE
-    assert found.workload.memory_habits == {"gradient_bytes": 2}
+    assert changed_memory(found.workload.policy) == {"gradient_bytes": 2}
     assert job(**{**cells, "metric": "step_time", "unit": "s"}).stated["recompute"] is Recompute.NONE
     assert "cp" not in job(**{**cells, "hardware": "H100-SXM5-80GB", "n_devices": 16}).stated
 
@@ -174,7 +175,7 @@ def test_weights_in_8_bits_have_no_transposed_copy_on_blackwell(hardware: str, w
         model="Llama 3.1 405B", layers=126, hidden=16384, heads=128, vocab=128256, seq_len=8192, hardware=hardware,
         n_devices=1024, global_batch=768, engine="NGC Pytorch 25.04", source="mlcommons/training_results_v5.0@0fdc28f",
     )  # fmt: skip
-    assert found.workload.memory_habits.get("weight_bytes") == width
+    assert changed_memory(found.workload.policy).get("weight_bytes") == width
     assert found.stated["recompute"] is Recompute.NONE
 
 
@@ -202,7 +203,7 @@ def test_a_batch_counted_by_device_grows_with_tensor_parallelism() -> None:
     found = job(**cells, tp=4)
     assert (found.stated["micro_batch"], found.stated["dp"], found.stated["pp"]) == (32, 8, 1)
     assert found.cluster.accelerator.memory_bytes > 30e9
-    assert (found.workload.framework, found.workload.memory_habits) == ("deepspeed", {"gradient_bytes": 2})
+    assert (found.workload.policy.name, changed_memory(found.workload.policy)) == ("DeepSpeed", {"gradient_bytes": 2})
     assert job(**cells, tp=1).stated["micro_batch"] == 8
 
 
@@ -267,7 +268,7 @@ def test_lora_of_mlperf_runs_as_its_maker_published(
     found = job(**cells, engine="NGC Pytorch 24.09")
     assert (found.stated["context_style"], found.workload.execution) == (style, execution)
     assert (found.stated["recompute"], found.stated.get("recompute_layers")) == recompute
-    assert found.workload.memory_habits.get("mlp_input_bytes") == kept
+    assert changed_memory(found.workload.policy).get("mlp_input_bytes") == kept
     assert "recompute" not in job(**cells, engine="NGC Pytorch 24.01 Deepspeed").stated  # the reference's code
 
 

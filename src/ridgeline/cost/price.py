@@ -20,7 +20,7 @@ from ridgeline.cost.formats import ELEMENT_BYTES
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.own_host import own_host
-from ridgeline.facts.mechanisms import constant, constants
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Number, Phase, Stream, Work
@@ -96,9 +96,10 @@ class Pricer:
     def __init__(self, machine: Machine, workload: Workload, *, selective: str = "core") -> None:
         self.machine = machine
         self.workload = workload
+        self.policy = workload.policy
         self.selective = selective
         self.precision = PRECISIONS[workload.precision]
-        self.deterministic = bool(workload.memory_habits.get("deterministic", False))
+        self.deterministic = workload.policy.deterministic
         self.launch_device_s = constant("launch.device")
         part, host = machine.device.accelerator, machine.cluster.host
         self.host_slowness = host_slowness(part, host)
@@ -137,10 +138,10 @@ class Pricer:
     def host_seconds(self, work: Gemm | Attention | Stream, kernels: Number) -> Number:
         """Host time to issue one piece of work [s].
 
-        Megatron-LM's layers are Python modules around each product and attention, and issue the product of each expert
-        by itself, or pass a module for it forward and one function of its gradients backward; eager PyTorch dispatches
-        every operator; compiled code only launches; a captured graph is replayed. Times are those of a DGX H100's
-        processor; other hosts take `host_slowness` times as long.
+        A framework's layers may be Python modules around each product and attention, and issue the product of each
+        expert by itself, or pass a module for it forward and one function of its gradients backward; eager PyTorch
+        dispatches every operator; compiled code only launches; a captured graph is replayed. Times are those of a DGX
+        H100's processor; other hosts take `host_slowness` times as long.
         """
         calls = work.calls if isinstance(work, Stream) else 0.0
         issued_s = self._issue_seconds(work, kernels) + self._filled_seconds(work)
@@ -148,10 +149,10 @@ class Pricer:
 
     def weights_seconds(self, tensors: Number) -> Number:
         """Host time to keep the gradients of so many trained tensors after one backward [s]."""
-        known = constants().get(f"launch.{self.workload.framework}.weight")
-        if known is None or self.workload.execution == "graph":
+        count = self.policy.launches.get("weight", 0.0)
+        if not count or self.workload.execution == "graph":
             return 0.0
-        return self.host_slowness * known.value * constant("launch.host.kernel") * tensors
+        return self.host_slowness * count * constant("launch.host.kernel") * tensors
 
     def python_seconds(self, what: str) -> float:
         """Host time of a program's Python beside modules and operators [s].
@@ -162,17 +163,16 @@ class Pricer:
         batch. Sharded weights are collected around a layer and its tensors ('sharded.forward', 'sharded.backward'; each
         with '.tensor'), in a 'sharded.turn', and looped over once a 'sharded.step'.
         """
-        known = constants().get(f"launch.{self.workload.framework}.{what}")
-        if known is None or self.workload.execution == "graph":
+        if self.workload.execution == "graph":
             return 0.0
-        return self.host_slowness * known.value
+        return self.host_slowness * self.policy.host_s.get(what, 0.0)
 
     def message_seconds(self) -> float:
         """Host time to hand one message to a neighbour stage or take one from it [s]."""
-        known = constants().get(f"launch.{self.workload.framework}.message")
-        if known is None or self.workload.execution == "graph":
+        count = self.policy.launches.get("message", 0.0)
+        if not count or self.workload.execution == "graph":
             return 0.0
-        return self.host_slowness * known.value * constant("launch.host.kernel") + self.collective_issue_s
+        return self.host_slowness * count * constant("launch.host.kernel") + self.collective_issue_s
 
     def _ring_seconds(self, layout: Layout) -> Number:
         """Host time that ring attention takes beyond one call [s].
@@ -180,7 +180,7 @@ class Pricer:
         Each of cp steps is a call of attention, an exchange of keys and values with either neighbour, and the operators
         that merge its result with those before. Compiled and captured programs do not issue them one by one.
         """
-        if self.workload.execution == "graph" or self.workload.framework != "megatron":
+        if self.workload.execution == "graph" or not self.policy.host_modules:
             return 0.0
         steps = np.where(np.asarray(layout.ulysses) > 0, 1, layout.cp)
         merged_s = constant("launch.host.eager") + (constant("launch.host.ring") - 1.0) * constant("launch.host.kernel")
@@ -190,11 +190,9 @@ class Pricer:
 
     def _issue_seconds(self, work: Gemm | Attention | Stream, kernels: Number) -> Number:
         execution = self.workload.execution
-        if execution in ("graph", "compiled") and not (
-            execution == "compiled" and self.workload.framework == "megatron"
-        ):
+        if execution == "graph" or (execution == "compiled" and not self.policy.host_modules):
             return kernels * constant(f"launch.host.{execution}")
-        if self.workload.framework == "megatron" and not isinstance(work, Stream):
+        if self.policy.host_modules and not isinstance(work, Stream):
             if isinstance(work, Attention):
                 return self._attention_seconds(work)
             alone = self.workload.expert_modules == "single" and work.phase is not Phase.BACKWARD_WEIGHT
@@ -213,13 +211,14 @@ class Pricer:
         return constant(f"launch.filled.{kind}") * constant("launch.host.kernel")
 
     def _attention_seconds(self, work: Attention) -> float:
-        """Host time of one attention in Megatron-LM, forward or backward, on a DGX H100's host [s].
+        """Host time of one attention whose modules the host calls, forward or backward, on a DGX H100's host [s].
 
         Forward passes modules that choose a kernel; attention that is not fused is a chain of operators.
         """
         forward = work.phase is Phase.FORWARD
-        modules = constant("launch.megatron.attention.modules") if forward else 1.0
-        chain = 0.0 if work.fused else constant(f"launch.megatron.attention.{'forward' if forward else 'backward'}")
+        count = self.policy.launches
+        modules = count["attention.modules"] if forward else 1.0
+        chain = 0.0 if work.fused else count[f"attention.{'forward' if forward else 'backward'}"]
         return modules * constant("launch.host.module") + chain * constant("launch.host.kernel")
 
     def rows(self, work: Iterable[Work]) -> list[PricedWork]:
@@ -312,7 +311,7 @@ class Pricer:
             if not cost.timed:
                 priced_s = 0.0 if isinstance(piece, Stream) else cost.kernels * (self.dispatch_s or 0.0)
                 own_s = own_s + np.maximum(self.host_seconds(piece, cost.kernels) - priced_s, 0.0)
-            if isinstance(piece, Gemm) and self.workload.framework != "megatron":
+            if isinstance(piece, Gemm) and not self.policy.host_modules:
                 own_s = own_s + self.own_host.divided_s(piece, layout)
             if isinstance(piece, Attention):
                 host_s = host_s + self._ring_seconds(layout)

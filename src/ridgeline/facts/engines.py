@@ -53,7 +53,7 @@ def engine_named(name: str) -> str:
 
 def newest_policy(name: str) -> str:
     """The version from which the newest policy of a known engine holds."""
-    return ENGINES.named(name).newest
+    return ENGINES.named(name).starts[-1]
 
 
 def engine_policy(
@@ -141,7 +141,9 @@ def _holds(conditions: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
 
 def _resolve(engine: Program, version: str, given: Mapping[str, Any]) -> EnginePolicy:
     """Later policies and later cases override earlier ones; rules become numbers."""
-    values, facts = engine.in_force(version, lambda conditions: _holds(conditions, {**given, "version": version}))
+    values, facts = ENGINES.in_force(
+        engine, version, lambda conditions: _holds(conditions, {**given, "version": version})
+    )
     policy = EnginePolicy(name=engine.name, version=version, facts=facts, **values)
     if policy.budget_covers_context:
         values["token_budget"] = max(policy.token_budget, given["context"])

@@ -27,5 +27,5 @@ def framework_policy(name: str) -> FrameworkPolicy:
     """
     word, _, version = name.partition("@")
     program: Program = FRAMEWORKS.from_file(word) if word.endswith(".toml") else FRAMEWORKS.named(word)
-    values, facts = program.in_force(version, lambda conditions: True)
+    values, facts = FRAMEWORKS.in_force(program, version, lambda conditions: True)
     return FrameworkPolicy(name=program.name, version=version, facts=facts, **values)

@@ -63,30 +63,26 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What holds from a version on: as another program (`like`, NAME or NAME@VERSION; '' none), but for its cases."""
+
+    start: Version
+    like: str
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program by its names, and its cases from each version on."""
+    """A program by its names, and its policies in order of their versions."""
 
     name: str
     aliases: tuple[str, ...]
-    policies: tuple[tuple[Version, tuple[Case, ...]], ...]
+    policies: tuple[Policy, ...]
 
     @property
-    def newest(self) -> str:
-        """The version from which its newest policy holds."""
-        return ".".join(f"{part:g}" for part in self.policies[-1][0])
-
-    def in_force(self, version: str, holds: Holds) -> tuple[dict[str, Any], dict[str, Fact]]:
-        """Values and facts of a version; later policies and later cases override earlier ones, tables row by row."""
-        wanted = version_key(version)
-        values: dict[str, Any] = {}
-        facts: dict[str, Fact] = {}
-        for start, cases in self.policies:
-            for case in cases if start <= wanted else ():
-                if holds(case.conditions):
-                    for key, value in case.values.items():
-                        values[key] = {**values.get(key, {}), **value} if isinstance(value, dict) else value
-                    facts |= case.facts
-        return values, facts
+    def starts(self) -> tuple[str, ...]:
+        """The versions from which its policies hold."""
+        return tuple(".".join(f"{part:g}" for part in policy.start) for policy in self.policies)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +130,25 @@ class Policies:
             raise UnknownNameError(self.what, name, known, hint="a policy file of your own can stand in for it")
         return found
 
+    def in_force(self, program: Program, version: str, holds: Holds) -> tuple[dict[str, Any], dict[str, Fact]]:
+        """Values and facts of a version; later policies and later cases override earlier ones, tables row by row."""
+        wanted = version_key(version)
+        values: dict[str, Any] = {}
+        facts: dict[str, Fact] = {}
+        for policy in program.policies:
+            if policy.start > wanted:
+                break
+            if policy.like:
+                other, _, its_version = policy.like.partition("@")
+                more, known = self.in_force(self.named(other), its_version, holds)
+                values, facts = values | more, facts | known
+            for case in policy.cases:
+                if holds(case.conditions):
+                    for key, value in case.values.items():
+                        values[key] = {**values.get(key, {}), **value} if isinstance(value, dict) else value
+                    facts |= case.facts
+        return values, facts
+
     def from_file(self, path: str | Path) -> Program:
         """The program that a person's own TOML file describes; every defect of the file is an InputError."""
         raw, text = parse_toml(read_user_file(path, self.user_file).raw, file=str(path))
@@ -174,25 +189,28 @@ class _Reader:
         if not isinstance(policies, list) or not policies or not all(isinstance(entry, dict) for entry in policies):
             self.fail("needs one [[policy]] or more", ("policy",))
         read = tuple(self.policy(entry, ("policy", number)) for number, entry in enumerate(policies))
-        if read[0][0] > (0.0,):
+        if read[0].start > (0.0,):
             self.fail("the first policy needs from = '0'", ("policy", 0, "from"))
         for number, (older, newer) in enumerate(pairwise(read), start=1):
-            if newer[0] <= older[0]:
+            if newer.start <= older.start:
                 self.fail("needs a later version than the policy above", ("policy", number, "from"))
         return Program(name=name, aliases=tuple(aliases), policies=read)
 
-    def policy(self, raw: Mapping[str, Any], place: Place) -> tuple[Version, tuple[Case, ...]]:
+    def policy(self, raw: Mapping[str, Any], place: Place) -> Policy:
         start = raw.get("from")
         if not isinstance(start, str) or _NUMBERS.match(start) is None:
             self.fail("needs a version such as '0.8'", (*place, "from"))
-        rest = {key: value for key, value in raw.items() if key not in ("from", "when")}
+        like = raw.get("like", "")
+        if not isinstance(like, str):
+            self.fail("needs the name of another program, such as 'NAME' or 'NAME@VERSION'", (*place, "like"))
+        rest = {key: value for key, value in raw.items() if key not in ("from", "like", "when")}
         always = self.case(rest, place, "", {})
         whens = raw.get("when", [])
         if not isinstance(whens, list) or not all(isinstance(entry, dict) for entry in whens):
             self.fail("needs tables [[policy.when]]", (*place, "when"))
         source = str(raw.get("source", ""))
         cases = [self.when(entry, (*place, "when", number), source) for number, entry in enumerate(whens)]
-        return version_key(start), (always, *cases)
+        return Policy(start=version_key(start), like=like, cases=(always, *cases))
 
     def when(self, raw: Mapping[str, Any], place: Place, source: str) -> Case:
         conditions = {}
@@ -219,7 +237,7 @@ class _Reader:
                 continue
             entry = self.policies.keys.get(key)
             if entry is None:
-                extra = ("from", "when") if not conditions else tuple(self.policies.conditions)
+                extra = ("from", "like", "when") if not conditions else tuple(self.policies.conditions)
                 self.unknown(key, (*self.policies.keys, *_TEXTS, *extra), place)
             values[key] = self.attempt(partial(checked, entry), given, (*place, key))
             facts |= self.known(entry, values[key], why.get(key), said, (*place, "why", key))

@@ -46,7 +46,7 @@ def word(default: str, about: str, *words: str) -> Any:
 
 
 def words(default: tuple[str, ...], about: str, *known: str) -> Any:
-    """A key that is a list of some words, in the order of `known`."""
+    """A key that is a list of words, of `known` ones in their order, or of any."""
     return key(default, about, kind="words", words=known)
 
 
@@ -69,7 +69,10 @@ def checked(entry: Field[Any], value: object) -> Any:
     if kind is str:
         return _one_of(typed(value, str, "one of " + ", ".join(rule["words"])), rule["words"])
     if kind == "words":
-        found = {_one_of(part, rule["words"]) for part in typed(value, list, "a list of words")}
+        parts = typed(value, list, "a list of words")
+        if not rule["words"]:
+            return tuple(typed(part, str, "a list of words") for part in parts)
+        found = {_one_of(part, rule["words"]) for part in parts}
         return tuple(name for name in rule["words"] if name in found)
     if kind is dict:
         table = typed(value, dict, "a table of numbers by name")

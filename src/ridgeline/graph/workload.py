@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from enum import Enum
 
 from ridgeline.errors import WorkloadError
+from ridgeline.facts.framework_schema import FrameworkPolicy
+from ridgeline.facts.frameworks import framework_policy
 
 
 class Task(Enum):
@@ -171,9 +173,8 @@ def without_rate(name: str, dtype: str, known: Collection[str]) -> str:
     )
 
 
-FRAMEWORKS = ("megatron", "fsdp", "fsdp1", "deepspeed", "torch", "ddp", "transformers", "litgpt")
-"""Training programs by their habits: 'fsdp' is PyTorch's fully_shard, 'fsdp1' its FullyShardedDataParallel,
-'transformers' the models of Hugging Face in it, 'litgpt' that program on one device."""
+PRICED_AS = "Megatron-LM"
+"""The framework whose behaviours a job is priced with where none is asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +186,7 @@ class Workload:
     documents that attention may not cross (None: attention spans the sequence). `padding` is the
     share of positions that carry no token when sequences are padded, not packed [1]. `unpredicted` is the share of
     positions that the head leaves out: a masked language model needs logits of masked positions alone [1].
+    A `framework` that is a policy is a program's own, such as that of a measured run: it prices, and refuses no plan.
     `expert_capacity` is the rows that each expert computes over its share under balanced routing: experts of a fixed
     capacity compute padding, and drop what is beyond it [1]. `expert_choice` is how a router balances experts,
     `expert_dispatch` how tokens reach those of other ranks, `expert_modules` whether a rank's experts are one module
@@ -210,8 +212,7 @@ class Workload:
     lora_dropout: bool = False  # whether adapters drop elements of their inputs
     attention_kernel: str = "flash"  # 'flash' (the device's best), 'flash1', 'flash2' or 'unfused'
     execution: str = "compiled"  # 'eager', 'compiled' or 'graph': how kernels are launched
-    memory_habits: Mapping[str, float | bool | str] = field(default_factory=dict)  # changes to the framework's own
-    framework: str = "megatron"  # whose habits of holding memory, copying and launching: one of FRAMEWORKS
+    framework: str | FrameworkPolicy = ""  # NAME or NAME@VERSION: plans that it runs; '' any, priced as PRICED_AS
     fused_optimizer: bool = True  # one pass over the states, or one for each operation of the update
     looped_optimizer: bool = False  # weights are updated one after another, each operation launched for each of them
     counts_zeros: bool = False  # zeros of every gradient are counted each step (Megatron-LM's --log-num-zeros-in-grad)
@@ -231,6 +232,17 @@ class Workload:
             raise WorkloadError(f"workload: expert_capacity = {self.expert_capacity}, needs > 0 (1 is balanced)")
         if self.mean_document is not None and self.mean_document < 1:
             raise WorkloadError(f"workload: mean_document = {self.mean_document}, needs >= 1 token")
+
+    @property
+    def policy(self) -> FrameworkPolicy:
+        """What the training framework does; raises `UnknownNameError` for an unknown one."""
+        named = self.framework
+        return framework_policy(named or PRICED_AS) if isinstance(named, str) else named
+
+    @property
+    def held_to_framework(self) -> bool:
+        """Whether plans must be such as the framework runs: it was asked for by name."""
+        return isinstance(self.framework, str) and bool(self.framework)
 
     @property
     def step_tokens(self) -> int:

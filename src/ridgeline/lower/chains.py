@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.facts.mechanisms import constant, constants
+from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.ops import Block, Op, OpKind, Region
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.work import Layout, Number
@@ -18,39 +18,39 @@ topk_routing_with_score_function, the sum of unpermute, the gradient of permute.
 
 
 class Chains:
-    """Counts of operators and of calls, Megatron-LM's where the workload is its own."""
+    """Counts of operators and of calls that the training framework issues."""
 
     def __init__(self, workload: Workload, layout: Layout) -> None:
         self.workload, self.layout = workload, layout
-        self.megatron = workload.framework == "megatron"
+        self.launches = workload.policy.launches
 
     def counted(self, name: str, other: float) -> float:
-        """What Megatron-LM launches or calls; `other` in other programs and where nobody counted [1]."""
-        known = constants().get(f"launch.{name}")
-        return known.value if known is not None and self.megatron else other
+        """What the framework launches or calls; `other` where nobody counted [1]."""
+        return self.launches.get(name, other)
 
     def kernels(self, op: Op, block: Block | None, way: str, other: float) -> Number:
         """Kernels of an elementwise operator, `way` forward or backward [1].
 
-        Megatron-LM's chain where it routes tokens: of the router's choice and of the dispatch that it was told; of the
-        activation where experts have biases or modules of their own; `other` elsewhere.
+        Where the framework's source was counted, its chain where it routes tokens: of the router's choice and of the
+        dispatch that it was told; of the activation where experts have biases or modules of their own; `other`
+        elsewhere.
         """
-        if not self.megatron:
+        if not self.launches:
             return other
         if op.region is Region.EXPERT and block is not None:
             return self._activated(block, way, other)
         puts = _SORTED_PUTS.get((op.name, way), 0.0)
-        if not self.workload.memory_habits.get("deterministic") or self._balances(op):
+        if not self.workload.policy.deterministic or self._balances(op):
             puts = 0.0
-        return self.counted(f"moe.{self._named(op)}.{way}", other) + puts * constant("launch.moe.sorted_put")
+        return self.counted(f"{self._named(op)}.{way}", other) + puts * constant("launch.moe.sorted_put")
 
     def calls(self, op: Op, way: str) -> float:
         """Calls of collectives of a few bytes that go with an operator [1]: maps and probabilities gathered."""
         gathers = op.name == "dispatch" and self.workload.expert_dispatch == "allgather"
-        return self.counted(f"moe.allgather.calls.{way}", 0.0) if gathers else 0.0
+        return self.counted(f"allgather.calls.{way}", 0.0) if gathers else 0.0
 
     def python(self, block: Block) -> dict[str, Number]:
-        """Parts of a layer's forward that Megatron-LM's host runs as Python, and how many of each [1].
+        """Parts of a layer's forward that a host runs as Python, and how many of each [1].
 
         A layer with routed experts routes and exchanges tokens; experts that are modules of their own come after the
         first, which takes the place of a dense layer's.
@@ -75,10 +75,10 @@ class Chains:
         """Operators beside the products of a rank's experts [1]; one fused kernel where a module has all, unbiased."""
         local = self._local(block)
         if self.workload.expert_modules == "single":
-            return np.asarray(local * constant(f"launch.moe.expert.{way}"))
+            return np.asarray(local * self.launches[f"expert.{way}"])
         if not any(op.kind is OpKind.GROUPED_GEMM and op.params > op.k * op.n for op in block.ops):
             return other
-        return np.asarray(constant(f"launch.moe.grouped.{way}") + local * constant(f"launch.moe.biased.{way}"))
+        return np.asarray(self.launches[f"grouped.{way}"] + local * self.launches[f"biased.{way}"])
 
     def _balances(self, op: Op) -> bool:
         return op.name == "route" and self.workload.expert_choice == "sinkhorn"

@@ -25,10 +25,10 @@ def adapted(op: Op, workload: Workload) -> bool:
 
 
 def adapters(op: Op, workload: Workload) -> int:
-    """Adapters of an op that carries any [1]: one for each linear layer merged into it, but where the merged layer is
-    one module: Megatron-LM (NVIDIA/NeMo, lora_tuning, variant nemo), q, k and v of litgpt (lora.py, LoRAQKVLinear)."""
-    merged = workload.framework == "megatron" or (workload.framework == "litgpt" and op.name == "qkv")
-    return 1 if merged else op.parts
+    """Adapters of an op that carries any [1]: one for each linear layer merged into it, or one where the framework's
+    merged layer is one module."""
+    merged = workload.policy.merged_adapters
+    return 1 if merged == "all" or (merged == "qkv" and op.name == "qkv") else op.parts
 
 
 def quantized_base(op: Op, workload: Workload) -> bool:
@@ -146,7 +146,7 @@ def cast_to_keep(op: Op, workload: Workload, precision: Precision) -> float:
     F (b + b'), F numbers kept, b bytes of an activation and b' of what is kept (`mlp_input_bytes`). Source: NVIDIA's
     Megatron-LM, activation_func_fp8_input_store (megatron/core/fusions/fused_bias_swiglu.py).
     """
-    kept = workload.memory_habits.get("mlp_input_bytes")
+    kept = workload.policy.mlp_input_bytes
     if kept is None or not op.saved or op.saved[0].role != "mlp":
         return 0.0
-    return op.saved[0].elements * (precision.activation_bytes + float(kept))
+    return op.saved[0].elements * (precision.activation_bytes + kept)

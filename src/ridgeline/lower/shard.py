@@ -53,9 +53,8 @@ class Sharder:
         self.precision: Precision = PRECISIONS[workload.precision]
         self.adapters = workload.task in (Task.LORA, Task.QLORA)
         self.quantized_base = workload.task is Task.QLORA
-        # Megatron-LM fuses its elementwise chains by hand but not, by default, its loss
-        self.eager = workload.execution == "eager" and workload.framework != "megatron"
-        self.unfused_loss = workload.execution == "eager" or workload.framework == "megatron"
+        self.eager = workload.execution == "eager" and not workload.policy.hand_fused
+        self.unfused_loss = workload.execution == "eager" or workload.policy.chained_loss
         self.chains = Chains(workload, layout)
         self._handlers: dict[OpKind, Callable[[Op, Block | None], Iterable[Work]]] = {
             OpKind.GEMM: self._gemm,
@@ -183,7 +182,7 @@ class Sharder:
         if op.split is Split.ROW:
             results = results / shards
         inputs = inputs * parts
-        compiled = self.workload.execution == "compiled" and self.workload.framework != "megatron"
+        compiled = self.workload.execution == "compiled" and not self.workload.policy.hand_fused
         scaled, kernels = (0.0, 1.0) if compiled else (2.0, 2.0)
         passes = partial(Stream, name=f"{op.name}.lora_sum", kernels=kernels * parts)
         yield passes(phase=Phase.FORWARD, bytes=size * (scaled + 3.0) * results)
@@ -274,9 +273,7 @@ class Sharder:
         tokens = self.layout.tokens(self._seq_len(block))
         # autocast leaves a lookup in the format of its table; PyTorch, autocast op reference
         size = max(self.precision.activation_bytes, self.precision.weight_bytes)
-        kernels, calls = (
-            self.chains.counted(f"megatron.{op.name}.{what}", n) for what, n in (("forward", 1.0), ("calls", 0.0))
-        )
+        kernels, calls = (self.chains.counted(f"{op.name}.{what}", n) for what, n in (("forward", 1.0), ("calls", 0.0)))
         piece = partial(Stream, name=op.name, function="embedding", elements=tokens * op.k)
         yield piece(phase=Phase.FORWARD, bytes=tokens * op.k * 2 * size, kernels=kernels, calls=calls)
         if not self.adapters:  # read the incoming gradient, add it to rows of the weight gradient
@@ -292,13 +289,13 @@ class Sharder:
         yield piece(
             phase=Phase.FORWARD,
             bytes=logits * forward,
-            kernels=self.chains.counted("megatron.cross_entropy.forward", kernels),
-            calls=self.chains.counted("megatron.cross_entropy.calls", 0.0),
+            kernels=self.chains.counted("cross_entropy.forward", kernels),
+            calls=self.chains.counted("cross_entropy.calls", 0.0),
         )
         yield piece(
             phase=Phase.BACKWARD_INPUT,
             bytes=logits * backward,
-            kernels=self.chains.counted("megatron.cross_entropy.backward", kernels / 2),
+            kernels=self.chains.counted("cross_entropy.backward", kernels / 2),
         )
 
     # collectives -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ridgeline.graph.ops import Block, Graph, Op, OpKind, Region, Saved, Split
 from ridgeline.graph.parts import MASK_BYTES
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.params import adapted, adapters, optimizer_states, quantized_base, trained_tensors
-from ridgeline.memory.runtime import MEGATRON, Runtime
+from ridgeline.memory.runtime import Runtime, runtime_of
 from ridgeline.seams.states import OptimizerStates
 
 LINEAR = (OpKind.GEMM, OpKind.GROUPED_GEMM)
@@ -272,12 +272,14 @@ def _sum(kept: Kept) -> float:
     return kept.sequence + kept.tensor + kept.vocab + kept.expert
 
 
-def profile_graph(graph: Graph, workload: Workload, runtime: Runtime = MEGATRON) -> GraphProfile:
+def profile_graph(graph: Graph, workload: Workload, runtime: Runtime | None = None) -> GraphProfile:
     """Sums of `graph` under `workload` and `runtime`: what a stage's bytes are made of.
 
     Frozen linear layers without an adapter do not keep their input: it only serves the gradient of
     their own weight. Norms, activations and attention keep theirs, for the gradient passes through.
+    `runtime` is by default that of the workload's framework.
     """
+    runtime = runtime_of(workload.policy) if runtime is None else runtime
     precision, optimizer = named_precision(workload.precision), optimizer_states(workload)
     precision = replace(
         precision,

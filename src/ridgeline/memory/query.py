@@ -13,7 +13,7 @@ from ridgeline.errors import UnknownNameError
 from ridgeline.graph.ops import Graph
 from ridgeline.graph.workload import Workload
 from ridgeline.memory.profile import GraphProfile, profile_graph
-from ridgeline.memory.runtime import Runtime, named_runtime
+from ridgeline.memory.runtime import Runtime, runtime_of
 from ridgeline.memory.shares import Array, Shares, as_array, shares_of
 
 Bools = NDArray[np.bool_]
@@ -95,7 +95,7 @@ def resolve(graph: Graph, workload: Workload, options: Options) -> Stage:
     for name in options["layers"]:
         if name not in graph.blocks:
             raise UnknownNameError("block kind", name, graph.blocks)
-    runtime = options.get("runtime") or named_runtime(workload.framework)
+    runtime = options.get("runtime") or runtime_of(workload.policy)
     cp, dp = as_array(options.get("cp", 1)), as_array(options.get("dp", 1))
     ranks = options.get("shard_ranks")
     limit = options.get("recompute_layers")

@@ -32,9 +32,11 @@ def predict(
     """Predict one plan on one cluster; `evidence='datasheet'` uses no rate that anyone measured.
 
     `changes` says whether it is priced again with a tenth more of each resource, for what would change the answer.
+    Raises `PlanError` or `WorkloadError` for what the workload's framework does not run.
     """
     from dataclasses import replace
 
+    from ridgeline.plan.runnable import check_runs
     from ridgeline.predict.explain import explain
     from ridgeline.predict.predictor import Predictor
     from ridgeline.predict.what_if import plan_sensitivities
@@ -42,6 +44,7 @@ def predict(
 
     built = rewritten(model, plan.technique)
     predictor = Predictor(built, cluster, workload, datasheet_only=evidence == "datasheet")
+    check_runs(plan, workload, predictor.split(plan), experts=predictor.limits.experts > 0)
     evaluation = predictor.evaluate(plan)
     found = explain(predictor, evaluation)
     return replace(found, what_if=plan_sensitivities(predictor, evaluation)) if changes else found

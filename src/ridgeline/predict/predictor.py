@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,7 @@ from ridgeline.lower.split import even_split
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.lower.work import Layout
 from ridgeline.memory.query import Options
-from ridgeline.memory.runtime import RUNTIMES, Runtime
+from ridgeline.memory.runtime import Runtime, runtime_of
 from ridgeline.memory.stage import activation_bytes, host_memory, stage_memory
 from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.rules import check, model_limits
@@ -215,11 +215,8 @@ class Predictor:
 
     @cached_property
     def runtime(self) -> Runtime:
-        """Habits of the training program that show in memory, on this accelerator."""
-        habits: dict[str, Any] = dict(self.workload.memory_habits)
-        return replace(
-            RUNTIMES[self.workload.framework], **{"architecture": self.cluster.accelerator.architecture, **habits}
-        )
+        """Memory behaviour of the training framework on this accelerator."""
+        return runtime_of(self.workload.policy, self.cluster.accelerator.architecture)
 
     def layers_flop_per_token(self, attention: str = "full") -> float:
         """The part of `model_flop_per_token` that layers take: without embedding, logits and loss [FLOP/token]."""

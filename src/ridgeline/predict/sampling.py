@@ -111,7 +111,7 @@ def _workload(asked: Sampling, precision: str) -> Workload:
         precision=precision,
         execution=asked.execution,
         attention_kernel=asked.attention_kernel,
-        framework="torch",
+        framework="plain PyTorch",
     )
 
 

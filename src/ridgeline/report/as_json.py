@@ -16,6 +16,7 @@ from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.report.evidence import known_as_list
+from ridgeline.report.frameworks import frameworks_as_list
 from ridgeline.report.report import Estimate, OpRow, Report, SearchReport, StageMemory
 from ridgeline.report.what_if import sensitivities_as_list, what_if_lines
 
@@ -35,7 +36,8 @@ def as_value(value: object) -> Any:
 
 def choices(record: Plan | Workload) -> dict[str, Any]:
     """Every field of a plan or workload, by its scenario name."""
-    return {field.name: as_value(getattr(record, field.name)) for field in fields(record)}
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    return {name: as_value(getattr(value, "key", value)) for name, value in values.items()}
 
 
 def model_as_dict(model: Model) -> dict[str, Any]:
@@ -190,6 +192,7 @@ def search_as_dict(found: SearchReport) -> dict[str, Any]:
         "feasible": found.feasible,
         "simulated": found.simulated,
         "pruned_by_bound": found.pruned_by_bound,
+        "frameworks": frameworks_as_list(found.frameworks, choices),
         "infeasible": [{"reason": row.reason, "plans": row.plans, "nearest": row.nearest} for row in found.infeasible],
         "bound_gap": as_value(found.bound_gap),
         "search_s": as_value(found.seconds),

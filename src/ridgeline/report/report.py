@@ -143,6 +143,21 @@ class Infeasible:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FrameworkRun:
+    """The quickest plan of a search that a training framework runs, and why it does not run the quickest of all.
+
+    `slowdown` is its step over the quickest plan's at the same prices, less 1 [1]: an upper bound where `at_most`;
+    None where it runs no plan that fits.
+    """
+
+    name: str
+    plan: Plan | None
+    slowdown: float | None
+    at_most: bool
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class SearchReport:
     """The answer to `plan`: the best plans, and how far they can be from the best possible."""
 
@@ -155,6 +170,7 @@ class SearchReport:
     infeasible: tuple[Infeasible, ...]
     bound_gap: float  # (best - lowest bound not simulated) / best, 0 when none can be quicker at the same prices
     seconds: float
+    frameworks: tuple[FrameworkRun, ...] = ()  # of each, where the search was for none
 
     def __str__(self) -> str:
         """What `ridgeline plan` prints."""

@@ -9,6 +9,7 @@ from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.report.as_json import run_totals
 from ridgeline.report.blocks import Block, Line, Table, blank
 from ridgeline.report.evidence import known_text
+from ridgeline.report.frameworks import framework_lines
 from ridgeline.report.report import Report, SearchReport, StageMemory
 from ridgeline.report.what_if import what_if_lines
 from ridgeline.units import bytes_text, rate_text, time_text
@@ -368,6 +369,7 @@ def search_blocks(found: SearchReport, *, assumed: Sequence[str] = ()) -> list[B
     best = found.best[0]
     blocks = [*_answer(best), blank(), Line(text="Best plans", strong=True), _ranked(found), blank()]
     blocks += _listed("What limits each", _limits(found))
+    blocks += _listed("Frameworks that run it", framework_lines(found.frameworks, plan_text))
     blocks += [Line(text="Search", strong=True), Line(text=search_text(found), indent=2, hang=2), blank()]
     blocks += [*infeasible_blocks(found), *_memory(best), *_shares(best), *_reasons(best, assumed)]
     return blocks[:-1] if blocks[-1] == blank() else blocks

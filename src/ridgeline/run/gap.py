@@ -50,8 +50,7 @@ def compare_plan(
     if workload.optimizer != stated:
         remarks.append(f"optimizer = {stated} of weights in bf16 keeps its moments in bf16 too, which is predicted")
     asked = execution_of(model, workload, plan)
-    framework, habits = asked.program
-    workload = replace(workload, execution="eager", framework=framework, memory_habits=habits)
+    workload = replace(workload, execution="eager", framework=asked.policy)
     predictor = Predictor(model, cluster, workload)
     evaluation = predictor.evaluate(plan)
     report = explain(predictor, evaluation)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import ModelError, PlanError, WorkloadError
+from ridgeline.facts.framework_schema import FrameworkPolicy
+from ridgeline.facts.frameworks import framework_policy
 from ridgeline.graph.ops import Model, Op
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan, Recompute
@@ -97,15 +99,16 @@ class Execution:
         return self.ranks in (self.tp, self.pp, self.cp, self.dp) and not spread
 
     @property
-    def program(self) -> tuple[str, dict[str, bool | str | float]]:
-        """Whose habits of holding memory and copying the run has, and what differs from them.
+    def policy(self) -> FrameworkPolicy:
+        """How the run holds memory and copies: as the library that it calls, but for what it does itself.
 
         An update reads gradients once: no norm is taken, and they are freed. Selective recompute is that of attention.
         """
-        once: dict[str, bool | str | float] = {"gradient_passes": 1.0}
         if self.data.startswith("shard"):
-            return "fsdp", {**once, "selective": "core"}
-        return ("ddp", {**once, "persistent_gradients": False}) if self.data in ("ddp", "zero-1") else ("torch", once)
+            return replace(framework_policy("FSDP2"), gradient_passes=1.0, selective="core")
+        if self.data in ("ddp", "zero-1"):
+            return replace(framework_policy("DDP"), gradient_passes=1.0, persistent_gradients=False)
+        return replace(framework_policy("plain PyTorch"), gradient_passes=1.0)
 
 
 def as_it_runs(workload: Workload) -> Workload:

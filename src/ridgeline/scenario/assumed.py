@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import PlanError, WorkloadError
+from ridgeline.facts.frameworks import framework_policy
 from ridgeline.graph.workload import PRECISIONS, Task, Workload, instead, without_rate
 from ridgeline.plan.plan import Recompute
 
@@ -25,6 +26,10 @@ def fill_workload(values: dict[str, Any], model: Model) -> Iterator[str]:
     fine-tuning at 64 sequences per step (section 3.1).
     """
     most = model.max_positions
+    policy = framework_policy(values["framework"]) if values.get("framework") else None
+    if policy is not None and policy.default_execution and "execution" not in values:
+        values["execution"] = policy.default_execution
+        yield f"execution = {values['execution']}, as {policy.name} runs"
     if "seq_len" not in values:
         values["seq_len"] = min(_SEQ_LEN, most or _SEQ_LEN)
         yield f"seq_len = {values['seq_len']} tokens, as none was given"
@@ -42,11 +47,15 @@ def fill_precision(values: dict[str, Any], cluster: Cluster) -> Iterator[str]:
     Devices without either get fp32. Raises `WorkloadError` for a precision that was given and the device lacks.
     """
     part = cluster.accelerator
+    policy = framework_policy(values["framework"]) if values.get("framework") else None
     known = {"fp32", *part.peak_flop_per_s}  # vector units multiply fp32 where there is nothing else
     if "precision" in values:
         asked = PRECISIONS[values["precision"]].compute
         if asked not in known:
             raise WorkloadError(without_rate(part.name, asked, known))
+    elif policy is not None and policy.default_precision and PRECISIONS[policy.default_precision].compute in known:
+        values["precision"] = policy.default_precision
+        yield f"precision = {values['precision']}, as {policy.name} runs where none is given"
     elif "bf16" not in known:
         values["precision"] = instead("bf16", known)
         mixed = "mixed precision" if values["precision"] == "fp16" else "single precision"
@@ -70,7 +79,7 @@ def complete_plan(values: dict[str, Any], model: Model, cluster: Cluster, worklo
     if "etp" in values or tp == 1 or not _has_experts(model):
         return
     ep, ranks = values.get("ep", 1), tp * values.get("cp", 1) * values["dp"]
-    follows = ep == 1 or workload.framework == "megatron"
+    follows = ep == 1 or workload.policy.expert_tensor_default == "tp"
     values["etp"] = tp if follows and ranks % (ep * tp) == 0 else 1
     why = "as none was given"
     if follows and values["etp"] != tp:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.errors import InputError, PlanError, RidgelineError, UnitError, closest
-from ridgeline.graph.workload import FRAMEWORKS, PRECISIONS, Task
+from ridgeline.errors import InputError, PlanError, RidgelineError, UnitError, UnknownNameError, closest
+from ridgeline.facts.frameworks import framework_names, framework_policy
+from ridgeline.graph.workload import PRECISIONS, Task
 from ridgeline.plan.plan import LOSSES, Recompute
 from ridgeline.scenario.synonyms import called_here
 from ridgeline.seams.registry import listed, made, names, technique
@@ -190,6 +191,16 @@ TECHNIQUES = Field(
     write=list,
 )
 
+
+def _framework(value: object) -> str:
+    word = str(value).strip()
+    try:
+        framework_policy(word)
+    except UnknownNameError as error:
+        raise ValueError(str(error)) from None
+    return word
+
+
 _TASKS = tuple(task.value for task in Task)
 _RECOMPUTES = tuple(recompute.value for recompute in Recompute)
 
@@ -231,7 +242,13 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
     yes("lora_dropout", "drop elements of what adapters read"),
     pick("attention_kernel", ("flash", "unfused"), "attention kernel"),
     pick("execution", ("eager", "compiled", "graph"), "how kernels are launched"),
-    pick("framework", FRAMEWORKS, "whose habits of holding memory and copying gradients"),
+    Field(
+        name="framework",
+        read=_framework,
+        help="training framework, NAME or NAME@VERSION: plans that it runs, priced as it holds, copies and launches",
+        choices=framework_names(),
+        write=lambda framework: getattr(framework, "key", framework),
+    ),
     yes("fused_optimizer", "update in one pass over the states, not one for each operation"),
     yes("looped_optimizer", "update weights one after another, each operation launched for each of them"),
     yes("counts_zeros", "count the zeros of every gradient each step, as Megatron-LM's --log-num-zeros-in-grad does"),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from ridgeline.errors import InputError
+from ridgeline.facts.framework_memory import MemoryKeys
+from ridgeline.facts.framework_schema import FrameworkPolicy
+from ridgeline.facts.frameworks import framework_policy
 from ridgeline.graph.build import build
 from ridgeline.graph.ops import Model
-from ridgeline.graph.workload import Workload
+from ridgeline.graph.workload import PRICED_AS, Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, read_fields
 
@@ -31,7 +35,7 @@ class Settings:
         told = {
             "config": dict(self.model.config),
             "workload": _values(self.workload, WORKLOAD_FIELDS),
-            "habits": dict(self.workload.memory_habits),
+            "habits": changed_memory(self.workload.policy),
             "plan": _values(self.plan, PLAN_FIELDS),
         }
         return json.dumps(told, separators=(",", ":"))
@@ -39,7 +43,14 @@ class Settings:
 
 def _values(record: Workload | Plan, known: tuple[Field, ...]) -> dict[str, object]:
     pairs = ((one, getattr(record, one.name)) for one in known)
-    return {one.name: one.write(value) for one, value in pairs if value is not None}
+    return {one.name: one.write(value) for one, value in pairs if value not in (None, "")}
+
+
+def changed_memory(policy: FrameworkPolicy) -> dict[str, object]:
+    """Memory keys of a program's policy that are not its framework's own, with their values."""
+    usual = framework_policy(policy.key)
+    names = (one.name for one in fields(MemoryKeys))
+    return {name: getattr(policy, name) for name in names if getattr(policy, name) != getattr(usual, name)}
 
 
 def read_settings(text: str, *, name: str) -> Settings:
@@ -58,9 +69,13 @@ def read_settings(text: str, *, name: str) -> Settings:
     def fail(field: str, message: str) -> InputError:
         return InputError(f"{field}: {message}", field=COLUMN)
 
-    habits = {key: value for key, value in told["habits"].items() if isinstance(value, bool | int | float | str)}
+    habits: dict[str, Any] = {
+        key: value for key, value in told["habits"].items() if isinstance(value, bool | int | float | str)
+    }
     try:
-        workload = Workload(**read_fields(told["workload"], WORKLOAD_FIELDS, fail), memory_habits=habits)
+        values = read_fields(told["workload"], WORKLOAD_FIELDS, fail)
+        policy = framework_policy(values.get("framework") or PRICED_AS)
+        workload = Workload(**values | {"framework": replace(policy, **habits)})
         plan = Plan(**read_fields(told["plan"], PLAN_FIELDS, fail))
     except TypeError as error:
         raise InputError(f"leaves out what a run needs: {error}", field=COLUMN) from None

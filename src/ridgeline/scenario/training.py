@@ -330,7 +330,7 @@ def write_scenario(scenario: Scenario) -> str:
 
 def _values(record: Workload | Plan, known: tuple[Field, ...]) -> dict[str, object]:
     pairs = ((one, getattr(record, one.name)) for one in known)
-    return {one.name: one.write(value) for one, value in pairs if value is not None and value != ()}
+    return {one.name: one.write(value) for one, value in pairs if value not in (None, "", ())}
 
 
 def _section(name: str, table: Table) -> str:

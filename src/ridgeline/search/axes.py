@@ -78,18 +78,19 @@ class Axes:
     savings: tuple[Saving, ...]
     overlaps: tuple[tuple[bool, bool], ...]  # of gradients and of weights
 
-    def _degree(self, name: str) -> Whole:
+    def degree(self, name: str) -> Whole:
+        """One of the degrees (K, 1, 1, 1) [1]."""
         return np.array([getattr(one.degrees, name) for one in self.entries], dtype=np.int64)[:, None, None, None]
 
     @cached_property
     def dp(self) -> Whole:
         """Data-parallel degree (K, 1, 1, 1) [1]."""
-        return self._degree("dp")
+        return self.degree("dp")
 
     @cached_property
     def batches(self) -> Whole:
         """Micro-batches of a step (K, 1, 1, 1) [1]."""
-        return self._degree("micro_batches")
+        return self.degree("micro_batches")
 
     @cached_property
     def codes(self) -> Whole:
@@ -150,7 +151,7 @@ def sharding_axis(predictor: Predictor, space: Space, stages: int) -> tuple[tupl
     by default they shard states only. A device alone shards nothing, but with ZeRO-2 its gradients leave with the
     optimizer."""
     stated = "zero" in space.fixed
-    wide = [(z, 0) for z in space.zero if stages == 1 or z <= 1 or stated or space.zero_in_node]
+    wide = [(z, 0) for z in space.zero if stages == 1 or z in space.zero_in_pipelines or stated or space.zero_in_node]
     if predictor.cluster.count == 1 and 3 in space.zero and True in space.offload_optimizer:
         wide.append((2, 0))
     if space.zero_in_node:

@@ -14,11 +14,13 @@ from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.rules import explain as explain_rule
+from ridgeline.plan.runnable import check_workload, why_not
 from ridgeline.predict import Predictor
 from ridgeline.predict.explain import explain
 from ridgeline.predict.what_if import plan_sensitivities
-from ridgeline.report.report import Infeasible, SearchReport
+from ridgeline.report.report import FrameworkRun, Infeasible, SearchReport
 from ridgeline.seams.resolve import rewritten
+from ridgeline.search.frameworks import allowed, framework_runs, space_of
 from ridgeline.search.grid import Grid, Group
 from ridgeline.search.space import Space, alone, degrees, legal, plan_of
 from ridgeline.units import bytes_text
@@ -48,9 +50,14 @@ class Searcher:
     """One search over one space."""
 
     def __init__(self, predictor: Predictor, space: Space) -> None:
-        self.predictor, self.space = predictor, space.narrowed()
+        workload = predictor.workload
+        self.policy = workload.policy if workload.held_to_framework else None
+        self.predictor = predictor
+        self.space = (space if self.policy is None else space_of(space, self.policy)).narrowed()
+        self.steps_s: dict[Plan, float | None] = {}
         self.covered = self.legal = self.feasible = self.host_full = 0
         self.infeasible: list[Infeasible] = []
+        self.unrunnable: dict[str, int] = {}
         self.groups: list[Group] = []
 
     def bound(self) -> None:
@@ -71,6 +78,7 @@ class Searcher:
             return
         for group in Grid(self.predictor, self.space, kept).groups():
             self.groups.append(group)
+            self._keep_runnable(group)
             real = np.isfinite(group.bound_s)
             self.legal += int(np.count_nonzero(real))
             full = group.host_full & self.space.within_host & (group.excess_bytes <= 0)
@@ -79,7 +87,35 @@ class Searcher:
             self.feasible += int(np.count_nonzero(real & fits))
             group.bound_s[:, ~fits] = np.inf  # from here on only feasible plans have a bound
         self.covered += self.legal
+        for why, count in self.unrunnable.items():
+            self.infeasible.append(Infeasible(reason="framework", plans=count, nearest=why))
         self._note_memory()
+
+    def _keep_runnable(self, group: Group) -> None:
+        """Takes the plans that the workload's framework does not run out of a group, and counts them."""
+        if self.policy is None:
+            return
+        predictor = self.predictor
+        lost = ~allowed(self.policy, predictor.workload, group, predictor.limits) & np.isfinite(group.bound_s)
+        if not lost.any():
+            return
+        plan = group.plan(tuple(int(one) for one in np.argwhere(lost)[0]))
+        experts = predictor.limits.experts > 0
+        why = why_not(plan, self.policy, predictor.workload, predictor.split(plan), experts=experts)
+        self.covered += int(np.count_nonzero(lost))
+        self.unrunnable.setdefault(why, 0)
+        self.unrunnable[why] += int(np.count_nonzero(lost))
+        group.bound_s[lost] = np.inf
+
+    def step_s(self, plan: Plan) -> float | None:
+        """Simulated step of a plan [s]; infinite where it does not fit on every stage, None where it cannot be."""
+        if plan not in self.steps_s:
+            try:
+                seconds = self.predictor.evaluate(plan).timeline.makespan_s
+                self.steps_s[plan] = seconds if self._fits_everywhere(plan) else np.inf
+            except PlanError:
+                self.steps_s[plan] = None
+        return self.steps_s[plan]
 
     def _note_memory(self) -> None:
         if self.host_full:
@@ -160,12 +196,11 @@ class Searcher:
             if plan in seen:
                 continue
             seen.add(plan)
-            try:
-                step_s = self.predictor.evaluate(plan).timeline.makespan_s
-            except PlanError:
+            step_s = self.step_s(plan)
+            if step_s is None:
                 continue
             simulated += 1
-            if self._fits_everywhere(plan):
+            if np.isfinite(step_s):
                 ranked.append((step_s, plan))
                 ranked.sort(key=lambda item: (item[0], _plainness(item[1])))
         if not ranked:
@@ -179,6 +214,17 @@ class Searcher:
             infeasible=tuple(self.infeasible),
             gap=gap,
         )
+
+    def framework_runs(self, best: tuple[float, Plan]) -> tuple[FrameworkRun, ...]:
+        """Of every framework the quickest plan that it runs, compared with the `best` of all."""
+        limits = self.predictor.limits
+
+        def evaluate(plan: Plan) -> tuple[float, Plan] | None:
+            plain = plainest(plan, experts=limits.experts > 0)
+            seconds = self.step_s(plain)
+            return None if seconds is None or not np.isfinite(seconds) else (seconds, plain)
+
+        return framework_runs(best, self.groups, self.predictor, self.space, evaluate)
 
     def _fits_everywhere(self, plan: Plan) -> bool:
         table = self.predictor.memory(plan)
@@ -237,10 +283,12 @@ def search(
     `NoPlanError` where nothing fits.
     """
     started = time.perf_counter()
+    check_workload(workload)
     space = limits or Space()
     built = rewritten(model, space.techniques)
     predictor = Predictor(built, cluster, workload, datasheet_only=evidence == "datasheet")
-    ranked = Searcher(predictor, space if workload.task is Task.PRETRAIN else space.thrifty()).run(top=top)
+    searcher = Searcher(predictor, space if workload.task is Task.PRETRAIN else space.thrifty())
+    ranked = searcher.run(top=top)
     evaluations = [predictor.evaluate(plan) for _, plan in ranked.plans]
     reports = [explain(predictor, evaluation) for evaluation in evaluations]
     reports[0] = replace(reports[0], what_if=plan_sensitivities(predictor, evaluations[0]))
@@ -253,5 +301,6 @@ def search(
         pruned_by_bound=ranked.feasible - ranked.simulated,
         infeasible=ranked.infeasible,
         bound_gap=ranked.gap,
+        frameworks=() if workload.held_to_framework else searcher.framework_runs(ranked.plans[0]),
         seconds=time.perf_counter() - started,
     )

@@ -34,6 +34,7 @@ class Space:
     recompute: tuple[Recompute, ...] = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
     recompute_shares: tuple[float, ...] = (1.0, 0.5)  # of a stage's layers, where recompute is full
     zero: tuple[int, ...] = (0, 1, 3)
+    zero_in_pipelines: tuple[int, ...] = (0, 1)  # of these; pipelines gather and reduce with every micro-batch
     zero_in_node: bool = False  # also shard over one node only (hybrid)
     offload_optimizer: tuple[bool, ...] = (False, True)
     offload_weights: tuple[bool, ...] = (False,)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.graph.workload import PRECISIONS, Precision, Workload
+from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.work import Number
 
 Floats = NDArray[np.float64]
@@ -27,42 +27,22 @@ class ExchangeCopies:
 
 
 def exchange_copies(workload: Workload) -> ExchangeCopies:
-    """Traffic of the copies around exchanges, by training program [byte per number].
+    """Traffic of the copies around exchanges, by training framework [byte per number].
 
-    With a the width of activations and g that of gradients when reduced:
-
-    - 'fsdp' (PyTorch fully_shard): gathered weights are copied out to parameters, 2 a; gradients are copied into
-      the reduction's buffer and widened, a + g (`_fsdp_collectives.py`: all_gather_copy_out, chunk_cat).
-    - 'fsdp1' and 'transformers' (PyTorch FullyShardedDataParallel): parameters are views, so nothing is copied out;
-      their gradients are joined into a flat one, 2 a, widened, a + g, and divided in place, 2 g (`_runtime_utils.py`:
-      _reduce_grad).
-    - 'deepspeed' (ZeRO): gradients are copied into a bucket, joined by partition and divided, 6 a
-      (`stage3.py`, `coalesced_collectives.py`).
-    - 'ddp': gradients are copied into a bucket, divided on the way, and back, 4 g (`reducer.cpp`).
-    - 'megatron': gradients already lie in their buffer and are divided in place, 2 g
-      (`param_and_grad_buffer.py`: gradient_scaling_factor).
-
-    Programs compiled as one graph (XLA) and single devices copy nothing. Evidence: derived from the sources named.
+    With a the width of activations and g that of gradients when reduced, a framework's policy says how many of a and
+    of g it copies, and whether gradients are widened on the way, a + g where these differ. Programs compiled as one
+    graph (XLA) and single devices copy nothing. Evidence: derived from the sources that the policy names.
     """
     if workload.execution == "graph":
         return ExchangeCopies()
-    precision = PRECISIONS[workload.precision]
+    precision, policy = PRECISIONS[workload.precision], workload.policy
     wide, grad = precision.activation_bytes, precision.grad_bytes
-    table = {
-        "fsdp": ExchangeCopies(gathered=2 * wide, reduced=wide + grad, sharded=True),
-        "fsdp1": ExchangeCopies(reduced=2 * wide + _widened(precision) + 2 * grad, sharded=True),
-        "transformers": ExchangeCopies(reduced=2 * wide + _widened(precision) + 2 * grad, sharded=True),
-        "deepspeed": ExchangeCopies(reduced=6 * wide, sharded=True),
-        "ddp": ExchangeCopies(reduced=4 * grad),
-        "megatron": ExchangeCopies(reduced=2 * grad),
-    }
-    return table.get(workload.framework, ExchangeCopies())
-
-
-def _widened(precision: Precision) -> float:
-    """Traffic of making a gradient as wide as it is reduced [byte]."""
-    wide, grad = precision.activation_bytes, precision.grad_bytes
-    return wide + grad if grad != wide else 0.0
+    widened = wide + grad if policy.copies_widened and grad != wide else 0.0
+    return ExchangeCopies(
+        gathered=policy.gathered_activation_copies * wide,
+        reduced=policy.reduced_activation_copies * wide + policy.reduced_gradient_copies * grad + widened,
+        sharded=policy.copies_each_micro_batch,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

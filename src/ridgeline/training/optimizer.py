@@ -13,7 +13,6 @@ from ridgeline.facts.records import OWN_HOST
 from ridgeline.graph.workload import PRECISIONS, Precision, Workload
 from ridgeline.lower.params import optimizer_states
 from ridgeline.lower.work import Number
-from ridgeline.memory.runtime import named_runtime
 
 OPERATIONS = 13.0
 """Kernels of Adam for one weight: clip (2), both moments (4), root, epsilon, divide, decay (2), rate, subtract.
@@ -46,17 +45,17 @@ def optimizer_seconds(
     update of as many numbers and tensors took there. An update that is not fused makes one
     pass for each of its operations (`separate_bytes`). A processor's sustained rate is of reads; what also writes gets
     the measured share of it. One that loops over `tensors` weights waits for the gradients'
-    norm, and then for the host to launch `OPERATIONS` kernels for each, where the device is faster. Megatron-LM reads
-    norms and counts of every step, so that its operators and reductions come one after another, with Python beside
-    (`megatron_seconds`); of a model's `tensors` each of so many `shards` updates its part. Lower bound: no launch cost
-    but that. Source: Kingma and Ba 2015
-    (arXiv:1412.6980), Rajbhandari et al. 2020 (arXiv:1910.02054) for the state sizes. Evidence: derived.
+    norm, and then for the host to launch `OPERATIONS` kernels for each, where the device is faster. A framework that
+    reads norms and counts of every step has its operators and reductions one after another, with Python beside
+    (`host_update_seconds`); of a model's `tensors` each of so many `shards` updates its part. Lower bound: no launch
+    cost but that. Source: Kingma and Ba 2015 (arXiv:1412.6980), Rajbhandari et al. 2020 (arXiv:1910.02054) for the
+    state sizes. Evidence: derived.
     """
     precision, optimizer = PRECISIONS[workload.precision], optimizer_states(workload)
     count = np.asarray(trained, dtype=np.float64)
     moments = np.asarray(states_moved_bytes) / 2 / np.maximum(count, 1.0)
     states = moments + precision.master_bytes
-    passes = float(workload.memory_habits.get("gradient_passes", named_runtime(workload.framework).gradient_passes))
+    passes = workload.policy.gradient_passes
     moved = passes * precision.grad_bytes + 2 * states + precision.weight_bytes * (1 if precision.master_bytes else 2)
     if not workload.fused_optimizer and optimizer.two_moments:
         moved = np.asarray(separate_bytes(precision, moments / 2, passes))
@@ -80,8 +79,7 @@ def optimizer_seconds(
     operator_s = constant("launch.host.kernel") * host_slowness(machine.device.accelerator, host)
     if workload.looped_optimizer and optimizer.two_moments:
         device_s = np.maximum(device_s, np.asarray(tensors) * OPERATIONS * operator_s)
-    if workload.framework == "megatron":
-        device_s = device_s + megatron_seconds(tensors, shards, workload=workload, machine=machine)
+    device_s = device_s + host_update_seconds(tensors, shards, workload=workload, machine=machine)
     away = np.asarray(offload).astype(bool) | np.asarray(resident).astype(bool)
     seconds = np.where(away, host_s, device_s)
     if np.any(update_flop):
@@ -90,20 +88,23 @@ def optimizer_seconds(
     return np.asarray(seconds, dtype=np.float64)
 
 
-def megatron_seconds(tensors: Number, shards: Number, *, workload: Workload, machine: Machine) -> NDArray[np.float64]:
-    """Host time of Megatron-LM's update of a model of so many trained tensors [s].
+def host_update_seconds(
+    tensors: Number, shards: Number, *, workload: Workload, machine: Machine
+) -> NDArray[np.float64]:
+    """Host time of a framework's update of a model of so many trained tensors [s]; 0 where nobody counted it.
 
     Operators and reductions of a step, then, where no graph was captured, Python: of the step, of each tensor of the
     model (gradients completed, norm of weights) and of each that the optimizer owns, `tensors` / `shards` (norm,
     clipping, Adam, copies), with operators for each of these where zeros are counted.
-    Source: `launch.megatron.*`. Evidence: derived.
+    Source: `launches` and `host_s` of the framework's policy. Evidence: derived.
     """
     part, host = machine.device.accelerator, machine.cluster.host
     owned = np.asarray(tensors) / shards
-    operators = constant("launch.megatron.step") + owned * constant("launch.megatron.zeros") * workload.counts_zeros
-    python_s = constant("launch.megatron.step.python") + np.asarray(tensors) * constant("launch.megatron.held")
-    python_s = (python_s + owned * constant("launch.megatron.owned")) * (workload.execution != "graph")
-    calls_s = constant("launch.megatron.step.calls") * issue_seconds(part, host)
+    count, each_s = workload.policy.launches, workload.policy.host_s
+    operators = count.get("step", 0.0) + owned * count.get("zeros", 0.0) * workload.counts_zeros
+    python_s = each_s.get("step", 0.0) + np.asarray(tensors) * each_s.get("held", 0.0)
+    python_s = (python_s + owned * each_s.get("owned", 0.0)) * (workload.execution != "graph")
+    calls_s = count.get("step.calls", 0.0) * issue_seconds(part, host)
     return np.asarray(host_slowness(part, host) * (operators * constant("launch.host.kernel") + python_s) + calls_s)
 
 

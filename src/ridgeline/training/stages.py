@@ -22,7 +22,6 @@ from ridgeline.lower.chains import Chains
 from ridgeline.lower.params import RankParams, rank_params
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import CollectiveKind, Layout, Number
-from ridgeline.memory.runtime import named_runtime
 from ridgeline.seams.schedule import Integers, PipelineSchedule
 from ridgeline.training.copies import CopySeconds, copy_seconds, exchange_copies
 from ridgeline.training.exchanges import Sharding, exchange_seconds, exchanged_s
@@ -96,7 +95,7 @@ class StageModel:
     def __init__(self, model: Model, machine: Machine, workload: Workload) -> None:
         self.model, self.machine, self.workload = model, machine, workload
         self.precision = PRECISIONS[workload.precision]
-        self.pricer = Pricer(machine, workload, selective=_selective(workload))
+        self.pricer = Pricer(machine, workload, selective=workload.policy.selective)
         self.copies = exchange_copies(workload)
         self.block_names = tuple(model.graph.blocks)
 
@@ -383,11 +382,6 @@ class StageModel:
 def _where(sharded: Bools, seconds: Floats) -> Floats | float:
     """Seconds where weights are sharded [s]; a plain 0 where there are none, so that no axis of shardings is added."""
     return sharded * seconds if np.any(seconds) else 0.0
-
-
-def _selective(workload: Workload) -> str:
-    """What selective recompute keeps: the program's habit, or what was said in its place."""
-    return str(workload.memory_habits.get("selective", named_runtime(workload.framework).selective))
 
 
 _PARTS = ("forward", "recompute", "backward_input", "backward_weight")

@@ -25,7 +25,7 @@ from ridgeline.validate.megatron_tests import expert_width, is_test, named_flags
 from ridgeline.validate.models import read_model
 from ridgeline.validate.names import plain_name, refuse_unsupported
 from ridgeline.validate.notes import Notes, read_notes
-from ridgeline.validate.published_plans import published_exchanges, read_habits
+from ridgeline.validate.published_plans import policy_of, published_exchanges
 from ridgeline.validate.recipes import Recipe, read_recipe
 from ridgeline.validate.rows import Row
 from ridgeline.validate.samples import in_sequences
@@ -127,7 +127,7 @@ def _scenario(row: Row, engine: TrainingProgram, device: Device, source: Machine
     said += [*reading.assumptions, *recipe.assumptions, *batch.assumptions]
     ran = named_machine(row, device.accelerator.name) if is_test(engine) else ""
     texts = (row.text("interconnect"), row.text("hardware"), row.text("notes"), ran)
-    habits = read_habits(row, engine, stages=stages, said=said)
+    policy = policy_of(row, engine, stages=stages, said=said)
     cluster = own_cluster(row.text("hardware"), layout.devices, source)
     if cluster is None:
         cluster, wiring = place(device.accelerator, layout.devices, texts, source)
@@ -144,8 +144,7 @@ def _scenario(row: Row, engine: TrainingProgram, device: Device, source: Machine
         unpredicted=1.0 if headless is not None else 1.0 - masked if masked is not None else 0.0,
         global_batch=batch.global_batch,
         encoder_seq_len=_encoder_length(row, seq_len) if translates else None,
-        memory_habits=habits,
-        **recipe.workload,  # type: ignore[arg-type]
+        **{**recipe.workload, "framework": policy},  # type: ignore[arg-type]
     )
     stated = _stated(row, notes, engine, layout, recipe, reading.model, said)
     if batch.micro_batch is not None:

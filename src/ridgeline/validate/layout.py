@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
+from ridgeline.facts.frameworks import framework_policy
 from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.published_batches import published_batch
 from ridgeline.validate.megatron_tests import is_test, named_chunks, named_devices, refuse_unsaid
@@ -70,8 +71,8 @@ def read_layout(row: Row, notes: Notes, engine: TrainingProgram, *, encoder: boo
     shape = {name: degrees[name] or 1 for name in ("tp", "pp", "cp")}
     product = math.prod(shape.values())
     devices = _devices(row, notes, engine, product * (degrees["dp"] or 1), degrees, said)
-    stages = "[23]" if engine.framework == "deepspeed" else "3"  # DeepSpeed's pipelines refuse ZeRO-2 and 3
-    sharded = bool(re.search(rf"(?<![\w.]){stages}\b|FSDP|FULL_SHARD", row.text("zero_stage"))) or encoder
+    stages = "".join(str(stage) for stage in _without_pipelines(engine))
+    sharded = bool(re.search(rf"(?<![\w.])[{stages}]\b|FSDP|FULL_SHARD", row.text("zero_stage"))) or encoder
     data_only = (engine.data_only or sharded) and degrees["pp"] is None
     if not data_only and all(degrees[name] is None for name in ("tp", "pp", "cp", "dp")):
         return Layout(devices=devices, tp=None, pp=None, cp=None, dp=None, ep=degrees["ep"], assumptions=tuple(said))
@@ -95,6 +96,12 @@ def read_layout(row: Row, notes: Notes, engine: TrainingProgram, *, encoder: boo
         devices=devices, tp=degrees["tp"], pp=degrees["pp"], cp=degrees["cp"], dp=degrees["dp"], ep=degrees["ep"],
         assumptions=tuple(said),
     )  # fmt: skip
+
+
+def _without_pipelines(engine: TrainingProgram) -> list[int]:
+    """ZeRO stages that tell of a row without pipelines: 3, and 2 where the framework's pipelines refuse it."""
+    policy = framework_policy(engine.framework)
+    return [3] if not policy.schedules or "gradients" in policy.sharding_in_pipelines else [2, 3]
 
 
 def _devices(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
+from ridgeline.facts.framework_schema import FrameworkPolicy
+from ridgeline.facts.frameworks import framework_policy
 from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.published_plans import PublishedPlan, published_plan
 from ridgeline.facts.readings import reading, settings
@@ -102,10 +105,10 @@ def published_degrees(row: Row, degrees: dict[str, int | None], said: list[str])
     return {"tp": 1, "pp": 1, "cp": devices // dp, "dp": dp}
 
 
-def read_habits(row: Row, engine: TrainingProgram, *, stages: int, said: list[str]) -> Mapping[str, float | bool | str]:
-    """Fields of `Runtime` that the row's program and flags replace; each rule's reason goes to `said`."""
+def policy_of(row: Row, engine: TrainingProgram, *, stages: int, said: list[str]) -> FrameworkPolicy:
+    """The policy of the row's framework as its program and flags change it; each rule's reason goes to `said`."""
     words = f"pipelined; {row.words}" if stages > 1 else row.words
-    found: dict[str, float | bool | str] = dict(settings("runtime", said, **row.cells_of(engine.name, words=words)))
+    found: dict[str, Any] = dict(settings("runtime", said, **row.cells_of(engine.name, words=words)))
     published = published_configuration(row)
     if published is not None and published.mlp_input_bytes is not None:
         found["mlp_input_bytes"] = published.mlp_input_bytes
@@ -115,7 +118,7 @@ def read_habits(row: Row, engine: TrainingProgram, *, stages: int, said: list[st
         said.append(
             f"weights are held in {8 * published.weight_bytes:g} bits, as the published code ({published.name})"
         )
-    return found
+    return replace(framework_policy(engine.framework), **found)
 
 
 def bytes_precision(row: Row, engine: TrainingProgram, precision: str, said: list[str]) -> str:
