@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import ridgeline.serving
-from ridgeline.serving.compiling import clocked, formula, started
+from ridgeline.serving import compiling
+from ridgeline.serving.compiling import clocked, entered, formula, started
 from ridgeline.serving.loop import replay
 
 
@@ -30,6 +31,20 @@ def _counts(values):
         values[index] += 1.0
 
 
+@clocked
+def _doubled(value, sign):
+    return 2.0 * value * sign
+
+
+@clocked
+def _twice(value):
+    return _doubled(value, 1) + _doubled(value, -1) + _doubled(value, int(value))
+
+
+def _enters(value):
+    return _twice(value) + _doubled(value, 1)
+
+
 def test_no_function_of_the_clock_counts_references() -> None:
     found = 0
     for module in pkgutil.iter_modules(ridgeline.serving.__path__, "ridgeline.serving."):
@@ -40,6 +55,33 @@ def test_no_function_of_the_clock_counts_references() -> None:
                 found += 1
     assert replay.targetoptions["nogil"]
     assert found > 150
+
+
+def test_all_that_is_entered_is_one_library_and_each_function_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    finished, real = [], compiling._Library.finalize
+
+    def finalize(library):
+        finished.append([one.name for one in library._final_module.functions if not one.is_declaration])
+        real(library)
+
+    monkeypatch.setattr(compiling._Library, "finalize", finalize)
+    assert compiling._entry(_enters)(3.0) == 24.0
+    (names,) = finished
+    assert [sum(name in one for one in names) for name in ("_twice", "_doubled")] == [1, 1]
+    assert [len(one.overloads) for one in (_twice, _doubled)] == [1, 1]
+
+
+def test_a_part_that_python_calls_is_compiled_alone_and_stays_usable_in_others() -> None:
+    assert _doubled(3.0, 2) == 12.0
+    assert entered(_enters)(3.0) == 24.0
+    assert _twice(3.0) == 18.0
+
+
+def test_what_is_kept_on_disk_goes_by_all_files_of_the_clock() -> None:
+    files = {file for file, _, _ in compiling._stamp()}
+    for module in ("queues", "looks", "clock", "fairness"):
+        assert importlib.import_module(f"ridgeline.serving.{module}").__file__ in files
+    assert set(replay._cache._cache_file._source_stamp) <= set(compiling._stamp())
 
 
 def test_the_callers_array_has_as_many_owners_after_a_call() -> None:
@@ -86,12 +128,8 @@ def test_vector_instructions_are_looked_for_again_after_the_first_call() -> None
 
 
 def test_compiles_for_the_process_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = numba.njit
+    def enable_caching(_):
+        raise RuntimeError("cannot cache function: no locator available")
 
-    def njit(**options):
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return real(**options)
-
-    monkeypatch.setattr(numba, "njit", njit)
-    assert formula(_part)(np.array([3.0]), 0, 2.0) == 1.5
+    monkeypatch.setattr(numba.core.registry.CPUDispatcher, "enable_caching", enable_caching)
+    assert entered(_part)(np.array([3.0]), 0, 2.0) == 1.5

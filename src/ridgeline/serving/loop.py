@@ -12,7 +12,7 @@ import math
 from ridgeline.serving.borrowing import too_long
 from ridgeline.serving.changes import change, evacuate, next_change, next_start
 from ridgeline.serving.clock import Times
-from ridgeline.serving.compiling import clocked
+from ridgeline.serving.compiling import clocked, entered
 from ridgeline.serving.iterate import begin, commit
 from ridgeline.serving.kept import prompt_tokens
 from ridgeline.serving.queues import join_queue, leave_running, most_blocks
@@ -141,7 +141,7 @@ def _attend(
     return first, first_s
 
 
-@clocked
+@entered
 def replay(
     ranks: Records,
     lists: Lists,
