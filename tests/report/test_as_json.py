@@ -23,6 +23,7 @@ REPORT_KEYS = [
     "workload",
     "plan",
     "idle_devices",
+    "idle_why",
     "fits",
     *STEP_KEYS,
     *COST_KEYS,

@@ -155,6 +155,7 @@ def report_as_dict(report: Report) -> dict[str, Any]:
         "workload": choices(report.workload),
         "plan": choices(report.plan),
         "idle_devices": report.idle_devices,
+        "idle_why": report.idle_why,
         "fits": report.fits,
         "step_time_s": _estimate(report.step_time),
         "bound_s": as_value(report.bound_s),

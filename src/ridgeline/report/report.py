@@ -108,6 +108,7 @@ class Report:
     evidence: Mapping[str, Evidence]  # by mechanism: 'matrix rate', 'memory rate', 'links', ...
     known: tuple[Known, ...] = ()  # each mechanism's rung, with the share of the step that hangs on it
     what_if: tuple[Sensitivity, ...] = ()  # of the step time
+    idle_why: str = ""  # why whole nodes are left idle, where a search chose so
     tasks: TaskGraph | None = field(default=None, repr=False)
     timeline: Timeline | None = field(default=None, repr=False)
 

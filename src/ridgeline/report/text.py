@@ -137,7 +137,8 @@ def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
     if report.idle_devices:
         count, one = report.cluster.count, report.idle_devices == 1
         what = "device is idle: it draws idle power and is" if one else "devices are idle: they draw idle power and are"
-        yield "idle", f"{report.idle_devices} of {count} {what} paid for"
+        why = f"; {report.idle_why}" if report.idle_why else ""
+        yield "idle", f"{report.idle_devices} of {count} {what} paid for{why}"
     yield (
         "step time",
         f"{time_text(step.value)} (80 % interval {time_text(step.low)} to {time_text(step.high)}; "

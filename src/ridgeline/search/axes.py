@@ -152,7 +152,7 @@ def sharding_axis(predictor: Predictor, space: Space, stages: int) -> tuple[tupl
     optimizer."""
     stated = "zero" in space.fixed
     wide = [(z, 0) for z in space.zero if stages == 1 or z in space.zero_in_pipelines or stated or space.zero_in_node]
-    if predictor.cluster.count == 1 and 3 in space.zero and True in space.offload_optimizer:
+    if (space.devices or predictor.cluster.count) == 1 and 3 in space.zero and True in space.offload_optimizer:
         wide.append((2, 0))
     if space.zero_in_node:
         node = predictor.cluster.host.devices

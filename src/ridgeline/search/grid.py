@@ -137,6 +137,15 @@ class Grid:
         with ThreadPoolExecutor(_THREADS) as pool:
             yield from pool.map(lambda asked: self._group(*asked), self._asked())
 
+    def least_device_s(self) -> float:
+        """Device-seconds that a step computes at least, in the cheapest layout [s]: no plan on n devices is quicker
+        than an nth of it."""
+        cost, layers = self.cost, self.predictor.model.graph.layers
+        one = _seconds(cost.embedding) + _seconds(cost.head)
+        one = one + sum(layers.count(name) * _seconds(block) for name, block in cost.blocks.items())
+        ranks = np.asarray(cost.layout.tp) * cost.layout.cp
+        return float(np.min(one * ranks / cost.layout.micro_batch)) * self.workload.global_batch
+
     def _asked(self) -> Iterator[tuple[_Family, PipelineSchedule, int, tuple[int, ...] | None]]:
         """What makes each group: plans, schedule, chunks and split of the layers."""
         by_stages: dict[int, list[int]] = defaultdict(list)
@@ -169,16 +178,12 @@ class Grid:
             return [None]
         cost = _take(self.cost, np.array([self._index[entry]]))
 
-        def seconds(block: BlockCost) -> float:
-            phases = (block.forward, block.backward_input, block.backward_weight)
-            return float(sum(np.asarray(phase.seconds).max() for phase in phases))
-
-        per_block = {name: seconds(block) for name, block in cost.blocks.items()}
+        per_block = {name: float(_seconds(block).max()) for name, block in cost.blocks.items()}
         balanced = balanced_split(
             [per_block[name] for name in self.predictor.model.graph.layers],
             places,
-            first_seconds=seconds(cost.embedding),
-            last_seconds=seconds(cost.head),
+            first_seconds=float(_seconds(cost.embedding).max()),
+            last_seconds=float(_seconds(cost.head).max()),
         )
         even = even_split(self.predictor.limits.layers, places)
         return [None] if balanced == even else [None, balanced]
@@ -327,6 +332,12 @@ def _bounds_s(axes: Axes, bound: StepBound) -> Floats:
             )
             bounds[place][:, :, chosen] = part.seconds(rules)
     return bounds
+
+
+def _seconds(block: BlockCost) -> Floats:
+    """What one layer computes of a micro-batch, forward and backward [s]."""
+    phases = (block.forward, block.backward_input, block.backward_weight)
+    return sum((np.asarray(phase.seconds, dtype=float) for phase in phases), start=np.zeros(()))
 
 
 def _runs(schedule: PipelineSchedule, stages: int, micro_batches: int) -> bool:

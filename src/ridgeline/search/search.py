@@ -22,8 +22,8 @@ from ridgeline.report.report import FrameworkRun, Infeasible, SearchReport
 from ridgeline.seams.resolve import rewritten
 from ridgeline.search.frameworks import allowed, framework_runs, space_of
 from ridgeline.search.grid import Grid, Group
-from ridgeline.search.space import Space, alone, degrees, legal, plan_of
-from ridgeline.units import bytes_text
+from ridgeline.search.space import Space, alone, degrees, fewer_nodes, legal, plan_of
+from ridgeline.units import bytes_text, time_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,30 @@ class Ranked:
     feasible: int
     simulated: int
     infeasible: tuple[Infeasible, ...]
-    gap: float
+    least_s: float = np.inf  # no plan that fits and was not simulated is quicker [s]
+
+    @property
+    def gap(self) -> float:
+        """How much quicker than the best found the best of the space may be, as a share of it [1]."""
+        best = self.plans[0][0]
+        return max(0.0, (best - self.least_s) / best)
+
+    def joined(self, other: Ranked, top: int) -> Ranked:
+        """The `top` best of two searches, and the account of both."""
+        counts = {item.reason: item for item in other.infeasible}
+        both = [
+            replace(item, plans=item.plans + (counts.pop(item.reason).plans if item.reason in counts else 0))
+            for item in self.infeasible
+        ]
+        return Ranked(
+            plans=tuple(sorted((*self.plans, *other.plans), key=lambda item: item[0])[:top]),
+            covered=self.covered + other.covered,
+            legal=self.legal + other.legal,
+            feasible=self.feasible + other.feasible,
+            simulated=self.simulated + other.simulated,
+            infeasible=(*both, *counts.values()),
+            least_s=min(self.least_s, other.least_s),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +82,7 @@ class Searcher:
         self.infeasible: list[Infeasible] = []
         self.unrunnable: dict[str, int] = {}
         self.groups: list[Group] = []
+        self.device_s = 0.0  # that a step computes at least, of all devices
 
     def bound(self) -> None:
         """Bound and measure every plan of the space."""
@@ -76,7 +100,9 @@ class Searcher:
             self.covered += count
         if not kept:
             return
-        for group in Grid(self.predictor, self.space, kept).groups():
+        grid = Grid(self.predictor, self.space, kept)
+        self.device_s = grid.least_device_s()
+        for group in grid.groups():
             self.groups.append(group)
             self._keep_runnable(group)
             real = np.isfinite(group.bound_s)
@@ -178,19 +204,25 @@ class Searcher:
 
         Raises `NoPlanError` where none fits in memory.
         """
-        self.bound()
-        if not self.feasible:
+        found = self.ranked(top=top, budget=budget)
+        if not found.plans:
             raise NoPlanError(self._nothing_fits())
+        return found
+
+    def ranked(self, *, top: int, budget: int = 400, below_s: float = np.inf) -> Ranked:
+        """As `run`, with no plan where none fits, or where no bound is under `below_s`."""
+        self.bound()
         ranked: list[tuple[float, Plan]] = []
         seen: set[Plan] = set()
-        simulated, gap = 0, 0.0
+        simulated, least_s = 0, np.inf
         experts = self.predictor.limits.experts > 0
         for candidate in self.in_order():
-            best = ranked[0][0] if ranked else np.inf
-            if candidate.bound_s >= best and (len(ranked) >= top or simulated >= budget):
+            best = min(below_s, ranked[0][0] if ranked else np.inf)
+            enough = len(ranked) >= top or simulated >= budget or candidate.bound_s >= below_s
+            if candidate.bound_s >= best and enough:
                 break
             if simulated >= budget:
-                gap = (best - candidate.bound_s) / best if ranked else 1.0
+                least_s = candidate.bound_s
                 break
             plan = plainest(self.groups[candidate.group].plan(candidate.index), experts=experts)
             if plan in seen:
@@ -203,8 +235,6 @@ class Searcher:
             if np.isfinite(step_s):
                 ranked.append((step_s, plan))
                 ranked.sort(key=lambda item: (item[0], _plainness(item[1])))
-        if not ranked:
-            raise NoPlanError(self._nothing_fits())
         return Ranked(
             plans=tuple(ranked[:top]),
             covered=self.covered,
@@ -212,7 +242,7 @@ class Searcher:
             feasible=self.feasible,
             simulated=simulated,
             infeasible=tuple(self.infeasible),
-            gap=gap,
+            least_s=least_s,
         )
 
     def framework_runs(self, best: tuple[float, Plan]) -> tuple[FrameworkRun, ...]:
@@ -268,6 +298,34 @@ def _plainness(plan: Plan) -> tuple[int, ...]:
     )
 
 
+def with_fewer_nodes(searcher: Searcher, spread: Ranked, *, top: int) -> tuple[Ranked, Searcher]:
+    """What a search found, and what is quicker on fewer whole nodes, where their link may cost more than they bring;
+    with the search that found the best.
+
+    A count of nodes is searched only where what the cheapest layout computes leaves room below the best found.
+    """
+    cluster, space = searcher.predictor.cluster, searcher.space
+    found, finder = spread, searcher
+    for devices in fewer_nodes(cluster) if space.devices is None and "dp" not in space.fixed else ():
+        best_s = found.plans[0][0]
+        if searcher.device_s >= devices * best_s:
+            break
+        part = Searcher(searcher.predictor, replace(space, devices=devices))
+        found = found.joined(part.ranked(top=top, below_s=best_s), top)
+        finder = part if found.plans[0][0] < best_s else finder
+    return found, finder
+
+
+def _idle_why(predictor: Predictor, spread: Plan) -> str:
+    """Why nodes are left idle: what the best plan on all of them takes, and over which link."""
+    report, cluster = explain(predictor, predictor.evaluate(spread)), predictor.cluster
+    link = next(tier for tier in cluster.tiers if tier.size > cluster.node_devices)
+    return (
+        f"the link between nodes, {link.bytes_per_s * 8e-9:g} Gb/s, limits: a search over all"
+        f" {cluster.count} devices finds {time_text(report.step_time.value)} at best ({report.limit})"
+    )
+
+
 def search(
     model: Model,
     cluster: Cluster,
@@ -288,10 +346,12 @@ def search(
     built = rewritten(model, space.techniques)
     predictor = Predictor(built, cluster, workload, datasheet_only=evidence == "datasheet")
     searcher = Searcher(predictor, space if workload.task is Task.PRETRAIN else space.thrifty())
-    ranked = searcher.run(top=top)
+    spread = searcher.run(top=top)
+    ranked, searcher = with_fewer_nodes(searcher, spread, top=top)
     evaluations = [predictor.evaluate(plan) for _, plan in ranked.plans]
     reports = [explain(predictor, evaluation) for evaluation in evaluations]
-    reports[0] = replace(reports[0], what_if=plan_sensitivities(predictor, evaluations[0]))
+    why = _idle_why(predictor, spread.plans[0][1]) if ranked.plans[0][0] < spread.plans[0][0] else ""
+    reports[0] = replace(reports[0], what_if=plan_sensitivities(predictor, evaluations[0]), idle_why=why)
     return SearchReport(
         best=tuple(reports),
         covered=ranked.covered,

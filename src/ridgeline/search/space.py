@@ -49,6 +49,7 @@ class Space:
     within_host: bool = True  # only plans whose states and activations the host's memory holds
     balance_stages: bool = True  # also try layers balanced with the embedding and the head counted
     min_context_tokens: int = 2048  # a context shard smaller than this is not tried
+    devices: int | None = None  # that plans may use; None: all of the cluster
     fixed: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -120,7 +121,7 @@ def data_parallel(ranks: int, batch: int) -> int:
 
 def degrees(space: Space, limits: ModelLimits, workload: Workload, cluster: Cluster) -> Iterator[Degrees]:
     """All combinations of degrees worth pricing; rules are checked afterwards, in one broadcast."""
-    count, batch = cluster.count, workload.global_batch
+    count, batch = space.devices or cluster.count, workload.global_batch
     domain = max(8, cluster.tiers[0].size) if cluster.tiers and not space.tensor_across_nodes else count
     tps = _pick("tp", space, divisors(max(limits.heads, 1), min(space.max_tp, domain, count)))
     cps = _pick(
@@ -140,13 +141,12 @@ def degrees(space: Space, limits: ModelLimits, workload: Workload, cluster: Clus
         for pp in _pick("pp", space, divisors(ranks, min(space.max_pp, limits.layers))):
             if pp > ranks:
                 continue
-            yield from _batches(space, limits, batch, cluster, tp=tp, cp=cp, pp=pp, micro=micro)
+            yield from _batches(space, limits, batch, ranks // pp, tp=tp, cp=cp, pp=pp, micro=micro)
 
 
 def _batches(
-    space: Space, limits: ModelLimits, batch: int, cluster: Cluster, *, tp: int, cp: int, pp: int, micro: list[int]
+    space: Space, limits: ModelLimits, batch: int, ranks: int, *, tp: int, cp: int, pp: int, micro: list[int]
 ) -> Iterator[Degrees]:
-    ranks = cluster.count // (tp * cp * pp)
     stated_dp = space.fixed.get("dp")
     styles = [False] if cp == 1 else [style == "ulysses" for style in space.context_style]
     for size in micro:
@@ -171,6 +171,13 @@ def _batches(
                     micro_batches=batch // size // dp,
                     ulysses=ulysses,
                 )
+
+
+def fewer_nodes(cluster: Cluster) -> list[int]:
+    """Devices of fewer whole nodes that are worth a search of their own [1], the most first: divisors, and half."""
+    nodes = -(-cluster.count // cluster.node_devices)
+    found = {*divisors(nodes), nodes // 2} - {nodes, 0}
+    return [many * cluster.node_devices for many in sorted(found, reverse=True)]
 
 
 def chunk_choices(schedule: PipelineSchedule, pp: int, layers: int, space: Space) -> list[int]:
