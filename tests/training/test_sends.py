@@ -186,3 +186,15 @@ def test_copies_of_activations_to_the_host_show_as_its_link() -> None:
     assert parts["host link"] > 0.5 * longer > 0
     assert "host link" not in before
     assert [row.bound for row in found.ops if row.block == "host"] == ["link"]
+
+
+def test_copies_that_hide_behind_compute_are_an_assumption_with_their_share() -> None:
+    """Twice each chunk's copy, less what compute waited for, of the stage that has most."""
+    predictor = Predictor(MODEL, boxes(), Workload(seq_len=1024, global_batch=32))
+    evaluation = predictor.evaluate(Plan(pp=2, dp=4, offload_activations=True))
+    copies, step_s = np.asarray(evaluation.times.host_copy_s), evaluation.timeline.makespan_s
+    assert np.all(np.asarray(evaluation.times.host_wait_s) == 0.0)  # all of it hides
+    share = 2 * copies.sum(axis=-1).max() * evaluation.micro_batches / step_s
+    told = [line for line in explain(predictor, evaluation).assumptions if "do not slow it" in line]
+    assert len(told) == 1
+    assert f": {share:.0%} of the step" in told[0]

@@ -272,7 +272,19 @@ class _Explainer:
             has = cluster.host.dram_bytes
             room = "" if away <= has else ": MORE THAN IT HAS"
             found.append(f"{bytes_text(away)} are in a host's memory, of {bytes_text(has)}{room}")
+        if self.it.plan.offload_activations:
+            hidden = self._hidden_copies_s() / self.it.timeline.makespan_s
+            found.append(
+                f"activations cross the host link beside the compute and do not slow it: {hidden:.0%} of the step is so"
+                " hidden, which nobody has measured"
+            )
         return tuple(text for text in found if text)
+
+    def _hidden_copies_s(self) -> float:
+        """Time of activations' copies that compute hides on the stage that has most of it [s]."""
+        times = self.it.times
+        waits = np.asarray(times.host_wait_s) + np.asarray(times.host_back_wait_s)
+        return float(np.sum(2.0 * np.asarray(times.host_copy_s) - waits, axis=-1).max()) * self.it.passes
 
     def sources(self) -> tuple[str, ...]:
         accelerator = self.predictor.cluster.accelerator
