@@ -1,0 +1,292 @@
+"""Every technique of the registry, alone and with those of other families, keeps the contract of its seams.
+
+With another package installed its techniques are checked too: `pytest tests/contracts/test_techniques.py -k KEY`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.cost.machine import Machine, machine
+from ridgeline.errors import PlanError, RidgelineError
+from ridgeline.facts.clusters import cluster
+from ridgeline.plan.plan import Plan
+from ridgeline.predict import Evaluation, Predictor
+from ridgeline.scenario.fields import WORDS
+from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words, write_scenario
+from ridgeline.seams.registry import families, made, names, technique
+from ridgeline.seams.resolve import rewritten, together
+from ridgeline.seams.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Order, PipelineSchedule, Shape
+from ridgeline.seams.states import OptimizerStates, Tensor
+from ridgeline.seams.technique import Technique
+from ridgeline.timeline.profile import memory_profile
+from ridgeline.timeline.simulate import Timeline, simulate
+from ridgeline.training.orders import durations_of, order
+from ridgeline.training.pipeline import pipeline_tasks
+
+ALL = {key: technique(family, key) for family in families() for key in names(family)}
+SCHEDULES = {key: one for key, one in ALL.items() if isinstance(one, PipelineSchedule)}
+OPTIMIZERS = {key: one for key, one in ALL.items() if isinstance(one, OptimizerStates)}
+NUMBERS = [
+    (key, name) for key, one in ALL.items() for name, each in one.parameters().items()
+    if isinstance(each.default, int | float) and not isinstance(each.default, bool)
+]  # fmt: skip
+MODEL = {"layers": 8, "hidden": 1024, "heads": 8, "vocab": 32_000, "positions": "rope", "tied": False}
+BATCH, MACHINE = 16, "8xH100-SXM"
+ROUNDING = 1 + 1e-12
+
+
+def go_together(*chosen: Technique) -> bool:
+    try:
+        return bool(together(chosen))
+    except PlanError:
+        return False
+
+
+PAIRS = [
+    (one.key, other.key)
+    for mine, theirs in combinations(families(), 2)
+    for one, other in product(*([ALL[key] for key in names(family)] for family in (mine, theirs)))
+    if go_together(one, other)
+]
+
+
+def shapes(schedule: PipelineSchedule, most: int = 4) -> Iterator[tuple[int, int, int]]:
+    """Stages, chunks and micro-batches that a schedule is defined for."""
+    for stages in range(1, most + 1):
+        for chunks in schedule.chunk_counts(stages, 3):
+            for micro_batches in (1, 2, stages, 2 * stages, 2 * stages + 1, 3 * stages):
+                if not schedule.refusal(Shape(stages=stages, chunks=chunks, micro_batches=micro_batches)):
+                    yield stages, chunks, micro_batches
+
+
+def scenario(*chosen: Technique) -> Scenario:
+    """Four stages that train a small model, with some techniques by the words that name them."""
+    words: dict[str, dict[str, object]] = {
+        "workload": {"seq_len": 1024, "global_batch": BATCH},
+        "plan": {"pp": 4, "micro_batch": 1},
+    }
+    for one in chosen:
+        name = WORDS.get(one.family, "technique")
+        words["workload" if name == "optimizer" else "plan"][name] = one.text if one.family in WORDS else [one.text]
+        if isinstance(one, PipelineSchedule):
+            words["plan"]["chunks"] = next(iter(one.chunk_counts(4, 2)))
+    return scenario_from_words({"model": MODEL, "cluster": {"name": MACHINE}, **words})
+
+
+@cache
+def found_machine() -> Machine:
+    return machine(cluster(MACHINE))
+
+
+def predictor(asked: Scenario, on: Machine | None = None) -> tuple[Predictor, Plan]:
+    assert asked.plan is not None
+    model = rewritten(asked.model, asked.plan.technique)
+    return Predictor(model, asked.cluster, asked.workload, resolved=on or found_machine()), asked.plan
+
+
+@cache
+def evaluated(*keys: str) -> tuple[Predictor, Evaluation]:
+    one, plan = predictor(scenario(*(ALL[key] for key in keys)))
+    return one, one.evaluate(plan)
+
+
+# alone and in pairs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", [*((key,) for key in ALL), *PAIRS], ids="+".join)
+def test_the_bound_is_never_above_the_simulation_and_memory_is_no_less_than_nothing(keys: tuple[str, ...]) -> None:
+    one, found = evaluated(*keys)
+    assert 0.0 < found.bound_s <= found.timeline.makespan_s * ROUNDING
+    held = one.memory(found.plan)
+    assert all((np.asarray(each) >= 0.0).all() for each in held.values())
+
+
+KEPT = [pair for pair in PAIRS if OPTIMIZERS.keys() & {*pair} and SCHEDULES.keys() & {*pair}]
+
+
+@pytest.mark.parametrize("keys", KEPT, ids="+".join)
+def test_what_an_optimizer_keeps_does_not_hang_on_the_order_of_tasks(keys: tuple[str, str]) -> None:
+    """Over all stages: the optimizer's own, once for each copy of the weights that the schedule keeps."""
+    optimizer, schedule = sorted(keys, key=lambda key: key in SCHEDULES)
+    totals = [one.memory(found.plan)["optimizer"].sum() for one, found in (evaluated(*keys), evaluated(optimizer))]
+    assert totals[0] == pytest.approx(SCHEDULES[schedule].copies * totals[1], rel=1e-9)
+
+
+FASTER = ("tiers", "memory", "matrix")
+
+
+def faster(what: str, by: float) -> Machine:
+    """The machine with links, memory or matrix units that much faster."""
+    one = found_machine()
+    if what == "tiers":
+        return replace(one, tiers=tuple(replace(tier, bytes_per_s=by * tier.bytes_per_s) for tier in one.tiers))
+    if what == "matrix":
+        return replace(one, device=replace(one.device, matrix={k: by * v for k, v in one.device.matrix.items()}))
+    return replace(one, device=replace(one.device, memory_bytes_per_s=by * one.device.memory_bytes_per_s))
+
+
+@pytest.mark.parametrize("what", FASTER)
+@pytest.mark.parametrize("key", ALL)
+def test_a_faster_machine_is_never_slower(key: str, what: str) -> None:
+    _, usual = evaluated(key)
+    one, plan = predictor(scenario(ALL[key]), faster(what, 1.5))
+    better = one.evaluate(plan)
+    assert better.bound_s <= usual.bound_s * ROUNDING
+    assert better.timeline.makespan_s <= usual.timeline.makespan_s * ROUNDING
+
+
+# parameters and text -------------------------------------------------------------------------------
+
+
+def refusal(one: Technique, given_: dict[str, object]) -> str:
+    """Why a small scenario cannot be answered with these parameters; '' where it is."""
+    try:
+        asked, plan = predictor(scenario(made(one.family, one.key, given_)))
+        return "" if asked.evaluate(plan).timeline.makespan_s > 0.0 else f"{one.key} takes no time"
+    except RidgelineError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(("key", "name"), NUMBERS)
+def test_a_parameter_works_or_is_refused_at_its_bounds_and_is_refused_beyond(key: str, name: str) -> None:
+    one = ALL[key]
+    field = one.parameters()[name]
+    whole = isinstance(field.default, int)
+    for bound, away in ((field.metadata["low"], -1), (field.metadata["high"], 1)):
+        if np.isinf(bound):
+            continue
+        at = int(bound) if whole else float(bound)
+        told = refusal(one, {name: at})
+        assert not told or key in told
+        with pytest.raises(PlanError, match=f"{key}: {name} = .*, needs"):
+            made(one.family, key, {name: at + away})
+
+
+def values(key: str) -> st.SearchStrategy[dict[str, object]]:
+    """Parameters of a technique, each within its range."""
+    drawn: dict[str, st.SearchStrategy[object]] = {}
+    for name, field in ALL[key].parameters().items():
+        low, high = field.metadata["low"], min(field.metadata["high"], 1e12)
+        if isinstance(field.default, bool):
+            drawn[name] = st.booleans()
+        elif isinstance(field.default, int):
+            drawn[name] = st.integers(int(low), int(high))
+        elif isinstance(field.default, float):
+            drawn[name] = st.floats(low, high)
+        else:
+            drawn[name] = st.just(field.default)
+    return st.fixed_dictionaries({}, optional=drawn)
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+@pytest.mark.parametrize("key", ALL)
+def test_its_text_is_read_back_as_it_is(key: str, data: st.DataObject) -> None:
+    one = ALL[key]
+    try:
+        mine = made(one.family, key, data.draw(values(key)))
+    except PlanError:  # a technique may refuse some values together
+        return
+    assert technique(one.family, mine.text) == mine
+    assert hash(technique(one.family, mine.text)) == hash(mine)
+
+
+@pytest.mark.parametrize("key", ALL)
+def test_a_scenario_that_names_it_is_written_and_read_back(key: str, tmp_path: Path) -> None:
+    one = ALL[key]
+    other = {
+        name: field.metadata["low"]
+        for name, field in one.parameters().items()
+        if isinstance(field.default, int) and not isinstance(field.default, bool)
+    }
+    for given_ in ({}, dict(list(other.items())[:1])):
+        asked = scenario(made(one.family, key, given_))
+        file = tmp_path / "a.toml"
+        file.write_text(write_scenario(asked), encoding="utf-8")
+        again = read_scenario(file)
+        assert (again.workload, again.plan) == (asked.workload, asked.plan)
+        assert made(one.family, key, given_).text in file.read_text(encoding="utf-8")
+
+
+# schedules -----------------------------------------------------------------------------------------
+
+
+def random_order(one: PipelineSchedule, shape: tuple[int, int, int]) -> tuple[Order, Timeline, Any]:
+    """The order of a schedule under uneven times, with one byte of activations for each chunk."""
+    stages, chunks, micro_batches = shape
+    draw = np.random.default_rng(sum(shape))
+    parts = ("forward_s", "backward_input_s", "backward_weight_s")
+    times: dict[str, Any] = {name: draw.uniform(0.1, 2.0, (stages, chunks)) for name in parts}
+    send_s = float(draw.choice([0.0, 0.3]))
+    asked = order(one, stages, micro_batches, chunks, durations=durations_of((stages, chunks), send_s=send_s, **times))
+    tasks = pipeline_tasks(asked, send_forward_s=send_s, send_backward_s=send_s, activation_bytes=1.0, **times)
+    return asked, simulate(tasks), tasks
+
+
+@pytest.mark.parametrize("key", SCHEDULES)
+def test_every_micro_batch_passes_every_place_once_forward_and_once_backward(key: str) -> None:
+    one = SCHEDULES[key]
+    for shape in shapes(one):
+        asked, timeline, _ = random_order(one, shape)
+        length = asked.places.size // asked.chains
+        place = np.take_along_axis(asked.places, asked.chunk.astype(np.int64), axis=1).ravel()
+        end_s = timeline.end_s[: place.size]
+        for batch in range(shape[2]):
+            mine = asked.micro_batch.ravel() == batch
+            seen = {part: mine & (asked.kind.ravel() == part) for part in range(4)}
+            whole = seen[BACKWARD] | seen[BACKWARD_INPUT]
+            ways = {"forward": seen[FORWARD], "backward": whole, "weights": seen[BACKWARD] | seen[BACKWARD_WEIGHT]}
+            passed = {name: sorted(place[way].tolist()) for name, way in ways.items()}
+            chain = passed["forward"][0] // length if passed["forward"] else -1
+            every = list(range(chain * length, (chain + 1) * length))
+            assert all(places == every for places in passed.values()), shape
+            for name, turn in (("forward", 1), ("backward", -1)):
+                along = end_s[ways[name]][np.argsort(place[ways[name]])][::turn]
+                assert (np.diff(along) > 0.0).all(), shape  # each after the one before it
+
+
+@pytest.mark.parametrize("key", SCHEDULES)
+def test_activations_are_freed_and_never_more_than_are_told(key: str) -> None:
+    one = SCHEDULES[key]
+    for shape in shapes(one):
+        stages, chunks, micro_batches = shape
+        _, timeline, tasks = random_order(one, shape)
+        assert tasks.alloc_bytes.sum() == tasks.free_bytes.sum() == stages * chunks * micro_batches / one.copies
+        profile = memory_profile(tasks, timeline)
+        told = one.in_flight(stages, micro_batches, chunks, np.arange(stages))
+        assert (profile.peak_bytes <= told).all(), shape
+        assert all(held[-1] == 0.0 and held.min() >= 0.0 for _, held in profile.steps)
+
+
+# optimizers ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50)
+@given(
+    st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 64), st.booleans(), st.integers(0, 5_000),
+    st.integers(0, 5_000), st.integers(0, 64),
+)  # fmt: skip
+@pytest.mark.parametrize("key", OPTIMIZERS)
+def test_an_optimizers_states_traffic_and_work_grow_with_the_tensor(
+    key: str, rows: int, columns: int, depth: int, hidden: bool, taller: int, wider: int, deeper: int
+) -> None:
+    one = OPTIMIZERS[key]
+    deep = 1 if hidden else depth
+    small = Tensor(count=float(rows * columns * deep), rows=rows, columns=columns, hidden=hidden)
+    high, wide, more = rows + taller, columns + wider, deep if hidden else deep + deeper
+    large = Tensor(count=float(high * wide * more), rows=high, columns=wide, hidden=hidden)
+    for told in (one.state_bytes, one.moved_bytes, one.update_flop):
+        assert 0.0 <= told(small) <= told(large) * ROUNDING
+    flat, longer = (Tensor(count=float(rows)), Tensor(count=float(high)))
+    assert 0.0 <= one.state_bytes(flat) <= one.state_bytes(longer)
