@@ -162,3 +162,9 @@ def test_only_the_store_opens_shipped_data() -> None:
     assert [path for path in FILES if reader.search(path.read_text(encoding="utf-8"))] == [
         SOURCE / "facts" / "store.py"
     ]
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """Test folders are no packages, so pytest cannot collect two files of one name."""
+    names = [path.name for path in Path(__file__).parents[1].rglob("test_*.py")]
+    assert not {name for name in names if names.count(name) > 1}
