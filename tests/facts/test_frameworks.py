@@ -80,6 +80,10 @@ def test_a_file_of_ones_own_is_a_framework(tmp_path: Path) -> None:
     path.write_text(_SMALL)
     policy = framework_policy(str(path))
     assert (policy.name, policy.schedules, policy.sharding) == ("Mine", ("1f1b",), ("none", "optimizer"))
+    path.write_text(_SMALL.replace("source =", "like = 'FSDP2'\nsource ="))
+    like = framework_policy(f"{path}@0.1")
+    assert like.optimizer_in_backward
+    assert like.sharding == ("none", "optimizer")
 
 
 @pytest.mark.parametrize(
@@ -89,6 +93,7 @@ def test_a_file_of_ones_own_is_a_framework(tmp_path: Path) -> None:
         ('"optimizer"]', '"optimiser"]', r"mine\.toml:7: .*needs one of none, .*nearest: optimizer"),
         ('["1f1b"]', '"1f1b"', r"mine\.toml:6: .*needs a list of words"),
         ('from = "0"', 'from = "1"', r"mine\.toml:4: .*the first policy needs from = '0'"),
+        ("source = ", "like = 'FSDP9' #", r"mine\.toml:5: field 'policy.0.like': .*is none of DDP, DeepSpeed"),
         ("schedules = ", "most_chunks = 0 #", r"mine\.toml:6: .*needs a whole number from 1 to"),
         ("schedules = ", "tensor_parallel = 1 #", r"mine\.toml:6: .*needs true or false"),
     ],

@@ -151,6 +151,7 @@ JSON_TRACE = """\
 """
 LOADS = "layer,expert,load\n" + "".join(f"{layer},{each},{1 + each % 3}\n" for layer in range(32) for each in range(8))
 ENGINE = (ROOT / "src/ridgeline/data/engines/transformers.toml").read_text(encoding="utf-8")
+FRAMEWORK = (ROOT / "src/ridgeline/data/frameworks/ddp.toml").read_text(encoding="utf-8")
 MACHINE = (ROOT / "examples/machine.toml").read_text(encoding="utf-8")
 
 EVIL = ["-1", "0", "1e999", "nan", "''", '"', "[[", "]]", "{", "}", "\x00", "\udcff", "9" * 30, "true", "null", "é€😀"]

@@ -77,6 +77,11 @@ def _engine(folder: Path, dice: Dice, whole: bool) -> list[str]:
     return ["simulate", *_SERVED, "--engine-file", _file(folder / "engine.toml", inputs.ENGINE, dice, whole=whole)]
 
 
+def _framework(folder: Path, dice: Dice, whole: bool) -> list[str]:
+    path = _file(folder / "framework.toml", inputs.FRAMEWORK, dice, whole=whole)
+    return ["predict", *_TRAINED, "--framework", path]
+
+
 def _loads(folder: Path, dice: Dice, whole: bool) -> list[str]:
     path = _file(folder / "loads.csv", inputs.LOADS, dice, whole=whole)
     return ["simulate", "mixtral-8x7b", "--on", "8xH100-SXM", *_SERVED[3:], "--tp", "8", "--expert-loads", path]
@@ -117,6 +122,7 @@ KINDS: Mapping[str, Callable[[Path, Dice, bool], list[str]]] = {
     **{f"truth-{kind}": partial(_truth, kind=kind) for kind in inputs.TRUTH},
     "trace": _trace,
     "engine": _engine,
+    "framework": _framework,
     "loads": _loads,
     "flags": _flags,
 }

@@ -19,7 +19,7 @@ KINDS = (
     ("scenario", "config", "cluster", "profile", "flags"),
     ("truth-training", "truth-memory", "truth-serving", "truth-kernels"),
     ("truth-collectives", "truth-offload", "truth-diffusion", "diffusion"),
-    ("serving", "trace", "engine", "loads"),
+    ("serving", "trace", "engine", "framework", "loads"),
 )
 
 

@@ -18,14 +18,16 @@ def framework_names() -> tuple[str, ...]:
 
 @cache
 def framework_policy(name: str) -> FrameworkPolicy:
-    """The policy of a framework, `NAME` (its newest) or `NAME@VERSION`; a name that ends in .toml is a person's file.
+    """The policy of a framework: `NAME` (its newest) or `NAME@VERSION`; a NAME that ends in .toml is a person's file.
 
     Raises `UnknownNameError` for an unknown name and `InputError` for a defective file.
 
     >>> framework_policy("megatron@0.10").schedules
     ('1f1b', 'interleaved')
     """
-    word, _, version = name.partition("@")
+    word, version = name, ""
+    if "@" in name and not name.endswith(".toml"):
+        word, _, version = name.rpartition("@")
     program: Program = FRAMEWORKS.from_file(word) if word.endswith(".toml") else FRAMEWORKS.named(word)
     values, facts = FRAMEWORKS.in_force(program, version, lambda conditions: True)
     return FrameworkPolicy(name=program.name, version=version, facts=facts, **values)

@@ -203,6 +203,8 @@ class _Reader:
         like = raw.get("like", "")
         if not isinstance(like, str):
             self.fail("needs the name of another program, such as 'NAME' or 'NAME@VERSION'", (*place, "like"))
+        if like and not self.shipped and self.policies.find(like.partition("@")[0]) is None:
+            self.fail(f"is none of {', '.join(self.policies.names())}", (*place, "like"))
         rest = {key: value for key, value in raw.items() if key not in ("from", "like", "when")}
         always = self.case(rest, place, "", {})
         whens = raw.get("when", [])
