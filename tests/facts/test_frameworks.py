@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError, UnknownNameError
+from ridgeline.facts.engines import ENGINES
 from ridgeline.facts.framework_schema import KEYS, SHARDINGS, FrameworkPolicy
-from ridgeline.facts.frameworks import FRAMEWORKS, framework_names, framework_policy
+from ridgeline.facts.frameworks import framework_names, framework_policy, frameworks
 from ridgeline.facts.sources import source
 from ridgeline.seams.registry import names
 
@@ -24,7 +25,7 @@ sharding = ["none", "optimizer"]
 
 
 def _starts(name: str) -> tuple[str, ...]:
-    return FRAMEWORKS.named(name).starts
+    return frameworks().named(name).starts
 
 
 @pytest.mark.parametrize("name", framework_names())
@@ -53,6 +54,13 @@ def test_what_a_release_runs_is_consistent(name: str) -> None:
         assert not policy.schedules or policy.data_parallel
         assert policy.default_precision in ("", *policy.precisions)
         assert policy.tensor_parallel or not (policy.sequence_parallel or policy.tensor_overlap)
+
+
+def test_names_are_those_of_the_files() -> None:
+    for policies in (frameworks(), ENGINES):
+        assert policies.names() == tuple(
+            sorted((program.name for program in policies.programs.values()), key=str.casefold)
+        )
 
 
 def test_a_release_runs_what_its_repository_has() -> None:
@@ -102,7 +110,7 @@ def test_defects_are_named_by_file_line_and_field(tmp_path: Path, old: str, new:
     path = tmp_path / "mine.toml"
     path.write_text(_SMALL.replace(old, new, 1))
     with pytest.raises(InputError, match=wanted):
-        FRAMEWORKS.from_file(path)
+        frameworks().from_file(path)
 
 
 def test_an_unknown_framework_is_refused_with_the_nearest() -> None:
@@ -125,7 +133,7 @@ def _newest() -> list[str]:
         one = framework_policy(name)
         chunked = f"; chunks {one.chunk_splits}" if one.most_chunks > 1 else ""
         columns = (
-            f"{name} (since {FRAMEWORKS.named(name).starts[-1]})",
+            f"{name} (since {frameworks().named(name).starts[-1]})",
             f"{_short(one.schedules)} ({one.layer_splits}{chunked})" if one.schedules else "-",
             f"{_short(one.sharding)} ({_short(one.sharding_in_pipelines)})" if one.data_parallel else "one device",
             ", ".join("yes" if can else "no" for can in (one.tensor_parallel, one.sequence_parallel)),

@@ -20,6 +20,7 @@ from ridgeline.facts.user_files import FileKind, read_user_file
 
 _TEXTS = ("source", "why")
 _NUMBERS = re.compile(r"^[a-z]{0,2}(\d{1,9}(?:\.\d{1,9})*)")
+_NAME = re.compile(r'^name = "(.+)"$', re.MULTILINE)
 _FIRST_YEAR = 1900  # a version that begins so is a date
 _RUNGS = {rung.label: rung for rung in Evidence if rung is not Evidence.HERE}
 _NEWEST = (float("inf"),)
@@ -51,6 +52,12 @@ def folded(name: str) -> str:
     'tensorrtllm'
     """
     return "".join(letter for letter in name.casefold() if letter.isalnum())
+
+
+def names_in(folder: str) -> tuple[str, ...]:
+    """Names of the programs that ship in a folder of data/, sorted; their files are not read beyond the name."""
+    texts = (store.read_text(f"{folder}/{stem}.toml") for stem in store.names(folder, ".toml"))
+    return tuple(sorted((found[1] for text in texts if (found := _NAME.search(text))), key=str.casefold))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +123,7 @@ class Policies:
 
     def names(self) -> tuple[str, ...]:
         """Names of the programs that ship with the package, sorted."""
-        return tuple(sorted((program.name for program in self.programs.values()), key=str.casefold))
+        return names_in(self.folder)
 
     def find(self, name: str) -> Program | None:
         """The program that people call `name`; None for an unknown one."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from ridgeline.errors import WorkloadError
-from ridgeline.facts.framework_schema import FrameworkPolicy
 from ridgeline.facts.frameworks import framework_policy
+
+if TYPE_CHECKING:
+    from ridgeline.facts.framework_schema import FrameworkPolicy
 
 
 class Task(Enum):
