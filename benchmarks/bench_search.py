@@ -92,7 +92,7 @@ def different(group: Group) -> int:
         flags = gradients if zero == 0 else len(group.axes.overlaps)
         choices += np.where((within == 0) | ((within < ranks) & (ranks % max(within, 1) == 0)), flags, 0)
     choices = np.where(ranks == 1, 1, choices)
-    return int(choices.sum()) * len(group.axes.recompute) * len(group.axes.offload)
+    return int(choices.sum()) * len(group.axes.recompute) * len(group.axes.savings)
 
 
 def bound_row(job: str, name: str) -> tuple[str, float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -46,10 +47,11 @@ def balanced_split(
     total = np.concatenate(([0.0], np.cumsum(layer_seconds)))
     low = max(max(layer_seconds), total[-1] / positions)
     high = float(total[-1]) + first_seconds + last_seconds
-    best = _fill(total, positions, high, first_seconds, last_seconds)
+    ends = total.tolist()  # plain numbers are quicker to look up one by one
+    best = _fill(ends, positions, high, first_seconds, last_seconds)
     for _ in range(50):
         middle = (low + high) / 2
-        found = _fill(total, positions, middle, first_seconds, last_seconds)
+        found = _fill(ends, positions, middle, first_seconds, last_seconds)
         if found is None:
             low = middle
         else:
@@ -81,14 +83,14 @@ def _spread(
 
 
 def _fill(
-    total: NDArray[np.float64], positions: int, limit: float, first_seconds: float, last_seconds: float
+    total: list[float], positions: int, limit: float, first_seconds: float, last_seconds: float
 ) -> tuple[int, ...] | None:
     """Fill places from the end, each up to `limit`, so that the ends' extra weight is met; None if not enough."""
     counts: list[int] = []
     end = len(total) - 1
     for place in reversed(range(positions)):
         extra = (last_seconds if place == positions - 1 else 0.0) + (first_seconds if place == 0 else 0.0)
-        start = int(np.searchsorted(total, total[end] - (limit - extra) - 1e-15, side="left"))
+        start = bisect_left(total, total[end] - (limit - extra) - 1e-15)
         start = min(max(start, place), end - 1)  # one layer here, and one left for each earlier place
         if total[end] - total[start] + extra > limit * (1 + 1e-12):
             return None

@@ -70,7 +70,7 @@ def savings(space: Space) -> tuple[Saving, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Axes:
-    """The choices of a group, and each as an array on its own axis of (K, R, Z, O)."""
+    """The choices of a group, and each as an array on its own axis of (R, Z, O, K); NumPy's loops run over layouts."""
 
     entries: tuple[Entry, ...]
     recompute: tuple[tuple[Recompute, int | None], ...]  # with the layers of a stage it is limited to
@@ -79,49 +79,49 @@ class Axes:
     overlaps: tuple[tuple[bool, bool], ...]  # of gradients and of weights
 
     def degree(self, name: str) -> Whole:
-        """One of the degrees (K, 1, 1, 1) [1]."""
-        return np.array([getattr(one.degrees, name) for one in self.entries], dtype=np.int64)[:, None, None, None]
+        """One of the degrees (1, 1, 1, K) [1]."""
+        return np.array([getattr(one.degrees, name) for one in self.entries], dtype=np.int64)[None, None, None, :]
 
     @cached_property
     def dp(self) -> Whole:
-        """Data-parallel degree (K, 1, 1, 1) [1]."""
+        """Data-parallel degree (1, 1, 1, K) [1]."""
         return self.degree("dp")
 
     @cached_property
     def batches(self) -> Whole:
-        """Micro-batches of a step (K, 1, 1, 1) [1]."""
+        """Micro-batches of a step (1, 1, 1, K) [1]."""
         return self.degree("micro_batches")
 
     @cached_property
     def codes(self) -> Whole:
-        """What is recomputed (1, R, 1, 1), by `RECOMPUTE_CODE`."""
-        return np.array([RECOMPUTE_CODE[kind] for kind, _ in self.recompute])[None, :, None, None]
+        """What is recomputed (R, 1, 1, 1), by `RECOMPUTE_CODE`."""
+        return np.array([RECOMPUTE_CODE[kind] for kind, _ in self.recompute])[:, None, None, None]
 
     @cached_property
     def limited(self) -> Whole:
-        """Layers of a stage that are recomputed at most (1, R, 1, 1) [1]."""
+        """Layers of a stage that are recomputed at most (R, 1, 1, 1) [1]."""
         layers = [ALL_LAYERS if most is None else most for _, most in self.recompute]
-        return np.array(layers)[None, :, None, None]
+        return np.array(layers)[:, None, None, None]
 
     @cached_property
     def zero(self) -> Whole:
-        """ZeRO stage (1, 1, Z, 1)."""
-        return np.array([stage for stage, _ in self.sharding])[None, None, :, None]
+        """ZeRO stage (1, Z, 1, 1)."""
+        return np.array([stage for stage, _ in self.sharding])[None, :, None, None]
 
     @cached_property
     def zero_group(self) -> Whole:
-        """Ranks that share one sharded copy (1, 1, Z, 1) [1]; 0: all."""
-        return np.array([group for _, group in self.sharding])[None, None, :, None]
+        """Ranks that share one sharded copy (1, Z, 1, 1) [1]; 0: all."""
+        return np.array([group for _, group in self.sharding])[None, :, None, None]
 
     def saving(self, name: str) -> NDArray[Any]:
-        """One choice of each saving (1, 1, 1, O); (1, 1, 1, 1) where all have the same."""
+        """One choice of each saving (1, 1, O, 1); (1, 1, 1, 1) where all have the same."""
         found = [getattr(one, name) for one in self.savings]
-        return np.array(found[:1] if len(set(found)) == 1 else found)[None, None, None, :]
+        return np.array(found[:1] if len(set(found)) == 1 else found)[None, None, :, None]
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(K, R, Z, O)."""
-        return len(self.entries), len(self.recompute), len(self.sharding), len(self.savings)
+        """(R, Z, O, K)."""
+        return len(self.recompute), len(self.sharding), len(self.savings), len(self.entries)
 
 
 def recompute_axis(predictor: Predictor, space: Space, stages: int) -> tuple[tuple[Recompute, int | None], ...]:
@@ -164,25 +164,25 @@ def sharding_axis(predictor: Predictor, space: Space, stages: int) -> tuple[tupl
 
 
 def repeats(axes: Axes, *, experts: bool) -> NDArray[np.bool_]:
-    """Plans (F, K, R, Z, O) that are not legal or the same as another of the group, so that each counts once.
+    """Plans (F, R, Z, O, K) that are not legal or the same as another of the group, so that each counts once.
 
     Weights are on the host under ZeRO-3 alone, and the optimizer works in backward where a step is one micro-batch. A
     sharding group must divide the data-parallel ranks; over all of them it is no group, over one rank nothing is
     sharded, and what is not exchanged cannot overlap.
     """
-    ranks = np.array([e.degrees.dp * e.degrees.cp for e in axes.entries])[:, None, None, None]
-    lone = np.array([alone(e.degrees, experts=experts) for e in axes.entries])[:, None, None, None]
-    zero, group = (np.array(column)[None, None, :, None] for column in zip(*axes.sharding, strict=True))
+    ranks = np.array([e.degrees.dp * e.degrees.cp for e in axes.entries])
+    lone = np.array([alone(e.degrees, experts=experts) for e in axes.entries])
+    zero, group = (np.array(column)[:, None, None] for column in zip(*axes.sharding, strict=True))
     lost = (group > 0) & (ranks % np.maximum(group, 1) > 0)
     plain = np.isin(zero, [z for z, g in axes.sharding if g == 0])
     holders = np.array(
         [e.degrees.tp * e.degrees.cp * e.degrees.dp / (e.degrees.ep * e.degrees.etp) for e in axes.entries]
     )
-    most = np.maximum(ranks, holders[:, None, None, None] if experts else 0)
+    most = np.maximum(ranks, holders if experts else 0)
     lost |= plain & (group > 0) & (group >= most)
     away, optimizer = axes.saving("offload_weights"), axes.saving("offload_optimizer")
     lost = lost | (away & ~can_offload_weights(zero))
-    stages = np.array([e.degrees.pp for e in axes.entries])[:, None, None, None]
+    stages = np.array([e.degrees.pp for e in axes.entries])
     lost = lost | (axes.saving("optimizer_in_backward") & ~can_update_in_backward(stages, axes.batches))
     if (0, 0) in axes.sharding:
         moves = ((zero == 3) & away) | ((zero == 2) & optimizer)

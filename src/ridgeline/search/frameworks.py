@@ -86,10 +86,10 @@ def allowed(policy: FrameworkPolicy, workload: Workload, group: Group, limits: M
     table |= {"pp": np.asarray(stages), "chunks": group.chunks, "schedule": schedule_name(group.schedule)}
     table["context_style"] = np.where(axes.degree("ulysses") > 0, "ulysses", "ring")
     for name in ("sequence_parallel", "overlap_tensor"):
-        table[name] = np.array([getattr(one, name) for one in axes.entries])[:, None, None, None]
+        table[name] = np.array([getattr(one, name) for one in axes.entries])[None, None, None, :]
     kinds = [(kind.value, most is not None) for kind, most in axes.recompute]
-    table["recompute"] = np.array([kind for kind, _ in kinds])[None, :, None, None]
-    table["recompute_layers"] = np.array([some for _, some in kinds])[None, :, None, None]
+    table["recompute"] = np.array([kind for kind, _ in kinds])[:, None, None, None]
+    table["recompute_layers"] = np.array([some for _, some in kinds])[:, None, None, None]
     table |= {"zero": axes.zero, "zero_group": axes.zero_group}
     for name in ("offload_optimizer", "offload_weights", "offload_activations", "optimizer_in_backward", "loss"):
         table[name] = axes.saving(name)
@@ -97,7 +97,7 @@ def allowed(policy: FrameworkPolicy, workload: Workload, group: Group, limits: M
     kept = np.ones(axes.shape, dtype=bool)
     for _, keeps in framework_rules(policy, workload, layers, table, experts=limits.experts > 0):
         kept &= keeps
-    return kept
+    return np.moveaxis(kept, -1, 0)
 
 
 def _has_more(space: Space, policy: FrameworkPolicy) -> bool:

@@ -1,7 +1,8 @@
 """Bounds and memory of every plan of a space, by broadcasting.
 
 Layouts are priced once, all together. Plans that share stages, chunks and schedule form a group whose axes are
-layout (K), recompute (R), sharding (Z) and what saves memory (O); stage times are (K, R, Z, O, P, v) by broadcasting.
+recompute (R), sharding (Z), what saves memory (O) and layout (K), the longest, on which NumPy's loops run; stage times
+are (R, Z, O, K, P, v) by broadcasting. A group tells them with layouts first.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -97,8 +99,8 @@ class _Family:
     repeats: NDArray[np.bool_]
 
     def by_layout(self, held: NDArray[Any]) -> NDArray[Any]:
-        """What is known of layouts that differ in memory, (.., R, Z, O), for every layout, (K, R, Z, O)."""
-        return held[self.alike] if len(held) > 1 else held
+        """What is known of layouts that differ in memory, for every layout: their axis is the last."""
+        return np.take(held, self.alike, axis=-1)
 
 
 class Grid:
@@ -128,9 +130,9 @@ class Grid:
                 int(entry.overlap_tensor),
             )
             index.append(keys.setdefault(key, len(keys)))
-        columns = np.array(list(keys), dtype=float).reshape(-1, 8)[:, :, None, None, None]  # (K, 8, 1, 1, 1)
+        columns = np.array(list(keys), dtype=float).reshape(-1, 8)[:, :, None, None, None].T  # (1, 1, 1, 8, K)
         names = ("tp", "cp", "ep", "etp", "sequence_parallel", "ulysses", "micro_batch", "overlap_tensor")
-        return Layout(**{name: columns[:, i] for i, name in enumerate(names)}), index
+        return Layout(**{name: columns[..., i, :] for i, name in enumerate(names)}), index
 
     def groups(self) -> Iterator[Group]:
         """Every group of plans, bounded and measured, always in the same order; a thread a core works ahead."""
@@ -155,8 +157,10 @@ class Grid:
             families: dict[tuple[int, ...], _Family] = {}
             splits: dict[tuple[int, int], list[tuple[int, ...] | None]] = {}
             sharded = sharding_axis(self.predictor, self.space, stages)
+            sizes = {self.entries[i].degrees.micro_batches for i in members}
             for schedule in map(pipeline_schedule, self.space.schedules if sharded else ()):
-                kept = tuple(i for i in members if _runs(schedule, stages, self.entries[i].degrees.micro_batches))
+                runs = {size for size in sizes if _runs(schedule, stages, size)}
+                kept = tuple(i for i in members if self.entries[i].degrees.micro_batches in runs)
                 if not kept:
                     continue
                 for chunks in chunk_choices(schedule, stages, self.predictor.limits.layers, self.space):
@@ -224,9 +228,10 @@ class Grid:
         How tensor collectives overlap and in what style context is exchanged changes no byte.
         """
         names = ("tp", "cp", "ep", "etp", "dp", "micro_batch", "micro_batches")
-        keys = [(*(getattr(e.degrees, name) for name in names), e.sequence_parallel) for e in axes.entries]
+        degrees = attrgetter(*names)
+        keys = [(*degrees(e.degrees), e.sequence_parallel) for e in axes.entries]
         different, alike = np.unique(np.array(keys), axis=0, return_inverse=True)
-        column = dict(zip((*names, "sequence_parallel"), different.T[:, :, None, None, None], strict=True))
+        column = dict(zip((*names, "sequence_parallel"), different.T[:, None, None, None], strict=True))
         ranks = column["dp"] * column["cp"]
         options = Options(
             tp=column["tp"],
@@ -291,7 +296,7 @@ class Grid:
                 host_bytes_per_s=self.predictor.cluster.host.device_bytes_per_s,
             )
         bounds = _bounds_s(axes, StepBound(schedule, axes.batches, times))
-        bounds[family.repeats] = np.inf
+        np.copyto(bounds, np.inf, where=family.repeats)
         excess, host = self._excess([held(stage) for stage in sorted({0, min(1, stages - 1), stages - 1})])
         return Group(
             schedule=schedule.text,
@@ -299,9 +304,9 @@ class Grid:
             chunks=chunks,
             layer_split=layer_split,
             axes=axes,
-            bound_s=bounds,
-            excess_bytes=np.broadcast_to(family.by_layout(excess), axes.shape),
-            host_full=np.broadcast_to(family.by_layout(host > 0), axes.shape),
+            bound_s=np.moveaxis(bounds, -1, 1),
+            excess_bytes=np.moveaxis(np.broadcast_to(family.by_layout(excess), axes.shape), -1, 0),
+            host_full=np.moveaxis(np.broadcast_to(family.by_layout(host > 0), axes.shape), -1, 0),
         )
 
     def _excess(self, looked: list[Stage]) -> tuple[Floats, Floats]:
@@ -315,13 +320,13 @@ class Grid:
 
 
 def _bounds_s(axes: Axes, bound: StepBound) -> Floats:
-    """Lower bounds of the step time (F, K, R, Z, O) [s]."""
+    """Lower bounds of the step time (F, R, Z, O, K) [s]."""
     bounds = np.empty((len(axes.overlaps), *axes.shape))
     for busy in (False, True):  # exchanges of every micro-batch cost more to bound: apart
         chosen = np.flatnonzero((axes.zero.ravel() >= 2) == busy)
         if not chosen.size:
             continue
-        zero, part = axes.zero[:, :, chosen], bound.sharded(chosen)
+        zero, part = axes.zero[:, chosen], bound.sharded(chosen)
         for place, (gradients, weights) in enumerate(axes.overlaps):
             rules = Exchange(
                 gather_once=(zero == 1) | (zero == 2),
@@ -330,7 +335,7 @@ def _bounds_s(axes: Axes, bound: StepBound) -> Floats:
                 overlap_gather=int(weights),
                 overlap_reduce=int(gradients),
             )
-            bounds[place][:, :, chosen] = part.seconds(rules)
+            bounds[place][:, chosen] = part.seconds(rules)
     return bounds
 
 
@@ -348,12 +353,12 @@ def _runs(schedule: PipelineSchedule, stages: int, micro_batches: int) -> bool:
 
 
 def _take(cost: LayoutCost, where: NDArray[np.int64]) -> LayoutCost:
-    """The prices of some layouts, by position on the leading axis."""
-    total = int(np.asarray(cost.layout.tp).shape[0])
+    """The prices of some layouts, by position on the last axis."""
+    total = int(np.asarray(cost.layout.tp).shape[-1])
 
     def pick(value: object) -> object:
-        if isinstance(value, np.ndarray) and value.ndim and value.shape[0] == total:
-            return value[where]
+        if isinstance(value, np.ndarray) and value.ndim and value.shape[-1] == total:
+            return value[..., where]
         if hasattr(value, "__dataclass_fields__"):
             return type(value)(**{name: pick(getattr(value, name)) for name in value.__dataclass_fields__})
         if isinstance(value, dict):

@@ -111,7 +111,7 @@ class Searcher:
             self.host_full += int(np.count_nonzero(real & full))
             fits = (group.excess_bytes <= 0) & ~full
             self.feasible += int(np.count_nonzero(real & fits))
-            group.bound_s[:, ~fits] = np.inf  # from here on only feasible plans have a bound
+            np.copyto(group.bound_s, np.inf, where=~fits)  # from here on only feasible plans have a bound
         self.covered += self.legal
         for why, count in self.unrunnable.items():
             self.infeasible.append(Infeasible(reason="framework", plans=count, nearest=why))

@@ -82,8 +82,8 @@ def uneven_bound_s(
     forward, backward = in_chain(f), in_chain(b)
     onward = by_stage(np.where(crosses, np.moveaxis(in_chain(onward), 0, -1), 0.0))
     homeward = by_stage(np.where(np.roll(crosses, 1), np.moveaxis(in_chain(homeward), 0, -1), 0.0))
-    down = np.cumsum(forward + onward, axis=0)
-    up = np.cumsum((backward + homeward)[::-1], axis=0)[::-1]
+    down = _running(forward + onward)
+    up = _running((backward + homeward)[::-1])[::-1]
     head = (down - forward - onward)[:stages]
     tail = (up[:1] - up)[:stages] + homeward[:stages]
     deepest = places[:, -1]  # the last chunk of each stage; the first ones are the chain's first P
@@ -109,6 +109,16 @@ def uneven_bound_s(
     each = slowest[0] + slowest[1] if schedule.flows_add else np.maximum(*slowest)
     chain = down[-1] + up[0] + last_weight
     return np.asarray(np.maximum(best, chain + (m - 1) * each))
+
+
+def _running(chain: Floats) -> Floats:
+    """Sum of the positions of a chain (P v, ...) up to each, this one included [s]."""
+    if chain.ndim == 1:
+        return np.cumsum(chain)
+    total = chain.copy()
+    for position in range(1, len(total)):  # over all plans of a position at once
+        total[position] += total[position - 1]
+    return total
 
 
 def _tables(times: Sequence[Floats], axes: int) -> Iterator[Floats]:

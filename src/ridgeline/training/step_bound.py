@@ -15,7 +15,7 @@ from ridgeline.training.exchange import SLOWDOWN, Exchange
 from ridgeline.training.stages import StageTimes
 
 Floats = NDArray[np.float64]
-_TABLES = ("forward_s", "whole_s", "alone_s", "gather_s", "reduce_s")  # (K, R, Z, O, P, v)
+_TABLES = ("forward_s", "whole_s", "alone_s", "gather_s", "reduce_s")  # (R, Z, O, K, P, v)
 
 
 def step_bound_s(schedule: PipelineSchedule, micro_batches: Number, times: StageTimes, rules: Exchange) -> Floats:
@@ -62,11 +62,11 @@ class StepBound:
         self.path_s = by_stage(np.cumsum(way, axis=-1) - way)  # head(s), and tail(s) where it must stay empty
 
     def sharded(self, chosen: NDArray[np.int64]) -> StepBound:
-        """The same steps with some of their shardings only: entries of the third leading axis (K, R, Z, O)."""
+        """The same steps with some of their shardings only: entries of the second axis of plans (R, Z, O, K)."""
         part = copy(self)
         for name, value in vars(self).items():
-            axis = -4 if name in _TABLES else -2
-            if isinstance(value, np.ndarray) and value.ndim >= 4 and value.shape[axis] > 1:
+            axis = -5 if name in _TABLES else -3
+            if isinstance(value, np.ndarray) and value.ndim >= -axis and value.shape[axis] > 1:
                 setattr(part, name, np.take(value, chosen, axis=axis))
         return part
 
