@@ -17,9 +17,9 @@ from ridgeline.report.blocks import Block, Line, Table, blank, show
 from ridgeline.units import bytes_text, time_text, whole_number
 
 if TYPE_CHECKING:
+    from ridgeline.judge.verdict import JudgeSettings, Verdict
     from ridgeline.run.gap import PlanComparison
     from ridgeline.run.phases import Phase
-    from ridgeline.run.verdict import Settings, Verdict
 
 _WIDTH = 120  # columns when piped
 
@@ -37,7 +37,7 @@ def measure(
     """Runs a plan, or judges kernels with `kernel`; raises InputError for a device that is not there."""
     if (subject is None) == (kernel is None):
         raise InputError("say what: MODEL or SCENARIO.toml to run a plan, or --kernel FILE to judge a kernel")
-    from ridgeline.run.kernels import require_device
+    from ridgeline.judge.kernels import require_device
 
     require_device(device)
     if kernel is not None:
@@ -245,8 +245,8 @@ def measure_kernels(
     as_json: bool,
 ) -> None:
     """Judges a kernel file or a folder of them; ends with 1 when a candidate is wrong or cheats."""
-    from ridgeline.run.kernels import judge_files, kernel_files
-    from ridgeline.run.verdict import as_dict, fast_p
+    from ridgeline.judge.kernels import judge_files, kernel_files
+    from ridgeline.judge.verdict import as_dict, fast_p
 
     files = kernel_files(path)
     settings = _settings(on, device=device, repeats=repeats, limit_s=limit_s, compiled=compiled)
@@ -261,11 +261,11 @@ def measure_kernels(
         raise typer.Exit(1)
 
 
-def _settings(on: str | None, **given: Any) -> Settings:
-    from ridgeline.run.verdict import Settings
+def _settings(on: str | None, **given: Any) -> JudgeSettings:
+    from ridgeline.judge.verdict import JudgeSettings
 
     if on is None:
-        return Settings(**given)
+        return JudgeSettings(**given)
     part = cluster(on).accelerator
     sustained = {name: fact.value for name, fact in part.sustained.items()}
     rates = {name: sustained.get(f"matrix.{name}", peak) for name, peak in part.peak_flop_per_s.items()}
@@ -273,7 +273,7 @@ def _settings(on: str | None, **given: Any) -> Settings:
         raise InputError(f"{part.name} has no product rate, so there is no roofline", field="--on")
     moved = sustained.get("hbm", part.memory_bytes_per_s)
     source = f"rates of {part.name}, measured where they are known"
-    return Settings(flop_per_s=rates, bytes_per_s=moved, rates_source=source, **given)
+    return JudgeSettings(flop_per_s=rates, bytes_per_s=moved, rates_source=source, **given)
 
 
 def _kernel_blocks(verdicts: Sequence[Verdict]) -> Iterator[Block]:

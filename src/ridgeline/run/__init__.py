@@ -1,1 +1,1 @@
-"""Executes things for real: a person's kernel against its reference, a plan on local devices."""
+"""Executes plans for real on local devices, and compares them with their predictions."""

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ridgeline.errors import ClusterError, NoPlanError
-from ridgeline.run.kernels import require_device
+from ridgeline.judge.kernels import require_device
+from ridgeline.judge.work_folder import work_folder
 from ridgeline.run.mapping import Execution
 from ridgeline.run.measured import Measured, merged
-from ridgeline.run.work_folder import work_folder
 
 _POLL_S = 0.05
 _KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}

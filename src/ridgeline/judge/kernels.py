@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ridgeline.errors import InputError
-from ridgeline.run.verdict import Finding, Settings, Verdict, from_dict
-from ridgeline.run.work_folder import work_folder
+from ridgeline.judge.verdict import Finding, JudgeSettings, Verdict, from_dict
+from ridgeline.judge.work_folder import work_folder
 
 
 def kernel_files(path: str) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def kernel_files(path: str) -> tuple[str, ...]:
     return (path,)
 
 
-def judge_files(files: Sequence[str], candidate: str, settings: Settings) -> tuple[Verdict, ...]:
+def judge_files(files: Sequence[str], candidate: str, settings: JudgeSettings) -> tuple[Verdict, ...]:
     """The verdict of each file's candidate; raises InputError for a file that cannot be judged."""
     require_torch()
     return tuple(judge_file(one, candidate, settings) for one in files)
@@ -57,7 +57,7 @@ def require_device(device: str) -> None:
             raise InputError("torch sees no CUDA device here; --device cpu runs on the processor", field="--device")
 
 
-def judge_file(path: str, candidate: str, settings: Settings) -> Verdict:
+def judge_file(path: str, candidate: str, settings: JudgeSettings) -> Verdict:
     """The verdict of one candidate, judged in a fresh process that is stopped after `settings.limit_s` seconds."""
     with work_folder() as (folder, environment):
         request, answer = folder / "request.json", folder / "answer.json"
@@ -84,7 +84,7 @@ def _run(request: Path, answer: Path, environment: Mapping[str, str], limit_s: f
     """
     source = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "ridgeline.run.child", str(request), str(answer)]
+    command = [sys.executable, "-m", "ridgeline.judge.child", str(request), str(answer)]
     errors = request.with_name("errors")
     with errors.open("wb") as out:
         child = subprocess.Popen(

@@ -9,12 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ridgeline.run.child import judge_kernel  # noqa: E402
-from ridgeline.run.verdict import WRONG, Settings  # noqa: E402
+from ridgeline.judge.child import judge_kernel  # noqa: E402
+from ridgeline.judge.verdict import WRONG, JudgeSettings  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kernels"
 FILES = sorted(EXAMPLES.glob("*.py"))
-CHECKED = Settings(repeats=0)
+CHECKED = JudgeSettings(repeats=0)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_the_right_candidate_passes(file: Path) -> None:
     ids=lambda value: value.stem if isinstance(value, Path) else str(value),
 )
 def test_a_bad_candidate_is_caught_by_name(file: Path, name: str, finding: str) -> None:
-    settings = Settings(repeats=10) if finding == "timed" else CHECKED
+    settings = JudgeSettings(repeats=10) if finding == "timed" else CHECKED
     verdict = judge_kernel(str(file), name, settings)
     found = {one.name: one for one in verdict.findings}
     assert finding in found, verdict.findings

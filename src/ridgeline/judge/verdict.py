@@ -110,7 +110,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class JudgeSettings:
     """How to judge: timed calls, device ('cpu' or 'cuda'), seconds before a candidate is stopped, rates or None."""
 
     repeats: int = 20

@@ -12,11 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ridgeline.errors import InputError, UnknownNameError  # noqa: E402
-from ridgeline.run.clock import flush_bytes  # noqa: E402
-from ridgeline.run.compare import compare  # noqa: E402
-from ridgeline.run.kernel_file import load_kernel  # noqa: E402
-from ridgeline.run.kernels import judge_file, kernel_files  # noqa: E402
-from ridgeline.run.verdict import Finding, Roof, Settings, Timing, Verdict, as_dict, fast_p, from_dict  # noqa: E402
+from ridgeline.judge.clock import flush_bytes  # noqa: E402
+from ridgeline.judge.compare import compare  # noqa: E402
+from ridgeline.judge.kernel_file import load_kernel  # noqa: E402
+from ridgeline.judge.kernels import judge_file, kernel_files  # noqa: E402
+from ridgeline.judge.verdict import Finding, JudgeSettings, Roof, Timing, Verdict, as_dict, fast_p, from_dict  # noqa: E402
 
 HAS_TRITON = find_spec("triton") is not None
 GOOD = """
@@ -144,6 +144,6 @@ def test_a_candidate_that_ends_or_holds_the_process_is_told(
 ) -> None:
     file = tmp_path / "kernel.py"
     file.write_text(GOOD + f"def candidate(x):\n    {body}\n")
-    found = judge_file(str(file), "candidate", Settings(repeats=1, limit_s=limit_s)).findings
+    found = judge_file(str(file), "candidate", JudgeSettings(repeats=1, limit_s=limit_s)).findings
     assert [one.name for one in found] == ["crash"]
     assert told in found[0].detail

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from ridgeline.errors import InputError
-from ridgeline.run.cases import Case, cases
-from ridgeline.run.compare import Mismatch, compare
-from ridgeline.run.guards import Snapshot, quiet_threads, storages, watched
-from ridgeline.run.kernel_file import KernelFile
-from ridgeline.run.recorder import Recorder, poison_allocator
-from ridgeline.run.verdict import Finding
+from ridgeline.judge.cases import Case, cases
+from ridgeline.judge.compare import Mismatch, compare
+from ridgeline.judge.guards import Snapshot, quiet_threads, storages, watched
+from ridgeline.judge.kernel_file import KernelFile
+from ridgeline.judge.recorder import Recorder, poison_allocator
+from ridgeline.judge.verdict import Finding
 
 _KEPT = 8  # earlier outputs that are kept alive, so that shared memory shows
 _CHEAP = frozenset(

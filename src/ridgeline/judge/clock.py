@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ridgeline.run.cases import Case
-from ridgeline.run.judge import Judge, answers, outputs
-from ridgeline.run.verdict import Roof, Settings, Timing
+from ridgeline.judge.cases import Case
+from ridgeline.judge.judge import Judge, answers, outputs
+from ridgeline.judge.verdict import JudgeSettings, Roof, Timing
 
 _WARM_UP = 3
 _FLUSH_BYTES = 64 * 2**20  # written between calls, more than the caches of a socket's share
@@ -23,7 +23,7 @@ _COMPILE_LIMIT_S = 90
 _CONTENT_RATIO, _CONTENT_LEAST_S = 1 / 3, 5e-5
 
 
-def time_candidate(judge: Judge, case: Case, settings: Settings) -> tuple[Timing, Timing]:
+def time_candidate(judge: Judge, case: Case, settings: JudgeSettings) -> tuple[Timing, Timing]:
     """Timings of the candidate and of the reference on a case's size; wrong results are noted."""
     ours: list[float] = []
     theirs: list[float] = []
@@ -100,7 +100,7 @@ def summary(seconds: list[float]) -> Timing:
     return Timing(median_s=float(median), low_s=float(low), high_s=float(high), repeats=len(seconds))
 
 
-def check_content_time(judge: Judge, case: Case, usual: Timing, settings: Settings) -> None:
+def check_content_time(judge: Judge, case: Case, usual: Timing, settings: JudgeSettings) -> None:
     """Notes a candidate that takes far less time on zeros, where the reference does not."""
     if "zeros" not in judge.kernel.distributions or judge.kernel.content_dependent or usual.median_s < _CONTENT_LEAST_S:
         return
@@ -114,7 +114,7 @@ def check_content_time(judge: Judge, case: Case, usual: Timing, settings: Settin
         judge.note("content", f"zeros take {spent['ours']:.1e} s, random contents {usual.median_s:.1e} s")
 
 
-def time_compiled(judge: Judge, case: Case, settings: Settings) -> Timing | None:
+def time_compiled(judge: Judge, case: Case, settings: JudgeSettings) -> Timing | None:
     """Timing of torch.compile on the reference; None with a remark where it cannot be had in its time."""
     try:
         with _limit(_COMPILE_LIMIT_S):
@@ -146,7 +146,7 @@ def _limit(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def roof(judge: Judge, case: Case, settings: Settings) -> Roof | None:
+def roof(judge: Judge, case: Case, settings: JudgeSettings) -> Roof | None:
     """The roofline of the timed size; None with a remark where the file tells neither FLOP nor bytes."""
     kernel = judge.kernel
     if kernel.flop is None and kernel.bytes is None:

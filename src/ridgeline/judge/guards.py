@@ -14,7 +14,7 @@ from typing import Any
 _GENERATOR_STATE = frozenset({"initial_seed", "get_state", "set_state", "manual_seed", "seed"})
 _LOOKS = frozenset({"_getframe", "_current_frames", "get_objects", "get_referrers", "getprofile", "setprofile"})
 _WATCHED_MODULES = ("time", "torch", "torch.nn.functional", "torch.cuda", "torch.random", "builtins", "math", "gc")
-_OWN = "ridgeline.run."
+_OWN = "ridgeline.judge."
 
 
 class Snapshot:

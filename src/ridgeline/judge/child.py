@@ -1,4 +1,4 @@
-"""The process that judges one candidate: reads a request, writes an answer. Run as `python -m ridgeline.run.child`."""
+"""The process that judges one candidate: reads a request, writes an answer (`python -m ridgeline.judge.child`)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import RidgelineError
-from ridgeline.run.verdict import Settings, Verdict, as_dict
+from ridgeline.judge.verdict import JudgeSettings, Verdict, as_dict
 
 
-def judge_kernel(path: str, candidate: str, settings: Settings) -> Verdict:
+def judge_kernel(path: str, candidate: str, settings: JudgeSettings) -> Verdict:
     """Executes a kernel file in this process and judges one of its candidates."""
-    from ridgeline.run import clock
-    from ridgeline.run.cases import cases
-    from ridgeline.run.guards import Snapshot
-    from ridgeline.run.judge import Judge
-    from ridgeline.run.kernel_file import load_kernel
-    from ridgeline.run.recorder import one_thread, warm_up
+    from ridgeline.judge import clock
+    from ridgeline.judge.cases import cases
+    from ridgeline.judge.guards import Snapshot
+    from ridgeline.judge.judge import Judge
+    from ridgeline.judge.kernel_file import load_kernel
+    from ridgeline.judge.recorder import one_thread, warm_up
 
     warm_up()
     snapshot = Snapshot()
@@ -50,7 +50,7 @@ def main(request: str, answer: str) -> None:
     asked = json.loads(Path(request).read_text(encoding="utf-8"))
     told: dict[str, Any]
     try:
-        told = {"verdict": as_dict(judge_kernel(asked["file"], asked["candidate"], Settings(**asked["settings"])))}
+        told = {"verdict": as_dict(judge_kernel(asked["file"], asked["candidate"], JudgeSettings(**asked["settings"])))}
     except RidgelineError as error:
         told = {"refused": str(error)}
     Path(answer).write_text(json.dumps(told), encoding="utf-8")

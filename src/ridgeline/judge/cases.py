@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ridgeline.errors import InputError
-from ridgeline.run.kernel_file import KernelFile
+from ridgeline.judge.kernel_file import KernelFile
 
 SEEDS = 5  # random inputs of the first size
 _LARGE, _TINY = 64.0, 2.0**-10  # factors that float16 still holds

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.run import kernels
-from ridgeline.run import work_folder as module
-from ridgeline.run.work_folder import work_folder
+from ridgeline.judge import kernels
+from ridgeline.judge import work_folder as module
+from ridgeline.judge.work_folder import work_folder
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the system tells no environments")
 
@@ -73,7 +73,7 @@ def test_other_processes_are_left_alone() -> None:
 def test_a_killed_owner_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """SIGTERM cleans up by itself; what SIGKILL leaves is removed by the next run."""
     program = (
-        "import subprocess, sys, tempfile, time\nfrom ridgeline.run.work_folder import work_folder\n"
+        "import subprocess, sys, tempfile, time\nfrom ridgeline.judge.work_folder import work_folder\n"
         f"tempfile.tempdir = {str(tmp_path)!r}\n"
         "with work_folder() as (folder, environment):\n"
         f"    print(subprocess.check_output([sys.executable, '-c', {LEFT!r}], env=environment).decode(), flush=True)\n"
