@@ -7,6 +7,7 @@ import pytest
 from ridgeline.errors import InputError
 from ridgeline.facts import readings, store
 from ridgeline.facts.readings import reading, rows, settings, words
+from ridgeline.facts.sources import source
 
 
 def test_a_row_fits_where_all_its_patterns_are_found_and_the_first_holds() -> None:
@@ -23,6 +24,13 @@ def test_of_settings_the_later_holds_and_each_reason_is_told_once() -> None:
     assert len(said) == 2
 
 
+def test_the_table_is_whole() -> None:
+    table = store.read_tsv(readings.TABLE)
+    assert len(table) == 442
+    patterns = [tuple(row[name] for name in ("key", "value", *readings.CELLS)) for row in table]
+    assert len(set(patterns)) == len(table)
+
+
 def test_words_stand_for_themselves() -> None:
     assert words("hardware.form")["sxm5"] == "sxm"
     assert {"gpu", "hbm3e"} <= words("hardware.noise").keys()
@@ -32,6 +40,7 @@ def test_words_stand_for_themselves() -> None:
 def test_what_is_said_of_one_source_has_its_place_and_evidence(row: dict[str, str]) -> None:
     assert bool(row["source"]) == bool(row["evidence"])
     assert row["source"] or not (row["runs"] or row["program"])
+    assert not row["source"] or source(row["source"]).title
     assert any(one.told == row["told"] for one in rows(row["key"]))
 
 

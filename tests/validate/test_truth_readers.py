@@ -6,7 +6,7 @@ import pytest
 
 from ridgeline.errors import InputError
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.programs import training_program, training_programs
+from ridgeline.facts.programs import training_program
 from ridgeline.plan.plan import Recompute
 from ridgeline.validate.hardware import find_device
 from ridgeline.validate.machines import machines, place
@@ -325,14 +325,6 @@ def test_graphs_of_the_engine_capture_parts_of_layers_and_tests_count_zeros() ->
     assert workload["execution"] != "graph"
     assert workload["counts_zeros"]
     assert not recipe_of(engine="Megatron-LM")[0]["counts_zeros"]
-
-
-def test_every_engine_gives_a_reason_and_is_found_by_its_own_name() -> None:
-    assert all(len(engine.reason) > 20 for engine in training_programs())
-    assert len({engine.name for engine in training_programs()}) == len(training_programs())
-    assert training_program("something new").name == "not stated"
-    assert training_program("PyTorch", "mlcommons/training_results_v4.0@6fe9543").name == "MLPerf (NVIDIA code)"
-    assert training_program("Megatron-LM", "bigscience-workshop/bigscience@9e64ede").name == "Megatron-LM (2021)"
 
 
 def test_a_laptops_part_is_meant_only_where_the_cell_says_so() -> None:

@@ -6,7 +6,6 @@ import re
 
 from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading
-from ridgeline.validate.rows import Row
 
 _TRIMMINGS = re.compile(
     r"\(.*?\)|\btruncated to.*$|"
@@ -14,15 +13,6 @@ _TRIMMINGS = re.compile(
     r"dense|custom|experimental|initial|final)\b|_finetune|-(?:megatron|deepspeed|flagscale)$",
     re.IGNORECASE,
 )
-
-
-def holds_whole_base(row: Row) -> bool:
-    """Whether a row is an MLPerf LoRA run on Blackwell, whose memory holds the 8-bit base and all activations.
-
-    Source: mlcommons/training_results_v5.0, llama2_70b_lora: 70e9 bytes of base beside 180 GB and more.
-    """
-    ours = "mlcommons/training_results" in row.text("source") and "LoRA" in row.text("model")
-    return ours and re.search(r"Blackwell|B[23]00", row.text("hardware")) is not None
 
 
 TEXT_FAMILIES = ("recurrent network", "Transformer-XL", "translation transformer", "Longformer", "hybrid state-space")

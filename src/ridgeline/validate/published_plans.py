@@ -12,7 +12,6 @@ from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.published_plans import PublishedPlan, published_plan
 from ridgeline.facts.readings import reading, settings
 from ridgeline.plan.plan import Recompute
-from ridgeline.validate.names import holds_whole_base
 from ridgeline.validate.rows import Row
 
 
@@ -96,7 +95,8 @@ def published_degrees(row: Row, degrees: dict[str, int | None], said: list[str])
             degrees_said = f"tp {plan.tp}, pp {plan.pp}, cp {plan.cp}"
             said.append(f"degrees not stated: {degrees_said} of the published code ({plan.name})")
             return {"tp": plan.tp, "pp": plan.pp, "cp": plan.cp, "dp": devices // width}
-    if not holds_whole_base(row) or devices is None or batch is None:
+    whole = reading("holds_whole_base", **row.cells_of())
+    if whole is None or devices is None or batch is None:
         return {}
     dp = degrees["dp"] or batch
     if any(degrees[name] is not None for name in ("tp", "pp", "cp")) or devices % dp:
