@@ -57,8 +57,9 @@ def _facts(facts: Mapping[str, Fact]) -> Table:
 def _models() -> Answer:
     from ridgeline.graph.load import catalog as names
     from ridgeline.graph.load import load
+    from ridgeline.graph.networks import networks
 
-    found = [load(name) for name in names()]
+    found = [load(name) for name in (*names(), *networks())]
     rows = [
         (
             model.name,

@@ -1,4 +1,4 @@
-"""Models by name or file: the catalog, a config.json, or a folder that holds one."""
+"""Models by name or file: the catalog, a network built by name, a config.json, or a folder that holds one."""
 
 from __future__ import annotations
 
@@ -56,6 +56,11 @@ def load(text_or_path: str | Path) -> Model:
         if name is not None:
             config = catalog_config(name)
             return build(config, name=name, source=str(config.get("source", f"catalog {name}")))
+        from ridgeline.graph.networks import find_network, network
+
+        known = find_network(text)
+        if known is not None:
+            return network(known)
     if looks_like_path or _exists(path):
         return _load_file(path)
     pictures = find_diffusion(text)
@@ -64,8 +69,10 @@ def load(text_or_path: str | Path) -> Model:
             f"{pictures} makes pictures; ask for them in a scenario file: [model] name = '{pictures}', [workload]"
             " task = 'diffusion', width, height and steps (docs/models.md), without --serve"
         )
+    from ridgeline.graph.networks import networks
+
     hint = "give a catalog name, a config.json or a folder that holds one"
-    raise UnknownNameError("model", text[:_SHOWN], (*catalog(), *_aliases()), hint=hint)
+    raise UnknownNameError("model", text[:_SHOWN], (*catalog(), *_aliases(), *networks()), hint=hint)
 
 
 def _path(text: str) -> Path:

@@ -212,6 +212,10 @@ class Graph:
         return sum(op_params(op, 1) for op in (*self.embedding, *self.head))
 
 
+SAMPLE = "tokens_per_sample"
+"""The dimension of a network that says how many tokens one sample counts: one for an image, the words of a sentence."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """An architecture: its name, where its dimensions come from, and its graph."""

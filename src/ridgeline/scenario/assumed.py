@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import PlanError, WorkloadError
 from ridgeline.facts.frameworks import framework_policy
+from ridgeline.graph.ops import SAMPLE
 from ridgeline.graph.workload import PRECISIONS, Task, Workload, instead, without_rate
 from ridgeline.plan.plan import Recompute
 
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
     from ridgeline.graph.ops import Model
 
-_SEQ_LEN, _STEP_TOKENS, _TUNE_BATCH = 4_096, 4_194_304, 64  # assumed where not given; source in `fill_workload`
+_SEQ_LEN, _STEP_TOKENS, _TUNE_BATCH, _SAMPLES = (
+    4_096,
+    4_194_304,
+    64,
+    256,
+)  # assumed where not given; source in `fill_workload`
 _OF_ADAPTERS = ("lora_rank", "lora_targets", "lora_dropout")
 _OF_EXPERTS = ("expert_capacity", "expert_choice", "expert_dispatch", "expert_modules")
 
@@ -23,13 +29,20 @@ def fill_workload(values: dict[str, Any], model: Model) -> Iterator[str]:
     """Puts a sequence length and a batch where the person gave none, and says so, as where sequences are too long.
 
     Llama 2 (arXiv:2307.09288): pretraining at S = 4096 and 4M tokens per step (section 2.2),
-    fine-tuning at 64 sequences per step (section 3.1).
+    fine-tuning at 64 sequences per step (section 3.1). Of images and other samples a step takes 256 (arXiv:1512.03385,
+    section 3.4), of which each is as many tokens as its network counts.
     """
     most = model.max_positions
     policy = framework_policy(values["framework"]) if values.get("framework") else None
     if policy is not None and policy.default_execution and "execution" not in values:
         values["execution"] = policy.default_execution
         yield f"execution = {values['execution']}, as {policy.name} runs"
+    if SAMPLE in model.dims:
+        values["seq_len"] = most
+        if "global_batch" not in values:
+            values["global_batch"] = _SAMPLES
+            yield f"global_batch = {_SAMPLES} samples, as none was given"
+        return
     if "seq_len" not in values:
         values["seq_len"] = min(_SEQ_LEN, most or _SEQ_LEN)
         yield f"seq_len = {values['seq_len']} tokens, as none was given"
@@ -76,6 +89,9 @@ def complete_plan(values: dict[str, Any], model: Model, cluster: Cluster, worklo
                 " change one of them, or give dp to leave devices idle"
             )
         values["dp"] = cluster.count // others
+    if SAMPLE in model.dims and "micro_batch" not in values and workload.global_batch % values["dp"] == 0:
+        values["micro_batch"] = workload.global_batch // values["dp"]
+        yield f"micro_batch = {values['micro_batch']} samples, all of a device's in one, as none was given"
     if "etp" in values or tp == 1 or not _has_experts(model):
         return
     ep, ranks = values.get("ep", 1), tp * values.get("cp", 1) * values["dp"]
@@ -93,6 +109,9 @@ def idle_words(workload: Mapping[str, Any], plan: Mapping[str, Any], model: Mode
     if task not in (Task.LORA, Task.QLORA):
         for name in _OF_ADAPTERS:
             yield "workload", name, f"is of adapters, and {task.value} has none; say task = 'lora', or leave it out"
+    if SAMPLE in model.dims:
+        told = f"is of language models: a sample of {model.name} is {model.dims[SAMPLE]} tokens; leave it out"
+        yield "workload", "seq_len", told
     if not any(block.encoder for block in model.graph.blocks.values()):
         yield "workload", "encoder_seq_len", f"is of encoder-decoders, and {model.name} has no encoder; leave it out"
     if not _has_experts(model):

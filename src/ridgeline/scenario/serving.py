@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import PlanError, RidgelineError
+from ridgeline.graph.ops import SAMPLE
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Preemption, Queue, Role, Router
 from ridgeline.plan.deployment_ranges import tree_tokens
@@ -71,6 +72,8 @@ def serving_from_words(words: Mapping[str, Table]) -> ServingScenario:
 
 def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
     model, cluster, _ = model_and_cluster(tables, place)
+    if SAMPLE in model.dims:
+        raise place.fail("model", "name", f"{model.name} makes no tokens to serve; leave out --serve")
     cluster = _with_beside(cluster, tables.get("plan", {}), place)
     traffic = read_fields(
         tables.get("workload", {}), TRAFFIC_FIELDS, failing("workload", place), elsewhere=_OF_TRAINING

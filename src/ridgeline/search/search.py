@@ -10,7 +10,7 @@ import numpy as np
 
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.ops import Model
+from ridgeline.graph.ops import SAMPLE, Model
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.rules import explain as explain_rule
@@ -338,8 +338,11 @@ def search(
     """The best plans of a space, each explained, with the search's own account.
 
     Fine-tunes may also hold weights and activations on the host, fuse the loss and update in backward. Raises
-    `NoPlanError` where nothing fits.
+    `NoPlanError` where nothing fits, `PlanError` for networks of images and other samples.
     """
+    if SAMPLE in model.dims:
+        told = "plans are searched for language models; `ridgeline predict` answers one plan of its networks"
+        raise PlanError(f"{model.name} counts samples of {model.dims[SAMPLE]} tokens: {told}")
     started = time.perf_counter()
     check_workload(workload)
     space = limits or Space()

@@ -11,11 +11,12 @@ from ridgeline.facts.readings import reading
 from ridgeline.graph.classifiers import classifier
 from ridgeline.graph.detection import DETECTORS, detector
 from ridgeline.graph.diffusion import UNETS, unet
+from ridgeline.graph.networks import sample_tokens
 from ridgeline.graph.regions import REGION_NETWORKS, region_network
 from ridgeline.graph.transformer_xl import SIZES as SEGMENTS
 from ridgeline.graph.transformer_xl import transformer_xl
 from ridgeline.graph.vision import Turned
-from ridgeline.graph.vision_transformer import vision_tokens, vision_transformer
+from ridgeline.graph.vision_transformer import vision_transformer
 from ridgeline.graph.volumes import SIDE, VOLUMES, volume_unet
 from ridgeline.graph.workload import PRECISIONS
 from ridgeline.validate.models import ModelReading
@@ -26,7 +27,6 @@ from ridgeline.validate.samples import (
     is_sample,
     sample_model,
     sample_recipe,
-    sample_tokens,
 )
 
 PARTS = "volume_parts"
@@ -47,16 +47,6 @@ def network(name: str, *, source: str = "") -> str | None:
     plain = re.sub(r"^timm | train$", "", name.strip(), flags=re.IGNORECASE)
     found = reading("network", runs=source, model=plain)
     return None if found is None else found.text.casefold()
-
-
-def image_tokens(name: str) -> int:
-    """Tokens of one image [token]: one for a convolutional network, patches and a class for a transformer.
-
-    A text's segment has its own.
-    """
-    if name in SEGMENTS:
-        return SEGMENTS[name].segment
-    return vision_tokens(name) if name.startswith("vit-") else sample_tokens(name)
 
 
 def in_parts(row: Row, name: str) -> Row:
@@ -135,7 +125,7 @@ def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
         side = UNETS[name].image
         return ModelReading(model=unet(name), key=name, assumptions=(f"images of {side} x {side} pixels",))
     if name.startswith("vit-"):
-        said = (f"images of {image_tokens(name)} tokens, 1000 classes",)
+        said = (f"images of {sample_tokens(name)} tokens, 1000 classes",)
         wide = _autocasts(recipe)
         return ModelReading(model=vision_transformer(name, autocast=wide), key=repr((name, wide)), assumptions=said)
     compute = PRECISIONS[str(recipe.workload["precision"])].compute

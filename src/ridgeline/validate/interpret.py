@@ -11,6 +11,7 @@ from ridgeline.facts import readings
 from ridgeline.facts.padding import kept_tokens, predicted_share
 from ridgeline.facts.programs import TrainingProgram, training_program
 from ridgeline.facts.records import Cluster
+from ridgeline.graph.networks import sample_tokens
 from ridgeline.graph.ops import Model
 from ridgeline.graph.translation import TRANSLATORS
 from ridgeline.graph.workload import Task, Workload
@@ -18,7 +19,7 @@ from ridgeline.plan.plan import Recompute
 from ridgeline.scenario.settings import COLUMN as SETTINGS
 from ridgeline.scenario.settings import read_settings
 from ridgeline.validate.hardware import Device, find_device
-from ridgeline.validate.images import IMAGES, image_recipe, image_tokens, in_parts, network, read_image_model
+from ridgeline.validate.images import IMAGES, image_recipe, in_parts, network, read_image_model
 from ridgeline.validate.layout import Layout, read_batch, read_layout, read_schedule
 from ridgeline.validate.machines import Machines, machines, own_cluster, place
 from ridgeline.validate.megatron_tests import expert_width, is_test, named_flags, named_machine, named_plan
@@ -114,7 +115,7 @@ def _scenario(row: Row, engine: TrainingProgram, device: Device, source: Machine
     row = row if image is None else in_parts(in_sequences(row, image), image)
     layout = read_layout(row, notes, engine, encoder=encoder)
     said = [*device.assumptions, *layout.assumptions]
-    seq_len = image_tokens(image) if image is not None else _seq_len(row, notes, said)
+    seq_len = sample_tokens(image) if image is not None else _seq_len(row, notes, said)
     width, stages = layout.tp or 1, layout.pp or 1
     flags = named_flags(row, notes, width=width) if is_test(engine) else {}
     recipe = read_recipe(row, notes, engine, device.accelerator)

@@ -7,29 +7,17 @@ from dataclasses import replace
 from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading
 from ridgeline.graph.lstm import RECURRENT, UTTERANCE, recurrent
+from ridgeline.graph.networks import PADDED, SENTENCE
 from ridgeline.graph.ops import Model
 from ridgeline.graph.recommendation import RECOMMENDERS, recommender
 from ridgeline.graph.translation import TRANSLATORS, translator
 from ridgeline.validate.recipes import Recipe
 from ridgeline.validate.rows import Row
 
-SENTENCE = {"gnmt": 25, "transformer-translation-big": 30, "transformer-translation-base": 30}
-"""Tokens of a sentence, the same each way [token] (assumed): WMT14's 4.5e6 pairs have 116e6 English and 110e6 German
-words (arXiv:1508.04025, section 4.1), each of some 1.2 pieces; GNMT leaves out those above 50 tokens."""
-
-PADDED = {"gnmt": 32}
-"""Positions of a sentence that are computed [token] (assumed): GNMT's batches hold sentences whose longer side lies in
-one range of ten (sampler.py, BucketingSampler), and are padded to its end: five beyond its mean, 27 of either side."""
-
 
 def is_sample(name: str) -> bool:
     """Whether a network is one of these."""
     return name in (*RECURRENT, *TRANSLATORS, *RECOMMENDERS, "ncf")
-
-
-def sample_tokens(name: str) -> int:
-    """Positions of one sentence that are computed [token]; an utterance and a sample of categories are one."""
-    return PADDED.get(name, SENTENCE.get(name, 1))
 
 
 def meters_tokens(row: Row) -> bool:

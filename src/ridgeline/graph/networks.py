@@ -1,0 +1,90 @@
+"""Networks of images, speech, sentences and categories by name: what `load` gives for 'resnet50' and its kin."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ridgeline.errors import UnknownNameError
+from ridgeline.facts.readings import reading
+from ridgeline.graph.classifiers import CLASSIFIERS, classifier
+from ridgeline.graph.detection import DETECTORS, detector
+from ridgeline.graph.lstm import RECURRENT, recurrent
+from ridgeline.graph.ops import SAMPLE, Model
+from ridgeline.graph.recommendation import RECOMMENDERS, recommender
+from ridgeline.graph.regions import REGION_NETWORKS, region_network
+from ridgeline.graph.transformer_xl import SIZES as SEGMENTS
+from ridgeline.graph.transformer_xl import transformer_xl
+from ridgeline.graph.translation import TRANSLATORS, translator
+from ridgeline.graph.vision_transformer import SIZES as TRANSFORMERS
+from ridgeline.graph.vision_transformer import vision_tokens, vision_transformer
+from ridgeline.graph.volumes import VOLUMES, volume_unet
+
+SENTENCE = {"gnmt": 25, "transformer-translation-big": 30, "transformer-translation-base": 30}
+"""Tokens of a sentence, the same each way [token] (assumed): WMT14's 4.5e6 pairs have 116e6 English and 110e6 German
+words (arXiv:1508.04025, section 4.1), each of some 1.2 pieces; GNMT leaves out those above 50 tokens."""
+
+PADDED = {"gnmt": 32}
+"""Positions of a sentence that are computed [token] (assumed): GNMT's batches hold sentences whose longer side lies in
+one range of ten (sampler.py, BucketingSampler), and are padded to its end: five beyond its mean, 27 of either side."""
+
+
+def networks() -> tuple[str, ...]:
+    """Names of the networks that are built by name, sorted."""
+    transformers = (f"vit-{size}-patch16-224" for size in TRANSFORMERS)
+    texts = (*SEGMENTS, *RECURRENT, *TRANSLATORS, *RECOMMENDERS, "ncf")
+    return tuple(sorted((*CLASSIFIERS, *DETECTORS, *REGION_NETWORKS, *VOLUMES, *transformers, *texts)))
+
+
+def find_network(text: str) -> str | None:
+    """The network that a name means, None when it means none.
+
+    >>> find_network("ResNet50"), find_network("gpt-2")
+    ('resnet-50', None)
+    """
+    plain = text.strip().casefold()
+    found = reading("network", model=plain)
+    name = re.sub(r"[ _]", "-", plain) if found is None else found.text.casefold()
+    return name if name in networks() or re.fullmatch(r"vit-\w+-patch\d+-\d+", name) else None
+
+
+def sample_tokens(name: str) -> int:
+    """Tokens that one sample of a network counts [token]: an image, an utterance and a row of categories are one.
+
+    A vision transformer counts patches and a class, a text its segment or the positions of its sentence.
+    """
+    if name in SEGMENTS:
+        return SEGMENTS[name].segment
+    return vision_tokens(name) if name.startswith("vit-") else PADDED.get(name, SENTENCE.get(name, 1))
+
+
+def network(name: str) -> Model:
+    """A network by its exact name, tensors with channels last, one sample of a Transformer-XL in a micro-batch.
+
+    Tables of a recommender lie on one device. Raises `UnknownNameError` for a name of none.
+
+    >>> network("resnet-50").dims["tokens_per_sample"]
+    1
+    """
+    tokens, made = sample_tokens(name), _built(name)
+    return replace(made, max_positions=tokens, dims={**made.dims, SAMPLE: tokens})
+
+
+def _built(name: str) -> Model:
+    if name.startswith("vit-"):
+        return vision_transformer(name)
+    if name in SEGMENTS:
+        return transformer_xl(name, sequences=1)
+    if name in RECURRENT:
+        return recurrent(name, words=PADDED[name]) if name in PADDED else recurrent(name)
+    if name in (*RECOMMENDERS, "ncf"):
+        return recommender(name)
+    by_names = (
+        (CLASSIFIERS, classifier), (DETECTORS, detector), (REGION_NETWORKS, region_network), (VOLUMES, volume_unet),
+        (TRANSLATORS, translator),
+    )  # fmt: skip
+    for names, build in by_names:
+        if name in names:
+            made: Model = build(name)
+            return made
+    raise UnknownNameError("network", name, networks())
