@@ -24,6 +24,7 @@ from ridgeline.plan.plan import Plan
 from ridgeline.predict import Evaluation, Predictor
 from ridgeline.scenario.fields import WORDS
 from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words, write_scenario
+from ridgeline.seams.loss import CrossEntropy, Logits
 from ridgeline.seams.registry import families, made, names, technique
 from ridgeline.seams.resolve import rewritten, together
 from ridgeline.seams.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Order, PipelineSchedule, Shape
@@ -36,6 +37,7 @@ from ridgeline.training.pipeline import pipeline_tasks
 
 ALL = {key: technique(family, key) for family in families() for key in names(family)}
 SCHEDULES = {key: one for key, one in ALL.items() if isinstance(one, PipelineSchedule)}
+LOSSES = {key: one for key, one in ALL.items() if isinstance(one, CrossEntropy)}
 OPTIMIZERS = {key: one for key, one in ALL.items() if isinstance(one, OptimizerStates)}
 NUMBERS = [
     (key, name) for key, one in ALL.items() for name, each in one.parameters().items()
@@ -267,6 +269,27 @@ def test_activations_are_freed_and_never_more_than_are_told(key: str) -> None:
         told = one.in_flight(stages, micro_batches, chunks, np.arange(stages))
         assert (profile.peak_bytes <= told).all(), shape
         assert all(held[-1] == 0.0 and held.min() >= 0.0 for _, held in profile.steps)
+
+
+# losses --------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(1_000, 300_000), st.integers(64, 20_000))
+@pytest.mark.parametrize("key", LOSSES)
+def test_a_loss_holds_no_more_than_whole_logits(key: str, tokens: int, more: int, vocab: int, hidden: int) -> None:
+    small, large = (
+        Logits(
+            tokens=np.array(float(count)), vocab=vocab, share=np.array(1.0), hidden=hidden, element_bytes=2.0,
+            waiting=np.array(0.0), copies=1.0, fp32_copies=1.0, eager=True,
+        )
+        for count in (tokens, tokens + more)
+    )  # fmt: skip
+    one = LOSSES[key]
+    assert 0.0 <= float(np.asarray(one.backward_bytes(small))) <= float(np.asarray(one.backward_bytes(large)))
+    assert 0.0 <= float(np.asarray(one.held_bytes(small))) <= max(float(small.whole_bytes), 16.0 * (tokens + vocab))
+    assert one.gradient_copies() >= 0.0
+    assert one.logits_again() >= 0.0
 
 
 # optimizers ----------------------------------------------------------------------------------------

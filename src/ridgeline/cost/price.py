@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -45,7 +45,7 @@ class PhaseCost:
     flop: Number = 0.0
     bytes: Number = 0.0
 
-    def times(self, factor: float) -> PhaseCost:
+    def times(self, factor: Number) -> PhaseCost:
         """The same, `factor` times over [s]."""
         return PhaseCost(
             seconds=self.seconds * factor,
@@ -88,6 +88,12 @@ class BlockCost:
     backward_weight: PhaseCost
     recompute: PhaseCost
     selective: PhaseCost
+
+    def multiplied_again(self, times: Number) -> BlockCost:
+        """The same where the backward of inputs makes forward's products once more, so many times over."""
+        made = self.forward.parts["matrix"]
+        products = PhaseCost(seconds=made, parts={"matrix": made}, flop=self.forward.flop).times(times)
+        return replace(self, backward_input=self.backward_input + products)
 
 
 class Pricer:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.memory.profile import FP32_BYTES, FULL, NONE, SELECTIVE, Part
+from ridgeline.memory.profile import FULL, NONE, SELECTIVE, Part
 from ridgeline.memory.query import Stage
 from ridgeline.memory.shares import Array, as_array
-
-LOSS_CHUNKS = 8.0  # default of torchtune's CEWithChunkedOutputLoss
+from ridgeline.seams.loss import Logits
 
 
 def kept_bytes(stage: Stage) -> Array:
@@ -49,33 +48,30 @@ def _end_kept(stage: Stage, part: Part, present: Array) -> Array:
 
 
 def logit_bytes(stage: Stage) -> Array:
-    """Tensors of tokens x vocabulary alive at the worst moment of the loss, last stage only [byte].
-
-    Whole, one fp32 tensor per micro-batch in flight waits for backward; the others exist once. In chunks, logits are
-    there in the activation format, their gradients taking their place, and the rest for one of `LOSS_CHUNKS` chunks
-    (torchtune, CEWithChunkedOutputLoss); compiled, a chunk is widened in registers. Fused with the head, a chunk
-    is of ceil(T / ceil(V / D)) tokens, up to the next power of two, its logits' gradient takes the logits' place, and
-    the hidden states' gradient is there from the loss on (Liger 0.8.2, ops/fused_linear_cross_entropy.py).
-    """
-    runtime, profile = stage.runtime, stage.profile
-    tokens, width = stage.last * stage.shares.tokens, profile.precision.activation_bytes
-    entries = tokens * profile.vocab * stage.shares.tensor
-    spike = runtime.logit_copies * width + runtime.logit_fp32_copies * FP32_BYTES
-    waiting = stage.head_in_flight - 1.0
-    whole = entries * (spike + waiting * min(1.0, runtime.logit_fp32_copies) * FP32_BYTES)
-    chunk = spike if profile.eager else width
-    chunked = entries * ((1.0 + waiting) * width + chunk / LOSS_CHUNKS)
-    rows = np.ceil(tokens / max(1.0, np.ceil(profile.vocab / max(1, profile.hidden))))
-    rows = np.minimum(2.0 ** np.ceil(np.log2(np.maximum(rows, 1.0))), tokens)
-    fused = width * (rows * profile.vocab + tokens * profile.hidden * (1.0 + waiting))
-    made = np.where(stage.loss == "chunked", chunked, np.where(stage.loss == "fused", fused, whole))
-    return np.minimum(made, whole)
+    """Tensors of tokens x vocabulary alive at the worst moment of the loss, last stage only [byte]."""
+    logits = _logits(stage)
+    return stage.by_loss(lambda loss: loss.held_bytes(logits))
 
 
 def logit_gradient_bytes(stage: Stage) -> Array:
     """The logits' gradient, as the head's backward reads it, on the last stage [byte]."""
-    entries = stage.last * stage.shares.tokens * stage.profile.vocab * stage.shares.tensor
-    return np.where(stage.loss == "fused", 0.0, entries * stage.profile.precision.activation_bytes)
+    logits = _logits(stage)
+    return stage.by_loss(lambda loss: loss.backward_bytes(logits))
+
+
+def _logits(stage: Stage) -> Logits:
+    runtime, profile = stage.runtime, stage.profile
+    return Logits(
+        tokens=stage.last * stage.shares.tokens,
+        vocab=profile.vocab,
+        share=stage.shares.tensor,
+        hidden=profile.hidden,
+        element_bytes=profile.precision.activation_bytes,
+        waiting=stage.head_in_flight - 1.0,
+        copies=runtime.logit_copies,
+        fp32_copies=runtime.logit_fp32_copies,
+        eager=profile.eager,
+    )
 
 
 def working_set_bytes(stage: Stage) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Required, TypedDict
 
@@ -15,6 +15,8 @@ from ridgeline.graph.workload import Workload
 from ridgeline.memory.profile import GraphProfile, profile_graph
 from ridgeline.memory.runtime import Runtime, runtime_of
 from ridgeline.memory.shares import Array, Shares, as_array, shares_of
+from ridgeline.plan.plan import Plan
+from ridgeline.seams.loss import CrossEntropy, cross_entropy
 
 Bools = NDArray[np.bool_]
 Codes = NDArray[np.int64]
@@ -30,7 +32,7 @@ class Options(TypedDict, total=False):
     one on, gradients of the first are there while activations are. `zero` 0..3 shards over `shard_ranks` ranks
     (None: dp * cp). `recompute` codes: 0 none, 1 selective, 2 full, the last limited to
     `recompute_layers` layers of the stage (None: all). `offload_weights` keeps weights, gradients and optimizer states
-    on the host, `optimizer_in_backward` frees a gradient as it is used; `loss` is a name of `LOSSES`, or names.
+    on the host, `optimizer_in_backward` frees a gradient as it is used; `loss` is the name of one, or names.
     `runtime` is by default that of the workload's framework.
     """
 
@@ -79,12 +81,19 @@ class Stage:
     offload_activations: Bools
     offload_weights: Bools
     optimizer_in_backward: Bools
-    loss: NDArray[np.str_]
+    losses: tuple[tuple[CrossEntropy, Bools], ...]  # each that a plan has, and which plans have it
 
     @property
     def layer_count(self) -> Array:
         """Layers of all kinds [1]."""
         return np.asarray(sum(self.layers.values(), start=np.zeros(())))
+
+    def by_loss(self, asked: Callable[[CrossEntropy], ArrayLike]) -> Array:
+        """What each plan's loss answers, in the answer's unit."""
+        found = np.zeros(())
+        for loss, chosen in self.losses:
+            found = np.where(chosen, asked(loss), found)
+        return found
 
 
 def resolve(graph: Graph, workload: Workload, options: Options) -> Stage:
@@ -99,6 +108,7 @@ def resolve(graph: Graph, workload: Workload, options: Options) -> Stage:
     cp, dp = as_array(options.get("cp", 1)), as_array(options.get("dp", 1))
     ranks = options.get("shard_ranks")
     limit = options.get("recompute_layers")
+    loss = np.asarray(options.get("loss", Plan.loss))
     return Stage(
         profile=profile_graph(graph, workload, runtime),
         runtime=runtime,
@@ -125,5 +135,5 @@ def resolve(graph: Graph, workload: Workload, options: Options) -> Stage:
         offload_activations=np.asarray(options.get("offload_activations", False), dtype=bool),
         offload_weights=np.asarray(options.get("offload_weights", False), dtype=bool),
         optimizer_in_backward=np.asarray(options.get("optimizer_in_backward", False), dtype=bool),
-        loss=np.asarray(options.get("loss", "whole")),
+        losses=tuple((cross_entropy(name), loss == name) for name in np.unique(loss).tolist()),
     )

@@ -86,12 +86,10 @@ def _moments(stage: Stage) -> tuple[Moment, ...]:
     inside = fixed + np.maximum(working_set_bytes(stage), passing_gradient_bytes(stage))
     # gradients of earlier micro-batches wait for the later ones
     early = gradients if runtime.persistent_gradients else np.where(stage.micro_batches > 1, gradients, none)
-    # a fused loss makes the head's gradient with the loss
     made = head_gradient(stage) * stage.profile.precision.grad_bytes
-    early = np.where(stage.loss == "fused", np.maximum(early, made), early)
-    # a chunked head's backward makes a gradient a chunk and adds it to the others
+    early = np.maximum(early, made * stage.by_loss(lambda loss: loss.early_gradient))
     heads = np.maximum(gradients if runtime.persistent_gradients else early, made)
-    heads = heads + np.where(stage.loss == "chunked", made, none)
+    heads = heads + made * stage.by_loss(lambda loss: loss.gradient_copies())
     before, logits = kept + earlier_input_bytes(stage), logit_bytes(stage)
     one = logit_gradient_bytes(stage)  # the loss adds at least as much to the logits
     return (

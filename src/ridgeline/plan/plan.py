@@ -11,9 +11,6 @@ from enum import Enum
 
 from ridgeline.errors import PlanError
 
-LOSSES = ("whole", "chunked", "fused")
-"""How the loss holds logits: all at once; all in the activation format and a chunk in fp32 (torchtune); a chunk."""
-
 
 class Recompute(Enum):
     """What backward computes again instead of keeping."""
@@ -54,7 +51,7 @@ class Plan:
     offload_activations: bool = False
     offload_weights: bool = False  # weights, gradients and optimizer states in host memory (FSDP's CPU offload)
     optimizer_in_backward: bool = False  # each weight is updated as soon as its gradient is there
-    loss: str = "whole"  # logits made at once, 'chunked' in fp32, or 'fused' with the head
+    loss: str = "whole"  # how the cross entropy is computed: a name, with parameters as of `schedule`
     overlap_gradients: bool = True  # reduce gradients under backward
     overlap_weights: bool = True  # gather weights under forward
     overlap_tensor: bool = False  # pipelined tensor-parallel collectives (async TP)
@@ -70,8 +67,6 @@ class Plan:
         if not isinstance(self.recompute, Recompute):
             words = ", ".join(f"Recompute.{one.name}" for one in Recompute)
             raise PlanError(f"plan: recompute = {self.recompute!r}, needs one of {words}")
-        if self.loss not in LOSSES:
-            raise PlanError(f"plan: loss = '{self.loss}', needs one of {', '.join(LOSSES)}")
         if self.context_style not in ("ring", "ulysses"):
             raise PlanError(f"plan: context_style = '{self.context_style}', needs 'ring' or 'ulysses'")
 

@@ -65,17 +65,18 @@ def why_not(plan: Plan, policy: FrameworkPolicy, workload: Workload, layers: Seq
 def columns(plan: Plan) -> dict[str, Any]:
     """One plan's fields as the rules ask for them."""
     table: dict[str, Any] = {name: getattr(plan, name) for name in _FIELDS}
-    table |= {"schedule": schedule_name(plan.schedule), "recompute": plan.recompute.value}
+    table |= {"recompute": plan.recompute.value}
+    table |= {name: technique_name(getattr(plan, name)) for name in ("schedule", "loss")}
     return table | {"recompute_layers": plan.recompute_layers is not None, "zero_group": plan.zero_group or 0}
 
 
-def schedule_name(schedule: str) -> str:
-    """The name of a pipeline schedule without its parameters.
+def technique_name(text: str) -> str:
+    """The name of a schedule or a loss without its parameters.
 
-    >>> schedule_name("zb-h1(delay=2)")
+    >>> technique_name("zb-h1(delay=2)")
     'zb-h1'
     """
-    return schedule.partition("(")[0].strip()
+    return text.partition("(")[0].strip()
 
 
 def framework_rules(

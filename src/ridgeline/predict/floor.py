@@ -11,8 +11,10 @@ import numpy as np
 
 from ridgeline.cost.limits import bare_links
 from ridgeline.facts.records import Accelerator
+from ridgeline.graph.flop import op_flop_per_token
 from ridgeline.plan.plan import Recompute
 from ridgeline.predict.predictor import RECOMPUTE_CODE, Evaluation, Predictor
+from ridgeline.seams.loss import cross_entropy
 from ridgeline.training.parts import LINK_PARTS, StageParts
 
 
@@ -31,7 +33,13 @@ def stage_parts(predictor: Predictor, evaluation: Evaluation) -> StageParts:
 
 
 def recomputed_flop(predictor: Predictor, evaluation: Evaluation, *, attention: str = "full") -> float:
-    """Forward FLOP per token that backward repeats, by what full or selective recompute drops [FLOP/token]."""
+    """Forward FLOP per token that backward repeats [FLOP/token]: what recompute drops, and logits."""
+    again = cross_entropy(evaluation.plan.loss).logits_again()
+    logits = sum(float(op_flop_per_token(op, predictor.workload.seq_len)) for op in predictor.model.graph.head)
+    return _dropped_flop(predictor, evaluation, attention) + logits * again
+
+
+def _dropped_flop(predictor: Predictor, evaluation: Evaluation, attention: str) -> float:
     plan = evaluation.plan
     if plan.recompute is Recompute.FULL:
         per_stage = evaluation.counts.sum(axis=(1, 2))

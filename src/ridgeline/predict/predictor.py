@@ -23,6 +23,7 @@ from ridgeline.memory.runtime import Runtime, runtime_of
 from ridgeline.memory.stage import activation_bytes, host_memory, stage_memory
 from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.rules import check, model_limits
+from ridgeline.seams.loss import cross_entropy
 from ridgeline.timeline.simulate import Timeline, simulate
 from ridgeline.training.exchange import exchange_rules
 from ridgeline.training.exchanges import Sharding
@@ -104,7 +105,7 @@ class Predictor:
         self, plan: Plan
     ) -> tuple[LayoutCost, NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], StageTimes]:
         """Prices, layers per stage and times per stage of a plan."""
-        cost = self.price(plan)
+        cost = self.price(plan).with_logits(cross_entropy(plan.loss).logits_again())
         schedule = pipeline_schedule(plan.schedule)
         places = schedule.layer_places(plan.pp, plan.chunks)
         counts, (first, last) = self.stages.counts(self.split(plan), places), self.stages.ends(places)

@@ -82,7 +82,7 @@ def _switch_words(plan: Plan) -> Iterator[str]:
         yield "weights, gradients and optimizer in host memory"
     if plan.optimizer_in_backward:
         yield "optimizer in backward"
-    if plan.loss != "whole":
+    if plan.loss != Plan.loss:
         yield f"{plan.loss} loss"
     if plan.layer_split is not None:
         yield "layers " + "/".join(map(str, plan.layer_split))

@@ -190,8 +190,8 @@ def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
     ):
         if getattr(plan, name):
             raise PlanError(f"plan: {name} is not run here; leave it out")
-    if plan.loss != "whole":
-        raise PlanError(f"plan: loss = {plan.loss} is not run here; needs whole")
+    if plan.loss != Plan.loss:
+        raise PlanError(f"plan: loss = {plan.loss} is not run here; needs {Plan.loss}")
     if plan.recompute is Recompute.SELECTIVE and plan.zero >= 2 and plan.dp * plan.cp > 1:
         raise PlanError("plan: recompute = selective with zero = 2 or 3 is not run here; needs none or full")
     for name, value in (

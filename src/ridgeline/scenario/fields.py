@@ -14,7 +14,7 @@ from typing import Any
 from ridgeline.errors import InputError, PlanError, RidgelineError, UnitError, UnknownNameError, closest
 from ridgeline.facts.frameworks import framework_names, framework_policy
 from ridgeline.graph.workload import PRECISIONS, Task
-from ridgeline.plan.plan import LOSSES, Recompute
+from ridgeline.plan.plan import Recompute
 from ridgeline.scenario.synonyms import called_here
 from ridgeline.seams.registry import listed, made, names, technique
 from ridgeline.seams.technique import Technique
@@ -286,7 +286,7 @@ PLAN_FIELDS: tuple[Field, ...] = (
     yes("offload_activations", "keep saved activations in host memory"),
     yes("offload_weights", "keep weights, gradients and optimizer states in host memory, with zero 3"),
     yes("optimizer_in_backward", "update each weight as soon as its gradient is there, and free the gradient"),
-    pick("loss", LOSSES, "logits at once, all in 16 bits and a chunk in fp32, or a chunk alone (Liger)"),
+    filled("loss", "losses", "logits at once, all in 16 bits and a chunk in fp32, or a chunk alone (Liger)"),
     yes("overlap_gradients", "reduce gradients under backward"),
     yes("overlap_weights", "gather weights under forward"),
     yes("overlap_tensor", "pipeline tensor-parallel collectives with their matrix products"),

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.plan.plan import Recompute
+from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.rules import can_offload_weights, can_update_in_backward
 from ridgeline.predict import RECOMPUTE_CODE, Predictor
+from ridgeline.seams.loss import cross_entropy
 from ridgeline.search.space import Degrees, Space, alone
 
 Whole = NDArray[np.int64]
@@ -47,7 +48,7 @@ class Saving:
     offload_weights: bool = False
     offload_activations: bool = False
     optimizer_in_backward: bool = False
-    loss: str = "whole"
+    loss: str = Plan.loss
 
 
 def savings(space: Space) -> tuple[Saving, ...]:
@@ -117,6 +118,11 @@ class Axes:
         """One choice of each saving (1, 1, O, 1); (1, 1, 1, 1) where all have the same."""
         found = [getattr(one, name) for one in self.savings]
         return np.array(found[:1] if len(set(found)) == 1 else found)[None, None, :, None]
+
+    @cached_property
+    def logits_again(self) -> NDArray[np.float64]:
+        """Times that backward makes the logits again (1, 1, 1, O) [1]."""
+        return np.array([cross_entropy(one.loss).logits_again() for one in self.savings])[None, None, None, :]
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -15,7 +15,7 @@ from ridgeline.graph.workload import Workload
 from ridgeline.lower.split import even_split
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import ModelLimits
-from ridgeline.plan.runnable import framework_rules, keeps_split, schedule_name, stages_of, why_not, workload_why_not
+from ridgeline.plan.runnable import framework_rules, keeps_split, stages_of, technique_name, why_not, workload_why_not
 from ridgeline.predict import Predictor
 from ridgeline.report.report import FrameworkRun
 from ridgeline.search.grid import Group
@@ -32,7 +32,7 @@ def space_of(space: Space, policy: FrameworkPolicy) -> Space:
     What is left still holds combinations that it does not run: `allowed` tells them.
     """
     runs = policy.schedules
-    tried = tuple(one for one in space.schedules if schedule_name(one) in runs)
+    tried = tuple(one for one in space.schedules if technique_name(one) in runs)
     zero = stages_of(policy.sharding)
     usual = tuple(stage for stage in space.zero if stage in (0, *zero))
     fixed = dict(space.fixed) if policy.data_parallel else {"dp": 1, **space.fixed}
@@ -62,7 +62,7 @@ def space_of(space: Space, policy: FrameworkPolicy) -> Space:
         offload_weights=both(space.offload_weights, "weights" in policy.offload),
         offload_activations=both(space.offload_activations, "activations" in policy.offload),
         optimizer_in_backward=both(space.optimizer_in_backward, policy.optimizer_in_backward),
-        loss=tuple(one for one in space.loss if one in policy.losses) or ("whole",),
+        loss=tuple(one for one in space.loss if technique_name(one) in policy.losses) or (Plan.loss,),
         balance_stages=space.balance_stages and "any" in (policy.layer_splits, policy.chunk_splits),
     )
 
@@ -72,7 +72,7 @@ def _runs_stages(policy: FrameworkPolicy, group: Group, limits: ModelLimits) -> 
     stages = group.axes.entries[0].degrees.pp
     layers = group.layer_split or even_split(limits.layers, stages * group.chunks)
     return stages == 1 or (
-        schedule_name(group.schedule) in policy.schedules
+        technique_name(group.schedule) in policy.schedules
         and group.chunks <= policy.most_chunks
         and keeps_split(policy, layers, stages=stages, chunks=group.chunks)
     )
@@ -83,7 +83,7 @@ def allowed(policy: FrameworkPolicy, workload: Workload, group: Group, limits: M
     axes = group.axes
     stages = axes.entries[0].degrees.pp
     table: dict[str, Any] = {name: axes.degree(name) for name in ("tp", "cp", "dp", "ep", "etp")}
-    table |= {"pp": np.asarray(stages), "chunks": group.chunks, "schedule": schedule_name(group.schedule)}
+    table |= {"pp": np.asarray(stages), "chunks": group.chunks, "schedule": technique_name(group.schedule)}
     table["context_style"] = np.where(axes.degree("ulysses") > 0, "ulysses", "ring")
     for name in ("sequence_parallel", "overlap_tensor"):
         table[name] = np.array([getattr(one, name) for one in axes.entries])[None, None, None, :]
@@ -91,8 +91,9 @@ def allowed(policy: FrameworkPolicy, workload: Workload, group: Group, limits: M
     table["recompute"] = np.array([kind for kind, _ in kinds])[:, None, None, None]
     table["recompute_layers"] = np.array([some for _, some in kinds])[:, None, None, None]
     table |= {"zero": axes.zero, "zero_group": axes.zero_group}
-    for name in ("offload_optimizer", "offload_weights", "offload_activations", "optimizer_in_backward", "loss"):
+    for name in ("offload_optimizer", "offload_weights", "offload_activations", "optimizer_in_backward"):
         table[name] = axes.saving(name)
+    table["loss"] = np.vectorize(technique_name)(axes.saving("loss"))
     layers = group.layer_split or even_split(limits.layers, stages * group.chunks)
     kept = np.ones(axes.shape, dtype=bool)
     for _, keeps in framework_rules(policy, workload, layers, table, experts=limits.experts > 0):

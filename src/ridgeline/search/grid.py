@@ -210,7 +210,7 @@ class Grid:
             offload_optimizer=axes.saving("offload_optimizer"),
             offload_weights=axes.saving("offload_weights"),
         )
-        cost = _take(self.cost, np.array([self._index[i] for i in members]))
+        cost = _take(self.cost, np.array([self._index[i] for i in members])).with_logits(axes.logits_again)
         held, alike = self._held(axes)
         return _Family(
             stages=stages,

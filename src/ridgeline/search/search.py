@@ -289,7 +289,7 @@ def _plainness(plan: Plan) -> tuple[int, ...]:
         plan.zero,
         int(plan.offload_optimizer or plan.offload_weights),
         int(plan.offload_activations),
-        int(plan.optimizer_in_backward) + int(plan.loss != "whole"),
+        int(plan.optimizer_in_backward) + int(plan.loss != Plan.loss),
         int(plan.recompute is not Recompute.NONE),
         int(plan.overlap_tensor),
         plan.tp,

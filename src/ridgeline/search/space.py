@@ -12,6 +12,7 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.rules import ModelLimits, divisors, most_places, rules
+from ridgeline.seams.loss import tried_losses
 from ridgeline.seams.registry import names
 from ridgeline.seams.schedule import PipelineSchedule
 
@@ -40,7 +41,7 @@ class Space:
     offload_weights: tuple[bool, ...] = (False,)
     offload_activations: tuple[bool, ...] = (False,)
     optimizer_in_backward: tuple[bool, ...] = (False,)
-    loss: tuple[str, ...] = ("whole",)
+    loss: tuple[str, ...] = (Plan.loss,)
     sequence_parallel: tuple[bool, ...] = (True, False)
     overlap_tensor: tuple[bool, ...] = (False, True)
     overlap_gradients: tuple[bool, ...] = (True,)
@@ -61,9 +62,8 @@ class Space:
     def thrifty(self) -> Space:
         """The space with everything that holds less on the device tried as well."""
         both = (False, True)
-        return replace(
-            self, offload_weights=both, offload_activations=both, optimizer_in_backward=both, loss=("whole", "fused")
-        )
+        losses = (Plan.loss, *tried_losses())
+        return replace(self, offload_weights=both, offload_activations=both, optimizer_in_backward=both, loss=losses)
 
     def narrowed(self) -> Space:
         """The space with every stated field's choices reduced to the stated value."""

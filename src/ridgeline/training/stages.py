@@ -52,6 +52,10 @@ class LayoutCost:
     gather_s: tuple[Number, ...] = ()
     reduce_s: tuple[Number, ...] = ()
 
+    def with_logits(self, again: Number) -> LayoutCost:
+        """The same where backward multiplies hidden states and head `again` times more [1]."""
+        return replace(self, head=self.head.multiplied_again(again)) if np.any(again) else self
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageTimes:

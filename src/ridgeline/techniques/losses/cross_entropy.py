@@ -1,0 +1,77 @@
+"""Cross entropy over logits made at once, in chunks, or in chunks with the head.
+
+Shape letters: T tokens of a micro-batch on a rank, V vocabulary, D hidden.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ridgeline.seams.loss import Array, CrossEntropy, Logits
+from ridgeline.seams.technique import param
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(CrossEntropy):
+    """All logits of a micro-batch at once."""
+
+    key: ClassVar[str] = "whole"
+    source: ClassVar[tuple[str, ...]] = ("pytorch",)
+
+    def held_bytes(self, logits: Logits) -> ArrayLike:
+        """Every copy of every logit that the program makes [byte]."""
+        return logits.whole_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunked(CrossEntropy):
+    """All logits in the width of activations, one chunk of them in fp32 (torchtune, CEWithChunkedOutputLoss).
+
+    Gradients take the place of the logits. Compiled, a chunk is widened in registers. The head's backward makes a
+    gradient a chunk and adds it to the others.
+    """
+
+    key: ClassVar[str] = "chunked"
+    source: ClassVar[tuple[str, ...]] = ("torchtune",)
+    chunks: int = param(8, "1", "chunks of a micro-batch's tokens", low=1, high=1_000_000)
+
+    def held_bytes(self, logits: Logits) -> ArrayLike:
+        """The logits in 16 bits, and what else the program holds of them for one chunk [byte]."""
+        width = logits.element_bytes
+        chunk = logits.spike_bytes if logits.eager else width
+        held = logits.count * ((1.0 + logits.waiting) * width + chunk / self.chunks)
+        return np.minimum(held, logits.whole_bytes)
+
+    def gradient_copies(self) -> float:
+        """Gradients of the head's weight beside the one that is left [1]: a chunk's."""
+        return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fused(CrossEntropy):
+    """The head with the loss, a chunk of tokens at a time (Liger Kernel 0.8.2, ops/fused_linear_cross_entropy.py).
+
+    A chunk has ceil(T / ceil(V / D)) tokens, up to the next power of two. Its logits' gradient takes their place; the
+    gradients of the hidden states and of the head's weight are there from the loss on.
+    """
+
+    key: ClassVar[str] = "fused"
+    source: ClassVar[tuple[str, ...]] = ("liger-kernel-2024",)
+    tried: ClassVar[bool] = True
+    early_gradient: ClassVar[bool] = True
+
+    def held_bytes(self, logits: Logits) -> ArrayLike:
+        """A chunk's logits and the gradient of the hidden states [byte]."""
+        tokens, hidden = logits.tokens, logits.hidden
+        rows: Array = np.ceil(tokens / max(1.0, np.ceil(logits.vocab / max(1, hidden))))
+        rows = np.minimum(2.0 ** np.ceil(np.log2(np.maximum(rows, 1.0))), tokens)
+        held: Array = logits.element_bytes * (rows * logits.vocab + tokens * hidden * (1.0 + logits.waiting))
+        return np.minimum(held, logits.whole_bytes)
+
+    def backward_bytes(self, logits: Logits) -> ArrayLike:
+        """Nothing: the head's backward has run with the loss [byte]."""
+        return 0.0
