@@ -91,13 +91,14 @@ def replayed() -> Replays:
         stop: Stop | None = None,
         deployment: Deployment | None = None,
         fronts: Fronts | None = None,
+        hooks: dict[str, Callable[..., Any]] | None = None,
         **numbers: float,
     ) -> Replay:
         times = {name: numbers.pop(name) for name in _TIMES if name in numbers}
         engine = NumbersEngine(
             numbers, replace(deployment or Deployment(), instances=instances, role=Role.WHOLE), numbers_table(**times)
         )
-        way = {"router": router, "fronts": fronts, "comings": comings, "stop": stop}
+        way = {"router": router, "fronts": fronts, "comings": comings, "stop": stop, "hooks": hooks}
         return replay_tables([engine], [engine.table], traffic, **way)  # type: ignore[arg-type, list-item]
 
     return run

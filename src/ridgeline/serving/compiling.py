@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import RLock
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -36,6 +36,7 @@ from numba.core.untyped_passes import FixupArgs, GenericRewrites, IRProcessing, 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _compiles = RLock()
+_WRAPPER = "_ZN7cpython"  # how the name of a wrapper for Python begins, in place of _ZN
 _PART = {"nopython": True, "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _WHOLE = {"nopython": True, "_nrt": False}  # a function that makes an array is refused
 
@@ -61,6 +62,16 @@ def entered(function: _Function) -> _Function:
     return cast(_Function, whole)
 
 
+def address(function: Callable[..., Any], answer: Any, given: Sequence[Any]) -> int:
+    """Address of a function that compiled code calls through a pointer, compiled for these types and kept on disk."""
+    part = function if isinstance(function, _Part) else _Part(function, nogil=True)
+    if part.entry is None:
+        part.entry = entered(part.py_func)
+    started(part.entry.compile, answer(*given))
+    found = part.entry.overloads[tuple(given)]
+    return int(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
+
+
 def started(function: Callable[..., Any], *arguments: Any) -> Any:
     """What an entered function returns; where it is compiled first, without vector instructions.
 
@@ -84,7 +95,9 @@ class _Part(CPUDispatcher):
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         super().__init__(function, targetoptions={**_PART, **options}, pipeline_class=_PartPasses)
-        self.options, self.alone = options, None
+        self.options = options
+        self.alone: Any = None
+        self.entry: Any = None
         self.known.append(self)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
@@ -120,9 +133,12 @@ class _Library(JITCodeLibrary):
         ll_module.data_layout = self._codegen._data_layout
 
     def finalize(self) -> None:
-        for function in self._final_module.functions:
-            part = not function.name.startswith(("cfunc.", "_ZN7cpython"))
-            if part and not function.is_declaration and function.linkage.name == "external":
+        names = [one.name for one in self._final_module.functions if not one.is_declaration]
+        wrappers = {name for name in names if name.startswith(("cfunc.", _WRAPPER))}
+        kept = wrappers | {"_ZN" + name.removeprefix(_WRAPPER) for name in wrappers}  # what they call
+        for name in names:
+            function = self._final_module.get_function(name)
+            if name not in kept and function.linkage.name == "external":
                 function.linkage = "internal"  # what is inlined everywhere is dropped
         super().finalize()
 

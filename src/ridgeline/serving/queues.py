@@ -6,7 +6,8 @@ import math
 
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import comes, goes
-from ridgeline.serving.state import NOBODY, Lists, Record, Records, Whole
+from ridgeline.serving.hooks import order
+from ridgeline.serving.state import NOBODY, ORDER, Lists, Record, Records, Whole
 
 
 @clocked
@@ -70,23 +71,27 @@ def drop_end(ranks: Records, lists: Lists, rank: int, request: int) -> None:
 
 
 @clocked
-def turn(requests: Records, rule: Record, request: int) -> float:
-    """Where a prompt stands in a queue of the shortest: its tokens, and what its client's patience adds [token].
+def shortest_first(requests: Records, rule: Record, request: int, other: int) -> bool:
+    """Hook `order`: whether the prompt of one who waits is longer, where a second of waiting counts for tokens.
 
     n + p a with its arrival at a: of two who wait, both grow as old, so that their order never changes.
     """
-    return float(requests[request].prompt + rule.patience * requests[request].came_s)
+    mine = requests[request].prompt + rule.patience * requests[request].came_s
+    return bool(requests[other].prompt + rule.patience * requests[other].came_s > mine)
 
 
 @clocked
-def _stays_behind(requests: Records, rule: Record, other: int, request: int, first: bool, by_priority: bool) -> bool:
-    """Whether one who waits comes after one who joins: less urgent, or longer; of equals where that one is `first`."""
+def _stays_behind(
+    lists: Lists, requests: Records, rule: Record, other: int, request: int, first: bool, by_priority: bool
+) -> bool:
+    """Whether one who waits comes after one who joins: less urgent, or by the hook; of equals if that is `first`."""
     if (by_priority or rule.shortest) and requests[other].priority != requests[request].priority:
         return bool(requests[other].priority > requests[request].priority)
     if rule.shortest:
-        mine, its = turn(requests, rule, request), turn(requests, rule, other)
-        if mine != its:
-            return bool(its > mine)
+        if order(lists.hooks[ORDER], (requests, rule, request, other)):
+            return True
+        if order(lists.hooks[ORDER], (requests, rule, other, request)):
+            return False
     return first
 
 
@@ -103,7 +108,7 @@ def join_queue(
 ) -> None:
     """Puts a request into a rank's queue: last, or first (after a preemption); of all, or of those of its priority.
 
-    In a queue of the shortest, of those with its turn.
+    Where a hook says the order, of those whom it puts before and after none of.
     """
     comes(ranks, lists, requests, rule, rank, request, first)
     ranks[rank].waiting += 1
@@ -111,7 +116,7 @@ def join_queue(
     if first and not by_priority and not rule.shortest:
         before, after = NOBODY, ranks[rank].wait_first
     elif by_priority or rule.shortest:
-        while before != NOBODY and _stays_behind(requests, rule, before, request, first, by_priority):
+        while before != NOBODY and _stays_behind(lists, requests, rule, before, request, first, by_priority):
             before, after = requests[before].before, before
     requests[request].before, requests[request].after = before, after
     if before == NOBODY:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,9 @@ from ridgeline.serving.comings import Comings, failures_of, scale
 from ridgeline.serving.compiling import started
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.fronts import Fronts
+from ridgeline.serving.hooks import fill
 from ridgeline.serving.loop import replay as _run
+from ridgeline.serving.queues import shortest_first
 from ridgeline.serving.rule import pool_role
 from ridgeline.serving.state import Array, Fleet, Records, Whole
 from ridgeline.serving.step import StepTables
@@ -109,11 +112,12 @@ def replay_tables(
     fronts: Fronts | None = None,
     comings: Comings | None = None,
     stop: Stop | None = None,
+    hooks: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Replay:
     """As `replay`, with the tables of each engine at hand; `comings` says how instances come and go.
 
     Requests come in through any of `fronts`, one by default. With `stop` it ends as soon as an objective is certainly
-    missed, and says so (`stopped`).
+    missed, and says so (`stopped`). What `hooks` decide, compiled functions by name, is told in `serving.hooks`.
     """
     _check(engines)
     times, places = times_of(engines, tables)
@@ -136,6 +140,11 @@ def replay_tables(
             f"deployment: displaces, but all requests of '{traffic.name}' have the same priority; give a trace with a"
             " column priority, or leave it out"
         )
+    hooks = dict(hooks or {})
+    if "order" in hooks:
+        rules["shortest"] = 1
+    elif rules["shortest"].any():
+        hooks["order"] = shortest_first
     clients = clients_of(traffic) if rules["fair"].any() else None
     lists = state.empty_lists(
         len(ranks),
@@ -160,6 +169,7 @@ def replay_tables(
     requests["front_s"] = front_seconds(engines[0], traffic)
     free = np.flatnonzero(traffic.after < 0)
     arrivals = free[: traffic.concurrency] if traffic.concurrency else free
+    fill(lists, hooks, ranks=ranks, requests=requests, rule=rules)
     span_s = started(_run, ranks, lists, requests, instances, fleet, times, rules, arrivals, most_s)
     _invariants(ranks, requests, fleet, rules, most_s)
     return _result(requests, instances, fleet, rules, span_s)

@@ -7,6 +7,7 @@ import math
 from ridgeline.serving.admission import admit, fits
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import head, see
+from ridgeline.serving.hooks import victim
 from ridgeline.serving.kept import seen_tokens
 from ridgeline.serving.looks import late
 from ridgeline.serving.queues import drop_end, growth, join_queue, leave_running, resident
@@ -17,6 +18,7 @@ from ridgeline.serving.state import (
     PREFILL_FIRST,
     PREFILLING,
     STATIC,
+    VICTIM,
     WAITING,
     Fleet,
     Lists,
@@ -35,8 +37,10 @@ def _last_decoding(ranks: Records, requests: Records, rank: int) -> int:
 
 
 @clocked
-def _victim(ranks: Records, requests: Records, rule: Record, rank: int) -> int:
-    """Whoever gives way first: who was admitted last, of the least urgent ones where urgency counts; or nobody."""
+def _victim(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int) -> int:
+    """Whoever gives way first: by the hook, or who was admitted last, of the least urgent where urgency counts."""
+    if lists.hooks[VICTIM] != 0:
+        return int(victim(lists.hooks[VICTIM], (ranks, requests, rule, rank)))
     if rule.split:
         return _last_decoding(ranks, requests, rank)
     if not rule.displaces:
@@ -82,7 +86,7 @@ def ensure_growth(ranks: Records, lists: Lists, requests: Records, fleet: Fleet,
     """Preempts until the next step's blocks are free; whether it had to."""
     preempted = False
     while ranks[rank].used + growth(ranks, lists, rule, rank, 1) > rule.capacity:
-        request = _victim(ranks, requests, rule, rank)
+        request = _victim(ranks, lists, requests, rule, rank)
         if request == NOBODY or (ranks[rank].running < 2 and ranks[rank].lent == 0):
             break
         preempt(ranks, lists, requests, fleet, rule, rank, request)
@@ -96,14 +100,14 @@ def _make_way(
 ) -> None:
     """Those who run and are less urgent than who is next give way, the least urgent first, until it fits."""
     while ranks[rank].waiting > 0:
-        request, victim = head(ranks, lists, requests, rule, rank), _victim(ranks, requests, rule, rank)
+        request, yields = head(ranks, lists, requests, rule, rank), _victim(ranks, lists, requests, rule, rank)
         if request == NOBODY or late(requests, request, known_s):
             return
-        if victim == NOBODY or requests[victim].priority <= requests[request].priority:
+        if yields == NOBODY or requests[yields].priority <= requests[request].priority:
             return
         if fits(ranks, lists, requests, rule, rank, request):
             return
-        preempt(ranks, lists, requests, fleet, rule, rank, victim)
+        preempt(ranks, lists, requests, fleet, rule, rank, yields)
 
 
 @clocked

@@ -7,6 +7,7 @@ import math
 from ridgeline.serving.borrowing import asks, give_back
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import decodes
+from ridgeline.serving.hooks import held
 from ridgeline.serving.kept import cut, fetched_tokens, held_tokens, prompt_tokens, read_tokens
 from ridgeline.serving.loading import leave_adapter
 from ridgeline.serving.queues import (
@@ -19,21 +20,24 @@ from ridgeline.serving.queues import (
     publish,
     push_end,
 )
-from ridgeline.serving.state import DECODING, ENDED, NOBODY, Lists, Record, Records
+from ridgeline.serving.state import DECODING, ENDED, HELD, NOBODY, Lists, Record, Records
 
 
 @clocked
 def start_decoding(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
     """A request whose cache is complete joins the sequences that gain tokens every step."""
     step, needed = ranks[rank].step, requests[request].needed
-    length = held_tokens(rule, needed)
+    length, reads = held_tokens(rule, needed), read_tokens(rule, needed)
+    if lists.hooks[HELD] != 0:
+        length = min(max(int(held(lists.hooks[HELD], (requests, rule, request, needed))), 1), needed)
+        reads = float(length)
     cut(ranks, requests, rule, rank, request, length)
     left = requests[request].output - requests[request].made
     requests[request].stage = DECODING
     requests[request].since, requests[request].length = step, length
     requests[request].until = step + math.ceil(left / rule.gained)
     ranks[rank].decoding += 1
-    requests[request].reads, requests[request].fetches = read_tokens(rule, needed), fetched_tokens(rule, needed)
+    requests[request].reads, requests[request].fetches = reads, fetched_tokens(rule, needed)
     if requests[request].lent > 0:
         requests[request].reads = max(0, needed - requests[request].lent * rule.block_tokens)
         asks(ranks, lists, requests, rule, rank, request, 1)

@@ -23,6 +23,8 @@ BOTH, PROMPTS, ANSWERS = range(3)  # lanes: what an entry of an instance does
 PREFILL_FIRST, MIXED_BATCHES, STATIC = range(3)  # schedulers
 ROUND_ROBIN, LEAST_LOADED, LONGEST_PREFIX = range(3)  # routers
 EACH_LOOK, WHEN_ALL, WHEN_FULL = range(3)  # what prompts wait for
+ORDER, VICTIM, HELD = range(3)  # hooks (`serving.hooks`)
+HOOKS = 3
 SAMPLES = 512  # of the series over time
 NOBODY = -1
 
@@ -56,7 +58,8 @@ has one (1) or when they fill `enough` tokens of an iteration (2), so many itera
 of one rank's cache, `kept_free` by admission; every `period` [step] a sequence takes `growth_blocks`; `reserve` [1]
 share of the output that admission sets blocks aside for; `swaps` preempted caches to the host and back at
 `swap_token_s`, `beside` what runs or after it, else they are computed again; whoever waits and is more urgent
-`displaces` who runs; the queue is `fair` among clients, or of the `shortest` prompts first, with `patience` [token/s];
+`displaces` who runs; the queue is `fair` among clients, or in the order of a hook (`shortest`), of `patience`
+[token/s];
 `prefix_tokens` of a prefix block, 0: prompts share nothing; `move_token_s` and `move_start_s` [s] from a prefill to a
 decode instance, and whether who is on the way `moving_holds` a place; of its attention ranks a pool's request
 `draws_rank`, or takes the least loaded, and one that takes caches in `stands` meanwhile. `eager_s` [s] launching an
@@ -171,6 +174,7 @@ class Lists(NamedTuple):
     adapters: Whole  # (G, A, 2) serial of the last use of each adapter (0: not loaded), and who runs with it
     loans: Whole  # (R, G) blocks of each request at each rank that lends them
     built: Whole  # (G, T + 1) whether kernels are compiled for so many tokens, at the end for more than those
+    hooks: Whole  # (H,) where the code of each hook begins, 0: none (`serving.hooks`)
     use: Whole  # (G, K, 3) holders of a prefix block (-1: absent), the next newer and the next older idle one
 
 
@@ -233,5 +237,6 @@ def empty_lists(
         adapters=np.zeros((count, adapters, 2), dtype=np.int64),
         loans=np.zeros((borrowers, count), dtype=np.int64),
         built=np.zeros((count, built + 1), dtype=np.int64),
+        hooks=np.zeros(HOOKS, dtype=np.int64),
         use=np.full((count, distinct, 3), NOBODY, dtype=np.int64),
     )
