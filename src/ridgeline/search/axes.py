@@ -121,8 +121,10 @@ class Axes:
 
     @cached_property
     def logits_again(self) -> NDArray[np.float64]:
-        """Times that backward makes the logits again (1, 1, 1, O) [1]."""
-        return np.array([cross_entropy(one.loss).logits_again() for one in self.savings])[None, None, None, :]
+        """Times that backward makes the logits again, on the axis of savings [1]."""
+        names = self.saving("loss")
+        again = [cross_entropy(name).logits_again() for name in names.ravel().tolist()]
+        return np.array(again).reshape(names.shape)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
