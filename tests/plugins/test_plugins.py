@@ -101,11 +101,11 @@ def test_they_are_in_help_and_refused_where_they_are_not_installed() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--optimizer", "galore(rank=0)"), "galore: rank = 0 1, needs 1 to 65536"),
+        (("--optimizer", "galore(rank=0)"), "galore: rank = 0, needs 1 to 65536"),
         (("--optimizer", "galore(size=3)"), "galore: unknown parameter 'size'; it has rank, gap"),
-        (("--loss", "cut-cross-entropy(skipped=2)"), "cut-cross-entropy: skipped = 2 1, needs 0 to 1"),
+        (("--loss", "cut-cross-entropy(skipped=2)"), "cut-cross-entropy: skipped = 2, needs 0 to 1"),
         (("--loss", "cut-cross-entropy(fp32=3)"), "cut-cross-entropy: fp32 = 3, needs true or false"),
-        (("--loss", "chunked(chunks=0)"), "chunked: chunks = 0 1, needs 1 to"),
+        (("--loss", "chunked(chunks=0)"), "chunked: chunks = 0, needs 1 to"),
         (("--schedule", "dualpipe", "--pp", "8", "--chunks", "3"), "dualpipe: chunks = 3, needs exactly 2"),
         (("--schedule", "dualpipe", "--pp", "8", "--chunks", "2"), "needs an even number >= 2 x 8; nearest"),
     ],

@@ -35,7 +35,8 @@ class Technique:
             self._check(one, getattr(self, one.name))
 
     def _check(self, one: Field[Any], value: object) -> None:
-        low, high, unit = (one.metadata[name] for name in ("low", "high", "unit"))
+        low, high = one.metadata["low"], one.metadata["high"]
+        unit = "" if one.metadata["unit"] == "1" else f" {one.metadata['unit']}"
         place = f"{self.key}: {one.name} = {value}"
         if isinstance(one.default, bool | str):
             if not isinstance(value, type(one.default)):
@@ -43,9 +44,9 @@ class Technique:
             return
         whole = isinstance(one.default, int)
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-            raise PlanError(f"{place}, needs a {'whole number' if whole else 'number'} of {unit}")
+            raise PlanError(f"{place}, needs a {'whole number' if whole else 'number'}{unit and ' of'}{unit}")
         if not low <= value <= high:
-            raise PlanError(f"{place} {unit}, needs {low:g} to {high:g}")
+            raise PlanError(f"{place}{unit}, needs {low:g} to {high:g}")
 
     @classmethod
     def slots(cls) -> frozenset[str]:
