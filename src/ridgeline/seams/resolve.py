@@ -42,7 +42,9 @@ def rewritten(model: Model, texts: Sequence[str]) -> Model:
     graph = model.graph
     for one in together(map(listed, texts)):
         if not isinstance(one, GraphRewrite):
-            continue
+            raise PlanError(
+                f"{one.key} is one of the {one.family}, which a plan or workload names by a word of their own"
+            )
         refused = one.refusal(graph)
         if refused:
             raise PlanError(f"{one.key} does not apply to {model.name}: {refused}; leave it out")
