@@ -22,8 +22,7 @@ from ridgeline.seams.schedule import Order
 from ridgeline.timeline.profile import busy_s, memory_profile
 from ridgeline.timeline.simulate import Timeline, simulate
 from ridgeline.training.bounds import uneven_bound_s
-from ridgeline.training.orders import order, pipeline_schedule
-from ridgeline.training.pipeline import pipeline_tasks
+from ridgeline.training.pipeline import order, pipeline_schedule, pipeline_tasks
 
 CASES = [
     ("zb-h1", 1),

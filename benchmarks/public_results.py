@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.cli.main import run
-from ridgeline.memory.interval import peak_interval
+from ridgeline.memory.stage import peak_interval
 
 ROWS = Path(__file__).with_suffix(".toml")
 PAGE = Path(__file__).with_suffix(".md")

@@ -32,8 +32,7 @@ from ridgeline.seams.states import OptimizerStates, Tensor
 from ridgeline.seams.technique import Technique
 from ridgeline.timeline.profile import memory_profile
 from ridgeline.timeline.simulate import Timeline, simulate
-from ridgeline.training.orders import durations_of, order
-from ridgeline.training.pipeline import pipeline_tasks
+from ridgeline.training.pipeline import durations_of, order, pipeline_tasks
 
 ALL = {key: technique(family, key) for family in families() for key in names(family)}
 SCHEDULES = {key: one for key, one in ALL.items() if isinstance(one, PipelineSchedule)}

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.facts.mechanisms import constants
-from ridgeline.memory.interval import STATES, peak_interval
-from ridgeline.memory.stage import CATEGORIES
+from ridgeline.memory.stage import CATEGORIES, STATES, peak_interval
 
 SIZES = st.fixed_dictionaries({name: st.floats(0, 1e12) for name in CATEGORIES})
 

@@ -20,9 +20,9 @@ from ridgeline.report.report import SearchReport
 from ridgeline.search.complete import complete
 from ridgeline.search.search import Searcher, search
 from ridgeline.search.space import Space, chunk_choices, data_parallel, degrees, legal
-from ridgeline.training.exchange import exchange_rules
-from ridgeline.training.orders import pipeline_schedule
-from ridgeline.training.step_bound import StepBound
+from ridgeline.training.bounds import StepBound
+from ridgeline.training.exchanges import exchange_rules
+from ridgeline.training.pipeline import pipeline_schedule
 
 MODEL = from_dims(name="small", layers=8, hidden=1024, heads=8, vocab=32000, max_positions=2048)
 SPARSE = from_dims(

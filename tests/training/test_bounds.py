@@ -11,8 +11,7 @@ from ridgeline.seams.registry import names
 from ridgeline.timeline.profile import busy_s
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.bounds import bubble_fraction, uneven_bound_s
-from ridgeline.training.orders import durations_of, order, pipeline_schedule
-from ridgeline.training.pipeline import pipeline_tasks
+from ridgeline.training.pipeline import durations_of, order, pipeline_schedule, pipeline_tasks
 
 ROUNDING = 1 + 1e-12  # sums in another order
 FOLDED = ("zb-v", "v-half", "v-min")

@@ -12,10 +12,9 @@ from ridgeline.facts.frameworks import framework_names
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.work import Collective, CollectiveKind, Layout, Phase
-from ridgeline.training.copies import exchange_copies
-from ridgeline.training.exchanges import Sharding
-from ridgeline.training.orders import pipeline_schedule
+from ridgeline.training.exchanges import Sharding, exchange_copies
 from ridgeline.training.parts import StageParts
+from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stages import StageModel, StageTimes
 
 ONE = pipeline_schedule("1f1b")

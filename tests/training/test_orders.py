@@ -12,9 +12,8 @@ from ridgeline.seams.registry import names
 from ridgeline.seams.schedule import Order
 from ridgeline.timeline.profile import memory_profile
 from ridgeline.timeline.simulate import simulate
-from ridgeline.training.fill import Skeleton, fill
-from ridgeline.training.orders import KIND_LABEL, durations_of, order, pipeline_schedule
-from ridgeline.training.pipeline import pipeline_tasks
+from ridgeline.training.pipeline import KIND_LABEL, durations_of, order, pipeline_schedule, pipeline_tasks
+from ridgeline.training.zero_bubble import Skeleton, fill
 
 FOLDED = ("zb-v", "v-half", "v-min")
 SPLIT = ("v-half", "v-min", "zb-h1", "zb-h2", "zb-v")

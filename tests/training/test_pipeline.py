@@ -8,8 +8,7 @@ import pytest
 from ridgeline.seams.schedule import FORWARD
 from ridgeline.timeline.profile import memory_profile
 from ridgeline.timeline.simulate import simulate
-from ridgeline.training.orders import KIND_LABEL, order, pipeline_schedule
-from ridgeline.training.pipeline import SEND_FORWARD, pipeline_tasks
+from ridgeline.training.pipeline import KIND_LABEL, SEND_FORWARD, order, pipeline_schedule, pipeline_tasks
 
 F1_B2 = {"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0}
 

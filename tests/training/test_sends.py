@@ -19,9 +19,8 @@ from ridgeline.lower.work import Layout
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor
 from ridgeline.predict.explain import explain
-from ridgeline.training.exchanges import Sharding
-from ridgeline.training.orders import pipeline_schedule
-from ridgeline.training.sends import send_tables
+from ridgeline.training.exchanges import Sharding, send_tables
+from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stages import StageModel, StageTimes
 
 MODEL = from_dims(layers=16, hidden=1024, heads=16, vocab=1024, max_positions=1024)

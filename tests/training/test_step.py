@@ -18,13 +18,12 @@ from ridgeline.plan.plan import Plan
 from ridgeline.seams.registry import names
 from ridgeline.seams.states import Tensor
 from ridgeline.timeline.simulate import simulate
-from ridgeline.training.exchange import Exchange, exchange_rules
-from ridgeline.training.exchanges import Sharding
+from ridgeline.training.bounds import step_bound_s
+from ridgeline.training.exchanges import Exchange, Sharding, exchange_rules
 from ridgeline.training.optimizer import OPERATIONS, optimizer_seconds
-from ridgeline.training.orders import pipeline_schedule
+from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stages import StageModel, StageTimes
 from ridgeline.training.step import step_tasks
-from ridgeline.training.step_bound import step_bound_s
 
 ONE = pipeline_schedule("1f1b")
 SLOW = constant("overlap.compute_slowdown")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ridgeline.memory.profile import FULL, NONE, SELECTIVE, Part
-from ridgeline.memory.query import Stage
-from ridgeline.memory.shares import Array, as_array
+from ridgeline.memory.query import Array, Stage, as_array
 from ridgeline.seams.loss import Logits
 
 

@@ -5,11 +5,13 @@ Every degree, size and count may be a scalar or an array over plans; results hav
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
 
+from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.ops import Graph
 from ridgeline.graph.workload import Workload
 from ridgeline.memory.activations import (
@@ -19,26 +21,65 @@ from ridgeline.memory.activations import (
     logit_gradient_bytes,
     working_set_bytes,
 )
-from ridgeline.memory.buffers import (
-    gathered_bytes,
-    gathered_input_bytes,
-    head_copy_bytes,
-    passing_gradient_bytes,
-    weight_copy_bytes,
-)
-from ridgeline.memory.moments import Moment, greatest
-from ridgeline.memory.query import Options, Stage, resolve
-from ridgeline.memory.shares import Array, as_array
+from ridgeline.memory.query import Array, Options, Stage, as_array, resolve
 from ridgeline.memory.states import (
     constant_bytes,
     device_optimizer_bytes,
+    gathered_bytes,
+    gathered_input_bytes,
     gradient_bytes,
     gradients_leave,
+    head_copy_bytes,
     head_gradient,
     optimizer_bytes,
+    passing_gradient_bytes,
     update_copy_bytes,
     weight_bytes,
+    weight_copy_bytes,
 )
+
+TRANSIENT = ("gradients", "activations", "logits", "buffers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """Bytes of what comes and goes during a step, at one moment [byte]."""
+
+    gradients: Array
+    activations: Array
+    logits: Array
+    buffers: Array
+
+    @property
+    def total(self) -> Array:
+        """Sum of the four [byte]."""
+        return self.gradients + self.activations + self.logits + self.buffers
+
+
+def greatest(moments: Sequence[Moment]) -> dict[str, Array]:
+    """The bytes by category of the greatest moment of each plan [byte]; the earliest wins a tie."""
+    best = moments[0].total
+    chosen = {name: getattr(moments[0], name) for name in TRANSIENT}
+    for moment in moments[1:]:
+        more = moment.total > best
+        best = np.where(more, moment.total, best)
+        chosen = {name: np.where(more, getattr(moment, name), chosen[name]) for name in TRANSIENT}
+    return chosen
+
+
+STATES = ("weights", "gradients", "optimizer")
+"""Memory categories that are counted exactly."""
+
+
+def peak_interval(categories: Mapping[str, float]) -> tuple[float, float]:
+    """Low and high end of the 80 % interval of a sum of memory categories [byte, or the unit of its values].
+
+    Domain: training; source: rows memory.transient.low and .high of the mechanism table.
+    """
+    states = sum(size for name, size in categories.items() if name in STATES)
+    transient = sum(size for name, size in categories.items() if name not in STATES)
+    return states + constant("memory.transient.low") * transient, states + constant("memory.transient.high") * transient
+
 
 ALLOCATED = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "workspace")
 CATEGORIES = (*ALLOCATED, "context")

@@ -18,20 +18,18 @@ from ridgeline.graph.workload import Workload
 from ridgeline.lower.split import even_split
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.lower.work import Layout
+from ridgeline.memory.profile import Runtime, runtime_of
 from ridgeline.memory.query import Options
-from ridgeline.memory.runtime import Runtime, runtime_of
 from ridgeline.memory.stage import activation_bytes, host_memory, stage_memory
 from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.plan.rules import check, model_limits
 from ridgeline.seams.loss import cross_entropy
 from ridgeline.timeline.simulate import Timeline, simulate
-from ridgeline.training.exchange import exchange_rules
-from ridgeline.training.exchanges import Sharding
-from ridgeline.training.host_traffic import with_moved_activations
-from ridgeline.training.orders import pipeline_schedule
+from ridgeline.training.bounds import step_bound_s
+from ridgeline.training.exchanges import Sharding, exchange_rules
+from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stages import LayoutCost, StageModel, StageTimes
-from ridgeline.training.step import step_tasks
-from ridgeline.training.step_bound import step_bound_s
+from ridgeline.training.step import step_tasks, with_moved_activations
 
 RECOMPUTE_CODE = {Recompute.NONE: 0, Recompute.SELECTIVE: 1, Recompute.FULL: 2}
 

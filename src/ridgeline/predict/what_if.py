@@ -9,10 +9,10 @@ from ridgeline.cost.machine import Machine
 from ridgeline.predict.predictor import Evaluation, Predictor
 from ridgeline.report.what_if import EVERYTHING, Sensitivity
 from ridgeline.timeline.simulate import simulate
-from ridgeline.training.exchange import exchange_rules
-from ridgeline.training.orders import pipeline_schedule
+from ridgeline.training.bounds import step_bound_s
+from ridgeline.training.exchanges import exchange_rules
+from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.step import step_tasks
-from ridgeline.training.step_bound import step_bound_s
 
 GAIN = 1.1  # definition: each question asks for a tenth more
 _CLOSED = 0.02  # tolerance: of a step's time, below which what its closed form leaves out is too little to matter

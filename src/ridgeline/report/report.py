@@ -9,7 +9,7 @@ from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.tasks import TaskGraph
-from ridgeline.memory.interval import peak_interval
+from ridgeline.memory.stage import peak_interval
 from ridgeline.plan.plan import Plan
 from ridgeline.report.blocks import plain
 from ridgeline.report.evidence import Known

@@ -24,20 +24,18 @@ from ridgeline.cost.price import BlockCost
 from ridgeline.lower.split import balanced_split, even_split
 from ridgeline.lower.work import Layout
 from ridgeline.memory.activations import kept_bytes
-from ridgeline.memory.query import Options, Stage, resolve
-from ridgeline.memory.shares import as_array
+from ridgeline.memory.query import Options, Stage, as_array, resolve
 from ridgeline.memory.stage import device_memory, device_peak, host_bytes
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor
 from ridgeline.seams.schedule import PipelineSchedule, Shape
 from ridgeline.search.axes import Axes, entries, recompute_axis, repeats, savings, sharding_axis
 from ridgeline.search.space import Degrees, Space, chunk_choices, plan_of
-from ridgeline.training.exchange import Exchange
-from ridgeline.training.exchanges import Sharding
-from ridgeline.training.host_traffic import with_moved_activations
-from ridgeline.training.orders import pipeline_schedule
+from ridgeline.training.bounds import StepBound
+from ridgeline.training.exchanges import Exchange, Sharding
+from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stages import LayoutCost
-from ridgeline.training.step_bound import StepBound
+from ridgeline.training.step import with_moved_activations
 
 Floats = NDArray[np.float64]
 _THREADS = min(os.cpu_count() or 1, 4)  # each holds the arrays of one group

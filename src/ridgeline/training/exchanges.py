@@ -1,18 +1,49 @@
-"""Time to collect sharded weights and to reduce gradients, and the sharding that asks for it."""
+"""What ranks exchange: when weights are gathered and gradients reduced, how long that takes, its copies and the sends.
+
+Shape letters: P stages, v chunks per stage; dots stand for axes of plans.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine
-from ridgeline.cost.network import collective_seconds
+from ridgeline.cost.network import between, collective_seconds
+from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.workload import PRECISIONS, Task, Workload
 from ridgeline.lower.params import RankParams
 from ridgeline.lower.work import Collective, CollectiveKind, Layout, Number, Phase
 from ridgeline.memory.profile import EIGHT_BIT_BYTES, NF4_BYTES
+from ridgeline.plan.plan import Plan
+
+SLOWDOWN = partial(constant, "overlap.compute_slowdown")  # share of the shorter of the two by which compute grows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """When weights are gathered and gradients reduced; each a number or an array over plans (0 or 1)."""
+
+    gather_once: Number  # before the first forward of each chunk (ZeRO 1 and 2)
+    gather_always: Number  # before every forward and backward (ZeRO 3)
+    reduce_always: Number  # after every backward (ZeRO 2 and 3), else after the last one
+    overlap_gather: Number
+    overlap_reduce: Number
+
+
+def exchange_rules(plan: Plan) -> Exchange:
+    """The exchanges that a plan's sharding asks for."""
+    return Exchange(
+        gather_once=int(plan.zero in (1, 2)),
+        gather_always=int(plan.zero == 3),
+        reduce_always=int(plan.zero >= 2),
+        overlap_gather=int(plan.overlap_weights),
+        overlap_reduce=int(plan.overlap_gradients),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,3 +105,100 @@ def exchanged_s(kind: CollectiveKind, size_bytes: Number, ranks: Number, stride:
     """Seconds of one collective over ranks so far apart [s]; none where nothing moves."""
     work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size_bytes, ranks=ranks, stride=stride)
     return np.where(np.asarray(size_bytes) > 0, collective_seconds(work, machine), 0.0)
+
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExchangeCopies:
+    """Device-memory traffic of copies for each number of a weight [byte].
+
+    `gathered` each time its shards are collected, `reduced` each time its gradient is reduced: with every micro-batch
+    where gradients are `sharded`, else once a step.
+    """
+
+    gathered: float = 0.0
+    reduced: float = 0.0
+    sharded: bool = False
+
+
+def exchange_copies(workload: Workload) -> ExchangeCopies:
+    """Traffic of the copies around exchanges, by training framework [byte per number].
+
+    With a the width of activations and g that of gradients when reduced, a framework's policy says how many of a and
+    of g it copies, and whether gradients are widened on the way, a + g where these differ. Programs compiled as one
+    graph (XLA) and single devices copy nothing. Evidence: derived from the sources that the policy names.
+    """
+    if workload.execution == "graph":
+        return ExchangeCopies()
+    precision, policy = PRECISIONS[workload.precision], workload.policy
+    wide, grad = precision.activation_bytes, precision.grad_bytes
+    widened = wide + grad if policy.copies_widened and grad != wide else 0.0
+    return ExchangeCopies(
+        gathered=policy.gathered_activation_copies * wide,
+        reduced=policy.reduced_activation_copies * wide + policy.reduced_gradient_copies * grad + widened,
+        sharded=policy.copies_each_micro_batch,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopySeconds:
+    """Seconds of copies: at a forward and a backward each, after a backward (..., P, v), and once a step (..., P)."""
+
+    gathered_s: Floats
+    reduced_s: Floats
+    once_s: Floats
+
+
+def copy_seconds(habit: ExchangeCopies, numbers: tuple[Floats, Floats], zero: Number, rate: float) -> CopySeconds:
+    """Copies at `rate` [byte/s] of the numbers that a chunk gathers and reduces, (..., P, v) each [s].
+
+    With every micro-batch where `zero` shards weights or gradients, else once a step.
+    """
+    gathered, reduced = numbers[0] * (habit.gathered / rate), numbers[1] * (habit.reduced / rate)
+    often = np.asarray(zero) >= 2 if habit.sharded else np.asarray(0.0)
+    return CopySeconds(
+        gathered_s=gathered * (np.asarray(zero) >= 3) if habit.gathered else gathered,
+        reduced_s=reduced * often,
+        once_s=(reduced * (1.0 - np.asarray(often, dtype=float))).sum(axis=-1),
+    )
+
+
+def send_tables(
+    place: NDArray[np.int64], ranks: Number, machine: Machine, seconds: Callable[[float], Number], *, chains: int = 1
+) -> tuple[Floats, Floats]:
+    """Time to hand activations from each chunk to the next, and gradients to the one before, (..., P, v) [s].
+
+    Each stage fills `ranks` devices in a row, tp * cp * dp. A message from one to another goes over the innermost tier
+    that holds the farthest pair of ranks that talk; from the last stage back to the first, as interleaved chunks do,
+    that is the tier over all of them. Chunks that follow each other on one stage send nothing.
+
+    Parameters
+    ----------
+    place : (P, v)
+        Place of each chunk in the model's chain, or in `chains` of them end to end, of `PipelineSchedule.places`.
+    ranks : number or (...)
+        Devices of a stage.
+    seconds : stride -> number or (...)
+        Time of one message between devices so far apart [s].
+    """
+    here = np.arange(place.shape[0])
+    there = (here + 1) % here.size
+    each = np.asarray(ranks)[..., None]
+    low, high = np.minimum(here, there) * each, np.maximum(here, there) * each + each - 1
+    strides = between(low, high, machine)
+    hop = np.zeros(here.size)  # from each stage to the one after it, the first after the last
+    for stride in np.unique(strides) if here.size > 1 else ():
+        hop = np.where(strides == stride, np.asarray(seconds(float(stride)))[..., None], hop)
+    stage_at = np.empty(place.size, dtype=np.int64)
+    stage_at[place] = here[:, None]
+
+    def toward(neighbour: NDArray[np.int64]) -> Floats:
+        length = place.size // chains
+        inside = (neighbour >= 0) & (neighbour < place.size) & (neighbour // length == place // length)
+        target = stage_at[np.where(inside, neighbour, place)]
+        boundary = np.where(target == there[:, None], here[:, None], target)
+        return np.asarray(np.where(target != here[:, None], hop[..., boundary], 0.0))
+
+    return toward(place + 1), toward(place - 1)

@@ -23,10 +23,16 @@ from ridgeline.lower.params import RankParams, rank_params
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import CollectiveKind, Layout, Number
 from ridgeline.seams.schedule import Integers, PipelineSchedule
-from ridgeline.training.copies import CopySeconds, copy_seconds, exchange_copies
-from ridgeline.training.exchanges import Sharding, exchange_seconds, exchanged_s
+from ridgeline.training.exchanges import (
+    CopySeconds,
+    Sharding,
+    copy_seconds,
+    exchange_copies,
+    exchange_seconds,
+    exchanged_s,
+    send_tables,
+)
 from ridgeline.training.optimizer import optimizer_seconds
-from ridgeline.training.sends import send_tables
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -10,15 +10,17 @@ Shape letters: P stages, v chunks, m micro-batches, N compute tasks per stage.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.lower.tasks import TaskGraph
+from ridgeline.lower.work import Number
 from ridgeline.plan.plan import Plan
 from ridgeline.seams.schedule import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Durations, Order
-from ridgeline.training.exchange import SLOWDOWN, Exchange, exchange_rules
-from ridgeline.training.orders import order, pipeline_schedule
-from ridgeline.training.pipeline import LABEL, pipeline_tasks
+from ridgeline.training.exchanges import SLOWDOWN, Exchange, exchange_rules
+from ridgeline.training.pipeline import LABEL, order, pipeline_schedule, pipeline_tasks
 from ridgeline.training.stages import StageTimes
 
 GATHER, REDUCE, UPDATE = 6, 7, 8
@@ -51,6 +53,28 @@ def step_tasks(plan: Plan, micro_batches: int, times: StageTimes) -> TaskGraph:
         send_backward_s=times.send_backward_s,
     )
     return _Builder(base, sequence, times, rules).build()
+
+
+def with_moved_activations(
+    times: StageTimes, kept_bytes: Floats, counts: NDArray[np.int64], *, on: Number, host_bytes_per_s: float
+) -> StageTimes:
+    """Times when what forward keeps, (..., P) [byte], goes to the host and comes back under the compute [s].
+
+    A chunk's forward takes the longer of its compute and its copy out, its backward the longer of its compute and
+    its copy in, at the device's own host link. `on` (...) says which plans do so; counts (P, v, kinds).
+    """
+    share = counts.sum(axis=-1) / np.maximum(counts.sum(axis=(1, 2)), 1)[:, None]
+    copy_s = np.asarray(on)[..., None, None] * kept_bytes[..., None] * share / host_bytes_per_s
+    out = np.maximum(0.0, copy_s - times.forward_s)
+    back = np.maximum(0.0, copy_s - times.backward_input_s - times.backward_weight_s)
+    return replace(
+        times,
+        forward_s=times.forward_s + out,
+        backward_input_s=times.backward_input_s + back,
+        host_copy_s=copy_s,
+        host_wait_s=out,
+        host_back_wait_s=back,
+    )
 
 
 class _Builder:

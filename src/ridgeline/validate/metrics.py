@@ -11,7 +11,7 @@ from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.workload import Task
-from ridgeline.memory.interval import STATES, peak_interval
+from ridgeline.memory.stage import STATES, peak_interval
 from ridgeline.plan.plan import Recompute
 from ridgeline.report.report import Report, StageMemory
 from ridgeline.units import UNITS

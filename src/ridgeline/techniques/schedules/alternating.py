@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ridgeline.seams.schedule import Durations, Integers, Order, PipelineSchedule, Shape
-from ridgeline.training.orders import alternating
+from ridgeline.training.pipeline import alternating
 
 
 @dataclass(frozen=True, kw_only=True)

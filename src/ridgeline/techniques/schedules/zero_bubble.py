@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ridgeline.seams.schedule import Durations, Integers, Order, PipelineSchedule, Shape
-from ridgeline.training.fill import Skeleton
-from ridgeline.training.zero_bubble import filled_order, folded_skeletons, straight_skeletons
+from ridgeline.training.zero_bubble import Skeleton, filled_order, folded_skeletons, straight_skeletons
 
 
 @dataclass(frozen=True, kw_only=True)
