@@ -11,7 +11,7 @@ from ridgeline.cost import questions
 from ridgeline.cost.all_reduce import all_reduce_seconds, kernels_of
 from ridgeline.cost.answer import Rung
 from ridgeline.cost.engine_limits import engine_rules, kernel_sizes, most_bytes
-from ridgeline.cost.families.custom_all_reduce import CUSTOM_ALL_REDUCE
+from ridgeline.cost.families.collective import CUSTOM_ALL_REDUCE
 from ridgeline.cost.ladder import price
 from ridgeline.cost.machine import machine
 from ridgeline.cost.mechanism import device_vector

@@ -10,7 +10,7 @@ import pytest
 
 from ridgeline import compiled
 from ridgeline.cost.families.gemm import CASTS
-from ridgeline.cost.families.latent_layer import CHOSEN_CORE
+from ridgeline.cost.families.layers import CHOSEN_CORE
 from ridgeline.cost.families.registry import FAMILIES, mechanism
 from ridgeline.cost.measured import Grid
 from ridgeline.cost.mechanism import Array, Mechanism, device_vector

@@ -110,7 +110,7 @@ def test_an_indexer_scores_nothing_while_all_keys_may_be_chosen() -> None:
 
 
 def test_keys_seen_under_a_limit_are_counted_one_by_one() -> None:
-    from ridgeline.cost.families.latent_layer import keys_seen
+    from ridgeline.cost.families.layers import keys_seen
 
     for tokens, cached, most in ((5, 0, 3), (5, 2, 100), (4, 9, 3), (1, 7, 8)):
         by_hand = sum(min(cached + 1 + query, most) for query in range(tokens))

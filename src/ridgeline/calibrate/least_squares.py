@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.mechanism import Array, Mechanism, Parameter
+from ridgeline.cost.mechanism import Array, Mechanism
 from ridgeline.errors import DomainError
+from ridgeline.facts.formulas import Parameter
 
 SCALE = 0.08  # residuals beyond 8 % count less and less (soft L1)
 PRIOR = 0.3  # a parameter one unit of the bounded scale from its start costs as much as 0.3 rows at SCALE

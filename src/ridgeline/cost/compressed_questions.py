@@ -11,7 +11,7 @@ import numpy as np
 
 from ridgeline.cost.answer import Question
 from ridgeline.cost.compressed_readers import layer_sizes
-from ridgeline.cost.families.latent_layer import INDEX
+from ridgeline.cost.families.layers import INDEX
 from ridgeline.cost.formats import form
 from ridgeline.cost.questions import Asked
 from ridgeline.lower.work import Number

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.families.latent_layer import INDEX
+from ridgeline.cost.families.layers import INDEX
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.reader import Columns, Reader
 from ridgeline.facts.compressed_widths import compressed_widths

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ridgeline.cost.answer import Question
-from ridgeline.cost.families.latent_layer import INDEX
+from ridgeline.cost.families.layers import INDEX
 from ridgeline.cost.formats import form
 from ridgeline.cost.questions import Asked
 from ridgeline.cost.readers import LATENT, ROTARY

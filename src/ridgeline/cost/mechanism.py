@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ridgeline.compiled import run
 from ridgeline.errors import DomainError
+from ridgeline.facts.formulas import Parameter, signature
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator
 from ridgeline.lower.work import Number
@@ -30,30 +31,6 @@ _BLOCK = 4_096  # shapes priced at a time
 _CHUNK = 16_384  # shapes of one thread; fewer are priced in the caller's
 _TILED_VENDORS = frozenset({"NVIDIA", "AMD", "Intel"})
 _LARGE_ARRAYS = frozenset({"gaudi"})  # architectures of those vendors whose matrix engines stand apart from their cores
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parameter:
-    """One physical parameter: a fit moves it between `low` and `high`, starting and shrunk to `start`."""
-
-    name: str  # ends in '_': a fitted number
-    unit: str
-    low: float
-    high: float
-    start: float
-    meaning: str
-    grid: tuple[float, ...] = ()  # more starts, for a switch point: it has no gradient
-    others: tuple[float, ...] = ()  # more starts of what has a gradient only where it decides
-
-
-def parameter(name: str, unit: str, low: float, high: float, start: float, meaning: str) -> Parameter:
-    """One parameter in a line of a table."""
-    return Parameter(name=name, unit=unit, low=low, high=high, start=start, meaning=meaning)
-
-
-def like(other: Parameter, **changed: Any) -> Parameter:
-    """A parameter that means the same in another family, with other bounds."""
-    return replace(other, **changed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +117,17 @@ class Mechanism:
     def start(self) -> Array:
         """The values that a fit starts from."""
         return np.array([parameter.start for parameter in self.parameters])
+
+
+def formula(
+    name: str, kernel: Kernel, *, family: str = "", derive: Callable[[Array], Array] | None = None
+) -> Mechanism:
+    """The mechanism of a kernel whose sizes and parameters `data/formulas.tsv` and `data/fit_parameters.tsv` list."""
+    read = signature(name)
+    return Mechanism(
+        family=family or name, sizes=read.sizes, parameters=read.parameters, kernel=kernel, defaults=read.defaults,
+        derive=derive, selectors=read.selectors,
+    )  # fmt: skip
 
 
 def _multiprocessors(part: Accelerator) -> float:

@@ -18,7 +18,7 @@ from ridgeline.cost.answer import Question, Rung, worst
 from ridgeline.cost.bare import bare_fits
 from ridgeline.cost.earlier import earlier_fits
 from ridgeline.cost.expert_kernels import ExpertKernels
-from ridgeline.cost.families.latent_layer import CHOSEN_CORE
+from ridgeline.cost.families.layers import CHOSEN_CORE
 from ridgeline.cost.families.routing import experts_reached
 from ridgeline.cost.fitted import CORES, FittedModel, find_fits, model_of
 from ridgeline.cost.formats import WIDENED_BYTES, Formats, form

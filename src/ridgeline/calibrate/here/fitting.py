@@ -19,9 +19,10 @@ from ridgeline.calibrate.here.shapes import Sizes
 from ridgeline.calibrate.least_squares import fit_values
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.formats import form as form_of
-from ridgeline.cost.mechanism import Array, Mechanism, Parameter, device_vector
+from ridgeline.cost.mechanism import Array, Mechanism, device_vector
 from ridgeline.cost.samples import form_sizes
 from ridgeline.facts.fits import BANDS_S, Fit
+from ridgeline.facts.formulas import Parameter
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.profiles import Measured
 from ridgeline.facts.records import Accelerator

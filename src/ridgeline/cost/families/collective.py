@@ -1,4 +1,5 @@
-"""Collectives as NCCL tunes them: rings and trees in three protocols, reduction in the switch, the fastest allowed.
+"""Collectives as NCCL tunes them: rings and trees in three protocols, reduction in the switch, the fastest allowed. And
+the all-reduce kernels that serving engines bring along: one-shot, two-shot, and through symmetric memory.
 
 Shape letters: B bytes of the whole buffer of one rank, N ranks on n nodes, g = N / n ranks of a node, s = B / N.
 """
@@ -8,38 +9,14 @@ from __future__ import annotations
 import math
 
 from ridgeline.compiled import kernel
-from ridgeline.cost.families.gemm import START
-from ridgeline.cost.mechanism import Array, Mechanism, Parameter, like, parameter
+from ridgeline.cost.families.gemm import power_norm
+from ridgeline.cost.mechanism import Array, formula
 
 # The size `operation` counts: 0 all-reduce, 1 all-gather, 2 reduce-scatter, 3 all-to-all, 4 send.
 
 
 @kernel
-def _together(a: float, b: float, power: float) -> float:
-    """(a^p + b^p)^(1/p): chunks are handed on while others stream [s]."""
-    longer = max(a, b)
-    if longer <= 0.0:
-        return 0.0
-    found: float = longer * ((a / longer) ** power + (b / longer) ** power) ** (1.0 / power)
-    return found
-
-
-@kernel
-def _ring_time(
-    operation: float,
-    size: float,
-    ranks: float,
-    nodes: float,
-    rate: float,
-    out: float,
-    link: float,
-    in_network: float,
-    memory: float,
-    in_place: float,
-    ring_net: float,
-    tree_net: float,
-    v: Array,
-) -> float:
+def _ring_time(row: Array, rate: float, memory: float, v: Array) -> float:
     """All-reduce, all-gather or reduce-scatter: k = N - 1 steps of s bytes (twice as many to reduce and gather) [s].
 
     LL: hop latency a step, at the slow rate of flagged words; LL128: a later start, most of the link's rate; Simple: a
@@ -48,6 +25,8 @@ def _ring_time(
     is copied through memory. Beyond the node a ring also waits for the network's hops that a piece crosses on its way
     around, `ring_net` seconds of them each time, and a tree for those of its climb, `tree_net` seconds up or down.
     """
+    operation, size, ranks, nodes, link, in_network = row[0], row[1], row[2], row[3], row[4], row[6]
+    in_place, out, ring_net, tree_net = row[9], row[12], row[13], row[14]
     hop, ll_rate, mid, ll128, simple, simple_hop = v[1], v[2], v[3], v[4], v[5], v[6]
     own_share, simple_from, overlap, switch_share = v[8], v[9], v[10], v[11]
     group = ranks / nodes
@@ -59,7 +38,7 @@ def _ring_time(
     wire = steps * piece
     own = 0.0 if in_place > 0.0 else piece / (memory * own_share)
     latency, simple_latency = steps * hop + waits, steps * simple_hop + waits
-    best = simple + _together(simple_latency, wire / rate, overlap) + own
+    best = simple + power_norm(simple_latency, wire / rate, overlap) + own
     if piece < simple_from:
         best = min(best, latency + wire / min(ll_rate, rate))
         best = min(best, mid + latency + wire / (rate * ll128) + own)
@@ -67,7 +46,7 @@ def _ring_time(
         depth = 2.0 * math.ceil(math.log2(nodes))
         climb = 2.0 * (group - 1.0) * hop + depth * hop + 2.0 * tree_net
         simple_climb = 2.0 * (group - 1.0) * simple_hop + depth * simple_hop + 2.0 * tree_net
-        best = min(best, simple + _together(simple_climb, 2.0 * size / rate, overlap))
+        best = min(best, simple + power_norm(simple_climb, 2.0 * size / rate, overlap))
         if piece < simple_from:
             best = min(best, climb + 2.0 * size / min(ll_rate, rate))
             best = min(best, mid + climb + 2.0 * size / (rate * ll128))
@@ -77,23 +56,14 @@ def _ring_time(
             best = min(best, simple + reached + moved)
     elif operation == 0.0 and in_network > 0.0 and ranks > 2.0:
         moved = (ranks + 1.0) * piece / (link * switch_share)
-        best = min(best, simple + _together((ranks - 1.0) * simple_hop, moved, overlap))
+        best = min(best, simple + power_norm((ranks - 1.0) * simple_hop, moved, overlap))
     return best
 
 
 @kernel
-def _peer_time(
-    operation: float,
-    size: float,
-    ranks: float,
-    nodes: float,
-    rate: float,
-    nic: float,
-    memory: float,
-    net_hop: float,
-    v: Array,
-) -> float:
+def _peer_time(row: Array, rate: float, memory: float, v: Array) -> float:
     """All-to-all, or one message: a start for each peer, then every message at once over link and network [s]."""
+    operation, size, ranks, nodes, nic, net_hop = row[0], row[1], row[2], row[3], row[8], row[11]
     hop, ll_rate, mid, simple_hop, own_share, overlap = v[1], v[2], v[3], v[6], v[8], v[10]
     peer, peer_share = v[12], v[14]
     group = ranks / nodes
@@ -110,7 +80,7 @@ def _peer_time(
         wait += net_hop
     own = 0.0 if sending else piece / (memory * own_share)
     quick: float = wait + max(piece / min(ll_rate, rate), wire)
-    streamed: float = wait + mid + _together(0.5 * simple_hop, wire, overlap) + own
+    streamed: float = wait + mid + power_norm(0.5 * simple_hop, wire, overlap) + own
     return min(quick, streamed)
 
 
@@ -118,8 +88,8 @@ def _peer_time(
 def _collective(sizes: Array, device: Array, values: Array, out: Array) -> None:
     memory = device[2]
     for i in range(sizes.shape[0]):
-        operation, size, ranks, nodes = sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3]
-        link, switched, in_network, root, nic = sizes[i, 4], sizes[i, 5], sizes[i, 6], sizes[i, 7], sizes[i, 8]
+        operation, ranks, nodes = sizes[i, 0], sizes[i, 2], sizes[i, 3]
+        link, switched, root = sizes[i, 4], sizes[i, 5], sizes[i, 7]
         if ranks < 2.0:
             out[i, 0], out[i, 1], out[i, 2] = 0.0, 0.0, 0.0
             continue
@@ -132,95 +102,58 @@ def _collective(sizes: Array, device: Array, values: Array, out: Array) -> None:
         if nodes > 1.0 and operation < 3.0:
             rate = leaving if group == 1.0 else min(rate, leaving)
         if operation < 3.0:
-            waited = _ring_time(
-                operation,
-                size,
-                ranks,
-                nodes,
-                rate,
-                leaving,
-                link,
-                in_network,
-                memory,
-                sizes[i, 9],
-                sizes[i, 13],
-                sizes[i, 14],
-                values,
-            )
+            waited = _ring_time(sizes[i], rate, memory, values)
         else:
-            waited = _peer_time(operation, size, ranks, nodes, rate, nic, memory, sizes[i, 11], values)
+            waited = _peer_time(sizes[i], rate, memory, values)
         out[i, 0], out[i, 1], out[i, 2] = values[0] + waited, 0.0, waited
 
 
-def _seconds(name: str, low: float, high: float, start: float, meaning: str) -> Parameter:
-    return parameter(name, "s", low, high, start, meaning)
+@kernel
+def _one_shot(size: float, peers: float, link: float, v: Array) -> float:
+    """Every rank reads the whole buffer of every other, all at once, and adds them up [s]."""
+    stream = max(peers * size / (link * v[3]), size / v[4])
+    return power_norm(v[2], stream, v[7])
 
 
-def _share(name: str, low: float, start: float, meaning: str) -> Parameter:
-    return parameter(name, "1", low, 1.0, start, meaning)
+@kernel
+def _two_shot(size: float, peers: float, link: float, v: Array) -> float:
+    """A rank adds up its piece of every buffer; after one more synchronisation all read the pieces of all [s].
+
+    Threads stay with one piece of N packs in the second half, so that they go through the whole buffer and a piece.
+    """
+    ranks = peers + 1.0
+    stream = max(2.0 * peers / ranks * size / (link * v[3]), (1.0 + 1.0 / ranks) * size / v[4])
+    return power_norm(v[2] + v[5] + peers * v[6], stream, v[7])
 
 
-COLLECTIVE = Mechanism(
-    family="collective",
-    sizes=(
-        "operation",
-        "bytes",
-        "ranks",
-        "nodes",
-        "link_bytes_per_s",
-        "switched",
-        "in_network",
-        "root_ranks",
-        "nic_bytes_per_s",
-        "in_place",
-        "element_bytes",  # of measured tables: reduction of narrow elements is slower; the formula leaves it out
-        "net_hop_s",  # of the slowest hop that a message takes beyond the node
-        "leaving_bytes_per_s",  # what the network sustains of a node's part of a ring
-        "ring_net_s",
-        "tree_net_s",
-    ),
-    defaults={
-        "in_place": 0.0,
-        "element_bytes": 2.0,
-        "net_hop_s": 0.0,
-        "leaving_bytes_per_s": 0.0,
-        "ring_net_s": 0.0,
-        "tree_net_s": 0.0,
-        "nodes": 1.0,
-        "nic_bytes_per_s": 0.0,
-        "in_network": 0.0,
-        "switched": 1.0,
-        "root_ranks": 8.0,
-    },
-    kernel=_collective,
-    parameters=(
-        like(START, low=1e-6, high=3e-5, start=6e-6, meaning="launch of the collective"),
-        _seconds("hop_s_", 1e-7, 1e-5, 9e-7, "one step of a ring in LL and LL128"),
-        Parameter(
-            name="ll_bytes_per_s_", unit="byte/s", low=2e8, high=2e11, start=6e9, meaning="rate of flagged words (LL)"
-        ),
-        _seconds("mid_start_s_", 1e-7, 3e-5, 2e-6, "what LL128 takes to start beyond LL"),
-        _share("ll128_share_", 0.05, 0.55, "share of the ring's rate in LL128"),
-        _seconds("simple_start_s_", 1e-7, 1e-4, 5e-6, "what Simple takes to start beyond LL"),
-        _seconds("hop_simple_s_", 2e-7, 5e-5, 6e-6, "one hand-over in Simple"),
-        _share("link_share_", 0.1, 0.8, "share of the link that a ring sustains"),
-        _share("own_copy_memory_share_", 0.01, 0.2, "share of memory bandwidth at which a rank's own piece is copied"),
-        Parameter(
-            name="simple_from_bytes_",
-            unit="byte",
-            low=1e4,
-            high=2e8,
-            start=7e5,
-            grid=(2.5e5, 4.5e5, 1e6, 1.5e6, 3e6, 1e8),
-            meaning="piece of a rank from which only Simple is used",
-        ),
-        Parameter(
-            name="overlap_", unit="1", low=1, high=4, start=1.5, meaning="norm in which hand-overs and stream overlap"
-        ),
-        _share("in_network_share_", 0.05, 0.6, "share of the link that reduction in the switch sustains"),
-        _seconds("peer_s_", 1e-8, 3e-6, 4e-7, "start of one more peer of an all-to-all"),
-        _share("cross_share_", 0.1, 0.6, "share of the bridge that is left between two roots"),
-        _share("peer_share_", 0.5, 0.95, "share of the ring's rate in an all-to-all"),
-        _share("bridge_share_", 0.05, 0.6, "share of a host bridge that a ring of more than two sustains"),
-    ),
-)
+@kernel
+def _symmetric(size: float, peers: float, link: float, v: Array) -> float:
+    """The switch adds up and spreads pieces, (N + 1) / N of the buffer; of few ranks two shots move less [s]."""
+    ranks = peers + 1.0
+    found: float = v[8] + min((ranks + 1.0) / ranks, 2.0 * peers / ranks) * size / (link * v[9])
+    return found
+
+
+@kernel
+def _custom_all_reduce(sizes: Array, device: Array, values: Array, out: Array) -> None:
+    v = values
+    for i in range(sizes.shape[0]):
+        size, peers, link = sizes[i, 0], sizes[i, 1] - 1.0, sizes[i, 2]
+        two_from, symmetric_from, issue_s = sizes[i, 3], sizes[i, 4], sizes[i, 5]
+        if peers < 1.0:
+            out[i, 0], out[i, 1], out[i, 2] = 0.0, 0.0, 0.0
+            continue
+        if size >= symmetric_from:
+            waited = _symmetric(size, peers, link, v)
+        else:
+            waited = _one_shot(min(size, two_from), peers, link, v)
+            if size >= two_from:  # switched too early or too late, a larger buffer never gains time
+                waited = max(waited, _two_shot(size, peers, link, v))
+        waited += v[0] + peers * v[1]
+        if issue_s > 0.0:  # the host issues each call, and the buffer is copied to where peers may read
+            waited = max(issue_s * v[12], waited + v[10] + 2.0 * size / (device[2] * v[11]))
+        out[i, 0], out[i, 1], out[i, 2] = waited, 0.0, waited
+
+
+COLLECTIVE = formula("collective", _collective)
+CUSTOM_ALL_REDUCE = formula("custom_all_reduce", _custom_all_reduce)

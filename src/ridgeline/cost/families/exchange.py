@@ -8,11 +8,10 @@ Shape letters: T tokens of one rank, E experts, N ranks on n nodes, g = N / n.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from ridgeline.compiled import helper, kernel
 from ridgeline.cost.families.gemm import issued
-from ridgeline.cost.mechanism import Array, Mechanism, Parameter, parameter
+from ridgeline.cost.mechanism import Array, formula
 
 _GROUPS = (
     4.0  # nodes that group-limited routing lets a token reach. Source: DeepSeek-V3 (arXiv:2412.19437), section 2.1.2
@@ -66,45 +65,5 @@ def _called(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 0] = issued(out[i, 0], issue_s)
 
 
-EXCHANGE = Mechanism(
-    family="exchange",
-    sizes=(
-        "quick",
-        "combine",
-        "tokens",
-        "row_bytes",
-        "top_k",
-        "experts",
-        "ranks",
-        "nodes",
-        "sms",
-        "link_bytes_per_s",
-        "nic_bytes_per_s",
-    ),
-    defaults={"nodes": 1.0, "sms": 20.0},
-    selectors=("quick",),
-    kernel=_exchange,
-    parameters=(
-        parameter("start_s_", "s", 3e-6, 2e-4, 1.2e-5, "launch and notification of a dispatch"),
-        parameter("expert_s_", "s", 1e-10, 2e-7, 1e-8, "polling of one expert"),
-        parameter("message_s_", "s", 1e-9, 2e-5, 3e-7, "one SM's time for a message of a dispatch"),
-        parameter("sm_bytes_per_s_", "byte/s", 1e9, 3e11, 3e10, "copy rate of one SM"),
-        parameter("link_share_", "1", 0.05, 1, 0.6, "share of the link that is sustained"),
-        parameter("nic_share_", "1", 0.1, 1, 0.85, "share of a network interface that is sustained"),
-        parameter("net_hop_s_", "s", 1e-6, 5e-5, 8e-6, "one doubling of nodes"),
-        parameter("overlap_", "1", 1, 8, 3, "norm in which copies, link and network overlap"),
-        parameter("combine_start_s_", "s", 3e-6, 2e-4, 1.4e-5, "launch of a combine"),
-        parameter("combine_message_s_", "s", 1e-9, 2e-5, 3e-7, "one SM's time for a message of a combine"),
-    ),
-)
-
-ENGINE_EXCHANGE = replace(
-    EXCHANGE,
-    family="engine_exchange",
-    kernel=_called,
-    parameters=(
-        *EXCHANGE.parameters,
-        Parameter(name="issue_s_", unit="s", low=3e-7, high=1e-3, start=2e-6, meaning="host time to issue a dispatch"),
-        parameter("combine_issue_share_", "1", 0.05, 2, 0.5, "host time to issue a combine, against a dispatch's"),
-    ),
-)
+EXCHANGE = formula("exchange", _exchange)
+ENGINE_EXCHANGE = formula("engine_exchange", _called)

@@ -10,29 +10,15 @@ import math
 import numpy as np
 
 from ridgeline.compiled import kernel, run
-from ridgeline.cost.families.gemm import FILL, MATRIX, MEMORY, SM_L2, SM_MEMORY, START, issued, norm4
+from ridgeline.cost.families.gemm import issued, norm4
 from ridgeline.cost.families.routing import STATISTICS, TILE_ROWS, routed
-from ridgeline.cost.mechanism import Array, Mechanism, Parameter, like, parameter
+from ridgeline.cost.mechanism import Array, formula
 
 _COLUMNS = np.array([64, 128, 256], dtype=np.float64)
 _LARGEST_TILE = 32_768.0  # rows x columns: sums in fp32 in half of an SM's 256 KiB of registers (derived)
-_STATED = 13
+_STATED = 13  # sizes of the formula
+_EXPERTS = 4  # the place of their number among the sizes
 _EXPERTS_A_ROW = 16.0  # whose rows are counted in the time that a product takes
-_SIZES = (
-    "tokens",
-    "hidden",
-    "inner",
-    "top_k",
-    "experts",
-    "ranks",
-    "skew",
-    "gated",
-    "input_bytes",
-    "weight_bytes",
-    "least_rows",
-    "most_rows",
-    "every_row",
-)
 
 
 @kernel
@@ -47,7 +33,7 @@ def _derive(sizes: Array, derived: Array) -> None:
 def derive(sizes: Array) -> Array:
     """The stated sizes with the statistics of the rows that reach the rank."""
     derived = np.empty((len(sizes), _STATED + STATISTICS))
-    rows = int(np.maximum(1.0, sizes[:, _SIZES.index("experts")] / _EXPERTS_A_ROW).sum())
+    rows = int(np.maximum(1.0, sizes[:, _EXPERTS] / _EXPERTS_A_ROW).sum())
     run(_derive, rows, sizes, derived)
     return derived
 
@@ -116,34 +102,4 @@ def _experts(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 0], out[i, 1], out[i, 2] = issued(seconds, values[12]), compute, moved_s
 
 
-EXPERTS = Mechanism(
-    family="experts",
-    sizes=_SIZES,
-    defaults={
-        "ranks": 1.0,
-        "skew": 0.0,
-        "gated": 1.0,
-        "least_rows": 8.0,
-        "most_rows": 256.0,
-        "every_row": 0.0,
-    },
-    derive=derive,
-    kernel=_experts,
-    parameters=(
-        like(START, low=2e-6, high=1.5e-4, start=1.5e-5, meaning="launches of router, sort, products and combine"),
-        like(MATRIX, low=0.05, start=0.7),
-        like(MEMORY, low=0.2),
-        FILL,
-        SM_MEMORY,
-        SM_L2,
-        parameter("l2_kept_", "1", 1e-3, 1, 0.3, "share of L2 that stays warm between calls"),
-        parameter("edge_", "1", 0.01, 200, 4, "rows that the edges of a tile cost"),
-        parameter("sort_s_per_row_", "s", 1e-12, 1e-8, 1e-10, "sorting one row by expert"),
-        parameter("expert_s_", "s", 1e-10, 3e-7, 5e-9, "setting up the group of one expert"),
-        parameter("ranks_start_s_", "s", 1e-8, 5e-5, 1e-6, "masking rows of other ranks"),
-        parameter(
-            "elementwise_share_", "1", 0.05, 1, 0.6, "share of memory bandwidth of activation, gathering and combining"
-        ),
-        Parameter(name="issue_s_", unit="s", low=3e-7, high=1e-3, start=2e-6, meaning="host time to issue the kernels"),
-    ),
-)
+EXPERTS = formula("experts", _experts, derive=derive)

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ridgeline.compiled import helper, kernel
-from ridgeline.cost.mechanism import Array, Mechanism, Parameter
+from ridgeline.cost.mechanism import Array, formula
 
 # Thread-block tiles (rows, columns) that matrix libraries choose from; powers of two, so that their inverse is exact.
 _TILES = (
@@ -36,26 +36,26 @@ def fourth(a: float) -> float:
     return (a * a) * (a * a)
 
 
+@helper
+def power_norm(a: float, b: float, power: float) -> float:
+    """(a^p + b^p)^(1/p): two things that overlap, the more fully the higher the power p."""
+    longer = max(a, b)
+    if longer <= 0.0:
+        return 0.0
+    found: float = longer * ((a / longer) ** power + (b / longer) ** power) ** (1.0 / power)
+    return found
+
+
+@helper
+def missed(moved: float, kept: float) -> float:
+    """Share of the traffic of a repeated kernel that misses L2 [1]: a cliff at the part of it that stays warm."""
+    share = moved / kept
+    fifth = share * fourth(share)
+    return fifth / (1.0 + fifth)
+
+
 @kernel
-def product_time(
-    m: float,
-    n: float,
-    k: float,
-    count: float,
-    input_bytes: float,
-    weight_bytes: float,
-    dram_bytes: float,
-    sms: float,
-    rate: float,
-    dram_s: float,
-    fill_s: float,
-    sm_bytes_per_s: float,
-    sm_l2_bytes_per_s: float,
-    split_s: float,
-    edge: float,
-    most: float,
-    step_s: float,
-) -> tuple[float, float, float]:
+def product_time(size: Array, dram_bytes: float, device: Array, values: Array) -> tuple[float, float, float]:
     """Time of products over the best tile and split: (together, compute, memory) [s].
 
     For each tile (a, b): waves = ceil(tiles / SMs); a step of k takes the longest of its FLOP at one SM's share of the
@@ -65,6 +65,10 @@ def product_time(
     Splitting k into `most` parts at most keeps more SMs busy and pays `split_s` and the partial sums. Units that wait
     for a turn of the loop are not busy: `compute` is what is left without it.
     """
+    m, n, k, count, input_bytes, weight_bytes = size[0], size[1], size[2], size[3], size[4], size[5]
+    sms, rate, dram_s = device[0], device[1] * values[1], 1.0 / (device[2] * values[2])
+    fill_s, sm_bytes_per_s, sm_l2_bytes_per_s, split_s, edge = values[3], values[4], values[5], values[6], values[7]
+    most, step_s = np.rint(values[8]), values[9]
     best4, compute, asked, extra = math.inf, 0.0, 0.0, 0.0  # fourth powers are compared: one root a product
     flop_s, supply_s, by_sms = 2.0 * sms / rate, 1.0 / sm_l2_bytes_per_s, 1.0 / sms
     floor, asked_s, partial_s = dram_bytes * dram_s, dram_bytes / sm_bytes_per_s, m * n * count * 4.0 * dram_s
@@ -121,24 +125,17 @@ def issued(kernels_s: float, issue_s: float) -> float:
 
 @kernel
 def _gemm(sizes: Array, device: Array, values: Array, out: Array) -> None:
-    sms, rate, memory, l2 = device[0], device[1], device[2], device[3]
-    start, matrix_share, memory_share, fill = values[0], values[1], values[2], values[3]
-    sm_memory, sm_l2, split, edge = values[4], values[5], values[6], values[7]
-    most = np.rint(values[8])
+    sms, l2 = device[0], device[3]
     result_kept, input_kept, issue = values[10], values[11], values[12]
     cast_start, cast_row, cast_element = values[13], values[14], values[15]
-    dram_s = 1.0 / (memory * memory_share)
+    dram_s = 1.0 / (device[2] * values[2])
     for i in range(sizes.shape[0]):
-        m, n, k, count = sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3]
-        input_bytes, weight_bytes = sizes[i, 4], sizes[i, 5]
+        m, n, k, count, input_bytes = sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3], sizes[i, 4]
         result = m * n * sizes[i, 6] * count
-        inputs = (m * k * input_bytes + k * n * weight_bytes) * count
+        inputs = (m * k * input_bytes + k * n * sizes[i, 5]) * count
         dram = result * result / (result + result_kept * l2) + inputs * inputs / (inputs + input_kept * l2)
-        together, compute, moved = product_time(
-            m, n, k, count, input_bytes, weight_bytes, dram, sms, rate * matrix_share, dram_s, fill,
-            sm_memory, sm_l2, split, edge, most, values[9],
-        )  # fmt: skip
-        seconds = start + together
+        together, compute, moved = product_time(sizes[i], dram, device, values)
+        seconds = values[0] + together
         if sizes[i, 7] > 0.0:
             seconds += cast_start + cast_time(
                 m * count, k, m * k * count * (2.0 + input_bytes), sms, dram_s, cast_row, cast_element
@@ -156,105 +153,6 @@ def _casts(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 1], out[i, 2] = 0.0, out[i, 0]
 
 
-START = Parameter(
-    name="start_s_",
-    unit="s",
-    low=3e-7,
-    high=3e-5,
-    start=2.4e-6,
-    meaning="launch, first loads and last stores of a kernel",
-)
-MATRIX = Parameter(
-    name="matrix_share_",
-    unit="1",
-    low=0.2,
-    high=1.0,
-    start=0.8,
-    meaning="share of the peak matrix rate in the steady loop",
-)
-MEMORY = Parameter(
-    name="memory_share_", unit="1", low=0.3, high=1.0, start=0.88, meaning="share of the memory bandwidth"
-)
-FILL = Parameter(
-    name="fill_s_", unit="s", low=1e-8, high=2e-5, start=8e-7, meaning="fill and drain of one wave of tiles"
-)
-SM_MEMORY = Parameter(
-    name="sm_bytes_per_s_",
-    unit="byte/s",
-    low=3e9,
-    high=2e11,
-    start=2.2e10,
-    meaning="memory traffic that one SM can ask for",
-)
-SM_L2 = Parameter(
-    name="sm_l2_bytes_per_s_",
-    unit="byte/s",
-    low=1e10,
-    high=1e12,
-    start=8e10,
-    meaning="operands that L2 supplies to one SM",
-)
-ISSUE = Parameter(name="issue_s_", unit="s", low=3e-7, high=3e-4, start=2e-6, meaning="host time to issue the kernels")
-
-_CAST = (
-    Parameter(name="cast_start_s_", unit="s", low=3e-7, high=6e-5, start=2e-6, meaning="start of the cast"),
-    Parameter(name="cast_row_s_", unit="s", low=1e-9, high=1e-5, start=3e-7, meaning="one SM's time for a row to cast"),
-    Parameter(
-        name="cast_element_s_",
-        unit="s",
-        low=1e-12,
-        high=1e-9,
-        start=1e-10,
-        meaning="one SM's time for an element to cast",
-    ),
-)
-
-GEMM = Mechanism(
-    family="gemm",
-    sizes=("m", "n", "k", "count", "input_bytes", "weight_bytes", "output_bytes", "cast"),
-    defaults={"count": 1.0, "cast": 0.0},
-    kernel=_gemm,
-    parameters=(
-        START,
-        MATRIX,
-        MEMORY,
-        FILL,
-        SM_MEMORY,
-        SM_L2,
-        Parameter(name="split_s_", unit="s", low=1e-8, high=2e-5, start=2.5e-6, meaning="reduction over parts of k"),
-        Parameter(name="edge_", unit="1", low=0.01, high=200, start=4, meaning="rows that the edges of a tile cost"),
-        Parameter(
-            name="most_parts_",
-            unit="1",
-            low=0.7,
-            high=64,
-            start=32,
-            grid=(1.0, 2.0, 4.0, 8.0, 16.0),
-            meaning="parts at most that the library splits k into",
-        ),
-        Parameter(
-            name="step_s_",
-            unit="s",
-            low=1e-11,
-            high=5e-8,
-            start=5e-10,
-            others=(2e-9, 8e-9),
-            meaning="least time of one value of k in a tile",
-        ),
-        Parameter(
-            name="result_kept_", unit="1", low=1e-3, high=1, start=0.02, meaning="share of L2 that keeps results"
-        ),
-        Parameter(name="input_kept_", unit="1", low=1e-3, high=1, start=0.01, meaning="share of L2 that keeps inputs"),
-        ISSUE,
-        *_CAST,
-    ),
-)
-
-CASTS = Mechanism(
-    family="gemm",
-    sizes=("m", "k", "input_bytes"),
-    defaults={},
-    kernel=_casts,
-    parameters=_CAST,
-)
+GEMM = formula("gemm", _gemm)
+CASTS = formula("casts", _casts, family="gemm")
 """The cast alone, before a product."""

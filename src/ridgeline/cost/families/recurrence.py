@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 
 from ridgeline.compiled import kernel
-from ridgeline.cost.families.gemm import MATRIX, MEMORY, START, norm4
-from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
+from ridgeline.cost.families.gemm import norm4
+from ridgeline.cost.mechanism import Array, formula
 
 _CHUNK = 64.0  # tokens that are multiplied out together. Source: flash-linear-attention, chunk_gated_delta_rule
 _BLOCK = 1024.0  # tokens of a channel that a block of threads takes at a time. Source: Dao-AILab/causal-conv1d
@@ -76,44 +76,6 @@ def _convolution(sizes: Array, device: Array, values: Array, out: Array) -> None
         out[i, 0], out[i, 1], out[i, 2] = start + walk + norm4(max(1.0, blocks / sms) * block_s, dram), 0.0, dram
 
 
-_HEADS = ("batch", "tokens", "heads", "key_heads", "key_dim", "value_dim")
-_KEPT = parameter("l2_kept_", "1", 0.001, 1, 0.1, "share of L2 that stays warm between calls")
-DELTA_PREFILL = Mechanism(
-    family="delta_prefill",
-    sizes=_HEADS,
-    defaults={},
-    kernel=_prompt,
-    parameters=(
-        like(START, low=1e-6, high=1e-4, start=1.5e-5, meaning="launches of the kernels of a chunked scan"),
-        like(MATRIX, low=0.005, start=0.2),
-        like(MEMORY, low=0.05, start=0.6),
-        parameter("chunk_s_", "s", 1e-8, 3e-5, 1e-6, "handing the state over one chunk"),
-        parameter("wave_s_", "s", 1e-8, 1e-4, 2e-6, "fill of a wave of sequences and heads"),
-        parameter("spill_", "1", 0.1, 60, 4, "rows written and read again between the kernels, of those in and out"),
-    ),
-)
-DELTA_DECODE = Mechanism(
-    family="delta_decode",
-    sizes=_HEADS,
-    defaults={"tokens": 1.0},
-    kernel=_token,
-    parameters=(
-        like(START, low=1e-6, high=3e-5, start=4e-6),
-        like(MEMORY, low=0.05, start=0.8),
-        parameter("head_s_", "s", 1e-9, 2e-5, 3e-7, "one SM's time for the state of a head"),
-        _KEPT,
-    ),
-)
-CONVOLUTION = Mechanism(
-    family="convolution",
-    sizes=("batch", "tokens", "channels", "window", "stepwise"),  # which of two kernels it is; the formula is theirs
-    defaults={"tokens": 1.0, "window": 4.0, "stepwise": 0.0},
-    kernel=_convolution,
-    parameters=(
-        like(START, low=3e-7, high=3e-5, start=2e-6),
-        like(MEMORY, low=0.02, start=0.6),
-        parameter("block_s_", "s", 1e-11, 1e-6, 1e-9, "one SM's time for up to 1,024 tokens of a channel"),
-        _KEPT,
-        parameter("token_s_", "s", 1e-9, 1e-6, 1e-7, "one more of the first 8 tokens, which a block walks in turn"),
-    ),
-)
+DELTA_PREFILL = formula("delta_prefill", _prompt)
+DELTA_DECODE = formula("delta_decode", _token)
+CONVOLUTION = formula("convolution", _convolution)

@@ -7,42 +7,34 @@ from importlib import import_module
 
 from ridgeline.cost.mechanism import Mechanism
 
-_MODULES = {
-    "gemm": ("gemm", "GEMM"),
-    "prefill": ("attention", "PREFILL"),
-    "decode": ("attention", "DECODE"),
-    "mla_prefill": ("attention", "PREFILL"),
-    "mla_decode": ("attention", "DECODE"),
-    "experts": ("experts", "EXPERTS"),
-    "collective": ("collective", "COLLECTIVE"),
-    "exchange": ("exchange", "EXCHANGE"),
-    "engine_exchange": ("exchange", "ENGINE_EXCHANGE"),
-    "custom_all_reduce": ("custom_all_reduce", "CUSTOM_ALL_REDUCE"),
-    "quantize": ("quantize", "QUANTIZE"),
-    "encoder": ("encoder", "ENCODER"),
-    "mla_bmm": ("gemm", "GEMM"),
-    "mla_layer_prefill": ("latent_layer", "LATENT_LAYER"),
-    "mla_layer_decode": ("latent_layer", "LATENT_LAYER"),
-    "dsa_layer_prefill": ("latent_layer", "LATENT_LAYER"),
-    "dsa_layer_decode": ("latent_layer", "LATENT_LAYER"),
-    **{
-        f"{kind}_layer_{phase}": ("compressed_layer", "COMPRESSED_LAYER")
-        for kind in ("csa", "hca", "msa")
-        for phase in ("prefill", "decode")
-    },
-    "hyper_connection": ("hyper_connection", "HYPER_CONNECTION"),
-    "delta_prefill": ("recurrence", "DELTA_PREFILL"),
-    "delta_decode": ("recurrence", "DELTA_DECODE"),
-    "convolution": ("recurrence", "CONVOLUTION"),
-    "wide_experts": ("experts", "EXPERTS"),
-    "wide_experts_decode": ("experts", "EXPERTS"),
+_FORMULAS = {
+    "gemm.GEMM": "gemm mla_bmm",
+    "attention.PREFILL": "prefill mla_prefill",
+    "attention.DECODE": "decode mla_decode",
+    "attention.ENCODER": "encoder",
+    "experts.EXPERTS": "experts wide_experts wide_experts_decode",
+    "collective.COLLECTIVE": "collective",
+    "collective.CUSTOM_ALL_REDUCE": "custom_all_reduce",
+    "exchange.EXCHANGE": "exchange",
+    "exchange.ENGINE_EXCHANGE": "engine_exchange",
+    "rows.QUANTIZE": "quantize",
+    "rows.HYPER_CONNECTION": "hyper_connection",
+    "layers.LATENT_LAYER": "mla_layer_prefill mla_layer_decode dsa_layer_prefill dsa_layer_decode",
+    "layers.COMPRESSED_LAYER": (
+        "csa_layer_prefill csa_layer_decode hca_layer_prefill hca_layer_decode msa_layer_prefill msa_layer_decode"
+    ),
+    "recurrence.DELTA_PREFILL": "delta_prefill",
+    "recurrence.DELTA_DECODE": "delta_decode",
+    "recurrence.CONVOLUTION": "convolution",
 }
-FAMILIES = tuple(_MODULES)
+"""The families that each formula prices, by its module and name."""
+_BY_FAMILY = {family: formula for formula, families in _FORMULAS.items() for family in families.split()}
+FAMILIES = tuple(_BY_FAMILY)
 
 
 @cache
 def mechanism(family: str) -> Mechanism:
     """The mechanism of a family."""
-    module, name = _MODULES[family]
+    module, _, name = _BY_FAMILY[family].partition(".")
     found: Mechanism = getattr(import_module(f"ridgeline.cost.families.{module}"), name)
     return found

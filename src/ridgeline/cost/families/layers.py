@@ -1,5 +1,8 @@
-"""Attention of a whole latent layer: projections, the indexer that picks keys where there is one, scores, output.
+"""Attention of a whole layer: projections, the indexer that picks keys where there is one, scores, output.
 
+Latent layers, and those whose far keys are compressed or chosen in blocks: DeepSeek-V4 keeps one entry for every 4
+keys, of which an indexer chooses some (CSA), or one for every 128, all of which are seen (HCA), and the last 128 keys
+as they are; MiniMax-M3 chooses 16 blocks of 128 keys (MSA).
 Shape letters: B sequences, S new tokens of each, P cached ones, H heads on this device, D hidden, Q rank of queries,
 R = 512 rank of keys and values, r = 64 rotary, n and v widths of a head's keys and values, I index heads of width 128.
 """
@@ -10,8 +13,8 @@ import math
 from dataclasses import replace
 
 from ridgeline.compiled import helper, kernel
-from ridgeline.cost.families.gemm import ISSUE, MATRIX, MEMORY, START, issued, norm4
-from ridgeline.cost.mechanism import Array, Mechanism, like, parameter
+from ridgeline.cost.families.gemm import issued, norm4
+from ridgeline.cost.mechanism import Array, formula
 
 _RANK, _ROTARY = 512.0, 64.0  # DeepSeek-V3 (arXiv:2412.19437), section 4.2
 INDEX = (
@@ -72,7 +75,7 @@ def _index_elements(size: Array) -> float:
 
 @kernel
 def _chosen_core(sizes: Array, device: Array, values: Array, out: Array) -> None:
-    """What of `_layer` is no product that dense layers have: scores, values, the indexer whole."""
+    """What of `_latent` is no product that dense layers have: scores, values, the indexer whole."""
     for i in range(sizes.shape[0]):
         size = sizes[i]
         seconds, compute, memory = _attended(size, device, values)
@@ -88,7 +91,7 @@ def _chosen_core(sizes: Array, device: Array, values: Array, out: Array) -> None
 
 
 @kernel
-def _layer(sizes: Array, device: Array, values: Array, out: Array) -> None:
+def _latent(sizes: Array, device: Array, values: Array, out: Array) -> None:
     rate, memory = device[1], device[2]
     start, matrix_share, memory_share, moved_share, issue = values[0], values[1], values[2], values[5], values[11]
     for i in range(sizes.shape[0]):
@@ -112,45 +115,63 @@ def _layer(sizes: Array, device: Array, values: Array, out: Array) -> None:
         out[i, 0], out[i, 1], out[i, 2] = issued(seconds + passed, issue), worked + scores, read + cache + passed
 
 
-SHARES = (
-    like(START, low=3e-6, high=3e-3, start=4e-5, meaning="launches of the layer's kernels"),
-    like(MATRIX, low=0.02, start=0.5),
-    like(MEMORY, low=0.05, start=0.7),
-    parameter("score_share_", "1", 0.01, 1.5, 0.4, "share of the 16-bit matrix rate of scores and values"),
-    parameter("index_share_", "1", 0.01, 4, 0.5, "share of the 16-bit matrix rate of the indexer's scores"),
-    parameter("elementwise_share_", "1", 0.02, 4, 0.4, "share of memory bandwidth of norms, rotary and casts"),
-)
-"""How a layer that scores keys starts, and the rates of its parts."""
-PICK = (
-    parameter("pick_s_", "s", 1e-13, 1e-8, 1e-11, "one SM's time to look at one score for the pick"),
-    parameter("index_start_s_", "s", 1e-7, 3e-3, 1e-5, "launches of the indexer's kernels"),
-)
-"""How an indexer picks keys."""
+@helper
+def _scored(size: Array, device: Array, values: Array) -> tuple[float, float, float]:
+    """Time of the scores and values, and how long they keep the matrix units and the memory busy [s]."""
+    batch, tokens, cached, heads, width, ratio = size[0], size[1], size[2], size[3], size[4], size[8]
+    window, top = size[9], size[10]
+    longest = cached + tokens
+    far = min(longest, top * ratio) if top > 0.0 else longest
+    entries = batch * (keys_seen(tokens, cached, far) / ratio + keys_seen(tokens, cached, min(window, longest)))
+    scores = entries * 4.0 * max(heads, values[11]) * width / (device[6] * values[3])
+    held = batch * ((far if tokens == 1.0 else longest) / ratio + min(window, longest)) * size[11] * size[13]
+    gathered = entries * size[11] * size[13] / (device[2] * values[9])
+    chain = far / ratio * values[6] * max(1.0, batch * math.ceil(tokens * heads / 128.0) / device[0])
+    memory = norm4(held / (device[2] * values[2]), gathered)
+    return norm4(norm4(scores, memory), chain), scores, memory
 
-LATENT_LAYER = Mechanism(
-    family="latent_layer",
-    sizes=(
-        "batch", "tokens", "cached", "heads", "hidden", "rank", "nope", "value", "index_heads", "top", "absorbed",
-        "cache_bytes", "weight_bytes",
-    ),
-    defaults={
-        "tokens": 1.0, "cached": 0.0, "hidden": 7168.0, "rank": 1536.0, "nope": 128.0, "value": 128.0,
-        "index_heads": 0.0, "top": 0.0, "absorbed": 0.0, "cache_bytes": 2.0,
-    },
-    kernel=_layer,
-    parameters=(
-        *SHARES,
-        parameter("key_s_", "s", 1e-11, 1e-7, 1e-9, "one key of the longest chain, beyond its products"),
-        *PICK,
-        parameter("gather_share_", "1", 0.2, 20, 3, "rate at which chosen keys are gathered, against the memory's"),
-        replace(
-            parameter("head_tile_", "1", 1, 128, 16, "heads of a tile of absorbed scores"), grid=(64.0,)
-        ),
-        like(ISSUE, high=5e-3, start=2e-5),
-        parameter("row_s_", "s", 1e-12, 3e-6, 1e-9, "one more row, beyond its products and bytes"),
-    ),
-)  # fmt: skip
+
+@helper
+def _picked_entries(size: Array, device: Array, values: Array) -> tuple[float, float, float]:
+    """Time of the indexer's scores of all entries and of its pick, and of matrix units and memory in it [s].
+
+    While there are no more entries than it may choose, it scores none.
+    """
+    batch, tokens, cached, index, ratio = size[0], size[1], size[2], size[7], size[8]
+    longest = (cached + tokens) / ratio
+    if longest <= size[10]:
+        return values[8], 0.0, 0.0
+    pairs = batch * keys_seen(tokens, cached, cached + tokens) / ratio
+    scored = 2.0 * pairs * index * INDEX / (device[6] * values[4])
+    listed = (batch * longest * INDEX + 8.0 * pairs) / (device[2] * values[2])
+    picked = longest * values[7] * max(1.0, batch * tokens / device[0])
+    return values[8] + norm4(scored, listed) + picked, scored, listed + picked
+
+
+@kernel
+def _compressed(sizes: Array, device: Array, values: Array, out: Array) -> None:
+    rate, memory = device[1], device[2]
+    for i in range(sizes.shape[0]):
+        size = sizes[i]
+        rows, heads, width, hidden, elements = size[0] * size[1], size[3], size[4], size[5], size[6]
+        worked = 2.0 * rows * elements / (rate * values[1])
+        read = elements * size[12] / (memory * values[2])
+        seconds = values[0] + norm4(worked, read) + rows * values[10]
+        core_s, scores, cache = _scored(size, device, values)
+        seconds += core_s
+        if size[7] > 0.0:
+            more, scored, listed = _picked_entries(size, device, values)
+            seconds += more
+            worked += scored
+            read += listed
+        passed = rows * 2.0 * (6.0 * hidden + 8.0 * heads * width) / (memory * values[5])
+        out[i, 0] = issued(seconds + passed, values[12])
+        out[i, 1], out[i, 2] = worked + scores, read + cache + passed
+
+
+LATENT_LAYER = formula("latent_layer", _latent)
 """Every family of a whole layer: dense or sparse, prompts or one token of each sequence."""
-
 CHOSEN_CORE = replace(LATENT_LAYER, kernel=_chosen_core)
 """A sparse layer without start, elementwise passes and the projections of queries, latents and output."""
+COMPRESSED_LAYER = formula("compressed_layer", _compressed)
+"""Every family of a layer with compressed or block-chosen keys: prompts or one token of each sequence."""
