@@ -31,7 +31,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.graph.workload import Workload
 from ridgeline.predict import Predictor
-from ridgeline.search.grid import Group
+from ridgeline.search.groups import Plans
 from ridgeline.search.search import Ranked, Searcher
 from ridgeline.search.space import EXHAUSTIVE, Space
 from ridgeline.timeline.simulate import simulate
@@ -79,7 +79,7 @@ def searcher(job: str, space: Space) -> Searcher:
     return Searcher(Predictor(load(name), cluster(machine), workload), space)
 
 
-def different(group: Group) -> int:
+def different(group: Plans) -> int:
     """Legal plans of a group that differ in what the machine does [1].
 
     One data-parallel rank has nothing to shard or exchange; without sharding no weights are gathered; a sharding

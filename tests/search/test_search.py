@@ -18,6 +18,8 @@ from ridgeline.plan.rules import check
 from ridgeline.predict import Predictor
 from ridgeline.report.report import SearchReport
 from ridgeline.search.complete import complete
+from ridgeline.search.grid import Grid
+from ridgeline.search.groups import Group
 from ridgeline.search.search import Searcher, search
 from ridgeline.search.space import Space, chunk_choices, data_parallel, degrees, legal
 from ridgeline.training.bounds import StepBound
@@ -42,6 +44,14 @@ def searcher(space: Space = FAST) -> Searcher:
     result = Searcher(Predictor(MODEL, NODE, JOB), space)
     result.bound()
     return result
+
+
+def whole(it: Searcher) -> list[Group]:
+    """The groups of a search with all their plans, legal or not."""
+    asked = it.predictor.limits, it.predictor.workload, it.predictor.cluster
+    every = list(degrees(it.space, *asked))
+    kept = [one for one, keeps in zip(every, legal(every, *asked)[0], strict=True) if keeps]
+    return list(Grid(it.predictor, it.space, kept).groups())
 
 
 # the account ---------------------------------------------------------------------------------------
@@ -89,18 +99,16 @@ def test_bounds_of_the_grid_are_below_the_simulation_of_their_plans() -> None:
     it = searcher(replace(FAST, zero=(0, 1, 2, 3), overlap_weights=(True, False), overlap_gradients=(True, False)))
     random = np.random.default_rng(0)
     for group in it.groups:
-        kept = np.argwhere(np.isfinite(group.bound_s))  # the others do not fit or repeat another
-        for place in random.permutation(kept)[:4]:
-            index = tuple(place.tolist())
-            evaluation = it.predictor.evaluate(group.plan(index))
-            assert group.bound_s[index] <= evaluation.timeline.makespan_s * (1 + 1e-9)
-            assert group.bound_s[index] == pytest.approx(evaluation.bound_s)
+        for number in random.permutation(len(group.bound_s))[:4]:  # the others do not fit or repeat another
+            evaluation = it.predictor.evaluate(group.plan(group.place(number)))
+            assert group.bound_s[number] <= evaluation.timeline.makespan_s * (1 + 1e-9)
+            assert group.bound_s[number] == pytest.approx(evaluation.bound_s)
 
 
 def test_memory_of_the_grid_is_the_memory_of_the_plan() -> None:
     it = searcher()
     random = np.random.default_rng(1)
-    for group in it.groups:
+    for group in whole(it):
         index = tuple(int(random.integers(n)) for n in group.bound_s.shape)
         plan = group.plan(index)
         if plan.pp > 3:
@@ -110,6 +118,16 @@ def test_memory_of_the_grid_is_the_memory_of_the_plan() -> None:
         assert group.excess_bytes[index[1:]] == pytest.approx(excess, rel=1e-6)
 
 
+def test_a_group_keeps_its_feasible_plans_alone() -> None:
+    it = searcher()
+    for group, kept in zip(whole(it), it.groups, strict=True):
+        fits = np.isfinite(group.bound_s) & (group.excess_bytes <= 0) & ~group.host_full
+        assert [tuple(one) for one in np.argwhere(fits).tolist()] == [kept.place(i) for i in range(len(kept.bound_s))]
+        assert np.array_equal(kept.bound_s, group.bound_s[fits])
+        assert kept.least[0] == group.excess_bytes.min() == group.excess_bytes[kept.least[1][1:]]
+        assert np.array_equal(kept.among(group.host_full), np.zeros(len(kept.bound_s), dtype=bool))
+
+
 @pytest.mark.parametrize("framework", ["megatron", "fsdp"])
 def test_threads_change_neither_the_order_of_groups_nor_a_bit(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = []
@@ -117,7 +135,7 @@ def test_threads_change_neither_the_order_of_groups_nor_a_bit(framework: str, mo
         monkeypatch.setattr("ridgeline.search.grid._THREADS", threads)
         it = Searcher(Predictor(MODEL, NODE, replace(JOB, framework=framework)), replace(FAST, zero=(0, 2, 3)))
         it.bound()
-        answers.append([(g.schedule, g.chunks, g.bound_s.tobytes(), g.excess_bytes.tobytes()) for g in it.groups])
+        answers.append([(g.schedule, g.chunks, g.bound_s.tobytes(), g.where.tobytes(), g.least) for g in it.groups])
     assert answers[0] == answers[1]
 
 
@@ -125,12 +143,12 @@ def test_exchanges_priced_for_all_layouts_are_those_of_each_plan() -> None:
     it = searcher(replace(FAST, zero=(0, 1, 3)))
     group = next(group for group in it.groups if group.schedule == "interleaved")
     seen = set()
-    for index in np.argwhere(np.isfinite(group.bound_s))[::7].tolist():
-        plan = group.plan(tuple(index))
+    for number in range(0, len(group.bound_s), 7):
+        plan = group.plan(group.place(number))
         seen.add((plan.zero, plan.micro_batch, plan.tp))
         times = it.predictor.prepare(plan)[-1]
         alone = StepBound(pipeline_schedule(plan.schedule), plan.micro_batches(JOB.global_batch), times)
-        assert group.bound_s[tuple(index)] == float(alone.seconds(exchange_rules(plan)))
+        assert group.bound_s[number] == float(alone.seconds(exchange_rules(plan)))
     assert len(seen) > 8
 
 
@@ -329,11 +347,10 @@ def test_savings_of_the_grid_are_bounded_and_measured_as_predict_does() -> None:
     job = Workload(task=Task.LORA, seq_len=2048, global_batch=8)
     predictor = Predictor(MODEL, cluster("2xRTX-4090"), job)
     it = Searcher(predictor, replace(FAST, schedules=("1f1b",)).thrifty())
-    it.bound()
     random = np.random.default_rng(1)
     seen = set()
-    for group in it.groups:
-        kept = np.argwhere(np.isfinite(group.bound_s))
+    for group in whole(it):
+        kept = np.argwhere(np.isfinite(group.bound_s) & (group.excess_bytes <= 0) & ~group.host_full)
         for place in random.permutation(kept)[:40]:
             index = tuple(place.tolist())
             plan = group.plan(index)

@@ -45,8 +45,5 @@ def complete(
 
 
 def _least_excess(searcher: Searcher) -> Plan:
-    import numpy as np
-
-    group = min(searcher.groups, key=lambda g: float(g.excess_bytes.min()))
-    place = np.unravel_index(int(group.excess_bytes.argmin()), group.excess_bytes.shape)
-    return group.plan((0, *(int(p) for p in place)))
+    group = min(searcher.groups, key=lambda one: one.least[0])
+    return group.plan(group.least[1])

@@ -18,10 +18,10 @@ from ridgeline.plan.rules import ModelLimits
 from ridgeline.plan.runnable import framework_rules, keeps_split, stages_of, technique_name, why_not, workload_why_not
 from ridgeline.predict import Predictor
 from ridgeline.report.report import FrameworkRun
-from ridgeline.search.grid import Group
+from ridgeline.search.groups import Feasible, Plans
 from ridgeline.search.space import Space
 
-Bounded = tuple[float, Group]  # with the lowest bound of its plans [s]
+Bounded = tuple[float, Feasible]  # with the lowest bound of its plans [s]
 Evaluate = Callable[[Plan], tuple[float, Plan] | None]
 _MOST_EVALUATIONS = 40  # simulated for one framework; beyond it the slowdown is an upper bound
 
@@ -67,7 +67,7 @@ def space_of(space: Space, policy: FrameworkPolicy) -> Space:
     )
 
 
-def _runs_stages(policy: FrameworkPolicy, group: Group, limits: ModelLimits) -> bool:
+def _runs_stages(policy: FrameworkPolicy, group: Plans, limits: ModelLimits) -> bool:
     """Whether a framework runs any plan of a group, by what all its plans share: stages, schedule, chunks, layers."""
     stages = group.axes.entries[0].degrees.pp
     layers = group.layer_split or even_split(limits.layers, stages * group.chunks)
@@ -78,7 +78,7 @@ def _runs_stages(policy: FrameworkPolicy, group: Group, limits: ModelLimits) -> 
     )
 
 
-def allowed(policy: FrameworkPolicy, workload: Workload, group: Group, limits: ModelLimits) -> NDArray[np.bool_]:
+def allowed(policy: FrameworkPolicy, workload: Workload, group: Plans, limits: ModelLimits) -> NDArray[np.bool_]:
     """Which plans (K, R, Z, O) of a group a framework runs."""
     axes = group.axes
     stages = axes.entries[0].degrees.pp
@@ -110,7 +110,7 @@ def _has_more(space: Space, policy: FrameworkPolicy) -> bool:
 
 
 def framework_runs(
-    best: tuple[float, Plan], groups: Sequence[Group], predictor: Predictor, space: Space, evaluate: Evaluate
+    best: tuple[float, Plan], groups: Sequence[Feasible], predictor: Predictor, space: Space, evaluate: Evaluate
 ) -> tuple[FrameworkRun, ...]:
     """Of every framework the best plan of a search that it runs, priced as the best of all is, quickest first.
 
@@ -118,7 +118,7 @@ def framework_runs(
     simulates a plan, and gives None where it does not fit.
     """
     workload, limits = predictor.workload, predictor.limits
-    lowest = [(float(group.bound_s.min()), group) for group in groups]
+    lowest = [(group.lowest_s, group) for group in groups]
     bounded = sorted((one for one in lowest if np.isfinite(one[0])), key=lambda one: one[0])
     found = []
     for name in framework_names():
@@ -157,14 +157,14 @@ def _quickest(
         kept = allowed(policy, workload, group, limits)
         if not kept.any():
             continue
-        bounds = np.where(kept, group.bound_s, np.inf)
-        while float(bounds.min()) < seconds:
+        bounds = np.where(group.among(kept), group.bound_s, np.inf)
+        while float(bounds.min(initial=np.inf)) < seconds:
             if tried >= _MOST_EVALUATIONS:
                 return seconds, plan, True
-            place = tuple(int(one) for one in np.unravel_index(int(bounds.argmin()), bounds.shape))
+            place = int(bounds.argmin())
             bounds[place] = np.inf
             tried += 1
-            found = evaluate(group.plan(place))
+            found = evaluate(group.plan(group.place(place)))
             if found is not None and found[0] < seconds:
                 seconds, plan = found
     return seconds, plan, False

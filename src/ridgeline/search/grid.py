@@ -8,12 +8,12 @@ are (R, Z, O, K, P, v) by broadcasting. A group tells them with layouts first.
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import product
+from itertools import islice, product
 from operator import attrgetter
 from typing import Any
 
@@ -30,58 +30,15 @@ from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor
 from ridgeline.seams.schedule import PipelineSchedule, Shape
 from ridgeline.search.axes import Axes, entries, recompute_axis, repeats, savings, sharding_axis
-from ridgeline.search.space import Degrees, Space, chunk_choices, plan_of
+from ridgeline.search.groups import Floats, Group
+from ridgeline.search.space import Degrees, Space, chunk_choices
 from ridgeline.training.bounds import StepBound
 from ridgeline.training.exchanges import Exchange, Sharding
 from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stages import LayoutCost
 from ridgeline.training.step import with_moved_activations
 
-Floats = NDArray[np.float64]
 _THREADS = min(os.cpu_count() or 1, 4)  # each holds the arrays of one group
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Bounds [s] and peak bytes of all plans that share stages, chunks and schedule.
-
-    `bound_s` (F, K, R, Z, O) over overlap flags, layouts, recompute, sharding and savings; `excess_bytes`
-    (K, R, Z, O) is the peak of the fullest stage looked at less the capacity: negative when it fits.
-    """
-
-    schedule: str
-    techniques: tuple[str, ...]
-    chunks: int
-    layer_split: tuple[int, ...] | None  # None: as even as whole layers allow
-    axes: Axes
-    bound_s: Floats
-    excess_bytes: Floats
-    host_full: NDArray[np.bool_]  # of the plans (K, R, Z, O) that hold more in host memory than the host has
-
-    def plan(self, index: tuple[int, ...]) -> Plan:
-        """The plan at an index of `bound_s`."""
-        flags, layout, again, shard, away = index
-        axes = self.axes
-        entry = axes.entries[layout]
-        zero, zero_group = axes.sharding[shard]
-        recompute, recompute_layers = axes.recompute[again]
-        overlap_gradients, overlap_weights = axes.overlaps[flags]
-        return plan_of(
-            entry.degrees,
-            sequence_parallel=entry.sequence_parallel,
-            overlap_tensor=entry.overlap_tensor,
-            schedule=self.schedule,
-            chunks=self.chunks,
-            layer_split=self.layer_split,
-            **vars(axes.savings[away]),
-            technique=self.techniques,
-            zero=zero,
-            zero_group=zero_group or None,
-            recompute=recompute,
-            recompute_layers=recompute_layers,
-            overlap_gradients=overlap_gradients,
-            overlap_weights=overlap_weights,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,29 +70,25 @@ class Grid:
 
     def _unique(self) -> tuple[Layout, list[int]]:
         """Each different layout once, as arrays, and where each entry's is."""
+        names = ("tp", "cp", "ep", "etp", "ulysses", "micro_batch")
+        degrees = attrgetter(*names)
         keys: dict[tuple[int, ...], int] = {}
-        index = []
-        for entry in self.entries:
-            d = entry.degrees
-            key = (
-                d.tp,
-                d.cp,
-                d.ep,
-                d.etp,
-                int(entry.sequence_parallel),
-                int(d.ulysses),
-                d.micro_batch,
-                int(entry.overlap_tensor),
-            )
-            index.append(keys.setdefault(key, len(keys)))
-        columns = np.array(list(keys), dtype=float).reshape(-1, 8)[:, :, None, None, None].T  # (1, 1, 1, 8, K)
-        names = ("tp", "cp", "ep", "etp", "sequence_parallel", "ulysses", "micro_batch", "overlap_tensor")
-        return Layout(**{name: columns[..., i, :] for i, name in enumerate(names)}), index
+        index = [
+            keys.setdefault((*degrees(one.degrees), one.sequence_parallel, one.overlap_tensor), len(keys))
+            for one in self.entries
+        ]
+        columns = np.array(list(keys), dtype=float).T[:, None, None, None]  # each (1, 1, 1, K)
+        return Layout(**dict(zip((*names, "sequence_parallel", "overlap_tensor"), columns, strict=True))), index
 
     def groups(self) -> Iterator[Group]:
         """Every group of plans, bounded and measured, always in the same order; a thread a core works ahead."""
+        asked = self._asked()  # taken as threads come free: what layouts share is held for those at work
         with ThreadPoolExecutor(_THREADS) as pool:
-            yield from pool.map(lambda asked: self._group(*asked), self._asked())
+            ahead = deque(pool.submit(self._group, *one) for one in islice(asked, _THREADS + 1))
+            while ahead:
+                group = ahead.popleft().result()
+                ahead.extend(pool.submit(self._group, *one) for one in islice(asked, 1))
+                yield group
 
     def least_device_s(self) -> float:
         """Device-seconds that a step computes at least, in the cheapest layout [s]: no plan on n devices is quicker

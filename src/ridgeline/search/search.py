@@ -21,7 +21,8 @@ from ridgeline.predict.what_if import plan_sensitivities
 from ridgeline.report.report import FrameworkRun, Infeasible, SearchReport
 from ridgeline.seams.resolve import rewritten
 from ridgeline.search.frameworks import allowed, framework_runs, space_of
-from ridgeline.search.grid import Grid, Group
+from ridgeline.search.grid import Grid
+from ridgeline.search.groups import Feasible, Group
 from ridgeline.search.space import Space, alone, degrees, fewer_nodes, legal, plan_of
 from ridgeline.units import bytes_text, time_text
 
@@ -81,7 +82,7 @@ class Searcher:
         self.covered = self.legal = self.feasible = self.host_full = 0
         self.infeasible: list[Infeasible] = []
         self.unrunnable: dict[str, int] = {}
-        self.groups: list[Group] = []
+        self.groups: list[Feasible] = []
         self.device_s = 0.0  # that a step computes at least, of all devices
 
     def bound(self) -> None:
@@ -103,7 +104,6 @@ class Searcher:
         grid = Grid(self.predictor, self.space, kept)
         self.device_s = grid.least_device_s()
         for group in grid.groups():
-            self.groups.append(group)
             self._keep_runnable(group)
             real = np.isfinite(group.bound_s)
             self.legal += int(np.count_nonzero(real))
@@ -111,7 +111,7 @@ class Searcher:
             self.host_full += int(np.count_nonzero(real & full))
             fits = (group.excess_bytes <= 0) & ~full
             self.feasible += int(np.count_nonzero(real & fits))
-            np.copyto(group.bound_s, np.inf, where=~fits)  # from here on only feasible plans have a bound
+            self.groups.append(group.feasible(fits))  # a tenth of the plans, and none of their bytes
         self.covered += self.legal
         for why, count in self.unrunnable.items():
             self.infeasible.append(Infeasible(reason="framework", plans=count, nearest=why))
@@ -151,14 +151,9 @@ class Searcher:
         lost = self.legal - self.feasible - self.host_full
         if not lost or not self.groups:
             return
-        least, which = min(
-            (float(np.where(g.excess_bytes > 0, g.excess_bytes, np.inf).min()), i) for i, g in enumerate(self.groups)
-        )
-        group = self.groups[which]
-        place = np.unravel_index(
-            int(np.where(group.excess_bytes > 0, group.excess_bytes, np.inf).argmin()), group.excess_bytes.shape
-        )
-        plan = group.plan((0, *(int(p) for p in place)))
+        which = min(range(len(self.groups)), key=lambda number: self.groups[number].nearest[0])
+        least, place = self.groups[which].nearest
+        plan = self.groups[which].plan(place)
         has, more = bytes_text(memory := self.predictor.cluster.accelerator.memory_bytes), bytes_text(memory + least)
         larger = f"a device of {more}" if more != has else f"one of {bytes_text(least)} more"  # where both read alike
         text = (
@@ -171,16 +166,14 @@ class Searcher:
         """The `count` feasible plans with the lowest bounds, in order; groups that can hold none are left out."""
         found: list[_Candidate] = []
         threshold = np.inf
-        for lowest, number in sorted((float(group.bound_s.min()), i) for i, group in enumerate(self.groups)):
+        for lowest, number in sorted((group.lowest_s, i) for i, group in enumerate(self.groups)):
             if lowest > threshold or not np.isfinite(lowest):
                 break
-            bounds = self.groups[number].bound_s
-            flat = bounds.ravel()
-            places = np.argpartition(flat, count)[:count] if flat.size > count else np.arange(flat.size)
-            places = places[np.isfinite(flat[places]) & (flat[places] <= threshold)]
-            for place in places.tolist():
-                index = tuple(int(i) for i in np.unravel_index(place, bounds.shape))
-                found.append(_Candidate(bound_s=float(flat[place]), group=number, index=index))
+            group = self.groups[number]
+            bounds = group.bound_s
+            places = np.argpartition(bounds, count)[:count] if bounds.size > count else np.arange(bounds.size)
+            for place in places[bounds[places] <= threshold].tolist():
+                found.append(_Candidate(bound_s=float(bounds[place]), group=number, index=group.place(place)))
             if len(found) >= count:
                 found.sort(key=lambda item: (item.bound_s, item.group, item.index))
                 found = found[:count]
