@@ -44,6 +44,14 @@ def test_the_answer_comes_first_to_the_letter(report: Report) -> None:
     assert plain(report_blocks(report)).startswith(ANSWER)
 
 
+def test_networks_that_count_samples_tell_samples(report: Report) -> None:
+    dims = {**report.model.dims, "tokens_per_sample": 128}
+    text = plain(report_blocks(replace(report, model=replace(report.model, dims=dims))))
+    assert "throughput   2 samples/s, 1 per device" in text
+    assert "4 samples of 128 tokens per step" in text
+    assert "4000 s for 8K samples" in text
+
+
 def test_reasons_follow_the_answer(report: Report) -> None:
     text = plain(report_blocks(report, assumed=("seq_len = 128 tokens, as none was given",)))
     titles = ["Where the step time goes", "Operators of", "Evidence behind", "What would change", "Assumed", "Sources"]

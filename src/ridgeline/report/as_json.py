@@ -161,6 +161,7 @@ def report_as_dict(report: Report) -> dict[str, Any]:
         "bound_s": as_value(report.bound_s),
         "tokens_per_s": as_value(report.tokens_per_s),
         "tokens_per_s_per_device": as_value(report.tokens_per_s / report.plan.devices),
+        "samples_per_s": None if report.sample_tokens is None else as_value(report.counts_per_s),
         "model_flop": as_value(report.model_flop),
         "hardware_flop": as_value(report.hardware_flop),
         "mfu": as_value(report.mfu),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ridgeline.facts.records import Cluster, Evidence
-from ridgeline.graph.ops import Model
+from ridgeline.graph.ops import SAMPLE, Model
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.memory.stage import peak_interval
@@ -111,6 +111,22 @@ class Report:
     idle_why: str = ""  # why whole nodes are left idle, where a search chose so
     tasks: TaskGraph | None = field(default=None, repr=False)
     timeline: Timeline | None = field(default=None, repr=False)
+
+    @property
+    def sample_tokens(self) -> int | None:
+        """Tokens that a sample of the network counts [token]; None of language models, which count tokens."""
+        tokens = self.model.dims.get(SAMPLE)
+        return tokens if isinstance(tokens, int) else None
+
+    @property
+    def counts(self) -> str:
+        """What the throughput counts: tokens, or samples of a network of images, speech or categories."""
+        return "tokens" if self.sample_tokens is None else "samples"
+
+    @property
+    def counts_per_s(self) -> float:
+        """Throughput in these [1/s]."""
+        return self.tokens_per_s / (self.sample_tokens or 1)
 
     @property
     def idle_devices(self) -> int:

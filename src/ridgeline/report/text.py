@@ -99,9 +99,12 @@ def title_text(report: Report) -> str:
     work, graph = report.workload, report.model.graph
     size = f"{count_text(graph.params)} parameters"
     size += "" if graph.active_params == graph.params else f", {count_text(graph.active_params)} active"
+    asked = f"{work.global_batch} sequences of {work.seq_len} tokens"
+    if report.sample_tokens is not None:
+        asked = f"{work.global_batch} samples" + (f" of {work.seq_len} tokens" if work.seq_len > 1 else "")
     return (
         f"{report.model.name} ({size}), {work.task.value}, on {report.cluster.name}: "
-        f"{work.global_batch} sequences of {work.seq_len} tokens per step, {work.precision}, {work.optimizer}"
+        f"{asked} per step, {work.precision}, {work.optimizer}"
     )
 
 
@@ -132,7 +135,7 @@ def _unsure_fit(report: Report) -> str:
 
 def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
     step, run = report.step_time, run_totals(report)
-    per_device = report.tokens_per_s / report.plan.devices
+    per_device = report.counts_per_s / report.plan.devices
     yield "plan", plan_text(report.plan)
     if report.idle_devices:
         count, one = report.cluster.count, report.idle_devices == 1
@@ -146,7 +149,7 @@ def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
     )
     yield (
         "throughput",
-        f"{report.tokens_per_s:,.0f} tokens/s, {per_device:,.0f} per device; "
+        f"{report.counts_per_s:,.0f} {report.counts}/s, {per_device:,.0f} per device; "
         f"MFU {report.mfu:.1%}{_causal(report)}, HFU {report.hfu:.1%}",
     )
     part = report.cluster.accelerator
@@ -163,11 +166,11 @@ def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
     )
     if run["run_time_s"] is not None:
         assert report.workload.tokens is not None
-        tokens = count_text(report.workload.tokens)
+        counted = f"{count_text(report.workload.tokens / (report.sample_tokens or 1))} {report.counts}"
         energy_j = run["run_energy_j"] or 0.0
         price = "" if run["run_usd"] is None else f", {money_text(run['run_usd'])}"
         carbon = "" if run["run_carbon_kg"] is None else f", {carbon_text(run['run_carbon_kg'])}"
-        yield "whole run", f"{time_text(run['run_time_s'])} for {tokens} tokens, {energy_text(energy_j)}{price}{carbon}"
+        yield "whole run", f"{time_text(run['run_time_s'])} for {counted}, {energy_text(energy_j)}{price}{carbon}"
     yield "limited by", report.limit
 
 
