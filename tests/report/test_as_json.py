@@ -12,7 +12,15 @@ from ridgeline.plan.plan import Plan
 from ridgeline.report.as_json import report_as_dict, run_totals, search_as_dict
 from ridgeline.report.report import Report, SearchReport
 
-STEP_KEYS = ["step_time_s", "bound_s", "tokens_per_s", "tokens_per_s_per_device", "model_flop", "hardware_flop"]
+STEP_KEYS = [
+    "step_time_s",
+    "bound_s",
+    "tokens_per_s",
+    "tokens_per_s_per_device",
+    "samples_per_s",
+    "model_flop",
+    "hardware_flop",
+]
 COST_KEYS = ["mfu", "hfu", "mfu_causal", "energy_j_per_step", "power_w", "usd_per_step", "carbon_kg_per_step"]
 RUN_KEYS = ["run_time_s", "run_steps", "run_energy_j", "run_usd", "run_carbon_kg"]
 REASON_KEYS = ["memory", "shares", "limit", "ops", "evidence", "known"]
