@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.cost import compressed_questions
-from ridgeline.cost.compressed_readers import layer_sizes
+from ridgeline.cost import layer_questions
 from ridgeline.cost.families.registry import mechanism
+from ridgeline.cost.layer_questions import layer_sizes
 from ridgeline.errors import UnknownNameError
 
 DEVICE = np.array([100.0, 1e15, 1e12, 1e8, 1e9, 1e13, 1e15])  # SMs, rate, memory, L2, clock, vector, 16-bit rate
@@ -75,15 +75,15 @@ def test_hyper_connections_by_hand() -> None:
 
 
 def test_questions_state_the_work_of_a_layer() -> None:
-    one = compressed_questions.compressed_layer("hca", 1, 1, 128, cached=127_999, decode=True, cache_dtype="fp8")
+    one = layer_questions.compressed_layer("hca", 1, 1, 128, cached=127_999, decode=True, cache_dtype="fp8")
     elements = float(np.asarray(one.question.sizes["elements"]))
     assert float(np.asarray(one.flop)) == pytest.approx(2 * elements + 1128 * 4 * 128 * 512)
     assert float(np.asarray(one.bytes)) == pytest.approx(elements * 2 + 4 * 7168 + 1128 * 584)
-    long = compressed_questions.compressed_layer("msa", 1, 1, 64, cached=65_535, decode=True)
+    long = layer_questions.compressed_layer("msa", 1, 1, 64, cached=65_535, decode=True)
     assert float(np.asarray(long.flop)) == pytest.approx(
         2 * np.asarray(long.question.sizes["elements"]) + 2048 * 4 * 64 * 128 + 2 * 65_536 * 4 * 128
     )
-    mixed = compressed_questions.hyper_connection(10, 100, before=True)
+    mixed = layer_questions.hyper_connection(10, 100, before=True)
     assert float(np.asarray(mixed.flop)) == 2 * 10 * 4 * 100 * 24
     assert float(np.asarray(mixed.bytes)) == 10 * 100 * 2 * 5
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ridgeline.cost import exchange_readers, questions
+from ridgeline.cost import expert_tables, questions
 from ridgeline.cost.answer import Rung
-from ridgeline.cost.exchange_readers import exchanges
+from ridgeline.cost.expert_tables import exchanges
 from ridgeline.cost.families.exchange import ENGINE_EXCHANGE, EXCHANGE
 from ridgeline.cost.fitted import find_fits, model_of
 from ridgeline.cost.machine import Machine, machine
@@ -89,7 +89,7 @@ def read_from(columns: dict[str, list[Any]], name: str, monkeypatch: pytest.Monk
     whole: dict[str, Any] = {key: np.array(words, dtype=object) for key, words in columns.items()}
     whole |= {key: np.full(count, value) for key, value in numbers.items()}
     whole["latency"] = np.arange(1, count + 1)
-    monkeypatch.setattr(exchange_readers, "read", lambda table, names: {key: whole[key] for key in names})
+    monkeypatch.setattr(expert_tables, "read", lambda table, names: {key: whole[key] for key in names})
     device = "GB200" if name == "trtllm_alltoall_perf" else "H200-SXM"
     table = OpTable(accelerator=device, family="comm", engine="trtllm", version="1", name=name, path=Path("a/b/c/d/e"))
     return list(exchanges(table))

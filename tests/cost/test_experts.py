@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from ridgeline.cost import questions
 from ridgeline.cost.answer import Rung
-from ridgeline.cost.expert_readers import EXPERT_READERS
 from ridgeline.cost.families.experts import EXPERTS, derive
 from ridgeline.cost.families.routing import TILE_ROWS, experts_reached
 from ridgeline.cost.fitted import model_of
+from ridgeline.cost.readers import READERS
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import fits
 from ridgeline.facts.opdata import OpTable
@@ -176,7 +176,7 @@ def test_rows_whose_tokens_went_elsewhere_are_left_out(
     table = OpTable(
         accelerator="H100-SXM", family="moe", engine=engine, version=version, name="moe_perf", path=Path("moe_perf")
     )
-    reader = EXPERT_READERS["experts"]
+    reader = READERS["experts"]
     assert reader.told is not None
     assert reader.told(columns(ranks, hidden=hidden), table).tolist() == [told]
 
@@ -195,7 +195,7 @@ def test_widths_that_a_kernel_reads_one_by_one_are_left_out(kernel: str, dtype: 
     table = OpTable(
         accelerator="H100-SXM", family="moe", engine="sglang", version="0.5.10", name="moe_perf", path=Path("moe_perf")
     )
-    reader = EXPERT_READERS["experts"]
+    reader = READERS["experts"]
     assert reader.told is not None
     assert reader.told(columns(1, kernel=kernel, dtype=dtype, cut=cut), table).tolist() == [told]
 

@@ -12,7 +12,8 @@ import pytest
 from ridgeline.cost import layer_questions
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.ladder import price
-from ridgeline.cost.layer_readers import LAYER_READERS, _elasticity
+from ridgeline.cost.layer_tables import elasticity
+from ridgeline.cost.readers import READERS
 from ridgeline.cost.streams import STREAMS, stream_work
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.accelerators import accelerator
@@ -158,9 +159,9 @@ def test_times_that_do_not_grow_with_the_width_tell_no_width() -> None:
     start = np.full(8, 1e-6)  # as short as the shortest: not asked
     times = 1e-5 * (1 + work)
     all_of = [np.concatenate(pair) for pair in ((work, work + 9), (width, width))]
-    assert _elasticity(*all_of, np.concatenate([times, start])) == pytest.approx(0.0, abs=1e-9)
-    assert _elasticity(*all_of, np.concatenate([times * width / 1000, start])) == pytest.approx(1.0)
-    assert np.isnan(_elasticity(work, np.full(8, 1000.0), times))
+    assert elasticity(*all_of, np.concatenate([times, start])) == pytest.approx(0.0, abs=1e-9)
+    assert elasticity(*all_of, np.concatenate([times * width / 1000, start])) == pytest.approx(1.0)
+    assert np.isnan(elasticity(work, np.full(8, 1000.0), times))
 
 
 def test_questions_state_the_work_of_a_layer() -> None:
@@ -203,7 +204,7 @@ def test_sparse_rows_say_by_their_source_whether_the_indexer_runs() -> None:
         name="dsa_context_module_perf", path=Path("x"),
     )  # fmt: skip
     sources = ["sglang_dsa_indexer_x", "sglang_dsa_skip_indexer_x", "sglang_dsa_dense_mha_x"]
-    found = LAYER_READERS["dsa_layer_prefill"].sizes(
+    found = READERS["dsa_layer_prefill"].sizes(
         columns(
             3, kernel_source=sources, model="deepseek-ai/DeepSeek-V3.2", batch_size=2, isl=64, step=10, num_heads=16,
             kv_cache_dtype=["fp8", "bfloat16", "fp8"],
@@ -217,7 +218,7 @@ def test_sparse_rows_say_by_their_source_whether_the_indexer_runs() -> None:
 
 
 def test_products_whose_weights_were_widened_count_as_16_bit() -> None:
-    reader = LAYER_READERS["mla_bmm"]
+    reader = READERS["mla_bmm"]
     assert reader.forms is not None
     words = columns(2, kernel_source=["trtllm_bmm_out_dequant_bf16", "sgl_bmm_fp8"], bmm_dtype=["fp8", "fp8"])
     assert reader.forms(words).tolist() == ["bf16", "fp8"]

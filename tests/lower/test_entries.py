@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from ridgeline.cli.main import run
-from ridgeline.cost.compressed_questions import compressed_layer
-from ridgeline.cost.compressed_readers import layer_sizes
 from ridgeline.cost.formats import Formats
+from ridgeline.cost.layer_questions import compressed_layer, layer_sizes
 from ridgeline.cost.machine import machine
 from ridgeline.errors import ModelError, PlanError
 from ridgeline.facts.clusters import cluster

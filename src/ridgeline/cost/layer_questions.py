@@ -1,6 +1,7 @@
-"""Operators around products and attention as questions of the ladder: casts, encoders, latent layers, recurrences.
+"""Operators around products and attention as questions of the ladder: casts, encoders, whole layers, recurrences.
 
-Shape letters: B sequences, S tokens, H heads, D width; R = 512 rank of latent keys and values, r = 64 rotary.
+Shape letters: B sequences, S tokens, H heads on this device, D width or hidden; R = 512 rank of latent keys and values,
+r = 64 rotary, Q rank of queries.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import numpy as np
 from ridgeline.cost.answer import Question
 from ridgeline.cost.families.layers import INDEX
 from ridgeline.cost.formats import form
-from ridgeline.cost.questions import Asked
-from ridgeline.cost.readers import LATENT, ROTARY
+from ridgeline.cost.questions import LATENT, ROTARY, Asked
+from ridgeline.facts.compressed_widths import compressed_widths
 from ridgeline.facts.latent_widths import latent_widths
 from ridgeline.lower.work import Number
 
@@ -172,4 +173,94 @@ def convolution(batch: Number, tokens: Number, channels: Number, *, window: Numb
         question=Question(family="convolution", sizes=sizes, form="any"),
         flop=2.0 * count * window,
         bytes=4.0 * count + 4.0 * batch * channels * window,
+    )
+
+
+RATIOS: Mapping[str, float] = {"csa": 4.0, "hca": 128.0, "msa": 1.0}
+"""Keys of one entry by kind of layer: DeepSeek-V4's two and MiniMax-M3's. Source: deepseek-ai/DeepSeek-V4-Pro,
+config.json: compress_ratios."""
+_SCALES = 8.0  # bytes of the scales of an entry kept in fp8. Source: vllm, cache dtype fp8_ds_mla: 584 bytes
+
+
+def layer_sizes(kind: str, model: str | Mapping[str, float], heads: Number, cache_bytes: Number) -> dict[str, Number]:
+    """The sizes that a model's widths and the heads on this device decide: weights, entries, indexer.
+
+    Widths are known by the model's name, or given as `compressed_widths` names them.
+
+    DeepSeek-V4 projects queries over a rank, one key for all heads, a compressor (two where entries overlap) with its
+    gates, and the output by groups of heads; MiniMax-M3 as grouped attention does, an index head for each key head.
+    """
+    width = compressed_widths(model) if isinstance(model, str) else model
+    hidden, rank, dim, group = (width[name] for name in ("hidden", "rank", "head_dim", "group"))
+    count, narrow = np.asarray(heads, dtype=float), np.asarray(cache_bytes, dtype=float)
+    keys = np.maximum(count / group, 1.0) if kind == "msa" else np.ones(count.shape)
+    if kind == "msa":
+        elements = hidden * dim * (2.0 * count + 2.0 * keys) + hidden * INDEX * (keys + 1.0)
+        entry, index = 2.0 * dim * narrow, keys * width["index_heads"]
+    else:
+        overlapping = 2.0 if kind == "csa" else 1.0
+        out = count * dim * width["out_rank"] + np.maximum(count / group, 1.0) * width["out_rank"] * hidden
+        elements = hidden * rank + rank * count * dim + hidden * dim * (1.0 + 2.0 * overlapping) + out
+        index = np.full(count.shape, width["index_heads"] if kind == "csa" else 0.0)
+        indexer = rank * width["index_heads"] * INDEX + hidden * (width["index_heads"] + 4.0 * INDEX)
+        elements = elements + (indexer if kind == "csa" else 0.0)
+        entry = np.where(narrow < 2.0, dim + ROTARY + _SCALES, 2.0 * dim)
+    return {
+        "heads": count, "key_heads": keys, "head_dim": dim, "hidden": hidden, "elements": elements,
+        "index_heads": index, "ratio": RATIOS[kind], "window": width["window"], "entry_bytes": entry,
+        "top": 0.0 if kind == "hca" else width["top"],
+    }  # fmt: skip
+
+
+def compressed_layer(
+    kind: str,
+    batch: Number,
+    tokens: Number,
+    heads: Number,
+    *,
+    cached: Number = 0.0,
+    decode: bool = False,
+    model: str | Mapping[str, float] = "",
+    dtype: str = "bf16",
+    cache_dtype: str = "",
+) -> Asked:
+    """A whole attention layer whose far keys are compressed ('csa', 'hca') or chosen in blocks ('msa').
+
+    `tokens` new tokens after `cached`, on a device that holds `heads` heads; with `decode` one of each sequence. The
+    widths are those of `model`, by name or as `compressed_widths` names them ('' DeepSeek-V4-Pro's and MiniMax-M3's).
+    """
+    what = form(dtype)
+    narrow = 1.0 if form(cache_dtype or "bf16").weight_bytes < 2 else 2.0
+    sizes = layer_sizes(kind, model or ("MiniMax-M3" if kind == "msa" else "DeepSeek-V4-Pro"), heads, narrow)
+    size, past = np.asarray(1.0 if decode else tokens, dtype=float), np.asarray(cached, dtype=float)
+    ratio, window, top = (np.asarray(sizes[name], dtype=float) for name in ("ratio", "window", "top"))
+    pairs = size * (past + (size + 1.0) / 2.0)
+    most = np.where(top > 0.0, size * np.minimum(top, (past + size) / ratio), pairs / ratio)
+    entries = batch * (np.minimum(most, pairs / ratio) + np.minimum(pairs, size * window))
+    flop = 2.0 * batch * size * sizes["elements"] + entries * 4.0 * np.asarray(heads) * sizes["head_dim"]
+    read = np.where(decode, most, (past + size) / ratio) + np.minimum(window, past + size)
+    return Asked(
+        question=Question(
+            family=f"{kind}_layer_{'decode' if decode else 'prefill'}",
+            sizes={"batch": batch, "tokens": size, "cached": cached, **sizes},
+            form=dtype,
+        ),
+        flop=flop + 2.0 * batch * pairs / ratio * np.asarray(sizes["index_heads"]) * INDEX,
+        bytes=np.asarray(sizes["elements"]) * what.weight_bytes
+        + batch * (4.0 * size * sizes["hidden"] + read * np.asarray(sizes["key_heads"]) * sizes["entry_bytes"]),
+    )
+
+
+def hyper_connection(rows: Number, width: Number, *, before: bool, streams: Number = 4.0) -> Asked:
+    """Mixes the streams of a residual into a layer's input (`before`), or its output into them: 16-bit rows once."""
+    count = np.asarray(rows, dtype=float) * width
+    each = np.asarray(streams, dtype=float)
+    return Asked(
+        question=Question(
+            family="hyper_connection",
+            sizes={"rows": rows, "width": width, "streams": streams, "before": float(before)},
+            form="bf16",
+        ),
+        flop=2.0 * count * each * each * (each + 2.0) if before else 0.0 * count,
+        bytes=2.0 * count * (each + 1.0 if before else 2.0 * each + 1.0),
     )

@@ -12,13 +12,34 @@ import numpy as np
 from ridgeline.cost.answer import Question
 from ridgeline.cost.engine_limits import issue_seconds as issue_seconds
 from ridgeline.cost.engine_limits import kernel_sizes
-from ridgeline.cost.exchange_readers import FP8_ROW
 from ridgeline.cost.formats import WIDE, form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import OPERATIONS, group_sizes
-from ridgeline.cost.readers import LATENT, ROTARY, latent_decode, latent_prefill
 from ridgeline.facts.fits import ENGINES
 from ridgeline.lower.work import CollectiveKind, Number
+
+FP8_ROW = 1 + 4 / 128  # bytes of an fp8 value with its share of an fp32 scale. Source: DeepEP, README
+BF16_ROW = 2.0
+LATENT, ROTARY, NOPE, VALUE = 512.0, 64.0, 128.0, 128.0
+"""Widths of latent attention of a DeepSeek-V3 head. Source: arXiv:2412.19437, section 4.2."""
+
+
+def latent_prefill(batch: Number, tokens: Number, heads: Number, cached: Number = 0.0) -> dict[str, Number]:
+    """Latent attention, keys and values expanded, as sizes of ordinary prefill: 192 wide scores, 128 wide values."""
+    head = (NOPE + ROTARY + VALUE) / 2
+    return {"batch": batch, "tokens": tokens, "cached": cached, "kv_heads": heads, "group": 1.0, "head_dim": head}
+
+
+def latent_decode(batch: Number, context: Number, heads: Number, cache_bytes: float) -> dict[str, Number]:
+    """Latent attention with absorbed products, as sizes of ordinary decode: all heads share one latent of 512 + 64."""
+    scores, values = LATENT + ROTARY, LATENT
+    head = (scores + values) / 2
+    read_once = scores / (scores + values)  # values are part of the keys
+    return {
+        "batch": batch, "context": context, "kv_heads": 1.0, "group": heads, "head_dim": head,
+        "kv_bytes": cache_bytes * read_once,
+    }  # fmt: skip
+
 
 _CALLING = ("vllm", "trtllm")  # engines whose own calls of an exchange were timed, SGLang's being DeepEP's kernels
 

@@ -1,30 +1,55 @@
-"""How each family is read from the public operator tables: columns to the sizes of its mechanism.
+"""How each family is read from the public operator tables: columns to the sizes of its formula.
 
-Every family says which tables hold it, which of its sizes lie on a grid that may be interpolated and which must be
-met exactly, and what makes a block of shapes: blocks are kept whole when rows are set aside to judge a fit.
+`data/table_families.tsv` says which tables hold a family, which of its sizes lie on a grid that may be interpolated and
+which must be met exactly, and what makes a block of shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.compressed_readers import COMPRESSED_READERS
+from ridgeline.cost import expert_tables, layer_tables
 from ridgeline.cost.engine_limits import kernel_sizes, most_bytes
-from ridgeline.cost.exchange_readers import ALONE_TABLES, CALLED_TABLES, exchanges
-from ridgeline.cost.expert_readers import EXPERT_READERS
-from ridgeline.cost.layer_readers import LAYER_READERS
 from ridgeline.cost.machine import machine as resolve
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.network import OPERATIONS, group_sizes
-from ridgeline.cost.reader import Columns, Reader
+from ridgeline.cost.questions import latent_decode, latent_prefill
 from ridgeline.facts.clusters import cluster
-from ridgeline.facts.opdata import OpTable, read
+from ridgeline.facts.opdata import Columns, OpTable, read
+from ridgeline.facts.store import read_tsv
 from ridgeline.lower.work import Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """How a family is read from tables: `sizes(columns, table)` are the formula's, `blocks` name the shape blocks.
+
+    `smooth` sizes span the grid, `exact` ones must be met as they are; `models` tell models apart, where engines choose
+    kernels by the model. A `dense` grid is one whose times themselves are interpolated, not their ratio to the formula.
+    """
+
+    tables: tuple[str, ...]
+    columns: tuple[str, ...]
+    blocks: tuple[str, ...]
+    smooth: tuple[str, ...]
+    exact: tuple[str, ...]
+    engines: tuple[str, ...]  # none: any
+    models: tuple[str, ...]
+    fewest: int  # rows of a fit; fewer say little about ten parameters
+    dense: bool
+    form_column: str  # none: any format
+    part_form: str  # format of what `parts` yields
+    sizes: Callable[[Columns, OpTable], Mapping[str, Number]] = lambda columns, table: {}
+    forms: Callable[[Columns], NDArray[Any]] | None = None  # where several columns decide the format
+    kernels: Callable[[Columns, OpTable], NDArray[Any]] | None = None  # where sizes decide a source's kernel
+    told: Callable[[Columns, OpTable], NDArray[np.bool_]] | None = None  # rows that are what their columns say
+    parts: Callable[[OpTable], Iterator[tuple[str, Mapping[str, Number], Array]]] | None = None
+    """Kernel, sizes and seconds of a table that holds several kernels in a row."""
 
 
 def _gemm(columns: Columns, table: OpTable) -> Mapping[str, Number]:
@@ -99,27 +124,6 @@ def _decode_kernels(columns: Columns, table: OpTable) -> NDArray[Any]:
     return np.array([f"{a} {b}".strip() for a, b in zip(source, kind, strict=True)], dtype=object)
 
 
-LATENT, ROTARY, NOPE, VALUE = 512.0, 64.0, 128.0, 128.0
-"""Widths of latent attention of a DeepSeek-V3 head. Source: arXiv:2412.19437, section 4.2."""
-
-
-def latent_prefill(batch: Number, tokens: Number, heads: Number, cached: Number = 0.0) -> dict[str, Number]:
-    """Latent attention, keys and values expanded, as sizes of ordinary prefill: 192 wide scores, 128 wide values."""
-    head = (NOPE + ROTARY + VALUE) / 2
-    return {"batch": batch, "tokens": tokens, "cached": cached, "kv_heads": heads, "group": 1.0, "head_dim": head}
-
-
-def latent_decode(batch: Number, context: Number, heads: Number, cache_bytes: float) -> dict[str, Number]:
-    """Latent attention with absorbed products, as sizes of ordinary decode: all heads share one latent of 512 + 64."""
-    scores, values = LATENT + ROTARY, LATENT
-    head = (scores + values) / 2
-    read_once = scores / (scores + values)  # values are part of the keys
-    return {
-        "batch": batch, "context": context, "kv_heads": 1.0, "group": heads, "head_dim": head,
-        "kv_bytes": cache_bytes * read_once,
-    }  # fmt: skip
-
-
 def _latent_forms(columns: Columns) -> NDArray[Any]:
     return _attention_forms({**columns, "attn_dtype": columns["mla_dtype"]})
 
@@ -134,8 +138,6 @@ def _mla_decode(columns: Columns, table: OpTable) -> Mapping[str, Number]:
     narrow = columns["kv_cache_dtype"].astype(str)[0] == "fp8"
     return latent_decode(batch, isl + step, heads, 1.0 if narrow else 2.0)
 
-
-_MLA = ("batch_size", "isl", "step", "num_heads", "mla_dtype", "kv_cache_dtype")
 
 _MILLISECOND = 1e-3
 _BFLOAT_BYTES = 2.0
@@ -164,91 +166,46 @@ def _custom_all_reduce(table: OpTable) -> Iterator[tuple[str, Mapping[str, Numbe
     yield "custom", full, found["latency"][mask].astype(float) * _MILLISECOND
 
 
-_ATTENTION = (
-    "batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size", "attn_dtype",
-    "kv_cache_dtype",
-)  # fmt: skip
-
-_EXCHANGE = Reader(
-    tables=ALONE_TABLES,
-    columns=(),
-    sizes=lambda columns, table: {},
-    parts=exchanges,
-    blocks=("tokens", "row_bytes", "top_k", "experts"),
-    smooth=("tokens", "row_bytes"),
-    exact=("quick", "combine", "top_k", "experts", "nodes", "sms"),
-)
-
-READERS: dict[str, Reader] = {
-    "gemm": Reader(
-        tables=("gemm_perf",),
-        form_column="gemm_dtype",
-        columns=("m", "n", "k"),
-        sizes=_gemm,
-        blocks=("n", "k"),
-        smooth=("m", "n", "k"),
-        dense=True,
-    ),
-    "prefill": Reader(
-        tables=("context_attention_perf",),
-        columns=_ATTENTION,
-        forms=_attention_forms,
-        kernels=_by_width,
-        sizes=_prefill,
-        blocks=("kv_heads", "group", "head_dim", "window"),
-        smooth=("batch", "tokens", "kv_heads"),
-        exact=("group", "head_dim", "window", "cached"),
-    ),
-    "decode": Reader(
-        tables=("generation_attention_perf",),
-        columns=_ATTENTION,
-        forms=_attention_forms,
-        kernels=_decode_kernels,
-        sizes=_decode,
-        blocks=("kv_heads", "group", "head_dim", "window"),
-        smooth=("batch", "context", "kv_heads"),
-        exact=("group", "head_dim", "window"),
-    ),
-    "mla_prefill": Reader(
-        tables=("context_mla_perf",),
-        columns=_MLA,
-        forms=_latent_forms,
-        sizes=_mla_prefill,
-        blocks=("batch", "tokens"),
-        smooth=("batch", "tokens", "kv_heads"),
-        exact=("cached",),
-    ),
-    "mla_decode": Reader(
-        tables=("generation_mla_perf",),
-        columns=_MLA,
-        forms=_latent_forms,
-        sizes=_mla_decode,
-        blocks=("batch", "context"),
-        smooth=("batch", "context", "group"),
-    ),
-    **EXPERT_READERS,
-    "exchange": _EXCHANGE,
-    "engine_exchange": replace(_EXCHANGE, tables=CALLED_TABLES, smooth=(*_EXCHANGE.smooth, "ranks")),
-    "custom_all_reduce": Reader(
-        tables=("custom_allreduce_perf",),
-        columns=(),
-        sizes=lambda columns, table: {},
-        parts=_custom_all_reduce,
-        blocks=("bytes", "ranks"),
-        smooth=("bytes", "ranks"),
-        exact=("issue_s",),
-        engines=("vllm", "sglang", "trtllm"),
-        fewest=10,
-    ),
-    "collective": Reader(
-        tables=("nccl_perf", "oneccl_perf"),
-        columns=("op_name", "nccl_dtype", "num_gpus", "message_size"),
-        sizes=_collective,
-        blocks=("bytes", "ranks"),
-        smooth=("bytes", "ranks"),
-        exact=("operation", "nodes", "element_bytes"),
-        engines=("nccl", "oneccl"),
-    ),
-    **LAYER_READERS,
-    **COMPRESSED_READERS,
+_ATTENTION = {"forms": _attention_forms}
+_LAYER = {"sizes": layer_tables.latent, "forms": layer_tables.latent_forms, "kernels": layer_tables.latent_kernels}
+_COMPRESSED = {
+    "sizes": layer_tables.compressed,
+    "forms": layer_tables.compressed_forms,
+    "kernels": layer_tables.compressed_kernels,
 }
+_CODE: Mapping[str, Mapping[str, Any]] = {
+    "gemm": {"sizes": _gemm},
+    "prefill": {"sizes": _prefill, "kernels": _by_width, **_ATTENTION},
+    "decode": {"sizes": _decode, "kernels": _decode_kernels, **_ATTENTION},
+    "mla_prefill": {"sizes": _mla_prefill, "forms": _latent_forms},
+    "mla_decode": {"sizes": _mla_decode, "forms": _latent_forms},
+    "experts": {"sizes": expert_tables.experts, "told": expert_tables.told},
+    "wide_experts": {"sizes": expert_tables.experts},
+    "wide_experts_decode": {"sizes": expert_tables.experts},
+    "exchange": {"parts": expert_tables.exchanges},
+    "engine_exchange": {"parts": expert_tables.exchanges},
+    "custom_all_reduce": {"parts": _custom_all_reduce},
+    "collective": {"sizes": _collective},
+    "quantize": {"parts": layer_tables.casts},
+    "encoder": {"sizes": layer_tables.encoder},
+    "mla_bmm": {"sizes": layer_tables.latent_products, "forms": layer_tables.latent_product_forms},
+    **{f"{kind}_layer_{phase}": _LAYER for kind in ("mla", "dsa") for phase in ("prefill", "decode")},
+    "delta_prefill": {"parts": layer_tables.recurrences("context")},
+    "delta_decode": {"parts": layer_tables.recurrences("generation")},
+    "convolution": {"parts": layer_tables.convolutions},
+    **{f"{kind}_layer_{phase}": _COMPRESSED for kind in ("csa", "hca", "msa") for phase in ("prefill", "decode")},
+    "hyper_connection": {"parts": layer_tables.connections},
+}
+"""What reads the columns of a family: sizes of its formula, formats, kernels, rows to be trusted; or its parts."""
+
+
+def _reader(row: Mapping[str, str]) -> Reader:
+    lists: dict[str, Any] = {name: tuple(row[name].split()) for name in _LISTS}
+    return Reader(
+        **lists, fewest=int(row["fewest"] or 60), dense=bool(row["dense"]), form_column=row["form_column"],
+        part_form=row["part_form"] or "any", **_CODE[row["family"]],
+    )  # fmt: skip
+
+
+_LISTS = ("tables", "columns", "blocks", "smooth", "exact", "engines", "models")
+READERS: Mapping[str, Reader] = {row["family"]: _reader(row) for row in read_tsv("table_families.tsv")}

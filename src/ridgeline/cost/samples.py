@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.formats import Form, form, words
 from ridgeline.cost.mechanism import Array, Mechanism
-from ridgeline.cost.reader import Columns, Reader
-from ridgeline.cost.readers import READERS
+from ridgeline.cost.readers import READERS, Reader
 from ridgeline.errors import DomainError
-from ridgeline.facts.opdata import OpTable, read, tables
+from ridgeline.facts.opdata import Columns, OpTable, read, tables
 from ridgeline.lower.work import Number
 
 FOLDS = 5

@@ -27,7 +27,6 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.model_seconds import model_seconds
 from ridgeline.cost.own_kernels import READ, OwnKernels, block_seconds, half_sums, peak_share, vector_seconds
 from ridgeline.cost.plain import integer_seconds, operand_bytes, score_seconds, tiled_rows, wide_seconds, widened_bytes
-from ridgeline.cost.readers import ROTARY
 from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
 from ridgeline.cost.served_entries import entered
 from ridgeline.cost.served_links import LinkPrices
@@ -293,7 +292,7 @@ class ServedPrices(LinkPrices):
             assert core.entries is not None
             return entered(self, core, core.entries, batch, tokens, cached, decode=decode)
         widths: dict[str, float] = {
-            "hidden": choice.hidden, "rank": choice.rank, "nope": core.qk_dim - ROTARY, "value": core.v_dim,
+            "hidden": choice.hidden, "rank": choice.rank, "nope": core.qk_dim - questions.ROTARY, "value": core.v_dim,
             "index_heads": choice.heads, "top": choice.top,
         }  # fmt: skip
         asked = partial(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.compressed_questions import compressed_layer, hyper_connection
 from ridgeline.cost.fitted import find_fits
+from ridgeline.cost.layer_questions import compressed_layer, hyper_connection
 from ridgeline.cost.seconds import Seconds
 from ridgeline.lower.pieces import Core, Entries, Mix
 from ridgeline.lower.work import Number

@@ -26,6 +26,8 @@ from ridgeline.facts.versions import release_key
 PACKAGE = "aiconfigurator-core"
 INSTALL = "pip install 'ridgeline[measured]'"
 _FOLDER = "aiconfigurator_core/systems/data"
+Columns = Mapping[str, NDArray[Any]]
+"""Columns of a table by name."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)

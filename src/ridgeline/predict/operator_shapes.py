@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from ridgeline.cost import compressed_questions, layer_questions, questions
-from ridgeline.cost.compressed_readers import RATIOS
+from ridgeline.cost import layer_questions, questions
+from ridgeline.cost.layer_questions import RATIOS
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.streams import STREAMS
 from ridgeline.errors import InputError, UnitError
@@ -112,7 +112,7 @@ def _compressed(kind: str, decode: bool) -> _Build:
     def build(numbers: tuple[int, ...], dtype: str, cache_dtype: str) -> questions.Asked:
         batch, tokens, heads = numbers[:3]
         cached = tokens - 1 if decode else numbers[3] if len(numbers) == 4 else 0
-        return compressed_questions.compressed_layer(
+        return layer_questions.compressed_layer(
             kind, batch, tokens, heads, cached=cached, decode=decode, dtype=dtype, cache_dtype=cache_dtype
         )
 
@@ -130,8 +130,8 @@ _LAYERS: Mapping[str, _Build] = {
     "dsa_layer_decode": _layer(sparse=True, decode=True),
     **{f"{kind}_layer_prefill": _compressed(kind, decode=False) for kind in RATIOS},
     **{f"{kind}_layer_decode": _compressed(kind, decode=True) for kind in RATIOS},
-    "hyper_connection_before": lambda n, dtype, cache: compressed_questions.hyper_connection(n[0], n[1], before=True),
-    "hyper_connection_after": lambda n, dtype, cache: compressed_questions.hyper_connection(n[0], n[1], before=False),
+    "hyper_connection_before": lambda n, dtype, cache: layer_questions.hyper_connection(n[0], n[1], before=True),
+    "hyper_connection_after": lambda n, dtype, cache: layer_questions.hyper_connection(n[0], n[1], before=False),
     "delta_prefill": lambda n, dtype, cache: layer_questions.delta_rule(n[0], n[1], n[2], n[3], n[4], n[5]),
     "delta_decode": lambda n, dtype, cache: layer_questions.delta_rule(n[0], 1, n[1], n[2], n[3], n[4], decode=True),
     "convolution": lambda n, dtype, cache: layer_questions.convolution(n[0], n[1], n[2]),

@@ -11,7 +11,7 @@ import re
 import numpy as np
 
 from ridgeline.cost import questions
-from ridgeline.cost.expert_readers import UNGATED
+from ridgeline.cost.expert_tables import UNGATED
 from ridgeline.errors import InputError
 from ridgeline.validate.operator_cells import Ask, Priced, bill, laddered
 from ridgeline.validate.operator_kernels import product_cost, stream

@@ -1,42 +1,45 @@
-"""How the families around products and attention are read: casts, encoders, latent layers, recurrences, wide experts.
+"""How families around products and attention are read: casts, encoders, latent and compressed layers, recurrences.
 
-Same shape as `readers`, which puts all families together.
+`readers` puts all families together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.layer_questions import layer_sizes
 from ridgeline.cost.mechanism import Array
-from ridgeline.cost.reader import Columns, Reader
 from ridgeline.facts.latent_widths import latent_widths
-from ridgeline.facts.opdata import OpTable, native, read, tables
+from ridgeline.facts.opdata import Columns, OpTable, native, read, tables
 from ridgeline.lower.work import Number
+
+Part = tuple[str, Mapping[str, Number], Array]
+"""Kernel, sizes and seconds of rows."""
 
 _MILLISECOND = 1e-3
 _FOUND = "computescale_perf"  # what it takes to find the scale, beyond scaling by one that is known
 
 
-def _quantize(table: OpTable) -> Iterator[tuple[str, Mapping[str, Number], Array]]:
+def casts(table: OpTable) -> Iterator[Part]:
     """Casts with a known scale, and with one that is found first: both steps of the same shape added up."""
-    known = _casts(table)
+    known = _timed_casts(table)
     yield "static", _cast_sizes(known, dynamic=0.0), known[:, 2] * _MILLISECOND
     wanted = (table.accelerator, table.engine, table.version)
     other = next((t for t in tables(_FOUND) if (t.accelerator, t.engine, t.version) == wanted), None)
     if other is None:
         return
-    found = {(m, k): time for m, k, time in _casts(other)}
+    found = {(m, k): time for m, k, time in _timed_casts(other)}
     both = np.array([(m, k, time + found[m, k]) for m, k, time in known if (m, k) in found])
     if len(both):
         yield "dynamic", _cast_sizes(both, dynamic=1.0), both[:, 2] * _MILLISECOND
 
 
-def _casts(table: OpTable) -> Array:
+def _timed_casts(table: OpTable) -> Array:
     found = read(table, ("m", "k", "latency"))
     return np.column_stack([found[name].astype(float) for name in ("m", "k", "latency")])
 
@@ -45,7 +48,7 @@ def _cast_sizes(rows: Array, *, dynamic: float) -> Mapping[str, Number]:
     return {"rows": rows[:, 0], "width": rows[:, 1], "dynamic": np.full(len(rows), dynamic)}
 
 
-def _encoder(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+def encoder(columns: Columns, table: OpTable) -> Mapping[str, Number]:
     names = {"batch": "batch_size", "tokens": "isl", "heads": "num_heads", "head_dim": "head_dim"}
     return {size: columns[name].astype(float) for size, name in names.items()}
 
@@ -53,12 +56,12 @@ def _encoder(columns: Columns, table: OpTable) -> Mapping[str, Number]:
 _LATENT_BMM = {"mla_gen_pre": (512.0, 128.0), "mla_gen_post": (128.0, 512.0)}  # n, k of DeepSeek-V3's heads
 
 
-def _mla_bmm(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+def latent_products(columns: Columns, table: OpTable) -> Mapping[str, Number]:
     n, k = np.array([_LATENT_BMM[str(word)] for word in columns["op_name"]]).T
     return {"m": columns["num_tokens"].astype(float), "n": n, "k": k, "count": columns["num_heads"].astype(float)}
 
 
-def _bmm_forms(columns: Columns) -> NDArray[Any]:
+def latent_product_forms(columns: Columns) -> NDArray[Any]:
     """The format that the product runs in: weights widened at load make fp8 a product of 16 bits."""
     widened = np.char.find(columns["kernel_source"].astype(str), "dequant_bf16") >= 0
     return np.where(widened, "bf16", columns["bmm_dtype"].astype(str)).astype(object)
@@ -67,7 +70,7 @@ def _bmm_forms(columns: Columns) -> NDArray[Any]:
 _ABSENT = ("0.0", "0")  # of a column that the oldest tables lack
 
 
-def _layer(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+def latent(columns: Columns, table: OpTable) -> Mapping[str, Number]:
     """A latent layer of DeepSeek's or GLM's widths; kernels whose source says so skip the indexer, or see all keys."""
     source = columns["kernel_source"].astype(str)
     models = np.where(np.isin(columns["model"].astype(str), _ABSENT), "DeepSeek-V3", columns["model"].astype(str))
@@ -98,7 +101,7 @@ def _layer(columns: Columns, table: OpTable) -> Mapping[str, Number]:
 _LONG_CACHE = 131_072
 
 
-def _layer_kernels(columns: Columns, table: OpTable) -> NDArray[Any]:
+def latent_kernels(columns: Columns, table: OpTable) -> NDArray[Any]:
     """Sources, apart for norms of PyTorch, builds of wide expert parallelism, 8-bit scores and long caches: other
     programs."""
     kind = table.name.partition("_")[0]
@@ -110,48 +113,19 @@ def _layer_kernels(columns: Columns, table: OpTable) -> NDArray[Any]:
     return np.array([f"{source}{norms} {kind}{score}{reach}" for source, score, reach in rows], dtype=object)
 
 
-def _layer_forms(columns: Columns) -> NDArray[Any]:
+def latent_forms(columns: Columns) -> NDArray[Any]:
     """Of the projections; the oldest tables name only that of the layer."""
     stated = np.asarray(columns["gemm_type"], dtype=object).astype(str)
     return np.where(np.isin(stated, _ABSENT), columns["mla_dtype"].astype(str), stated).astype(object)
 
 
-_LAYER = (
-    "model",
-    "batch_size",
-    "isl",
-    "step",
-    "num_heads",
-    "mla_dtype",
-    "kv_cache_dtype",
-    "gemm_type",
-    "kernel_source",
-)
+def recurrences(phase: str) -> Callable[[OpTable], Iterator[Part]]:
+    """The scan over prompts ('context'), or its step for one token of each sequence ('generation')."""
 
-
-def _layer_reader(*names: str) -> Reader:
-    decode = "generation" in names[0]
-    smooth = ("batch", "cached" if decode else "tokens", "heads")
-    exact = ("hidden", "index_heads", "top", "cache_bytes")
-    return Reader(
-        tables=names,
-        columns=_LAYER,
-        forms=_layer_forms,
-        kernels=_layer_kernels,
-        sizes=_layer,
-        blocks=("batch", "cached" if decode else "tokens"),
-        smooth=smooth,
-        exact=exact if decode else (*exact, "cached"),
-    )
-
-
-def _recurrences(prefill: bool) -> Any:
-    """The scan over prompts, or its step for one token of each sequence."""
-
-    def parts(table: OpTable) -> Iterator[tuple[str, Mapping[str, Number], Array]]:
+    def parts(table: OpTable) -> Iterator[Part]:
         found = read(table, ("phase", "kernel_source", "latency", *_RECURRENT))
         source = found["kernel_source"].astype(str)
-        wanted = found["phase"].astype(str) == ("context" if prefill else "generation")
+        wanted = found["phase"].astype(str) == phase
         wanted &= np.char.find(source, "conv") < 0
         for kernel in np.unique(source[wanted]):
             rows = wanted & (source == kernel)
@@ -171,7 +145,7 @@ _LONG = 3.0  # times the shortest kernels, which are all start
 _STATE_SPACE = ("batch_size", "seq_len", "nheads", "head_dim", "n_groups", "d_state", "d_conv")
 
 
-def _convolutions(table: OpTable) -> Iterator[tuple[str, Mapping[str, Number], Array]]:
+def convolutions(table: OpTable) -> Iterator[Part]:
     """Short convolutions before a recurrence: over queries, keys and values, or over inputs and both state maps.
 
     Nothing of a table whose prompts take as long at twice the width: it was timed at one that it does not say.
@@ -186,7 +160,7 @@ def _convolutions(table: OpTable) -> Iterator[tuple[str, Mapping[str, Number], A
         channels = 2.0 * column["num_k_heads"] * column["head_k_dim"] + column["num_v_heads"] * column["head_v_dim"]
     prompts = np.char.find(source, "conv1d_fn") >= 0
     work = column["batch_size"] * 2.0**32 + column["seq_len"]
-    if _elasticity(work[prompts], channels[prompts], found["latency"][prompts].astype(float)) < _BLIND:
+    if elasticity(work[prompts], channels[prompts], found["latency"][prompts].astype(float)) < _BLIND:
         return
     for kernel in (name for name in np.unique(source) if "conv" in name):
         rows = source == kernel
@@ -196,7 +170,7 @@ def _convolutions(table: OpTable) -> Iterator[tuple[str, Mapping[str, Number], A
         }, found["latency"][rows].astype(float) * _MILLISECOND  # fmt: skip
 
 
-def _elasticity(work: Array, width: Array, times: Array) -> float:
+def elasticity(work: Array, width: Array, times: Array) -> float:
     """How times of the same work grow with its width [1]: d ln(time) / d ln(width) of kernels long beside their start.
 
     NaN where no work was timed at two widths.
@@ -210,62 +184,44 @@ def _elasticity(work: Array, width: Array, times: Array) -> float:
     return float((x * y).sum()) / spread if spread > 0 else math.nan
 
 
-def _recurrence_reader(prefill: bool) -> Reader:
-    return Reader(
-        tables=("gdn_perf", "kda_perf"),
-        columns=(),
-        sizes=lambda columns, table: {},
-        parts=_recurrences(prefill),
-        blocks=("batch", "tokens", "heads") if prefill else ("batch", "heads"),
-        smooth=("batch", "tokens", "heads") if prefill else ("batch", "heads"),
-        exact=("key_heads", "key_dim", "value_dim"),
-        fewest=20,
-    )
+def compressed(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+    kind = "msa" if table.name.startswith("msa") else table.name.split("_")[1]
+    decode = "generation" in table.name
+    narrow = np.where(np.char.startswith(columns["kv_cache_dtype"].astype(str), "fp8"), 1.0, 2.0)
+    heads, models = columns["num_heads"].astype(float), columns["model"].astype(str)
+    found: dict[str, Array] = {}
+    for model in np.unique(models):
+        mask = models == model
+        for name, size in layer_sizes(kind, model, heads[mask], narrow[mask]).items():
+            found.setdefault(name, np.empty(len(heads)))[mask] = size
+    tokens, step = columns["isl"].astype(float), columns["step"].astype(float)
+    return {
+        **found,
+        "batch": columns["batch_size"].astype(float),
+        "tokens": np.ones(len(tokens)) if decode else tokens,
+        "cached": tokens + step - 1.0 if decode else step,
+    }
 
 
-LAYER_READERS: dict[str, Reader] = {
-    "quantize": Reader(
-        tables=("scale_matrix_perf",),
-        columns=(),
-        sizes=lambda columns, table: {},
-        parts=_quantize,
-        part_form="fp8",
-        blocks=("rows", "width"),
-        smooth=("rows", "width"),
-        exact=("dynamic",),
-    ),
-    "encoder": Reader(
-        tables=("encoder_attention_perf",),
-        form_column="attn_dtype",
-        columns=("batch_size", "isl", "num_heads", "head_dim"),
-        sizes=_encoder,
-        blocks=("batch", "tokens"),
-        smooth=("batch", "tokens", "heads"),
-        exact=("head_dim",),
-    ),
-    "mla_bmm": Reader(
-        tables=("mla_bmm_perf",),
-        columns=("num_tokens", "num_heads", "op_name", "bmm_dtype", "kernel_source"),
-        forms=_bmm_forms,
-        sizes=_mla_bmm,
-        blocks=("m", "count"),
-        smooth=("m", "count"),
-        exact=("n", "k"),
-    ),
-    "mla_layer_prefill": _layer_reader("mla_context_module_perf", "wideep_context_mla_perf"),
-    "mla_layer_decode": _layer_reader("mla_generation_module_perf", "wideep_generation_mla_perf"),
-    "dsa_layer_prefill": _layer_reader("dsa_context_module_perf"),
-    "dsa_layer_decode": _layer_reader("dsa_generation_module_perf"),
-    "delta_prefill": _recurrence_reader(prefill=True),
-    "delta_decode": _recurrence_reader(prefill=False),
-    "convolution": Reader(
-        tables=("gdn_perf", "kda_perf", "mamba2_perf"),
-        columns=(),
-        sizes=lambda columns, table: {},
-        parts=_convolutions,
-        blocks=("batch", "tokens", "channels"),
-        smooth=("batch", "tokens", "channels"),
-        exact=("window", "stepwise"),
-        fewest=20,
-    ),
-}
+def compressed_forms(columns: Columns) -> NDArray[Any]:
+    return np.asarray(columns["gemm_type"], dtype=object)
+
+
+def compressed_kernels(columns: Columns, table: OpTable) -> NDArray[Any]:
+    """Sources, apart for narrow caches, which other kernels read."""
+    narrow = np.char.startswith(columns["kv_cache_dtype"].astype(str), "fp8")
+    pairs = zip(columns["kernel_source"].astype(str), narrow, strict=True)
+    return np.array([f"{source} {'kv8' if one else 'kv16'}" for source, one in pairs], dtype=object)
+
+
+def connections(table: OpTable) -> Iterator[Part]:
+    """Rows of a table that times several sites together; each has a kernel before the layer and one after it."""
+    names = ("op_name", "kernel_source", "num_tokens", "num_sites", "hc_mult", "hidden_size", "latency")
+    found = read(table, names)
+    source, when = found["kernel_source"].astype(str), found["op_name"].astype(str)
+    for kernel in np.unique(source):
+        rows = source == kernel
+        yield kernel, {
+            "rows": found["num_tokens"][rows].astype(float), "width": found["hidden_size"][rows].astype(float),
+            "streams": found["hc_mult"][rows].astype(float), "before": (when[rows] == "pre").astype(float),
+        }, found["latency"][rows].astype(float) / found["num_sites"][rows].astype(float) * _MILLISECOND  # fmt: skip
