@@ -49,6 +49,7 @@ def _cast_sizes(rows: Array, *, dynamic: float) -> Mapping[str, Number]:
 
 
 def encoder(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+    """Sizes of an encoder's attention."""
     names = {"batch": "batch_size", "tokens": "isl", "heads": "num_heads", "head_dim": "head_dim"}
     return {size: columns[name].astype(float) for size, name in names.items()}
 
@@ -57,6 +58,7 @@ _LATENT_BMM = {"mla_gen_pre": (512.0, 128.0), "mla_gen_post": (128.0, 512.0)}  #
 
 
 def latent_products(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+    """Sizes of the products of every head that latent attention absorbs."""
     n, k = np.array([_LATENT_BMM[str(word)] for word in columns["op_name"]]).T
     return {"m": columns["num_tokens"].astype(float), "n": n, "k": k, "count": columns["num_heads"].astype(float)}
 
@@ -185,6 +187,7 @@ def elasticity(work: Array, width: Array, times: Array) -> float:
 
 
 def compressed(columns: Columns, table: OpTable) -> Mapping[str, Number]:
+    """Sizes of layers with compressed or block-chosen keys, by their models' widths."""
     kind = "msa" if table.name.startswith("msa") else table.name.split("_")[1]
     decode = "generation" in table.name
     narrow = np.where(np.char.startswith(columns["kv_cache_dtype"].astype(str), "fp8"), 1.0, 2.0)
@@ -204,6 +207,7 @@ def compressed(columns: Columns, table: OpTable) -> Mapping[str, Number]:
 
 
 def compressed_forms(columns: Columns) -> NDArray[Any]:
+    """Of the projections."""
     return np.asarray(columns["gemm_type"], dtype=object)
 
 
