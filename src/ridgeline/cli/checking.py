@@ -20,15 +20,16 @@ from ridgeline.validate.score import summarise
 _WIDTH = 160  # columns of a table that is piped
 
 
-def check(path: str, *, evidence: str, as_json: bool) -> None:
+def check(path: str, *, evidence: str, blind: bool, as_json: bool) -> None:
     """Prints every row's answer and the summary; progress goes to standard error when that is a terminal.
 
-    Answers are kept as they come, so that a killed check of a regular file goes on where it stopped.
+    `blind` hides from a prediction where its row comes from. Answers are kept as they come, so that a killed check
+    of a regular file goes on where it stopped.
     """
     file = read_user_file(path, TRUTH)
     table = table_of(file)
-    checker = Checker(completer=complete, rungs=RUNGS[evidence])
-    question = evidence.encode() + b"\n" + file.raw if file.again else None
+    checker = Checker(completer=complete, rungs=RUNGS[evidence], blind=blind)
+    question = f"{evidence} {blind}\n".encode() + file.raw if file.again else None
     with kept("check", question) as answered:
         before = len(answered.answers)
         with progress_bar("checking") as told:

@@ -263,12 +263,15 @@ def techniques_command(name: Named = None, as_json: Json = False) -> None:
 def check_command(
     table: Annotated[str, typer.Argument(metavar="FILE.tsv", help="table of measurements, one header line")],
     evidence: OperatorRung = OperatorEvidence.MEASURED,
+    blind: Annotated[
+        bool, typer.Option("--blind", help="use nothing that a row does not say: no recipe of its source")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Predict every row of a table of measurements and say how wrong it was."""
     from ridgeline.cli.checking import check
 
-    check(table, evidence=evidence.value, as_json=as_json)
+    check(table, evidence=evidence.value, blind=blind, as_json=as_json)
 
 
 @command("fit", short_help="Refit the mechanisms from public operator tables.")

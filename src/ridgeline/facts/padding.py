@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ridgeline.facts import store
+from ridgeline.facts.readings import tell_recipe
 
 
 def kept_tokens(model: str, *, results: str, positions: int) -> int | None:
@@ -23,4 +24,7 @@ def predicted_share(model: str, *, results: str) -> float | None:
 
 def _rows(model: str, results: str) -> list[dict[str, str]]:
     rows = store.read_tsv("padding.tsv")
-    return [row for row in rows if re.search(row["model"], model, re.IGNORECASE) and re.search(row["runs"], results)]
+    found = [row for row in rows if re.search(row["model"], model, re.IGNORECASE) and re.search(row["runs"], results)]
+    for row in found:
+        tell_recipe(row["runs"], results, f"padding is dropped ({row['source']})")
+    return found

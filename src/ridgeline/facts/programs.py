@@ -11,6 +11,7 @@ from typing import Any
 
 from ridgeline.errors import InputError
 from ridgeline.facts import store
+from ridgeline.facts.readings import tell_recipe
 
 TABLE = "programs.toml"
 
@@ -86,10 +87,15 @@ def training_program(name: str, source: str = "") -> TrainingProgram:
     for program in training_programs():
         told = program.told_by
         if told and re.search(told["engine"], name, re.IGNORECASE) and re.search(told["source"], source):
+            tell_recipe(told["source"], source, f"program = {program.name} ({program.reason})")
             return program
     return next(each for each in training_programs() if re.search(each.pattern, name, re.IGNORECASE))
 
 
 def before_flash_attention(source: str) -> bool:
     """Whether results of a source are from before FlashAttention was in training programs."""
-    return re.search(_table()["early_sources"], source) is not None
+    early: str = _table()["early_sources"]
+    if re.search(early, source) is None:
+        return False
+    tell_recipe(early, source, "attention_kernel = unfused: results from before FlashAttention")
+    return True

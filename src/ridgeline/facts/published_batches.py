@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ridgeline.facts import store
+from ridgeline.facts.readings import tell_recipe
 
 
 def published_batch(model: str, *, results: str, devices: int, device: str = "", precision: str = "") -> int | None:
@@ -18,5 +19,6 @@ def published_batch(model: str, *, results: str, devices: int, device: str = "",
         if not named or not re.search(row["runs"], results):
             continue
         if int(row["devices_min"]) <= devices <= int(row["devices_max"]):
+            tell_recipe(row["runs"], results, f"micro_batch = {row['batch']} ({row['source']})")
             return int(row["batch"])
     return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ridgeline.facts import store
+from ridgeline.facts.readings import tell_recipe
 
 _COUNTS = ("tp", "pp", "cp", "micro_batch", "chunks", "zero", "zero_group", "recompute_layers")
 
@@ -63,6 +64,7 @@ def published_plan(
             and all(value is None or row[name] in ("", str(value)) for name, value in stated.items())
         )
         if fits and int(row["devices_min"]) <= devices <= int(row["devices_max"]):
+            tell_recipe(row["results"], results, f"configuration {row['name']} ({row['source']})")
             return PublishedPlan(
                 **{name: int(row[name]) if row[name] else None for name in _COUNTS},
                 recompute=row["recompute"] or None,

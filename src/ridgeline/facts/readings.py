@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from functools import cache
 
 from ridgeline.errors import InputError
@@ -17,6 +19,37 @@ CELLS = ("runs", "program", "model", "device", "words")
 Value = bool | int | float | str
 
 
+_SOURCE_WORDS: ContextVar[tuple[str, ...]] = ContextVar("source words", default=())
+_RECIPES: ContextVar[dict[str, None] | None] = ContextVar("recipes", default=None)
+
+
+@contextmanager
+def recipes_told(*words: str) -> Iterator[dict[str, None]]:
+    """The rules of one source that results inside took, as the keys of the yielded table.
+
+    `words` name the source of the result: a rule that fits only because of them is a recipe.
+    """
+    found: dict[str, None] = {}
+    before = _SOURCE_WORDS.set(tuple(word for word in words if word)), _RECIPES.set(found)
+    try:
+        yield found
+    finally:
+        _SOURCE_WORDS.reset(before[0])
+        _RECIPES.reset(before[1])
+
+
+def tell_recipe(pattern: str, cell: str, told: str) -> None:
+    """Notes a rule whose pattern of sources fits a cell, and would not without the words that name the source."""
+    found = _RECIPES.get()
+    if found is None or not pattern:
+        return
+    bare = cell
+    for word in _SOURCE_WORDS.get():
+        bare = bare.replace(word, "")
+    if _compiled(pattern).search(bare) is None:
+        found[told] = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """One row: `value` is what `key` means where all patterns are found, `told` the words that say so to people."""
@@ -25,6 +58,7 @@ class Reading:
     value: Value
     told: str
     patterns: Mapping[str, str]
+    source: str = ""
 
     @property
     def text(self) -> str:
@@ -41,10 +75,11 @@ class Reading:
         found = {name: _compiled(pattern).search(cells.get(name, "")) for name, pattern in self.patterns.items()}
         if not all(found.values()):
             return None
+        tell_recipe(self.patterns.get("runs", ""), cells.get("runs", ""), f"{self.key} = {self.value} ({self.source})")
         model = found.get("model")
         if model is None or not isinstance(self.value, str) or "\\" not in self.value:
             return self
-        return Reading(key=self.key, value=model.expand(self.value), told=self.told, patterns=self.patterns)
+        return replace(self, value=model.expand(self.value))
 
 
 @cache
@@ -60,7 +95,9 @@ def _table() -> Mapping[str, tuple[Reading, ...]]:
         patterns = {name: row[name] for name in CELLS if row[name]}
         if (row["runs"] or row["program"]) and not row["source"]:
             raise InputError(f"{row['key']} of one source says not where it is known from", file=TABLE, field="source")
-        made = Reading(key=row["key"], value=_typed(row["value"]), told=row["told"], patterns=patterns)
+        made = Reading(
+            key=row["key"], value=_typed(row["value"]), told=row["told"], patterns=patterns, source=row["source"]
+        )
         for key in dict.fromkeys((made.key, made.key.partition(".")[0])):
             found.setdefault(key, []).append(made)
     return {key: tuple(rows) for key, rows in found.items()}

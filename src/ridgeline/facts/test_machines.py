@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from ridgeline.facts import store
+from ridgeline.facts.readings import tell_recipe
 
 
 def ran_on(where: str, accelerator: str) -> str | None:
@@ -12,5 +15,6 @@ def ran_on(where: str, accelerator: str) -> str | None:
     """
     for row in store.read_tsv("test_machines.tsv"):
         if row["accelerator"] == accelerator and f"/{row['test']}/" in where:
+            tell_recipe(re.escape(row["test"]), where, f"machine = {row['machine']} ({row['source']})")
             return row["machine"]
     return None

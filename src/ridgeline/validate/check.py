@@ -12,6 +12,7 @@ from typing import Any
 
 from ridgeline.cost.answer import ALL, Rung
 from ridgeline.errors import NoPlanError, RidgelineError
+from ridgeline.facts.readings import recipes_told
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
@@ -24,7 +25,7 @@ from ridgeline.validate.metrics import Metric, Prediction, find_metric, said_wor
 from ridgeline.validate.names import is_language
 from ridgeline.validate.offload import OffloadRows
 from ridgeline.validate.operators import answer_operator
-from ridgeline.validate.rows import MEASURED_KINDS, Row, TruthTable, read
+from ridgeline.validate.rows import MEASURED_KINDS, PROVENANCE, Row, TruthTable, read
 from ridgeline.validate.score import absolute_percentage_error, summarise
 from ridgeline.validate.serving import ServedRows
 from ridgeline.validate.serving_processors import on_processors
@@ -59,16 +60,17 @@ def check(
     predictor: Predictor | None = None,
     source: Machines | None = None,
     strict: bool = False,
+    blind: bool = False,
 ) -> CheckReport:
     """Every row of a truth table answered: scored, refused with the reason, or skipped by rule.
 
     `predictor(model, cluster, workload, plan)` gives the report of a plan, `completer(model,
     cluster, workload, stated)` the best plan that keeps the stated fields. `strict` lets errors
-    that are not Ridgeline's own through; else they are refused as 'internal'. Raises `InputError`
-    when nothing in the file can be used.
+    that are not Ridgeline's own through; else they are refused as 'internal'. `blind` hides from each prediction where
+    its row comes from, and with it every recipe of a source. Raises `InputError` when nothing in the file can be used.
     """
     table = read(path)
-    checker = Checker(predictor=predictor, completer=completer, source=source, strict=strict)
+    checker = Checker(predictor=predictor, completer=completer, source=source, strict=strict, blind=blind)
     rows = tuple(checker.answer(row, table) for row in table.rows)
     return CheckReport(path=table.path, rows=rows, summary=summarise(rows, kind=table.kind))
 
@@ -84,8 +86,9 @@ class Checker:
         source: Machines | None = None,
         strict: bool = False,
         rungs: tuple[Rung, ...] = ALL,
+        blind: bool = False,
     ) -> None:
-        self._rungs = rungs
+        self._rungs, self._blind = rungs, blind
         self._predictor = predictor or _default_predictor()
         self._completer = completer
         self._source, self._strict = source, strict
@@ -100,7 +103,10 @@ class Checker:
         reason = _refused_kind(row, table)
         if reason is not None:
             return answer | {"status": reason[0], "reason": reason[1]}
-        return answer | self._tried(lambda: self._answered(row, table.kind))
+        asked = row.blind() if self._blind else row
+        with recipes_told(*(asked.text(name) for name in PROVENANCE), asked.source) as recipes:
+            answer |= self._tried(lambda: self._answered(asked, table.kind))
+        return answer | {"recipes": list(recipes)}
 
     def _answered(self, row: Row, kind: str) -> dict[str, Any]:
         if kind == "serving":
@@ -244,6 +250,7 @@ def _blank(row: Row) -> dict[str, Any]:
         "engine": row.text("engine") or row.text("library") or "not stated",
         "source": row.source,
         "assumptions": [],
+        "recipes": [],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ridgeline.facts.convergence import Convergence, convergence
+from ridgeline.facts.readings import tell_recipe
 from ridgeline.validate.interpret import Interpretation
 from ridgeline.validate.rows import Row
 
@@ -12,8 +13,13 @@ from ridgeline.validate.rows import Row
 def reference(row: Row, job: Interpretation) -> Convergence | None:
     """What reference runs of a row's benchmark took at its batch; None where none are known."""
     said = re.search(r"training_results_v(\d+)\.(\d+)", row.text("source"))
-    batch = job.workload.global_batch
-    return convergence(row.text("model"), batch=batch, mlperf_round=(int(said[1]), int(said[2]))) if said else None
+    if said is None:
+        return None
+    batch, known = job.workload.global_batch, (int(said[1]), int(said[2]))
+    found = convergence(row.text("model"), batch=batch, mlperf_round=known)
+    if found is not None:
+        tell_recipe(re.escape(said[0]), row.text("source"), f"sequences to the target ({found.source})")
+    return found
 
 
 def logged_by_one(row: Row) -> bool:

@@ -68,7 +68,7 @@ def answer_operator(row: Row, kind: str, source: Machines, rungs: tuple[Rung, ..
     value, low, high = _predicted(priced, measured_si / measured, dimension, row)
     assumptions = [*device.assumptions, *notes, *priced.assumptions]
     scenario, evidence = priced.family, priced.evidence
-    marked = own_source(row, device.accelerator, priced, measured_si)
+    marked = own_source(row.judged(), device.accelerator, priced, measured_si)
     if marked is not None:
         assumptions.append(marked)
         scenario, evidence = f"{priced.family}, own source", Evidence.MEASURED

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
@@ -53,6 +53,9 @@ _PLAIN_NUMBERS = frozenset(
 )
 """Columns that hold one number."""
 
+PROVENANCE = ("source", "source_where")
+"""Columns that say where a row comes from."""
+
 LARGEST_COUNT = 10**10
 LONGEST_CELL = 2000  # patterns are searched in cells; none of public tables is longer than 600 [character]
 LONGEST_SETTINGS = (
@@ -65,13 +68,15 @@ _PAIR = re.compile(r"^([^\s()]+)\s*\(([^()]+)\)$")
 class Row:
     """One line of a truth table; `cells` holds every column of the header, '' where blank.
 
-    `problem` says why the line cannot be used, worded with file, line and field.
+    `problem` says why the line cannot be used, worded with file, line and field. `hidden` are cells that a prediction
+    may not see: where the row comes from, in a blind check.
     """
 
     line: int
     id: str
     cells: Mapping[str, str]
     problem: str | None = None
+    hidden: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, name: str) -> str:
         """A cell as written, '' when the column is missing or the cell blank."""
@@ -120,6 +125,15 @@ class Row:
         """The row's cells as `facts.readings` looks for patterns in them."""
         own = {"runs": f"{self.text('source')}; {self.text('source_where')}", "model": self.text("model")}
         return own | {"program": program, "device": self.text("hardware"), "words": words} | changed
+
+    def blind(self) -> Row:
+        """The row without the name of its source: no recipe and no habit of one can apply to it."""
+        hidden = {name: self.text(name) for name in PROVENANCE}
+        return replace(self, id="", cells={**self.cells, **dict.fromkeys(PROVENANCE, "")}, hidden=hidden)
+
+    def judged(self) -> Row:
+        """The row with its source, for a judge who asks whether a constant was taken from it."""
+        return replace(self, cells={**self.cells, **self.hidden}, hidden={})
 
     @property
     def words(self) -> str:

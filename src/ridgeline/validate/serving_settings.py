@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from ridgeline.facts.benchmark_settings import KINDS, UNUSED, BenchmarkSetting, Run, amount, benchmark_settings
+from ridgeline.facts.readings import tell_recipe
 from ridgeline.facts.records import Evidence
 from ridgeline.plan.deployment import Hold
 from ridgeline.serving.metrics import Objective
@@ -114,6 +116,9 @@ def _chosen(
             continue
         if _value(setting, run) is not None:
             found[setting.key] = setting
+            if setting.code:
+                told = f"{setting.key} = {setting.value} ({setting.source})"
+                tell_recipe(f"^{re.escape(setting.code)}$", names["code"], told)
     return found
 
 
