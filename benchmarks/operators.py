@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.calibrate.residuals import effective_rows
+from ridgeline.calibrate.least_squares import effective_rows
 from ridgeline.calibrate.rungs import JUDGED, Judged, judged_sample
 from ridgeline.cost.readers import READERS
 from ridgeline.cost.samples import HELD_OUT, Sample, family_tables, samples

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ridgeline.calibrate import casts, public
+from ridgeline.calibrate import public
 from ridgeline.cost.families.gemm import CASTS, GEMM
 from ridgeline.cost.mechanism import device_vector
 from ridgeline.cost.samples import Sample, folds
@@ -41,9 +41,9 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> None:
         one = OpTable(accelerator=PART, family="quantize", engine="trtllm", version="1", name=name, path=Path(name))
         return (one,)
 
-    casts._fitted.cache_clear()
-    monkeypatch.setattr(casts, "tables", named)
-    monkeypatch.setattr(casts, "read", rows)
+    public._fitted.cache_clear()
+    monkeypatch.setattr(public, "tables", named)
+    monkeypatch.setattr(public, "read", rows)
 
 
 def sample() -> Sample:
@@ -61,7 +61,7 @@ def sample() -> Sample:
 
 @pytest.mark.usefixtures("tables")
 def test_rows_of_the_cast_tell_its_values() -> None:
-    found = casts.cast_values(sample())
+    found = public.cast_values(sample())
     assert found["cast_start_s_"] == pytest.approx(CAST["cast_start_s_"], rel=0.02)
     assert found["cast_element_s_"] == pytest.approx(CAST["cast_element_s_"], rel=0.05)
 
@@ -77,4 +77,4 @@ def test_a_product_s_start_is_told_apart_from_the_cast_s() -> None:
 @pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("other", [{"form": "bf16"}, {"kernel": "deepgemm"}, {"version": "2"}, {"family": "experts"}])
 def test_other_products_are_fitted_as_they_were(other: dict[str, str]) -> None:
-    assert casts.cast_values(replace(sample(), **other)) == {}  # type: ignore[arg-type]
+    assert public.cast_values(replace(sample(), **other)) == {}  # type: ignore[arg-type]

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.calibrate.here.call_fits import call_fits
 from ridgeline.calibrate.here.calls import FORMS, Calls, plan
-from ridgeline.calibrate.here.timing import measured
+from ridgeline.calibrate.here.fitting import call_fits
+from ridgeline.calibrate.here.kernels import measured
 from ridgeline.cost.calls import POINTWISE, call_seconds
 from ridgeline.facts.calls import CallFit
 from ridgeline.facts.profiles import Measured

@@ -10,8 +10,7 @@ import pytest
 from ridgeline.calibrate.here import fitting
 from ridgeline.calibrate.here.assemble import fits_of
 from ridgeline.calibrate.here.fitting import fit_rows, least_certain, rows_of, wide_mechanism
-from ridgeline.calibrate.here.shapes import Sizes, messages, more_attention, more_products, products, streams
-from ridgeline.calibrate.here.timing import measured
+from ridgeline.calibrate.here.kernels import Sizes, measured, messages, more_attention, more_products, products, streams
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.ladder import price
 from ridgeline.cost.mechanism import device_vector

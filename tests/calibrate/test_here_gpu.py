@@ -9,11 +9,10 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from ridgeline.calibrate.here import shapes
+from ridgeline.calibrate.here import kernels as shapes
 from ridgeline.calibrate.here.assemble import accelerator_of, fits_of, host_of, noise_of, tiers_of
 from ridgeline.calibrate.here.devices import Found
-from ridgeline.calibrate.here.kernels import attention_work
-from ridgeline.calibrate.here.timing import measured
+from ridgeline.calibrate.here.kernels import attention_work, measured
 from ridgeline.cost.ladder import price
 from ridgeline.cost.questions import gemm
 from ridgeline.facts.profiles import Measured, Profile, profile_cluster, write_profile

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ridgeline.calibrate.here import host
-from ridgeline.calibrate.here.journal import Journal
-from ridgeline.calibrate.here.timing import measured
+from ridgeline.calibrate.here.kernels import measured
+from ridgeline.calibrate.here.run import Journal
 from ridgeline.errors import InputError
 
 ROW = measured("gemm", "fp32", {"m": 1}, [1e-3, 2e-3, 3e-3], flop=2e6)

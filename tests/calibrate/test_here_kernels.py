@@ -8,8 +8,7 @@ import pytest
 
 from ridgeline.calibrate.here.assemble import tiers_of
 from ridgeline.calibrate.here.devices import Found
-from ridgeline.calibrate.here.kernels import Kernels
-from ridgeline.calibrate.here.timing import measured
+from ridgeline.calibrate.here.kernels import Kernels, measured
 from ridgeline.cost.machine import machine
 from ridgeline.cost.network import send_seconds
 from ridgeline.facts.profiles import Measured

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.calibrate.here.assemble import rates_of
-from ridgeline.calibrate.here.shapes import PRODUCT, TRIAD_BYTES
-from ridgeline.calibrate.here.timing import measured
+from ridgeline.calibrate.here.kernels import PRODUCT, TRIAD_BYTES, measured
 from ridgeline.facts.records import Evidence
 
 ROWS = [

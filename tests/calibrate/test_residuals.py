@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.calibrate.residuals import effective_rows, residual_bands, shared_moments
+from ridgeline.calibrate.least_squares import effective_rows, residual_bands, shared_moments
 
 
 def test_intervals_are_told_apart_by_the_time_predicted() -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.calibrate.here import fitting
-from ridgeline.calibrate.here.shapes import products
-from ridgeline.calibrate.here.timing import measured
+from ridgeline.calibrate.here.kernels import measured, products
 from ridgeline.cli import calibrating
 from ridgeline.cli.main import run
 from ridgeline.facts.profiles import Noise, Profile, this_machine, write_profile

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from ridgeline.errors import InputError, UnknownNameError  # noqa: E402
 from ridgeline.judge.clock import flush_bytes  # noqa: E402
-from ridgeline.judge.compare import compare  # noqa: E402
+from ridgeline.judge.judge import compare  # noqa: E402
 from ridgeline.judge.kernel_file import load_kernel  # noqa: E402
 from ridgeline.judge.kernels import judge_file, kernel_files  # noqa: E402
 from ridgeline.judge.verdict import Finding, JudgeSettings, Roof, Timing, Verdict, as_dict, fast_p, from_dict  # noqa: E402

@@ -12,12 +12,12 @@ torch = pytest.importorskip("torch")
 from ridgeline.errors import PlanError  # noqa: E402
 from ridgeline.graph.build import from_dims  # noqa: E402
 from ridgeline.plan.deployment import Deployment  # noqa: E402
-from ridgeline.run.batch import generation_of  # noqa: E402
 from ridgeline.run.decoder import Decoder  # noqa: E402
 from ridgeline.run.divide import divide  # noqa: E402
-from ridgeline.run.generate import Generator  # noqa: E402
+from ridgeline.run.gap import generation_of  # noqa: E402
 from ridgeline.run.launch import launch  # noqa: E402
 from ridgeline.run.mapping import shape_of  # noqa: E402
+from ridgeline.run.rank import Generator  # noqa: E402
 
 MODEL = from_dims(
     layers=2, hidden=64, heads=4, kv_heads=2, vocab=128, ffn=96, gated=True, activation="silu", norm="rms", bias=False,

@@ -20,8 +20,7 @@ from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.predict import Predictor
 from ridgeline.predict.explain import explain
 from ridgeline.run.append import COLUMNS, append_rows, hardware_cell, rows_of
-from ridgeline.run.batch import generation_of
-from ridgeline.run.gap import PlanComparison, phases_of
+from ridgeline.run.gap import PlanComparison, generation_of, phases_of
 from ridgeline.run.mapping import as_it_runs, execution_of, parameters, shape_of
 from ridgeline.run.measured import Measured
 from ridgeline.scenario.settings import changed_memory, read_settings

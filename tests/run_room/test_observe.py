@@ -14,7 +14,7 @@ from ridgeline.graph.workload import Workload  # noqa: E402
 from ridgeline.plan.plan import Plan  # noqa: E402
 from ridgeline.predict import Predictor  # noqa: E402
 from ridgeline.run.gap import compare_plan, predicted_idle_share  # noqa: E402
-from ridgeline.run.observe import observe  # noqa: E402
+from ridgeline.run.rank import observe  # noqa: E402
 
 
 def test_peak_is_of_all_tensors_alive_at_once() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.run.measured import merged
-from ridgeline.run.spans import idle_share, moving_s, union_s
+from ridgeline.run.measured import idle_share, merged, moving_s, union_s
 
 
 def test_bytes_move_from_the_moment_the_last_rank_has_come() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.calibrate.residuals import FEWEST, residual_bands, shared_moments
+from ridgeline.calibrate.least_squares import FEWEST, residual_bands, shared_moments
 from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fitted import find_fits, from_fits, model_of
 from ridgeline.cost.formats import judged_form

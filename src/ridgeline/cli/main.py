@@ -1,8 +1,7 @@
 """The command `ridgeline`: reads words, asks the rooms below, prints the answer.
 
 Exit codes: 0 answered, 1 asked well but impossible (nothing fits), 2 the input cannot be used,
-70 a defect of Ridgeline itself. Everything that takes time to import is imported when a command
-needs it, so `ridgeline --help` stays under 0.3 s.
+70 a defect of Ridgeline itself. What takes time to import is imported when needed: `--help` stays under 0.3 s.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from ridgeline.cli.options import (
     PREDICT_EXAMPLES,
     RUN_FLAGS,
     SIMULATE_EXAMPLES,
+    Blind,
     Evidence,
     Json,
     Kinds,
@@ -263,9 +263,7 @@ def techniques_command(name: Named = None, as_json: Json = False) -> None:
 def check_command(
     table: Annotated[str, typer.Argument(metavar="FILE.tsv", help="table of measurements, one header line")],
     evidence: OperatorRung = OperatorEvidence.MEASURED,
-    blind: Annotated[
-        bool, typer.Option("--blind", help="use nothing that a row does not say: no recipe of its source")
-    ] = False,
+    blind: Blind = False,
     as_json: Json = False,
 ) -> None:
     """Predict every row of a table of measurements and say how wrong it was."""

@@ -19,7 +19,7 @@ from ridgeline.units import bytes_text, time_text, whole_number
 if TYPE_CHECKING:
     from ridgeline.judge.verdict import JudgeSettings, Verdict
     from ridgeline.run.gap import PlanComparison
-    from ridgeline.run.phases import Phase
+    from ridgeline.run.measured import Phase
 
 _WIDTH = 120  # columns when piped
 
@@ -117,7 +117,7 @@ def measure_batch(
 ) -> None:
     """Runs one static batch on local devices and prints predicted against measured, by phase."""
     from ridgeline.cli.simulating import serving_scenario_of
-    from ridgeline.run.batch import compare_batch
+    from ridgeline.run.gap import compare_batch
     from ridgeline.serving.traffic.asked import asked_traffic
 
     size = words.get("batch") or "1"

@@ -48,6 +48,8 @@ Kinds = Annotated[Kind, typer.Argument(help="what to list")]
 Named = Annotated[str | None, typer.Argument(help="one entry, with all that is known of it")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON with stable keys and SI numbers")]
 Rung = Annotated[Evidence, typer.Option("--evidence", help="rates that others measured, or the datasheet's alone")]
+Blind = Annotated[bool, typer.Option("--blind", help="use nothing that a row does not say: no recipe of its source")]
+
 OperatorRung = Annotated[
     OperatorEvidence,
     typer.Option("--evidence", help="best rung: measured tables, fits, fits of other devices, or the datasheet alone"),

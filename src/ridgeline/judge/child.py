@@ -14,11 +14,9 @@ from ridgeline.judge.verdict import JudgeSettings, Verdict, as_dict
 def judge_kernel(path: str, candidate: str, settings: JudgeSettings) -> Verdict:
     """Executes a kernel file in this process and judges one of its candidates."""
     from ridgeline.judge import clock
-    from ridgeline.judge.cases import cases
-    from ridgeline.judge.guards import Snapshot
+    from ridgeline.judge.guards import Snapshot, one_thread, warm_up
     from ridgeline.judge.judge import Judge
-    from ridgeline.judge.kernel_file import load_kernel
-    from ridgeline.judge.recorder import one_thread, warm_up
+    from ridgeline.judge.kernel_file import cases, load_kernel
 
     warm_up()
     snapshot = Snapshot()

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ridgeline.judge.cases import Case
 from ridgeline.judge.judge import Judge, answers, outputs
+from ridgeline.judge.kernel_file import Case
 from ridgeline.judge.verdict import JudgeSettings, Roof, Timing
 
 _WARM_UP = 3

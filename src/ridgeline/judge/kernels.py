@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.judge.verdict import Finding, JudgeSettings, Verdict, from_dict
-from ridgeline.judge.work_folder import work_folder
+from ridgeline.judge.work_folder import ending, start, work_folder
 
 
 def kernel_files(path: str) -> tuple[str, ...]:
@@ -78,23 +77,9 @@ def _crash(ending: str) -> Finding:
 
 
 def _run(request: Path, answer: Path, environment: Mapping[str, str], limit_s: float) -> str:
-    """Why the child gave no answer, or an empty text; what it leaves running is stopped with its folder.
-
-    Its errors go to a file: a pipe would stay open as long as any process that it started.
-    """
-    source = str(Path(__file__).parents[2])
-    paths = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "ridgeline.judge.child", str(request), str(answer)]
+    """Why the child gave no answer, or an empty text; what it leaves running is stopped with its folder."""
     errors = request.with_name("errors")
-    with errors.open("wb") as out:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=out,
-            env={**environment, "PYTHONPATH": paths},
-            start_new_session=True,
-        )
+    child = start("judge.child", str(request), str(answer), errors=errors, environment=environment)
     try:
         child.wait(timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -103,9 +88,4 @@ def _run(request: Path, answer: Path, environment: Mapping[str, str], limit_s: f
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-    told = errors.read_text(encoding="utf-8", errors="replace")
-    if child.returncode == 0:
-        return ""
-    last = told.strip().splitlines()[-1:] or [""]
-    ended = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
-    return f"the process ended with {ended}: {last[0][:300]}"
+    return f"the process {ending(child, errors)}" if child.returncode else ""

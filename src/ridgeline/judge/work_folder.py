@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -39,6 +40,26 @@ def work_folder() -> Iterator[tuple[Path, dict[str, str]]]:
         shutil.rmtree(folder, ignore_errors=True)
         if own:
             signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+
+
+def start(module: str, *words: str, errors: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A process of a session of its own that runs a module of this package; its errors go to a file.
+
+    A pipe would stay open as long as any process that it starts.
+    """
+    paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), environment.get("PYTHONPATH"))))
+    with errors.open("wb") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", f"ridgeline.{module}", *words], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=out, env={**environment, "PYTHONPATH": paths}, start_new_session=True,
+        )  # fmt: skip
+
+
+def ending(child: subprocess.Popen[bytes], errors: Path) -> str:
+    """How a process that failed has ended, with the last line of its errors."""
+    told = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or ["no message"]
+    ended = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
+    return f"ended with {ended}: {told[0][:300]}"
 
 
 def stop(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Predicted against measured, phase by phase, and which phase explains most of the gap."""
+"""A plan or a static batch priced and run: predicted against measured, phase by phase, and what explains the gap."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ridgeline.cost.interval import interval
+from ridgeline.errors import ModelError, PlanError, WorkloadError
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
+from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Evaluation, Predictor
 from ridgeline.predict.explain import explain
 from ridgeline.predict.floor import stage_parts
+from ridgeline.predict.serving import simulate_serving
 from ridgeline.report.report import Report
+from ridgeline.report.serving import ServingReport
 from ridgeline.run.launch import launch
-from ridgeline.run.mapping import as_it_runs, execution_of
-from ridgeline.run.measured import Measured
-from ridgeline.run.phases import Comparison, Phase, elsewhere, phase_of
-from ridgeline.run.spans import idle_share
+from ridgeline.run.mapping import Execution, as_it_runs, execution_of, shape_of
+from ridgeline.run.measured import Comparison, Measured, Phase, elsewhere, idle_share, phase_of
 from ridgeline.seams.schedule import BACKWARD_WEIGHT
+from ridgeline.serving.traffic.traffic import Traffic
 
 _STEP = "step"
 _FOLDED = {"broadcast": "all_gather", "recv": "", "barrier": ""}  # ZeRO's broadcast gathers; receiving is sending
@@ -145,3 +148,85 @@ def _collectives(predictor: Predictor, evaluation: Evaluation, stage: int, *, cp
     if plan.pp > 1:
         add("send", float(times.send_forward_s[stage].sum() + times.send_backward_s[stage].sum()) * count)
     return found
+
+
+FORMATS = {"": "bf16-pure", "bf16": "bf16-pure"}
+_DEFAULT = Deployment()
+_RUN = ("engine", "version", "tp", "weights")  # words of a deployment that say something about this run
+
+
+def compare_batch(
+    model: Model,
+    cluster: Cluster,
+    deployment: Deployment,
+    traffic: Traffic,
+    *,
+    repeats: int,
+    device: str,
+    limit_s: float,
+) -> Comparison[ServingReport]:
+    """Replays a batch that starts together, runs it on local devices, and sets the two side by side."""
+    asked = generation_of(model, deployment)
+    batch = len(traffic.prompt_tokens)
+    prompt, output = (int(np.max(part)) for part in (traffic.prompt_tokens, traffic.output_tokens))
+    if np.ptp(traffic.prompt_tokens) or np.ptp(traffic.output_tokens):
+        raise WorkloadError("a batch of unequal lengths is not run here; give one number for prompt and one for output")
+    report = simulate_serving(model, cluster, (deployment,), traffic, offline=True)
+    words = {"batch": batch, "prompt": prompt, "output": output}
+    measured = launch(asked, repeats=repeats, device=device, limit_s=limit_s, generate=words)
+    phases = batch_phases(report, measured)
+    gaps = {
+        "prefill": abs(phases[0].predicted - phases[0].measured),
+        "decode step": abs(phases[1].predicted - phases[1].measured) * (output - 1),
+    }
+    return Comparison(
+        report=report,
+        measured=measured,
+        phases=phases,
+        gaps=gaps,
+        remarks=tuple(elsewhere(cluster, device)),
+    )
+
+
+def generation_of(model: Model, deployment: Deployment) -> Execution:
+    """What runs a deployment's static batch; raises PlanError for words that have no way to run here."""
+    if deployment.weights not in FORMATS:
+        raise PlanError(f"deployment: weights = {deployment.weights} is not run here; needs bf16")
+    for name, value in vars(deployment).items():
+        if name not in _RUN and value != getattr(_DEFAULT, name):
+            raise PlanError(f"deployment: {name} = {value} is not run here; leave it out")
+    shape, tp = shape_of(model), deployment.tp
+    if shape.kv_rank:
+        raise ModelError(f"{model.name}: a batch with latent attention, whose cache is the latents, is not run here")
+    for name, value in (("kv_heads", shape.kv_heads), ("ffn", shape.ffn), ("vocab", shape.vocab)):
+        if value % tp:
+            raise PlanError(f"deployment: tp = {tp} does not divide {name} = {value}")
+    return Execution(
+        shape=shape,
+        tp=tp,
+        pp=1,
+        cp=1,
+        dp=1,
+        data="",
+        sequence_parallel=False,
+        micro_batch=1,
+        micro_batches=1,
+        schedule="gpipe",
+        layer_split=(shape.layers,),
+        recompute="none",
+        seq_len=1,
+        precision=FORMATS[deployment.weights],
+        optimizer="sgd",
+    )
+
+
+def batch_phases(report: ServingReport, measured: Measured) -> tuple[Phase, ...]:
+    """Rows of a comparison: the prompts' pass, one decode step, and the whole batch [s]."""
+    rows = []
+    for name, metric in (("prefill", "ttft"), ("decode step", "tpot"), ("batch", "latency")):
+        ends = sorted(getattr(one, metric).mean for one in report.ends)
+        predicted = float(getattr(report.metrics, metric).mean)
+        known = predicted if np.isfinite(predicted) else 0.0
+        low, high = (end if np.isfinite(end) else known for end in (ends[0], ends[-1]))
+        rows.append(phase_of(name, known, (low, high), [one[name] for one in measured.phases_s]))
+    return tuple(rows)

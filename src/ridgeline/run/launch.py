@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ridgeline.errors import ClusterError, NoPlanError
 from ridgeline.judge.kernels import require_device
-from ridgeline.judge.work_folder import work_folder
+from ridgeline.judge.work_folder import ending, start, work_folder
 from ridgeline.run.mapping import Execution
 from ridgeline.run.measured import Measured, merged
 
@@ -73,48 +73,29 @@ def _require_ranks(asked: Execution, device: str) -> int:
 
 
 def _wait(request: Path, ranks: int, limit_s: float, asked: Mapping[str, str]) -> None:
-    source = str(Path(__file__).parents[2])
-    paths = os.pathsep.join(filter(None, (source, asked.get("PYTHONPATH"))))
-    environment = {**_KEEPING, **asked, "PYTHONPATH": paths}
-    environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if sys.platform == "darwin":
-        environment["GLOO_SOCKET_IFNAME"] = "lo0"
-    running: list[subprocess.Popen[bytes]] = []
+    loopback = "lo0" if sys.platform == "darwin" else asked.get("GLOO_SOCKET_IFNAME", "lo")
+    environment = {**_KEEPING, **asked, "GLOO_SOCKET_IFNAME": loopback}
+    running: list[tuple[subprocess.Popen[bytes], Path]] = []
     try:
         for rank in range(ranks):
-            command = [sys.executable, "-m", "ridgeline.run.rank", str(request), str(rank), str(os.getpid())]
-            with request.with_name(f"{rank}.err").open("wb") as errors:
-                running.append(
-                    subprocess.Popen(
-                        command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.DEVNULL,
-                        stderr=errors,
-                        env=environment,
-                        start_new_session=True,
-                    )
-                )
-        _until_done(running, request, time.monotonic() + limit_s, limit_s)
+            errors, words = request.with_name(f"{rank}.err"), (str(request), str(rank), str(os.getpid()))
+            running.append((start("run.rank", *words, errors=errors, environment=environment), errors))
+        _until_done(running, time.monotonic() + limit_s, limit_s)
     finally:
-        for one in running:
+        for one, _ in running:
             if one.poll() is None:
                 os.killpg(one.pid, signal.SIGKILL)
             one.wait()
 
 
-def _until_done(running: list[subprocess.Popen[bytes]], request: Path, end: float, limit_s: float) -> None:
-    while any(one.poll() is None for one in running):
-        for rank, one in enumerate(running):
-            if one.poll():
-                text = request.with_name(f"{rank}.err").read_text(encoding="utf-8", errors="replace")
-                told = [line for line in text.strip().splitlines() if line][-1:] or ["no message"]
-                ended = f"signal {-one.returncode}" if one.returncode < 0 else f"exit code {one.returncode}"
-                raise NoPlanError(f"rank {rank} ended with {ended}: {told[0][:300]}")
+def _until_done(running: list[tuple[subprocess.Popen[bytes], Path]], end: float, limit_s: float) -> None:
+    while True:
+        states = [one.poll() for one, _ in running]
+        for rank, (one, errors) in enumerate(running):
+            if states[rank]:
+                raise NoPlanError(f"rank {rank} {ending(one, errors)}")
+        if None not in states:
+            return
         if time.monotonic() > end:
             raise NoPlanError(f"the run took more than {limit_s:g} s and was stopped; --limit SECONDS gives more")
         time.sleep(_POLL_S)
-    for rank, one in enumerate(running):
-        if one.returncode:
-            text = request.with_name(f"{rank}.err").read_text(encoding="utf-8", errors="replace")
-            told = text.strip().splitlines()[-1:] or ["no message"]
-            raise NoPlanError(f"rank {rank} ended with exit code {one.returncode}: {told[0][:300]}")

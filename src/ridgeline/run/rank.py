@@ -1,4 +1,7 @@
-"""One rank of a run: real training steps, timed by phase. Run as `python -m ridgeline.run.rank REQUEST RANK`."""
+"""One rank of a run: real training steps or a static batch, timed by phase and seen by PyTorch's profiler.
+
+Run as `python -m ridgeline.run.rank REQUEST RANK PARENT`.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,113 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import distributed
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from ridgeline.run.decoder import loss_of
 from ridgeline.run.divide import Divided, divide
-from ridgeline.run.generate import Generator
 from ridgeline.run.mapping import Execution, Shape
-from ridgeline.run.observe import observe
+
+_KINDS = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all", "broadcast", "send", "recv")
+_BACKENDS = ("gloo:", "nccl:")
+_STEP = "ridgeline step"
+_MEMORY = "[memory]"
+_DEVICE = "gpu_user_annotation"  # the same spans as the device saw them
+
+
+def observe(begin: Callable[[], Callable[[int], object]], *, kind: str, steps: int) -> dict[str, Any]:
+    """Builds what runs and runs `steps` of it: `tensor_bytes` at their peak, `spans` of collectives by step.
+
+    Everything is allocated under the profiler, so the running total of PyTorch's allocator is that of all tensors; on
+    a GPU the allocator counts by itself. Times are those of the machine's clock [s], equal for all its processes.
+    """
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if kind == "cuda" else [])]
+    with profile(activities=activities, profile_memory=kind == "cpu") as seen:
+        run = begin()
+        for step in range(steps):
+            with record_function(_STEP):
+                run(step)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        seen.export_chrome_trace(str(path))
+        trace = json.loads(path.read_text(encoding="utf-8"))
+    return {"tensor_bytes": _peak_bytes(trace["traceEvents"]), "spans": _spans(trace)}
+
+
+def _peak_bytes(events: list[dict[str, Any]]) -> int:
+    told = (event["args"]["Total Allocated"] for event in events if event["name"] == _MEMORY)
+    return int(max(told, default=0))
+
+
+def _spans(trace: dict[str, Any]) -> list[list[tuple[str, float, float]]]:
+    """Kind, begin and end [s] of each collective of a step, by step."""
+    base_s = float(trace.get("baseTimeNanoseconds", 0)) * 1e-9
+    timed = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    on_device = any(event.get("cat") == _DEVICE and _kind(event["name"].lower()) for event in timed)
+    hosts = [event for event in timed if event.get("cat") != _DEVICE]
+    steps = sorted((event["ts"], event["ts"] + event["dur"]) for event in hosts if event["name"] == _STEP)
+    found: list[list[tuple[str, float, float]]] = [[] for _ in steps]
+    for event in [one for one in timed if one.get("cat") == _DEVICE] if on_device else hosts:
+        kind = _kind(event["name"].lower())
+        for place, (first, last) in enumerate(steps):
+            if kind and first <= event["ts"] <= last:
+                begin = base_s + event["ts"] * 1e-6
+                found[place].append((kind, begin, begin + event["dur"] * 1e-6))
+    return found
+
+
+def _kind(name: str) -> str:
+    """The kind of collective that an event of a backend is, '' for other events."""
+    if not name.startswith(_BACKENDS):
+        return ""
+    name = name.replace("allgather", "all_gather").replace("allreduce", "all_reduce")
+    name = name.replace("alltoall", "all_to_all")
+    return next((one for one in _KINDS if one in name), "")
+
+
+class Generator:
+    """Answers a batch of random prompts greedily and keeps the seconds of each phase."""
+
+    def __init__(self, divided: Divided, *, batch: int, prompt: int, output: int, seed: int) -> None:
+        self.divided, self.batch, self.prompt, self.output, self.seed = divided, batch, prompt, output, seed
+        self.phases: dict[str, float] = {}
+        divided.module.eval()
+
+    def step(self, number: int) -> float:
+        """One batch; fills `phases` [s] and gives the sum of the generated tokens, equal on every rank."""
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+        vocab = self.divided.asked.shape.vocab
+        tokens = torch.randint(vocab, (self.batch, self.prompt), generator=generator).to(self.divided.device)
+        caches: list[list[Any]] = [[] for _ in self.divided.module.layers]
+        if distributed.is_initialized():
+            distributed.barrier()
+        now = self.divided.watch.now
+        begin = now()
+        with torch.no_grad():
+            chosen = self._next(tokens, 0, caches)
+            filled, total = now(), int(chosen.sum())
+            for place in range(self.prompt, self.prompt + self.output - 1):
+                chosen = self._next(chosen, place, caches)
+                total += int(chosen.sum())
+        end = now()
+        steps = max(1, self.output - 1)
+        self.phases = {"prefill": filled - begin, "decode step": (end - filled) / steps, "batch": end - begin}
+        return float(total)
+
+    def _next(self, tokens: Any, start: int, caches: list[list[Any]]) -> Any:
+        """The likeliest next token of each sequence, (B, 1); logits of the last position only are gathered."""
+        last = self.divided.module(tokens, start, caches)[:, -1:]
+        whole = last.full_tensor() if hasattr(last, "full_tensor") else last
+        return whole.argmax(dim=-1)
+
 
 _WARM_UP = 2
 _OBSERVED = 3  # steps under the profiler; the first one makes the optimizer's states and is no measure of time

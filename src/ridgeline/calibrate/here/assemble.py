@@ -12,7 +12,7 @@ import numpy as np
 
 from ridgeline.calibrate.here.devices import Found
 from ridgeline.calibrate.here.fitting import FEW_ROWS, FEWEST, fit_rows, has_scipy, rows_of
-from ridgeline.calibrate.here.shapes import TRIAD_BYTES
+from ridgeline.calibrate.here.kernels import TRIAD_BYTES
 from ridgeline.cost.machine import link_efficiency, machine
 from ridgeline.cost.network import group_sizes
 from ridgeline.errors import DomainError

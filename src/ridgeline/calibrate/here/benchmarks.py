@@ -8,12 +8,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ridgeline.calibrate.here import calls, host, ranks, shapes
+from ridgeline.calibrate.here import calls, host, ranks
 from ridgeline.calibrate.here.assemble import accelerator_of
 from ridgeline.calibrate.here.devices import Found
 from ridgeline.calibrate.here.fitting import least_certain
-from ridgeline.calibrate.here.kernels import Kernels, attention_work
-from ridgeline.calibrate.here.timing import Call, Clock, measured
+from ridgeline.calibrate.here.kernels import (
+    PRODUCT,
+    Call,
+    Clock,
+    Kernels,
+    Sizes,
+    attention_work,
+    measured,
+    more_attention,
+    more_products,
+    products,
+    prompts,
+    steps,
+    streams,
+)
 from ridgeline.cost.formats import form as form_of
 from ridgeline.facts.profiles import Measured
 
@@ -81,16 +94,16 @@ def benchmarks(found: Found) -> list[Benchmark]:
 
 
 def _reference(bench: Bench, share_s: float) -> Found_:
-    flop = 2 * shapes.PRODUCT["m"] * shapes.PRODUCT["n"] * shapes.PRODUCT["k"]
-    times = bench.clock.repeats(bench.kernels.product("fp32", shapes.PRODUCT), share_s)
-    return [measured("reference", "fp32", shapes.PRODUCT, times, flop=flop)], []
+    flop = 2 * PRODUCT["m"] * PRODUCT["n"] * PRODUCT["k"]
+    times = bench.clock.repeats(bench.kernels.product("fp32", PRODUCT), share_s)
+    return [measured("reference", "fp32", PRODUCT, times, flop=flop)], []
 
 
 def _streams(bench: Bench, share_s: float) -> Found_:
     end = time.perf_counter() + share_s
     rows: list[Measured] = []
     names = ("triad", "copy", "read")
-    sizes = shapes.streams(bench.found.cache_bytes, bench.found.memory_bytes)
+    sizes = streams(bench.found.cache_bytes, bench.found.memory_bytes)
     for size in sizes:
         for name in names:
             if len(rows) >= len(names) and time.perf_counter() > end:
@@ -104,13 +117,13 @@ def _streams(bench: Bench, share_s: float) -> Found_:
 def _products(form: str) -> Callable[[Bench, float], Found_]:
     what = form_of(form)
 
-    def work(sizes: shapes.Sizes) -> tuple[float, float]:
+    def work(sizes: Sizes) -> tuple[float, float]:
         m, n, k = (sizes[name] for name in "mnk")
         return 2 * m * n * k, m * k * what.input_bytes + n * k * what.weight_bytes + m * n * what.output_bytes
 
     def run(bench: Bench, share_s: float) -> Found_:
-        more = shapes.more_products(seed=FORMS.index(form), scale=bench.scale)
-        plan = shapes.products(bench.scale)
+        more = more_products(seed=FORMS.index(form), scale=bench.scale)
+        plan = products(bench.scale)
         if form in ("int8", "fp8"):  # kernels of narrow formats take more than 16 rows, in steps
             plan, more = _rounded(plan), _rounded(more)
         return _measure(
@@ -120,7 +133,7 @@ def _products(form: str) -> Callable[[Bench, float], Found_]:
     return run
 
 
-def _rounded(plan: Sequence[shapes.Sizes]) -> list[shapes.Sizes]:
+def _rounded(plan: Sequence[Sizes]) -> list[Sizes]:
     """The shapes in steps of 16 from 32 on, each once."""
     rows = (tuple((name, max(32.0, round(size / 16) * 16.0)) for name, size in sizes.items()) for sizes in plan)
     return [dict(row) for row in dict.fromkeys(rows)]
@@ -128,8 +141,8 @@ def _rounded(plan: Sequence[shapes.Sizes]) -> list[shapes.Sizes]:
 
 def _attention(kind: str, form: str = "bf16") -> Callable[[Bench, float], Found_]:
     def run(bench: Bench, share_s: float) -> Found_:
-        plan = shapes.prompts(bench.scale) if kind == "prefill" else shapes.steps(bench.scale)
-        more = shapes.more_attention(kind, seed=1, scale=bench.scale) if form == "bf16" else ()
+        plan = prompts(bench.scale) if kind == "prefill" else steps(bench.scale)
+        more = more_attention(kind, seed=1, scale=bench.scale) if form == "bf16" else ()
         return _measure(
             bench, kind, form, plan, more, share_s,
             lambda sizes: bench.kernels.attention(kind, sizes, form=form),
@@ -160,11 +173,11 @@ def _measure(
     bench: Bench,
     kind: str,
     form: str,
-    plan: Sequence[shapes.Sizes],
-    more: Sequence[shapes.Sizes],
+    plan: Sequence[Sizes],
+    more: Sequence[Sizes],
     share_s: float,
-    call: Callable[[shapes.Sizes], Call],
-    work: Callable[[shapes.Sizes], tuple[float, float]],
+    call: Callable[[Sizes], Call],
+    work: Callable[[Sizes], tuple[float, float]],
 ) -> Found_:
     """Times of the planned shapes, then of those least certain, until the share is spent."""
     begin = time.perf_counter()
@@ -174,7 +187,7 @@ def _measure(
     slots = len(plan) + (ADAPTIVE if more else 0)
     long = missed = 0
     for index in range(slots):
-        chosen: shapes.Sizes | None = plan[index] if index < len(plan) else None
+        chosen: Sizes | None = plan[index] if index < len(plan) else None
         if time.perf_counter() > end:
             missed = slots - index
             break

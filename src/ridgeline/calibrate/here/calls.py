@@ -17,10 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.calibrate.here.call_fits import KIND
-from ridgeline.calibrate.here.kernels import Kernels
-from ridgeline.calibrate.here.shapes import Sizes
-from ridgeline.calibrate.here.timing import FEWEST_REPEATS, MOST_REPEATS, Call, Clock, measured
+from ridgeline.calibrate.here.fitting import KIND
+from ridgeline.calibrate.here.kernels import FEWEST_REPEATS, MOST_REPEATS, Call, Clock, Kernels, Sizes, measured
 from ridgeline.facts.profiles import Measured
 
 FORMS = ("fp32", "bf16")

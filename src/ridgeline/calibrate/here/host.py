@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ridgeline.calibrate.here.timing import measured
+from ridgeline.calibrate.here.kernels import measured
 from ridgeline.facts.profiles import Measured
 
 DISK_BYTES = 256 * 2**20  # written and read at most

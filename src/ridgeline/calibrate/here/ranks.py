@@ -15,9 +15,7 @@ from statistics import median
 from typing import Any
 
 from ridgeline.calibrate.here import calls
-from ridgeline.calibrate.here.kernels import Kernels
-from ridgeline.calibrate.here.shapes import PRODUCT, TRIAD_BYTES, messages
-from ridgeline.calibrate.here.timing import Clock, measured
+from ridgeline.calibrate.here.kernels import PRODUCT, TRIAD_BYTES, Clock, Kernels, measured, messages
 from ridgeline.facts.profiles import Measured
 
 START_S = 12.0  # what starting ranks may take beyond the share; importing torch is most of it
