@@ -49,7 +49,7 @@ def test_networks_that_count_samples_tell_samples(report: Report) -> None:
     text = plain(report_blocks(replace(report, model=replace(report.model, dims=dims))))
     assert "throughput   2 samples/s, 1 per device" in text
     assert "4 samples of 128 tokens per step" in text
-    assert "4000 s for 8K samples" in text
+    assert "4000 s for 8k samples" in text
 
 
 def test_reasons_follow_the_answer(report: Report) -> None:
