@@ -16,8 +16,8 @@ from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor, predict
+from ridgeline.report.evidence import EVERYTHING, Sensitivity, what_if_lines
 from ridgeline.report.report import Report
-from ridgeline.report.what_if import EVERYTHING, Sensitivity, what_if_lines
 
 WHOLE = 1.0 - 1.0 / 1.1
 MODEL = from_dims(name="small", layers=8, hidden=2048, heads=16, ffn=8192, vocab=50304, max_positions=8192)

@@ -17,7 +17,7 @@ import pytest
 
 from ridgeline.cli.main import run
 from ridgeline.errors import UnitError
-from ridgeline.report import as_json, serving_json, serving_search
+from ridgeline.report import as_json, serving_json
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 
@@ -78,10 +78,13 @@ def test_the_index_names_every_page() -> None:
 
 def test_the_command_page_names_every_key_of_the_answer() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    returned = re.findall(r'^        "(\w+)":', inspect.getsource(as_json.report_as_dict), re.MULTILINE)
-    returned += re.findall(r'^        "(\w+)":', inspect.getsource(as_json.search_as_dict), re.MULTILINE)
-    returned += re.findall(r'^        "(\w+)":', inspect.getsource(serving_json.serving_as_dict), re.MULTILINE)
-    returned += re.findall(r'^        "(\w+)":', inspect.getsource(serving_search.ranked_as_dict), re.MULTILINE)
+    answers = (
+        as_json.report_as_dict,
+        as_json.search_as_dict,
+        serving_json.serving_as_dict,
+        serving_json.ranked_as_dict,
+    )
+    returned = [key for answer in answers for key in re.findall(r'"(\w+)"', inspect.getsource(answer))]
     assert len(returned) > 70
     assert not [key for key in returned if f"`{key}`" not in page]
 

@@ -12,9 +12,8 @@ from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.plan.plan import Plan, Recompute
-from ridgeline.report.evidence import Known
+from ridgeline.report.evidence import Known, Sensitivity
 from ridgeline.report.report import Estimate, Infeasible, OpRow, Report, SearchReport, Share, StageMemory
-from ridgeline.report.what_if import Sensitivity
 from ridgeline.timeline.simulate import Timeline
 
 GIB = 2.0**30

@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.predict.operator import operator_cost
-from ridgeline.report.blocks import Line, Table, blank, plain
-from ridgeline.report.html import html
+from ridgeline.report.blocks import Line, Table, blank, html, plain
 from ridgeline.report.report import Report, SearchReport
 from ridgeline.report.text import report_blocks, search_blocks
 from ridgeline.search.renting import offers_of, rent_fleet

@@ -18,9 +18,8 @@ from ridgeline.predict.serving import simulate_serving
 from ridgeline.report.blocks import show
 from ridgeline.report.deployments import deployment_text
 from ridgeline.report.serving import ServingReport, serving_blocks
-from ridgeline.report.serving_json import serving_as_dict
-from ridgeline.report.serving_search import fleet_text, missed_text, ranked_as_dict, search_text
-from ridgeline.search.serving_candidates import Candidate
+from ridgeline.report.serving_json import ranked_as_dict, serving_as_dict
+from ridgeline.report.serving_search import Candidate, ServingSearch, fleet_text
 from ridgeline.serving.metrics import Metrics, Objective, Quantiles
 from ridgeline.serving.traffic.traffic import traffic
 
@@ -231,14 +230,14 @@ def candidate(metrics: Metrics | None = None, **words: Any) -> Candidate:
     return Candidate(deployments=(Deployment(**words),), metrics=metrics or kept, usd_per_h=7.2)
 
 
-def search(*ranked: Candidate, fewest: Candidate | None = None, missed: str = "") -> str:
-    out = StringIO()
-    told = search_text(
-        "title", ranked, fewest, considered=1234, pruned={"stopped early": 17}, refused={"too large": 5},
-        assumed=("one word",), missed=missed,
+def search(*ranked: Candidate, fewest: Candidate | None = None, **words: Any) -> str:
+    asked = {"objective": Objective(), "attainable": {}, **words}
+    return str(
+        ServingSearch(
+            ranked=ranked, fewest=fewest, considered=1234, pruned={"stopped early": 17}, refused={"too large": 5},
+            seconds=1.0, title="title", assumed=("one word",), **asked,
+        )
     )  # fmt: skip
-    show(told, out)
-    return out.getvalue()
 
 
 def test_a_search_in_words() -> None:
@@ -267,8 +266,7 @@ def test_a_search_says_what_users_of_the_best_see() -> None:
 
 def test_a_search_says_first_that_nothing_keeps_to_the_objective() -> None:
     poor = candidate(metrics=replace(candidate().metrics, attained=0.2))
-    missed = missed_text(poor, Objective(ttft_s=0.1), {"ttft_s": candidate(tp=2)})
-    told = " ".join(search(poor, missed=missed).split())
+    told = " ".join(search(poor, objective=Objective(ttft_s=0.1), attainable={"ttft_s": candidate(tp=2)}).split())
     assert told.startswith("title objective NOT KEPT: no deployment keeps 99% of requests to TTFT <= 100 ms, the best")
     assert "keeps 20.0%; the least of the slowest 1 %: TTFT 400 ms by 1 x (tp 2); take more devices" in told
 

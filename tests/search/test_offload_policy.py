@@ -14,7 +14,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.offloaded import Offload, hybrid_of
-from ridgeline.report.offload_policy import PolicyReport
+from ridgeline.report.offloaded import PolicyReport
 from ridgeline.search.offload_policy import best_policy
 from ridgeline.serving.hybrid_placement import Technique
 from ridgeline.serving.hybrid_sides import link_bytes_per_s

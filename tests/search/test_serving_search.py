@@ -15,7 +15,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.predict.serving import simulate_serving
-from ridgeline.report.serving_search import ranked_as_dict
+from ridgeline.report.serving_json import ranked_as_dict
 from ridgeline.search import serving
 from ridgeline.search.serving import ServingSearch, search_serving
 from ridgeline.search.serving_candidates import Bench, Candidate
@@ -126,7 +126,6 @@ def test_without_an_objective_the_most_tokens_come_first() -> None:
 def test_rates_of_a_candidate_by_hand() -> None:
     best = found(50).ranked[0]
     assert best.good_rps == best.metrics.goodput_rps
-    assert best.good_per_device == best.good_rps / best.devices
     assert FOUR.price_usd_per_device_h is not None
     price = FOUR.price_usd_per_device_h.value * best.devices
     assert best.usd_per_h == pytest.approx(price)

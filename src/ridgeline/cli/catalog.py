@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.facts.records import Accelerator, Cluster, Fact
 from ridgeline.graph.ops import Model
-from ridgeline.report.as_json import as_value, cluster_as_dict, fact_as_dict, model_as_dict
+from ridgeline.report.as_json import as_value, cluster_as_dict, model_as_dict
 from ridgeline.report.blocks import Block, Line, Table, blank, show
 from ridgeline.report.text import count_text
 from ridgeline.units import bytes_text, rate_text, time_text
@@ -140,8 +140,8 @@ def _accelerator_dict(one: Accelerator) -> dict[str, Any]:
         "name": one.name,
         "vendor": one.vendor,
         "architecture": one.architecture,
-        "facts": {name: fact_as_dict(fact) for name, fact in one.facts.items()},
-        "sustained": {name: fact_as_dict(fact) for name, fact in one.sustained.items()},
+        "facts": {name: as_value(fact) for name, fact in one.facts.items()},
+        "sustained": {name: as_value(fact) for name, fact in one.sustained.items()},
         "notes": one.notes,
     }
 
@@ -233,8 +233,8 @@ def _processor_dict(one: Cpu) -> dict[str, Any]:
         "clock_hz": one.clock_hz,
         "channels": one.channels,
         "memory_type": one.memory_type,
-        "memory_bytes_per_s": fact_as_dict(one.memory),
-        "peak_flop_per_s": {form: fact_as_dict(fact) for form, fact in one.peak.items()},
+        "memory_bytes_per_s": as_value(one.memory),
+        "peak_flop_per_s": {form: as_value(fact) for form, fact in one.peak.items()},
     }
 
 

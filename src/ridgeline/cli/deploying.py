@@ -26,7 +26,6 @@ from ridgeline.scenario.serving import ServingScenario
 
 if TYPE_CHECKING:
     from ridgeline.plan.deployment import Deployment
-    from ridgeline.search.serving import ServingSearch
     from ridgeline.serving.traffic.traffic import Traffic
 
 _DRAFTS = "drafts in its share of a step at the batch with which all devices would keep pace with the traffic"
@@ -68,6 +67,7 @@ def _search(
     as_json: bool,
 ) -> None:
     from ridgeline.report.blocks import show
+    from ridgeline.report.serving_json import search_as_dict
     from ridgeline.search.serving import search_serving
     from ridgeline.search.serving_space import Space
     from ridgeline.serving.metrics import Objective
@@ -93,7 +93,7 @@ def _search(
             print_refusal({"best": [], "fewest": None, **refusal(error), "assumed": list(assumed)})
         raise
     if as_json:
-        print(json.dumps(_as_dict(found, assumed), indent=1, allow_nan=False))
+        print(json.dumps(search_as_dict(found, assumed), indent=1, allow_nan=False))
     else:
         show(found.blocks(assumed, fewest_alone=min_devices), sys.stdout)
     if found.missed:
@@ -106,21 +106,6 @@ def drafts_of(asked: ServingScenario, traffic: Traffic) -> Callable[[Deployment]
 
     assert asked.draft is not None
     return drafted_for(asked.model, asked.draft, asked.cluster, traffic, policies=policies_of(asked))
-
-
-def _as_dict(found: ServingSearch, assumed: tuple[str, ...]) -> dict[str, Any]:
-    """What a search found, under stable keys."""
-    from ridgeline.report.serving_search import ranked_as_dict
-
-    return {
-        "best": [ranked_as_dict(one) for one in found.ranked],
-        "fewest": None if found.fewest is None else ranked_as_dict(found.fewest),
-        "considered": found.considered,
-        "pruned": dict(found.pruned),
-        "refused": dict(found.refused),
-        "assumed": [*assumed, *found.assumed],
-        **({"error": found.missed} if found.missed else {}),
-    }
 
 
 def _refuse_what_is_searched(asked: ServingScenario, min_devices: bool) -> None:

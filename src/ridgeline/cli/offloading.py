@@ -69,7 +69,7 @@ def plan_offloaded(asked: ServingScenario, *, as_json: bool) -> None:
     """Prints the best placement of streamed weights; raises NoPlanError where not one sequence fits."""
     from ridgeline.predict.offloaded import Offload
     from ridgeline.report.blocks import show
-    from ridgeline.report.offload_policy import policy_as_dict, policy_blocks
+    from ridgeline.report.offloaded import policy_as_dict, policy_blocks
     from ridgeline.search.offload_policy import best_policy
     from ridgeline.serving.hybrid_placement import Technique
 

@@ -11,10 +11,10 @@ from typing import Any
 from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import ENGINES
-from ridgeline.predict.operator import OperatorCost, operator_cost, usual_format
+from ridgeline.predict.operator import operator_cost, usual_format
 from ridgeline.predict.operator_shapes import KINDS
 from ridgeline.report.blocks import Line, show
-from ridgeline.report.operator import operator_blocks
+from ridgeline.report.operator import OperatorCost, operator_blocks
 from ridgeline.units import time_text
 
 _WIDTH = 120  # columns when piped

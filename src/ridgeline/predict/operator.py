@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,9 +25,7 @@ from ridgeline.graph.workload import instead, without_rate
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Phase, Stream
 from ridgeline.predict.operator_mechanisms import COPIES, LAUNCHES, MECHANISMS, host_cost, mechanism_costs
 from ridgeline.predict.operator_shapes import COLLECTIVES, LINKED, UPDATES, buffer_bytes, dimensions, question
-from ridgeline.report.blocks import plain
-from ridgeline.report.html import html
-from ridgeline.report.operator import operator_blocks
+from ridgeline.report.operator import OperatorCost
 
 _OTHER_HALF = {"bf16": "fp16", "fp16": "bf16"}
 _NO_PRODUCTS = frozenset({"stream", *STREAMS, *COPIES, *LAUNCHES, *LINKED})
@@ -39,55 +37,6 @@ RUNGS: dict[str, tuple[Rung, ...]] = {
     "datasheet": (Rung.DATASHEET,),
 }
 """Rungs that each best evidence allows; a mechanism without fitted values always may answer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OperatorCost:
-    """One operator's price: time [s] with its 80 % interval, work, traffic, and the two sides of its roofline.
-
-    `compute_s` and `memory_s` are the datasheet's floor: FLOP at the peak rate, bytes at the peak bandwidth; `low_s` is
-    no less than it, but for bytes that the last cache on the device may hold between calls.
-    `bound` names what the time is made of mostly: 'compute', 'hbm', 'link' or 'start'. `rung` is 'table', 'fitted',
-    'borrowed' or 'mechanism', `library` whose kernels were measured. `power` is the board's while it runs, None
-    without a rated power, `energy_j` over the time [J].
-    """
-
-    machine: str
-    seconds: float
-    low_s: float
-    high_s: float
-    flop: float
-    bytes: float
-    compute_s: float
-    memory_s: float
-    bound: str
-    evidence: Evidence
-    rung: str = "mechanism"
-    library: str = ""
-    source: str = ""
-    power: Power | None = None
-
-    @property
-    def power_w(self) -> float | None:
-        """The board's power while it runs [W]."""
-        return None if self.power is None else self.power.mid_w
-
-    @property
-    def flop_per_s(self) -> float:
-        """Rate reached [FLOP/s]."""
-        return self.flop / self.seconds
-
-    @property
-    def energy_j(self) -> float | None:
-        """Energy of one device while it runs [J]."""
-        return None if self.power_w is None else self.power_w * self.seconds
-
-    def __str__(self) -> str:
-        """What `ridgeline op` prints of one machine."""
-        return plain(operator_blocks([self]), width=120)
-
-    def _repr_html_(self) -> str:
-        return html(operator_blocks([self]))
 
 
 def operator_cost(

@@ -11,8 +11,7 @@ from ridgeline.cost.better import is_link
 from ridgeline.cost.machine import Machine
 from ridgeline.facts.records import Evidence
 from ridgeline.predict.what_if import GAIN, sensitivities
-from ridgeline.report.evidence import Known
-from ridgeline.report.what_if import Sensitivity
+from ridgeline.report.evidence import Known, Sensitivity
 from ridgeline.serving.ends import engine_at
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts

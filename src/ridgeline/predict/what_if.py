@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ridgeline.cost.better import all_better, better, resource_text, resources
 from ridgeline.cost.machine import Machine
 from ridgeline.predict.predictor import Evaluation, Predictor
-from ridgeline.report.what_if import EVERYTHING, Sensitivity
+from ridgeline.report.evidence import EVERYTHING, Sensitivity
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.bounds import step_bound_s
 from ridgeline.training.exchanges import exchange_rules

@@ -1,7 +1,7 @@
-"""What a printed answer is made of, and its two forms: plain lines and a coloured terminal.
+"""What an answer is made of, and its three forms with the same words: plain lines, a coloured terminal, HTML.
 
 The plain form is what files, tests and pipes see: fixed width, no colour, the same bytes for the
-same answer. The terminal form holds the same words.
+same answer. HTML is for notebooks, and loads nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import zip_longest
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from ridgeline.errors import printable
 
@@ -50,6 +51,36 @@ def blank() -> Line:
     return Line(text="")
 
 
+def labelled(rows: Sequence[tuple[str, str]], width: int = 0) -> list[Block]:
+    """A line for each name and text, texts under each other; a name that repeats the one above is left out."""
+    width = width or max(len(name) for name, _ in rows) + 2
+    above = ["", *(name for name, _ in rows)]
+    shown = [("" if name == before else name, text) for (name, text), before in zip(rows, above, strict=False)]
+    return [Line(text=f"{name:<{width}}{text}", indent=2, hang=width) for name, text in shown]
+
+
+def listed(lines: Iterable[str], title: str = "") -> list[Block]:
+    """A dash and a line for each text; with a title above and an empty line below, or nothing where there is none."""
+    found: list[Block] = [Line(text=f"- {line}", indent=2, hang=2) for line in lines]
+    return [Line(text=title, strong=True), *found, blank()] if title and found else found
+
+
+class Printed:
+    """An answer that prints as its command does, in lines of at most `width` columns, and is laid out in a notebook."""
+
+    width: ClassVar[int] = 100
+
+    def blocks(self) -> Sequence[Block]:
+        """The answer in words and tables."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return plain(self.blocks(), self.width)
+
+    def _repr_html_(self) -> str:
+        return html(self.blocks())
+
+
 def plain(blocks: Iterable[Block], width: int = 100) -> str:
     """The blocks as plain text of at most `width` columns, ending in a newline."""
     lines: list[str] = []
@@ -68,7 +99,6 @@ def _plain_line(line: Line, width: int) -> list[str]:
         initial_indent=first,
         subsequent_indent=later,
         break_on_hyphens=False,
-        drop_whitespace=True,
         replace_whitespace=False,
     )
 
@@ -133,3 +163,32 @@ def _rich(block: Block) -> RenderableType:
     for row in block.rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     return Padding(table, (0, 0, 0, block.indent))
+
+
+def html(blocks: Iterable[Block]) -> str:
+    """The blocks as one HTML element; text is escaped, columns that align right do so."""
+    parts = (_html_line(one) if isinstance(one, Line) else _html_table(one) for one in blocks)
+    return f'<div class="ridgeline">{"".join(parts)}</div>'
+
+
+def _html_line(line: Line) -> str:
+    if not line.text:
+        return "<br>"
+    weight = "font-weight:bold;" if line.strong else ""
+    style = f"margin:0 0 0 {line.indent}ch;{weight}white-space:pre-wrap;font-family:monospace"
+    return f'<p style="{style}">{escape(line.text)}</p>'
+
+
+def _html_table(table: Table) -> str:
+    def row(cells: tuple[str, ...], tag: str) -> str:
+        sides = ("right" if name in table.right else "left" for name in table.columns)
+        return "".join(
+            f'<{tag} style="text-align:{side};white-space:pre-wrap;font-family:monospace">{escape(cell)}</{tag}>'
+            for cell, side in zip(cells, sides, strict=True)
+        )
+
+    body = "".join(f"<tr>{row(cells, 'td')}</tr>" for cells in table.rows)
+    return (
+        f'<table style="margin-left:{table.indent}ch"><thead><tr>{row(table.columns, "th")}</tr></thead>'
+        f"<tbody>{body}</tbody></table>"
+    )

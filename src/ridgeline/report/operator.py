@@ -3,74 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import ClassVar
 
+from ridgeline.energy.power import Power
 from ridgeline.facts.records import Evidence
-from ridgeline.report.blocks import Block, Line, Table, blank
+from ridgeline.report.blocks import Block, Line, Printed, Table, blank
 from ridgeline.units import bytes_text, rate_text, time_text
 
 
-class Priced(Protocol):
-    """One operator on one machine, as `predict.operator.OperatorCost` has it."""
+@dataclass(frozen=True, kw_only=True)
+class OperatorCost(Printed):
+    """One operator's price: time [s] with its 80 % interval, work, traffic, and the two sides of its roofline.
 
-    @property
-    def machine(self) -> str:
-        """Its name."""
+    `compute_s` and `memory_s` are the datasheet's floor: FLOP at the peak rate, bytes at the peak bandwidth; `low_s` is
+    no less than it, but for bytes that the last cache on the device may hold between calls.
+    `bound` names what the time is made of mostly: 'compute', 'hbm', 'link' or 'start'. `rung` is 'table', 'fitted',
+    'borrowed' or 'mechanism', `library` whose kernels were measured. `power` is the board's while it runs, None
+    without a rated power, `energy_j` over the time [J].
+    """
 
-    @property
-    def seconds(self) -> float:
-        """Time [s]."""
-
-    @property
-    def low_s(self) -> float:
-        """Low end of its 80 % interval [s]."""
-
-    @property
-    def high_s(self) -> float:
-        """High end of it [s]."""
-
-    @property
-    def flop(self) -> float:
-        """Useful FLOP [FLOP]."""
-
-    @property
-    def bytes(self) -> float:
-        """Traffic [byte]."""
-
-    @property
-    def compute_s(self) -> float:
-        """FLOP at the datasheet's rate [s]."""
-
-    @property
-    def memory_s(self) -> float:
-        """Bytes at the datasheet's bandwidth [s]."""
-
-    @property
-    def bound(self) -> str:
-        """What the time is made of mostly; 'link' of an exchange."""
+    width: ClassVar[int] = 120
+    machine: str
+    seconds: float
+    low_s: float
+    high_s: float
+    flop: float
+    bytes: float
+    compute_s: float
+    memory_s: float
+    bound: str
+    evidence: Evidence
+    rung: str = "mechanism"
+    library: str = ""
+    source: str = ""
+    power: Power | None = None
 
     @property
     def power_w(self) -> float | None:
-        """The board's power [W]."""
+        """The board's power while it runs [W]."""
+        return None if self.power is None else self.power.mid_w
 
     @property
-    def rung(self) -> str:
-        """The rung that answered."""
+    def flop_per_s(self) -> float:
+        """Rate reached [FLOP/s]."""
+        return self.flop / self.seconds
 
     @property
-    def library(self) -> str:
-        """Whose kernels were measured."""
+    def energy_j(self) -> float | None:
+        """Energy of one device while it runs [J]."""
+        return None if self.power_w is None else self.power_w * self.seconds
 
-    @property
-    def source(self) -> str:
-        """Where the price comes from."""
-
-    @property
-    def evidence(self) -> Evidence:
-        """How it is known."""
+    def blocks(self) -> list[Block]:
+        """What `ridgeline op` prints of one machine."""
+        return operator_blocks([self])
 
 
-def operator_blocks(found: Sequence[Priced]) -> list[Block]:
+def operator_blocks(found: Sequence[OperatorCost]) -> list[Block]:
     """A table of the machines, and where each price comes from."""
     columns = ("machine", "time", "80 % interval", "rate", "bytes", "bound", "of roofline", "power", "rung")
     right = frozenset({"time", "rate", "bytes", "of roofline", "power"})
@@ -81,7 +70,7 @@ def operator_blocks(found: Sequence[Priced]) -> list[Block]:
     return blocks
 
 
-def _row(cost: Priced) -> tuple[str, ...]:
+def _row(cost: OperatorCost) -> tuple[str, ...]:
     moved = cost.bound == "link" or not cost.flop
     amount, unit = (cost.bytes, "B/s") if moved else (cost.flop, "FLOP/s")
     return (

@@ -11,10 +11,8 @@ from ridgeline.graph.workload import Workload
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.memory.stage import peak_interval
 from ridgeline.plan.plan import Plan
-from ridgeline.report.blocks import plain
-from ridgeline.report.evidence import Known
-from ridgeline.report.html import html
-from ridgeline.report.what_if import Sensitivity
+from ridgeline.report.blocks import Block, Printed
+from ridgeline.report.evidence import Known, Sensitivity
 from ridgeline.timeline.simulate import Timeline
 
 
@@ -78,7 +76,7 @@ class StageMemory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(Printed):
     """The answer to `predict`: one plan, explained."""
 
     model: Model
@@ -138,16 +136,11 @@ class Report:
         """Whether every stage fits in its device's memory."""
         return all(stage.headroom_bytes >= 0 for stage in self.memory)
 
-    def __str__(self) -> str:
+    def blocks(self) -> list[Block]:
         """What `ridgeline predict` prints."""
         from ridgeline.report.text import report_blocks
 
-        return plain(report_blocks(self))
-
-    def _repr_html_(self) -> str:
-        from ridgeline.report.text import report_blocks
-
-        return html(report_blocks(self))
+        return report_blocks(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +168,7 @@ class FrameworkRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchReport:
+class SearchReport(Printed):
     """The answer to `plan`: the best plans, and how far they can be from the best possible."""
 
     best: tuple[Report, ...]
@@ -189,13 +182,8 @@ class SearchReport:
     seconds: float
     frameworks: tuple[FrameworkRun, ...] = ()  # of each, where the search was for none
 
-    def __str__(self) -> str:
+    def blocks(self) -> list[Block]:
         """What `ridgeline plan` prints."""
         from ridgeline.report.text import search_blocks
 
-        return plain(search_blocks(self))
-
-    def _repr_html_(self) -> str:
-        from ridgeline.report.text import search_blocks
-
-        return html(search_blocks(self))
+        return search_blocks(self)

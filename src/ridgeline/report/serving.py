@@ -6,18 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Queue
-from ridgeline.report.blocks import Block, Line, Table, blank, plain
+from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
 from ridgeline.report.deployments import counted, deployment_text, objective_text
-from ridgeline.report.evidence import Known
-from ridgeline.report.html import html
-from ridgeline.report.serving_reasons import because, limits
-from ridgeline.report.serving_shares import shares_blocks
-from ridgeline.report.serving_steps import steps_known, steps_what_if
-from ridgeline.report.text import carbon_text, energy_text, grid_text, money_text
-from ridgeline.report.what_if import Sensitivity
+from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
+from ridgeline.report.text import carbon_text, cost_text, energy_text, grid_text, latency_text
 from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import interval
 from ridgeline.serving.metrics import Band, Metrics, Objective
@@ -30,10 +27,13 @@ from ridgeline.units import bytes_text, rate_text, time_text
 _SERIES_ROWS = 12  # stretches of time shown
 _BAR = 24  # columns
 _DROPPED = 5  # rows of a trace that are named one by one
+_SHOWN = 8  # clients or priorities of the table
+_FULL = 0.95  # of the blocks in use: hardly a request's worth is left
+_TOLD = 0.15  # of TPOT that is no decode step, from which it is told; waiting takes more than half of TTFT
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingReport:
+class ServingReport(Printed):
     """What a deployment does under traffic.
 
     `ends` are the metrics when every time of a pool is at the low and at the high end of its interval, pool by pool.
@@ -118,12 +118,9 @@ class ServingReport:
             found["attained"] = widened_share(shares[0], (min(shares), max(shares)), half)
         return found
 
-    def __str__(self) -> str:
+    def blocks(self) -> list[Block]:
         """What `ridgeline simulate` prints."""
-        return plain(serving_blocks(self))
-
-    def _repr_html_(self) -> str:
-        return html(serving_blocks(self))
+        return serving_blocks(self)
 
 
 def _with_interval(report: ServingReport, kind: str) -> str:
@@ -155,14 +152,14 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     if metrics.attained is not None:
         rows.append(("goodput", _goodput(report)))
     rows += _costs(report)
-    rows.append(("limited by", limits(report.decode_parts, report.prefill_parts, report.queue_share)))
-    rows += [("" if place else "because", text) for place, text in enumerate(because(report))]
-    rows += [("" if place else "evidence", text) for place, text in enumerate(_evidence(report))]
-    width = max(len(name) for name, _ in rows) + 2
-    blocks += [Line(text=f"{name:<{width}}{text}", indent=2, hang=width) for name, text in rows]
+    rows.append(("limited by", limits(report)))
+    rows += [("because", text) for text in because(report)]
+    worst = ", ".join(f"{family} {rung}" for family, rung in report.rungs.items())
+    rows += [("evidence", text) for text in (*steps_known(report.known), f"kernels: {worst}")]
+    blocks += labelled(rows)
     blocks += [blank(), Line(text="Latency", strong=True), _latencies(metrics), blank()]
     fair = any(one.queue is Queue.FAIR for one in report.deployments)
-    blocks += shares_blocks(report.shares, "client" if fair else "priority")
+    blocks += _shares(report.shares, "client" if fair else "priority")
     blocks += [Line(text="Memory per device", strong=True), _memory(report), blank()]
     blocks += [Line(text="Over time", strong=True), _series(found), blank()]
     blocks += [Line(text="Where an iteration's time goes", strong=True), _parts(report)]
@@ -202,18 +199,11 @@ def _goodput(report: ServingReport) -> str:
 
 
 def _costs(report: ServingReport) -> list[tuple[str, str]]:
-    rows = []
+    rows, tokens = [], report.metrics.output_tokens
     if report.power_w is not None and report.energy_j is not None:
-        tokens = report.metrics.output_tokens
         each = f", {report.energy_j / tokens:.3g} J a token" if tokens else ""
-        rows.append(
-            (
-                "power",
-                f"{rate_text(report.power_w, 'W')} at the wall, {energy_text(report.energy_j)}{each}",
-            )
-        )
+        rows.append(("power", f"{rate_text(report.power_w, 'W')} at the wall, {energy_text(report.energy_j)}{each}"))
     if report.carbon_kg is not None:
-        tokens = report.metrics.output_tokens
         each = f", {carbon_text(report.carbon_kg / tokens * 1e6)} per million output tokens" if tokens else ""
         rows.append(("carbon", f"{carbon_text(report.carbon_kg)}{each}, {grid_text(report.cluster)}"))
     kinds = ", ".join(dict.fromkeys(one.kind or report.cluster.accelerator.name for one in report.deployments))
@@ -221,29 +211,22 @@ def _costs(report: ServingReport) -> list[tuple[str, str]]:
         rows.append(("power", f"no rated power is known of {kinds}"))
     if report.usd_per_h is None:
         rows.append(("cost", f"no price is known of {kinds}; a cluster file may give its own (`price`)"))
-    price = report.usd_per_million_output_tokens
-    if price is not None and report.usd_per_h is not None:
+    elif rate := report.metrics.output_tokens_per_s:
         good = report.goodput_per_usd if any(one.expert_kind for one in report.deployments) else None
         kept = "" if good is None else f", {good:,.0f} requests that keep to the objective for a dollar"
-        rows.append(
-            ("cost", f"{money_text(price)} per million output tokens at {money_text(report.usd_per_h)} an hour{kept}")
-        )
+        rows.append(("cost", cost_text(report.usd_per_h, rate) + kept))
     return rows
-
-
-def _evidence(report: ServingReport) -> list[str]:
-    worst = ", ".join(f"{family} {rung}" for family, rung in report.rungs.items())
-    return [*steps_known(report.known), f"kernels: {worst}"]
 
 
 def _latencies(metrics: Metrics) -> Table:
     kinds = (("TTFT", metrics.ttft), ("TPOT", metrics.tpot), ("ITL", metrics.itl), ("latency", metrics.latency))
-    rows = tuple((name, *(_cell(value) for value in (q.mean, q.p50, q.p90, q.p99))) for name, q in kinds)
-    return Table(columns=("", "mean", "p50", "p90", "p99"), rows=rows, right=frozenset({"mean", "p50", "p90", "p99"}))
+    rows = tuple((name, *(_above_0(value) for value in (q.mean, q.p50, q.p90, q.p99))) for name, q in kinds)
+    columns = ("", "mean", "p50", "p90", "p99")
+    return Table(columns=columns, rows=rows, right=frozenset(columns[1:]))
 
 
-def _cell(value_s: float) -> str:
-    return time_text(value_s) if math.isfinite(value_s) and value_s > 0 else "-"
+def _above_0(value_s: float) -> str:
+    return latency_text(value_s) if value_s > 0 else "-"
 
 
 def _memory(report: ServingReport) -> Table:
@@ -289,11 +272,9 @@ def _series(found: Replay) -> Table:
 def _parts(report: ServingReport) -> Table:
     both = (report.decode_parts, report.prefill_parts)
     names = [name for name in dict.fromkeys((*both[0], *both[1])) if any(parts.get(name, 0.0) > 0 for parts in both)]
-    rows = tuple((name, *(_cell(parts.get(name, 0.0)) for parts in both)) for name in names)
-    return Table(
-        columns=("part", "mean decode step", "mean prompt alone"), rows=rows,
-        right=frozenset({"mean decode step", "mean prompt alone"}),
-    )  # fmt: skip
+    rows = tuple((name, *(_above_0(parts.get(name, 0.0)) for parts in both)) for name in names)
+    columns = ("part", "mean decode step", "mean prompt alone")
+    return Table(columns=columns, rows=rows, right=frozenset(columns[1:]))
 
 
 def _notes(report: ServingReport) -> list[Block]:
@@ -310,19 +291,78 @@ def _notes(report: ServingReport) -> list[Block]:
     if found.failures or found.starts:
         failed, begun = counted(found.failures, "failure"), counted(found.starts, "start")
         notes.append(f"{failed} and {begun} of instances; {report.instances_up:.2f} were up on average")
-    if found.moves:
-        notes.append(f"{counted(found.moves, 'cache')} sent from prefill to decode instances")
-    if found.merges:
-        notes.append(f"{counted(found.merges, 'iteration')} of several instances together")
-    if found.loans:
-        notes.append(f"{counted(found.loans, 'time')} a request borrowed room of other instances")
-    if found.loads:
-        notes.append(f"{counted(found.loads, 'adapter')} loaded from host memory")
-    if metrics.refused:
-        notes.append(f"{counted(metrics.refused, 'request')} refused: longer than the cache of one rank")
+    for count, what, told in (
+        (found.moves, "cache", "sent from prefill to decode instances"),
+        (found.merges, "iteration", "of several instances together"),
+        (found.loans, "time", "a request borrowed room of other instances"),
+        (found.loads, "adapter", "loaded from host memory"),
+        (metrics.refused, "request", "refused: longer than the cache of one rank"),
+    ):
+        notes += [f"{counted(count, what)} {told}"] if count else []
     if report.dropped:
         more = len(report.dropped) - _DROPPED
         rows = "; ".join(report.dropped[:_DROPPED]) + (f"; and {more:,} more" if more > 0 else "")
         notes.append(f"{counted(len(report.dropped), 'row')} of the trace not used: {rows}")
     notes += [f"assumed: {text}" for text in report.assumed]
-    return [blank(), Line(text="Notes", strong=True), *(Line(text=f"- {text}", indent=2, hang=2) for text in notes)]
+    return [blank(), Line(text="Notes", strong=True), *listed(notes)]
+
+
+def limits(report: ServingReport) -> str:
+    """The longest part of a decode step and of a prompt's iteration, and the share of TTFT that is waiting."""
+
+    def longest(parts: Mapping[str, float]) -> str:
+        total = sum(parts.values()) or 1.0
+        name = max(parts, key=lambda part: parts[part])
+        return f"{name} {parts[name] / total:.0%}"
+
+    queue = f", {report.queue_share:.0%} of TTFT is waiting" if report.queue_share >= 0.01 else ""
+    return f"decode: {longest(report.decode_parts)}; prompts: {longest(report.prefill_parts)}{queue}"
+
+
+def because(report: ServingReport) -> list[str]:
+    """Why tokens take longer than a decode step, and what requests wait for; nothing where neither is so."""
+    return [text for text in (_steps(report), _waits(report)) if text]
+
+
+def _steps(report: ServingReport) -> str:
+    """How much of TPOT is no decode step, where that is much of it."""
+    one, step_s, tpot_s = report.deployments[-1], sum(report.decode_parts.values()), report.metrics.tpot.mean
+    if one.draft_tokens or one.beam_width > 1 or not math.isfinite(tpot_s) or tpot_s - step_s < _TOLD * tpot_s:
+        return ""
+    apart = one.split or len(report.deployments) > 1
+    other = "waits between steps" if apart else "prompts in the same iterations or between them"
+    return f"a decode step takes {time_text(step_s)} of a mean TPOT of {time_text(tpot_s)}; the rest is {other}"
+
+
+def _waits(report: ServingReport) -> str:
+    """What requests wait for, where they wait for more than half of TTFT."""
+    found = report.replay
+    last = int(found.span_s / found.series_s) + 1
+    used, waiting = found.series[:last, 0], found.series[:last, 1]
+    if report.queue_share < 0.5 or not waiting.any() or len(report.deployments) > 1:
+        return ""
+    full = float(np.mean(used[waiting > 0] >= _FULL * found.capacity_blocks))
+    if full >= 0.5:
+        return f"requests wait for room in the cache, which is full in {full:.0%} of the time in which any wait"
+    return "requests wait for their turn in an iteration, not for room in the cache"
+
+
+def _shares(shares: Sequence[Share], of: str) -> list[Block]:
+    """A table of shares; nothing where there are none."""
+    if not shares:
+        return []
+    names = ("requests", "ended", "tokens in", "tokens out", "TTFT p50", "TTFT p99", "TPOT p99")
+    rows = [
+        (
+            one.name, f"{one.requests:,}", f"{one.done:,}", f"{one.prompt_tokens:,}", f"{one.output_tokens:,}",
+            latency_text(one.ttft.p50), latency_text(one.ttft.p99), latency_text(one.tpot.p99),
+        )
+        for one in shares[:_SHOWN]
+    ]  # fmt: skip
+    more = [Line(text=f"and {len(shares) - _SHOWN:,} more (--json has all)", indent=2)] if len(shares) > _SHOWN else []
+    return [
+        Line(text=f"By {of}", strong=True),
+        Table(columns=(of, *names), rows=tuple(rows), right=frozenset(names)),
+        *more,
+        blank(),
+    ]

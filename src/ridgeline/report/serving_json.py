@@ -1,116 +1,115 @@
-"""The report of a replay under stable keys, in SI numbers."""
+"""Reports of serving under stable keys, in SI numbers: a replay, a replayed deployment of a search, a search."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
+from ridgeline.report.as_json import as_value, picked
 from ridgeline.report.deployments import deployment_as_dict
-from ridgeline.report.serving import ServingReport
-from ridgeline.report.serving_reasons import because
-from ridgeline.report.serving_shares import share_as_dict
-from ridgeline.report.serving_steps import steps_as_dict
-from ridgeline.serving.metrics import Metrics, Quantiles
+from ridgeline.report.evidence import steps_as_dict
+from ridgeline.report.serving import ServingReport, because
+from ridgeline.report.serving_search import Candidate, ServingSearch
+from ridgeline.serving.metrics import Metrics
 from ridgeline.serving.sampling import SECTIONS, Sampling
+from ridgeline.serving.shares import Share
 
 
-def _quantiles_dict(values: Quantiles) -> dict[str, float | None]:
-    return {f"{name}_s": _finite(value) for name, value in vars(values).items()}
+def _latencies(record: Metrics | Sampling | Share, *kinds: str) -> dict[str, Any]:
+    """Some latencies [s], each by quantile."""
+    found = {kind: vars(getattr(record, kind)) for kind in kinds}
+    return {kind: {f"{name}_s": as_value(value) for name, value in each.items()} for kind, each in found.items()}
 
 
-def _end_dict(end: Metrics) -> dict[str, Any]:
+def _end(end: Metrics) -> dict[str, Any]:
     """The metrics at one end of the interval of every time."""
-    kinds = {"ttft": end.ttft, "tpot": end.tpot, "itl": end.itl, "latency": end.latency}
     return {
-        **{name: _quantiles_dict(values) for name, values in kinds.items()},
-        "requests_per_s": end.requests_per_s,
-        "output_tokens_per_s": end.output_tokens_per_s,
-        "attained": end.attained,
-        "goodput_rps": end.goodput_rps,
+        **_latencies(end, "ttft", "tpot", "itl", "latency"),
+        **picked(end, "requests_per_s", "output_tokens_per_s", "attained", "goodput_rps"),
         "overloaded": end.overloaded or None,
     }
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _sampling_dict(drawn: Sampling | None) -> dict[str, Any] | None:
+def _sampling(drawn: Sampling | None) -> dict[str, Any] | None:
     """Half widths of 80 % intervals for the draw of the requests alone; null where nothing is drawn."""
     if drawn is None:
         return None
-    kinds = {"ttft": drawn.ttft, "tpot": drawn.tpot, "latency": drawn.latency}
     return {
-        "method": "sectioning",
-        "sections": SECTIONS,
-        "requests": drawn.requests,
-        **{name: _quantiles_dict(values) for name, values in kinds.items()},
-        "requests_per_s": drawn.requests_per_s,
-        "output_tokens_per_s": drawn.output_tokens_per_s,
-        "attained": drawn.attained,
-    }
+        "method": "sectioning", "sections": SECTIONS, "requests": drawn.requests,
+        **_latencies(drawn, "ttft", "tpot", "latency"),
+        **picked(drawn, "requests_per_s", "output_tokens_per_s", "attained"),
+    }  # fmt: skip
+
+
+def _share(one: Share) -> dict[str, Any]:
+    names = ("name", "requests", "done", "prompt_tokens", "output_tokens")
+    return {**picked(one, *names), **_latencies(one, "ttft", "tpot")}
 
 
 def serving_as_dict(report: ServingReport) -> dict[str, Any]:
     """The report under stable keys, SI numbers."""
-    metrics, found = report.metrics, report.replay
+    metrics, found, traffic = report.metrics, report.replay, report.traffic
     last = int(found.span_s / found.series_s) + 1
+    rates = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "attained", "goodput_rps")
+    costs = ("power_w", "energy_j", "carbon_kg", "usd_per_h", "usd_per_million_output_tokens")
     return {
         "model": report.model.name,
         "cluster": report.cluster.name,
         "deployments": [deployment_as_dict(one) for one in report.deployments],
-        "idle_devices": report.idle_devices,
-        "engines": list(report.engines),
+        **picked(report, "idle_devices", "engines"),
         "traffic": {
-            "name": report.traffic_name,
-            "requests": report.traffic.requests,
-            "rate_per_s": report.traffic.rate_per_s,
-            "prompt_tokens_mean": report.traffic.prompt.mean,
-            "output_tokens_mean": report.traffic.output.mean,
+            "name": report.traffic_name, "requests": traffic.requests, "rate_per_s": traffic.rate_per_s,
+            "prompt_tokens_mean": traffic.prompt.mean, "output_tokens_mean": traffic.output.mean,
             "dropped": list(report.dropped),
         },
         "overloaded": metrics.overloaded or None,
-        "ttft": _quantiles_dict(metrics.ttft),
-        "tpot": _quantiles_dict(metrics.tpot),
-        "itl": _quantiles_dict(metrics.itl),
-        "latency": _quantiles_dict(metrics.latency),
-        "ends": [_end_dict(end) for end in report.ends],
-        "intervals": {name: [_finite(end) for end in ends] for name, ends in report.intervals().items()},
-        "sampling": _sampling_dict(report.sampled),
-        "window_s": metrics.window_s,
-        "steady": metrics.steady,
-        "requests_per_s": metrics.requests_per_s,
-        "output_tokens_per_s": metrics.output_tokens_per_s,
-        "total_tokens_per_s": metrics.total_tokens_per_s,
-        "attained": metrics.attained,
-        "goodput_rps": metrics.goodput_rps,
+        **_latencies(metrics, "ttft", "tpot", "itl", "latency"),
+        "ends": [_end(end) for end in report.ends],
+        "intervals": as_value(report.intervals()),
+        "sampling": _sampling(report.sampled),
+        **picked(metrics, "window_s", "steady", *rates),
         "goodput_per_usd": report.goodput_per_usd,
-        "hit_share": metrics.hit_share,
-        "refused": metrics.refused,
-        "shares": [share_as_dict(one) for one in report.shares],
-        "preemptions": found.preemptions,
-        "moves": found.moves,
+        **picked(metrics, "hit_share", "refused"),
+        "shares": [_share(one) for one in report.shares],
+        **picked(found, "preemptions", "moves"),
         "adapter_loads": found.loads,
-        "loans": found.loans,
-        "merges": found.merges,
-        "failures": found.failures,
-        "starts": found.starts,
+        **picked(found, "loans", "merges", "failures", "starts"),
         "instances_up": report.instances_up,
-        "iterations": found.iterations,
-        "span_s": found.span_s,
-        "power_w": report.power_w,
-        "energy_j": report.energy_j,
-        "carbon_kg": report.carbon_kg,
-        "usd_per_h": report.usd_per_h,
-        "usd_per_million_output_tokens": report.usd_per_million_output_tokens,
+        **picked(found, "iterations", "span_s"),
+        **picked(report, *costs),
         "reasons": because(report),
-        "decode_parts_s": dict(report.decode_parts),
-        "prefill_parts_s": dict(report.prefill_parts),
+        "decode_parts_s": as_value(report.decode_parts),
+        "prefill_parts_s": as_value(report.prefill_parts),
         "capacities": [vars(held) for held in report.capacities],
         "series_s": found.series_s,
         "series": [[float(cell) for cell in row] for row in found.series[:last]],
-        "rungs": dict(report.rungs),
-        "evidence": report.evidence.label,
+        **picked(report, "rungs", "evidence"),
         **steps_as_dict(report.known, report.what_if),
         "assumed": list(report.assumed),
+    }  # fmt: skip
+
+
+def ranked_as_dict(one: Candidate) -> dict[str, Any]:
+    """A replayed deployment under stable keys."""
+    return {
+        "deployments": [deployment_as_dict(each) for each in one.deployments],
+        "devices": one.devices,
+        "goodput_rps": one.good_rps,
+        "goodput_per_usd": one.good_per_usd,
+        "attained": one.metrics.attained,
+        "overloaded": one.metrics.overloaded or None,
+        **_latencies(one.metrics, "ttft", "tpot", "latency"),
+        **picked(one.metrics, "output_tokens_per_s"),
+        **(steps_as_dict(one.known, one.what_if) if one.known else {}),
+    }
+
+
+def search_as_dict(found: ServingSearch, assumed: Sequence[str]) -> dict[str, Any]:
+    """What a search found; `error` where nothing keeps to the objective."""
+    return {
+        "best": [ranked_as_dict(one) for one in found.ranked],
+        "fewest": None if found.fewest is None else ranked_as_dict(found.fewest),
+        **picked(found, "considered", "pruned", "refused"),
+        "assumed": [*assumed, *found.assumed],
+        **({"error": found.missed} if found.missed else {}),
     }

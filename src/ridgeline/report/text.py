@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from ridgeline.facts.records import Cluster
 from ridgeline.plan.plan import Plan, Recompute
 from ridgeline.report.as_json import run_totals
-from ridgeline.report.blocks import Block, Line, Table, blank
-from ridgeline.report.evidence import known_text
-from ridgeline.report.frameworks import framework_lines
-from ridgeline.report.report import Report, SearchReport, StageMemory
-from ridgeline.report.what_if import what_if_lines
+from ridgeline.report.blocks import Block, Line, Table, blank, labelled, listed
+from ridgeline.report.evidence import known_text, what_if_lines
+from ridgeline.report.report import FrameworkRun, Report, SearchReport, StageMemory
 from ridgeline.units import bytes_text, rate_text, time_text
 
-_BAR = 40  # columns of a memory bar
+_BAR, _NAMES = 40, 13  # columns of a memory bar, and of the names beside an answer
 _J_PER_WH = 3600.0
 _TOP_OPS = 24
 _LEAST_SHARE = 5e-4  # of the step; what is less would print as 0.0%
@@ -24,6 +23,17 @@ _STAGES = 4  # with different memory, shown one by one
 def money_text(value_usd: float) -> str:
     """An amount [USD] for people, e.g. '$1,234' or '$0.0123'."""
     return f"${value_usd:,.0f}" if value_usd >= 100 else f"${value_usd:.3g}"
+
+
+def cost_text(usd_per_h: float, tokens_per_s: float) -> str:
+    """The price of output tokens at a rate [token/s] on machines of a price [USD/h], for people."""
+    each = money_text(usd_per_h / 3600.0 / tokens_per_s * 1e6)
+    return f"{each} per million output tokens at {money_text(usd_per_h)} an hour"
+
+
+def latency_text(value_s: float) -> str:
+    """A latency [s] for people; '-' where none was measured."""
+    return time_text(value_s) if math.isfinite(value_s) else "-"
 
 
 def count_text(value: float) -> str:
@@ -111,14 +121,13 @@ def title_text(report: Report) -> str:
 def _answer(report: Report) -> Iterator[Block]:
     yield Line(text=title_text(report), strong=True, hang=2)
     yield blank()
-    for name, text in _answer_rows(report):
-        yield Line(text=f"{name:<13}{text}", indent=2, hang=13)
+    yield from labelled(list(_answer_rows(report)), _NAMES)
     if not report.fits:
         short = -min(stage.headroom_bytes for stage in report.memory)
         yield Line(text=f"DOES NOT FIT {bytes_text(short)} short on the fullest device", indent=2, strong=True)
     elif unsure := _unsure_fit(report):
-        yield Line(text=f"{'memory':<13}{unsure}", indent=2, hang=13)
-    yield Line(text=f"{'evidence':<13}{known_text(report.known, 'the step time')}", indent=2, hang=13)
+        yield from labelled([("memory", unsure)], _NAMES)
+    yield from labelled([("evidence", known_text(report.known, "the step time"))], _NAMES)
 
 
 def _unsure_fit(report: Report) -> str:
@@ -288,29 +297,21 @@ def _ops(report: Report) -> Iterator[Block]:
     yield blank()
 
 
-def _listed(title: str, lines: Sequence[str]) -> Iterator[Block]:
-    if lines:
-        yield Line(text=title, strong=True)
-        for line in lines:
-            yield Line(text=f"- {line}", indent=2, hang=2)
-        yield blank()
-
-
 def _reasons(report: Report, assumed: Sequence[str]) -> Iterator[Block]:
     if report.evidence:
         yield Line(text="Evidence behind the numbers", strong=True)
         rows = tuple((name, evidence.label) for name, evidence in report.evidence.items())
         yield Table(columns=("mechanism", "lowest rung"), rows=rows)
         yield blank()
-    yield from _listed("What would change the answer", what_if_lines(report.what_if, "step time"))
-    yield from _listed("Assumed", [*assumed, *report.assumptions])
-    yield from _listed("Sources", report.sources)
+    yield from listed(what_if_lines(report.what_if, "step time"), "What would change the answer")
+    yield from listed([*assumed, *report.assumptions], "Assumed")
+    yield from listed(report.sources, "Sources")
 
 
 def report_blocks(report: Report, *, assumed: Sequence[str] = ()) -> list[Block]:
     """The answer to `predict`: numbers, memory, shares, operators, reasons."""
-    blocks = [*_answer(report), blank(), *_memory(report), *_shares(report), *_ops(report), *_reasons(report, assumed)]
-    return blocks[:-1] if blocks[-1] == blank() else blocks
+    found = [*_answer(report), blank(), *_memory(report), *_shares(report), *_ops(report), *_reasons(report, assumed)]
+    return found[:-1] if found[-1] == blank() else found
 
 
 def _ranked(found: SearchReport) -> Table:
@@ -337,6 +338,24 @@ def _limits(found: SearchReport) -> list[str]:
     for rank, report in enumerate(found.best, start=1):
         ranks.setdefault(report.limit, []).append(f"#{rank}")
     return [f"{', '.join(these)}: {limit}" for limit, these in ranks.items()]
+
+
+def framework_lines(runs: Sequence[FrameworkRun]) -> list[str]:
+    """One line for the frameworks that run the best plan, for those with the same best one, and for the rest."""
+    lines: dict[str, list[str]] = {}
+    for run in runs:
+        lines.setdefault(_framework_text(run), []).append(run.name)
+    return [f"{', '.join(names)}: {what}" for what, names in lines.items()]
+
+
+def _framework_text(run: FrameworkRun) -> str:
+    if run.plan is None or run.slowdown is None:
+        reason = run.why.partition(";")[0].removeprefix(f"{run.name} ")
+        return f"no plan of these; {reason}"
+    if not run.why:
+        return "the best plan"
+    share = f"{'at most ' if run.at_most else ''}{run.slowdown:.1%} slower"
+    return f"{share if run.slowdown >= 0.0005 else 'as quick'} with {plan_text(run.plan)}"
 
 
 def search_text(found: SearchReport) -> str:
@@ -372,8 +391,8 @@ def search_blocks(found: SearchReport, *, assumed: Sequence[str] = ()) -> list[B
         ]
     best = found.best[0]
     blocks = [*_answer(best), blank(), Line(text="Best plans", strong=True), _ranked(found), blank()]
-    blocks += _listed("What limits each", _limits(found))
-    blocks += _listed("Frameworks that run it", framework_lines(found.frameworks, plan_text))
+    blocks += listed(_limits(found), "What limits each")
+    blocks += listed(framework_lines(found.frameworks), "Frameworks that run it")
     blocks += [Line(text="Search", strong=True), Line(text=search_text(found), indent=2, hang=2), blank()]
     blocks += [*infeasible_blocks(found), *_memory(best), *_shares(best), *_reasons(best, assumed)]
     return blocks[:-1] if blocks[-1] == blank() else blocks

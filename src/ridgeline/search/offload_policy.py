@@ -14,7 +14,7 @@ from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.offloaded import Offload as Asked
 from ridgeline.predict.offloaded import hybrid_of
-from ridgeline.report.offload_policy import PolicyReport
+from ridgeline.report.offloaded import PolicyReport
 from ridgeline.search.offload_placement import ranked
 from ridgeline.search.programs import gap
 from ridgeline.serving.hybrid_band import band

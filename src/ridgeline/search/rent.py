@@ -15,6 +15,7 @@ whole variable of 0..slices takes the place of as many of 0..1, and no solution 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,7 @@ from ridgeline.search.rent_problem import Option, Problem
 from ridgeline.search.rent_start import good_mix
 from ridgeline.search.rent_utilisation import up_probability
 
-__all__ = ["Binding", "Option", "Problem", "Rent", "Rented", "nearest_limits", "rent"]
+__all__ = ["Binding", "Option", "Problem", "Rent", "Rented", "mix_text", "nearest_limits", "rent"]
 
 SPARE_TAIL = 1e-3  # of what may fail: spares beyond it cannot change whether a target is met by more than this share
 
@@ -83,6 +84,11 @@ class Rent:
     def counts(self) -> dict[str, int]:
         """Instances rented of each option that is rented [1]."""
         return {one.option: one.rented for one in self.rented if one.rented}
+
+
+def mix_text(counts: Mapping[str, int]) -> str:
+    """A mix in words."""
+    return ", ".join(f"{count} x {name}" for name, count in counts.items())
 
 
 @dataclass(frozen=True, kw_only=True)

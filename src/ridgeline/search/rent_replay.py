@@ -14,8 +14,7 @@ import numpy as np
 
 from ridgeline.errors import NoPlanError
 from ridgeline.plan.deployment import Router
-from ridgeline.report.serving_search import mix_text
-from ridgeline.search.rent import Problem, Rent, rent
+from ridgeline.search.rent import Problem, Rent, mix_text, rent
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import ATTAINED, Objective, kept_to, overload
 from ridgeline.serving.replay import replay_tables

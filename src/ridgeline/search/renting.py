@@ -20,10 +20,10 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Router
-from ridgeline.report.blocks import Block, plain
-from ridgeline.report.html import html
-from ridgeline.report.serving_search import mix_text, rent_text
-from ridgeline.search.rent import Option, Problem, Rent
+from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
+from ridgeline.report.deployments import deployment_text
+from ridgeline.report.text import money_text
+from ridgeline.search.rent import Option, Problem, Rent, mix_text
 from ridgeline.search.rent_replay import Tried, rent_kept
 from ridgeline.search.serving_space import Space, deployments
 from ridgeline.serving.engine import Engine, Policies, engine
@@ -63,7 +63,7 @@ class Buckets:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RentedFleet:
+class RentedFleet(Printed):
     """What to rent, and the mixes that were replayed, the one that is rented last; `most_per_s` (cells, options) is
     what one instance of each option can serve."""
 
@@ -77,21 +77,40 @@ class RentedFleet:
     objective: Objective
 
     def blocks(self, assumed: Sequence[str] = ()) -> list[Block]:
-        """The fleet in words and tables."""
-        chosen = self.rent
-        return rent_text(
-            self.title, chosen.rented, cost_usd_per_hour=chosen.cost_usd_per_hour, gap=chosen.gap,
-            headroom=chosen.headroom, deployments={name: one for name, one, _ in self.options}, refused=self.refused,
-            assumed=assumed, attained=self.tried[-1].attained if self.objective.stated else None,
-            missed=[(mix_text(one.counts), one.usd_per_h, one.attained) for one in self.tried[:-1]],
-        )  # fmt: skip
-
-    def __str__(self) -> str:
         """What `ridgeline plan --serve --rent` prints."""
-        return plain(self.blocks())
-
-    def _repr_html_(self) -> str:
-        return html(self.blocks())
+        chosen = self.rent
+        rented = [one for one in chosen.rented if one.rented]
+        proof = "no mix costs less" if chosen.gap <= 0 else f"no mix costs more than {chosen.gap:.1%} less"
+        kept = f"{self.tried[-1].attained:.1%} of requests keep to the objective"
+        rows = [
+            ("rent", mix_text(chosen.counts)),
+            ("price", f"{money_text(chosen.cost_usd_per_hour)} an hour; at these rates {proof}"),
+            ("replay", kept if self.objective.stated else "not overloaded"),
+            ("headroom", f"the same mix of requests may grow {chosen.headroom:.2f} times on it"),
+        ]
+        each = {name: deployment_text(one) for name, one, _ in self.options}
+        cells = tuple(
+            (str(one.rented), one.option, each[one.option], f"{one.load / one.rented:.0%}",
+             money_text(one.cost_usd_per_hour))
+            for one in rented
+        )  # fmt: skip
+        columns = ("instances", "of", "each", "filled to", "an hour")
+        missed = (
+            f"{mix_text(one.counts)} at {money_text(one.usd_per_h)} an hour would do by the sum, its replay keeps"
+            f" {one.attained:.1%}"
+            for one in self.tried[:-1]
+        )
+        return [
+            Line(text=self.title, hang=2),
+            blank(),
+            *labelled(rows),
+            blank(),
+            Table(columns=columns, rows=cells, right=frozenset({"instances", "filled to", "an hour"})),
+            blank(),
+            *listed(missed),
+            *listed(f"left out {name}: {reason}" for name, reason in self.refused.items()),
+            *listed(f"assumed: {text}" for text in assumed),
+        ]
 
 
 def offers_of(text: str, price: Callable[[str], float | None]) -> tuple[Offer, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,8 @@ from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Router
-from ridgeline.report.blocks import Block, plain
-from ridgeline.report.html import html
-from ridgeline.report.serving_search import missed_text, search_text
-from ridgeline.search.serving_candidates import Bench, Candidate, Stopped, Tried, reason
+from ridgeline.report.serving_search import Candidate, ServingSearch
+from ridgeline.search.serving_candidates import Bench, Stopped, Tried, reason
 from ridgeline.search.serving_space import Space, deployments, fleets
 from ridgeline.serving.engine import Policies
 from ridgeline.serving.metrics import ATTAINED, Objective
@@ -32,46 +30,6 @@ _REFUSALS = 6  # reasons kept, most frequent first
 _ROUND = 16  # candidates of a round, between which the least share that is worth a whole replay rises
 MISSED = "stopped when more than 1 % of requests had missed the objective"
 WORSE = "stopped when fewer could keep to the objective than in the best ones"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServingSearch:
-    """What a search found: the best candidates first, how many were replayed, and why others were not.
-
-    Of the `considered`, the `pruned` were replayed only until it was certain that they are not among the best.
-    """
-
-    ranked: tuple[Candidate, ...]
-    considered: int
-    pruned: Mapping[str, int]
-    refused: Mapping[str, int]
-    fewest: Candidate | None
-    seconds: float
-    title: str
-    objective: Objective
-    attainable: Mapping[str, Candidate]  # by bound (`ttft_s`), where none keeps to all: who comes nearest to it
-    assumed: tuple[str, ...] = ()  # of the formats of the best
-
-    @property
-    def missed(self) -> str:
-        """That no deployment keeps to the objective, how near it can be come to, and by which; '' if one does."""
-        kept = self.ranked[0].metrics.attained
-        return "" if kept is None or kept >= ATTAINED else missed_text(self.ranked[0], self.objective, self.attainable)
-
-    def blocks(self, assumed: Sequence[str] = (), *, fewest_alone: bool = False) -> list[Block]:
-        """The search in words and tables; with `fewest_alone` the deployment on the fewest devices is the best."""
-        ranked = (self.fewest,) if fewest_alone and self.fewest is not None else self.ranked
-        return search_text(
-            self.title, ranked, self.fewest, considered=self.considered,
-            pruned=self.pruned, refused=self.refused, assumed=(*assumed, *self.assumed), missed=self.missed,
-        )  # fmt: skip
-
-    def __str__(self) -> str:
-        """What `ridgeline plan --serve` prints."""
-        return plain(self.blocks())
-
-    def _repr_html_(self) -> str:
-        return html(self.blocks())
 
 
 def search_serving(

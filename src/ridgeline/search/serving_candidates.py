@@ -17,11 +17,10 @@ from ridgeline.graph.ops import Model
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.predict.fleet import fleet_usd_per_h
 from ridgeline.predict.serving_known import held, mean_of
-from ridgeline.report.evidence import Known
-from ridgeline.report.what_if import Sensitivity
+from ridgeline.report.serving_search import Candidate
 from ridgeline.serving.blocks import cut_blocks
 from ridgeline.serving.engine import Engine, Policies, engine
-from ridgeline.serving.metrics import Metrics, Objective, measure
+from ridgeline.serving.metrics import Objective, measure
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.step import StepTables
@@ -29,38 +28,6 @@ from ridgeline.serving.stopping import Stop
 from ridgeline.serving.traffic.traffic import Traffic
 
 _BEYOND = 3.0  # of the traffic's span: a replay that takes longer is far overloaded and is cut
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """One deployment, replayed."""
-
-    deployments: tuple[Deployment, ...]
-    metrics: Metrics
-    usd_per_h: float | None
-    cut: bool = False
-    known: tuple[tuple[Known, ...], ...] = ()  # of a decode step and of a prompt, of those that are shown
-    what_if: tuple[tuple[Sensitivity, ...], ...] = ()
-
-    @property
-    def devices(self) -> int:
-        """Devices that it takes [1]."""
-        return sum(one.devices for one in self.deployments)
-
-    @property
-    def good_rps(self) -> float:
-        """Requests per second that keep to the objective, or all of them without one [1/s]."""
-        return self.metrics.goodput_rps if self.metrics.goodput_rps is not None else self.metrics.requests_per_s
-
-    @property
-    def good_per_device(self) -> float:
-        """Goodput of one device [1/s]."""
-        return self.good_rps / self.devices
-
-    @property
-    def good_per_usd(self) -> float | None:
-        """Requests that keep to the objective for a dollar [1/USD]."""
-        return None if not self.usd_per_h else self.good_rps * 3600.0 / self.usd_per_h
 
 
 @dataclass(frozen=True, kw_only=True)
