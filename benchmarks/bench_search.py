@@ -125,7 +125,7 @@ def search_row(job: str, name: str) -> str:
     step_s, plan = found.plans[0]
     text = (
         f"tp {plan.tp} pp {plan.pp} cp {plan.cp} dp {plan.dp}, {plan.schedule.value} x{plan.chunks},"
-        f" micro-batch {plan.micro_batch}, ZeRO-{plan.zero}, {plan.recompute.value} recompute"
+        f" micro-batch {plan.micro_batch}, ZeRO-{plan.zero}, {plan.recompute} recompute"
     )
     return (
         f"| {job} | {name} | {found.legal:,} | {found.simulated} | {found.gap:.2%} | {taken.wall_s:.2f} s"

@@ -25,6 +25,7 @@ from ridgeline.predict import Evaluation, Predictor
 from ridgeline.scenario.fields import WORDS
 from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words, write_scenario
 from ridgeline.seams.loss import CrossEntropy, Logits
+from ridgeline.seams.recompute import RESULTS, WORK, RecomputeRule
 from ridgeline.seams.registry import families, made, names, technique
 from ridgeline.seams.resolve import rewritten, together
 from ridgeline.seams.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Order, PipelineSchedule, Shape
@@ -37,6 +38,7 @@ from ridgeline.training.pipeline import durations_of, order, pipeline_tasks
 ALL = {key: technique(family, key) for family in families() for key in names(family)}
 SCHEDULES = {key: one for key, one in ALL.items() if isinstance(one, PipelineSchedule)}
 LOSSES = {key: one for key, one in ALL.items() if isinstance(one, CrossEntropy)}
+RULES = {key: one for key, one in ALL.items() if isinstance(one, RecomputeRule)}
 OPTIMIZERS = {key: one for key, one in ALL.items() if isinstance(one, OptimizerStates)}
 NUMBERS = [
     (key, name) for key, one in ALL.items() for name, each in one.parameters().items()
@@ -289,6 +291,20 @@ def test_a_loss_holds_no_more_than_whole_logits(key: str, tokens: int, more: int
     assert 0.0 <= float(np.asarray(one.held_bytes(small))) <= max(float(small.whole_bytes), 16.0 * (tokens + vocab))
     assert one.gradient_copies() >= 0.0
     assert one.logits_again() >= 0.0
+
+
+# recompute ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", RULES)
+def test_a_rule_of_recompute_keeps_shares_and_takes_no_less_time_than_none(key: str) -> None:
+    one = RULES[key]
+    shares = [*map(one.stays, ("", "input", "core", "mlp", "norm", *RESULTS)), *map(one.again, WORK)]
+    assert all(0.0 <= share <= 1.0 for share in shares)
+    (kept, plain), (ours, usual) = evaluated(key), evaluated("none")
+    assert plain.timeline.makespan_s >= usual.timeline.makespan_s / ROUNDING
+    if not one.repeats(fused=True):
+        assert kept.memory(plain.plan)["activations"].sum() == ours.memory(usual.plan)["activations"].sum()
 
 
 # optimizers ----------------------------------------------------------------------------------------

@@ -150,20 +150,20 @@ def test_megatron_runs_python_around_each_layer(machine: Machine) -> None:
     assert one.python_seconds("turn") == pytest.approx(HOST * 700e-6)
     assert plain.python_seconds("layer") == plain.python_seconds("turn") == 0.0
     assert pricer(machine, framework="megatron", execution="graph").python_seconds("layer") == 0.0
-    alone, block = one.phase([SHORT], Layout()), one.block([SHORT], Layout())
+    alone, block = one.phase([SHORT], Layout()), one.block([SHORT], Layout(), recompute=["full"])
     assert float(block.forward.seconds) - float(alone.seconds) == pytest.approx(HOST * 140e-6)
-    single = one.block([SHORT], Layout(), python={"layer": 1.0, "expert": 3.0})
+    single = one.block([SHORT], Layout(), python={"layer": 1.0, "expert": 3.0}, recompute=["full"])
     longer_s = HOST * 3 * framework_policy("megatron").host_s["expert"]
     assert float(single.forward.seconds) - float(block.forward.seconds) == pytest.approx(longer_s)
-    assert float(single.recompute.seconds) - float(block.recompute.seconds) == pytest.approx(longer_s)
+    assert float(single.again["full"].seconds) - float(block.again["full"].seconds) == pytest.approx(longer_s)
     back = replace(SHORT, phase=Phase.BACKWARD_INPUT)
     assert float(one.block([back], Layout()).backward_input.seconds) == float(one.phase([back], Layout()).seconds)
 
 
 def test_a_layer_run_again_keeps_the_state_of_random_numbers(machine: Machine) -> None:
     for framework, more_s in (("megatron", HOST * 430e-6), ("torch", 0.0)):
-        block = pricer(machine, framework=framework, execution="eager").block([SHORT], Layout())
-        assert float(block.recompute.seconds) - float(block.forward.seconds) == pytest.approx(more_s)
+        block = pricer(machine, framework=framework, execution="eager").block([SHORT], Layout(), recompute=["full"])
+        assert float(block.again["full"].seconds) - float(block.forward.seconds) == pytest.approx(more_s)
 
 
 def test_a_device_with_much_to_do_is_behind_its_host(machine: Machine) -> None:
@@ -285,20 +285,22 @@ def test_a_block_splits_work_by_phase_and_recompute_is_its_forward(machine: Mach
         Gemm(name="up", phase=Phase.BACKWARD_INPUT, m=256, n=1024, k=256),
         Gemm(name="up", phase=Phase.BACKWARD_WEIGHT, m=1024, n=256, k=256),
     ]
-    block = pricer(machine).block([PRODUCT, CORE, LONG, *backward], Layout())
-    assert float(block.recompute.seconds) == float(block.forward.seconds)
+    block = pricer(machine).block([PRODUCT, CORE, LONG, *backward], Layout(), recompute=["full", "core-attention"])
+    assert float(block.again["full"].seconds) == float(block.forward.seconds)
     assert float(block.forward.parts["memory"]) == pytest.approx(10e-3)
     assert float(block.backward_input.flop) == float(block.backward_weight.flop) == 2 * 256 * 256 * 1024
     # what selective recompute repeats is the unfused core alone
-    assert float(block.selective.flop) == 2 * 8 * 1024 * 1024 * 128
+    assert float(block.again["core-attention"].flop) == 2 * 8 * 1024 * 1024 * 128
 
 
 def test_selective_recompute_of_every_second_product(machine: Machine) -> None:
     gather = Collective(name="tensor.all_gather", phase=Phase.FORWARD, kind=CollectiveKind.ALL_GATHER, bytes=80e6,
                         ranks=4, stride=1)  # fmt: skip
     scatter = replace(gather, name="tensor.reduce_scatter", kind=CollectiveKind.REDUCE_SCATTER)
-    one = Pricer(machine, Workload(seq_len=1024, global_batch=8), selective="matmul")
-    found = one.block([PRODUCT, CORE, LONG, gather, scatter], Layout(tp=4)).selective
+    one = Pricer(machine, Workload(seq_len=1024, global_batch=8))
+    found = one.block([PRODUCT, CORE, LONG, gather, scatter], Layout(tp=4), recompute=["every-second-matmul"]).again[
+        "every-second-matmul"
+    ]
     assert float(found.flop) == 256 * 256 * 1024  # half the product, no attention
     assert float(found.parts["memory"]) == pytest.approx(10e-3)
     assert float(found.parts["attention"]) == 0

@@ -16,7 +16,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.plan.plan import Plan
 from ridgeline.predict import predict
 from ridgeline.report.report import Report
 from ridgeline.search.complete import complete
@@ -74,7 +74,7 @@ def stated_of(row: Row) -> dict[str, object]:
     if row["micro_batch"]:
         stated["micro_batch"] = int(row["micro_batch"])
     if row["recompute"]:
-        stated["recompute"] = Recompute(row["recompute"])
+        stated["recompute"] = row["recompute"]
     for name in ("sequence_parallel", "overlap_tensor"):
         stated[name] = row[name] == "yes"
     return stated

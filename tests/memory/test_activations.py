@@ -25,7 +25,7 @@ def gpt(heads: int, hidden: int, layers: int) -> Graph:
     return from_dims(layers=layers, hidden=hidden, heads=heads, vocab=51200, max_positions=SEQ, dropout=True).graph
 
 
-def activations(name: str, *, sequence_parallel: bool, recompute: int) -> float:
+def activations(name: str, *, sequence_parallel: bool, recompute: str) -> float:
     """Bytes held by the first stage's layers, embedding apart [byte]."""
     heads, hidden, layers, tp, pp, micro_batch, chunks = MODELS[name]
     kept = stage_memory(
@@ -63,23 +63,23 @@ def paper(name: str, factor: str) -> float:
 @pytest.mark.parametrize(
     ("factor", "sequence_parallel", "recompute"),
     [
-        ("tensor", False, 0),
-        ("sequence", True, 0),
-        ("tensor selective", False, 1),
-        ("sequence selective", True, 1),
-        ("full", False, 2),
-        ("full sequence", True, 2),
+        ("tensor", False, "none"),
+        ("sequence", True, "none"),
+        ("tensor selective", False, "selective"),
+        ("sequence selective", True, "selective"),
+        ("full", False, "full"),
+        ("full sequence", True, "full"),
     ],
 )
-def test_closed_forms_are_exact(name: str, factor: str, sequence_parallel: bool, recompute: int) -> None:
+def test_closed_forms_are_exact(name: str, factor: str, sequence_parallel: bool, recompute: str) -> None:
     ours = activations(name, sequence_parallel=sequence_parallel, recompute=recompute)
     assert ours == pytest.approx(paper(name, factor), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", FIGURE_1_GIB)
 def test_figure_1(name: str) -> None:
-    whole = activations(name, sequence_parallel=False, recompute=0) / GIB
-    least = activations(name, sequence_parallel=True, recompute=1) / GIB
+    whole = activations(name, sequence_parallel=False, recompute="none") / GIB
+    least = activations(name, sequence_parallel=True, recompute="selective") / GIB
     assert (whole, least) == pytest.approx(FIGURE_1_GIB[name], rel=1e-9)
 
 
@@ -100,7 +100,7 @@ def test_recompute_of_some_layers_is_between_none_and_all() -> None:
                 graph, workload, layers={"dense": 8}, first=False, last=False, recompute=code, recompute_layers=limit
             )["activations"]
         )
-        for code, limit in ((0, None), (2, 3), (2, None))
+        for code, limit in (("none", None), ("full", 3), ("full", None))
     )
     assert three == pytest.approx(none + 3 / 8 * (every - none))
     assert every < three < none
@@ -116,7 +116,7 @@ def test_loss_tensors_are_six_bytes_per_logit_in_megatron() -> None:
 def test_a_middle_stage_holds_no_logits_but_a_working_set() -> None:
     graph = gpt(16, 1024, 2)
     kept = stage_memory(
-        graph, Workload(seq_len=512, global_batch=1), layers={"dense": 1}, first=False, last=False, recompute=2
+        graph, Workload(seq_len=512, global_batch=1), layers={"dense": 1}, first=False, last=False, recompute="full"
     )
     assert float(kept["logits"]) == 0
     assert float(kept["buffers"]) > float(kept["activations"])  # one layer again, against its input alone

@@ -20,7 +20,7 @@ from ridgeline.memory.activations import logit_bytes
 from ridgeline.memory.query import resolve
 from ridgeline.memory.stage import allocator_peak, host_memory, stage_memory
 from ridgeline.memory.states import gradient_bytes, moment_bytes
-from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor
 
 MODEL = from_dims(
@@ -82,13 +82,13 @@ def test_optimizer_in_backward_holds_one_gradient() -> None:
     table = 64000 * 1024 * 2  # embedding or head, the largest weight, in 16 bits
     assert float(gradient_bytes(resolve(GRAPH, job(), {"layers": LAYERS}))) == 2 * GRAPH.params
     assert float(gradient_bytes(stage)) == pytest.approx(table, rel=1e-3)
-    peak = held(job(), optimizer_in_backward=True, recompute=2, loss="fused")
+    peak = held(job(), optimizer_in_backward=True, recompute="full", loss="fused")
     assert peak["gradients"] <= table * 1.001
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
 def test_weights_on_the_host_leave_nothing_but_gathered_layers(ranks: int) -> None:
-    options: dict[str, Any] = {"zero": 3, "dp": ranks, "recompute": 2, "offload_weights": True}
+    options: dict[str, Any] = {"zero": 3, "dp": ranks, "recompute": "full", "offload_weights": True}
     away = held(job(optimizer="adamw-bf16"), **options)
     assert (away["weights"], away["optimizer"]) == (0.0, 0.0)
     host = float(host_memory(GRAPH, job(optimizer="adamw-bf16"), layers=LAYERS, micro_batch=2, **options))
@@ -102,11 +102,11 @@ def test_a_rank_that_holds_all_shards_gathers_nothing() -> None:
 
 
 def test_a_quantized_base_is_gathered_in_4_bits() -> None:
-    lora, qlora = (held(job(task), zero=3, dp=2, recompute=2)["buffers"] for task in (Task.LORA, Task.QLORA))
+    lora, qlora = (held(job(task), zero=3, dp=2, recompute="full")["buffers"] for task in (Task.LORA, Task.QLORA))
     ends = 2 * 2 * 64000 * 1024
     assert qlora - ends < 0.75 * (lora - ends)
     predictors = [Predictor(MODEL, cluster("2xRTX-4090"), job(task)) for task in (Task.LORA, Task.QLORA)]
-    plan = Plan(dp=2, zero=3, recompute=Recompute.FULL)
+    plan = Plan(dp=2, zero=3, recompute="full")
     wide, narrow = (one.prepare(plan) for one in predictors)
     seconds = [float(made[-1].gather_s.sum()) for made in (wide, narrow)]
     few, params = seconds[0] - seconds[1], 8 * sum(op.k * op.n for op in GRAPH.blocks["dense"].ops if op.lora)
@@ -139,12 +139,12 @@ def test_muon_has_one_owner_of_its_states() -> None:
 
 def test_weights_on_the_host_cross_the_link_forward_and_backward() -> None:
     one = Predictor(MODEL, cluster("1xRTX-4090"), job())
-    plan = Plan(zero=3, micro_batch=2, recompute=Recompute.FULL, offload_weights=True)
+    plan = Plan(zero=3, micro_batch=2, recompute="full", offload_weights=True)
     times = one.prepare(plan)[-1]
     link = one.cluster.host.device_bytes_per_s
     assert float(times.gather_s.sum()) == pytest.approx(2 * GRAPH.params / link, rel=1e-6)
     assert float(times.reduce_s.sum()) == pytest.approx(2 * GRAPH.params / link, rel=1e-6)
-    stays = Plan(micro_batch=2, recompute=Recompute.FULL)
+    stays = Plan(micro_batch=2, recompute="full")
     assert one.evaluate(plan).timeline.makespan_s > one.evaluate(stays).timeline.makespan_s
 
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_is_refused_with_the_nearest(plan: Plan, words: str) -> N
 
 def test_all_of_it_together_is_the_least() -> None:
     full = job(optimizer="paged-adamw-8bit")
-    steps: list[dict[str, Any]] = [{}, {"recompute": 2}, {"loss": "fused"}, {"optimizer_in_backward": True}]
+    steps: list[dict[str, Any]] = [{}, {"recompute": "full"}, {"loss": "fused"}, {"optimizer_in_backward": True}]
     options: dict[str, Any] = {}
     peaks = []
     for step in steps:

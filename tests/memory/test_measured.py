@@ -36,7 +36,7 @@ class Run:
     chunks: int = 1
     zero: int = 0
     kernel: str = "flash"
-    recompute: int = 0
+    recompute: str = "none"
     deterministic: bool = True
     dropout: bool = True
     sequence_parallel: bool = False
@@ -49,7 +49,7 @@ RUNS = (
         case="tp1_pp1_uniform_full_recompute",
         device="ampere",
         measured_bytes=2_534_070_272,
-        recompute=2,
+        recompute="full",
         kernel="unfused",
     ),
     Run(
@@ -122,9 +122,9 @@ def test_megatron_golden_runs(run: Run) -> None:
         ("eager", {}, 60.0),
         ("compiled", {}, 51.0),
         ("compiled", CHUNKED, 42.9),
-        ("compiled", CHUNKED | {"recompute": 2}, 24.9),
-        ("compiled", CHUNKED | {"recompute": 2, "optimizer_in_backward": True}, 23.1),
-        ("compiled", CHUNKED | {"recompute": 2, "optimizer_in_backward": True, "offload_activations": True}, 21.8),
+        ("compiled", CHUNKED | {"recompute": "full"}, 24.9),
+        ("compiled", CHUNKED | {"recompute": "full", "optimizer_in_backward": True}, 23.1),
+        ("compiled", CHUNKED | {"recompute": "full", "optimizer_in_backward": True, "offload_activations": True}, 21.8),
     ],
     ids=["packed", "compile", "chunked loss", "checkpointing", "optimizer in backward", "activation offloading"],
 )

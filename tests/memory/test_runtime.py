@@ -122,10 +122,10 @@ def test_selective_recompute_by_products_keeps_half_of_them() -> None:
         GRAPH,
         Workload(seq_len=64, global_batch=8),
         layers={"dense": 1},
-        recompute=1,
+        recompute="selective",
         first=False,
         last=False,
-        runtime=replace(MEGATRON, selective="matmul"),
+        runtime=replace(MEGATRON, selective="every-second-matmul"),
     )
     width = 512 + (3 * 512 + 512 + 2048 + 512) / 2 + 512
     assert float(found["activations"]) == 2 * 64 * width

@@ -214,7 +214,7 @@ def test_arrays_give_what_scalars_give() -> None:
     count = 50
     plans = {
         "tp": 2 ** rng.integers(0, 4, count), "dp": 2 ** rng.integers(0, 4, count), "zero": rng.integers(0, 4, count),
-        "micro_batch": rng.integers(1, 5, count), "recompute": rng.integers(0, 3, count),
+        "micro_batch": rng.integers(1, 5, count), "recompute": rng.choice(["none", "selective", "full"], count),
         "in_flight": rng.random(count) * 4 + 1, "sequence_parallel": rng.random(count) < 0.5,
         "first": rng.random(count) < 0.5, "last": rng.random(count) < 0.5, "offload_optimizer": rng.random(count) < 0.3,
     }  # fmt: skip

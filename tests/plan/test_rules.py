@@ -170,12 +170,6 @@ def test_a_table_of_plans_is_judged_as_each_plan() -> None:
             assert np.broadcast_to(kept, (len(plans),))[index] == alone[name][0], (name, plan)
 
 
-@pytest.mark.parametrize(("words", "needs"), [({"recompute": "full"}, "Recompute.FULL")])
-def test_a_word_is_no_choice_in_python(words: dict[str, str], needs: str) -> None:
-    with pytest.raises(PlanError, match=f"needs one of .*{needs}"):
-        Plan(**words)  # type: ignore[arg-type]
-
-
 def test_the_ends_of_a_pipeline_may_hold_no_layer() -> None:
     """Meta ran 126 layers on 16 stages of 8 chunks: the embedding alone on the first, the head alone on the last."""
     whole = ModelLimits(layers=126, heads=128, kv_heads=8, tensor_width=128, experts=0)

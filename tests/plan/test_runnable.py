@@ -9,7 +9,7 @@ import pytest
 from ridgeline.errors import PlanError, WorkloadError
 from ridgeline.facts.frameworks import framework_policy
 from ridgeline.graph.workload import Task, Workload
-from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.plan.plan import Plan
 from ridgeline.plan.runnable import check_runs, check_workload, keeps_split, why_not
 
 LAYERS = 32
@@ -69,7 +69,7 @@ def why(framework: str, *, split: tuple[int, ...] | None = None, job: dict[str, 
         ("deepspeed@0.18", {"ep": 4, "zero": 3}, "DeepSpeed 0.18 does not run zero 3 with ep 4"),
         ("deepspeed", {"ep": 4, "zero": 3}, ""),
         ("deepspeed", {"offload_activations": True}, "DeepSpeed does not run offload_activations with recompute none"),
-        ("deepspeed", {"offload_activations": True, "recompute": Recompute.FULL}, ""),
+        ("deepspeed", {"offload_activations": True, "recompute": "full"}, ""),
         ("maxtext", {"pp": 4}, "MaxText does not run schedule 1f1b; it runs gpipe"),
         ("maxtext", {"pp": 4, "schedule": "gpipe"}, ""),
         ("none", {}, "plain PyTorch does not run dp 8; it runs dp 1; nearest: dp 1"),

@@ -11,7 +11,7 @@ from ridgeline.facts.records import Accelerator, Cluster, Evidence, Host, Tier
 from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.tasks import TaskGraph
-from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.plan.plan import Plan
 from ridgeline.report.evidence import Known, Sensitivity
 from ridgeline.report.report import Estimate, Infeasible, OpRow, Report, SearchReport, Share, StageMemory
 from ridgeline.timeline.simulate import Timeline
@@ -94,7 +94,7 @@ def report() -> Report:
         model=made_model(),
         cluster=made_cluster(),
         workload=Workload(seq_len=128, global_batch=4, tokens=1_024_000),
-        plan=Plan(pp=2, recompute=Recompute.FULL),
+        plan=Plan(pp=2, recompute="full"),
         step_time=Estimate(value=2.0, low=1.8, high=2.4, unit="s", evidence=Evidence.DERIVED),
         bound_s=1.5,
         tokens_per_s=256.0,

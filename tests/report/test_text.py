@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.plan.plan import Plan
 from ridgeline.report.blocks import Line, Table, plain, show
 from ridgeline.report.report import Report, SearchReport, StageMemory
 from ridgeline.report.text import count_text, memory_bar, money_text, plan_text, report_blocks, search_blocks
@@ -107,7 +107,7 @@ def test_an_empty_search_still_explains_itself(found: SearchReport) -> None:
             "tp 8, pp 4, dp 2, interleaved x5 chunks, micro-batch 1, ZeRO-1, no recompute, sequence parallel",
         ),
         (
-            Plan(dp=64, zero=3, zero_group=8, recompute=Recompute.FULL, recompute_layers=3, overlap_weights=False),
+            Plan(dp=64, zero=3, zero_group=8, recompute="full", recompute_layers=3, overlap_weights=False),
             "dp 64, micro-batch 1, ZeRO-3 over 8, full recompute on 3 layers per stage, weight gathering exposed",
         ),
         (

@@ -15,7 +15,7 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.ops import Model
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor
 from ridgeline.seams.registry import names
 from ridgeline.search.search import search
@@ -98,7 +98,7 @@ def _draw(chance: random.Random) -> Problem:
         max_micro_batch=chance.choice([1, 2, 4]),
         max_chunks=2,
         schedules=some(names("schedules"), 4),
-        recompute=chance.choice([(Recompute.NONE,), (Recompute.NONE, Recompute.SELECTIVE), (Recompute.FULL,)]),
+        recompute=chance.choice([("none",), ("none", "selective"), ("full",)]),
         zero=chance.choice([(0,), (1,), (0, 2), (1, 3)]),
         offload_optimizer=some((False, True)),
         sequence_parallel=some((True, False)),

@@ -13,7 +13,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.load import load
 from ridgeline.graph.workload import Task, Workload
-from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import check
 from ridgeline.predict import Predictor
 from ridgeline.report.report import SearchReport
@@ -211,7 +211,7 @@ def test_stated_chunks_need_not_divide_the_layers(layers: int, expected: list[in
         {"tp": 2, "pp": 2},
         {"micro_batch": 2, "zero": 1},
         {"schedule": "zb-h1", "pp": 4},
-        {"recompute": Recompute.FULL, "offload_optimizer": True},
+        {"recompute": "full", "offload_optimizer": True},
         {"sequence_parallel": True, "tp": 4, "overlap_gradients": False},
         {"pp": 2, "layer_split": (5, 3)},
     ],
@@ -233,15 +233,15 @@ def test_a_space_of_deep_sharding_alone_is_searched(zero: tuple[int, ...]) -> No
 
 def test_selective_recompute_stands_in_for_none_where_none_is_no_choice() -> None:
     # with a fused kernel selective recompute costs nothing: full recompute cannot be faster
-    both = replace(FAST, recompute=(Recompute.SELECTIVE, Recompute.FULL), recompute_shares=(1.0,))
-    alone = replace(FAST, recompute=(Recompute.SELECTIVE,))
+    both = replace(FAST, recompute=("selective", "full"), recompute_shares=(1.0,))
+    alone = replace(FAST, recompute=("selective",))
     times = [search(MODEL, NODE, JOB, limits=space, top=1).best[0].step_time.value for space in (both, alone)]
     assert times[0] == times[1]
 
 
 def test_states_of_experts_are_sharded_over_tensor_ranks_too() -> None:
     # tp 8 x dp 1: the dense weights have no replicas, but eight ranks hold each expert, so sharding its states helps
-    space = Space(fixed={"tp": 8, "ep": 1, "etp": 1, "micro_batch": 1}, zero=(0, 1), recompute=(Recompute.NONE,))
+    space = Space(fixed={"tp": 8, "ep": 1, "etp": 1, "micro_batch": 1}, zero=(0, 1), recompute=("none",))
     wide = from_dims(
         name="wide",
         layers=4,
@@ -293,13 +293,13 @@ def test_completion_keeps_what_is_stated_and_is_the_fastest_that_fits() -> None:
     predictor = Predictor(MODEL, NODE, JOB)
     best = predictor.evaluate(plan).timeline.makespan_s
     for micro, parallel, again in [(1, True, "none"), (2, True, "none"), (8, True, "none"), (4, False, "full")]:
-        other = Plan(tp=2, dp=4, zero=1, micro_batch=micro, sequence_parallel=parallel, recompute=Recompute(again))
+        other = Plan(tp=2, dp=4, zero=1, micro_batch=micro, sequence_parallel=parallel, recompute=again)
         assert best <= predictor.evaluate(other).timeline.makespan_s
 
 
 def test_completion_chooses_the_chunks_that_nobody_stated() -> None:
     """Few micro-batches on four stages: more chunks of a stage shorten the bubble by more than the host takes."""
-    stated = {"tp": 1, "pp": 4, "dp": 2, "zero": 1, "micro_batch": 4, "recompute": Recompute.FULL}
+    stated = {"tp": 1, "pp": 4, "dp": 2, "zero": 1, "micro_batch": 4, "recompute": "full"}
     chosen, plain = (complete(MODEL, NODE, JOB, {**stated, **more}) for more in ({}, {"chunks": 1}))
     assert chosen.chunks > 1
     assert (plain.chunks, plain.schedule) == (1, "1f1b")
@@ -312,7 +312,7 @@ def test_completion_returns_the_least_excess_when_nothing_fits() -> None:
     plan = complete(MODEL, small, JOB, {"tp": 1, "dp": 8})
     assert plan.tp == 1
     # the most frugal choices
-    assert (plan.micro_batch, plan.recompute, plan.zero) == (1, Recompute.FULL, 3)
+    assert (plan.micro_batch, plan.recompute, plan.zero) == (1, "full", 3)
 
 
 # what fine-tunes may leave out -----------------------------------------------------------------------

@@ -53,7 +53,13 @@ def times(framework: str, *, dp: int, zero: int) -> StageTimes:
     counts = stages.counts((2,), pipeline_schedule("1f1b").layer_places(1, 1))
     first, last = stages.ends(pipeline_schedule("1f1b").layer_places(1, 1))
     return stages.times(
-        cost, counts, first, last, recompute=0, sharding=Sharding(dp=dp, zero=zero), schedule=pipeline_schedule("1f1b")
+        cost,
+        counts,
+        first,
+        last,
+        recompute="none",
+        sharding=Sharding(dp=dp, zero=zero),
+        schedule=pipeline_schedule("1f1b"),
     )
 
 
@@ -86,10 +92,10 @@ def test_parts_of_a_stage_name_its_copies() -> None:
     cost, counts = stages.price(Layout()), stages.counts((2,), pipeline_schedule("1f1b").layer_places(1, 1))
     first, last = stages.ends(pipeline_schedule("1f1b").layer_places(1, 1))
     found = stages.times(
-        cost, counts, first, last, recompute=0, sharding=Sharding(dp=8, zero=3), schedule=pipeline_schedule("1f1b")
+        cost, counts, first, last, recompute="none", sharding=Sharding(dp=8, zero=3), schedule=pipeline_schedule("1f1b")
     )
     tables = StageParts(
-        cost=cost, names=stages.block_names, counts=counts, first=first, last=last, times=found, recompute=0,
+        cost=cost, names=stages.block_names, counts=counts, first=first, last=last, times=found, recompute="none",
         recompute_layers=None,
     ).tables()  # fmt: skip
     assert float(tables["copies"].total_s.sum()) == pytest.approx(18 * numbers() / RATE)
@@ -106,7 +112,7 @@ def test_the_first_and_the_last_stage_add_up_a_tied_embeddings_gradients(tied: b
     first, last = stages.ends(pipeline_schedule(schedule).layer_places(4, 1))
     counts = stages.counts((1, 1, 1, 1), pipeline_schedule(schedule).layer_places(4, 1))
     found = stages.times(
-        cost, counts, first, last, recompute=0, sharding=Sharding(dp=dp, pp=4), schedule=pipeline_schedule("1f1b")
+        cost, counts, first, last, recompute="none", sharding=Sharding(dp=dp, pp=4), schedule=pipeline_schedule("1f1b")
     )
     moved = Collective(
         name="tied", phase=Phase.FORWARD, kind=CollectiveKind.ALL_REDUCE, bytes=2.0**22, ranks=2, stride=1

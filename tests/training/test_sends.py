@@ -56,7 +56,7 @@ def times(
         model.counts(split, pipeline_schedule(schedule).layer_places(stages, chunks)),
         first,
         last,
-        recompute=0,
+        recompute="none",
         sharding=Sharding(dp=dp, pp=stages),
         schedule=pipeline_schedule(schedule),
     )

@@ -397,7 +397,13 @@ def test_states_of_experts_shard_over_all_ranks_that_hold_them() -> None:
     dense = 2 * params.trained_dense + cost.embedding_params.trained_dense + cost.head_params.trained_dense
     for zero, share in ((0, 1), (1, 8)):
         found = stages.times(
-            cost, counts, first, last, recompute=0, sharding=Sharding(zero=zero), schedule=pipeline_schedule("1f1b")
+            cost,
+            counts,
+            first,
+            last,
+            recompute="none",
+            sharding=Sharding(zero=zero),
+            schedule=pipeline_schedule("1f1b"),
         ).optimizer_s
         assert float(found[0]) == pytest.approx(update_s(float(dense + 2 * params.trained_expert / share)))
 
@@ -413,7 +419,7 @@ def chunk_times(hidden: int, framework: str) -> StageTimes:
         counts,
         first,
         last,
-        recompute=0,
+        recompute="none",
         sharding=Sharding(pp=2),
         schedule=pipeline_schedule("interleaved"),
     )
@@ -436,7 +442,7 @@ def sharded_times(hidden: int, zero: int) -> StageTimes:
         counts,
         first,
         last,
-        recompute=0,
+        recompute="none",
         sharding=Sharding(zero=zero),
         schedule=pipeline_schedule("1f1b"),
     )

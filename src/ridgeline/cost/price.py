@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from types import MappingProxyType
 
 import numpy as np
@@ -24,6 +26,7 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Number, Phase, Stream, Work
+from ridgeline.seams.recompute import ATTENTION, FUSED_ATTENTION, GATHER, LINK, MEMORY, PRODUCT, WORK, recompute_rule
 
 PARTS = ("matrix", "attention", "memory", "launch", "tensor link", "context link", "expert link")
 PLAIN: Mapping[str, Number] = MappingProxyType({"layer": 1.0})
@@ -81,13 +84,12 @@ class PricedWork:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockCost:
-    """What one layer costs in each phase; `recompute` is one more forward, `selective` what keeping a part leaves."""
+    """What one layer costs in each phase; `again` is what backward repeats of its forward, by the rule of recompute."""
 
     forward: PhaseCost
     backward_input: PhaseCost
     backward_weight: PhaseCost
-    recompute: PhaseCost
-    selective: PhaseCost
+    again: Mapping[str, PhaseCost]
 
     def multiplied_again(self, times: Number) -> BlockCost:
         """The same where the backward of inputs makes forward's products once more, so many times over."""
@@ -99,11 +101,10 @@ class BlockCost:
 class Pricer:
     """Prices work on one machine for one workload."""
 
-    def __init__(self, machine: Machine, workload: Workload, *, selective: str = "core") -> None:
+    def __init__(self, machine: Machine, workload: Workload) -> None:
         self.machine = machine
         self.workload = workload
         self.policy = workload.policy
-        self.selective = selective
         self.precision = PRECISIONS[workload.precision]
         self.deterministic = workload.policy.deterministic
         self.launch_device_s = constant("launch.device")
@@ -241,9 +242,15 @@ class Pricer:
         return priced
 
     def block(
-        self, work: Sequence[Work], layout: Layout, *, tensors: Number = 0.0, python: Mapping[str, Number] = PLAIN
+        self,
+        work: Sequence[Work],
+        layout: Layout,
+        *,
+        tensors: Number = 0.0,
+        python: Mapping[str, Number] = PLAIN,
+        recompute: Iterable[str] = (),
     ) -> BlockCost:
-        """Price of one layer with so many trained `tensors`, every phase; recomputation repeats its forward.
+        """Price of one layer with so many trained `tensors`, every phase, and of its `recompute` by rules.
 
         `python` says how often each part of `python_seconds` runs in its forward.
         """
@@ -265,27 +272,26 @@ class Pricer:
             backward_weight=self.phase(
                 by_phase[Phase.BACKWARD_WEIGHT], layout, cover_s=cover, beside_s=self.weights_seconds(tensors)
             ),
-            recompute=self.phase(by_phase[Phase.FORWARD], layout, beside_s=again_s),
-            selective=self._repeated(by_phase[Phase.FORWARD], layout),
+            again={name: self._repeated(name, by_phase[Phase.FORWARD], layout, again_s) for name in recompute},
         )
 
-    def _repeated(self, forward: Sequence[Work], layout: Layout) -> PhaseCost:
-        """What backward repeats of a forward under selective recompute [s].
+    def _repeated(self, name: str, forward: Sequence[Work], layout: Layout, beside_s: Number) -> PhaseCost:
+        """What backward repeats of a forward under a rule of recompute [s]; work done in part first, then the rest.
 
-        'core': unfused attention. 'matmul': every second product, and all that is neither product, attention nor
-        the reduction of a product's parts.
+        `beside_s` is the host's time beside a forward of the whole layer.
         """
-        if self.selective == "core":
-            return self.phase([piece for piece in forward if isinstance(piece, Attention) and not piece.fused], layout)
-        products = self.phase([piece for piece in forward if isinstance(piece, Gemm)], layout)
-        gathers = (CollectiveKind.ALL_GATHER,)
-        others = [
-            piece
-            for piece in forward
-            if isinstance(piece, Stream)
-            or (isinstance(piece, Collective) and piece.kind in gathers and piece.name.startswith("tensor."))
-        ]
-        return products.times(0.5) + self.phase(others, layout, cover_s=products.seconds * 0.5)
+        rule = recompute_rule(name, self.policy.selective)
+        shares = {work: rule.again(work) for work in WORK}
+        in_part = sorted({share for share in shares.values() if 0.0 < share < 1.0})
+        by_share = {share: [one for one in forward if shares[_kind(one)] == share] for share in (*in_part, 1.0)}
+        some = [self.phase(by_share[share], layout).times(share) for share in in_part]
+        rest = self.phase(
+            by_share[1.0],
+            layout,
+            cover_s=reduce(add, (one.seconds for one in some)) if some else None,
+            beside_s=beside_s if rule.by_layer else 0.0,
+        )
+        return reduce(add, (*some, rest))
 
     def phase(
         self, work: Iterable[Work], layout: Layout, *, cover_s: Number | None = None, beside_s: Number = 0.0
@@ -359,3 +365,13 @@ class Pricer:
                 hidden = np.ones(()) if behind == "attention" else np.asarray(group[0].hidden if group else 1.0)
                 shown = np.where(hidden > 0, exposed + slowdown * (total - exposed), total)
                 parts[label] = parts[label] + shown
+
+
+def _kind(work: Work) -> str:
+    """Which kind of work a rule of recompute is asked about."""
+    if isinstance(work, Collective):
+        gathered = work.kind is CollectiveKind.ALL_GATHER and work.name.startswith("tensor.")
+        return GATHER if gathered else LINK
+    if isinstance(work, Attention):
+        return FUSED_ATTENTION if work.fused else ATTENTION
+    return PRODUCT if isinstance(work, Gemm) else MEMORY

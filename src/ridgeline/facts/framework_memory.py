@@ -33,10 +33,10 @@ class MemoryKeys:
     bucket_numbers: float = _number(0.0, "the least that is reduced at once under ZeRO-3", "1", 1e12)
     gathered_ends: bool = _flag(False, "the embedding and the head stay gathered through the step under ZeRO-3")
     selective: str = _word(
-        "core",
+        "core-attention",
         "what selective recompute keeps: all but attention scores, or every other product, attention's output and each "
         "layer's input",
-        *("core", "matmul"),
+        *("core-attention", "every-second-matmul"),
     )
     transformer_engine: bool = _flag(False, "Transformer Engine's scratch for matrix products is held")
     deterministic: bool = _flag(False, "algorithms must be deterministic: more scratch, new tensors filled")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from ridgeline.memory.profile import FULL, NONE, SELECTIVE, Part
+from ridgeline.memory.profile import Part
 from ridgeline.memory.query import Array, Stage, as_array
 from ridgeline.seams.loss import Logits
+from ridgeline.seams.recompute import RecomputeRule
 
 
 def kept_bytes(stage: Stage) -> Array:
@@ -16,18 +19,20 @@ def kept_bytes(stage: Stage) -> Array:
 
 
 def _layers_kept(stage: Stage) -> Array:
-    """Bytes that the layers keep of one micro-batch; full recompute may cover a part of them."""
+    """Bytes that the layers keep of one micro-batch; a rule of recompute may cover a part of them."""
     count = stage.layer_count
     limit = count if stage.recompute_layers is None else np.minimum(stage.recompute_layers, count)
-    covered = np.where(stage.recompute == FULL, limit / np.maximum(count, 1.0), 0.0)
+    covered = limit / np.maximum(count, 1.0)
     total = as_array(0.0)
     for name, number in stage.layers.items():
         part = stage.profile.blocks[name]
-        none = stage.shares.kept(part.kept[NONE], part)
-        full = stage.shares.kept(part.kept[FULL], part)
-        selective = stage.shares.kept(part.kept[SELECTIVE], part)
-        kept = np.where(stage.recompute == SELECTIVE, selective, none + covered * (full - none))
-        total = total + kept * number
+        whole = _kept_under(stage, part)
+
+        def left(rule: RecomputeRule, part: Part = part, whole: Array = whole) -> Array:
+            kept = _kept_under(stage, part, rule)
+            return whole + covered * (kept - whole) if rule.by_layer else kept
+
+        total = total + stage.by_rule(left) * number
     return total
 
 
@@ -39,11 +44,16 @@ def earlier_input_bytes(stage: Stage) -> Array:
         held = held + stage.shares.kept(part.inputs, part) * count
     held = held + stage.last * stage.shares.kept(stage.profile.head.inputs, stage.profile.head)
     again = np.maximum(stage.runtime.held_inputs - 1.0, 0.0)
-    return np.where(stage.recompute == NONE, held * again, 0.0)
+    return stage.by_rule(lambda rule: as_array(0.0) if rule.repeats() else held * again)
+
+
+def _kept_under(stage: Stage, part: Part, rule: RecomputeRule | None = None) -> Array:
+    """Bytes that one layer keeps of one micro-batch under a rule of recompute [byte]."""
+    return stage.shares.kept(part.kept(rule), part)
 
 
 def _end_kept(stage: Stage, part: Part, present: Array) -> Array:
-    return present * stage.shares.kept(part.kept[NONE], part)
+    return present * _kept_under(stage, part)
 
 
 def logit_bytes(stage: Stage) -> Array:
@@ -78,11 +88,8 @@ def working_set_bytes(stage: Stage) -> Array:
     largest = as_array(0.0)
     for name, number in stage.layers.items():
         part = stage.profile.blocks[name]
-        none = stage.shares.kept(part.kept[NONE], part)
-        full = stage.shares.kept(part.kept[FULL], part)
-        selective = stage.shares.kept(part.kept[SELECTIVE], part)
-        left = np.where(stage.recompute == FULL, full, np.where(stage.recompute == SELECTIVE, selective, none))
-        again = np.maximum(none - left, 0.0)
-        inside = again + stage.shares.kept(part.backward, part)
+        whole = _kept_under(stage, part)
+        left = stage.by_rule(partial(_kept_under, stage, part))
+        inside = np.maximum(whole - left, 0.0) + stage.shares.kept(part.backward, part)
         largest = np.maximum(largest, np.where(number > 0, inside, 0.0))
     return largest

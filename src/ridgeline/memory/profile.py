@@ -16,6 +16,7 @@ from ridgeline.graph.ops import Block, Graph, Op, OpKind, Region, Saved, Split
 from ridgeline.graph.parts import MASK_BYTES
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.params import adapted, adapters, optimizer_states, quantized_base, trained_tensors
+from ridgeline.seams.recompute import RESULTS, RecomputeRule
 from ridgeline.seams.states import OptimizerStates
 
 MIB = 2.0**20
@@ -73,7 +74,6 @@ CONSTANT_BYTES = 0.127 / 8  # doubly quantized block constants, arXiv:2305.14314
 NF4_BYTES = 0.5 + CONSTANT_BYTES  # 4-bit NormalFloat
 FP32_BYTES = 4.0
 EIGHT_BIT_BYTES = 1.0  # recipes that cast GEMM operands keep the 8-bit copy of the input alone (Transformer Engine)
-NONE, SELECTIVE, FULL = 0, 1, 2  # recompute policies, as coded in plan arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,13 +118,22 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeptTensor:
+    """A tensor that may wait for backward [byte/token]; `role` is what a rule of recompute is asked about."""
+
+    role: str
+    region: Region
+    bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Part:
     """What memory needs to know of one block kind, of the embedding or of the head.
 
     `trained` numbers carry gradients and optimizer states; `frozen` ones are held in the activation
     format, `quantized` ones in NF4 (QLoRA) or in 8 bits (a frozen base under an 8-bit recipe).
-    `states` are the bytes that the optimizer keeps of the trained ones. `kept` holds bytes per token by recompute
-    policy; of them `inputs` are those of 4-bit products, where held.
+    `states` are the bytes that the optimizer keeps of the trained ones. `tensors` are what a forward makes
+    that may wait for backward; of them `inputs` are those of 4-bit products, where held.
     `backward` is the widest operator's gradients in flight, per token. `largest` is the biggest
     linear weight [1], whose gradient or dequantized copy is a transient.
     """
@@ -133,12 +142,23 @@ class Part:
     frozen: Divided = Divided()
     quantized: Divided = Divided()
     states: Divided = Divided()
-    kept: tuple[Kept, Kept, Kept] = (Kept(), Kept(), Kept())
+    tensors: tuple[KeptTensor, ...] = ()
     inputs: Kept = Kept()
     backward: Kept = Kept()
     largest: Divided = Divided()
     tokens_factor: float = 1.0
     top_k: float = 1.0
+    _kept: dict[RecomputeRule | None, Kept] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    def kept(self, rule: RecomputeRule | None = None) -> Kept:
+        """Bytes per token that wait for backward under a rule of recompute, all that is saved without [byte/token]."""
+        if rule not in self._kept:
+            found = Kept()
+            for one in self.tensors:
+                if share := float(one.role not in RESULTS) if rule is None else rule.stays(one.role):
+                    found = found.plus(one.region, share * one.bytes)
+            self._kept[rule] = found
+        return self._kept[rule]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,8 +261,7 @@ class _Builder:
             self._keep_adapters(op, parts)
         if self.workload.execution == "eager":
             self._keep_eager(op)
-        if self.runtime.selective == "matmul":
-            self._keep_products(op)
+        self._keep_results(op)
 
     def _keep_adapters(self, op: Op, parts: int) -> None:
         """What adapters keep: their narrow results and, where they drop elements, what is left of inputs and a mask.
@@ -271,16 +290,17 @@ class _Builder:
         elif role in ("norm", "input"):
             self._keep(op, Saved(elements=op.write, region=op.region, element_bytes=FP32_BYTES, role="norm"))
 
-    def _keep_products(self, op: Op) -> None:
-        """Selective recompute that keeps half the matrix products and the attention output."""
-        width, part = self.precision.activation_bytes, self.part
-        none, selective, full = part.kept
+    def _keep_results(self, op: Op) -> None:
+        """Results of products and attention, which a rule of recompute may keep."""
+        width = self.precision.activation_bytes
         if op.kind in LINEAR and op.region is not Region.VOCAB:
             region = Region.SEQUENCE if op.split is Split.ROW and op.region is Region.TENSOR else op.region
-            selective = selective.plus(region, op.n * width / 2.0)
+            self._list(KeptTensor(role="product", region=region, bytes=op.n * width))
         elif op.kind is OpKind.ATTENTION:
-            selective = selective.plus(op.region, op.heads * op.v_dim * width)
-        self.part = replace(part, kept=(none, selective, full))
+            self._list(KeptTensor(role="attention", region=op.region, bytes=op.heads * op.v_dim * width))
+
+    def _list(self, tensor: KeptTensor) -> None:
+        self.part = replace(self.part, tensors=(*self.part.tensors, tensor))
 
     def _keep(self, op: Op, saved: Saved, *, quantized_input: bool = False) -> None:
         width = self.precision.activation_bytes if saved.element_bytes is None else saved.element_bytes
@@ -290,13 +310,9 @@ class _Builder:
             value *= encoder_tokens if op.cross or self.encoder else self.workload.seq_len
         elif op.cross and op.kind in LINEAR:
             value *= encoder_tokens / self.workload.seq_len
-        none, selective, full = self.part.kept
-        none = none.plus(saved.region, value)
-        dropped = saved.role == "core" if self.runtime.selective == "core" else saved.role != "input"
-        selective = selective if dropped else selective.plus(saved.region, value)
-        full = full.plus(saved.region, value) if saved.role == "input" else full
-        inputs = self.part.inputs.plus(saved.region, value) if quantized_input else self.part.inputs
-        self.part = replace(self.part, kept=(none, selective, full), inputs=inputs)
+        self._list(KeptTensor(role=saved.role, region=saved.region, bytes=value))
+        if quantized_input:
+            self.part = replace(self.part, inputs=self.part.inputs.plus(saved.region, value))
 
     def _transients(self, op: Op) -> None:
         width, part = self.precision.activation_bytes, self.part

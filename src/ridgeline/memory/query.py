@@ -15,6 +15,7 @@ from ridgeline.graph.workload import Workload
 from ridgeline.memory.profile import Divided, GraphProfile, Kept, Part, Runtime, profile_graph, runtime_of
 from ridgeline.plan.plan import Plan
 from ridgeline.seams.loss import CrossEntropy, cross_entropy
+from ridgeline.seams.recompute import RecomputeRule, each_name, recompute_rule
 
 Array = NDArray[np.float64]
 
@@ -97,8 +98,8 @@ class Options(TypedDict, total=False):
     micro-batches held, in units of the stage's whole activations; `head_in_flight` that of the loss
     (1 but for schedules that run all forwards first). `micro_batches` of a step [1]: from the second
     one on, gradients of the first are there while activations are. `zero` 0..3 shards over `shard_ranks` ranks
-    (None: dp * cp). `recompute` codes: 0 none, 1 selective, 2 full, the last limited to
-    `recompute_layers` layers of the stage (None: all). `offload_weights` keeps weights, gradients and optimizer states
+    (None: dp * cp). `recompute` is the name of a rule, or names, `recompute_layers` of a stage's layers by which a rule
+    for whole layers is limited (None: all). `offload_weights` keeps weights, gradients and optimizer states
     on the host, `optimizer_in_backward` frees a gradient as it is used; `loss` is the name of one, or names.
     `runtime` is by default that of the workload's framework.
     """
@@ -142,7 +143,7 @@ class Stage:
     head_in_flight: Array
     micro_batches: Array
     zero: Codes
-    recompute: Codes
+    rules: tuple[tuple[RecomputeRule, Bools], ...]  # each that a plan has, and which plans have it
     recompute_layers: Array | None
     offload_optimizer: Bools
     offload_activations: Bools
@@ -154,6 +155,13 @@ class Stage:
     def layer_count(self) -> Array:
         """Layers of all kinds [1]."""
         return np.asarray(sum(self.layers.values(), start=np.zeros(())))
+
+    def by_rule(self, asked: Callable[[RecomputeRule], Array]) -> Array:
+        """What each plan's rule of recompute answers, in the answer's unit."""
+        found = np.zeros(())
+        for rule, chosen in self.rules:
+            found = np.where(chosen, asked(rule), found)
+        return found
 
     def by_loss(self, asked: Callable[[CrossEntropy], ArrayLike]) -> Array:
         """What each plan's loss answers, in the answer's unit."""
@@ -175,7 +183,6 @@ def resolve(graph: Graph, workload: Workload, options: Options) -> Stage:
     cp, dp = as_array(options.get("cp", 1)), as_array(options.get("dp", 1))
     ranks = options.get("shard_ranks")
     limit = options.get("recompute_layers")
-    loss = np.asarray(options.get("loss", Plan.loss))
     return Stage(
         profile=profile_graph(graph, workload, runtime),
         runtime=runtime,
@@ -196,11 +203,14 @@ def resolve(graph: Graph, workload: Workload, options: Options) -> Stage:
         head_in_flight=as_array(options.get("head_in_flight", 1)),
         micro_batches=as_array(options.get("micro_batches", 1)),
         zero=np.asarray(options.get("zero", 0), dtype=np.int64),
-        recompute=np.asarray(options.get("recompute", 0), dtype=np.int64),
+        rules=tuple(
+            (recompute_rule(name, runtime.selective), chosen)
+            for name, chosen in each_name(options.get("recompute", Plan.recompute))
+        ),
         recompute_layers=None if limit is None else as_array(limit),
         offload_optimizer=np.asarray(options.get("offload_optimizer", False), dtype=bool),
         offload_activations=np.asarray(options.get("offload_activations", False), dtype=bool),
         offload_weights=np.asarray(options.get("offload_weights", False), dtype=bool),
         optimizer_in_backward=np.asarray(options.get("optimizer_in_backward", False), dtype=bool),
-        losses=tuple((cross_entropy(name), loss == name) for name in np.unique(loss).tolist()),
+        losses=tuple((cross_entropy(name), chosen) for name, chosen in each_name(options.get("loss", Plan.loss))),
     )

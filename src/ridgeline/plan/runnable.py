@@ -65,8 +65,7 @@ def why_not(plan: Plan, policy: FrameworkPolicy, workload: Workload, layers: Seq
 def columns(plan: Plan) -> dict[str, Any]:
     """One plan's fields as the rules ask for them."""
     table: dict[str, Any] = {name: getattr(plan, name) for name in _FIELDS}
-    table |= {"recompute": plan.recompute.value}
-    table |= {name: technique_name(getattr(plan, name)) for name in ("schedule", "loss")}
+    table |= {name: technique_name(getattr(plan, name)) for name in ("schedule", "loss", "recompute")}
     return table | {"recompute_layers": plan.recompute_layers is not None, "zero_group": plan.zero_group or 0}
 
 
@@ -106,7 +105,7 @@ def framework_rules(
     quantized = workload.task is Task.QLORA and policy.quantized_base_alone
     yield "quantized", (~divided & (dp == 1)) | (not quantized)
     yield from _sharding_rules(policy, plans, ranks, divided)
-    yield "recompute", np.isin(plans["recompute"], policy.recompute)
+    yield "recompute", _recomputes(policy, plans, policy.recompute)
     yield "recompute_layers", ~_flag(plans, "recompute_layers") | policy.recompute_some_layers
     yield from _offload_rules(policy, plans, ranks)
     yield "optimizer_in_backward", ~_flag(plans, "optimizer_in_backward") | policy.optimizer_in_backward
@@ -137,8 +136,13 @@ def _offload_rules(
     lone = (ranks == 1) & (zero == 0)
     sharded = lone | np.isin(zero, stages_of(policy.optimizer_offload_sharding))
     yield "offload_optimizer_sharding", ~_flag(plans, "offload_optimizer") | sharded
-    again = np.isin(plans["recompute"], policy.activation_offload_recompute)
+    again = _recomputes(policy, plans, policy.activation_offload_recompute)
     yield "offload_activations_recompute", ~_flag(plans, "offload_activations") | again
+
+
+def _recomputes(policy: FrameworkPolicy, plans: Columns, known: Sequence[str]) -> NDArray[np.bool_]:
+    """Which plans have a rule of recompute that is known; a framework's own selective rule is 'selective'."""
+    return np.isin(plans["recompute"], (*known, policy.selective) if "selective" in known else known)
 
 
 def stages_of(shardings: Sequence[str]) -> list[int]:
@@ -198,12 +202,12 @@ def _explained(rule: str, plan: Plan, policy: FrameworkPolicy, workload: Workloa
     lists: dict[str, tuple[str, Sequence[str], str, str]] = {
         "schedule": (f"schedule {plan.schedule}", policy.schedules, "schedule", "pp 1"),
         "context_style": (f"context_style {plan.context_style} with cp {plan.cp}", policy.context_styles, "", "cp 1"),
-        "recompute": (f"recompute {plan.recompute.value}", policy.recompute, "recompute", ""),
+        "recompute": (f"recompute {plan.recompute}", policy.recompute, "recompute", ""),
         "loss": (f"loss {plan.loss}", policy.losses, "loss", ""),
         "expert_dispatch": (f"expert_dispatch {workload.expert_dispatch}", policy.dispatchers, "expert_dispatch", ""),
         "etp": (f"etp {plan.etp} with tp {plan.tp}", tensor, "", "such an etp"),
         "offload_activations_recompute": (
-            f"offload_activations with recompute {plan.recompute.value}", policy.activation_offload_recompute,
+            f"offload_activations with recompute {plan.recompute}", policy.activation_offload_recompute,
             "recompute", "",
         ),
     }  # fmt: skip

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from ridgeline.graph.ops import Model
     from ridgeline.graph.workload import Workload
     from ridgeline.plan.plan import Plan
-    from ridgeline.predict.predictor import RECOMPUTE_CODE, Evaluation, Predictor
+    from ridgeline.predict.predictor import Evaluation, Predictor
     from ridgeline.report.report import Report
 
-__all__ = ["RECOMPUTE_CODE", "Evaluation", "Predictor", "predict"]
+__all__ = ["Evaluation", "Predictor", "predict"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,14 +12,15 @@ import numpy as np
 from ridgeline.cost.limits import bare_links
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.flop import op_flop_per_token
-from ridgeline.plan.plan import Recompute
-from ridgeline.predict.predictor import RECOMPUTE_CODE, Evaluation, Predictor
+from ridgeline.predict.predictor import Evaluation, Predictor
 from ridgeline.seams.loss import cross_entropy
+from ridgeline.seams.recompute import ATTENTION, FUSED_ATTENTION, PRODUCT
 from ridgeline.training.parts import LINK_PARTS, StageParts
 
 
 def stage_parts(predictor: Predictor, evaluation: Evaluation) -> StageParts:
     """What the stage times of an evaluation are made of."""
+    plan = evaluation.plan
     return StageParts(
         cost=evaluation.cost,
         names=predictor.stages.block_names,
@@ -27,8 +28,8 @@ def stage_parts(predictor: Predictor, evaluation: Evaluation) -> StageParts:
         first=evaluation.first,
         last=evaluation.last,
         times=evaluation.times,
-        recompute=RECOMPUTE_CODE[evaluation.plan.recompute],
-        recompute_layers=evaluation.plan.recompute_layers,
+        recompute=plan.recompute,
+        recompute_layers=plan.recompute_layers if predictor.stages.rule(plan.recompute).by_layer else None,
     )
 
 
@@ -40,17 +41,15 @@ def recomputed_flop(predictor: Predictor, evaluation: Evaluation, *, attention: 
 
 
 def _dropped_flop(predictor: Predictor, evaluation: Evaluation, attention: str) -> float:
-    plan = evaluation.plan
-    if plan.recompute is Recompute.FULL:
+    plan, share = evaluation.plan, 1.0
+    rule = predictor.stages.rule(plan.recompute)
+    if rule.by_layer and plan.recompute_layers is not None:
         per_stage = evaluation.counts.sum(axis=(1, 2))
-        limit = per_stage if plan.recompute_layers is None else np.minimum(per_stage, plan.recompute_layers)
-        return predictor.layers_flop_per_token(attention) * float(limit.sum() / per_stage.sum())
-    if plan.recompute is not Recompute.SELECTIVE:
-        return 0.0
-    cores = predictor.attention_flop_per_token(attention)
-    if predictor.runtime.selective == "matmul":
-        return (predictor.layers_flop_per_token(attention) - cores) / 2
-    return cores if predictor.workload.attention_kernel == "unfused" else 0.0
+        share = float(np.minimum(per_stage, plan.recompute_layers).sum() / per_stage.sum())
+    products = rule.again(PRODUCT)
+    cores = rule.again(ATTENTION if predictor.workload.attention_kernel == "unfused" else FUSED_ATTENTION) - products
+    flop = products * predictor.layers_flop_per_token(attention)
+    return (flop + cores * predictor.attention_flop_per_token(attention)) * share
 
 
 def peak_flop_per_s(predictor: Predictor, dtype: str) -> float:

@@ -21,7 +21,7 @@ from ridgeline.lower.work import Layout
 from ridgeline.memory.profile import Runtime, runtime_of
 from ridgeline.memory.query import Options
 from ridgeline.memory.stage import activation_bytes, host_memory, stage_memory
-from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import check, model_limits
 from ridgeline.seams.loss import cross_entropy
 from ridgeline.timeline.simulate import Timeline, simulate
@@ -30,8 +30,6 @@ from ridgeline.training.exchanges import Sharding, exchange_rules
 from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stages import LayoutCost, StageModel, StageTimes
 from ridgeline.training.step import step_tasks, with_moved_activations
-
-RECOMPUTE_CODE = {Recompute.NONE: 0, Recompute.SELECTIVE: 1, Recompute.FULL: 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +85,11 @@ class Predictor:
         )
 
     def price(self, plan: Plan) -> LayoutCost:
-        """Block prices for a plan's layout; layouts are priced once."""
+        """Block prices for a plan's layout and recompute; each pair is priced once."""
         layout = self.layout(plan)
-        key = tuple(vars(layout).values())
+        key = (plan.recompute, *vars(layout).values())
         if key not in self._prices:
-            self._prices[key] = self.stages.price(layout)
+            self._prices[key] = self.stages.price(layout, [plan.recompute])
         return self._prices[key]
 
     def split(self, plan: Plan) -> tuple[int, ...]:
@@ -120,7 +118,7 @@ class Predictor:
             counts,
             first,
             last,
-            recompute=RECOMPUTE_CODE[plan.recompute],
+            recompute=plan.recompute,
             sharding=sharding,
             recompute_layers=plan.recompute_layers,
             schedule=schedule,
@@ -202,7 +200,7 @@ class Predictor:
             in_flight=in_flight,
             head_in_flight=schedule.head_in_flight(micro_batches),
             micro_batches=micro_batches,
-            recompute=RECOMPUTE_CODE[plan.recompute],
+            recompute=plan.recompute,
             recompute_layers=plan.recompute_layers,
             offload_optimizer=plan.offload_optimizer,
             offload_activations=plan.offload_activations,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ridgeline.facts.records import Cluster
-from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.plan.plan import Plan
 from ridgeline.report.as_json import run_totals
 from ridgeline.report.blocks import Block, Line, Table, blank, labelled, listed
 from ridgeline.report.evidence import known_text, what_if_lines
@@ -76,7 +76,7 @@ def plan_text(plan: Plan) -> str:
 
 def _recompute_text(plan: Plan) -> str:
     layers = "" if plan.recompute_layers is None else f" on {plan.recompute_layers} layers per stage"
-    return "no recompute" if plan.recompute is Recompute.NONE else f"{plan.recompute.value} recompute{layers}"
+    return "no recompute" if plan.recompute == Plan.recompute else f"{plan.recompute} recompute{layers}"
 
 
 def _switch_words(plan: Plan) -> Iterator[str]:

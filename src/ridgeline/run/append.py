@@ -94,7 +94,7 @@ def rows_of(found: PlanComparison, *, engine: str) -> list[Mapping[str, str]]:
         **{name: str(getattr(plan, name)) for name in ("tp", "pp", "dp", "cp", "ep", "micro_batch")},
         "zero_stage": str(plan.zero),
         "global_batch": str(workload.global_batch),
-        "recompute": plan.recompute.value,
+        "recompute": plan.recompute,
         "precision": workload.precision,
         "engine": engine,
         "source": "measured here",

@@ -10,7 +10,7 @@ from ridgeline.facts.framework_schema import FrameworkPolicy
 from ridgeline.facts.frameworks import framework_policy
 from ridgeline.graph.ops import Model, Op
 from ridgeline.graph.workload import Task, Workload
-from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.plan.plan import Plan
 
 PRECISIONS = ("fp32", "bf16", "bf16-pure", "bf16-amp")
 OPTIMIZERS = ("adamw", "adamw-bf16", "adam", "sgd", "sgd-momentum")
@@ -105,7 +105,7 @@ class Execution:
         An update reads gradients once: no norm is taken, and they are freed. Selective recompute is that of attention.
         """
         if self.data.startswith("shard"):
-            return replace(framework_policy("FSDP2"), gradient_passes=1.0, selective="core")
+            return replace(framework_policy("FSDP2"), gradient_passes=1.0, selective="core-attention")
         if self.data in ("ddp", "zero-1"):
             return replace(framework_policy("DDP"), gradient_passes=1.0, persistent_gradients=False)
         return replace(framework_policy("plain PyTorch"), gradient_passes=1.0)
@@ -136,7 +136,7 @@ def execution_of(model: Model, workload: Workload, plan: Plan) -> Execution:
         micro_batches=plan.micro_batches(workload.global_batch),
         schedule=plan.schedule,
         layer_split=plan.layer_split or _even(shape.layers, plan.pp),
-        recompute=plan.recompute.value,
+        recompute=plan.recompute,
         seq_len=workload.seq_len,
         precision=workload.precision,
         optimizer=workload.optimizer,
@@ -192,7 +192,7 @@ def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
             raise PlanError(f"plan: {name} is not run here; leave it out")
     if plan.loss != Plan.loss:
         raise PlanError(f"plan: loss = {plan.loss} is not run here; needs {Plan.loss}")
-    if plan.recompute is Recompute.SELECTIVE and plan.zero >= 2 and plan.dp * plan.cp > 1:
+    if plan.recompute == "selective" and plan.zero >= 2 and plan.dp * plan.cp > 1:
         raise PlanError("plan: recompute = selective with zero = 2 or 3 is not run here; needs none or full")
     for name, value in (
         ("heads", shape.heads),

@@ -9,7 +9,8 @@ from ridgeline.errors import PlanError, WorkloadError
 from ridgeline.facts.frameworks import framework_policy
 from ridgeline.graph.ops import SAMPLE
 from ridgeline.graph.workload import PRECISIONS, Task, Workload, instead, without_rate
-from ridgeline.plan.plan import Recompute
+from ridgeline.plan.plan import Plan
+from ridgeline.seams.recompute import recompute_rule
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
@@ -119,7 +120,7 @@ def idle_words(workload: Mapping[str, Any], plan: Mapping[str, Any], model: Mode
             yield "workload", name, f"is of experts, and {model.name} has none; leave it out"
     if plan.get("zero", 0) == 0:
         yield "plan", "zero_group", "divides what ZeRO shards; say zero = 1, 2 or 3 as well, or leave it out"
-    if plan.get("recompute", Recompute.NONE) is not Recompute.FULL:
+    if not recompute_rule(plan.get("recompute", Plan.recompute), Plan.recompute).by_layer:
         yield "plan", "recompute_layers", "is of full recompute; say recompute = 'full' as well, or leave it out"
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from ridgeline.errors import InputError, PlanError, RidgelineError, UnitError, UnknownNameError, closest
 from ridgeline.facts.frameworks import framework_names, framework_policy
 from ridgeline.graph.workload import PRECISIONS, Task
-from ridgeline.plan.plan import Recompute
 from ridgeline.scenario.synonyms import called_here
+from ridgeline.seams.recompute import SELECTIVE
 from ridgeline.seams.registry import listed, made, names, technique
 from ridgeline.seams.technique import Technique
 from ridgeline.units import parse, parse_count
@@ -168,21 +168,27 @@ def _technique(part: object) -> Technique:
     return found
 
 
-def filled(name: str, family: str, help_: str) -> Field:
-    """A field that names a technique of a family, with parameters in brackets where they are not its own."""
+def filled(name: str, family: str, help_: str, *, also: tuple[str, ...] = ()) -> Field:
+    """A field that names a technique of a family, with parameters in brackets where they are not its own.
+
+    Words of `also` stand for one without naming it.
+    """
+    known = (*names(family), *also)
 
     def read(value: object) -> str:
         word, bracket, parameters = str(value).strip().partition("(")
-        key: str = _choice(names(family), str)(word)
+        key: str = _choice(known, str)(word)
+        if key in also and not bracket:
+            return key
         try:
             return technique(family, key + bracket + parameters).text
         except PlanError as error:
             raise ValueError(str(error)) from None
 
-    return Field(name=name, read=read, help=help_, choices=names(family))
+    return Field(name=name, read=read, help=help_, choices=known)
 
 
-WORDS = {"optimizers": "optimizer", "schedules": "schedule", "losses": "loss"}
+WORDS = {"optimizers": "optimizer", "schedules": "schedule", "losses": "loss", "recompute": "recompute"}
 """Families of which a scenario always has one, and the word that names it."""
 TECHNIQUES = Field(
     name="technique",
@@ -202,7 +208,6 @@ def _framework(value: object) -> str:
 
 
 _TASKS = tuple(task.value for task in Task)
-_RECOMPUTES = tuple(recompute.value for recompute in Recompute)
 
 WORKLOAD_FIELDS: tuple[Field, ...] = (
     Field(
@@ -273,13 +278,7 @@ PLAN_FIELDS: tuple[Field, ...] = (
         choices=("0", "1", "2", "3"),
     ),
     whole("zero_group", "ranks that share one sharded copy; when absent, all data-parallel ranks"),
-    Field(
-        name="recompute",
-        read=_choice(_RECOMPUTES, Recompute),
-        help="what backward computes again",
-        choices=_RECOMPUTES,
-        write=lambda recompute: recompute.value,
-    ),
+    filled("recompute", "recompute", "what backward computes again", also=(SELECTIVE,)),
     whole("recompute_layers", "layers per stage under full recompute; when absent, all", least=0),
     Field(name="layer_split", read=_counts, help="layers of each stage, e.g. 20,20,20,20", write=list),
     yes("offload_optimizer", "keep optimizer states in host memory"),

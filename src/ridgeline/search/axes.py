@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import can_offload_weights, can_update_in_backward
-from ridgeline.predict import RECOMPUTE_CODE, Predictor
+from ridgeline.predict import Predictor
 from ridgeline.seams.loss import cross_entropy
 from ridgeline.search.space import Degrees, Space, alone
 
@@ -74,7 +74,7 @@ class Axes:
     """The choices of a group, and each as an array on its own axis of (R, Z, O, K); NumPy's loops run over layouts."""
 
     entries: tuple[Entry, ...]
-    recompute: tuple[tuple[Recompute, int | None], ...]  # with the layers of a stage it is limited to
+    recompute: tuple[tuple[str, int | None], ...]  # with the layers of a stage it is limited to
     sharding: tuple[tuple[int, int], ...]  # ZeRO stage and group; group 0: all data-parallel ranks
     savings: tuple[Saving, ...]
     overlaps: tuple[tuple[bool, bool], ...]  # of gradients and of weights
@@ -94,9 +94,9 @@ class Axes:
         return self.degree("micro_batches")
 
     @cached_property
-    def codes(self) -> Whole:
-        """What is recomputed (R, 1, 1, 1), by `RECOMPUTE_CODE`."""
-        return np.array([RECOMPUTE_CODE[kind] for kind, _ in self.recompute])[:, None, None, None]
+    def rules(self) -> NDArray[np.str_]:
+        """Names of the rules of recompute (R, 1, 1, 1)."""
+        return np.array([name for name, _ in self.recompute])[:, None, None, None]
 
     @cached_property
     def limited(self) -> Whole:
@@ -132,24 +132,24 @@ class Axes:
         return len(self.recompute), len(self.sharding), len(self.savings), len(self.entries)
 
 
-def recompute_axis(predictor: Predictor, space: Space, stages: int) -> tuple[tuple[Recompute, int | None], ...]:
+def recompute_axis(predictor: Predictor, space: Space, stages: int) -> tuple[tuple[str, int | None], ...]:
     """Recompute choices that differ, full ones for several numbers of a stage's layers.
 
     Fused attention keeps no scores, so selective recompute of the core equals none.
     """
-    fused = predictor.workload.attention_kernel != "unfused" and len(space.recompute) > 1
-    same = fused and predictor.runtime.selective == "core" and Recompute.NONE in space.recompute
+    rule, fused = predictor.stages.rule, predictor.workload.attention_kernel != "unfused"
+    idle = [name for name in space.recompute if not rule(name).repeats(fused=fused)] if fused else []
     stated = space.fixed.get("recompute_layers")
     per_stage = max(1, predictor.limits.layers // stages)
     partial = sorted({max(1, round(share * per_stage)) for share in space.recompute_shares if share < 1})
     limits: list[int | None] = [None, *(n for n in partial if n < per_stage)]
-    found: list[tuple[Recompute, int | None]] = []
+    found: list[tuple[str, int | None]] = []
     for kind in space.recompute:
         if stated is not None or "recompute" in space.fixed:
             found.append((kind, None if stated is None else int(str(stated))))
-        elif kind is Recompute.FULL:
+        elif rule(kind).by_layer:
             found += [(kind, limit) for limit in limits]
-        elif not (same and kind is Recompute.SELECTIVE):
+        elif kind not in idle[1:]:
             found.append((kind, None))
     return tuple(found)
 

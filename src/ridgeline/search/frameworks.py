@@ -31,7 +31,7 @@ def space_of(space: Space, policy: FrameworkPolicy) -> Space:
 
     What is left still holds combinations that it does not run: `allowed` tells them.
     """
-    runs = policy.schedules
+    runs, recomputes = policy.schedules, (*policy.recompute, policy.selective)
     tried = tuple(one for one in space.schedules if technique_name(one) in runs)
     zero = stages_of(policy.sharding)
     usual = tuple(stage for stage in space.zero if stage in (0, *zero))
@@ -54,7 +54,7 @@ def space_of(space: Space, policy: FrameworkPolicy) -> Space:
         zero_in_pipelines=(0, *stages_of(policy.sharding_in_pipelines))
         if "optimizer" not in policy.sharding
         else space.zero_in_pipelines,
-        recompute=tuple(one for one in space.recompute if one.value in policy.recompute) or space.recompute,
+        recompute=tuple(one for one in space.recompute if technique_name(one) in recomputes) or space.recompute,
         recompute_shares=space.recompute_shares if policy.recompute_some_layers else (1.0,),
         sequence_parallel=both(space.sequence_parallel, policy.sequence_parallel),
         overlap_tensor=both(space.overlap_tensor, policy.tensor_overlap),
@@ -87,7 +87,7 @@ def allowed(policy: FrameworkPolicy, workload: Workload, group: Plans, limits: M
     table["context_style"] = np.where(axes.degree("ulysses") > 0, "ulysses", "ring")
     for name in ("sequence_parallel", "overlap_tensor"):
         table[name] = np.array([getattr(one, name) for one in axes.entries])[None, None, None, :]
-    kinds = [(kind.value, most is not None) for kind, most in axes.recompute]
+    kinds = [(technique_name(kind), most is not None) for kind, most in axes.recompute]
     table["recompute"] = np.array([kind for kind, _ in kinds])[:, None, None, None]
     table["recompute_layers"] = np.array([some for _, some in kinds])[:, None, None, None]
     table |= {"zero": axes.zero, "zero_group": axes.zero_group}

@@ -66,7 +66,7 @@ class Grid:
         self.workload = predictor.workload
         self.entries = entries(found, space, self.workload.seq_len)
         self._layouts, self._index = self._unique()
-        self.cost = predictor.stages.price(self._layouts)
+        self.cost = predictor.stages.price(self._layouts, space.recompute)
 
     def _unique(self) -> tuple[Layout, list[int]]:
         """Each different layout once, as arrays, and where each entry's is."""
@@ -196,7 +196,7 @@ class Grid:
             zero=axes.zero,
             shard_ranks=np.where(axes.zero_group > 0, np.minimum(axes.zero_group, ranks), ranks),
             layers={},
-            recompute=axes.codes,
+            recompute=axes.rules,
             recompute_layers=axes.limited,
             offload_optimizer=axes.saving("offload_optimizer"),
             offload_activations=axes.saving("offload_activations"),
@@ -219,7 +219,7 @@ class Grid:
             counts,
             first,
             last,
-            recompute=axes.codes,
+            recompute=axes.rules,
             recompute_layers=axes.limited,
             schedule=schedule,
             sharding=family.sharding,

@@ -12,7 +12,7 @@ from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.ops import SAMPLE, Model
 from ridgeline.graph.workload import Task, Workload
-from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import explain as explain_rule
 from ridgeline.plan.runnable import check_workload, why_not
 from ridgeline.predict import Predictor
@@ -158,7 +158,7 @@ class Searcher:
         larger = f"a device of {more}" if more != has else f"one of {bytes_text(least)} more"  # where both read alike
         text = (
             f"the nearest misses by {bytes_text(least)}: tp {plan.tp} pp {plan.pp} cp {plan.cp} dp {plan.dp}"
-            f" micro-batch {plan.micro_batch} recompute {plan.recompute.value} zero {plan.zero}; {larger} would hold it"
+            f" micro-batch {plan.micro_batch} recompute {plan.recompute} zero {plan.zero}; {larger} would hold it"
         )
         self.infeasible.append(Infeasible(reason="memory", plans=lost, nearest=text))
 
@@ -283,7 +283,7 @@ def _plainness(plan: Plan) -> tuple[int, ...]:
         int(plan.offload_optimizer or plan.offload_weights),
         int(plan.offload_activations),
         int(plan.optimizer_in_backward) + int(plan.loss != Plan.loss),
-        int(plan.recompute is not Recompute.NONE),
+        int(plan.recompute != Plan.recompute),
         int(plan.overlap_tensor),
         plan.tp,
         plan.pp,

@@ -10,7 +10,7 @@ import numpy as np
 
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.plan import Plan, Recompute
+from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import ModelLimits, divisors, most_places, rules
 from ridgeline.seams.loss import tried_losses
 from ridgeline.seams.registry import names
@@ -32,7 +32,7 @@ class Space:
     max_micro_batch: int = 16
     max_chunks: int = 16
     schedules: tuple[str, ...] = ("1f1b", "interleaved", "zb-h1", "zb-v")
-    recompute: tuple[Recompute, ...] = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+    recompute: tuple[str, ...] = ("none", "selective", "full")
     recompute_shares: tuple[float, ...] = (1.0, 0.5)  # of a stage's layers, where recompute is full
     zero: tuple[int, ...] = (0, 1, 3)
     zero_in_pipelines: tuple[int, ...] = (0, 1)  # of these; pipelines gather and reduce with every micro-batch

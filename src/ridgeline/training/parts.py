@@ -16,7 +16,7 @@ from ridgeline.cost.price import PARTS, BlockCost, PhaseCost
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.lower.work import Number
 from ridgeline.seams.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
-from ridgeline.training.stages import FULL, SELECTIVE, LayoutCost, StageTimes
+from ridgeline.training.stages import LayoutCost, StageTimes
 
 Floats = NDArray[np.float64]
 LINK_PARTS = ("tensor link", "context link", "expert link", "host link")
@@ -39,7 +39,10 @@ class PartTable:
 
 @dataclass(frozen=True, kw_only=True)
 class StageParts:
-    """What the stage times of one plan are made of. `counts` (P, v, kinds), `first`, `last` (P, v)."""
+    """What the stage times of one plan are made of. `counts` (P, v, kinds), `first`, `last` (P, v).
+
+    `recompute_layers` of a stage are run again by its rule (None: all).
+    """
 
     cost: LayoutCost
     names: tuple[str, ...]
@@ -47,7 +50,7 @@ class StageParts:
     first: Floats
     last: Floats
     times: StageTimes
-    recompute: int
+    recompute: str
     recompute_layers: int | None
 
     def tables(self) -> dict[str, PartTable]:
@@ -85,20 +88,19 @@ class StageParts:
             return float(np.asarray(read(getattr(block, phase))))
 
         ends = of(self.cost.embedding) * self.first + of(self.cost.head) * self.last
-        return np.asarray(self._layers(phase, read) + ends)
+        return np.asarray(self._layers(of) + ends)
 
-    def _layers(self, phase: str, read: Callable[[PhaseCost], Number]) -> Floats:
-        values = [float(np.asarray(read(getattr(self.cost.blocks[name], phase)))) for name in self.names]
+    def _layers(self, of: Callable[[BlockCost], float]) -> Floats:
+        values = [of(self.cost.blocks[name]) for name in self.names]
         return np.asarray(sum(value * self.counts[..., i] for i, value in enumerate(values)))
 
     def _repeated(self, read: Callable[[PhaseCost], Number]) -> Floats:
-        phase = {FULL: "recompute", SELECTIVE: "selective"}.get(self.recompute)
-        if phase is None:
+        if any(self.recompute not in self.cost.blocks[name].again for name in self.names):
             return np.zeros(self.first.shape)
         share = np.ones((self.counts.shape[0], 1))
-        if self.recompute == FULL and self.recompute_layers is not None:
+        if self.recompute_layers is not None:
             share = np.minimum(1.0, self.recompute_layers / np.maximum(self.counts.sum(axis=(1, 2)), 1)[:, None])
-        return np.asarray(self._layers(phase, read) * share)
+        return np.asarray(self._layers(lambda block: float(np.asarray(read(block.again[self.recompute])))) * share)
 
 
 def _part(name: str, phase: PhaseCost) -> Number:

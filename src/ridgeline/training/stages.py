@@ -6,12 +6,12 @@ plans; the number of stages and chunks is the same for all plans of one call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import between, send_seconds
@@ -22,6 +22,7 @@ from ridgeline.lower.chains import Chains
 from ridgeline.lower.params import RankParams, rank_params
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import CollectiveKind, Layout, Number
+from ridgeline.seams.recompute import RecomputeRule, each_name, recompute_rule
 from ridgeline.seams.schedule import Integers, PipelineSchedule
 from ridgeline.training.exchanges import (
     CopySeconds,
@@ -36,7 +37,6 @@ from ridgeline.training.optimizer import optimizer_seconds
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-NONE, SELECTIVE, FULL = 0, 1, 2
 WEIGHTS = 3  # stage of ZeRO that shards them
 
 
@@ -105,12 +105,13 @@ class StageModel:
     def __init__(self, model: Model, machine: Machine, workload: Workload) -> None:
         self.model, self.machine, self.workload = model, machine, workload
         self.precision = PRECISIONS[workload.precision]
-        self.pricer = Pricer(machine, workload, selective=workload.policy.selective)
+        self.pricer = Pricer(machine, workload)
         self.copies = exchange_copies(workload)
         self.block_names = tuple(model.graph.blocks)
 
-    def price(self, layout: Layout) -> LayoutCost:
-        """Price every block kind and both ends for a layout."""
+    def price(self, layout: Layout, recompute: Iterable[str] = ()) -> LayoutCost:
+        """Price every block kind and both ends for a layout, and of layers what rules of `recompute` repeat."""
+        repeated = [name for name in recompute if self.rule(name).repeats()]
         sharder, graph = Sharder(self.workload, layout), self.model.graph
         params = {
             name: rank_params(block.ops, layout, self.workload, experts=block.experts)
@@ -125,6 +126,7 @@ class StageModel:
                     layout,
                     tensors=params[name].tensors,
                     python=Chains(self.workload, layout).python(block),
+                    recompute=repeated,
                 )
                 for name, block in graph.blocks.items()
             },
@@ -136,6 +138,10 @@ class StageModel:
             embedding_params=embedded,
             head_params=headed,
         )
+
+    def rule(self, recompute: str) -> RecomputeRule:
+        """The rule of recompute that a plan names, as the workload's framework understands it."""
+        return recompute_rule(recompute, self.workload.policy.selective)
 
     def counts(self, split: tuple[int, ...], places: Integers) -> NDArray[np.int64]:
         """Layers of each block kind on each stage and chunk, (P, v, kinds) [1]; `places` (P, v) of one chain."""
@@ -157,21 +163,22 @@ class StageModel:
         first: NDArray[np.float64],
         last: NDArray[np.float64],
         *,
-        recompute: Number,
+        recompute: ArrayLike,
         sharding: Sharding,
         recompute_layers: Number | None = None,
         schedule: PipelineSchedule,
     ) -> StageTimes:
         """All times of the stages for these plans; counts (P, v, kinds), first and last (P, v)."""
-        forward, again, inputs, weights = (self._sum(cost, counts, first, last, part) for part in _PARTS)
+        forward, inputs, weights = (self._sum(cost, counts, first, last, part) for part in _PARTS)
         share: Number = 1.0
         if recompute_layers is not None:
             share = np.minimum(
                 1.0, np.asarray(recompute_layers)[..., None, None] / np.maximum(counts.sum(axis=(1, 2)), 1)[:, None]
             )
-        code = np.asarray(recompute)[..., None, None]
-        some = self._sum(cost, counts, first * 0, last * 0, "selective")
-        inputs = inputs + np.where(code == FULL, again * share, np.where(code == SELECTIVE, some, 0.0))
+        for name, chosen in each_name(recompute):
+            if self.rule(name).repeats():
+                again_s = self._repeated(cost, counts, name) * (share if self.rule(name).by_layer else 1.0)
+                inputs = inputs + np.where(chosen[..., None, None], again_s, 0.0)
         gather, reduce = self._exchanges(cost, counts, first, last, sharding)
         onward, homeward = self._sends(cost.layout, sharding, schedule.places(*first.shape), schedule.copies)
         copies = self._copies(cost, counts, first, last, sharding)
@@ -266,9 +273,15 @@ class StageModel:
         total = np.zeros(()) * first
         for index, name in enumerate(self.block_names):
             total = total + grid(cost.blocks[name]) * counts[..., index]
-        if part in ("selective", "recompute"):
-            return total
         return total + grid(cost.embedding) * first + grid(cost.head) * last
+
+    def _repeated(self, cost: LayoutCost, counts: NDArray[np.int64], recompute: str) -> Floats:
+        """What a rule of recompute repeats of each chunk's layers where it covers all of them, (..., P, v) [s]."""
+        total = np.zeros(counts.shape[:-1])
+        for index, name in enumerate(self.block_names):
+            seconds = np.asarray(cost.blocks[name].again[recompute].seconds, dtype=np.float64)
+            total = total + seconds[..., None, None] * counts[..., index]
+        return total
 
     def sent_bytes(self, layout: Layout) -> Number:
         """What one rank hands to the next stage of one micro-batch [byte]."""
@@ -394,4 +407,4 @@ def _where(sharded: Bools, seconds: Floats) -> Floats | float:
     return sharded * seconds if np.any(seconds) else 0.0
 
 
-_PARTS = ("forward", "recompute", "backward_input", "backward_weight")
+_PARTS = ("forward", "backward_input", "backward_weight")

@@ -15,7 +15,6 @@ from ridgeline.graph.networks import sample_tokens
 from ridgeline.graph.ops import Model
 from ridgeline.graph.translation import TRANSLATORS
 from ridgeline.graph.workload import Task, Workload
-from ridgeline.plan.plan import Recompute
 from ridgeline.scenario.settings import COLUMN as SETTINGS
 from ridgeline.scenario.settings import read_settings
 from ridgeline.validate.hardware import Device, find_device
@@ -226,7 +225,7 @@ def _stated(
     elif "sequence_parallel" not in stated and (layout.tp is not None or not engine.sequence_parallel):
         flagged = "sequence-parallel" in notes.switches or notes.says(r"sequence parallel|_sp\b")
         stated["sequence_parallel"] = bool(engine.sequence_parallel or flagged)
-    if stated.get("recompute") is not Recompute.FULL:
+    if stated.get("recompute") != "full":
         stated.pop("recompute_layers", None)
     if re.search(r"ulysses", f"{row.text('engine')}; {notes.text}", re.IGNORECASE):
         stated["context_style"] = "ulysses"

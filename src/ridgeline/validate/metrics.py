@@ -12,7 +12,6 @@ from ridgeline.facts.records import Evidence
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.workload import Task
 from ridgeline.memory.stage import STATES, peak_interval
-from ridgeline.plan.plan import Recompute
 from ridgeline.report.report import Report, StageMemory
 from ridgeline.units import UNITS
 from ridgeline.validate.interpret import Interpretation
@@ -208,7 +207,7 @@ def counted_flop(row: Row, job: Interpretation, report: Report, *, hardware: boo
 
 def _recomputes(job: Interpretation, report: Report) -> bool:
     stated = job.stated.get("recompute", report.plan.recompute)
-    return stated is Recompute.FULL
+    return stated == "full"
 
 
 def _flop_rate(row: Row, job: Interpretation, report: Report) -> Prediction:

@@ -11,7 +11,6 @@ from ridgeline.facts.frameworks import framework_policy
 from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.published_plans import PublishedPlan, published_plan
 from ridgeline.facts.readings import reading, settings
-from ridgeline.plan.plan import Recompute
 from ridgeline.validate.rows import Row
 
 
@@ -49,7 +48,7 @@ def published_recompute(row: Row, said: list[str]) -> dict[str, object]:
     plan = published_configuration(row)
     if plan is None or plan.recompute is None:
         return {}
-    fields: dict[str, object] = {"recompute": Recompute(plan.recompute)}
+    fields: dict[str, object] = {"recompute": plan.recompute}
     layers = ""
     if plan.recompute_layers is not None:
         fields["recompute_layers"] = plan.recompute_layers

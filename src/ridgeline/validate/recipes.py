@@ -11,7 +11,6 @@ from ridgeline.facts.programs import TrainingProgram, before_flash_attention
 from ridgeline.facts.readings import reading, settings
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.workload import PRECISIONS, Task
-from ridgeline.plan.plan import Recompute
 from ridgeline.validate.megatron_tests import is_test, tested_experts
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.published_plans import (
@@ -234,16 +233,16 @@ def _recompute(row: Row, engine: TrainingProgram, said: list[str]) -> dict[str, 
     if "sequence parallel" in cell:
         plan["sequence_parallel"] = True
     if re.match(r"none|no\b|false|0", cell):
-        return plan | {"recompute": Recompute.NONE}
+        return plan | {"recompute": "none"}
     if re.match(r"full|true|yes|on\b|all|uniform|block|activation checkpointing|a\.?c\.?$", cell):
-        return plan | {"recompute": Recompute.FULL}
+        return plan | {"recompute": "full"}
     if re.match(r"selective|core_attn|sac\b", cell):
         if "[" in cell and "core_attn" not in cell:
             said.append(f"recompute '{cell}' leaves the attention core alone and the rest is small: counted as none")
-            return plan | {"recompute": Recompute.NONE}
+            return plan | {"recompute": "none"}
         if "[" in cell:
             said.append(f"recompute '{cell}' counted as selective (attention core)")
-        return plan | {"recompute": Recompute.SELECTIVE}
+        return plan | {"recompute": "selective"}
     raise InputError(f"'{cell[:40]}' names no recompute; known: none, selective, full", field="recompute")
 
 

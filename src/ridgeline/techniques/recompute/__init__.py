@@ -1,0 +1,1 @@
+"""Recompute: what forward keeps for backward, and what backward computes again."""
