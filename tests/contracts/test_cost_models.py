@@ -22,7 +22,7 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Phase, Stream
-from ridgeline.training.optimizer import optimizer_seconds
+from ridgeline.training.optimizer import RankUpdate, optimizer_seconds
 
 # switched and meshed nodes, rings and host bridges, one and several tiers, one core and hundreds
 NAMES = ("64xH100-SXM", "16xA100-SXM-80GB", "16xV100-SXM2-32GB", "4xRTX-4090", "16xMI300X", "72xGB200", "8xTPU-v4")
@@ -128,7 +128,8 @@ def stream(s: Sizes, m: Machine, dtype: str | None = None) -> KernelCost:
 def update_s(s: Sizes, m: Machine) -> object:
     workload = Workload(seq_len=1024, global_batch=1, optimizer="muon")
     moved, flop = 8 * s["numbers"], s["flop"]
-    return optimizer_seconds(s["numbers"], workload=workload, machine=m, states_moved_bytes=moved, update_flop=flop)
+    update = RankUpdate(numbers=s["numbers"], moved_bytes=moved, flop=flop)
+    return optimizer_seconds(update, workload=workload, machine=m)
 
 
 def kernel_evidence(m: Machine) -> list[Evidence]:

@@ -24,7 +24,7 @@ from ridgeline.run.gap import PlanComparison, generation_of, phases_of
 from ridgeline.run.mapping import as_it_runs, execution_of, parameters, shape_of
 from ridgeline.run.measured import Measured
 from ridgeline.scenario.settings import changed_memory, read_settings
-from ridgeline.training.optimizer import optimizer_seconds
+from ridgeline.training.optimizer import RankUpdate, optimizer_seconds
 from ridgeline.validate.check import check
 from ridgeline.validate.rows import read
 
@@ -193,14 +193,11 @@ def test_an_update_without_a_norm_reads_gradients_once() -> None:
     machine = Predictor(MODEL, cluster("4xH100-SXM"), WORK).machine
     work = replace(WORK, framework="torch")
     once = replace(WORK, framework=replace(framework_policy("torch"), gradient_passes=1.0))
-    usual, bare = (
-        float(optimizer_seconds(1e6, workload=one, machine=machine, states_moved_bytes=16e6)) for one in (work, once)
-    )
+    update = RankUpdate(numbers=1e6, moved_bytes=16e6)
+    usual, bare = (float(optimizer_seconds(update, workload=one, machine=machine)) for one in (work, once))
     assert bare / usual == pytest.approx(28 / 36)  # weights 8, moments 16, gradients 4, against 4 three times
     apart = [replace(one, fused_optimizer=False) for one in (work, once)]
-    usual, bare = (
-        float(optimizer_seconds(1e6, workload=one, machine=machine, states_moved_bytes=16e6)) for one in apart
-    )
+    usual, bare = (float(optimizer_seconds(update, workload=one, machine=machine)) for one in apart)
     assert bare / usual == pytest.approx(80 / 88)
 
 

@@ -15,7 +15,8 @@ from ridgeline.lower.work import Collective, CollectiveKind, Layout, Phase
 from ridgeline.training.exchanges import Sharding, exchange_copies
 from ridgeline.training.parts import StageParts
 from ridgeline.training.pipeline import pipeline_schedule
-from ridgeline.training.stages import StageModel, StageTimes
+from ridgeline.training.stage_times import StageTimes
+from ridgeline.training.stages import StageModel
 
 ONE = pipeline_schedule("1f1b")
 NODE = machine(cluster("8xA100-SXM-80GB"))
@@ -50,14 +51,8 @@ def test_a_program_compiled_as_one_graph_copies_nothing() -> None:
 def times(framework: str, *, dp: int, zero: int) -> StageTimes:
     stages = StageModel(MODEL, NODE, Workload(seq_len=1024, global_batch=8, framework=framework))
     cost = stages.price(Layout())
-    counts = stages.counts((2,), pipeline_schedule("1f1b").layer_places(1, 1))
-    first, last = stages.ends(pipeline_schedule("1f1b").layer_places(1, 1))
     return stages.times(
-        cost,
-        counts,
-        first,
-        last,
-        recompute="none",
+        stages.held(cost, (2,), pipeline_schedule("1f1b").layer_places(1, 1)),
         sharding=Sharding(dp=dp, zero=zero),
         schedule=pipeline_schedule("1f1b"),
     )
@@ -89,15 +84,9 @@ def test_whole_gradients_are_copied_once_a_step() -> None:
 
 def test_parts_of_a_stage_name_its_copies() -> None:
     stages = StageModel(MODEL, NODE, Workload(seq_len=1024, global_batch=8, framework="fsdp1"))
-    cost, counts = stages.price(Layout()), stages.counts((2,), pipeline_schedule("1f1b").layer_places(1, 1))
-    first, last = stages.ends(pipeline_schedule("1f1b").layer_places(1, 1))
-    found = stages.times(
-        cost, counts, first, last, recompute="none", sharding=Sharding(dp=8, zero=3), schedule=pipeline_schedule("1f1b")
-    )
-    tables = StageParts(
-        cost=cost, names=stages.block_names, counts=counts, first=first, last=last, times=found, recompute="none",
-        recompute_layers=None,
-    ).tables()  # fmt: skip
+    held = stages.held(stages.price(Layout()), (2,), pipeline_schedule("1f1b").layer_places(1, 1))
+    found = stages.times(held, sharding=Sharding(dp=8, zero=3), schedule=pipeline_schedule("1f1b"))
+    tables = StageParts(held=held, times=found, recompute="none", recompute_layers=None).tables()
     assert float(tables["copies"].total_s.sum()) == pytest.approx(18 * numbers() / RATE)
     whole = found.forward_s + found.backward_input_s + found.backward_weight_s
     assert float(sum(table.total_s.sum() for table in tables.values())) == pytest.approx(float(whole.sum()))
@@ -108,12 +97,9 @@ def test_the_first_and_the_last_stage_add_up_a_tied_embeddings_gradients(tied: b
     """4 bytes of each of 1,024 x 1,024 numbers over two ranks, once a step, and by no stage between them."""
     model = from_dims(layers=4, hidden=1024, heads=8, vocab=1024, max_positions=1024, tied=tied)
     stages = StageModel(model, NODE, Workload(seq_len=1024, global_batch=8, framework="torch"))
-    cost, schedule = stages.price(Layout()), "1f1b"
-    first, last = stages.ends(pipeline_schedule(schedule).layer_places(4, 1))
-    counts = stages.counts((1, 1, 1, 1), pipeline_schedule(schedule).layer_places(4, 1))
-    found = stages.times(
-        cost, counts, first, last, recompute="none", sharding=Sharding(dp=dp, pp=4), schedule=pipeline_schedule("1f1b")
-    )
+    schedule = pipeline_schedule("1f1b")
+    held = stages.held(stages.price(Layout()), (1, 1, 1, 1), schedule.layer_places(4, 1))
+    found = stages.times(held, sharding=Sharding(dp=dp, pp=4), schedule=schedule)
     moved = Collective(
         name="tied", phase=Phase.FORWARD, kind=CollectiveKind.ALL_REDUCE, bytes=2.0**22, ranks=2, stride=1
     )

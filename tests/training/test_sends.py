@@ -21,7 +21,8 @@ from ridgeline.predict import Predictor
 from ridgeline.predict.explain import explain
 from ridgeline.training.exchanges import Sharding, send_tables
 from ridgeline.training.pipeline import pipeline_schedule
-from ridgeline.training.stages import StageModel, StageTimes
+from ridgeline.training.stage_times import StageTimes
+from ridgeline.training.stages import StageModel
 
 MODEL = from_dims(layers=16, hidden=1024, heads=16, vocab=1024, max_positions=1024)
 
@@ -49,14 +50,9 @@ def times(
     machine: Machine, schedule: str, stages: int, chunks: int, *, tp: int = 1, dp: int = 1, layers: int = 16
 ) -> StageTimes:
     model = StageModel(MODEL, machine, Workload(seq_len=1024, global_batch=64))
-    first, last = model.ends(pipeline_schedule(schedule).layer_places(stages, chunks))
     split = (layers // (stages * chunks),) * stages * chunks
     return model.times(
-        model.price(Layout(tp=tp)),
-        model.counts(split, pipeline_schedule(schedule).layer_places(stages, chunks)),
-        first,
-        last,
-        recompute="none",
+        model.held(model.price(Layout(tp=tp)), split, pipeline_schedule(schedule).layer_places(stages, chunks)),
         sharding=Sharding(dp=dp, pp=stages),
         schedule=pipeline_schedule(schedule),
     )

@@ -20,9 +20,10 @@ from ridgeline.seams.states import Tensor
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.bounds import step_bound_s
 from ridgeline.training.exchanges import Exchange, Sharding, exchange_rules
-from ridgeline.training.optimizer import OPERATIONS, optimizer_seconds
+from ridgeline.training.optimizer import OPERATIONS, RankUpdate, optimizer_seconds
 from ridgeline.training.pipeline import pipeline_schedule
-from ridgeline.training.stages import StageModel, StageTimes
+from ridgeline.training.stage_times import StageTimes
+from ridgeline.training.stages import StageModel
 from ridgeline.training.step import step_tasks
 
 ONE = pipeline_schedule("1f1b")
@@ -287,17 +288,15 @@ def update_s(
     workload = Workload(seq_len=1024, global_batch=8, **({"framework": "torch"} | choices))  # type: ignore[arg-type]
     states = optimizer_states(workload)
     inside = Tensor(count=hidden, rows=int(hidden), columns=1, hidden=True)
-    found = optimizer_seconds(
-        numbers,
-        workload=workload,
-        machine=NODE,
+    update = RankUpdate(
+        numbers=numbers,
         offload=offload,
-        states_moved_bytes=states.moved_bytes(inside) + states.moved_bytes(Tensor(count=numbers - hidden)),
-        update_flop=flop,
+        moved_bytes=states.moved_bytes(inside) + states.moved_bytes(Tensor(count=numbers - hidden)),
+        flop=flop,
         tensors=tensors,
         shards=shards,
     )
-    return float(found)
+    return float(optimizer_seconds(update, workload=workload, machine=NODE))
 
 
 @pytest.mark.parametrize(
@@ -391,17 +390,12 @@ def test_states_of_experts_shard_over_all_ranks_that_hold_them() -> None:
     workload = Workload(seq_len=1024, global_batch=8, framework="torch")  # which copies no gradients
     stages = StageModel(model, NODE, workload)
     cost = stages.price(Layout(tp=8, sequence_parallel=1))
-    counts = stages.counts((2,), pipeline_schedule("1f1b").layer_places(1, 1))
-    first, last = stages.ends(pipeline_schedule("1f1b").layer_places(1, 1))
+    split, places = (2,), pipeline_schedule("1f1b").layer_places(1, 1)
     params = next(iter(cost.block_params.values()))
     dense = 2 * params.trained_dense + cost.embedding_params.trained_dense + cost.head_params.trained_dense
     for zero, share in ((0, 1), (1, 8)):
         found = stages.times(
-            cost,
-            counts,
-            first,
-            last,
-            recompute="none",
+            stages.held(cost, split, places),
             sharding=Sharding(zero=zero),
             schedule=pipeline_schedule("1f1b"),
         ).optimizer_s
@@ -412,14 +406,9 @@ def chunk_times(hidden: int, framework: str) -> StageTimes:
     """Two stages of two chunks of one layer each, for one micro-batch of 4096 tokens."""
     model = from_dims(layers=4, hidden=hidden, heads=8, vocab=1024, max_positions=4096)
     stages = StageModel(model, NODE, Workload(seq_len=4096, global_batch=8, framework=framework))
-    counts = stages.counts((1, 1, 1, 1), pipeline_schedule("interleaved").layer_places(2, 2))
-    first, last = stages.ends(pipeline_schedule("interleaved").layer_places(2, 2))
+    split, places = (1, 1, 1, 1), pipeline_schedule("interleaved").layer_places(2, 2)
     return stages.times(
-        stages.price(Layout()),
-        counts,
-        first,
-        last,
-        recompute="none",
+        stages.held(stages.price(Layout()), split, places),
         sharding=Sharding(pp=2),
         schedule=pipeline_schedule("interleaved"),
     )
@@ -435,14 +424,9 @@ def sharded_times(hidden: int, zero: int) -> StageTimes:
     """One stage of two layers with biases under Megatron-LM, of whose states or weights nobody else has a part."""
     model = from_dims(layers=2, hidden=hidden, heads=8, vocab=1024, max_positions=4096, bias=True)
     stages = StageModel(model, NODE, Workload(seq_len=4096, global_batch=8, framework="megatron"))
-    counts = stages.counts((2,), pipeline_schedule("1f1b").layer_places(1, 1))
-    first, last = stages.ends(pipeline_schedule("1f1b").layer_places(1, 1))
+    split, places = (2,), pipeline_schedule("1f1b").layer_places(1, 1)
     return stages.times(
-        stages.price(Layout()),
-        counts,
-        first,
-        last,
-        recompute="none",
+        stages.held(stages.price(Layout()), split, places),
         sharding=Sharding(zero=zero),
         schedule=pipeline_schedule("1f1b"),
     )

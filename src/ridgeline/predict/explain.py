@@ -22,7 +22,7 @@ from ridgeline.report.report import Estimate, OpRow, Report, Share, StageMemory
 from ridgeline.seams.registry import listed
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.parts import by_resource
-from ridgeline.training.stages import StageTimes
+from ridgeline.training.stage_times import StageTimes
 from ridgeline.training.step import step_tasks
 from ridgeline.units import bytes_text
 
@@ -193,7 +193,7 @@ class _Explainer:
     def ops(self) -> tuple[OpRow, ...]:
         """Every operator of every block kind on one rank, one micro-batch."""
         stages = self.predictor.stages
-        sharder = Sharder(self.predictor.workload, self.it.cost.layout)
+        sharder = Sharder(self.predictor.workload, self.it.held.cost.layout)
         graph = self.predictor.model.graph
         groups = [
             ("embedding", 1, graph.embedding, None),
@@ -234,7 +234,7 @@ class _Explainer:
     def moves(self, rung: Mapping[str, Evidence]) -> tuple[OpRow, ...]:
         """What one micro-batch moves beside its operators: sends over each tier that stages hand on over, and copies
         of the busiest stage to the host and back."""
-        stages, times, layout = self.predictor.stages, self.it.times, self.it.cost.layout
+        stages, times, layout = self.predictor.stages, self.it.times, self.it.held.cost.layout
         found: dict[float, OpRow] = {}
         tiers = self.predictor.machine.tiers
         for tier, stride in zip(tiers, (1, *(tier.size for tier in tiers)), strict=False):
@@ -247,7 +247,7 @@ class _Explainer:
                     flop=0.0, bytes=sent, bound="link", evidence=rung["links"],
                 )  # fmt: skip
         host = self.predictor.cluster.host
-        copy_s = float(np.broadcast_to(times.host_copy_s, self.it.first.shape)[self.busiest].sum())
+        copy_s = float(np.broadcast_to(times.host_copy_s, self.it.held.first.shape)[self.busiest].sum())
         if copy_s > 0:
             moved = 2 * copy_s * host.device_bytes_per_s
             found[-1.0] = OpRow(

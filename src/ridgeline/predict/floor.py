@@ -22,11 +22,7 @@ def stage_parts(predictor: Predictor, evaluation: Evaluation) -> StageParts:
     """What the stage times of an evaluation are made of."""
     plan = evaluation.plan
     return StageParts(
-        cost=evaluation.cost,
-        names=predictor.stages.block_names,
-        counts=evaluation.counts,
-        first=evaluation.first,
-        last=evaluation.last,
+        held=evaluation.held,
         times=evaluation.times,
         recompute=plan.recompute,
         recompute_layers=plan.recompute_layers if predictor.stages.rule(plan.recompute).by_layer else None,
@@ -44,7 +40,7 @@ def _dropped_flop(predictor: Predictor, evaluation: Evaluation, attention: str) 
     plan, share = evaluation.plan, 1.0
     rule = predictor.stages.rule(plan.recompute)
     if rule.by_layer and plan.recompute_layers is not None:
-        per_stage = evaluation.counts.sum(axis=(1, 2))
+        per_stage = evaluation.held.counts.sum(axis=(1, 2))
         share = float(np.minimum(per_stage, plan.recompute_layers).sum() / per_stage.sum())
     products = rule.again(PRODUCT)
     cores = rule.again(ATTENTION if predictor.workload.attention_kernel == "unfused" else FUSED_ATTENTION) - products
@@ -89,8 +85,8 @@ def _links_s(predictor: Predictor, evaluation: Evaluation, least_s: float) -> fl
         return 0.0
     bare = bare_links(predictor.machine)
     other = Predictor(predictor.model, predictor.cluster, predictor.workload, resolved=bare)
-    cost, _, _, _, times = other.prepare(evaluation.plan)
-    return _linked_s(other, replace(evaluation, cost=cost, times=times))
+    held, times = other.prepare(evaluation.plan)
+    return _linked_s(other, replace(evaluation, held=held, times=times))
 
 
 def _linked_s(predictor: Predictor, evaluation: Evaluation) -> float:

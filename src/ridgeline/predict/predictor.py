@@ -28,7 +28,8 @@ from ridgeline.timeline.simulate import Timeline, simulate
 from ridgeline.training.bounds import step_bound_s
 from ridgeline.training.exchanges import Sharding, exchange_rules
 from ridgeline.training.pipeline import pipeline_schedule
-from ridgeline.training.stages import LayoutCost, StageModel, StageTimes
+from ridgeline.training.stage_times import LayoutCost, StageLayers, StageTimes
+from ridgeline.training.stages import StageModel
 from ridgeline.training.step import step_tasks, with_moved_activations
 
 
@@ -38,10 +39,7 @@ class Evaluation:
 
     plan: Plan
     micro_batches: int
-    cost: LayoutCost
-    counts: NDArray[np.int64]  # (P, v, kinds)
-    first: NDArray[np.float64]
-    last: NDArray[np.float64]
+    held: StageLayers
     times: StageTimes
     bound_s: float
     tasks: TaskGraph
@@ -97,14 +95,11 @@ class Predictor:
         copies = pipeline_schedule(plan.schedule).copies
         return plan.layer_split or even_split(self.limits.layers, plan.pp * plan.chunks // copies)
 
-    def prepare(
-        self, plan: Plan
-    ) -> tuple[LayoutCost, NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], StageTimes]:
-        """Prices, layers per stage and times per stage of a plan."""
+    def prepare(self, plan: Plan) -> tuple[StageLayers, StageTimes]:
+        """Prices and layers of every stage of a plan, and their times."""
         cost = self.price(plan).with_logits(cross_entropy(plan.loss).logits_again())
         schedule = pipeline_schedule(plan.schedule)
-        places = schedule.layer_places(plan.pp, plan.chunks)
-        counts, (first, last) = self.stages.counts(self.split(plan), places), self.stages.ends(places)
+        held = self.stages.held(cost, self.split(plan), schedule.layer_places(plan.pp, plan.chunks))
         sharding = Sharding(
             dp=plan.dp,
             pp=plan.pp,
@@ -114,10 +109,7 @@ class Predictor:
             offload_weights=int(plan.offload_weights),
         )
         times = self.stages.times(
-            cost,
-            counts,
-            first,
-            last,
+            held,
             recompute=plan.recompute,
             sharding=sharding,
             recompute_layers=plan.recompute_layers,
@@ -127,9 +119,9 @@ class Predictor:
             kept = activation_bytes(self.model.graph, self.workload, **self._held(plan, in_flight=np.ones(plan.pp)))
             rate = self.cluster.host.device_bytes_per_s
             times = with_moved_activations(
-                times, np.broadcast_to(kept, (plan.pp,)), counts, on=1, host_bytes_per_s=rate
+                times, np.broadcast_to(kept, (plan.pp,)), held.counts, on=1, host_bytes_per_s=rate
             )
-        return cost, counts, first, last, times
+        return held, times
 
     def evaluate(self, plan: Plan) -> Evaluation:
         """Price and simulate one plan exactly; raises PlanError for an illegal one."""
@@ -144,16 +136,13 @@ class Predictor:
             raise PlanError(f"plan: schedule {plan.schedule} needs pp >= 2, got pp 1; nearest: schedule 1f1b")
         micro_batches = plan.micro_batches(self.workload.global_batch)
         schedule.check(plan.pp, micro_batches, plan.chunks)
-        cost, counts, first, last, times = self.prepare(plan)
+        held, times = self.prepare(plan)
         tasks = step_tasks(plan, micro_batches, times)
         bound = step_bound_s(schedule, micro_batches, times, exchange_rules(plan))
         return Evaluation(
             plan=plan,
             micro_batches=micro_batches,
-            cost=cost,
-            counts=counts,
-            first=first,
-            last=last,
+            held=held,
             times=times,
             bound_s=float(bound),
             tasks=tasks,
@@ -180,8 +169,7 @@ class Predictor:
     def _held(self, plan: Plan, *, in_flight: NDArray[Any]) -> Options:
         """What is asked about the memory of a plan's stages."""
         schedule = pipeline_schedule(plan.schedule)
-        places = schedule.layer_places(plan.pp, plan.chunks)
-        counts, (first, last) = self.stages.counts(self.split(plan), places), self.stages.ends(places)
+        counts, first, last = self.stages.spread(self.split(plan), schedule.layer_places(plan.pp, plan.chunks))
         micro_batches = plan.micro_batches(self.workload.global_batch)
         per_stage = counts.sum(axis=1)
         return Options(

@@ -35,7 +35,7 @@ from ridgeline.search.space import Degrees, Space, chunk_choices
 from ridgeline.training.bounds import StepBound
 from ridgeline.training.exchanges import Exchange, Sharding
 from ridgeline.training.pipeline import pipeline_schedule
-from ridgeline.training.stages import LayoutCost
+from ridgeline.training.stage_times import LayoutCost
 from ridgeline.training.step import with_moved_activations
 
 _THREADS = min(os.cpu_count() or 1, 4)  # each holds the arrays of one group
@@ -213,12 +213,10 @@ class Grid:
         model, axes, stages = self.predictor.stages, family.axes, family.stages
         split = self.predictor.split(Plan(pp=stages, chunks=chunks, layer_split=layer_split, schedule=schedule.text))
         places = schedule.layer_places(stages, chunks)
-        counts, (first, last) = model.counts(split, places), model.ends(places)
+        layers = model.held(family.cost, split, places)
+        counts, first, last = layers.counts, layers.first, layers.last
         times = model.times(
-            family.cost,
-            counts,
-            first,
-            last,
+            layers,
             recompute=axes.rules,
             recompute_layers=axes.limited,
             schedule=schedule,
@@ -227,10 +225,10 @@ class Grid:
 
         def held(stage: int) -> Stage:
             """What is asked about the memory of one stage."""
-            layers = counts[stage].sum(axis=0)
+            count = counts[stage].sum(axis=0)
             return replace(
                 family.held,
-                layers={name: as_array(layers[i]) for i, name in enumerate(model.block_names)},
+                layers={name: as_array(count[i]) for i, name in enumerate(model.block_names)},
                 first=as_array(float(first[stage].sum()) > 0),
                 last=as_array(float(last[stage].sum()) > 0),
                 in_flight=schedule.in_flight(stages, family.held.micro_batches, chunks, stage) / chunks,

@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from ridgeline.lower.work import Number
 from ridgeline.seams.schedule import PipelineSchedule
 from ridgeline.training.exchanges import SLOWDOWN, Exchange
-from ridgeline.training.stages import StageTimes
+from ridgeline.training.stage_times import StageTimes
 
 Floats = NDArray[np.float64]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,71 +23,84 @@ Source: NVIDIA/DeepLearningExamples at 2a520dd5, PyTorch/LanguageModeling/BERT/o
 """
 
 
-def optimizer_seconds(
-    trained: Number,
-    *,
-    workload: Workload,
-    machine: Machine,
-    offload: Number = 0,
-    states_moved_bytes: Number,
-    update_flop: Number = 0.0,
-    tensors: Number = 0.0,
-    shards: Number = 1,
-    resident: Number = 0,
-) -> NDArray[np.float64]:
-    """Time to update `trained` numbers of one rank [s].
+@dataclass(frozen=True, kw_only=True)
+class RankUpdate:
+    """What one rank updates; each a number or an array over plans and stages.
+
+    `numbers` are trained, the optimizer's states of them are `moved_bytes` of traffic [byte] and `flop` on the matrix
+    units [FLOP]. The model has so many `tensors`, of which each of so many `shards` updates its part. With `offload`
+    the states are in host memory; with `resident` weights and gradients are there too, and crossed before.
+    """
+
+    numbers: Number
+    moved_bytes: Number
+    flop: Number = 0.0
+    tensors: Number = 0.0
+    shards: Number = 1
+    offload: Number = 0
+    resident: Number = 0
+
+
+def optimizer_seconds(update: RankUpdate, *, workload: Workload, machine: Machine) -> NDArray[np.float64]:
+    """Time of one rank's update [s].
 
     Memory-bound: per number the gradient is passed over as often as the program does (three times: norm, update,
-    clearing), states and the master copy are read and written, the computed copy is written. With `offload`
-    the states live in host memory: the update runs at the host's memory rate shared by the
-    devices of the node, and gradients and weights cross the host link, one after the other, unless they are `resident`
-    there and crossed it with each exchange. Paged states are updated on the device and cross the link both ways, as on
-    a device that is full. `states_moved_bytes` is the traffic of the optimizer's states, `update_flop` its work on the
-    matrix units. A calibrated processor takes what a fused
-    update of as many numbers and tensors took there. An update that is not fused makes one
-    pass for each of its operations (`separate_bytes`). A processor's sustained rate is of reads; what also writes gets
-    the measured share of it. One that loops over `tensors` weights waits for the gradients'
-    norm, and then for the host to launch `OPERATIONS` kernels for each, where the device is faster. A framework that
-    reads norms and counts of every step has its operators and reductions one after another, with Python beside
-    (`host_update_seconds`); of a model's `tensors` each of so many `shards` updates its part. Lower bound: no launch
-    cost but that. Source: Kingma and Ba 2015 (arXiv:1412.6980), Rajbhandari et al. 2020 (arXiv:1910.02054) for the
-    state sizes. Evidence: derived.
+    clearing), states and the master copy are read and written, the computed copy is written. States in host memory are
+    updated at the host's memory rate shared by the devices of the node, and gradients and weights cross the host link,
+    one after the other. Paged states are updated on the device and cross the link both ways, as on a device that is
+    full. A calibrated processor takes what a fused update of as many numbers and tensors took there. One that is not
+    fused makes one pass for each of its operations (`separate_bytes`). A processor's sustained rate is of reads; what
+    also writes gets the measured share of it. One that loops over tensors waits for the gradients' norm, and then for
+    the host to launch `OPERATIONS` kernels for each, where the device is faster. A framework that reads norms and
+    counts of every step has its operators and reductions one after another, with Python beside (`host_update_seconds`).
+    Lower bound: no launch cost but that. Source: Kingma and Ba 2015 (arXiv:1412.6980), Rajbhandari et al. 2020
+    (arXiv:1910.02054) for the state sizes. Evidence: derived.
     """
+    count = np.asarray(update.numbers, dtype=np.float64)
+    moments = np.asarray(update.moved_bytes) / 2 / np.maximum(count, 1.0)
+    device_s = _device_seconds(update, moments, workload, machine)
+    device_s = device_s + host_update_seconds(update.tensors, update.shards, workload=workload, machine=machine)
+    away = np.asarray(update.offload).astype(bool) | np.asarray(update.resident).astype(bool)
+    seconds = np.where(away, _host_seconds(update, moments, workload, machine), device_s)
+    if np.any(update.flop):
+        rate = machine.device.matrix_rate("bf16" if "bf16" in machine.device.matrix else "fp32")
+        seconds = seconds + np.asarray(update.flop) / rate
+    return np.asarray(seconds, dtype=np.float64)
+
+
+def _device_seconds(update: RankUpdate, moments: Number, workload: Workload, machine: Machine) -> Number:
+    """Time of an update on the device, `moments` bytes of states a number [s]."""
     precision, optimizer = PRECISIONS[workload.precision], optimizer_states(workload)
-    count = np.asarray(trained, dtype=np.float64)
-    moments = np.asarray(states_moved_bytes) / 2 / np.maximum(count, 1.0)
+    device, count, passes = machine.device, np.asarray(update.numbers), workload.policy.gradient_passes
     states = moments + precision.master_bytes
-    passes = workload.policy.gradient_passes
     moved = passes * precision.grad_bytes + 2 * states + precision.weight_bytes * (1 if precision.master_bytes else 2)
     if not workload.fused_optimizer and optimizer.two_moments:
         moved = np.asarray(separate_bytes(precision, moments / 2, passes))
-    device = machine.device
     written = device.stream_share if device.accelerator.architecture == OWN_HOST else 1.0
     rate = device.memory_bytes_per_s * written
-    device_s = np.asarray(trained) * moved / rate
+    seconds = count * moved / rate
     if workload.fused_optimizer and optimizer.two_moments and precision.weight_bytes == precision.grad_bytes == 4.0:
-        timed = own_host(device).update_s(trained, tensors, dtype="fp32")  # reads gradients once
+        timed = own_host(device).update_s(count, update.tensors, dtype="fp32")  # reads gradients once
         if timed is not None:
-            device_s = np.asarray(timed + (passes - 1.0) * precision.grad_bytes * np.asarray(trained) / rate)
-    host = machine.cluster.host
+            seconds = np.asarray(timed + (passes - 1.0) * precision.grad_bytes * count / rate)
+    if optimizer.paged:
+        seconds = seconds + 2 * count * moments / machine.cluster.host.device_bytes_per_s
+    if workload.looped_optimizer and optimizer.two_moments:
+        operator_s = constant("launch.host.kernel") * host_slowness(device.accelerator, machine.cluster.host)
+        seconds = np.maximum(seconds, np.asarray(update.tensors) * OPERATIONS * operator_s)
+    return seconds
+
+
+def _host_seconds(update: RankUpdate, moments: Number, workload: Workload, machine: Machine) -> Number:
+    """Time of an update of states that are in host memory [s]."""
+    precision, host = PRECISIONS[workload.precision], machine.cluster.host
+    states = moments + precision.master_bytes
     sharing = max(1, min(host.devices, machine.cluster.count))
     crossing = (precision.grad_bytes + precision.weight_bytes) / host.device_bytes_per_s
-    host_s = np.asarray(trained) * (
+    return np.asarray(update.numbers) * (
         (2 * states + precision.grad_bytes + precision.weight_bytes) * sharing / host.dram_bytes_per_s
-        + np.where(np.asarray(resident).astype(bool), 0.0, crossing)
+        + np.where(np.asarray(update.resident).astype(bool), 0.0, crossing)
     )
-    if optimizer.paged:
-        device_s = device_s + 2 * count * moments / host.device_bytes_per_s
-    operator_s = constant("launch.host.kernel") * host_slowness(machine.device.accelerator, host)
-    if workload.looped_optimizer and optimizer.two_moments:
-        device_s = np.maximum(device_s, np.asarray(tensors) * OPERATIONS * operator_s)
-    device_s = device_s + host_update_seconds(tensors, shards, workload=workload, machine=machine)
-    away = np.asarray(offload).astype(bool) | np.asarray(resident).astype(bool)
-    seconds = np.where(away, host_s, device_s)
-    if np.any(update_flop):
-        rate = machine.device.matrix_rate("bf16" if "bf16" in machine.device.matrix else "fp32")
-        seconds = seconds + np.asarray(update_flop) / rate
-    return np.asarray(seconds, dtype=np.float64)
 
 
 def host_update_seconds(

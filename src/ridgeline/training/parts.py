@@ -16,7 +16,7 @@ from ridgeline.cost.price import PARTS, BlockCost, PhaseCost
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.lower.work import Number
 from ridgeline.seams.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
-from ridgeline.training.stages import LayoutCost, StageTimes
+from ridgeline.training.stage_times import StageLayers, StageTimes
 
 Floats = NDArray[np.float64]
 LINK_PARTS = ("tensor link", "context link", "expert link", "host link")
@@ -39,16 +39,9 @@ class PartTable:
 
 @dataclass(frozen=True, kw_only=True)
 class StageParts:
-    """What the stage times of one plan are made of. `counts` (P, v, kinds), `first`, `last` (P, v).
+    """What the stage times of one plan are made of; its rule of recompute covers so many layers a stage (None: all)."""
 
-    `recompute_layers` of a stage are run again by its rule (None: all).
-    """
-
-    cost: LayoutCost
-    names: tuple[str, ...]
-    counts: NDArray[np.int64]
-    first: Floats
-    last: Floats
+    held: StageLayers
     times: StageTimes
     recompute: str
     recompute_layers: int | None
@@ -56,12 +49,12 @@ class StageParts:
     def tables(self) -> dict[str, PartTable]:
         """Every part of the stage times; they add up to them [s]."""
         copies = (self.times.gather_copy_s, self.times.reduce_copy_s)
-        gathered, reduced = (np.zeros(self.first.shape) + each for each in copies)
+        gathered, reduced = (np.zeros(self.held.first.shape) + each for each in copies)
         found = {part: self._table(partial(_part, part)) for part in PARTS}
         found["launch"] = _with_messages(found["launch"], self.times)
         found["copies"] = PartTable(forward_s=gathered, backward_input_s=gathered, backward_weight_s=reduced)
         waits = (self.times.host_wait_s, self.times.host_back_wait_s)
-        out, back = (np.zeros(self.first.shape) + each for each in waits)
+        out, back = (np.zeros(self.held.first.shape) + each for each in waits)
         found["host link"] = PartTable(forward_s=out, backward_input_s=back, backward_weight_s=np.zeros(out.shape))
         return found
 
@@ -87,20 +80,17 @@ class StageParts:
         def of(block: BlockCost) -> float:
             return float(np.asarray(read(getattr(block, phase))))
 
-        ends = of(self.cost.embedding) * self.first + of(self.cost.head) * self.last
-        return np.asarray(self._layers(of) + ends)
-
-    def _layers(self, of: Callable[[BlockCost], float]) -> Floats:
-        values = [of(self.cost.blocks[name]) for name in self.names]
-        return np.asarray(sum(value * self.counts[..., i] for i, value in enumerate(values)))
+        held = self.held
+        return held.layers(of) + (of(held.cost.embedding) * held.first + of(held.cost.head) * held.last)
 
     def _repeated(self, read: Callable[[PhaseCost], Number]) -> Floats:
-        if any(self.recompute not in self.cost.blocks[name].again for name in self.names):
-            return np.zeros(self.first.shape)
-        share = np.ones((self.counts.shape[0], 1))
+        held, name = self.held, self.recompute
+        if any(name not in block.again for block in held.cost.blocks.values()):
+            return np.zeros(held.first.shape)
+        share = np.ones((held.counts.shape[0], 1))
         if self.recompute_layers is not None:
-            share = np.minimum(1.0, self.recompute_layers / np.maximum(self.counts.sum(axis=(1, 2)), 1)[:, None])
-        return np.asarray(self._layers(lambda block: float(np.asarray(read(block.again[self.recompute])))) * share)
+            share = np.minimum(1.0, self.recompute_layers / np.maximum(held.counts.sum(axis=(1, 2)), 1)[:, None])
+        return np.asarray(held.layers(lambda block: float(np.asarray(read(block.again[name])))) * share)
 
 
 def _part(name: str, phase: PhaseCost) -> Number:

@@ -21,7 +21,7 @@ from ridgeline.plan.plan import Plan
 from ridgeline.seams.schedule import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Durations, Order
 from ridgeline.training.exchanges import SLOWDOWN, Exchange, exchange_rules
 from ridgeline.training.pipeline import LABEL, order, pipeline_schedule, pipeline_tasks
-from ridgeline.training.stages import StageTimes
+from ridgeline.training.stage_times import StageTimes
 
 GATHER, REDUCE, UPDATE = 6, 7, 8
 STEP_LABEL = (*LABEL, "gather", "reduce", "update")

@@ -1,0 +1,126 @@
+"""Prices, layers and times of every pipeline stage and chunk.
+
+Shape letters: P stages, v chunks per stage; leading axes are plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.cost.price import BlockCost
+from ridgeline.lower.params import RankParams
+from ridgeline.lower.work import Layout, Number
+
+Floats = NDArray[np.float64]
+
+
+def on_chunks(value: Number) -> Floats:
+    """Numbers of plans with axes for stages and chunks behind them."""
+    return np.asarray(value)[..., None, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutCost:
+    """Prices and parameters of every block kind and of the two ends for one layout (or many).
+
+    `gather_s` and `reduce_s` are seconds to collect the weights and to reduce the gradients of a layer of each block
+    kind, of the embedding and of the head, once `StageModel.exchanged` has priced them; empty before.
+    """
+
+    layout: Layout
+    blocks: Mapping[str, BlockCost]
+    block_params: Mapping[str, RankParams]
+    embedding: BlockCost
+    head: BlockCost
+    embedding_params: RankParams
+    head_params: RankParams
+    gather_s: tuple[Number, ...] = ()
+    reduce_s: tuple[Number, ...] = ()
+
+    def with_logits(self, again: Number) -> LayoutCost:
+        """The same where backward multiplies hidden states and head `again` times more [1]."""
+        return replace(self, head=self.head.multiplied_again(again)) if np.any(again) else self
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageLayers:
+    """Which layers and ends every stage and chunk holds, and their prices.
+
+    `counts` (P, v, kinds) of the block kinds `names`; `first`, `last` (P, v) are 1 where embedding and head are.
+    """
+
+    cost: LayoutCost
+    names: tuple[str, ...]
+    counts: NDArray[np.int64]
+    first: Floats
+    last: Floats
+
+    def layers(self, read: Callable[[BlockCost], Number]) -> Floats:
+        """What `read` takes from each layer's cost, over each chunk's layers, (..., P, v)."""
+        total = np.zeros(self.counts.shape[:-1])
+        for index, name in enumerate(self.names):
+            total = total + on_chunks(read(self.cost.blocks[name])) * self.counts[..., index]
+        return total
+
+    def chunks(self, read: Callable[[BlockCost], Number]) -> Floats:
+        """What `read` takes from costs, over each chunk's layers and ends, (..., P, v)."""
+        total = self.layers(read) + on_chunks(read(self.cost.embedding)) * self.first
+        return total + on_chunks(read(self.cost.head)) * self.last
+
+    def held(self) -> list[tuple[RankParams, NDArray[Any]]]:
+        """Parameters of each block kind, of the embedding and of the head, with how many each chunk has, (P, v)."""
+        cost = self.cost
+        params = (*(cost.block_params[name] for name in self.names), cost.embedding_params, cost.head_params)
+        return list(zip(params, self.many(), strict=True))
+
+    def many(self) -> list[NDArray[Any]]:
+        """How many of each block kind, of the embedding and of the head each chunk has, (P, v) [1]."""
+        return [*(self.counts[..., i] for i in range(len(self.names))), self.first, self.last]
+
+    def per_stage(self, field: str) -> Floats:
+        """Sum of a field of `RankParams` over what each stage holds (..., P), in the field's unit."""
+        total: Number = 0.0
+        for params, count in self.held():
+            total = total + np.asarray(getattr(params, field))[..., None] * count.sum(axis=-1)
+        return np.asarray(total)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTimes:
+    """Seconds per micro-batch and chunk (..., P, v), and once-a-step seconds (..., P).
+
+    `gather_s` collects a chunk's weights, `reduce_s` reduces its gradients; `pieces` is the number of layers that a
+    chunk's exchange is cut into. `optimizer_s` is the update of one stage, `final_gather_s` the collection of the
+    updated weights when it is not hidden. `gather_copy_s` of each forward and backward, and `reduce_copy_s` of each
+    backward, are copies around exchanges; `message_s` of each forward and backward is the host's time for its messages,
+    `turn_s` of each forward, and `back_turn_s` of each backward, that of the program around its layers where the device
+    does not work that long.
+    `host_copy_s` is the time in which the host link takes what a chunk's forward keeps, and again gives it back;
+    `host_wait_s` of each forward and `host_back_wait_s` of each backward is what that takes longer than the compute.
+    `exchanged_s` is the part of `optimizer_s` that is no update: copies around exchanges once a step, and the sum of a
+    tied embedding's gradients over the first and the last stage.
+    """
+
+    forward_s: Floats
+    backward_input_s: Floats
+    backward_weight_s: Floats
+    send_forward_s: Floats
+    send_backward_s: Floats
+    gather_s: Floats
+    reduce_s: Floats
+    pieces: NDArray[np.int64]
+    optimizer_s: Floats
+    gather_copy_s: Floats | float = 0.0
+    reduce_copy_s: Floats | float = 0.0
+    exchanged_s: Floats | float = 0.0
+    message_s: Floats | float = 0.0
+    turn_s: Floats | float = 0.0
+    back_turn_s: Floats | float = 0.0
+    host_copy_s: Floats | float = 0.0
+    host_wait_s: Floats | float = 0.0
+    host_back_wait_s: Floats | float = 0.0
