@@ -17,7 +17,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.load import load
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Evaluation, Predictor, predict

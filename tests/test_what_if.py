@@ -12,7 +12,7 @@ from ridgeline.cost.better import all_better, resources
 from ridgeline.cost.machine import machine
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.build import from_dims
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor, predict

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.build import from_dims
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import predict

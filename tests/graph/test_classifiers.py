@@ -9,7 +9,7 @@ import pytest
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.classifiers import CLASSIFIERS, classifier
 from ridgeline.graph.flop import model_flop_per_token
-from ridgeline.graph.ops import Op, OpKind
+from ridgeline.graph.ops import AttentionOp, ConvolutionOp, ElementwiseOp, Op
 from ridgeline.graph.pixels import product
 from ridgeline.graph.vision import Turned, squeeze_ops
 
@@ -85,11 +85,11 @@ def test_parameters_do_not_depend_on_layout_fusion_or_image() -> None:
 def test_a_depthwise_convolution_has_one_filter_a_channel_and_no_layout_to_turn() -> None:
     graph = classifier("mobilenet-v2", turned=Turned.BOTH).graph
     ops = [op for block in graph.blocks.values() for op in block.ops]
-    alone = [op for op in ops if op.groups > 1]
+    alone = [op for op in ops if isinstance(op, ConvolutionOp) and op.groups > 1]
     assert alone
     assert all((op.k, op.n, op.params) == (9, 1, 9 * op.groups) for op in alone)
     block = graph.blocks[graph.layers[1]]  # a separable block: depthwise, then 1 x 1
-    assert [op.name.endswith(".layout") for op in block.ops if op.kind is OpKind.ELEMENTWISE].count(True) == 1
+    assert [op.name.endswith(".layout") for op in block.ops if isinstance(op, ElementwiseOp)].count(True) == 1
 
 
 def test_a_dense_layer_copies_all_that_came_before() -> None:
@@ -102,7 +102,7 @@ def test_a_squeeze_that_is_not_fused_makes_its_gradients_one_by_one() -> None:
     size = 8 * 4**2
 
     def backward(ops: list[Op]) -> float:
-        return sum(op.backward_read + op.backward_write for op in ops if op.kind is OpKind.ELEMENTWISE)
+        return sum(op.backward_read + op.backward_write for op in ops if isinstance(op, ElementwiseOp))
 
     # not fused: two gradients of the product (4 reads, 2 writes), the mean's spread, their sum (2 reads, 1 write)
     assert backward(squeeze_ops(8, 4, 2)) == 10 * size + 8
@@ -111,7 +111,7 @@ def test_a_squeeze_that_is_not_fused_makes_its_gradients_one_by_one() -> None:
 
 def test_windows_attend_to_their_own_patches() -> None:
     graph = classifier("swin-tiny").graph
-    core = next(op for op in graph.blocks[graph.layers[1]].ops if op.kind is OpKind.ATTENTION)
+    core = next(op for op in graph.blocks[graph.layers[1]].ops if isinstance(op, AttentionOp))
     assert (core.rows, core.positions, core.heads, core.qk_dim) == (49, 49, 3 * 64, 32)  # 64 windows of 3 heads
 
 

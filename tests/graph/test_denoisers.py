@@ -10,7 +10,7 @@ from ridgeline.graph.denoiser_specs import DENOISERS, Picture
 from ridgeline.graph.denoisers import denoiser, guided
 from ridgeline.graph.diffusion import unet
 from ridgeline.graph.flop import model_flop_per_token
-from ridgeline.graph.ops import OpKind
+from ridgeline.graph.ops import AttentionOp
 
 SQUARE = Picture(width=1024, height=1024)
 VIDEO = Picture(width=720, height=480, frames=49)
@@ -52,7 +52,7 @@ def test_patches_of_images_and_videos_by_hand() -> None:
 
 def test_attention_of_patches_and_words_is_joint() -> None:
     block = denoiser("sd3-medium", SQUARE).graph.blocks["joint"]
-    core = next(op for op in block.ops if op.kind is OpKind.ATTENTION)
+    core = next(op for op in block.ops if isinstance(op, AttentionOp))
     assert (core.rows, core.positions, core.heads, core.qk_dim) == (4096 + 333, 4096 + 333, 24, 64)
 
 
@@ -115,7 +115,7 @@ def test_sana_has_its_parameters_and_no_scores_of_its_patches() -> None:
     graph = denoiser("sana-1.6b", Picture(width=4096, height=4096)).graph
     assert graph.params == 1_604_460_512
     layer = {op.name: op for op in graph.blocks["linear"].ops}
-    assert [(op.name, op.rows, op.positions) for op in layer.values() if op.kind is OpKind.ATTENTION] == [
+    assert [(op.name, op.rows, op.positions) for op in layer.values() if isinstance(op, AttentionOp)] == [
         ("words_attention", 16384, 300)
     ]
     assert layer["linear_attention"].kernels * 4 == 64  # bytes of an element, read and written in two

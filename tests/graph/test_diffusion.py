@@ -7,7 +7,7 @@ import pytest
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.diffusion import UNETS, unet
 from ridgeline.graph.flop import model_flop_per_token
-from ridgeline.graph.ops import OpKind
+from ridgeline.graph.ops import AttentionOp
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import Attention, Gemm, Layout, Phase
@@ -63,7 +63,7 @@ def test_activations_of_an_image_are_those_measured() -> None:
 
 def test_cores_of_an_image_keep_to_their_own_length() -> None:
     graph = unet("stable-diffusion-1").graph
-    assert all(op.positions for name in graph.layers for op in graph.blocks[name].ops if op.kind is OpKind.ATTENTION)
+    assert all(op.positions for name in graph.layers for op in graph.blocks[name].ops if isinstance(op, AttentionOp))
     assert model_flop_per_token(graph, 1.0) == model_flop_per_token(graph, 4096.0)
 
 

@@ -11,13 +11,12 @@ from ridgeline.errors import WorkloadError
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.flop import mean_context, model_flop_per_token, op_flop_per_token, train_flop_per_token
 from ridgeline.graph.load import load
-from ridgeline.graph.ops import Op, OpKind, Region
+from ridgeline.graph.ops import AttentionOp, Op, Region, ScanOp
 
 
 def attention(*, causal: bool = True, window: int | None = None, chunk: int | None = None) -> Op:
-    return Op(
+    return AttentionOp(
         name="attention",
-        kind=OpKind.ATTENTION,
         region=Region.TENSOR,
         heads=2,
         kv_heads=1,
@@ -73,7 +72,7 @@ def test_encoder_decoder_counts_each_side_with_its_own_tokens() -> None:
 
 def test_lightning_layers_cost_the_same_at_any_length() -> None:
     graph = load("minimax-text-01").graph
-    op = next(op for op in graph.blocks["lightning-moe"].ops if op.kind is OpKind.SCAN)
+    op = next(op for op in graph.blocks["lightning-moe"].ops if isinstance(op, ScanOp))
     # 64 heads of 128: 4 * 128 * 128 through the state, 4 * 128 * 256 inside a chunk of 256
     assert op_flop_per_token(op, 1e6) == 64 * 4 * 128 * (128 + 256)
 

@@ -8,7 +8,8 @@ import pytest
 
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.load import load
-from ridgeline.graph.ops import Block, Model, Region
+from ridgeline.graph.model import Block, Model
+from ridgeline.graph.ops import Region
 
 HALF = 2.0  # bytes of fp16
 

@@ -7,8 +7,8 @@ import pytest
 from ridgeline.errors import InputError, PlanError, UnknownNameError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
+from ridgeline.graph.model import SAMPLE
 from ridgeline.graph.networks import find_network, network, networks, sample_tokens
-from ridgeline.graph.ops import SAMPLE
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import predict

@@ -6,7 +6,7 @@ import pytest
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.flop import model_flop_per_token
-from ridgeline.graph.ops import OpKind
+from ridgeline.graph.ops import GemmOp
 from ridgeline.graph.volumes import volume_unet
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.shard import Sharder
@@ -39,7 +39,7 @@ def test_a_stride_of_two_leaves_an_eighth_of_the_voxels() -> None:
 def test_voxels_get_no_gradient() -> None:
     graph = volume_unet("unet-3d").graph
     first = graph.blocks["entry"].ops[0]
-    assert first.kind is OpKind.GEMM
+    assert isinstance(first, GemmOp)
     assert first.leaf
 
 

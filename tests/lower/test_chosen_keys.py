@@ -42,7 +42,7 @@ def test_parameters_are_the_dense_models_and_an_indexer_with_its_norm_in_every_l
 
 def test_layers_that_take_the_choice_before_them_have_no_indexer() -> None:
     every = load("glm-5").graph
-    scoring = [any(op.index_heads for op in SHARED.graph.blocks[name].ops) for name in SHARED.graph.layers]
+    scoring = [SHARED.graph.blocks[name].attention.index_heads > 0 for name in SHARED.graph.layers]
     assert scoring == [True, True, True, *([False] * 3 + [True]) * 18, False, False, False]
     each = 32 * 128 * 2048 + 6144 * (128 + 32) + 2 * 128
     assert every.params - SHARED.graph.params == 57 * each

@@ -9,7 +9,8 @@ import pytest
 from ridgeline.errors import PlanError, RidgelineError
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.load import catalog, load
-from ridgeline.graph.ops import Model, OpKind, op_params
+from ridgeline.graph.model import Model, op_params
+from ridgeline.graph.ops import LinearOp
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import Core, Experts, Fusions, LayerKind, Pass, Piece, Product, Reduce, Served, Trade
 from ridgeline.plan.deployment import Deployment
@@ -17,8 +18,6 @@ from ridgeline.plan.deployment import Deployment
 LLAMA = load("llama-3.1-8b")  # D 4096, 32 heads and 8 kv heads of 128, F 14336, V 128256, 32 layers
 MIXTRAL = load("mixtral-8x7b")  # 8 experts of 14336, 2 chosen
 DEEPSEEK = load("deepseek-v3")  # 256 experts of 2048, 8 chosen, 1 shared; 3 dense layers, 58 with experts
-
-MATRICES = (OpKind.GEMM, OpKind.GROUPED_GEMM)
 
 
 def products(kind: LayerKind) -> dict[str, tuple[float, float]]:
@@ -53,7 +52,7 @@ def whole_elements(model: Model) -> int:
     """The same of the undivided model [1]."""
     graph = model.graph
     blocks = [graph.blocks[name] for name in graph.layers]
-    return sum(op_params(op, block.experts) for block in blocks for op in block.ops if op.kind in MATRICES)
+    return sum(op_params(op, block.experts) for block in blocks for op in block.ops if isinstance(op, LinearOp))
 
 
 def test_a_layer_of_llama_on_one_device_and_on_four() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from ridgeline.graph import load as catalog
 from ridgeline.graph.build import from_dims
-from ridgeline.graph.ops import Model, OpKind
+from ridgeline.graph.model import Model
+from ridgeline.graph.ops import GroupedGemmOp, LinearOp
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.lower.params import rank_params
 from ridgeline.lower.work import Layout
@@ -24,9 +25,7 @@ def repeated(model: Model) -> tuple[int, int]:
     """Numbers of a layer, and of the two ends, that every tensor rank holds whole."""
     block = next(iter(model.graph.blocks.values()))
     layer = sum(op.params for op in block.ops if not op.params_split)
-    ends = sum(
-        op.params for op in (*model.graph.embedding, *model.graph.head) if not op.params_split and not op.shared_params
-    )
+    ends = sum(op.params for op in (*model.graph.embedding, *model.graph.head) if not op.params_split and not op.tied)
     return layer, ends
 
 
@@ -56,7 +55,7 @@ def test_expert_and_tensor_ranks_together_hold_a_sparse_model(tp: int, ep: int, 
     dense, expert = total(EXPERTS, Layout(tp=tp, ep=ep, etp=etp), ep * etp, tp)
     assert dense + expert == pytest.approx(EXPERTS.graph.params + (tp - 1) * (3 * layer + ends))
     weights = sum(
-        op.params for op in EXPERTS.graph.blocks[EXPERTS.graph.layers[0]].ops if op.kind is OpKind.GROUPED_GEMM
+        op.params for op in EXPERTS.graph.blocks[EXPERTS.graph.layers[0]].ops if isinstance(op, GroupedGemmOp)
     )
     assert expert == pytest.approx(3 * 8 * weights)
 
@@ -103,7 +102,7 @@ def test_states_move_by_tensor_and_share() -> None:
     assert whole.moved_dense == 16 * whole.trained_dense  # two fp32 moments, read and written
     # Adafactor reads and writes 4 (m + n) of a matrix, 4 of every number of a norm
     sides = 2 * 4 * sum(64 + n for n in (192, 64, 256, 256))
-    vectors = sum(op.params for op in block.ops if not op.k)
+    vectors = sum(op.params for op in block.ops if not isinstance(op, LinearOp))
     assert rank_params(block.ops, Layout(), replace(PRETRAIN, optimizer="adafactor")).moved_dense == sides + 8 * vectors
 
 
@@ -124,5 +123,5 @@ def test_tensors_are_those_of_the_published_checkpoints(name: str, tensors: int)
 def test_an_adapter_has_two_tensors_for_each_linear_layer() -> None:
     block = next(iter(DENSE.graph.blocks.values()))
     tuned = Workload(seq_len=128, global_batch=8, task=Task.LORA, lora_rank=4)
-    linear = sum(op.parts for op in block.ops if op.lora)
+    linear = sum(op.parts for op in block.ops if isinstance(op, LinearOp) and op.lora)
     assert rank_params(block.ops, Layout(), tuned).tensors == 2 * linear

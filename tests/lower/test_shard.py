@@ -14,7 +14,8 @@ from ridgeline.facts.frameworks import framework_policy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.load import load
-from ridgeline.graph.ops import Model, OpKind
+from ridgeline.graph.model import Model
+from ridgeline.graph.ops import ScanOp
 from ridgeline.graph.recurrent import gated_delta_ops, lightning_ops, state_space_ops
 from ridgeline.graph.spec import GatedDelta, Lightning, StateSpace
 from ridgeline.graph.vision import residual
@@ -68,15 +69,15 @@ def attention_flop(work: Iterable[Work]) -> float:
 def test_a_scan_moves_what_its_kernels_hand_on_once_forward_and_twice_back() -> None:
     """Two heads of 4 with 8 states in one group, chunks of 16: 12 x 64 / 16 of states, 8 x 16 of scores, 2 x 24 in."""
     spec = StateSpace(heads=2, head_dim=4, state=8, groups=1, conv_kernel=4, chunk=16)
-    (op,) = (one for one in state_space_ops(spec, 8, ()) if one.kind is OpKind.SCAN)
+    (op,) = (one for one in state_space_ops(spec, 8, ()) if isinstance(one, ScanOp))
     assert op.handed == 12 * 64 / 16 + 8 * 16 + 2 * 24
     forward, backward = scan(op, PRECISIONS["bf16"], rows=np.array([32.0]))
     assert float(forward.bytes[0]) == 32 * (2 * (24 + 2 + 8) + op.handed)
     assert float(backward.bytes[0]) == 32 * (2 * (op.backward_read + op.backward_write) + 2 * op.handed)
     assert (forward.kernels, backward.kernels) == (5.0, 10.0)
-    (rule,) = (one for one in gated_delta_ops(DELTA, 8, ()) if one.kind is OpKind.SCAN)
+    (rule,) = (one for one in gated_delta_ops(DELTA, 8, ()) if isinstance(one, ScanOp))
     assert rule.handed == 3 * (12 * 64 + 4 * (4 + 2 * 8 + 4 * 8 / 64)) + 2 * (2 * 4 + 3 * 8)
-    (light,) = (one for one in lightning_ops(Lightning(heads=2, head_dim=8), 16, ()) if one.kind is OpKind.SCAN)
+    (light,) = (one for one in lightning_ops(Lightning(heads=2, head_dim=8), 16, ()) if isinstance(one, ScanOp))
     assert light.handed == 16 * 2 * 8 * 8 / 256 + 2 * 5 * 16
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.graph.build import from_dims
-from ridgeline.graph.ops import Graph
+from ridgeline.graph.model import Graph
 from ridgeline.graph.workload import Workload
 from ridgeline.memory.stage import stage_memory
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.build import from_dims
-from ridgeline.graph.ops import OpKind
+from ridgeline.graph.ops import LinearOp
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.lower.params import rank_params
 from ridgeline.lower.work import Layout
@@ -109,7 +109,10 @@ def test_a_quantized_base_is_gathered_in_4_bits() -> None:
     plan = Plan(dp=2, zero=3, recompute="full")
     wide, narrow = (one.prepare(plan) for one in predictors)
     seconds = [float(made[-1].gather_s.sum()) for made in (wide, narrow)]
-    few, params = seconds[0] - seconds[1], 8 * sum(op.k * op.n for op in GRAPH.blocks["dense"].ops if op.lora)
+    few, params = (
+        seconds[0] - seconds[1],
+        8 * sum(op.k * op.n for op in GRAPH.blocks["dense"].ops if isinstance(op, LinearOp)),
+    )
     link = seconds[0] / (2 * GRAPH.params)  # seconds for each byte gathered
     assert few == pytest.approx((2 - 0.516) * params * link, rel=0.05)
 
@@ -129,8 +132,7 @@ def test_muon_has_one_owner_of_its_states() -> None:
     muon = job(optimizer="muon")
     ends = (*GRAPH.embedding, *GRAPH.head)
     params = [rank_params(ops, Layout(), muon) for ops in (*(b.ops for b in GRAPH.blocks.values()), ends)]
-    linear = (OpKind.GEMM, OpKind.GROUPED_GEMM)
-    matrix = 8.0 * sum(op.k * op.n for block in GRAPH.blocks.values() for op in block.ops if op.kind in linear)
+    matrix = 8.0 * sum(op.k * op.n for block in GRAPH.blocks.values() for op in block.ops if isinstance(op, LinearOp))
     moved = 8.0 * float(np.asarray(params[0].moved_dense)) + float(np.asarray(params[1].moved_dense))
     stage = resolve(GRAPH, muon, {"layers": LAYERS})
     assert float(moment_bytes(stage)) == moved / 2

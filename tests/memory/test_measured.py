@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ridgeline.graph.build import from_dims
-from ridgeline.graph.ops import Graph
+from ridgeline.graph.model import Graph
 from ridgeline.graph.workload import Workload
 from ridgeline.memory.profile import named_runtime
 from ridgeline.memory.stage import allocator_peak, stage_memory

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.build import from_dims
-from ridgeline.graph.ops import Graph
+from ridgeline.graph.model import Graph
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.memory.profile import named_runtime
 from ridgeline.memory.stage import (

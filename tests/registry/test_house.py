@@ -72,6 +72,40 @@ def test_no_code_asks_which_framework_it_is() -> None:
     assert not asked
 
 
+OPERATORS = ("op", "other", "piece", "core", "work")  # what code calls an operator or its work
+WORKING = ("cost", "graph", "lower", "memory", "plan", "predict", "run", "search", "serving", "training")  # rooms
+
+
+def asked_names(text: str) -> list[int]:
+    """Lines that ask an operator, or what became of it, for its name: a comparison, an end, a key of a table."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        asked: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            words = (ast.Constant, ast.Tuple, ast.Set, ast.List, ast.Name)
+            known = all(isinstance(side, words) for side in node.comparators)
+            asked = [node.left] if known else []
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            ends = node.func.attr in ("startswith", "endswith", "removeprefix", "removesuffix")
+            asked = [node.func.value] if ends else []
+        for side in asked:
+            of = side.value if isinstance(side, ast.Attribute) and side.attr == "name" else None
+            if isinstance(of, ast.Name) and of.id in OPERATORS:
+                found.append(node.lineno)
+    return found
+
+
+def test_no_code_asks_an_operator_for_its_name() -> None:
+    """Operators are types with roles; a name is a label for reports."""
+    assert [
+        f"{path.relative_to(SOURCE)}:{line}"
+        for path in FILES
+        if path.relative_to(SOURCE).parts[0] in WORKING
+        for line in asked_names(path.read_text(encoding="utf-8"))
+    ] == []
+    assert asked_names('op.name == "qkv"\npiece.name in _NORMS\nop.name.startswith("mlp")\nop.name') == [1, 2, 3]
+
+
 PRICING = ("cost", "energy", "lower", "memory", "predict", "sampling", "serving", "timeline", "training")  # rooms
 ORIGINS = re.compile(
     r"source|arxiv|assumed|derived|measured|fitted|definition|default|chosen|bound|tolerance", re.IGNORECASE

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Host, Tier
-from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region
+from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.ops import EmbeddingOp, GemmOp, Region
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.plan.plan import Plan
@@ -21,8 +22,8 @@ GIB = 2.0**30
 
 def made_model() -> Model:
     """One block of one 4 x 4 matrix, two layers, a vocabulary of 8: 32 + 32 parameters."""
-    matrix = Op(name="up", kind=OpKind.GEMM, region=Region.TENSOR, k=4, n=4, params=16)
-    table = Op(name="embedding", kind=OpKind.EMBEDDING, region=Region.VOCAB, k=4, n=8, params=32)
+    matrix = GemmOp(name="up", region=Region.TENSOR, k=4, n=4, params=16)
+    table = EmbeddingOp(name="embedding", region=Region.VOCAB, k=4, n=8, params=32)
     graph = Graph(
         blocks={"dense": Block(name="dense", ops=(matrix,), boundaries=())},
         layers=("dense", "dense"),

@@ -13,7 +13,7 @@ from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.build import from_dims
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor

@@ -14,7 +14,7 @@ import pytest
 from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.load import catalog, catalog_config
-from ridgeline.graph.ops import Graph
+from ridgeline.graph.model import Graph
 
 pytestmark = [pytest.mark.rival, pytest.mark.filterwarnings("ignore")]
 

@@ -13,7 +13,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.frameworks import framework_policy
 from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.load import load
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan

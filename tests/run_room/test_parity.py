@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.load import load
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.run.decoder import Decoder

@@ -12,7 +12,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.lower.inference import serve
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.capacity import Capacity, token_bytes, weights_bytes, workspace_bytes

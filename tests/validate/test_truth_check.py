@@ -13,7 +13,7 @@ import pytest
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.flop import model_flop_per_token
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.report.report import Estimate, OpRow, Report, StageMemory

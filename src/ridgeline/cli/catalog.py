@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.facts.records import Accelerator, Cluster, Fact
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.report.as_json import as_value, cluster_as_dict, model_as_dict
 from ridgeline.report.blocks import Block, Line, Table, blank, show
 from ridgeline.report.text import count_text

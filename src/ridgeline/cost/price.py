@@ -370,7 +370,7 @@ class Pricer:
 def _kind(work: Work) -> str:
     """Which kind of work a rule of recompute is asked about."""
     if isinstance(work, Collective):
-        gathered = work.kind is CollectiveKind.ALL_GATHER and work.name.startswith("tensor.")
+        gathered = work.kind is CollectiveKind.ALL_GATHER and work.hidden_behind == "gemm"
         return GATHER if gathered else LINK
     if isinstance(work, Attention):
         return FUSED_ATTENTION if work.fused else ATTENTION

@@ -11,7 +11,7 @@ from ridgeline.graph.config import Fields
 from ridgeline.graph.families.registry import FAMILIES, WRAPPERS
 from ridgeline.graph.families.stack import Family, Stack
 from ridgeline.graph.layers import graph_of
-from ridgeline.graph.ops import Graph, Model
+from ridgeline.graph.model import Graph, Model
 from ridgeline.graph.spec import Attention, GatedDelta, Layer, Lightning, Mlp, Moe, StateSpace
 from ridgeline.graph.wrapping import unwrapped
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ridgeline.errors import ModelError
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 
 _SHOWN = 40  # characters of a word that is repeated
 _INTEGERS = "int8"  # weights that meet 8-bit inputs; no engine widens these

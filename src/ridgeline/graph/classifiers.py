@@ -5,7 +5,7 @@ from __future__ import annotations
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.convolutional import CONVOLUTIONAL, convolutional
 from ridgeline.graph.mobile import MOBILE, mobile
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.patches import PATCHED, patched
 from ridgeline.graph.vision import RESIDUAL, Turned, residual
 

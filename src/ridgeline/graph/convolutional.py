@@ -12,8 +12,9 @@ from collections.abc import Callable
 from functools import partial
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.ops import Model, Op, Region, Split
-from ridgeline.graph.parts import linear, pointwise
+from ridgeline.graph.model import Model
+from ridgeline.graph.ops import ElementwiseOp, Op, Region, Split
+from ridgeline.graph.parts import linear
 from ridgeline.graph.trunk import Trunk
 from ridgeline.graph.vision import CLASSES, IMAGE, Layers, Turned, head_ops
 
@@ -61,7 +62,9 @@ def _vgg(trunk: Trunk, depths: tuple[int, ...]) -> list[Op]:
 
 
 def _rectified(name: str, width: int) -> Op:
-    return pointwise(name, Region.TENSOR, read=width, write=width, backward_read=2 * width, backward_write=width)
+    return ElementwiseOp(
+        name=name, region=Region.TENSOR, read=width, write=width, backward_read=2 * width, backward_write=width
+    )
 
 
 def _dense(trunk: Trunk, depths: tuple[int, ...]) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region
+from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.ops import ConvolutionOp, Op, Region
 from ridgeline.graph.pixels import LINEAR, attention, gated, group_norm, kept, mapped, product, riding
 
 WIDTHS = (512, 512, 256, 128)  # channels of each level, coarsest first
@@ -103,11 +104,11 @@ def _attention(wide: int, pixels: int) -> list[Op]:
     ]
 
 
-def _convolution(name: str, channels: int, filters: int, pixels: int) -> Op:
+def _convolution(name: str, channels: int, filters: int, pixels: int) -> ConvolutionOp:
     """A 3 x 3 convolution with bias."""
     taps = 9
-    return Op(
-        name=name, kind=OpKind.GEMM, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(pixels), taps=taps,
+    return ConvolutionOp(
+        name=name, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(pixels), taps=taps,
         params=channels * taps * filters + filters, saved=(kept(channels * pixels),),
     )  # fmt: skip
 
@@ -161,7 +162,7 @@ def _cube(name: str, channels: int, filters: int, voxels: int) -> Op:
 
 def _norm(spec: Film, name: str, latent: int, channels: int, voxels: int) -> list[Op]:
     """Groups normed, perhaps weighed by one map of the latent and shifted by another, and SiLU."""
-    ops = [group_norm(name, channels, voxels)]
+    ops: list[Op] = [group_norm(name, channels, voxels)]
     if spec.shaped:
         maps = [product(f"{name}_{part}", latent, channels, voxels) for part in ("scale", "shift")]
         ops += [*maps, replace(mapped(f"{name}_shape", channels * voxels, inputs=3), kernels=SHAPED)]

@@ -16,7 +16,8 @@ from functools import partial
 from ridgeline.errors import ModelError, UnknownNameError
 from ridgeline.graph.denoiser_specs import DENOISERS, Denoiser, Picture
 from ridgeline.graph.diffusion import UNETS, unet
-from ridgeline.graph.ops import Block, Graph, Model, Op, Split
+from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.ops import Op, Split
 from ridgeline.graph.parts import linear
 from ridgeline.graph.pixels import LINEAR, activated, attention, gated, layer_norm, mapped, product, riding
 
@@ -276,7 +277,7 @@ def _skip(spec: Denoiser, tokens: int) -> list[Op]:
 def _entry(spec: Denoiser, tokens: int) -> list[Op]:
     """Patches and words made as wide as the layers, and the vectors that steps are conditioned by."""
     size = (spec.channels + spec.beside) * spec.patch[0] * spec.patch[1] ** 2
-    ops = [product("patches", size, spec.hidden, tokens)]
+    ops: list[Op] = [product("patches", size, spec.hidden, tokens)]
     if spec.word_width >= spec.hidden:
         ops.append(product("words", spec.word_width, spec.hidden, spec.words))
     if spec.cross or spec.linear:

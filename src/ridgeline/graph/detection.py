@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Saved
-from ridgeline.graph.parts import pointwise
+from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.ops import ConvolutionOp, ElementwiseOp, Op, Region, Saved
 from ridgeline.graph.vision import Layers, Stage, Turned
 
 PYRAMID = 256  # channels of every level
@@ -108,9 +108,9 @@ def pyramid_ops(net: Layers, stages: Sequence[Stage]) -> tuple[list[Op], list[in
         if number + 1 < len(stages):
             elements = PYRAMID * stage.side**2
             ops.append(
-                pointwise(
-                    f"merge{number}",
-                    Region.TENSOR,
+                ElementwiseOp(
+                    name=f"merge{number}",
+                    region=Region.TENSOR,
                     read=1.25 * elements,
                     write=elements,
                     backward_read=elements,
@@ -135,7 +135,8 @@ def _ssd(spec: Detector, net: Layers, stages: Sequence[Stage]) -> list[Block]:
         if padded:
             ops += net.convolution(f"map{number}", narrow, out, 3, side, stride=2)
         else:
-            ops += [replace(op, rows=float(smaller**2)) for op in net.convolution(f"map{number}", narrow, out, 3, side)]
+            made = net.convolution(f"map{number}", narrow, out, 3, side)
+            ops += [replace(op, rows=float(smaller**2)) if isinstance(op, ConvolutionOp) else op for op in made]
         ops.append(net.norm(f"map{number}_norm", out, smaller, active=True))
         sides.append(smaller)
         channels.append(out)
@@ -151,8 +152,8 @@ def _ssd(spec: Detector, net: Layers, stages: Sequence[Stage]) -> list[Block]:
 def _shared(name: str, channels: int, filters: int, pixels: int, levels: int) -> Op:
     """A 3 x 3 convolution with bias on all levels of a pyramid."""
     taps = 9
-    return Op(
-        name=name, kind=OpKind.GEMM, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(pixels), taps=taps,
+    return ConvolutionOp(
+        name=name, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(pixels), taps=taps,
         params=channels * taps * filters + filters, kernels=levels,
         saved=(Saved(elements=channels * pixels, region=Region.TENSOR),),
     )  # fmt: skip
@@ -160,15 +161,15 @@ def _shared(name: str, channels: int, filters: int, pixels: int, levels: int) ->
 
 def _relu(name: str, elements: int, levels: int) -> Op:
     """Rectified in place; backward masks the gradient."""
-    return pointwise(
-        name, Region.TENSOR, read=elements, write=elements, backward_read=2 * elements, backward_write=elements,
-        kernels=levels,
+    return ElementwiseOp(
+        name=name, region=Region.TENSOR, read=elements, write=elements, backward_read=2 * elements,
+        backward_write=elements, kernels=levels,
     )  # fmt: skip
 
 
 def _loss(name: str, elements: int) -> Op:
     """A fused loss of every output, which writes the gradient in forward."""
-    return pointwise(
-        name, Region.TENSOR, read=elements, write=elements, backward_read=elements, backward_write=elements,
+    return ElementwiseOp(
+        name=name, region=Region.TENSOR, read=elements, write=elements, backward_read=elements, backward_write=elements,
         saved=(Saved(elements=elements, region=Region.TENSOR, role="logits"),),
     )  # fmt: skip

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ridgeline.errors import ModelError, UnknownNameError
-from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Split
+from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.ops import ConvolutionOp, Op, Region, Split
 from ridgeline.graph.parts import linear
 from ridgeline.graph.pixels import attention, gated, group_norm, kept, layer_norm, mapped, product, riding
 
@@ -142,7 +143,7 @@ class _Layers:
     def _block(self, channels: int, wide: int, side: int, depth: int, *, joined: bool = False) -> Block:
         """A residual block with the time embedding, and `depth` layers that attend to the image and to its text."""
         elements = wide * side**2
-        ops = [riding("join", channels * side**2)] if joined else []
+        ops: list[Op] = [riding("join", channels * side**2)] if joined else []
         ops += [
             group_norm("norm1", channels, side**2),
             self.convolution("conv1", channels, wide, side),
@@ -200,8 +201,8 @@ class _Layers:
     def convolution(name: str, channels: int, filters: int, side: int, *, size: int = 3, stride: int = 1) -> Op:
         """A convolution with bias from `side` pixels to side / stride."""
         taps, out = size * size, side // stride
-        return Op(
-            name=name, kind=OpKind.GEMM, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(out * out),
+        return ConvolutionOp(
+            name=name, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(out * out),
             taps=taps, stride=stride, params=channels * taps * filters + filters, leaf=channels == LATENT,
             saved=(kept(channels * side**2),),
         )  # fmt: skip

@@ -5,36 +5,22 @@ Letters: D hidden, V vocabulary.
 
 from __future__ import annotations
 
-from ridgeline.graph.ops import Op, OpKind, Region, Saved, Split
-from ridgeline.graph.parts import MASK_BYTES, MASK_TRAFFIC, STATISTIC_BYTES, linear, norm_op, pointwise
+from ridgeline.graph.ops import CrossEntropyOp, ElementwiseOp, EmbeddingOp, GemmOp, Op, Region, Saved, Split
+from ridgeline.graph.parts import MASK_BYTES, MASK_TRAFFIC, STATISTIC_BYTES, norm_op, repeated
 from ridgeline.graph.spec import Ends
 
-EMBED = "embed_tokens"
 
-
-def _gather(name: str, rows: int, width: int, region: Region, *, shared: str | None = None) -> Op:
-    split = Split.COLUMN if region is Region.VOCAB else Split.NONE
-    return Op(
-        name=name,
-        kind=OpKind.EMBEDDING,
-        region=region,
-        k=width,
-        n=rows,
-        split=split,
-        read=width,
-        write=width,
-        backward_read=width,
-        backward_write=width,
-        params=rows * width,
-        params_split=region is Region.VOCAB,
-        shared_params=shared,
+def _gather(name: str, rows: int, width: int, region: Region) -> EmbeddingOp:
+    tokens = region is Region.VOCAB
+    return EmbeddingOp(
+        name=name, region=region, k=width, n=rows, params=rows * width, params_split=tokens, tokens=tokens
     )
 
 
 def embedding_ops(ends: Ends) -> list[Op]:
     """Tables looked up and summed, with projection, norm and dropout where the model has them."""
     width = ends.embed_dim or ends.hidden
-    ops = [_gather(EMBED, ends.vocab, width, Region.VOCAB)]
+    ops: list[Op] = [_gather("embed_tokens", ends.vocab, width, Region.VOCAB)]
     position_width = ends.hidden if ends.embed_project == "in_out" else width
     for name, rows in (
         ("embed_positions", ends.positions),
@@ -56,15 +42,15 @@ def embedding_ops(ends: Ends) -> list[Op]:
 
 def _project(name: str, k: int, n: int, *, bias: bool) -> Op:
     kept = (Saved(elements=k, region=Region.SEQUENCE),)
-    return linear(name, k, n, split=Split.NONE, bias=bias, region=Region.SEQUENCE, kept=kept, lora=False)
+    return repeated(name, k, n, bias=bias, kept=kept)
 
 
 def _embedding_sum(ends: Ends, tables: int) -> Op:
     mask = MASK_TRAFFIC * ends.hidden if ends.dropout else 0.0
     kept = Saved(elements=ends.hidden, region=Region.SEQUENCE, element_bytes=MASK_BYTES)
-    return pointwise(
-        "embed_sum",
-        Region.SEQUENCE,
+    return ElementwiseOp(
+        name="embed_sum",
+        region=Region.SEQUENCE,
         read=tables * ends.hidden,
         write=ends.hidden + mask,
         backward_read=ends.hidden + mask,
@@ -98,9 +84,9 @@ def _transform(hidden: int, width: int) -> list[Op]:
     kept = (Saved(elements=width, region=Region.SEQUENCE, role="mlp"),)
     return [
         _project("head_transform", hidden, width, bias=True),
-        pointwise(
-            "head_activation",
-            Region.SEQUENCE,
+        ElementwiseOp(
+            name="head_activation",
+            region=Region.SEQUENCE,
             read=width,
             write=width,
             backward_read=2 * width,
@@ -112,59 +98,41 @@ def _transform(hidden: int, width: int) -> list[Op]:
 
 def _unit(name: str, k: int, n: int) -> Op:
     """A linear layer on one token of each sequence: parameters, but no work per token."""
-    return pointwise(
-        name,
-        Region.SEQUENCE,
-        read=0,
-        write=0,
-        backward_read=0,
-        backward_write=0,
-        params=k * n + n,
-        kernels=1,
-    )
+    return ElementwiseOp(name=name, region=Region.SEQUENCE, params=k * n + n)
 
 
 def _logits(ends: Ends, width: int) -> list[Op]:
     vocab = ends.vocab
     bias = vocab if ends.head_bias else 0
-    ops = [
-        Op(
+    ops: list[Op] = [
+        GemmOp(
             name="lm_head",
-            kind=OpKind.GEMM,
             region=Region.VOCAB,
             k=width,
             n=vocab,
             split=Split.COLUMN,
             params=width * vocab + (0 if ends.tied else bias),
             params_split=True,
-            shared_params=EMBED if ends.tied else None,
+            tied=ends.tied,
             saved=(Saved(elements=width, region=Region.SEQUENCE),),
         )
     ]
     if ends.tied and bias:
         ops.append(
-            pointwise(
-                "head_bias",
-                Region.VOCAB,
-                read=0,
-                write=0,
+            ElementwiseOp(
+                name="head_bias",
+                region=Region.VOCAB,
                 backward_read=vocab,
-                backward_write=0,
                 params=bias,
                 params_split=True,
                 kernels=0,
             )
         )
     ops.append(
-        Op(
+        CrossEntropyOp(
             name="cross_entropy",
-            kind=OpKind.CROSS_ENTROPY,
             region=Region.VOCAB,
             n=vocab,
-            read=vocab,
-            write=vocab,
-            backward_read=vocab,
-            backward_write=vocab,
             saved=(Saved(elements=vocab, region=Region.VOCAB, element_bytes=STATISTIC_BYTES, role="logits"),),
         )
     )

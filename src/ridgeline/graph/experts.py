@@ -7,8 +7,10 @@ activation, before the down projection, so combining keeps nothing for backward.
 
 from __future__ import annotations
 
-from ridgeline.graph.ops import Op, OpKind, Region, Saved, Split
-from ridgeline.graph.parts import STATISTIC_BYTES, activation_op, linear, mlp_ops, pointwise
+from dataclasses import replace
+
+from ridgeline.graph.ops import ElementwiseOp, GroupedGemmOp, Op, Region, Role, Routing, RoutingOp, Saved, Split
+from ridgeline.graph.parts import STATISTIC_BYTES, activation_op, mlp_ops, repeated
 from ridgeline.graph.spec import Mlp, Moe
 
 _ROUTE_KERNELS = 4  # softmax or sigmoid, top-k, sum, divide
@@ -20,34 +22,25 @@ def moe_ops(moe: Moe, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
     width = moe.latent or hidden
     rows = width * moe.top_k
     ops = [
-        linear(
-            "router",
-            hidden,
-            moe.experts,
-            split=Split.NONE,
-            bias=moe.router_bias,
-            region=Region.SEQUENCE,
-            kept=kept,
-            lora=False,
+        replace(
+            repeated("router", hidden, moe.experts, role=Role.ROUTER, bias=moe.router_bias, kept=kept),
             wide=moe.router_wide,
         ),
         _route(moe),
         *((_latent("latent_in", hidden, width, moe),) if moe.latent else ()),
-        _permute("dispatch", read=rows, write=rows, back=width),
+        _moved(Routing.DISPATCH, read=rows, write=rows, back=width),
         *_expert_ops(moe.expert, width),
-        _permute("combine", read=rows, write=width, back=rows),
+        _moved(Routing.COMBINE, read=rows, write=width, back=rows),
         *((_latent("latent_out", width, hidden, moe),) if moe.latent else ()),
     ]
     if moe.shared is not None:
-        ops += mlp_ops(moe.shared, hidden, (), "shared")
+        ops += mlp_ops(moe.shared, hidden, (), shared=True)
         if moe.shared_gate:
-            ops.append(
-                linear("shared_gate", hidden, 1, split=Split.NONE, region=Region.SEQUENCE, lora=False),
-            )
+            ops.append(repeated("shared_gate", hidden, 1, role=Role.SHARED_GATE))
         ops.append(
-            pointwise(
-                "shared_add",
-                Region.SEQUENCE,
+            ElementwiseOp(
+                name="shared_add",
+                region=Region.SEQUENCE,
                 read=2 * hidden,
                 write=hidden,
                 backward_read=hidden,
@@ -65,13 +58,14 @@ def _latent(name: str, k: int, n: int, moe: Moe) -> Op:
     fc1_latent_proj and fc2_latent_proj; vllm, model_executor/models/nemotron_h.py.
     """
     kept = () if name == "latent_in" else (Saved(elements=k, region=Region.SEQUENCE),)
-    return linear(name, k, n, split=Split.NONE, bias=moe.expert.bias, region=Region.SEQUENCE, kept=kept, lora=False)
+    return repeated(name, k, n, role=Role.WIDTH, bias=moe.expert.bias, kept=kept)
 
 
 def _route(moe: Moe) -> Op:
-    return pointwise(
-        "route",
-        Region.SEQUENCE,
+    return RoutingOp(
+        name="route",
+        step=Routing.ROUTE,
+        region=Region.SEQUENCE,
         read=moe.experts,
         write=moe.experts,
         backward_read=2 * moe.experts,
@@ -81,28 +75,21 @@ def _route(moe: Moe) -> Op:
     )
 
 
-def _permute(name: str, *, read: int, write: int, back: int) -> Op:
+def _moved(step: Routing, *, read: int, write: int, back: int) -> RoutingOp:
     """Rows to their experts or back; backward moves the same rows the other way."""
-    return Op(
-        name=name,
-        kind=OpKind.PERMUTE,
-        region=Region.SEQUENCE,
-        read=read,
-        write=write,
-        backward_read=max(read, write),
-        backward_write=back,
-        kernels=_PERMUTE_KERNELS,
-    )
+    return RoutingOp(
+        name=step.value, step=step, region=Region.SEQUENCE, read=read, write=write, backward_read=max(read, write),
+        backward_write=back, kernels=_PERMUTE_KERNELS,
+    )  # fmt: skip
 
 
 def _expert_ops(expert: Mlp, hidden: int) -> list[Op]:
     wide = expert.ffn * (2 if expert.gated else 1)
     parts = 2 if expert.gated and not expert.merged_gate else 1
 
-    def grouped(name: str, k: int, n: int, split: Split, parts: int) -> Op:
-        return Op(
+    def grouped(name: str, k: int, n: int, split: Split, parts: int) -> GroupedGemmOp:
+        return GroupedGemmOp(
             name=name,
-            kind=OpKind.GROUPED_GEMM,
             region=Region.EXPERT,
             k=k,
             n=n,
@@ -113,6 +100,7 @@ def _expert_ops(expert: Mlp, hidden: int) -> list[Op]:
             lora=True,
             parts=parts,
             kernels=parts,
+            gated=expert.gated and split is Split.COLUMN,
         )
 
     return [

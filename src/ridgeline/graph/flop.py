@@ -13,14 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.errors import WorkloadError
-from ridgeline.graph.ops import Graph, Op, OpKind
+from ridgeline.graph.model import Graph
+from ridgeline.graph.ops import (
+    AttentionOp,
+    ConvolutionOp,
+    ElementwiseOp,
+    GemmOp,
+    GroupedGemmOp,
+    LinearOp,
+    Op,
+    RecurrentOp,
+    ScanOp,
+)
 
 Number = TypeVar("Number", float, NDArray[np.float64])
 BACKWARD_RATIO = 2  # each product's backward is two products of its size
 COUNTS = ("causal", "full")
 
 
-def mean_context(op: Op, seq_len: Number, *, attention: str = "causal") -> Number:
+def mean_context(op: AttentionOp, seq_len: Number, *, attention: str = "causal") -> Number:
     """Positions that one query of an attention op attends to, on average over the sequence [token].
 
     Full bidirectional: S. Causal: (S + 1) / 2. Causal within a window w < S:
@@ -48,7 +59,7 @@ def mean_context(op: Op, seq_len: Number, *, attention: str = "causal") -> Numbe
     return found if isinstance(seq_len, np.ndarray) else float(found)
 
 
-def _entries_seen(op: Op, s: NDArray[np.float64]) -> NDArray[np.float64]:
+def _entries_seen(op: AttentionOp, s: NDArray[np.float64]) -> NDArray[np.float64]:
     """Keys of a query's own window, and entries of those before it, chosen or all, on average over a sequence [1]."""
     near = np.minimum(s, op.near)
     seen = near - near * (near - 1) / (2 * s)
@@ -59,7 +70,7 @@ def _entries_seen(op: Op, s: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(seen + most - most * most / (2 * made))
 
 
-def index_flop_per_token(op: Op, seq_len: Number, *, attention: str = "causal") -> Number:
+def index_flop_per_token(op: AttentionOp, seq_len: Number, *, attention: str = "causal") -> Number:
     """Forward FLOP per token of the scores that choose an attention's keys: 2 I d for each key seen [FLOP/token].
 
     I heads of width d, 0 where nothing chooses.
@@ -78,13 +89,21 @@ def op_flop_per_token(op: Op, context: Number, *, top_k: int = 1) -> Number:
     ATTENTION times its rows, the latter of its own positions. A GEMM of steps counts each of them.
     """
     zero = context * 0.0
-    if op.kind is OpKind.GEMM:
-        return zero + 2.0 * op.k * op.n * op.rows * op.groups * op.steps
-    if op.kind is OpKind.GROUPED_GEMM:
-        return zero + 2.0 * op.k * op.n * top_k
-    if op.kind is OpKind.ATTENTION:
-        return (op.positions or context) * (2.0 * op.heads * (op.qk_dim + op.v_dim)) * op.rows + zero
-    return zero + op.flop_per_token
+    match op:
+        case ConvolutionOp():
+            return zero + 2.0 * op.k * op.n * op.rows * op.groups
+        case RecurrentOp():
+            return zero + 2.0 * op.k * op.n * op.rows * op.steps
+        case GemmOp():
+            return zero + 2.0 * op.k * op.n
+        case GroupedGemmOp():
+            return zero + 2.0 * op.k * op.n * top_k
+        case AttentionOp():
+            return (op.positions or context) * (2.0 * op.heads * (op.qk_dim + op.v_dim)) * op.rows + zero
+        case ElementwiseOp() | ScanOp():
+            return zero + op.flop_per_token
+        case _:
+            return zero
 
 
 def model_flop_per_token(
@@ -116,9 +135,10 @@ def model_flop_per_token(
         for op in block.ops:
             own = source if block.encoder else seq_len
             attended = _context(op, own, source, attention, context)
-            tokens = source / seq_len if op.cross and op.kind is OpKind.GEMM else share
+            tokens = source / seq_len if isinstance(op, LinearOp) and op.cross else share
             flop = op_flop_per_token(op, attended, top_k=block.top_k)
-            flop = flop + index_flop_per_token(op, own, attention=attention)
+            if isinstance(op, AttentionOp):
+                flop = flop + index_flop_per_token(op, own, attention=attention)
             total = total + flop * tokens * repeats
     for op in (*graph.embedding, *graph.head):
         total = total + op_flop_per_token(op, seq_len)
@@ -126,7 +146,7 @@ def model_flop_per_token(
 
 
 def _context(op: Op, own: Number, source: Number, attention: str, given: Number | None) -> Number:
-    if op.kind is not OpKind.ATTENTION or op.cross:
+    if not isinstance(op, AttentionOp) or op.cross:
         return source
     found = mean_context(op, own, attention=attention)
     if given is None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from ridgeline.graph.ends import embedding_ops, head_ops
 from ridgeline.graph.experts import moe_ops
-from ridgeline.graph.ops import Block, Boundary, Graph, Op, Region, Saved
-from ridgeline.graph.parts import attention_ops, mlp_ops, norm_op, pointwise, residual_op, streams_op
+from ridgeline.graph.model import Block, Boundary, Graph
+from ridgeline.graph.ops import ElementwiseOp, Op, Region, Role, Saved
+from ridgeline.graph.parts import attention_ops, mlp_ops, norm_op, residual_op, streams_op
 from ridgeline.graph.recurrent import gated_delta_ops, lightning_ops, state_space_ops
 from ridgeline.graph.spec import Attention, Ends, GatedDelta, Layer, Lightning, Mixer, Mlp, Moe, StateSpace
 
@@ -85,9 +86,7 @@ def block_of(layer: Layer, hidden: int, name: str) -> Block:
 def _memory(hidden: int) -> Op:
     """The encoder's output, kept once for all cross attentions; no work of its own."""
     kept = Saved(elements=hidden, region=Region.SEQUENCE)
-    return pointwise(
-        "encoder_output", Region.SEQUENCE, read=0, write=0, backward_read=0, backward_write=0, saved=(kept,), kernels=0
-    )
+    return ElementwiseOp(name="encoder_output", region=Region.SEQUENCE, saved=(kept,), kernels=0)
 
 
 def _boundaries(layer: Layer, hidden: int) -> tuple[Boundary, ...]:
@@ -129,20 +128,20 @@ def _sequential(layer: Layer, hidden: int) -> list[Op]:
         kept = Saved(elements=hidden, region=Region.SEQUENCE)
         first = "" if ops else "input"
         if layer.streams > 1:
-            ops.append(streams_op(f"streams_{label}_in", hidden, layer.streams))
+            ops.append(streams_op(f"streams_{label}_in", hidden, layer.streams, before=True))
         if layer.placement in ("pre", "sandwich"):
-            ops.append(norm_op(f"{label}_norm", layer.norm, hidden, role=first or "norm"))
+            ops.append(norm_op(f"{label}_norm", layer.norm, hidden, role=Role.ENTRY, saved_as=first or "norm"))
         else:
             kept = Saved(elements=hidden, region=Region.SEQUENCE, role=first)
         ops += _part_ops(part, hidden, (kept,), layer.dropout)
         if layer.placement in ("output", "sandwich"):
             ops.append(norm_op(f"{label}_output_norm", layer.norm, hidden))
         if layer.streams > 1:
-            ops.append(streams_op(f"streams_{label}_out", hidden, layer.streams))
+            ops.append(streams_op(f"streams_{label}_out", hidden, layer.streams, before=False))
         else:
             ops.append(residual_op(f"{label}_residual", hidden, dropout=layer.dropout))
         if layer.placement == "post":
-            ops.append(norm_op(f"{label}_norm", layer.norm, hidden))
+            ops.append(norm_op(f"{label}_norm", layer.norm, hidden, role=Role.ENTRY))
     return ops
 
 
@@ -151,10 +150,10 @@ def _parallel(layer: Layer, hidden: int) -> list[Op]:
     assert layer.mixer is not None
     assert layer.feed is not None
     kept = (Saved(elements=hidden, region=Region.SEQUENCE),)
-    ops = [norm_op("attention_norm", layer.norm, hidden, role="input")]
+    ops: list[Op] = [norm_op("attention_norm", layer.norm, hidden, role=Role.ENTRY, saved_as="input")]
     ops += _part_ops(layer.mixer, hidden, kept, layer.dropout)
     if layer.parallel == "two":
-        ops.append(norm_op("mlp_norm", layer.norm, hidden, keep=False))
+        ops.append(norm_op("mlp_norm", layer.norm, hidden, role=Role.ENTRY, keep=False))
         ops += _part_ops(layer.feed, hidden, kept, layer.dropout)
     else:
         ops += _part_ops(layer.feed, hidden, (), layer.dropout)

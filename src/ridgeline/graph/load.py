@@ -16,7 +16,7 @@ from ridgeline.facts.user_files import CONFIG, read_user_file
 from ridgeline.graph.build import build
 from ridgeline.graph.checkpoint import checkpoint_weights, quantization
 from ridgeline.graph.diffusion_names import find_diffusion
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 
 _FOLDER = "models"
 _ALIASES = "_aliases"  # data/models/_aliases.json: other names people use -> catalog name

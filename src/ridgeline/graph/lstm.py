@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region
-from ridgeline.graph.parts import pointwise
+from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.ops import ConvolutionOp, CrossEntropyOp, ElementwiseOp, EmbeddingOp, Op, RecurrentOp, Region
 from ridgeline.graph.pixels import kept, mapped, product
 
 GATES = 4  # of an LSTM
@@ -57,8 +57,8 @@ def lstm(name: str, inputs: int, hidden: int, *, rows: int, steps: int, directio
     cell = mapped(f"{name}.cell", rows * hidden * directions, inputs=5, outputs=2)
     return [
         product(f"{name}.inputs", inputs, gates * directions, rows, params=(inputs + 2) * gates * directions),
-        Op(
-            name=f"{name}.state", kind=OpKind.GEMM, region=Region.TENSOR, k=hidden, n=gates, rows=rows / steps,
+        RecurrentOp(
+            name=f"{name}.state", region=Region.TENSOR, k=hidden, n=gates, rows=rows / steps,
             steps=float(steps * directions), params=gates * hidden * directions, kernels=2,
             saved=(kept(rows * (gates + 2 * hidden) * directions),),
         ),
@@ -81,12 +81,12 @@ def _translation(words: int) -> Model:
     made = {name: Block(name=name, ops=ops, boundaries=()) for name, ops in layers.items()}
     order = ("encoder-1", "encoder-2", *["encoder"] * (LAYERS - 2), "decoder-1", *["decoder"] * (LAYERS - 1))
     embedding = (
-        Op(name="embed", kind=OpKind.EMBEDDING, region=Region.VOCAB, n=WORDS, k=2 * width, params=WORDS * width),
+        EmbeddingOp(name="embed", region=Region.VOCAB, n=WORDS, k=2 * width, params=WORDS * width),
         _dropped(width),
     )
     head = (
         product("logits", width, WORDS, 1),
-        Op(name="cross_entropy", kind=OpKind.CROSS_ENTROPY, region=Region.VOCAB, n=WORDS),
+        CrossEntropyOp(name="cross_entropy", region=Region.VOCAB, n=WORDS),
     )
     graph = Graph(
         blocks=made, layers=order, embedding=embedding, head=head, hidden=width, vocab=WORDS, tied_embeddings=False,
@@ -108,13 +108,13 @@ def _attention(words: int) -> list[Op]:
     return [
         product("queries", WIDE, WIDE, 1, bias=False),
         product("keys", WIDE, WIDE, 1, bias=False),
-        pointwise(
-            "pairs", Region.TENSOR, read=PASSES * pairs / 2, write=PASSES * pairs / 2,
+        ElementwiseOp(
+            name="pairs", region=Region.TENSOR, read=PASSES * pairs / 2, write=PASSES * pairs / 2,
             backward_read=PASSES_BACK * pairs / 2, backward_write=PASSES_BACK * pairs / 2, saved=(kept(2 * pairs),),
             params=2 * WIDE + 1,
         ),
         mapped("softmax", words, inputs=2),
-        Op(name="context", kind=OpKind.GEMM, region=Region.TENSOR, k=words, n=WIDE, rows=1.0, saved=(kept(words),)),
+        ConvolutionOp(name="context", region=Region.TENSOR, k=words, n=WIDE, rows=1.0, saved=(kept(words),)),
     ]  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def _transducer(spoken: Speech) -> Model:
     made += [(f"predicted-{i}", ops) for i, ops in enumerate(predicted)]
     blocks = [Block(name=name, ops=tuple(ops), boundaries=()) for name, ops in made]
     embedding = (
-        Op(name="embed", kind=OpKind.EMBEDDING, region=Region.VOCAB, n=PIECES - 1, k=tokens * PREDICTED,
+        EmbeddingOp(name="embed", region=Region.VOCAB, n=PIECES - 1, k=tokens * PREDICTED,
            params=(PIECES - 1) * PREDICTED),
     )  # fmt: skip
     pairs = half * (tokens + 1)
@@ -147,7 +147,7 @@ def _transducer(spoken: Speech) -> Model:
         product("joint_tokens", PREDICTED, JOINED, tokens + 1),
         mapped("joint_sum", JOINED * pairs),
         product("joint", JOINED, PIECES, pairs),
-        Op(name="loss", kind=OpKind.CROSS_ENTROPY, region=Region.VOCAB, n=PIECES * pairs),
+        CrossEntropyOp(name="loss", region=Region.VOCAB, n=PIECES * pairs),
     )
     graph = Graph(
         blocks={block.name: block for block in blocks}, layers=tuple(block.name for block in blocks),

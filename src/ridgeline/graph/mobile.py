@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from math import ceil
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.ops import Model, Op, Region, Split
-from ridgeline.graph.parts import linear, pointwise
+from ridgeline.graph.model import Model
+from ridgeline.graph.ops import ElementwiseOp, Op, Region, Split
+from ridgeline.graph.parts import linear
 from ridgeline.graph.trunk import Trunk
 from ridgeline.graph.vision import CLASSES, Layers, Turned, head_ops
 
@@ -222,8 +223,13 @@ def _late_head(trunk: Trunk, last: int) -> list[Op]:
     return [
         mean,
         linear("widen", trunk.channels, last, split=Split.NONE, bias=True),
-        pointwise(
-            "widen_activation", Region.TENSOR, read=last, write=last, backward_read=2 * last, backward_write=last
+        ElementwiseOp(
+            name="widen_activation",
+            region=Region.TENSOR,
+            read=last,
+            write=last,
+            backward_read=2 * last,
+            backward_write=last,
         ),
         linear("classes", last, CLASSES, split=Split.NONE, bias=True),
         *rest,

@@ -10,7 +10,7 @@ from ridgeline.facts.readings import reading
 from ridgeline.graph.classifiers import CLASSIFIERS, classifier
 from ridgeline.graph.detection import DETECTORS, detector
 from ridgeline.graph.lstm import RECURRENT, recurrent
-from ridgeline.graph.ops import SAMPLE, Model
+from ridgeline.graph.model import SAMPLE, Model
 from ridgeline.graph.recommendation import RECOMMENDERS, recommender
 from ridgeline.graph.regions import REGION_NETWORKS, region_network
 from ridgeline.graph.transformer_xl import SIZES as SEGMENTS

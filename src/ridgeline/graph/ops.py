@@ -1,4 +1,4 @@
-"""What is computed: operators with shapes, and how a layer's operators stand to each other.
+"""What is computed: operators with shapes.
 
 Shape letters: T tokens, S sequence, D hidden, H heads, K kv heads, F ffn, V vocabulary, E experts,
 L layers. Shapes are those of the whole, undivided model; degrees and ranks belong to `lower`.
@@ -6,23 +6,8 @@ L layers. Shapes are those of the whole, undivided model; degrees and ranks belo
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-
-
-class OpKind(Enum):
-    """How an operator spends time; each has one mechanism in `cost`."""
-
-    GEMM = "gemm"
-    GROUPED_GEMM = "grouped_gemm"  # one gemm per expert, uneven rows
-    ATTENTION = "attention"  # scores, softmax and weighted sum, fused or not
-    ELEMENTWISE = "elementwise"  # norms, activations, rotary, residuals, casts: bound by bytes
-    EMBEDDING = "embedding"  # gather of rows
-    CROSS_ENTROPY = "cross_entropy"  # softmax and loss over the vocabulary
-    PERMUTE = "permute"  # tokens to experts and back
-    SCAN = "scan"  # state-space or linear attention recurrence
 
 
 class Region(Enum):
@@ -67,165 +52,258 @@ class Saved:
     kernel: str = ""
 
 
+class Role(Enum):
+    """What a product or a norm is in its layer, where shapes do not tell."""
+
+    OTHER = "other"
+    QKV = "qkv"  # queries, keys and values by one product
+    QUERY_DOWN = "query_down"  # into the low rank of queries, and out of it
+    QUERY_UP = "query_up"
+    KEY_DOWN = "key_down"  # into what is cached: a latent, or the one key of all heads
+    KEY_UP = "key_up"
+    INDEX = "index"  # of an indexer, whose kernels are those of the sparse core
+    INDEX_HEADS = "index_heads"  # queries of an indexer with a head for each key head, which choose blocks of keys
+    INDEX_KEY = "index_key"
+    OUTPUT_GROUPS = "output_groups"  # attention's results by groups of heads into a low rank
+    OUTPUT = "output"  # attention's last
+    UP = "up"  # a feed-forward's first, with its gate, and its last
+    DOWN = "down"
+    SHARED_UP = "shared_up"  # those of the shared expert
+    SHARED_DOWN = "shared_down"
+    WIDTH = "width"  # between the residual's width and that of routed experts
+    ROUTER = "router"
+    SHARED_GATE = "shared_gate"
+    ENTRY = "entry"  # the norm of what the parts of a layer have added to the residual
+    QUERY_KEY = "query_key"  # the norm of queries and keys
+
+    @property
+    def shared(self) -> bool:
+        """Whether it belongs to the shared expert."""
+        return self in (Role.SHARED_UP, Role.SHARED_DOWN, Role.SHARED_GATE)
+
+    @property
+    def feeds(self) -> bool:
+        """Whether it belongs to the feed-forward, not to attention."""
+        return self.shared or self in (Role.UP, Role.DOWN, Role.WIDTH, Role.ROUTER)
+
+
+class Keys(Enum):
+    """What an attention keeps of each token for later ones."""
+
+    HEADS = "heads"  # keys and values of each key head: MHA, GQA, MQA
+    LATENT = "latent"  # one latent vector of all heads (MLA)
+    ENTRIES = "entries"  # the last keys, and entries that stand for those before (DeepSeek-V4)
+    BLOCKS = "blocks"  # keys and values, and an index key by which blocks of them are chosen (MiniMax-M3)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Op:
-    """One operator of one layer, with the shapes of the undivided model.
+    """One operator of one layer, with the shapes of the undivided model; its `name` is a label for reports.
 
-    GEMM and GROUPED_GEMM: a (k, n) weight applied to T rows (T * top_k rows spread over the
-    experts for GROUPED_GEMM; the weight exists once per expert). ATTENTION: `heads`, `kv_heads`,
-    `qk_dim`, `v_dim`, `causal`, `window` (tokens seen by one query at most, None for all), `chunk`
-    (queries see their own chunk only), `top` (of the tokens seen, the best by an indexer), or with a `ratio` the last
-    `near` tokens and entries of those before them, of which `top` where any are chosen.
-    ELEMENTWISE and PERMUTE: `read` and `write` elements per token at the whole width, and the same
-    for backward. EMBEDDING: `n` rows of width `k`; a sparse one has `read`, `write` and
-    the like too, those of rows in the format of weights. CROSS_ENTROPY: vocabulary `n`. SCAN:
-    `flop_per_token`, `read`/`write` and `handed`.
+    `params` are the trainable numbers of one copy (one expert of experts), bias included [1].
     """
 
     name: str
-    kind: OpKind
     region: Region
-    k: int = 0
-    n: int = 0
+    params: int = 0
+    params_split: bool = False  # divided over tp (or etp), else repeated on every rank
+    tied: bool = False  # its weight is the table of tokens
+    saved: tuple[Saved, ...] = ()
+    kernels: int = 1  # launches in forward, eager mode
+    frozen: bool = False  # computed forward alone: neither it nor anything before it is trained
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearOp(Op):
+    """A (k, n) weight applied to rows, perhaps of several linear layers merged (`parts`: each gets its own adapter).
+
+    What is marked `cross` counts encoder tokens, as does what it saves.
+    """
+
+    k: int
+    n: int
     split: Split = Split.NONE
-    heads: int = 0
-    kv_heads: int = 0
-    qk_dim: int = 0
-    v_dim: int = 0
+    lora: bool = False  # a LoRA adapter may be attached to this weight
+    parts: int = 1
+    cross: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmOp(LinearOp):
+    """A product of every token with one weight."""
+
+    role: Role = Role.OTHER
+    wide: bool = False  # engines keep its weight in 32 bits and widen its input, whatever format they serve
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionOp(GemmOp):
+    """A product of `rows` output pixels for each token with a filter of `taps` points; k counts a group at all of them.
+
+    Other rows than tokens are of this type too: one point for the pixels of an image or for a share of the tokens.
+    """
+
+    rows: float = 1.0
+    taps: int = 1
+    stride: int = 1  # pixels between outputs, in all directions
+    axes: int = 2  # directions: 2 of an image, 3 of a volume
+    groups: int = 1  # products of (k, n) beside each other, on channels of their own
+    loads: float = 1.0  # of memory for a multiplication where each group has one filter: input's, perhaps filter's
+    direct: bool = False  # groups of which no kernel makes a product: each point of each output by itself
+    leaf: bool = False  # the input is data: it gets no gradient
+
+    @property
+    def pixelwise(self) -> bool:
+        """Whether it is more than a product of every token: of one pixel it is none."""
+        return self.rows != 1 or self.leaf
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentOp(GemmOp):
+    """Products of a state that wait for each other: `steps` of `rows` for each token."""
+
+    rows: float = 1.0
+    steps: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedGemmOp(LinearOp):
+    """One product for each expert on the rows that are routed to it; `gated` where it makes gates and ups."""
+
+    gated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionOp(Op):
+    """Scores, softmax and weighted sum, fused or not.
+
+    A query sees `window` tokens at most, with a `chunk` those of its own chunk; of the tokens seen, the `top` by an
+    indexer's score; or with a `ratio` the last `near` tokens and an entry for each `ratio` of those before (0: none),
+    of which `top` where any are chosen. None is no limit.
+    """
+
+    heads: int
+    kv_heads: int
+    qk_dim: int
+    v_dim: int
+    keys: Keys = Keys.HEADS
     causal: bool = True
     window: int | None = None
     chunk: int | None = None
-    top: int | None = None  # keys that a query attends to at most, the best of all by the indexer's score
+    top: int | None = None
     index_heads: int = 0  # heads of the indexer, `index_dim` wide; all of them on every tensor rank
     index_dim: int = 0
-    ratio: int | None = None  # tokens of one entry that stands for keys before the last `near` (0: there are none)
+    ratio: int | None = None
     near: int = 0
-    cross: bool = (
-        False  # keys and values come from the encoder; a GEMM so marked, and what it saves, count encoder tokens
-    )
+    cross: bool = False  # keys and values come from the encoder
+    rows: float = 1.0  # queries for each token: the pixels of an image
+    positions: int = 0  # keys that are not the sequence: an image's pixels or its words, a memory before it
+
+    @property
+    def latent(self) -> bool:
+        """Whether it keeps one latent vector a token for all heads."""
+        return self.keys is Keys.LATENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElementwiseOp(Op):
+    """Bound by bytes: elements read and written per token at the whole width, forward and backward."""
+
     read: float = 0.0
     write: float = 0.0
     backward_read: float = 0.0
     backward_write: float = 0.0
-    flop_per_token: float = 0.0  # forward, for SCAN and anything the shapes do not say
-    handed: float = 0.0  # bytes a token that kernels of a chunked SCAN write for each other and read again, forward
-    params: int = 0  # trainable numbers of one copy (one expert for GROUPED_GEMM), bias included
-    params_split: bool = False  # divided over tp (or etp), else repeated on every rank
-    shared_params: str | None = None  # name of the op whose weight this one reuses (tied head)
-    saved: tuple[Saved, ...] = ()
-    kernels: int = 1  # launches in forward, eager mode
-    lora: bool = False  # a LoRA adapter may be attached to this weight
-    rows: float = 1.0  # rows of a GEMM, queries of an attention for each token: the output pixels of an image's layer
-    positions: int = (
-        0  # keys of an attention that are not the sequence: an image's pixels or its words, a memory before it
-    )
-    taps: int = 1  # points of a convolution's filter; k counts the channels of one group at all of them
-    stride: int = 1  # pixels between outputs of a convolution, in all directions
-    axes: int = 2  # directions of a convolution: 2 of an image, 3 of a volume
-    groups: int = 1  # products of (k, n) beside each other, on channels of their own
-    loads: float = (
-        1.0  # of memory for a multiplication where each group has one filter: the input's, perhaps the filter's
-    )
-    direct: bool = False  # groups that no kernel makes a product of: each point of each output is multiplied by itself
-    steps: float = 1.0  # products of (k, n) that wait for each other: those of a recurrence over a sequence
-    leaf: bool = False  # the input is data: it gets no gradient
+    flop_per_token: float = 0.0  # forward, where they are more than bytes
+    function: str = ""  # what it computes, where programs have a call for it
     rides: bool = False  # a sum or a copy that an engine's graph does inside the kernels around it
-    frozen: bool = False  # computed forward alone: neither it nor anything before it is trained
-    sparse: bool = False  # a table that lies in parts on all devices, its rows updated where they were looked up
-    wide: bool = False  # engines keep its weight in 32 bits and widen its input, whatever format they serve
-    function: str = ""  # what an element-wise operator computes, where programs have a call for it
-    parts: int = 1  # linear layers that this GEMM merges, e.g. 3 for q, k and v; each gets its own adapter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Boundary:
-    """A place where a block's activations enter and leave a divided region.
+class NormOp(ElementwiseOp):
+    """A normalisation of each token."""
 
-    'tensor': an all-gather/reduce-scatter pair with sequence parallel, one all-reduce without, of
-    `width` elements per token, in forward and again in backward. 'expert': dispatch and combine
-    all-to-all of `width` elements per token and selected expert. 'tables': an all-to-all of `width` elements per token
-    from the devices that hold them, and back of their gradients.
-    """
+    role: Role = Role.OTHER
 
-    kind: str
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualOp(ElementwiseOp):
+    """The outputs of `branches` added to the residual."""
+
+    branches: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivationOp(ElementwiseOp):
+    """A feed-forward's activation; `shared` is that of the shared expert."""
+
+    shared: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyperConnectionOp(ElementwiseOp):
+    """Several `streams` of a residual of `width` mixed into a part's input (`before`), or its output into them."""
+
     width: int
+    streams: int
+    before: bool
+
+
+class Routing(Enum):
+    """What is done with the rows of experts: they are chosen, laid out by expert, and summed at their tokens."""
+
+    ROUTE = "route"
+    DISPATCH = "dispatch"
+    COMBINE = "combine"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
-    """One kind of layer, stored once and repeated; `ops` in execution order."""
+class RoutingOp(ElementwiseOp):
+    """A step of a token's way to its experts and back."""
 
-    name: str
-    ops: tuple[Op, ...]
-    boundaries: tuple[Boundary, ...]
-    experts: int = 0
-    top_k: int = 0
-    shared_experts: int = 0
-    encoder: bool = False  # runs over the encoder's tokens in an encoder-decoder
-
-    @property
-    def params(self) -> int:
-        """Trainable numbers of one such layer, all experts counted [1]."""
-        return sum(op_params(op, self.experts) for op in self.ops)
-
-    @property
-    def active_params(self) -> int:
-        """Trainable numbers that one token passes through [1]."""
-        return sum(op_params(op, self.top_k) for op in self.ops)
-
-
-def op_params(op: Op, experts: int) -> int:
-    """Trainable numbers of an op when `experts` copies of an expert weight are counted [1]."""
-    if op.shared_params is not None:
-        return 0
-    return op.params * (experts if op.region is Region.EXPERT else 1)
+    step: Routing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graph:
-    """A model's computation: blocks stored once, the order of layers, and the two ends.
+class ScanOp(Op):
+    """A state-space or linear attention recurrence in chunks; `delta` is the gated delta rule.
 
-    `embedding` runs before the first layer, `head` after the last (final norm, logits, loss).
+    Its kernels write `handed` bytes a token for each other and read them again, forward.
     """
 
-    blocks: Mapping[str, Block]
-    layers: tuple[str, ...]  # block name of each layer, in order
-    embedding: tuple[Op, ...]
-    head: tuple[Op, ...]
-    hidden: int  # D, the width that crosses a pipeline cut
-    vocab: int
-    tied_embeddings: bool
-
-    @property
-    def params(self) -> int:
-        """All trainable numbers [1]."""
-        return self._ends() + sum(self.blocks[name].params * count for name, count in Counter(self.layers).items())
-
-    @property
-    def active_params(self) -> int:
-        """Trainable numbers that one token passes through, the embedding table included [1]."""
-        return self._ends() + sum(
-            self.blocks[name].active_params * count for name, count in Counter(self.layers).items()
-        )
-
-    def _ends(self) -> int:
-        return sum(op_params(op, 1) for op in (*self.embedding, *self.head))
-
-
-SAMPLE = "tokens_per_sample"
-"""The dimension of a network that says how many tokens one sample counts: one for an image, the words of a sentence."""
+    heads: int
+    kv_heads: int
+    qk_dim: int
+    v_dim: int
+    read: float
+    write: float
+    backward_read: float
+    backward_write: float
+    flop_per_token: float
+    handed: float
+    delta: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
-    """An architecture: its name, where its dimensions come from, and its graph."""
+class EmbeddingOp(Op):
+    """A gather of rows of width `k` from a table of `n`; `tokens` marks the vocabulary's own."""
 
-    name: str
-    model_type: str
-    graph: Graph
-    max_positions: int | None
-    source: str
-    dims: Mapping[str, float | int | str | bool | None] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    config: Mapping[str, object] = field(default_factory=dict, repr=False, compare=False)  # what it was built from
-    techniques: tuple[str, ...] = ()  # those that were put in place in its graph
+    k: int
+    n: int
+    tokens: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseTableOp(EmbeddingOp):
+    """Tables that lie in parts on all devices, rows updated where they were looked up; counts are of rows' elements."""
+
+    read: float
+    write: float
+    backward_read: float
+    backward_write: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropyOp(Op):
+    """Softmax and loss over a vocabulary of `n`."""
+
+    n: int

@@ -10,7 +10,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ridgeline.graph.ops import Op, OpKind, Region, Saved, Split
+from ridgeline.graph.ops import (
+    ActivationOp,
+    AttentionOp,
+    ElementwiseOp,
+    GemmOp,
+    HyperConnectionOp,
+    NormOp,
+    Op,
+    Region,
+    ResidualOp,
+    Role,
+    Saved,
+    Split,
+)
 from ridgeline.graph.spec import Attention, Chosen, Entries, Latent, Mlp, Norm
 
 MASK_BYTES = 1.0  # a dropout mask is one byte per element
@@ -26,61 +39,31 @@ def linear(
     n: int,
     *,
     split: Split,
+    role: Role = Role.OTHER,
     bias: bool = False,
-    region: Region = Region.TENSOR,
     kept: tuple[Saved, ...] = (),
     parts: int = 1,
-    lora: bool = True,
-    cross: bool = False,
-    wide: bool = False,
-) -> Op:
-    """A linear layer (k, n) as a GEMM; its bias rides in the epilogue."""
-    return Op(
-        name=name,
-        kind=OpKind.GEMM,
-        region=region,
-        k=k,
-        n=n,
-        split=split,
-        params=k * n + (n if bias else 0),
-        params_split=split is not Split.NONE,
-        saved=kept,
-        kernels=parts,
-        lora=lora,
-        parts=parts,
-        cross=cross,
-        wide=wide,
-    )
+) -> GemmOp:
+    """A linear layer (k, n) that adapters may change; its bias rides in the epilogue."""
+    return GemmOp(
+        name=name, region=Region.TENSOR, k=k, n=n, split=split, role=role, params=k * n + (n if bias else 0),
+        params_split=split is not Split.NONE, saved=kept, kernels=parts, lora=True, parts=parts,
+    )  # fmt: skip
 
 
-def pointwise(
+def repeated(
     name: str,
-    region: Region,
+    k: int,
+    n: int,
     *,
-    read: float,
-    write: float,
-    backward_read: float,
-    backward_write: float,
-    saved: tuple[Saved, ...] = (),
-    kernels: int = 1,
-    params: int = 0,
-    params_split: bool = False,
-    function: str = "",
-) -> Op:
-    """An operator bound by bytes: elements read and written per token, forward and backward."""
-    return Op(
-        name=name,
-        kind=OpKind.ELEMENTWISE,
-        region=region,
-        read=read,
-        write=write,
-        backward_read=backward_read,
-        backward_write=backward_write,
-        saved=saved,
-        kernels=kernels,
-        params=params,
-        params_split=params_split,
-        function=function,
+    role: Role = Role.OTHER,
+    bias: bool = False,
+    kept: tuple[Saved, ...] = (),
+    lora: bool = False,
+) -> GemmOp:
+    """A linear layer that every tensor rank holds whole, on the tokens of its sequence shard."""
+    return replace(
+        linear(name, k, n, split=Split.NONE, role=role, bias=bias, kept=kept), region=Region.SEQUENCE, lora=lora
     )
 
 
@@ -89,34 +72,35 @@ def norm_op(
     norm: Norm,
     width: int,
     *,
-    role: str = "norm",
+    role: Role = Role.OTHER,
+    saved_as: str = "norm",
     keep: bool = True,
     region: Region = Region.SEQUENCE,
-    copies: int = 1,
-) -> Op:
-    """A norm over `width`, done `copies` times side by side; it keeps its input unless already kept."""
-    total = width * copies
-    return pointwise(
-        name,
-        region,
-        read=total,
-        write=total,
-        backward_read=2 * total,
-        backward_write=total,
-        saved=(Saved(elements=total, region=region, role=role),) if keep else (),
+) -> NormOp:
+    """A norm over `width`; it keeps its input unless already kept."""
+    return NormOp(
+        name=name,
+        role=role,
+        region=region,
+        read=width,
+        write=width,
+        backward_read=2 * width,
+        backward_write=width,
+        saved=(Saved(elements=width, region=region, role=saved_as),) if keep else (),
         kernels=_NORM_KERNELS[norm.kind],
         params=norm.params(width),
         function=f"{norm.kind}_norm",
     )
 
 
-def residual_op(name: str, width: int, *, branches: int = 1, dropout: bool = False) -> Op:
+def residual_op(name: str, width: int, *, branches: int = 1, dropout: bool = False) -> ResidualOp:
     """Residual add of `branches` outputs, fused with their dropout; keeps one mask per branch."""
     mask = width * branches * MASK_TRAFFIC if dropout else 0.0
     saved = Saved(elements=width * branches, region=Region.SEQUENCE, element_bytes=MASK_BYTES)
-    return pointwise(
-        name,
-        Region.SEQUENCE,
+    return ResidualOp(
+        name=name,
+        branches=branches,
+        region=Region.SEQUENCE,
         read=width * (branches + 1),
         write=width + mask,
         backward_read=width * (branches + 1) + mask,
@@ -127,11 +111,11 @@ def residual_op(name: str, width: int, *, branches: int = 1, dropout: bool = Fal
     )
 
 
-def rotary_op(elements: int) -> Op:
+def rotary_op(elements: int) -> ElementwiseOp:
     """Rotary embedding of `elements` of q and k per token; backward rotates back and keeps nothing."""
-    return pointwise(
-        "rotary",
-        Region.TENSOR,
+    return ElementwiseOp(
+        name="rotary",
+        region=Region.TENSOR,
         read=elements,
         write=elements,
         backward_read=elements,
@@ -141,7 +125,7 @@ def rotary_op(elements: int) -> Op:
     )
 
 
-def activation_op(mlp: Mlp, region: Region, name: str = "activation") -> Op:
+def activation_op(mlp: Mlp, region: Region, name: str = "activation", *, shared: bool = False) -> ActivationOp:
     """The activation, with the gate's product: reads 2F (gated) or F, writes F.
 
     Backward needs its input (gate and up). A plain ReLU needs only its sign, which its output,
@@ -149,9 +133,10 @@ def activation_op(mlp: Mlp, region: Region, name: str = "activation") -> Op:
     """
     wide = mlp.ffn * (2 if mlp.gated else 1)
     keeps = mlp.gated or mlp.activation != "relu"
-    return pointwise(
-        name,
-        region,
+    return ActivationOp(
+        name=name,
+        shared=shared,
+        region=region,
         read=wide,
         write=mlp.ffn,
         backward_read=wide + mlp.ffn,
@@ -162,15 +147,17 @@ def activation_op(mlp: Mlp, region: Region, name: str = "activation") -> Op:
     )
 
 
-def mlp_ops(mlp: Mlp, hidden: int, kept: tuple[Saved, ...], prefix: str = "mlp") -> list[Op]:
-    """Up (and gate), activation, down."""
+def mlp_ops(mlp: Mlp, hidden: int, kept: tuple[Saved, ...], *, shared: bool = False) -> list[Op]:
+    """Up (and gate), activation, down; `shared` for those of the experts that every token visits."""
+    prefix = "shared" if shared else "mlp"
+    first, last = (Role.SHARED_UP, Role.SHARED_DOWN) if shared else (Role.UP, Role.DOWN)
     wide = mlp.ffn * (2 if mlp.gated else 1)
     parts = 2 if mlp.gated and not mlp.merged_gate else 1
     inner = (Saved(elements=mlp.ffn, region=Region.TENSOR),)
     return [
-        linear(f"{prefix}_up", hidden, wide, split=Split.COLUMN, bias=mlp.bias, kept=kept, parts=parts),
-        activation_op(mlp, Region.TENSOR, f"{prefix}_activation"),
-        linear(f"{prefix}_down", mlp.ffn, hidden, split=Split.ROW, bias=mlp.bias, kept=inner),
+        linear(f"{prefix}_up", hidden, wide, split=Split.COLUMN, role=first, bias=mlp.bias, kept=kept, parts=parts),
+        activation_op(mlp, Region.TENSOR, f"{prefix}_activation", shared=shared),
+        linear(f"{prefix}_down", mlp.ffn, hidden, split=Split.ROW, role=last, bias=mlp.bias, kept=inner),
     ]
 
 
@@ -188,12 +175,14 @@ def attention_ops(spec: Attention, hidden: int, kept: tuple[Saved, ...], *, drop
         wide = spec.heads * spec.qk_dim + spec.kv_heads * (spec.qk_dim + values)
         wide += spec.heads * spec.v_dim if spec.output_gate else 0
         parts = 1 if spec.merged_qkv else 3
-        ops = [linear("qkv", hidden, wide, split=Split.COLUMN, bias=spec.qkv_bias, kept=kept, parts=parts)]
+        ops = [
+            linear("qkv", hidden, wide, split=Split.COLUMN, role=Role.QKV, bias=spec.qkv_bias, kept=kept, parts=parts)
+        ]
     if spec.blocks is not None:
         index = Saved(elements=spec.blocks.dim, region=Region.SEQUENCE)
         ops += [
-            linear("blocks_q", hidden, spec.blocks.heads * spec.blocks.dim, split=Split.COLUMN),
-            _repeated("blocks_k", hidden, spec.blocks.dim, bias=False, kept=(index,)),
+            linear("blocks_q", hidden, spec.blocks.heads * spec.blocks.dim, split=Split.COLUMN, role=Role.INDEX_HEADS),
+            repeated("blocks_k", hidden, spec.blocks.dim, role=Role.INDEX_KEY, kept=(index,), lora=True),
         ]
     if spec.qk_norm is not None:
         ops.append(_qk_norm(spec, spec.qk_norm))
@@ -206,17 +195,20 @@ def attention_ops(spec: Attention, hidden: int, kept: tuple[Saved, ...], *, drop
         ops.append(gate_op("attention_gate", width))
     if spec.entries is not None:
         groups, rank = spec.entries.out_groups, spec.entries.out_rank
-        ops.append(linear("attention_groups", width // groups, groups * rank, split=Split.COLUMN))
+        ops.append(
+            linear("attention_groups", width // groups, groups * rank, split=Split.COLUMN, role=Role.OUTPUT_GROUPS)
+        )
         width = groups * rank
-    ops.append(linear(f"{prefix}attention_out", width, hidden, split=Split.ROW, bias=spec.out_bias))
+    last = Role.OTHER if spec.cross else Role.OUTPUT
+    ops.append(linear(f"{prefix}attention_out", width, hidden, split=Split.ROW, role=last, bias=spec.out_bias))
     return ops
 
 
-def gate_op(name: str, width: int) -> Op:
+def gate_op(name: str, width: int) -> ElementwiseOp:
     """Product with a sigmoid gate; keeps the gate and the product, which the projection after it needs."""
-    return pointwise(
-        name,
-        Region.TENSOR,
+    return ElementwiseOp(
+        name=name,
+        region=Region.TENSOR,
         read=2 * width,
         write=width,
         backward_read=3 * width,
@@ -227,25 +219,13 @@ def gate_op(name: str, width: int) -> Op:
 
 
 def _cross_projections(spec: Attention, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
-    keys = spec.kv_heads * (spec.qk_dim + spec.v_dim)
+    width = spec.kv_heads * (spec.qk_dim + spec.v_dim)
+    keys = (Saved(elements=width, region=Region.TENSOR),)
+    made = linear("cross_kv", hidden, width, split=Split.COLUMN, bias=spec.qkv_bias, kept=keys, parts=2)
     return [
         linear("cross_q", hidden, spec.heads * spec.qk_dim, split=Split.COLUMN, bias=spec.qkv_bias, kept=kept),
-        linear(
-            "cross_kv",
-            hidden,
-            keys,
-            split=Split.COLUMN,
-            bias=spec.qkv_bias,
-            kept=(Saved(elements=keys, region=Region.TENSOR),),
-            parts=2,
-            cross=True,
-        ),
+        replace(made, cross=True),
     ]
-
-
-def _repeated(name: str, k: int, n: int, *, bias: bool, kept: tuple[Saved, ...]) -> Op:
-    """A down-projection into a latent that every tensor rank holds whole."""
-    return linear(name, k, n, split=Split.NONE, region=Region.SEQUENCE, bias=bias, kept=kept)
 
 
 def _latent_projections(spec: Attention, latent: Latent, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
@@ -258,16 +238,18 @@ def _latent_projections(spec: Attention, latent: Latent, hidden: int, kept: tupl
         rank = latent.q_rank
         low = (Saved(elements=rank, region=Region.SEQUENCE),)
         ops += [
-            _repeated("q_down", hidden, rank, bias=spec.qkv_bias, kept=kept),
+            repeated("q_down", hidden, rank, role=Role.QUERY_DOWN, bias=spec.qkv_bias, kept=kept, lora=True),
             norm_op("q_norm", rms, rank),
-            linear("q_up", rank, queries, split=Split.COLUMN, kept=low),
+            linear("q_up", rank, queries, split=Split.COLUMN, role=Role.QUERY_UP, kept=low),
         ]
     low = (Saved(elements=latent.kv_rank, region=Region.SEQUENCE),)
     keys = spec.heads * (latent.nope_dim + spec.v_dim)
     ops += [
-        _repeated("kv_down", hidden, latent.kv_rank + latent.rope_dim, bias=spec.qkv_bias, kept=()),
+        repeated(
+            "kv_down", hidden, latent.kv_rank + latent.rope_dim, role=Role.KEY_DOWN, bias=spec.qkv_bias, lora=True
+        ),
         norm_op("kv_norm", rms, latent.kv_rank),
-        linear("kv_up", latent.kv_rank, keys, split=Split.COLUMN, kept=low),
+        linear("kv_up", latent.kv_rank, keys, split=Split.COLUMN, role=Role.KEY_UP, kept=low),
     ]
     if latent.chosen is not None and latent.chosen.heads:
         ops += _indexer(latent.chosen, latent.q_rank or hidden, hidden)
@@ -281,35 +263,35 @@ def _entry_projections(spec: Attention, entries: Entries, hidden: int, kept: tup
     """
     rms, low = Norm(kind="rms"), (Saved(elements=entries.q_rank, region=Region.SEQUENCE),)
     ops = [
-        _repeated("q_down", hidden, entries.q_rank, bias=spec.qkv_bias, kept=kept),
+        repeated("q_down", hidden, entries.q_rank, role=Role.QUERY_DOWN, bias=spec.qkv_bias, kept=kept, lora=True),
         norm_op("q_norm", rms, entries.q_rank),
-        linear("q_up", entries.q_rank, spec.heads * spec.qk_dim, split=Split.COLUMN, kept=low),
-        _repeated("kv_down", hidden, spec.qk_dim, bias=spec.qkv_bias, kept=()),
+        linear("q_up", entries.q_rank, spec.heads * spec.qk_dim, split=Split.COLUMN, role=Role.QUERY_UP, kept=low),
+        repeated("kv_down", hidden, spec.qk_dim, role=Role.KEY_DOWN, bias=spec.qkv_bias, lora=True),
         norm_op("kv_norm", rms, spec.qk_dim),
     ]
     chosen, made = entries.chosen, 4 if entries.chosen is not None else 2
     if entries.ratio:
-        ops.append(_repeated("entry", hidden, made * spec.qk_dim, bias=False, kept=()))
+        ops.append(repeated("entry", hidden, made * spec.qk_dim, lora=True))
     if chosen is not None:
         ops += [
-            _repeated("entry_q", entries.q_rank, chosen.heads * chosen.dim, bias=False, kept=()),
-            _repeated("entry_k", hidden, made * chosen.dim, bias=False, kept=()),
-            _repeated("entry_weights", hidden, chosen.heads, bias=False, kept=()),
+            repeated("entry_q", entries.q_rank, chosen.heads * chosen.dim, lora=True),
+            repeated("entry_k", hidden, made * chosen.dim, lora=True),
+            repeated("entry_weights", hidden, chosen.heads, lora=True),
         ]
     return ops
 
 
-def streams_op(name: str, width: int, streams: int) -> Op:
-    """Several streams of a residual mixed into a part's input ('..._in'), or its output into them ('..._out').
+def streams_op(name: str, width: int, streams: int, *, before: bool) -> HyperConnectionOp:
+    """Several streams of a residual mixed into a part's input (`before`), or its output into them.
 
     Weights of the mix are made of all streams by a product with streams (streams + 2) columns. Source: mHC (Xie and
     others 2025, arXiv:2512.24880).
     """
-    before = name.endswith("_in")
     read, write = (streams * width, width) if before else ((streams + 1) * width, streams * width)
-    params = streams * width * streams * (streams + 2) if before else 0
-    return pointwise(
-        name, Region.SEQUENCE, read=read, write=write, backward_read=read + write, backward_write=read, params=params,
+    return HyperConnectionOp(
+        name=name, region=Region.SEQUENCE, width=width, streams=streams, before=before, read=read, write=write,
+        backward_read=read + write, backward_write=read,
+        params=streams * width * streams * (streams + 2) if before else 0,
         saved=(Saved(elements=streams * width, region=Region.SEQUENCE),) if before else (),
     )  # fmt: skip
 
@@ -317,19 +299,20 @@ def streams_op(name: str, width: int, streams: int) -> Op:
 def _indexer(chosen: Chosen, rank: int, hidden: int) -> list[Op]:
     """Queries, one key and a weight of each head for the scores that choose keys; every tensor rank has them whole."""
     return [
-        _repeated("index_q", rank, chosen.heads * chosen.dim, bias=False, kept=()),
-        _repeated("index_k", hidden, chosen.dim, bias=False, kept=()),
-        norm_op("index_norm", Norm(kind="layer", bias=True), chosen.dim),
-        _repeated("index_weights", hidden, chosen.heads, bias=False, kept=()),
+        repeated("index_q", rank, chosen.heads * chosen.dim, role=Role.INDEX, lora=True),
+        repeated("index_k", hidden, chosen.dim, role=Role.INDEX, lora=True),
+        norm_op("index_norm", Norm(kind="layer", bias=True), chosen.dim, role=Role.INDEX),
+        repeated("index_weights", hidden, chosen.heads, role=Role.INDEX, lora=True),
     ]
 
 
-def _qk_norm(spec: Attention, norm: Norm) -> Op:
+def _qk_norm(spec: Attention, norm: Norm) -> NormOp:
     total = (spec.heads + spec.kv_heads) * spec.qk_dim
     params = 2 * norm.params(spec.qk_dim) if spec.qk_norm_over == "head" else norm.params(total)
-    return pointwise(
-        "qk_norm",
-        Region.TENSOR,
+    return NormOp(
+        name="qk_norm",
+        role=Role.QUERY_KEY,
+        region=Region.TENSOR,
         read=total,
         write=total,
         backward_read=2 * total,
@@ -341,7 +324,7 @@ def _qk_norm(spec: Attention, norm: Norm) -> Op:
     )
 
 
-def _core(spec: Attention, name: str, *, dropout: bool) -> Op:
+def _core(spec: Attention, name: str, *, dropout: bool) -> AttentionOp:
     """Scores, softmax, weighted sum. Keeps q, k, v, the output and, by kernel, statistics or scores."""
     keys = 0 if spec.cross else spec.kv_heads * (spec.qk_dim + spec.v_dim)
     owner = spec.latent or spec.entries
@@ -356,14 +339,14 @@ def _core(spec: Attention, name: str, *, dropout: bool) -> Op:
     saved.append(scores)
     if dropout:
         saved += [replace(scores, element_bytes=MASK_BYTES), scores]
-    return Op(
+    return AttentionOp(
         name=name,
-        kind=OpKind.ATTENTION,
         region=Region.TENSOR,
         heads=spec.heads,
         kv_heads=spec.kv_heads,
         qk_dim=spec.qk_dim,
         v_dim=spec.v_dim,
+        keys=spec.keys,
         causal=spec.causal,
         window=spec.window,
         chunk=spec.chunk,

@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import partial
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.ops import Model, Op, Region
-from ridgeline.graph.parts import pointwise
-from ridgeline.graph.pixels import activated, attention, doubled, layer_norm, mapped, narrowed, product
+from ridgeline.graph.model import Model
+from ridgeline.graph.ops import ElementwiseOp, Op, Region
+from ridgeline.graph.pixels import activated, attention, layer_norm, mapped, narrowed, product, scaled
 from ridgeline.graph.trunk import Trunk
 from ridgeline.graph.vision import IMAGE, Layers, Turned, head_ops
 
@@ -62,7 +62,7 @@ def _normed(trunk: Trunk, name: str, wide: int, tokens: int) -> list[Op]:
     op = layer_norm(name, wide, tokens)
     if not trunk.net.autocast:
         return [op]
-    return [doubled(op), narrowed(f"{name}_cast", wide * tokens)]
+    return [scaled(op, 2), narrowed(f"{name}_cast", wide * tokens)]
 
 
 def _feed(trunk: Trunk, wide: int, tokens: int, inner: int, *, scaled: bool = False) -> list[Op]:
@@ -88,7 +88,9 @@ def _added(trunk: Trunk, name: str, wide: int, tokens: int, *, scaled: bool = Fa
     read = (4 if scaled else 3) * size
     return [
         *scale,
-        pointwise(name, Region.TENSOR, read=read, write=2 * size, backward_read=6 * size, backward_write=3 * size),
+        ElementwiseOp(
+            name=name, region=Region.TENSOR, read=read, write=2 * size, backward_read=6 * size, backward_write=3 * size
+        ),
     ]
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ridgeline.graph.ops import Op, OpKind, Region, Saved
-from ridgeline.graph.parts import STATISTIC_BYTES, pointwise
+from ridgeline.graph.ops import AttentionOp, ConvolutionOp, ElementwiseOp, Op, Region, Saved
+from ridgeline.graph.parts import STATISTIC_BYTES
 
 LINEAR = 16
 """Passes over a tensor as wide as the layer, read and written in two bytes, from queries, keys and values to what
@@ -31,10 +31,10 @@ def product(
     kept_input: bool = True,
     leaf: bool = False,
     params: int | None = None,
-) -> Op:
+) -> ConvolutionOp:
     """A linear layer on every pixel; what several read is kept once."""
-    return Op(
-        name=name, kind=OpKind.GEMM, region=Region.TENSOR, k=k, n=n, rows=float(pixels),
+    return ConvolutionOp(
+        name=name, region=Region.TENSOR, k=k, n=n, rows=float(pixels),
         params=k * n + n * bias if params is None else params, leaf=leaf,
         saved=(kept(k * pixels),) if kept_input else (),
     )  # fmt: skip
@@ -42,15 +42,15 @@ def product(
 
 def attention(
     name: str, heads: int, dim: int, queries: int, keys: int, *, v_dim: int | None = None, wide: bool = False
-) -> Op:
+) -> AttentionOp:
     """The core of attention of `queries` to `keys`; keeps queries, keys, values and one statistic for each query.
 
     Unfused it keeps each score's weight in place of the statistic, with `wide` softmax's result in fp32 as well.
     """
     value = dim if v_dim is None else v_dim
     weights = Saved(elements=heads * queries * keys, region=Region.TENSOR, role="core", kernel="unfused")
-    return Op(
-        name=name, kind=OpKind.ATTENTION, region=Region.TENSOR, heads=heads, kv_heads=heads, qk_dim=dim, v_dim=value,
+    return AttentionOp(
+        name=name, region=Region.TENSOR, heads=heads, kv_heads=heads, qk_dim=dim, v_dim=value,
         causal=False, rows=float(queries), positions=keys,
         saved=(
             kept(heads * (dim * queries + (dim + value) * keys)),
@@ -61,26 +61,27 @@ def attention(
     )  # fmt: skip
 
 
-def group_norm(name: str, channels: int, pixels: int) -> Op:
+def group_norm(name: str, channels: int, pixels: int) -> ElementwiseOp:
     """Statistics, then norm and SiLU: forward reads its input twice, backward input and gradient twice."""
     elements = channels * pixels
-    return pointwise(
-        name, Region.TENSOR, read=2 * elements, write=elements, backward_read=4 * elements, backward_write=elements,
-        saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),), params=2 * channels, kernels=2,
+    return ElementwiseOp(
+        name=name, region=Region.TENSOR, read=2 * elements, write=elements, backward_read=4 * elements,
+        backward_write=elements, saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),),
+        params=2 * channels, kernels=2,
     )  # fmt: skip
 
 
-def layer_norm(name: str, wide: int, pixels: int, *, params: int | None = None) -> Op:
+def layer_norm(name: str, wide: int, pixels: int, *, params: int | None = None) -> ElementwiseOp:
     """A norm over the width of each pixel, of 2 C numbers unless said."""
     elements = wide * pixels
-    return pointwise(
-        name, Region.TENSOR, read=elements, write=elements, backward_read=2 * elements, backward_write=elements,
-        saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),),
+    return ElementwiseOp(
+        name=name, region=Region.TENSOR, read=elements, write=elements, backward_read=2 * elements,
+        backward_write=elements, saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),),
         params=2 * wide if params is None else params,
     )  # fmt: skip
 
 
-def riding(name: str, elements: int, *, inputs: int = 1) -> Op:
+def riding(name: str, elements: int, *, inputs: int = 1) -> ElementwiseOp:
     """A sum or a copy that an engine's graph does inside the kernels around it, as `mapped` elsewhere.
 
     Sums ride in the epilogue of the product or convolution before them, attention reads heads where they lie, tensors
@@ -89,41 +90,53 @@ def riding(name: str, elements: int, *, inputs: int = 1) -> Op:
     return replace(mapped(name, elements, inputs=inputs), rides=True)
 
 
-def mapped(name: str, elements: int, *, inputs: int = 1, outputs: int = 1, params: int = 0, saved: int = 0) -> Op:
+def mapped(
+    name: str, elements: int, *, inputs: int = 1, outputs: int = 1, params: int = 0, saved: int = 0
+) -> ElementwiseOp:
     """`inputs` tensors into one `outputs` as large; backward sums or spreads the gradient likewise."""
-    return pointwise(
-        name, Region.TENSOR, read=inputs * elements, write=outputs * elements, backward_read=max(inputs, outputs) *
-        elements, backward_write=elements, params=params, saved=(kept(saved),) if saved else (),
+    return ElementwiseOp(
+        name=name, region=Region.TENSOR, read=inputs * elements, write=outputs * elements,
+        backward_read=max(inputs, outputs) * elements, backward_write=elements, params=params,
+        saved=(kept(saved),) if saved else (),
     )  # fmt: skip
 
 
-def activated(name: str, elements: int) -> Op:
+def activated(name: str, elements: int) -> ElementwiseOp:
     """A function of each element; keeps its input."""
-    return pointwise(
-        name, Region.TENSOR, read=elements, write=elements, backward_read=2 * elements, backward_write=elements,
-        saved=(Saved(elements=elements, region=Region.TENSOR, role="mlp"),),
+    return ElementwiseOp(
+        name=name, region=Region.TENSOR, read=elements, write=elements, backward_read=2 * elements,
+        backward_write=elements, saved=(Saved(elements=elements, region=Region.TENSOR, role="mlp"),),
     )  # fmt: skip
 
 
-def gated(name: str, elements: int) -> Op:
+def gated(name: str, elements: int) -> ElementwiseOp:
     """An activation of one half times the other; keeps both."""
-    return pointwise(
-        name, Region.TENSOR, read=2 * elements, write=elements, backward_read=3 * elements, backward_write=2 * elements,
-        saved=(Saved(elements=2 * elements, region=Region.TENSOR, role="mlp"),), kernels=2,
+    return ElementwiseOp(
+        name=name, region=Region.TENSOR, read=2 * elements, write=elements, backward_read=3 * elements,
+        backward_write=2 * elements, saved=(Saved(elements=2 * elements, region=Region.TENSOR, role="mlp"),), kernels=2,
     )  # fmt: skip
 
 
-def doubled(op: Op) -> Op:
-    """An operator of twice as many bytes an element."""
-    return replace(
-        op, read=2 * op.read, write=2 * op.write, backward_read=2 * op.backward_read,
-        backward_write=2 * op.backward_write,
-        saved=tuple(replace(kept, elements=2 * kept.elements) for kept in op.saved),
-    )  # fmt: skip
+def scaled(op: Op, times: float) -> Op:
+    """An operator of so many times the rows or bytes, as of each part of an input, or of numbers twice as wide."""
+    saved = tuple(replace(one, elements=times * one.elements) for one in op.saved)
+    if isinstance(op, ConvolutionOp):
+        return replace(op, rows=times * op.rows, saved=saved)
+    if isinstance(op, ElementwiseOp):
+        return replace(
+            op, read=times * op.read, write=times * op.write, backward_read=times * op.backward_read,
+            backward_write=times * op.backward_write, saved=saved,
+        )  # fmt: skip
+    raise ValueError(f"{op.name} has neither rows nor bytes to scale")
 
 
-def narrowed(name: str, elements: float) -> Op:
+def narrowed(name: str, elements: float) -> ElementwiseOp:
     """Numbers of four bytes cast to two, and back in backward."""
-    return pointwise(
-        name, Region.TENSOR, read=2 * elements, write=elements, backward_read=elements, backward_write=2 * elements
+    return ElementwiseOp(
+        name=name,
+        region=Region.TENSOR,
+        read=2 * elements,
+        write=elements,
+        backward_read=elements,
+        backward_write=2 * elements,
     )

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.ops import Block, Boundary, Graph, Model, Op, OpKind, Region
-from ridgeline.graph.pixels import doubled, kept, mapped, narrowed, product
+from ridgeline.graph.model import Block, Boundary, Graph, Model
+from ridgeline.graph.ops import ElementwiseOp, EmbeddingOp, Op, Region, SparseTableOp
+from ridgeline.graph.pixels import kept, mapped, narrowed, product, scaled
 
 USERS, ITEMS = 138_493, 26_744  # of MovieLens 20M
 FACTORS, NCF_LAYERS = 64, (256, 256, 128, 64)  # defaults of ncf.py
@@ -61,10 +62,10 @@ def recommender(name: str, *, shards: int = 1, autocast: bool = False) -> Model:
     if name not in RECOMMENDERS:
         raise UnknownNameError("recommender", name, ("ncf", *RECOMMENDERS))
     spec, wide = RECOMMENDERS[name], TABLES * WIDTH
-    tables = Op(
-        name="tables", kind=OpKind.EMBEDDING, region=Region.EXPERT, n=spec.rows // shards, k=WIDTH, sparse=True,
-        params=spec.rows * WIDTH // shards, read=spec.lookups * WIDTH, write=wide,
-        backward_read=(1 + spec.states) * spec.lookups * WIDTH, backward_write=(1 + spec.states) * spec.lookups * WIDTH,
+    tables = SparseTableOp(
+        name="tables", region=Region.EXPERT, n=spec.rows // shards, k=WIDTH, params=spec.rows * WIDTH // shards,
+        read=spec.lookups * WIDTH, write=wide, backward_read=(1 + spec.states) * spec.lookups * WIDTH,
+        backward_write=(1 + spec.states) * spec.lookups * WIDTH,
     )  # fmt: skip
     looked = Block(
         name="tables", ops=(tables,), boundaries=(Boundary(kind="tables", width=wide),), experts=shards, top_k=1
@@ -101,14 +102,14 @@ def _filtering(*, autocast: bool) -> Model:
     wide = NCF_LAYERS[0] // 2
     rows = USERS + ITEMS
     embedding = tuple(
-        Op(name=name, kind=OpKind.EMBEDDING, region=Region.VOCAB, n=rows, k=2 * each, params=rows * each)
+        EmbeddingOp(name=name, region=Region.VOCAB, n=rows, k=2 * each, params=rows * each)
         for name, each in (("factors", FACTORS), ("vectors", wide))
     )
     layers = _perceptron("layer", NCF_LAYERS, dropped=True)
     last = product("rating", NCF_LAYERS[-1] + FACTORS, 1, 1)
-    made = [mapped("multiply", FACTORS, inputs=2), mapped("join", NCF_LAYERS[0])]
+    made: list[Op] = [mapped("multiply", FACTORS, inputs=2), mapped("join", NCF_LAYERS[0])]
     if autocast:
-        made = [*map(doubled, made), narrowed("cast", NCF_LAYERS[0] + FACTORS)]
+        made = [*(scaled(op, 2) for op in made), narrowed("cast", NCF_LAYERS[0] + FACTORS)]
     ops = (*made, *layers, last)
     return _model("ncf", embedding=embedding, blocks=[Block(name="layers", ops=ops, boundaries=())])
 
@@ -127,8 +128,8 @@ def _perceptron(name: str, widths: tuple[int, ...], *, dropped: bool = False) ->
 
 def _pairs(features: int, out: int) -> Op:
     """Products of all pairs of vectors beside the dense one: each vector is read once."""
-    return Op(
-        name="pairs", kind=OpKind.ELEMENTWISE, region=Region.TENSOR, read=features, write=out,
+    return ElementwiseOp(
+        name="pairs", region=Region.TENSOR, read=features, write=out,
         backward_read=features + out, backward_write=features, flop_per_token=2.0 * (TABLES + 1) ** 2 * WIDTH,
         saved=(kept(features),),
     )  # fmt: skip

@@ -7,13 +7,12 @@ inside a chunk as masked matrix products, across chunks through the state. What 
 
 from __future__ import annotations
 
-from ridgeline.graph.ops import Op, OpKind, Region, Saved, Split
-from ridgeline.graph.parts import gate_op, linear, norm_op, pointwise
+from ridgeline.graph.ops import ElementwiseOp, Op, Region, Role, Saved, ScanOp, Split
+from ridgeline.graph.parts import gate_op, linear, norm_op
 from ridgeline.graph.spec import GatedDelta, Lightning, Norm, StateSpace
 
 LIGHTNING_CHUNK = 256  # tokens; BLOCK of MiniMax-Text-01's released modeling code
 DELTA_CHUNK = 64  # tokens; chunk_size of the delta rule in Qwen3-Next's released modeling code
-DELTA_RULE = "delta_rule"
 _FP32_BYTES, _HALF_BYTES = 4.0, 2.0
 
 
@@ -29,11 +28,10 @@ def lightning_ops(spec: Lightning, hidden: int, kept: tuple[Saved, ...]) -> list
     inner = 4 * spec.head_dim * (spec.head_dim + LIGHTNING_CHUNK)
     tensor = Region.TENSOR
     return [
-        linear("qkv", hidden, 3 * width, split=Split.COLUMN, kept=kept),
+        linear("qkv", hidden, 3 * width, split=Split.COLUMN, role=Role.QKV, kept=kept),
         _map("qkv_activation", read=3 * width, write=3 * width, keep=3 * width),
-        Op(
+        ScanOp(
             name="lightning_attention",
-            kind=OpKind.SCAN,
             region=tensor,
             heads=spec.heads,
             kv_heads=spec.heads,
@@ -51,7 +49,7 @@ def lightning_ops(spec: Lightning, hidden: int, kept: tuple[Saved, ...]) -> list
         norm_op("attention_norm", Norm(kind="rms"), width, region=tensor),
         linear("output_gate", hidden, width, split=Split.COLUMN),
         gate_op("gate", width),
-        linear("attention_out", width, hidden, split=Split.ROW),
+        linear("attention_out", width, hidden, split=Split.ROW, role=Role.OUTPUT),
     ]
 
 
@@ -68,9 +66,8 @@ def state_space_ops(spec: StateSpace, hidden: int, kept: tuple[Saved, ...]) -> l
     states = (2 * _FP32_BYTES + 2 * _HALF_BYTES) * inner * spec.state / spec.chunk
     handed = states + 2 * _FP32_BYTES * spec.groups * spec.chunk + _HALF_BYTES * mixed
     steps = Saved(elements=spec.heads, region=tensor, element_bytes=_FP32_BYTES)
-    core = Op(
+    core = ScanOp(
         name="scan",
-        kind=OpKind.SCAN,
         region=tensor,
         heads=spec.heads,
         kv_heads=spec.groups,
@@ -111,9 +108,9 @@ def gated_delta_ops(spec: GatedDelta, hidden: int, kept: tuple[Saved, ...]) -> l
     scores = (2 * _FP32_BYTES + 2 * _HALF_BYTES) * chunk  # written and read in fp32, their inverse in 16 bits
     chained = 2 * _HALF_BYTES * (spec.key_dim + 2 * spec.value_dim + spec.key_dim * spec.value_dim / chunk)
     steps = Saved(elements=2 * spec.value_heads, region=tensor, element_bytes=_FP32_BYTES)
-    core = Op(
-        name=DELTA_RULE,
-        kind=OpKind.SCAN,
+    core = ScanOp(
+        name="delta_rule",
+        delta=True,
         region=tensor,
         heads=spec.value_heads,
         kv_heads=spec.key_heads,
@@ -143,9 +140,9 @@ def gated_delta_ops(spec: GatedDelta, hidden: int, kept: tuple[Saved, ...]) -> l
 
 def _convolution(width: int, kernel: int, *, bias: bool) -> Op:
     """A causal convolution of each channel with itself, and its SiLU."""
-    return pointwise(
-        "convolution",
-        Region.TENSOR,
+    return ElementwiseOp(
+        name="convolution",
+        region=Region.TENSOR,
         read=width,
         write=width,
         backward_read=2 * width,
@@ -158,9 +155,9 @@ def _convolution(width: int, kernel: int, *, bias: bool) -> Op:
 
 def _gated_norm(width: int, *, params: int, split: bool) -> Op:
     """RMS norm times the SiLU of a gate; keeps both inputs."""
-    return pointwise(
-        "gated_norm",
-        Region.TENSOR,
+    return ElementwiseOp(
+        name="gated_norm",
+        region=Region.TENSOR,
         read=2 * width,
         write=width,
         backward_read=3 * width,
@@ -173,9 +170,9 @@ def _gated_norm(width: int, *, params: int, split: bool) -> Op:
 
 
 def _map(name: str, *, read: int, write: int, keep: int) -> Op:
-    return pointwise(
-        name,
-        Region.TENSOR,
+    return ElementwiseOp(
+        name=name,
+        region=Region.TENSOR,
         read=read,
         write=write,
         backward_read=read + write,

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.detection import BOX, COCO_SIDE, PYRAMID, pyramid_ops
-from ridgeline.graph.ops import Block, Graph, Model, Op
-from ridgeline.graph.pixels import mapped, product
+from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.ops import Op
+from ridgeline.graph.pixels import mapped, product, scaled
 from ridgeline.graph.vision import Layers, Turned
 
 ANCHORS, REGIONS, MASKED = 3, 512, 128  # boxes of a pixel; regions that are trained, and those with an object at most
@@ -109,7 +110,7 @@ def _masks(net: Layers, spec: Regions) -> list[Op]:
     pixels = MASKED * POOLED_MASK**2
     for number in range(MASKS):
         own = net.convolution(f"mask{number}", PYRAMID, PYRAMID, 3, POOLED_MASK, bias=True)
-        ops += [_each(op, MASKED) for op in own]
+        ops += [scaled(op, MASKED) for op in own]
         ops.append(mapped(f"mask{number}_relu", PYRAMID * pixels))
     grown = product("mask_grown", PYRAMID, 4 * PYRAMID, pixels, params=4 * PYRAMID**2 + PYRAMID)
     return [
@@ -119,12 +120,3 @@ def _masks(net: Layers, spec: Regions) -> list[Op]:
         product("mask", PYRAMID, spec.classes, 4 * pixels),
         mapped("mask_loss", 4 * spec.classes * pixels),
     ]
-
-
-def _each(op: Op, regions: int) -> Op:
-    """A region's operator for all of them."""
-    return replace(
-        op, rows=op.rows * regions, read=op.read * regions, write=op.write * regions,
-        backward_read=op.backward_read * regions, backward_write=op.backward_write * regions,
-        saved=tuple(replace(kept, elements=kept.elements * regions) for kept in op.saved),
-    )  # fmt: skip

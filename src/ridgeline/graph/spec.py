@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ridgeline.graph.ops import Keys
+
 
 @dataclass(frozen=True, kw_only=True)
 class Norm:
@@ -96,6 +98,15 @@ class Attention:
     latent: Latent | None = None
     entries: Entries | None = None
     blocks: Chosen | None = None  # keys chosen in blocks of 128, by an index head for each key head (MiniMax-M3)
+
+    @property
+    def keys(self) -> Keys:
+        """What is kept of each token."""
+        if self.latent is not None:
+            return Keys.LATENT
+        if self.entries is not None:
+            return Keys.ENTRIES
+        return Keys.HEADS if self.blocks is None else Keys.BLOCKS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,25 @@ them one by one. The memory is as long as the segment.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.word_shares import word_share
-from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Saved, Split
-from ridgeline.graph.parts import MASK_BYTES, MASK_TRAFFIC, linear, norm_op, pointwise, residual_op
+from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.ops import (
+    AttentionOp,
+    ConvolutionOp,
+    CrossEntropyOp,
+    ElementwiseOp,
+    EmbeddingOp,
+    Op,
+    Region,
+    Role,
+    Saved,
+    Split,
+)
+from ridgeline.graph.parts import MASK_BYTES, MASK_TRAFFIC, linear, norm_op, residual_op
 from ridgeline.graph.spec import Norm
 
 HEAD = 64  # width of a head
@@ -70,13 +82,13 @@ def _layer(size: Size, sequences: int) -> list[Op]:
     kept, inner = (_saved(wide),), (Saved(elements=size.ffn, region=Region.TENSOR),)
     return [
         *_attention(size, sequences),
-        linear("attention_out", wide, wide, split=Split.NONE, kept=kept),
+        linear("attention_out", wide, wide, split=Split.NONE, role=Role.OUTPUT, kept=kept),
         residual_op("attention_residual", wide, dropout=True),
         norm_op("attention_norm", norm, wide),
-        linear("mlp_up", wide, size.ffn, split=Split.NONE, bias=True, kept=kept),
+        linear("mlp_up", wide, size.ffn, split=Split.NONE, role=Role.UP, bias=True, kept=kept),
         _map("mlp_activation", read=size.ffn, write=size.ffn, backward_read=2 * size.ffn, backward_write=size.ffn),
         _dropout("mlp_dropout", size.ffn),
-        linear("mlp_down", size.ffn, wide, split=Split.NONE, bias=True, kept=inner),
+        linear("mlp_down", size.ffn, wide, split=Split.NONE, role=Role.DOWN, bias=True, kept=inner),
         residual_op("mlp_residual", wide, dropout=True),
         norm_op("mlp_norm", norm, wide),
     ]
@@ -93,8 +105,8 @@ def _attention(size: Size, sequences: int) -> list[Op]:
     saved = (_saved(4 * wide + 2 * wide), _saved(2 * scores), Saved(
         elements=scores, region=Region.TENSOR, element_bytes=MASK_BYTES,
     ))  # fmt: skip
-    core = Op(
-        name="attention", kind=OpKind.ATTENTION, region=Region.TENSOR, heads=heads, kv_heads=heads, qk_dim=2 * HEAD,
+    core = AttentionOp(
+        name="attention", region=Region.TENSOR, heads=heads, kv_heads=heads, qk_dim=2 * HEAD,
         v_dim=HEAD, positions=keys, saved=saved,
     )  # fmt: skip
     return [
@@ -119,9 +131,9 @@ def _embedding(size: Size) -> list[Op]:
     tables = [(0, VOCAB, size.hidden)] if size.narrower == 1 else [
         (first, last, wide) for _, first, last, wide, _ in _clusters(size)
     ]  # fmt: skip
-    ops = [
-        Op(
-            name=f"embed{first}", kind=OpKind.EMBEDDING, region=Region.VOCAB, n=last - first, k=wide,
+    ops: list[Op] = [
+        EmbeddingOp(
+            name=f"embed{first}", region=Region.VOCAB, n=last - first, k=wide,
             params=(last - first) * wide,
         )
         for first, last, wide in tables
@@ -142,8 +154,8 @@ def _head(size: Size) -> list[Op]:
         ops.append(linear("head_project", size.hidden, size.hidden, split=Split.NONE))
     logits = linear("logits", size.hidden, common, split=Split.NONE, kept=(_saved(size.hidden),))
     ops += [
-        Op(**{**vars(logits), "params": len(size.cutoffs) * (size.hidden + 1) + VOCAB}),
-        Op(name="cross_entropy", kind=OpKind.CROSS_ENTROPY, region=Region.VOCAB, n=common),
+        replace(logits, params=len(size.cutoffs) * (size.hidden + 1) + VOCAB),
+        CrossEntropyOp(name="cross_entropy", region=Region.VOCAB, n=common),
     ]
     if size.cutoffs:
         ops.append(_pass("select", common, backward=2))
@@ -178,8 +190,8 @@ def _saved(elements: float) -> Saved:
 
 def _rows(name: str, k: int, n: int, rows: float, *, kept: float = 0.0, params: int | None = None) -> Op:
     """A product without bias on `rows` rows for each token."""
-    return Op(
-        name=name, kind=OpKind.GEMM, region=Region.TENSOR, k=k, n=n, rows=rows,
+    return ConvolutionOp(
+        name=name, region=Region.TENSOR, k=k, n=n, rows=rows,
         params=k * n if params is None else params, saved=(_saved(kept),) if kept else (),
     )  # fmt: skip
 
@@ -190,14 +202,16 @@ def _pass(name: str, width: float, *, backward: int = 1) -> Op:
 
 
 def _map(name: str, *, read: float, write: float, backward_read: float, backward_write: float, params: int = 0) -> Op:
-    return pointwise(
-        name, Region.TENSOR, read=read, write=write, backward_read=backward_read, backward_write=backward_write,
+    return ElementwiseOp(
+        name=name, region=Region.TENSOR, read=read, write=write, backward_read=backward_read,
+        backward_write=backward_write,
     )  # fmt: skip
 
 
 def _dropout(name: str, width: int, *, params: int = 0) -> Op:
     mask = MASK_TRAFFIC * width
-    return pointwise(
-        name, Region.TENSOR, read=width, write=width + mask, backward_read=width + mask, backward_write=width,
-        saved=(Saved(elements=width, region=Region.TENSOR, element_bytes=MASK_BYTES),), params=params,
+    return ElementwiseOp(
+        name=name, region=Region.TENSOR, read=width, write=width + mask, backward_read=width + mask,
+        backward_write=width, saved=(Saved(elements=width, region=Region.TENSOR, element_bytes=MASK_BYTES),),
+        params=params,
     )  # fmt: skip

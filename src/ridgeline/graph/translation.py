@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.layers import graph_of
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.spec import Attention, Ends, Layer, Mlp, Norm
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
 
-from ridgeline.graph.ops import Block, Graph, Model, Op, Region, Saved
-from ridgeline.graph.parts import pointwise
+from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.ops import ElementwiseOp, Op, Region, Saved
 from ridgeline.graph.vision import CLASSES, Layers, head_ops, squeeze_ops
 
 
@@ -122,9 +122,9 @@ class Trunk:
         """Kernels bound by bytes; backward reads what forward wrote and writes what it read unless said."""
         saved = (Saved(elements=kept, region=Region.TENSOR),) if kept else ()
         self._ops.append(
-            pointwise(
-                self._name(name), Region.TENSOR, read=read, write=write, saved=saved, kernels=kernels, params=params,
-                backward_read=write if backward_read is None else backward_read,
+            ElementwiseOp(
+                name=self._name(name), region=Region.TENSOR, read=read, write=write, saved=saved, kernels=kernels,
+                params=params, backward_read=write if backward_read is None else backward_read,
                 backward_write=read if backward_write is None else backward_write,
             )
         )  # fmt: skip

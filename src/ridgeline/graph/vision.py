@@ -12,8 +12,9 @@ from enum import Enum
 from math import ceil
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Saved, Split
-from ridgeline.graph.parts import linear, pointwise
+from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.ops import ConvolutionOp, CrossEntropyOp, ElementwiseOp, Op, Region, Saved, Split
+from ridgeline.graph.parts import linear
 
 IMAGE, CLASSES = 224, 1000  # pixels of a side and classes of ImageNet
 STEM, EXPANSION, SQUEEZE = 64, 4, 16  # filters of the stem; widening of a bottleneck; narrowing of a squeeze
@@ -165,9 +166,8 @@ class Layers:
         out = ceil(side / stride) if out is None else out
         taps = size * (size if across is None else across)
         kept = Saved(elements=channels * side * side, region=Region.TENSOR)
-        op = Op(
+        op = ConvolutionOp(
             name=name,
-            kind=OpKind.GEMM,
             region=Region.TENSOR,
             k=channels // groups * taps,
             n=filters // groups,
@@ -192,7 +192,11 @@ class Layers:
             return []
         back = self.turned is Turned.BOTH
         moved, again = entering + leaving * back, entering + leaving + entering * back
-        return [pointwise(name, Region.TENSOR, read=moved, write=moved, backward_read=again, backward_write=again)]
+        return [
+            ElementwiseOp(
+                name=name, region=Region.TENSOR, read=moved, write=moved, backward_read=again, backward_write=again
+            )
+        ]
 
     def norm(self, name: str, channels: int, side: int, *, active: bool, joined: bool = False) -> Op:
         """A batch norm, or the scale and shift that a frozen one is, with its ReLU."""
@@ -203,9 +207,9 @@ class Layers:
             )  # fmt: skip
         elements = channels * side**2
         forward = 0 if self.fused else elements
-        return pointwise(
-            name, Region.TENSOR, read=forward + joined * elements, write=forward, backward_read=(1 + active) * elements,
-            backward_write=elements, kernels=2 + active,
+        return ElementwiseOp(
+            name=name, region=Region.TENSOR, read=forward + joined * elements, write=forward,
+            backward_read=(1 + active) * elements, backward_write=elements, kernels=2 + active,
         )  # fmt: skip
 
     def stem(self, image: int) -> list[Op]:
@@ -215,8 +219,13 @@ class Layers:
         return [
             *self.convolution("stem", 3, STEM, 7, image, stride=2),
             self.norm("stem_norm", STEM, side, active=True),
-            pointwise(
-                "stem_pool", Region.TENSOR, read=elements, write=pooled, backward_read=pooled, backward_write=elements
+            ElementwiseOp(
+                name="stem_pool",
+                region=Region.TENSOR,
+                read=elements,
+                write=pooled,
+                backward_read=pooled,
+                backward_write=elements,
             ),
         ]
 
@@ -257,9 +266,9 @@ def normalise(
     ReLU's output is kept by its reader.
     """
     elements = channels * side**2
-    return pointwise(
-        name,
-        Region.TENSOR,
+    return ElementwiseOp(
+        name=name,
+        region=Region.TENSOR,
         read=(2 + joined - counted) * elements,
         write=elements,
         backward_read=4 * elements,
@@ -272,9 +281,9 @@ def normalise(
 
 def _sum(elements: int) -> Op:
     """The shortcut added and ReLU; backward masks one gradient and adds those of both ways."""
-    return pointwise(
-        "residual",
-        Region.TENSOR,
+    return ElementwiseOp(
+        name="residual",
+        region=Region.TENSOR,
         read=2 * elements,
         write=elements,
         backward_read=2 * elements,
@@ -292,14 +301,14 @@ def squeeze_ops(channels: int, side: int, narrow: int, *, fused: bool = False) -
     """
     elements, more = channels * side**2, 0 if fused else 1
     return [
-        pointwise(
-            "squeeze", Region.TENSOR, read=elements, write=channels, backward_read=channels + 2 * more * elements,
-            backward_write=(1 + more) * elements,
+        ElementwiseOp(
+            name="squeeze", region=Region.TENSOR, read=elements, write=channels,
+            backward_read=channels + 2 * more * elements, backward_write=(1 + more) * elements,
         ),
         linear("excite_down", channels, narrow, split=Split.NONE, bias=True),
         linear("excite_up", narrow, channels, split=Split.NONE, bias=True),
-        pointwise(
-            "excite", Region.TENSOR, read=elements, write=elements, backward_read=(2 + 2 * more) * elements,
+        ElementwiseOp(
+            name="excite", region=Region.TENSOR, read=elements, write=elements, backward_read=(2 + 2 * more) * elements,
             backward_write=(1 + more) * elements, saved=(Saved(elements=elements, region=Region.TENSOR),),
         ),
     ]  # fmt: skip
@@ -309,9 +318,14 @@ def head_ops(channels: int, side: int) -> list[Op]:
     """Mean over pixels, classes, loss."""
     elements = channels * side**2
     return [
-        pointwise(
-            "mean", Region.TENSOR, read=elements, write=channels, backward_read=channels, backward_write=elements
+        ElementwiseOp(
+            name="mean",
+            region=Region.TENSOR,
+            read=elements,
+            write=channels,
+            backward_read=channels,
+            backward_write=elements,
         ),
         linear("classes", channels, CLASSES, split=Split.NONE, bias=True),
-        Op(name="cross_entropy", kind=OpKind.CROSS_ENTROPY, region=Region.VOCAB, n=CLASSES),
+        CrossEntropyOp(name="cross_entropy", region=Region.VOCAB, n=CLASSES),
     ]

@@ -11,9 +11,20 @@ from dataclasses import replace
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.build import from_dims
-from ridgeline.graph.ops import Block, Model, Op, OpKind, Region, Saved, Split
-from ridgeline.graph.parts import STATISTIC_BYTES, linear, pointwise
-from ridgeline.graph.pixels import doubled, narrowed
+from ridgeline.graph.model import Block, Model
+from ridgeline.graph.ops import (
+    AttentionOp,
+    ConvolutionOp,
+    CrossEntropyOp,
+    ElementwiseOp,
+    NormOp,
+    Op,
+    Region,
+    ResidualOp,
+    Saved,
+)
+from ridgeline.graph.parts import STATISTIC_BYTES
+from ridgeline.graph.pixels import narrowed, scaled
 from ridgeline.graph.vision import CLASSES
 
 SIZES = {"tiny": (12, 192, 3), "small": (12, 384, 6), "base": (12, 768, 12), "large": (24, 1024, 16)}
@@ -44,19 +55,30 @@ def vision_transformer(name: str, *, autocast: bool = False) -> Model:
         name=name, source="table 1 of the paper", layers=layers, hidden=hidden, heads=heads, vocab=CLASSES,
         positions="none", encoder=True, embed_norm=False,
     )  # fmt: skip
-    patches = linear("patches", 3 * patch**2, hidden, split=Split.NONE, bias=True)
-    added = pointwise(
-        "positions", Region.SEQUENCE, read=2 * hidden, write=hidden, backward_read=hidden, backward_write=hidden,
-        params=(tokens + 1) * hidden,
+    pixels = 3 * patch**2
+    patches = ConvolutionOp(
+        name="patches", region=Region.TENSOR, k=pixels, n=hidden, params=(pixels + 1) * hidden, leaf=True, lora=True
+    )
+    added = ElementwiseOp(
+        name="positions", region=Region.SEQUENCE, read=2 * hidden, write=hidden, backward_read=hidden,
+        backward_write=hidden, params=(tokens + 1) * hidden,
     )  # fmt: skip
     norm = next(op for op in model.graph.blocks[model.graph.layers[0]].ops if op.params == 2 * hidden)
-    classes = replace(linear("classes", hidden, CLASSES, split=Split.NONE, bias=True), rows=1 / tokens)
-    loss = Op(name="cross_entropy", kind=OpKind.CROSS_ENTROPY, region=Region.VOCAB, n=max(1, CLASSES // tokens))
+    classes = ConvolutionOp(
+        name="classes",
+        region=Region.TENSOR,
+        k=hidden,
+        n=CLASSES,
+        params=(hidden + 1) * CLASSES,
+        rows=1 / tokens,
+        lora=True,
+    )
+    loss = CrossEntropyOp(name="cross_entropy", region=Region.VOCAB, n=max(1, CLASSES // tokens))
     blocks = {key: _autocast(block, tokens) if autocast else block for key, block in model.graph.blocks.items()}
     graph = replace(
         model.graph,
         blocks=blocks,
-        embedding=(replace(patches, leaf=True), added),
+        embedding=(patches, added),
         head=(replace(norm, name="final_norm"), classes, loss),
         tied_embeddings=False,
     )
@@ -71,17 +93,17 @@ def _autocast(block: Block, tokens: int) -> Block:
     """
     ops: list[Op] = []
     for op in block.ops:
-        if op.name.endswith("norm"):
-            ops += [doubled(op), narrowed(f"{op.name}_cast", op.write)]
-        elif op.name.endswith("residual"):
+        if isinstance(op, NormOp):
+            ops += [scaled(op, 2), narrowed(f"{op.name}_cast", op.write)]
+        elif isinstance(op, ResidualOp):
             size = op.write
             ops.append(replace(op, read=3 * size, write=2 * size, backward_read=6 * size, backward_write=3 * size))
         else:
             ops.append(op)
-        if op.kind is OpKind.ATTENTION:
+        if isinstance(op, AttentionOp):
             scores = op.heads * tokens
-            wide = pointwise(
-                "softmax_cast", Region.TENSOR, read=2 * scores, write=2 * scores, backward_read=2 * scores,
+            wide = ElementwiseOp(
+                name="softmax_cast", region=Region.TENSOR, read=2 * scores, write=2 * scores, backward_read=2 * scores,
                 backward_write=2 * scores, saved=(
                     Saved(elements=op.heads, region=Region.TENSOR, element_bytes=STATISTIC_BYTES, role="core",
                           times_seq=True, kernel="unfused"),

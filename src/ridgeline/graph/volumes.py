@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Saved
-from ridgeline.graph.parts import pointwise
+from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.ops import ConvolutionOp, ElementwiseOp, Op, Region, Saved
+from ridgeline.graph.pixels import scaled
 
 CHANNELS = (32, 64, 128, 256, 320)
 SIDE, CLASSES = 128, 3  # voxels of a side of what is cut from a scan; background, kidney, tumour
@@ -37,25 +38,13 @@ def volume_unet(name: str, *, parts: int = 1) -> Model:
         side *= 2
     voxels = SIDE**3
     head = (_product("classes", first, CLASSES, voxels, bias=True), _map("loss", CLASSES * voxels, CLASSES * voxels))
-    layers = [replace(block, ops=_parted(block.ops, parts)) for block in layers]
+    layers = [replace(block, ops=tuple(scaled(op, 1 / parts) for op in block.ops)) for block in layers]
     graph = Graph(
         blocks={block.name: block for block in layers}, layers=tuple(block.name for block in layers), embedding=(),
-        head=_parted(head, parts), hidden=first * voxels, vocab=0, tied_embeddings=False,
+        head=tuple(scaled(op, 1 / parts) for op in head), hidden=first * voxels, vocab=0, tied_embeddings=False,
     )  # fmt: skip
     dims = {"layers": len(layers), "classes": CLASSES, "image": SIDE, "parts": parts}
     return Model(name=name, model_type="volumes", graph=graph, max_positions=None, source="released code", dims=dims)
-
-
-def _parted(ops: tuple[Op, ...], parts: int) -> tuple[Op, ...]:
-    """Operators on one of so many parts of a volume."""
-    return tuple(
-        replace(
-            op, rows=op.rows / parts, read=op.read / parts, write=op.write / parts,
-            backward_read=op.backward_read / parts, backward_write=op.backward_write / parts,
-            saved=tuple(replace(kept, elements=kept.elements / parts) for kept in op.saved),
-        )
-        for op in ops
-    )  # fmt: skip
 
 
 def _block(name: str, ops: list[Op]) -> Block:
@@ -68,7 +57,7 @@ def _up(channels: int, filters: int, side: int) -> list[Op]:
     elements = filters * wide**3
     grown = _product("grown", channels, 8 * filters, side**3, bias=False)
     return [
-        Op(**{**vars(grown), "params": 8 * channels * filters + filters}),
+        replace(grown, params=8 * channels * filters + filters),
         _map("join", 2 * elements, 2 * elements),
         *_step("conv1", 2 * filters, filters, wide),
         *_step("conv2", filters, filters, wide),
@@ -78,26 +67,28 @@ def _up(channels: int, filters: int, side: int) -> list[Op]:
 def _step(name: str, channels: int, filters: int, side: int, *, stride: int = 1) -> list[Op]:
     """A convolution of 3 x 3 x 3 from `side` to side / stride, its norm and its leaky ReLU."""
     out, taps = side // stride, 27
-    convolution = Op(
-        name=name, kind=OpKind.GEMM, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(out**3), taps=taps,
+    convolution = ConvolutionOp(
+        name=name, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(out**3), taps=taps,
         stride=stride, axes=3, params=channels * taps * filters, leaf=channels == 1,
         saved=(Saved(elements=channels * side**3, region=Region.TENSOR),),
     )  # fmt: skip
     elements = filters * out**3
-    norm = pointwise(
-        f"{name}_norm", Region.TENSOR, read=2 * elements, write=elements, backward_read=4 * elements,
+    norm = ElementwiseOp(
+        name=f"{name}_norm", region=Region.TENSOR, read=2 * elements, write=elements, backward_read=4 * elements,
         backward_write=elements, saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),), kernels=3,
         params=2 * filters,
     )  # fmt: skip
     return [convolution, norm]
 
 
-def _product(name: str, k: int, n: int, voxels: int, *, bias: bool) -> Op:
-    return Op(
-        name=name, kind=OpKind.GEMM, region=Region.TENSOR, k=k, n=n, rows=float(voxels), params=k * n + n * bias,
+def _product(name: str, k: int, n: int, voxels: int, *, bias: bool) -> ConvolutionOp:
+    return ConvolutionOp(
+        name=name, region=Region.TENSOR, k=k, n=n, rows=float(voxels), params=k * n + n * bias,
         saved=(Saved(elements=k * voxels, region=Region.TENSOR),),
     )  # fmt: skip
 
 
 def _map(name: str, read: float, write: float) -> Op:
-    return pointwise(name, Region.TENSOR, read=read, write=write, backward_read=write, backward_write=read)
+    return ElementwiseOp(
+        name=name, region=Region.TENSOR, read=read, write=write, backward_read=write, backward_write=read
+    )

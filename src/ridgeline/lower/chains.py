@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from ridgeline.facts.mechanisms import constant
-from ridgeline.graph.ops import Block, Op, OpKind, Region
+from ridgeline.graph.model import Block
+from ridgeline.graph.ops import GroupedGemmOp, Op, Region, Routing, RoutingOp
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.work import Layout, Number
 
-_SORTED_PUTS = {("route", "forward"): 2.0, ("combine", "forward"): 1.0, ("dispatch", "backward"): 1.0}
+_SORTED_PUTS = {
+    (Routing.ROUTE, "forward"): 2.0, (Routing.COMBINE, "forward"): 1.0, (Routing.DISPATCH, "backward"): 1.0
+}  # fmt: skip
 """Puts and additions at indices of a layer of experts, which sort them where algorithms must be deterministic.
 
 Source: Megatron-LM, megatron/core/transformer/moe/moe_utils.py: the map and the probabilities of
@@ -39,15 +42,17 @@ class Chains:
             return other
         if op.region is Region.EXPERT and block is not None:
             return self._activated(block, way, other)
-        puts = _SORTED_PUTS.get((op.name, way), 0.0)
+        if not isinstance(op, RoutingOp):
+            return other
+        puts = _SORTED_PUTS.get((op.step, way), 0.0)
         if not self.workload.policy.deterministic or self._balances(op):
             puts = 0.0
-        return self.counted(f"{self._named(op)}.{way}", other) + puts * constant("launch.moe.sorted_put")
+        told = "sinkhorn" if self._balances(op) else "allgather" if self._gathers(op) else op.step.value
+        return self.counted(f"{told}.{way}", other) + puts * constant("launch.moe.sorted_put")
 
     def calls(self, op: Op, way: str) -> float:
         """Calls of collectives of a few bytes that go with an operator [1]: maps and probabilities gathered."""
-        gathers = op.name == "dispatch" and self.workload.expert_dispatch == "allgather"
-        return self.counted(f"allgather.calls.{way}", 0.0) if gathers else 0.0
+        return self.counted(f"allgather.calls.{way}", 0.0) if self._gathers(op) else 0.0
 
     def python(self, block: Block) -> dict[str, Number]:
         """Parts of a layer's forward that a host runs as Python, and how many of each [1].
@@ -56,7 +61,7 @@ class Chains:
         first, which takes the place of a dense layer's.
         """
         parts: dict[str, Number] = {"layer": 1.0}
-        if any(op.name == "kv_up" for op in block.ops):
+        if block.latent:
             parts["latent"] = 1.0
         if block.experts:
             gathers = self.workload.expert_dispatch == "allgather"
@@ -76,14 +81,14 @@ class Chains:
         local = self._local(block)
         if self.workload.expert_modules == "single":
             return np.asarray(local * self.launches[f"expert.{way}"])
-        if not any(op.kind is OpKind.GROUPED_GEMM and op.params > op.k * op.n for op in block.ops):
+        if not any(isinstance(op, GroupedGemmOp) and op.params > op.k * op.n for op in block.ops):
             return other
         return np.asarray(self.launches[f"grouped.{way}"] + local * self.launches[f"biased.{way}"])
 
     def _balances(self, op: Op) -> bool:
-        return op.name == "route" and self.workload.expert_choice == "sinkhorn"
+        return isinstance(op, RoutingOp) and op.step is Routing.ROUTE and self.workload.expert_choice == "sinkhorn"
 
-    def _named(self, op: Op) -> str:
-        if self._balances(op):
-            return "sinkhorn"
-        return "allgather" if op.name == "dispatch" and self.workload.expert_dispatch == "allgather" else op.name
+    def _gathers(self, op: Op) -> bool:
+        return (
+            isinstance(op, RoutingOp) and op.step is Routing.DISPATCH and self.workload.expert_dispatch == "allgather"
+        )

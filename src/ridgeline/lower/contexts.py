@@ -9,12 +9,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ridgeline.graph.ops import Op
+from ridgeline.graph.ops import AttentionOp
 from ridgeline.graph.workload import Precision
 from ridgeline.lower.work import Collective, CollectiveKind, Layout, Number, Phase, Stream, Work
 
 
-def context_exchange(op: Op, layout: Layout, precision: Precision, *, queries: float) -> Iterable[Work]:
+def context_exchange(op: AttentionOp, layout: Layout, precision: Precision, *, queries: float) -> Iterable[Work]:
     """Ring: keys and values pass all other shards; all-to-all: heads are traded for tokens. `queries` [token]."""
     size = precision.activation_bytes
     tokens = layout.tokens(queries)
@@ -34,7 +34,7 @@ def context_exchange(op: Op, layout: Layout, precision: Precision, *, queries: f
         yield from _trade(op, phase, tokens * size / layout.tp, ranks=ranks, stride=layout.tp)
 
 
-def _trade(op: Op, phase: Phase, token_bytes: Number, *, ranks: Number, stride: Number) -> Iterable[Work]:
+def _trade(op: AttentionOp, phase: Phase, token_bytes: Number, *, ranks: Number, stride: Number) -> Iterable[Work]:
     """Queries, keys, values and results, or their gradients, trade heads for tokens: an all-to-all each.
 
     Each is laid out anew before and after it, which reads and writes it: 4 (H + K) (q + v) numbers of a token. Source:

@@ -12,8 +12,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ridgeline.errors import PlanError
-from ridgeline.graph.ops import Block, Graph, Model, Op, OpKind, Region, Split
-from ridgeline.graph.recurrent import DELTA_RULE
+from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.ops import (
+    ActivationOp,
+    AttentionOp,
+    ElementwiseOp,
+    GemmOp,
+    GroupedGemmOp,
+    HyperConnectionOp,
+    Keys,
+    NormOp,
+    Op,
+    Region,
+    ResidualOp,
+    Role,
+    RoutingOp,
+    ScanOp,
+    Split,
+)
 from ridgeline.lower.pieces import (
     Choice,
     Core,
@@ -34,10 +50,8 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.deployment_rules import check_divides
 
 _STATE_BYTES = 4.0  # recurrent states are kept in fp32 (vLLM mamba_ssm_cache_dtype, gated delta kernels)
-_INSIDE_EXPERTS = frozenset({"route", "dispatch", "experts_activation", "combine"})  # done by the experts' own kernels
 _SUMS_WIDTH = 4  # of 16 bits: two sums in fp32
 _WIDENED = 3.0  # elements of 16 bits that widening one moves: it is read, 32 bits are written
-_AFTER_REDUCE = frozenset({"attention_norm", "mlp_norm"})  # norms of what a layer's parts have summed over ranks
 
 
 def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) -> Served:
@@ -47,11 +61,9 @@ def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) 
     _check(graph, deployment, whole_groups=fusions.whole_groups)
     kinds = []
     for name, block in graph.blocks.items():
-        if block.encoder or any(op.cross or (op.kind is OpKind.ATTENTION and not op.causal) for op in block.ops):
+        if block.encoder or any(op.cross or not op.causal for op in graph.attentions):
             raise PlanError(f"{model.name} has an encoder; only decoders are served")
-        layer = _layer(block, graph, deployment, whole_groups=fusions.whole_groups)
-        layer = _chained(layer, block) if fusions.chains else layer
-        pieces = tuple(_apart(_fused(layer, fusions, reduced=deployment.tp > 1), fusions.layer_kernels))
+        pieces = tuple(_apart(_layer(block, graph, deployment, fusions), fusions.layer_kernels))
         kinds.append(LayerKind(name=name, count=graph.layers.count(name), pieces=pieces))
     tp = deployment.tp
     head: list[Piece] = [
@@ -66,39 +78,45 @@ def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) 
     return Served(kinds=tuple(kinds), embedding=tuple(embedding), head=(norm, *head), hidden=graph.hidden)
 
 
-def _chained(pieces: Iterable[Piece], block: Block) -> Iterator[Piece]:
-    """The pieces with each operator of an elementwise chain by itself: all read and write the chain's width.
+def _layer(block: Block, graph: Graph, deployment: Deployment, fusions: Fusions) -> Iterator[Piece]:
+    """A layer's pieces as an engine launches them; the two down-projections of latent attention may be one."""
+    core = block.attention
+    whole = fusions.whole_groups and core is not None and not core.latent
+    cut = _cut(core, deployment.tp) if whole and core is not None else float(deployment.tp)
+    down: Product | None = None
+    for op in block.ops:
+        for piece in _launched(op, list(_op(op, block, deployment, cut)), fusions, reduced=deployment.tp > 1):
+            if isinstance(piece, Product) and piece.role is Role.QUERY_DOWN and fusions.latents:
+                down = piece
+            elif isinstance(piece, Product) and piece.role is Role.KEY_DOWN and down is not None:
+                yield replace(down, name="latent_down", n=down.n + piece.n)
+                down = None
+            else:
+                yield piece
+    yield from _edges(block, graph, deployment)
 
-    Products that share an input are not merged either.
+
+def _launched(op: Op, pieces: list[Piece], fusions: Fusions, *, reduced: bool) -> Iterator[Piece]:
+    """The pieces of an operator as an engine launches them; `reduced` where an all-reduce comes before norms.
+
+    In chains each kernel of an elementwise operator, the last of its pieces, reads and writes the width by itself, and
+    products that share an input are not merged either.
     """
-    ops = {op.name: op for op in block.ops}
-    for piece in pieces:
-        op = ops.get(piece.name) if isinstance(piece, Pass | Product) else None
-        if isinstance(piece, Product) and op is not None:
+    yield from pieces[:-1]
+    for piece in pieces[-1:]:
+        if fusions.chains and isinstance(piece, Product):
             yield from [replace(piece, n=piece.n / op.kernels)] * int(op.kernels)
-        elif isinstance(piece, Pass) and op is not None and op.kernels > 1:
+            continue
+        if fusions.chains and isinstance(piece, Pass) and isinstance(op, ElementwiseOp) and op.kernels > 1:
             share = piece.elements / max(op.read + op.write, 1e-9)
             elements = share * max(op.read + op.write, 2.0 * op.kernels * op.write)
-            yield replace(piece, elements=elements, kernels=float(op.kernels))
-        else:
-            yield piece
-
-
-def _fused(pieces: Iterable[Piece], fusions: Fusions, *, reduced: bool) -> Iterator[Piece]:
-    """The pieces as an engine launches them; `reduced` where an all-reduce comes before a layer's norms."""
-    down: Product | None = None
-    for piece in pieces:
-        if isinstance(piece, Pass) and piece.name.endswith("_residual") and not fusions.norm:
-            yield replace(piece, kernels=1.0)
-        elif isinstance(piece, Pass) and piece.name in _AFTER_REDUCE and fusions.reduced_norm and reduced:
-            yield replace(piece, kernels=0.0)
-        elif isinstance(piece, Product) and piece.name == "q_down" and fusions.latents:
-            down = piece
-        elif isinstance(piece, Product) and piece.name == "kv_down" and down is not None:
-            yield replace(down, name="latent_down", n=down.n + piece.n)
-            down = None
-        else:
-            yield piece
+            piece = replace(piece, elements=elements, kernels=float(op.kernels))
+        if isinstance(op, ResidualOp) and op.branches == 1 and isinstance(piece, Pass) and not fusions.norm:
+            piece = replace(piece, kernels=1.0)
+        summed = isinstance(op, NormOp) and op.role is Role.ENTRY
+        if summed and isinstance(piece, Pass) and fusions.reduced_norm and reduced:
+            piece = replace(piece, kernels=0.0)
+        yield piece
 
 
 def _apart(pieces: Iterable[Piece], least: int) -> Iterator[Piece]:
@@ -114,11 +132,13 @@ def _apart(pieces: Iterable[Piece], least: int) -> Iterator[Piece]:
 def _check(graph: Graph, deployment: Deployment, *, whole_groups: bool) -> None:
     for block in graph.blocks.values():
         for op in block.ops:
+            if not isinstance(op, AttentionOp):
+                continue
             if (op.top is not None or op.ratio is not None) and deployment.kv_ranks > 1:
                 raise PlanError(
                     "deployment: kv_ranks with keys that an indexer chooses, or entries, is not modelled; leave it out"
                 )
-            if op.kind is OpKind.ATTENTION and op.heads % deployment.tp and not whole_groups:
+            if op.heads % deployment.tp and not whole_groups:
                 raise PlanError(f"deployment: tp = {deployment.tp} does not divide {op.heads} attention heads")
         check_divides(deployment.ep, block.experts, deployment.expert_redundant)
     layers = len(graph.layers)
@@ -128,16 +148,7 @@ def _check(graph: Graph, deployment: Deployment, *, whole_groups: bool) -> None:
         raise PlanError(f"deployment: ep = {deployment.ep} needs experts; the model has none: leave it at 1")
 
 
-def _layer(block: Block, graph: Graph, deployment: Deployment, *, whole_groups: bool) -> Iterator[Piece]:
-    core = next((op for op in block.ops if op.kind is OpKind.ATTENTION), None)
-    latent = any(op.name == "kv_up" for op in block.ops)
-    cut = _cut(core, deployment.tp) if whole_groups and core is not None and not latent else float(deployment.tp)
-    for op in block.ops:
-        yield from _op(op, block, core, deployment, cut, latent=latent)
-    yield from _edges(block, graph, deployment)
-
-
-def _cut(core: Op, tp: int) -> float:
+def _cut(core: AttentionOp, tp: int) -> float:
     """Of how many alike the fullest of `tp` ranks is, where each has whole key heads with their queries [1].
 
     28 heads with 4 of keys over 8 ranks: four have 7 and 1, four none; over 3 one has 14 and 2. Source: deepspeed,
@@ -146,47 +157,52 @@ def _cut(core: Op, tp: int) -> float:
     return core.kv_heads / math.ceil(core.kv_heads / tp)
 
 
-def _op(op: Op, block: Block, core: Op | None, deployment: Deployment, cut: float, *, latent: bool) -> Iterator[Piece]:
+def _op(op: Op, block: Block, deployment: Deployment, cut: float) -> Iterator[Piece]:
+    """The pieces of one operator; its own comes last."""
     tp = deployment.tp
-    if op.name.startswith("index_"):
+    if isinstance(op, GemmOp | NormOp) and op.role is Role.INDEX:
         return  # done by the sparse core
-    if op.kind is OpKind.GEMM:
+    if isinstance(op, GemmOp):
         if op.wide:
             yield Pass(name="widened", elements=_WIDENED * op.k)
-        yield _product(op, core, tp, cut)
-    elif op.kind is OpKind.ATTENTION:
+        yield _product(op, block.attention, tp, cut)
+    elif isinstance(op, AttentionOp):
         window = min(op.window or op.chunk or 0, op.chunk or op.window or 0)
         ranks = deployment.kv_ranks
-        kv_heads = 1.0 if latent else max(1.0, op.kv_heads * ranks / cut)
+        kv_heads = 1.0 if op.latent else max(1.0, op.kv_heads * ranks / cut)
         yield Core(
             heads=op.heads / cut, kv_heads=kv_heads, qk_dim=op.qk_dim, v_dim=op.v_dim, window=window,
-            chunked=op.chunk is not None and op.window is None, latent=latent, ranks=ranks, choice=_choice(op, block),
-            entries=_entries(op, block, cut),
+            chunked=op.chunk is not None and op.window is None, latent=op.latent, ranks=ranks,
+            choice=_choice(op, block), entries=_entries(op, block, cut),
         )  # fmt: skip
         yield Pass(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim) / ranks)
-    elif op.kind is OpKind.SCAN:
+    elif isinstance(op, ScanOp):
         state = op.heads * op.qk_dim * op.v_dim * _STATE_BYTES / tp
         yield Recurrence(
             flop_per_token=op.flop_per_token / tp, elements=(op.read + op.write) / tp, state_bytes=2.0 * state,
-            handed=op.handed / tp, kernels=float(op.kernels), delta=op.name == DELTA_RULE, heads=op.heads / tp,
+            handed=op.handed / tp, kernels=float(op.kernels), delta=op.delta, heads=op.heads / tp,
             key_heads=max(1.0, op.kv_heads / tp), key_dim=op.qk_dim, value_dim=op.v_dim,
         )  # fmt: skip
-    elif op.kind is OpKind.GROUPED_GEMM:
+    elif isinstance(op, GroupedGemmOp):
         if op.split is Split.COLUMN:
             yield _experts(op, block, deployment)
-    elif op.name == "qk_norm" and op.params_split and tp > 1:
+    elif isinstance(op, NormOp) and op.role is Role.QUERY_KEY and op.params_split and tp > 1:
         yield from _norm_of_ranks(op, tp)
-    elif op.name.startswith("streams_"):
-        before = op.name.endswith("_in")
-        width = op.write if before else op.read - op.write
-        yield Mix(width=round(width), streams=round((op.read if before else op.write) / width), before=before)
-    elif op.kind in (OpKind.ELEMENTWISE, OpKind.PERMUTE) and op.name not in _INSIDE_EXPERTS:
+    elif isinstance(op, HyperConnectionOp):
+        yield Mix(width=op.width, streams=op.streams, before=op.before)
+    elif isinstance(op, RoutingOp) or op.region is Region.EXPERT:
+        return  # done by the experts' own kernels
+    elif isinstance(op, ElementwiseOp):
         share = 1.0 if op.region is Region.SEQUENCE else 1.0 / tp
-        fused = op.name.endswith("_residual")  # added by the norm that follows
-        yield Pass(name=op.name, elements=(op.read + op.write) * share, kernels=0.0 if fused else 1.0)
+        fused = isinstance(op, ResidualOp) and op.branches == 1  # added by the norm that follows
+        shared = isinstance(op, ActivationOp) and op.shared
+        yield Pass(
+            name=op.name, elements=(op.read + op.write) * share, kernels=0.0 if fused else 1.0,
+            rows="shared" if shared else "tokens",
+        )  # fmt: skip
 
 
-def _norm_of_ranks(op: Op, tp: int) -> Iterator[Piece]:
+def _norm_of_ranks(op: NormOp, tp: int) -> Iterator[Piece]:
     """A norm of queries and keys over the heads of all ranks: sums of squares, their all-reduce, and the norm itself.
 
     Sums are two numbers of 32 bits a token, one of queries and one of keys. Source: vllm, MiniMaxText01RMSNormTP of
@@ -197,66 +213,61 @@ def _norm_of_ranks(op: Op, tp: int) -> Iterator[Piece]:
     yield Pass(name=op.name, elements=(op.read + op.write) / tp)
 
 
-def _choice(op: Op, block: Block) -> Choice | None:
-    if op.top is None or op.ratio is not None or any(other.name == "blocks_k" for other in block.ops):
+def _choice(op: AttentionOp, block: Block) -> Choice | None:
+    """How latent keys are chosen; None where all are seen."""
+    down, up, keys = block.gemm(Role.QUERY_DOWN), block.gemm(Role.QUERY_UP), block.gemm(Role.KEY_DOWN)
+    if not op.latent or op.top is None or keys is None:
         return None
-    widths = {other.name: other.k for other in block.ops if other.kind is OpKind.GEMM}
-    return Choice(
-        top=op.top,
-        heads=op.index_heads,
-        dim=op.index_dim,
-        rank=widths.get("q_down", 0) and widths["q_up"],
-        hidden=widths["kv_down"],
-    )
+    rank = up.k if down is not None and up is not None else 0
+    return Choice(top=op.top, heads=op.index_heads, dim=op.index_dim, rank=rank, hidden=keys.k)
 
 
-def _entries(op: Op, block: Block, cut: float) -> Entries | None:
+def _entries(op: AttentionOp, block: Block, cut: float) -> Entries | None:
     """Entries or blocks of keys that a core sees, by the projections around it."""
-    sizes = {other.name: (other.k, other.n) for other in block.ops if other.kind is OpKind.GEMM}
-    if "blocks_k" in sizes:
+    index = block.gemm(Role.INDEX_KEY)
+    if op.keys is Keys.BLOCKS and index is not None:
         group = op.heads // op.kv_heads
         return Entries(
             kind="msa", ratio=1, window=0, top=op.top or 0, index_heads=max(1.0, op.index_heads / cut),
-            dim=op.index_dim, hidden=sizes["blocks_k"][0], rank=0, out_rank=0, group=group,
+            dim=op.index_dim, hidden=index.k, rank=0, out_rank=0, group=group,
         )  # fmt: skip
-    if op.ratio is None:
+    queries, keys, out = block.gemm(Role.QUERY_DOWN), block.gemm(Role.KEY_DOWN), block.gemm(Role.OUTPUT_GROUPS)
+    if op.ratio is None or queries is None or keys is None or out is None:
         return None
-    wide, columns = sizes["attention_groups"]
-    group = wide // op.v_dim
+    group = out.k // op.v_dim
     return Entries(
         kind="hca" if op.top is None else "csa", ratio=op.ratio, window=op.near, top=op.top or 0,
-        index_heads=float(op.index_heads), dim=op.index_dim, hidden=sizes["kv_down"][0], rank=sizes["q_down"][1],
-        out_rank=columns * group // op.heads, group=group,
+        index_heads=float(op.index_heads), dim=op.index_dim, hidden=keys.k, rank=queries.n,
+        out_rank=out.n * group // op.heads, group=group,
     )  # fmt: skip
 
 
-def _product(op: Op, core: Op | None, tp: int, cut: float) -> Product:
+def _product(op: GemmOp, core: AttentionOp | None, tp: int, cut: float) -> Product:
     """A projection on one rank, attention's on one of `cut`; keys and values of fewer heads than ranks are repeated."""
     n, k = float(op.n), float(op.k)
-    small = op.name.startswith(("router", "shared_gate"))
-    feed = op.name.startswith(("mlp", "shared", "latent"))
-    ranks = tp if small or feed else cut
+    small = op.role in (Role.ROUTER, Role.SHARED_GATE)
+    ranks = tp if op.role.feeds else cut
     if op.split is Split.COLUMN:
-        kv = core.kv_heads * (core.qk_dim + core.v_dim) if core is not None and op.name == "qkv" else 0
+        kv = core.kv_heads * (core.qk_dim + core.v_dim) if core is not None and op.role is Role.QKV else 0
         repeated = max(1.0, core.kv_heads / ranks) / core.kv_heads if core is not None and kv else 1.0
         n = (op.n - kv) / ranks + kv * repeated
-        if core is not None and op.name == "blocks_q":  # one for each key head of this rank
+        if core is not None and op.role is Role.INDEX_HEADS:  # one for each key head of this rank
             n = op.n * max(1.0, core.kv_heads / ranks) / core.kv_heads
     elif op.split is Split.ROW:
         k = op.k / ranks
-    attends = "out" if op.name == "attention_out" else "attention"
-    part = "wide" if op.wide else "plain" if small else attends
-    if feed and not small:
-        part = "shared" if op.name.startswith("shared") else "feed"
-    return Product(name=op.name, n=n, k=k, part=part)
+    part = "wide" if op.wide else "plain" if small else "out" if op.role is Role.OUTPUT else "attention"
+    if op.role.feeds and not small:
+        part = "shared" if op.role.shared else "feed"
+    return Product(name=op.name, role=op.role, n=n, k=k, part=part, rows="shared" if op.role.shared else "tokens")
 
 
-def _experts(op: Op, block: Block, deployment: Deployment) -> Experts:
+def _experts(op: GroupedGemmOp, block: Block, deployment: Deployment) -> Experts:
     """The experts of one rank: whole over `ep` ranks, each cut over the ranks that are left."""
-    gated = any(other.name == "experts_activation" and other.read > other.write for other in block.ops)
     cut = deployment.tp * deployment.dp // deployment.ep
-    inner = op.n / (2.0 if gated else 1.0) / cut
-    return Experts(hidden=op.k, inner=inner, top_k=block.top_k, count=block.experts, ranks=deployment.ep, gated=gated)
+    inner = op.n / (2.0 if op.gated else 1.0) / cut
+    return Experts(
+        hidden=op.k, inner=inner, top_k=block.top_k, count=block.experts, ranks=deployment.ep, gated=op.gated
+    )
 
 
 def _edges(block: Block, graph: Graph, deployment: Deployment) -> Iterable[Piece]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from ridgeline.graph.ops import Op
+from ridgeline.graph.ops import ConvolutionOp, RecurrentOp, ScanOp, SparseTableOp
 from ridgeline.graph.workload import Precision
 from ridgeline.lower.work import Gemm, Number, Phase, Stream, Work
 
 
-def convolution(op: Op, precision: Precision, *, pixels: Number) -> Iterable[Work]:
+def convolution(op: ConvolutionOp, precision: Precision, *, pixels: Number) -> Iterable[Work]:
     """An implicit product over output pixels; of input pixels for their gradient, and of channels for filters'.
 
     A filter of R points at stride s in d directions uses each input R / s^d times, and each output's gradient R.
@@ -29,7 +29,7 @@ def convolution(op: Op, precision: Precision, *, pixels: Number) -> Iterable[Wor
     )  # fmt: skip
 
 
-def recurrence(op: Op, precision: Precision, *, rows: Number) -> Iterable[Work]:
+def recurrence(op: RecurrentOp, precision: Precision, *, rows: Number) -> Iterable[Work]:
     """Products of a state: one a step in forward and for its gradient, one of all steps for the weight's."""
     product = partial(Gemm, name=op.name)
     thin = partial(
@@ -43,7 +43,7 @@ def recurrence(op: Op, precision: Precision, *, rows: Number) -> Iterable[Work]:
     )  # fmt: skip
 
 
-def scan(op: Op, precision: Precision, *, rows: Number) -> Iterable[Work]:
+def scan(op: ScanOp, precision: Precision, *, rows: Number) -> Iterable[Work]:
     """A chunked recurrence: products on the matrix units, inputs and what its kernels hand on through memory.
 
     The backward pass makes states and scores again, and hands on their gradients.
@@ -55,7 +55,7 @@ def scan(op: Op, precision: Precision, *, rows: Number) -> Iterable[Work]:
         yield Stream(name=op.name, phase=phase, bytes=size, flop=flop, matrix=True, kernels=factor * op.kernels)
 
 
-def tables(op: Op, precision: Precision, *, tokens: Number) -> Iterable[Work]:
+def tables(op: SparseTableOp, precision: Precision, *, tokens: Number) -> Iterable[Work]:
     """Rows looked up and summed for each sample, and updated where they lie; every device does its share."""
     size, row = precision.activation_bytes, precision.weight_bytes
     yield Stream(name=op.name, phase=Phase.FORWARD, bytes=tokens * (op.read * row + op.write * size))

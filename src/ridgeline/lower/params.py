@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from ridgeline.graph.ops import Op, OpKind, Region
+from ridgeline.graph.ops import ElementwiseOp, EmbeddingOp, GemmOp, LinearOp, Op, Region, Role, ScanOp, SparseTableOp
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.work import Layout, Number
 from ridgeline.seams.registry import technique
@@ -17,23 +17,30 @@ from ridgeline.seams.states import OptimizerStates, Tensor
 
 def adapted(op: Op, workload: Workload) -> bool:
     """Whether a low-rank adapter is attached to this op's weight by the workload."""
-    if workload.task not in (Task.LORA, Task.QLORA) or not op.lora:
+    if workload.task not in (Task.LORA, Task.QLORA) or not isinstance(op, LinearOp) or not op.lora:
         return False
+    if workload.lora_targets == "all":
+        return True
     if workload.lora_targets == "qkv":
-        return op.name == "qkv"
-    return workload.lora_targets == "all" or not op.name.startswith(("mlp", "expert", "shared", "router"))
+        return is_qkv(op)
+    return isinstance(op, GemmOp) and not op.role.feeds
 
 
-def adapters(op: Op, workload: Workload) -> int:
+def is_qkv(op: Op) -> bool:
+    """Whether a product makes queries, keys and values at once."""
+    return isinstance(op, GemmOp) and op.role is Role.QKV
+
+
+def adapters(op: LinearOp, workload: Workload) -> int:
     """Adapters of an op that carries any [1]: one for each linear layer merged into it, or one where the framework's
     merged layer is one module."""
     merged = workload.policy.merged_adapters
-    return 1 if merged == "all" or (merged == "qkv" and op.name == "qkv") else op.parts
+    return 1 if merged == "all" or (merged == "qkv" and is_qkv(op)) else op.parts
 
 
 def quantized_base(op: Op, workload: Workload) -> bool:
     """Whether this op's frozen weight is held in few bits: in 4 under QLoRA, in 8 under a recipe of 8-bit products."""
-    if op.kind not in (OpKind.GEMM, OpKind.GROUPED_GEMM) or not op.lora:
+    if not isinstance(op, LinearOp) or not op.lora:
         return False
     return workload.task is Task.QLORA or (workload.task is Task.LORA and PRECISIONS[workload.precision].quantize)
 
@@ -79,19 +86,23 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
         is_expert = op.region is Region.EXPERT
         copies = np.maximum(1, experts / np.asarray(layout.ep)) if is_expert else 1
         degree = (layout.etp if is_expert else layout.tp) if op.params_split else 1
-        own = 0.0 if op.shared_params is not None else op.params * copies / degree
+        own = 0.0 if op.tied else op.params * copies / degree
         trained = own
-        if op.sparse:
+        sparse = isinstance(op, SparseTableOp)
+        if sparse:
             trained = 0.0
         elif tuned:
             quantized[is_expert] = quantized[is_expert] + (own if quantized_base(op, workload) else 0.0)
-            parts = adapters(op, workload) if adapted(op, workload) else 0
-            trained = workload.lora_rank * (parts * op.k + op.n) * copies / degree if parts else 0.0
+            parts = 0
+            trained = 0.0
+            if isinstance(op, LinearOp) and adapted(op, workload):
+                parts = adapters(op, workload)
+                trained = workload.lora_rank * (parts * op.k + op.n) * copies / degree
             own = own + trained
             tensors = tensors + 2.0 * parts * copies
-        elif op.params and op.shared_params is None and not op.sparse:
+        elif op.params and not op.tied:
             tensors = tensors + tensor_count(op) * copies
-        ours = () if op.sparse or op.shared_params is not None else trained_tensors(op, workload)
+        ours = () if sparse or op.tied else trained_tensors(op, workload)
         flop = flop + sum(map(optimizer.update_flop, ours)) * copies
         moved[is_expert] = moved[is_expert] + sum(map(optimizer.moved_bytes, ours)) * copies / degree
         if is_expert:
@@ -120,22 +131,26 @@ def optimizer_states(workload: Workload) -> OptimizerStates:
 def trained_tensors(op: Op, workload: Workload) -> tuple[Tensor, ...]:
     """The trained tensors of one copy of an op: its weight with what is beside it, or the two of each adapter."""
     if workload.task in (Task.LORA, Task.QLORA):
-        rank, parts = workload.lora_rank, adapters(op, workload) if adapted(op, workload) else 0
+        if not isinstance(op, LinearOp) or not adapted(op, workload):
+            return ()
+        rank = workload.lora_rank
         down = Tensor(count=rank * op.k, rows=rank, columns=op.k, hidden=True)
-        return (*[down] * parts, Tensor(count=rank * op.n, rows=op.n, columns=rank, hidden=True)) if parts else ()
+        up = Tensor(count=rank * op.n, rows=op.n, columns=rank, hidden=True)
+        return (*[down] * adapters(op, workload), up)
     if not op.params:
         return ()
-    hidden = op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM) and op.region is not Region.VOCAB
-    return (Tensor(count=op.params, rows=op.k, columns=op.n, hidden=hidden),)
+    hidden = isinstance(op, LinearOp) and op.region is not Region.VOCAB
+    rows, columns = (op.k, op.n) if isinstance(op, LinearOp | EmbeddingOp) else (0, 0)
+    return (Tensor(count=op.params, rows=rows, columns=columns, hidden=hidden),)
 
 
 def tensor_count(op: Op) -> int:
     """Trained tensors of one copy of an op [1]: a weight and perhaps a bias of each linear layer merged into it, a
     table, or what scales and shifts the elements of a norm.
     """
-    if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM):
+    if isinstance(op, LinearOp):
         return op.parts * (2 if op.params > op.k * op.n else 1)
-    if op.kind is OpKind.EMBEDDING or not op.write:
+    if not isinstance(op, ElementwiseOp | ScanOp) or not op.write:
         return 1
     return max(1, round(op.params / op.write))
 

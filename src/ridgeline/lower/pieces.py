@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ridgeline.graph.ops import Role
+
 _LATENT, _ROTARY = 512.0, 64.0  # of a latent token: what heads share, and its position (DeepSeek-V2, arXiv:2405.04434)
 _ENTRY_SCALES = 8.0  # bytes of the scales of an entry in 8 bits
 _MIX_BYTES = 4.0  # of a weight that mixes streams, in 32 bits
@@ -26,6 +28,7 @@ class Product:
     name: str
     n: float
     k: float
+    role: Role = Role.OTHER
     count: float = 1.0
     part: str = "feed"
     rows: str = "tokens"

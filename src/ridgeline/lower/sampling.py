@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ridgeline.errors import PlanError
-from ridgeline.graph.ops import Block, Model, Op, OpKind
+from ridgeline.graph.model import Block, Model
+from ridgeline.graph.ops import AttentionOp, ConvolutionOp, ElementwiseOp, Op
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import Collective, CollectiveKind, Gemm, Layout, Phase, Work
@@ -24,7 +25,7 @@ def forward(block: Block, workload: Workload, *, copies: float, by: Division) ->
     sharder = Sharder(workload, Layout(micro_batch=copies))
     quantize = PRECISIONS[workload.precision].quantize
     engine = workload.execution == "graph"
-    divided = [_divided(op, by) for op in block.ops if not (engine and op.rides)]
+    divided = [_divided(op, by) for op in block.ops if not (engine and isinstance(op, ElementwiseOp) and op.rides)]
     work = [piece for op in divided for piece in sharder.op(op, block) if piece.phase is Phase.FORWARD]
     layouts = 0 if engine else 1  # there is no backward to write another for
     return [
@@ -34,19 +35,21 @@ def forward(block: Block, workload: Workload, *, copies: float, by: Division) ->
 
 def _divided(op: Op, by: Division) -> Op:
     share, tensor = by.ulysses * by.ring * by.pipeline, by.tensor
-    if op.kind is OpKind.ATTENTION:
+    if isinstance(op, AttentionOp):
         heads = max(1, op.heads // (by.ulysses * tensor))
         return replace(op, heads=heads, kv_heads=heads, rows=op.rows / (by.ring * by.pipeline))
-    if op.kind is OpKind.GEMM:
-        return op if op.rows == 1 else replace(op, rows=op.rows / share, n=max(1, op.n // tensor))
-    return replace(op, read=op.read / (share * tensor), write=op.write / (share * tensor))
+    if isinstance(op, ConvolutionOp) and op.rows != 1:
+        return replace(op, rows=op.rows / share, n=max(1, op.n // tensor))
+    if isinstance(op, ElementwiseOp):
+        return replace(op, read=op.read / (share * tensor), write=op.write / (share * tensor))
+    return op
 
 
 def exchanges(block: Block, *, copies: float, by: Division, element_bytes: float) -> list[Collective]:
     """Collectives of one layer: four all-to-alls of Ulysses, a ring of keys and values, two reductions of widths."""
     found: list[Collective] = []
     for op in block.ops:
-        if op.kind is not OpKind.ATTENTION or op.positions < op.rows:  # attention to words: every device holds them
+        if not isinstance(op, AttentionOp) or op.positions < op.rows:  # attention to words: every device holds them
             continue
         width, tokens = op.heads * op.qk_dim / by.tensor, op.rows / (by.ulysses * by.ring * by.pipeline)
         size = copies * tokens * width * element_bytes
@@ -85,5 +88,5 @@ def check_division(model: Model, by: Division) -> None:
         raise PlanError(f"{model.name}: pipeline {by.pipeline} exceeds its {len(model.graph.layers)} layers")
 
 
-def _attentions(blocks: Iterable[Block]) -> list[Op]:
-    return [op for block in blocks for op in block.ops if op.kind is OpKind.ATTENTION and op.positions >= op.rows]
+def _attentions(blocks: Iterable[Block]) -> list[AttentionOp]:
+    return [op for block in blocks for op in block.ops if isinstance(op, AttentionOp) and op.positions >= op.rows]

@@ -5,7 +5,7 @@ Shape letters: T tokens of a micro-batch on one context shard, S sequence, D hid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +13,23 @@ import numpy as np
 
 from ridgeline.errors import PlanError
 from ridgeline.graph.flop import mean_context
-from ridgeline.graph.ops import Block, Boundary, Op, OpKind, Region, Split
+from ridgeline.graph.model import Block, Boundary
+from ridgeline.graph.ops import (
+    AttentionOp,
+    ConvolutionOp,
+    CrossEntropyOp,
+    ElementwiseOp,
+    EmbeddingOp,
+    GemmOp,
+    GroupedGemmOp,
+    LinearOp,
+    Op,
+    RecurrentOp,
+    Region,
+    ScanOp,
+    SparseTableOp,
+    Split,
+)
 from ridgeline.graph.parts import MASK_BYTES
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.chains import Chains
@@ -56,16 +72,6 @@ class Sharder:
         self.eager = workload.execution == "eager" and not workload.policy.hand_fused
         self.unfused_loss = workload.execution == "eager" or workload.policy.chained_loss
         self.chains = Chains(workload, layout)
-        self._handlers: dict[OpKind, Callable[[Op, Block | None], Iterable[Work]]] = {
-            OpKind.GEMM: self._gemm,
-            OpKind.GROUPED_GEMM: self._grouped_gemm,
-            OpKind.ATTENTION: self._attention,
-            OpKind.ELEMENTWISE: self._elementwise,
-            OpKind.PERMUTE: self._elementwise,
-            OpKind.SCAN: self._scan,
-            OpKind.EMBEDDING: self._embedding,
-            OpKind.CROSS_ENTROPY: self._cross_entropy,
-        }
 
     def block(self, block: Block) -> list[Work]:
         """All work of one layer of this kind, forward and backward, collectives included."""
@@ -87,7 +93,7 @@ class Sharder:
 
     def op(self, op: Op, block: Block | None) -> list[Work]:
         """All work of one operator."""
-        work = list(self._handlers[op.kind](op, block))
+        work = list(self._work(op, block))
         return [piece for piece in work if piece.phase is Phase.FORWARD] if op.frozen else work
 
     # tokens and widths -------------------------------------------------------------------------
@@ -98,7 +104,9 @@ class Sharder:
 
     def _rows(self, op: Op, block: Block | None) -> Number:
         seq_len = self._seq_len(block)
-        if op.cross and self.workload.encoder_seq_len:  # keys and values of the encoder's tokens
+        if (
+            isinstance(op, LinearOp) and op.cross and self.workload.encoder_seq_len
+        ):  # keys and values of the encoder's tokens
             seq_len = float(self.workload.encoder_seq_len)
         if op.region is Region.SEQUENCE:
             return self.layout.sequence_tokens(seq_len)
@@ -112,20 +120,39 @@ class Sharder:
             return 1 / np.asarray(self.layout.etp)
         return 1.0 if op.region is Region.SEQUENCE else 1 / np.asarray(self.layout.tp)
 
+    def _work(self, op: Op, block: Block | None) -> Iterable[Work]:
+        match op:
+            case ConvolutionOp() if op.pixelwise:
+                return convolution(op, self.precision, pixels=self._rows(op, block) * op.rows)
+            case RecurrentOp():
+                return recurrence(op, self.precision, rows=self._rows(op, block) * op.rows)
+            case GemmOp():
+                return self._gemm(op, block)
+            case GroupedGemmOp():
+                return self._grouped_gemm(op, block)
+            case AttentionOp():
+                return self._attention(op, block)
+            case ElementwiseOp():
+                return self._elementwise(op, block)
+            case ScanOp():
+                return scan(op, self.precision, rows=self._rows(op, block) * self._width_share(op))
+            case SparseTableOp():
+                return tables(op, self.precision, tokens=self.layout.tokens(1.0))
+            case EmbeddingOp():
+                return self._embedding(op, block)
+            case CrossEntropyOp():
+                return self._cross_entropy(op, block)
+        raise TypeError(f"no work is known for {type(op).__name__}")
+
     # operators ---------------------------------------------------------------------------------
 
-    def _gemm(self, op: Op, block: Block | None) -> Iterable[Work]:
+    def _gemm(self, op: GemmOp, block: Block | None) -> Iterable[Work]:
         degree = self.layout.tp
         n = op.n / degree if op.split is Split.COLUMN else op.n
         k = op.k / degree if op.split is Split.ROW else op.k
-        m = self._rows(op, block)
-        if op.steps > 1:
-            return recurrence(op, self.precision, rows=m * op.rows)
-        if op.rows != 1 or op.leaf:
-            return convolution(op, self.precision, pixels=m * op.rows)
-        return self._gemm_passes(op, m=m, n=n, k=k, count=1)
+        return self._gemm_passes(op, m=self._rows(op, block), n=n, k=k, count=1)
 
-    def _grouped_gemm(self, op: Op, block: Block | None) -> Iterable[Work]:
+    def _grouped_gemm(self, op: GroupedGemmOp, block: Block | None) -> Iterable[Work]:
         assert block is not None
         local_experts = np.maximum(1, block.experts / np.asarray(self.layout.ep))
         rows = self._rows(op, block)
@@ -133,7 +160,7 @@ class Sharder:
         k = op.k / self.layout.etp if op.split is Split.ROW else op.k
         return self._gemm_passes(op, m=rows / local_experts, n=n, k=k, count=local_experts)
 
-    def _gemm_passes(self, op: Op, *, m: Number, n: Number, k: Number, count: Number) -> Iterable[Work]:
+    def _gemm_passes(self, op: LinearOp, *, m: Number, n: Number, k: Number, count: Number) -> Iterable[Work]:
         precision = self.precision
         quantized = precision.quantize and op.region is not Region.VOCAB
         frozen = self.adapters
@@ -155,7 +182,7 @@ class Sharder:
         elif adapted(op, self.workload):
             yield from self._adapter(op, m=m, n=n, k=k, count=count)
 
-    def _adapter(self, op: Op, *, m: Number, n: Number, k: Number, count: Number) -> Iterable[Work]:
+    def _adapter(self, op: LinearOp, *, m: Number, n: Number, k: Number, count: Number) -> Iterable[Work]:
         """Two thin products for each adapter, and passes over its inputs and results."""
         rank, parts = self.workload.lora_rank, adapters(op, self.workload)
         size = self.precision.activation_bytes
@@ -166,7 +193,7 @@ class Sharder:
             yield piece(phase=Phase.BACKWARD_WEIGHT, m=k_in, n=n_out, k=m)
         yield from self._adapter_passes(op, parts=parts, inputs=m * count * k, results=m * count * n)
 
-    def _adapter_passes(self, op: Op, *, parts: int, inputs: Number, results: Number) -> Iterable[Work]:
+    def _adapter_passes(self, op: LinearOp, *, parts: int, inputs: Number, results: Number) -> Iterable[Work]:
         """Passes over elements of an adapter's `inputs` and `results`.
 
         Sequence parallelism keeps results of row-parallel layers in shards, and inputs of column-parallel ones where
@@ -192,7 +219,7 @@ class Sharder:
                 dropped = (2.0 * size + 1.0) * inputs
                 yield Stream(name=f"{op.name}.lora_dropout", phase=phase, bytes=dropped, kernels=float(parts))
 
-    def _attention(self, op: Op, block: Block | None) -> Iterable[Work]:
+    def _attention(self, op: AttentionOp, block: Block | None) -> Iterable[Work]:
         layout, workload = self.layout, self.workload
         if op.index_heads or op.near:
             raise PlanError("model: attention to keys that an indexer chooses is served, not trained; no plan")
@@ -228,11 +255,11 @@ class Sharder:
             )
         yield from context_exchange(op, layout, self.precision, queries=queries)
 
-    def _drops(self, op: Op) -> bool:
+    def _drops(self, op: AttentionOp) -> bool:
         """Whether scores are dropped: as the model says where operators run one by one, else as was usual with them."""
         return not self.eager or any(saved.times_seq and saved.element_bytes == MASK_BYTES for saved in op.saved)
 
-    def _own_attention(self, op: Op, block: Block | None) -> Iterable[Work]:
+    def _own_attention(self, op: AttentionOp, block: Block | None) -> Iterable[Work]:
         """Queries that attend to positions of their own number: an image's pixels, a memory before the sequence."""
         for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT):
             yield Attention(
@@ -242,7 +269,7 @@ class Sharder:
                 fused=self.workload.attention_kernel != "unfused", chained=self.eager, kernels=float(op.kernels),
             )  # fmt: skip
 
-    def _elementwise(self, op: Op, block: Block | None) -> Iterable[Work]:
+    def _elementwise(self, op: ElementwiseOp, block: Block | None) -> Iterable[Work]:
         rows = self._rows(op, block) * self._width_share(op)
         size = self.precision.activation_bytes
         forward, backward = op.read + op.write, op.backward_read + op.backward_write
@@ -263,17 +290,12 @@ class Sharder:
                 kernels=self.chains.kernels(op, block, "backward", fused), calls=self.chains.calls(op, "backward"),
             )  # fmt: skip
 
-    def _scan(self, op: Op, block: Block | None) -> Iterable[Work]:
-        return scan(op, self.precision, rows=self._rows(op, block) * self._width_share(op))
-
-    def _embedding(self, op: Op, block: Block | None) -> Iterable[Work]:
-        if op.sparse:
-            yield from tables(op, self.precision, tokens=self.layout.tokens(1.0))
-            return
+    def _embedding(self, op: EmbeddingOp, block: Block | None) -> Iterable[Work]:
         tokens = self.layout.tokens(self._seq_len(block))
         # autocast leaves a lookup in the format of its table; PyTorch, autocast op reference
         size = max(self.precision.activation_bytes, self.precision.weight_bytes)
-        kernels, calls = (self.chains.counted(f"{op.name}.{what}", n) for what, n in (("forward", 1.0), ("calls", 0.0)))
+        chain = "embed_tokens" if op.tokens else ""
+        kernels, calls = (self.chains.counted(f"{chain}.{what}", n) for what, n in (("forward", 1.0), ("calls", 0.0)))
         piece = partial(Stream, name=op.name, function="embedding", elements=tokens * op.k)
         yield piece(phase=Phase.FORWARD, bytes=tokens * op.k * 2 * size, kernels=kernels, calls=calls)
         if not self.adapters:  # read the incoming gradient, add it to rows of the weight gradient
@@ -281,7 +303,7 @@ class Sharder:
             table = op.n * op.k / np.asarray(self.layout.tp if op.params_split else 1.0)
             yield piece(phase=Phase.BACKWARD_WEIGHT, bytes=tokens * op.k * (size + grad), table=table)
 
-    def _cross_entropy(self, op: Op, block: Block | None) -> Iterable[Work]:
+    def _cross_entropy(self, op: CrossEntropyOp, block: Block | None) -> Iterable[Work]:
         logits = self.layout.tokens(self._seq_len(block)) * op.n / self.layout.tp
         forward, backward = _CROSS_ENTROPY_UNFUSED if self.unfused_loss else _CROSS_ENTROPY_FUSED
         kernels = 6.0 if self.unfused_loss else 2.0

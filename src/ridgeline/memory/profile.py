@@ -12,7 +12,8 @@ from ridgeline.errors import UnknownNameError
 from ridgeline.facts.framework_memory import MemoryKeys
 from ridgeline.facts.framework_schema import FrameworkPolicy
 from ridgeline.facts.frameworks import framework_policy
-from ridgeline.graph.ops import Block, Graph, Op, OpKind, Region, Saved, Split
+from ridgeline.graph.model import Block, Graph
+from ridgeline.graph.ops import AttentionOp, ElementwiseOp, EmbeddingOp, LinearOp, Op, Region, Saved, Split
 from ridgeline.graph.parts import MASK_BYTES
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.params import adapted, adapters, optimizer_states, quantized_base, trained_tensors
@@ -69,7 +70,6 @@ def named_runtime(name: str) -> Runtime:
     return runtime_of(framework_policy(name))
 
 
-LINEAR = (OpKind.GEMM, OpKind.GROUPED_GEMM)
 CONSTANT_BYTES = 0.127 / 8  # doubly quantized block constants, arXiv:2305.14314 section 3
 NF4_BYTES = 0.5 + CONSTANT_BYTES  # 4-bit NormalFloat
 FP32_BYTES = 4.0
@@ -212,15 +212,15 @@ class _Builder:
 
     def _quantized(self, op: Op) -> bool:
         """Whether the op's frozen weight is held in few bits by this program."""
-        head = op.kind in LINEAR and op.region is Region.VOCAB and self.workload.task is Task.QLORA
+        head = isinstance(op, LinearOp) and op.region is Region.VOCAB and self.workload.task is Task.QLORA
         return quantized_base(op, self.workload) or (head and self.runtime.quantized_head)
 
     def _adapters(self, op: Op) -> int:
         """Low-rank adapters on this weight [1]."""
-        return adapters(op, self.workload) if adapted(op, self.workload) else 0
+        return adapters(op, self.workload) if isinstance(op, LinearOp) and adapted(op, self.workload) else 0
 
     def _weights(self, op: Op) -> None:
-        if not op.params or (op.shared_params is not None and self.runtime.ties_embeddings):
+        if not op.params or (op.tied and self.runtime.ties_embeddings):
             return
         copies = self.experts if op.region is Region.EXPERT else 1
         count, part = float(op.params * copies), self.part
@@ -230,7 +230,9 @@ class _Builder:
             self.part = replace(part, trained=part.trained.plus(op, count), states=states)
             return
         parts = self._adapters(op)
-        adapter = float(self.workload.lora_rank * (op.k * parts + op.n) * copies) if parts else 0.0
+        adapter = 0.0
+        if parts and isinstance(op, LinearOp):
+            adapter = float(self.workload.lora_rank * (op.k * parts + op.n) * copies)
         quantized = self._quantized(op)
         self.part = replace(
             part,
@@ -249,21 +251,21 @@ class _Builder:
         for saved in op.saved:
             if saved.role == "logits" or saved.kernel not in ("", kernel):
                 continue  # logits have a category of their own
-            if op.kind in LINEAR and not (keep_input or held) and saved.role != "input":
+            if isinstance(op, LinearOp) and not (keep_input or held) and saved.role != "input":
                 continue  # the input of a frozen linear layer only serves its weight's gradient
             eight_bit = trained and self.precision.quantize and op.region is not Region.VOCAB
-            if op.kind in LINEAR and eight_bit and not saved.role:
+            if isinstance(op, LinearOp) and eight_bit and not saved.role:
                 saved = replace(saved, element_bytes=EIGHT_BIT_BYTES)
             if saved.role == "mlp" and self.runtime.mlp_input_bytes is not None:
                 saved = replace(saved, element_bytes=self.runtime.mlp_input_bytes)
             self._keep(op, saved, quantized_input=held)
-        if parts:
+        if parts and isinstance(op, LinearOp):
             self._keep_adapters(op, parts)
         if self.workload.execution == "eager":
             self._keep_eager(op)
         self._keep_results(op)
 
-    def _keep_adapters(self, op: Op, parts: int) -> None:
+    def _keep_adapters(self, op: LinearOp, parts: int) -> None:
         """What adapters keep: their narrow results and, where they drop elements, what is left of inputs and a mask.
 
         Adapters multiply in the activation format, whatever the base does. Each has a mask of its own.
@@ -282,7 +284,7 @@ class _Builder:
         A gated activation keeps act(gate) beside gate and up. A norm done in fp32 by hand keeps the
         fp32 copy in place of its input, and the normalised values.
         """
-        if op.kind is not OpKind.ELEMENTWISE or op.kernels < 2 or not op.saved:
+        if not isinstance(op, ElementwiseOp) or op.kernels < 2 or not op.saved:
             return
         role = op.saved[0].role
         if role == "mlp" and op.saved[0].elements > op.write:
@@ -293,10 +295,10 @@ class _Builder:
     def _keep_results(self, op: Op) -> None:
         """Results of products and attention, which a rule of recompute may keep."""
         width = self.precision.activation_bytes
-        if op.kind in LINEAR and op.region is not Region.VOCAB:
+        if isinstance(op, LinearOp) and op.region is not Region.VOCAB:
             region = Region.SEQUENCE if op.split is Split.ROW and op.region is Region.TENSOR else op.region
             self._list(KeptTensor(role="product", region=region, bytes=op.n * width))
-        elif op.kind is OpKind.ATTENTION:
+        elif isinstance(op, AttentionOp):
             self._list(KeptTensor(role="attention", region=op.region, bytes=op.heads * op.v_dim * width))
 
     def _list(self, tensor: KeptTensor) -> None:
@@ -307,8 +309,9 @@ class _Builder:
         value = saved.elements * width
         encoder_tokens = self.workload.encoder_seq_len or self.workload.seq_len
         if saved.times_seq:
-            value *= encoder_tokens if op.cross or self.encoder else self.workload.seq_len
-        elif op.cross and op.kind in LINEAR:
+            cross = isinstance(op, AttentionOp) and op.cross
+            value *= encoder_tokens if cross or self.encoder else self.workload.seq_len
+        elif isinstance(op, LinearOp) and op.cross:
             value *= encoder_tokens / self.workload.seq_len
         self._list(KeptTensor(role=saved.role, region=saved.region, bytes=value))
         if quantized_input:
@@ -317,16 +320,16 @@ class _Builder:
     def _transients(self, op: Op) -> None:
         width, part = self.precision.activation_bytes, self.part
         wide: Kept | None = None
-        if op.kind in LINEAR and op.region is not Region.VOCAB:
+        if isinstance(op, LinearOp) and op.region is not Region.VOCAB:
             whole, split = (op.n, op.k) if op.split is Split.ROW else (op.k, op.n)
             region = Region.EXPERT if op.region is Region.EXPERT else Region.TENSOR
             wide = Kept().plus(Region.SEQUENCE, whole * width).plus(region, split * width)
             if op.k * op.n * max(1, self.experts if op.region is Region.EXPERT else 1) > part.largest.total:
                 copies = self.experts if op.region is Region.EXPERT else 1
                 self.part = part = replace(part, largest=Divided().plus(op, float(op.k * op.n * copies)))
-        elif op.kind is OpKind.ELEMENTWISE and op.region in (Region.TENSOR, Region.EXPERT):
+        elif isinstance(op, ElementwiseOp) and op.region in (Region.TENSOR, Region.EXPERT):
             wide = Kept().plus(op.region, (op.write + op.backward_write) * width)
-        elif op.kind is OpKind.ATTENTION and self.workload.attention_kernel == "unfused":
+        elif isinstance(op, AttentionOp) and self.workload.attention_kernel == "unfused":
             scores = op.heads * (self.workload.seq_len if not self.encoder else self._encoder_tokens()) * width
             wide = Kept().plus(Region.TENSOR, 2.0 * scores)  # gradients of the probabilities and of the scores
         if wide is not None and _sum(wide) > _sum(part.backward):
@@ -372,7 +375,7 @@ def profile_graph(graph: Graph, workload: Workload, runtime: Runtime | None = No
         factor = encoder_tokens / workload.seq_len if block.encoder else 1.0
         return replace(sums, tokens_factor=factor, top_k=max(1, block.top_k) * workload.expert_capacity)
 
-    tables = [op for op in graph.embedding if op.kind is OpKind.EMBEDDING and op.n == graph.vocab]
+    tables = [op for op in graph.embedding if isinstance(op, EmbeddingOp) and op.n == graph.vocab]
     tied = graph.tied_embeddings and runtime.ties_embeddings
     return GraphProfile(
         blocks={name: block_part(block) for name, block in graph.blocks.items()},

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.ops import Graph
+from ridgeline.graph.model import Graph
 from ridgeline.graph.workload import Workload
 from ridgeline.memory.profile import Divided, GraphProfile, Kept, Part, Runtime, profile_graph, runtime_of
 from ridgeline.plan.plan import Plan

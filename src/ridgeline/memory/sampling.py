@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ridgeline.graph.ops import Graph, Op, OpKind, op_params
+from ridgeline.graph.model import Graph, op_params
+from ridgeline.graph.ops import AttentionOp, ConvolutionOp, GemmOp, Op
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +86,10 @@ def clip_params(hidden: int, layers: int) -> int:
 
 def _operands(op: Op) -> float:
     """Elements that a product or an attention reads and writes, its weight left out, for one input [1]."""
-    if op.kind is OpKind.GEMM:
+    if isinstance(op, ConvolutionOp):
         return op.rows * (op.k * op.groups / op.taps + op.n * op.groups)
-    if op.kind is OpKind.ATTENTION:
+    if isinstance(op, GemmOp):
+        return float(op.k + op.n)
+    if isinstance(op, AttentionOp):
         return (op.rows * op.heads + op.positions * op.kv_heads) * (op.qk_dim + op.v_dim)
     return 0.0

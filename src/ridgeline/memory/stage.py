@@ -12,7 +12,7 @@ from typing import Unpack
 import numpy as np
 
 from ridgeline.facts.mechanisms import constant
-from ridgeline.graph.ops import Graph
+from ridgeline.graph.model import Graph
 from ridgeline.graph.workload import Workload
 from ridgeline.memory.activations import (
     earlier_input_bytes,

@@ -9,7 +9,7 @@ from ridgeline.graph.checkpoint import other_weights, served_weights
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
-    from ridgeline.graph.ops import Model
+    from ridgeline.graph.model import Model
     from ridgeline.plan.deployment import Deployment
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.errors import PlanError
-from ridgeline.graph.ops import Graph, OpKind, Region, Split
+from ridgeline.graph.model import Graph
+from ridgeline.graph.ops import AttentionOp, GemmOp, Region, Role, Split
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 
@@ -40,21 +41,16 @@ def model_limits(graph: Graph) -> ModelLimits:
     for block in graph.blocks.values():
         experts = gcd(experts, block.experts)
         for op in block.ops:
-            if op.kind is OpKind.ATTENTION:
+            if isinstance(op, AttentionOp):
                 heads, kv_heads = gcd(heads, op.heads), gcd(kv_heads, op.kv_heads)
             elif (
-                op.kind is OpKind.GEMM
+                isinstance(op, GemmOp)
                 and op.region is Region.TENSOR
                 and op.split is not Split.NONE
-                and not _is_key_value(op.name)
+                and op.role is not Role.QKV
             ):
                 width = gcd(width, op.n if op.split is Split.COLUMN else op.k)
     return ModelLimits(layers=len(graph.layers), heads=heads, kv_heads=kv_heads, tensor_width=width, experts=experts)
-
-
-def _is_key_value(name: str) -> bool:
-    """Projections whose width counts kv heads, which may be repeated when tp exceeds them."""
-    return name.rsplit(".", 1)[-1] in {"qkv", "k", "v", "kv"}
 
 
 def _divides(number: int, degree: NDArray[Any]) -> NDArray[np.bool_]:

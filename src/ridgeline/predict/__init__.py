@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
-    from ridgeline.graph.ops import Model
+    from ridgeline.graph.model import Model
     from ridgeline.graph.workload import Workload
     from ridgeline.plan.plan import Plan
     from ridgeline.predict.predictor import Evaluation, Predictor

@@ -12,7 +12,7 @@ import numpy as np
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.predict.serving import simulate_serving
 from ridgeline.report.serving import ServingReport

@@ -12,7 +12,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import InputError, NoPlanError, PlanError, UnknownNameError
 from ridgeline.facts.cpus import cpu, cpus
 from ridgeline.facts.records import Cluster, Evidence
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment
 from ridgeline.report.offloaded import OffloadReport, Spent

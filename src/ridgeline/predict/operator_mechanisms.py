@@ -22,7 +22,7 @@ from ridgeline.errors import InputError
 from ridgeline.facts.cpus import cpu_constants
 from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.records import Evidence
-from ridgeline.graph.ops import Op, OpKind
+from ridgeline.graph.ops import Op, ScanOp
 from ridgeline.graph.recurrent import lightning_ops, state_space_ops
 from ridgeline.graph.spec import Lightning, StateSpace
 from ridgeline.lower.work import Phase, Stream
@@ -71,7 +71,7 @@ def _scanned(
 
     `flop` of a token are those of the operator, in chunks, unless they are told.
     """
-    (scan,) = (op for op in ops if op.kind is OpKind.SCAN)
+    (scan,) = (op for op in ops if isinstance(op, ScanOp))
     rows, flop = batch * tokens, scan.flop_per_token if flop is None else flop
     handed = rows * scan.handed if tokens > 1 else 0.0
     moved = rows * (scan.read + scan.write) * form(dtype).input_bytes + handed + 2.0 * _STATE_BYTES * state * batch

@@ -13,7 +13,8 @@ from ridgeline.cost.machine import Machine, machine
 from ridgeline.errors import PlanError
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.flop import index_flop_per_token, mean_context, model_flop_per_token, op_flop_per_token
-from ridgeline.graph.ops import Model, OpKind
+from ridgeline.graph.model import Model
+from ridgeline.graph.ops import AttentionOp
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.split import even_split
 from ridgeline.lower.tasks import TaskGraph
@@ -212,7 +213,7 @@ class Predictor:
     def attention_flop_per_token(self, attention: str = "full") -> float:
         """The part of `model_flop_per_token` that attention cores take [FLOP/token]."""
         graph, tokens = self.model.graph, float(self.workload.seq_len)
-        cores = [op for name in graph.layers for op in graph.blocks[name].ops if op.kind is OpKind.ATTENTION]
+        cores = [op for name in graph.layers for op in graph.blocks[name].ops if isinstance(op, AttentionOp)]
         return float(
             sum(
                 op_flop_per_token(op, mean_context(op, tokens, attention=attention))

@@ -18,7 +18,7 @@ from ridgeline.graph.denoisers import denoiser, guided
 from ridgeline.graph.diffusion import LATENT
 from ridgeline.graph.diffusion_names import diffusion_model
 from ridgeline.graph.load import load
-from ridgeline.graph.ops import Block, Model
+from ridgeline.graph.model import Block, Model
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.sampling import check_division, exchanges, forward
 from ridgeline.lower.work import CollectiveKind, Layout

@@ -9,7 +9,7 @@ from ridgeline.facts.records import Accelerator
 from ridgeline.graph.denoiser_specs import DENOISERS
 from ridgeline.graph.diffusion import UNETS
 from ridgeline.graph.load import load
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import PRECISIONS
 from ridgeline.memory.sampling import Part, SamplingMemory, clip_params, part_of
 from ridgeline.plan.sampling import Division, Sampling

@@ -15,7 +15,7 @@ from ridgeline.cost.machine import Machine, assumed_facts, machine
 from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.expert_backends import gathering
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Queue, Router
 from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h

@@ -17,7 +17,8 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
 from ridgeline.facts.source_spread import mechanism_spread, source_spread
 from ridgeline.graph.flop import op_flop_per_token
-from ridgeline.graph.ops import Model, OpKind
+from ridgeline.graph.model import Model
+from ridgeline.graph.ops import ConvolutionOp, GemmOp
 from ridgeline.predict.predictor import Predictor
 
 Factors = tuple[float, float]
@@ -100,6 +101,8 @@ def convolved(model: Model) -> float:
     """Share of a model's products that are convolutions, by FLOP [1]."""
     graph = model.graph
     ops = [op for name in graph.layers for op in graph.blocks[name].ops] + [*graph.embedding, *graph.head]
-    flop = [(float(op_flop_per_token(op, 1.0)), op) for op in ops if op.kind is OpKind.GEMM]
+    flop = [(float(op_flop_per_token(op, 1.0)), op) for op in ops if isinstance(op, GemmOp)]
     whole = sum(amount for amount, _ in flop)
-    return sum(amount for amount, op in flop if op.rows != 1 or op.leaf) / whole if whole else 0.0
+    return (
+        sum(amount for amount, op in flop if isinstance(op, ConvolutionOp) and op.pixelwise) / whole if whole else 0.0
+    )

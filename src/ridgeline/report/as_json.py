@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from ridgeline.facts.records import Cluster, Evidence
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.report.evidence import sensitivities_as_list, what_if_lines

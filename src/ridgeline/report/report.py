@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ridgeline.facts.records import Cluster, Evidence
-from ridgeline.graph.ops import SAMPLE, Model
+from ridgeline.graph.model import SAMPLE, Model
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.memory.stage import peak_interval

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.facts.records import Cluster, Evidence
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Queue
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
 from ridgeline.report.deployments import counted, deployment_text, objective_text

@@ -10,7 +10,7 @@ import numpy as np
 from ridgeline.cost.interval import interval
 from ridgeline.errors import ModelError, PlanError, WorkloadError
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import ModelError, PlanError, WorkloadError
 from ridgeline.facts.framework_schema import FrameworkPolicy
 from ridgeline.facts.frameworks import framework_policy
-from ridgeline.graph.ops import Model, Op
+from ridgeline.graph.model import Block, Model
+from ridgeline.graph.ops import ElementwiseOp, EmbeddingOp, GroupedGemmOp, LinearOp, NormOp, Role
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan
 
@@ -232,15 +232,21 @@ def shape_of(model: Model) -> Shape:
     graph, dims = model.graph, model.dims
     kinds = set(graph.layers)
     block = graph.blocks[graph.layers[0]]
-    ends = {op.name: op for op in (*graph.embedding, *graph.head)}
-    unknown = sorted({op.name for op in (*block.ops, *ends.values())} - _KNOWN_OPS)
+    unknown = sorted({op.name for op in (*block.ops, *graph.embedding, *graph.head)} - _KNOWN_OPS)
     if len(kinds) > 1 or unknown or block.encoder:
         why = f"its layers hold {', '.join(unknown)}" if unknown else f"its layers are of {len(kinds)} kinds"
         raise ModelError(f"{model.name} is not run here: {why}; plain decoders and their mixtures of experts are")
-    ops = {op.name: op for op in block.ops}
-    core, up = ops["attention"], ops.get("mlp_up") or ops["experts_up"]
-    down = ops.get("mlp_down") or ops["experts_down"]
-    latent = _latent(ops)
+    core, latent = block.attention, _latent(block)
+    experts = [op for op in block.ops if isinstance(op, GroupedGemmOp)]
+    up, down = (
+        block.gemm(role) or each for role, each in zip((Role.UP, Role.DOWN), experts or (None, None), strict=True)
+    )
+    first, last = block.gemm(Role.KEY_DOWN if latent else Role.QKV), block.gemm(Role.OUTPUT)
+    if core is None or up is None or down is None or first is None or last is None:
+        raise ModelError(f"{model.name} is not run here: its layers are not attention and a feed-forward")
+    shared = block.gemm(Role.SHARED_DOWN)
+    norm = next(op for op in block.ops if isinstance(op, NormOp))
+    positions = [op for op in graph.embedding if isinstance(op, EmbeddingOp) and not op.tokens]
     uneven = core.v_dim != core.qk_dim and not latent
     if core.window or core.chunk or not core.causal or uneven:
         raise ModelError(f"{model.name} is not run here: windows and encoders are left out")
@@ -254,16 +260,16 @@ def shape_of(model: Model) -> Shape:
         ffn=down.k,
         gated=bool(dims.get("gated", up.n == 2 * down.k)),
         activation=str(dims.get("activation", "silu")),
-        norm="rms" if ops["attention_norm"].params == graph.hidden else "layer",
-        rotary="rotary" in ops,
-        positions=ends["embed_positions"].n if "embed_positions" in ends else 0,
+        norm="rms" if norm.params == graph.hidden else "layer",
+        rotary=any(isinstance(op, ElementwiseOp) and op.function == "rotary" for op in block.ops),
+        positions=positions[0].n if positions else 0,
         tied=graph.tied_embeddings,
-        qkv_bias=_bias(ops["kv_down" if latent else "qkv"]),
-        out_bias=_bias(ops["attention_out"]),
+        qkv_bias=_bias(first),
+        out_bias=_bias(last),
         mlp_bias=_bias(up),
         experts=block.experts,
         top_k=block.top_k,
-        shared_ffn=ops["shared_down"].k if "shared_down" in ops else 0,
+        shared_ffn=0 if shared is None else shared.k,
         v_dim=core.v_dim,
         **latent,
     )
@@ -274,15 +280,15 @@ def shape_of(model: Model) -> Shape:
     return shape
 
 
-def _latent(ops: Mapping[str, Op]) -> dict[str, int]:
+def _latent(block: Block) -> dict[str, int]:
     """The ranks of latent attention; nothing for other kinds."""
-    if "kv_up" not in ops:
+    down, up, queries = (block.gemm(role) for role in (Role.KEY_DOWN, Role.KEY_UP, Role.QUERY_UP))
+    if not block.latent or down is None or up is None:
         return {}
-    kv_rank, q_up = ops["kv_up"].k, ops.get("q_up")
-    return {"kv_rank": kv_rank, "rope_dim": ops["kv_down"].n - kv_rank, "q_rank": q_up.k if q_up is not None else 0}
+    return {"kv_rank": up.k, "rope_dim": down.n - up.k, "q_rank": queries.k if queries is not None else 0}
 
 
-def _bias(op: Op) -> bool:
+def _bias(op: LinearOp) -> bool:
     return op.params > op.k * op.n
 
 

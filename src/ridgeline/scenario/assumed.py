@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import PlanError, WorkloadError
 from ridgeline.facts.frameworks import framework_policy
-from ridgeline.graph.ops import SAMPLE
+from ridgeline.graph.model import SAMPLE
 from ridgeline.graph.workload import PRECISIONS, Task, Workload, instead, without_rate
 from ridgeline.plan.plan import Plan
 from ridgeline.seams.recompute import recompute_rule
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
-    from ridgeline.graph.ops import Model
+    from ridgeline.graph.model import Model
 
 _SEQ_LEN, _STEP_TOKENS, _TUNE_BATCH, _SAMPLES = (
     4_096,

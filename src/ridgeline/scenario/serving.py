@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import PlanError, RidgelineError
-from ridgeline.graph.ops import SAMPLE
+from ridgeline.graph.model import SAMPLE
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Preemption, Queue, Role, Router
 from ridgeline.plan.deployment_ranges import tree_tokens
@@ -22,7 +22,7 @@ from ridgeline.scenario.training import Place, Table, failing, guarded, model_an
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
-    from ridgeline.graph.ops import Model
+    from ridgeline.graph.model import Model
 
 # Words, and those of which one must be said for them to mean anything.
 _ABOUT: Mapping[str, tuple[str, ...]] = {

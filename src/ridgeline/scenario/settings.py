@@ -11,7 +11,7 @@ from ridgeline.facts.framework_memory import MemoryKeys
 from ridgeline.facts.framework_schema import FrameworkPolicy
 from ridgeline.facts.frameworks import framework_policy
 from ridgeline.graph.build import build
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import PRICED_AS, Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, read_fields

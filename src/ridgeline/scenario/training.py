@@ -24,7 +24,7 @@ from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
-    from ridgeline.graph.ops import Model
+    from ridgeline.graph.model import Model
 
 SECTIONS = ("model", "cluster", "workload", "plan")
 _LONGEST_TEXT = 4_096  # characters of one value; the longest path on Linux

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ridgeline.graph.ops import Graph
+from ridgeline.graph.model import Graph
 from ridgeline.seams.technique import Technique
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ridgeline.errors import PlanError
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.registry import listed
 from ridgeline.seams.technique import Technique

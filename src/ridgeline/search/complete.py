@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ridgeline.errors import NoPlanError
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor

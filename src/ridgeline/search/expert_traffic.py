@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.ops import Model, OpKind
+from ridgeline.graph.model import Model
+from ridgeline.graph.ops import GroupedGemmOp
 from ridgeline.search.expert_placement import shares
 from ridgeline.search.programs import Floats, Whole
 
@@ -43,7 +44,7 @@ def routes_of(model: Model, cluster: Cluster) -> Routes:
     An expert's row takes 2 n k / peak of each of its products, a row on its way 2 D / rate.
     """
     block = max(model.graph.blocks.values(), key=lambda one: one.experts)
-    products = [op for op in block.ops if op.kind is OpKind.GROUPED_GEMM]
+    products = [op for op in block.ops if isinstance(op, GroupedGemmOp)]
     peak = cluster.accelerator.peak_flop_per_s
     inside, outside = cluster.tiers[0], cluster.tiers[-1]
     row_bytes = _BYTES * model.graph.hidden

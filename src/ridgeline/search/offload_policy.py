@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.offloaded import Offload as Asked
 from ridgeline.predict.offloaded import hybrid_of

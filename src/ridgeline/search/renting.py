@@ -18,7 +18,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import InputError, NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Router
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
 from ridgeline.report.deployments import deployment_text

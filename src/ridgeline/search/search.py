@@ -10,7 +10,7 @@ import numpy as np
 
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.ops import SAMPLE, Model
+from ridgeline.graph.model import SAMPLE, Model
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import explain as explain_rule

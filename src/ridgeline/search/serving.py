@@ -17,7 +17,7 @@ import numpy as np
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Router
 from ridgeline.report.serving_search import Candidate, ServingSearch
 from ridgeline.search.serving_candidates import Bench, Stopped, Tried, reason

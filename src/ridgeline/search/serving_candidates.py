@@ -13,7 +13,7 @@ from ridgeline.cost.machine import Machine
 from ridgeline.errors import NoPlanError, PlanError, RidgelineError
 from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.predict.fleet import fleet_usd_per_h
 from ridgeline.predict.serving_known import held, mean_of

@@ -11,7 +11,7 @@ import numpy as np
 from ridgeline.cost.formats import form
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.ops import Model, OpKind
+from ridgeline.graph.model import Model
 from ridgeline.plan.checkpoint_formats import rates_of_both, with_formats
 from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
 from ridgeline.scenario.serving import drafts_of, fitting_instances
@@ -130,11 +130,10 @@ def _options(name: str, values: Sequence[int | None], stated: Mapping[str, Any])
 
 def _degrees(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space) -> Iterator[dict[str, int]]:
     graph = model.graph
-    cores = [op for block in graph.blocks.values() for op in block.ops if op.kind is OpKind.ATTENTION]
     experts = max((block.experts for block in graph.blocks.values()), default=0)
     node = min(cluster.tiers[0].size if cluster.tiers else 1, cluster.count)
     for tp in _given("tp", _powers(min(node, cluster.count)), stated):
-        if any(op.heads % tp for op in cores):
+        if any(op.heads % tp for op in graph.attentions):
             continue
         alone = {"nano_tokens", "kv_fetched", "expert_devices", "elastic_tokens"} & stated.keys()
         one_stage = alone or any(stated.get(name) for name in ("split", "apart", "borrows", "two_batch_overlap"))
@@ -166,12 +165,7 @@ def _divided(
 ) -> Iterator[dict[str, int]]:
     """Degrees with contexts whole and, where they are `long` and nothing stated forbids it, held once by all ranks."""
     heads = min(
-        (
-            1 if any(other.name == "kv_up" for other in block.ops) else op.kv_heads
-            for block in model.graph.blocks.values()
-            for op in block.ops
-            if op.kind is OpKind.ATTENTION
-        ),
+        (1 if op.latent else op.kv_heads for op in model.graph.attentions),
         default=0,
     )
     words = {"kv_ranks", "nano_tokens", "kv_kept", "kv_fetched", "elastic_tokens"}

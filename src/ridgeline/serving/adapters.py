@@ -17,12 +17,14 @@ from numpy.typing import ArrayLike
 from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import PlanError
+from ridgeline.graph.ops import Role
 from ridgeline.lower.pieces import Experts, Pass, Product, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.state import Array, Whole
 
 _SEED = 0  # of whose requests are for which adapter
 _BYTES = 2.0  # of a number of an adapter: 16 bits
+_DOWN = {Role.UP: Role.DOWN, Role.SHARED_UP: Role.SHARED_DOWN}  # the last product of a feed-forward by its first
 _PARTS = {"attention": ("attention", "out"), "all": ("attention", "out", "feed", "shared")}
 
 
@@ -67,12 +69,11 @@ def _products(served: Served, one: Deployment) -> list[_Adapted]:
     for kind in served.kinds:
         if one.adapter_on == "all" and any(isinstance(piece, Experts) for piece in kind.pieces):
             raise PlanError("deployment: adapters on routed experts are not modelled; take adapter_on = attention")
-        inner = {piece.name: piece.k for piece in kind.pieces if isinstance(piece, Product)}
+        inner = {piece.role: piece.k for piece in kind.pieces if isinstance(piece, Product)}
         for piece in kind.pieces:
             if isinstance(piece, Product) and piece.part in _PARTS[one.adapter_on]:
-                down = inner.get(piece.name.replace("_up", "_down"))
-                gated = down and piece.part in ("feed", "shared") and piece.name.endswith("_up")
-                slices = 3.0 if piece.name == "qkv" else piece.n / down if down and gated else 1.0
+                down = inner.get(_DOWN.get(piece.role, Role.OTHER))
+                slices = 3.0 if piece.role is Role.QKV else piece.n / down if piece.role in _DOWN and down else 1.0
                 found.append(_Adapted(k=piece.k, n=piece.n, count=kind.count * piece.count, slices=slices))
     return found
 

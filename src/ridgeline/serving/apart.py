@@ -18,7 +18,7 @@ from numba.extending import register_jitable
 from ridgeline.cost.seconds import Seconds
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.lower.pieces import Experts, Piece, Served, Trade
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.deployment_rules import check_divides

@@ -13,7 +13,7 @@ from ridgeline.errors import NoPlanError
 from ridgeline.facts.engine_schema import EnginePolicy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator
-from ridgeline.graph.ops import Model, op_params
+from ridgeline.graph.model import Model, op_params
 from ridgeline.lower.pieces import Core, Experts, LayerKind, Mix, Piece, Product, Recurrence, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.adapters import kept_bytes

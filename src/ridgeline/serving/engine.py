@@ -16,7 +16,7 @@ from ridgeline.errors import PlanError
 from ridgeline.facts.engine_schema import EnginePolicy
 from ridgeline.facts.engines import ModelTraits, engine_named, engine_policy
 from ridgeline.facts.records import Cluster
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.lower.pieces import Fusions
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment, Preemption, Role
@@ -25,7 +25,7 @@ from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
 from ridgeline.serving.kept import host_rate, kept_numbers
 from ridgeline.serving.loans import preemption_of
 from ridgeline.serving.number_formats import computed_formats, format_notes
-from ridgeline.serving.rule import latent, rule_of
+from ridgeline.serving.rule import rule_of
 from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.state import Records
 from ridgeline.serving.step import StepModel, StepTables
@@ -197,7 +197,7 @@ def engine(
     formats = replace(formats_of(deployment), static=policy.static_scales)
     if policy.narrow_inputs and form(formats.feed).name == "w4a16_mxfp4":
         formats = replace(formats, feed=policy.narrow_inputs)
-    if not deployment.kv and policy.narrow_kv and formats.feed in _QUANTIZED and not latent(model):
+    if not deployment.kv and policy.narrow_kv and formats.feed in _QUANTIZED and not model.graph.latent_attention:
         formats = replace(formats, cache=policy.narrow_kv)
     if not deployment.expert_kind:
         formats = computed_formats(formats, policy, part)

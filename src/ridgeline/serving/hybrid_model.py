@@ -16,7 +16,7 @@ from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.engines import engine_policy
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import Experts, LayerKind, Piece, Product, Served
 from ridgeline.plan.deployment import Deployment

@@ -12,7 +12,6 @@ from ridgeline.cost.engine_limits import dispatch_seconds, host_slowness
 from ridgeline.cost.network import send_seconds
 from ridgeline.errors import PlanError
 from ridgeline.facts.mechanisms import constant
-from ridgeline.graph.ops import Model
 from ridgeline.lower.pieces import Recurrence
 from ridgeline.plan.deployment import Deployment, Hold, Preemption, Queue, Role
 from ridgeline.serving.adapters import adapter_bytes
@@ -215,7 +214,7 @@ def _moving(one: Engine, stride: int, takers: Sequence[Engine] = ()) -> dict[str
     link_s, copies_s = each / one.machine.cluster.host.device_bytes_per_s, 0.0
     pieces = one.deployment.swap_blocks
     if pieces:
-        tensors = (1 if latent(one.model) else 2) * len(one.model.graph.layers) / one.deployment.pp
+        tensors = (1 if one.model.graph.latent_attention else 2) * len(one.model.graph.layers) / one.deployment.pp
         copies_s = tensors * constant("launch.host.compiled") / (pieces * one.policy.block_tokens)
     found = {"swap_token_s": max(link_s, copies_s)}
     if stride:
@@ -239,11 +238,6 @@ def growth_of(block_tokens: int, gained: float) -> tuple[int, int]:
 
     period = min(range(1, _LONGEST_PERIOD + 1), key=excess)
     return period, math.ceil(period * gained / block_tokens)
-
-
-def latent(model: Model) -> bool:
-    """Whether attention keeps one latent vector a token for all heads."""
-    return any(op.name == "kv_up" for block in model.graph.blocks.values() for op in block.ops)
 
 
 def pool_role(deployment: Deployment) -> tuple[int, int]:

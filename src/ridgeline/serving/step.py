@@ -17,7 +17,7 @@ from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.seconds import Seconds, nothing, stacked
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import (
     Core,

@@ -199,5 +199,4 @@ def _rows_of(piece: Piece) -> str:
         return "group"
     if isinstance(piece, Core | Recurrence):
         return ""
-    shared = isinstance(piece, Product | Pass) and piece.name.startswith("shared") and piece.name != "shared_add"
-    return "shared" if shared else piece.rows
+    return piece.rows

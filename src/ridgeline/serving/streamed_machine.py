@@ -12,7 +12,7 @@ from ridgeline.cost.host import Kernel, disk
 from ridgeline.errors import PlanError
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.mechanisms import constant
-from ridgeline.graph.ops import Model, op_params
+from ridgeline.graph.model import Model, op_params
 from ridgeline.lower.pieces import Core, Product
 from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.hybrid_sides import Rows, device_s, link_bytes_per_s

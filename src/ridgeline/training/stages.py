@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import between, send_seconds
 from ridgeline.cost.price import BlockCost, Pricer
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.chains import Chains
 from ridgeline.lower.params import rank_params

@@ -7,9 +7,9 @@ import math
 from ridgeline.cost.formats import EXPERTS_ONLY, form
 from ridgeline.errors import InputError
 from ridgeline.facts.records import Accelerator
-from ridgeline.graph.ops import Model, OpKind, Region, op_params
+from ridgeline.graph.model import Model, op_params
+from ridgeline.graph.ops import Region
 from ridgeline.plan.deployment import Deployment
-from ridgeline.serving.rule import latent
 
 TOOL = "trtllm-bench"
 _MOST_SEQUENCES, _MOST_TOKENS, _LEAST_TOKENS, _LEAST_SEQUENCES = 4096, 32768, 2048, 64
@@ -32,11 +32,11 @@ def trtllm_bench(
     Source: tensorrt-llm, tensorrt_llm/bench/build/tuning.py and bench/benchmark/utils/general.py.
     Raises `InputError` where not one request fits.
     """
-    cores = [op for block in model.graph.blocks.values() for op in block.ops if op.kind is OpKind.ATTENTION]
+    cores = model.graph.attentions
     if not cores or osl <= 0:
         raise InputError(f"{model.name} has no attention whose cache {TOOL} would count", field="model")
     core, devices = cores[0], pool.tp * pool.dp * pool.pp
-    heads, width = (core.heads, model.graph.hidden // core.heads) if latent(model) else (core.kv_heads, core.qk_dim)
+    heads, width = (core.heads, model.graph.hidden // core.heads) if core.latent else (core.kv_heads, core.qk_dim)
     token = 2.0 * len(model.graph.layers) * max(pool.tp * pool.dp, heads) * width * (1.0 if narrow_kv else 2.0)
     left = devices * part.memory_bytes - _size_bytes(model, form(pool.weights or "bf16").name)
     requests = left * fraction / (token * (isl + osl))

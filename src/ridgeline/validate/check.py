@@ -14,7 +14,7 @@ from ridgeline.cost.answer import ALL, Rung
 from ridgeline.errors import NoPlanError, RidgelineError
 from ridgeline.facts.readings import recipes_told
 from ridgeline.facts.records import Cluster, Evidence
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.report.report import Report

@@ -11,8 +11,8 @@ from ridgeline.facts import readings
 from ridgeline.facts.padding import kept_tokens, predicted_share
 from ridgeline.facts.programs import TrainingProgram, training_program
 from ridgeline.facts.records import Cluster
+from ridgeline.graph.model import Model
 from ridgeline.graph.networks import sample_tokens
-from ridgeline.graph.ops import Model
 from ridgeline.graph.translation import TRANSLATORS
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.scenario.settings import COLUMN as SETTINGS

@@ -10,6 +10,7 @@ from ridgeline.errors import InputError
 from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.flop import model_flop_per_token
+from ridgeline.graph.ops import LinearOp
 from ridgeline.graph.workload import Task
 from ridgeline.memory.stage import STATES, peak_interval
 from ridgeline.report.report import Report, StageMemory
@@ -200,7 +201,7 @@ def counted_flop(row: Row, job: Interpretation, report: Report, *, hardware: boo
     forward = model_flop_per_token(graph, seq_len, attention=attention, encoder_seq_len=source)
     total = PASSES * forward
     if accounting == "hardware" and _recomputes(job, report):
-        head = sum(2.0 * op.k * op.n for op in graph.head)
+        head = sum(2.0 * op.k * op.n for op in graph.head if isinstance(op, LinearOp))
         total += forward - head
     return total * job.workload.step_tokens
 

@@ -14,7 +14,7 @@ from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.dimensions import published_dimensions, style, style_of
 from ridgeline.graph import load as catalog
 from ridgeline.graph.build import build, from_dims
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.validate.names import (
     as_attention,
     catalog_spelling,

@@ -9,7 +9,7 @@ from ridgeline.cost.formats import by_bits
 from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.validate.machines import Machines, machines
 from ridgeline.validate.offload_hosts import HostSide, host_of
 from ridgeline.validate.rows import Row

@@ -7,8 +7,8 @@ from dataclasses import replace
 from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading
 from ridgeline.graph.lstm import RECURRENT, UTTERANCE, recurrent
+from ridgeline.graph.model import Model
 from ridgeline.graph.networks import PADDED, SENTENCE
-from ridgeline.graph.ops import Model
 from ridgeline.graph.recommendation import RECOMMENDERS, recommender
 from ridgeline.graph.translation import TRANSLATORS, translator
 from ridgeline.validate.recipes import Recipe

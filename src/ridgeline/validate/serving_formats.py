@@ -12,7 +12,7 @@ from ridgeline.facts.policy_files import version_key
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.checkpoint import checkpoint_weights, served_weights
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_words import whole
 

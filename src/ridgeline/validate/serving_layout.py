@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_words import whole
 

@@ -11,7 +11,7 @@ from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading
 from ridgeline.graph import load as catalog
 from ridgeline.graph.build import from_dims
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.validate.models import HEAD_DIM, SAME_PARAMS, read_model
 from ridgeline.validate.names import as_attention, catalog_spelling, plain_name, refuse_unsupported
 from ridgeline.validate.notes import Notes

@@ -10,7 +10,7 @@ from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator, Cluster
 from ridgeline.facts.request_lengths import RequestLengths, request_lengths
-from ridgeline.graph.ops import Model
+from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.serving.metrics import Objective
 from ridgeline.validate.machines import Machines, machines

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ridgeline.graph.ops import Block, Graph, Op, OpKind, Region, Saved, Split
+from ridgeline.graph.model import Block, Graph
+from ridgeline.graph.ops import AttentionOp, ConvolutionOp, ElementwiseOp, GemmOp, Op, Region, Role, Saved, Split
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.technique import param
 
@@ -33,7 +34,7 @@ class NativeSparseAttention(GraphRewrite):
 
     def refusal(self, graph: Graph) -> str:
         """It is defined for causal self-attention to all keys."""
-        cores = [op for block in graph.blocks.values() for op in block.ops if op.kind is OpKind.ATTENTION]
+        cores = graph.attentions
         if not cores:
             return "it has no attention"
         plain = all(op.causal and not (op.window or op.chunk or op.top or op.ratio or op.cross) for op in cores)
@@ -44,21 +45,21 @@ class NativeSparseAttention(GraphRewrite):
         return replace(graph, blocks={name: self._block(block) for name, block in graph.blocks.items()})
 
     def _block(self, block: Block) -> Block:
-        core = next((op for op in block.ops if op.kind is OpKind.ATTENTION), None)
+        core = block.attention
         if core is None:
             return block
         ops: list[Op] = []
         for op in block.ops:
             if op is core:
                 ops += self._branches(core, hidden=block.boundaries[0].width)
-            elif op.name == "qkv":
+            elif isinstance(op, GemmOp) and op.role is Role.QKV:
                 more = 2 * core.kv_heads * (core.qk_dim + core.v_dim)
                 ops.append(replace(op, n=op.n + more, params=op.params + op.k * more, parts=op.parts + 4))
             else:
                 ops.append(op)
         return replace(block, ops=tuple(ops))
 
-    def _branches(self, core: Op, *, hidden: int) -> list[Op]:
+    def _branches(self, core: AttentionOp, *, hidden: int) -> list[Op]:
         keys, out = core.kv_heads * (core.qk_dim + core.v_dim), core.heads * core.v_dim
         kept = (
             Saved(elements=keys, region=Region.TENSOR),
@@ -69,19 +70,19 @@ class NativeSparseAttention(GraphRewrite):
         width = self.compressed * (core.qk_dim + core.v_dim) // 2
         made = core.kv_heads / self.stride  # entries of keys, and of values, for each token
         return [
-            Op(
-                name="compress", kind=OpKind.GEMM, region=Region.TENSOR, k=width, n=core.qk_dim + core.v_dim,
+            ConvolutionOp(
+                name="compress", region=Region.TENSOR, k=width, n=core.qk_dim + core.v_dim,
                 rows=made, params=width * (core.qk_dim + core.v_dim),
             ),
             replace(core, name="attend_compressed", ratio=self.stride, near=0, saved=(query, *kept)),
             replace(core, name="attend_chosen", top=self.chosen * self.block, saved=kept, params=0),
             replace(core, name="attend_window", window=self.window, saved=kept, params=0),
-            Op(
-                name="gates", kind=OpKind.GEMM, region=Region.TENSOR, k=hidden, n=3 * core.heads, split=Split.COLUMN,
+            GemmOp(
+                name="gates", region=Region.TENSOR, k=hidden, n=3 * core.heads, split=Split.COLUMN,
                 params=hidden * 3 * core.heads, params_split=True,
             ),
-            Op(
-                name="gated_sum", kind=OpKind.ELEMENTWISE, region=Region.TENSOR, read=3.0 * (out + core.heads),
+            ElementwiseOp(
+                name="gated_sum", region=Region.TENSOR, read=3.0 * (out + core.heads),
                 write=out, backward_read=4.0 * out + 3.0 * core.heads, backward_write=3.0 * (out + core.heads),
                 kernels=2,
             ),
