@@ -23,8 +23,7 @@ from scipy.optimize import least_squares
 from ridgeline.cost.attention import attention_cost, unfused_attention_cost
 from ridgeline.cost.machine import Device, device
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.attention_kernels import AttentionKernel
-from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.mechanisms import AttentionKernel, constant
 from ridgeline.lower.work import Attention, Phase
 
 LIBRARIES = {

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.source_spread import ANY, LONG, SHORT, SHORT_S
+from ridgeline.facts.transfer import ANY, LONG, SHORT, SHORT_S
 from ridgeline.validate.operators import EVIDENCE_SPAN, OWN_SPAN, RUNGS, WIDEST
 
 FEWEST_ROWS = 3

@@ -45,6 +45,12 @@ def closest(word: str, known: Iterable[str]) -> tuple[str, ...]:
     return tuple(by_key[key] for key in near[:3])
 
 
+def nearest_text(word: str, known: Iterable[str]) -> str:
+    """'nearest: NAME, ...' of the known names near to `word`; '' where none is."""
+    near = closest(word, known)
+    return f"nearest: {', '.join(near)}" if near else ""
+
+
 def _parts(text: str) -> list[str]:
     """Runs of letters and runs of digits."""
     return re.findall(r"[^\W\d_]+|\d+", text)

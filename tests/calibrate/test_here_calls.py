@@ -14,7 +14,7 @@ from ridgeline.calibrate.here.calls import FORMS, Calls, plan
 from ridgeline.calibrate.here.fitting import call_fits
 from ridgeline.calibrate.here.kernels import measured
 from ridgeline.cost.calls import POINTWISE, call_seconds
-from ridgeline.facts.calls import CallFit
+from ridgeline.facts.fits import CallFit
 from ridgeline.facts.profiles import Measured
 
 SCIPY = pytest.importorskip("scipy", reason="fits need SciPy")

@@ -87,7 +87,7 @@ def read(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Fit, ...]:
     monkeypatch.setattr(store, "_DATA", path.parent)
     store.read_tsv.cache_clear()
     try:
-        return tuple(facts._fit("collective", row) for row in store.read_tsv(path.name))
+        return facts.read_fits("collective", path.name)
     finally:
         monkeypatch.undo()
         store.read_tsv.cache_clear()

@@ -11,7 +11,7 @@ from ridgeline.calibrate.rungs import Judged
 from ridgeline.cli import fitting
 from ridgeline.cli.main import run
 from ridgeline.cost.answer import Rung
-from ridgeline.facts.rung_intervals import rung_interval
+from ridgeline.facts.transfer import rung_interval
 
 
 def test_without_the_wheel_the_extra_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

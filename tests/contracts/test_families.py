@@ -23,9 +23,9 @@ from ridgeline.cost.network import group_sizes
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
 from ridgeline.facts.clusters import cluster
-from ridgeline.facts.engine_all_reduce import NEVER_BYTES
+from ridgeline.facts.engine_kernels import NEVER_BYTES
 from ridgeline.facts.fits import Fit, fits
-from ridgeline.facts.traits import kernel_traits
+from ridgeline.facts.mechanisms import kernel_traits
 
 SEVERAL = 8  # fits of each family, spread over its table
 LINKED = ("collective", "exchange", "engine_exchange", "custom_all_reduce")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ridgeline.errors import NoPlanError, WorkloadError
-from ridgeline.facts.frameworks import framework_names
+from ridgeline.facts.policies import FRAMEWORKS
 from ridgeline.plan.runnable import why_not
 from ridgeline.predict import Predictor
 from ridgeline.scenario.training import Scenario, scenario_from_words
@@ -37,7 +37,7 @@ def asked(name: str, **more: Any) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("framework", framework_names())
+@pytest.mark.parametrize("framework", FRAMEWORKS.names())
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_best_plan_of_a_framework_is_one_that_it_runs(name: str, framework: str) -> None:
     one = asked(name, framework=framework)
@@ -56,7 +56,7 @@ def test_the_best_plan_of_a_framework_is_one_that_it_runs(name: str, framework: 
 def test_without_a_framework_each_is_compared_at_the_same_prices(name: str) -> None:
     one = asked(name)
     found = search(one.model, one.cluster, one.workload, top=1)
-    assert {run.name for run in found.frameworks} == set(framework_names())
+    assert {run.name for run in found.frameworks} == set(FRAMEWORKS.names())
     assert any(run.slowdown is not None for run in found.frameworks)
     predictor = Predictor(one.model, one.cluster, one.workload)
     best_s = found.best[0].step_time.value

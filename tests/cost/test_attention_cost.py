@@ -12,8 +12,7 @@ from ridgeline.cost.compute import tile_seconds
 from ridgeline.cost.machine import Device
 from ridgeline.cost.machine import device as resolved
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.attention_kernels import AttentionKernel, attention_kernel, attention_kernels
-from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.mechanisms import AttentionKernel, attention_kernel, attention_kernels, constant
 from ridgeline.lower.work import Attention, Phase
 
 LATENCY_S = constant("memory.latency") / 1e9  # cycles at 1 GHz

@@ -18,7 +18,7 @@ from ridgeline.cost.mechanism import device_vector
 from ridgeline.cost.network import collective_seconds
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.clusters import cluster
-from ridgeline.facts.engine_all_reduce import NEVER_BYTES, all_reduce_rules
+from ridgeline.facts.engine_kernels import NEVER_BYTES, all_reduce_rules
 from ridgeline.facts.fits import own_fits
 from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
 

@@ -12,7 +12,7 @@ from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.served import ServedPrices
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.clusters import cluster
-from ridgeline.facts.engines import engine_policy
+from ridgeline.facts.engines import EngineUse, engine_policy
 from ridgeline.facts.fits import own_fits
 from ridgeline.lower.pieces import Core
 
@@ -48,7 +48,7 @@ def test_long_caches_are_read_at_the_lender_s_share_of_memory() -> None:
 
 def test_vllm_has_the_later_kernels_on_hopper_from_0_7() -> None:
     def kernels(version: str, architecture: str = "NVIDIA hopper") -> str:
-        return engine_policy("vllm", version, memory_bytes=80e9, architecture=architecture).earlier_attention
+        return engine_policy("vllm", version, EngineUse(memory_bytes=80e9, architecture=architecture)).earlier_attention
 
     assert [kernels(version) for version in ("0.5.5", "0.6.6", "0.7", "0.11")] == [EARLIER, EARLIER, "", ""]
     assert kernels("0.5.5", "NVIDIA ampere") == ""

@@ -17,7 +17,7 @@ from ridgeline.cost.readers import READERS
 from ridgeline.cost.streams import STREAMS, stream_work
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.latent_widths import latent_widths
+from ridgeline.facts.mechanisms import latent_widths
 from ridgeline.facts.opdata import OpTable
 
 DEVICE = np.array([100.0, 1e15, 1e12, 1e8, 1e9, 1e13, 1e15])  # SMs, rate, memory, L2, clock, vector, 16-bit rate

@@ -8,12 +8,12 @@ from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fitted import find_fits, fitted_model
 from ridgeline.cost.lent import slower_host
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.lending import borrowed_fits
+from ridgeline.facts.transfer import transferred_fits
 
 
 def test_a_host_of_grace_issues_what_x86_hosts_lend_more_slowly() -> None:
     """B200 borrows from B300 (0.90 of a DGX H100's host) and GB200, GB300 (1.55): a mean of (0.9 x 1.55^2)^(1/3)."""
-    lent = borrowed_fits("dsa_layer_prefill", accelerator("B200-SXM"), engine="vllm", form="bf16")[0]
+    lent = transferred_fits("dsa_layer_prefill", accelerator("B200-SXM"), engine="vllm", form="bf16")[0]
     assert lent.source == "borrowed from B300-SXM, GB200, GB300"
     mean = (0.90 * 1.55 * 1.55) ** (1 / 3)
     assert slower_host(lent, accelerator("B200-SXM")) == pytest.approx(0.90 / mean)

@@ -12,7 +12,7 @@ from ridgeline.cost.calls import call_seconds
 from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import device
 from ridgeline.cost.own_host import own_host
-from ridgeline.facts.calls import CallFit, register_calls
+from ridgeline.facts.fits import CallFit, register_calls
 from ridgeline.facts.records import Accelerator, Evidence, Fact
 from ridgeline.lower.work import Attention, Gemm, Layout, Number, Phase, Stream
 

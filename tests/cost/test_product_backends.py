@@ -10,9 +10,8 @@ from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import machine
 from ridgeline.cost.served import ServedPrices
 from ridgeline.facts.clusters import cluster
-from ridgeline.facts.product_backends import TABLE, product_backend, product_backends
-from ridgeline.facts.sources import sources
-from ridgeline.facts.store import read_tsv
+from ridgeline.facts.engine_kernels import product_backend, product_backends
+from ridgeline.facts.store import read_tsv, sources
 
 GB200 = machine(cluster("4xGB200"))
 # m, n and us of gemm_fp8_nt_groupwise on a GB200, k = 7,168 (sglang, pull request 13528)
@@ -46,5 +45,5 @@ def test_other_formats_and_other_engines_keep_their_products() -> None:
 def test_the_table_is_whole() -> None:
     assert [one.share for one in product_backends()] == [0.117]
     assert all(0 < one.least <= one.share <= one.most <= 1 for one in product_backends())
-    assert all(row["source"].partition(",")[0] in sources() for row in read_tsv(TABLE))
+    assert all(row["source"].partition(",")[0] in sources() for row in read_tsv("product_backends.tsv"))
     assert product_backend("sglang", "deep_gemm") is None

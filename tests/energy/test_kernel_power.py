@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from ridgeline.energy.power import Activity, board_w, kernel_power_w
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.power import NAMES, power_fits, power_of
+from ridgeline.facts.mechanisms import POWER_SHARES, power_fits, power_of
 
-SHARES = dict(zip(NAMES, (0.4, 0.1, 0.2, 2.0, 3.0, 0.3), strict=True))
+SHARES = dict(zip(POWER_SHARES, (0.4, 0.1, 0.2, 2.0, 3.0, 0.3), strict=True))
 IDLE = Activity(compute_busy=0.0, memory_busy=0.0, wide_share=0.0, narrow_share=0.0, byte_share=0.0)
 share = st.floats(0, 2)
 

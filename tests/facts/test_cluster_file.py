@@ -12,7 +12,7 @@ from ridgeline.errors import InputError
 from ridgeline.facts.cluster_file import cluster_of
 from ridgeline.facts.clusters import cluster, cluster_from_toml
 from ridgeline.facts.records import Cluster, Evidence
-from ridgeline.facts.toml_text import line_of, parse_toml
+from ridgeline.facts.user_files import line_of, parse_toml
 
 FULL = """\
 name = "lab"
@@ -51,7 +51,8 @@ nvme = 0
 
 
 def read(text: str) -> Cluster:
-    raw, source = parse_toml(text.encode(), file="m.toml")
+    file = parse_toml(text.encode(), file="m.toml")
+    raw, source = file.tables, file.text
     return cluster_of(raw, file="m.toml", text=source)
 
 
@@ -170,7 +171,8 @@ def refusal(raw: object, text: str = "") -> str | None:
 def refuses_or_reads(data: bytes) -> None:
     """Anything a file can hold gives a cluster or an InputError that names the file."""
     try:
-        raw, text = parse_toml(data, file="m.toml")
+        file = parse_toml(data, file="m.toml")
+        raw, text = file.tables, file.text
     except InputError as error:
         said: str | None = str(error)
     else:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from ridgeline.errors import ClusterError, RidgelineError, UnknownNameError
 from ridgeline.facts import store
 from ridgeline.facts.accelerators import accelerator_names
+from ridgeline.facts.benchmarks import ran_on
 from ridgeline.facts.clusters import MAX_DEVICES, cluster, clusters, reach
-from ridgeline.facts.links import link, link_names
+from ridgeline.facts.machines import link, link_names
 from ridgeline.facts.records import Beside, Cluster, Tier
-from ridgeline.facts.test_machines import ran_on
 
 TOPOLOGIES = {"switch", "ring", "mesh", "torus", "bus"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.facts import store
-from ridgeline.facts.convergence import convergence
+from ridgeline.facts.benchmarks import convergence
 
 LORA = "Llama2-70B LoRA r16"
 

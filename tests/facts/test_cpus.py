@@ -8,7 +8,7 @@ from ridgeline.errors import UnknownNameError
 from ridgeline.facts import store
 from ridgeline.facts.cpus import cpu, cpus
 from ridgeline.facts.records import Evidence
-from ridgeline.facts.sources import source
+from ridgeline.facts.store import source
 
 OPERATIONS = {  # of one cycle and core: fp32, bf16, int8; a fused multiply-add is two
     "amx": (64, 1024, 2048),

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from ridgeline.facts import store
-from ridgeline.facts.engine_releases import release_at
+from ridgeline.facts.benchmarks import release_at
 from ridgeline.facts.engines import engine_known
-from ridgeline.facts.policy_files import version_key
+from ridgeline.facts.policies import version_key
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.facts import store
-from ridgeline.facts.expert_backends import ANY, TABLE, expert_backend, expert_backends
+from ridgeline.facts.engine_kernels import ANY, expert_backend, expert_backends
 from ridgeline.facts.fits import fits
-from ridgeline.facts.sources import sources
+from ridgeline.facts.store import sources
 
-ROWS = store.read_tsv(TABLE)
+ROWS = store.read_tsv("expert_backends.tsv")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['engine']} {row['backend']} {row['form']}")

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError, UnknownNameError
-from ridgeline.facts.engines import ENGINES
-from ridgeline.facts.framework_schema import KEYS, SHARDINGS, FrameworkPolicy
-from ridgeline.facts.frameworks import framework_names, framework_policy, frameworks
-from ridgeline.facts.sources import source
+from ridgeline.facts.frameworks import SHARDINGS, FrameworkPolicy, framework_policy
+from ridgeline.facts.policies import ENGINES, FRAMEWORKS
+from ridgeline.facts.store import source
 from ridgeline.seams.registry import names
 
 PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
@@ -25,20 +24,20 @@ sharding = ["none", "optimizer"]
 
 
 def _starts(name: str) -> tuple[str, ...]:
-    return frameworks().named(name).starts
+    return FRAMEWORKS.named(name).starts
 
 
-@pytest.mark.parametrize("name", framework_names())
+@pytest.mark.parametrize("name", FRAMEWORKS.names())
 def test_every_release_loads_and_names_known_sources(name: str) -> None:
     for version in _starts(name):
         policy = framework_policy(f"{name}@{version}")
-        assert {key.split(".")[0] for key in policy.facts} <= set(KEYS)
+        assert {key.split(".")[0] for key in policy.facts} <= set(FRAMEWORKS.keys)
         for text in policy.sources:
             assert source(text).title
             assert "," in text, "a source names the file"
 
 
-@pytest.mark.parametrize("name", framework_names())
+@pytest.mark.parametrize("name", FRAMEWORKS.names())
 def test_what_a_release_runs_is_consistent(name: str) -> None:
     for version in _starts(name):
         policy: FrameworkPolicy = framework_policy(f"{name}@{version}")
@@ -57,7 +56,7 @@ def test_what_a_release_runs_is_consistent(name: str) -> None:
 
 
 def test_names_are_those_of_the_files() -> None:
-    for policies in (frameworks(), ENGINES):
+    for policies in (FRAMEWORKS, ENGINES):
         assert policies.names() == tuple(
             sorted((program.name for program in policies.programs.values()), key=str.casefold)
         )
@@ -110,7 +109,7 @@ def test_defects_are_named_by_file_line_and_field(tmp_path: Path, old: str, new:
     path = tmp_path / "mine.toml"
     path.write_text(_SMALL.replace(old, new, 1))
     with pytest.raises(InputError, match=wanted):
-        frameworks().from_file(path)
+        FRAMEWORKS.from_file(path)
 
 
 def test_an_unknown_framework_is_refused_with_the_nearest() -> None:
@@ -129,11 +128,11 @@ def _newest() -> list[str]:
         "| offload |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name in framework_names():
+    for name in FRAMEWORKS.names():
         one = framework_policy(name)
         chunked = f"; chunks {one.chunk_splits}" if one.most_chunks > 1 else ""
         columns = (
-            f"{name} (since {frameworks().named(name).starts[-1]})",
+            f"{name} (since {FRAMEWORKS.named(name).starts[-1]})",
             f"{_short(one.schedules)} ({one.layer_splits}{chunked})" if one.schedules else "-",
             f"{_short(one.sharding)} ({_short(one.sharding_in_pipelines)})" if one.data_parallel else "one device",
             ", ".join("yes" if can else "no" for can in (one.tensor_parallel, one.sequence_parallel)),
@@ -144,7 +143,7 @@ def _newest() -> list[str]:
         )
         found.append("| " + " | ".join(columns) + " |")
     found += ["", "| framework | tasks | precision | loss | update in backward |", "|---|---|---|---|---|"]
-    for name in framework_names():
+    for name in FRAMEWORKS.names():
         one = framework_policy(name)
         again = "yes" if one.optimizer_in_backward else "no"
         found.append(f"| {name} | {_short(one.tasks)} | {_short(one.precisions)} | {_short(one.losses)} | {again} |")
@@ -154,7 +153,7 @@ def _newest() -> list[str]:
 def _keys() -> list[str]:
     """The table of keys."""
     lines = ["| key | unit | meaning |", "|---|---|---|"]
-    return lines + [f"| `{n}` | {e.metadata['unit'] or ''} | {e.metadata['about']} |" for n, e in KEYS.items()]
+    return lines + [f"| `{key.name}` | {key.unit} | {key.meaning} |" for key in FRAMEWORKS.keys.values()]
 
 
 def _written(page: str) -> str:

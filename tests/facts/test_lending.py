@@ -9,12 +9,11 @@ import pytest
 
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import Fit, fits, own_fits
-from ridgeline.facts.lending import borrowed_fits, common_fits
-from ridgeline.facts.rung_intervals import rung_interval
+from ridgeline.facts.transfer import common_fits, rung_interval, transferred_fits
 
 
 def lenders(family: str, device: str, name: str = "bf16") -> set[str]:
-    found: tuple[Fit, ...] = borrowed_fits(family, accelerator(device), form=name)
+    found: tuple[Fit, ...] = transferred_fits(family, accelerator(device), form=name)
     return {word for fit in found for word in fit.source.removeprefix("borrowed from ").split(", ")}
 
 
@@ -105,7 +104,7 @@ def test_a_kernel_that_does_what_it_does_on_no_other_device_lends_nothing() -> N
 
 
 def test_a_borrowed_fit_names_the_kernel_s_device() -> None:
-    for fit in borrowed_fits("prefill", accelerator("H800-SXM"), form="bf16"):
+    for fit in transferred_fits("prefill", accelerator("H800-SXM"), form="bf16"):
         assert fit.device == "H800-SXM"
         assert fit.kernel_device in ("H100-SXM", "H200-SXM")
     assert replace(fits("gemm")[0], source="a/b").kernel_device == fits("gemm")[0].device
@@ -115,12 +114,12 @@ def test_lenders_lend_the_release_and_the_kernels_asked_for() -> None:
     """H200 holds experts in fp8 of vLLM 0.19 and, for ModelOpt's checkpoints alone, of 0.24: H100 takes the former."""
 
     def lent(**how: Any) -> set[str]:
-        found = borrowed_fits("experts", accelerator("H100-SXM"), engine="vllm", form="fp8", **how)
+        found = transferred_fits("experts", accelerator("H100-SXM"), engine="vllm", form="fp8", **how)
         return {fit.version for fit in found}
 
     assert lent() == {"0.24.0"}
     assert lent(version="0.20.0") == lent(aside=False) == {"0.19.0"}
-    (named,) = borrowed_fits(
+    (named,) = transferred_fits(
         "mla_layer_prefill", accelerator("B200-SXM"), engine="vllm", form="bf16", kernels="FLASH_ATTN/native"
     )
     assert named.kernel == "FLASH_ATTN/native mla"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.facts.accelerators import accelerator, accelerators
-from ridgeline.facts.loaded import loaded_rate
+from ridgeline.facts.rates import loaded_rate
 from ridgeline.facts.records import Evidence
 
 

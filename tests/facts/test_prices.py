@@ -6,7 +6,7 @@ import pytest
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts import store
-from ridgeline.facts.prices import buildings, carbon_intensity, grids, price, pue
+from ridgeline.facts.clusters import buildings, carbon_intensity, grids, price, pue
 from ridgeline.facts.records import Evidence
 
 

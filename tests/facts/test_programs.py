@@ -7,8 +7,8 @@ import re
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.facts import dimensions, programs, store
-from ridgeline.facts.dimensions import published_dimensions, style_of
+from ridgeline.facts import benchmarks, programs, store
+from ridgeline.facts.benchmarks import published_dimensions, style_of
 from ridgeline.facts.programs import before_flash_attention, training_program, training_programs
 from ridgeline.graph.build import from_dims
 
@@ -36,9 +36,9 @@ def test_sources_tell_their_time() -> None:
     assert not before_flash_attention("pytorch/torchtitan")
 
 
-@pytest.mark.parametrize("entry", dimensions._table()["model"], ids=lambda entry: entry["pattern"])
+@pytest.mark.parametrize("entry", benchmarks._dimensions()["model"], ids=lambda entry: entry["pattern"])
 def test_every_published_model_is_built_as_its_family(entry: dict[str, object]) -> None:
-    shared = dimensions.style(str(entry["style"])) if "style" in entry else {}
+    shared = benchmarks.style(str(entry["style"])) if "style" in entry else {}
     dims = {"max_positions": 2048, **shared, **entry["dims"]}  # type: ignore[dict-item]
     model = from_dims(name="x", source=str(entry["source"]), **dims)
     assert model.graph.params > 1e7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.facts.padding import kept_tokens, predicted_share
+from ridgeline.facts.benchmarks import kept_tokens, predicted_share
 from ridgeline.facts.published_plans import published_plan
 
 LORA, ROUND = "Llama2-70B LoRA r16", "mlcommons/training_results_{}@6fe9543"

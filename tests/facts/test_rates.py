@@ -10,7 +10,7 @@ import pytest
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts import rates
 from ridgeline.facts.accelerators import accelerator, accelerator_names, accelerators
-from ridgeline.facts.rates import OF_MODELS, kin_share, own_share, power_clock, sustained_rate
+from ridgeline.facts.rates import OF_MODELS, own_share, power_clock, similar_share, sustained_rate
 from ridgeline.facts.records import Evidence
 
 
@@ -116,13 +116,15 @@ def test_power_brings_each_device_nearer_to_what_the_rest_say(key: str) -> None:
 def test_kin_lend_what_was_measured_on_them_and_nobody_lends_to_oneself() -> None:
     """MI355X: 1565 of 2500 TFLOP/s; an MI350X has 2300 and the cube root of its watts a FLOP/s less."""
     older, newer = accelerator("MI350X"), accelerator("MI355X")
-    share = kin_share(older, "matrix.bf16")
+    share = similar_share(older, "matrix.bf16")
     assert share is not None
     assert share.evidence is Evidence.DERIVED
     assert share.value == pytest.approx(1565 / 2500 * (1000 / 2300 / (1400 / 2500)) ** (1 / 3))
-    assert kin_share(newer, "matrix.bf16").value == pytest.approx(1565 / 2500)  # type: ignore[union-attr]
-    assert kin_share(replace(newer, sustained={}), "matrix.bf16") is None
-    assert kin_share(accelerator("Arc-B580"), "matrix.fp16") is None  # of Max-1550's architecture, with other memory
+    assert similar_share(newer, "matrix.bf16").value == pytest.approx(1565 / 2500)  # type: ignore[union-attr]
+    assert similar_share(replace(newer, sustained={}), "matrix.bf16") is None
+    assert (
+        similar_share(accelerator("Arc-B580"), "matrix.fp16") is None
+    )  # of Max-1550's architecture, with other memory
 
 
 def test_what_whole_models_reach_of_memory_is_lent_to_no_other_device() -> None:

@@ -7,7 +7,7 @@ import pytest
 from ridgeline.errors import InputError
 from ridgeline.facts import readings, store
 from ridgeline.facts.readings import reading, rows, settings, words
-from ridgeline.facts.sources import source
+from ridgeline.facts.store import source
 
 
 def test_a_row_fits_where_all_its_patterns_are_found_and_the_first_holds() -> None:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from ridgeline.facts.benchmarks import RequestLengths, quantile_mean, request_lengths
 from ridgeline.facts.records import Evidence
-from ridgeline.facts.request_lengths import RequestLengths, quantile_mean, request_lengths
 from ridgeline.serving.traffic.lengths import Quantiles
 
 

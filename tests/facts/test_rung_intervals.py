@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.cost.families.registry import FAMILIES
-from ridgeline.facts.rung_intervals import RungInterval, rung_interval
+from ridgeline.facts.transfer import RungInterval, rung_interval
 
 
 @pytest.mark.parametrize("family", FAMILIES)

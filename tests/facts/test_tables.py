@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.facts import store
-from ridgeline.facts.sources import source, sources
+from ridgeline.facts.store import source, sources
 
 ROWS = {
     "accelerators.tsv": 203,
@@ -19,7 +19,7 @@ ROWS = {
     "convergence.tsv": 41,
     "published_plans.tsv": 43,
     "padding.tsv": 3,
-    "word_shares.tsv": 4,
+    "token_frequencies.tsv": 4,
     "published_batches.tsv": 96,
     "request_lengths.tsv": 12,
     "engine_releases.tsv": 41,
@@ -49,7 +49,7 @@ SUMS = {
     ("published_plans.tsv", "cp"): 55.0,
     ("padding.tsv", "tokens"): 672.0,
     ("padding.tsv", "predicted"): 0.45,
-    ("word_shares.tsv", "share"): 1.0,
+    ("token_frequencies.tsv", "share"): 1.0,
     ("published_batches.tsv", "batch"): 31128.0,
     ("request_lengths.tsv", "mean"): 17832.298,
     ("request_lengths.tsv", "q50"): 16411.0,

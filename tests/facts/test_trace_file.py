@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.facts import trace_file, trace_text
-from ridgeline.facts.sources import source
+from ridgeline.facts.store import source
 from ridgeline.facts.trace_file import TraceFile, in_place, parse_trace
 from ridgeline.facts.traces import client_mix, shipped, shipped_trace, trace_names
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.facts.versions import nearest_version, release_key
+from ridgeline.facts.engine_kernels import nearest_version, release_key
 
 
 @pytest.mark.parametrize(

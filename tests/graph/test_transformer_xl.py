@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.facts.word_shares import word_share
+from ridgeline.facts.mechanisms import token_frequency
 from ridgeline.graph.flop import op_flop_per_token
 from ridgeline.graph.ops import CrossEntropyOp, Op
 from ridgeline.graph.transformer_xl import transformer_xl
@@ -65,9 +65,9 @@ def test_logits_of_rare_words_are_made_for_rare_tokens() -> None:
     rare = [found[f"logits{number}"] for number in (1, 2, 3)]
     assert [(op.k, op.n) for op in rare] == [(512, count) for count in WORDS[1:]]
     assert [op.rows for op in rare] == [
-        word_share(*ends) for ends in ((19997, 39997), (39997, 199997), (199997, 267735))
+        token_frequency(*ends) for ends in ((19997, 39997), (39997, 199997), (199997, 267735))
     ]
-    assert sum(op.rows for op in rare) + word_share(0, 19997) == pytest.approx(1.0)
+    assert sum(op.rows for op in rare) + token_frequency(0, 19997) == pytest.approx(1.0)
 
 
 def test_a_softmax_that_is_not_adaptive_makes_every_logit_of_every_token() -> None:

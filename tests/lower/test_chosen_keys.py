@@ -13,7 +13,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import ModelError, PlanError
 from ridgeline.facts.clusters import cluster
-from ridgeline.facts.latent_widths import latent_widths
+from ridgeline.facts.mechanisms import latent_widths
 from ridgeline.graph.build import build
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.load import catalog_config, load

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from ridgeline.cli.techniques import range_text, technique_as_dict, written
-from ridgeline.facts.sources import sources
+from ridgeline.facts.store import sources
 from ridgeline.scenario.fields import WORDS
 from ridgeline.seams.registry import families, kind, names
 from ridgeline.seams.technique import Technique

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.facts.clusters import cluster
-from ridgeline.facts.prices import carbon_intensity
+from ridgeline.facts.clusters import carbon_intensity, cluster
 from ridgeline.graph.workload import PRECISIONS, Task
 from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words, write_scenario
 from ridgeline.seams.registry import names

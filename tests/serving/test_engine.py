@@ -15,7 +15,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.cost.seconds import Seconds
 from ridgeline.errors import PlanError, UnknownNameError
 from ridgeline.facts.clusters import cluster
-from ridgeline.facts.engines import ModelTraits, engine_policy
+from ridgeline.facts.engines import EngineUse, ModelTraits, engine_policy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.load import load
@@ -55,9 +55,15 @@ def rule(**words: Any) -> Any:
 
 def test_a_deployment_that_says_nothing_takes_the_policy() -> None:
     policy = engine_policy(
-        "vLLM", "0.11", memory_bytes=EIGHT.cluster.accelerator.memory_bytes, offline=False,
-        context_tokens=LLAMA.max_positions or 0, ranks=1, device="H100-SXM", architecture="NVIDIA hopper",
-    )  # fmt: skip
+        "vLLM",
+        "0.11",
+        EngineUse(
+            memory_bytes=EIGHT.cluster.accelerator.memory_bytes,
+            context_tokens=LLAMA.max_positions or 0,
+            device="H100-SXM",
+            architecture="NVIDIA hopper",
+        ),
+    )
     assert made(version="0.11").policy == policy
 
 
@@ -401,7 +407,9 @@ def test_tensorrt_llm_captured_powers_of_two_up_to_its_batch(version: str, room:
 def test_kernels_of_deepseek_take_longer_to_launch() -> None:
     """58 us, the geometric mean of 40 and 85; of models without experts 34."""
     deepseek, dense = (
-        engine_policy("SGLang", "0.5.9", memory_bytes=8e10, ranks=8, model=ModelTraits(name=name, experts=experts))
+        engine_policy(
+            "SGLang", "0.5.9", EngineUse(memory_bytes=8e10, ranks=8, model=ModelTraits(name=name, experts=experts))
+        )
         for name, experts in (("deepseek-r1", True), ("llama-3.1-8b", False))
     )
     assert (deepseek.eager_kernel_host_s, dense.eager_kernel_host_s) == (5.8e-5, 3.4e-5)

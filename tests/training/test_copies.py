@@ -8,7 +8,7 @@ import pytest
 from ridgeline.cost.machine import machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.facts.clusters import cluster
-from ridgeline.facts.frameworks import framework_names
+from ridgeline.facts.policies import FRAMEWORKS
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.work import Collective, CollectiveKind, Layout, Phase
@@ -45,7 +45,7 @@ def test_bytes_by_program(framework: str, precision: str, expected: tuple[float,
 
 
 def test_a_program_compiled_as_one_graph_copies_nothing() -> None:
-    assert {copies(framework=name, execution="graph") for name in framework_names()} == {(0.0, 0.0)}
+    assert {copies(framework=name, execution="graph") for name in FRAMEWORKS.names()} == {(0.0, 0.0)}
 
 
 def times(framework: str, *, dp: int, zero: int) -> StageTimes:

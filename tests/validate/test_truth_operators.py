@@ -19,7 +19,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import own_fits
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Evidence
-from ridgeline.facts.source_spread import mechanism_spread, source_spread
+from ridgeline.facts.transfer import mechanism_spread, source_spread
 from ridgeline.predict.operator import operator_cost
 from ridgeline.validate.check import check
 from ridgeline.validate.operator_cells import Priced, sizes

@@ -19,8 +19,8 @@ from ridgeline.cost.samples import HELD_OUT, INTERVAL, Sample, family_tables, sa
 from ridgeline.energy.power import Activity, board_w
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.mechanisms import POWER_SHARES, PowerFit
 from ridgeline.facts.opdata import OpTable, read, systems
-from ridgeline.facts.power import NAMES, PowerFit
 
 POWER = "power"  # the word for watts among operator families
 FAMILIES = ("prefill", "decode", "experts")  # whose tables may hold a column of watts
@@ -136,12 +136,12 @@ def fit_power(device: str) -> PowerFit | None:
     activity = found.activity.where(inside)
 
     def residuals(points: Array) -> Array:
-        shares = dict(zip(NAMES, np.exp(points), strict=True))
+        shares = dict(zip(POWER_SHARES, np.exp(points), strict=True))
         return np.asarray(np.log(board_w(rated, activity, shares) / found.watts[inside]))
 
-    start = np.log(np.full(len(NAMES), 0.3))
+    start = np.log(np.full(len(POWER_SHARES), 0.3))
     best = least_squares(residuals, start, loss="soft_l1", f_scale=_SCALE, bounds=(np.log(1e-3), np.log(10.0)))
-    shares = {name: float(f"{value:.4g}") for name, value in zip(NAMES, np.exp(best.x), strict=True)}
+    shares = {name: float(f"{value:.4g}") for name, value in zip(POWER_SHARES, np.exp(best.x), strict=True)}
     ratio = found.watts / board_w(rated, found.activity, shares)
     away, held = np.abs(1 / ratio - 1), found.folds == HELD_OUT
     low, high = np.quantile(ratio[found.folds == INTERVAL], _QUANTILES)
@@ -167,10 +167,12 @@ def power_rows(found: list[PowerFit]) -> Iterator[str]:
         " that metered the board; held_ are errors on shape blocks that the fit has not seen."
     )
     record = ("rows", "held_median", "held_p90", "held_bias", "held_covered", "low", "high")
-    yield "\t".join(("device", *NAMES, *record, "source", "date"))
+    yield "\t".join(("device", *POWER_SHARES, *record, "source", "date"))
     for fit in found:
         numbers = (f"{getattr(fit, name):.4g}" if name != "rows" else str(fit.rows) for name in record)
-        yield "\t".join((fit.device, *(f"{fit.shares[name]:.4g}" for name in NAMES), *numbers, fit.source, fit.date))
+        yield "\t".join(
+            (fit.device, *(f"{fit.shares[name]:.4g}" for name in POWER_SHARES), *numbers, fit.source, fit.date)
+        )
 
 
 def refit_power(folder: Path) -> int:

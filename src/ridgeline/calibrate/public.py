@@ -19,8 +19,8 @@ from ridgeline.cost.readers import READERS
 from ridgeline.cost.samples import HELD_OUT, INTERVAL, Sample, block_numbers, form_sizes
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import KEYS, RECORD, TIMED, Fit
+from ridgeline.facts.mechanisms import kernel_traits
 from ridgeline.facts.opdata import OpTable, read, tables
-from ridgeline.facts.traits import kernel_traits
 
 _STEPS = ("computescale_perf", "scale_matrix_perf")  # the largest magnitude of all elements; then scaling by it
 _WHOLE = ("torch_flow",)  # kernels whose times are those of the whole layer, with the cast of 16-bit inputs before it

@@ -23,7 +23,7 @@ from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import BANDS_S
 from ridgeline.facts.opdata import PACKAGE, OpTable, release
 from ridgeline.facts.records import Accelerator
-from ridgeline.facts.rung_intervals import ALL_FORMS, rung_interval
+from ridgeline.facts.transfer import ALL_FORMS, rung_interval
 
 DRAWN = 400  # kernels of one table, format and kernel
 _HELD = 1.2  # of the time without the host, from which a kernel waits for it

@@ -132,7 +132,7 @@ def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json
         said = "a draft's share of a step differs from device to device; say draft_share, or plan --serve on each"
         raise InputError(said, field="--draft-model")
 
-    from ridgeline.facts.prices import price
+    from ridgeline.facts.clusters import price
     from ridgeline.report.blocks import show
     from ridgeline.search.renting import offers_of, rent_fleet
     from ridgeline.serving.metrics import Objective

@@ -60,10 +60,7 @@ def policies_of(asked: ServingScenario) -> Callable[..., Any] | None:
         return None
     from ridgeline.facts.engines import engine_policy_from_file
 
-    def read(name: str, version: str, **given_facts: Any) -> Any:
-        return engine_policy_from_file(str(asked.engine_file), version, **given_facts)
-
-    return partial(read)
+    return lambda name, version, use: engine_policy_from_file(str(asked.engine_file), version, use)
 
 
 def told_of_compiling() -> None:
@@ -89,7 +86,7 @@ def too_long(asked: ServingScenario, traffic: Traffic) -> tuple[str, ...]:
 def newer_engine(asked: ServingScenario) -> tuple[str, ...]:
     """That an engine's version is beyond the newest whose habits are known, where it is."""
     from ridgeline.facts.engines import engine_known, newest_policy
-    from ridgeline.facts.policy_files import version_key
+    from ridgeline.facts.policies import version_key
 
     one = asked.deployments[0]
     if asked.engine_file is not None or not one.version or not engine_known(one.engine):

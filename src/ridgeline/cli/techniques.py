@@ -11,7 +11,7 @@ from math import isinf
 from typing import Any
 
 from ridgeline.errors import PlanError, UnknownNameError
-from ridgeline.facts.sources import sources
+from ridgeline.facts.store import sources
 from ridgeline.report.blocks import Block, Line, Table, blank, show
 from ridgeline.scenario.fields import TECHNIQUES, WORDS, WORKLOAD_FIELDS
 from ridgeline.seams.registry import families, kind, names

@@ -10,8 +10,7 @@ import numpy as np
 from ridgeline.cost.compute import KernelCost, tile_seconds
 from ridgeline.cost.formats import ELEMENT_BYTES
 from ridgeline.cost.machine import Device
-from ridgeline.facts.attention_kernels import OTHER, AttentionKernel, attention_kernel
-from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.mechanisms import OTHER, AttentionKernel, attention_kernel, constant
 from ridgeline.lower.work import Attention, Number, Phase
 
 NEWEST = {"hopper": "flash3", "blackwell": "flash3"}

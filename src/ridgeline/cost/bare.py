@@ -8,8 +8,8 @@ from dataclasses import replace
 from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fitted import find_fits
 from ridgeline.facts.fits import ENGINES, Fit, issued_eagerly
+from ridgeline.facts.mechanisms import kernel_traits
 from ridgeline.facts.records import Accelerator
-from ridgeline.facts.traits import kernel_traits
 
 
 def bare_fits(question: Question, part: Accelerator, rung: Rung) -> tuple[Fit, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ridgeline.facts.calls import CallFit
+from ridgeline.facts.fits import CallFit
 from ridgeline.lower.work import Number
 
 _KEYS_AT_ONCE = 512.0

@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import cache
 
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.attention_kernels import OTHER, attention_kernel
 from ridgeline.facts.fits import Fit, fits, measured_devices, own_fits
-from ridgeline.facts.lending import blended
+from ridgeline.facts.mechanisms import OTHER, attention_kernel
 from ridgeline.facts.records import Accelerator
+from ridgeline.facts.transfer import blended
 
 _GENERATION = "flash2"
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import group_sizes
-from ridgeline.facts.engine_all_reduce import NEVER_BYTES, AllReduceRule, all_reduce_rules
+from ridgeline.facts.engine_kernels import NEVER_BYTES, AllReduceRule, all_reduce_rules
 from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import DISPATCH, OWN_HOST, Accelerator, Host
 from ridgeline.lower.work import Number

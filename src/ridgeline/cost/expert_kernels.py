@@ -8,7 +8,7 @@ from ridgeline.cost.answer import Rung
 from ridgeline.cost.fitted import find_fits
 from ridgeline.cost.questions import Asked
 from ridgeline.errors import DomainError
-from ridgeline.facts.expert_backends import expert_backend, expert_backends
+from ridgeline.facts.engine_kernels import expert_backend, expert_backends
 from ridgeline.facts.records import Accelerator
 
 WIDE_EXPERT_RANKS = 16  # two nodes (assumed): tokens go to the ranks of their experts alone, unless a backend gathers

@@ -16,8 +16,8 @@ from ridgeline.cost.mechanism import Array
 from ridgeline.cost.network import group_sizes
 from ridgeline.cost.questions import BF16_ROW, FP8_ROW
 from ridgeline.facts.clusters import cluster
+from ridgeline.facts.engine_kernels import release_key
 from ridgeline.facts.opdata import Columns, OpTable, read
-from ridgeline.facts.versions import release_key
 from ridgeline.lower.work import Number
 
 Part = tuple[str, Mapping[str, Number], Array]

@@ -25,11 +25,10 @@ from ridgeline.cost.residuals import Residuals
 from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BORROWED, Fit, Reach, named_kernels, own_fits
-from ridgeline.facts.lending import EXCHANGES, MODULES, borrowed_fits, common_fits, lent_evidence
-from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.rates import OF_MODELS, kin_share, own_share
+from ridgeline.facts.mechanisms import constant, kernel_traits
+from ridgeline.facts.rates import OF_MODELS, own_share, similar_share
 from ridgeline.facts.records import Accelerator, Evidence
-from ridgeline.facts.traits import kernel_traits
+from ridgeline.facts.transfer import EXCHANGES, MODULES, common_fits, transfer_evidence, transferred_fits
 from ridgeline.lower.work import Number
 
 _NO_HOST_S = 1e-9  # a host that issues at once; the knee of `issued` needs a number above 0
@@ -162,9 +161,9 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
                 )  # fmt: skip
             elif name in WIDE and question.family in CORES:
                 own = own_fits(question.family, part.name, engine=engine, version=version, form="bf16")
-                found = own or borrowed_fits(question.family, part, engine=engine, form="bf16")
+                found = own or transferred_fits(question.family, part, engine=engine, form="bf16")
             else:
-                found = borrowed_fits(
+                found = transferred_fits(
                     question.family, part, engine=engine, version=version, form=name,
                     kernels=question.kernel, reach=reach, aside=aside,
                 )  # fmt: skip
@@ -293,18 +292,21 @@ def from_fits(question: Question, part: Accelerator, fits: Sequence[Fit], rung: 
         rung=rung,
         library=fit.library,
         source=fit.source,
-        evidence=min(lent_evidence(kernel.fit, part) for kernel in model.kernels),
+        evidence=min(transfer_evidence(kernel.fit, part) for kernel in model.kernels),
     )
 
 
 def own_rates(part: Accelerator, matrix: str) -> dict[str, float]:
     """Shares of peak and of memory bandwidth that somebody measured on the device or its kin, by parameter [1].
 
-    A matrix rate that was measured on itself in a format alike counts (`kin_share`): fp16 and bf16 are one unit's.
+    A matrix rate that was measured on itself in a format alike counts (`similar_share`): fp16 and bf16 are one unit's.
     """
     own = (own_share(part, key) for key in ("hbm", OF_MODELS))
     memory = next((fact for fact in own if fact is not None and fact.evidence >= Evidence.MEASURED), None)
-    found = {"matrix_share_": kin_share(part, f"matrix.{matrix}"), "memory_share_": memory or kin_share(part, "hbm")}
+    found = {
+        "matrix_share_": similar_share(part, f"matrix.{matrix}"),
+        "memory_share_": memory or similar_share(part, "hbm"),
+    }
     return {name: fact.value for name, fact in found.items() if fact is not None}
 
 

@@ -17,9 +17,9 @@ from ridgeline.cost.formats import form
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import measured_devices
-from ridgeline.facts.lending import LINK_FAMILIES
-from ridgeline.facts.rates import kin_share
+from ridgeline.facts.rates import similar_share
 from ridgeline.facts.records import Accelerator
+from ridgeline.facts.transfer import LINK_FAMILIES
 from ridgeline.graph.workload import without_rate
 
 _WIDEST_BYTES = 2.0  # of an element that kernels of serving engines take
@@ -69,7 +69,7 @@ def _shared(question: Question, part: Accelerator) -> bool:
     wide = what.input_bytes > _WIDEST_BYTES and question.family not in CORES
     if wide or question.family in LINK_FAMILIES:
         return False
-    if question.family in FORMULAS and kin_share(part, f"matrix.{what.matrix}") is not None:
+    if question.family in FORMULAS and similar_share(part, f"matrix.{what.matrix}") is not None:
         vendors = {accelerator(name).vendor for name in measured_devices(question.family)}
         if part.vendor not in vendors:
             return False

@@ -14,8 +14,7 @@ from ridgeline.cost.answer import Question
 from ridgeline.cost.families.layers import INDEX
 from ridgeline.cost.formats import form
 from ridgeline.cost.questions import LATENT, ROTARY, Asked
-from ridgeline.facts.compressed_widths import compressed_widths
-from ridgeline.facts.latent_widths import latent_widths
+from ridgeline.facts.mechanisms import compressed_widths, latent_widths
 from ridgeline.lower.work import Number
 
 _STATE_BYTES = 4.0  # states are kept in fp32

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.layer_questions import layer_sizes
 from ridgeline.cost.mechanism import Array
-from ridgeline.facts.latent_widths import latent_widths
+from ridgeline.facts.mechanisms import latent_widths
 from ridgeline.facts.opdata import Columns, OpTable, native, read, tables
 from ridgeline.lower.work import Number
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from ridgeline.cost.answer import FITS, Rung
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import Fit, own_evidence, own_fits
-from ridgeline.facts.lending import borrowed_fits
-from ridgeline.facts.loaded import loaded_rate
 from ridgeline.facts.mechanisms import constant, constants
-from ridgeline.facts.rates import sustained_rate
+from ridgeline.facts.rates import loaded_rate, sustained_rate
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Tier
+from ridgeline.facts.transfer import transferred_fits
 from ridgeline.graph.workload import instead, without_rate
 
 # Vendors whose devices spread tiles of a product over many independent cores; others have one or two large arrays.
@@ -208,7 +207,7 @@ def collective_fit(cluster: Cluster) -> Fit | None:
     here = own_evidence("collective", part.name) is Evidence.HERE
     if cluster.count < 2 or not (here or cluster.tiers[0].topology == "switch"):
         return None
-    found = own_fits("collective", part.name, form="any") or borrowed_fits("collective", part, form="any")
+    found = own_fits("collective", part.name, form="any") or transferred_fits("collective", part, form="any")
     return found[0] if found else None
 
 

@@ -24,12 +24,11 @@ from ridgeline.cost.mechanism import Array
 from ridgeline.cost.readers import READERS
 from ridgeline.cost.samples import Sample, family_tables, hidden_folds, samples
 from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.engine_kernels import nearest_version
 from ridgeline.facts.fits import BANDS_S, own_fits, preferred_engine
-from ridgeline.facts.lending import EXCHANGES
 from ridgeline.facts.opdata import OpTable
 from ridgeline.facts.records import Accelerator, Evidence
-from ridgeline.facts.rung_intervals import rung_interval
-from ridgeline.facts.versions import nearest_version
+from ridgeline.facts.transfer import EXCHANGES, rung_interval
 from ridgeline.lower.work import Number
 
 _SAME = 1e-9  # relative difference of sizes that must be met exactly

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ridgeline.facts.fits import Fit
-from ridgeline.facts.traits import kernel_traits
+from ridgeline.facts.mechanisms import kernel_traits
 
 
 def for_model(found: Sequence[Fit], *, hybrid: bool) -> tuple[Fit, ...]:

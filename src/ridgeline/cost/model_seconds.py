@@ -9,7 +9,7 @@ from ridgeline.cost.fitted import FittedModel
 from ridgeline.cost.formats import judged_form
 from ridgeline.cost.seconds import Seconds
 from ridgeline.facts.fits import BANDS_S
-from ridgeline.facts.rung_intervals import rung_interval
+from ridgeline.facts.transfer import rung_interval
 
 
 def model_seconds(question: Question, model: FittedModel, *, lent: bool) -> Seconds:

@@ -15,7 +15,7 @@ from ridgeline.cost.calls import call_seconds
 from ridgeline.cost.compute import KernelCost
 from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import Device
-from ridgeline.facts.calls import CallFit, calls_of
+from ridgeline.facts.fits import CallFit, calls_of
 from ridgeline.facts.records import DIVIDED, DRIFT, OWN_HOST, Evidence
 from ridgeline.lower.work import Attention, Gemm, Layout, Number, Phase, Stream
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Device
+from ridgeline.facts.engine_kernels import product_backend
 from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.product_backends import product_backend
 from ridgeline.facts.records import Accelerator
 
 Array = NDArray[np.float64]

@@ -31,9 +31,9 @@ from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
 from ridgeline.cost.served_entries import entered
 from ridgeline.cost.served_links import LinkPrices
 from ridgeline.errors import DomainError
-from ridgeline.facts.lending import lent_evidence
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
+from ridgeline.facts.transfer import transfer_evidence
 from ridgeline.lower.pieces import Choice, Core, Experts, Pass, Product, Recurrence, Reduce, Trade
 from ridgeline.lower.work import CollectiveKind, Number
 
@@ -97,7 +97,7 @@ class ServedPrices(LinkPrices):
             fits = tuple(fit for fit in fits if fit.kernel.split(" ")[-1] == kernel) or fits
             if fits:
                 rung = worst((rung, Rung.BORROWED)) if wider else rung
-                self.evidence_used = min(self.evidence_used, *(lent_evidence(fit, self.part) for fit in fits))
+                self.evidence_used = min(self.evidence_used, *(transfer_evidence(fit, self.part) for fit in fits))
                 self.rungs_used[question.family] = worst((self.rungs_used.get(question.family, rung), rung))
                 return model_of(
                     question.family, question.form, self.part, fits, rung, hosted=False, cold=True, shares=shares

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.power import NAMES, power_of
+from ridgeline.facts.mechanisms import POWER_SHARES, constant, power_of
 from ridgeline.facts.records import Cluster
 from ridgeline.lower.work import Number
 
@@ -137,7 +136,7 @@ def board_w(rated_w: float, activity: Activity, shares: Mapping[str, float]) -> 
     Evidence: measured where the device was metered, else derived.
     """
     parts = (1.0, *(np.minimum(1.0, np.asarray(column, dtype=float)) for column in vars(activity).values()))
-    total = sum(shares[name] * part for name, part in zip(NAMES, parts, strict=True))
+    total = sum(shares[name] * part for name, part in zip(POWER_SHARES, parts, strict=True))
     return np.asarray(rated_w * np.minimum(1.0, total), dtype=float)
 
 

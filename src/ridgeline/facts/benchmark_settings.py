@@ -11,10 +11,9 @@ from functools import cache
 
 from ridgeline.errors import InputError
 from ridgeline.facts import store
+from ridgeline.facts.engine_kernels import release_key
 from ridgeline.facts.records import Evidence
-from ridgeline.facts.rows import evidence
-from ridgeline.facts.sources import sources
-from ridgeline.facts.versions import release_key
+from ridgeline.facts.store import evidence, sources
 
 TABLE = "benchmark_settings.tsv"
 

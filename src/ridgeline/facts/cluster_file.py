@@ -1,61 +1,177 @@
-"""A person's own machine from a TOML file; datasheet numbers alone are enough."""
+"""A person's own machine from a TOML file; datasheet numbers alone are enough.
+
+The only module of this room, besides profiles, that needs pydantic: imported where a file or table is read.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
-from ridgeline.errors import InputError, RidgelineError
-from ridgeline.facts.accelerators import accelerator, accelerators
-from ridgeline.facts.clusters import MAX_DEVICES, build, reach
-from ridgeline.facts.links import link
-from ridgeline.facts.machines import Machine, default_machine, known_names, machine, machine_name
-from ridgeline.facts.prices import carbon_intensity
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ridgeline.errors import RidgelineError, UnitError, nearest_text
+from ridgeline.facts.accelerators import accelerator, accelerator_of, accelerators
+from ridgeline.facts.clusters import MAX_DEVICES, build, carbon_intensity, reach
+from ridgeline.facts.machines import MachineType, default_machine, known_names, link, machine, machine_name
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Host, Tier
-from ridgeline.facts.toml_text import line_of, parse_toml
-from ridgeline.facts.user_files import CLUSTER, read_user_file
-
-if TYPE_CHECKING:
-    from ridgeline.facts.cluster_schema import ClusterTable, Device, TierTable
+from ridgeline.facts.user_files import CLUSTER, Toml, read_toml, shortened
+from ridgeline.units import parse
 
 _SAID = "as the file says"
 _HOST_DEVICES = 16  # the most that a host of the catalog holds; a larger inner tier joins several hosts
+_LARGEST = 1e24  # no quantity of a machine comes near it, in any SI unit
+_SMALLEST = {"byte": 1e3, "byte/s": 1e3, "FLOP/s": 1e6, "Hz": 1e3}
+"""Below these a number lost its unit: 80 for 80 GB, 989 for 989 TFLOP/s, 1.98 for GHz. The slowest links between sites
+and the smallest processors are far above."""
+
+
+def _quantity(unit: str, *, zero: bool = False) -> BeforeValidator:
+    """Accepts '80 GB' or a bare number in `unit`; positive and finite, or zero where that means none."""
+
+    example = f"'80 G{unit.replace('byte', 'B')}'"
+
+    def read(given: object) -> float:
+        if isinstance(given, bool) or not isinstance(given, str | int | float):
+            raise ValueError(f"wanted a quantity in {unit} such as a string {example} or a number")
+        try:
+            value = parse(given, unit)
+        except UnitError as error:
+            raise ValueError(str(error)) from None
+        except OverflowError:
+            value = math.inf
+        if not (value > 0 or (zero and value == 0)) or value > _LARGEST:
+            raise ValueError(f"needs a quantity {'>=' if zero else '>'} 0 and at most {_LARGEST:g} {unit}")
+        if 0 < value < _SMALLEST.get(unit, 0.0):
+            raise ValueError(f"{value:g} {unit} is less than any machine has; write the unit, such as {example}")
+        return value
+
+    return BeforeValidator(read)
+
+
+Bytes = Annotated[float, _quantity("byte")]
+BytesOrNone = Annotated[float, _quantity("byte", zero=True)]
+Rate = Annotated[float, _quantity("byte/s")]
+RateOrNone = Annotated[float, _quantity("byte/s", zero=True)]
+FlopRate = Annotated[float, _quantity("FLOP/s")]
+Seconds = Annotated[float, _quantity("s", zero=True)]
+Watts = Annotated[float, _quantity("W")]
+WattsOrNone = Annotated[float, _quantity("W", zero=True)]
+Hertz = Annotated[float, _quantity("Hz")]
+Dollars = Annotated[float, _quantity("USD/h", zero=True)]
+Carbon = Annotated[float, _quantity("kg/J", zero=True)]
+Devices = Annotated[int, Field(strict=True, ge=1, le=MAX_DEVICES)]
+Name = Annotated[str, Field(strict=True, min_length=1, max_length=100)]
+
+
+class FileTable(BaseModel):
+    """A table of the file; an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PeakTable(FileTable):
+    """Dense matrix rates of the datasheet [FLOP/s], by number format."""
+
+    fp64: FlopRate | None = None
+    fp32: FlopRate | None = None
+    tf32: FlopRate | None = None
+    fp16: FlopRate | None = None
+    bf16: FlopRate | None = None
+    fp8: FlopRate | None = None
+    int8: FlopRate | None = None
+    fp4: FlopRate | None = None
+
+
+class SustainedTable(PeakTable):
+    """Rates that the person measured in a long run: matrix formats [FLOP/s] and hbm [byte/s]."""
+
+    hbm: Rate | None = None
+
+
+class DeviceTable(FileTable):
+    """An accelerator by its datasheet."""
+
+    name: Name = "custom"
+    vendor: Name = "unknown"
+    architecture: Name = "unknown"
+    year: Annotated[int, Field(strict=True, ge=1990, le=2100)] | None = None
+    peak: PeakTable
+    vector: FlopRate | None = None
+    memory: Bytes
+    memory_bandwidth: Rate
+    l2: Bytes | None = None
+    sm_count: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] | None = None
+    boost: Hertz | None = None
+    link: Name | None = None
+    link_bandwidth: Rate | None = None
+    host_bandwidth: Rate | None = None
+    tdp: Watts | None = None
+    sustained: SustainedTable = SustainedTable()
+
+
+class TierTable(FileTable):
+    """One level of the network, innermost first."""
+
+    name: Name | None = None
+    size: Annotated[int, Field(strict=True, ge=1, le=10**9)] | None = None
+    bandwidth: Rate
+    latency: Seconds | None = None
+    topology: Literal["switch", "ring", "mesh", "torus", "bus"] = "switch"
+    oversubscription: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)] = 1.0
+    in_network_reduction: Annotated[bool, Field(strict=True)] = False
+
+
+class HostTable(FileTable):
+    """The host of one node; what is left out is taken from the default machine."""
+
+    devices: Devices | None = None
+    dram: Bytes | None = None
+    dram_bandwidth: Rate | None = None
+    device_bandwidth: Rate | None = None
+    nvme: BytesOrNone | None = None
+    nvme_bandwidth: RateOrNone | None = None
+    idle: WattsOrNone | None = None
+
+
+class ClusterTable(FileTable):
+    """The whole file, the accelerator left aside."""
+
+    name: Name | None = None
+    count: Devices | None = None
+    machine: Name | None = None
+    price: Dollars | None = None
+    pue: Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)] | None = None
+    carbon: Carbon | None = None
+    region: Name | None = None
+    tier: Annotated[list[TierTable], Field(max_length=16)] = []
+    host: HostTable = HostTable()
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Source:
-    """Where a complaint belongs."""
-
-    file: str
-    text: str
-
-    def fail(self, message: str, place: Sequence[str | int] = (), *, value: object = None) -> NoReturn:
-        field = ".".join(str(part) for part in place) or None
-        line = line_of(self.text, place) if place else None
-        raise InputError(message, file=self.file, line=line, field=field, value=value)
+class _Source(Toml):
+    """A machine's file, and facts that it says."""
 
     def fact(self, value: float, unit: str, rung: Evidence = Evidence.DATASHEET, conditions: str = _SAID) -> Fact:
-        source = Path(self.file).name  # the same answer wherever the file lies
-        return Fact(value=value, unit=unit, source=source, conditions=conditions, evidence=rung)
+        """A number of the file; the answer is the same wherever the file lies."""
+        return Fact(value=value, unit=unit, source=Path(self.name).name, conditions=conditions, evidence=rung)
 
 
 def read_cluster(path: str | Path) -> Cluster:
     """The cluster that a TOML file describes; every defect of the file is an InputError."""
-    raw, text = parse_toml(read_user_file(path, CLUSTER).raw, file=str(path))
-    return cluster_of(raw, file=str(path), text=text)
+    file = read_toml(path, CLUSTER)
+    return cluster_of(file.tables, file=file.name, text=file.text)
 
 
 def cluster_of(raw: Mapping[str, Any], *, file: str, text: str = "") -> Cluster:
     """The cluster that the tables of a file describe; `text` lets complaints name a line."""
-    from ridgeline.facts.cluster_schema import ClusterTable
-
-    source = _Source(file=file, text=text)
+    source = _Source(name=file, tables=raw, text=text)
     rest = {key: value for key, value in raw.items() if key != "accelerator"}
-    table = _checked(ClusterTable, rest, source, (), ("accelerator",))
+    table = _checked(ClusterTable, rest, source, others=("accelerator",))
     device = _device(raw, table, source)
     base = _base(device, table, source)
     built = build(base, 1, name="", device=device)
@@ -80,10 +196,13 @@ def cluster_of(raw: Mapping[str, Any], *, file: str, text: str = "") -> Cluster:
     )
 
 
-def _checked(model: Any, raw: object, source: _Source, place: tuple[str, ...], others: Sequence[str] = ()) -> Any:
-    """`raw` as a model of the schema, or an InputError about its first defect."""
-    from pydantic import ValidationError
+Checked = TypeVar("Checked", bound=FileTable)
 
+
+def _checked(
+    model: type[Checked], raw: object, source: _Source, place: tuple[str, ...] = (), others: Sequence[str] = ()
+) -> Checked:
+    """`raw` as a table of the schema, or an InputError about its first defect."""
     try:
         return model.model_validate(raw)
     except ValidationError as caught:
@@ -91,40 +210,30 @@ def _checked(model: Any, raw: object, source: _Source, place: tuple[str, ...], o
 
 
 def _complain(
-    model: Any, errors: Sequence[Any], source: _Source, place: tuple[str, ...], others: Sequence[str]
+    model: type[FileTable], errors: Sequence[Any], source: _Source, place: tuple[str, ...], others: Sequence[str]
 ) -> NoReturn:
     """Words the defect that explains most: a misspelt key before what it leaves missing."""
     first = next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
-    where, value = (*place, *first["loc"]), None
+    where = first["loc"]
     if first["type"] == "extra_forbidden":
-        known = [*_fields(model, first["loc"][:-1]), *(others if len(first["loc"]) == 1 else ())]
-        near = get_close_matches(str(where[-1]), known, n=1, cutoff=0.5)
-        message = "unknown field; " + (f"nearest: {near[0]}" if near else f"known: {', '.join(known)}")
-    elif first["type"] == "missing":
-        message = "is required"
-    else:
-        value, given = first["input"], _short(first["input"])
-        message = f"{first['msg'].removeprefix('Value error, ').replace('Input should be', 'needs to be')}; got {given}"
-    if len(errors) > 1:
-        message += f" (and {len(errors) - 1} more)"
-    source.fail(message, where, value=value)
+        known = [*_fields(model, where[:-1]), *(others if len(where) == 1 else ())]
+        source.unknown(str(where[-1]), known, (*place, *where[:-1]))
+    told = "is required"
+    if first["type"] != "missing":
+        told = first["msg"].removeprefix("Value error, ").replace("Input should be", "needs to be")
+        told += f"; got {shortened(first['input'])}"
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    source.fail(told + more, (*place, *where), value=None if first["type"] == "missing" else first["input"])
 
 
-def _short(given: object) -> str:
-    """What the file says, cut to a length that fits a message."""
-    text = f"a whole number of {given.bit_length()} bits" if _is_long(given) else repr(given)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _is_long(given: object) -> TypeGuard[int]:
-    return isinstance(given, int) and given.bit_length() > 128
-
-
-def _fields(model: Any, place: Sequence[str | int]) -> list[str]:
+def _fields(model: type[FileTable], place: Sequence[str | int]) -> list[str]:
     """Names that the table at `place` of the schema may hold."""
-    from ridgeline.facts import cluster_schema as schema
-
-    inner = {"peak": schema.Peak, "sustained": schema.Sustained, "tier": schema.TierTable, "host": schema.HostTable}
+    inner: Mapping[str, type[FileTable]] = {
+        "peak": PeakTable,
+        "sustained": SustainedTable,
+        "tier": TierTable,
+        "host": HostTable,
+    }
     names = [part for part in place if isinstance(part, str)]
     return list((inner.get(names[-1], model) if names else model).model_fields)
 
@@ -138,14 +247,12 @@ def _named(find: Callable[[], Any], source: _Source, place: tuple[str, ...]) -> 
 
 
 def _device(raw: Mapping[str, Any], table: ClusterTable, source: _Source) -> Accelerator:
-    from ridgeline.facts.cluster_schema import Device
-
     given = raw.get("accelerator")
     if isinstance(given, str):
         named: Accelerator = _named(lambda: accelerator(given), source, ("accelerator",))
         return named
     if isinstance(given, dict):
-        return _own_device(_checked(Device, given, source, ("accelerator",)), source)
+        return _own_device(_checked(DeviceTable, given, source, ("accelerator",)), source)
     if given is not None:
         source.fail("wanted a name such as 'H100-SXM' or a table [accelerator]", ("accelerator",))
     if table.machine is None:
@@ -153,15 +260,15 @@ def _device(raw: Mapping[str, Any], table: ClusterTable, source: _Source) -> Acc
     return accelerator(_machine(table.machine, source).accelerator)
 
 
-def _machine(name: str, source: _Source) -> Machine:
+def _machine(name: str, source: _Source) -> MachineType:
     found = machine_name(name)
     if found is None:
-        near = get_close_matches(name.casefold(), known_names(), n=3, cutoff=0.5)
-        source.fail(f"unknown machine '{name}'" + (f"; nearest: {', '.join(near)}" if near else ""), ("machine",))
+        near = nearest_text(name, known_names())
+        source.fail(f"unknown machine '{name}'" + (f"; {near}" if near else ""), ("machine",))
     return machine(found)
 
 
-def _base(device: Accelerator, table: ClusterTable, source: _Source) -> Machine:
+def _base(device: Accelerator, table: ClusterTable, source: _Source) -> MachineType:
     """The machine that fills in what the file leaves out."""
     if table.machine is None:
         return default_machine(device, (table.host.devices or table.count or 1))
@@ -171,7 +278,7 @@ def _base(device: Accelerator, table: ClusterTable, source: _Source) -> Machine:
     return found
 
 
-def _own_device(table: Device, source: _Source) -> Accelerator:
+def _own_device(table: DeviceTable, source: _Source) -> Accelerator:
     peaks = {fmt: rate for fmt, rate in table.peak.model_dump().items() if rate is not None}
     if not peaks:
         source.fail("needs a rate of at least one format, e.g. bf16 = '989 TFLOP/s'", ("accelerator", "peak"))
@@ -191,29 +298,12 @@ def _own_device(table: Device, source: _Source) -> Accelerator:
     ):
         if value is not None:
             facts[name] = source.fact(float(value), unit)
-    return Accelerator(
-        name=table.name,
-        vendor=table.vendor,
-        architecture=table.architecture,
-        year=table.year,
-        peak_flop_per_s=peaks,
-        vector_flop_per_s=facts["vector_flop_per_s"].value,
-        memory_bytes=table.memory,
-        memory_bytes_per_s=table.memory_bandwidth,
-        l2_bytes=table.l2,
-        sm_count=table.sm_count,
-        boost_hz=table.boost,
-        link_name=table.link,
-        link_bytes_per_s=table.link_bandwidth,
-        host_bytes_per_s=table.host_bandwidth,
-        tdp_w=table.tdp,
-        sustained=_own_sustained(table, peaks, source),
-        facts=facts,
-        notes=f"from {source.file}",
-    )
+    texts = {"name": table.name, "vendor": table.vendor, "architecture": table.architecture}
+    sustained = _own_sustained(table, peaks, source)
+    return accelerator_of(facts, {**texts, "notes": f"from {source.name}"}, sustained=sustained, link_name=table.link)
 
 
-def _vector(table: Device, peaks: Mapping[str, float], source: _Source) -> Fact:
+def _vector(table: DeviceTable, peaks: Mapping[str, float], source: _Source) -> Fact:
     """The fp32 rate outside the matrix units: said, else the fp32 peak, else a share of the 16-bit peak."""
     if table.vector is not None:
         return source.fact(table.vector, "FLOP/s")
@@ -226,7 +316,7 @@ def _vector(table: Device, peaks: Mapping[str, float], source: _Source) -> Fact:
     return source.fact(peaks[fmt] * share, "FLOP/s", Evidence.DERIVED, text)
 
 
-def _own_sustained(table: Device, peaks: Mapping[str, float], source: _Source) -> dict[str, Fact]:
+def _own_sustained(table: DeviceTable, peaks: Mapping[str, float], source: _Source) -> dict[str, Fact]:
     found = {}
     for fmt, rate in table.sustained.model_dump().items():
         if rate is None:
@@ -262,7 +352,7 @@ def _host(table: ClusterTable, base: Host) -> Host:
     return replace(base, **known, evidence=Evidence.DATASHEET if whole else base.evidence)
 
 
-def _tiers(table: ClusterTable, base: Machine, node: Host, source: _Source) -> tuple[tuple[Tier, ...], int]:
+def _tiers(table: ClusterTable, base: MachineType, node: Host, source: _Source) -> tuple[tuple[Tier, ...], int]:
     """The tiers of the file, or of the default machine, and the number of devices."""
     if not table.tier:
         count = table.count or (base.devices if table.machine else node.devices)

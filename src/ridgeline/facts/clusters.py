@@ -1,15 +1,19 @@
-"""Clusters from what people type: '64xH100-SXM', '4xdgx-h100', 'gb200-nvl72' or a TOML file."""
+"""Clusters from what people type ('64xH100-SXM', 'gb200-nvl72', a TOML file), their prices, grids and buildings."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from ridgeline.errors import ClusterError, UnknownNameError
-from ridgeline.facts.accelerators import accelerator, accelerator_names, canonical
+from ridgeline.facts import store
+from ridgeline.facts.accelerators import accelerator, accelerator_names, canonical, price_keys
 from ridgeline.facts.machines import (
-    Machine,
+    MachineType,
     default_machine,
     host,
     known_names,
@@ -18,9 +22,10 @@ from ridgeline.facts.machines import (
     machines,
     resized,
 )
-from ridgeline.facts.prices import carbon_intensity, price, pue
-from ridgeline.facts.records import Accelerator, Beside, Cluster, Tier
+from ridgeline.facts.records import Accelerator, Beside, Cluster, Evidence, Fact, Tier
 
+KG_PER_J = 1e-3 / 3.6e6  # of one gram per kilowatt-hour
+WORLD = "world"
 MAX_DEVICES = 1_000_000
 _TEXT = re.compile(r"^\s*(?:([\d_,]+)\s*[x*×]\s*)?(?:([\d_,]+)\s*[x*×]\s*)?(\S.*?)\s*$", re.IGNORECASE)
 _OWN = re.compile(r"^\s*(?:([\d_,]+)\s*[x*×]\s*)?(?:here|profile:\s*(\S.*?))\s*$", re.IGNORECASE)
@@ -91,13 +96,13 @@ def _of_devices(name: str, first: int, second: int | None, text: str) -> Cluster
     return build(found, count, name=f"{count}x{device.name}")
 
 
-def _of_machine(found: Machine, *, units: int, text: str) -> Cluster:
+def _of_machine(found: MachineType, *, units: int, text: str) -> Cluster:
     count = units * found.devices
     _bounded(count, text)
     return build(found, count, name=f"{units}x{found.name}" if units > 1 else found.name)
 
 
-def build(found: Machine, count: int, *, name: str, device: Accelerator | None = None) -> Cluster:
+def build(found: MachineType, count: int, *, name: str, device: Accelerator | None = None) -> Cluster:
     """`count` devices in as many machines as they need; `device` replaces the catalog's."""
     own = device is not None and device.name not in accelerator_names()
     device = device or accelerator(found.accelerator)
@@ -170,3 +175,81 @@ def _bounded(count: int, text: str) -> None:
 
 def _all_names() -> list[str]:
     return [*accelerator_names(), *known_names()]
+
+
+@cache
+def price(name: str, *, spot: bool = False) -> Fact | None:
+    """Median price of one device for one hour [USD/h], None where no row of `data/prices.tsv` fits.
+
+    On-demand rows of all clouds, or spot rows; the conditions name how many, the range, the
+    clouds and the dates.
+    """
+    keys = price_keys(accelerator(name).name)
+    kind = "spot" if spot else "on_demand"
+    chosen = [row for row in store.read_tsv("prices.tsv") if row["on_demand_or_spot"] == kind and _fits(row, keys)]
+    if not chosen:
+        return None
+    values = sorted(float(row["usd_per_gpu_hour"]) for row in chosen)
+    spread = f"{values[0]:g} to {values[-1]:g}"
+    clouds = ", ".join(sorted({row["cloud"] for row in chosen}))
+    dates = ", ".join(sorted({row["date"] for row in chosen}))
+    return Fact(
+        value=(values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2,
+        unit="USD/h",
+        source="; ".join(sorted({row["source"] for row in chosen})),
+        conditions=f"median of {len(values)} {kind.replace('_', '-')} rows, {spread}, {clouds}; {dates}",
+        evidence=Evidence.DERIVED if len(values) > 1 else Evidence.DATASHEET,
+    )
+
+
+def _fits(row: Mapping[str, str], keys: tuple[str, ...]) -> bool:
+    return f"{row['accelerator']}/{row['mem_gb']}" in keys or f"{row['accelerator']}/" in keys
+
+
+@cache
+def grids() -> Mapping[str, Fact]:
+    """Carbon intensity of electricity by region [kg/J], yearly averages."""
+    return MappingProxyType({row["region"]: _grid(row) for row in store.read_tsv("grids.tsv")})
+
+
+def carbon_intensity(region: str = WORLD) -> Fact:
+    """Carbon intensity of electricity in a region, by name or code [kg/J].
+
+    >>> round(carbon_intensity("FR").value * 3.6e9)  # g/kWh
+    56
+    """
+    row = _regions().get(region.strip().casefold())
+    if row is None:
+        raise UnknownNameError("region", region, _regions())
+    return grids()[row]
+
+
+@cache
+def _regions() -> Mapping[str, str]:
+    table = {}
+    for row in store.read_tsv("grids.tsv"):
+        for name in (row["region"], *store.listed(row["aliases"])):
+            table[name.casefold()] = row["region"]
+    return table
+
+
+def _grid(row: store.Row) -> Fact:
+    return store.fact(float(row["g_per_kwh"]) * KG_PER_J, "kg/J", row, conditions=f"{row['conditions']}, {row['year']}")
+
+
+@cache
+def _buildings() -> Mapping[str, Fact]:
+    return {row["building"]: store.fact(float(row["pue"]), "1", row) for row in store.read_tsv("buildings.tsv")}
+
+
+def pue(building: str = "survey average") -> Fact:
+    """Power usage effectiveness of a building: facility energy over device energy [1]."""
+    found = _buildings().get(building.strip().casefold())
+    if found is None:
+        raise UnknownNameError("building", building, _buildings())
+    return found
+
+
+def buildings() -> tuple[str, ...]:
+    """Names of the kinds of building that have a PUE."""
+    return tuple(_buildings())

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.facts import rows, store
+from ridgeline.facts import store
 from ridgeline.facts.records import Evidence, Fact
-
-FILE = "data/cpus.tsv"
-CONSTANTS = "data/cpu_mechanisms.tsv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +38,8 @@ class Cpu:
 @cache
 def cpus() -> Mapping[str, Cpu]:
     """All processors by name, in table order."""
-    return {row["name"]: _cpu(row) for row in store.read_tsv("cpus.tsv")}
+    found = store.records(Cpu, store.read_tsv("cpus.tsv"), _rates, memory_type="mem_type", clock_hz="clock_ghz")
+    return {one.name: one for one in found}
 
 
 def cpu(name: str) -> Cpu:
@@ -53,46 +51,30 @@ def cpu(name: str) -> Cpu:
     raise UnknownNameError("processor", name[:80], cpus(), hint="`ridgeline catalog processors` shows all")
 
 
-def _cpu(row: Mapping[str, str]) -> Cpu:
-    rung = row["evidence"]
-    derived = rung if rows.evidence(rung, file=FILE) is Evidence.ASSUMED else "derived"
+def _rates(row: store.Row) -> Mapping[str, object]:
+    """Clock, names and the rates that a row derives from cores, clock and operations of one cycle."""
+    assumed = store.evidence(row["evidence"], file=row.file) is Evidence.ASSUMED
+    derived = row["evidence"] if assumed else "derived"
     words = f"{row['cores']} cores x {row['clock_ghz']} GHz x operations a cycle of {row['units']}; {row['conditions']}"
+    columns = (("fp32", "fp32_tflops"), ("bf16", "bf16_tflops"), ("int8", "int8_tops"))
     peak = {
-        name: rows.fact(float(row[column]) * 1e12, "FLOP/s", row["source"], words, derived, file=FILE)
-        for name, column in (("fp32", "fp32_tflops"), ("bf16", "bf16_tflops"), ("int8", "int8_tops"))
-        if row[column]
+        name: store.fact(rate, "FLOP/s", row, conditions=words, evidence=derived)
+        for name, column in columns
+        if (rate := store.number(row, column, 1e12)) is not None
     }
-    memory = rows.fact(
-        float(row["mem_gbs"]) * 1e9,
-        "byte/s",
-        row["source"],
-        f"{row['channels']} channels {row['mem_type']}, one socket",
-        rung,
-        file=FILE,
-    )
-    return Cpu(
-        name=row["name"],
-        aliases=tuple(filter(None, row["aliases"].split(";"))),
-        vendor=row["vendor"],
-        year=int(row["year"]),
-        cores=int(row["cores"]),
-        clock_hz=float(row["clock_ghz"]) * 1e9,
-        channels=int(row["channels"]),
-        memory_type=row["mem_type"],
-        memory=memory,
-        peak=peak,
-    )
+    channels = f"{row['channels']} channels {row['mem_type']}, one socket"
+    return {
+        "aliases": store.listed(row["aliases"]),
+        "clock_hz": float(row["clock_ghz"]) * 1e9,
+        "memory": store.fact(float(row["mem_gbs"]) * 1e9, "byte/s", row, conditions=channels),
+        "peak": peak,
+    }
 
 
 @cache
 def cpu_constants() -> Mapping[str, Fact]:
     """Constants of products on processors by key, each with unit, source and evidence."""
-    return {
-        row["key"]: rows.fact(
-            float(row["value"]), row["unit"], row["source"], row["conditions"], row["evidence"], file=CONSTANTS
-        )
-        for row in store.read_tsv("cpu_mechanisms.tsv")
-    }
+    return store.facts("cpu_mechanisms.tsv")
 
 
 def cpu_constant(key: str) -> float:

@@ -7,19 +7,18 @@ without fits borrow is told in `lending`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from ridgeline.facts import store
-from ridgeline.facts.casting import with_cast_queries
+from ridgeline.facts.engine_kernels import nearest_version
+from ridgeline.facts.mechanisms import kernel_traits
 from ridgeline.facts.records import Evidence
-from ridgeline.facts.rows import numbers
-from ridgeline.facts.traits import kernel_traits
-from ridgeline.facts.versions import nearest_version
 
 FOLDER = "fits"
 ENGINES = ("vllm", "sglang", "trtllm", "nccl", "oneccl")  # whose kernels answer when none is asked for
@@ -29,6 +28,7 @@ BANDS_S = np.array((1e-5, 1e-4))  # residuals are kept apart below 10 us, to 100
 # Columns of every table that are not parameters, in order.
 KEYS = ("device", "engine", "version", "form", "kernel")
 RECORD = ("rows", "held_median", "held_p90", "held_bias", "low", "high", "domain", "span", "source", "date")
+_CASTS, _ASKED = "fp8", "bf16_kv8"  # products in 8 bits, and what is asked where only the cache is said to be narrow
 TIMED = "timed"  # a column of families whose kernels engines choose by the model
 
 
@@ -91,35 +91,31 @@ def fits(family: str) -> tuple[Fit, ...]:
     """Every fit of a family; none when it has no table."""
     if family not in families():
         return ()
-    return tuple(_fit(family, row) for row in with_cast_queries(family, store.read_tsv(f"{FOLDER}/{family}.tsv")))
+    return read_fits(family, f"{FOLDER}/{family}.tsv")
 
 
-def _fit(family: str, row: Mapping[str, str]) -> Fit:
+def read_fits(family: str, table: str) -> tuple[Fit, ...]:
+    """The fits of a family in a table of `data/`."""
+    rows = with_cast_queries(family, store.read_tsv(table))
+    return store.records(Fit, rows, lambda row: {"family": family, **_more(row)})
+
+
+def _more(row: store.Row) -> Mapping[str, Any]:
+    """What a row of fits holds beside its record: parameters, the sizes it was measured at and is chosen for."""
     values = {name: float(cell) for name, cell in row.items() if name not in (*KEYS, *RECORD, TIMED) and cell}
     names, *timed = (word.split(":") for word in row.get(TIMED, "").split() or [""])
-    return Fit(
-        family=family,
-        **{name: row[name] for name in KEYS},
-        values=MappingProxyType(values),
-        rows=int(row["rows"]),
-        held_median=float(row["held_median"]),
-        held_p90=float(row["held_p90"]),
-        held_bias=float(row["held_bias"]),
-        low=numbers(row["low"]),
-        high=numbers(row["high"]),
-        shared=ALL_SHARED,
-        domain={name: (a, b, c) for name, (a, b, c) in _ranges(row["domain"]).items()},
-        span={name: (a, b) for name, (a, b) in _ranges(row["span"]).items()},
-        source=row["source"],
-        date=row["date"],
-        timed_by=tuple(filter(None, names)),
-        timed=tuple(tuple(map(float, word)) for word in timed),
-    )
+    return {
+        "values": MappingProxyType(values),
+        "domain": _ranges(row["domain"]),
+        "span": _ranges(row["span"]),
+        "timed_by": tuple(filter(None, names)),
+        "timed": tuple(tuple(map(float, word)) for word in timed),
+    }
 
 
 def _ranges(cell: str) -> dict[str, tuple[float, ...]]:
     words = (word.partition("=") for word in cell.split())
-    return {name: tuple(float(number) for number in numbers.split(":")) for name, _, numbers in words}
+    return {name: tuple(map(float, ends.split(":"))) for name, _, ends in words}
 
 
 def measured_devices(family: str) -> tuple[str, ...]:
@@ -222,3 +218,64 @@ def _beyond(fit: Fit, reach: Reach) -> float:
 def preferred_engine(known: Iterable[str]) -> str:
     """The engine whose kernels stand for any: the first of `ENGINES` that is known, '' when none is known."""
     return min(known, key=lambda name: (ENGINES.index(name) if name in ENGINES else len(ENGINES), name), default="")
+
+
+def with_cast_queries(family: str, rows: Iterable[store.Row]) -> Iterator[store.Row]:
+    """Rows of fits, and those of prompts in 8 bits again for 8-bit caches of kernels that read them in no other way.
+
+    A kernel that was timed over an 8-bit cache with 16-bit queries too has rows of its own for it. Decode is timed
+    under the cache's format whatever queries are cast to. Source: sglang, layers/attention/flashattention_backend.py
+    and trtllm_mha_backend.py (queries go to the cache's format); aiconfigurator, collection_meta.yaml of B200's
+    attention tables. Evidence: measured elsewhere, as the rows themselves.
+
+    >>> row = store.Row({"device": "H100-SXM", "engine": "sglang", "version": "0.5.14", "kernel": "fa3", "form": "fp8"})
+    >>> [one["form"] for one in with_cast_queries("prefill", [row])]
+    ['fp8', 'bf16_kv8']
+    """
+    known = list(rows)
+    yield from known
+    if family == "prefill":
+        kept = {_kernel(row) for row in known if row["form"] == _ASKED}
+        yield from (
+            row.with_cells({**row, "form": _ASKED})
+            for row in known
+            if row["form"] == _CASTS and _kernel(row) not in kept
+        )
+
+
+def _kernel(row: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(row[name] for name in ("device", "engine", "version", "kernel"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallFit:
+    """What one kind of call takes where `ranks` ranks compute at once: seconds for a unit of each feature.
+
+    `call` names family and direction ('gemm.weight', 'attention.backward', 'rms_norm.forward'), `values` are of the
+    features of `cost/calls.py`. Errors are of rows that no fit had seen; `low` and `high` the 10 % and 90 % quantiles
+    of measured / predicted [1].
+    """
+
+    call: str
+    form: str
+    ranks: int
+    values: Mapping[str, float]
+    rows: int
+    held_median: float
+    held_p90: float
+    held_bias: float
+    low: float
+    high: float
+
+
+_KNOWN: dict[str, Mapping[tuple[str, str], CallFit]] = {}
+
+
+def register_calls(device: str, found: tuple[CallFit, ...], ranks: int) -> None:
+    """Lets the calls of a machine's own profile answer for it, or for one of so many equal parts of it."""
+    _KNOWN[device] = {(one.call, one.form): one for one in found if one.ranks == ranks}
+
+
+def calls_of(device: str) -> Mapping[tuple[str, str], CallFit]:
+    """The calls that were timed on a device, by name and format; none for other devices."""
+    return _KNOWN.get(device, {})

@@ -40,17 +40,7 @@ def signature(formula: str) -> Signature:
         sizes=tuple(name for name, _, _ in sizes),
         defaults={name: float(value) for name, _, value in sizes if value},
         selectors=tuple(row["selectors"].split()),
-        parameters=tuple(
-            Parameter(
-                name=row["name"], unit=row["unit"], low=float(row["low"]), high=float(row["high"]),
-                start=float(row["start"]), meaning=row["meaning"], grid=_numbers(row["grid"]),
-                others=_numbers(row["others"]),
-            )
-            for row in store.read_tsv("fit_parameters.tsv")
-            if row["formula"] == formula
+        parameters=store.records(
+            Parameter, (row for row in store.read_tsv("fit_parameters.tsv") if row["formula"] == formula)
         ),
-    )  # fmt: skip
-
-
-def _numbers(cell: str) -> tuple[float, ...]:
-    return tuple(float(word) for word in cell.split())
+    )

@@ -1,4 +1,4 @@
-"""Machines of `data/clusters.tsv`: what one unit holds, before anyone says how many."""
+"""Links, hosts and machines of `data/`: what one unit holds, before anyone says how many."""
 
 from __future__ import annotations
 
@@ -7,16 +7,47 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.facts import rows, store
-from ridgeline.facts.links import link, link_names
+from ridgeline.facts import store
 from ridgeline.facts.records import Accelerator, Evidence, Fact, Host, Tier
 
-FILE = "data/clusters.tsv"
 _UNREACHED = 10**9  # size of a tier that joins everything; cut to the count when a cluster is built
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class Link:
+    """One kind of link: `bandwidth` [byte/s, one way, per device] and `latency` of one hop [s]."""
+
+    name: str
+    bandwidth: Fact
+    latency: Fact
+
+
+@cache
+def _links() -> Mapping[str, Link]:
+    found = {}
+    for row in store.read_tsv("links.tsv"):
+        bandwidth = store.fact(float(row["bandwidth_gbs"]) * 1e9, "byte/s", row)
+        latency = {name: row[f"latency_{name}"] for name in ("source", "conditions", "evidence")}
+        hop = store.fact(float(row["latency_us"]) * 1e-6, "s", row, **latency)
+        found[row["name"]] = Link(name=row["name"], bandwidth=bandwidth, latency=hop)
+    return found
+
+
+def link_names() -> tuple[str, ...]:
+    """Names of all links, in table order."""
+    return tuple(_links())
+
+
+def link(name: str) -> Link:
+    """The link of that name."""
+    found = _links().get(name)
+    if found is None:
+        raise UnknownNameError("link", name, _links())
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineType:
     """One unit: `node_devices` under one host, `devices` in the unit, tiers inside and outside.
 
     The sizes of `outside` are those of full leaf groups; the last one has no size of its own.
@@ -32,14 +63,15 @@ class Machine:
 
 
 @cache
-def machines() -> Mapping[str, dict[str, str]]:
+def machines() -> Mapping[str, store.Row]:
     """Rows of the catalog by machine name; a row with several node sizes becomes several."""
     found = {}
     for row in store.read_tsv("clusters.tsv"):
-        sizes, hosts = rows.names(row["node_devices"]), rows.names(row["host"])
+        sizes, hosts = store.listed(row["node_devices"]), store.listed(row["host"])
         for place, size in enumerate(sizes):
-            one = {column: cell.replace("{n}", size) for column, cell in row.items()}
-            one["node_devices"], one["host"] = size, hosts[min(place, len(hosts) - 1)]
+            cells = {column: cell.replace("{n}", size) for column, cell in row.items()}
+            own = {"node_devices": size, "host": hosts[min(place, len(hosts) - 1)]}
+            one = row.with_cells({**cells, **own})
             found[one["name"]] = one
     return found
 
@@ -48,7 +80,7 @@ def machines() -> Mapping[str, dict[str, str]]:
 def _aliases() -> Mapping[str, str]:
     table = {name.casefold(): name for name in machines()}
     for name, row in machines().items():
-        for alias in rows.names(row["aliases"]):
+        for alias in store.listed(row["aliases"]):
             table.setdefault(alias.casefold(), name)
     return table
 
@@ -64,26 +96,26 @@ def known_names() -> list[str]:
 
 
 @cache
-def machine(name: str) -> Machine:
+def machine(name: str) -> MachineType:
     """The machine of that catalog name."""
     row = machines().get(name)
     if row is None:
         raise UnknownNameError("machine", name, known_names())
     node = int(row["node_devices"])
-    return Machine(
+    return MachineType(
         name=name,
         accelerator=row["accelerator"],
         node_devices=node,
         devices=int(row["machine_devices"] or node),
-        inside=tuple(_inner(part, row) for part in rows.names(row["inner"], " ;; ")),
+        inside=tuple(_inner(part, row) for part in store.listed(row["inner"], " ;; ")),
         outside=_outer(row, node),
         host=row["host"],
     )
 
 
-def default_machine(accelerator: Accelerator, count: int) -> Machine:
+def default_machine(accelerator: Accelerator, count: int) -> MachineType:
     """The machine that a plain 'NxNAME' means: the smallest default that holds `count`, else the largest."""
-    rows_of = [row for row in machines().values() if accelerator.name in rows.names(row["default_for"])]
+    rows_of = [row for row in machines().values() if accelerator.name in store.listed(row["default_for"])]
     if not rows_of:
         return _generic(accelerator, count)
     by_size = sorted(rows_of, key=lambda row: int(row["node_devices"]))
@@ -91,7 +123,7 @@ def default_machine(accelerator: Accelerator, count: int) -> Machine:
     return machine(chosen["name"])
 
 
-def resized(found: Machine, per_node: int) -> Machine:
+def resized(found: MachineType, per_node: int) -> MachineType:
     """The same machine with nodes of `per_node` devices."""
     inner = found.inside[-1:] or found.outside[:1]
     return replace(
@@ -111,64 +143,48 @@ def _cut(tier: Tier, size: int) -> Tier:
     return replace(tier, size=size, fact=fact)
 
 
-def _inner(text: str, row: Mapping[str, str]) -> Tier:
+def _inner(text: str, row: store.Row) -> Tier:
     topology, link_name, size, *rest = text.split(":")
     kind = link(link_name)
     own = next((float(part) * 1e9 for part in rest if part != "reduction"), None)
-    return _tier(
-        kind.name, int(size), own or kind.bandwidth.value, kind.latency, topology, row, reduction="reduction" in rest
-    )
+    tier = _tier(kind.name, int(size), own or kind.bandwidth.value, kind.latency, row)
+    return replace(tier, topology=topology, in_network_reduction="reduction" in rest)
 
 
-def _outer(row: Mapping[str, str], node: int) -> tuple[Tier, ...]:
+def _outer(row: store.Row, node: int) -> tuple[Tier, ...]:
     kind = link(row["fabric"])
-    own = rows.number(row, "fabric_gbs", 1e9)
+    own = store.number(row, "fabric_gbs", 1e9)
     rate = kind.bandwidth.value / node if own is None else own
-    reduction, over = row["in_network_reduction"] == "yes", float(row["oversubscription"])
-    whole = _tier(kind.name, _UNREACHED, rate, kind.latency, "switch", row, reduction=reduction)
+    over = float(row["oversubscription"])
+    whole = _tier(kind.name, _UNREACHED, rate, kind.latency, row)
+    whole = replace(whole, in_network_reduction=row["in_network_reduction"] == "yes")
     if not row["leaf_devices"]:
         return (replace(whole, oversubscription=over),)
     leaf = replace(whole, name=f"{kind.name} leaf", size=int(row["leaf_devices"]))
-    spine = replace(whole, name=f"{kind.name} spine", oversubscription=over)
-    return (leaf, spine)
+    return (leaf, replace(whole, name=f"{kind.name} spine", oversubscription=over))
 
 
-def _tier(
-    name: str,
-    size: int,
-    rate: float,
-    latency: Fact,
-    topology: str,
-    row: Mapping[str, str],
-    *,
-    reduction: bool,
-) -> Tier:
-    fact = rows.fact(rate, "byte/s", row["source"], row["conditions"], row["evidence"], file=FILE)
-    return Tier(
-        name=name,
-        size=size,
-        bytes_per_s=rate,
-        latency_s=latency.value,
-        topology=topology,
-        in_network_reduction=reduction,
-        fact=fact,
-    )
+def _tier(name: str, size: int, rate: float, latency: Fact, row: store.Row) -> Tier:
+    fact = store.fact(rate, "byte/s", row)
+    return Tier(name=name, size=size, bytes_per_s=rate, latency_s=latency.value, topology="switch", fact=fact)
 
 
-def _generic(accelerator: Accelerator, count: int) -> Machine:
+def _generic(accelerator: Accelerator, count: int) -> MachineType:
     """Boards on PCIe slots with one 100 Gb/s port a node, for a device that no row names."""
     node = next((size for size in (1, 2, 4, 8) if size >= count), 8)
-    row = {
-        "fabric": "ethernet-100",
-        "fabric_gbs": "",
-        "leaf_devices": "",
-        "in_network_reduction": "no",
-        "oversubscription": "1",
-        "source": "assumed, ordinary parts",
-        "conditions": "no public machine is in the catalog: boards on PCIe slots, one 100 Gb/s port a node",
-        "evidence": "assumed",
-    }
-    return Machine(
+    row = store.Row(
+        {
+            "fabric": "ethernet-100",
+            "fabric_gbs": "",
+            "leaf_devices": "",
+            "in_network_reduction": "no",
+            "oversubscription": "1",
+            "source": "assumed, ordinary parts",
+            "conditions": "no public machine is in the catalog: boards on PCIe slots, one 100 Gb/s port a node",
+            "evidence": "assumed",
+        }
+    )
+    return MachineType(
         name=f"{accelerator.name.lower()}-generic-{node}",
         accelerator=accelerator.name,
         node_devices=node,
@@ -179,16 +195,16 @@ def _generic(accelerator: Accelerator, count: int) -> Machine:
     )
 
 
-def _generic_link(accelerator: Accelerator, node: int, row: Mapping[str, str]) -> Tier:
+def _generic_link(accelerator: Accelerator, node: int, row: store.Row) -> Tier:
     """What joins the devices of a node that no row describes: links that the device declares, else its host bus."""
     pcie, own = link("pcie4"), accelerator.link_bytes_per_s
     if own is None:
         rate = accelerator.host_bytes_per_s or pcie.bandwidth.value
-        return _tier("pcie", node, rate, pcie.latency, "bus", row, reduction=False)
+        return replace(_tier("pcie", node, rate, pcie.latency, row), topology="bus")
     name = (accelerator.link_name or "device link").casefold()
     latency = next((link(one).latency for one in reversed(link_names()) if one.startswith(name[:4])), pcie.latency)
     said = "links as the device declares them; that a switch joins all of a node is assumed, and their latency"
-    return _tier(name, node, own, latency, "switch", {**row, "conditions": said}, reduction=False)
+    return _tier(name, node, own, latency, row.with_cells({**row, "conditions": said}))
 
 
 def host(name: str, devices: int, accelerator: Accelerator) -> Host:
@@ -197,7 +213,7 @@ def host(name: str, devices: int, accelerator: Accelerator) -> Host:
     row = table.get(name)
     if row is None:
         raise UnknownNameError("host", name, table)
-    own = rows.number(row, "device_gbs", 1e9)
+    own = store.number(row, "device_gbs", 1e9)
     return Host(
         devices=devices,
         dram_bytes=float(row["dram_gb"]) * 1e9,
@@ -207,5 +223,5 @@ def host(name: str, devices: int, accelerator: Accelerator) -> Host:
         nvme_bytes_per_s=float(row["nvme_gbs"]) * 1e9,
         idle_w=float(row["idle_w"]),
         processor=row["processor"],
-        evidence=rows.evidence(row["evidence"], file="data/hosts.tsv"),
+        evidence=store.evidence(row["evidence"], file=row.file),
     )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import DomainError
 from ridgeline.facts import store
-from ridgeline.facts.versions import release_key
+from ridgeline.facts.engine_kernels import release_key
 
 PACKAGE = "aiconfigurator-core"
 INSTALL = "pip install 'ridgeline[measured]'"

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import ClusterError, InputError
-from ridgeline.facts.calls import CallFit, register_calls
-from ridgeline.facts.fits import BANDS_S, Fit, fits, register_own
-from ridgeline.facts.prices import carbon_intensity, pue
+from ridgeline.facts.clusters import carbon_intensity, pue
+from ridgeline.facts.fits import BANDS_S, CallFit, Fit, fits, register_calls, register_own
 from ridgeline.facts.records import SHARE, Accelerator, Cluster, Evidence, Fact, Host, Tier
 from ridgeline.facts.user_files import PROFILE, read_user_file
 

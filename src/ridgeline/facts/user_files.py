@@ -1,21 +1,28 @@
-"""The one reader of files that people give: each is opened once, read once and bounded before anything is laid out."""
+"""The one reader of files that people give: each is opened once, read once and bounded before anything is laid out.
+
+Every complaint about one names file, line and field.
+"""
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, nearest_text
 
 _PIECE_BYTES = 2**16
 _GZIP_WINDOW = 31  # of zlib, with gzip's header
 _MOST_MEMBERS = 100_000  # of one gzip file; tools that split theirs write one for 64 KiB or more
+_AT = re.compile(r"\(at line (\d+), column \d+\)")
+_LONG_NUMBER = re.compile(r"[\d_]{640,}")  # Python refuses to read longer whole numbers, from 640 digits up
+_HEADER = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?")
 _WIDE = (b"\xff\xfe", b"\xfe\xff")  # byte order marks of UTF-16
 
 
@@ -235,3 +242,107 @@ class _Unpacked(io.RawIOBase):
             return b""
         self._held = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toml:
+    """The tables of a TOML file, and its text, in which a complaint finds its line."""
+
+    name: str
+    tables: Mapping[str, Any]
+    text: str = ""
+
+    def fail(self, message: str, place: Sequence[str | int] = (), *, value: object = None) -> NoReturn:
+        """Raises `InputError` about what stands at `place`, such as ('tier', 0, 'size')."""
+        field = ".".join(str(part) for part in place) or None
+        line = line_of(self.text, place) if place else None
+        raise InputError(message, file=self.name, line=line, field=field, value=value)
+
+    def only(self, table: Iterable[str], known: Sequence[str], place: Sequence[str | int] = ()) -> None:
+        """Raises `InputError` about the first key of a table that is none of `known`."""
+        for key in table:
+            if key not in known:
+                self.unknown(key, known, place)
+
+    def unknown(self, key: str, known: Iterable[str], place: Sequence[str | int] = ()) -> NoReturn:
+        """Raises `InputError` about a key that the table at `place` may not have, with the nearest that it may."""
+        known = tuple(known)
+        told = nearest_text(key, known) or f"known: {', '.join(known)}"
+        self.fail(f"unknown field; {told}", (*place, key))
+
+
+def shortened(value: object) -> str:
+    """What a file says, cut to a length that fits a message."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"a whole number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def read_toml(path: str | Path, kind: FileKind) -> Toml:
+    """The tables of a person's TOML file; every defect is an InputError with its line."""
+    return parse_toml(read_user_file(path, kind).raw, file=str(path))
+
+
+def parse_toml(data: bytes, *, file: str) -> Toml:
+    """The tables of a TOML file's bytes; every defect is an InputError with its line."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise InputError("not UTF-8 text; save the file as UTF-8", file=file, line=line) from None
+    import tomllib
+
+    try:
+        return Toml(name=file, tables=tomllib.loads(text), text=text)
+    except tomllib.TOMLDecodeError as error:
+        place = _AT.search(str(error))
+        line = int(place[1]) if place else text.count("\n") + 1
+        message = _AT.sub("", str(error)).removesuffix("(at end of document)").strip()
+        raise InputError(f"not TOML: {message}", file=file, line=line) from None
+    except ValueError:
+        long = next((n for n, row in enumerate(text.splitlines(), start=1) if _LONG_NUMBER.search(row)), None)
+        raise InputError("not usable TOML: a number has too many digits", file=file, line=long) from None
+    except RecursionError:
+        raise InputError("not usable TOML: tables or arrays are nested too deeply", file=file) from None
+
+
+def line_of(text: str, place: Sequence[str | int]) -> int | None:
+    """Line of the key at `place` ('tier', 0, 'size'); of its table when the key is not there.
+
+    A key inside an inline table is placed on the line of the outermost key that can be found.
+    """
+    wanted = [str(part) for part in place]
+    best: tuple[int, int] | None = None  # (parts matched, line)
+    table: list[str] = []
+    arrays: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = _HEADER.match(line)
+        if header is not None:
+            table = _entered(_parts(header[2]), arrays, another=header[1] == "[[")
+            found = table
+        elif "=" in line:
+            found = [*table, *_parts(line.split("=", 1)[0])]
+        else:
+            continue
+        depth = len(found)
+        if wanted[:depth] == found and (best is None or depth > best[0]):
+            best = (depth, number)
+    return best[1] if best else None
+
+
+def _entered(parts: Sequence[str], arrays: dict[str, int], *, another: bool) -> list[str]:
+    """The table that a header opens: below each array of tables the last entry; of its own array `another` one."""
+    table: list[str] = []
+    for number, part in enumerate(parts, start=1):
+        table.append(part)
+        name = ".".join(table)
+        if another and number == len(parts):
+            arrays[name] = arrays.get(name, -1) + 1
+        if name in arrays:
+            table.append(str(arrays[name]))
+    return table
+
+
+def _parts(dotted: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in dotted.split(".")]

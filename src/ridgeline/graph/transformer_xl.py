@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.facts.word_shares import word_share
+from ridgeline.facts.mechanisms import token_frequency
 from ridgeline.graph.model import Block, Graph, Model
 from ridgeline.graph.ops import (
     AttentionOp,
@@ -179,7 +179,13 @@ def _clusters(size: Size) -> list[tuple[int, int, int, int, float]]:
     """Number, first word, end, width and share of the tokens of each cluster, frequent words first."""
     ends = (0, *size.cutoffs, VOCAB)
     return [
-        (number, first, last, size.hidden // size.narrower**number, word_share(first, last) if size.cutoffs else 1.0)
+        (
+            number,
+            first,
+            last,
+            size.hidden // size.narrower**number,
+            token_frequency(first, last) if size.cutoffs else 1.0,
+        )
         for number, (first, last) in enumerate(pairwise(ends))
     ]
 

@@ -8,10 +8,9 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ridgeline.errors import WorkloadError
-from ridgeline.facts.frameworks import framework_policy
 
 if TYPE_CHECKING:
-    from ridgeline.facts.framework_schema import FrameworkPolicy
+    from ridgeline.facts.frameworks import FrameworkPolicy
 
 
 class Task(Enum):
@@ -239,6 +238,8 @@ class Workload:
     @property
     def policy(self) -> FrameworkPolicy:
         """What the training framework does; raises `UnknownNameError` for an unknown one."""
+        from ridgeline.facts.frameworks import framework_policy
+
         named = self.framework
         return framework_policy(named or PRICED_AS) if isinstance(named, str) else named
 

@@ -9,9 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.facts.framework_memory import MemoryKeys
-from ridgeline.facts.framework_schema import FrameworkPolicy
-from ridgeline.facts.frameworks import framework_policy
+from ridgeline.facts.frameworks import FrameworkPolicy, MemoryKeys, framework_policy
 from ridgeline.graph.model import Block, Graph
 from ridgeline.graph.ops import AttentionOp, ElementwiseOp, EmbeddingOp, LinearOp, Op, Region, Saved, Split
 from ridgeline.graph.parts import MASK_BYTES

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.errors import PlanError, WorkloadError
-from ridgeline.facts.framework_schema import SHARDINGS, FrameworkPolicy
+from ridgeline.facts.frameworks import SHARDINGS, FrameworkPolicy
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan
 

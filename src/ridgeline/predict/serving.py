@@ -12,8 +12,8 @@ import numpy as np
 
 from ridgeline.cost.expert_kernels import WIDE_EXPERT_RANKS
 from ridgeline.cost.machine import Machine, assumed_facts, machine
+from ridgeline.facts.engine_kernels import gathering
 from ridgeline.facts.engines import engine_policy
-from ridgeline.facts.expert_backends import gathering
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.checkpoint_formats import with_formats

@@ -15,7 +15,7 @@ from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import stream_share_range
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
-from ridgeline.facts.source_spread import mechanism_spread, source_spread
+from ridgeline.facts.transfer import mechanism_spread, source_spread
 from ridgeline.graph.flop import op_flop_per_token
 from ridgeline.graph.model import Model
 from ridgeline.graph.ops import ConvolutionOp, GemmOp

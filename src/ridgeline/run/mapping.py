@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import ModelError, PlanError, WorkloadError
-from ridgeline.facts.framework_schema import FrameworkPolicy
-from ridgeline.facts.frameworks import framework_policy
+from ridgeline.facts.frameworks import FrameworkPolicy, framework_policy
 from ridgeline.graph.model import Block, Model
 from ridgeline.graph.ops import ElementwiseOp, EmbeddingOp, GroupedGemmOp, LinearOp, NormOp, Role
 from ridgeline.graph.workload import Task, Workload

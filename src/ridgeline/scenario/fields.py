@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ridgeline.errors import InputError, PlanError, RidgelineError, UnitError, UnknownNameError, closest
-from ridgeline.facts.frameworks import framework_names, framework_policy
+from ridgeline.facts.policies import FRAMEWORKS
 from ridgeline.graph.workload import PRECISIONS, Task
 from ridgeline.scenario.synonyms import called_here
 from ridgeline.seams.recompute import SELECTIVE
@@ -199,6 +199,8 @@ TECHNIQUES = Field(
 
 
 def _framework(value: object) -> str:
+    from ridgeline.facts.frameworks import framework_policy
+
     word = str(value).strip()
     try:
         framework_policy(word)
@@ -251,7 +253,7 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
         name="framework",
         read=_framework,
         help="training framework, NAME or NAME@VERSION: plans that it runs, priced as it holds, copies and launches",
-        choices=framework_names(),
+        choices=FRAMEWORKS.names(),
         write=lambda framework: getattr(framework, "key", framework),
     ),
     yes("fused_optimizer", "update in one pass over the states, not one for each operation"),

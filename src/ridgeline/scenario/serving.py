@@ -133,7 +133,7 @@ def _check_idle(stated: Mapping[str, Any], place: Place) -> None:
 
 def _check_backend(stated: Mapping[str, Any], place: Place) -> None:
     """Raises for a backend of experts that the engine has not, which would change nothing."""
-    from ridgeline.facts.expert_backends import backends_of
+    from ridgeline.facts.engine_kernels import backends_of
 
     word, (name, *_) = stated.get("expert_backend"), str(stated.get("engine", "vllm")).split(" ")
     known = backends_of(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.errors import UnitError
-from ridgeline.facts.expert_backends import expert_backends
+from ridgeline.facts.engine_kernels import expert_backends
 from ridgeline.plan.deployment import Preemption, Queue, Router
 from ridgeline.plan.deployment_ranges import tree_tokens
 from ridgeline.scenario.fields import Field, count, number, pick, shown, whole, yes

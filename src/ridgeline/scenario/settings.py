@@ -7,9 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.facts.framework_memory import MemoryKeys
-from ridgeline.facts.framework_schema import FrameworkPolicy
-from ridgeline.facts.frameworks import framework_policy
+from ridgeline.facts.frameworks import FrameworkPolicy, MemoryKeys, framework_policy
 from ridgeline.graph.build import build
 from ridgeline.graph.model import Model
 from ridgeline.graph.workload import PRICED_AS, Workload

@@ -303,7 +303,7 @@ def _cluster(table: Table, place: Place) -> Cluster:
 
 def _in_region(built: Cluster, region: object, place: Place) -> Cluster:
     """The cluster where a kilowatt-hour emits what it does in a region."""
-    from ridgeline.facts.prices import carbon_intensity
+    from ridgeline.facts.clusters import carbon_intensity
 
     if not isinstance(region, str):
         raise place.fail("cluster", "region", f"{shown(region)} is not the name or code of a region, e.g. 'FR'")

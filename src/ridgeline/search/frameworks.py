@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.facts.framework_schema import FrameworkPolicy
-from ridgeline.facts.frameworks import framework_names, framework_policy
+from ridgeline.facts.frameworks import FrameworkPolicy, framework_policy
+from ridgeline.facts.policies import FRAMEWORKS
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.split import even_split
 from ridgeline.plan.plan import Plan
@@ -121,7 +121,7 @@ def framework_runs(
     lowest = [(group.lowest_s, group) for group in groups]
     bounded = sorted((one for one in lowest if np.isfinite(one[0])), key=lambda one: one[0])
     found = []
-    for name in framework_names():
+    for name in FRAMEWORKS.names():
         policy = framework_policy(name)
         why = workload_why_not(policy, workload)
         if why:

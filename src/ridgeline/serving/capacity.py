@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ridgeline.cost.formats import Formats, form
 from ridgeline.errors import NoPlanError
-from ridgeline.facts.engine_schema import EnginePolicy
+from ridgeline.facts.engines import EnginePolicy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.model import Model, op_params

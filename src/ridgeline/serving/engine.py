@@ -13,8 +13,7 @@ from ridgeline.cost.formats import EXPERTS_ONLY, Formats, form
 from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.errors import PlanError
-from ridgeline.facts.engine_schema import EnginePolicy
-from ridgeline.facts.engines import ModelTraits, engine_named, engine_policy
+from ridgeline.facts.engines import EnginePolicy, EngineUse, ModelTraits, engine_named, engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.lower.pieces import Fusions
@@ -34,7 +33,7 @@ _QUANTIZED = frozenset({"fp8", "nvfp4"})  # formats of checkpoints that also say
 _SCHEDULED = ("step_host_s", "seq_host_s", "group_host_s", "exposed_host_s")
 _WAYS = ("prefill-first", "mixed")  # schedulers of continuous batches, without and with prompts beside what runs
 
-Policies = Callable[..., EnginePolicy]
+Policies = Callable[[str, str, EngineUse], EnginePolicy]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,11 +165,11 @@ def engine(
     deployment = replace(deployment, engine=engine_named(deployment.engine))  # whose kernels are asked for by name
     part = machine.cluster.accelerator
     context = model.max_positions or 0
-    policy = policies(
-        deployment.engine, deployment.version, memory_bytes=part.memory_bytes, offline=offline,
-        context_tokens=context, ranks=deployment.instance_devices, device=part.name,
-        architecture=f"{part.vendor} {part.architecture}", model=_traits(model),
+    use = EngineUse(
+        memory_bytes=part.memory_bytes, offline=offline, context_tokens=context, ranks=deployment.instance_devices,
+        device=part.name, architecture=f"{part.vendor} {part.architecture}", model=_traits(model),
     )  # fmt: skip
+    policy = policies(deployment.engine, deployment.version, use)
     deployment = replace(deployment, expert_backend=deployment.expert_backend or _backend(deployment, policy))
     if policy.budget_covers_context and deployment.token_budget is None:
         policy = replace(policy, token_budget=max(policy.token_budget, min(context, 131_072)))

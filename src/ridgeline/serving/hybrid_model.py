@@ -15,7 +15,7 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.cpus import cpu_constant
-from ridgeline.facts.engines import engine_policy
+from ridgeline.facts.engines import EngineUse, engine_policy
 from ridgeline.graph.model import Model
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import Experts, LayerKind, Piece, Product, Served
@@ -179,11 +179,12 @@ class Hybrid:
     def loop_s(self) -> float:
         """Time of one iteration in which the engine's own loop keeps everything waiting [s]."""
         part = None if self.machine is None else self.machine.cluster.accelerator
-        policy = engine_policy(
-            self.habits.loop, memory_bytes=_ANY_BYTES if part is None else part.memory_bytes, offline=True,
+        use = EngineUse(
+            memory_bytes=_ANY_BYTES if part is None else part.memory_bytes, offline=True,
             context_tokens=self.model.max_positions or 0, ranks=max(1, self.devices),
             device="" if part is None else part.name,
         )  # fmt: skip
+        policy = engine_policy(self.habits.loop, "", use)
         waits = 0.0 if policy.overlapped_host else policy.step_host_s
         return waits + policy.exposed_host_s + (policy.group_host_s if self.devices > 1 else 0.0)
 

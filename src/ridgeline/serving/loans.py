@@ -8,7 +8,7 @@ import numpy as np
 
 from ridgeline.cost.network import send_seconds
 from ridgeline.errors import PlanError
-from ridgeline.facts.engine_schema import EnginePolicy
+from ridgeline.facts.engines import EnginePolicy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import Core, Recurrence, Served
 from ridgeline.plan.deployment import Deployment, Preemption

@@ -8,7 +8,7 @@ from typing import Any
 
 from ridgeline.cost.formats import EXPERTS_ONLY, Formats, by_bits, form
 from ridgeline.errors import PlanError
-from ridgeline.facts.engine_schema import EnginePolicy
+from ridgeline.facts.engines import EnginePolicy
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.workload import instead, without_rate
 

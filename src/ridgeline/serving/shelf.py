@@ -10,7 +10,7 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.seconds import Seconds
 from ridgeline.cost.served import MEASURED_SKEW, ServedPrices
-from ridgeline.facts.expert_backends import by_batch
+from ridgeline.facts.engine_kernels import by_batch
 from ridgeline.plan.deployment import Deployment
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts import readings
-from ridgeline.facts.padding import kept_tokens, predicted_share
+from ridgeline.facts.benchmarks import kept_tokens, predicted_share
 from ridgeline.facts.programs import TrainingProgram, training_program
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model

@@ -14,9 +14,9 @@ import math
 import re
 
 from ridgeline.errors import InputError
+from ridgeline.facts.benchmarks import ran_on
 from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.readings import reading
-from ridgeline.facts.test_machines import ran_on
 from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ridgeline.facts.convergence import Convergence, convergence
+from ridgeline.facts.benchmarks import Convergence, convergence
 from ridgeline.facts.readings import tell_recipe
 from ridgeline.validate.interpret import Interpretation
 from ridgeline.validate.rows import Row

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError, RidgelineError
-from ridgeline.facts.dimensions import published_dimensions, style, style_of
+from ridgeline.facts.benchmarks import published_dimensions, style, style_of
 from ridgeline.graph import load as catalog
 from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.model import Model

@@ -12,9 +12,8 @@ from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.errors import InputError
-from ridgeline.facts.links import link
+from ridgeline.facts.machines import link, machines
 from ridgeline.facts.machines import machine as catalogued
-from ridgeline.facts.machines import machines
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator, Cluster, Tier
 from ridgeline.lower.work import Collective, CollectiveKind, Phase

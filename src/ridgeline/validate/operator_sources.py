@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ridgeline.cost.answer import Rung
-from ridgeline.facts.links import link, link_names
+from ridgeline.facts.machines import link, link_names
 from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import Accelerator, Fact
 from ridgeline.lower.work import CollectiveKind

@@ -14,7 +14,7 @@ from ridgeline.errors import InputError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator, Cluster, Evidence
-from ridgeline.facts.source_spread import mechanism_spread, source_spread
+from ridgeline.facts.transfer import mechanism_spread, source_spread
 from ridgeline.units import UNITS
 from ridgeline.validate import operator_attention as attention
 from ridgeline.validate import operator_experts as experts

@@ -6,8 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from ridgeline.facts.framework_schema import FrameworkPolicy
-from ridgeline.facts.frameworks import framework_policy
+from ridgeline.facts.frameworks import FrameworkPolicy, framework_policy
 from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.published_plans import PublishedPlan, published_plan
 from ridgeline.facts.readings import reading, settings

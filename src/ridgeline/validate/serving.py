@@ -16,7 +16,7 @@ from ridgeline.cost.machine import Machine, machine
 from ridgeline.energy.power import operator_power_w
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.benchmark_settings import Run
-from ridgeline.facts.power import power_of
+from ridgeline.facts.mechanisms import power_of
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.plan.deployment import Deployment, Preemption, Router
 from ridgeline.serving.capacity import Capacity, workspace_bytes

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
-from ridgeline.facts.engine_releases import release_at
+from ridgeline.facts.benchmarks import release_at
 from ridgeline.facts.engines import engine_known, newest_policy
-from ridgeline.facts.policy_files import version_key
+from ridgeline.facts.policies import version_key
 from ridgeline.facts.readings import reading
 from ridgeline.validate.rows import Row
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ridgeline.cost.formats import FORMS, by_bits, form
 from ridgeline.errors import DomainError, InputError
-from ridgeline.facts.policy_files import version_key
+from ridgeline.facts.policies import version_key
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.checkpoint import checkpoint_weights, served_weights

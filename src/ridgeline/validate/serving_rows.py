@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
+from ridgeline.facts.benchmarks import RequestLengths, request_lengths
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator, Cluster
-from ridgeline.facts.request_lengths import RequestLengths, request_lengths
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.serving.metrics import Objective

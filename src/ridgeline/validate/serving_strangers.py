@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from ridgeline.facts.benchmark_settings import amount, benchmark_settings
-from ridgeline.facts.engine_releases import release_at
+from ridgeline.facts.benchmarks import release_at
 from ridgeline.validate.serving_rows import ServedJob
 
 SPREAD = (0.8, 1.0)

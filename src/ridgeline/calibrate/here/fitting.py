@@ -21,13 +21,11 @@ from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.formats import form as form_of
 from ridgeline.cost.mechanism import Array, Mechanism, device_vector
 from ridgeline.cost.samples import form_sizes
-from ridgeline.facts.calls import CallFit
-from ridgeline.facts.fits import BANDS_S, Fit
+from ridgeline.facts.fits import BANDS_S, CallFit, Fit
 from ridgeline.facts.formulas import Parameter
-from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.mechanisms import constant, kernel_traits
 from ridgeline.facts.profiles import Measured
 from ridgeline.facts.records import Accelerator
-from ridgeline.facts.traits import kernel_traits
 
 Index = NDArray[np.int64]
 ENGINE = "torch"

@@ -1,13 +1,21 @@
-"""Who lends fits to a device that has none: its relatives, else what all devices have in common."""
+"""Transfer of fits from similar devices to one that has none, and how far the answers of each rung lie from truth.
+
+A device's relatives answer for it, else what all devices have in common. Intervals: `data/fit_rungs.tsv`, and
+`data/source_spread.tsv` of sources other than an answer's own.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.facts import store
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import (
     BORROWED,
@@ -20,10 +28,8 @@ from ridgeline.facts.fits import (
     own_fits,
     preferred_engine,
 )
-from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.mechanisms import constant, constants, kernel_traits
 from ridgeline.facts.records import Accelerator, Evidence
-from ridgeline.facts.rung_intervals import foreign_factor, rung_interval
-from ridgeline.facts.traits import kernel_traits
 
 EXCHANGES = frozenset({"exchange", "engine_exchange"})
 LINK_FAMILIES = EXCHANGES | {"collective"}
@@ -35,8 +41,13 @@ PRODUCTS = frozenset(("gemm", "mla_bmm", *_EXPERTS))
 MODULES = frozenset((*_EXPERTS, *_LAYERS))
 """Families of many kernels in a row, which are an engine's own program; layers hold attention."""
 
+ALL_FORMS = "all"  # of those that too few kernels were measured in for a line of their own, and where none is asked
+SHORT_S = 1e-4  # kernels below it are short
+ANY, SHORT, LONG = "any", "short", "long"  # bands of predicted time
+_OTHER = "other"
 
-class Kind(NamedTuple):
+
+class Likeness(NamedTuple):
     """What tells relatives: who makes a device, of which architecture, with which links ('' none) and memory."""
 
     vendor: str
@@ -45,7 +56,7 @@ class Kind(NamedTuple):
     graphics: bool
 
 
-def borrowed_fits(
+def transferred_fits(
     family: str,
     part: Accelerator,
     *,
@@ -65,7 +76,7 @@ def borrowed_fits(
     kernel by kernel; the interval is that of borrowed answers judged device by device.
     """
     asked = _Asked(engine=engine, version=version, form=form, kernels=kernels, reach=reach, aside=aside)
-    return _borrowed(family, part.name, _kind(part), asked)
+    return _transferred(family, part.name, _kind(part), asked)
 
 
 class _Asked(NamedTuple):
@@ -79,11 +90,11 @@ class _Asked(NamedTuple):
     aside: bool
 
 
-def _kind(part: Accelerator) -> Kind:
-    return Kind(part.vendor, part.architecture, part.link_name or "", part.graphics)
+def _kind(part: Accelerator) -> Likeness:
+    return Likeness(part.vendor, part.architecture, part.link_name or "", part.graphics)
 
 
-def _relatives(family: str, kind: Kind) -> tuple[Callable[[Kind], bool], ...]:
+def _relatives(family: str, kind: Likeness) -> tuple[Callable[[Likeness], bool], ...]:
     """Who lends to a device, nearest first."""
     if family not in LINK_FAMILIES:
         alike = (lambda other: other[:2] == kind[:2] and other.graphics == kind.graphics,)
@@ -99,7 +110,7 @@ def _relatives(family: str, kind: Kind) -> tuple[Callable[[Kind], bool], ...]:
 
 
 @cache
-def _borrowed(family: str, device: str, kind: Kind, asked: _Asked) -> tuple[Fit, ...]:
+def _transferred(family: str, device: str, kind: Likeness, asked: _Asked) -> tuple[Fit, ...]:
     others = [fit for fit in fits(family) if fit.device != device and fit.form == asked.form]
     others = [fit for fit in others if asked.engine and fit.engine == asked.engine] or others
     chosen: list[Fit] = []
@@ -140,7 +151,7 @@ def common_fits(
 
 @cache
 def _common(
-    family: str, device: str, kind: Kind, form: str, engine: str, apart_from: str, alone: bool, asked: str
+    family: str, device: str, kind: Likeness, form: str, engine: str, apart_from: str, alone: bool, asked: str
 ) -> tuple[Fit, ...]:
     names = [name for name in measured_devices(family) if name != device]
     lent = (
@@ -200,13 +211,13 @@ def blended(relatives: Sequence[Fit], device: str) -> Fit:
     )
 
 
-def lent_evidence(fit: Fit, part: Accelerator) -> Evidence:
+def transfer_evidence(fit: Fit, part: Accelerator) -> Evidence:
     """How well a fit is known on a device: measured on it, derived from its vendor's, or assumed of strangers."""
     if not fit.source.startswith(BORROWED):
         return own_evidence(fit.family, part.name) or Evidence.MEASURED
     lenders = fit.source.removeprefix(BORROWED).split(", ")
-    kin = any(accelerator(name).vendor == part.vendor for name in lenders)
-    return Evidence.DERIVED if kin else Evidence.ASSUMED
+    related = any(accelerator(name).vendor == part.vendor for name in lenders)
+    return Evidence.DERIVED if related else Evidence.ASSUMED
 
 
 def _together(relatives: Sequence[Fit]) -> dict[str, tuple[float, float]]:
@@ -214,3 +225,92 @@ def _together(relatives: Sequence[Fit]) -> dict[str, tuple[float, float]]:
     names = dict.fromkeys(name for fit in relatives for name in fit.span)
     spans = {name: [fit.span[name] for fit in relatives if name in fit.span] for name in names}
     return {name: (min(low for low, _ in own), max(high for _, high in own)) for name, own in spans.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RungInterval:
+    """How far measured times lie from a rung's answers: quantiles of measured / predicted per time band [1].
+
+    `shared` is the part of the errors' variance that shapes of one kernel have in common, per time band [1].
+    """
+
+    rows: int
+    median: float
+    p90: float
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    shared: tuple[float, ...]
+
+    @cached_property
+    def ends(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Both ends per time band, as arrays [1]."""
+        return np.array(self.low), np.array(self.high)
+
+    def widened(self, factor: float) -> RungInterval:
+        """The interval with both ends a factor farther out, all of which is each shape's own.
+
+        Kernels of a vendor that lends nothing are wrong shape by shape, not all alike. On Arc Pro B60 errors shared by
+        shapes have standard deviations of 0.18, 0.72, 1.15 and 0.37 (products, prompts, decode, experts), on the
+        lenders' own devices, their architecture left out, 0.38, 0.85, 0.87 and 0.54; what is a shape's own has 0.33,
+        0.71, 0.64 and 0.34 against 0.21, 0.09, 0.30 and 0.36.
+        """
+        low, high = tuple(end / factor for end in self.low), tuple(end * factor for end in self.high)
+        narrower = (
+            (math.log(b / a) / math.log(d / c)) ** 2 if d > c else 1.0
+            for a, b, c, d in zip(self.low, self.high, low, high, strict=True)
+        )
+        shared = tuple(share * part for share, part in zip(self.shared, narrower, strict=True))
+        return replace(self, low=low, high=high, shared=shared)
+
+
+_UNJUDGED = RungInterval(rows=0, median=1.0, p90=1.0, low=(0.5,) * 3, high=(2.0,) * 3, shared=(1.0,) * 3)
+
+
+@cache
+def _rung_intervals() -> Mapping[tuple[str, str, str], RungInterval]:
+    rows = store.read_tsv("fit_rungs.tsv")
+    keys = ((row["family"], row["rung"], row["form"]) for row in rows)
+    return dict(zip(keys, store.records(RungInterval, rows), strict=True))
+
+
+def rung_interval(family: str, rung: str, form: str = ALL_FORMS) -> RungInterval:
+    """The interval of a rung whose residuals are a family's, not one fit's: 'table' or 'borrowed'; wide if unjudged.
+
+    That of a number format where enough kernels in it were judged, else of all formats together.
+    """
+    known = _rung_intervals()
+    return known.get((family, rung, form)) or known.get((family, rung, ALL_FORMS), _UNJUDGED)
+
+
+def foreign_factor(family: str) -> float:
+    """How much farther the ends of `common` are for a device whose vendor lends nothing [1].
+
+    Source: rows interval.foreign of the mechanism table, of a family or of all alike.
+    """
+    own = f"interval.foreign.{family}"
+    return constant(own if own in constants() else "interval.foreign")
+
+
+@cache
+def _spreads() -> dict[tuple[str, str, str], tuple[float, float]]:
+    return {
+        (row["rung"], row["family"], row["band"]): (float(row["low"]), float(row["high"]))
+        for row in store.read_tsv("source_spread.tsv")
+    }
+
+
+def source_spread(rung: str, family: str) -> tuple[float, float]:
+    """Ends that hold 80 % of measured / predicted over other sources [1]: a family's, else of all families.
+
+    `rung`: `tables` of the device itself, or values `borrowed` from others.
+    """
+    return _spreads().get((rung, family, ANY)) or _spreads()[rung, _OTHER, ANY]
+
+
+def mechanism_spread(family: str, seconds: float) -> tuple[float, float] | None:
+    """Ends that hold 80 % of measured / predicted by the mechanism over devices [1]; None if unknown.
+
+    Kernels shorter than 100 microseconds stand apart where enough devices tell.
+    """
+    band = SHORT if seconds < SHORT_S else LONG
+    return _spreads().get(("mechanism", family, band)) or _spreads().get(("mechanism", family, ANY))
