@@ -21,7 +21,8 @@ from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster, with_beside
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import Trade
-from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role, Router
+from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.expert_service import AFFINITY, BALANCED, LINEAR, Loads, placed
 from ridgeline.search.expert_traffic import routes_of
 from ridgeline.serving.engine import engine
@@ -51,23 +52,23 @@ class Claim:
 
 def served(model: str, on: str, traffic: Traffic, words: Mapping[str, Any]) -> Metrics:
     """Latencies of one deployment under traffic."""
-    one = engine(load(model), machine(cluster(on)), Deployment(**words))
+    one = engine(load(model), machine(cluster(on)), deployed(**words))
     longest = int((traffic.prompt_tokens + traffic.output_tokens).max())
     table = one.tables(longest_prompt=int(traffic.prompt_tokens.max()), longest=longest)
     return measure(replay_tables([one], [table], traffic, router=Router.ROUND_ROBIN), traffic)
 
 
 SIDES: tuple[Mapping[str, Any], ...] = tuple(
-    {"split_slack": slack, "queue": Queue.SHORTEST} for slack in (1.2, 1.5, 2.0)
+    {"split_slack": slack, "queue": "shortest"} for slack in (1.2, 1.5, 2.0)
 )  # one side is favoured until the other takes so many times its time alone
 
 
 def nexus() -> Iterator[str]:
     """One device divided between prompts and decode steps, against iterations that mix both."""
     for rate, *ways in (
-        (6.0, {}, {"split_share": 0.75}, {"split_share": 0.875}, {"queue": Queue.SHORTEST}, *SIDES),
-        (8.0, {}, {"queue": Queue.SHORTEST}, *SIDES),
-        (10.0, {}, {"queue": Queue.SHORTEST}, *SIDES),
+        (6.0, {}, {"split_share": 0.75}, {"split_share": 0.875}, {"queue": "shortest"}, *SIDES),
+        (8.0, {}, {"queue": "shortest"}, *SIDES),
+        (10.0, {}, {"queue": "shortest"}, *SIDES),
     ):
         yield from _nexus(rate, ways)
 
@@ -108,7 +109,7 @@ def steps(
     where, shelf, found = machine(cluster(on)), Shelf(), []
     for kind, words in grid:
         try:
-            one = engine(load(model), where, Deployment(max_seqs=1024, **common, **words), shelf=shelf)
+            one = engine(load(model), where, deployed(max_seqs=1024, **common, **words), shelf=shelf)
             room = one.capacity.cache_tokens
             table = one.tables(longest_prompt=2048, longest=2 * context)
         except (NoPlanError, PlanError):
@@ -186,9 +187,7 @@ def megascale() -> Iterator[str]:
     found: list[tuple[str, float, int, int, Mapping[str, Any]]] = []
     for words in grid:
         try:
-            one = engine(
-                load("mixtral-8x22b"), where, Deployment(max_seqs=1024, token_budget=8192, **words), shelf=shelf
-            )
+            one = engine(load("mixtral-8x22b"), where, deployed(max_seqs=1024, token_budget=8192, **words), shelf=shelf)
             room = one.capacity.cache_tokens
         except (NoPlanError, PlanError):
             continue
@@ -213,7 +212,7 @@ def exflow() -> Iterator[str]:
     """Tokens that stay with their experts, by the share of an expert's tokens that goes on to one of the next layer."""
     model, on, layers, experts = load("mixtral-8x7b"), "4x4xA100-SXM", 32, 8
     where, routes, shelf = machine(cluster(on)), routes_of(load("mixtral-8x7b"), cluster(on)), Shelf()
-    plain = Deployment(dp=8, ep=8)
+    plain = deployed(dp=8, ep=8)
     draw = np.random.default_rng(0)
     orders = [draw.permutation(experts) for _ in range(layers - 1)]
 
@@ -256,7 +255,7 @@ def moetuner() -> Iterator[str]:
         where, routes, steps_s = machine(cluster(on)), routes_of(load("mixtral-8x7b"), cluster(on)), {}
         for how in (LINEAR, BALANCED, AFFINITY):
             asked = Loads(loads=loads, how=how, flow=flow)
-            words = Deployment(dp=4, ep=4, tokens_stay=True, weights="fp8" if on.startswith("4") else "int8_wo")
+            words = deployed(dp=4, ep=4, tokens_stay=True, weights="fp8" if on.startswith("4") else "int8_wo")
             one = engine(load("mixtral-8x7b"), where, placed(words, asked, experts, routes=routes))
             table = one.tables(longest_prompt=2048, longest=4096)
             steps_s[how] = sum(decode_parts(one, table, 64.0, 1024.0).values())
@@ -281,7 +280,7 @@ def infinite() -> Iterator[str]:
         asked = traffic(np.zeros(count), prompts, draw.integers(50, 400, count))
         told = []
         for words in ways:
-            one = engine(load("llama-2-7b"), where, Deployment(**words))
+            one = engine(load("llama-2-7b"), where, deployed(**words))
             table = one.tables(longest_prompt=int(prompts.max()), longest=int(prompts.max()) + 400)
             found = replay_tables([one], [table], asked, router=Router.LEAST_LOADED)
             told.append((measure(found, asked).total_tokens_per_s, int(found.refused.sum()), found.loans))
@@ -300,11 +299,11 @@ def loongserve() -> Iterator[str]:
     long = draw.random(count) < 0.3
     prompts[long] = np.exp(draw.uniform(np.log(2_700), np.log(200_000), int(long.sum()))).astype(int)
     answers, gaps = draw.integers(20, 400, count), draw.exponential(1.0, count)
-    pools = [Deployment(tp=4, role=role) for role in (Role.PREFILL, Role.DECODE)]
+    pools = [deployed(tp=4, role=role) for role in (Role.PREFILL, Role.DECODE)]
     ways = {
-        "merged": [Deployment(tp=2, instances=4, elastic_tokens=4096)],
-        "the same instances apart": [Deployment(tp=2, instances=4)],
-        "one of 8, chunked": [Deployment(tp=8)],
+        "merged": [deployed(tp=2, instances=4, elastic_tokens=4096)],
+        "the same instances apart": [deployed(tp=2, instances=4)],
+        "one of 8, chunked": [deployed(tp=8)],
         "pools of 4": pools,
     }
     for rate in (0.5, 1.0, 2.0):

@@ -32,7 +32,8 @@ from serving_peers import (
     vidur,
 )
 
-from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.plan.deployment import Router
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.metrics import Objective
 from ridgeline.serving.replay import replay_tables
 from ridgeline.serving.traffic import arrivals
@@ -63,7 +64,7 @@ def vidurs(theirs: dict[str, Any] | None) -> Job:
         name="Vidur's job",
         model="llama-2-70b",
         cluster="2xA100-SXM-80GB",
-        deployment=Deployment(tp=2, token_budget=VIDUR_BUDGET, max_seqs=VIDUR_BATCH, cache_tokens=room),
+        deployment=deployed(tp=2, token_budget=VIDUR_BUDGET, max_seqs=VIDUR_BATCH, cache_tokens=room),
         traffic=drawn,
         objective=Objective(),
     )

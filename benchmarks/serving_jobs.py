@@ -14,6 +14,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import Objective, measure
 from ridgeline.serving.replay import Replay, replay_tables
@@ -94,7 +95,7 @@ def azure() -> Job:
         name="Azure conversations, an hour",
         model="llama-3.1-70b",
         cluster="8xH100-SXM",
-        deployment=Deployment(tp=8),
+        deployment=deployed(tp=8),
         traffic=lambda: named_traffic("azure-conv"),
         objective=Objective(ttft_s=1.0, tpot_s=0.05),
     )
@@ -106,7 +107,7 @@ def day() -> Job:
         name="ServeGen's clients, a day",
         model="llama-3.1-70b",
         cluster="400xH200-SXM",
-        deployment=Deployment(tp=4, weights="fp8", instances=100),
+        deployment=deployed(tp=4, weights="fp8", instances=100),
         traffic=lambda: named_traffic("servegen"),
         objective=Objective(ttft_s=1.0, tpot_s=0.05),
     )

@@ -15,13 +15,14 @@ from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.predict.drafts import _pace, drafted, drafted_for, simulate_drafted
 from ridgeline.predict.serving import simulate_serving
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.clock import last_stage
 from ridgeline.serving.engine import engine
 from ridgeline.serving.metrics import decode_parts
 from ridgeline.serving.traffic.asked import asked_traffic
 
 TARGET, WHERE = load("llama-3.1-8b"), cluster("2xH100-SXM")
-CHAIN = Deployment(tp=2, draft_tokens=3, acceptance=0.7)
+CHAIN = deployed(tp=2, draft_tokens=3, acceptance=0.7)
 TRAFFIC = asked_traffic({"rate": 4.0, "prompt": (256, 256), "output": (64, 64), "requests": 40})[0]
 
 

@@ -14,9 +14,9 @@ from ridgeline.errors import InputError, NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.cpus import cpu
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.offloaded import Offload, offloaded
 from ridgeline.report.offloaded import OffloadReport, offload_as_dict
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.hybrid_placement import Technique
 
 MIXTRAL = ["predict", "mixtral-8x7b", "--serve", "--on", "1xRTX-4090"]
@@ -33,7 +33,7 @@ def made(technique: Technique, model: str = "mixtral-8x7b", on: str = "1xRTX-409
     of_offload = {name: words.pop(name) for name in list(words) if name in Offload.__dataclass_fields__}
     without = technique in (Technique.FETCHED, Technique.STREAMED)
     asked = {"processors": "" if without else "EPYC 9654", "dram_bytes": 512e9} | of_offload
-    deployment = Deployment(weights=words.pop("weights", "bf16"))
+    deployment = deployed(weights=words.pop("weights", "bf16"))
     return offloaded(load(model), cluster(on), deployment, Offload(technique=technique, **asked), **words)
 
 

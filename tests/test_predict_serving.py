@@ -18,6 +18,7 @@ from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.predict.serving import queue_of, simulate_serving
 from ridgeline.report.serving import ServingReport
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.comings import Autoscale, Comings
 from ridgeline.serving.engine import engine
 from ridgeline.serving.metrics import Objective
@@ -35,11 +36,11 @@ def steady(count: int = 60, gap_s: float = 0.2) -> Traffic:
 
 @cache
 def told(**words: int) -> ServingReport:
-    return simulate_serving(MODEL, TWO, [Deployment(**words)], steady(), objective=Objective(ttft_s=1.0))  # type: ignore[arg-type]
+    return simulate_serving(MODEL, TWO, [deployed(**words)], steady(), objective=Objective(ttft_s=1.0))  # type: ignore[arg-type]
 
 
 def test_a_report_holds_the_replay_itself() -> None:
-    alone = replay([engine(MODEL, machine(TWO), Deployment(instances=2))], steady())
+    alone = replay([engine(MODEL, machine(TWO), deployed(instances=2))], steady())
     report = told(instances=2)
     np.testing.assert_array_equal(report.replay.end_s, alone.end_s)
     np.testing.assert_array_equal(report.replay.first_s, alone.first_s)
@@ -49,7 +50,7 @@ def test_a_report_holds_the_replay_itself() -> None:
 @pytest.mark.parametrize(("ep", "told_so"), [(1, True), (8, False)])
 def test_a_report_says_where_the_engine_would_refuse_to_load_experts(ep: int, told_so: bool) -> None:
     """MiniMax-M2's experts are 1,536 wide: eight ranks hold 192 of each, one and a half blocks, or whole ones."""
-    one = Deployment(tp=8, ep=ep, weights="fp8_block")
+    one = deployed(tp=8, ep=ep, weights="fp8_block")
     report = simulate_serving(load("minimax-m2"), cluster("8xH200-SXM"), [one], steady(count=4))
     assert any("blocks of 128" in note for note in report.assumed) is told_so
 
@@ -57,7 +58,7 @@ def test_a_report_says_where_the_engine_would_refuse_to_load_experts(ep: int, to
 @pytest.mark.parametrize(("ep", "backend", "told_so"), [(16, "", True), (8, "", False), (16, "none", False)])
 def test_a_report_says_by_what_experts_on_many_ranks_run(ep: int, backend: str, told_so: bool) -> None:
     """And no word of the many ranks where a backend is named. Prompts and steps have kernels of their own."""
-    one = Deployment(engine="SGLang", dp=ep, ep=ep, weights="fp8_block", expert_backend=backend)
+    one = deployed(engine="SGLang", dp=ep, ep=ep, weights="fp8_block", expert_backend=backend)
     report = simulate_serving(load("deepseek-v3"), cluster("16xH200-SXM"), [one], steady(count=4))
     assert any("experts on 16 ranks run by deepep" in note for note in report.assumed) is told_so
     assert ({"wide_experts", "wide_experts_decode"} <= set(report.rungs)) is told_so
@@ -71,7 +72,7 @@ def test_money_by_hand() -> None:
     assert report.usd_per_h == pytest.approx(2 * TWO.price_usd_per_device_h.value)
     hours = 1e6 / report.metrics.output_tokens_per_s / 3600
     assert report.usd_per_million_output_tokens == pytest.approx(2 * TWO.price_usd_per_device_h.value * hours)
-    free = simulate_serving(MODEL, replace(TWO, price_usd_per_device_h=None), [Deployment()], steady())
+    free = simulate_serving(MODEL, replace(TWO, price_usd_per_device_h=None), [deployed()], steady())
     assert (free.usd_per_h, free.usd_per_million_output_tokens) == (None, None)
 
 
@@ -99,21 +100,21 @@ def test_power_by_hand() -> None:
 
 def test_a_device_without_a_rated_power_has_no_watts() -> None:
     silent = replace(TWO, accelerator=replace(TWO.accelerator, tdp_w=None))
-    report = simulate_serving(MODEL, silent, [Deployment()], steady())
+    report = simulate_serving(MODEL, silent, [deployed()], steady())
     assert (report.power_w, report.energy_j) == (None, None)
 
 
 def test_what_waits_is_told_beside_what_computes() -> None:
     """A lone request's TTFT is its prompt's iteration and the way to the engine; in a crowd most of it is waiting."""
-    alone = simulate_serving(MODEL, TWO, [Deployment()], steady(1), offline=True)
+    alone = simulate_serving(MODEL, TWO, [deployed()], steady(1), offline=True)
     assert alone.metrics.ttft.p50 == pytest.approx(sum(alone.prefill_parts.values()), rel=0.1)
     assert alone.queue_share == pytest.approx(0.0, abs=0.1)
-    crowd = simulate_serving(MODEL, TWO, [Deployment()], steady(2000, 0.0))
+    crowd = simulate_serving(MODEL, TWO, [deployed()], steady(2000, 0.0))
     assert crowd.queue_share > 0.9
 
 
 def test_a_lone_answer_takes_its_decode_parts_a_token() -> None:
-    alone = simulate_serving(MODEL, TWO, [Deployment()], steady(1), offline=True)
+    alone = simulate_serving(MODEL, TWO, [deployed()], steady(1), offline=True)
     assert alone.metrics.tpot.p50 == pytest.approx(sum(alone.decode_parts.values()), rel=0.05)
 
 
@@ -125,20 +126,20 @@ def test_evidence_is_the_lowest_rung() -> None:
 
 
 def test_pools_are_told_side_by_side() -> None:
-    pools = [Deployment(role=Role.PREFILL), Deployment(role=Role.DECODE)]
+    pools = [deployed(role=Role.PREFILL), deployed(role=Role.DECODE)]
     report = simulate_serving(MODEL, TWO, pools, steady())
     assert (report.devices, len(report.capacities), report.replay.moves) == (2, 2, 60)
 
 
 def test_an_engine_that_will_not_start() -> None:
     with pytest.raises(NoPlanError, match="will not start on 1xH100-SXM"):
-        simulate_serving(load("llama-3.1-70b"), TWO, [Deployment()], steady())
+        simulate_serving(load("llama-3.1-70b"), TWO, [deployed()], steady())
 
 
 def test_fewer_or_slower_devices_are_never_better() -> None:
     busy = steady(300, 0.01)
     reports = [
-        simulate_serving(MODEL, cluster(on), [Deployment(instances=count)], busy)
+        simulate_serving(MODEL, cluster(on), [deployed(instances=count)], busy)
         for on, count in (("2xA100-SXM-80GB", 1), ("2xH100-SXM", 1), ("2xH200-SXM", 1), ("2xH200-SXM", 2))
     ]
     for slow, fast in pairwise(reports):
@@ -154,16 +155,16 @@ def test_a_queue_is_some_rounds_of_what_can_run() -> None:
         return queue_of(MODEL, TWO, [deployment], words)[0]
 
     lengths = {"prompt": (1000, 1000), "output": (200, 200)}
-    held = engine(MODEL, machine(TWO), Deployment(), offline=True).capacity.cache_tokens
-    assert asked(Deployment(max_seqs=100), **lengths) == 500
-    assert asked(Deployment(), **lengths) == int(5 * held / 1200)
-    assert asked(Deployment(max_seqs=100, instances=2), **lengths) == 1000
-    assert asked(Deployment(max_seqs=1), **lengths) == 64
+    held = engine(MODEL, machine(TWO), deployed(), offline=True).capacity.cache_tokens
+    assert asked(deployed(max_seqs=100), **lengths) == 500
+    assert asked(deployed(), **lengths) == int(5 * held / 1200)
+    assert asked(deployed(max_seqs=100, instances=2), **lengths) == 1000
+    assert asked(deployed(max_seqs=1), **lengths) == 64
     assert (
-        asked(Deployment(), prompt=(1, 1), output=(1, 1))
-        == 5 * engine(MODEL, machine(TWO), Deployment(), offline=True).policy.max_seqs
+        asked(deployed(), prompt=(1, 1), output=(1, 1))
+        == 5 * engine(MODEL, machine(TWO), deployed(), offline=True).policy.max_seqs
     )
-    assert asked(Deployment(max_seqs=100_000), prompt=(1, 1), output=(1, 1)) == 20_000
+    assert asked(deployed(max_seqs=100_000), prompt=(1, 1), output=(1, 1)) == 20_000
 
 
 def test_a_large_fleet_does_as_many_small_ones() -> None:
@@ -172,7 +173,7 @@ def test_a_large_fleet_does_as_many_small_ones() -> None:
 
     def asked(devices: int) -> tuple[ServingReport, int]:
         where = cluster(f"{devices}xH100-SXM")
-        count, part, parts = queue_of(MODEL, where, [Deployment(instances=devices)], lengths)
+        count, part, parts = queue_of(MODEL, where, [deployed(instances=devices)], lengths)
         line = asked_traffic({**lengths, "arrivals": "burst", "requests": count})[0]
         return simulate_serving(MODEL, where, part, line, offline=True, parts=parts), part[0].instances
 
@@ -191,7 +192,7 @@ def test_a_large_fleet_does_as_many_small_ones() -> None:
 
 def test_pools_are_scaled_each_by_its_own_load() -> None:
     """One instance of each pool is up from the beginning; under the load both pools start others."""
-    pools = [Deployment(role=role, instances=2) for role in (Role.PREFILL, Role.DECODE)]
+    pools = [deployed(role=role, instances=2) for role in (Role.PREFILL, Role.DECODE)]
     busy = asked_traffic({"rate": 40.0, "prompt": (2048, 2048), "output": (64, 64), "requests": 400})[0]
     auto = Comings(autoscale=Autoscale(period_s=1.0, high=4.0, low=1.0, start_s=1.0))
     found = simulate_serving(load("llama-3.1-8b"), cluster("4xH100-SXM"), pools, busy, comings=auto).replay

@@ -12,11 +12,11 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.load import load
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import predict
 from ridgeline.predict.serving import simulate_serving
 from ridgeline.report.serving import ServingReport
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.traffic.traffic import traffic
 
 WHOLE = 1.0 - 1.0 / 1.1
@@ -37,7 +37,7 @@ bf16 = "900 TFLOP/s"
 @cache
 def replayed(on: str, tp: int, engine: str = "vLLM") -> ServingReport:
     asked = traffic(0.5 * np.arange(20), np.full(20, 1000), np.full(20, 50), name="steady")
-    return simulate_serving(load("llama-3.1-8b"), cluster(on), [Deployment(tp=tp, engine=engine)], asked)
+    return simulate_serving(load("llama-3.1-8b"), cluster(on), [deployed(tp=tp, engine=engine)], asked)
 
 
 @pytest.mark.parametrize(("on", "tp"), [("2xH100-SXM", 2), ("8xMI300X", 4), ("2xRTX-4090", 2), ("8xTPU-v6e", 4)])

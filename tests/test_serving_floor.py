@@ -10,7 +10,7 @@ from ridgeline.errors import RidgelineError
 from ridgeline.facts.accelerators import accelerators
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import engine
 
 MODEL = load("llama-3.1-8b")
@@ -27,7 +27,7 @@ def test_a_step_reads_its_weights_and_a_prompt_does_its_flop(name: str, weights:
         if not part.peak_flop_per_s:
             continue
         try:
-            one = engine(MODEL, machine(cluster(f"1x{device}")), Deployment(engine=name, weights=weights))
+            one = engine(MODEL, machine(cluster(f"1x{device}")), deployed(engine=name, weights=weights))
             tables = one.tables(longest_prompt=4096, longest=8192)
         except RidgelineError:
             continue

@@ -23,6 +23,7 @@ KEYS = {
     "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "attained", "goodput_rps", "hit_share", "refused",
     "shares", "preemptions", "moves", "adapter_loads", "iterations", "span_s", "power_w", "energy_j", "carbon_kg",
     "usd_per_h", "usd_per_million_output_tokens", "goodput_per_usd", "loans", "merges", "failures", "starts",
+    "techniques",
     "instances_up", "idle_devices", "known", "what_if", "sensitivities", "intervals", "sampling", "window_s", "steady",
     "reasons", "decode_parts_s", "prefill_parts_s", "capacities", "series_s", "series", "rungs", "evidence", "assumed",
 }  # fmt: skip
@@ -471,8 +472,11 @@ def test_a_fair_queue_and_the_urgent_are_told_by_group(capsys: pytest.CaptureFix
         (["--swap-blocks", "1"], "say preemption swap as well"),
         (["--adapters", "2", "--adapter-slots", "3"], "needs 1 to the number of adapters, 2"),
         (["--kv-rank", "160"], "say kv_fetched as well"),
-        (["--kv-kept", "64", "--preemption", "swap"], "not modelled with pools, preemption swap"),
-        (["--nano-tokens", "64", "--draft-tokens", "1", "--acceptance", "0.5"], "take tp, dp and ep"),
+        (["--kv-kept", "64", "--preemption", "swap"], "preemption swap"),
+        (
+            ["--nano-tokens", "64", "--draft-tokens", "1", "--acceptance", "0.5"],
+            "draft_tokens is not modelled with nano_tokens",
+        ),
     ],
 )
 def test_queues_that_mean_nothing_are_refused(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:

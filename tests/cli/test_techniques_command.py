@@ -13,7 +13,8 @@ import pytest
 from ridgeline.cli import techniques as command
 from ridgeline.cli.main import run
 from ridgeline.errors import PlanError
-from ridgeline.scenario.fields import PLAN_FIELDS, WORDS, WORKLOAD_FIELDS
+from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
+from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS
 from ridgeline.seams.registry import families, kind, names
 from ridgeline.seams.states import OptimizerStates, Tensor
 from ridgeline.seams.technique import param
@@ -90,15 +91,15 @@ def test_parameters_without_limits_and_sources_without_a_key() -> None:
 
 @pytest.mark.parametrize("family", families())
 def test_what_a_page_says_to_write_is_read(family: str) -> None:
-    flags = {field.flag: field for field in (*WORKLOAD_FIELDS, *PLAN_FIELDS)}
-    tables = {"workload": WORKLOAD_FIELDS, "plan": PLAN_FIELDS}
+    flags = {field.flag: field for field in (*WORKLOAD_FIELDS, *PLAN_FIELDS, *DEPLOYMENT_FIELDS)}
+    tables = {"workload": WORKLOAD_FIELDS, "plan": (*PLAN_FIELDS, *DEPLOYMENT_FIELDS)}
     for key in names(family):
         flagged, filed = command.written(kind(family, key))
         flag, word = shlex.split(flagged)
         ((section, table),) = tomllib.loads(filed.replace("] ", "]\n", 1)).items()
         fields = {field.name: field for field in tables[section]}
         ((name, value),) = table.items()
-        assert flags[flag].read(word) == fields[name].read(value) == (key if family in WORDS else (key,))
+        assert flags[flag].read(word) == fields[name].read(value) == (key if family in command.ALWAYS else (key,))
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ With another package installed its techniques are checked too: `pytest tests/con
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from itertools import combinations, product
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +20,37 @@ from hypothesis import strategies as st
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.errors import PlanError, RidgelineError
 from ridgeline.facts.clusters import cluster
+from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Evaluation, Predictor
 from ridgeline.scenario.fields import WORDS
+from ridgeline.scenario.serving import ServingScenario, serving_from_words
 from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words, write_scenario
 from ridgeline.seams.loss import CrossEntropy, Logits
 from ridgeline.seams.recompute import RESULTS, WORK, RecomputeRule
 from ridgeline.seams.registry import families, made, names, technique
 from ridgeline.seams.resolve import rewritten, together
 from ridgeline.seams.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Order, PipelineSchedule, Shape
+from ridgeline.seams.serving import ServingTechnique, check_techniques
 from ridgeline.seams.states import OptimizerStates, Tensor
 from ridgeline.seams.technique import Technique
+from ridgeline.serving.engine import engine
+from ridgeline.serving.replay import Replay, replay
+from ridgeline.serving.traffic.traffic import Traffic, traffic
 from ridgeline.timeline.profile import memory_profile
 from ridgeline.timeline.simulate import Timeline, simulate
 from ridgeline.training.pipeline import durations_of, order, pipeline_tasks
 
-ALL = {key: technique(family, key) for family in families() for key in names(family)}
+EVERY = {key: technique(family, key) for family in families() for key in names(family)}
+SERVED = {key: one for key, one in EVERY.items() if isinstance(one, ServingTechnique)}
+ALL = {key: one for key, one in EVERY.items() if key not in SERVED}
 SCHEDULES = {key: one for key, one in ALL.items() if isinstance(one, PipelineSchedule)}
 LOSSES = {key: one for key, one in ALL.items() if isinstance(one, CrossEntropy)}
 RULES = {key: one for key, one in ALL.items() if isinstance(one, RecomputeRule)}
 OPTIMIZERS = {key: one for key, one in ALL.items() if isinstance(one, OptimizerStates)}
 NUMBERS = [
-    (key, name) for key, one in ALL.items() for name, each in one.parameters().items()
-    if isinstance(each.default, int | float) and not isinstance(each.default, bool)
+    (key, name) for key, one in EVERY.items() for name, each in one.parameters().items()
+    if not isinstance(each.default, bool | str)
 ]  # fmt: skip
 MODEL = {"layers": 8, "hidden": 1024, "heads": 8, "vocab": 32_000, "positions": "rope", "tied": False}
 BATCH, MACHINE = 16, "8xH100-SXM"
@@ -56,12 +64,12 @@ def go_together(*chosen: Technique) -> bool:
         return False
 
 
-PAIRS = [
-    (one.key, other.key)
-    for mine, theirs in combinations(families(), 2)
-    for one, other in product(*([ALL[key] for key in names(family)] for family in (mine, theirs)))
-    if go_together(one, other)
-]
+def pairs(known: Mapping[str, Technique]) -> list[tuple[str, str]]:
+    both = combinations(known.values(), 2)
+    return [(one.key, other.key) for one, other in both if one.family != other.family and go_together(one, other)]
+
+
+PAIRS = pairs(ALL)
 
 
 def shapes(schedule: PipelineSchedule, most: int = 4) -> Iterator[tuple[int, int, int]]:
@@ -155,6 +163,8 @@ def test_a_faster_machine_is_never_slower(key: str, what: str) -> None:
 def refusal(one: Technique, given_: dict[str, object]) -> str:
     """Why a small scenario cannot be answered with these parameters; '' where it is."""
     try:
+        if one.key in SERVED:
+            return "" if replayed(made(one.family, one.key, given_).text).span_s > 0.0 else f"{one.key} takes no time"
         asked, plan = predictor(scenario(made(one.family, one.key, given_)))
         return "" if asked.evaluate(plan).timeline.makespan_s > 0.0 else f"{one.key} takes no time"
     except RidgelineError as error:
@@ -163,15 +173,15 @@ def refusal(one: Technique, given_: dict[str, object]) -> str:
 
 @pytest.mark.parametrize(("key", "name"), NUMBERS)
 def test_a_parameter_works_or_is_refused_at_its_bounds_and_is_refused_beyond(key: str, name: str) -> None:
-    one = ALL[key]
+    one = EVERY[key]
     field = one.parameters()[name]
-    whole = isinstance(field.default, int)
+    whole = field.metadata["whole"]
     for bound, away in ((field.metadata["low"], -1), (field.metadata["high"], 1)):
         if np.isinf(bound):
             continue
         at = int(bound) if whole else float(bound)
         told = refusal(one, {name: at})
-        assert not told or key in told
+        assert not told or key in told or SERVED[key].word in told
         with pytest.raises(PlanError, match=f"{key}: {name} = .*, needs"):
             made(one.family, key, {name: at + away})
 
@@ -179,13 +189,13 @@ def test_a_parameter_works_or_is_refused_at_its_bounds_and_is_refused_beyond(key
 def values(key: str) -> st.SearchStrategy[dict[str, object]]:
     """Parameters of a technique, each within its range."""
     drawn: dict[str, st.SearchStrategy[object]] = {}
-    for name, field in ALL[key].parameters().items():
+    for name, field in EVERY[key].parameters().items():
         low, high = field.metadata["low"], min(field.metadata["high"], 1e12)
         if isinstance(field.default, bool):
             drawn[name] = st.booleans()
-        elif isinstance(field.default, int):
+        elif field.metadata["whole"]:
             drawn[name] = st.integers(int(low), int(high))
-        elif isinstance(field.default, float):
+        elif not isinstance(field.default, str):
             drawn[name] = st.floats(low, high)
         else:
             drawn[name] = st.just(field.default)
@@ -194,9 +204,9 @@ def values(key: str) -> st.SearchStrategy[dict[str, object]]:
 
 @settings(max_examples=20)
 @given(data=st.data())
-@pytest.mark.parametrize("key", ALL)
+@pytest.mark.parametrize("key", EVERY)
 def test_its_text_is_read_back_as_it_is(key: str, data: st.DataObject) -> None:
-    one = ALL[key]
+    one = EVERY[key]
     try:
         mine = made(one.family, key, data.draw(values(key)))
     except PlanError:  # a technique may refuse some values together
@@ -328,3 +338,62 @@ def test_an_optimizers_states_traffic_and_work_grow_with_the_tensor(
         assert 0.0 <= told(small) <= told(large) * ROUNDING
     flat, longer = (Tensor(count=float(rows)), Tensor(count=float(high)))
     assert 0.0 <= one.state_bytes(flat) <= one.state_bytes(longer)
+
+
+# serving -------------------------------------------------------------------------------------------
+
+
+@cache
+def served_scenario(*texts: str) -> ServingScenario:
+    plan = {"technique": list(texts), "max_seqs": 16, "instances": 2}
+    return serving_from_words({"model": {"name": "qwen2.5-0.5b"}, "cluster": {"name": "2xA100-80GB-SXM"}, "plan": plan})
+
+
+@cache
+def served_traffic() -> Traffic:
+    """Requests of few clients that need more than is there, some of them long and some urgent."""
+    draw = np.random.default_rng(7)
+    count = 80
+    asked = traffic(np.sort(draw.uniform(0.0, 2.0, count)), draw.integers(1, 3000, count), draw.integers(1, 60, count))
+    return replace(asked, priority=draw.integers(0, 3, count), session=draw.integers(0, 4, count))
+
+
+@cache
+def replayed(*texts: str) -> Replay:
+    asked = served_scenario(*texts)
+    engines = [engine(asked.model, found_machine(), replace(one, cache_tokens=8192)) for one in asked.deployments]
+    return replay(engines, served_traffic())
+
+
+def may_serve(*keys: str) -> bool:
+    try:
+        check_techniques(Deployment(technique=tuple(SERVED[key].text for key in keys), tp=1, instances=2))
+    except PlanError:
+        return False
+    return True
+
+
+SERVED_PAIRS = [pair for pair in pairs(SERVED) if may_serve(*pair)]
+
+
+@pytest.mark.parametrize("keys", [*((key,) for key in SERVED if may_serve(key)), *SERVED_PAIRS], ids="+".join)
+def test_every_request_ends_with_its_tokens_or_is_refused(keys: tuple[str, ...]) -> None:
+    """No token is lost or made twice, no time goes backward, and the same question has the same answer."""
+    try:
+        found = replayed(*(SERVED[key].text for key in keys))
+    except PlanError as error:  # the model or engine has nothing that it is about
+        assert any(key in str(error) or SERVED[key].word in str(error) for key in keys)  # noqa: PT017
+        return
+    asked = served_traffic()
+    assert (found.done | found.refused).all()
+    assert found.output[found.done].sum() == asked.output_tokens[found.done].sum()
+    assert found.prompt.sum() == asked.prompt_tokens.sum()
+    assert (found.first_s[found.done] >= found.came_s[found.done]).all()
+    assert (found.end_s[found.done] >= found.first_s[found.done]).all()
+    assert found.busy_s.max() <= found.span_s * ROUNDING
+
+
+@pytest.mark.parametrize(("one", "other"), [pair for pair in combinations(SERVED, 2) if pair not in SERVED_PAIRS])
+def test_two_that_fill_one_slot_are_refused(one: str, other: str) -> None:
+    with pytest.raises(PlanError):
+        check_techniques(Deployment(technique=(SERVED[one].text, SERVED[other].text), tp=1, instances=2))

@@ -18,7 +18,7 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.load import load
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import Core, Experts, Pass, Product, Recurrence, Reduce
-from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import deployed
 
 H200 = machine(cluster("1xH200-SXM"))
 ROWS = np.array([1.0, 64.0])
@@ -57,7 +57,7 @@ def test_other_formats_are_cast_as_they_were(feed: str) -> None:
 
 def test_a_gated_delta_rule_is_priced_by_its_own_kernels_of_one_gate_a_head() -> None:
     """64 states of 128 x 128 over 4,096 tokens: the chunked kernels' fit, far above the bytes that must move."""
-    served = serve(load("qwen3.5-397b-a17b"), Deployment(engine="SGLang", version="0.5.16"))
+    served = serve(load("qwen3.5-397b-a17b"), deployed(engine="SGLang", version="0.5.16"))
     piece = next(one for kind in served.kinds for one in kind.pieces if isinstance(one, Recurrence))
     assert (piece.delta, piece.heads, piece.key_heads, piece.key_dim, piece.value_dim) == (True, 64, 16, 128, 128)
     prices = ServedPrices(H200, Formats(), engine="SGLang", version="0.5.16")  # whose newest tables gate key channels
@@ -103,10 +103,7 @@ def test_matrix_engines_apart_from_a_devices_cores_read_weights_at_its_memory_ra
 
 MI300X = machine(cluster("8xMI300X"))
 CORE = next(
-    piece
-    for kind in serve(load("llama-3.1-8b"), Deployment()).kinds
-    for piece in kind.pieces
-    if isinstance(piece, Core)
+    piece for kind in serve(load("llama-3.1-8b"), deployed()).kinds for piece in kind.pieces if isinstance(piece, Core)
 )
 
 
@@ -380,7 +377,7 @@ def test_scores_that_pass_through_memory_grow_with_the_square_of_a_prompt() -> N
 
 def test_experts_start_as_often_as_they_have_kernels() -> None:
     """Mixtral on MI300X, one token: 63 us of starts of eight kernels and 705 MB of two experts' weights."""
-    served = serve(load("mixtral-8x7b"), Deployment())
+    served = serve(load("mixtral-8x7b"), deployed())
     piece = next(one for kind in served.kinds for one in kind.pieces if isinstance(one, Experts))
     seconds_s = ServedPrices(MI300X, Formats()).experts(piece, np.array([1.0])).mid[0]
     read_s = 2 * 3 * 4096 * 14336 * 2.0 / 5300e9

@@ -20,9 +20,9 @@ from ridgeline.graph.load import catalog_config, load
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import Core, Product
-from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import predict
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.engine import formats_of
 
@@ -32,7 +32,7 @@ H200 = machine(cluster("8xH200-SXM"))
 
 
 def core(tp: int = 8) -> Core:
-    (found,) = {piece for piece in serve(SPARSE, Deployment(tp=tp)).kinds[0].pieces if isinstance(piece, Core)}
+    (found,) = {piece for piece in serve(SPARSE, deployed(tp=tp)).kinds[0].pieces if isinstance(piece, Core)}
     return found
 
 
@@ -46,7 +46,7 @@ def test_layers_that_take_the_choice_before_them_have_no_indexer() -> None:
     assert scoring == [True, True, True, *([False] * 3 + [True]) * 18, False, False, False]
     each = 32 * 128 * 2048 + 6144 * (128 + 32) + 2 * 128
     assert every.params - SHARED.graph.params == 57 * each
-    cores = [piece for kind in serve(SHARED, Deployment()).kinds for piece in kind.pieces if isinstance(piece, Core)]
+    cores = [piece for kind in serve(SHARED, deployed()).kinds for piece in kind.pieces if isinstance(piece, Core)]
     assert sorted(piece.choice.heads for piece in cores if piece.choice) == [0, 32, 32]
 
 
@@ -61,7 +61,7 @@ def test_flop_sees_chosen_keys_and_scores_all() -> None:
 
 def test_cache_holds_an_index_key_of_8_bits_beside_the_latent() -> None:
     for kv, latent in (("bf16", 2 * 576), ("fp8", 512 + 4 * 4 + 2 * 64)):
-        deployment = Deployment(tp=8, kv=kv)
+        deployment = deployed(tp=8, kv=kv)
         found = token_bytes(serve(SPARSE, deployment).kinds, formats_of(deployment))
         assert found == (61 * (latent + 128 + 4), 0.0)
 
@@ -71,7 +71,7 @@ def test_every_rank_scores_for_itself() -> None:
     assert one == eight
     assert eight is not None
     assert eight.elements == INDEXER
-    names = {piece.name for piece in serve(SPARSE, Deployment(tp=8)).kinds[0].pieces if isinstance(piece, Product)}
+    names = {piece.name for piece in serve(SPARSE, deployed(tp=8)).kinds[0].pieces if isinstance(piece, Product)}
     assert not any(name.startswith("index") for name in names)
 
 
@@ -110,7 +110,7 @@ def test_what_is_not_modelled_is_refused() -> None:
     with pytest.raises(PlanError, match="served, not trained"):
         predict(SPARSE, cluster("64xH200-SXM"), Workload(seq_len=4096, global_batch=64), Plan(tp=8, pp=1, dp=8))
     with pytest.raises(PlanError, match="kv_ranks with keys that an indexer chooses"):
-        serve(SPARSE, Deployment(tp=8, kv_ranks=8))
+        serve(SPARSE, deployed(tp=8, kv_ranks=8))
 
 
 @pytest.mark.parametrize("listed", [["full"], ["shared"] * 78, ["full", "all"] * 39, "full"])

@@ -15,7 +15,7 @@ from ridgeline.graph.build import build
 from ridgeline.graph.load import catalog_config, load
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import Core, LayerKind, Mix, Product
-from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.engine import Engine, engine
 
@@ -24,7 +24,7 @@ EIGHT = machine(cluster("8xB200-SXM"))
 
 
 def kinds(model: object, tp: int = 1) -> dict[str, LayerKind]:
-    return {kind.name: kind for kind in serve(model, Deployment(tp=tp)).kinds}  # type: ignore[arg-type]
+    return {kind.name: kind for kind in serve(model, deployed(tp=tp)).kinds}  # type: ignore[arg-type]
 
 
 def core(kind: LayerKind) -> Core:
@@ -80,7 +80,7 @@ def test_streams_are_mixed_around_both_parts() -> None:
 
 
 def made(model: object, **words: object) -> Engine:
-    return engine(model, EIGHT, Deployment(tp=8, engine="SGLang", **words))  # type: ignore[arg-type]
+    return engine(model, EIGHT, deployed(tp=8, engine="SGLang", **words))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("model", "name"), [(PRO, "chosen-moe"), (PRO, "compressed-moe"), (M3, "sparse-moe")])
@@ -115,7 +115,7 @@ def test_experts_alone_are_of_four_bits(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(PlanError, match="or entries, is not modelled"):
-        serve(PRO, Deployment(tp=8, kv_ranks=2))
+        serve(PRO, deployed(tp=8, kv_ranks=2))
     config = {**catalog_config("deepseek-v4-flash"), "compress_ratios": [3] * 44}
     with pytest.raises(ModelError, match="compress_ratios"):
         build(config, name="x", source="x")

@@ -8,9 +8,9 @@ from ridgeline.cost.machine import machine
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.checkpoint_formats import with_formats
-from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.serving import simulate_serving
 from ridgeline.scenario.serving import serving_from_words
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import engine
 from ridgeline.serving.traffic.asked import asked_traffic
 
@@ -34,27 +34,27 @@ def test_python_and_the_command_serve_the_same_formats(name: str, on: str, asked
     said = serving_from_words(
         {"model": {"name": name}, "cluster": {"name": on}, "plan": {**words, "tp": where.count}, "workload": {}}
     )
-    found, why = with_formats(Deployment(engine="vllm", tp=where.count, **words), model, where)
+    found, why = with_formats(deployed(engine="vllm", tp=where.count, **words), model, where)
     assert found == said.deployments[0]
     assert found.weights == served
     assert said.assumed == ((why,) if why else ())
     assert with_formats(found, model, where)[0] == found  # and comes out again as it is
-    made = [engine(model, machine(where), one) for one in (Deployment(engine="vllm", tp=where.count, **words), found)]
+    made = [engine(model, machine(where), one) for one in (deployed(engine="vllm", tp=where.count, **words), found)]
     assert made[0].formats == made[1].formats
     assert made[0].capacity == made[1].capacity
 
 
 def test_what_is_said_of_attention_is_kept() -> None:
     model, where = load("deepseek-v4-flash"), cluster("8xH200-SXM")
-    assert with_formats(Deployment(), model, where)[0].other_weights == "fp8_block"
-    assert with_formats(Deployment(other_weights="bf16"), model, where)[0].other_weights == "bf16"
+    assert with_formats(deployed(), model, where)[0].other_weights == "fp8_block"
+    assert with_formats(deployed(other_weights="bf16"), model, where)[0].other_weights == "bf16"
 
 
 def test_a_replay_from_python_serves_the_checkpoint_and_says_so() -> None:
     model, where = load("gpt-oss-20b"), cluster("1xH100-SXM")
     traffic, _ = asked_traffic({"prompt": (128, 128), "output": (4, 4), "requests": 2, "arrivals": "burst"})
     plain, stated = (
-        simulate_serving(model, where, (Deployment(engine="vllm", weights=name),), traffic)
+        simulate_serving(model, where, (deployed(engine="vllm", weights=name),), traffic)
         for name in ("", "w4a16_mxfp4")
     )
     assert plain.deployments == stated.deployments

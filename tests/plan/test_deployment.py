@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.errors import PlanError
-from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.plan.deployment import Role, Router
+from ridgeline.scenario.serving_words import deployed
 
 DEGREES = st.integers(1, 16)
 
 
 def test_a_deployment_leaves_choices_to_the_engine() -> None:
-    one = Deployment()
+    one = deployed()
     assert (one.engine, one.tp, one.pp, one.dp, one.ep, one.instances) == ("vLLM", 1, 1, 1, 1, 1)
     assert (one.router, one.role, one.draft_tokens) == (Router.ROUND_ROBIN, Role.WHOLE, 0)
     assert (one.version, one.weights, one.other_weights, one.kv) == ("", "", "", "")
@@ -27,7 +28,7 @@ def test_a_deployment_leaves_choices_to_the_engine() -> None:
 
 @given(tp=DEGREES, pp=DEGREES, dp=DEGREES, instances=DEGREES)
 def test_devices_are_the_product_of_degrees(tp: int, pp: int, dp: int, instances: int) -> None:
-    one = Deployment(tp=tp, pp=pp, dp=dp, instances=instances, ep=tp * dp)
+    one = deployed(tp=tp, pp=pp, dp=dp, instances=instances, ep=tp * dp)
     assert one.instance_devices == tp * pp * dp
     assert one.devices == tp * pp * dp * instances
 
@@ -38,18 +39,18 @@ def test_devices_are_the_product_of_degrees(tp: int, pp: int, dp: int, instances
 )
 def test_tokens_gained_by_drafting(drafts: int, acceptance: float, gained: float) -> None:
     """A drafted token counts only if those before it were accepted: 1 + a + a^2 + ..."""
-    assert Deployment(draft_tokens=drafts, acceptance=acceptance).gained == pytest.approx(gained)
+    assert deployed(draft_tokens=drafts, acceptance=acceptance).gained == pytest.approx(gained)
 
 
 def test_a_request_takes_a_token_of_a_step_for_each_beam_and_gains_one() -> None:
-    one = Deployment(beam_width=4)
+    one = deployed(beam_width=4)
     assert (one.step_tokens, one.gained) == (4, 1.0)
-    assert Deployment(draft_tokens=3).step_tokens == 4
+    assert deployed(draft_tokens=3).step_tokens == 4
 
 
 @given(drafts=st.integers(0, 20), acceptance=st.floats(0, 1))
 def test_a_step_gains_between_one_token_and_all_drafts(drafts: int, acceptance: float) -> None:
-    assert 1.0 <= Deployment(draft_tokens=drafts, acceptance=acceptance).gained <= 1.0 + drafts
+    assert 1.0 <= deployed(draft_tokens=drafts, acceptance=acceptance).gained <= 1.0 + drafts
 
 
 @pytest.mark.parametrize(
@@ -64,28 +65,28 @@ def test_a_step_gains_between_one_token_and_all_drafts(drafts: int, acceptance: 
         ({"acceptance": 1.2}, "acceptance = 1.2"),
         ({"draft_tokens": -1}, "draft_tokens = -1"),
         ({"beam_width": 0}, "beam_width = 0, needs >= 1"),
-        ({"beam_width": 4, "draft_tokens": 2}, "not modelled with draft_tokens"),
+        ({"beam_width": 4, "draft_tokens": 2}, "draft_tokens"),
         ({"tp": 4, "dp": 2, "ep": 3}, "ep = 3 does not divide tp 4 * dp 2 = 8"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_value(words: dict[str, float], told: str) -> None:
     with pytest.raises(PlanError, match="deployment: ") as refused:
-        Deployment(**words)  # type: ignore[arg-type]
+        deployed(**words)  # type: ignore[arg-type]
     assert told in str(refused.value)
 
 
 def test_a_tree_gains_what_its_paths_are_worth() -> None:
     """Rival: every node of the tree counts with the probability that all candidates on its way are the ones."""
     tree, ranked = (3, 2, 2), (0.55, 0.2, 0.1)
-    one = Deployment(draft_tree=tree, draft_tokens=21, acceptance=ranked[0], next_acceptance=ranked[1:])
+    one = deployed(draft_tree=tree, draft_tokens=21, acceptance=ranked[0], next_acceptance=ranked[1:])
     paths = (path for depth in (1, 2, 3) for path in product(*(range(width) for width in tree[:depth])))
     assert one.gained == pytest.approx(1 + sum(prod(ranked[rank] for rank in path) for path in paths))
     assert (one.draft_depth, one.step_tokens) == (3, 22)
 
 
 def test_a_tree_of_one_candidate_a_place_is_the_chain() -> None:
-    tree = Deployment(draft_tree=(1, 1, 1, 1), draft_tokens=4, acceptance=0.7)
-    chain = Deployment(draft_tokens=4, acceptance=0.7)
+    tree = deployed(draft_tree=(1, 1, 1, 1), draft_tokens=4, acceptance=0.7)
+    chain = deployed(draft_tokens=4, acceptance=0.7)
     assert tree.gained == pytest.approx(chain.gained)
     assert (tree.draft_depth, tree.step_tokens) == (chain.draft_depth, chain.step_tokens) == (4, 5)
 
@@ -101,4 +102,4 @@ def test_a_tree_of_one_candidate_a_place_is_the_chain() -> None:
 )
 def test_trees_that_cannot_be_are_refused(words: dict[str, Any], told: str) -> None:
     with pytest.raises(PlanError, match=told):
-        Deployment(**words)
+        deployed(**words)

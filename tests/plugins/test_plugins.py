@@ -184,3 +184,58 @@ def test_plan_tries_a_strangers_loss_and_keeps_to_one() -> None:
     assert "cut-cross-entropy" in {one["plan"]["loss"] for one in tried["best"]}
     stated = "cut-cross-entropy(skipped=0.5)"
     assert {one["plan"]["loss"] for one in answer(*words, "--loss", stated)["best"]} == {stated}
+
+
+TRAFFIC = ("--rate", "6", "--prompt", "2000-8000", "--output", "100-400", "--requests", "200")
+SERVED = ("simulate", "llama-3.1-8b", "--on", "1xH100-SXM", *TRAFFIC)
+
+
+def test_shortest_remaining_time_first_ends_sooner_on_average() -> None:
+    usual, shortest = (answer(*SERVED, "--queue", name) for name in ("arrival", "srpt"))
+    assert shortest["ttft"]["mean_s"] < usual["ttft"]["mean_s"]
+    assert shortest["deployments"][0]["technique"] == ["srpt"]
+    assert shortest["techniques"] == ["srpt: https://arxiv.org/abs/2410.01035, section 3"]
+    weighed = answer(*SERVED, "--technique", "srpt(answer=1)")
+    assert weighed["ttft"]["mean_s"] != shortest["ttft"]["mean_s"]
+
+
+def test_heavy_hitters_alone_leave_room_for_more_sequences() -> None:
+    usual, few = (answer(*SERVED, *more) for more in ((), ("--technique", "h2o(heavy=256, recent=256)")))
+    assert few["span_s"] < usual["span_s"]
+    assert few["deployments"][0]["technique"] == ["h2o(heavy=256,recent=256)"]
+
+
+def test_a_search_of_deployments_applies_a_strangers_queue_and_eviction() -> None:
+    words = ("plan", "llama-3.1-8b", "--on", "2xH100-SXM", "--serve", *TRAFFIC, "--slo", "ttft=20s,tpot=200ms")
+    found = answer(*words, "--technique", "h2o", "--queue", "srpt")
+    techniques = {tuple(each["technique"]) for one in found["best"] for each in one["deployments"]}
+    assert techniques == {("srpt", "h2o")}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--technique", "h2o,kv-budget"), "h2o and kv-budget both fill 'cache'"),
+        (("--technique", "h2o", "--kv-kept", "64"), "kv_kept and h2o both say it; leave one of them out"),
+        (("--technique", "h2o", "--preemption", "swap"), "h2o is not modelled with preemption swap"),
+        (("--technique", "h2o", "--prefix-cache"), "h2o is not modelled with prefix_cache"),
+        (("--technique", "srpt", "--queue", "fair"), "queue and srpt both say it"),
+        (("--technique", "h2o(heavy=0)"), "h2o: heavy = 0 tokens, needs 1 to"),
+        (("--queue", "srpt(answer=0)"), "srpt: answer = 0, needs 1 to"),
+        (("--technique", "galore"), "galore is one of the optimizers"),
+    ],
+)
+def test_serving_that_does_not_go_together_is_refused(words: tuple[str, ...], told: str) -> None:
+    done = ridgeline(*SERVED, *words)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_serving_techniques_are_in_help_and_listed_with_their_pages() -> None:
+    assert "arrival|fair|shortest|srpt" in ridgeline("simulate", "--help").stdout
+    told = ridgeline("techniques").stdout
+    assert "h2o" in told
+    assert "srpt" in told
+    page = ridgeline("techniques", "h2o").stdout
+    assert "heavy hitters that stay" in page
+    assert "--technique 'h2o(heavy=512,recent=512)'" in page

@@ -13,13 +13,14 @@ import pytest
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment, Queue, Role
+from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.predict.serving import simulate_serving
 from ridgeline.report.blocks import show
 from ridgeline.report.deployments import deployment_text
 from ridgeline.report.serving import ServingReport, serving_blocks
 from ridgeline.report.serving_json import ranked_as_dict, serving_as_dict
 from ridgeline.report.serving_search import Candidate, ServingSearch, fleet_text
+from ridgeline.scenario.serving_words import deployed, said
 from ridgeline.serving.metrics import Metrics, Objective, Quantiles
 from ridgeline.serving.traffic.traffic import traffic
 
@@ -29,7 +30,7 @@ NAN = float("nan")
 @cache
 def real() -> ServingReport:
     asked = traffic(0.5 * np.arange(40), np.full(40, 100), np.full(40, 10), name="forty")
-    return simulate_serving(load("llama-3.1-8b"), cluster("1xH100-SXM"), [Deployment()], asked)
+    return simulate_serving(load("llama-3.1-8b"), cluster("1xH100-SXM"), [deployed()], asked)
 
 
 def made(**words: Any) -> ServingReport:
@@ -157,7 +158,7 @@ def test_tokens_that_wait_for_prompts_say_so() -> None:
     assert "a decode step takes" not in text(made(decode_parts={"weights and links": 0.019}))
     assert "a decode step takes 15 ms" in text(made(decode_parts={"weights and links": 0.015}))  # a quarter is no step
     assert "a decode step takes" not in text(made(decode_parts={"weights and links": 0.0175}))  # an eighth is none
-    drafted = made(decode_parts=parts, deployments=(Deployment(draft_tokens=3, acceptance=0.5),))
+    drafted = made(decode_parts=parts, deployments=(deployed(draft_tokens=3, acceptance=0.5),))
     assert "a decode step takes" not in text(drafted)  # several tokens a step
 
 
@@ -204,7 +205,7 @@ def test_the_series_shows_the_most_in_each_stretch() -> None:
         ({"role": Role.PREFILL, "tp": 4}, "prefill 1 x (tp 4)"),
         ({"draft_tokens": 3, "acceptance": 0.7}, "1 x (one device) 3 drafted, 70% accepted"),
         ({"beam_width": 4}, "1 x (one device) 4 beams"),
-        ({"queue": Queue.FAIR, "displaces": True}, "1 x (one device) fair queue urgent displace"),
+        ({"queue": "fair", "displaces": True}, "1 x (one device) fair queue urgent displace"),
         ({"adapters": 9, "adapter_slots": 4}, "1 x (one device) 9 adapters of rank 16, 4 at once"),
         ({"kv_kept": 384, "kv_fetched": 2048}, "1 x (one device) 384 tokens of cache kept 2,048 fetched a step"),
         ({"kv_kept": 384, "kv_early": True}, "1 x (one device) 384 tokens of cache kept early"),
@@ -213,12 +214,12 @@ def test_the_series_shows_the_most_in_each_stretch() -> None:
     ],
 )
 def test_a_deployment_in_one_line(words: dict[str, Any], told: str) -> None:
-    assert deployment_text(Deployment(**words)) == told
+    assert deployment_text(deployed(**words)) == told
 
 
 def test_keys_of_a_deployment_are_its_fields() -> None:
     found = serving_as_dict(real())["deployments"][0]
-    assert set(found) == set(Deployment.__dataclass_fields__)
+    assert set(found) == set(Deployment.__dataclass_fields__) | said(Deployment()).keys()
     assert (found["router"], found["role"]) == ("round-robin", "whole")
 
 
@@ -227,7 +228,7 @@ def test_keys_of_a_deployment_are_its_fields() -> None:
 
 def candidate(metrics: Metrics | None = None, **words: Any) -> Candidate:
     kept = replace(made().metrics, attained=0.995, goodput_rps=4.0)
-    return Candidate(deployments=(Deployment(**words),), metrics=metrics or kept, usd_per_h=7.2)
+    return Candidate(deployments=(deployed(**words),), metrics=metrics or kept, usd_per_h=7.2)
 
 
 def search(*ranked: Candidate, fewest: Candidate | None = None, **words: Any) -> str:
@@ -285,7 +286,7 @@ def test_a_candidate_that_is_overloaded_says_so() -> None:
 
 def test_pools_in_one_line() -> None:
     pair = Candidate(
-        deployments=(Deployment(role=Role.PREFILL), Deployment(role=Role.DECODE, tp=4)),
+        deployments=(deployed(role=Role.PREFILL), deployed(role=Role.DECODE, tp=4)),
         metrics=made().metrics, usd_per_h=None,
     )  # fmt: skip
     assert fleet_text(pair) == "prefill 1 x (one device); decode 1 x (tp 4)"

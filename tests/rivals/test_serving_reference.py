@@ -16,6 +16,7 @@ from reference_split import Answers, Prompts
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving import state
 from ridgeline.serving.adapters import drawn
 from ridgeline.serving.apart import ApartTables
@@ -125,7 +126,7 @@ def random_engines(draw: np.random.Generator, prefix_blocks: int, block: int) ->
             request_host_s=draw.uniform(0, 1e-2) * (draw.random() < 0.5),
             prompt_token_host_s=0.0,
         )
-        engines.append(FakeEngine(Deployment(instances=count, role=role), values, graphs, policy))
+        engines.append(FakeEngine(deployed(instances=count, role=role), values, graphs, policy))
     return engines
 
 
@@ -506,7 +507,7 @@ def test_the_slow_simulator_itself_by_hand() -> None:
         "period": 4, "growth_blocks": 1, "capacity": 10, "ranks": 1, "balance": 1.0, "gained": 1.0,
     }  # fmt: skip
     policy = SimpleNamespace(exposed_host_s=0.0, request_host_s=0.0, prompt_token_host_s=0.0)
-    engine = FakeEngine(Deployment(), values, (), policy)
+    engine = FakeEngine(deployed(), values, (), policy)
     case = Case([engine], [table], traffic([0.0, 6.0], [3, 3], [4, 3]), Router.ROUND_ROBIN)
     slow = case.plain()
     assert [(one.came_s, one.first_s, one.end_s) for one in slow.asked] == [(0.0, 5.0, 18.0), (6.0, 15.0, 21.0)]
@@ -522,7 +523,7 @@ def test_kernels_are_compiled_once_for_a_number_of_tokens() -> None:
         "period": 4, "growth_blocks": 1, "capacity": 10, "ranks": 1, "balance": 1.0, "gained": 1.0, "build_s": 0.5,
     }  # fmt: skip
     policy = SimpleNamespace(exposed_host_s=0.0, request_host_s=0.0, prompt_token_host_s=0.0)
-    engine = FakeEngine(Deployment(), values, (), policy)
+    engine = FakeEngine(deployed(), values, (), policy)
     case = Case([engine], [table], traffic([0.0, 10.0, 20.0], [3, 3, 2], [1, 1, 1]), Router.ROUND_ROBIN)
     assert [one.first_s for one in case.plain().asked] == [5.5, 15.0, 25.5]
     assert differences(case)[0] == []
@@ -540,7 +541,7 @@ def test_first_tokens_wait_for_the_launch_of_the_next_prompts() -> None:
         "overlapped": 1, "ahead": 1, "late_results": 1,
     }  # fmt: skip
     policy = SimpleNamespace(exposed_host_s=0.0, request_host_s=0.0, prompt_token_host_s=0.0)
-    engine = FakeEngine(Deployment(), values, (4,), policy)
+    engine = FakeEngine(deployed(), values, (4,), policy)
     case = Case([engine], [flat_table()], traffic([0.0] * 3, [3] * 3, [2] * 3), Router.ROUND_ROBIN)
     assert [one.first_s for one in case.plain().asked] == [10.0, 15.0, 15.0]
     assert differences(case)[0] == []

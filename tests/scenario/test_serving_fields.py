@@ -13,6 +13,7 @@ from ridgeline.errors import InputError, UnitError
 from ridgeline.plan.deployment import Deployment
 from ridgeline.scenario.fields import Field, read_fields
 from ridgeline.scenario.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS, Pool
+from ridgeline.scenario.serving_words import said
 
 FIELDS = {field.name: field for field in (*TRAFFIC_FIELDS, *DEPLOYMENT_FIELDS, *BATCH_FIELDS)}
 
@@ -145,4 +146,5 @@ def test_words_of_a_deployment_are_its_fields() -> None:
         "fronts",
         "draft_model",
     }
-    assert {field.name for field in DEPLOYMENT_FIELDS} - own <= set(Deployment.__dataclass_fields__)
+    known = set(Deployment.__dataclass_fields__) | said(Deployment()).keys()
+    assert {field.name for field in DEPLOYMENT_FIELDS} - own <= known

@@ -9,8 +9,9 @@ import pytest
 
 from ridgeline.errors import InputError, PlanError, RidgelineError
 from ridgeline.facts.clusters import cluster
-from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
+from ridgeline.plan.deployment import Preemption, Role, Router
 from ridgeline.scenario.serving import ServingScenario, deployments_of, read_serving, serving_from_words
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.scenario.training import read_scenario
 
 FILE = """\
@@ -61,7 +62,7 @@ def test_a_file_and_flags_mean_the_same(tmp_path: Path) -> None:
 
 def test_words_become_a_deployment_on_all_devices() -> None:
     (one,) = serving_from_words(TABLES).deployments
-    assert one == Deployment(engine="sglang", version="0.4", tp=2, kv="fp8", instances=4, preemption=Preemption.SWAP)
+    assert one == deployed(engine="sglang", version="0.4", tp=2, kv="fp8", instances=4, preemption=Preemption.SWAP)
     assert serving_from_words(TABLES).router is Router.PREFIX
 
 
@@ -73,7 +74,7 @@ def test_flags_win_word_by_word(tmp_path: Path) -> None:
 
 def test_what_nobody_says_is_left_to_the_engine() -> None:
     (one,) = plan().deployments
-    assert one == Deployment(engine="vllm", instances=8)
+    assert one == deployed(engine="vllm", instances=8)
     assert plan().router is Router.ROUND_ROBIN
 
 

@@ -18,6 +18,7 @@ from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.deployment_rules import check_divides
 from ridgeline.scenario.serving import ServingScenario, serving_from_words
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.expert_service import BALANCED, LINEAR, Loads, imbalance, loads_of, placed
 from ridgeline.search.serving_space import Space, deployments
 from ridgeline.serving.apart import even_imbalance
@@ -44,7 +45,7 @@ def test_layers_count_by_what_they_carry() -> None:
 
 def test_a_deployment_pays_its_placement() -> None:
     even, found = np.ones((32, 8)), {}
-    one = Deployment(dp=8, ep=8)
+    one = deployed(dp=8, ep=8)
     for name, asked in {
         "even": Loads(loads=even, how=LINEAR),
         "in order": Loads(loads=np.tile(SKEWED, (32, 1)), how=LINEAR),
@@ -74,7 +75,7 @@ def test_a_deployment_pays_its_placement() -> None:
 
 def test_replicas_take_memory() -> None:
     plain, more = (
-        engine(MIXTRAL, machine(EIGHT), placed(Deployment(dp=8, ep=8), Loads(loads=np.ones((32, 8)), redundant=n), 8))
+        engine(MIXTRAL, machine(EIGHT), placed(deployed(dp=8, ep=8), Loads(loads=np.ones((32, 8)), redundant=n), 8))
         for n in (0, 8)
     )
     one = 32 * 3 * 4096 * 14336 * 2.0  # an expert in every layer
@@ -95,13 +96,13 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(PlanError, match="3 ranks do not divide 8 experts"):
         imbalance(Loads(loads=SKEWED, how=LINEAR), 3)
     with pytest.raises(PlanError, match="loads of 8 experts are given; the model has 16"):
-        placed(Deployment(dp=2, ep=2), Loads(loads=SKEWED), 16)
+        placed(deployed(dp=2, ep=2), Loads(loads=SKEWED), 16)
     with pytest.raises(PlanError, match="1 loads are missing, the first of layer 0, expert 1"):
         loads_of({(0, 0): 1.0, (1, 0): 1.0, (1, 1): 1.0})
     with pytest.raises(PlanError, match=r"expert_imbalance = 0\.5"):
-        Deployment(expert_imbalance=0.5)
+        deployed(expert_imbalance=0.5)
     with pytest.raises(PlanError, match=r"expert_redundant = 2; .* where tokens stay"):
-        Deployment(expert_redundant=2, tokens_stay=True, dp=8, ep=8)
+        deployed(expert_redundant=2, tokens_stay=True, dp=8, ep=8)
 
 
 # files -----------------------------------------------------------------------------------------------
@@ -185,11 +186,11 @@ def test_replicas_need_no_imbalance_in_python() -> None:
     """Eight experts with 4 replicas on 12 ranks: the fullest has a whole one, the mean 8 / 12."""
     words = {"dp": 12, "ep": 12, "expert_redundant": 4}
     where = machine(cluster("12xH100-SXM"))
-    assert engine(load("mixtral-8x7b"), where, Deployment(**words)).deployment.expert_imbalance == pytest.approx(1.5)
-    said = engine(load("mixtral-8x7b"), where, Deployment(**words, expert_imbalance=2.0))
+    assert engine(load("mixtral-8x7b"), where, deployed(**words)).deployment.expert_imbalance == pytest.approx(1.5)
+    said = engine(load("mixtral-8x7b"), where, deployed(**words, expert_imbalance=2.0))
     assert said.deployment.expert_imbalance == 2.0
     with pytest.raises(PlanError, match=r"expert_redundant = 4, but llama-3\.1-8b has no experts"):
-        engine(load("llama-3.1-8b"), where, Deployment(**words))
+        engine(load("llama-3.1-8b"), where, deployed(**words))
 
 
 @given(ranks=st.integers(1, 300), experts=st.integers(1, 512), redundant=st.integers(0, 64))
@@ -211,8 +212,8 @@ def test_seventy_two_ranks_hold_256_experts_with_32_replicas() -> None:
     model, where = load("deepseek-v3"), machine(cluster("72xH100-SXM"))
     plain = {"engine": "SGLang", "dp": 72, "ep": 72, "weights": "fp8_block"}
     with pytest.raises(PlanError, match=r"take expert_redundant = 32 \(288 experts, 4 on each rank\), or ep = 64"):
-        engine(model, where, Deployment(**plain))
-    one = placed(Deployment(**plain), Loads(loads=np.ones((1, 256)), redundant=32), 256)
+        engine(model, where, deployed(**plain))
+    one = placed(deployed(**plain), Loads(loads=np.ones((1, 256)), redundant=32), 256)
     held = {piece.count / piece.ranks for kind in engine(model, where, one).steps.served.kinds for piece in kind.pieces
             if isinstance(piece, Experts)}  # fmt: skip
     assert held == {4.0}

@@ -15,8 +15,8 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import Trade
 from ridgeline.lower.work import CollectiveKind
-from ridgeline.plan.deployment import Deployment
 from ridgeline.scenario.serving import serving_from_words
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.expert_service import AFFINITY, LINEAR, Loads, flow_of, lies, placed
 from ridgeline.search.expert_traffic import Routes, crossing, routes_of
 from ridgeline.search.serving_space import Space, deployments
@@ -125,7 +125,7 @@ def test_routes_are_those_of_the_model_and_the_machine() -> None:
 def test_rows_of_ranks_alike_are_even_all_to_alls() -> None:
     """Mixtral's two experts: one all-to-all of 2 rows and one of 1 row a token take as long as two of 1.5."""
     where = machine(cluster("16xH100-SXM"))
-    prices = engine(MIXTRAL, where, Deployment(dp=16, ep=1)).steps.prices
+    prices = engine(MIXTRAL, where, deployed(dp=16, ep=1)).steps.prices
     tokens = np.array([64.0, 1024.0])
     plain = Trade(width=4096, ranks=16, top_k=2, experts=8, stay=True)
     even = prices.collective(CollectiveKind.ALL_TO_ALL, 1.5 * 2 * 4096 * tokens, 16)
@@ -142,19 +142,19 @@ def test_a_service_pays_what_its_placement_sends() -> None:
     """Fewer rows between nodes, less time; attention is as uneven as experts, and caches are on every rank."""
     where, even, flow = machine(cluster("16xH100-SXM")), np.ones((32, 8)), ring(32, 8, 0.9)
     paths, times = routes_of(MIXTRAL, cluster("16xH100-SXM")), {}
-    one = Deployment(dp=8, ep=8, tokens_stay=True, token_budget=2048)
+    one = deployed(dp=8, ep=8, tokens_stay=True, token_budget=2048)
     for how in (LINEAR, AFFINITY):
         made = engine(MIXTRAL, where, placed(one, Loads(loads=even, how=how, flow=flow), 8, routes=paths))
         times[how] = made.tables(longest_prompt=2048, longest=4096)
     assert times[AFFINITY].group.mid[-1] < times[LINEAR].group.mid[-1]
-    plain = engine(MIXTRAL, where, Deployment(dp=8, ep=8, token_budget=2048))
+    plain = engine(MIXTRAL, where, deployed(dp=8, ep=8, token_budget=2048))
     stays = engine(MIXTRAL, where, one)
     assert stays.capacity.cache_tokens == plain.capacity.cache_tokens // 8
     # where nothing is uneven attention is what it was, and experts' products too
     for name in ("lane", "decode"):
         found = [getattr(each.tables(longest_prompt=2048, longest=4096), name).mid for each in (plain, stays)]
         np.testing.assert_allclose(*found)
-    uneven = engine(MIXTRAL, where, Deployment(dp=8, ep=8, tokens_stay=True, token_budget=2048, expert_imbalance=2.0))
+    uneven = engine(MIXTRAL, where, deployed(dp=8, ep=8, tokens_stay=True, token_budget=2048, expert_imbalance=2.0))
     tables = uneven.tables(longest_prompt=2048, longest=4096)
     one_table = stays.tables(longest_prompt=2048, longest=4096)
     at, twice = (list(tables.tokens).index(value) for value in (64.0, 128.0))
@@ -165,7 +165,7 @@ def test_new_cache_goes_to_all_ranks() -> None:
     """Of Mixtral 131,072 bytes a token: 8 ranks of 64 tokens gather 67 MB an iteration, over NVLink."""
     where = machine(cluster("8xH100-SXM"))
     words = {"dp": 8, "ep": 8, "token_budget": 2048}
-    found = engine(MIXTRAL, where, Deployment(**words, tokens_stay=True))
+    found = engine(MIXTRAL, where, deployed(**words, tokens_stay=True))
     tables = found.tables(longest_prompt=2048, longest=4096)
     at = list(tables.tokens).index(64.0)
     (trade,) = {piece for kind in found.steps.served.kinds for piece in kind.pieces if isinstance(piece, Trade)}
@@ -188,13 +188,13 @@ def test_new_cache_goes_to_all_ranks() -> None:
     [
         ({"tp": 2, "ep": 2}, "tokens_stay with tp 2"),
         ({"dp": 8, "ep": 1}, "take dp and ep alone, both the same"),
-        ({"dp": 2, "ep": 2, "draft_tokens": 2}, "not modelled with draft_tokens"),
+        ({"dp": 2, "ep": 2, "draft_tokens": 2}, "draft_tokens"),
         ({"dp": 2, "ep": 2, "tokens_stay": False, "expert_inside": 0.5}, "say tokens_stay as well"),
     ],
 )
 def test_what_cannot_be_is_refused(words: dict[str, object], told: str) -> None:
     with pytest.raises(PlanError, match=told):
-        Deployment(**{"tokens_stay": True, **words})  # type: ignore[arg-type]
+        deployed(**{"tokens_stay": True, **words})  # type: ignore[arg-type]
 
 
 def test_traffic_from_a_file(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from ridgeline.cli.main import run
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.offloaded import Offload, hybrid_of
 from ridgeline.report.offloaded import PolicyReport
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.offload_policy import best_policy
 from ridgeline.serving.hybrid_placement import Technique
 from ridgeline.serving.hybrid_sides import link_bytes_per_s
@@ -31,7 +31,7 @@ def asked(**words: Any) -> Offload:
 
 
 def found(model: str = "opt-30b", **words: Any) -> PolicyReport:
-    return best_policy(load(model), T4, Deployment(weights="fp16"), asked(**words), **LENGTHS)
+    return best_policy(load(model), T4, deployed(weights="fp16"), asked(**words), **LENGTHS)
 
 
 def test_the_policy_fits_and_no_random_one_is_faster() -> None:
@@ -42,7 +42,7 @@ def test_the_policy_fits_and_no_random_one_is_faster() -> None:
     assert all(peak <= most * 1.000001 for peak, most in zip(report.peak_bytes, report.usable_bytes, strict=True))
     for shares in report.shares.values():
         assert sum(shares) == pytest.approx(1.0)
-    hybrid, _ = hybrid_of(load("opt-30b"), T4, Deployment(weights="fp16"), asked(), "FlexGen")
+    hybrid, _ = hybrid_of(load("opt-30b"), T4, deployed(weights="fp16"), asked(), "FlexGen")
     job, rng = job_of(load("opt-30b"), 512, 32), np.random.default_rng(0)
     limits = machine_of(hybrid, job, asked().dram_bytes)
     tried = 0
@@ -59,7 +59,7 @@ def test_the_policy_fits_and_no_random_one_is_faster() -> None:
 
 
 def test_rates_are_those_that_everything_is_priced_with() -> None:
-    hybrid, _ = hybrid_of(load("opt-30b"), T4, Deployment(weights="fp16"), asked(), "FlexGen")
+    hybrid, _ = hybrid_of(load("opt-30b"), T4, deployed(weights="fp16"), asked(), "FlexGen")
     limits = machine_of(hybrid, job_of(load("opt-30b"), 512, 32), 208e9)
     assert limits.cpu_to_gpu_bytes_per_s == link_bytes_per_s(hybrid)
     assert 0.2 * 65e12 < limits.matmul_prefill_flop_per_s <= 65e12  # of the datasheet's peak

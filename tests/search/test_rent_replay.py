@@ -12,7 +12,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import NoPlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.search import rent_replay
 from ridgeline.search.rent import Option, Problem, rent
 from ridgeline.search.rent_replay import dealt, rent_kept, replayed
@@ -119,7 +119,7 @@ def test_instances_that_are_down_serve_nothing(monkeypatch: pytest.MonkeyPatch) 
         raise NoPlanError("replayed no further")
 
     monkeypatch.setattr(rent_replay, "replay_tables", stopped)
-    made: list[Any] = [(engine(load("gpt2"), machine(cluster("1xT4")), Deployment()), None)] * len(fleet.rent.rented)
+    made: list[Any] = [(engine(load("gpt2"), machine(cluster("1xT4")), deployed()), None)] * len(fleet.rent.rented)
     with pytest.raises(NoPlanError, match="no further"):
         replayed(fleet.rent, made, asked, fleet.buckets.rows, goal)
     assert seen == [one.needed]

@@ -16,6 +16,7 @@ from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.predict.serving import simulate_serving
 from ridgeline.report.serving_json import ranked_as_dict
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.search import serving
 from ridgeline.search.serving import ServingSearch, search_serving
 from ridgeline.search.serving_candidates import Bench, Candidate
@@ -51,7 +52,7 @@ def by_hand(rate: int) -> dict[Deployment, Metrics]:
     where, results = machine(FOUR), {}
     for tp, pp, budget, seqs in itertools.product((1, 2, 4), (1, 2, 4), WHOLE.token_budgets, WHOLE.max_seqs):
         for instances in range(1, 4 // (tp * pp) + 1):
-            one = Deployment(engine="vllm", tp=tp, pp=pp, token_budget=budget, max_seqs=seqs, instances=instances)
+            one = deployed(engine="vllm", tp=tp, pp=pp, token_budget=budget, max_seqs=seqs, instances=instances)
             again = replay([engine(MODEL, where, one)], load_of(rate), router=Router.LEAST_LOADED)
             results[one] = measure(again, load_of(rate), BOUNDS)
     return results
@@ -153,7 +154,7 @@ def test_who_is_stopped_would_not_have_been_among_the_best(rate: int) -> None:
 
 def test_equal_engines_are_replayed_once() -> None:
     """vLLM's own budget and batch on an H100, stated, are no other engine."""
-    one = Deployment(engine="vllm", tp=2)
+    one = deployed(engine="vllm", tp=2)
     policy = engine(MODEL, machine(FOUR), one).policy
     bench = Bench(
         model=MODEL, machine=machine(FOUR), cluster=FOUR, traffic=load_of(30), objective=BOUNDS,
@@ -238,7 +239,7 @@ def test_nano_batches_are_searched_with_attention_ranks() -> None:
 def test_cut_caches_are_not_sent_between_pools() -> None:
     result = search_serving(MODEL, FOUR, load_of(50), BOUNDS, stated={"kv_kept": 512, "tp": 1}, top=1000)
     assert {len(one.deployments) for one in result.ranked} == {1}
-    assert {each.kv_kept for one in result.ranked for each in one.deployments} == {512}
+    assert {each.technique for one in result.ranked for each in one.deployments} == {("kv-budget(tokens=512)",)}
     assert not result.refused
 
 
@@ -262,8 +263,8 @@ def test_a_search_is_the_same_twice() -> None:
 
 def test_pools_count_among_the_fewest_devices() -> None:
     """Pools of five devices are fewer than the eight that whole instances need, of which seven do not do."""
-    whole = Deployment(engine="vllm", instances=8)
-    pools = (Deployment(role=Role.PREFILL), Deployment(role=Role.DECODE, tp=4))
+    whole = deployed(engine="vllm", instances=8)
+    pools = (deployed(role=Role.PREFILL), deployed(role=Role.DECODE, tp=4))
     kept = replace(found(30).ranked[0].metrics, attained=1.0)
     both = [
         Candidate(deployments=fleet, metrics=kept, usd_per_h=None) for fleet in (pools, (whole,))

@@ -12,6 +12,7 @@ import pytest
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving import state
 from ridgeline.serving.comings import Comings
 from ridgeline.serving.fronts import Fronts
@@ -96,7 +97,7 @@ def replayed() -> Replays:
     ) -> Replay:
         times = {name: numbers.pop(name) for name in _TIMES if name in numbers}
         engine = NumbersEngine(
-            numbers, replace(deployment or Deployment(), instances=instances, role=Role.WHOLE), numbers_table(**times)
+            numbers, replace(deployment or deployed(), instances=instances, role=Role.WHOLE), numbers_table(**times)
         )
         way = {"router": router, "fronts": fronts, "comings": comings, "stop": stop, "hooks": hooks}
         return replay_tables([engine], [engine.table], traffic, **way)  # type: ignore[arg-type, list-item]
@@ -111,7 +112,7 @@ def pooled() -> Replays:
     def run(asked: Traffic, *, decode: dict[str, float], lane_s: float, **numbers: float) -> Replay:
         table = numbers_table(lane_s=lane_s)
         pools = [
-            NumbersEngine(numbers | more, Deployment(role=role), table)
+            NumbersEngine(numbers | more, deployed(role=role), table)
             for role, more in ((Role.PREFILL, {}), (Role.DECODE, decode))
         ]
         return replay_tables(pools, [table, table], asked, router=Router.ROUND_ROBIN)  # type: ignore[arg-type]
@@ -134,7 +135,7 @@ def numbered() -> Callable[..., Replay]:
         **numbers: float,
     ) -> Replay:
         table = change(numbers_table(**times))
-        engine = NumbersEngine(numbers, Deployment(), table)
+        engine = NumbersEngine(numbers, deployed(), table)
         return replay_tables([engine], [table], asked, router=Router.ROUND_ROBIN, comings=comings)  # type: ignore[list-item]
 
     return run

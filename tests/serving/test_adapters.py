@@ -13,7 +13,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.adapters import adapter_bytes, distinct, drawn, popularity
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import decode_parts
@@ -26,7 +26,7 @@ LLAMA, ONE = load("llama-2-7b"), machine(cluster("1xA100-SXM-80GB"))
 
 
 def tabled(**words: Any) -> tuple[Engine, StepTables]:
-    made = engine(LLAMA, ONE, Deployment(**words))
+    made = engine(LLAMA, ONE, deployed(**words))
     return made, made.tables(longest_prompt=512, longest=1024)
 
 
@@ -35,8 +35,8 @@ def tabled(**words: Any) -> tuple[Engine, StepTables]:
 
 def test_shares_of_a_power_law() -> None:
     """1, 1/2, 1/3, 1/4 of 25/12."""
-    assert popularity(Deployment(adapters=4, adapter_skew=1.0)) == pytest.approx(np.array([12, 6, 4, 3]) / 25)
-    assert popularity(Deployment(adapters=4)).tolist() == [0.25] * 4
+    assert popularity(deployed(adapters=4, adapter_skew=1.0)) == pytest.approx(np.array([12, 6, 4, 3]) / 25)
+    assert popularity(deployed(adapters=4)).tolist() == [0.25] * 4
 
 
 def test_different_adapters_of_a_batch() -> None:
@@ -44,7 +44,7 @@ def test_different_adapters_of_a_batch() -> None:
     shares = np.array([0.75, 0.25])
     assert float(distinct(shares, 2.0)) == pytest.approx(1.375)
     assert distinct(shares, np.array([0.0, 1.0])).tolist() == [0.0, 1.0]
-    one = Deployment(adapters=20, adapter_skew=1.0)
+    one = deployed(adapters=20, adapter_skew=1.0)
     batches = drawn(one, 32 * 500).reshape(500, 32)
     seen = np.mean([len(set(batch)) for batch in batches])
     assert float(distinct(popularity(one), 32.0)) == pytest.approx(seen, rel=0.02)
@@ -61,21 +61,21 @@ def test_bytes_of_an_adapter_by_hand() -> None:
 
     With the feed-forwards (4096 by 11008, three of them), 32 x 3 x 2 x 16 x 15104 byte more.
     """
-    served = engine(LLAMA, ONE, Deployment()).steps.served
+    served = engine(LLAMA, ONE, deployed()).steps.served
     attention = 32 * 4 * 2 * 16 * 8192
-    assert adapter_bytes(served, Deployment(adapters=1)) == pytest.approx(attention)
-    both = adapter_bytes(served, Deployment(adapters=1, adapter_on="all"))
+    assert adapter_bytes(served, deployed(adapters=1)) == pytest.approx(attention)
+    both = adapter_bytes(served, deployed(adapters=1, adapter_on="all"))
     assert both == pytest.approx(attention + 32 * 3 * 2 * 16 * 15104)
-    assert adapter_bytes(served, Deployment(adapters=9, adapter_rank=64)) == pytest.approx(4 * attention)
+    assert adapter_bytes(served, deployed(adapters=9, adapter_rank=64)) == pytest.approx(4 * attention)
 
 
 def test_kept_adapters_take_memory_of_the_cache() -> None:
     def held(**words: Any) -> tuple[float, float]:
-        found = engine(LLAMA, ONE, Deployment(**words)).capacity
+        found = engine(LLAMA, ONE, deployed(**words)).capacity
         return found.weights_bytes, found.cache_bytes
 
     plain, all_kept, some = held(), held(adapters=200), held(adapters=200, adapter_slots=10)
-    each = adapter_bytes(engine(LLAMA, ONE, Deployment()).steps.served, Deployment(adapters=1))
+    each = adapter_bytes(engine(LLAMA, ONE, deployed()).steps.served, deployed(adapters=1))
     assert all_kept[0] - plain[0] == pytest.approx(200 * each)
     assert plain[1] - all_kept[1] == pytest.approx(200 * each)
     assert some[0] - plain[0] == pytest.approx(10 * each)
@@ -106,7 +106,7 @@ def test_plain_tables_do_not_change() -> None:
 
 def test_an_absent_adapter_is_loaded_before_its_request_runs(replayed: Replays) -> None:
     """A step of 1 s, loading 0.5 s, one slot: whoever needs another adapter waits for those that run with this one."""
-    one = Deployment(adapters=2, adapter_slots=1)
+    one = deployed(adapters=2, adapter_slots=1)
     assert drawn(one, 8).tolist() == [1, 0, 0, 0, 1, 1, 1, 1]
     asked = traffic(np.zeros(8), np.full(8, 4), np.full(8, 2))
     found = replayed(asked, deployment=one, lane_s=1.0, slots=1, load_s=0.5)
@@ -122,7 +122,7 @@ def test_an_absent_adapter_is_loaded_before_its_request_runs(replayed: Replays) 
 
 def test_the_longest_unused_gives_way(replayed: Replays) -> None:
     """One at a time, adapters as drawn, three of them and two slots: every load of a list worked by hand."""
-    one = Deployment(adapters=3, adapter_slots=2)
+    one = deployed(adapters=3, adapter_slots=2)
     order, kept, loads = drawn(one, 40), [], 0
     for adapter in order.tolist():
         loads += adapter not in kept
@@ -144,7 +144,7 @@ def test_time_to_load_is_bytes_over_the_link() -> None:
 
 
 def test_adapters_on_routed_experts_are_refused() -> None:
-    words = Deployment(tp=8, adapters=2, adapter_on="all")
+    words = deployed(tp=8, adapters=2, adapter_on="all")
     made = engine(load("mixtral-8x7b"), machine(cluster("8xA100-SXM-80GB")), words)
     with pytest.raises(PlanError, match="routed experts are not modelled"):
         _ = made.capacity
@@ -164,4 +164,4 @@ def test_adapters_on_routed_experts_are_refused() -> None:
 )
 def test_what_cannot_be_is_refused(words: dict[str, Any], told: str) -> None:
     with pytest.raises(PlanError, match=told):
-        Deployment(**words)
+        deployed(**words)

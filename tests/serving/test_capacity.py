@@ -15,6 +15,7 @@ from ridgeline.graph.load import load
 from ridgeline.graph.model import Model
 from ridgeline.lower.inference import serve
 from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.capacity import Capacity, token_bytes, weights_bytes, workspace_bytes
 from ridgeline.serving.engine import Engine, engine, formats_of
 
@@ -32,56 +33,56 @@ def cache(model: Model, deployment: Deployment) -> tuple[float, float]:
 
 
 def on_eight(model: Model, **choices: object) -> Engine:
-    return engine(model, EIGHT, Deployment(**choices))  # type: ignore[arg-type]
+    return engine(model, EIGHT, deployed(**choices))  # type: ignore[arg-type]
 
 
 def test_weights_of_llama_by_hand() -> None:
     """32 layers of q, k, v, out and three matrices of 14336, table and head of 128256; norms are not counted."""
     layer = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336
     whole = 2 * (32 * layer + 2 * 128256 * 4096)
-    assert weights(LLAMA, Deployment()) == whole
+    assert weights(LLAMA, deployed()) == whole
     assert whole == pytest.approx(16.06e9, rel=1e-4)
     assert whole == pytest.approx(2 * LLAMA.graph.params, rel=1e-4)
-    assert weights(LLAMA, Deployment(tp=2)) == whole / 2
-    assert weights(LLAMA, Deployment(pp=2)) == 2 * (16 * layer + 128256 * 4096)  # half the layers and one of the ends
+    assert weights(LLAMA, deployed(tp=2)) == whole / 2
+    assert weights(LLAMA, deployed(pp=2)) == 2 * (16 * layer + 128256 * 4096)  # half the layers and one of the ends
 
 
 def test_weights_in_narrower_formats() -> None:
     """fp8 layers of one byte; table and head stay at two."""
     ends = 2 * 2 * 128256 * 4096
-    whole = weights(LLAMA, Deployment())
-    assert weights(LLAMA, Deployment(weights="fp8")) == pytest.approx(ends + (whole - ends) / 2, rel=1e-3)
+    whole = weights(LLAMA, deployed())
+    assert weights(LLAMA, deployed(weights="fp8")) == pytest.approx(ends + (whole - ends) / 2, rel=1e-3)
 
 
 @pytest.mark.parametrize(("tp", "expected"), [(1, 131072), (2, 65536), (8, 16384), (16, 16384)])
 def test_cache_of_a_llama_token(tp: int, expected: int) -> None:
     """Keys and values of 8 heads of 128 in 32 layers, 2 bytes each; one head a device at least."""
-    assert cache(LLAMA, Deployment(tp=tp)) == (expected, 0.0)
+    assert cache(LLAMA, deployed(tp=tp)) == (expected, 0.0)
 
 
 def test_a_cache_of_eight_bits_is_half() -> None:
-    assert cache(LLAMA, Deployment(kv="fp8"))[0] == 65536
+    assert cache(LLAMA, deployed(kv="fp8"))[0] == 65536
 
 
 @pytest.mark.parametrize("tp", [1, 2, 8, 16])
 def test_cache_of_a_deepseek_token_is_latent_on_every_rank(tp: int) -> None:
-    assert cache(DEEPSEEK, Deployment(tp=tp)) == (576 * 2 * 61, 0.0)
+    assert cache(DEEPSEEK, deployed(tp=tp)) == (576 * 2 * 61, 0.0)
 
 
 def test_windowed_layers_hold_their_window_once() -> None:
     """Gemma 3 27B: 10 layers see everything, 52 a window of 1024; 16 kv heads of 128."""
     layer = 2 * 16 * 128 * 2
-    assert cache(load("gemma-3-27b"), Deployment()) == (10 * layer, 52 * layer * 1024)
+    assert cache(load("gemma-3-27b"), deployed()) == (10 * layer, 52 * layer * 1024)
 
 
 def test_chunked_layers_hold_whole_sequences() -> None:
     """Llama 4 Scout: queries of 36 of 48 layers see chunks of 8192; all are paged alike, 8 kv heads of 128."""
-    assert cache(load("llama-4-scout"), Deployment()) == (48 * 2 * 8 * 128 * 2, 0.0)
+    assert cache(load("llama-4-scout"), deployed()) == (48 * 2 * 8 * 128 * 2, 0.0)
 
 
 def test_a_large_model_does_not_start_on_one_device() -> None:
     with pytest.raises(NoPlanError) as caught:
-        _ = engine(LARGE, ONE, Deployment()).capacity
+        _ = engine(LARGE, ONE, deployed()).capacity
     words = str(caught.value)
     assert "llama-3.1-70b will not start on 1xH100-SXM" in words
     assert "131.4 GiB" in words  # 70.55e9 parameters of 2 bytes
@@ -91,7 +92,7 @@ def test_a_large_model_does_not_start_on_one_device() -> None:
 
 def test_it_starts_on_four_or_in_four_bits() -> None:
     assert on_eight(LARGE, tp=4).capacity.cache_tokens > 0
-    assert engine(LARGE, ONE, Deployment(weights="int4_wo")).capacity.cache_tokens > 0
+    assert engine(LARGE, ONE, deployed(weights="int4_wo")).capacity.cache_tokens > 0
 
 
 TABLES = on_eight(LLAMA).tables(longest_prompt=100, longest=200)
@@ -129,8 +130,8 @@ def test_buffers_of_an_engine_that_says_what_it_holds_by_hand() -> None:
     For each of 1024 sequences 40 bytes a word of the vocabulary; scores of prompts of 500 tokens, by 32 heads that the
     devices divide, 6 bytes each.
     """
-    one = engine(LLAMA, ONE, Deployment(engine="FasterTransformer"))
-    two = engine(LLAMA, machine(cluster("2xH100-SXM")), Deployment(engine="FasterTransformer", tp=2))
+    one = engine(LLAMA, ONE, deployed(engine="FasterTransformer"))
+    two = engine(LLAMA, machine(cluster("2xH100-SXM")), deployed(engine="FasterTransformer", tp=2))
     sizes = [workspace_bytes(LLAMA, each.steps.served, each.deployment, each.policy, 10_000) for each in (one, two)]
     logits = 1024 * LLAMA.graph.vocab * 40.0
     assert sizes == [10_000 * 4096 * 2 * 17.0 + logits, 10_000 * 4096 * 2 * 11.0 + logits]
@@ -144,7 +145,7 @@ def test_buffers_of_an_engine_that_says_what_it_holds_by_hand() -> None:
 
 def test_a_head_of_its_own_is_held_beside_a_tied_embedding() -> None:
     tied = load("gpt2")
-    deployment = Deployment(engine="FasterTransformer")
+    deployment = deployed(engine="FasterTransformer")
     formats = formats_of(deployment)
     served = serve(tied, deployment)
     shared, own = (weights_bytes(tied, served, deployment, formats, own_head=said) for said in (False, True))
@@ -177,7 +178,7 @@ def test_drafted_tokens_have_blocks(name: str, drafts: int, acceptance: float) -
 
 
 @pytest.mark.parametrize(
-    "deployment", [Deployment(tp=8), Deployment(tp=8, ep=8), Deployment(dp=8, ep=8), Deployment(tp=2, dp=4, ep=8)]
+    "deployment", [deployed(tp=8), deployed(tp=8, ep=8), deployed(dp=8, ep=8), deployed(tp=2, dp=4, ep=8)]
 )
 def test_devices_together_hold_every_expert_once(deployment: Deployment) -> None:
     """Mixtral: 45.1e9 of its 46.7e9 parameters are experts; with dp the rest is repeated."""
@@ -189,7 +190,7 @@ def test_devices_together_hold_every_expert_once(deployment: Deployment) -> None
 
 def test_an_instance_larger_than_the_cluster_is_refused() -> None:
     with pytest.raises(PlanError, match="= 16 devices, the cluster has 8"):
-        engine(LLAMA, EIGHT, Deployment(tp=8, pp=2))
+        engine(LLAMA, EIGHT, deployed(tp=8, pp=2))
 
 
 def test_memory_of_static_and_free_engines() -> None:
@@ -205,6 +206,6 @@ def test_memory_of_static_and_free_engines() -> None:
 
 def test_a_head_is_held_as_the_whole_file_that_part_of_a_checkpoint_is() -> None:
     """llama.cpp's gpt-oss: experts in mxfp4, the rest, head included, in q8_0."""
-    assert formats_of(Deployment(weights="w4a16_mxfp4", other_weights="q8_0")).plain == "q8_0"
-    assert formats_of(Deployment(weights="w4a16_mxfp4")).plain == "bf16"
-    assert formats_of(Deployment(weights="q4_k")).plain == "q4_k"
+    assert formats_of(deployed(weights="w4a16_mxfp4", other_weights="q8_0")).plain == "q8_0"
+    assert formats_of(deployed(weights="w4a16_mxfp4")).plain == "bf16"
+    assert formats_of(deployed(weights="q4_k")).plain == "q4_k"

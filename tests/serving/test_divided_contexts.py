@@ -19,7 +19,8 @@ from ridgeline.graph.load import load
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import Core
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
-from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.plan.deployment import Router
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.serving_space import Space, deployments
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.replay import replay_tables
@@ -33,7 +34,7 @@ LENGTHS = {"longest_prompt": 512, "longest": 65_536}
 
 
 def made(model: Any = LLAMA, where: Any = TWO, **words: Any) -> Engine:
-    return engine(model, where, Deployment(**words))
+    return engine(model, where, deployed(**words))
 
 
 def core_of(one: Engine) -> Core:
@@ -53,7 +54,7 @@ def core_of(one: Engine) -> Core:
     ],
 )
 def test_ranks_hold_the_heads_of_their_group_for_their_part(tp: int, ranks: int, heads: int, kv_heads: float) -> None:
-    (kind,) = serve(LLAMA, Deployment(tp=tp, kv_ranks=ranks)).kinds
+    (kind,) = serve(LLAMA, deployed(tp=tp, kv_ranks=ranks)).kinds
     (core,) = [piece for piece in kind.pieces if isinstance(piece, Core)]
     assert core == Core(heads=heads, kv_heads=kv_heads, qk_dim=128, v_dim=128, ranks=ranks)
     assert core.token_elements / core.ranks == kv_heads * 256 / ranks
@@ -184,14 +185,14 @@ def test_a_replay_with_divided_contexts_holds_twice_as_many() -> None:
     [
         ({"tp": 8, "kv_ranks": 3}, "kv_ranks = 3 does not divide tp 8"),
         ({"tp": 8, "kv_ranks": 0}, "kv_ranks = 0, needs >= 1"),
-        ({"tp": 8, "kv_ranks": 8, "nano_tokens": 512}, "not modelled with nano_tokens"),
-        ({"tp": 8, "kv_ranks": 8, "split": True}, "not modelled with split"),
-        ({"tp": 8, "kv_ranks": 8, "kv_kept": 64}, "not modelled with kv_kept"),
+        ({"tp": 8, "kv_ranks": 8, "nano_tokens": 512}, "nano_tokens"),
+        ({"tp": 8, "kv_ranks": 8, "split": True}, "split"),
+        ({"tp": 8, "kv_ranks": 8, "kv_kept": 64}, "kv_kept"),
     ],
 )
 def test_contexts_that_cannot_be_divided_are_refused(words: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        Deployment(**words)
+        deployed(**words)
 
 
 def test_a_search_divides_long_contexts_where_ranks_hold_copies() -> None:

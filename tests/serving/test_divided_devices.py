@@ -16,7 +16,8 @@ from ridgeline.cost.seconds import Seconds, stacked
 from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
+from ridgeline.plan.deployment import Preemption, Role, Router
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving import state
 from ridgeline.serving.comings import Autoscale, Comings
 from ridgeline.serving.ends import LOW, table_at
@@ -189,7 +190,7 @@ def test_memory_is_never_busy_longer_than_its_kernels() -> None:
 
 def test_tables_of_a_divided_device_are_those_of_the_whole_sorted() -> None:
     where = machine(cluster("1xA100-SXM-80GB"))
-    one = engine(load("llama-3.1-8b"), where, Deployment(split=True))
+    one = engine(load("llama-3.1-8b"), where, deployed(split=True))
     tables = one.tables(longest_prompt=1024, longest=2048)
     assert tables.split is not None
     rows = tables.split.compute.mid + tables.split.memory.mid + tables.split.network.mid
@@ -216,7 +217,7 @@ def test_prompts_come_sooner_than_in_turns_and_answers_do_not_stall() -> None:
     )
     found = {}
     for split in (False, True):
-        one = engine(load("llama-3.1-8b"), where, Deployment(split=split, token_budget=4096))
+        one = engine(load("llama-3.1-8b"), where, deployed(split=split, token_budget=4096))
         tables = one.tables(longest_prompt=4000, longest=4300)
         again = replay_tables([one], [tables], asked, router=Router.ROUND_ROBIN)
         found[split] = measure(again, asked)
@@ -228,12 +229,12 @@ def test_prompts_come_sooner_than_in_turns_and_answers_do_not_stall() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ({"split": True, "pp": 2}, "split is not modelled with pp"),
-        ({"split": True, "dp": 2}, "split is not modelled with dp"),
-        ({"split": True, "nano_tokens": 8}, "not modelled with nano_tokens"),
-        ({"split": True, "displaces": True}, "not modelled with displaces"),
-        ({"split": True, "role": Role.PREFILL}, "not modelled with a pool"),
-        ({"split": True, "preemption": Preemption.SWAP}, "not modelled with preemption swap"),
+        ({"split": True, "pp": 2}, "pp"),
+        ({"split": True, "dp": 2}, "dp"),
+        ({"split": True, "nano_tokens": 8}, "nano_tokens"),
+        ({"split": True, "displaces": True}, "displaces"),
+        ({"split": True, "role": Role.PREFILL}, "a pool"),
+        ({"split": True, "preemption": Preemption.SWAP}, "preemption swap"),
         ({"split": True, "split_share": 1.0}, "needs a share between 0 and 1"),
         ({"split_share": 0.5}, "say split as well"),
         ({"split_slack": 1.5}, "of a device that is split"),
@@ -244,13 +245,13 @@ def test_prompts_come_sooner_than_in_turns_and_answers_do_not_stall() -> None:
 )
 def test_what_cannot_be_is_refused(words: dict[str, Any], reason: str) -> None:
     with pytest.raises(PlanError, match=reason):
-        Deployment(**words)
+        deployed(**words)
 
 
 def test_engines_that_swap_or_start_together_are_not_divided() -> None:
     where = machine(cluster("1xA100-SXM-80GB"))
     with pytest.raises(PlanError, match="is static"):
-        engine(load("llama-3.1-8b"), where, Deployment(split=True, engine="Transformers"))
+        engine(load("llama-3.1-8b"), where, deployed(split=True, engine="Transformers"))
 
 
 def test_instances_that_come_and_go_are_not_divided(numbered: Callable[..., Replay]) -> None:

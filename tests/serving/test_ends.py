@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from ridgeline.cost.machine import machine
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.plan.deployment import Router
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.ends import CAUSES, HIGH, LOW, interval, replay_at, replay_ends
 from ridgeline.serving.engine import engine
 from ridgeline.serving.traffic.traffic import Traffic, traffic
@@ -57,14 +58,14 @@ def batch(count: int, after_s: float = 0.0) -> Traffic:
     ids=["at once", "one comes later", "more than may run", "a closed loop"],
 )
 def test_causes_have_turns_of_their_own_where_nobody_waits(requests: Traffic, turns: int) -> None:
-    one = engine(LLAMA, MACHINE, Deployment(max_seqs=16))
+    one = engine(LLAMA, MACHINE, deployed(max_seqs=16))
     tables = one.tables(longest_prompt=512, longest=1024)
     assert len(replay_ends([one], [tables], requests, router=Router.LEAST_LOADED)) == 2 * turns
 
 
 def test_what_a_cause_adds_to_a_batch_is_what_all_of_them_add_together() -> None:
     """Parts of a sum: each alone at its high end is later by its own part, within what hides behind something else."""
-    one = engine(LLAMA, MACHINE, Deployment(max_seqs=16), offline=True)
+    one = engine(LLAMA, MACHINE, deployed(max_seqs=16), offline=True)
     tables, requests = one.tables(longest_prompt=512, longest=1024), batch(16)
 
     def span_s(place: float, causes: tuple[str, ...]) -> float:

@@ -20,7 +20,8 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import Pass
-from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
+from ridgeline.plan.deployment import Preemption, Role, Router
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving import state
 from ridgeline.serving.ends import engine_at, seconds_at
 from ridgeline.serving.engine import Engine, engine, formats_of
@@ -37,7 +38,7 @@ EIGHT = machine(cluster("8xH100-SXM"))
 
 
 def made(**words: Any) -> Engine:
-    return engine(LLAMA, EIGHT, Deployment(**words))
+    return engine(LLAMA, EIGHT, deployed(**words))
 
 
 def tabled(**words: Any) -> tuple[Engine, StepTables]:
@@ -122,7 +123,7 @@ def test_chunks_of_vllm_mix_with_decoding() -> None:
 
 def test_prompts_run_beside_sequences_where_a_deployment_says_so() -> None:
     def scheduler(name: str, mixed: bool | None) -> str:
-        return engine(LLAMA, EIGHT, Deployment(engine=name, mixed=mixed)).policy.scheduler
+        return engine(LLAMA, EIGHT, deployed(engine=name, mixed=mixed)).policy.scheduler
 
     assert [scheduler("SGLang", mixed) for mixed in (None, False, True)] == ["prefill-first", "prefill-first", "mixed"]
     assert scheduler("vLLM", False) == "prefill-first"
@@ -130,7 +131,7 @@ def test_prompts_run_beside_sequences_where_a_deployment_says_so() -> None:
 
 
 def test_requests_handed_over_in_the_process_take_no_time_on_the_way() -> None:
-    served, handed = made(), engine(LLAMA, EIGHT, Deployment(), offline=True)
+    served, handed = made(), engine(LLAMA, EIGHT, deployed(), offline=True)
     assert served.policy.request_host_s > 0
     assert (handed.policy.request_host_s, handed.policy.prompt_token_host_s) == (0.0, 0.0)
 
@@ -167,13 +168,13 @@ def test_an_unknown_engine_names_the_nearest() -> None:
     ],
 )
 def test_formats(words: dict[str, str], formats: tuple[str, str, str]) -> None:
-    found = formats_of(Deployment(**words))  # type: ignore[arg-type]
+    found = formats_of(deployed(**words))  # type: ignore[arg-type]
     assert (found.feed, found.attention, found.cache) == formats
 
 
 @pytest.mark.parametrize(("role", "gives_takes"), [(Role.WHOLE, (0, 1)), (Role.PREFILL, (1, 1)), (Role.DECODE, (0, 2))])
 def test_what_an_instance_gives_and_takes(role: Role, gives_takes: tuple[int, int]) -> None:
-    assert pool_role(Deployment(role=role)) == gives_takes
+    assert pool_role(deployed(role=role)) == gives_takes
 
 
 # rules -----------------------------------------------------------------------------------------------
@@ -248,7 +249,7 @@ def test_a_cache_that_moves_takes_its_bytes_over_the_link() -> None:
 
 def test_recurrent_states_go_with_the_start_of_a_move() -> None:
     """Mamba-2 2.7B keeps 64 layers x 80 heads x 64 x 128 numbers of a sequence, and no token of it."""
-    one = engine(load("mamba2-2.7b"), machine(cluster("2xH100-SXM")), Deployment())
+    one = engine(load("mamba2-2.7b"), machine(cluster("2xH100-SXM")), deployed())
     moves = one.rule(one.tables(longest_prompt=100, longest=200), stride=1, takers=[one])
     assert moves["move_token_s"] == 0.0
     states = 2.0 * 64 * 80 * 64 * 128
@@ -270,7 +271,7 @@ def test_a_cache_is_sent_as_often_as_it_is_held(
     model: str, gives: dict[str, int], takes: dict[str, int], copies: float
 ) -> None:
     on = machine(cluster("2x8xB200-SXM"))
-    giver, taker = (engine(load(model), on, Deployment(weights="fp8", **words)) for words in (gives, takes))
+    giver, taker = (engine(load(model), on, deployed(weights="fp8", **words)) for words in (gives, takes))
     assert copies_sent(giver, taker) == pytest.approx(copies)
     tables = giver.tables(longest_prompt=100, longest=200)
     alone = giver.rule(tables, stride=8)["move_token_s"]
@@ -322,7 +323,7 @@ def test_an_engine_says_whether_checkpoints_hold_the_scales_of_inputs(name: str,
 def test_a_dense_model_fuses_as_its_engine_does_for_it() -> None:
     """Pull request 6205 of TensorRT-LLM leaves models of a hidden size of 4096 out, and dense Qwen3 was never in."""
     words = {"engine": "TensorRT-LLM", "version": "1.2.0", "tp": 8}
-    assert [engine(load(name), EIGHT, Deployment(**words)).policy.fused_all_reduce_norm for name in _SIZES] == [
+    assert [engine(load(name), EIGHT, deployed(**words)).policy.fused_all_reduce_norm for name in _SIZES] == [
         True, False, False, True,
     ]  # fmt: skip
 
@@ -356,7 +357,7 @@ def test_prompts_replay_pieces_up_to_the_budget_where_they_are_captured() -> Non
     """Of vLLM pieces up to its largest decode graph; where a deployment says so up to the budget, or none."""
 
     def tokens(captured: bool | None) -> float:
-        one = engine(LLAMA, EIGHT, Deployment(tp=8, token_budget=4096, prefill_graphs=captured))
+        one = engine(LLAMA, EIGHT, deployed(tp=8, token_budget=4096, prefill_graphs=captured))
         return float(one.rule(one.tables(longest_prompt=512, longest=1024))["prefill_graphs"])
 
     assert [tokens(captured) for captured in (None, True, False)] == [512.0, 4096.0, 0.0]
@@ -366,13 +367,13 @@ def test_graphs_go_on_in_the_last_step_up_to_the_size_that_a_deployment_states()
     """SGLang 0.5.2's sizes on 80 GB end in steps of 8 at 152 and 160."""
 
     def sizes(most: int | None) -> tuple[int, ...]:
-        return engine(LLAMA, EIGHT, Deployment(engine="SGLang", version="0.5.2", tp=2, graph_max=most)).graphs
+        return engine(LLAMA, EIGHT, deployed(engine="SGLang", version="0.5.2", tp=2, graph_max=most)).graphs
 
     assert sizes(None)[-2:] == (152, 160)
     assert sizes(20)[-3:] == (8, 16, 20)
     assert sizes(175)[-3:] == (160, 168, 175)
     with pytest.raises(PlanError, match="graph_max = 0"):
-        Deployment(graph_max=0)
+        deployed(graph_max=0)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +385,7 @@ def test_schedulers_in_python_run_slower_on_grace(name: str, version: str, slowe
     """Halfway between a call in Python, 1.06 to 1.09, and operators that modules issue, 1.55."""
     assert math.sqrt(1.075 * constant("launch.slowness.grace")) == pytest.approx(1.29, abs=5e-3)
     here, grace = (
-        engine(LLAMA, machine(cluster(there)), Deployment(engine=name, version=version)).policy
+        engine(LLAMA, machine(cluster(there)), deployed(engine=name, version=version)).policy
         for there in ("8xH100-SXM", "4xGB200")
     )
     for key in ("step_host_s", "seq_host_s", "group_host_s", "exposed_host_s"):
@@ -398,7 +399,7 @@ def test_schedulers_in_python_run_slower_on_grace(name: str, version: str, slowe
 )
 def test_tensorrt_llm_captured_powers_of_two_up_to_its_batch(version: str, room: int, more: tuple[int, ...]) -> None:
     """Of 768 that are asked for; the largest batch is one of them. From 1.3 on steps are of 64."""
-    one = Deployment(engine="TensorRT-LLM", version=version, tp=8, graph_max=768, max_seqs=room)
+    one = deployed(engine="TensorRT-LLM", version=version, tp=8, graph_max=768, max_seqs=room)
     beyond = [size for size in engine(LLAMA, EIGHT, one).graphs if size > 128]
     assert beyond[: len(more)] == list(more)
     assert (len(beyond) > len(more)) is (version == "1.3")
@@ -425,7 +426,7 @@ def test_a_processor_launches_kernels_and_then_runs_them() -> None:
         sustained = {**device.accelerator.sustained, "dispatch": fact}
         part = replace(device.accelerator, architecture="cpu", sustained=sustained)
         own = replace(EIGHT, device=replace(device, accelerator=part), cluster=replace(EIGHT.cluster, accelerator=part))
-        one = engine(LLAMA, own, Deployment(engine="Transformers"))
+        one = engine(LLAMA, own, deployed(engine="Transformers"))
         return one, one.tables(longest_prompt=512, longest=1024)
 
     (slow, slower), (quick, quicker) = with_dispatch(5e-6), with_dispatch(2e-6)
@@ -444,7 +445,7 @@ def test_a_processor_launches_kernels_and_then_runs_them() -> None:
 
 @pytest.mark.parametrize(("batch", "even", "lanes"), [(4, True, 1), (6, True, 3), (4, False, 3), (None, True, 3)])
 def test_a_batch_that_stages_do_not_divide_passes_them_whole(batch: int | None, even: bool, lanes: int) -> None:
-    one = engine(LLAMA, EIGHT, Deployment(engine="FasterTransformer", pp=3))
+    one = engine(LLAMA, EIGHT, deployed(engine="FasterTransformer", pp=3))
     made = replace(one, batch=batch, policy=replace(one.policy, even_parts=even))
     assert made.lanes == lanes
     built = made.rule(made.tables(longest_prompt=64, longest=128))
@@ -454,7 +455,7 @@ def test_a_batch_that_stages_do_not_divide_passes_them_whole(batch: int | None, 
 
 def test_parts_of_a_whole_batch_follow_each_other_through_a_pipeline() -> None:
     """4 prompts of 1,000 tokens on 3 stages: 4 parts take 6 cycles of a stage where the batch alone takes 12."""
-    one = replace(engine(LLAMA, EIGHT, Deployment(engine="FasterTransformer", pp=3)), batch=4)
+    one = replace(engine(LLAMA, EIGHT, deployed(engine="FasterTransformer", pp=3)), batch=4)
 
     def first_s(part_tokens: int) -> float:
         made = replace(one, policy=replace(one.policy, part_tokens=part_tokens))
@@ -470,7 +471,7 @@ def test_parts_of_a_whole_batch_follow_each_other_through_a_pipeline() -> None:
 def test_chunks_of_one_prompt_follow_each_other_through_a_pipeline() -> None:
     """llama.cpp on 4 devices: of 1,024 tokens the second pass of 512 begins when the first has left a quarter."""
     where = machine(cluster("4xA100-SXM-80GB"))
-    one = engine(load("llama-3.1-8b"), where, Deployment(engine="llama.cpp", version="b2900", pp=4))
+    one = engine(load("llama-3.1-8b"), where, deployed(engine="llama.cpp", version="b2900", pp=4))
     assert (one.policy.chunks_follow, one.policy.token_budget) == (True, 512)
 
     def first_s(tokens: int, follows: bool) -> float:
@@ -494,7 +495,7 @@ def test_experts_are_computed_by_the_backend_of_the_engine_unless_one_is_named(
 ) -> None:
     """Kernels made for few tokens are three times quicker than CUTLASS's for 3,072 of Qwen3-30B-A3B in NVFP4."""
     stated = {"engine": "TensorRT-LLM", "version": "1.2", "weights": "nvfp4"} | words
-    one = engine(load("qwen3-30b-a3b"), machine(cluster("1xB200-SXM")), Deployment(**stated))  # type: ignore[arg-type]
+    one = engine(load("qwen3-30b-a3b"), machine(cluster("1xB200-SXM")), deployed(**stated))  # type: ignore[arg-type]
     assert one.deployment.expert_backend == backend
 
 
@@ -513,7 +514,7 @@ def test_experts_on_many_ranks_run_by_the_backend_for_many(name: str, version: s
     """From 16 on, unless one is named; with fewer ranks as before."""
     model, where = load("deepseek-v3"), machine(cluster("16xH200-SXM"))
     few, many = (
-        Deployment(engine=name, version=version, dp=ranks, ep=ranks, weights="fp8_block", role=Role(role))
+        deployed(engine=name, version=version, dp=ranks, ep=ranks, weights="fp8_block", role=Role(role))
         for ranks in (8, 16)
     )
     assert engine(model, where, many).deployment.expert_backend == backend
@@ -534,7 +535,7 @@ def test_experts_on_many_ranks_run_by_the_backend_for_many(name: str, version: s
 def test_sglang_takes_triton_kernels_by_itself_on_hopper(device: str, version: str, ep: int, backend: str) -> None:
     """From 0.5.3 on, and where no rank holds whole experts alone; a backend that is named stays."""
     where = machine(cluster(f"2x{device}"))
-    one = Deployment(engine="SGLang", version=version, tp=2, ep=ep, weights="mxfp4")
+    one = deployed(engine="SGLang", version=version, tp=2, ep=ep, weights="mxfp4")
     assert engine(load("gpt-oss-20b"), where, one).deployment.expert_backend == backend
     said = replace(one, expert_backend="deepep")
     assert engine(load("gpt-oss-20b"), where, said).deployment.expert_backend == "deepep"
@@ -556,10 +557,10 @@ def test_experts_of_mxfp4_meet_inputs_as_narrow_as_the_engine_casts_them(name: s
     """What 64 tokens of gpt-oss-120b take in a layer on a B200, by TensorRT-LLM's table: 0.89 ms with inputs of 16
     bits, which it does not use there, 0.21 ms with 8; weights are as many bytes either way."""
     model, where = load("gpt-oss-120b"), machine(cluster(f"1x{device}"))
-    made = engine(model, where, Deployment(engine=name, weights="mxfp4"))
+    made = engine(model, where, deployed(engine=name, weights="mxfp4"))
     assert (made.formats.feed, made.formats.attention) == (feed, "bf16")
     assert made.capacity.weights_bytes == pytest.approx(65.2e9, rel=0.01)
-    other = engine(model, where, Deployment(engine=name, weights="fp8"))
+    other = engine(model, where, deployed(engine=name, weights="fp8"))
     assert other.formats.feed == "fp8"
 
 
@@ -594,12 +595,12 @@ def test_scans_launch_their_copies_and_are_compiled_where_nothing_is_kept() -> N
     """Qwen3.5-397B: 45 of 60 layers are scans, ten launches more each than the operators that are priced."""
     rules = []
     for fresh in (False, True):
-        words = Deployment(engine="SGLang", version="0.5.9", tp=8, weights="fp8_block", fresh_kernels=fresh)
+        words = deployed(engine="SGLang", version="0.5.9", tp=8, weights="fp8_block", fresh_kernels=fresh)
         made = engine(load("qwen3.5-397b-a17b"), machine(cluster("8xH200")), words)
         tables = made.tables(longest_prompt=100, longest=200)
         rules.append(made.rule(tables))
     assert [float(rule["build_s"]) for rule in rules] == [0.0, 0.09]
     launched_s = (tables.kernels + 45 * 10) * 5.8e-5
     assert [float(rule["eager_s"]) for rule in rules] == [pytest.approx(launched_s)] * 2
-    dense = engine(load("llama-3.1-8b"), machine(cluster("8xH200")), Deployment(engine="SGLang", fresh_kernels=True))
+    dense = engine(load("llama-3.1-8b"), machine(cluster("8xH200")), deployed(engine="SGLang", fresh_kernels=True))
     assert float(dense.rule(dense.tables(longest_prompt=100, longest=200))["build_s"]) == 0.0

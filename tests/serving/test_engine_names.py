@@ -8,7 +8,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.engines import engine_named
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import engine
 from ridgeline.serving.metrics import decode_parts
 
@@ -27,7 +27,7 @@ def test_an_engine_that_is_typed_in_small_letters_runs_its_own_kernels(typed: st
     model = load("mixtral-8x7b")
 
     def parts(word: str) -> dict[str, float]:
-        one = engine(model, host, Deployment(engine=word, tp=2, weights="fp8"))
+        one = engine(model, host, deployed(engine=word, tp=2, weights="fp8"))
         return decode_parts(one, one.tables(longest_prompt=64, longest=128), 4.0, 128.0)
 
     assert parts(typed) == parts(name)

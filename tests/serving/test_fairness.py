@@ -13,7 +13,8 @@ from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment, Preemption, Queue
+from ridgeline.plan.deployment import Preemption
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import engine
 from ridgeline.serving.fairness import PROMPT_WEIGHT, TOKEN_WEIGHT
 from ridgeline.serving.replay import Replay
@@ -160,7 +161,7 @@ def test_displacing_needs_priorities_that_differ(replayed: Replays) -> None:
 
 
 def rule(**words: object) -> np.ndarray:
-    made = engine(load("llama-3.1-8b"), EIGHT, Deployment(preemption=Preemption.SWAP, **words))  # type: ignore[arg-type]
+    made = engine(load("llama-3.1-8b"), EIGHT, deployed(preemption=Preemption.SWAP, **words))  # type: ignore[arg-type]
     return made.rule(made.tables(longest_prompt=512, longest=1024))
 
 
@@ -178,7 +179,7 @@ def test_copies_of_single_blocks_take_longer_than_the_link() -> None:
 
 def test_words_become_the_rule() -> None:
     assert [int(rule()[name]) for name in ("fair", "displaces", "beside", "swaps")] == [0, 0, 0, 1]
-    said = rule(queue=Queue.FAIR, displaces=True, swap_beside=True)
+    said = rule(queue="fair", displaces=True, swap_beside=True)
     assert [int(said[name]) for name in ("fair", "displaces", "beside", "swaps")] == [1, 1, 1, 1]
 
 
@@ -192,7 +193,7 @@ def test_words_become_the_rule() -> None:
 )
 def test_words_without_meaning_are_refused(words: dict[str, object], told: str) -> None:
     with pytest.raises(PlanError, match=told):
-        engine(load("llama-3.1-8b"), EIGHT, Deployment(**words))  # type: ignore[arg-type]
+        engine(load("llama-3.1-8b"), EIGHT, deployed(**words))  # type: ignore[arg-type]
 
 
 # shares ----------------------------------------------------------------------------------------------
@@ -231,7 +232,7 @@ def test_the_urgent_come_before_the_shortest(replayed: Replays) -> None:
     assert replayed(urgent, lane_s=1.0, max_seqs=1, shortest=1).end_s.tolist() == [2.0, 6.0, 8.0, 4.0]
 
 
-@pytest.mark.parametrize("words", [{"queue_patience": -1.0, "queue": Queue.SHORTEST}, {"queue_patience": 1.0}])
+@pytest.mark.parametrize("words", [{"queue_patience": -1.0, "queue": "shortest"}, {"queue_patience": 1.0}])
 def test_patience_is_of_the_queue_of_the_shortest(words: dict[str, object]) -> None:
     with pytest.raises(PlanError, match="queue_patience"):
-        Deployment(**words)  # type: ignore[arg-type]
+        deployed(**words)  # type: ignore[arg-type]

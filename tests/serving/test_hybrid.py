@@ -13,7 +13,7 @@ from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.cpus import cpu
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.hybrid import decode, prefill
 from ridgeline.serving.hybrid_habits import Habits, habits_of
 from ridgeline.serving.hybrid_model import Hybrid
@@ -33,7 +33,7 @@ def mixtral(technique: Technique = Technique.COMPUTED, *, device: str | None = "
         None if device is None else machine(cluster(f"1x{device}")),
         rest.get("host", HOST),  # type: ignore[arg-type]
         Placement(technique=technique, **placement),  # type: ignore[arg-type]
-        deployment=Deployment(),
+        deployment=deployed(),
         formats=Formats(),
         habits=habits,  # type: ignore[arg-type]
         host_bytes=rest.get("host_bytes"),  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,9 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment, Preemption, Role
+from ridgeline.plan.deployment import Preemption, Role
+from ridgeline.scenario.serving_words import deployed
+from ridgeline.seams.serving import KVEviction, of
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import decode_parts
 from ridgeline.serving.replay import Replay
@@ -24,7 +26,7 @@ LLAMA, ONE = load("llama-3.1-8b"), machine(cluster("1xA100-SXM-80GB"))
 
 
 def tabled(**words: Any) -> tuple[Engine, StepTables]:
-    made = engine(LLAMA, ONE, Deployment(**words))
+    made = engine(LLAMA, ONE, deployed(**words))
     return made, made.tables(longest_prompt=4096, longest=8192)
 
 
@@ -102,27 +104,36 @@ def test_host_memory_is_finite(replayed: Replays) -> None:
 # the numbers of an engine ----------------------------------------------------------------------------
 
 
+def test_words_are_techniques() -> None:
+    assert deployed(kv_kept=64, kv_early=True).technique == ("kv-budget(tokens=64,early=True)",)
+    assert deployed(kv_kept=64, kv_fetched=8).technique == ("kv-retrieval(tokens=8,kept=64)",)
+
+
+def kept(made: Engine) -> Mapping[str, float]:
+    return of(made.deployment, KVEviction).numbers(made, 0)
+
+
 def test_numbers_of_llama_by_hand() -> None:
     """Keys and values are 65,536 byte a token each; landmarks of 8 are 8,192 and keys of rank 160 are 10,240."""
     host = ONE.cluster.host
-    found = engine(LLAMA, ONE, Deployment(kv_fetched=2048, kv_rank=160, kv_kept=384, kv_reused=0.6)).kept
+    found = kept(engine(LLAMA, ONE, deployed(kv_fetched=2048, kv_rank=160, kv_kept=384, kv_reused=0.6)))
     assert found["held_share"] == pytest.approx((8192 + 10240) / 131072)
     assert found["read_share"] == pytest.approx(1 / 16)
     assert found["fetch_s"] == pytest.approx(65536 * 0.4 / host.device_bytes_per_s)
     assert found["store_s"] == pytest.approx(65536 / host.device_bytes_per_s)
     assert found["host_tokens"] == int(host.dram_bytes / 65536)
-    keys_too = engine(LLAMA, ONE, Deployment(kv_fetched=2048, kv_chunk=32)).kept
+    keys_too = kept(engine(LLAMA, ONE, deployed(kv_fetched=2048, kv_chunk=32)))
     assert keys_too["held_share"] == pytest.approx(1 / 64)
     assert keys_too["fetch_s"] == pytest.approx(131072 / host.device_bytes_per_s)
-    assert engine(LLAMA, ONE, Deployment(kv_kept=1024)).kept == {"kept": 1024, "early": False}
-    assert engine(LLAMA, ONE, Deployment()).kept == {}
+    assert kept(engine(LLAMA, ONE, deployed(kv_kept=1024))) == {"kept": 1024, "early": False}
+    assert kept(engine(LLAMA, ONE, deployed())) == {}
 
 
 def test_ranks_share_the_memory_of_their_host() -> None:
     """Four ranks hold a quarter of the values each; no device gets more than its share of the host's memory rate."""
     where = machine(cluster("8xH100-SXM"))
     host, words = where.cluster.host, {"kv_fetched": 2048, "kv_rank": 160}
-    one, four = (engine(LLAMA, where, Deployment(tp=tp, **words)).kept for tp in (1, 4))
+    one, four = (kept(engine(LLAMA, where, deployed(tp=tp, **words))) for tp in (1, 4))
     rates = [min(host.device_bytes_per_s, host.dram_bytes_per_s / devices) for devices in (1, 4)]
     assert one["fetch_s"] == pytest.approx(65536 / rates[0])
     assert four["fetch_s"] == pytest.approx(65536 / 4 / rates[1])
@@ -147,7 +158,7 @@ def test_the_report_says_when_the_link_is_waited_for() -> None:
     made, tables = tabled(kv_fetched=2048, kv_rank=160)
     parts = decode_parts(made, tables, 24.0, 4096.0)
     device_s = sum(parts[name] for name in ("weights and links", "experts", "sampling", "attention"))
-    assert device_s + parts["host link"] == pytest.approx(24 * 2048 * made.kept["fetch_s"])
+    assert device_s + parts["host link"] == pytest.approx(24 * 2048 * kept(made)["fetch_s"])
     assert "host link" not in decode_parts(made, tables, 24.0, 2048.0)
     assert "host link" not in decode_parts(*tabled(kv_kept=64), 24.0, 4096.0)
 
@@ -163,32 +174,31 @@ def test_whole_caches_are_as_before() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ({"kv_kept": 0}, "kv_kept = 0, needs >= 1"),
-        ({"kv_fetched": 8, "kv_reused": 1.0}, "needs 0 <= kv_reused < 1"),
-        ({"kv_early": True}, "say kv_kept, and no kv_fetched"),
-        ({"kv_early": True, "kv_kept": 8, "kv_fetched": 8}, "say kv_kept, and no kv_fetched"),
+        ({"kv_kept": 0}, "kv_kept = 0 tokens, needs 1 to"),
+        ({"kv_fetched": 8, "kv_reused": 1.0}, "kv_reused = 1.0, needs 0 to 0.999"),
+        ({"kv_early": True}, "say kv_kept as well"),
+        ({"kv_early": True, "kv_kept": 8, "kv_fetched": 8}, "kv_early is about kv_kept"),
         ({"kv_rank": 8}, "say kv_fetched as well"),
-        ({"kv_kept": 8, "role": Role.PREFILL}, "not modelled with pools"),
-        ({"kv_kept": 8, "preemption": Preemption.SWAP}, "not modelled with pools, preemption swap"),
-        ({"kv_fetched": 8, "nano_tokens": 64}, "nano_tokens or prefix_cache"),
-        ({"kv_kept": 8, "prefix_cache": True}, "nano_tokens or prefix_cache"),
-        ({"kv_fetched": 8, "pp": 2}, "one stage, without drafts"),
-        ({"kv_fetched": 8, "draft_tokens": 2}, "one stage, without drafts"),
+        ({"kv_kept": 8, "role": Role.PREFILL}, "a pool"),
+        ({"kv_kept": 8, "preemption": Preemption.SWAP}, "preemption swap"),
+        ({"kv_fetched": 8, "nano_tokens": 64}, "nano_tokens"),
+        ({"kv_kept": 8, "prefix_cache": True}, "prefix_cache"),
+        ({"kv_fetched": 8, "pp": 2}, "pp 2"),
+        ({"kv_fetched": 8, "draft_tokens": 2}, "draft_tokens"),
     ],
 )
 def test_what_cannot_be_is_refused(words: dict[str, Any], told: str) -> None:
     with pytest.raises(PlanError, match=told):
-        Deployment(**words)
+        deployed(**words)
 
 
 def test_early_cuts_need_chunks() -> None:
     with pytest.raises(PlanError, match="does not cut prompts in chunks"):
-        engine(LLAMA, ONE, Deployment(kv_kept=64, kv_early=True, chunked=False))
+        engine(LLAMA, ONE, deployed(kv_kept=64, kv_early=True, chunked=False))
 
 
 def test_other_attention_and_ranks_that_save_nothing_are_refused() -> None:
-    deepseek = engine(load("deepseek-v2-lite"), ONE, Deployment(kv_kept=64))
     with pytest.raises(PlanError, match="not for windows, latent vectors"):
-        _ = deepseek.kept
+        engine(load("deepseek-v2-lite"), ONE, deployed(kv_kept=64))
     with pytest.raises(PlanError, match="take a lower rank"):
-        _ = engine(LLAMA, ONE, Deployment(kv_fetched=64, kv_rank=1024)).kept
+        engine(LLAMA, ONE, deployed(kv_fetched=64, kv_rank=1024))

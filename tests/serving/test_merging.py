@@ -12,7 +12,8 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.plan.deployment import Role
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.comings import Autoscale, Comings
 from ridgeline.serving.engine import engine
 from ridgeline.serving.replay import Replay, replay
@@ -73,13 +74,13 @@ def test_a_long_prompt_is_sooner_done_on_a_real_model() -> None:
     asked = traffic([0.0], [100_000], [32])
     ttft = {}
     for elastic in (None, 8192):
-        one = engine(load("llama-3.1-8b"), where, Deployment(instances=4, elastic_tokens=elastic))
+        one = engine(load("llama-3.1-8b"), where, deployed(instances=4, elastic_tokens=elastic))
         found = replay([one], asked)
         ttft[elastic] = float(found.first_s[0])
         assert found.merges == (0 if elastic is None else 1)
     assert 2.0 < ttft[None] / ttft[8192] < 4.2
-    rule = engine(load("llama-3.1-8b"), where, Deployment(instances=4, elastic_tokens=8192)).rule(
-        engine(load("llama-3.1-8b"), where, Deployment(instances=4)).tables(longest_prompt=100, longest=200), stride=1
+    rule = engine(load("llama-3.1-8b"), where, deployed(instances=4, elastic_tokens=8192)).rule(
+        engine(load("llama-3.1-8b"), where, deployed(instances=4)).tables(longest_prompt=100, longest=200), stride=1
     )
     assert float(rule["ring_start_s"]) == pytest.approx(32 * float(rule["move_start_s"]))
     assert np.isclose(float(rule["move_token_s"]), 131_072 / 450e9, rtol=0.5)
@@ -88,22 +89,22 @@ def test_a_long_prompt_is_sooner_done_on_a_real_model() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ({"dp": 2}, "not modelled with dp"),
-        ({"borrows": True}, "not modelled with borrows"),
-        ({"role": Role.PREFILL}, "not modelled with a pool"),
+        ({"dp": 2}, "dp"),
+        ({"borrows": True}, "borrows"),
+        ({"role": Role.PREFILL}, "a pool"),
         ({"elastic_tokens": 0}, "elastic_tokens = 0, needs >= 1"),
     ],
 )
 def test_what_is_not_modelled_is_refused(words: dict[str, Any], told: str) -> None:
     with pytest.raises(PlanError, match=told):
-        Deployment(**{"elastic_tokens": 100, **words})
+        deployed(**{"elastic_tokens": 100, **words})
 
 
 def test_fleets_and_engines_that_do_not_merge_are_refused(replayed: Replays) -> None:
     with pytest.raises(PlanError, match="stay up"):
         run(replayed, traffic([0.0], [60], [2]), comings=Comings(autoscale=Autoscale(high=4, low=1)))
     one = engine(
-        load("llama-3.1-8b"), machine(cluster("1xH100-SXM")), Deployment(engine="Transformers", elastic_tokens=64)
+        load("llama-3.1-8b"), machine(cluster("1xH100-SXM")), deployed(engine="Transformers", elastic_tokens=64)
     )
     with pytest.raises(PlanError, match="Transformers is static"):
         replay([one], traffic([0.0], [60], [2]))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ridgeline.cost.machine import machine
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import (
     Objective,
@@ -208,7 +208,7 @@ def test_users_who_wait_are_no_overload(replayed: Callable[..., Replay]) -> None
 
 @cache
 def made(model: str, on: str, words: tuple[tuple[str, int], ...] = ()) -> tuple[Engine, StepTables]:
-    one = engine(load(model), machine(cluster(on)), Deployment(**dict(words)))  # type: ignore[arg-type]
+    one = engine(load(model), machine(cluster(on)), deployed(**dict(words)))  # type: ignore[arg-type]
     return one, one.tables(longest_prompt=2048, longest=4096)
 
 

@@ -17,7 +17,7 @@ from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import decode_band, decode_parts, prefill_parts
 from ridgeline.serving.nano import overlapped_s, shares, side_by_side, sorted_out
@@ -39,13 +39,13 @@ def seconds(*values: float, compute: float = 0.0, memory: float = 0.0) -> Second
 
 
 def tabled(**words: Any) -> tuple[Engine, StepTables]:
-    one = engine(LLAMA, EIGHT, Deployment(tp=8, token_budget=2048, max_seqs=2048, chunked=True, **words))
+    one = engine(LLAMA, EIGHT, deployed(tp=8, token_budget=2048, max_seqs=2048, chunked=True, **words))
     return one, one.tables(longest_prompt=512, longest=1024)
 
 
 def spread(**words: Any) -> tuple[Engine, StepTables]:
     """DeepSeek-V3 over 16 attention ranks and as many of experts, by DeepEP."""
-    one = Deployment(engine="SGLang", dp=16, ep=16, weights="fp8_block", max_seqs=256, token_budget=8192, **words)
+    one = deployed(engine="SGLang", dp=16, ep=16, weights="fp8_block", max_seqs=256, token_budget=8192, **words)
     made = engine(DEEPSEEK, SIXTEEN, one)
     return made, made.tables(longest_prompt=4096, longest=8192)
 
@@ -183,4 +183,4 @@ def test_a_replay_takes_what_its_parts_say(ranks: int) -> None:
 @pytest.mark.parametrize("words", [{"pp": 2}, {"draft_tokens": 1}])
 def test_what_is_not_modelled_is_refused(words: dict[str, int]) -> None:
     with pytest.raises(PlanError, match="nano-batches are modelled on one stage"):
-        Deployment(nano_tokens=256, **words)  # type: ignore[arg-type]
+        deployed(nano_tokens=256, **words)  # type: ignore[arg-type]

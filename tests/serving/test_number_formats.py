@@ -13,8 +13,8 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import Product
 from ridgeline.plan.checkpoint_formats import with_formats
-from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.serving import simulate_serving
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.traffic.asked import asked_traffic
 
@@ -22,7 +22,7 @@ LLAMA = load("llama-3.2-1b")
 
 
 def made(on: str, weights: str, name: str = "vllm", version: str = "") -> Engine:
-    asked = Deployment(engine=name, version=version, weights=weights)
+    asked = deployed(engine=name, version=version, weights=weights)
     return engine(LLAMA, machine(cluster(on)), asked)
 
 
@@ -59,14 +59,14 @@ def test_engines_that_refuse_them_are_not_priced(on: str, asked: str, name: str)
 def test_tf32_is_refused_where_there_is_none(on: str) -> None:
     for words in ({"weights": "tf32"}, {"weights": "fp32", "tf32": True}):
         with pytest.raises(PlanError, match=f"tf32: {on} has no tf32 matrix rate; nearest: fp32|it has .*fp32"):
-            engine(LLAMA, machine(cluster(on)), Deployment(**words))
+            engine(LLAMA, machine(cluster(on)), deployed(**words))
 
 
 @pytest.mark.parametrize(("on", "half"), [("V100-SXM2-16GB", True), ("T4", True), ("A100-SXM-80GB", False)])
 @pytest.mark.parametrize("asked", ["", "bf16", "fp16"])
 def test_bf16_is_told_to_be_fp16_where_nothing_multiplies_it(on: str, half: bool, asked: str) -> None:
     traffic, _ = asked_traffic({"prompt": (64, 64), "output": (2, 2), "requests": 1, "arrivals": "burst"})
-    report = simulate_serving(LLAMA, cluster(on), (Deployment(engine="vllm", weights=asked),), traffic)
+    report = simulate_serving(LLAMA, cluster(on), (deployed(engine="vllm", weights=asked),), traffic)
     told = [text for text in report.assumed if "fp16 (vLLM starts with --dtype half)" in text]
     assert bool(told) == (half and asked != "fp16")
 
@@ -75,7 +75,7 @@ def test_bf16_is_told_to_be_fp16_where_nothing_multiplies_it(on: str, half: bool
 def test_unfused_attention_runs_in_what_the_device_multiplies(on: str, word: str) -> None:
     """llama.cpp takes scores by products of its own; devices before Ampere have no bf16 for them."""
     traffic, _ = asked_traffic({"prompt": (64, 64), "output": (2, 2), "requests": 1, "arrivals": "burst"})
-    asked = Deployment(engine="llama.cpp", version="b1810", weights="q4_0")
+    asked = deployed(engine="llama.cpp", version="b1810", weights="q4_0")
     report = simulate_serving(LLAMA, cluster(on), (asked,), traffic)
     assert report.metrics.ttft.mean > 0.0
     assert any(f"{on} multiplies no bf16: what is 16 bits is multiplied in {word}" in text for text in report.assumed)
@@ -96,11 +96,11 @@ def test_a_checkpoint_of_narrow_floats_is_read_as_it_is(name: str) -> None:
     """An fp8 checkpoint without `--weights` on an A100: 8 bits a weight (Marlin), not 16."""
     config = {**LLAMA.config, "quantization_config": {"quant_method": "fp8"}}
     model, where = replace(LLAMA, config=config), cluster("A100-SXM-80GB")
-    asked, why = with_formats(Deployment(engine=name), model, where)
+    asked, why = with_formats(deployed(engine=name), model, where)
     found = engine(model, machine(where), asked)
     assert "weights are fp8, as in the checkpoint" in why
     assert found.formats == made("A100-SXM-80GB", "w8a16", name).formats
     assert any("has no fp8 matrix rate" in text for text in found.format_notes)
-    refused, _ = with_formats(Deployment(engine="trtllm"), model, where)
+    refused, _ = with_formats(deployed(engine="trtllm"), model, where)
     with pytest.raises(PlanError, match="weights = fp8: A100-SXM-80GB has no fp8 matrix rate"):
         engine(model, machine(where), refused)

@@ -14,7 +14,8 @@ from ridgeline.cost.seconds import Seconds
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import Product
-from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.plan.deployment import Role
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.step import StepTables, beside, spread_grid, token_grid
 
@@ -30,7 +31,7 @@ CASES = [
 
 @cache
 def made(model: str, on: str, words: tuple[tuple[str, int], ...] = ()) -> tuple[Engine, StepTables]:
-    one = engine(load(model), machine(cluster(on)), Deployment(**dict(words)))  # type: ignore[arg-type]
+    one = engine(load(model), machine(cluster(on)), deployed(**dict(words)))  # type: ignore[arg-type]
     return one, one.tables(longest_prompt=4096, longest=8192)
 
 
@@ -102,7 +103,7 @@ def test_a_newer_device_is_faster_everywhere() -> None:
 
 
 def test_shapes_that_never_change_read_the_whole_cache_from_the_first_token_on() -> None:
-    gaudi = engine(load("llama-2-7b"), machine(cluster("8xGaudi2")), Deployment(engine="Optimum-Habana"))
+    gaudi = engine(load("llama-2-7b"), machine(cluster("8xGaudi2")), deployed(engine="Optimum-Habana"))
     assert gaudi.policy.whole_cache
     whole = gaudi.tables(longest_prompt=512, longest=1024)
     growing = gaudi.steps.tables(most_tokens=512, most_sequences=64, most_context=1024)
@@ -184,9 +185,7 @@ def test_prompts_in_whole_instances_take_the_kernels_of_prompts_where_the_backen
     words = {"dp": 16, "ep": 16, "weights": "fp8_block", "token_budget": 2048}
 
     def tables(name: str, role: Role) -> StepTables:
-        return engine(model, where, Deployment(engine=name, role=role, **words)).tables(
-            longest_prompt=1024, longest=2048
-        )
+        return engine(model, where, deployed(engine=name, role=role, **words)).tables(longest_prompt=1024, longest=2048)
 
     whole, prompts, steps = (tables("SGLang", role) for role in (Role.WHOLE, Role.PREFILL, Role.DECODE))
     assert whole.prompt_group is not None
@@ -212,7 +211,7 @@ def test_shared_experts_run_beside_the_routed_ones_up_to_the_engines_limit() -> 
 def test_launches_are_those_of_products_their_casts_and_what_lies_between() -> None:
     """Llama-8B: 32 layers of norms, 4 products, rotary, attention, cache, activation; fp8 adds a cast a product."""
     plain, narrow = (
-        engine(load("llama-3.1-8b"), machine(cluster("8xH100-SXM")), Deployment(weights=quant)).steps.kernels
+        engine(load("llama-3.1-8b"), machine(cluster("8xH100-SXM")), deployed(weights=quant)).steps.kernels
         for quant in ("bf16", "fp8")
     )
     assert narrow - plain == 32 * 4
@@ -232,9 +231,7 @@ def test_copies_of_one_request_read_the_experts_of_one() -> None:
 
 def test_kernels_that_no_graph_holds_follow_each_other_more_slowly() -> None:
     """The engine of a version without graphs: 0.4 us for each kernel of an iteration, whatever its tokens."""
-    one = engine(
-        load("llama-3.1-8b"), machine(cluster("1xH100-SXM")), Deployment(engine="TensorRT-LLM", version="0.11")
-    )
+    one = engine(load("llama-3.1-8b"), machine(cluster("1xH100-SXM")), deployed(engine="TensorRT-LLM", version="0.11"))
     assert one.graphs == ()
     grid = {"most_tokens": 256, "most_sequences": 16, "most_context": 512}
     apart, held = (one.steps.tables(**grid, captured=captured) for captured in (False, True))
@@ -257,7 +254,7 @@ def test_each_beam_walks_the_whole_context_and_at_the_low_end_one_does() -> None
 
 def test_long_passes_of_products_run_at_the_clock_that_the_power_limit_leaves() -> None:
     """Of Llama-8B in bf16 on an H100 products are five sixths of a pass of 8,192 tokens, and the largest are hot."""
-    one = engine(load("llama-3.1-8b"), machine(cluster("1xH100-SXM")), Deployment())
+    one = engine(load("llama-3.1-8b"), machine(cluster("1xH100-SXM")), deployed())
     pieces = one.steps._pieces
     tokens = np.array([1.0, 64.0, 512.0, 8192.0, 16384.0])
     short, long = pieces.sum(tokens, "tokens"), pieces.under_load(tokens)
@@ -279,6 +276,6 @@ def test_long_passes_of_products_run_at_the_clock_that_the_power_limit_leaves() 
 
 
 def test_devices_without_a_loaded_rate_keep_their_clock() -> None:
-    one = engine(load("llama-3.1-70b"), machine(cluster("8xMI300X")), Deployment(tp=8))
+    one = engine(load("llama-3.1-70b"), machine(cluster("8xMI300X")), deployed(tp=8))
     tokens = np.array([8192.0])
     assert one.steps._pieces.under_load(tokens).mid == one.steps._pieces.sum(tokens, "tokens").mid

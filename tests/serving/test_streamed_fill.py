@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.offloaded import Offload, hybrid_of, offloaded
 from ridgeline.report.offloaded import OffloadReport, PolicyReport
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.offload_policy import best_policy
 from ridgeline.serving.hybrid_placement import Technique
 from ridgeline.serving.streamed_costs import CACHE, HIDDEN, WEIGHTS, Machine, Method
@@ -25,7 +25,7 @@ from ridgeline.serving.streamed_policy import Policy, evaluate
 
 T4 = cluster("1xT4")
 LENGTHS = {"prompt_tokens": 512, "output_tokens": 32}
-WEIGHTS_16 = Deployment(weights="fp16")
+WEIGHTS_16 = deployed(weights="fp16")
 
 
 def asked(**words: Any) -> Offload:

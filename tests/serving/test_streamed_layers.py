@@ -8,7 +8,7 @@ import pytest
 from ridgeline.cost.machine import machine
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import engine
 from ridgeline.serving.step import StepTables
 
@@ -17,7 +17,7 @@ HIDDEN, WIDE, KEYS, LAYERS, RANKS = 4096.0, 14336.0, 1024.0, 32, 8
 
 @pytest.fixture(scope="module")
 def tables() -> StepTables:
-    one = engine(load("llama-3.1-8b"), machine(cluster("8xSN40L")), Deployment(engine="SambaFlow", tp=RANKS))
+    one = engine(load("llama-3.1-8b"), machine(cluster("8xSN40L")), deployed(engine="SambaFlow", tp=RANKS))
     return one.tables(longest_prompt=4096, longest=4160)
 
 

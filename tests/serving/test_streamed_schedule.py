@@ -9,8 +9,8 @@ import pytest
 
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.offloaded import Offload, hybrid_of
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.hybrid_placement import Technique
 from ridgeline.serving.streamed_costs import Job, Machine, Method
 from ridgeline.serving.streamed_machine import job_of, machine_of
@@ -138,7 +138,7 @@ def test_policies_of_its_authors_take_what_they_measured(
     """On a T4 in a cloud, 32 tokens each (flexllmgen, benchmark/flexllmgen/bench_suite.py); nothing is fitted."""
     asked = Offload(technique=Technique.STREAMED, processors="Skylake", dram_bytes=208e9)
     where = cluster("1xT4")
-    hybrid, _ = hybrid_of(load(model), where, Deployment(weights="fp16"), asked, "FlexGen")
+    hybrid, _ = hybrid_of(load(model), where, deployed(weights="fp16"), asked, "FlexGen")
     job = job_of(load(model), prompt, 32)
     first = np.array(percent, dtype=float).reshape(3, 2) / 100
     shares = np.column_stack([first, 1.0 - first.sum(axis=1)])

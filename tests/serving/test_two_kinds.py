@@ -17,6 +17,7 @@ from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h, instance_usd_per_h
 from ridgeline.scenario.serving import fitting_instances, serving_from_words
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.serving import search_serving
 from ridgeline.search.serving_space import Space, deployments, fleets
 from ridgeline.serving.engine import Engine, engine
@@ -42,7 +43,7 @@ def both() -> Cluster:
 @cache
 def made(on: str = "", **words: Any) -> tuple[Engine, StepTables]:
     where = machine(cluster(on) if on else both())
-    one = engine(load("mixtral-8x7b"), where, Deployment(**words))
+    one = engine(load("mixtral-8x7b"), where, deployed(**words))
     return one, one.tables(longest_prompt=2048, longest=4096)
 
 
@@ -119,7 +120,7 @@ def test_each_side_has_its_own_memory() -> None:
 
 
 def test_a_fleet_costs_and_draws_what_its_kinds_do() -> None:
-    one = Deployment(**MIXED, instances=2)
+    one = deployed(**MIXED, instances=2)
     here, there = both(), both().of_kind("H100-SXM")
     assert here.price_usd_per_device_h is not None
     assert there.price_usd_per_device_h is not None
@@ -128,7 +129,7 @@ def test_a_fleet_costs_and_draws_what_its_kinds_do() -> None:
     assert fleet_usd_per_h(both(), [one]) == pytest.approx(2 * each)
     idle: Any = SimpleNamespace(prefill_s=0.0, decode_s=0.0, busy_s=np.zeros(2), span_s=1.0)
     band = Band(low=1.0, high=1.0, compute=1.0, memory=1.0)
-    parts = [fleet_power_w(where, [Deployment(dp=4, instances=2)], idle, band, band) for where in (here, there)]
+    parts = [fleet_power_w(where, [deployed(dp=4, instances=2)], idle, band, band) for where in (here, there)]
     assert fleet_power_w(both(), [one], idle, band, band) == pytest.approx(sum(part or 0.0 for part in parts))
 
 
@@ -148,7 +149,7 @@ def test_what_is_not_there_is_refused(words: dict[str, Any], told: str) -> None:
 
 def test_a_kind_for_experts_needs_their_number() -> None:
     with pytest.raises(PlanError, match="not on how many"):
-        Deployment(expert_kind="H100-SXM")
+        deployed(expert_kind="H100-SXM")
 
 
 # the scenario ----------------------------------------------------------------------------------------
@@ -189,8 +190,8 @@ def test_a_search_tries_both_kinds_and_splits_over_both() -> None:
 
 def test_fleets_fill_both_kinds() -> None:
     shapes = [
-        Deployment(kind="L40S", tp=4), Deployment(kind="H100-SXM", tp=2),
-        Deployment(kind="L40S", expert_kind="H100-SXM", dp=2, expert_devices=4),
+        deployed(kind="L40S", tp=4), deployed(kind="H100-SXM", tp=2),
+        deployed(kind="L40S", expert_kind="H100-SXM", dp=2, expert_devices=4),
     ]  # fmt: skip
     asked = traffic([0.0], [8], [2])
 

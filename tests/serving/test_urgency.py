@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ridgeline.errors import PlanError
-from ridgeline.plan.deployment import Deployment, Queue
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving import state
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.traffic.traffic import traffic
@@ -72,7 +72,9 @@ def test_more_changes_cost_more_and_swaps_beside_iterations_less(replayed: Repla
     assert beside.span_s < often.span_s
 
 
-@pytest.mark.parametrize("words", [{}, {"displaces": True, "queue": Queue.FAIR}])
-def test_what_is_not_modelled_is_refused(words: dict[str, Any]) -> None:
-    with pytest.raises(PlanError, match="modelled with displaces and the queue arrival"):
-        Deployment(priority_period=25, **words)
+@pytest.mark.parametrize(
+    ("words", "told"), [({}, "modelled with displaces"), ({"displaces": True, "queue": "fair"}, "queue arrival")]
+)
+def test_what_is_not_modelled_is_refused(words: dict[str, Any], told: str) -> None:
+    with pytest.raises(PlanError, match=told):
+        deployed(priority_period=25, **words)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.validate.bench_limits import trtllm_bench
 
 LLAMA = load("llama-3.1-8b")
@@ -19,7 +19,7 @@ H100 = accelerator("H100-SXM")
 def limits(
     isl: float, osl: float, *, fraction: float = 0.95, narrow_kv: bool = True, **choices: object
 ) -> tuple[int, int]:
-    pool = Deployment(**{"weights": "fp8", **choices})  # type: ignore[arg-type]
+    pool = deployed(**{"weights": "fp8", **choices})  # type: ignore[arg-type]
     return trtllm_bench(LLAMA, H100, pool, isl=isl, osl=osl, fraction=fraction, narrow_kv=narrow_kv)
 
 
@@ -61,7 +61,7 @@ def test_pairs_of_mxfp4_are_counted_as_numbers_of_two_bytes() -> None:
     assert 125e9 < size < 127e9
     requests = 0.95 * (part.memory_bytes - size) / 73_728 / 2048
     assert 128 < requests < 160  # of which 32s are made
-    pool = Deployment(weights="w4a16_mxfp4")
+    pool = deployed(weights="w4a16_mxfp4")
     assert trtllm_bench(model, part, pool, isl=1024, osl=1024, fraction=0.95, narrow_kv=False) == (160, 2048)
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from ridgeline.errors import InputError
 from ridgeline.facts.benchmark_settings import Run
-from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.plan.deployment import Role
+from ridgeline.scenario.serving_words import deployed
 from ridgeline.validate.serving_degrees import as_divided
 from ridgeline.validate.serving_settings import RunSettings, settings_of
 
@@ -17,7 +18,7 @@ def said(**degrees: int) -> RunSettings:
 
 def test_a_pool_has_the_degrees_that_its_script_has_and_the_devices_of_its_row() -> None:
     """Four devices that a row calls four attention ranks are one, with every expert divided over all of them."""
-    named = Deployment(tp=1, dp=4, ep=4, role=Role.PREFILL)
+    named = deployed(tp=1, dp=4, ep=4, role=Role.PREFILL)
     pools, told = as_divided({"prefill": named, "decode": None}, lambda *_: said(attention_ranks=1, expert_ranks=1))
     assert list(pools) == ["prefill"]
     assert (pools["prefill"].tp, pools["prefill"].dp, pools["prefill"].ep) == (4, 1, 1)
@@ -25,13 +26,13 @@ def test_a_pool_has_the_degrees_that_its_script_has_and_the_devices_of_its_row()
 
 
 def test_what_a_row_tells_stays_where_nothing_is_known_better() -> None:
-    named = Deployment(tp=2, dp=4, ep=8)
+    named = deployed(tp=2, dp=4, ep=8)
     assert as_divided({"decode": named}, lambda *_: said()) == ({"decode": named}, ())
 
 
 def test_devices_that_are_no_multiple_of_the_ranks_are_refused() -> None:
     with pytest.raises(InputError, match="3 attention and 1 expert ranks on 4 devices"):
-        as_divided({"decode": Deployment(tp=4)}, lambda *_: said(attention_ranks=3))
+        as_divided({"decode": deployed(tp=4)}, lambda *_: said(attention_ranks=3))
 
 
 @pytest.mark.parametrize(

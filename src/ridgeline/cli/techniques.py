@@ -13,10 +13,11 @@ from typing import Any
 from ridgeline.errors import PlanError, UnknownNameError
 from ridgeline.facts.store import sources
 from ridgeline.report.blocks import Block, Line, Table, blank, show
-from ridgeline.scenario.fields import TECHNIQUES, WORDS, WORKLOAD_FIELDS
+from ridgeline.scenario.fields import SERVING_FAMILIES, TECHNIQUES, WORDS, WORKLOAD_FIELDS
 from ridgeline.seams.registry import families, kind, names
 from ridgeline.seams.technique import Technique
 
+ALWAYS = WORDS | SERVING_FAMILIES  # families that a word of their own names
 _WIDTH = 160  # columns of a list that is piped
 
 
@@ -88,9 +89,9 @@ def written(one: type[Technique]) -> list[str]:
     """How a technique is written on a command line and in a scenario file, with all its parameters as they are."""
     defaults = ",".join(f"{name}={each.default}" for name, each in one.parameters().items())
     word = f"{one.key}({defaults})" if defaults else one.key
-    name = WORDS.get(one.family, TECHNIQUES.name)
+    name = ALWAYS.get(one.family, TECHNIQUES.name)
     section = "workload" if name in (field.name for field in WORKLOAD_FIELDS) else "plan"
-    quoted, listed = (f"'{word}'" if defaults else word), (f'"{word}"' if one.family in WORDS else f'["{word}"]')
+    quoted, listed = (f"'{word}'" if defaults else word), (f'"{word}"' if one.family in ALWAYS else f'["{word}"]')
     return [f"--{name} {quoted}", f"[{section}] {name} = {listed}"]
 
 
@@ -119,7 +120,7 @@ def range_text(parameter: dict[str, Any]) -> str:
 
 def _seams(one: type[Technique]) -> list[type[Technique]]:
     """The seams that a technique may fill: the classes of `ridgeline.seams` that it is made from."""
-    return [each for each in one.__mro__ if Technique in each.__bases__ and "key" not in vars(each)]
+    return [each for each in one.__mro__ if each.__module__.startswith("ridgeline.seams.") and each is not Technique]
 
 
 def _filled(one: type[Technique], seam: type[Technique]) -> list[dict[str, str]]:

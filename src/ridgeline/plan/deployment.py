@@ -31,14 +31,6 @@ class Router(Enum):
     PREFIX = "prefix"  # the longest cached prefix, then least loaded
 
 
-class Queue(Enum):
-    """Who is next among those who wait at an instance."""
-
-    ARRIVAL = "arrival"  # or of a trace's priorities, and then of arrival
-    FAIR = "fair"  # the first request of the client that was served least (virtual token counter)
-    SHORTEST = "shortest"  # the shortest prompt, with what it has waited taken off
-
-
 class Hold(Enum):
     """What prompts wait for where a scheduler does not take them in every iteration."""
 
@@ -88,7 +80,6 @@ class Deployment:
     Every context is divided over `kv_ranks` of the tensor-parallel ranks, token by token, which send each other queries
     and what their parts add up to; a cache that ranks would hold in common is so held once.
 
-    In the queue of the shortest prompts each second of waiting counts as `queue_patience` tokens less [token/s].
     Where who waits `displaces` less urgent ones that run, they give way as those do whose blocks run out. Every
     `priority_period` iterations each request draws another of `priority_levels` priorities (None: those of the trace).
     Caches that go to the host are copied in pieces of `swap_blocks` neighbouring blocks of one layer (None: at the
@@ -98,12 +89,6 @@ class Deployment:
 
     Requests are for one of `adapters` LoRA adapters of `adapter_rank` on the products of attention (or `all`), the i-th
     with a share that falls as i^-`adapter_skew` [1]; `adapter_slots` of them are on the device at once (None: all).
-
-    When a prompt is done, `kv_kept` [token] of its cache are kept for each sequence and layer, and all new ones
-    (None: all are); with `kv_early` so many after each of its chunks, whose later ones see no others. With `kv_fetched`
-    [token] the others are not forgotten but lie in host memory, whence each step fetches so many, of which a share
-    `kv_reused` [1] is there from the step before; the device holds a landmark of every `kv_chunk` [token] and, with
-    `kv_rank`, keys of that rank, so that only values are fetched.
 
     Prompts of `elastic_tokens` or more are computed by all instances that are free when their turn comes, as far as
     that is faster, and decoded by one (None: by one throughout).
@@ -172,8 +157,6 @@ class Deployment:
     alike: bool = False
     fresh_kernels: bool = False
     block_tokens: int | None = None
-    queue: Queue = Queue.ARRIVAL
-    queue_patience: float = 0.0
     displaces: bool = False
     swap_blocks: int | None = None
     swap_beside: bool = False
@@ -184,12 +167,6 @@ class Deployment:
     adapter_slots: int | None = None
     adapter_skew: float = 0.0
     adapter_on: str = "attention"
-    kv_kept: int | None = None
-    kv_fetched: int | None = None
-    kv_rank: int | None = None
-    kv_chunk: int = 8
-    kv_reused: float = 0.0
-    kv_early: bool = False
     split: bool = False
     split_share: float | None = None
     split_slack: float | None = None
@@ -209,6 +186,7 @@ class Deployment:
     owe_share: float | None = None
     kind: str = ""
     expert_kind: str = ""
+    technique: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.two_batch_overlap and self.nano_tokens is None:
@@ -220,11 +198,6 @@ class Deployment:
     def expert_ranks(self) -> int:
         """Devices over which the experts of an instance are divided [1]."""
         return self.expert_devices or self.ep
-
-    @property
-    def cuts_cache(self) -> bool:
-        """Whether less than the whole cache of a prompt stays on the device."""
-        return bool(self.kv_kept or self.kv_fetched)
 
     @property
     def gained(self) -> float:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _AT_LEAST_ONE = (
     "tp", "pp", "dp", "ep", "kv_ranks", "instances", "token_budget", "max_seqs", "cache_tokens", "graph_max",
-    "swap_blocks", "nano_tokens", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk", "expert_devices",
+    "swap_blocks", "nano_tokens", "expert_devices",
     "micro_batches", "beam_width", "priority_period", "priority_levels", "elastic_tokens",
 )  # fmt: skip
 
@@ -35,15 +35,14 @@ def check_ranges(one: Deployment) -> None:
     _check_tree(one)
     if one.expert_skew is not None and not 0 <= one.expert_skew <= 4:
         raise PlanError(f"deployment: expert_skew = {one.expert_skew}, needs 0 (even) to 4")
-    if one.queue_patience < 0 or (one.queue_patience and one.queue.value != "shortest"):
-        raise PlanError(
-            f"deployment: queue_patience = {one.queue_patience:g}, queue {one.queue.value}; needs >= 0 tokens a"
-            " second, and the queue shortest"
-        )
     if (one.tp * one.dp) % one.ep:
         raise PlanError(f"deployment: ep = {one.ep} does not divide tp {one.tp} * dp {one.dp} = {one.tp * one.dp}")
+    if one.tp % one.kv_ranks:
+        raise PlanError(
+            f"deployment: kv_ranks = {one.kv_ranks} does not divide tp {one.tp}; contexts are divided over ranks"
+            " of one tensor-parallel group: take a divisor"
+        )
     _check_adapters(one)
-    _check_kept(one)
     _check_split(one)
     _check_apart(one)
 
@@ -81,16 +80,6 @@ def _check_adapters(one: Deployment) -> None:
         raise PlanError(f"deployment: adapter_slots = {slots}, needs 1 to the number of adapters, {one.adapters}")
     if one.adapter_on not in ("attention", "all"):
         raise PlanError(f"deployment: adapter_on = {one.adapter_on}; needs attention or all")
-
-
-def _check_kept(one: Deployment) -> None:
-    """Raises for cut caches that cannot be."""
-    if not 0 <= one.kv_reused < 1:
-        raise PlanError(f"deployment: kv_reused = {one.kv_reused}, needs 0 <= kv_reused < 1")
-    if (one.kv_rank or one.kv_reused) and not one.kv_fetched:
-        raise PlanError("deployment: kv_rank and kv_reused are about what is fetched; say kv_fetched as well")
-    if one.kv_early and (one.kv_fetched or not one.kv_kept):
-        raise PlanError("deployment: kv_early is about the tokens that are kept; say kv_kept, and no kv_fetched")
 
 
 def _check_split(one: Deployment) -> None:

@@ -17,11 +17,12 @@ from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.checkpoint_formats import with_formats
-from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Queue, Router
+from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Router
 from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
 from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.evidence import lowest
 from ridgeline.report.serving import ServingReport
+from ridgeline.seams.serving import KVEviction, Queue, of
 from ridgeline.serving.blocks import cut_blocks
 from ridgeline.serving.comings import Comings
 from ridgeline.serving.ends import replay_ends
@@ -141,7 +142,7 @@ def _formed(model: Model, cluster: Cluster, asked: Sequence[Deployment]) -> tupl
 
 def _noted(deployments: Sequence[Deployment], engines: Sequence[Engine]) -> tuple[str, ...]:
     """What a person should know of how the engines are deployed."""
-    same = (_SAME_ANSWERS,) if any(one.deployment.cuts_cache for one in engines) else ()
+    same = (_SAME_ANSWERS,) if any(of(one, KVEviction).cuts for one in deployments) else ()
     formats = (why for one in engines for why in one.format_notes)
     cuts = (why for one in engines if (why := cut_blocks(one)))
     even = (EVEN_LOADS for one in deployments if one.expert_redundant and one.expert_imbalance is None)
@@ -163,7 +164,7 @@ def _wide(deployments: Sequence[Deployment], engines: Sequence[Engine]) -> tuple
 
 def _shares(deployments: Sequence[Deployment], found: Replay, traffic: Traffic) -> tuple[Share, ...]:
     """What each client got of a queue that is fair among them, or else each priority where it displaces."""
-    if any(one.queue is Queue.FAIR for one in deployments):
+    if any(of(one, Queue).by_client for one in deployments):
         return client_shares(found, traffic)
     stated = any(one.displaces and one.priority_period is None for one in deployments)  # not drawn while it runs
     return priority_shares(found, traffic) if stated else ()
@@ -184,8 +185,7 @@ def queue_of(
     for one in deployments:
         made = engine(model, where, one, offline=True)
         ranks = one.dp * one.pp * one.instances // parts
-        held = min(prompt, sum(made.kept.get(name, 0.0) for name in ("kept", "fetched")) or prompt)
-        held = min(prompt, held + made.kept.get("held_share", 0.0) * prompt)
+        held = of(one, KVEviction).held_tokens(made, prompt)
         slots += min(made.policy.max_seqs * ranks, made.capacity.cache_tokens * ranks / (held + output))
     replayed = min(parts, max(1, int(MOST_QUEUED / (_QUEUE_ROUNDS * slots))))
     part = tuple(replace(one, instances=one.instances // parts * replayed) for one in deployments)

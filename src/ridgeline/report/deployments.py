@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ridgeline.plan.deployment import Deployment, Queue, Role
+from ridgeline.facts.store import sources
+from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.scenario.serving_words import said
+from ridgeline.seams.registry import listed
+from ridgeline.seams.serving import KVEviction, Queue, ServingTechnique, graph_texts, of
 from ridgeline.serving.metrics import Objective
 from ridgeline.units import time_text
 
@@ -29,7 +34,7 @@ def deployment_text(one: Deployment) -> str:
         tree = f" in a tree of {'x'.join(map(str, one.draft_tree))}" if one.draft_tree else ""
         words.append(f"{one.draft_tokens} drafted{tree}, {shares} accepted")
     words += [f"{one.beam_width} beams"] if one.beam_width > 1 else []
-    words += [] if one.queue is Queue.ARRIVAL else [f"{one.queue.value} queue"]
+    words += _told(one, (Queue,))
     changes = f", drawn every {counted(one.priority_period, 'iteration')}" if one.priority_period else ""
     words += [f"urgent displace{changes}"] if one.displaces else []
     slots = f", {one.adapter_slots:,} at once" if one.adapter_slots else ""
@@ -54,9 +59,24 @@ def deployment_text(one: Deployment) -> str:
     words += [f"merge for prompts from {one.elastic_tokens:,} tokens"] if one.elastic_tokens else []
     lent = "" if one.lend_share is None else f", {one.lend_share:.0%} of what is free"
     words += [f"borrow room{lent}{owed}"] if one.borrows else []
-    words += [f"{one.kv_kept:,} tokens of cache kept{' early' if one.kv_early else ''}"] if one.kv_kept else []
-    words += [f"{one.kv_fetched:,} fetched a step"] if one.kv_fetched else []
+    words += _told(one, (KVEviction,))
+    words += graph_texts(one)
     return " ".join(words)
+
+
+def _told(one: Deployment, families: tuple[type[ServingTechnique], ...]) -> list[str]:
+    return [told for family in families if (told := of(one, family).told())]
+
+
+def techniques_told(deployments: Sequence[Deployment]) -> list[str]:
+    """Every technique that deployments apply, each with where it was published."""
+    used = dict.fromkeys(text for one in deployments for text in one.technique)
+    return [f"{text}: {'; '.join(_source(key) for key in listed(text).source)}" for text in used]
+
+
+def _source(told: str) -> str:
+    found = sources().get(told)
+    return told if found is None else found.url or found.title
 
 
 def objective_text(objective: Objective) -> str:
@@ -67,4 +87,5 @@ def objective_text(objective: Objective) -> str:
 
 def deployment_as_dict(one: Deployment) -> dict[str, Any]:
     """A deployment under stable keys."""
-    return {name: getattr(value, "value", value) for name, value in vars(one).items()}
+    own = {name: getattr(value, "value", value) for name, value in vars(one).items()}
+    return {**own, **said(one)}

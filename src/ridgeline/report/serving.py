@@ -10,11 +10,12 @@ import numpy as np
 
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.model import Model
-from ridgeline.plan.deployment import Deployment, Queue
+from ridgeline.plan.deployment import Deployment
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
-from ridgeline.report.deployments import counted, deployment_text, objective_text
+from ridgeline.report.deployments import counted, deployment_text, objective_text, techniques_told
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
 from ridgeline.report.text import carbon_text, cost_text, energy_text, grid_text, latency_text
+from ridgeline.seams.serving import Queue, of
 from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import interval
 from ridgeline.serving.metrics import Band, Metrics, Objective
@@ -146,6 +147,7 @@ def serving_blocks(report: ServingReport) -> list[Block]:
         ("TPOT", _with_interval(report, "tpot")),
         ("throughput", _throughput(report)),
     ]
+    rows[1:1] = [("techniques", text) for text in techniques_told(report.deployments)]
     if report.idle_devices > 0:
         used = f"{report.idle_devices} devices have no instance; power and cost are of the {report.devices} others"
         rows.insert(1, ("idle", used))
@@ -158,7 +160,7 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     rows += [("evidence", text) for text in (*steps_known(report.known), f"kernels: {worst}")]
     blocks += labelled(rows)
     blocks += [blank(), Line(text="Latency", strong=True), _latencies(metrics), blank()]
-    fair = any(one.queue is Queue.FAIR for one in report.deployments)
+    fair = any(of(one, Queue).by_client for one in report.deployments)
     blocks += _shares(report.shares, "client" if fair else "priority")
     blocks += [Line(text="Memory per device", strong=True), _memory(report), blank()]
     blocks += [Line(text="Over time", strong=True), _series(found), blank()]

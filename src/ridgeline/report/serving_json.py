@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ridgeline.report.as_json import as_value, picked
-from ridgeline.report.deployments import deployment_as_dict
+from ridgeline.report.deployments import deployment_as_dict, techniques_told
 from ridgeline.report.evidence import steps_as_dict
 from ridgeline.report.serving import ServingReport, because
 from ridgeline.report.serving_search import Candidate, ServingSearch
@@ -56,6 +56,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "model": report.model.name,
         "cluster": report.cluster.name,
         "deployments": [deployment_as_dict(one) for one in report.deployments],
+        "techniques": techniques_told(report.deployments),
         **picked(report, "idle_devices", "engines"),
         "traffic": {
             "name": report.traffic_name, "requests": traffic.requests, "rate_per_s": traffic.rate_per_s,

@@ -190,6 +190,8 @@ def filled(name: str, family: str, help_: str, *, also: tuple[str, ...] = ()) ->
 
 WORDS = {"optimizers": "optimizer", "schedules": "schedule", "losses": "loss", "recompute": "recompute"}
 """Families of which a scenario always has one, and the word that names it."""
+SERVING_FAMILIES = {"queues": "queue"}
+"""Families of serving of which a deployment always has one, and the word that names it."""
 TECHNIQUES = Field(
     name="technique",
     read=_techniques,

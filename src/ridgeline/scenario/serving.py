@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.errors import PlanError, RidgelineError
 from ridgeline.graph.model import SAMPLE
 from ridgeline.plan.checkpoint_formats import with_formats
-from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Preemption, Queue, Role, Router
+from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Preemption, Role, Router
 from ridgeline.plan.deployment_ranges import tree_tokens
 from ridgeline.scenario.fields import WORKLOAD_FIELDS, read_fields
-from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, SAME_WORDS, TRAFFIC_FIELDS
+from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
+from ridgeline.scenario.serving_words import deployed, deployment_words, idle
 from ridgeline.scenario.training import Place, Table, failing, guarded, model_and_cluster, tables_of, words_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _ABOUT: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("acceptance", "draft_share", "draft_prompt_share", "draft_model"), ("draft_tokens", "draft_tree")),
     "priority_levels": ("priority_period",),
     "micro_batches": ("expert_devices", "apart", "prefill"),
-    "kv_chunk": ("kv_fetched",),
     **{entry.name: ("offload",) for entry in OFFLOAD_FIELDS if entry.name != "offload"},
 }
 
@@ -118,6 +118,8 @@ def _check_idle(stated: Mapping[str, Any], place: Place) -> None:
         if name in stated and not any(word in stated for word in about):
             message = f"is about {about[0]}, which is not said; say {' or '.join(about)} as well, or leave it out"
             raise place.fail("plan", name, message)
+    for name, message in idle(stated):
+        raise place.fail("plan", name, message)
     _check_backend(stated, place)
     drafts = next((name for name in ("draft_tokens", "draft_tree") if stated.get(name)), None)
     if drafts and "acceptance" not in stated:
@@ -180,15 +182,13 @@ def _placed(stated: Mapping[str, Any], cluster: Cluster, place: Place) -> tuple[
 def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deployment, ...]:
     """One deployment on all devices, or a prefill and a decode pool; raises PlanError where they do not fit."""
     name, _, version = str(stated.get("engine", "vllm")).partition(" ")
-    common = {word: stated[word] for word in SAME_WORDS if word in stated}
+    common = deployment_words(stated)
     common |= {"engine": name, "version": version.strip()}
     common |= drafts_of(stated)
     if "attention_weights" in stated:
         common["other_weights"] = stated["attention_weights"]
     if "preemption" in stated:
         common["preemption"] = Preemption(stated["preemption"])
-    if "queue" in stated:
-        common["queue"] = Queue(stated["queue"])
     pools = [pool for pool in ("prefill", "decode") if pool in stated]
     if len(pools) == 1:
         raise PlanError(f"a {pools[0]} pool alone cannot serve; give both, e.g. --prefill 2xtp4 --decode 1xtp8")
@@ -196,7 +196,7 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
         raise PlanError("instances are said beside pools, which have their own, e.g. --prefill 2xtp4; leave them out")
     if pools:
         found = tuple(
-            Deployment(
+            deployed(
                 **_beside({**common, **stated[pool].degrees}, cluster), instances=stated[pool].instances,
                 role=Role(pool),
             )
@@ -204,9 +204,9 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
         )  # fmt: skip
     else:
         common = _beside(common, cluster)
-        one = Deployment(**common)
+        one = deployed(**common)
         fitting = max(1, fitting_instances(one, cluster))
-        found = (Deployment(**common, instances=stated.get("instances", fitting)),)
+        found = (deployed(**common, instances=stated.get("instances", fitting)),)
     there = None if cluster.beside is None else cluster.beside.cluster
     for where, used in (
         (cluster, sum(one.own_devices * one.instances for one in found)),

@@ -9,9 +9,10 @@ from typing import Any
 
 from ridgeline.errors import UnitError
 from ridgeline.facts.engine_kernels import expert_backends
-from ridgeline.plan.deployment import Preemption, Queue, Router
+from ridgeline.plan.deployment import Preemption, Router
 from ridgeline.plan.deployment_ranges import tree_tokens
-from ridgeline.scenario.fields import Field, count, number, pick, shown, whole, yes
+from ridgeline.scenario.fields import TECHNIQUES, Field, count, number, pick, shown, whole, yes
+from ridgeline.scenario.serving_words import word_fields
 from ridgeline.units import parse, whole_number
 
 ARRIVALS = ("poisson", "gamma", "weibull", "constant", "burst", "closed")
@@ -189,16 +190,6 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
         (way.value for way in Preemption),
         "what happens to a cache that must give way, also where an engine keeps all",
     ),
-    pick(
-        "queue",
-        (order.value for order in Queue),
-        "who is next: by arrival, the client that was served least, or the shortest prompt",
-    ),
-    Field(
-        name="queue_patience",
-        read=number("1", 0.0, 1e6),
-        help="tokens that a second of waiting counts for in the queue of the shortest; 0 when absent",
-    ),
     yes("displaces", "who waits and is more urgent takes the place of who runs"),
     whole("priority_period", "iterations after which each request draws another priority; when absent, the trace's"),
     whole("priority_levels", "priorities that are drawn from; 4 when absent", most=1000),
@@ -215,12 +206,6 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
         help="power law of adapters' shares of requests: 0 even",
     ),
     pick("adapter_on", ("attention", "all"), "products that adapters change: attention's, or feed-forwards' too"),
-    whole("kv_kept", "tokens of a prompt's cache that each layer keeps; when absent, all", most=_MOST_TOKENS),
-    yes("kv_early", "what is not kept goes after each chunk of a prompt, not when it is done"),
-    whole("kv_fetched", "tokens of a cache in host memory that a step fetches for each layer", most=_MOST_TOKENS),
-    whole("kv_rank", "rank of the keys that stay on the device, so that only values are fetched", most=65_536),
-    whole("kv_chunk", "tokens of one landmark of a cache in host memory; 8 when absent", most=1_000_000),
-    Field(name="kv_reused", read=number("1", 0.0, 1.0), help="share of fetched tokens that the step before fetched"),
     whole("elastic_tokens", "prompts of so many tokens are computed by all instances that are free", most=_MOST_TOKENS),
     yes("borrows", "a request that does not fit its instance keeps a part of its cache in the memory of others"),
     Field(
@@ -273,6 +258,8 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
         help="time of a draft's pass over prompts, as a share of the model's; when absent, draft_share",
     ),
     whole("beam_width", "continuations of each prompt that a beam search keeps", least=1, most=64),
+    *word_fields(),
+    TECHNIQUES,
 )
 OFFLOAD_FIELDS: tuple[Field, ...] = (
     pick(
@@ -296,15 +283,3 @@ OFFLOAD_FIELDS: tuple[Field, ...] = (
 
 HOST_FIELDS = tuple(entry for entry in OFFLOAD_FIELDS if entry.name in ("offload", "cpu", "dram", "storage"))
 """Those that a search takes: it finds the shares itself (`plan --serve --offload streamed`)."""
-
-SAME_WORDS = (
-    "weights", "kv", "tp", "pp", "dp", "ep", "kv_ranks", "token_budget", "max_seqs", "chunked", "mixed", "prefix_cache",
-    "graphs", "memory_fraction", "draft_tokens", "draft_share", "draft_prompt_share", "expert_skew", "expert_backend",
-    "alike",
-    "fresh_kernels",
-    "queue_patience", "displaces", "swap_blocks", "swap_beside", "nano_tokens", "two_batch_overlap", "adapters",
-    "adapter_rank", "adapter_slots", "adapter_skew", "adapter_on", "kv_kept", "kv_fetched", "kv_rank", "kv_chunk",
-    "kv_reused",
-    "kv_early", "split", "split_share", "expert_devices", "micro_batches", "priority_period", "priority_levels",
-    "tokens_stay", "elastic_tokens", "borrows", "lend_share", "owe_share", "split_slack", "split_fill", "beam_width",
-)  # words that are fields of `Deployment` as they stand  # fmt: skip

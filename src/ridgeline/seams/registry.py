@@ -31,11 +31,22 @@ def modules(family: str) -> Mapping[str, str]:
         for path in sorted((_FOLDER / family).glob("[!_]*.py"))
         for key in _KEY.findall(path.read_text(encoding="utf-8"))
     }
-    others = {point.name: point.value for point in entry_points(group=f"{_GROUP}.{family}")}
+    others = {point.name: point.value for point in _installed().select(group=f"{_GROUP}.{family}")}
     taken = sorted(own.keys() & others.keys())
     if taken:
         raise PlanError(f"technique '{taken[0]}' of {others[taken[0]]}: the key is taken by one built in; rename it")
     return own | dict(sorted(others.items()))
+
+
+@cache
+def _installed() -> Any:
+    return entry_points()
+
+
+def built_in(family: str) -> tuple[type[Technique], ...]:
+    """The techniques of a family that are of this package."""
+    known = modules(family)
+    return tuple(kind(family, key) for key, where in known.items() if where.startswith(_GROUP))
 
 
 @cache
@@ -98,7 +109,10 @@ def technique(family: str, text: str) -> Technique:
     if found is None:
         raise PlanError(f"technique '{text[:60]}': write a name, or name(parameter=value,...)")
     pairs = [pair.partition("=") for pair in (found[2] or "").split(",") if pair.strip()]
-    return made(family, found[1], {name.strip(): _value(value.strip()) for name, _, value in pairs})
+    known = kind(family, found[1]).parameters()
+    texts = {name for name, one in known.items() if isinstance(one.default, str)}
+    words = ((name.strip(), value.strip()) for name, _, value in pairs)
+    return made(family, found[1], {name: value if name in texts else _value(value) for name, value in words})
 
 
 def made(family: str, key: str, given: Mapping[str, object]) -> Technique:
@@ -113,6 +127,8 @@ def made(family: str, key: str, given: Mapping[str, object]) -> Technique:
 
 def _value(text: str) -> object:
     """A parameter as written in a word: a number, true or false, or text."""
+    if text == "None":
+        return None
     if text in ("True", "true", "False", "false"):
         return text in ("True", "true")
     for number in (int, float):

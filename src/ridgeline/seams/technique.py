@@ -8,9 +8,19 @@ from typing import Any, ClassVar
 from ridgeline.errors import PlanError
 
 
-def param(default: float | bool | str, unit: str, help: str, *, low: float = 0.0, high: float = float("inf")) -> Any:
-    """A parameter of a technique: its default in `unit`, and the range [low, high] that it is defined for."""
-    return field(default=default, metadata={"unit": unit, "low": low, "high": high, "help": help})
+def param(
+    default: float | bool | str | None, unit: str, help: str, *, low: float = 0.0, high: float = float("inf"),
+    whole: bool | None = None, word: str = "",
+) -> Any:  # fmt: skip
+    """A parameter of a technique: its default in `unit`, and the range [low, high] that it is defined for.
+
+    One of default None is left to others where it is not given; `whole` says of it that it is a whole number. `word` is
+    the field of a deployment that means it too (`--kv-kept 512`).
+    """
+    whole = isinstance(default, int) if whole is None else whole
+    return field(
+        default=default, metadata={"unit": unit, "low": low, "high": high, "help": help, "whole": whole, "word": word}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +45,8 @@ class Technique:
             self._check(one, getattr(self, one.name))
 
     def _check(self, one: Field[Any], value: object) -> None:
+        if value is None and one.default is None:
+            return
         low, high = one.metadata["low"], one.metadata["high"]
         unit = "" if one.metadata["unit"] == "1" else f" {one.metadata['unit']}"
         place = f"{self.key}: {one.name} = {value}"
@@ -42,7 +54,7 @@ class Technique:
             if not isinstance(value, type(one.default)):
                 raise PlanError(f"{place}, needs {'true or false' if isinstance(one.default, bool) else 'a word'}")
             return
-        whole = isinstance(one.default, int)
+        whole = one.metadata["whole"]
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
             raise PlanError(f"{place}, needs a {'whole number' if whole else 'number'}{unit and ' of'}{unit}")
         if not low <= value <= high:

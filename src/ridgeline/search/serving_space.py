@@ -13,9 +13,10 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.checkpoint_formats import rates_of_both, with_formats
-from ridgeline.plan.deployment import Deployment, Preemption, Queue, Role
+from ridgeline.plan.deployment import Deployment, Preemption, Role
 from ridgeline.scenario.serving import drafts_of, fitting_instances
-from ridgeline.scenario.serving_fields import SAME_WORDS
+from ridgeline.scenario.serving_words import deployed, deployment_words, replaced
+from ridgeline.seams.serving import KVEviction, of
 from ridgeline.search.expert_service import Known, Loads, placed
 from ridgeline.search.expert_traffic import routes_of
 from ridgeline.serving.engine import Engine
@@ -90,15 +91,13 @@ def _of_kind(
     model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space, longest: int
 ) -> Iterator[Deployment]:
     """Shapes of one instance on devices of one kind, or with experts beside them where they are to be apart."""
-    fixed = {name: stated[name] for name in SAME_WORDS if name in stated} | drafts_of(stated)
+    fixed = deployment_words(stated) | drafts_of(stated)
     name, _, version = str(stated.get("engine", "vllm")).partition(" ")
     fixed |= {"engine": name, "version": version.strip()}
     if other := _own(model, cluster, stated).other_weights:
         fixed["other_weights"] = other
     if "preemption" in stated:
         fixed["preemption"] = Preemption(stated["preemption"])
-    if "queue" in stated:
-        fixed["queue"] = Queue(stated["queue"])
     known: Known = {}  # the imbalance on so many ranks
     routes = routes_of(model, cluster) if space.loads is not None else None
     stays: tuple[bool, ...] = (stated.get("tokens_stay", False),)
@@ -113,7 +112,7 @@ def _of_kind(
                         if stay and not _may_stay(degrees):
                             continue
                         words = {**fixed, **degrees, **formats, "token_budget": budget, "max_seqs": seqs}
-                        one = Deployment(**{**words, "tokens_stay": stay})
+                        one = deployed(**{**words, "tokens_stay": stay})
                         yield one if space.loads is None else placed(
                             one, space.loads, experts, routes=routes, known=known
                         )  # fmt: skip
@@ -227,7 +226,7 @@ def fleets(
         not space.pools
         or cluster.count < 2
         or "instances" in stated
-        or any(one.cuts_cache or one.split or one.borrows or one.elastic_tokens for one in shapes)
+        or any(of(one, KVEviction).cuts or one.split or one.borrows or one.elastic_tokens for one in shapes)
     ):
         return
     plain = [one for one in shapes if one.pp == 1 and one.max_seqs == shapes[0].max_seqs and not one.tokens_stay]
@@ -244,14 +243,20 @@ def _long_prompts(
 ) -> Iterator[Deployment]:
     """The same instances that borrow room, where a request is longer than a cache, or merge for long prompts."""
     plain = one.instances > 1 and one.dp == one.pp == one.kv_ranks == 1 and not one.expert_devices
-    if not plain or one.borrows or one.elastic_tokens or one.split or one.cuts_cache or one.adapters or one.nano_tokens:
+    if not plain or one.borrows or one.elastic_tokens or one.split or one.adapters or one.nano_tokens:
         return
-    if one.draft_tokens or one.displaces or one.prefix_cache or one.preemption is Preemption.SWAP:
+    if (
+        of(one, KVEviction).cuts
+        or one.draft_tokens
+        or one.displaces
+        or one.prefix_cache
+        or one.preemption is Preemption.SWAP
+    ):
         return
     if int(np.max(traffic.prompt_tokens)) >= space.long_tokens:
-        yield replace(one, elastic_tokens=space.elastic_tokens)
+        yield replaced(one, elastic_tokens=space.elastic_tokens)
     if int(np.max(traffic.prompt_tokens + traffic.output_tokens)) > ready(one)[0].capacity.cache_tokens:
-        yield replace(one, borrows=True)
+        yield replaced(one, borrows=True)
 
 
 def _both_kinds(

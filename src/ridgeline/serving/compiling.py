@@ -15,6 +15,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
 from threading import RLock
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -64,12 +65,18 @@ def entered(function: _Function) -> _Function:
 
 def address(function: Callable[..., Any], answer: Any, given: Sequence[Any]) -> int:
     """Address of a function that compiled code calls through a pointer, compiled for these types and kept on disk."""
-    part = function if isinstance(function, _Part) else _Part(function, nogil=True)
-    if part.entry is None:
-        part.entry = entered(part.py_func)
-    started(part.entry.compile, answer(*given))
-    found = part.entry.overloads[tuple(given)]
+    part = function if isinstance(function, _Part) else _part(function)
+    with _compiles:  # a search replays in several threads
+        if part.entry is None:
+            part.entry = entered(part.py_func)
+        started(part.entry.compile, answer(*given))
+        found = part.entry.overloads[tuple(given)]
     return int(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
+
+
+@cache
+def _part(function: Callable[..., Any]) -> _Part:
+    return _Part(function, nogil=True)
 
 
 def started(function: Callable[..., Any], *arguments: Any) -> Any:

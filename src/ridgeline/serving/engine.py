@@ -19,9 +19,10 @@ from ridgeline.graph.model import Model
 from ridgeline.lower.pieces import Fusions
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment, Preemption, Role
+from ridgeline.seams.resolve import rewritten
+from ridgeline.seams.serving import applied, check_techniques, graph_texts, label
 from ridgeline.serving.apart import attention_side, check_experts_fit, evenly_placed
 from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
-from ridgeline.serving.kept import host_rate, kept_numbers
 from ridgeline.serving.loans import preemption_of
 from ridgeline.serving.number_formats import computed_formats, format_notes
 from ridgeline.serving.rule import rule_of
@@ -101,13 +102,6 @@ class Engine:
         """One record of `state.RULE`; `stride` devices lie between pools that send caches, to those of `takers`."""
         return rule_of(self, tables, prefix_tokens=prefix_tokens, stride=stride, takers=takers)
 
-    @cached_property
-    def kept(self) -> dict[str, float]:
-        """What is left of caches on the device, and what comes from host memory, as `state.RULE` says it."""
-        host = self.machine.cluster.host
-        rate = host_rate(self.deployment, host)
-        return kept_numbers(self.steps.served, self.deployment, self.formats, host, rate)
-
     @property
     def graphs(self) -> tuple[int, ...]:
         """Decode batches that replay a captured graph [sequence].
@@ -159,6 +153,8 @@ def engine(
 
     Engines on the same machine may share the prices on a `shelf`.
     """
+    check_techniques(deployment)
+    model = rewritten(model, graph_texts(deployment))
     deployment, _ = with_formats(evenly_placed(deployment, model), model, machine.cluster)
     machine = of_kind(machine, deployment.kind)
     check_devices(deployment, machine.cluster)
@@ -218,7 +214,11 @@ def engine(
         pipelined=policy.pipelined, beams=deployment.beam_width,
     )  # fmt: skip
     steps = StepModel(model, machine, deployment, formats, own=own, shelf=shelf, fusions=fusions)
-    return Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
+    found = Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
+    for technique in applied(deployment):
+        if unfit := technique.unfit(found):
+            raise PlanError(f"deployment: {label(technique)} {unfit}")
+    return found
 
 
 def check_devices(one: Deployment, cluster: Cluster) -> None:
@@ -254,13 +254,6 @@ def _check_swaps(deployment: Deployment, policy: EnginePolicy) -> None:
             f"deployment: swap_blocks and swap_beside are about caches that go to the host, preemption is {way};"
             " say preemption swap as well, or leave them out"
         )
-    if deployment.cuts_cache and way == Preemption.SWAP.value:
-        raise PlanError(
-            f"deployment: kv_kept and kv_fetched, but {policy.name} swaps, which is not modelled with them;"
-            " say preemption recompute"
-        )
-    if deployment.kv_early and not policy.chunked:
-        raise PlanError(f"deployment: kv_early, but {policy.name} does not cut prompts in chunks; say chunked as well")
     if deployment.split and (way == Preemption.SWAP.value or policy.scheduler in ("static", "single")):
         raise PlanError(
             f"deployment: split, but {policy.name} is {policy.scheduler} and its preemption is {way}; a device is"

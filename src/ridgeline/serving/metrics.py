@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.facts.mechanisms import constant
+from ridgeline.seams.serving import KVEviction, of
 from ridgeline.serving.apart import expert_layers, micro_batches_s
 from ridgeline.serving.drafting import draft_shares
 from ridgeline.serving.engine import Engine
@@ -282,9 +283,10 @@ def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -
         "attention": _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context),
     }
     found |= _drafts(one, found, step=True)
-    if not one.deployment.kv_fetched or context <= one.kept["kept"] + one.kept["fetched"]:
+    link_s = of(one.deployment, KVEviction).fetch_seconds(one, context)
+    if not link_s:
         return found
-    link = np.array(sequences * one.kept["fetched"] * one.kept["fetch_s"])
+    link = np.array(sequences * link_s)
     left = np.maximum(0.0, link - sum(part.mid for part in found.values()))  # of the link, after what runs beside it
     return {**found, "host link": Seconds(mid=left, low=left, high=left, compute=0.0 * left, memory=0.0 * left)}
 

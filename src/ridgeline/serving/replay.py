@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import DomainError, PlanError
 from ridgeline.plan.deployment import Role, Router
+from ridgeline.seams.serving import hooks_of
 from ridgeline.serving import state
 from ridgeline.serving.adapters import drawn
 from ridgeline.serving.clock import BIN_LOW_S, BINS, BINS_A_FACTOR
@@ -140,7 +141,7 @@ def replay_tables(
             f"deployment: displaces, but all requests of '{traffic.name}' have the same priority; give a trace with a"
             " column priority, or leave it out"
         )
-    hooks = dict(hooks or {})
+    hooks = {**hooks_of([one.deployment for one in engines]), **(hooks or {})}
     if "order" in hooks:
         rules["shortest"] = 1
     elif rules["shortest"].any():

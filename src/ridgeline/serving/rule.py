@@ -13,7 +13,8 @@ from ridgeline.cost.network import send_seconds
 from ridgeline.errors import PlanError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import Recurrence
-from ridgeline.plan.deployment import Deployment, Hold, Preemption, Queue, Role
+from ridgeline.plan.deployment import Deployment, Hold, Preemption, Role
+from ridgeline.seams.serving import KVEviction, applied, of
 from ridgeline.serving.adapters import adapter_bytes
 from ridgeline.serving.apart import expert_layers
 from ridgeline.serving.drafting import draft_shares
@@ -84,12 +85,13 @@ def rule_of(
         "expert_layers": float(sum(count for count, _ in expert_layers(one.steps.served))),
         "slots": deployment.adapter_slots or 0,
         "load_s": _load_s(one),
-        **one.kept,
         **(_borrowing(one, stride) if deployment.borrows else {}),
         **(_merging(one, stride) if deployment.elastic_tokens else {}),
     }
     if deployment.nano_tokens or deployment.split:
         values["memory_sms"], values["link_sms"] = shares(links_only=deployment.two_batch_overlap)
+    for technique in applied(deployment):
+        values |= technique.numbers(one, stride)
     for name, value in values.items():
         rule[name] = value
     return rule
@@ -146,7 +148,7 @@ def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
     blocks = one.capacity.cache_tokens * (deployment.pp // one.lanes) // tokens
     keeps = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
     elsewhere = deployment.borrows or deployment.elastic_tokens is not None  # or parts of them are
-    keeps = keeps and not (deployment.adapters or deployment.cuts_cache or elsewhere)  # not alike, or cut
+    keeps = keeps and not (deployment.adapters or of(deployment, KVEviction).cuts or elsewhere)  # not alike, or cut
     preemption = preemption_of(deployment, policy)
     return {
         "scheduler": PREFILL_FIRST if deployment.split else _SCHEDULERS[policy.scheduler],
@@ -168,9 +170,6 @@ def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
         "displaces": deployment.displaces,
         "redraws": deployment.priority_period or 0,
         "levels": deployment.priority_levels,
-        "fair": deployment.queue is Queue.FAIR,
-        "shortest": deployment.queue is Queue.SHORTEST,
-        "patience": deployment.queue_patience,
         "ranks": deployment.dp * one.lanes,
         "prefix_tokens": prefix_tokens // tokens * tokens if keeps and prefix_tokens >= tokens else 0,
     }

@@ -27,10 +27,10 @@ from ridgeline.lower.pieces import (
     Served,
 )
 from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.seams.serving import KVEviction, of
 from ridgeline.serving.adapters import sequence_seconds, token_seconds
 from ridgeline.serving.apart import ApartTables, apart_served, replicated, send_seconds
 from ridgeline.serving.capacity import token_bytes
-from ridgeline.serving.kept import rebuilt_seconds
 from ridgeline.serving.nano import NanoTables
 from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.split import SplitTables
@@ -155,8 +155,8 @@ class StepModel:
         )
         some = np.maximum(n / self._micro, 1.0)
         decode = self._decode(some * self._uneven if self.deployment.tokens_stay else some, c)
-        if self.deployment.kv_rank:
-            decode = decode + rebuilt_seconds(self.served, self.deployment, self.prices, n)
+        more = of(self.deployment, KVEviction).step_seconds(self.served, self.prices, n)
+        decode = decode if more is None else decode + more
         return StepTables(
             tokens=tokens,
             lane=lane,
@@ -178,6 +178,17 @@ class StepModel:
             split=self._split(tokens, sequences) if self.deployment.split else None,
             apart=self._apart(tokens) if self.deployment.expert_devices is not None else None,
         )
+
+    @property
+    def uncut(self) -> str:
+        """Why the model's caches cannot be cut, in a phrase; '' where attention keeps keys and values of all tokens."""
+        pieces = (piece for kind in self.served.kinds for piece in kind.pieces)
+        if any(isinstance(one, Recurrence) or (isinstance(one, Core) and (one.window or one.latent)) for one in pieces):
+            return (
+                "is modelled for attention that keeps keys and values of all tokens, not for windows, latent vectors or"
+                " recurrent states; leave it out"
+            )
+        return ""
 
     @property
     def _micro(self) -> int:

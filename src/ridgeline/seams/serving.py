@@ -1,0 +1,257 @@
+"""The seams of serving: what a technique changes of an engine's iterations, cache and queue.
+
+Each family is one class whose methods are neutral: what a deployment applies nothing of is as the engine does it
+(`of`). Incompatibility is derived: two techniques, or a technique and a degree, that own one slot are refused.
+
+Slots: `iterations` what an iteration is made of, `cache` what is held of a context, `contexts` its division over ranks,
+`stages` and `attention ranks` the degrees pp and dp, `roles` prefill and decode pools, `host copies` of caches,
+`prefixes` that requests share, `polling` when prompts are taken, `urgency` who gives way, `drafts`, `adapters`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
+
+from ridgeline.errors import PlanError
+from ridgeline.plan.deployment import Deployment, Preemption, Role
+from ridgeline.seams.graph import GraphRewrite
+from ridgeline.seams.registry import listed
+from ridgeline.seams.resolve import together
+from ridgeline.seams.technique import Technique
+
+if TYPE_CHECKING:
+    from ridgeline.facts.engines import EnginePolicy
+    from ridgeline.graph.model import Model
+
+
+class Instance(Protocol):
+    """One engine of a deployment, as techniques see it (`serving.engine.Engine`)."""
+
+    @property
+    def deployment(self) -> Deployment:
+        """How it is served."""
+
+    @property
+    def policy(self) -> EnginePolicy:
+        """Its policy file, with what the deployment says."""
+
+    @property
+    def model(self) -> Model:
+        """What it serves."""
+
+    @property
+    def machine(self) -> Any:
+        """What it runs on (`cost.machine.Machine`)."""
+
+    @property
+    def formats(self) -> Any:
+        """Number formats (`cost.formats.Formats`)."""
+
+    @property
+    def steps(self) -> Any:
+        """Its iterations (`serving.step.StepModel`)."""
+
+    @property
+    def capacity(self) -> Any:
+        """How memory is divided (`serving.capacity.Capacity`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingTechnique(Technique):
+    """What a technique of serving may fill, whatever its family.
+
+    `word` is the field of a deployment that applies it (`--split`): that of a parameter, or one of its own, which
+    `told_by` explains.
+    """
+
+    word: ClassVar[str] = ""
+    told_by: ClassVar[str] = ""
+
+    def refusal(self, deployment: Deployment) -> str:
+        """Why it does not go with a deployment, in a phrase; '' where it does."""
+        return ""
+
+    def unfit(self, instance: Instance) -> str:
+        """Why it does not go with an engine and its model, in a phrase; '' where it does."""
+        return ""
+
+    def numbers(self, instance: Instance, stride: int) -> Mapping[str, float]:
+        """Numbers of the clock's rule (`serving.state.RULE`); instances are `stride` devices apart."""
+        return {}
+
+    def hooks(self) -> Mapping[str, Callable[..., Any]]:
+        """Hooks of the clock by name, plain functions of fixed signature (`serving.hooks`)."""
+        return {}
+
+    def told(self) -> str:
+        """The technique in the line that tells a deployment."""
+        return self.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue(ServingTechnique):
+    """Who is next among those who wait at an instance; neutral: by priority where a trace has any, then by arrival.
+
+    `by_client` says that what each client got is worth telling.
+    """
+
+    family: ClassVar[str] = "queues"
+    by_client: ClassVar[bool] = False
+
+    def told(self) -> str:
+        """The queue by its name, where it is not by arrival."""
+        return f"{self.text} queue" if self.key not in ("", "arrival") else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KVEviction(ServingTechnique):
+    """What stays of a context's keys and values on the device when its prompt is done; neutral: all of it."""
+
+    family: ClassVar[str] = "evictions"
+    owns: ClassVar[frozenset[str]] = frozenset({"cache", "contexts", "roles", "host copies", "prefixes"})
+
+    @property
+    def cuts(self) -> bool:
+        """Whether less than all stays: of any but the neutral one."""
+        return bool(self.key)
+
+    def unfit(self, instance: Instance) -> str:
+        """Windows, latent vectors and recurrent states, and engines that swap."""
+        return instance.steps.uncut or _swaps(instance)
+
+    def held_tokens(self, instance: Instance, prompt: float) -> float:
+        """Tokens' worth of cache that a prompt holds on the device once it is done [token]."""
+        return prompt
+
+    def fetch_seconds(self, instance: Instance, context: float) -> float:
+        """What a sequence's step takes from host memory over the link [s]."""
+        return 0.0
+
+    def step_seconds(self, served: Any, prices: Any, sequences: Any) -> Any:
+        """What a step takes besides attention, of N sequences in all layers, (N,) `Seconds`; None where nothing [s]."""
+        return None
+
+
+def _swaps(instance: Instance) -> str:
+    way = instance.deployment.preemption
+    found = way.value if way else instance.policy.preemption
+    return f"{instance.policy.name} swaps caches to the host; say preemption recompute" if found == "swap" else ""
+
+
+FAMILIES: tuple[type[ServingTechnique], ...] = (Queue, KVEviction)
+"""Families of serving, in the order in which a deployment's line tells them."""
+
+_Family = TypeVar("_Family", bound=ServingTechnique)
+
+
+@cache
+def _by_family(texts: tuple[str, ...]) -> Mapping[str, ServingTechnique]:
+    return {one.family: one for one in map(listed, texts) if isinstance(one, ServingTechnique)}
+
+
+_NEUTRAL = {family.family: family() for family in FAMILIES}
+
+
+def of(deployment: Deployment, family: type[_Family]) -> _Family:
+    """The technique of a family that a deployment applies, or the neutral one."""
+    return cast(_Family, _by_family(deployment.technique).get(family.family) or _NEUTRAL[family.family])
+
+
+def applied(deployment: Deployment) -> Iterator[ServingTechnique]:
+    """The serving techniques that a deployment applies, in the order of families."""
+    found = _by_family(deployment.technique)
+    return (found[family.family] for family in FAMILIES if family.family in found)
+
+
+def graph_texts(deployment: Deployment) -> tuple[str, ...]:
+    """The techniques of a deployment that change the model's operators."""
+    return tuple(text for text in deployment.technique if isinstance(listed(text), GraphRewrite))
+
+
+def hooks_of(deployments: Sequence[Deployment]) -> dict[str, Callable[..., Any]]:
+    """Hooks of the clock by name; raises `PlanError` where two deployments of a fleet have different ones."""
+    found = [_hooks(one.technique) for one in deployments]
+    if any(one != found[0] for one in found):
+        raise PlanError("deployment: pools of a fleet share the clock's hooks; give all the same queue and eviction")
+    return dict(found[0]) if found else {}
+
+
+@cache
+def _hooks(texts: tuple[str, ...]) -> dict[str, Callable[..., Any]]:
+    return {name: hook for one in _by_family(texts).values() for name, hook in one.hooks().items()}
+
+
+@cache
+def check_techniques(one: Deployment) -> None:
+    """Raises `PlanError` for techniques that do not go with each other or with the deployment's degrees."""
+    chosen = together(map(listed, one.technique))
+    for technique in chosen:
+        if not isinstance(technique, ServingTechnique | GraphRewrite):
+            raise PlanError(f"deployment: {technique.key} is one of the {technique.family}, which serving has not")
+    _check_slots(one, chosen)
+    if one.priority_period and of(one, Queue).key not in ("", "arrival"):
+        raise PlanError("deployment: priority_period is modelled with the queue arrival; leave one of them out")
+    for technique in chosen:
+        refused = technique.refusal(one) if isinstance(technique, ServingTechnique) else ""
+        if refused:
+            raise PlanError(f"deployment: {label(technique)} {refused}")
+
+
+def label(one: Technique) -> str:
+    """What a person calls a technique: the word that applies it, or its key."""
+    return getattr(one, "word", "") or one.key
+
+
+def _check_slots(one: Deployment, chosen: Sequence[Technique]) -> None:
+    """Raises where two own one slot, the deployment's own degrees and options among them."""
+    owners: dict[str, str] = {}
+    for name, slots in (*_degree_slots(one), *((label(each), each.slots()) for each in chosen)):
+        for slot in sorted(slots):
+            if slot in owners:
+                raise PlanError(
+                    f"deployment: {name} is not modelled with {owners[slot]}, both fill '{slot}'; leave one of them out"
+                )
+            owners[slot] = name
+
+
+def _degree_slots(one: Deployment) -> Iterator[tuple[str, frozenset[str]]]:
+    """What the degrees and options of a deployment fill, by the word that says so."""
+    said: tuple[tuple[str, object, str], ...] = (
+        (f"pp {one.pp}", one.pp > 1, "stages"),
+        (f"dp {one.dp}", one.dp > 1, "attention ranks"),
+        (f"ep {one.ep}", one.ep > 1, "expert ranks"),
+        (f"kv_ranks {one.kv_ranks}", one.kv_ranks > 1, "contexts"),
+        ("a pool", one.role is not Role.WHOLE, "roles"),
+        ("prefix_cache", one.prefix_cache, "prefixes"),
+        ("preemption swap", one.preemption is Preemption.SWAP, "host copies"),
+    )
+    yield from ((name, frozenset({slot})) for name, holds, slot in said if holds)
+    yield from _words_slots(one)
+
+
+def _words_slots(one: Deployment) -> Iterator[tuple[str, frozenset[str]]]:
+    """What the words fill that are no techniques yet."""
+    all_ = {"iterations", "cache", "contexts", "stages", "adapters"}
+    said: tuple[tuple[str, object, set[str]], ...] = (
+        ("nano_tokens", one.nano_tokens, all_),
+        ("draft_tokens", one.draft_tokens, {"iterations", "drafts"}),
+        ("adapters", one.adapters, {"adapters"}),
+        ("split", one.split, all_ | {"attention ranks", "roles", "host copies", "polling", "urgency", "kernels"}),
+        ("expert_devices", one.expert_devices, {"iterations", "cache", "stages", "adapters", "expert ranks"}),
+        ("tokens_stay", one.tokens_stay, {"host copies", "adapters", "drafts", "affinity"}),
+        ("a pool", one.role is not Role.WHOLE, {"affinity"}),
+        ("borrows", one.borrows, all_ | {
+            "attention ranks", "roles", "host copies", "prefixes", "polling", "urgency",
+        }),
+        ("elastic_tokens", one.elastic_tokens, (all_ - {"adapters"}) | {
+            "attention ranks", "roles", "prefixes", "polling",
+        }),
+        ("beam_width", one.beam_width > 1, {"iterations", "cache", "roles"}),
+        ("receive_interval", one.receive_interval > 1, {"polling"}),
+        ("displaces", one.displaces, {"urgency"}),
+        ("fresh_kernels", one.fresh_kernels, {"kernels"}),
+    )  # fmt: skip
+    yield from ((name, frozenset(slots)) for name, holds, slots in said if holds)

@@ -1,0 +1,1 @@
+"""Evictions: what stays of a context's keys and values on the device."""

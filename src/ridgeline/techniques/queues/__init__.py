@@ -1,0 +1,1 @@
+"""Queues: who is next among those who wait at an instance."""

@@ -1,0 +1,97 @@
+"""Which techniques, degrees and options of serving go together: what their slots derive, against a list by hand."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from ridgeline.errors import PlanError
+from ridgeline.plan.deployment import Preemption, Role
+from ridgeline.scenario.serving_words import deployed
+
+WORDS: dict[str, dict[str, Any]] = {
+    "nano_tokens": {"nano_tokens": 512},
+    "two_batch_overlap": {"two_batch_overlap": True},
+    "draft_tokens": {"draft_tokens": 2, "acceptance": 0.5},
+    "draft_tree": {"draft_tree": (2,), "draft_tokens": 2, "acceptance": 0.5, "next_acceptance": (0.1,)},
+    "adapters": {"adapters": 4},
+    "kv_kept": {"kv_kept": 64},
+    "kv_fetched": {"kv_fetched": 64},
+    "split": {"split": True},
+    "expert_devices": {"expert_devices": 2},
+    "kv_ranks": {"kv_ranks": 2, "tp": 2},
+    "tokens_stay": {"tokens_stay": True, "dp": 2, "ep": 2},
+    "borrows": {"borrows": True},
+    "elastic_tokens": {"elastic_tokens": 64},
+    "beam_width": {"beam_width": 2},
+    "priority_period": {"displaces": True, "priority_period": 8},
+    "displaces": {"displaces": True},
+    "receive_interval": {"receive_interval": 2},
+    "prefix_cache": {"prefix_cache": True},
+    "prefill pool": {"role": Role.PREFILL},
+    "decode pool": {"role": Role.DECODE},
+    "swap": {"preemption": Preemption.SWAP},
+    "pp": {"pp": 2},
+    "dp": {"dp": 2},
+    "ep": {"tp": 2, "ep": 2},
+    "fresh_kernels": {"fresh_kernels": True},
+    "fair": {"queue": "fair"},
+    "shortest": {"queue": "shortest"},
+    "expert_redundant": {"expert_redundant": 2},
+}
+REFUSED = {
+    "nano_tokens": (
+        "adapters beam_width borrows draft_tokens draft_tree elastic_tokens expert_devices kv_fetched kv_kept "
+        "kv_ranks pp split tokens_stay "
+    ),
+    "two_batch_overlap": (
+        "adapters beam_width borrows draft_tokens draft_tree elastic_tokens expert_devices kv_fetched kv_kept "
+        "kv_ranks pp split tokens_stay "
+    ),
+    "draft_tokens": "beam_width borrows elastic_tokens expert_devices kv_fetched split tokens_stay",
+    "draft_tree": "beam_width borrows elastic_tokens expert_devices kv_fetched split tokens_stay",
+    "adapters": "borrows expert_devices split tokens_stay",
+    "kv_kept": (
+        "beam_width borrows decode_pool elastic_tokens expert_devices kv_ranks prefill_pool prefix_cache "
+        "split swap tokens_stay "
+    ),
+    "kv_fetched": (
+        "beam_width borrows decode_pool elastic_tokens expert_devices kv_ranks pp prefill_pool prefix_cache "
+        "split swap tokens_stay "
+    ),
+    "split": (
+        "beam_width borrows decode_pool displaces dp elastic_tokens expert_devices fresh_kernels kv_ranks pp "
+        "prefill_pool priority_period receive_interval swap tokens_stay "
+    ),
+    "expert_devices": "beam_width borrows elastic_tokens ep pp tokens_stay",
+    "kv_ranks": "borrows elastic_tokens tokens_stay",
+    "tokens_stay": "borrows decode_pool elastic_tokens ep expert_redundant pp prefill_pool swap",
+    "borrows": (
+        "beam_width decode_pool displaces dp elastic_tokens pp prefill_pool prefix_cache priority_period "
+        "receive_interval swap "
+    ),
+    "elastic_tokens": "beam_width decode_pool dp pp prefill_pool prefix_cache receive_interval",
+    "beam_width": "decode_pool prefill_pool",
+    "priority_period": "fair shortest",
+}
+"""Those that each is not modelled with, of those after it in the list above."""
+
+
+def combined(one: str, other: str) -> dict[str, Any] | None:
+    """The words of both; None where they say different things of one."""
+    first, second = WORDS[one], WORDS[other]
+    alike = all(second.get(name, value) == value for name, value in first.items())
+    return {**first, **second} if alike else None
+
+
+@pytest.mark.parametrize(("one", "other"), [pair for pair in combinations(WORDS, 2) if combined(*pair) is not None])
+def test_what_is_not_modelled_together_is_refused_and_all_else_is_not(one: str, other: str) -> None:
+    words = combined(one, other)
+    assert words is not None
+    if other.replace(" ", "_") in REFUSED.get(one, "").split():
+        with pytest.raises(PlanError, match="deployment: "):
+            deployed(**words)
+    else:
+        deployed(**words)
