@@ -13,8 +13,10 @@ from check_cost_model import CHECKS, Mechanism, Sizes, check_cost_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ridgeline.cost.answer import Cost
 from ridgeline.cost.attention import attention_cost
-from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost
+from ridgeline.cost.compute import gemm_cost, stream_cost
+from ridgeline.cost.formats import FORMS
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.facts.clusters import cluster
@@ -84,9 +86,9 @@ def sheet_s(m: Machine, flop: float, size: float, dtype: str | None) -> float:
     return max(flop / peak, size / accelerator.memory_bytes_per_s)
 
 
-def gemm(s: Sizes, m: Machine, dtype: str | None = None) -> KernelCost:
+def gemm(s: Sizes, m: Machine, dtype: str | None = None) -> Cost:
     work = Gemm(name="g", phase=Phase.FORWARD, m=s["m"], n=s["n"], k=s["k"], count=s["count"])
-    return gemm_cost(work, m.device, dtype=dtype or dtype_of(m), element_bytes=2)
+    return gemm_cost(work, m.device, replace(FORMS["bf16"], matrix=dtype or dtype_of(m)))
 
 
 def gemm_roofline_s(s: Sizes, m: Machine) -> float:
@@ -94,8 +96,8 @@ def gemm_roofline_s(s: Sizes, m: Machine) -> float:
     return sheet_s(m, 2 * s["m"] * s["n"] * s["k"] * s["count"], moved, dtype_of(m))
 
 
-def attention(phase: Phase, fused: bool) -> Callable[..., KernelCost]:
-    def price(s: Sizes, m: Machine, dtype: str | None = None) -> KernelCost:
+def attention(phase: Phase, fused: bool) -> Callable[..., Cost]:
+    def price(s: Sizes, m: Machine, dtype: str | None = None) -> Cost:
         work = Attention(
             name="a",
             phase=phase,
@@ -120,7 +122,7 @@ def attention_roofline_s(s: Sizes, m: Machine, *, products: int) -> float:
     return sheet_s(m, 2 * scores * 128 * products, moved, dtype_of(m))
 
 
-def stream(s: Sizes, m: Machine, dtype: str | None = None) -> KernelCost:
+def stream(s: Sizes, m: Machine, dtype: str | None = None) -> Cost:
     work = Stream(name="s", phase=Phase.FORWARD, bytes=s["bytes"], flop=s["flop"], matrix=dtype is not None)
     return stream_cost(work, m.device, dtype=dtype or dtype_of(m))
 
@@ -148,7 +150,7 @@ STREAMS = tuple({"bytes": float(b), "flop": float(f)} for b, f in product((0, 1e
 UPDATES = tuple({"numbers": float(n), "flop": float(f)} for n, f in product((0, 1e6, 1e9), (0, 1e12)))
 
 
-def kernel(name: str, price: Callable[..., KernelCost], **others: object) -> Mechanism:
+def kernel(name: str, price: Callable[..., Cost], **others: object) -> Mechanism:
     return Mechanism(
         name=name,
         seconds=lambda s, m: price(s, m).seconds,

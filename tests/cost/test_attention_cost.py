@@ -175,8 +175,8 @@ def test_plain_operators_have_no_dropout_lay_inputs_out_anew_and_add_the_mask(de
     added = scores / (constant("elementwise.broadcast_per_cycle") * 4 * 1e9)
     for phase, each, around, mask in ((Phase.FORWARD, 8, 5, added), (Phase.BACKWARD_INPUT, 14, 7, 0.0)):
         work = attention(phase, fused=False, dropout=False)
-        causal = unfused_attention_cost(work, device, dtype="bf16", plain=True)
-        full = unfused_attention_cost(replace(work, mean_context=1024.0), device, dtype="bf16", plain=True)
+        causal = unfused_attention_cost(replace(work, plain=True), device, dtype="bf16")
+        full = unfused_attention_cost(replace(work, mean_context=1024.0, plain=True), device, dtype="bf16")
         assert float(full.memory_s) == pytest.approx((scores * each + operands * around) / rate)
         assert float(causal.memory_s - full.memory_s) == pytest.approx(mask)
 

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 from ridgeline.cost.compute import gemm_cost, stream_cost, tile_seconds
+from ridgeline.cost.formats import FORMS
 from ridgeline.cost.machine import Device, stream_share
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.work import Gemm, Phase, Stream
+
+BF16 = FORMS["bf16"]
+ONE_BYTE = replace(BF16, input_bytes=1.0, weight_bytes=1.0)
 
 LATENCY_S = constant("memory.latency") / 1e9  # cycles at 1 GHz
 
@@ -62,36 +66,34 @@ def test_a_filter_for_each_channel_streams_or_loads(device: Device) -> None:
     # 64 channels of 10,000 pixels, 3 x 3: 5.76 M points of 4 SMs x 32 a cycle at 1 GHz = 45 us; 2 bytes of each input
     # and output at 1 TB/s = 2.56 us. Its FLOP on tiles of 128 x 32 would take 64 x 79 tiles.
     work = gemm(10_000, 1, 9, count=64, taps=9.0)
-    found = gemm_cost(work, device, dtype="bf16", element_bytes=2)
+    found = gemm_cost(work, device, BF16)
     assert found.compute_s == pytest.approx(10_000 * 9 * 64 / (4 * 32 * 1e9))
     moved = (10_000 + 9 + 10_000) * 2 * 64
     assert found.bytes == pytest.approx(moved)
     assert found.memory_s == pytest.approx(moved / (1e12 * device.stream_share))
-    both = gemm_cost(
-        replace(work, loads=2.0), device, dtype="bf16", element_bytes=2
-    )  # and the filter's point each time
+    both = gemm_cost(replace(work, loads=2.0), device, BF16)  # and the filter's point each time
     assert both.compute_s == pytest.approx(2 * found.compute_s)
-    paired = gemm_cost(replace(work, n=2), device, dtype="bf16", element_bytes=2)  # two filters a group meet in a tile
+    paired = gemm_cost(replace(work, n=2), device, BF16)  # two filters a group meet in a tile
     assert paired.compute_s > 2 * found.compute_s
     array = replace(device, sm_count=1)
-    alone = gemm_cost(work, array, dtype="bf16", element_bytes=2)
+    alone = gemm_cost(work, array, BF16)
     assert alone.compute_s == pytest.approx(2 * 10_000 * 9 * 64 / device.vector_flop_per_s)
 
 
 def test_a_direct_convolution_loads_both_factors_of_each_multiplication(device: Device) -> None:
     # 2 groups of 64 channels, 1000 pixels, 3 x 3: 73.7 M multiplications, two loads each, 4 SMs x 32 a cycle at 1 GHz
     work = gemm(1000, 64, 576, count=2, taps=9.0, direct=True)
-    found = gemm_cost(work, device, dtype="bf16", element_bytes=2)
+    found = gemm_cost(work, device, BF16)
     assert found.compute_s == pytest.approx(2 * 1000 * 64 * 576 * 2 / (4 * 32 * 1e9))
-    filters = gemm_cost(replace(work, phase=Phase.BACKWARD_WEIGHT), device, dtype="bf16", element_bytes=2)
+    filters = gemm_cost(replace(work, phase=Phase.BACKWARD_WEIGHT), device, BF16)
     assert filters.compute_s == pytest.approx(97.0 / 47.3 * found.compute_s, rel=1e-3)
 
 
 def test_narrow_operands_that_were_written_so_are_not_cast(device: Device) -> None:
     # 64 x 256 by 256 x 64 in one byte: a cast reads 2 and writes 2 x 1 bytes of each of the 64 x 256 numbers
     work = gemm(64, 64, 256, quantized=True)
-    first = gemm_cost(work, device, dtype="bf16", element_bytes=1)
-    ready = gemm_cost(replace(work, cast_layouts=0), device, dtype="bf16", element_bytes=1)
+    first = gemm_cost(work, device, ONE_BYTE)
+    ready = gemm_cost(replace(work, cast_layouts=0), device, ONE_BYTE)
     assert first.bytes - ready.bytes == pytest.approx(64 * 256 * 4)
     assert first.seconds - ready.seconds == pytest.approx(64 * 256 * 4 / (1e12 * device.stream_share))
     assert (first.kernels, ready.kernels) == (3, 1)
@@ -132,7 +134,7 @@ def test_sm_pairs_take_wider_tiles(device: Device) -> None:
 
 def test_a_thin_product_is_bound_by_its_weight(device: Device) -> None:
     slow = replace(device, memory_bytes_per_s=1e10)
-    cost = gemm_cost(gemm(1, 4096, 4096), slow, dtype="bf16", element_bytes=2)
+    cost = gemm_cost(gemm(1, 4096, 4096), slow, BF16)
     # (4096 + 4096^2) * 2 bytes in, 4096 * 2 bytes out
     assert cost.bytes == 33570816
     assert cost.flop == 2 * 4096**2
@@ -140,36 +142,36 @@ def test_a_thin_product_is_bound_by_its_weight(device: Device) -> None:
 
 
 def test_accumulation_reads_the_result_too(device: Device) -> None:
-    plain = gemm_cost(gemm(256, 256, 256, output_bytes=4.0), device, dtype="bf16", element_bytes=2)
-    onto = gemm_cost(gemm(256, 256, 256, output_bytes=4.0, accumulate=True), device, dtype="bf16", element_bytes=2)
+    plain = gemm_cost(gemm(256, 256, 256, output_bytes=4.0), device, BF16)
+    onto = gemm_cost(gemm(256, 256, 256, output_bytes=4.0, accumulate=True), device, BF16)
     assert onto.bytes - plain.bytes == 256 * 256 * 4
 
 
 def test_a_filters_points_read_an_input_once(device: Device) -> None:
-    plain = gemm_cost(gemm(1024, 64, 576), device, dtype="bf16", element_bytes=2)
-    convolved = gemm_cost(gemm(1024, 64, 576, taps=9.0), device, dtype="bf16", element_bytes=2)
+    plain = gemm_cost(gemm(1024, 64, 576), device, BF16)
+    convolved = gemm_cost(gemm(1024, 64, 576, taps=9.0), device, BF16)
     assert float(plain.bytes - convolved.bytes) == 1024 * 576 * 2 * 8 / 9
     assert convolved.flop == plain.flop
 
 
 def test_casting_to_eight_bits_reads_two_bytes_and_writes_two_layouts(device: Device) -> None:
-    plain = gemm_cost(gemm(256, 256, 1024), device, dtype="bf16", element_bytes=1)
-    cast = gemm_cost(gemm(256, 256, 1024, quantized=True), device, dtype="bf16", element_bytes=1)
+    plain = gemm_cost(gemm(256, 256, 1024), device, ONE_BYTE)
+    cast = gemm_cost(gemm(256, 256, 1024, quantized=True), device, ONE_BYTE)
     # 256 * 1024 elements, 2 bytes read and 1 + 1 written, at 0.5 TB/s; two more kernels
     assert float(cast.seconds - plain.seconds) == pytest.approx(256 * 1024 * 4 / 0.5e12)
     assert cast.kernels == plain.kernels + 2
 
 
 def test_four_bit_weights_are_expanded_first(device: Device) -> None:
-    plain = gemm_cost(gemm(256, 256, 1024), device, dtype="bf16", element_bytes=2)
-    packed = gemm_cost(gemm(256, 256, 1024, weight_rows=256 * 1024), device, dtype="bf16", element_bytes=2)
+    plain = gemm_cost(gemm(256, 256, 1024), device, BF16)
+    packed = gemm_cost(gemm(256, 256, 1024, weight_rows=256 * 1024), device, BF16)
     # half a byte read and two written for each element, at 0.5 TB/s
     assert float(packed.seconds - plain.seconds) == pytest.approx(256 * 1024 * 2.5 / 0.5e12)
 
 
 def test_a_format_without_a_rate_is_refused_by_name(device: Device) -> None:
     with pytest.raises(DomainError, match=r"Toy has no fp8 matrix rate; nearest: bf16; it has bf16, fp32, tf32"):
-        gemm_cost(gemm(256, 256, 256), device, dtype="fp8", element_bytes=1)
+        gemm_cost(gemm(256, 256, 256), device, FORMS["fp8"])
 
 
 # streams -------------------------------------------------------------------------------------------
@@ -189,8 +191,8 @@ def test_a_scan_is_bound_by_its_units_when_they_are_slower(device: Device) -> No
 
 def test_arrays_of_shapes_price_each_shape(device: Device) -> None:
     m = np.array([1.0, 100.0, 640.0, 4096.0])
-    together = gemm_cost(gemm(m, 128, 8192), device, dtype="bf16", element_bytes=2).seconds
-    alone = [gemm_cost(gemm(x, 128, 8192), device, dtype="bf16", element_bytes=2).seconds for x in m]
+    together = gemm_cost(gemm(m, 128, 8192), device, BF16).seconds
+    alone = [gemm_cost(gemm(x, 128, 8192), device, BF16).seconds for x in m]
     assert together.tolist() == [float(x) for x in alone]
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.cost import fitted, measured, questions
-from ridgeline.cost.answer import Answer, Question, Rung, held_by_host
+from ridgeline.cost.answer import Cost, Question, Rung, held_by_host
 from ridgeline.cost.families.registry import FAMILIES, mechanism
 from ridgeline.cost.fitted import find_fits, from_fits, own_rates
 from ridgeline.cost.ladder import price
@@ -25,10 +25,10 @@ H100 = accelerator("H100-SXM")
 GEMM = questions.gemm(4096, 4096, 4096).question
 
 
-def answer(**changes: Any) -> Answer:
+def answer(**changes: Any) -> Cost:
     base = {"low_s": 0.8, "high_s": 1.5, "compute_s": 0.0, "memory_s": 0.0, "library": "", "source": ""}
     base["evidence"] = Evidence.MEASURED
-    return Answer(**({"seconds": 1.0, "rung": Rung.TABLE} | base | changes))
+    return Cost(**({"seconds": 1.0, "rung": Rung.TABLE} | base | changes))
 
 
 def made(kernel: str, start_s: float, **changes: Any) -> Fit:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ridgeline.cost.all_reduce import all_reduce_seconds
-from ridgeline.cost.interval import interval
+from ridgeline.cost.answer import interval
 from ridgeline.cost.machine import (
     Machine,
     assumed_facts,

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ridgeline.cost.answer import interval
 from ridgeline.cost.calls import call_seconds
-from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import device
 from ridgeline.cost.own_host import own_host
 from ridgeline.facts.fits import CallFit, register_calls

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ridgeline.cost.compute import gemm_cost
+from ridgeline.cost.formats import FORMS
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.price import Pricer
@@ -320,11 +321,11 @@ def test_eight_bit_recipes_need_a_device_that_has_them(machine: Machine) -> None
     with pytest.raises(DomainError, match="no fp8 matrix rate"):
         one.kernel(Gemm(name="up", phase=Phase.FORWARD, m=256, n=256, k=256, quantized=True))
     # the logits stay in bf16
-    plain = gemm_cost(PRODUCT, machine.device, dtype="bf16", element_bytes=2)
+    plain = gemm_cost(PRODUCT, machine.device, FORMS["bf16"])
     assert float(one.kernel(PRODUCT).seconds) == float(plain.seconds)
 
 
-def test_rows_name_what_bounds_each_piece(machine: Machine) -> None:
+def test_rows_price_each_piece(machine: Machine) -> None:
     rows = pricer(machine).rows([PRODUCT, LONG, link()])
-    assert [row.bound for row in rows] == ["compute", "hbm", "link"]
-    assert [float(np.asarray(row.flop)) for row in rows] == [2 * 256 * 256 * 1024, 0.0, 0.0]
+    assert [piece for piece, _ in rows] == [PRODUCT, LONG, link()]
+    assert [float(np.asarray(cost.flop)) for _, cost in rows] == [2 * 256 * 256 * 1024, 0.0, 0.0]

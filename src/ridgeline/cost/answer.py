@@ -1,13 +1,14 @@
-"""What is asked of an operator's price, and what is answered: sizes in, seconds with interval and rung out."""
+"""What is asked of an operator's price, and what is answered: sizes in, a cost with interval and evidence out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
 from ridgeline.lower.work import Number
 
@@ -20,6 +21,7 @@ class Rung(Enum):
     BORROWED = "borrowed"  # the mechanism, with values of related devices
     COMMON = "common"  # the mechanism on the datasheet's rates, with what the values of other devices have in common
     DATASHEET = "datasheet"  # borrowed or common, with no rate that anyone measured on the device itself
+    FORMULA = "mechanism"  # a formula on sustained rates, with nothing fitted to kernels of the family's tables
 
 
 ALL = (Rung.TABLE, Rung.FITTED, Rung.BORROWED, Rung.COMMON)
@@ -49,21 +51,59 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """Time [s] with its 80 % interval and the parts that overlap in it; arrays in the shape of the sizes."""
+class Cost:
+    """What a piece of work costs on one machine under one policy: time [s], FLOP, bytes, kernels, and how it is known.
+
+    `compute_s` and `memory_s` are parts that overlap in the time [s]; `low_s` and `high_s` the ends of its 80 %
+    interval, where a single price is asked. `timed` says that the host's part is in it already. `rate` is the key of
+    the sustained rate that decides ('hbm', 'matrix.bf16', '' where kernels of the device itself were measured). Numbers
+    may be arrays in the shape of the work's.
+    """
 
     seconds: Number
-    low_s: Number
-    high_s: Number
-    compute_s: Number
-    memory_s: Number
-    rung: Rung
-    library: str
-    source: str
-    evidence: Evidence
+    flop: Number = 0.0
+    bytes: Number = 0.0
+    compute_s: Number = 0.0
+    memory_s: Number = 0.0
+    kernels: Number = 1.0
+    timed: bool = False
+    low_s: Number = 0.0
+    high_s: Number = 0.0
+    evidence: Evidence = Evidence.DERIVED
+    rung: Rung = Rung.FORMULA
+    library: str = ""
+    source: str = ""
+    rate: str = ""
 
 
-def held_by_host(answer: Answer, issue_s: float, hosts_s: tuple[float, float], *, alone: bool = False) -> Answer:
+def together(costs: Iterable[Cost]) -> Cost:
+    """Kernels one after another, as numbers: their sums [s]."""
+    known = list(costs)
+
+    def total(name: str) -> float:
+        return sum(float(np.asarray(getattr(cost, name))) for cost in known)
+
+    return Cost(
+        seconds=total("seconds"), flop=total("flop"), bytes=total("bytes"), compute_s=total("compute_s"),
+        memory_s=total("memory_s"), kernels=total("kernels"),
+    )  # fmt: skip
+
+
+def interval(seconds: float, rung: Evidence) -> tuple[float, float]:
+    """Low and high end of the 80 % interval of a time [s].
+
+    The factors are the 10 % and 90 % quantiles of measured / predicted over operator rows, per rung; rungs
+    below the measured one have wider ones. What is assumed has both ends of the derived rung as much farther out as on
+    the one measured device whose vendor lends nothing. Source: rows interval.* of the mechanism table.
+    """
+    if rung is Evidence.ASSUMED:
+        far, (low, high) = constant("interval.foreign"), interval(seconds, Evidence.DERIVED)
+        return low / far, high * far
+    name = "measured" if rung >= Evidence.MEASURED else rung.name.lower()
+    return seconds * constant(f"interval.{name}.low"), seconds * constant(f"interval.{name}.high")
+
+
+def held_by_host(answer: Cost, issue_s: float, hosts_s: tuple[float, float], *, alone: bool = False) -> Cost:
     """The answer when the host takes `issue_s` to issue each call [s]: the longer of both, their sum where it waits.
 
     Calls in a row are issued while the one before runs; one that is timed `alone` starts when it has been issued. Each

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.cost.compute import KernelCost, tile_seconds
+from ridgeline.cost.answer import Cost
+from ridgeline.cost.compute import tile_seconds
 from ridgeline.cost.formats import ELEMENT_BYTES
 from ridgeline.cost.machine import Device
 from ridgeline.facts.mechanisms import OTHER, AttentionKernel, attention_kernel, constant
@@ -23,9 +24,7 @@ _DROPOUT_MASKS = (1.0, 2.0)  # bytes of its mask per score, forward and backward
 _CHAIN = (4.0, 2.0)  # scores that kernels of their own read and write to scale and mask, and to scale their gradients
 
 
-def attention_cost(
-    work: Attention, device: Device, *, dtype: str, kernel: str | AttentionKernel = "flash"
-) -> KernelCost:
+def attention_cost(work: Attention, device: Device, *, dtype: str, kernel: str | AttentionKernel = "flash") -> Cost:
     """Time of the attention core [s].
 
     A score costs its products, two forward and five backward, at a share of the sustained matrix rate, and its softmax:
@@ -76,7 +75,7 @@ def attention_cost(
     traffic = (rows + keys) * (work.qk_dim + work.v_dim) * (2.0 if forward else 6.0)
     compute = core + around / (device.memory_bytes_per_s * device.stream_share)
     memory = traffic / device.memory_bytes_per_s
-    return KernelCost(
+    return Cost(
         seconds=np.maximum(compute, memory),
         flop=2.0 * scores * products,
         bytes=traffic + around,
@@ -124,7 +123,7 @@ def _score_seconds(
     return float((matrix**values.norm + softmax**values.norm) ** (1 / values.norm))
 
 
-def unfused_attention_cost(work: Attention, device: Device, *, dtype: str, plain: bool = False) -> KernelCost:
+def unfused_attention_cost(work: Attention, device: Device, *, dtype: str) -> Cost:
     """Time of attention as separate products and softmax, the score matrix passing through memory between them [s].
 
     Bytes per score in 16 bits, forward: written 2, softmax 4, read by the second product 2; backward: read 2, written
@@ -132,13 +131,13 @@ def unfused_attention_cost(work: Attention, device: Device, *, dtype: str, plain
     and normalises (Megatron-LM's) reads unmasked scores alone; where the three are `chained`, scores are read and
     written twice more, and their gradients once. Kernels over scores reach `attention.plain_share` of the stream rate.
 
-    `plain`: operators of PyTorch one by one. Inputs are laid out anew for the batched products (12 bytes per element),
+    `plain` operators of PyTorch: inputs are laid out anew for the batched products (12 bytes per element),
     and a causal mask is added by a broadcasting kernel that is bound by its index arithmetic:
     `elementwise.broadcast_per_cycle` scores a cycle and SM.
     Source: NVIDIA/apex, csrc/megatron/scaled_upper_triang_masked_softmax.h. Evidence: derived; the two constants are
     fitted to public rates of H100 and A100.
     """
-    forward = work.phase in (Phase.FORWARD, Phase.RECOMPUTE)
+    forward, plain = work.phase in (Phase.FORWARD, Phase.RECOMPUTE), work.plain
     matrices = np.asarray(work.sequences) * work.heads
     scores = matrices * work.q_tokens * work.kv_tokens
     passes = 1 if forward else 2
@@ -167,7 +166,7 @@ def unfused_attention_cost(work: Attention, device: Device, *, dtype: str, plain
         per_cycle = constant("elementwise.broadcast_per_cycle") * device.sm_count * device.clock_hz
         memory = memory + np.where(masked, scores / per_cycle, 0.0)
     flop = passes * 2.0 * scores * width
-    return KernelCost(
+    return Cost(
         seconds=compute + memory,
         flop=flop,
         bytes=traffic,

@@ -5,11 +5,13 @@ Every formula broadcasts over NumPy arrays. Shape letters: m, n, k of a product 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.answer import Cost
+from ridgeline.cost.formats import Form
 from ridgeline.cost.machine import Device
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.work import Gemm, Number, Phase, Stream
@@ -21,19 +23,6 @@ CONVOLUTION_TILES = ((256, 128), (256, 64), (128, 128), (128, 64), (128, 32))
 # Pairs of SMs that work on one tile together and read each operand once (tensor memory, CTA pairs).
 PAIRED_TILES = ((256, 256), (256, 128), (128, 128))
 PAIRED_ARCHITECTURES = frozenset({"blackwell"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelCost:
-    """Time on the device [s], and the parts it is the envelope of; `timed` where the host's part is in it already."""
-
-    seconds: Number
-    flop: Number
-    bytes: Number
-    compute_s: Number
-    memory_s: Number
-    kernels: Number
-    timed: bool = False
 
 
 def tile_seconds(
@@ -80,25 +69,26 @@ def tile_seconds(
     return best
 
 
-def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -> KernelCost:
-    """Time of a (grouped) product: the longer of its tiles and its HBM traffic [s].
+def gemm_cost(work: Gemm, device: Device, what: Form) -> Cost:
+    """Time of a (grouped) product in a number format: the longer of its tiles and its HBM traffic [s].
 
-    HBM traffic is each element of an operand once and the result once (twice when accumulated), plus, for formats
-    cast on the fly, a read at 2 bytes and a write of both layouts of the cast operand.
+    Weights that are stored smaller than inputs are expanded on the way, tiles run at the rate of the wider format. HBM
+    traffic is each element of an operand once and the result once (twice when accumulated), plus, for formats cast on
+    the fly, a read at 2 bytes and a write of both layouts of the cast operand.
     """
     m, n, k, count = work.m, work.n, work.k, work.count
-    operands = (np.asarray(m) * k / work.taps + np.asarray(k) * n) * element_bytes
+    operands = np.asarray(m) * k / work.taps * what.input_bytes + np.asarray(k) * n * what.weight_bytes
     result_bytes = work.output_bytes * (2 if work.accumulate else 1)
     result = np.asarray(m) * n * result_bytes
-    cast_bytes = 2 + work.cast_layouts * element_bytes if work.quantized and work.cast_layouts else 0.0
+    cast_bytes = 2 + work.cast_layouts * what.input_bytes if work.quantized and work.cast_layouts else 0.0
     cast = np.asarray(m) * k / work.taps * cast_bytes
     dequantized = np.asarray(work.weight_rows) * (0.5 + 2.0)
     traffic = (operands + result) * count
     flop = 2.0 * np.asarray(m) * n * k * count
-    rate = device.matrix_rate(dtype)
     compute = tile_seconds(
-        m, n, k, count, rate_flop_per_s=rate, element_bytes=element_bytes, device=device, result_bytes=result_bytes
-    )
+        m, n, k, count, rate_flop_per_s=device.matrix_rate(what.matrix), device=device, result_bytes=result_bytes,
+        element_bytes=(what.input_bytes + what.weight_bytes) / 2,
+    )  # fmt: skip
     memory = traffic / device.memory_bytes_per_s
     if work.taps > 1 or work.direct:
         alone = depthwise(n, count) | work.direct
@@ -106,7 +96,7 @@ def gemm_cost(work: Gemm, device: Device, *, dtype: str, element_bytes: float) -
         memory = np.where(alone, memory / device.stream_share, memory)
     extra = (cast * count + dequantized) / (device.memory_bytes_per_s * device.stream_share)
     steps = work.steps
-    return KernelCost(
+    return Cost(
         seconds=(np.maximum(compute, memory) + extra) * steps,
         flop=flop * steps,
         bytes=(traffic + cast * count + dequantized) * steps,
@@ -140,7 +130,7 @@ def direct_seconds(loads: Number, device: Device) -> Number:
     return np.asarray(loads) / (device.sm_count * constant("sm.loads_per_cycle") * device.clock_hz)
 
 
-def under_load(cost: KernelCost, device: Device, *, dtype: str) -> KernelCost:
+def under_load(cost: Cost, device: Device, *, dtype: str) -> Cost:
     """The same product in a stream of products without pauses: at most the rate that the power limit leaves [s].
 
     A short product in a benchmark ends before the power limit acts; a training step runs for hours. t >= FLOP / rate,
@@ -153,12 +143,12 @@ def under_load(cost: KernelCost, device: Device, *, dtype: str) -> KernelCost:
     return replace(cost, seconds=np.maximum(cost.seconds, held), compute_s=np.maximum(cost.compute_s, held))
 
 
-def stream_cost(work: Stream, device: Device, *, dtype: str) -> KernelCost:
+def stream_cost(work: Stream, device: Device, *, dtype: str) -> Cost:
     """Time of memory-bound work: bytes at the sustained stream rate, or FLOP on their units [s]."""
     memory = np.asarray(work.bytes) / (device.memory_bytes_per_s * device.stream_share)
     rate = device.matrix_rate(dtype) if work.matrix else device.vector_flop_per_s
     compute = np.asarray(work.flop) / rate
-    return KernelCost(
+    return Cost(
         seconds=np.maximum(memory, compute),
         flop=work.flop,
         bytes=work.bytes,

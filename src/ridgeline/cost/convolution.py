@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.cost.compute import KernelCost, depthwise, direct_seconds, stream_cost, tile_seconds
+from ridgeline.cost.answer import Cost, together
+from ridgeline.cost.compute import depthwise, direct_seconds, stream_cost, tile_seconds
 from ridgeline.cost.formats import Form
 from ridgeline.cost.machine import Device
 from ridgeline.lower.work import Phase, Stream
@@ -54,7 +55,11 @@ class Images:
     def _inputs(self) -> float:
         return self.count * self.height * self.width * self.channels
 
-    def costs(self, form: Form, device: Device) -> tuple[list[KernelCost], str]:
+    def cost(self, form: Form, device: Device) -> Cost:
+        """All kernels of the faster way, one after another [s]."""
+        return together(self.costs(form, device)[0])
+
+    def costs(self, form: Form, device: Device) -> tuple[list[Cost], str]:
         """The kernels of the faster way [s], and which it is: `IMPLICIT` or `TRANSFORMED`.
 
         G implicit products of m = N P Q, n = K / G, k = C R S / G. Filters of 3 x 3 at stride 1 on vector units may
@@ -72,7 +77,7 @@ class Images:
                 return other, TRANSFORMED
         return found, IMPLICIT
 
-    def _transformed(self, form: Form, device: Device) -> list[KernelCost]:
+    def _transformed(self, form: Form, device: Device) -> list[Cost]:
         """Input and filter transforms, 36 products of tiles, output transform: each call transforms its filters."""
         tiles = self.count * math.ceil(self.rows / _TILE) * math.ceil(self.columns / _TILE)
         spread = _POINTS * tiles * self.channels * form.input_bytes
@@ -89,7 +94,7 @@ class Images:
 
 def _products(
     m: float, n: float, k: float, count: float, moved: float, form: Form, device: Device, *, whole: bool = False
-) -> KernelCost:
+) -> Cost:
     """`count` products whose operands and results are `moved` bytes, or the `whole` of a convolution [s]."""
     compute = tile_seconds(
         m, n, k, count, rate_flop_per_s=device.matrix_rate(form.matrix),
@@ -98,15 +103,15 @@ def _products(
     memory = moved / device.memory_bytes_per_s
     if whole and depthwise(n, count):
         compute, memory = direct_seconds(m * n * k * count, device), memory / device.stream_share
-    return KernelCost(
+    return Cost(
         seconds=np.maximum(compute, memory), flop=2.0 * m * n * k * count, bytes=moved, compute_s=compute,
         memory_s=memory, kernels=1.0,
     )  # fmt: skip
 
 
-def _stream(size_bytes: float, device: Device) -> KernelCost:
+def _stream(size_bytes: float, device: Device) -> Cost:
     return stream_cost(Stream(name="transform", phase=Phase.FORWARD, bytes=size_bytes), device, dtype="")
 
 
-def _seconds(costs: list[KernelCost]) -> float:
+def _seconds(costs: list[Cost]) -> float:
     return sum(float(np.asarray(cost.seconds)) for cost in costs)

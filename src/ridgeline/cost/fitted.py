@@ -14,7 +14,7 @@ from itertools import chain, product
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.answer import Answer, Question, Rung
+from ridgeline.cost.answer import Cost, Question, Rung
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.formats import WIDE, form, judged_form, like_forms, narrow_forms, nearest_forms
 from ridgeline.cost.lent import cooler, faster, slower_host
@@ -276,14 +276,14 @@ def _made(
     return FittedModel(mechanism=model, device=device, kernels=tuple(kernels), rung=rung)
 
 
-def from_fits(question: Question, part: Accelerator, fits: Sequence[Fit], rung: Rung) -> Answer:
+def from_fits(question: Question, part: Accelerator, fits: Sequence[Fit], rung: Rung) -> Cost:
     """The answer of the mechanism with the values of fits."""
     model = model_of(question.family, question.form, part, fits, rung, hosted=bool(question.engine))
     priced, (low, high, used), shape = model.price(question.sizes)
     fit = model.kernels[int(used[0])].fit if len(used) else model.kernels[0].fit
     columns = (priced[:, 0], priced[:, 1], priced[:, 2], low, high)
     seconds, compute_s, memory_s, least, most = (column.reshape(shape) for column in columns)
-    return Answer(
+    return Cost(
         seconds=seconds,
         low_s=seconds * least,
         high_s=seconds * most,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ridgeline.cost.answer import ALL, Answer, Question, Rung, held_by_host
+from ridgeline.cost.answer import ALL, Cost, Question, Rung, held_by_host
 from ridgeline.cost.bare import bare_fits
 from ridgeline.cost.engine_limits import issue_range_s
 from ridgeline.cost.fitted import CORES, find_fits, from_fits
@@ -26,7 +26,7 @@ _WIDEST_BYTES = 2.0  # of an element that kernels of serving engines take
 FORMULAS = ("gemm", "prefill")  # families that formulas on sustained rates price as well
 
 
-def price(question: Question, part: Accelerator, *, rungs: Sequence[Rung] = ALL) -> Answer:
+def price(question: Question, part: Accelerator, *, rungs: Sequence[Rung] = ALL) -> Cost:
     """The price of an operator on a device, from the best of `rungs` that can answer [s].
 
     By `Rung.DATASHEET` the device is one that nobody measured: others lend, and its rates are the datasheet's.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.compiled import kernel, run
-from ridgeline.cost.answer import Answer, Question, Rung
+from ridgeline.cost.answer import Cost, Question, Rung
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.fitted import find_fits, from_fits, narrowness
 from ridgeline.cost.formats import Form, form
@@ -88,12 +88,14 @@ def _between(axes: Array, lengths: NDArray[np.int64], values: Array, points: Arr
         out[i] = total
 
 
-def measured(question: Question, part: Accelerator) -> Answer | None:
+def measured(question: Question, part: Accelerator) -> Cost | None:
     """The answer of the nearest tables of the device and engine; None where none holds all of the sizes.
 
-    Nor where the question is of another kernel than the format's: a product that finds its inputs cast.
+    Nor where the question is of another kernel than the format's, a product that finds its inputs cast, or of several
+    products where one was timed.
     """
-    if np.any(np.asarray(question.sizes.get("cast", _cast(question))) != _cast(question)):
+    alone = np.all(np.asarray(question.sizes.get("count", 1.0)) == 1.0) or "count" in READERS[question.family].smooth
+    if not alone or np.any(np.asarray(question.sizes.get("cast", _cast(question))) != _cast(question)):
         return None
     for table in find_tables(question, part):
         seconds = interpolated(question, part, table)
@@ -107,10 +109,10 @@ def _cast(question: Question) -> float:
     return float(form(question.form).cast)
 
 
-def _answer(question: Question, part: Accelerator, table: OpTable, seconds: Array) -> Answer:
+def _answer(question: Question, part: Accelerator, table: OpTable, seconds: Array) -> Cost:
     base = _base(question, part)
     low, high = table_interval(question.family, seconds)
-    return Answer(
+    return Cost(
         seconds=seconds,
         low_s=low,
         high_s=high,
@@ -166,7 +168,7 @@ def _size(name: str, question: Question) -> Number:
     return mechanism(question.family).defaults.get(name, np.nan)
 
 
-def _base(question: Question, part: Accelerator) -> Answer | None:
+def _base(question: Question, part: Accelerator) -> Cost | None:
     """The fitted answer that ratios are taken to; None where times are interpolated, or nothing is fitted."""
     if READERS[question.family].dense:
         return None

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ridgeline.cost.answer import Cost, interval
 from ridgeline.cost.calls import call_seconds
-from ridgeline.cost.compute import KernelCost
-from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import Device
 from ridgeline.facts.fits import CallFit, calls_of
 from ridgeline.facts.records import DIVIDED, DRIFT, OWN_HOST, Evidence
@@ -47,7 +46,7 @@ class OwnHost:
         low, high = (float(np.exp(np.hypot(np.log(end), drift))) for end in (fit.low, fit.high))
         return seconds / low, seconds * high
 
-    def cost(self, work: Gemm | Attention | Stream, *, dtype: str, element_bytes: float) -> KernelCost | None:
+    def cost(self, work: Gemm | Attention | Stream, *, dtype: str, element_bytes: float) -> Cost | None:
         """Price of a piece of work as the calls that programs make for it [s]; None where these were not timed."""
         if isinstance(work, Gemm):
             return self._gemm(work, dtype=dtype, element_bytes=element_bytes)
@@ -57,7 +56,7 @@ class OwnHost:
         fit = self.calls.get((call, dtype))
         return None if fit is None else call_seconds(fit, sizes)
 
-    def _gemm(self, work: Gemm, *, dtype: str, element_bytes: float) -> KernelCost | None:
+    def _gemm(self, work: Gemm, *, dtype: str, element_bytes: float) -> Cost | None:
         """Products as the processor's library computes them, with what a linear layer's module and gradient add.
 
         t = calls f(m, n, k): products that a layer has side by side, or one for each expert, are calls of their own.
@@ -83,7 +82,7 @@ class OwnHost:
         beside = self._seconds(f"linear.{'forward' if way == 'forward' else 'backward'}", dtype, {}) or 0.0
         seconds = np.asarray(one + (0.0 if way == "weight" else beside)) * calls
         moved = (m * k + k * n + m * n) * element_bytes
-        return KernelCost(
+        return Cost(
             seconds=seconds,
             flop=2.0 * m * n * k * calls,
             bytes=moved * calls,
@@ -93,7 +92,7 @@ class OwnHost:
             timed=True,
         )
 
-    def _attention(self, work: Attention, *, dtype: str) -> KernelCost | None:
+    def _attention(self, work: Attention, *, dtype: str) -> Cost | None:
         """Fused causal attention; None for other masks and for head sizes of queries and values that differ."""
         whole = np.asarray(work.kv_tokens, dtype=float)
         causal = np.all(np.asarray(work.mean_context) <= _BLENDED * (whole + 1.0) / 2.0)
@@ -111,11 +110,9 @@ class OwnHost:
         scores = np.asarray(work.sequences) * work.heads * work.q_tokens * work.mean_context
         flop = scores * work.qk_dim * (4.0 if forward else 10.0)
         none = 0.0 * np.asarray(seconds)
-        return KernelCost(
-            seconds=seconds, flop=flop, bytes=none, compute_s=seconds, memory_s=none, kernels=1.0, timed=True
-        )
+        return Cost(seconds=seconds, flop=flop, bytes=none, compute_s=seconds, memory_s=none, kernels=1.0, timed=True)
 
-    def _stream(self, work: Stream, *, dtype: str) -> KernelCost | None:
+    def _stream(self, work: Stream, *, dtype: str) -> Cost | None:
         """An element-wise operator by its function, as PyTorch computes it."""
         way = "forward" if work.phase in (Phase.FORWARD, Phase.RECOMPUTE) else "backward"
         cache = self.device.accelerator.l2_bytes or 0.0
@@ -124,7 +121,7 @@ class OwnHost:
         if seconds is None:
             return None
         none = 0.0 * np.asarray(seconds)
-        return KernelCost(
+        return Cost(
             seconds=seconds, flop=work.flop, bytes=work.bytes, compute_s=none, memory_s=seconds, kernels=work.kernels,
             timed=True,
         )  # fmt: skip

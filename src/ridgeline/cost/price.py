@@ -15,13 +15,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.cost.attention import attention_cost
-from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost, under_load
+from ridgeline.cost.answer import Cost
 from ridgeline.cost.engine_limits import dispatch_seconds, host_range, host_slowness, issue_seconds
-from ridgeline.cost.formats import ELEMENT_BYTES
+from ridgeline.cost.formats import ELEMENT_BYTES, FORMS
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.own_host import own_host
+from ridgeline.cost.price_list import formula_cost
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.workload import PRECISIONS, Workload
@@ -72,17 +72,6 @@ class PhaseCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PricedWork:
-    """One piece of work with its price, for reports to the layer."""
-
-    work: Work
-    seconds: Number
-    flop: Number
-    bytes: Number
-    bound: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class BlockCost:
     """What one layer costs in each phase; `again` is what backward repeats of its forward, by the rule of recompute."""
 
@@ -126,21 +115,16 @@ class Pricer:
         """The 80 % interval of a step's time or of a part of it [s]."""
         return self.own_host.interval(seconds, rung, dtype=self.precision.compute)
 
-    def kernel(self, work: Gemm | Attention | Stream) -> KernelCost:
+    def kernel(self, work: Gemm | Attention | Stream) -> Cost:
         """Price of one kernel, launch excluded."""
-        device, dtype = self.machine.device, self.precision.attention
+        dtype = self.precision.attention
         if isinstance(work, Gemm) and (work.quantized or not self.precision.quantize):
             dtype = self.precision.compute
         timed = self.own_host.cost(work, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype])
         if timed is not None:
             return timed
-        if isinstance(work, Gemm):
-            return under_load(
-                gemm_cost(work, device, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype]), device, dtype=dtype
-            )
-        if isinstance(work, Attention):
-            return attention_cost(work, device, dtype=dtype, kernel=self.workload.attention_kernel)
-        return stream_cost(work, device, dtype=dtype)
+        kernel = self.workload.attention_kernel
+        return formula_cost(work, self.machine.device, FORMS[dtype], attention=kernel, loaded=True)
 
     def host_seconds(self, work: Gemm | Attention | Stream, kernels: Number) -> Number:
         """Host time to issue one piece of work [s].
@@ -228,18 +212,14 @@ class Pricer:
         chain = 0.0 if work.fused else count[f"attention.{'forward' if forward else 'backward'}"]
         return modules * constant("launch.host.module") + chain * constant("launch.host.kernel")
 
-    def rows(self, work: Iterable[Work]) -> list[PricedWork]:
+    def rows(self, work: Iterable[Work]) -> list[tuple[Work, Cost]]:
         """Every piece of work with its own price, launch and overlap excluded."""
-        priced = []
-        for piece in work:
-            if isinstance(piece, Collective):
-                seconds = collective_seconds(piece, self.machine)
-                priced.append(PricedWork(work=piece, seconds=seconds, flop=0.0, bytes=piece.bytes, bound="link"))
-                continue
-            cost = self.kernel(piece)
-            bound = "compute" if float(np.max(cost.compute_s)) >= float(np.max(cost.memory_s)) else "hbm"
-            priced.append(PricedWork(work=piece, seconds=cost.seconds, flop=cost.flop, bytes=cost.bytes, bound=bound))
-        return priced
+        return [
+            (piece, Cost(seconds=collective_seconds(piece, self.machine), bytes=piece.bytes))
+            if isinstance(piece, Collective)
+            else (piece, self.kernel(piece))
+            for piece in work
+        ]
 
     def block(
         self,

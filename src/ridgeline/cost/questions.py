@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ridgeline.cost.answer import Question
-from ridgeline.cost.engine_limits import issue_seconds as issue_seconds
-from ridgeline.cost.engine_limits import kernel_sizes
-from ridgeline.cost.formats import WIDE, form
+from ridgeline.cost.convolution import Images
+from ridgeline.cost.engine_limits import issue_seconds, kernel_sizes
+from ridgeline.cost.formats import WIDE, Form, form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import OPERATIONS, group_sizes
 from ridgeline.facts.fits import ENGINES
-from ridgeline.lower.work import CollectiveKind, Number
+from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Number, Stream
 
 FP8_ROW = 1 + 4 / 128  # bytes of an fp8 value with its share of an fp32 scale. Source: DeepEP, README
 BF16_ROW = 2.0
@@ -42,6 +42,19 @@ def latent_decode(batch: Number, context: Number, heads: Number, cache_bytes: fl
 
 
 _CALLING = ("vllm", "trtllm")  # engines whose own calls of an exchange were timed, SGLang's being DeepEP's kernels
+
+
+Kernel = Gemm | Attention | Stream | Images
+Formula = Kernel | Collective
+"""Work that formulas price."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worked:
+    """An operator that formulas alone price: pieces of work, one after another, in a number format."""
+
+    works: tuple[Formula, ...]
+    form: Form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +218,11 @@ def experts(
         flop=2.0 * rows * hidden * inner * (2.0 + gated),
         bytes=weights + rows * hidden * (what.input_bytes + 2.0),
     )
+
+
+def places_reached(places: Number, top_k: Number) -> Number:
+    """Places that a token's `top_k` copies reach, of R alike, on average [1]: R (1 - (1 - 1/R)^top_k)."""
+    return places * (1.0 - (1.0 - 1.0 / np.asarray(places)) ** top_k)
 
 
 def exchange(

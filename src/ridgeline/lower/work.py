@@ -90,7 +90,7 @@ class Attention:
 
     `mean_context` is the mean number of keys that one query attends to, masks applied. Where it is not `fused`, a
     program may still scale, mask and normalise scores in one kernel, or do each in its own (`chained`), and then drop
-    some (`dropout`).
+    some (`dropout`); or all of it is operators of PyTorch one by one (`plain`).
     """
 
     name: str
@@ -105,6 +105,7 @@ class Attention:
     v_dim: int
     fused: bool
     chained: bool = False
+    plain: bool = False
     dropout: bool = False
     kernels: float = 1.0
 

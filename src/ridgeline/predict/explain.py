@@ -14,6 +14,7 @@ from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.workload import Task
 from ridgeline.lower.shard import Sharder
+from ridgeline.lower.work import Collective
 from ridgeline.predict.floor import peak_flop_per_s, recomputed_flop, stage_parts, step_floor_s
 from ridgeline.predict.predictor import Evaluation, Predictor
 from ridgeline.predict.step_interval import step_interval
@@ -206,14 +207,16 @@ class _Explainer:
             end = sharder.head if name == "head" else sharder.end
             work = sharder.block(block) if block is not None else end(ops)
             merged: dict[str, list[Any]] = {}
-            for priced in stages.pricer.rows(work):
-                seconds = float(np.asarray(priced.seconds))
+            for piece, cost in stages.pricer.rows(work):
+                seconds = float(np.asarray(cost.seconds))
                 if seconds <= 0:
                     continue
-                row = merged.setdefault(priced.work.name, [0.0, 0.0, 0.0, 0.0, priced.bound])
-                row[0 if priced.work.phase.value == "forward" else 1] += seconds
-                row[2] += float(np.asarray(priced.flop))
-                row[3] += float(np.asarray(priced.bytes))
+                busy = float(np.max(cost.compute_s)) >= float(np.max(cost.memory_s))
+                bound = "link" if isinstance(piece, Collective) else "compute" if busy else "hbm"
+                row = merged.setdefault(piece.name, [0.0, 0.0, 0.0, 0.0, bound])
+                row[0 if piece.phase.value == "forward" else 1] += seconds
+                row[2] += float(np.asarray(cost.flop))
+                row[3] += float(np.asarray(cost.bytes))
             for op, (forward, backward, flop, size, bound) in merged.items():
                 mechanism = {"compute": "matrix rate", "hbm": "memory rate", "link": "links"}[bound]
                 rows.append(

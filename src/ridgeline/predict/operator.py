@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from ridgeline.cost import questions
-from ridgeline.cost.answer import ALL, Answer, Rung
-from ridgeline.cost.attention import attention_cost
-from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost
-from ridgeline.cost.formats import ELEMENT_BYTES, form
-from ridgeline.cost.interval import interval
-from ridgeline.cost.ladder import price
+from ridgeline.cost.answer import ALL, Cost, Rung
+from ridgeline.cost.formats import form
 from ridgeline.cost.limits import bare_links, link_limit_s
 from ridgeline.cost.machine import Machine, machine
-from ridgeline.cost.network import collective_seconds
-from ridgeline.cost.streams import STREAMS, stream_work
+from ridgeline.cost.price_list import Policy, price
+from ridgeline.cost.questions import Asked
+from ridgeline.cost.streams import STREAMS
 from ridgeline.energy.power import Activity, Power, kernel_power_w
 from ridgeline.errors import DomainError
 from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.records import Accelerator, Cluster, Evidence
+from ridgeline.facts.records import Accelerator, Cluster
 from ridgeline.graph.workload import instead, without_rate
-from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Phase, Stream
-from ridgeline.predict.operator_mechanisms import COPIES, LAUNCHES, MECHANISMS, host_cost, mechanism_costs
-from ridgeline.predict.operator_shapes import COLLECTIVES, LINKED, UPDATES, buffer_bytes, dimensions, question
+from ridgeline.predict.operator_mechanisms import COPIES, LAUNCHES, host_cost
+from ridgeline.predict.operator_shapes import COLLECTIVES, LINKED, Options, buffer_bytes, dimensions, operator
 from ridgeline.report.operator import OperatorCost
 
 _OTHER_HALF = {"bf16": "fp16", "fp16": "bf16"}
@@ -40,65 +35,85 @@ RUNGS: dict[str, tuple[Rung, ...]] = {
 
 
 def operator_cost(
-    kind: str,
-    shape: str,
-    dtype: str,
-    cluster: Cluster,
-    *,
-    causal: bool = True,
-    backward: bool = False,
-    window: int = 0,
-    cache_dtype: str = "",
-    skew: float = 0.0,
-    library: str = "",
-    evidence: str | None = None,
+    kind: str, shape: str, dtype: str, cluster: Cluster, *, library: str = "", evidence: str | None = None, **said: Any
 ) -> OperatorCost:
     """Price one operator on a cluster's device, or one exchange over all its devices [s].
 
     `shape` as in `dimensions`, or a size such as '256 MiB' for a stream (bytes moved) and for collectives (the whole
-    buffer of one rank). The best rung that `evidence` allows answers; without one the mechanism on sustained rates.
-    Raises `DomainError` where none answers, one device has nothing to exchange with, or 16 bits are of a kind that it
-    does not multiply.
+    buffer of one rank); what else is `said` as in `Options`. The best rung that `evidence` allows answers; without one
+    the formula on sustained rates. Raises `DomainError` where none answers, one device has nothing to exchange with, or
+    16 bits are of a kind that it does not multiply.
     """
     _check_half(kind, dtype, cluster.accelerator)
     resolved = machine(cluster, datasheet_only=evidence == "datasheet")
-    rungs = RUNGS[evidence or "measured"]
     if kind in LINKED and cluster.count < 2:
         raise DomainError(f"{kind} over {cluster.count} device needs at least 2 devices; try --on 8xH100-SXM")
-    asked = None
     if kind in (*COPIES, *LAUNCHES):
-        return _no_quicker(_hosted(kind, shape, resolved), kind, resolved)
-    unmeasured = kind in ("stream", "send", *STREAMS, *MECHANISMS) or (kind == "attention" and (backward or not causal))
-    if not unmeasured:
-        asked = question(kind, shape, dtype, resolved, window=window, cache_dtype=cache_dtype, skew=skew)
-        engine, _, version = library.partition(" ")
-        asked = asked.by(engine.casefold(), version, library)
-    if asked is not None:
-        try:
-            answer = price(asked.question, cluster.accelerator, rungs=rungs)
-            return _no_quicker(_laddered(kind, asked, resolved, answer), kind, resolved)
-        except DomainError:
-            if library or kind not in ("gemm", "attention", *COLLECTIVES) or dtype not in ELEMENT_BYTES:
-                raise
-    if kind in COLLECTIVES:
-        return _no_quicker(_collective(CollectiveKind(kind), shape, resolved), kind, resolved)
-    return _no_quicker(_mechanism(kind, shape, dtype, resolved, causal=causal, backward=backward), kind, resolved)
+        amount = buffer_bytes(shape) if kind in COPIES else float(dimensions(kind, shape)[0])
+        return _told(kind, host_cost(kind, amount, resolved), resolved, matrix="")
+    asked = operator(kind, shape, Options(dtype=dtype, machine=resolved, **said))
+    engine, _, version = library.partition(" ")
+    policy = Policy(
+        engine=engine.casefold(), version=version, library=library, rungs=RUNGS[evidence or "measured"],
+        measured_only=bool(library),
+    )  # fmt: skip
+    what = form(asked.question.form) if isinstance(asked, Asked) else asked.form
+    return _told(kind, price(asked, resolved, policy), resolved, matrix=what.matrix)
 
 
-def _no_quicker(found: OperatorCost, kind: str, resolved: Machine) -> OperatorCost:
-    """The cost with an interval that begins no lower than FLOP at the peak, or bytes over the memory or the links.
+def _told(kind: str, cost: Cost, resolved: Machine, *, matrix: str) -> OperatorCost:
+    """The cost beside its roofline, with an interval that begins no lower than the machine's own limits.
 
-    What the last cache on the device may hold from the call before need not come from memory.
+    These are FLOP at the peak, or bytes over the memory or the links. What the last cache on the device may hold from
+    the call before need not come from memory.
     """
-    part = resolved.cluster.accelerator
-    if kind in COLLECTIVES:
-        least_s = float(link_limit_s(bare_links(resolved), found.bytes, resolved.cluster.count))
-    elif kind in (*COPIES, *LINKED):
-        least_s = found.memory_s if kind in COPIES else 0.0
+    part, linked = resolved.cluster.accelerator, kind in LINKED
+    seconds, low, high, flop, size, busy, moved = (
+        float(np.asarray(x))
+        for x in (cost.seconds, cost.low_s, cost.high_s, cost.flop, cost.bytes, cost.compute_s, cost.memory_s)
+    )
+    peak = (_peak(part, matrix) or _peak(part, "fp32") or resolved.device.vector_flop_per_s) if flop else 1.0
+    compute_s, memory_s = flop / peak, size / part.memory_bytes_per_s
+    power = None
+    if linked:
+        memory_s = size * _sent_share(kind, cost, resolved) / max(tier.bytes_per_s for tier in resolved.tiers)
+        bound = "link"
+    elif kind in (*COPIES, *LAUNCHES):
+        memory_s, bound = moved, "link" if kind in COPIES else "start"
     else:
-        beyond = max(0.0, found.bytes - (part.l2_bytes or constant("device.l2_bytes")))
-        least_s = max(found.compute_s, beyond / part.memory_bytes_per_s)
-    return replace(found, low_s=min(found.seconds, max(found.low_s, least_s)))
+        if busy == moved == 0.0:  # interpolated times do not tell what they are made of: take the floor
+            busy, moved = compute_s, memory_s
+        bound = "compute" if busy >= moved else "hbm"
+        bound = "start" if max(busy, moved) < 0.5 * seconds else bound
+        power = _power(part, matrix, seconds, busy, moved, flop, size)
+    beyond = max(0.0, size - (part.l2_bytes or constant("device.l2_bytes"))) / part.memory_bytes_per_s
+    least_s = max(compute_s, beyond)
+    if kind in COLLECTIVES:
+        least_s = float(link_limit_s(bare_links(resolved), size, resolved.cluster.count))
+    elif linked or kind in (*COPIES, *LAUNCHES):
+        least_s = memory_s if kind in COPIES else 0.0
+    return OperatorCost(
+        machine=f"{resolved.cluster.count}x{part.name}" if linked else part.name,
+        seconds=seconds,
+        low_s=min(seconds, max(low, least_s)),
+        high_s=high,
+        flop=flop,
+        bytes=size,
+        compute_s=compute_s,
+        memory_s=memory_s,
+        bound=bound,
+        evidence=cost.evidence,
+        rung=cost.rung.value,
+        library=cost.library,
+        source=cost.source,
+        power=power,
+    )
+
+
+def _sent_share(kind: str, cost: Cost, resolved: Machine) -> float:
+    """Of a collective's buffer what a rank's link carries at least, by formulas [1]; all of it by fits."""
+    ranks = resolved.cluster.count
+    return (ranks - 1) / ranks if cost.rung is Rung.FORMULA else 1.0
 
 
 def usual_format(kind: str, part: Accelerator) -> str:
@@ -114,26 +129,6 @@ def _check_half(kind: str, dtype: str, part: Accelerator) -> None:
         raise DomainError(without_rate(part.name, dtype, known))
 
 
-def _hosted(kind: str, shape: str, resolved: Machine) -> OperatorCost:
-    """What the host does for one device: copies over its link, launches of kernels."""
-    copied = kind in COPIES
-    amount = buffer_bytes(shape) if copied else float(dimensions(kind, shape)[0])
-    found = host_cost(kind, amount, resolved)
-    return OperatorCost(
-        machine=resolved.cluster.accelerator.name,
-        seconds=found.seconds,
-        low_s=found.low_s,
-        high_s=found.high_s,
-        flop=0.0,
-        bytes=found.bytes,
-        compute_s=0.0,
-        memory_s=found.floor_s,
-        bound="link" if copied else "start",
-        evidence=found.evidence,
-        source=found.source,
-    )
-
-
 def _peak(part: Accelerator, matrix: str) -> float | None:
     """The datasheet's rate of a matrix format [FLOP/s], as it is priced: of 16 bits of one kind that of the other, of
     narrower formats without a rate of their own that of 16 bits, to which their operands are converted.
@@ -141,38 +136,6 @@ def _peak(part: Accelerator, matrix: str) -> float | None:
     peaks = part.peak_flop_per_s
     plain = peaks.get("bf16") or peaks.get("fp16") if matrix in _NARROW else None
     return peaks.get(matrix) or peaks.get(_OTHER_HALF.get(matrix, "")) or plain
-
-
-def _laddered(kind: str, asked: questions.Asked, resolved: Machine, answer: Answer) -> OperatorCost:
-    part = resolved.cluster.accelerator
-    seconds, low, high, busy, moved = (
-        float(np.asarray(x)) for x in (answer.seconds, answer.low_s, answer.high_s, answer.compute_s, answer.memory_s)
-    )
-    flop, size = float(np.asarray(asked.flop)), float(np.asarray(asked.bytes))
-    linked = kind in LINKED
-    matrix = form(asked.question.form).matrix
-    peak = _peak(part, matrix) or _peak(part, "fp32") or resolved.device.matrix_rate("fp32")
-    if not linked and busy == moved == 0.0:  # interpolated times do not tell what they are made of: take the floor
-        busy, moved = flop / peak, size / part.memory_bytes_per_s
-    bound = "link" if linked else "compute" if busy >= moved else "hbm"
-    if not linked and max(busy, moved) < 0.5 * seconds:
-        bound = "start"
-    return OperatorCost(
-        machine=f"{resolved.cluster.count}x{part.name}" if linked else part.name,
-        seconds=seconds,
-        low_s=low,
-        high_s=high,
-        flop=flop,
-        bytes=size,
-        compute_s=flop / peak,
-        memory_s=size / (max(tier.bytes_per_s for tier in resolved.tiers) if linked else part.memory_bytes_per_s),
-        bound=bound,
-        evidence=answer.evidence,
-        rung=answer.rung.value,
-        library=answer.library,
-        source=answer.source,
-        power=None if linked else _power(part, form(asked.question.form).matrix, seconds, busy, moved, flop, size),
-    )
 
 
 def _power(
@@ -191,82 +154,3 @@ def _power(
         byte_share=size / part.memory_bytes_per_s / seconds,
     )
     return kernel_power_w(part.name, part.tdp_w, activity)
-
-
-def _mechanism(kind: str, shape: str, dtype: str, resolved: Machine, *, causal: bool, backward: bool) -> OperatorCost:
-    """The price from the mechanism on sustained rates, or on the datasheet's alone; one launch gap a kernel."""
-    if dtype not in ELEMENT_BYTES and kind not in STREAMS:
-        raise DomainError(f"'{dtype}' has no mechanism of its own; known: {', '.join(ELEMENT_BYTES)}")
-    cost, key = _kernel(kind, shape, dtype, resolved, causal=causal, backward=backward)
-    device, part = resolved.device, resolved.cluster.accelerator
-    seconds = float(np.asarray(cost.seconds + cost.kernels * constant("launch.device")))
-    flop, size = float(np.asarray(cost.flop)), float(np.asarray(cost.bytes))
-    compute_s, memory_s = float(np.asarray(cost.compute_s)), float(np.asarray(cost.memory_s))
-    rung = device.evidence.get(key if compute_s >= memory_s else "hbm", Evidence.DATASHEET)
-    low, high = interval(seconds, rung)
-    return OperatorCost(
-        machine=part.name,
-        seconds=seconds,
-        low_s=low,
-        high_s=high,
-        flop=flop,
-        bytes=size,
-        compute_s=flop / (part.peak_flop_per_s.get(dtype) or device.matrix.get(dtype) or device.vector_flop_per_s),
-        memory_s=size / part.memory_bytes_per_s,
-        bound="compute" if compute_s >= memory_s else "hbm",
-        evidence=rung,
-        power=_power(part, dtype, seconds, compute_s, memory_s, flop, size),
-    )
-
-
-def _kernel(
-    kind: str, shape: str, dtype: str, resolved: Machine, *, causal: bool, backward: bool
-) -> tuple[KernelCost, str]:
-    device = resolved.device
-    phase = Phase.BACKWARD_INPUT if backward else Phase.FORWARD
-    if kind == "stream":
-        return stream_cost(Stream(name=kind, phase=phase, bytes=buffer_bytes(shape)), device, dtype=dtype), "hbm"
-    if kind in MECHANISMS:
-        return mechanism_costs(kind, dimensions(kind, shape), dtype, device), f"matrix.{dtype}"
-    if kind in STREAMS:
-        rows, width = dimensions(kind, shape) if kind not in UPDATES else (1, *dimensions(kind, shape))
-        return stream_cost(stream_work(kind, rows, width, form(dtype).input_bytes), device, dtype=dtype), "hbm"
-    numbers = dimensions(kind, shape)
-    if kind == "gemm":
-        count, m, n, k = numbers if len(numbers) == 4 else (1, *numbers)
-        work = Gemm(name=kind, phase=phase, m=m, n=n, k=k, count=count, output_bytes=max(2.0, ELEMENT_BYTES[dtype]))
-        return gemm_cost(work, device, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype]), f"matrix.{dtype}"
-    batch, tokens, heads, kv_heads, dim = numbers
-    core = Attention(
-        name=kind,
-        phase=phase,
-        sequences=batch,
-        heads=heads,
-        kv_heads=kv_heads,
-        q_tokens=tokens,
-        kv_tokens=tokens,
-        mean_context=(tokens + 1) / 2 if causal else tokens,
-        qk_dim=dim,
-        v_dim=dim,
-        fused=True,
-    )
-    return attention_cost(core, device, dtype=dtype), f"matrix.{dtype}"
-
-
-def _collective(kind: CollectiveKind, shape: str, resolved: Machine) -> OperatorCost:
-    size, ranks = buffer_bytes(shape), resolved.cluster.count
-    work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size, ranks=ranks, stride=1)
-    seconds = float(np.asarray(collective_seconds(work, resolved)))
-    low, high = interval(seconds, resolved.link_evidence)
-    return OperatorCost(
-        machine=f"{ranks}x{resolved.cluster.accelerator.name}",
-        seconds=seconds,
-        low_s=low,
-        high_s=high,
-        flop=0.0,
-        bytes=size,
-        compute_s=0.0,
-        memory_s=size * (ranks - 1) / ranks / max(tier.bytes_per_s for tier in resolved.tiers),
-        bound="link",
-        evidence=resolved.link_evidence,
-    )

@@ -6,18 +6,15 @@ Shape letters: B sequences, S tokens, H heads, P head width, N state, G groups.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from ridgeline.cost.compute import KernelCost, stream_cost
+from ridgeline.cost.answer import Cost, interval
 from ridgeline.cost.convolution import Images
 from ridgeline.cost.engine_limits import host_range, host_slowness
 from ridgeline.cost.formats import form
 from ridgeline.cost.host import disk
-from ridgeline.cost.interval import interval
-from ridgeline.cost.machine import Device, Machine
+from ridgeline.cost.machine import Machine
+from ridgeline.cost.questions import Worked
 from ridgeline.errors import InputError
 from ridgeline.facts.cpus import cpu_constants
 from ridgeline.facts.mechanisms import constant, constants
@@ -30,28 +27,9 @@ from ridgeline.lower.work import Phase, Stream
 _CHUNK = 256  # tokens of a chunk of Mamba-2. Source: state-spaces/mamba, mamba_ssm/modules/mamba2.py, chunk_size
 _STATE_BYTES = 4.0  # fp32. Source: vLLM, mamba_ssm_cache_dtype
 
-_Cost = Callable[[Sequence[int], str, Device], Sequence[KernelCost]]
 
-
-def mechanism_costs(kind: str, numbers: Sequence[int], dtype: str, device: Device) -> KernelCost:
-    """All kernels of an operator of `MECHANISMS`, one after another [s]; raises `InputError` for impossible sizes."""
-    costs = MECHANISMS[kind](numbers, dtype, device)
-
-    def total(name: str) -> float:
-        return sum(float(np.asarray(getattr(cost, name))) for cost in costs)
-
-    return KernelCost(
-        seconds=total("seconds"),
-        flop=total("flop"),
-        bytes=total("bytes"),
-        compute_s=total("compute_s"),
-        memory_s=total("memory_s"),
-        kernels=total("kernels"),
-    )
-
-
-def _convolution(numbers: Sequence[int], dtype: str, device: Device) -> Sequence[KernelCost]:
-    """Padded so that every stride-th pixel has an output."""
+def convolved(numbers: Sequence[int], dtype: str) -> Worked:
+    """A convolution padded so that every stride-th pixel has an output."""
     count, height, width, channels, filters, size = numbers[:6]
     stride, groups = (*numbers[6:], 1, 1)[:2]
     if channels % groups or filters % groups:
@@ -61,12 +39,12 @@ def _convolution(numbers: Sequence[int], dtype: str, device: Device) -> Sequence
         count=count, channels=channels, height=height, width=width, filters=filters, filter_height=size,
         filter_width=size, rows=math.ceil(height / stride), columns=math.ceil(width / stride), groups=groups,
     )  # fmt: skip
-    return images.costs(form(dtype), device)[0]
+    return Worked(works=(images,), form=form(dtype))
 
 
 def _scanned(
-    ops: Iterable[Op], batch: int, tokens: int, state: float, dtype: str, device: Device, flop: float | None = None
-) -> list[KernelCost]:
+    ops: Iterable[Op], batch: int, tokens: int, state: float, dtype: str, *, flop: float | None = None
+) -> Worked:
     """The scan among a mixer's operators over B x S tokens; the states of B sequences are read and written once.
 
     `flop` of a token are those of the operator, in chunks, unless they are told.
@@ -79,51 +57,28 @@ def _scanned(
         name=scan.name, phase=Phase.FORWARD, bytes=moved, flop=rows * flop, matrix=True,
         kernels=float(scan.kernels) if tokens > 1 else 1.0,
     )  # fmt: skip
-    return [stream_cost(work, device, dtype=form(dtype).matrix)]
+    return Worked(works=(work,), form=form(dtype))
 
 
-def _state_space(
-    batch: int, tokens: int, heads: int, width: int, state: int, groups: int, dtype: str, device: Device
-) -> list[KernelCost]:
-    """A Mamba-2 scan; one token of each sequence is a chunk of its own."""
+def state_space(batch: int, tokens: int, sizes: Sequence[int], dtype: str) -> Worked:
+    """A Mamba-2 scan of heads, their width, state and groups; one token of each sequence is a chunk of its own."""
+    heads, width, state, groups = sizes
     if heads % groups:
         raise InputError(f"{groups} groups do not divide {heads} heads", field="SHAPE")
     chunk = min(_CHUNK, tokens)
     spec = StateSpace(heads=heads, head_dim=width, state=state, groups=groups, conv_kernel=4, chunk=chunk)
     ops = state_space_ops(spec, heads * width, ())
-    return _scanned(ops, batch, tokens, heads * width * state, dtype, device)
+    return _scanned(ops, batch, tokens, heads * width * state, dtype)
 
 
-def _lightning(batch: int, tokens: int, heads: int, width: int, dtype: str, device: Device) -> list[KernelCost]:
+def lightning(batch: int, tokens: int, heads: int, width: int, dtype: str) -> Worked:
+    """A scan of lightning attention over prompts, or one token of each sequence."""
     ops = lightning_ops(Lightning(heads=heads, head_dim=width), heads * width, ())
     state = heads * width**2
-    return _scanned(ops, batch, tokens, state, dtype, device, flop=4.0 * state if tokens == 1 else None)
+    return _scanned(ops, batch, tokens, state, dtype, flop=4.0 * state if tokens == 1 else None)
 
 
-MECHANISMS: Mapping[str, _Cost] = {
-    "conv2d": _convolution,
-    "state_space_prefill": lambda n, dtype, device: _state_space(n[0], n[1], n[2], n[3], n[4], n[5], dtype, device),
-    "state_space_decode": lambda n, dtype, device: _state_space(n[0], 1, n[1], n[2], n[3], n[4], dtype, device),
-    "lightning_prefill": lambda n, dtype, device: _lightning(n[0], n[1], n[2], n[3], dtype, device),
-    "lightning_decode": lambda n, dtype, device: _lightning(n[0], 1, n[1], n[2], dtype, device),
-}
-"""Kinds of operators by the formula that answers: numbers of the shape, format and device to kernels."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostCost:
-    """What a host does for its device: time [s] with its 80 % interval, bytes and their time at full rate [s]."""
-
-    seconds: float
-    low_s: float
-    high_s: float
-    evidence: Evidence
-    source: str
-    bytes: float = 0.0
-    floor_s: float = 0.0
-
-
-def host_cost(kind: str, amount: float, found: Machine) -> HostCost:
+def host_cost(kind: str, amount: float, found: Machine) -> Cost:
     """A copy of `amount` bytes between host and device or from a drive, or as many kernels issued or replayed [s].
 
     `host_copy`: bytes / (link x what copies reach of it); `nvme_read`: first byte + bytes / sequential rate; `launch`:
@@ -135,7 +90,7 @@ def host_cost(kind: str, amount: float, found: Machine) -> HostCost:
     if kind == "launch":
         fact, (low, high) = table["launch.host.kernel"], host_range(part, host)
         seconds = amount * fact.value * slow
-        return HostCost(
+        return Cost(
             seconds=seconds, low_s=low * seconds, high_s=high * seconds, evidence=fact.evidence, source=fact.source
         )
     if kind == "graph_replay":
@@ -149,10 +104,10 @@ def host_cost(kind: str, amount: float, found: Machine) -> HostCost:
     return _told(drive.latency_s + floor_s, first.evidence, cpu_constants()["disk.nvme.rate"].source, amount, floor_s)
 
 
-def _told(seconds: float, evidence: Evidence, source: str, moved: float = 0.0, floor_s: float = 0.0) -> HostCost:
-    low, high = interval(seconds, evidence)
-    return HostCost(
-        seconds=seconds, low_s=low, high_s=high, bytes=moved, floor_s=floor_s, evidence=evidence, source=source
+def _told(seconds: float, evidence: Evidence, source: str, moved: float = 0.0, floor_s: float = 0.0) -> Cost:
+    low_s, high_s = interval(seconds, evidence)
+    return Cost(
+        seconds=seconds, low_s=low_s, high_s=high_s, bytes=moved, memory_s=floor_s, evidence=evidence, source=source
     )
 
 

@@ -1,74 +1,220 @@
-"""Operators in people's words: shapes such as '4096x4096x14336', and what each asks of the ladder."""
+"""Operators in people's words: shapes such as '4096x4096x14336', and the operator that each means."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
-from ridgeline.cost import layer_questions, questions
+from ridgeline.cost import layer_questions as layers
+from ridgeline.cost import questions
+from ridgeline.cost.formats import form
 from ridgeline.cost.layer_questions import RATIOS
 from ridgeline.cost.machine import Machine
-from ridgeline.cost.streams import STREAMS
+from ridgeline.cost.questions import Asked, Worked
+from ridgeline.cost.streams import STREAMS, stream_work
 from ridgeline.errors import InputError, UnitError
-from ridgeline.lower.work import CollectiveKind
-from ridgeline.predict.operator_mechanisms import COPIES, LAUNCHES
+from ridgeline.lower.work import Attention, Collective, CollectiveKind, Phase, Stream
+from ridgeline.predict.operator_mechanisms import COPIES, LAUNCHES, convolved, lightning, state_space
 from ridgeline.units import parse, parse_count, whole_number
 
 COLLECTIVES = tuple(kind.value for kind in CollectiveKind)
-_SHAPES = {
-    "gemm": ((3, 4), "MxNxK, or COUNTxMxNxK for a batch, e.g. 4096x4096x14336"),
-    "attention": ((5,), "BATCHxSEQUENCExHEADSxKV_HEADSxHEAD_DIM, e.g. 4x4096x32x8x128"),
-    "prefill": ((5, 6), "BATCHxTOKENSxHEADSxKV_HEADSxHEAD_DIM, and xCACHED for cached tokens, e.g. 4x4096x32x8x128"),
-    "decode": ((5,), "BATCHxCONTEXTxHEADSxKV_HEADSxHEAD_DIM, e.g. 64x4096x32x8x128"),
-    "mla_prefill": ((3, 4), "BATCHxTOKENSxHEADS, and xCACHED for cached tokens, e.g. 4x4096x128"),
-    "mla_decode": ((3,), "BATCHxCONTEXTxHEADS, e.g. 64x4096x128"),
-    "experts": ((5, 6), "TOKENSxHIDDENxINNERxTOP_KxEXPERTS, and xRANKS of experts, e.g. 512x7168x2048x8x256"),
-    "wide_experts": ((5, 6), "TOKENSxHIDDENxINNERxTOP_KxEXPERTS, and xRANKS of experts, e.g. 512x7168x2048x8x256x32"),
-    "wide_experts_decode": ((5, 6), "TOKENSxHIDDENxINNERxTOP_KxEXPERTS, and xRANKS, e.g. 512x7168x2048x8x256x32"),
-    "dispatch": ((4,), "TOKENSxHIDDENxTOP_KxEXPERTS, tokens of one rank, e.g. 128x7168x8x256"),
-    "combine": ((4,), "TOKENSxHIDDENxTOP_KxEXPERTS, tokens of one rank, e.g. 128x7168x8x256"),
-    "quantize": ((2,), "ROWSxWIDTH, scales known, e.g. 4096x7168"),
-    "quantize_dynamic": ((2,), "ROWSxWIDTH, scales found first, e.g. 4096x7168"),
-    "encoder": ((4,), "BATCHxTOKENSxHEADSxHEAD_DIM, e.g. 8x1024x16x80"),
-    "mla_bmm": ((4,), "TOKENSxHEADSxNxK, e.g. 64x128x512x128"),
-    "mla_layer_prefill": ((3, 4), "BATCHxTOKENSxHEADS, and xCACHED for cached tokens, e.g. 4x4096x128"),
-    "mla_layer_decode": ((3,), "BATCHxCONTEXTxHEADS, e.g. 64x4096x128"),
-    "dsa_layer_prefill": ((3, 4), "BATCHxTOKENSxHEADS, and xCACHED for cached tokens, e.g. 4x4096x128"),
-    "dsa_layer_decode": ((3,), "BATCHxCONTEXTxHEADS, e.g. 64x4096x128"),
-    **{
-        f"{kind}_layer_prefill": ((3, 4), "BATCHxTOKENSxHEADS, and xCACHED for cached tokens, e.g. 4x4096x16")
-        for kind in RATIOS
-    },
-    **{f"{kind}_layer_decode": ((3,), "BATCHxCONTEXTxHEADS, e.g. 64x4096x16") for kind in RATIOS},
-    "hyper_connection_before": ((2,), "ROWSxWIDTH, e.g. 4096x7168"),
-    "hyper_connection_after": ((2,), "ROWSxWIDTH, e.g. 4096x7168"),
-    "delta_prefill": ((6,), "BATCHxTOKENSxHEADSxKEY_HEADSxKEY_DIMxVALUE_DIM, e.g. 4x4096x32x16x128x128"),
-    "delta_decode": ((5,), "BATCHxHEADSxKEY_HEADSxKEY_DIMxVALUE_DIM, e.g. 64x32x16x128x128"),
-    "convolution": ((3,), "BATCHxTOKENSxCHANNELS, e.g. 4x4096x8192"),
-    "conv2d": (
-        (6, 7, 8),
-        "IMAGESxHEIGHTxWIDTHxCHANNELSxFILTERSxSIZE, and xSTRIDE, xSTRIDExGROUPS, e.g. 32x56x56x64x64x3",
-    ),
-    "state_space_prefill": ((6,), "BATCHxTOKENSxHEADSxHEAD_DIMxSTATExGROUPS, e.g. 4x4096x80x64x128x8"),
-    "state_space_decode": ((5,), "BATCHxHEADSxHEAD_DIMxSTATExGROUPS, e.g. 64x80x64x128x8"),
-    "lightning_prefill": ((4,), "BATCHxTOKENSxHEADSxHEAD_DIM, e.g. 4x4096x64x128"),
-    "lightning_decode": ((3,), "BATCHxHEADSxHEAD_DIM, e.g. 64x64x128"),
-    **dict.fromkeys(LAUNCHES, ((1,), "a number of kernels, e.g. 1200")),
-}
 UPDATES = ("adam", "sgd")
 """Streams over one row of numbers, the parameters."""
-KINDS = (*_SHAPES, "stream", *STREAMS, *COPIES, *COLLECTIVES)
 LINKED = frozenset({*COLLECTIVES, "dispatch", "combine"})
-_ROWS = ((2,), "ROWSxWIDTH, e.g. 4096x7168")
-_NUMBERS = ((1,), "a number of parameters, e.g. 7B")
 _LARGEST = 2**40  # of one dimension
-_Build = Callable[[tuple[int, ...], str, str], questions.Asked]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is said of an operator beside its kind and shape, and the machine that it is asked of.
+
+    Attention is `causal` and looks back on `window` tokens (0 all) of a cache in `cache_dtype`; experts are chosen with
+    a `skew`.
+    """
+
+    dtype: str
+    machine: Machine
+    causal: bool = True
+    backward: bool = False
+    window: int = 0
+    cache_dtype: str = ""
+    skew: float = 0.0
+
+    @property
+    def formats(self) -> dict[str, Any]:
+        """Formats of an operator and of the cache that it reads."""
+        return {"dtype": self.dtype, "cache_dtype": self.cache_dtype}
+
+
+Numbers = tuple[int, ...]
+_Build = Callable[[Numbers, Options], Asked | Worked]
+
+
+def _past(numbers: Numbers, place: int) -> int:
+    return numbers[place] if len(numbers) > place else 0
+
+
+def _gemm(n: Numbers, said: Options) -> Asked:
+    count, rows, columns, depth = n if len(n) == 4 else (1, *n)
+    return questions.gemm(rows, columns, depth, count=count, dtype=said.dtype)
+
+
+def _attention(n: Numbers, said: Options) -> Asked | Worked:
+    """A pass over whole sequences; tables hold causal forward ones."""
+    if said.causal and not said.backward:
+        return _prefill(n, said)
+    batch, tokens, heads, kv_heads, width = n
+    core = Attention(
+        name="attention", phase=Phase.BACKWARD_INPUT if said.backward else Phase.FORWARD, sequences=batch, heads=heads,
+        kv_heads=kv_heads, q_tokens=tokens, kv_tokens=tokens, mean_context=(tokens + 1) / 2 if said.causal else tokens,
+        qk_dim=width, v_dim=width, fused=True,
+    )  # fmt: skip
+    return Worked(works=(core,), form=form(said.dtype))
+
+
+def _prefill(n: Numbers, said: Options) -> Asked:
+    return questions.prefill(*n[:5], cached=_past(n, 5), window=said.window, **said.formats)
+
+
+def _latent(sparse: bool, decode: bool) -> _Build:
+    return lambda n, said: layers.latent_layer(
+        *n[:3], cached=n[1] - 1 if decode else _past(n, 3), decode=decode, sparse=sparse, **said.formats
+    )
+
+
+def _compressed(kind: str, decode: bool) -> _Build:
+    return lambda n, said: layers.compressed_layer(
+        kind, *n[:3], cached=n[1] - 1 if decode else _past(n, 3), decode=decode, **said.formats
+    )
+
+
+def _experts(family: str) -> _Build:
+    def build(n: Numbers, said: Options) -> Asked:
+        asked = questions.experts(*n[:5], ranks=n[5] if len(n) == 6 else 1, skew=said.skew, dtype=said.dtype)
+        return replace(asked, question=replace(asked.question, family=family))
+
+    return build
+
+
+def _exchange(combine: bool) -> _Build:
+    return lambda n, said: questions.exchange(n[0], n[1], n[2], n[3], said.machine, combine=combine)
+
+
+def _stream(kind: str) -> _Build:
+    def build(n: Numbers, said: Options) -> Worked:
+        rows, width = (1, *n) if kind in UPDATES else n
+        what = form(said.dtype)
+        return Worked(works=(stream_work(kind, rows, width, what.input_bytes),), form=what)
+
+    return build
+
+
+_ROUTED = "TOKENSxHIDDENxINNERxTOP_KxEXPERTS, and xRANKS of experts, e.g. 512x7168x2048x8x256"
+_SENT = "TOKENSxHIDDENxTOP_KxEXPERTS, tokens of one rank, e.g. 128x7168x8x256"
+_ROWS = "ROWSxWIDTH, e.g. 4096x7168"
+_PROMPTS = "BATCHxTOKENSxHEADS, and xCACHED for cached tokens, e.g. 4x4096x"
+_CONTEXTS = "BATCHxCONTEXTxHEADS, e.g. 64x4096x"
+_SHAPES: Mapping[str, tuple[tuple[int, ...], str, _Build]] = {
+    "gemm": ((3, 4), "MxNxK, or COUNTxMxNxK for a batch, e.g. 4096x4096x14336", _gemm),
+    "attention": ((5,), "BATCHxSEQUENCExHEADSxKV_HEADSxHEAD_DIM, e.g. 4x4096x32x8x128", _attention),
+    "prefill": (
+        (5, 6), "BATCHxTOKENSxHEADSxKV_HEADSxHEAD_DIM, and xCACHED for cached tokens, e.g. 4x4096x32x8x128", _prefill,
+    ),
+    "decode": (
+        (5,), "BATCHxCONTEXTxHEADSxKV_HEADSxHEAD_DIM, e.g. 64x4096x32x8x128",
+        lambda n, said: questions.decode(*n, window=said.window, **said.formats),
+    ),
+    "mla_prefill": (
+        (3, 4), _PROMPTS + "128", lambda n, said: questions.mla_prefill(*n[:3], cached=_past(n, 3), **said.formats)
+    ),
+    "mla_decode": ((3,), _CONTEXTS + "128", lambda n, said: questions.mla_decode(*n, **said.formats)),
+    "experts": ((5, 6), _ROUTED, _experts("experts")),
+    "wide_experts": ((5, 6), _ROUTED + "x32", _experts("wide_experts")),
+    "wide_experts_decode": ((5, 6), "TOKENSxHIDDENxINNERxTOP_KxEXPERTS, and xRANKS, e.g. 512x7168x2048x8x256x32",
+                            _experts("wide_experts_decode")),
+    "dispatch": ((4,), _SENT, _exchange(combine=False)),
+    "combine": ((4,), _SENT, _exchange(combine=True)),
+    "quantize": (
+        (2,), "ROWSxWIDTH, scales known, e.g. 4096x7168", lambda n, said: layers.quantize(*n, dtype=said.dtype)
+    ),
+    "quantize_dynamic": (
+        (2,), "ROWSxWIDTH, scales found first, e.g. 4096x7168",
+        lambda n, said: layers.quantize(*n, dynamic=True, dtype=said.dtype),
+    ),
+    "encoder": (
+        (4,), "BATCHxTOKENSxHEADSxHEAD_DIM, e.g. 8x1024x16x80", lambda n, said: layers.encoder(*n, dtype=said.dtype)
+    ),
+    "mla_bmm": ((4,), "TOKENSxHEADSxNxK, e.g. 64x128x512x128", lambda n, said: layers.mla_bmm(*n, dtype=said.dtype)),
+    "mla_layer_prefill": ((3, 4), _PROMPTS + "128", _latent(sparse=False, decode=False)),
+    "mla_layer_decode": ((3,), _CONTEXTS + "128", _latent(sparse=False, decode=True)),
+    "dsa_layer_prefill": ((3, 4), _PROMPTS + "128", _latent(sparse=True, decode=False)),
+    "dsa_layer_decode": ((3,), _CONTEXTS + "128", _latent(sparse=True, decode=True)),
+    **{f"{kind}_layer_prefill": ((3, 4), _PROMPTS + "16", _compressed(kind, decode=False)) for kind in RATIOS},
+    **{f"{kind}_layer_decode": ((3,), _CONTEXTS + "16", _compressed(kind, decode=True)) for kind in RATIOS},
+    "hyper_connection_before": ((2,), _ROWS, lambda n, said: layers.hyper_connection(*n, before=True)),
+    "hyper_connection_after": ((2,), _ROWS, lambda n, said: layers.hyper_connection(*n, before=False)),
+    "delta_prefill": (
+        (6,), "BATCHxTOKENSxHEADSxKEY_HEADSxKEY_DIMxVALUE_DIM, e.g. 4x4096x32x16x128x128",
+        lambda n, said: layers.delta_rule(*n),
+    ),
+    "delta_decode": (
+        (5,), "BATCHxHEADSxKEY_HEADSxKEY_DIMxVALUE_DIM, e.g. 64x32x16x128x128",
+        lambda n, said: layers.delta_rule(n[0], 1, *n[1:], decode=True),
+    ),
+    "convolution": ((3,), "BATCHxTOKENSxCHANNELS, e.g. 4x4096x8192", lambda n, said: layers.convolution(*n)),
+    "conv2d": (
+        (6, 7, 8), "IMAGESxHEIGHTxWIDTHxCHANNELSxFILTERSxSIZE, and xSTRIDE, xSTRIDExGROUPS, e.g. 32x56x56x64x64x3",
+        lambda n, said: convolved(n, said.dtype),
+    ),
+    "state_space_prefill": (
+        (6,), "BATCHxTOKENSxHEADSxHEAD_DIMxSTATExGROUPS, e.g. 4x4096x80x64x128x8",
+        lambda n, said: state_space(n[0], n[1], n[2:], said.dtype),
+    ),
+    "state_space_decode": (
+        (5,), "BATCHxHEADSxHEAD_DIMxSTATExGROUPS, e.g. 64x80x64x128x8",
+        lambda n, said: state_space(n[0], 1, n[1:], said.dtype),
+    ),
+    "lightning_prefill": (
+        (4,), "BATCHxTOKENSxHEADSxHEAD_DIM, e.g. 4x4096x64x128",
+        lambda n, said: lightning(n[0], n[1], n[2], n[3], said.dtype),
+    ),
+    "lightning_decode": (
+        (3,), "BATCHxHEADSxHEAD_DIM, e.g. 64x64x128", lambda n, said: lightning(n[0], 1, n[1], n[2], said.dtype)
+    ),
+}  # fmt: skip
+"""Kinds of operators by their shape: how many numbers, what these mean, and the operator."""
+KINDS = (*_SHAPES, *LAUNCHES, "stream", *STREAMS, *COPIES, *COLLECTIVES)
+MECHANISMS = tuple(kind for kind in _SHAPES if kind.startswith(("conv2d", "state_space", "lightning")))
+"""Kinds that formulas alone price."""
+
+
+def operator(kind: str, shape: str, said: Options) -> Asked | Worked:
+    """The operator that a kind and a shape mean; raises `InputError` where the shape is none of the kind."""
+    if kind == CollectiveKind.SEND.value:
+        work = Collective(
+            name=kind, phase=Phase.FORWARD, kind=CollectiveKind.SEND, bytes=buffer_bytes(shape), stride=1,
+            ranks=said.machine.cluster.count,
+        )  # fmt: skip
+        return Worked(works=(work,), form=form("any"))
+    if kind in COLLECTIVES:
+        return questions.collective(CollectiveKind(kind), buffer_bytes(shape), said.machine.cluster.count, said.machine)
+    if kind == "stream":
+        moved = Stream(name=kind, phase=Phase.FORWARD, bytes=buffer_bytes(shape))
+        return Worked(works=(moved,), form=form(said.dtype))
+    build = _stream(kind) if kind in STREAMS else _SHAPES[kind][2]
+    return build(dimensions(kind, shape), said)
+
+
+_NUMBERS = ((1,), "a number of parameters, e.g. 7B")
+_KERNELS = ((1,), "a number of kernels, e.g. 1200")
+_OTHERS = {**dict.fromkeys(UPDATES, _NUMBERS), **dict.fromkeys(LAUNCHES, _KERNELS)}
 
 
 def dimensions(kind: str, shape: str) -> tuple[int, ...]:
     """The numbers of a shape such as '4096x4096x14336' [1]; raises `InputError` for another number of them."""
-    counts, meaning = _SHAPES.get(kind, _ROWS if kind not in UPDATES else _NUMBERS)
+    counts, meaning, *_ = _SHAPES.get(kind, _OTHERS.get(kind, ((2,), _ROWS)))
     words = shape.lower().split("x")
     if kind in (*UPDATES, *LAUNCHES):
         with suppress(UnitError):
@@ -95,76 +241,6 @@ def _contradiction(kind: str, numbers: tuple[int, ...]) -> str:
         if len(numbers) == 6 and numbers[5] > experts:
             return f"{numbers[5]} ranks for only {experts} experts"
     return ""
-
-
-def _layer(sparse: bool, decode: bool) -> _Build:
-    def build(numbers: tuple[int, ...], dtype: str, cache_dtype: str) -> questions.Asked:
-        batch, tokens, heads = numbers[:3]
-        cached = tokens - 1 if decode else numbers[3] if len(numbers) == 4 else 0
-        return layer_questions.latent_layer(
-            batch, tokens, heads, cached=cached, decode=decode, sparse=sparse, dtype=dtype, cache_dtype=cache_dtype
-        )
-
-    return build
-
-
-def _compressed(kind: str, decode: bool) -> _Build:
-    def build(numbers: tuple[int, ...], dtype: str, cache_dtype: str) -> questions.Asked:
-        batch, tokens, heads = numbers[:3]
-        cached = tokens - 1 if decode else numbers[3] if len(numbers) == 4 else 0
-        return layer_questions.compressed_layer(
-            kind, batch, tokens, heads, cached=cached, decode=decode, dtype=dtype, cache_dtype=cache_dtype
-        )
-
-    return build
-
-
-_LAYERS: Mapping[str, _Build] = {
-    "quantize": lambda n, dtype, cache: layer_questions.quantize(n[0], n[1], dtype=dtype),
-    "quantize_dynamic": lambda n, dtype, cache: layer_questions.quantize(n[0], n[1], dynamic=True, dtype=dtype),
-    "encoder": lambda n, dtype, cache: layer_questions.encoder(n[0], n[1], n[2], n[3], dtype=dtype),
-    "mla_bmm": lambda n, dtype, cache: layer_questions.mla_bmm(n[0], n[1], n[2], n[3], dtype=dtype),
-    "mla_layer_prefill": _layer(sparse=False, decode=False),
-    "mla_layer_decode": _layer(sparse=False, decode=True),
-    "dsa_layer_prefill": _layer(sparse=True, decode=False),
-    "dsa_layer_decode": _layer(sparse=True, decode=True),
-    **{f"{kind}_layer_prefill": _compressed(kind, decode=False) for kind in RATIOS},
-    **{f"{kind}_layer_decode": _compressed(kind, decode=True) for kind in RATIOS},
-    "hyper_connection_before": lambda n, dtype, cache: layer_questions.hyper_connection(n[0], n[1], before=True),
-    "hyper_connection_after": lambda n, dtype, cache: layer_questions.hyper_connection(n[0], n[1], before=False),
-    "delta_prefill": lambda n, dtype, cache: layer_questions.delta_rule(n[0], n[1], n[2], n[3], n[4], n[5]),
-    "delta_decode": lambda n, dtype, cache: layer_questions.delta_rule(n[0], 1, n[1], n[2], n[3], n[4], decode=True),
-    "convolution": lambda n, dtype, cache: layer_questions.convolution(n[0], n[1], n[2]),
-}
-
-
-def question(
-    kind: str, shape: str, dtype: str, resolved: Machine, *, window: int, cache_dtype: str, skew: float
-) -> questions.Asked:
-    """The operator as the ladder is asked for it."""
-    if kind in COLLECTIVES:
-        return questions.collective(CollectiveKind(kind), buffer_bytes(shape), resolved.cluster.count, resolved)
-    numbers = dimensions(kind, shape)
-    if kind == "gemm":
-        count, m, n, k = numbers if len(numbers) == 4 else (1, *numbers)
-        return questions.gemm(m, n, k, count=count, dtype=dtype)
-    if kind in ("attention", "prefill", "decode"):
-        build: Callable[..., questions.Asked] = questions.decode if kind == "decode" else questions.prefill
-        more = {"cached": numbers[5]} if len(numbers) == 6 else {}
-        return build(*numbers[:5], window=window, dtype=dtype, cache_dtype=cache_dtype, **more)
-    if kind == "mla_prefill":
-        more = {"cached": numbers[3]} if len(numbers) == 4 else {}
-        return questions.mla_prefill(*numbers[:3], dtype=dtype, cache_dtype=cache_dtype, **more)
-    if kind == "mla_decode":
-        return questions.mla_decode(*numbers, dtype=dtype, cache_dtype=cache_dtype)
-    if kind in ("experts", "wide_experts", "wide_experts_decode"):
-        ranks = numbers[5] if len(numbers) == 6 else 1
-        asked = questions.experts(*numbers[:5], ranks=ranks, skew=skew, dtype=dtype)
-        return replace(asked, question=replace(asked.question, family=kind))
-    if kind in _LAYERS:
-        return _LAYERS[kind](numbers, dtype, cache_dtype)
-    tokens, hidden, top_k, count = numbers
-    return questions.exchange(tokens, hidden, top_k, count, resolved, combine=kind == "combine")
 
 
 def buffer_bytes(shape: str) -> float:

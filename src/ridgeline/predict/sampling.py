@@ -189,7 +189,7 @@ def _copied(memory: SamplingMemory, steps: int, predictor: Predictor) -> float:
         return 0.0
     whole, network = memory.moved_bytes, memory.parts["denoiser"].weights_bytes
     moved = 2.0 * whole if memory.offload == "model" else whole + (steps - 1) * network
-    return host_cost("host_copy", moved, predictor.machine).seconds
+    return float(host_cost("host_copy", moved, predictor.machine).seconds)
 
 
 def _words(model: Model, cluster: Cluster, workload: Workload) -> tuple[float, float]:

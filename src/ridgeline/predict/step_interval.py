@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from ridgeline.cost.answer import interval
 from ridgeline.cost.attention import attention_interval
-from ridgeline.cost.interval import interval
 from ridgeline.cost.machine import stream_share_range
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence

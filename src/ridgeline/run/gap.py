@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeline.cost.interval import interval
+from ridgeline.cost.answer import interval
 from ridgeline.errors import ModelError, PlanError, WorkloadError
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from ridgeline.cost.interval import interval
+from ridgeline.cost.answer import interval
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
 from ridgeline.serving.hybrid_sides import HybridParts

@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ridgeline.cost.answer import ALL, Rung
-from ridgeline.cost.compute import KernelCost
-from ridgeline.cost.formats import FORMS, Form, form
-from ridgeline.cost.ladder import price
+from ridgeline.cost.attention import attention_interval
+from ridgeline.cost.formats import FORMS, Form
 from ridgeline.cost.machine import Device, Machine
-from ridgeline.cost.questions import Asked
+from ridgeline.cost.price_list import Policy, price
+from ridgeline.cost.questions import Asked, Worked
 from ridgeline.cost.samples import held_out
-from ridgeline.errors import DomainError, InputError
-from ridgeline.facts.mechanisms import constant
+from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator, Evidence
 
@@ -165,51 +164,32 @@ def _size(word: str) -> float:
     return value
 
 
-def bill(
-    family: str,
-    costs: Sequence[KernelCost],
-    ask: Ask,
-    matrix: str,
-    *,
-    flop: float,
-    size: float = 0.0,
-    notes: Sequence[str] = (),
+def priced(
+    family: str, asked: Asked | Worked, ask: Ask, *, flop: float, notes: Sequence[str] = (), attention: str = ""
 ) -> Priced:
-    """The price of kernels run one after another, one launch gap each [s]; evidence of the side that lasts longer."""
-    gaps = sum(float(np.asarray(cost.kernels)) for cost in costs) * constant("launch.device")
-    seconds = sum(float(np.asarray(cost.seconds)) for cost in costs) + gaps
-    compute = sum(float(np.asarray(cost.compute_s)) for cost in costs)
-    memory = sum(float(np.asarray(cost.memory_s)) for cost in costs)
-    rate = f"matrix.{matrix}" if compute >= memory else "hbm"
+    """The price that `op` gives an operator, for the engine or the published kernels that the row names [s].
+
+    `flop` is what the source counts for a rate. Raises `DomainError` where nothing answers.
+    """
+    engine, version = ask.engine
+    policy = Policy(engine=engine, version=version, library=ask.library, rungs=ask.rungs, attention=attention)
+    cost = price(asked, ask.machine, policy)
+    ends = (float(np.asarray(cost.low_s)), float(np.asarray(cost.high_s)))
+    told: tuple[str, ...] = ()
+    judged = bool(attention) and attention_interval(attention, ask.accelerator.architecture) is not None
+    if cost.rung is not Rung.FORMULA and isinstance(asked, Asked):
+        told, judged = (f"{cost.library}: {cost.source}",), True
+        if cost.rung is Rung.FITTED:
+            out = held_out(asked.question.family, asked.question.sizes)
+            told += (f"shape block {'held out of the fit' if out else 'of the fit'}",)
     return Priced(
         family=family,
-        seconds=seconds,
-        evidence=ask.device.evidence.get(rate, Evidence.DATASHEET),
+        seconds=float(np.asarray(cost.seconds)),
+        evidence=cost.evidence,
         flop=flop,
-        bytes=size,
-        rate=rate,
-        assumptions=tuple(notes),
-    )
-
-
-def laddered(family: str, asked: Asked, ask: Ask, *, flop: float, notes: Sequence[str] = ()) -> Priced | None:
-    """The price of an operator from the best rung that answers, for the engine the row names [s]; None if none does."""
-    try:
-        answer = price(asked.by(*ask.engine, ask.library).question, ask.accelerator, rungs=ask.rungs)
-    except DomainError:
-        return None
-    seconds, low, high = (float(np.asarray(value)) for value in (answer.seconds, answer.low_s, answer.high_s))
-    question = asked.question
-    seen = "held out of the fit" if held_out(question.family, question.sizes) else "of the fit"
-    told = (f"{answer.library}: {answer.source}", *((f"shape block {seen}",) if answer.rung is Rung.FITTED else ()))
-    return Priced(
-        family=family,
-        seconds=seconds,
-        evidence=answer.evidence,
-        flop=flop,
-        bytes=float(np.asarray(asked.bytes)),
-        rate=f"matrix.{form(question.form).matrix}" if answer.rung is Rung.BORROWED else "",
+        bytes=float(np.asarray(cost.bytes)),
+        rate=cost.rate,
         assumptions=(*told, *notes),
-        rung=answer.rung.value,
-        interval_s=(low, high),
+        rung="" if cost.rung is Rung.FORMULA else cost.rung.value,
+        interval_s=ends if judged else None,
     )

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-
-import numpy as np
+from dataclasses import replace
 
 from ridgeline.cost import questions
-from ridgeline.cost.compute import KernelCost, gemm_cost, stream_cost, tile_seconds
 from ridgeline.cost.formats import FORMS, Form
 from ridgeline.cost.machine import link_efficiency
+from ridgeline.cost.price_list import product_works
+from ridgeline.cost.questions import Asked, Worked
 from ridgeline.errors import InputError
 from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.records import Evidence
-from ridgeline.lower.work import Gemm, Phase, Stream
-from ridgeline.validate.operator_cells import Ask, Priced, bill, laddered
+from ridgeline.lower.work import Phase, Stream
+from ridgeline.validate.operator_cells import Ask, Priced, priced
 
 # The profiled norm reads its input for the variance and again to scale it, and writes.
 # Source: github.com/vllm-project/vllm, csrc/layernorm_kernels.cu, rms_norm_kernel
@@ -27,40 +27,10 @@ LONG_STREAM_BYTES = 2.0**30  # where only a rate is asked and no size is stated
 _UNSTATED = re.compile(r"not stated|default|^\s*$", re.IGNORECASE)
 
 
-def product_cost(m: float, n: float, k: float, count: float, form: Form, ask: Ask) -> KernelCost:
-    """Time of `count` products [s]: `gemm_cost`, or with weights of another size their own traffic.
-
-    Weights that are stored smaller than the format they are multiplied in are expanded on the way; HBM moves
-    m k, k n and m n elements at their own sizes, tiles run at the rate of the wider format.
-    """
-    device = ask.device
-    if form.weight_bytes == form.input_bytes:
-        work = Gemm(name="product", phase=Phase.FORWARD, m=m, n=n, k=k, count=count, output_bytes=form.output_bytes)
-        return gemm_cost(work, device, dtype=form.matrix, element_bytes=form.input_bytes)
-    compute = tile_seconds(
-        m,
-        n,
-        k,
-        count,
-        rate_flop_per_s=device.matrix_rate(form.matrix),
-        element_bytes=(form.input_bytes + form.weight_bytes) / 2,  # of a square tile's two operands
-        device=device,
-    )
-    traffic = (m * k * form.input_bytes + k * n * form.weight_bytes + m * n * form.output_bytes) * count
-    memory = traffic / device.memory_bytes_per_s
-    return KernelCost(
-        seconds=np.maximum(compute, memory),
-        flop=2.0 * m * n * k * count,
-        bytes=traffic,
-        compute_s=compute,
-        memory_s=memory,
-        kernels=1.0,
-    )
-
-
-def stream(size_bytes: float, ask: Ask) -> KernelCost:
-    """Time of one elementwise kernel that moves `size_bytes` [s]."""
-    return stream_cost(Stream(name="stream", phase=Phase.FORWARD, bytes=size_bytes), ask.device, dtype="")
+def stream(family: str, size_bytes: float, ask: Ask) -> Priced:
+    """One elementwise kernel that moves `size_bytes` [s]."""
+    moved = Stream(name="stream", phase=Phase.FORWARD, bytes=size_bytes)
+    return priced(family, Worked(works=(moved,), form=ask.format()), ask, flop=0.0)
 
 
 def gemm(ask: Ask) -> Priced:
@@ -71,24 +41,15 @@ def gemm(ask: Ask) -> Priced:
     m, n, k = ask.size("m_per_group", "m"), ask.size("n"), ask.size("k")
     count = ask.size("groups", "batch", "b", "count", default=1.0)
     family = "gemm" if count == 1 and "group" not in ask.op else "grouped gemm" if "group" in ask.op else "batched gemm"
-    if count == 1 and FORMS[form.name].matrix == form.matrix:  # other units have kernels of their own
-        named = "weight-only gemm" if _weight_only(form) else family
-        priced = laddered(named, questions.gemm(m, n, k, dtype=form.name, cast=form.cast), ask, flop=2.0 * m * n * k)
-        if priced is not None:
-            return priced
-    costs = [product_cost(m, n, k, count, form, ask)]
-    notes = []
-    if form.cast:
-        costs.append(stream(m * k * count * (2 + form.input_bytes), ask))
-        notes.append(f"the engine's layer casts 16-bit activations to {form.matrix} first")
-    if _weight_only(form):
-        family = "weight-only gemm"
-    return bill(family, costs, ask, form.matrix, flop=2.0 * m * n * k * count, notes=notes)
-
-
-def _weight_only(form: Form) -> bool:
-    """Whether weights are stored smaller than inputs; the scales of a block format do not count."""
-    return form.weight_bytes < 0.9 * form.input_bytes
+    family = "weight-only gemm" if form.weight_bytes < 0.9 * form.input_bytes else family  # beyond a block's scales
+    asked: Asked | Worked = questions.gemm(m, n, k, dtype=form.name, cast=form.cast)
+    if count != 1 or FORMS[form.name].matrix != form.matrix:  # other units have kernels of their own
+        asked = Worked(works=product_works(m, n, k, count, form, cast=form.cast), form=form)
+    found = priced(family, asked, ask, flop=2.0 * m * n * k * count)
+    if found.rung or not form.cast:
+        return found
+    told = f"the engine's layer casts 16-bit activations to {form.matrix} first"
+    return replace(found, assumptions=(*found.assumptions, told))
 
 
 def _peak(ask: Ask, form: Form) -> Priced:
@@ -159,18 +120,13 @@ LAYER_STREAMS: dict[str, tuple[str, Callable[[Ask], float]]] = {
 def layer(ask: Ask) -> Priced:
     """A layer's operator by its profiler's name: a product of the layer's widths, or a stream."""
     name = ask.op.rpartition(":")[2].strip()
-    form = ask.format()
     if name in LAYER_PRODUCTS:
-        m = ask.size("tokens")
-        n, k = LAYER_PRODUCTS[name](ask)
-        priced = laddered("layer gemm", questions.gemm(m, n, k, dtype=form.name, cast=False), ask, flop=2 * m * n * k)
-        if priced is not None:
-            return priced
-        return bill("layer gemm", [product_cost(m, n, k, 1, form, ask)], ask, form.matrix, flop=2 * m * n * k)
+        m, (n, k) = ask.size("tokens"), LAYER_PRODUCTS[name](ask)
+        asked = questions.gemm(m, n, k, dtype=ask.format().name, cast=False)
+        return priced("layer gemm", asked, ask, flop=2 * m * n * k)
     if name in LAYER_STREAMS:
         family, moved = LAYER_STREAMS[name]
-        size = moved(ask)
-        return bill(family, [stream(size, ask)], ask, form.matrix, flop=0.0, size=size)
+        return stream(family, moved(ask), ask)
     known = ", ".join((*LAYER_PRODUCTS, *LAYER_STREAMS))
     raise InputError(f"'{name}' is no layer operator that is predicted; known: {known}", field="op")
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from ridgeline.cost import questions
-from ridgeline.cost.interval import interval
+from ridgeline.cost.answer import interval
+from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine
-from ridgeline.cost.network import collective_seconds
+from ridgeline.cost.questions import Worked
 from ridgeline.errors import InputError
 from ridgeline.facts.machines import link, machines
 from ridgeline.facts.machines import machine as catalogued
@@ -19,7 +20,7 @@ from ridgeline.facts.records import Accelerator, Cluster, Tier
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
 from ridgeline.validate.machines import Machines, place
 from ridgeline.validate.network import read_network
-from ridgeline.validate.operator_cells import Ask, Priced, laddered
+from ridgeline.validate.operator_cells import Ask, Priced, priced
 from ridgeline.validate.rows import Row
 
 LARGE_BYTES = 2.0**33  # 'large payload' where only a bandwidth is asked [byte]
@@ -29,7 +30,6 @@ _RING = re.compile(r"\bring\b|nvls disabled|no (?:nvls|sharp)", re.IGNORECASE)
 _NETWORK = re.compile(r"infiniband|\bib\b|\bhdr\b|\bndr\b|\bedr\b|roce|ethernet|\befa\b|gb(?:it)?/s", re.IGNORECASE)
 _LOOPED = re.compile(r"\b\d{2,}\s*x\b", re.IGNORECASE)
 _PAIRS = re.compile(r"pairwise[_ -]?nvlink", re.IGNORECASE)
-_SCALES = 4 / 128  # bytes of an fp32 scale for 128 fp8 values. Source: DeepEP, README
 _EXCHANGE = {"tokens": 4096.0, "hidden": 7168.0, "topk": 8.0}
 """DeepEP's published setting, where a bandwidth is stated without one. Source: DeepEP, README."""
 
@@ -109,14 +109,14 @@ def collective(ask: Ask) -> Priced:
     ring = {CollectiveKind.ALL_REDUCE: 2.0 * (ranks - 1) / ranks, CollectiveKind.SEND: 1.0}
     bus = ring.get(kind, (ranks - 1) / ranks)
     notes = () if sized else (f"size not stated: {LARGE_BYTES / 2**30:g} GiB (assumed)",)
-    priced = replace(_collective(ask, ask.machine, kind, size, notes), bus=bus, sized=sized)
+    cost = replace(_collective(ask, ask.machine, kind, size, notes), bus=bus, sized=sized)
     rates = _unstated_networks(ask)
     if rates is None:
-        return priced
+        return cost
     slow, fast = (_collective(ask, _rewired(ask.machine, rate), kind, size, notes) for rate in rates)
     ends = [end.interval_s or interval(end.seconds, end.evidence) for end in (fast, slow)]
     told = f"network not stated: {rates[0] / 1e9:.3g} to {rates[1] / 1e9:.3g} GB/s a device in the catalog's machines"
-    return replace(priced, interval_s=(ends[0][0], ends[1][1]), assumptions=(*priced.assumptions, told))
+    return replace(cost, interval_s=(ends[0][0], ends[1][1]), assumptions=(*cost.assumptions, told))
 
 
 def _unstated_networks(ask: Ask) -> tuple[float, float] | None:
@@ -146,27 +146,21 @@ def _rewired(found: Machine, rate: float) -> Machine:
 
 
 def _collective(ask: Ask, found: Machine, kind: CollectiveKind, size: float, notes: tuple[str, ...]) -> Priced:
-    """A collective over the whole group of a machine, by the ladder or the mechanism."""
-    ranks = found.cluster.count
-    if kind is not CollectiveKind.SEND:
+    """A collective over the whole group of a machine; both ways at once it takes half the time."""
+    asking, ranks = replace(ask, machine=found), found.cluster.count
+    if kind is CollectiveKind.SEND:
+        work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size, ranks=ranks, stride=1)
+        cost = priced(kind.value, Worked(works=(work,), form=form("any")), asking, flop=0.0, notes=notes)
+    else:
         said = ask.library.casefold()
         in_place = kind is CollectiveKind.ALL_REDUCE and re.search(r"in-place|torch", said) is not None
         eager = re.search(r"nccl-tests|torch|\bmpi\b", said) is not None
         alone = _timed_alone(ask)
         notes = (*notes, "each call timed between synchronisations") if alone else notes
         asked = questions.collective(kind, size, ranks, found, in_place=in_place, eager=eager, alone=alone)
-        priced = laddered(kind.value, asked, ask, flop=0.0, notes=notes)
-        if priced is not None:
-            return priced
-    work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size, ranks=ranks, stride=1)
-    both = 2.0 if re.search(r"bidirectional|duplex", ask.op) else 1.0
-    return Priced(
-        family=kind.value,
-        seconds=float(np.asarray(collective_seconds(work, found))) / both,
-        bytes=size,
-        evidence=ask.machine.link_evidence,
-        assumptions=notes,
-    )
+        cost = priced(kind.value, asked, asking, flop=0.0, notes=notes)
+    both = 2.0 if not cost.rung and re.search(r"bidirectional|duplex", ask.op) else 1.0
+    return replace(cost, seconds=cost.seconds / both)
 
 
 def _timed_alone(ask: Ask) -> bool:
@@ -183,70 +177,31 @@ def _timed_alone(ask: Ask) -> bool:
 def exchange(ask: Ask) -> Priced:
     """Tokens sent to their experts' ranks or combined again [s].
 
-    Low-latency kernels send every one of top_k copies on its own. Normal ones send a token once to each node over the
-    outer network and once to each rank inside: of R places, R (1 - (1 - 1/R)^top_k) are reached on average. A rate is
-    of all bytes that the slower network carries, a rank's own included, as DeepEP counts.
+    A rate is of all bytes that the slower network carries, a rank's own included, as DeepEP counts: low-latency kernels
+    send every one of top_k copies on its own, normal ones a token once to each of R places that it reaches,
+    R (1 - (1 - 1/R)^top_k) on average: nodes, or ranks of one.
     """
     cells = {name: ask.shape.get(name) or _worded(name, ask.words) for name in _EXCHANGE}
     stated = all(value is not None for value in cells.values())
     tokens, hidden, top_k = (cells[name] or _EXCHANGE[name] for name in _EXCHANGE)
-    element = 1 + _SCALES if "dispatch" in ask.op else 2.0
-    token_bytes = tokens * hidden * element
     cluster = ask.machine.cluster
     ranks, node = cluster.count, max(1, min(cluster.tiers[0].size, cluster.count))
     if ranks < 2:
         raise InputError("experts are exchanged between at least 2 devices", field="n_devices")
-    priced = _exchanged(ask, tokens, hidden, top_k) if stated else None
-    if priced is not None:
-        places = ranks if ranks <= node else -(-ranks // node)
-        copies = top_k if "low latency" in ask.op else _reached(places, top_k)
-        return replace(priced, bytes=token_bytes * copies)
-    if "low latency" in ask.op:
-        size = token_bytes * top_k
-        seconds = _all_to_all(ask, size, ranks, 1)
-    elif ranks <= node:
-        size = token_bytes * _reached(ranks, top_k)
-        seconds = _all_to_all(ask, size, ranks, 1)
-    else:
-        nodes = -(-ranks // node)
-        size = token_bytes * _reached(nodes, top_k)
-        inside = _all_to_all(ask, token_bytes * _reached(ranks, top_k), node, 1) if node > 1 else 0.0
-        seconds = max(_all_to_all(ask, size, nodes, node), inside)
+    combine, quick, experts = "combine" in ask.op, "low latency" in ask.op, ask.shape.get("experts", 256.0)
+    asked = questions.exchange(
+        tokens, hidden, top_k, experts, ask.machine, combine=combine, quick=quick, sms=ask.shape.get("sms", 20.0)
+    )
     notes = ["fp8 with fp32 scales out, bf16 back (assumed)", "balanced routing (assumed)"]
+    if stated and "experts" not in ask.shape:
+        notes.append(f"{experts:g} experts (assumed)")
     if not stated:
         notes.append("4096 tokens, hidden 7168, top 8: DeepEP's published setting (assumed)")
-    return Priced(
-        family="expert exchange",
-        seconds=seconds,
-        bytes=size,
-        sized=stated,
-        evidence=ask.machine.link_evidence,
-        assumptions=tuple(notes),
-    )
-
-
-def _exchanged(ask: Ask, tokens: float, hidden: float, top_k: float) -> Priced | None:
-    """The exchange by the ladder; only rows that state their sizes ask for it."""
-    count = ask.shape.get("experts", 256.0)
-    asked = questions.exchange(
-        tokens, hidden, top_k, count, ask.machine, combine="combine" in ask.op, quick="low latency" in ask.op,
-        sms=ask.shape.get("sms", 20.0),
-    )  # fmt: skip
-    notes = ["fp8 with fp32 scales out, bf16 back (assumed)", "balanced routing (assumed)"]
-    if "experts" not in ask.shape:
-        notes.append(f"{count:g} experts (assumed)")
-    return laddered("expert exchange", asked, ask, flop=0.0, notes=notes)
-
-
-def _all_to_all(ask: Ask, size: float, ranks: int, stride: int) -> float:
-    work = Collective(
-        name="exchange", phase=Phase.FORWARD, kind=CollectiveKind.ALL_TO_ALL, bytes=size, ranks=ranks, stride=stride
-    )
-    return float(np.asarray(collective_seconds(work, ask.machine)))
-
-
-def _reached(places: int, top_k: float) -> float:
-    return places * (1.0 - float((1.0 - 1.0 / places) ** top_k))
+    token_bytes = tokens * hidden * (questions.BF16_ROW if combine else questions.FP8_ROW)
+    copies = top_k if quick else questions.places_reached(ranks if ranks <= node else -(-ranks // node), top_k)
+    asking = ask if stated else replace(ask, rungs=())  # a rate of unknown sizes is the links', not some kernels'
+    cost = priced("expert exchange", asked, asking, flop=0.0, notes=notes)
+    return replace(cost, bytes=token_bytes * float(copies), sized=stated)
 
 
 _WORDS = {

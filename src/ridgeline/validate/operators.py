@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ridgeline.cost.answer import ALL, Rung
-from ridgeline.cost.interval import interval
+from ridgeline.cost.answer import ALL, Rung, interval
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.errors import InputError
 from ridgeline.facts.mechanisms import constant
@@ -17,24 +16,21 @@ from ridgeline.facts.records import Accelerator, Cluster, Evidence
 from ridgeline.facts.transfer import mechanism_spread, source_spread
 from ridgeline.units import UNITS
 from ridgeline.validate import operator_attention as attention
-from ridgeline.validate import operator_experts as experts
 from ridgeline.validate import operator_kernels as kernels
 from ridgeline.validate import operator_links as links
+from ridgeline.validate import operator_passes as passes
 from ridgeline.validate.hardware import find_device, read_device
 from ridgeline.validate.machines import Machines
 from ridgeline.validate.operator_cells import Ask, Priced, sizes
-from ridgeline.validate.operator_convolution import convolution
-from ridgeline.validate.operator_sorts import sorted_keys
 from ridgeline.validate.operator_sources import own_source
-from ridgeline.validate.operator_streams import streamed
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import absolute_percentage_error
 
 FAMILIES: dict[str, Callable[[Ask], Priced]] = {
     "power": kernels.power, "layer": kernels.layer, "latent_decode": attention.latent_decode,
     "latent_prefill": attention.latent_prefill, "exchange": links.exchange, "attention": attention.attention,
-    "experts": experts.experts, "convolution": convolution, "gemm": kernels.gemm, "host_copy": kernels.host_copy,
-    "long_stream": kernels.long_stream, "peer_copy": kernels.peer_copy, "sorted_keys": sorted_keys,
+    "experts": passes.experts, "convolution": passes.convolution, "gemm": kernels.gemm, "host_copy": kernels.host_copy,
+    "long_stream": kernels.long_stream, "peer_copy": kernels.peer_copy, "sorted_keys": passes.sorted_keys,
 }  # fmt: skip
 """Operators that are priced, by what a reading of their name says; then collectives, then streams."""
 
@@ -139,7 +135,7 @@ def _family(op: str) -> Callable[[Ask], Priced]:
         raise InputError(f"'{op}': {refused.value}", field="op")
     if named is not None:
         return FAMILIES[named.text]
-    for key, family in (("collective", links.collective), ("stream", streamed)):
+    for key, family in (("collective", links.collective), ("stream", passes.streamed)):
         if reading(key, words=op) is not None:
             return family
     raise InputError(f"'{op[:60]}' is no operator that is predicted; known: {_KNOWN}", field="op")
