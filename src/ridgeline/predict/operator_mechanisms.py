@@ -29,7 +29,8 @@ _STATE_BYTES = 4.0  # fp32. Source: vLLM, mamba_ssm_cache_dtype
 
 
 def convolved(numbers: Sequence[int], dtype: str) -> Worked:
-    """A convolution padded so that every stride-th pixel has an output."""
+    """A convolution padded so that every stride-th pixel has an output; raises `InputError` for groups that divide
+    no channels."""
     count, height, width, channels, filters, size = numbers[:6]
     stride, groups = (*numbers[6:], 1, 1)[:2]
     if channels % groups or filters % groups:
@@ -61,7 +62,10 @@ def _scanned(
 
 
 def state_space(batch: int, tokens: int, sizes: Sequence[int], dtype: str) -> Worked:
-    """A Mamba-2 scan of heads, their width, state and groups; one token of each sequence is a chunk of its own."""
+    """A Mamba-2 scan of heads, their width, state and groups; one token of each sequence is a chunk of its own.
+
+    Raises `InputError` for groups that do not divide the heads.
+    """
     heads, width, state, groups = sizes
     if heads % groups:
         raise InputError(f"{groups} groups do not divide {heads} heads", field="SHAPE")
