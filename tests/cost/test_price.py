@@ -209,7 +209,7 @@ def test_ring_attention_issues_each_step_and_merges_its_result(machine: Machine)
 
     assert host_s(Layout()) == pytest.approx(2 * module_s)
     assert host_s(Layout(cp=4)) == pytest.approx(module_s + 4 * (module_s + chain_s + 2 * issue_s))
-    assert host_s(Layout(cp=4, ulysses=1)) == pytest.approx(2 * module_s)
+    assert host_s(Layout(cp=4, context="ulysses")) == pytest.approx(2 * module_s)
     replayed = pricer(machine, execution="graph").phase([replace(CORE, sequences=1e-9)], Layout(cp=4))
     assert float(replayed.seconds) < module_s / 10
 

@@ -166,11 +166,11 @@ def test_a_ring_passes_keys_and_values_and_twice_as_much_backward() -> None:
     assert found[FORWARD].bytes == 64 * 2 * 32 * 2 * 4
     assert found[INPUT].bytes == 2 * found[FORWARD].bytes
     assert (found[FORWARD].kind, found[FORWARD].ranks, found[FORWARD].stride) == (CollectiveKind.ALL_GATHER, 4, 2)
-    assert links(work, "attention.all_to_all")[FORWARD].ranks == 1
+    assert not links(work, "attention.all_to_all")
 
 
 def test_all_to_all_trades_heads_for_tokens() -> None:
-    work = work_of(DENSE, Layout(tp=2, cp=2, ulysses=1))
+    work = work_of(DENSE, Layout(tp=2, cp=2, context="ulysses"))
     core = next(p for p in work if isinstance(p, Attention))
     assert (float(core.heads), float(core.q_tokens)) == (1, SEQ)
     found = [p for p in work if isinstance(p, Collective) and p.name == "attention.all_to_all" and p.phase is FORWARD]
@@ -179,8 +179,26 @@ def test_all_to_all_trades_heads_for_tokens() -> None:
     copied = next(p for p in work if isinstance(p, Stream) and p.name == "attention.trade" and p.phase is FORWARD)
     assert (copied.bytes, copied.kernels) == (4 * 4 * 128 * 16 * 2 * 2, 8)  # four tensors read and written twice
     alone = [p for p in work_of(DENSE, Layout(tp=2, cp=2)) if isinstance(p, Stream) and p.name == "attention.trade"]
-    assert {(float(p.bytes), float(p.kernels)) for p in alone} == {(0.0, 0.0)}  # rings trade nothing
-    assert links(work, "attention.ring")[FORWARD].ranks == 1
+    assert not alone  # rings trade nothing
+    assert not links(work, "attention.ring")
+
+
+def test_an_all_gather_shows_keys_and_values_and_reduces_their_gradients() -> None:
+    work = work_of(DENSE, Layout(tp=2, cp=4, context="allgather"))
+    ring = links(work_of(DENSE, Layout(tp=2, cp=4)), "attention.ring")[FORWARD]
+    gathered, scattered = (links(work, f"attention.{name}") for name in ("gather", "scatter"))
+    assert gathered[FORWARD].bytes == gathered[INPUT].bytes == scattered[INPUT].bytes == ring.bytes
+    assert FORWARD not in scattered
+    assert {one.hidden_behind for one in (*gathered.values(), *scattered.values())} == {""}
+    core = next(p for p in work if isinstance(p, Attention))
+    assert (float(core.heads), float(core.q_tokens)) == (2, SEQ / 4)
+
+
+def test_arrays_of_layouts_have_the_exchanges_of_each_style() -> None:
+    """What a style exchanges is of the ranks that have it alone."""
+    both = work_of(DENSE, Layout(tp=2, cp=2, context=np.array(["ring", "ulysses"])))
+    assert links(both, "attention.ring")[FORWARD].ranks.tolist() == [2, 1]
+    assert links(both, "attention.all_to_all")[FORWARD].ranks.tolist() == [1, 2]
 
 
 def test_packed_documents_do_not_see_each_other() -> None:
@@ -191,11 +209,16 @@ def test_packed_documents_do_not_see_each_other() -> None:
 # conservation --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("tp", "cp", "ulysses"), [(2, 1, 0), (4, 1, 0), (1, 2, 0), (2, 2, 0), (2, 2, 1), (4, 4, 0)])
+LAYOUTS = [
+    (2, 1, "ring"), (4, 1, "ring"), (1, 2, "ring"), (2, 2, "allgather"), (2, 2, "ulysses"), (4, 4, "ring"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tp", "cp", "context"), LAYOUTS)
 @pytest.mark.parametrize("parallel", [0, 1])
-def test_flop_over_all_ranks_is_the_flop_of_one(tp: int, cp: int, ulysses: int, parallel: int) -> None:
+def test_flop_over_all_ranks_is_the_flop_of_one(tp: int, cp: int, context: str, parallel: int) -> None:
     whole = work_of(DENSE, Layout(micro_batch=2))
-    layout = Layout(tp=tp, cp=cp, ulysses=ulysses, sequence_parallel=parallel, micro_batch=2)
+    layout = Layout(tp=tp, cp=cp, context=context, sequence_parallel=parallel, micro_batch=2)
     one = work_of(DENSE, layout)
     assert gemm_flop(one) * tp * cp == pytest.approx(gemm_flop(whole))
     assert attention_flop(one) * tp * cp == pytest.approx(attention_flop(whole))

@@ -14,6 +14,8 @@ from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import ModelLimits, check, columns, explain, model_limits, nearest_divisor, rules
+from ridgeline.seams.context import context_style
+from ridgeline.seams.registry import names
 
 LIMITS = ModelLimits(layers=12, heads=12, kv_heads=4, tensor_width=96, experts=0)
 SPARSE = ModelLimits(layers=12, heads=12, kv_heads=4, tensor_width=96, experts=8)
@@ -29,10 +31,12 @@ BROKEN: list[tuple[str, Plan, ModelLimits, Workload, str]] = [
     ("layers", Plan(pp=5, chunks=3, schedule="interleaved"), LIMITS, JOB,
      "pp 5 x chunks 3 = 15 pipeline places for 12 layers; nearest: pp 4"),
     ("context", Plan(cp=3), LIMITS, JOB,
-     "sequence 1024 is not a multiple of 6 (cp 3, two halves per rank for a causal ring); nearest: cp 2"),
+     "sequence 1024 is not a multiple of 6 (cp 3, two halves per rank for causal attention); nearest: cp 2"),
     ("context", Plan(cp=3, context_style="ulysses"), LIMITS, JOB,
      "sequence 1024 is not a multiple of 3 (cp 3); nearest: cp 2"),
-    ("ulysses", Plan(tp=2, cp=4, context_style="ulysses"), LIMITS, JOB,
+    ("context", Plan(cp=3, context_style="allgather"), LIMITS, JOB,
+     "sequence 1024 is not a multiple of 6 (cp 3, two halves per rank for causal attention); nearest: cp 2"),
+    ("context_heads", Plan(tp=2, cp=4, context_style="ulysses"), LIMITS, JOB,
      "tp 2 x cp 4 does not divide 12 heads, as all-to-all context parallelism must; use a ring"),
     ("sequence", Plan(tp=4, sequence_parallel=True), LIMITS, Workload(seq_len=1022, global_batch=24),
      "sequence parallelism needs sequence 1022 / cp 1 to be a multiple of tp 4; nearest: tp 2"),
@@ -54,8 +58,20 @@ BROKEN: list[tuple[str, Plan, ModelLimits, Workload, str]] = [
 ]  # fmt: skip
 
 
+def table_of(plan: Plan) -> dict[str, np.ndarray]:
+    return columns(plan, context_style(plan.context_style))
+
+
+def checked(plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> None:
+    check(plan, context_style(plan.context_style), limits, workload, devices)
+
+
+def explained(rule: str, plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> str:
+    return explain(rule, plan, context_style(plan.context_style), limits, workload, devices)
+
+
 def first_broken(plan: Plan, limits: ModelLimits, workload: Workload) -> str | None:
-    return next((name for name, kept in rules(limits, workload, 16, columns(plan)) if not kept[0]), None)
+    return next((name for name, kept in rules(limits, workload, 16, table_of(plan)) if not kept[0]), None)
 
 
 @pytest.mark.parametrize(("rule", "plan", "limits", "workload", "text"), BROKEN, ids=lambda value: str(value)[:24])
@@ -64,12 +80,12 @@ def test_a_broken_rule_names_value_limit_and_nearest(
 ) -> None:
     assert first_broken(plan, limits, workload) == rule
     with pytest.raises(PlanError) as error:
-        check(plan, limits, workload, 16)
+        checked(plan, limits, workload, 16)
     assert str(error.value) == f"plan: {text}"
 
 
 def test_every_rule_has_a_plan_that_breaks_it() -> None:
-    names = {name for limits in (LIMITS, SPARSE) for name, _ in rules(limits, JOB, 16, columns(Plan()))}
+    names = {name for limits in (LIMITS, SPARSE) for name, _ in rules(limits, JOB, 16, table_of(Plan()))}
     assert {rule for rule, *_ in BROKEN} == names
 
 
@@ -86,12 +102,12 @@ def test_every_rule_has_a_plan_that_breaks_it() -> None:
     ],
 )
 def test_legal_plans_break_nothing(plan: Plan) -> None:
-    check(plan, LIMITS, JOB, 16)
+    checked(plan, LIMITS, JOB, 16)
 
 
 def test_experts_fold_over_the_devices() -> None:
-    check(Plan(tp=2, dp=4, ep=8), SPARSE, JOB, 16)
-    check(Plan(tp=2, dp=4, ep=4, etp=2), SPARSE, JOB, 16)
+    checked(Plan(tp=2, dp=4, ep=8), SPARSE, JOB, 16)
+    checked(Plan(tp=2, dp=4, ep=4, etp=2), SPARSE, JOB, 16)
 
 
 def test_nearest_choices_of_broken_rules_keep_them() -> None:
@@ -105,7 +121,7 @@ def test_nearest_choices_of_broken_rules_keep_them() -> None:
     plan=st.builds(
         Plan,
         **dict.fromkeys(("tp", "pp", "cp", "dp", "ep", "etp", "micro_batch"), st.integers(1, 24)),
-        context_style=st.sampled_from(("ring", "ulysses")),
+        context_style=st.sampled_from(names("contexts")),
         sequence_parallel=st.booleans(),
         zero_group=st.none() | st.integers(1, 24),
     ),
@@ -115,8 +131,8 @@ def test_nearest_choices_of_broken_rules_keep_them() -> None:
 )
 def test_what_a_broken_rule_calls_nearest_keeps_it(plan: Plan, batch: int, seq_len: int, limits: ModelLimits) -> None:
     job = Workload(seq_len=seq_len, global_batch=batch)
-    for rule, kept in rules(limits, job, 16, columns(plan)):
-        said = explain(rule, plan, limits, job, 16)
+    for rule, kept in rules(limits, job, 16, table_of(plan)):
+        said = explained(rule, plan, limits, job, 16)
         if kept[0] or "nearest: " not in said or said.endswith(f"nearest: {plan.devices} devices"):
             continue
         for words in said.partition("nearest: ")[2].split(", or "):
@@ -127,24 +143,24 @@ def test_what_a_broken_rule_calls_nearest_keeps_it(plan: Plan, batch: int, seq_l
                     asked = replace(job, global_batch=int(value))
                 else:
                     changed[name.replace("-", "_")] = int(value)
-            told = dict(rules(limits, asked, 16, columns(replace(plan, **changed))))
+            told = dict(rules(limits, asked, 16, table_of(replace(plan, **changed))))
             assert told[rule][0], said
 
 
 def test_the_word_at_fault_is_the_one_that_is_mended() -> None:
     job = Workload(seq_len=1024, global_batch=64)
-    said = explain("batch", Plan(micro_batch=7), LIMITS, job, 16)
+    said = explained("batch", Plan(micro_batch=7), LIMITS, job, 16)
     assert said.endswith("nearest: micro-batch 8, or global batch 63")
 
 
 @pytest.mark.parametrize("split", [(6, 5), (12,), (13, -1)])
 def test_a_layer_split_must_cover_the_layers(split: tuple[int, ...]) -> None:
     with pytest.raises(PlanError, match=r"layer_split .* needs 2 parts \(pp 2 x chunks 1\) that sum to 12 layers"):
-        check(Plan(pp=2, layer_split=split), LIMITS, JOB, 16)
+        checked(Plan(pp=2, layer_split=split), LIMITS, JOB, 16)
 
 
 def test_a_stated_layer_split_that_covers_them_is_kept() -> None:
-    check(Plan(pp=2, layer_split=(7, 5)), LIMITS, JOB, 16)
+    checked(Plan(pp=2, layer_split=(7, 5)), LIMITS, JOB, 16)
 
 
 @pytest.mark.parametrize(("number", "wanted", "found"), [(12, 8, 6), (12, 5, 4), (12, 100, 12), (7, 3, 1), (1, 4, 1)])
@@ -162,10 +178,10 @@ def test_limits_of_a_dense_and_a_sparse_model() -> None:
 
 def test_a_table_of_plans_is_judged_as_each_plan() -> None:
     plans = [plan for _, plan, limits, job, _ in BROKEN if limits is LIMITS and job is JOB] + [Plan(), Plan(tp=4)]
-    table = {name: np.concatenate([columns(plan)[name] for plan in plans]) for name in columns(plans[0])}
+    table = {name: np.concatenate([table_of(plan)[name] for plan in plans]) for name in table_of(plans[0])}
     together = dict(rules(LIMITS, JOB, 16, table))
     for index, plan in enumerate(plans):
-        alone = dict(rules(LIMITS, JOB, 16, columns(plan)))
+        alone = dict(rules(LIMITS, JOB, 16, table_of(plan)))
         for name, kept in together.items():
             assert np.broadcast_to(kept, (len(plans),))[index] == alone[name][0], (name, plan)
 
@@ -173,6 +189,6 @@ def test_a_table_of_plans_is_judged_as_each_plan() -> None:
 def test_the_ends_of_a_pipeline_may_hold_no_layer() -> None:
     """Meta ran 126 layers on 16 stages of 8 chunks: the embedding alone on the first, the head alone on the last."""
     whole = ModelLimits(layers=126, heads=128, kv_heads=8, tensor_width=128, experts=0)
-    check(Plan(pp=16, chunks=8, schedule="interleaved"), whole, JOB, 16)
+    checked(Plan(pp=16, chunks=8, schedule="interleaved"), whole, JOB, 16)
     with pytest.raises(PlanError, match="pp 16 x chunks 9 = 144 pipeline places for 126 layers; nearest: pp 14"):
-        check(Plan(pp=16, chunks=9, schedule="interleaved"), whole, JOB, 16)
+        checked(Plan(pp=16, chunks=9, schedule="interleaved"), whole, JOB, 16)

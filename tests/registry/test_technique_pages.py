@@ -134,7 +134,7 @@ def listed() -> str:
         if own:
             name = ALWAYS.get(family, "technique")
             section = written(own[0])[1].split("]")[0].strip("[")
-            lines += [f"Written `--{name} NAME`, or `{name}` in `[{section}]`.", ""]
+            lines += [f"Written `--{name.replace('_', '-')} NAME`, or `{name}` in `[{section}]`.", ""]
             lines += ["| technique | what it does | parameters | sources |", "|---|---|---|---|", *map(_row, own)]
         else:
             lines += ["None is built in."]

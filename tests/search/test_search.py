@@ -17,6 +17,7 @@ from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import check
 from ridgeline.predict import Predictor
 from ridgeline.report.report import SearchReport
+from ridgeline.seams.context import context_style
 from ridgeline.search.complete import complete
 from ridgeline.search.grid import Grid
 from ridgeline.search.groups import Group
@@ -62,7 +63,9 @@ def test_best_plans_come_in_order_and_each_is_legal_and_fits() -> None:
     assert times == sorted(times)
     assert len(times) == 3
     for report in found().best:
-        check(report.plan, Predictor(MODEL, NODE, JOB).limits, JOB, NODE.count)
+        check(
+            report.plan, context_style(report.plan.context_style), Predictor(MODEL, NODE, JOB).limits, JOB, NODE.count
+        )
         assert report.fits
 
 

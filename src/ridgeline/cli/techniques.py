@@ -92,7 +92,7 @@ def written(one: type[Technique]) -> list[str]:
     name = ALWAYS.get(one.family, TECHNIQUES.name)
     section = "workload" if name in (field.name for field in WORKLOAD_FIELDS) else "plan"
     quoted, listed = (f"'{word}'" if defaults else word), (f'"{word}"' if one.family in ALWAYS else f'["{word}"]')
-    return [f"--{name} {quoted}", f"[{section}] {name} = {listed}"]
+    return [f"--{name.replace('_', '-')} {quoted}", f"[{section}] {name} = {listed}"]
 
 
 def _parameter(name: str, one: Field[Any]) -> dict[str, Any]:

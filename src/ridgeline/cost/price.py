@@ -173,7 +173,7 @@ class Pricer:
         """
         if self.workload.execution == "graph" or not self.policy.host_modules:
             return 0.0
-        steps = np.where(np.asarray(layout.ulysses) > 0, 1, layout.cp)
+        steps = np.where(layout.with_style(lambda style: style.by_turns), layout.cp, 1)
         merged_s = constant("launch.host.eager") + (constant("launch.host.ring") - 1.0) * constant("launch.host.kernel")
         again_s = (steps - 1) * constant("launch.host.module")
         ring_s = self.host_slowness * (steps * merged_s + again_s) + 2.0 * steps * self.collective_issue_s

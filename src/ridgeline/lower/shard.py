@@ -233,8 +233,9 @@ class Sharder:
         if workload.mean_document is not None and not op.cross:  # packed documents do not see each other
             context = min(context, (workload.mean_document + 1) / 2 if op.causal else workload.mean_document)
         fused = workload.attention_kernel != "unfused"
-        head_share = layout.tp * np.where(layout.ulysses, layout.cp, 1)
-        token_share = np.where(layout.ulysses, 1, layout.cp)
+        by_heads = layout.with_style(lambda style: style.by_heads)
+        head_share = layout.tp * np.where(by_heads, layout.cp, 1)
+        token_share = np.where(by_heads, 1, layout.cp)
         phases = [Phase.FORWARD, Phase.BACKWARD_INPUT]
         for phase in phases:
             yield Attention(

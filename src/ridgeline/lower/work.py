@@ -6,12 +6,17 @@ of a micro-batch on one context shard, S sequence, B micro-batch, D hidden, H he
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ridgeline.seams.context import ContextStyle, context_style
+from ridgeline.seams.registry import each_name
 
 Number = float | NDArray[Any]
 
@@ -34,9 +39,18 @@ class Layout:
     ep: Number = 1
     etp: Number = 1
     sequence_parallel: Number = 0  # 0 or 1
-    ulysses: Number = 0  # 0 ring, 1 all-to-all
+    context: str | NDArray[np.str_] = "ring"  # style of context parallelism
     micro_batch: Number = 1
     overlap_tensor: Number = 0  # 0 or 1
+
+    @property
+    def styles(self) -> tuple[tuple[ContextStyle, NDArray[np.bool_]], ...]:
+        """Each style of context parallelism that a plan has, and which plans have it."""
+        return tuple((context_style(name), chosen) for name, chosen in each_name(self.context))
+
+    def with_style(self, asked: Callable[[ContextStyle], bool]) -> NDArray[np.bool_]:
+        """Whether a plan's style of context parallelism is one that is asked for."""
+        return reduce(np.logical_or, (chosen & asked(style) for style, chosen in self.styles))
 
     def tokens(self, seq_len: float) -> Number:
         """T, tokens of one micro-batch on one context shard [token]."""

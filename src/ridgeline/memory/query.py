@@ -15,7 +15,8 @@ from ridgeline.graph.workload import Workload
 from ridgeline.memory.profile import Divided, GraphProfile, Kept, Part, Runtime, profile_graph, runtime_of
 from ridgeline.plan.plan import Plan
 from ridgeline.seams.loss import CrossEntropy, cross_entropy
-from ridgeline.seams.recompute import RecomputeRule, each_name, recompute_rule
+from ridgeline.seams.recompute import RecomputeRule, recompute_rule
+from ridgeline.seams.registry import each_name
 
 Array = NDArray[np.float64]
 

@@ -29,7 +29,7 @@ class Plan:
     ep: int = 1
     etp: int = 1
     sequence_parallel: bool = False
-    context_style: str = "ring"  # 'ring' or 'ulysses'
+    context_style: str = "ring"  # how context ranks exchange: a name, with parameters as of `schedule`
     micro_batch: int = 1
     schedule: str = "1f1b"  # a pipeline schedule's name, with parameters in brackets where they are not its own
     chunks: int = 1
@@ -55,8 +55,6 @@ class Plan:
                 raise PlanError(f"plan: {name} = {value}, needs >= 1")
         if self.zero not in (0, 1, 2, 3):
             raise PlanError(f"plan: zero = {self.zero}, needs 0, 1, 2 or 3")
-        if self.context_style not in ("ring", "ulysses"):
-            raise PlanError(f"plan: context_style = '{self.context_style}', needs 'ring' or 'ulysses'")
 
     @property
     def devices(self) -> int:

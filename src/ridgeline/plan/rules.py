@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd, isqrt
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -87,10 +87,10 @@ def rules(
     yield "width", _divides(limits.tensor_width, tp)
     places = pp * chunks
     yield "layers", places <= np.where(places > 1, most_places(limits.layers), limits.layers)
-    ring = ~plans["ulysses"].astype(bool)
-    yield "context", (workload.seq_len % (cp * np.where(ring & (cp > 1), 2, 1)) == 0)
+    halves, by_heads = plans["halves"].astype(bool), plans["by_heads"].astype(bool)
+    yield "context", (workload.seq_len % (cp * np.where(halves & (cp > 1), 2, 1)) == 0)
     if limits.heads:
-        yield "ulysses", ring | (limits.heads % (tp * cp) == 0)
+        yield "context_heads", ~by_heads | (limits.heads % (tp * cp) == 0)
     yield "sequence", ~plans["sequence_parallel"].astype(bool) | ((workload.seq_len // cp) % tp == 0)
     yield "batch", workload.global_batch % (dp * plans["micro_batch"]) == 0
     yield "timeline", _TASKS * pp * chunks * (workload.global_batch // (dp * plans["micro_batch"])) <= MOST_TASKS
@@ -113,24 +113,36 @@ def can_update_in_backward(pp: ArrayLike, micro_batches: ArrayLike) -> NDArray[n
     return np.asarray((np.asarray(pp) == 1) & (np.asarray(micro_batches) == 1))
 
 
-def columns(plan: Plan) -> dict[str, NDArray[Any]]:
-    """One plan as columns of length one, for the rules."""
+class ContextSplit(Protocol):
+    """What a style of context parallelism divides: sequences in two pieces a rank, or heads."""
+
+    @property
+    def halves(self) -> bool:
+        """Whether each rank has an early and a late piece of a sequence."""
+
+    @property
+    def by_heads(self) -> bool:
+        """Whether each rank attends with its share of the heads."""
+
+
+def columns(plan: Plan, style: ContextSplit) -> dict[str, NDArray[Any]]:
+    """One plan, of that style of context parallelism, as columns of length one, for the rules."""
     fields = ("tp", "pp", "cp", "dp", "ep", "etp", "chunks", "micro_batch", "sequence_parallel")
     table = {name: np.array([int(getattr(plan, name))]) for name in fields}
-    table["ulysses"] = np.array([int(plan.context_style == "ulysses")])
+    table |= {name: np.array([int(getattr(style, name))]) for name in ("halves", "by_heads")}
     for name in ("zero", "offload_weights", "optimizer_in_backward"):
         table[name] = np.array([int(getattr(plan, name))])
     table["zero_group"] = np.array([plan.zero_group or 0])
     return table
 
 
-def check(plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> None:
+def check(plan: Plan, style: ContextSplit, limits: ModelLimits, workload: Workload, devices: int) -> None:
     """Raise PlanError for the first rule that a plan breaks, naming the nearest legal choice."""
-    for name, kept in rules(limits, workload, devices, columns(plan)):
+    for name, kept in rules(limits, workload, devices, columns(plan, style)):
         if name == "layers" and plan.layer_split is not None:
             continue  # a stated split may leave places to the embedding or the head alone
         if not bool(kept[0]):
-            raise PlanError(explain(name, plan, limits, workload, devices))
+            raise PlanError(explain(name, plan, style, limits, workload, devices))
     if plan.layer_split is not None:
         places = plan.pp * plan.chunks
         if len(plan.layer_split) != places or sum(plan.layer_split) != limits.layers or min(plan.layer_split) < 0:
@@ -141,10 +153,10 @@ def check(plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> 
             )
 
 
-def explain(rule: str, plan: Plan, limits: ModelLimits, workload: Workload, devices: int) -> str:
+def explain(rule: str, plan: Plan, style: ContextSplit, limits: ModelLimits, workload: Workload, devices: int) -> str:
     """A broken rule in people's words: the value, the limit and the nearest legal choice of a word that is at fault."""
     group, total = plan.dp * plan.cp, plan.tp * plan.cp * plan.dp
-    halves = plan.cp * (2 if plan.context_style == "ring" else 1)
+    halves = plan.cp * (2 if style.halves else 1)
     texts = {
         "devices": f"tp {plan.tp} x pp {plan.pp} x cp {plan.cp} x dp {plan.dp} = {plan.devices} devices,"
         f" the cluster has {devices};"
@@ -159,9 +171,9 @@ def explain(rule: str, plan: Plan, limits: ModelLimits, workload: Workload, devi
         f" {limits.layers} layers;"
         f" nearest: pp {max(1, most_places(limits.layers) // plan.chunks)}",
         "context": f"sequence {workload.seq_len} is not a multiple of {halves} (cp {plan.cp}"
-        f"{', two halves per rank for a causal ring' if halves > plan.cp else ''});"
-        f" nearest: cp {_context_ranks(workload.seq_len, plan)}",
-        "ulysses": f"tp {plan.tp} x cp {plan.cp} does not divide {limits.heads} heads, as all-to-all"
+        f"{', two halves per rank for causal attention' if halves > plan.cp else ''});"
+        f" nearest: cp {_context_ranks(workload.seq_len, plan, style)}",
+        "context_heads": f"tp {plan.tp} x cp {plan.cp} does not divide {limits.heads} heads, as all-to-all"
         " context parallelism must; use a ring",
         "sequence": f"sequence parallelism needs sequence {workload.seq_len} / cp {plan.cp} to be a"
         f" multiple of tp {plan.tp};"
@@ -199,8 +211,8 @@ def _fewer(plan: Plan, devices: int) -> str:
     return f"{highest} {left}" if left else f"{plan.devices} devices"
 
 
-def _context_ranks(seq_len: int, plan: Plan) -> int:
-    halves = 2 if plan.context_style == "ring" and plan.cp > 1 else 1
+def _context_ranks(seq_len: int, plan: Plan, style: ContextSplit) -> int:
+    halves = 2 if style.halves and plan.cp > 1 else 1
     return nearest_divisor(seq_len // halves, plan.cp) if seq_len % halves == 0 else 1
 
 

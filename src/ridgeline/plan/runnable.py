@@ -19,7 +19,7 @@ from ridgeline.plan.plan import Plan
 Columns = Mapping[str, Any]
 _FIELDS = (
     *("tp", "pp", "cp", "dp", "ep", "etp", "sequence_parallel", "overlap_tensor", "chunks", "zero"),
-    *("offload_optimizer", "offload_activations", "offload_weights", "optimizer_in_backward", "loss", "context_style"),
+    *("offload_optimizer", "offload_activations", "offload_weights", "optimizer_in_backward", "loss"),
 )
 
 
@@ -65,7 +65,7 @@ def why_not(plan: Plan, policy: FrameworkPolicy, workload: Workload, layers: Seq
 def columns(plan: Plan) -> dict[str, Any]:
     """One plan's fields as the rules ask for them."""
     table: dict[str, Any] = {name: getattr(plan, name) for name in _FIELDS}
-    table |= {name: technique_name(getattr(plan, name)) for name in ("schedule", "loss", "recompute")}
+    table |= {name: technique_name(getattr(plan, name)) for name in ("schedule", "loss", "recompute", "context_style")}
     return table | {"recompute_layers": plan.recompute_layers is not None, "zero_group": plan.zero_group or 0}
 
 

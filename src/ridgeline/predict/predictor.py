@@ -24,6 +24,7 @@ from ridgeline.memory.query import Options
 from ridgeline.memory.stage import activation_bytes, host_memory, stage_memory
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import check, model_limits
+from ridgeline.seams.context import context_style
 from ridgeline.seams.loss import cross_entropy
 from ridgeline.timeline.simulate import Timeline, simulate
 from ridgeline.training.bounds import step_bound_s
@@ -78,7 +79,7 @@ class Predictor:
             ep=plan.ep,
             etp=plan.etp,
             sequence_parallel=int(plan.sequence_parallel),
-            ulysses=int(plan.context_style == "ulysses"),
+            context=plan.context_style,
             micro_batch=plan.micro_batch,
             overlap_tensor=int(plan.overlap_tensor),
         )
@@ -126,7 +127,7 @@ class Predictor:
 
     def evaluate(self, plan: Plan) -> Evaluation:
         """Price and simulate one plan exactly; raises PlanError for an illegal one."""
-        check(plan, self.limits, self.workload, self.cluster.count)
+        check(plan, context_style(plan.context_style), self.limits, self.workload, self.cluster.count)
         if plan.technique != self.model.techniques:
             raise PlanError(
                 f"plan: technique {', '.join(plan.technique) or 'none'}, the predictor's model has"

@@ -188,7 +188,13 @@ def filled(name: str, family: str, help_: str, *, also: tuple[str, ...] = ()) ->
     return Field(name=name, read=read, help=help_, choices=known)
 
 
-WORDS = {"optimizers": "optimizer", "schedules": "schedule", "losses": "loss", "recompute": "recompute"}
+WORDS = {
+    "optimizers": "optimizer",
+    "schedules": "schedule",
+    "losses": "loss",
+    "recompute": "recompute",
+    "contexts": "context_style",
+}
 """Families of which a scenario always has one, and the word that names it."""
 SERVING_FAMILIES = {"queues": "queue"}
 """Families of serving of which a deployment always has one, and the word that names it."""
@@ -271,7 +277,7 @@ PLAN_FIELDS: tuple[Field, ...] = (
     whole("ep", "expert-parallel degree"),
     whole("etp", "tensor-parallel degree inside an expert; when absent, tp"),
     yes("sequence_parallel", "divide norms and residuals over the tensor-parallel ranks"),
-    pick("context_style", ("ring", "ulysses"), "how context-parallel ranks exchange keys and values"),
+    filled("context_style", "contexts", "how context-parallel ranks exchange keys and values"),
     whole("micro_batch", "sequences per micro-batch"),
     filled("schedule", "schedules", "pipeline schedule"),
     whole("chunks", "model chunks per pipeline stage"),

@@ -81,6 +81,7 @@ zb-v               zbv zero_bubble_v
 zb-h1              zbh1 zero_bubble zero_bubble_h1
 ring               ring_attention p2p
 ulysses            a2a all_to_all deepspeed_ulysses
+allgather          all_gather
 none               disabled
 """
 _ENDINGS = ("_size", "_degree")

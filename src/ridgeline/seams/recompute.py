@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, cast
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.seams.registry import technique
 from ridgeline.seams.technique import Technique
@@ -48,9 +44,3 @@ class RecomputeRule(Technique):
 def recompute_rule(name: str, selective: str) -> RecomputeRule:
     """The rule that a plan names; `selective` is that of the framework's policy. Raises `UnknownNameError`."""
     return cast(RecomputeRule, technique("recompute", selective if name == SELECTIVE else name))
-
-
-def each_name(names: ArrayLike) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Each different name of an array over plans, with where it stands."""
-    named = np.asarray(names)
-    return ((name, named == name) for name in np.unique(named).tolist())

@@ -8,12 +8,15 @@ Nothing is imported until it is asked for by name.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.errors import PlanError, UnknownNameError
 from ridgeline.seams.technique import Technique
@@ -137,3 +140,9 @@ def _value(text: str) -> object:
         except ValueError:
             continue
     return text
+
+
+def each_name(names: ArrayLike) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Each different name of an array over plans, with where it stands."""
+    named = np.asarray(names)
+    return ((name, named == name) for name in np.unique(named).tolist())

@@ -49,7 +49,8 @@ def space_of(space: Space, policy: FrameworkPolicy) -> Space:
         max_cp=space.max_cp if policy.context_styles else 1,
         max_ep=space.max_ep if policy.expert_parallel else 1,
         max_chunks=min(space.max_chunks, policy.most_chunks),
-        context_style=tuple(one for one in space.context_style if one in policy.context_styles) or ("ring",),
+        context_style=tuple(one for one in space.context_style if technique_name(one) in policy.context_styles)
+        or (policy.context_styles or ("ring",))[:1],
         zero=usual if "optimizer" in policy.sharding else tuple(sorted({0, *usual, *zero})),
         zero_in_pipelines=(0, *stages_of(policy.sharding_in_pipelines))
         if "optimizer" not in policy.sharding
@@ -84,7 +85,8 @@ def allowed(policy: FrameworkPolicy, workload: Workload, group: Plans, limits: M
     stages = axes.entries[0].degrees.pp
     table: dict[str, Any] = {name: axes.degree(name) for name in ("tp", "cp", "dp", "ep", "etp")}
     table |= {"pp": np.asarray(stages), "chunks": group.chunks, "schedule": technique_name(group.schedule)}
-    table["context_style"] = np.where(axes.degree("ulysses") > 0, "ulysses", "ring")
+    styles = [technique_name(one.degrees.context) for one in axes.entries]
+    table["context_style"] = np.array(styles)[None, None, None, :]
     for name in ("sequence_parallel", "overlap_tensor"):
         table[name] = np.array([getattr(one, name) for one in axes.entries])[None, None, None, :]
     kinds = [(technique_name(kind), most is not None) for kind, most in axes.recompute]

@@ -70,15 +70,18 @@ class Grid:
 
     def _unique(self) -> tuple[Layout, list[int]]:
         """Each different layout once, as arrays, and where each entry's is."""
-        names = ("tp", "cp", "ep", "etp", "ulysses", "micro_batch")
+        names = ("tp", "cp", "ep", "etp", "context", "micro_batch")
         degrees = attrgetter(*names)
-        keys: dict[tuple[int, ...], int] = {}
+        keys: dict[tuple[int | str, ...], int] = {}
         index = [
             keys.setdefault((*degrees(one.degrees), one.sequence_parallel, one.overlap_tensor), len(keys))
             for one in self.entries
         ]
-        columns = np.array(list(keys), dtype=float).T[:, None, None, None]  # each (1, 1, 1, K)
-        return Layout(**dict(zip((*names, "sequence_parallel", "overlap_tensor"), columns, strict=True))), index
+        found: dict[str, Any] = {}
+        for name, column in zip((*names, "sequence_parallel", "overlap_tensor"), zip(*keys, strict=True), strict=True):
+            kind = str if name == "context" else float
+            found[name] = np.array(column, dtype=kind)[None, None, None]  # (1, 1, 1, K)
+        return Layout(**found), index
 
     def groups(self) -> Iterator[Group]:
         """Every group of plans, bounded and measured, always in the same order; a thread a core works ahead."""

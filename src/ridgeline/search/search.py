@@ -19,6 +19,7 @@ from ridgeline.predict import Predictor
 from ridgeline.predict.explain import explain
 from ridgeline.predict.what_if import plan_sensitivities
 from ridgeline.report.report import FrameworkRun, Infeasible, SearchReport
+from ridgeline.seams.context import context_style
 from ridgeline.seams.resolve import rewritten
 from ridgeline.search.frameworks import allowed, framework_runs, space_of
 from ridgeline.search.grid import Grid
@@ -92,9 +93,9 @@ class Searcher:
         kept = [item for item, ok in zip(found, keep, strict=True) if ok]
         for rule, count in broken.items():
             example = next(item for item, ok in zip(found, keep, strict=True) if not ok)
-            text = explain_rule(
-                rule, plan_of(example), self.predictor.limits, self.predictor.workload, self.predictor.cluster.count
-            )
+            limits, devices = self.predictor.limits, self.predictor.cluster.count
+            style = context_style(example.context)
+            text = explain_rule(rule, plan_of(example), style, limits, self.predictor.workload, devices)
             self.infeasible.append(
                 Infeasible(reason=rule, plans=count, nearest=text.rpartition("nearest: ")[2] or text)
             )

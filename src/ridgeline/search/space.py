@@ -12,6 +12,7 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import ModelLimits, divisors, most_places, rules
+from ridgeline.seams.context import context_style
 from ridgeline.seams.loss import tried_losses
 from ridgeline.seams.registry import names
 from ridgeline.seams.schedule import PipelineSchedule
@@ -104,7 +105,7 @@ class Degrees:
     etp: int
     micro_batch: int
     micro_batches: int
-    ulysses: bool
+    context: str
 
 
 def _pick(name: str, space: Space, choices: list[int]) -> list[int]:
@@ -148,7 +149,7 @@ def _batches(
     space: Space, limits: ModelLimits, batch: int, ranks: int, *, tp: int, cp: int, pp: int, micro: list[int]
 ) -> Iterator[Degrees]:
     stated_dp = space.fixed.get("dp")
-    styles = [False] if cp == 1 else [style == "ulysses" for style in space.context_style]
+    styles = [Plan.context_style] if cp == 1 else space.context_style
     for size in micro:
         if batch % size:
             continue
@@ -159,7 +160,7 @@ def _batches(
         experts = [e for e in divisors(limits.experts, space.max_ep) if group % e == 0] if limits.experts else [1]
         for ep in _pick("ep", space, experts):
             expert_tp = sorted({1, tp}) if limits.experts and tp > 1 and group % (ep * tp) == 0 else [1]
-            for etp, ulysses in product(_pick("etp", space, expert_tp), styles):
+            for etp, context in product(_pick("etp", space, expert_tp), styles):
                 yield Degrees(
                     tp=tp,
                     cp=cp,
@@ -169,7 +170,7 @@ def _batches(
                     etp=etp,
                     micro_batch=size,
                     micro_batches=batch // size // dp,
-                    ulysses=ulysses,
+                    context=context,
                 )
 
 
@@ -203,10 +204,14 @@ def legal(
         return [], {}
     columns = {
         name: np.array([int(getattr(item, name)) for item in found])
-        for name in ("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "ulysses")
+        for name in ("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch")
     }
     columns |= {
         "chunks": np.ones(len(found), dtype=int),
+        **{
+            name: np.array([getattr(context_style(item.context), name) for item in found])
+            for name in ("halves", "by_heads")
+        },
         "sequence_parallel": np.zeros(len(found), dtype=int),
         **{name: np.zeros(len(found), dtype=int) for name in ("zero", "zero_group")},
         **{name: np.zeros(len(found), dtype=int) for name in ("offload_weights", "optimizer_in_backward")},
@@ -231,7 +236,7 @@ def plan_of(item: Degrees, **choices: object) -> Plan:
         ep=item.ep,
         etp=item.etp,
         micro_batch=item.micro_batch,
-        context_style="ulysses" if item.ulysses else "ring",
+        context_style=item.context,
         **choices,  # type: ignore[arg-type]
     )
 

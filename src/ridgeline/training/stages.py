@@ -22,7 +22,8 @@ from ridgeline.lower.chains import Chains
 from ridgeline.lower.params import rank_params
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import CollectiveKind, Layout, Number
-from ridgeline.seams.recompute import RecomputeRule, each_name, recompute_rule
+from ridgeline.seams.recompute import RecomputeRule, recompute_rule
+from ridgeline.seams.registry import each_name
 from ridgeline.seams.schedule import Integers, PipelineSchedule
 from ridgeline.training.exchanges import (
     CopySeconds,

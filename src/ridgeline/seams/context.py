@@ -1,0 +1,84 @@
+"""The seam of context parallelism: how ranks that divide the tokens of a sequence attend to all of them.
+
+Shape letters: T tokens of a micro-batch on one rank, H heads, K kv heads of one tensor-parallel rank, q and v numbers
+of a head's query and value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from numpy.typing import NDArray
+
+from ridgeline.seams.registry import technique
+from ridgeline.seams.technique import Technique
+
+Number = float | NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """A collective of context-parallel ranks around one attention.
+
+    `kind` is 'all_gather', 'reduce_scatter' or 'all_to_all', `size_bytes` the whole buffer of one rank [byte] and
+    `repeats` how often it is done. With `hidden` it runs beside the attention, in as many pieces as there are ranks.
+    """
+
+    name: str
+    kind: str
+    size_bytes: Number
+    repeats: float = 1.0
+    hidden: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layouts:
+    """Tensors that are laid out anew around one attention: `moved_bytes` through memory [byte] by so many kernels."""
+
+    name: str
+    moved_bytes: Number
+    kernels: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attended:
+    """One attention of a rank; numbers, or arrays over plans.
+
+    `heads` and `kv_heads` are those of the model, which `tensor` ranks divide. `element_bytes` is the width of
+    activations [byte], `ranks` are those of the context.
+    """
+
+    tokens: Number
+    heads: int
+    kv_heads: int
+    qk_dim: int
+    v_dim: int
+    element_bytes: float
+    tensor: Number
+    ranks: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextStyle(Technique):
+    """How context-parallel ranks exchange what attention needs of each other.
+
+    With `by_heads` each rank attends with its share of the heads to all tokens, else with its tokens and all heads.
+    With `halves` each has an early and a late piece of a sequence, so that causal attention is as much on each.
+    `by_turns` says that a rank calls attention once for the shard of each rank, and merges results.
+    """
+
+    family: ClassVar[str] = "contexts"
+    by_heads: ClassVar[bool] = False
+    halves: ClassVar[bool] = False
+    by_turns: ClassVar[bool] = False
+
+    def exchanges(self, attended: Attended, *, backward: bool) -> Iterable[Exchange | Layouts]:
+        """What ranks exchange, and lay out anew, around the forward or the backward of one attention."""
+        raise NotImplementedError
+
+
+def context_style(name: str) -> ContextStyle:
+    """The style that a plan names; raises `UnknownNameError` for a name of none."""
+    return cast(ContextStyle, technique("contexts", name))
