@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError, ModelError, RidgelineError
 from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.families.explicit import FIELDS
-from ridgeline.graph.families.registry import FAMILIES, NESTED, TEXTS, WRAPPERS
+from ridgeline.graph.families.registry import nested, texts, types, wrappers
 from ridgeline.graph.load import catalog, catalog_config, load, parse_config
 from ridgeline.graph.model import Block, op_params
 from ridgeline.graph.ops import ElementwiseOp, GroupedGemmOp, LinearOp, Op, Region, Split
@@ -335,8 +335,10 @@ def test_huge_dimensions_stay_exact(size: int) -> None:
 
 
 def test_wrappers_point_to_families() -> None:
-    assert set(WRAPPERS.values()) | set(TEXTS.values()) | set(NESTED) <= set(FAMILIES)
-    assert not (set(WRAPPERS) | set(TEXTS)) & set(FAMILIES)
+    assert set(wrappers().values()) | set(texts().values()) <= set(types())
+    assert not (set(wrappers()) | set(texts())) & set(types())
+    assert nested("gemma")["hidden_size"] == 3072
+    assert nested("deepseek_v3") == {}
 
 
 VICUNA = {"model_type": "llama", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32064}
@@ -418,7 +420,7 @@ def test_files_and_folders(tmp_path: Path) -> None:
 def test_the_page_on_models_lists_every_type() -> None:
     page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
     rows = page.split("## Types", 1)[1].split("|---|---|", 1)[1].split("\n\n", 1)[0]
-    assert set(re.findall(r"`([^`]+)`", rows)) == set(FAMILIES) | set(WRAPPERS)
+    assert set(re.findall(r"`([^`]+)`", rows)) == set(types()) | set(wrappers())
 
 
 LATENT_EXPERTS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
@@ -51,6 +52,12 @@ def read_bytes(name: str) -> bytes:
 def read_json(name: str) -> Any:
     """The content of the JSON file `data/<name>`."""
     return json.loads(read_text(name))
+
+
+@cache
+def read_toml(name: str) -> dict[str, Any]:
+    """The tables of the TOML file `data/<name>`."""
+    return tomllib.loads(read_text(name))
 
 
 @cache

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ridgeline.errors import ModelError, UnknownNameError
 from ridgeline.graph.checkpoint import quantization
 from ridgeline.graph.config import Fields
-from ridgeline.graph.families.registry import FAMILIES, WRAPPERS
-from ridgeline.graph.families.stack import Family, Stack
+from ridgeline.graph.families.decoder import Stack
+from ridgeline.graph.families.registry import Family, family, nested, texts, types, wrappers
 from ridgeline.graph.layers import graph_of
 from ridgeline.graph.model import Graph, Model
 from ridgeline.graph.spec import Attention, GatedDelta, Layer, Lightning, Mlp, Moe, StateSpace
-from ridgeline.graph.wrapping import unwrapped
 
 EXPLICIT = "explicit"
 _SHOWN = 60  # characters of an unknown name that an error repeats
@@ -32,16 +32,16 @@ def build(config: Mapping[str, Any], *, name: str, source: str) -> Model:
     if not isinstance(config, Mapping):
         raise ModelError(f"{name}: a config is an object of fields, not {type(config).__name__}")
     whole = config
-    text = unwrapped(config)
-    kind, family = _family(text.config, name)
-    defaults = {**family.defaults, **text.defaults}
-    fields = Fields(values=text.config, where=name, family=kind, defaults=defaults, renamed=family.renamed)
-    stack = family.read(fields)
+    text = _unwrapped(config)
+    kind, found = _family(text.config, name)
+    defaults = {**found.defaults, **text.defaults}
+    fields = Fields(values=text.config, where=name, family=kind, defaults=defaults, renamed=found.renamed)
+    stack = found.read(fields)
     notes = [*text.notes, *stack.notes, *_quantized(whole)]
     if fields.assumed:
         given = ", ".join(f"{key} = {value}" for key, value in sorted(fields.assumed.items()))
         notes.append(f"not given, so the default of model_type '{kind}': {given}")
-    graph = graph_of(stack.ends, stack.layers)
+    graph = graph_of(stack.embedding_head, stack.layers)
     return Model(
         name=name,
         model_type=kind,
@@ -67,13 +67,13 @@ def _quantized(config: Mapping[str, Any]) -> list[str]:
 def _family(config: Mapping[str, Any], name: str) -> tuple[str, Family]:
     kind = config.get("model_type")
     if not isinstance(kind, str):
-        known = ", ".join(sorted(FAMILIES))
+        known = ", ".join(sorted(types()))
         raise ModelError(f"{name}: no field 'model_type' of text; known: {known}; {_HINT}")
-    family = FAMILIES.get(kind)
-    if family is None:
-        known_types = (*FAMILIES, *WRAPPERS)
+    found = family(kind)
+    if found is None:
+        known_types = (*types(), *wrappers())
         raise ModelError(f"{name}: {UnknownNameError('model_type', kind[:_SHOWN], known_types, hint=_HINT)}")
-    return kind, family
+    return kind, found
 
 
 def from_dims(
@@ -138,14 +138,66 @@ def from_dims(
     return build({"model_type": EXPLICIT, **given}, name=name, source=source)
 
 
+_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
+"""Where files hold the config of their text model. Source: transformers, get_text_config; InternVL, Ovis: `llm_config`;
+DeepSeek-VL2: `language_config`; Qwen-Omni: `thinker_config`, which holds a `text_config`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Unwrapped:
+    """The config of a text model, the defaults that its own file leaves out, and a word on what is not built."""
+
+    config: Mapping[str, Any]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def _unwrapped(config: Mapping[str, Any]) -> _Unwrapped:
+    """The text model's own config where a config wraps it beside a vision or audio model; else the config as it is.
+
+    Any type is a wrapper whose text model says a known type of its own. A nested config holds only what differs from
+    its configuration class, so that the defaults of the class go with it.
+    """
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or family(kind) is not None:
+        return _Unwrapped(config=config)
+    inner = _inner(config)
+    own = None if inner is None else inner.get("model_type")
+    if isinstance(own, str):
+        known = texts().get(own, own)
+        if family(known) is None:
+            return _Unwrapped(config=config if kind not in wrappers() else {**config, "model_type": own})
+    elif kind in wrappers():
+        known = wrappers()[kind]
+    else:
+        return _Unwrapped(config=config)
+    fields = config if inner is None else inner  # older files keep the text's fields at the top
+    embedding_head = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+    return _Unwrapped(
+        config={**embedding_head, **fields, "model_type": known},
+        defaults=nested(known) if inner is not None and own in (None, known) else {},
+        notes=(f"the text model of '{kind}' alone",),
+    )
+
+
+def _inner(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The nested config of the text model; None where there is none."""
+    for key in _KEYS:
+        found = config.get(key)
+        if isinstance(found, Mapping) and found:
+            deeper = found.get("text_config")
+            return deeper if isinstance(deeper, Mapping) and deeper else found
+    return None
+
+
 def _dims(stack: Stack, graph: Graph) -> dict[str, float | int | str | bool | None]:
     """The dimensions that people name, from the first layer that has each."""
     dims: dict[str, float | int | str | bool | None] = {
         "layers": len(stack.layers),
-        "hidden": stack.ends.hidden,
-        "vocab": stack.ends.vocab,
+        "hidden": stack.embedding_head.hidden,
+        "vocab": stack.embedding_head.vocab,
         "max_positions": stack.max_positions,
-        "tied": stack.ends.tied,
+        "tied": stack.embedding_head.tied,
     }
     for layer in stack.layers:
         for key, value in _layer_dims(layer).items():

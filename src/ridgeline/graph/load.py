@@ -15,7 +15,6 @@ from ridgeline.facts import store
 from ridgeline.facts.user_files import CONFIG, read_user_file
 from ridgeline.graph.build import build
 from ridgeline.graph.checkpoint import checkpoint_weights, quantization
-from ridgeline.graph.diffusion_names import find_diffusion
 from ridgeline.graph.model import Model
 
 _FOLDER = "models"
@@ -63,6 +62,8 @@ def load(text_or_path: str | Path) -> Model:
             return network(known)
     if looks_like_path or _exists(path):
         return _load_file(path)
+    from ridgeline.graph.diffusion_names import find_diffusion
+
     pictures = find_diffusion(text)
     if pictures is not None:
         raise ModelError(

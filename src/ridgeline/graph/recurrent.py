@@ -16,6 +16,17 @@ DELTA_CHUNK = 64  # tokens; chunk_size of the delta rule in Qwen3-Next's release
 _FP32_BYTES, _HALF_BYTES = 4.0, 2.0
 
 
+def recurrent_ops(spec: Lightning | StateSpace | GatedDelta, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
+    """Operators of a mixer that carries a state; `kept` is the input that its first product keeps."""
+    match spec:
+        case Lightning():
+            return lightning_ops(spec, hidden, kept)
+        case StateSpace():
+            return state_space_ops(spec, hidden, kept)
+        case GatedDelta():
+            return gated_delta_ops(spec, hidden, kept)
+
+
 def lightning_ops(spec: Lightning, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
     """MiniMax-01 lightning attention: SiLU on q, k, v; linear attention; RMS norm; sigmoid gate.
 

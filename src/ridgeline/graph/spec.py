@@ -207,7 +207,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ends:
+class EmbeddingHead:
     """What runs before the first layer and after the last.
 
     `embed_dim` differs from `hidden` where the table is narrower and projected (`embed_project`

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.layers import graph_of
 from ridgeline.graph.model import Model
-from ridgeline.graph.spec import Attention, Ends, Layer, Mlp, Norm
+from ridgeline.graph.spec import Attention, EmbeddingHead, Layer, Mlp, Norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def translator(name: str) -> Model:
         dropout=True,
     )  # fmt: skip
     layers = [encoder] * (size.layers - 1) + [replace(encoder, encoder_end=True, closing_norm=True)]
-    ends = Ends(vocab=size.vocab, hidden=size.hidden, tied=True, norm=norm, dropout=True)
-    graph = graph_of(ends, [*layers, *[decoder] * size.layers])
+    embedding_head = EmbeddingHead(vocab=size.vocab, hidden=size.hidden, tied=True, norm=norm, dropout=True)
+    graph = graph_of(embedding_head, [*layers, *[decoder] * size.layers])
     dims = {"layers": 2 * size.layers, "hidden": size.hidden, "vocab": size.vocab}
     return Model(name=name, model_type="translation", graph=graph, max_positions=None, source="table 3", dims=dims)

@@ -1,4 +1,4 @@
-"""GPT-2 and its kin, each with its own config keys: learned positions, ALiBi, parallel blocks.
+"""GPT-2 and others with config keys of their own: learned positions, ALiBi, parallel blocks; Llama's layout renamed.
 
 Letters: D hidden, H heads, K kv heads, F ffn, L layers.
 """
@@ -8,9 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ridgeline.graph.config import Fields
-from ridgeline.graph.families.decoder import LAYER, SCALE_ONLY, activation, has_dropout, rotary_share
-from ridgeline.graph.families.stack import Stack
-from ridgeline.graph.spec import Attention, Ends, Layer, Mlp, Norm
+from ridgeline.graph.families.decoder import (
+    LAYER,
+    SCALE_ONLY,
+    Stack,
+    Traits,
+    activation,
+    decoder,
+    has_dropout,
+    rotary_share,
+)
+from ridgeline.graph.spec import Attention, EmbeddingHead, Layer, Mlp, Norm
 
 _FFN_RATIO = 4  # F = 4 D in every one of these when the config does not say
 
@@ -67,8 +75,8 @@ def gpt2(fields: Fields) -> Stack:
         feed=shape.mlp(fields, "n_inner", bias=True, kind=activation(fields)),
         dropout=dropout,
     )
-    ends = _ends(fields, shape, positions=limit, dropout=dropout)
-    return Stack(ends=ends, layers=(layer,) * shape.count, max_positions=limit)
+    embedding_head = _embedding_head(fields, shape, positions=limit, dropout=dropout)
+    return Stack(embedding_head=embedding_head, layers=(layer,) * shape.count, max_positions=limit)
 
 
 def gptj(fields: Fields) -> Stack:
@@ -82,9 +90,9 @@ def gptj(fields: Fields) -> Stack:
         parallel="one",
         dropout=has_dropout(fields, "resid_pdrop"),
     )
-    ends = replace(_ends(fields, shape), head_bias=True)
+    embedding_head = replace(_embedding_head(fields, shape), head_bias=True)
     limit = fields.maybe("n_positions", "max_position_embeddings")
-    return Stack(ends=ends, layers=(layer,) * shape.count, max_positions=limit)
+    return Stack(embedding_head=embedding_head, layers=(layer,) * shape.count, max_positions=limit)
 
 
 def gpt_neo(fields: Fields) -> Stack:
@@ -98,7 +106,7 @@ def gpt_neo(fields: Fields) -> Stack:
         Layer(norm=LAYER, mixer=replace(attention, window=window if index % 2 else None), feed=mlp)
         for index in range(shape.count)
     )
-    return Stack(ends=_ends(fields, shape, positions=limit), layers=layers, max_positions=limit)
+    return Stack(embedding_head=_embedding_head(fields, shape, positions=limit), layers=layers, max_positions=limit)
 
 
 def gpt_neox(fields: Fields) -> Stack:
@@ -113,7 +121,7 @@ def gpt_neox(fields: Fields) -> Stack:
         dropout=has_dropout(fields, "hidden_dropout"),
     )
     limit = fields.maybe("max_position_embeddings")
-    return Stack(ends=_ends(fields, shape), layers=(layer,) * shape.count, max_positions=limit)
+    return Stack(embedding_head=_embedding_head(fields, shape), layers=(layer,) * shape.count, max_positions=limit)
 
 
 def phi(fields: Fields) -> Stack:
@@ -130,8 +138,8 @@ def phi(fields: Fields) -> Stack:
         dropout=has_dropout(fields, "resid_pdrop"),
     )
     limit = fields.maybe("max_position_embeddings")
-    ends = replace(_ends(fields, shape), head_bias=True)
-    return Stack(ends=ends, layers=(layer,) * shape.count, max_positions=limit)
+    embedding_head = replace(_embedding_head(fields, shape), head_bias=True)
+    return Stack(embedding_head=embedding_head, layers=(layer,) * shape.count, max_positions=limit)
 
 
 def opt(fields: Fields) -> Stack:
@@ -151,13 +159,13 @@ def opt(fields: Fields) -> Stack:
         dropout=dropout,
     )
     width = fields.maybe("word_embed_proj_dim") or shape.hidden
-    ends = replace(
-        _ends(fields, shape, positions=limit + 2),
+    embedding_head = replace(
+        _embedding_head(fields, shape, positions=limit + 2),
         norm=norm if before and not fields.flag("_remove_final_layer_norm") else None,
         embed_dim=width,
         embed_project="" if width == shape.hidden else "in_out",
     )
-    return Stack(ends=ends, layers=(layer,) * shape.count, max_positions=limit)
+    return Stack(embedding_head=embedding_head, layers=(layer,) * shape.count, max_positions=limit)
 
 
 def bloom(fields: Fields) -> Stack:
@@ -166,8 +174,8 @@ def bloom(fields: Fields) -> Stack:
     shape = _shape(fields, ("n_layer", "num_hidden_layers"), ("n_embed", "hidden_size"), heads)
     dropout = has_dropout(fields, "hidden_dropout")
     layer = Layer(norm=LAYER, mixer=shape.attention(bias=True), feed=shape.mlp(fields, bias=True), dropout=dropout)
-    ends = replace(_ends(fields, shape), embed_norm=LAYER)
-    return Stack(ends=ends, layers=(layer,) * shape.count, max_positions=fields.maybe("seq_length"))
+    embedding_head = replace(_embedding_head(fields, shape), embed_norm=LAYER)
+    return Stack(embedding_head=embedding_head, layers=(layer,) * shape.count, max_positions=fields.maybe("seq_length"))
 
 
 def falcon(fields: Fields) -> Stack:
@@ -191,7 +199,7 @@ def falcon(fields: Fields) -> Stack:
         dropout=has_dropout(fields, "hidden_dropout"),
     )
     limit = fields.maybe("max_position_embeddings")
-    return Stack(ends=_ends(fields, shape), layers=(layer,) * shape.count, max_positions=limit)
+    return Stack(embedding_head=_embedding_head(fields, shape), layers=(layer,) * shape.count, max_positions=limit)
 
 
 def mpt(fields: Fields) -> Stack:
@@ -211,12 +219,12 @@ def mpt(fields: Fields) -> Stack:
         feed=Mlp(ffn=ratio * shape.hidden, gated=False, activation="gelu", bias=bias),
         dropout=has_dropout(fields, "resid_pdrop"),
     )
-    ends = replace(_ends(fields, shape, positions=limit or 0 if learned else 0), norm=layer.norm)
-    return Stack(ends=ends, layers=(layer,) * shape.count, max_positions=limit)
+    embedding_head = replace(_embedding_head(fields, shape, positions=limit or 0 if learned else 0), norm=layer.norm)
+    return Stack(embedding_head=embedding_head, layers=(layer,) * shape.count, max_positions=limit)
 
 
-def _ends(fields: Fields, shape: Shape, *, positions: int = 0, dropout: bool = False) -> Ends:
-    return Ends(
+def _embedding_head(fields: Fields, shape: Shape, *, positions: int = 0, dropout: bool = False) -> EmbeddingHead:
+    return EmbeddingHead(
         vocab=fields.count("vocab_size"),
         hidden=shape.hidden,
         tied=fields.flag("tie_word_embeddings"),
@@ -224,3 +232,50 @@ def _ends(fields: Fields, shape: Shape, *, positions: int = 0, dropout: bool = F
         positions=positions,
         dropout=dropout,
     )
+
+
+def chatglm(fields: Fields, traits: Traits) -> Stack:
+    """ChatGLM2, ChatGLM3 and GLM-4-9B in their first form: multi-query groups, half of the head rotates."""
+    if not fields.flag("multi_query_attention", default=True):
+        kept = {key: name for key, name in fields.renamed.items() if key != "num_key_value_heads"}
+        fields.renamed = kept
+    return decoder(fields, traits)
+
+
+def qwen(fields: Fields, traits: Traits) -> Stack:
+    """Qwen (first): q, k, v biases; `intermediate_size` is the sum of gate and up."""
+    stack = decoder(fields, traits)
+    double = fields.count("intermediate_size")
+    ffn = fields.divide("intermediate_size", double, "gate and up", 2)
+    layers = tuple(
+        replace(layer, feed=replace(layer.feed, ffn=ffn) if isinstance(layer.feed, Mlp) else layer.feed)
+        for layer in stack.layers
+    )
+    return replace(stack, layers=layers)
+
+
+def baichuan(fields: Fields, traits: Traits) -> Stack:
+    """Baichuan and Baichuan 2: 7B rotates; 13B, whose config gives `model_max_length` alone, uses ALiBi."""
+    stack = decoder(fields, traits)
+    if fields.values.get("max_position_embeddings") is not None:
+        return stack
+    layers = tuple(
+        replace(layer, mixer=replace(layer.mixer, rotary_dim=0)) if isinstance(layer.mixer, Attention) else layer
+        for layer in stack.layers
+    )
+    return replace(stack, layers=layers)
+
+
+def hunyuan_moe(fields: Fields, traits: Traits) -> Stack:
+    """Hunyuan with experts: counts and widths may be lists with an entry for each layer, all alike."""
+    if fields.flag("use_cla"):
+        raise fields.fail("use_cla", True, "false: keys shared by neighbouring layers are not known")
+    values = dict(fields.values)
+    for key in ("moe_topk", "num_shared_expert", "moe_intermediate_size", "num_experts"):
+        listed = values.get(key)
+        if isinstance(listed, list):
+            if not listed or any(one != listed[0] for one in listed):
+                raise fields.fail(key, listed, "one value, or the same for each layer")
+            values[key] = listed[0]
+    fields.values = values
+    return decoder(fields, traits)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ridgeline.graph.config import LAYER_LIMIT, Fields
-from ridgeline.graph.families.decoder import LAYER, RMS, activation, has_dropout
-from ridgeline.graph.families.stack import Stack
-from ridgeline.graph.spec import Attention, Ends, Layer, Mlp
+from ridgeline.graph.families.decoder import LAYER, RMS, Stack, activation, has_dropout
+from ridgeline.graph.spec import Attention, EmbeddingHead, Layer, Mlp
 
 _BART_OFFSET = 2  # BartLearnedPositionalEmbedding keeps two rows in front
 
@@ -26,7 +25,7 @@ def bert(fields: Fields) -> Stack:
     named = fields.items("architectures") or ()
     only_masked = "BertForMaskedLM" in [str(one) for one in named]
     stack = _bert_like(fields)
-    return replace(stack, ends=replace(stack.ends, pooler=not only_masked))
+    return replace(stack, embedding_head=replace(stack.embedding_head, pooler=not only_masked))
 
 
 def roberta(fields: Fields) -> Stack:
@@ -38,14 +37,18 @@ def electra(fields: Fields) -> Stack:
     """ELECTRA's discriminator; its generator is a second, smaller model."""
     stack = _bert_like(fields)
     width = fields.count("embedding_size")
-    ends = replace(
-        stack.ends,
+    embedding_head = replace(
+        stack.embedding_head,
         embed_dim=width,
-        embed_project="" if width == stack.ends.hidden else "in",
+        embed_project="" if width == stack.embedding_head.hidden else "in",
         head="discriminator",
         head_bias=False,
     )
-    return replace(stack, ends=ends, notes=("the discriminator alone: ELECTRA's generator is a model of its own",))
+    return replace(
+        stack,
+        embedding_head=embedding_head,
+        notes=("the discriminator alone: ELECTRA's generator is a model of its own",),
+    )
 
 
 def distilbert(fields: Fields) -> Stack:
@@ -60,8 +63,8 @@ def distilbert(fields: Fields) -> Stack:
         dropout=dropout,
     )
     limit = fields.count("max_position_embeddings")
-    ends = _mlm_ends(fields, hidden, limit, dropout=dropout)
-    return Stack(ends=ends, layers=(layer,) * fields.layers("n_layers"), max_positions=limit)
+    embedding_head = _mlm_head(fields, hidden, limit, dropout=dropout)
+    return Stack(embedding_head=embedding_head, layers=(layer,) * fields.layers("n_layers"), max_positions=limit)
 
 
 def _bert_like(fields: Fields) -> Stack:
@@ -76,12 +79,14 @@ def _bert_like(fields: Fields) -> Stack:
     )
     limit = fields.count("max_position_embeddings")
     types = fields.maybe("type_vocab_size", low=0) or 0
-    ends = replace(_mlm_ends(fields, hidden, limit, dropout=dropout), token_types=types)
-    return Stack(ends=ends, layers=(layer,) * fields.layers("num_hidden_layers"), max_positions=limit)
+    embedding_head = replace(_mlm_head(fields, hidden, limit, dropout=dropout), token_types=types)
+    return Stack(
+        embedding_head=embedding_head, layers=(layer,) * fields.layers("num_hidden_layers"), max_positions=limit
+    )
 
 
-def _mlm_ends(fields: Fields, hidden: int, limit: int, *, dropout: bool) -> Ends:
-    return Ends(
+def _mlm_head(fields: Fields, hidden: int, limit: int, *, dropout: bool) -> EmbeddingHead:
+    return EmbeddingHead(
         vocab=fields.count("vocab_size"),
         hidden=hidden,
         tied=fields.flag("tie_word_embeddings", default=True),
@@ -114,14 +119,14 @@ def t5(fields: Fields) -> Stack:
     stack += [
         replace(base, mixer=replace(own if index else first, causal=True), cross=cross) for index in range(decoders)
     ]
-    ends = Ends(
+    embedding_head = EmbeddingHead(
         vocab=fields.count("vocab_size"),
         hidden=hidden,
         tied=fields.flag("tie_word_embeddings"),
         norm=RMS,
         dropout=dropout,
     )
-    return Stack(ends=ends, layers=tuple(stack), max_positions=fields.maybe("n_positions"))
+    return Stack(embedding_head=embedding_head, layers=tuple(stack), max_positions=fields.maybe("n_positions"))
 
 
 def bart(fields: Fields) -> Stack:
@@ -146,7 +151,7 @@ def bart(fields: Fields) -> Stack:
 
     encoders, decoders = fields.layers("encoder_layers"), fields.layers("decoder_layers")
     left = [replace(layer("encoder"), encoder_end=last) for _, last in _marked(encoders)]
-    ends = Ends(
+    embedding_head = EmbeddingHead(
         vocab=fields.count("vocab_size"),
         hidden=hidden,
         tied=fields.flag("tie_word_embeddings", default=True),
@@ -157,7 +162,7 @@ def bart(fields: Fields) -> Stack:
         embed_norms=2,
         dropout=dropout,
     )
-    return Stack(ends=ends, layers=(*left, *[layer("decoder")] * decoders), max_positions=limit)
+    return Stack(embedding_head=embedding_head, layers=(*left, *[layer("decoder")] * decoders), max_positions=limit)
 
 
 def _marked(count: int) -> list[tuple[int, bool]]:

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from ridgeline.errors import ModelError, UnknownNameError
 from ridgeline.graph.config import Fields
-from ridgeline.graph.families.stack import Stack
-from ridgeline.graph.spec import Attention, Ends, Layer, Mlp, Moe, Norm
+from ridgeline.graph.families.decoder import Stack
+from ridgeline.graph.spec import Attention, EmbeddingHead, Layer, Mlp, Moe, Norm
 
 ACTIVATIONS = ("gelu", "silu", "relu", "relu2")
 POSITIONS = ("rope", "learned", "alibi", "none")
@@ -56,7 +56,7 @@ _BESIDE = ("model_type", "source", "parameters")  # what a file may hold besides
 _FFN_RATIO = 4  # F = 4 D where no ffn is given, as in Vaswani et al. 2017
 
 
-def read(fields: Fields) -> Stack:
+def explicit(fields: Fields) -> Stack:
     """Explicit dimensions; the fields are the parameters of `from_dims`."""
     _refuse_unknown(fields)
     layers = fields.layers("layers")
@@ -81,7 +81,7 @@ def read(fields: Fields) -> Stack:
         )
         for index in range(layers)
     )
-    ends = Ends(
+    embedding_head = EmbeddingHead(
         vocab=fields.count("vocab"),
         hidden=fields.count("hidden"),
         tied=fields.flag("tied", default=True),
@@ -94,7 +94,7 @@ def read(fields: Fields) -> Stack:
         pooler=fields.flag("pooler"),
         dropout=fields.flag("dropout"),
     )
-    return Stack(ends=ends, layers=stack, max_positions=limit)
+    return Stack(embedding_head=embedding_head, layers=stack, max_positions=limit)
 
 
 def _refuse_unknown(fields: Fields) -> None:

@@ -1,17 +1,26 @@
-"""Stacks that mix attention with a recurrent state: MiniMax-Text-01, Qwen3-Next, Nemotron-H, Mamba-2.
+"""Stacks whose layers differ: attention beside a recurrent state, searched blocks, windows of wider and narrower heads.
 
-Letters: D hidden, H heads, N state, L layers.
+Letters: D hidden, H heads, K kv heads, F ffn, N state, E experts, L layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ridgeline.graph.config import LAYER_LIMIT, Fields
-from ridgeline.graph.families.decoder import RMS, Traits, activation, attention_of, ends_of, skipped_layers
-from ridgeline.graph.families.sparse import Sparse, feed_of
-from ridgeline.graph.families.stack import Stack
+from ridgeline.graph.families.decoder import (
+    RMS,
+    Sparse,
+    Stack,
+    Traits,
+    activation,
+    attention_of,
+    embedding_head_of,
+    feed_of,
+    skipped_layers,
+)
 from ridgeline.graph.spec import Attention, GatedDelta, Layer, Lightning, Mlp, Moe, StateSpace
 
 _PATTERN = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
@@ -33,7 +42,9 @@ def minimax(fields: Fields) -> Stack:
         )
         for index in range(count)
     )
-    return Stack(ends=ends_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings"))
+    return Stack(
+        embedding_head=embedding_head_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings")
+    )
 
 
 def _rotary(fields: Fields) -> float:
@@ -53,31 +64,26 @@ def _is_softmax(fields: Fields, index: int, count: int) -> bool:
     return index % 2 == 0
 
 
-def qwen_delta(sparse: Sparse | None, parts: int) -> Callable[[Fields], Stack]:
-    """Qwen3-Next and Qwen3.5: three gated delta layers to one of gated attention.
-
-    `parts` is the number of linear layers in the delta's input projection.
-    """
-
-    def read(fields: Fields) -> Stack:
-        count = fields.layers("num_hidden_layers")
-        traits = Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm=True, rotary=0.25)
-        attention = replace(attention_of(fields, traits), output_gate=True)
-        delta = _delta(fields, parts)
-        dense_key = "moe_intermediate_size" if sparse and sparse.where == "all" else "intermediate_size"
-        dense = Mlp(ffn=fields.count(dense_key), gated=True, activation=activation(fields))
-        layers = tuple(
-            Layer(
-                norm=RMS,
-                mixer=attention if _is_full(fields, index, count) else delta,
-                feed=feed_of(fields, sparse, dense, index, count),
-            )
-            for index in range(count)
+def qwen_delta(fields: Fields, traits: Traits) -> Stack:
+    """Qwen3-Next and Qwen3.5: three gated delta layers to one of gated attention."""
+    count, sparse = fields.layers("num_hidden_layers"), traits.sparse
+    own = Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm=True, rotary=0.25)
+    attention = replace(attention_of(fields, own), output_gate=True)
+    delta = _delta(fields, traits.parts)
+    dense_key = "moe_intermediate_size" if sparse and sparse.where == "all" else "intermediate_size"
+    dense = Mlp(ffn=fields.count(dense_key), gated=True, activation=activation(fields))
+    layers = tuple(
+        Layer(
+            norm=RMS,
+            mixer=attention if _is_full(fields, index, count) else delta,
+            feed=feed_of(fields, sparse, dense, index, count),
         )
-        limit = fields.maybe("max_position_embeddings")
-        return Stack(ends=ends_of(fields), layers=layers, max_positions=limit, notes=skipped_layers(fields))
-
-    return read
+        for index in range(count)
+    )
+    limit = fields.maybe("max_position_embeddings")
+    return Stack(
+        embedding_head=embedding_head_of(fields), layers=layers, max_positions=limit, notes=skipped_layers(fields)
+    )
 
 
 def _delta(fields: Fields, parts: int) -> GatedDelta:
@@ -109,7 +115,9 @@ def nemotron_h(fields: Fields) -> Stack:
         Layer(norm=RMS, feed=part) if isinstance(part, Mlp | Moe) else Layer(norm=RMS, mixer=part)
         for part in (parts[kind] for kind in kinds)
     )
-    return Stack(ends=ends_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings"))
+    return Stack(
+        embedding_head=embedding_head_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings")
+    )
 
 
 def _kinds(fields: Fields) -> list[str]:
@@ -130,7 +138,7 @@ def _kinds(fields: Fields) -> list[str]:
 
 def _part(fields: Fields, kind: str) -> Attention | StateSpace | Mlp | Moe:
     if kind == "mamba":
-        return _mixer(fields, "mamba_num_heads", "mamba_head_dim", "ssm_state_size")
+        return _state(fields, "mamba_num_heads", "mamba_head_dim", "ssm_state_size")
     if kind == "attention":
         return attention_of(fields, Traits(rotary=0.0))
     dense = Mlp(
@@ -159,11 +167,145 @@ def _part(fields: Fields, kind: str) -> Attention | StateSpace | Mlp | Moe:
 
 def mamba2(fields: Fields) -> Stack:
     """Mamba-2: one mixer a layer, no MLP."""
-    layer = Layer(norm=RMS, mixer=_mixer(fields, "num_heads", "head_dim", "state_size"))
-    return Stack(ends=ends_of(fields), layers=(layer,) * fields.layers("num_hidden_layers"), max_positions=None)
+    layer = Layer(norm=RMS, mixer=_state(fields, "num_heads", "head_dim", "state_size"))
+    return Stack(
+        embedding_head=embedding_head_of(fields),
+        layers=(layer,) * fields.layers("num_hidden_layers"),
+        max_positions=None,
+    )
 
 
-def _mixer(fields: Fields, heads_key: str, dim_key: str, state_key: str) -> StateSpace:
+def gemma4(fields: Fields) -> Stack:
+    """Gemma 4: windowed layers and full ones of wider heads and fewer keys; experts beside a dense feed-forward.
+
+    Embeddings for each layer and caches that layers share are refused: the smallest ones have them.
+    """
+    for key in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
+        shared = fields.maybe(key, low=0)  # where it is left out, what its class takes
+        if shared:
+            raise fields.fail(key, shared, "0: parts that layers share are not known")
+    count = fields.layers("num_hidden_layers")
+    kinds = _listed(fields, "layer_types", count, ("sliding_attention", "full_attention"))
+    near = attention_of(fields, Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm=True))
+    mixers = {
+        "sliding_attention": replace(near, window=fields.count("sliding_window")),
+        "full_attention": _wide(fields, near),
+    }
+    feed = _beside(fields)
+    layers = tuple(Layer(norm=RMS, mixer=mixers[kind], feed=feed, placement="sandwich") for kind in kinds)
+    return Stack(
+        embedding_head=embedding_head_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings")
+    )
+
+
+def _wide(fields: Fields, near: Attention) -> Attention:
+    """The attention of a layer that sees everything; its values may be its keys before norm and rotation."""
+    dim = fields.maybe("global_head_dim") or near.qk_dim
+    kv_heads = fields.maybe("num_global_key_value_heads") or near.kv_heads
+    kv_heads = fields.grouped(near.heads, kv_heads, "num_global_key_value_heads")
+    same = fields.flag("attention_k_eq_v")
+    return replace(near, kv_heads=kv_heads, qk_dim=dim, v_dim=dim, rotary_dim=dim // 4, values_are_keys=same)
+
+
+def _beside(fields: Fields) -> Mlp | Moe:
+    dense = Mlp(ffn=fields.count("intermediate_size"), gated=True, activation=activation(fields))
+    if not fields.flag("enable_moe_block"):
+        return dense
+    experts = fields.count("num_experts")
+    return Moe(
+        experts=experts,
+        top_k=fields.top_k(fields.count("top_k_experts"), experts, "top_k_experts"),
+        expert=replace(dense, ffn=fields.count("moe_intermediate_size"), merged_gate=True),
+        shared=dense,
+        shared_count=1,
+    )
+
+
+def searched(fields: Fields) -> Stack:
+    """Llama whose blocks a search has cut: each keeps its attention or none, and a feed-forward of its own width.
+
+    F = 2 m D / 3, up to a multiple of 256, where m is the block's `ffn_mult`. Source: the modeling file that NVIDIA
+    publishes beside Llama-3.3-Nemotron-Super-49B.
+    """
+    count, hidden = fields.layers("num_hidden_layers"), fields.count("hidden_size")
+    heads = fields.count("num_attention_heads")
+    blocks = fields.items("block_configs")
+    if blocks is None or len(blocks) != count or not all(isinstance(block, Mapping) for block in blocks):
+        raise fields.fail("block_configs", blocks, f"one table for each of the {count} layers")
+    layers = []
+    for number, block in enumerate(blocks):
+        mixer, feed = _block_part(fields, block, "attention", number), _block_part(fields, block, "ffn", number)
+        group, times = mixer.get("n_heads_in_group"), feed.get("ffn_mult")
+        attention = None
+        if mixer.get("no_op") is not True:
+            attention = _grouped_attention(fields, hidden, heads, fields.whole("n_heads_in_group", group, low=1))
+        mlp = None
+        if feed.get("no_op") is not True:
+            if isinstance(times, bool) or not isinstance(times, int | float) or not 0 < times <= 100:
+                raise fields.fail("ffn_mult", times, "a number above 0, to 100")
+            mlp = Mlp(ffn=-(-int(2 * times * hidden / 3) // 256) * 256, gated=True, activation=activation(fields))
+        layers.append(Layer(norm=RMS, mixer=attention, feed=mlp))
+    return Stack(
+        embedding_head=embedding_head_of(fields),
+        layers=tuple(layers),
+        max_positions=fields.maybe("max_position_embeddings"),
+    )
+
+
+def _block_part(fields: Fields, block: Mapping[str, Any], name: str, number: int) -> Mapping[str, Any]:
+    found = block.get(name)
+    if not isinstance(found, Mapping):
+        raise fields.fail(f"block_configs[{number}].{name}", found, "a table")
+    if found.get("replace_with_linear") or found.get("sparsify"):
+        raise fields.fail(f"block_configs[{number}].{name}", "replaced", "attention, a feed-forward or none of it")
+    return found
+
+
+def _grouped_attention(fields: Fields, hidden: int, heads: int, group: int) -> Attention:
+    dim = fields.divide("hidden_size", hidden, "num_attention_heads", heads)
+    kv_heads = fields.divide("num_attention_heads", heads, "n_heads_in_group", group)
+    return Attention(heads=heads, kv_heads=kv_heads, qk_dim=dim, v_dim=dim, rotary_dim=dim)
+
+
+def granite_hybrid(fields: Fields) -> Stack:
+    """Granite 4: Mamba-2 or attention, then experts beside a shared feed-forward, or that one alone."""
+    count = fields.layers("num_hidden_layers")
+    names = {"mamba": "mamba", "attention": "attention", "full_attention": "attention"}
+    kinds = [names[kind] for kind in _listed(fields, "layer_types", count, tuple(names))]
+    width = fields.count("shared_intermediate_size")
+    dense = Mlp(ffn=width, gated=True, activation=activation(fields), merged_gate=True)
+    if fields.maybe("num_local_experts", low=0):
+        sparse = Sparse(ffn_key="intermediate_size", shared="width", merged_gate=True)
+        feeds = [feed_of(fields, sparse, dense, index, count) for index in range(count)]
+    else:
+        feeds = [dense] * count
+    return _mixed(fields, kinds, feeds, rotary=0.0 if fields.word("position_embedding_type") == "nope" else 1.0)
+
+
+def bamba(fields: Fields) -> Stack:
+    """Bamba: Mamba-2, attention in the layers of `attn_layer_indices`, a feed-forward in each."""
+    count = fields.layers("num_hidden_layers")
+    attentive = fields.indices("attn_layer_indices", count=count) or frozenset()
+    kinds = ["attention" if index in attentive else "mamba" for index in range(count)]
+    dense = Mlp(ffn=fields.count("intermediate_size"), gated=True, activation=activation(fields))
+    return _mixed(fields, kinds, [dense] * count, rotary=0.5)
+
+
+def _mixed(fields: Fields, kinds: list[str], feeds: list[Mlp | Moe], *, rotary: float) -> Stack:
+    mixers: dict[str, Attention | StateSpace] = {}
+    if "attention" in kinds:
+        mixers["attention"] = attention_of(
+            fields, Traits(qkv_bias="attention_bias", out_bias="attention_bias", rotary=rotary)
+        )
+    if "mamba" in kinds:
+        mixers["mamba"] = _state(fields, "mamba_n_heads", "mamba_d_head", "mamba_d_state")
+    layers = tuple(Layer(norm=RMS, mixer=mixers[kind], feed=feed) for kind, feed in zip(kinds, feeds, strict=True))
+    return Stack(
+        embedding_head=embedding_head_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings")
+    )
+
+
+def _state(fields: Fields, heads_key: str, dim_key: str, state_key: str) -> StateSpace:
     heads, groups = fields.count(heads_key), fields.count("n_groups", "mamba_n_groups")
     return StateSpace(
         heads=heads,
@@ -172,6 +314,13 @@ def _mixer(fields: Fields, heads_key: str, dim_key: str, state_key: str) -> Stat
         groups=fields.grouped(heads, groups, "n_groups"),
         conv_kernel=fields.count("conv_kernel", "mamba_d_conv"),
         chunk=fields.count("chunk_size", "mamba_chunk_size"),
-        bias=fields.flag("use_bias"),
+        bias=fields.flag("use_bias", "mamba_proj_bias"),
         conv_bias=fields.flag("use_conv_bias", "mamba_conv_bias", default=True),
     )
+
+
+def _listed(fields: Fields, key: str, count: int, known: tuple[str, ...]) -> list[str]:
+    listed = fields.items(key)
+    if listed is None or len(listed) != count or any(one not in known for one in listed):
+        raise fields.fail(key, listed, f"one of {', '.join(known)} for each of the {count} layers")
+    return [str(one) for one in listed]
