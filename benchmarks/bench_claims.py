@@ -18,7 +18,7 @@ import numpy as np
 
 from ridgeline.cost.machine import machine
 from ridgeline.errors import NoPlanError, PlanError
-from ridgeline.facts.clusters import cluster, with_beside
+from ridgeline.facts.clusters import cluster, with_secondary
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import Trade
 from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
@@ -174,7 +174,7 @@ def janus() -> Iterator[str]:
 def megascale() -> Iterator[str]:
     """Decode steps of Mixtral-8x22B on two kinds of devices, by what an hour of one costs in hours of the other."""
     context, bound_s = 730, 0.15
-    fleet = with_beside(cluster("16xH20"), cluster("16xg6e.48xlarge"))
+    fleet = with_secondary(cluster("16xH20"), cluster("16xg6e.48xlarge"))
     where, shelf = machine(fleet), Shelf()
     assert fleet.beside is not None
     first, second = fleet.accelerator.name, fleet.beside.cluster.accelerator.name

@@ -17,7 +17,7 @@ from ridgeline.facts.accelerators import accelerator_names
 from ridgeline.facts.benchmarks import ran_on
 from ridgeline.facts.clusters import MAX_DEVICES, cluster, clusters, reach
 from ridgeline.facts.machines import link, link_names
-from ridgeline.facts.records import Beside, Cluster, Tier
+from ridgeline.facts.records import Cluster, SecondaryPool, Tier
 
 TOPOLOGIES = {"switch", "ring", "mesh", "torus", "bus"}
 
@@ -217,14 +217,17 @@ def test_devices_of_a_kind_that_is_not_there_are_the_cluster_itself() -> None:
     assert alone.of_kind("L40S") is alone
     assert alone.of_kind("H100-SXM") is alone
     mixed = replace(
-        alone, beside=Beside(cluster=cluster("4xL40S"), own_link=alone.tiers[-1], other_link=alone.tiers[0])
+        alone, secondary=SecondaryPool(cluster=cluster("4xL40S"), own_link=alone.tiers[-1], other_link=alone.tiers[0])
     )
     assert mixed.of_kind("H100-SXM") is mixed
     there = mixed.of_kind("L40S")
     assert (there.accelerator.name, there.count) == ("L40S", 4)
-    assert there.beside is not None
-    assert (there.beside.cluster.name, there.beside.cluster.beside) == (alone.name, None)
-    assert (there.beside.own_link, there.beside.other_link) == (alone.tiers[0], alone.tiers[-1])  # ends change places
+    assert there.secondary is not None
+    assert (there.secondary.cluster.name, there.secondary.cluster.secondary) == (alone.name, None)
+    assert (there.secondary.own_link, there.secondary.other_link) == (
+        alone.tiers[0],
+        alone.tiers[-1],
+    )  # ends change places
 
 
 def test_machines_of_tests_are_in_the_catalog_and_hold_their_device() -> None:

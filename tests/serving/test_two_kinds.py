@@ -11,7 +11,7 @@ import pytest
 
 from ridgeline.cost.machine import machine, of_kind, outside
 from ridgeline.errors import ClusterError, DomainError, InputError, NoPlanError, PlanError
-from ridgeline.facts.clusters import cluster, with_beside
+from ridgeline.facts.clusters import cluster, with_secondary
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment
@@ -37,7 +37,7 @@ MIXED = {
 
 @cache
 def both() -> Cluster:
-    return with_beside(cluster("8xL40S"), cluster("8xH100-SXM"))
+    return with_secondary(cluster("8xL40S"), cluster("8xH100-SXM"))
 
 
 @cache
@@ -54,15 +54,15 @@ def test_each_kind_sees_the_other_beside_it() -> None:
     here, there = both(), both().of_kind("H100-SXM")
     assert (here.of_kind("L40S"), here.of_kind("")) == (here, here)
     assert there.accelerator.name == "H100-SXM"
-    assert there.beside is not None
-    assert there.beside.cluster.accelerator.name == "L40S"
+    assert there.secondary is not None
+    assert there.secondary.cluster.accelerator.name == "L40S"
     assert there.of_kind("L40S").accelerator.name == "L40S"
     assert of_kind(machine(here), "H100-SXM").cluster == there
 
 
 def test_devices_of_one_kind_are_no_second_kind() -> None:
     with pytest.raises(ClusterError, match="both are H100-SXM"):
-        with_beside(cluster("8xH100-SXM"), cluster("16xH100-SXM"))
+        with_secondary(cluster("8xH100-SXM"), cluster("16xH100-SXM"))
     with pytest.raises(DomainError, match="no devices of another kind beside it"):
         outside(machine(cluster("8xL40S")))
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ridgeline.cost.mechanism import Array, Mechanism
 from ridgeline.errors import DomainError
 from ridgeline.facts.fits import BANDS_S
-from ridgeline.facts.formulas import Parameter
+from ridgeline.facts.mechanisms import Parameter
 
 SCALE = 0.08  # residuals beyond 8 % count less and less (soft L1)
 PRIOR = 0.3  # a parameter one unit of the bounded scale from its start costs as much as 0.3 rows at SCALE

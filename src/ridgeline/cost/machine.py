@@ -248,7 +248,7 @@ def machine(cluster: Cluster, *, datasheet_only: bool = False) -> Machine:
         in_network_efficiency=tuple(1.0 if datasheet_only else fact.value for fact in in_network),
         link_evidence=link_evidence(cluster.tiers, [] if datasheet_only or fit is not None else facts),
         collectives=fit,
-        beside=None if cluster.beside is None else machine(cluster.beside.cluster, datasheet_only=datasheet_only),
+        beside=None if cluster.secondary is None else machine(cluster.secondary.cluster, datasheet_only=datasheet_only),
         datasheet_only=datasheet_only,
     )
 
@@ -265,7 +265,7 @@ def outside(found: Machine) -> Machine:
 
     Raises `DomainError` where there are none.
     """
-    other = found.cluster.beside
+    other = found.cluster.secondary
     if other is None:
         raise DomainError(f"{found.cluster.name} has no devices of another kind beside it")
     link = replace(other.own_link, latency_s=max(other.own_link.latency_s, other.other_link.latency_s))

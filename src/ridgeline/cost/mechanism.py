@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from ridgeline.compiled import run
 from ridgeline.errors import DomainError
-from ridgeline.facts.formulas import Parameter, signature
-from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.mechanisms import Parameter, constant, signature
 from ridgeline.facts.records import Accelerator
 from ridgeline.lower.work import Number
 

@@ -22,7 +22,7 @@ from ridgeline.facts.machines import (
     machines,
     resized,
 )
-from ridgeline.facts.records import Accelerator, Beside, Cluster, Evidence, Fact, Tier
+from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, SecondaryPool, Tier
 
 KG_PER_J = 1e-3 / 3.6e6  # of one gram per kilowatt-hour
 WORLD = "world"
@@ -150,13 +150,13 @@ def outward(found: Cluster) -> Tier:
     return outside[-1] if outside else found.tiers[-1]
 
 
-def with_beside(first: Cluster, second: Cluster) -> Cluster:
+def with_secondary(first: Cluster, second: Cluster) -> Cluster:
     """The first cluster with the devices of the second, of another kind, beside it; raises `ClusterError` if alike."""
     if first.accelerator.name == second.accelerator.name:
         raise ClusterError(
             f"{second.name} beside {first.name}: both are {first.accelerator.name}; take more of them as one cluster"
         )
-    return replace(first, beside=Beside(cluster=second, own_link=outward(first), other_link=outward(second)))
+    return replace(first, secondary=SecondaryPool(cluster=second, own_link=outward(first), other_link=outward(second)))
 
 
 def _count(text: str | None, whole: str) -> int | None:

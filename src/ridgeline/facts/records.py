@@ -122,7 +122,7 @@ class Cluster:
     price_usd_per_device_h: Fact | None = None
     pue: Fact | None = None  # power usage effectiveness of the building
     carbon_kg_per_j: Fact | None = None
-    beside: Beside | None = None
+    secondary: SecondaryPool | None = None
 
     @property
     def node_devices(self) -> int:
@@ -131,15 +131,17 @@ class Cluster:
 
     def of_kind(self, kind: str) -> Cluster:
         """The same devices seen from those of a kind: the cluster itself, but for the name of those beside it."""
-        there = self.beside
+        there = self.secondary
         if there is None or kind != there.cluster.accelerator.name:
             return self
-        back = Beside(cluster=replace(self, beside=None), own_link=there.other_link, other_link=there.own_link)
-        return replace(there.cluster, beside=back)
+        back = SecondaryPool(
+            cluster=replace(self, secondary=None), own_link=there.other_link, other_link=there.own_link
+        )
+        return replace(there.cluster, secondary=back)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class SecondaryPool:
     """Devices of another kind beside those of a cluster.
 
     A device of one kind reaches those of the other over the network of its own nodes, `own_link`, and theirs,

@@ -29,5 +29,5 @@ def with_formats(one: Deployment, model: Model, cluster: Cluster) -> tuple[Deplo
 
 def rates_of_both(cluster: Cluster) -> frozenset[str]:
     """Number formats that every kind of device of a cluster multiplies."""
-    beside = () if cluster.beside is None else (cluster.beside.cluster.accelerator,)
+    beside = () if cluster.secondary is None else (cluster.secondary.cluster.accelerator,)
     return frozenset.intersection(*(frozenset(part.peak_flop_per_s) for part in (cluster.accelerator, *beside)))

@@ -18,8 +18,8 @@ def parts_of(cluster: Cluster, one: Deployment) -> list[tuple[Cluster, int]]:
     """The devices of one instance by kind: where they are, and how many [1]."""
     own = cluster.of_kind(one.kind)
     found = [(own, one.own_devices)]
-    if own.beside is not None and one.other_devices:
-        found.append((own.beside.cluster, one.other_devices))
+    if own.secondary is not None and one.other_devices:
+        found.append((own.secondary.cluster, one.other_devices))
     return found
 
 

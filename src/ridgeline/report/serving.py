@@ -80,7 +80,7 @@ class ServingReport(Printed):
     @property
     def idle_devices(self) -> int:
         """Devices of the cluster that no instance runs on [1]."""
-        beside = 0 if self.cluster.beside is None else self.cluster.beside.cluster.count
+        beside = 0 if self.cluster.secondary is None else self.cluster.secondary.cluster.count
         return self.cluster.count + beside - self.devices
 
     @property

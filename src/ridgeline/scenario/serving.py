@@ -158,14 +158,14 @@ def _draft(stated: Mapping[str, Any], place: Place) -> Model | None:
 
 def _with_beside(first: Cluster, plan: Table, place: Place) -> Cluster:
     """The cluster with the devices of another kind that the plan names beside it, where it does."""
-    from ridgeline.facts.clusters import cluster, with_beside
+    from ridgeline.facts.clusters import cluster, with_secondary
 
     text = plan.get("beside")
     if not isinstance(text, str) or not text.strip():
         return first
     path = place.folder / text.strip()
     named = str(path.resolve()) if text.strip().casefold().endswith(".toml") else text
-    found: Cluster = guarded("plan", {"beside": text}, place, lambda: with_beside(first, cluster(named)))
+    found: Cluster = guarded("plan", {"beside": text}, place, lambda: with_secondary(first, cluster(named)))
     return found
 
 
@@ -207,7 +207,7 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
         one = deployed(**common)
         fitting = max(1, fitting_instances(one, cluster))
         found = (deployed(**common, instances=stated.get("instances", fitting)),)
-    there = None if cluster.beside is None else cluster.beside.cluster
+    there = None if cluster.secondary is None else cluster.secondary.cluster
     for where, used in (
         (cluster, sum(one.own_devices * one.instances for one in found)),
         (there, sum(one.other_devices * one.instances for one in found)),
@@ -235,15 +235,15 @@ def drafts_of(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 def _beside(words: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
     """The words of a deployment, with its experts on the devices of another kind where there are any."""
-    if cluster.beside is None or "expert_devices" not in words:
+    if cluster.secondary is None or "expert_devices" not in words:
         return words
-    return {**words, "expert_kind": cluster.beside.cluster.accelerator.name}
+    return {**words, "expert_kind": cluster.secondary.cluster.accelerator.name}
 
 
 def fitting_instances(one: Deployment, cluster: Cluster) -> int:
     """Instances that the devices of the cluster, and those of another kind beside it, hold [1]."""
     own = cluster.of_kind(one.kind)
     fitting = own.count // one.own_devices
-    if own.beside is None or not one.other_devices:
+    if own.secondary is None or not one.other_devices:
         return fitting
-    return min(fitting, own.beside.cluster.count // one.other_devices)
+    return min(fitting, own.secondary.cluster.count // one.other_devices)

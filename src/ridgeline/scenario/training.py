@@ -280,13 +280,14 @@ def _from_dims(table: Table, place: Place) -> Model:
 
 
 def _cluster(table: Table, place: Place) -> Cluster:
-    from ridgeline.facts.cluster_file import cluster_of, read_cluster
-    from ridgeline.facts.clusters import cluster
+    from ridgeline.facts.clusters import cluster, cluster_from_toml
 
     sources = [name for name in ("name", "file") if name in table]
     if len(sources) == 1 and set(table) == {sources[0], "region"}:
         return _in_region(_cluster({sources[0]: table[sources[0]]}, place), table["region"], place)
     if len(table) > 1 or not sources:
+        from ridgeline.facts.cluster_file import cluster_of
+
         file = place.file or "command line"
         try:
             return cluster_of(table, file=file)
@@ -297,7 +298,7 @@ def _cluster(table: Table, place: Place) -> Cluster:
     if not isinstance(text, str) or not text:
         raise place.fail("cluster", sources[0], "needs a text, e.g. name = '64xH100-SXM' or file = 'machine.toml'")
     if sources[0] == "file":
-        return read_cluster(text)
+        return cluster_from_toml(text)
     return cluster(text)
 
 

@@ -59,13 +59,13 @@ def deployments(
 
     In a fleet of two kinds of devices each kind may hold whole instances, or attention with experts on the other.
     """
-    if cluster.beside is None:
+    if cluster.secondary is None:
         yield from _of_kind(model, cluster, stated, space, longest)
         return
-    for kind in (cluster.accelerator.name, cluster.beside.cluster.accelerator.name):
+    for kind in (cluster.accelerator.name, cluster.secondary.cluster.accelerator.name):
         own = cluster.of_kind(kind)
         if "expert_devices" not in stated and not stated.get("apart"):
-            whole = _of_kind(model, replace(own, beside=None), stated, space, longest)
+            whole = _of_kind(model, replace(own, secondary=None), stated, space, longest)
             yield from (replace(one, kind=kind) for one in whole)
         yield from _experts_beside(model, own, stated, space, longest)
 
@@ -74,8 +74,8 @@ def _experts_beside(
     model: Model, own: Cluster, stated: Mapping[str, Any], space: Space, longest: int
 ) -> Iterator[Deployment]:
     """Shapes with attention on the devices of a cluster and experts on those beside it."""
-    assert own.beside is not None
-    there = own.beside.cluster
+    assert own.secondary is not None
+    there = own.secondary.cluster
     split = {**stated, "apart": True}
     parts = (stated["micro_batches"],) if "micro_batches" in stated else space.micro_batches
     if "pp" in stated or "ep" in stated:
@@ -147,7 +147,7 @@ def _degrees(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: S
                 spread = sorted({1, ranks} if dp == 1 else {ranks}) if experts else [1]
                 spread = [1] if "expert_devices" in stated else spread
                 if stated.get("apart") and "expert_devices" not in stated:
-                    others = cluster.count - ranks if cluster.beside is None else cluster.beside.cluster.count
+                    others = cluster.count - ranks if cluster.secondary is None else cluster.secondary.cluster.count
                     others = others if pp == 1 else 0
                     for count in [one for one in range(1, others + 1) if experts and experts % one == 0]:
                         yield {"tp": tp, "pp": pp, "dp": dp, "ep": 1, "expert_devices": count}
@@ -219,7 +219,7 @@ def fleets(
         whole = replace(one, instances=min(stated.get("instances", most), most))
         yield (whole,)
         yield from ((other,) for other in _long_prompts(whole, space, ready, traffic))
-    if cluster.beside is not None:
+    if cluster.secondary is not None:
         yield from _both_kinds(shapes, cluster, stated)
         return
     if (

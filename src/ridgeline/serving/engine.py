@@ -230,7 +230,7 @@ def check_devices(one: Deployment, cluster: Cluster) -> None:
             f"deployment: one instance takes tp {one.tp} * pp {one.pp} * dp {one.dp} ="
             f" {one.own_devices} devices, the cluster has {cluster.count}"
         )
-    there = None if cluster.beside is None else cluster.beside.cluster
+    there = None if cluster.secondary is None else cluster.secondary.cluster
     if one.expert_kind and (there is None or there.accelerator.name != one.expert_kind):
         raise PlanError(f"deployment: experts on {one.expert_kind}, of which {cluster.name} has none beside it")
     if there is not None and one.other_devices > there.count:

@@ -22,8 +22,7 @@ from ridgeline.cost.formats import form as form_of
 from ridgeline.cost.mechanism import Array, Mechanism, device_vector
 from ridgeline.cost.samples import form_sizes
 from ridgeline.facts.fits import BANDS_S, CallFit, Fit
-from ridgeline.facts.formulas import Parameter
-from ridgeline.facts.mechanisms import constant, kernel_traits
+from ridgeline.facts.mechanisms import Parameter, constant, kernel_traits
 from ridgeline.facts.profiles import Measured
 from ridgeline.facts.records import Accelerator
 
