@@ -20,7 +20,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster, with_secondary
 from ridgeline.graph.load import load
-from ridgeline.lower.pieces import Trade
+from ridgeline.lower.pieces import ExpertAllToAll
 from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.expert_service import AFFINITY, BALANCED, LINEAR, Loads, placed
@@ -223,7 +223,7 @@ def exflow() -> Iterator[str]:
             count * one.steps.prices.trade(piece, np.array([8.0 * 64])).mid[0]
             for count, pieces in ((kind.count, kind.pieces) for kind in one.steps.served.kinds)
             for piece in pieces
-            if isinstance(piece, Trade)
+            if isinstance(piece, ExpertAllToAll)
         ]
         return float(sum(trades)), sum(decode_parts(one, table, 64.0, 1024.0).values())
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.cost.engine_limits import host_range
+from ridgeline.cost.host_times import host_range
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.records import Evidence

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ridgeline.calibrate.here.calls import FORMS, Calls, plan
 from ridgeline.calibrate.here.fitting import call_fits
 from ridgeline.calibrate.here.kernels import measured
-from ridgeline.cost.calls import POINTWISE, call_seconds
+from ridgeline.cost.own_host import POINTWISE, call_seconds
 from ridgeline.facts.fits import CallFit
 from ridgeline.facts.profiles import Measured
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ridgeline.calibrate.rungs import judged_sample
 from ridgeline.cost.answer import Question, Rung
-from ridgeline.cost.fitted import find_fits
+from ridgeline.cost.fit_choice import find_fits
 from ridgeline.cost.formats import form
 from ridgeline.cost.samples import Sample, family_tables, samples
 from ridgeline.cost.seconds import Seconds

@@ -18,9 +18,8 @@ from ridgeline.cost.families.registry import FAMILIES, mechanism
 from ridgeline.cost.formats import form
 from ridgeline.cost.ladder import price
 from ridgeline.cost.machine import Machine, machine
-from ridgeline.cost.mechanism import device_vector
+from ridgeline.cost.mechanism import device_vector, form_sizes
 from ridgeline.cost.network import group_sizes
-from ridgeline.cost.samples import form_sizes
 from ridgeline.errors import DomainError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.engine_kernels import NEVER_BYTES

@@ -7,8 +7,7 @@ import pytest
 
 from ridgeline.cost import questions
 from ridgeline.cost.answer import Question, Rung
-from ridgeline.cost.bare import bare_fits
-from ridgeline.cost.fitted import find_fits
+from ridgeline.cost.fit_choice import device_only_fits, find_fits
 from ridgeline.cost.machine import machine
 from ridgeline.cost.served import Formats, ServedPrices
 from ridgeline.facts.accelerators import accelerator
@@ -25,7 +24,7 @@ def test_block_scaled_products_of_vllm_are_those_of_a_library_whose_host_is_quic
     part = accelerator(device)
     hidden = find_fits(asked("fp8_block"), part, Rung.FITTED)
     assert all(fit.values["issue_s_"] > 5e-5 for fit in hidden)
-    shown = bare_fits(asked("fp8_block"), part, Rung.FITTED)
+    shown = device_only_fits(asked("fp8_block"), part, Rung.FITTED)
     assert {fit.engine for fit in shown} == {"sglang"}
     assert all(fit.values["issue_s_"] < 1e-5 for fit in shown)
 
@@ -34,7 +33,7 @@ def test_block_scaled_products_of_vllm_are_those_of_a_library_whose_host_is_quic
 def test_what_a_host_hides_is_not_lent_to_kernels_taken_alone(device: str) -> None:
     part = accelerator(device)
     for rung in (Rung.BORROWED, Rung.COMMON):
-        lent = bare_fits(asked("fp8_block"), part, rung)
+        lent = device_only_fits(asked("fp8_block"), part, rung)
         assert all(fit.values["issue_s_"] < 4e-5 for fit in lent)
     assert lent
 
@@ -42,7 +41,7 @@ def test_what_a_host_hides_is_not_lent_to_kernels_taken_alone(device: str) -> No
 def test_what_a_host_does_not_hide_is_the_engine_s_own() -> None:
     part = accelerator("H100-SXM")
     for question in (asked("bf16"), asked("fp8_block", "trtllm"), asked("bf16", family="experts")):
-        assert bare_fits(question, part, Rung.FITTED) == find_fits(question, part, Rung.FITTED)
+        assert device_only_fits(question, part, Rung.FITTED) == find_fits(question, part, Rung.FITTED)
 
 
 def test_a_served_product_in_blocks_of_fp8_is_no_slower_than_in_16_bits() -> None:
@@ -79,7 +78,7 @@ def test_prompts_of_latent_attention_are_not_those_of_kernels_that_absorb(device
     rung = next(
         one for one in (Rung.FITTED, Rung.BORROWED) if find_fits(asked("bf16", engine, "mla_prefill"), part, one)
     )
-    timed, run = (find(asked("bf16", engine, "mla_prefill"), part, rung) for find in (find_fits, bare_fits))
+    timed, run = (find(asked("bf16", engine, "mla_prefill"), part, rung) for find in (find_fits, device_only_fits))
     assert {fit.engine for fit in timed} == {"sglang"}
     assert {fit.engine for fit in run} == {"trtllm"}
 
@@ -107,5 +106,5 @@ def test_only_sglang_widens_its_pool_of_8_bit_latents_before_a_step(engine: str,
 
 def test_kernels_that_widen_prompts_stay_an_engines_own() -> None:
     for family, device in (("mla_prefill", "B200-SXM"), ("mla_decode", "H100-SXM")):
-        found = bare_fits(asked("bf16", "sglang", family), accelerator(device), Rung.FITTED)
+        found = device_only_fits(asked("bf16", "sglang", family), accelerator(device), Rung.FITTED)
         assert {fit.engine for fit in found} == {"sglang"}

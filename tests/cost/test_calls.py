@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.cost.calls import ARRAYS, features
+from ridgeline.cost.own_host import ARRAYS, features
 
 PROMPT = {"batch": 1.0, "tokens": 256.0, "kv_heads": 3.0, "group": 4.0, "head_dim": 64.0, "threads": 2.0}
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ridgeline.cost import questions
-from ridgeline.cost.engine_limits import host_slowness
 from ridgeline.cost.families.collective import COLLECTIVE
+from ridgeline.cost.host_times import host_slowness
 from ridgeline.cost.machine import machine
 from ridgeline.cost.mechanism import device_vector
 from ridgeline.cost.network import OPERATIONS, group_sizes

@@ -89,5 +89,5 @@ def test_questions_state_the_work_of_a_layer() -> None:
 
 
 def test_models_without_widths_are_refused() -> None:
-    with pytest.raises(UnknownNameError, match="compressed keys"):
+    with pytest.raises(UnknownNameError, match="compressed"):
         layer_sizes("csa", "Llama-3", 8, 1.0)

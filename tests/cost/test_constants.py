@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ridgeline.cost.engine_kernels import integer_seconds
 from ridgeline.cost.machine import device
-from ridgeline.cost.plain import integer_seconds
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.mechanisms import constant, constants
 from ridgeline.facts.records import Evidence

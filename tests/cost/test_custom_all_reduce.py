@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.cost import questions
-from ridgeline.cost.all_reduce import all_reduce_seconds, kernels_of
+from ridgeline.cost.all_reduce import all_reduce_seconds, engine_rules, kernel_sizes, kernels_of, most_bytes
 from ridgeline.cost.answer import Rung
-from ridgeline.cost.engine_limits import engine_rules, kernel_sizes, most_bytes
 from ridgeline.cost.families.collective import CUSTOM_ALL_REDUCE
 from ridgeline.cost.ladder import price
 from ridgeline.cost.machine import machine

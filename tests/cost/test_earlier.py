@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.cost.earlier import earlier_fits
+from ridgeline.cost.engine_kernels import OwnKernels
+from ridgeline.cost.fit_choice import earlier_fits
 from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import machine
-from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.served import ServedPrices
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.clusters import cluster

@@ -13,7 +13,8 @@ from ridgeline.cost import expert_tables, questions
 from ridgeline.cost.answer import Rung
 from ridgeline.cost.expert_tables import exchanges
 from ridgeline.cost.families.exchange import ENGINE_EXCHANGE, EXCHANGE
-from ridgeline.cost.fitted import find_fits, model_of
+from ridgeline.cost.fit_choice import find_fits
+from ridgeline.cost.fitted import model_of
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.clusters import cluster

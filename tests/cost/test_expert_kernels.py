@@ -10,20 +10,21 @@ import pytest
 from ridgeline.cost import questions
 from ridgeline.cost.all_reduce import all_reduce_seconds
 from ridgeline.cost.answer import Question, Rung
-from ridgeline.cost.fitted import find_fits, model_of
+from ridgeline.cost.engine_kernels import OwnKernels
+from ridgeline.cost.fit_choice import find_fits
+from ridgeline.cost.fitted import model_of
 from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import Machine, machine
-from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import DomainError
 from ridgeline.facts.clusters import cluster
-from ridgeline.lower.pieces import Experts, Trade
+from ridgeline.lower.pieces import ExpertAllToAll, Experts
 from ridgeline.lower.work import CollectiveKind
 
 B200, H200 = machine(cluster("8xB200-SXM")), machine(cluster("8xH200-SXM"))
 B300 = machine(cluster("8xB300-SXM"))
 EXPERTS = Experts(hidden=7168, inner=2048.0, top_k=8, count=256, gated=True, ranks=8)
-TRADE = Trade(width=7168, top_k=8, experts=256, ranks=8)
+TRADE = ExpertAllToAll(width=7168, top_k=8, experts=256, ranks=8)
 ROWS = np.array([64.0, 8192.0])
 
 

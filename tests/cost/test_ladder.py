@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from ridgeline.cost import fitted, measured, questions
 from ridgeline.cost.answer import Cost, Question, Rung, held_by_host
 from ridgeline.cost.families.registry import FAMILIES, mechanism
-from ridgeline.cost.fitted import find_fits, from_fits, own_rates
+from ridgeline.cost.fit_choice import find_fits
+from ridgeline.cost.fitted import from_fits, own_rates
 from ridgeline.cost.ladder import price
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.cost.answer import Question, Rung
-from ridgeline.cost.fitted import find_fits, fitted_model
-from ridgeline.cost.lent import slower_host
+from ridgeline.cost.fit_choice import find_fits
+from ridgeline.cost.fitted import fitted_model, slower_host
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.transfer import transferred_fits
 

@@ -7,10 +7,10 @@ import pytest
 
 from ridgeline.cost import questions
 from ridgeline.cost.answer import Question, Rung
-from ridgeline.cost.fitted import find_fits
+from ridgeline.cost.engine_kernels import OwnKernels
+from ridgeline.cost.fit_choice import find_fits
 from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import machine
-from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.served import ServedPrices
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.clusters import cluster

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from ridgeline.cost.answer import interval
-from ridgeline.cost.calls import call_seconds
 from ridgeline.cost.machine import device
-from ridgeline.cost.own_host import own_host
+from ridgeline.cost.own_host import call_seconds, own_host
 from ridgeline.facts.fits import CallFit, register_calls
 from ridgeline.facts.records import Accelerator, Evidence, Fact
 from ridgeline.lower.work import Attention, Gemm, Layout, Number, Phase, Stream

@@ -296,7 +296,7 @@ def test_a_block_splits_work_by_phase_and_recompute_is_its_forward(machine: Mach
 
 def test_selective_recompute_of_every_second_product(machine: Machine) -> None:
     gather = Collective(name="tensor.all_gather", phase=Phase.FORWARD, kind=CollectiveKind.ALL_GATHER, bytes=80e6,
-                        ranks=4, stride=1)  # fmt: skip
+                        ranks=4, stride=1, hidden_behind="gemm", hidden=0)  # fmt: skip
     scatter = replace(gather, name="tensor.reduce_scatter", kind=CollectiveKind.REDUCE_SCATTER)
     one = Pricer(machine, Workload(seq_len=1024, global_batch=8))
     found = one.block([PRODUCT, CORE, LONG, gather, scatter], Layout(tp=4), recompute=["every-second-matmul"]).again[

@@ -14,7 +14,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.build import build
 from ridgeline.graph.load import catalog_config, load
 from ridgeline.lower.inference import serve
-from ridgeline.lower.pieces import Core, LayerKind, Mix, Product
+from ridgeline.lower.pieces import Core, HyperConnection, LayerKind, Product
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.engine import Engine, engine
@@ -75,7 +75,7 @@ def test_an_entry_is_kept_for_every_four_or_128_tokens_and_windows_for_a_sequenc
 
 
 def test_streams_are_mixed_around_both_parts() -> None:
-    mixes = [piece for piece in kinds(PRO)["chosen-moe"].pieces if isinstance(piece, Mix)]
+    mixes = [piece for piece in kinds(PRO)["chosen-moe"].pieces if isinstance(piece, HyperConnection)]
     assert [(one.width, one.streams, one.before) for one in mixes] == [(7168, 4, True), (7168, 4, False)] * 2
 
 

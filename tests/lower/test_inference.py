@@ -12,7 +12,18 @@ from ridgeline.graph.load import catalog, load
 from ridgeline.graph.model import Model, op_params
 from ridgeline.graph.ops import LinearOp
 from ridgeline.lower.inference import serve
-from ridgeline.lower.pieces import Core, Experts, Fusions, LayerKind, Pass, Piece, Product, Reduce, Served, Trade
+from ridgeline.lower.pieces import (
+    Core,
+    Elementwise,
+    ExpertAllToAll,
+    Experts,
+    Fusions,
+    LayerKind,
+    Piece,
+    Product,
+    Reduce,
+    Served,
+)
 from ridgeline.plan.deployment import Deployment
 from ridgeline.scenario.serving_words import deployed
 
@@ -144,15 +155,15 @@ def test_deepseek_s_layers_are_of_two_kinds() -> None:
 @pytest.mark.parametrize("model", [LLAMA, MIXTRAL, DEEPSEEK], ids=lambda model: model.name)
 def test_collectives_are_only_where_something_is_divided(model: Model) -> None:
     alone = serve(model, deployed())
-    assert (count(alone, Reduce), count(alone, Trade)) == (0, 0)
+    assert (count(alone, Reduce), count(alone, ExpertAllToAll)) == (0, 0)
     layers = len(model.graph.layers)
     divided = serve(model, deployed(tp=4))
     assert count(divided, Reduce) == 2 * layers + 2  # after attention and after the rest; embedding, logits
-    assert count(divided, Trade) == 0
+    assert count(divided, ExpertAllToAll) == 0
     routed = sum(model.graph.blocks[name].experts > 0 for name in model.graph.layers)
     ranks = deployed(dp=4, ep=4 if routed else 1)
     side_by_side = serve(model, ranks)
-    assert (count(side_by_side, Reduce), count(side_by_side, Trade)) == (0, routed)
+    assert (count(side_by_side, Reduce), count(side_by_side, ExpertAllToAll)) == (0, routed)
 
 
 @pytest.mark.parametrize(("name", "reductions"), [("minimax-m2", 3), ("olmo-2-7b", 3), ("qwen3-32b", 2)])
@@ -164,11 +175,13 @@ def test_norms_over_the_heads_of_all_ranks_add_their_sums_up(name: str, reductio
     assert widths.count(4) == reductions - 2  # a sum of queries and one of keys, 8 bytes a token
     core = next(piece for piece in kind.pieces if isinstance(piece, Core))
     heads = (core.heads + core.kv_heads) * core.qk_dim
-    passes = {piece.name: piece.elements for piece in kind.pieces if isinstance(piece, Pass)}
+    passes = {piece.name: piece.elements for piece in kind.pieces if isinstance(piece, Elementwise)}
     assert passes["qk_norm"] == 2 * heads  # read and written
     assert passes.get("qk_sums", heads) == heads  # read
     (alone,) = serve(model, deployed(engine="vLLM")).kinds
-    assert {"qk_norm"} == {piece.name for piece in alone.pieces if isinstance(piece, Pass) and piece.name[:3] == "qk_"}
+    assert {"qk_norm"} == {
+        piece.name for piece in alone.pieces if isinstance(piece, Elementwise) and piece.name[:3] == "qk_"
+    }
 
 
 def test_routers_of_32_bits_widen_their_input_first() -> None:
@@ -176,29 +189,32 @@ def test_routers_of_32_bits_widen_their_input_first() -> None:
     router = next(piece for piece in kind.pieces if isinstance(piece, Product) and piece.name == "router")
     assert (router.part, router.n, router.k) == ("wide", 256, 3072)  # whole on every rank
     before = kind.pieces[kind.pieces.index(router) - 1]
-    assert isinstance(before, Pass)
+    assert isinstance(before, Elementwise)
     assert (before.name, before.elements) == ("widened", 3072 + 2 * 3072)  # 2 bytes are read, 4 written
     (other,) = serve(MIXTRAL, deployed(tp=4)).kinds
     parts = {piece.name: piece.part for piece in other.pieces if isinstance(piece, Product)}
     assert parts["router"] == "plain"
-    assert "widened" not in {piece.name for piece in other.pieces if isinstance(piece, Pass)}
+    assert "widened" not in {piece.name for piece in other.pieces if isinstance(piece, Elementwise)}
 
 
 def test_the_trade_spans_all_ranks_of_an_instance() -> None:
     trades = {piece for kind in serve(MIXTRAL, deployed(tp=2, dp=4, ep=8)).kinds for piece in kind.pieces}
-    assert Trade(width=4096, ranks=8, top_k=2, experts=8) in trades
+    assert ExpertAllToAll(width=4096, ranks=8, top_k=2, experts=8) in trades
 
 
 def test_what_experts_do_themselves_is_not_counted_twice() -> None:
     names = {
-        piece.name for kind in serve(MIXTRAL, deployed()).kinds for piece in kind.pieces if isinstance(piece, Pass)
+        piece.name
+        for kind in serve(MIXTRAL, deployed()).kinds
+        for piece in kind.pieces
+        if isinstance(piece, Elementwise)
     }
     assert names.isdisjoint({"route", "dispatch", "experts_activation", "combine"})
     fused = [
         piece.kernels
         for kind in serve(LLAMA, deployed()).kinds
         for piece in kind.pieces
-        if isinstance(piece, Pass) and piece.name.endswith("_residual")
+        if isinstance(piece, Elementwise) and piece.name.endswith("_residual")
     ]
     assert fused == [0.0, 0.0]
 
@@ -279,12 +295,14 @@ def test_engines_fuse_what_they_say() -> None:
 
     def norms(fusions: Fusions, tp: int) -> set[float]:
         found = pieces(fusions, tp)
-        return {p.kernels for p in found if isinstance(p, Pass) and p.name in ("attention_norm", "mlp_norm")}
+        return {p.kernels for p in found if isinstance(p, Elementwise) and p.name in ("attention_norm", "mlp_norm")}
 
     assert norms(Fusions(), 8) == {1.0}
     assert norms(Fusions(reduced_norm=True), 8) == {0.0}
     assert norms(Fusions(reduced_norm=True), 1) == {1.0}  # nothing is reduced
-    residuals = {p.kernels for p in pieces(Fusions(norm=False)) if isinstance(p, Pass) and p.name.endswith("_residual")}
+    residuals = {
+        p.kernels for p in pieces(Fusions(norm=False)) if isinstance(p, Elementwise) and p.name.endswith("_residual")
+    }
     assert residuals == {1.0}
 
 
@@ -295,7 +313,7 @@ def test_chains_are_as_many_kernels_as_the_graph_has_operators() -> None:
     """
     ops = {op.name: op for op in next(iter(LLAMA.graph.blocks.values())).ops}
     (kind,) = serve(LLAMA, deployed(), Fusions(norm=False, chains=True)).kinds
-    found = {piece.name: piece for piece in kind.pieces if isinstance(piece, Pass)}
+    found = {piece.name: piece for piece in kind.pieces if isinstance(piece, Elementwise)}
     norm = ops["attention_norm"]
     assert found["attention_norm"].kernels == norm.kernels > 1
     assert found["attention_norm"].elements == 2.0 * norm.kernels * norm.write
@@ -304,7 +322,7 @@ def test_chains_are_as_many_kernels_as_the_graph_has_operators() -> None:
     widths = [(p.name, p.n) for p in kind.pieces if isinstance(p, Product) and p.name in ("qkv", "mlp_up")]
     assert widths == [("qkv", 2048.0)] * 3 + [("mlp_up", 14336.0)] * 2
     (fused,) = serve(LLAMA, deployed(), Fusions()).kinds
-    assert {piece.kernels for piece in fused.pieces if isinstance(piece, Pass)} == {0.0, 1.0}
+    assert {piece.kernels for piece in fused.pieces if isinstance(piece, Elementwise)} == {0.0, 1.0}
 
 
 def test_operators_that_no_piece_stands_for_are_launched() -> None:
@@ -312,8 +330,8 @@ def test_operators_that_no_piece_stands_for_are_launched() -> None:
     (plain,) = serve(LLAMA, deployed()).kinds
     (apart,) = serve(LLAMA, deployed(), Fusions(layer_kernels=31)).kinds
     assert apart.pieces[:-1] == plain.pieces
-    known = sum(piece.kernels if isinstance(piece, Pass) else 1.0 for piece in plain.pieces)
-    assert apart.pieces[-1] == Pass(name="apart", elements=0.0, kernels=31.0 - known)
+    known = sum(piece.kernels if isinstance(piece, Elementwise) else 1.0 for piece in plain.pieces)
+    assert apart.pieces[-1] == Elementwise(name="apart", elements=0.0, kernels=31.0 - known)
     (few,) = serve(LLAMA, deployed(), Fusions(layer_kernels=3)).kinds
     assert few.pieces == plain.pieces
 
@@ -322,7 +340,7 @@ def test_experts_in_a_latent_are_sent_and_computed_as_wide_as_it() -> None:
     """Nemotron 3 Super: D 4096, latent 1024, 512 experts of 2688 of which 22 are visited; the products are whole."""
     served = serve(load("nemotron-3-super-120b-a12b"), deployed(dp=4, ep=4))
     (routed,) = {kind for kind in served.kinds if any(isinstance(piece, Experts) for piece in kind.pieces)}
-    assert [piece.width for piece in routed.pieces if isinstance(piece, Trade)] == [1024]
+    assert [piece.width for piece in routed.pieces if isinstance(piece, ExpertAllToAll)] == [1024]
     assert (experts(served).hidden, experts(served).inner, experts(served).top_k) == (1024, 2688, 22)
     cut = serve(load("nemotron-3-super-120b-a12b"), deployed(tp=4))
     (routed,) = {kind for kind in cut.kinds if any(isinstance(piece, Experts) for piece in kind.pieces)}

@@ -13,7 +13,7 @@ from ridgeline.cost.network import path
 from ridgeline.errors import InputError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.lower.pieces import Trade
+from ridgeline.lower.pieces import ExpertAllToAll
 from ridgeline.lower.work import CollectiveKind
 from ridgeline.scenario.serving import serving_from_words
 from ridgeline.scenario.serving_words import deployed
@@ -127,13 +127,13 @@ def test_rows_of_ranks_alike_are_even_all_to_alls() -> None:
     where = machine(cluster("16xH100-SXM"))
     prices = engine(MIXTRAL, where, deployed(dp=16, ep=1)).steps.prices
     tokens = np.array([64.0, 1024.0])
-    plain = Trade(width=4096, ranks=16, top_k=2, experts=8, stay=True)
+    plain = ExpertAllToAll(width=4096, ranks=16, top_k=2, experts=8, stay=True)
     even = prices.collective(CollectiveKind.ALL_TO_ALL, 1.5 * 2 * 4096 * tokens, 16)
     assert prices.trade(plain, 16 * tokens).mid == pytest.approx(2 * even)
     # rows beyond the node bind: a quarter of them is a quarter of the bytes
     found = path(where, 16, 1)
     assert found.outer_bytes_per_s < found.inner_bytes_per_s
-    less = Trade(width=4096, ranks=16, top_k=2, experts=8, stay=True, inside=0.1, between=3 * 8 / 16 / 4)
+    less = ExpertAllToAll(width=4096, ranks=16, top_k=2, experts=8, stay=True, inside=0.1, between=3 * 8 / 16 / 4)
     quarter = prices.collective(CollectiveKind.ALL_TO_ALL, 1.5 * 2 * 4096 * tokens / 4, 16)
     assert prices.trade(less, 16 * tokens).mid == pytest.approx(2 * quarter)
 
@@ -168,7 +168,9 @@ def test_new_cache_goes_to_all_ranks() -> None:
     found = engine(MIXTRAL, where, deployed(**words, tokens_stay=True))
     tables = found.tables(longest_prompt=2048, longest=4096)
     at = list(tables.tokens).index(64.0)
-    (trade,) = {piece for kind in found.steps.served.kinds for piece in kind.pieces if isinstance(piece, Trade)}
+    (trade,) = {
+        piece for kind in found.steps.served.kinds for piece in kind.pieces if isinstance(piece, ExpertAllToAll)
+    }
     prices = found.steps.prices
     rows = np.array([512.0])
     from ridgeline.lower.pieces import Experts

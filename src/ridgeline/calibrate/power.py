@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from ridgeline.cost import questions
 from ridgeline.cost.answer import Question, Rung
-from ridgeline.cost.fitted import find_fits, from_fits
+from ridgeline.cost.fit_choice import find_fits
+from ridgeline.cost.fitted import from_fits
 from ridgeline.cost.formats import form
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.samples import HELD_OUT, INTERVAL, Sample, family_tables, samples

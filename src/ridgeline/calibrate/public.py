@@ -14,9 +14,9 @@ from ridgeline.calibrate.least_squares import FEWEST, fit_values, residual_bands
 from ridgeline.cost.families.gemm import CASTS
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.formats import form
-from ridgeline.cost.mechanism import Array, Mechanism, device_vector
+from ridgeline.cost.mechanism import Array, Mechanism, device_vector, form_sizes
 from ridgeline.cost.readers import READERS
-from ridgeline.cost.samples import HELD_OUT, INTERVAL, Sample, block_numbers, form_sizes
+from ridgeline.cost.samples import HELD_OUT, INTERVAL, Sample, block_numbers
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import KEYS, RECORD, TIMED, Fit
 from ridgeline.facts.mechanisms import kernel_traits

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from ridgeline.calibrate.least_squares import FEWEST, residual_bands, shared_moments
 from ridgeline.cost.answer import Question, Rung
-from ridgeline.cost.fitted import find_fits, from_fits, model_of
+from ridgeline.cost.fit_choice import find_fits, hybrid_alone
+from ridgeline.cost.fitted import from_fits, model_of
 from ridgeline.cost.formats import judged_form
 from ridgeline.cost.measured import interpolated, table_interval
 from ridgeline.cost.mechanism import Array
-from ridgeline.cost.model_kernels import hybrid_alone
 from ridgeline.cost.readers import READERS
 from ridgeline.cost.samples import FOLDS, INTERVAL, Sample, block_keys, family_tables, hidden_folds, samples
 from ridgeline.facts.accelerators import accelerator

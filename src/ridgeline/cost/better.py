@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ridgeline.cost.engine_limits import dispatch_seconds
+from ridgeline.cost.host_times import dispatch_seconds
 from ridgeline.cost.machine import Machine
 from ridgeline.facts.records import DISPATCH, DIVIDED, Accelerator, Evidence, Fact
 

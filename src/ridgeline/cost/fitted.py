@@ -8,27 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.answer import Cost, Question, Rung
 from ridgeline.cost.families.registry import mechanism
-from ridgeline.cost.formats import WIDE, form, judged_form, like_forms, narrow_forms, nearest_forms
-from ridgeline.cost.lent import cooler, faster, slower_host
+from ridgeline.cost.fit_choice import find_fits
+from ridgeline.cost.formats import form, judged_form
+from ridgeline.cost.host_times import host_slowness
 from ridgeline.cost.machine import kernel_start_s
-from ridgeline.cost.mechanism import Array, Mechanism, device_rates, device_vector, places_of
-from ridgeline.cost.model_kernels import for_model
-from ridgeline.cost.residuals import Residuals
-from ridgeline.cost.samples import form_sizes
+from ridgeline.cost.mechanism import Array, Mechanism, device_rates, device_vector, form_sizes, places_of
+from ridgeline.cost.seconds import Seconds
 from ridgeline.errors import DomainError
-from ridgeline.facts.fits import BORROWED, Fit, Reach, named_kernels, own_fits
+from ridgeline.facts.accelerators import accelerator
+from ridgeline.facts.fits import BANDS_S, BORROWED, Fit
 from ridgeline.facts.mechanisms import constant, kernel_traits
-from ridgeline.facts.rates import OF_MODELS, own_share, similar_share
+from ridgeline.facts.rates import OF_MODELS, own_share, power_clock, similar_share
 from ridgeline.facts.records import Accelerator, Evidence
-from ridgeline.facts.transfer import EXCHANGES, MODULES, common_fits, transfer_evidence, transferred_fits
+from ridgeline.facts.transfer import rung_interval, transfer_evidence
 from ridgeline.lower.work import Number
 
 _NO_HOST_S = 1e-9  # a host that issues at once; the knee of `issued` needs a number above 0
@@ -40,7 +38,6 @@ FED = ("sm_bytes_per_s_", "sm_l2_bytes_per_s_")
 PACED = {"gemm": FED, "experts": FED, "decode": FED[:1], "mla_decode": (*FED[:1], "tile_s_", "fill_s_")}
 """What of a family's kernels keeps pace, from one architecture to the next, with what one SM computes: the bytes that
 reach it, and the time of a tile."""
-CORES = ("prefill", "decode")  # attention, whose wide formats run the same kernels at other rates
 _READY: dict[tuple[object, ...], FittedModel] = {}
 
 
@@ -141,61 +138,6 @@ class FittedModel:
         return used
 
 
-def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool = False) -> tuple[Fit, ...]:
-    """The fits of a rung: of the engine asked for, else of any; 16-bit formats stand for each other, fp8's for fp8's.
-
-    Attention in wider formats borrows the device's own kernels in bf16, at its own rate and bytes.
-
-    `apart` leaves out the device's whole architecture of what all devices have in common.
-    """
-    if rung is Rung.COMMON:
-        return _common(question, part, part.architecture if apart else "")
-    reach = _reach(question)
-    for engine, aside in product(dict.fromkeys((question.engine, "")), (False, True)):
-        version = question.version if engine == question.engine else ""  # others count releases in their own way
-        for name in like_forms(form(question.form)):
-            if rung is Rung.FITTED:
-                found = own_fits(
-                    question.family, part.name, engine=engine, version=version, form=name,
-                    kernels=question.kernel, reach=reach, aside=aside,
-                )  # fmt: skip
-            elif name in WIDE and question.family in CORES:
-                own = own_fits(question.family, part.name, engine=engine, version=version, form="bf16")
-                found = own or transferred_fits(question.family, part, engine=engine, form="bf16")
-            else:
-                found = transferred_fits(
-                    question.family, part, engine=engine, version=version, form=name,
-                    kernels=question.kernel, reach=reach, aside=aside,
-                )  # fmt: skip
-            if found:
-                return named_kernels(for_model(found, hybrid=question.hybrid), question.kernel)
-    return ()
-
-
-def _common(question: Question, part: Accelerator, without: str) -> tuple[Fit, ...]:
-    """What all devices but an architecture have in common, in the format whose kernels are nearest to those asked for.
-
-    A module is an engine's program: what it runs in another narrow format is nearer than what another engine does.
-    """
-    asked = form(question.form)
-    lend = partial(common_fits, question.family, part, engine=question.engine, apart_from=without)
-    module = question.family in MODULES and question.engine
-    tried = chain(
-        ((name, True) for name in (*like_forms(asked), *narrow_forms(asked)) if module),
-        ((name, False) for name in nearest_forms(asked)),
-    )
-    lent = (lend(form=name, alone=alone, asked=judged_form(question.form, name)) for name, alone in tried)
-    return next((found for found in lent if found), ())
-
-
-def _reach(question: Question) -> Reach:
-    """How far an exchange goes: releases measured on fewer nodes or ranks know nothing of what lies beyond."""
-    if question.family not in EXCHANGES:
-        return ()
-    named = ((name, question.sizes.get(name)) for name in ("nodes", "ranks"))
-    return tuple((name, float(np.max(size))) for name, size in named if size is not None)
-
-
 def fitted_model(question: Question, part: Accelerator, rung: Rung) -> FittedModel:
     """The mechanism of a question's family with the values of a rung; `DomainError` where the rung has none."""
     fits = find_fits(question, part, rung)
@@ -257,7 +199,7 @@ def _made(
         values = {**fit.values, **{name: value for name, value in own.items() if name in fit.values}}
         lent = rung is Rung.BORROWED and fit.source.startswith(BORROWED)
         if lent and "matrix_share_" in fit.values:
-            values["matrix_share_"] = cooler(fit, part, what.matrix)
+            values["matrix_share_"] = power_scaled(fit, part, what.matrix)
         if lent and traits.get("eager") and "issue_s_" in values:
             values["issue_s_"] *= slower_host(fit, part)
         if rung is Rung.COMMON:
@@ -343,3 +285,114 @@ def _timed(fit: Fit, model: Mechanism, table: Array) -> NDArray[np.bool_]:
             same &= table[:, column] == size
         found |= same
     return found
+
+
+def power_scaled(fit: Fit, part: Accelerator, matrix: str) -> float:
+    """A borrowed share of the peak rate on a device with more or less power for each FLOP than its lenders [1].
+
+    By `power_clock`, at the power that the device is allowed. Lenders without a rated power or rate change nothing.
+    """
+    share = fit.values["matrix_share_"]
+    lenders = _lenders(fit)
+    known = [_watts_a_flop(one, matrix) for one in (part, *lenders)]
+    if not all(known):
+        return share
+    theirs = float(np.exp(np.mean(np.log(known[1:]))))
+    return min(share * power_clock(known[0], theirs), 1.0)
+
+
+def slower_host(fit: Fit, part: Accelerator) -> float:
+    """Time of a device's host to issue operators, against the geometric mean of its lenders' hosts [1].
+
+    Modules that are issued eagerly take as long on four x86 hosts, whatever hangs on them, and half as long again on
+    Grace: `host_slowness`.
+    """
+    return host_slowness(part) / float(np.exp(np.mean([np.log(host_slowness(one)) for one in _lenders(fit)])))
+
+
+def faster(fit: Fit, part: Accelerator) -> float:
+    """16-bit matrix rate of one SM of a device, against the geometric mean of its lenders' [1].
+
+    SMs are built in balance: what memory and L2 bring to one, and what its neighbours share of it, keeps pace with its
+    matrix unit. Over the fits of products the ratio explains two fifths of the spread between architectures.
+    """
+    return _sm_flop_per_s(part) / float(np.exp(np.mean([np.log(_sm_flop_per_s(one)) for one in _lenders(fit)])))
+
+
+def _lenders(fit: Fit) -> list[Accelerator]:
+    """The devices that a borrowed fit is from."""
+    return [accelerator(name) for name in fit.source.removeprefix(BORROWED).split(", ")]
+
+
+def _sm_flop_per_s(part: Accelerator) -> float:
+    sms, *_, plain = device_vector(part, "bf16")
+    return float(plain / sms)
+
+
+def _watts_a_flop(part: Accelerator, matrix: str) -> float:
+    return (part.tdp_w or 0.0) / part.peak_flop_per_s[matrix] if part.peak_flop_per_s.get(matrix) else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residuals:
+    """The sizes that a fit was measured in, each by its place in the formula, and the ends of its residuals [1].
+
+    Sizes below 1 count as 1. Keys before a prompt (`ahead`, the places of keys and tokens), where none were measured,
+    are as far outside as keys are more than queries.
+    """
+
+    places: NDArray[np.int64]
+    least: Array
+    most: Array
+    ahead: tuple[int, int] | None
+    low: Array
+    high: Array
+
+    @classmethod
+    def of(cls, fit: Fit, model: Mechanism) -> Residuals:
+        """That of a fit of a mechanism's kernels."""
+        known = places_of(model.sizes)
+        names = [name for name in fit.span if name in known]
+        none_ahead = "cached" in names and fit.span["cached"][1] < 1.0 and "tokens" in known
+        names = [name for name in names if not (none_ahead and name == "cached")]
+        return cls(
+            places=np.array([known[name] for name in names], dtype=np.int64),
+            least=np.array([max(fit.span[name][0], 1.0) for name in names]),
+            most=np.array([max(fit.span[name][1], 1.0) for name in names]),
+            ahead=(known["cached"], known["tokens"]) if none_ahead else None,
+            low=np.array(fit.low),
+            high=np.array(fit.high),
+        )
+
+    def factors(self, table: Array, seconds: Array) -> tuple[Array, Array]:
+        """Factors of the ends of the 80 % interval [1]: residuals at this length, wider outside the sizes."""
+        sizes = np.maximum(table[:, self.places], 1.0)
+        beyond = np.maximum(np.maximum(sizes / self.most, self.least / sizes), 1.0)
+        outside = np.log(beyond).sum(axis=1)
+        if self.ahead is not None:
+            keys, tokens = self.ahead
+            outside = outside + np.log(1.0 + table[:, keys] / np.maximum(table[:, tokens], 1.0))
+        reach = constant("fit.reach") ** outside
+        band = BANDS_S.searchsorted(seconds, side="right")
+        return self.low[band] / reach, self.high[band] * reach
+
+
+def model_seconds(question: Question, model: FittedModel, *, lent: bool) -> Seconds:
+    """The price of a question's sizes with its interval, and how much of this is each shape's own [s].
+
+    own = sqrt(1 - shared) of each end's distance. With `lent` others' kernels stand for the engine's, as devices stand
+    for a stranger: the interval is at least that of what devices have in common.
+    """
+    priced, (low, high, used), shape = model.price(question.sizes)
+    mid, compute, memory = (priced[:, index].reshape(shape) for index in range(3))
+    band = np.searchsorted(BANDS_S, priced[:, 0], side="right")
+    shared = np.array([kernel.fit.shared for kernel in model.kernels])[used, band]
+    if lent:
+        known = rung_interval(question.family, "common", judged_form(question.form, model.kernels[0].fit.form))
+        low, high = np.minimum(low, np.asarray(known.low)[band]), np.maximum(high, np.asarray(known.high)[band])
+        shared = np.minimum(shared, np.asarray(known.shared)[band])
+    own = np.sqrt(1.0 - shared)
+    return Seconds(
+        mid=mid, low=mid * low.reshape(shape), high=mid * high.reshape(shape), compute=compute, memory=memory,
+        below=mid * (own * (1.0 - low)).reshape(shape), above=mid * (own * (high - 1.0)).reshape(shape),
+    )  # fmt: skip

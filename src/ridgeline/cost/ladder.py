@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ridgeline.cost.answer import ALL, Cost, Question, Rung, held_by_host
-from ridgeline.cost.bare import bare_fits
-from ridgeline.cost.engine_limits import issue_range_s
-from ridgeline.cost.fitted import CORES, find_fits, from_fits
+from ridgeline.cost.fit_choice import CORES, device_only_fits, find_fits
+from ridgeline.cost.fitted import from_fits
 from ridgeline.cost.formats import form
+from ridgeline.cost.host_times import issue_range_s
 from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import measured_devices
@@ -42,7 +42,7 @@ def price(question: Question, part: Accelerator, *, rungs: Sequence[Rung] = ALL)
             return held_by_host(found, question.issue_s, issue_range_s(), alone=question.alone)
     for rung in (Rung.FITTED, Rung.BORROWED, Rung.COMMON):
         if rung in rungs and (rung is not Rung.COMMON or _shared(question, part)):
-            fits = (find_fits if question.engine else bare_fits)(question, part, rung)  # of none: kernels alone
+            fits = (find_fits if question.engine else device_only_fits)(question, part, rung)  # of none: kernels alone
             if fits:
                 answer = from_fits(question, part, fits, rung)
                 return held_by_host(answer, question.issue_s, issue_range_s(), alone=question.alone)

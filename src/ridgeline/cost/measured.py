@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from ridgeline.compiled import kernel, run
 from ridgeline.cost.answer import Cost, Question, Rung
 from ridgeline.cost.families.registry import mechanism
-from ridgeline.cost.fitted import find_fits, from_fits, narrowness
+from ridgeline.cost.fit_choice import find_fits
+from ridgeline.cost.fitted import from_fits, narrowness
 from ridgeline.cost.formats import Form, form
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.readers import READERS

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.compiled import run
+from ridgeline.cost.formats import Form
 from ridgeline.errors import DomainError
 from ridgeline.facts.mechanisms import Parameter, constant, signature
 from ridgeline.facts.records import Accelerator
@@ -166,3 +167,15 @@ def device_rates(part: Accelerator, matrix: str) -> tuple[float, ...]:
 def places_of(sizes: tuple[str, ...]) -> Mapping[str, int]:
     """The place of each size in a formula's order."""
     return {name: index for index, name in enumerate(sizes)}
+
+
+def form_sizes(mechanism: Mechanism, what: Form) -> dict[str, float]:
+    """The sizes of a mechanism that the number format alone decides."""
+    known = {
+        "input_bytes": what.input_bytes,
+        "weight_bytes": what.weight_bytes,
+        "output_bytes": what.output_bytes,
+        "cast": float(what.cast),
+        "kv_bytes": what.weight_bytes,
+    }
+    return {name: value for name, value in known.items() if name in mechanism.sizes}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -260,3 +260,20 @@ def group_sizes(machine: Machine, ranks: Number, stride: Number, *, alone: bool 
         "ring_net_s": around - np.where(apart, quickest, 0.0),
         "tree_net_s": climb,
     }
+
+
+def datasheet_links(machine: Machine) -> Machine:
+    """A machine whose links carry all that their datasheets say, without latency or anything measured of them."""
+    whole = (1.0,) * len(machine.tiers)
+    tiers = tuple(replace(tier, latency_s=0.0) for tier in machine.tiers)
+    return replace(machine, tiers=tiers, efficiency=whole, in_network_efficiency=whole, collectives=None)
+
+
+def link_limit_s(machine: Machine, size_bytes: Number, ranks: Number, stride: Number = 1) -> NDArray[np.float64]:
+    """What any collective takes whose ranks each need the others' parts of a buffer [s]: (N - 1) / N B / W.
+
+    `machine` has `datasheet_links`.
+    """
+    count = np.asarray(ranks, dtype=float)
+    rate = path(machine, ranks, stride).bytes_per_s
+    return np.asarray(np.where(count > 1, (count - 1) / count * size_bytes / rate, 0.0), dtype=float)

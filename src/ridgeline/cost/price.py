@@ -16,8 +16,8 @@ from types import MappingProxyType
 import numpy as np
 
 from ridgeline.cost.answer import Cost
-from ridgeline.cost.engine_limits import dispatch_seconds, host_range, host_slowness, issue_seconds
 from ridgeline.cost.formats import ELEMENT_BYTES, FORMS
+from ridgeline.cost.host_times import dispatch_seconds, host_range, host_slowness, issue_seconds
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.own_host import own_host

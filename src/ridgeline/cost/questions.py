@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ridgeline.cost.all_reduce import kernel_sizes
 from ridgeline.cost.answer import Question
 from ridgeline.cost.convolution import Images
-from ridgeline.cost.engine_limits import issue_seconds, kernel_sizes
 from ridgeline.cost.formats import WIDE, Form, form
+from ridgeline.cost.host_times import issue_seconds
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import OPERATIONS, group_sizes
 from ridgeline.facts.fits import ENGINES

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost import expert_tables, layer_tables
-from ridgeline.cost.engine_limits import kernel_sizes, most_bytes
+from ridgeline.cost.all_reduce import kernel_sizes, most_bytes
 from ridgeline.cost.machine import machine as resolve
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.network import OPERATIONS, group_sizes

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.formats import Form, form, words
-from ridgeline.cost.mechanism import Array, Mechanism
+from ridgeline.cost.mechanism import Array
 from ridgeline.cost.readers import READERS, Reader
 from ridgeline.errors import DomainError
 from ridgeline.facts.opdata import Columns, OpTable, read, tables
@@ -51,18 +51,6 @@ class Sample:
 
 
 _LABELS = ("family", "accelerator", "engine", "version", "form", "kernel", "source")
-
-
-def form_sizes(mechanism: Mechanism, what: Form) -> dict[str, float]:
-    """The sizes of a mechanism that the number format alone decides."""
-    known = {
-        "input_bytes": what.input_bytes,
-        "weight_bytes": what.weight_bytes,
-        "output_bytes": what.output_bytes,
-        "cast": float(what.cast),
-        "kv_bytes": what.weight_bytes,
-    }
-    return {name: value for name, value in known.items() if name in mechanism.sizes}
 
 
 def family_tables(family: str, device: str = "") -> tuple[OpTable, ...]:

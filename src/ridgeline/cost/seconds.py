@@ -8,7 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.formats import form
+from ridgeline.cost.mechanism import device_rates
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.records import Accelerator
+from ridgeline.lower.work import Number
 
 Array = NDArray[np.float64]
 
@@ -117,3 +121,15 @@ def banded(kind: str, mid: Array, compute: Array, memory: Array) -> Seconds:
     """Time with the interval that mechanisms of a kind are known to have, `kind.low` to `kind.high` of it [s]."""
     low, high = constant(f"{kind}.low"), constant(f"{kind}.high")
     return Seconds(mid=mid, low=low * mid, high=high * mid, compute=compute, memory=memory)
+
+
+def kernel_limit_s(part: Accelerator, dtype: str, flop: Number, moved_bytes: Number) -> Array:
+    """The longer of FLOP at the peak rate of a format and of bytes at the peak of the memory [s]."""
+    _, peak, memory, *_ = device_rates(part, form(dtype).matrix)
+    return np.asarray(np.maximum(np.asarray(flop) / peak, np.asarray(moved_bytes) / memory), dtype=float)
+
+
+def limited(time: Seconds, limit_s: Array | float) -> Seconds:
+    """A time that is no shorter than what the machine allows at best, which it remembers [s]."""
+    mid = np.maximum(time.mid, limit_s)
+    return replace(time, mid=mid, high=np.maximum(time.high, mid), least=limit_s)

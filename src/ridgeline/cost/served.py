@@ -15,26 +15,35 @@ from numpy.typing import NDArray
 
 from ridgeline.cost import layer_questions, questions
 from ridgeline.cost.answer import Question, Rung, worst
-from ridgeline.cost.bare import bare_fits
-from ridgeline.cost.earlier import earlier_fits
-from ridgeline.cost.expert_kernels import ExpertKernels
+from ridgeline.cost.engine_kernels import (
+    READ,
+    ExpertKernels,
+    OwnKernels,
+    block_seconds,
+    half_sums,
+    integer_seconds,
+    operand_bytes,
+    peak_share,
+    score_seconds,
+    tiled_rows,
+    vector_seconds,
+    wide_seconds,
+    widened_bytes,
+)
 from ridgeline.cost.families.layers import CHOSEN_CORE
 from ridgeline.cost.families.routing import experts_reached
-from ridgeline.cost.fitted import CORES, FittedModel, find_fits, model_of
+from ridgeline.cost.fit_choice import CORES, device_only_fits, earlier_fits, find_fits
+from ridgeline.cost.fitted import FittedModel, model_of, model_seconds
 from ridgeline.cost.formats import WIDENED_BYTES, Formats, form
-from ridgeline.cost.limits import kernel_limit_s, limited
 from ridgeline.cost.machine import Machine
-from ridgeline.cost.model_seconds import model_seconds
-from ridgeline.cost.own_kernels import READ, OwnKernels, block_seconds, half_sums, peak_share, vector_seconds
-from ridgeline.cost.plain import integer_seconds, operand_bytes, score_seconds, tiled_rows, wide_seconds, widened_bytes
-from ridgeline.cost.seconds import Seconds, banded, nothing, unfitted
+from ridgeline.cost.seconds import Seconds, banded, kernel_limit_s, limited, nothing, unfitted
 from ridgeline.cost.served_entries import entered
 from ridgeline.cost.served_links import LinkPrices
 from ridgeline.errors import DomainError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
 from ridgeline.facts.transfer import transfer_evidence
-from ridgeline.lower.pieces import Choice, Core, Experts, Pass, Product, Recurrence, Reduce, Trade
+from ridgeline.lower.pieces import Core, Elementwise, ExpertAllToAll, Experts, Product, Recurrence, Reduce
 from ridgeline.lower.work import CollectiveKind, Number
 
 Array = NDArray[np.float64]
@@ -91,7 +100,7 @@ class ServedPrices(LinkPrices):
             question.family, self.part, engine=self.engine, kernel=kernels, form=question.form
         )
         for rung in (one for one in self.machine.rungs if worst((one, best)) is one):
-            fits = bare_fits(asked, self.part, rung)
+            fits = device_only_fits(asked, self.part, rung)
             if earlier:
                 fits, rung = earlier, Rung.BORROWED
             fits = tuple(fit for fit in fits if fit.kernel.split(" ")[-1] == kernel) or fits
@@ -123,7 +132,7 @@ class ServedPrices(LinkPrices):
     def _read(self, question: Question, model: FittedModel) -> Seconds:
         return model_seconds(question, model, lent=self.own.lent)
 
-    def stream(self, piece: Pass, rows: Array) -> Seconds:
+    def stream(self, piece: Elementwise, rows: Array) -> Seconds:
         """A pass over elements as wide as the engine keeps activations [s]."""
         return self.streamed(self.own.pass_bytes * piece.elements * rows, piece.kernels)
 
@@ -235,7 +244,7 @@ class ServedPrices(LinkPrices):
         """
         own = max(1.0, core.kv_heads / core.ranks)
         if core.entries is not None or core.choice is not None:
-            return self._chosen(core, core.choice, batch, tokens, cached)
+            return self._chosen(core, batch, tokens, cached)
         if self.own.score_bytes and not core.latent:
             return banded("scores", *score_seconds(
                 batch, tokens, cached, core.heads, (core.qk_dim + core.v_dim) / 2, self.own.score_bytes,
@@ -266,7 +275,7 @@ class ServedPrices(LinkPrices):
         Where contexts are divided a rank does the heads of all its fellows over the part that it holds.
         """
         if core.entries is not None or core.choice is not None:
-            return self._chosen(core, core.choice, sequences, 1.0, np.maximum(context - 1.0, 0.0), decode=True)
+            return self._chosen(core, sequences, 1.0, np.maximum(context - 1.0, 0.0), decode=True)
         heads, held = core.heads * core.ranks, np.maximum(context / core.ranks, 1.0)
         if core.latent:
             asked = questions.mla_decode(sequences, held, heads, dtype=self.products, cache_dtype=self.formats.cache)
@@ -282,12 +291,11 @@ class ServedPrices(LinkPrices):
         )
         if self.own.block_heads and not core.latent:
             found = self._by_block(found, heads * np.maximum(sequences, 1.0), held, core.qk_dim + core.v_dim)
-        return found + self._parts(core, np.maximum(sequences, 1.0)) if core.ranks > 1 else found
+        return found + self.context_parts(core, np.maximum(sequences, 1.0)) if core.ranks > 1 else found
 
-    def _chosen(
-        self, core: Core, choice: Choice | None, batch: Number, tokens: Number, cached: Number, *, decode: bool = False
-    ) -> Seconds:
+    def _chosen(self, core: Core, batch: Number, tokens: Number, cached: Number, *, decode: bool = False) -> Seconds:
         """Attention to the keys that an indexer chooses, and the choice: what a whole sparse layer takes for it [s]."""
+        choice = core.choice
         if choice is None:
             assert core.entries is not None
             return entered(self, core, core.entries, batch, tokens, cached, decode=decode)
@@ -336,21 +344,6 @@ class ServedPrices(LinkPrices):
         whole = banded("paged", mid, 0.0 * mid, memory).where(alone & (mid > found.mid), found)
         return whole.where(alone, found + self.streamed(np.zeros_like(found.mid), 1.0))
 
-    def _parts(self, core: Core, sequences: Array) -> Seconds:
-        """What ranks that hold parts of contexts send each other for one token of each sequence [s].
-
-        The queries of all are gathered; each rank sends every other its heads' sums over its part, in 16 bits, with
-        the weight of the part, in 32; whoever has the head adds them up. Source: sglang, advanced_features/dcp; Helix
-        (Bhatia and others, 2025, arXiv:2507.07120), section 2.
-        """
-        heads = core.heads * core.ranks
-        asked = heads * core.query_elements + (core.token_elements if core.kv_heads > 1.0 else 0.0)
-        parts = sequences * heads * (2.0 * core.result_elements + 4.0)
-        moved = self.collective(CollectiveKind.ALL_GATHER, 2.0 * sequences * asked, core.ranks)
-        moved = moved + self.collective(CollectiveKind.ALL_TO_ALL, parts, core.ranks)
-        added = self.streamed(parts + 2.0 * sequences * core.heads * core.result_elements, 1.0)
-        return unfitted(moved) + added
-
     def recurrence(self, piece: Recurrence, batch: Array | float, tokens: Array, *, decode: bool = False) -> Seconds:
         """A scan over `tokens` of each of `batch` prompts, or over one token of each of `batch` sequences [s]."""
         if piece.delta:
@@ -366,7 +359,7 @@ class ServedPrices(LinkPrices):
         mid = np.maximum(moved.mid, compute)
         return unfitted(mid, compute=compute, memory=moved.memory)
 
-    def trade(self, piece: Trade, rows: Array) -> Seconds:
+    def trade(self, piece: ExpertAllToAll, rows: Array) -> Seconds:
         """Tokens of every attention rank to their experts and back [s]; `rows` are those of all ranks together.
 
         Few ranks gather all tokens and scatter the sums, or meet in all-reduces of both; many send each token to the

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.fitted import find_fits
+from ridgeline.cost.fit_choice import find_fits
 from ridgeline.cost.layer_questions import compressed_layer, hyper_connection
 from ridgeline.cost.seconds import Seconds
-from ridgeline.lower.pieces import Core, Entries, Mix
+from ridgeline.lower.pieces import CompressedKV, Core, HyperConnection
 from ridgeline.lower.work import Number
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 
 def entered(
-    prices: ServedPrices, core: Core, entries: Entries, batch: Number, tokens: Number, cached: Number, *,
+    prices: ServedPrices, core: Core, entries: CompressedKV, batch: Number, tokens: Number, cached: Number, *,
     decode: bool = False,
 ) -> Seconds:  # fmt: skip
     """Attention to entries and near keys, and their choice: a whole layer less one whose tokens see no others [s].
@@ -52,7 +52,7 @@ def entered(
     return whole.beyond(bare) + prices.streamed(np.zeros(1), 1.0)
 
 
-def mixed(prices: ServedPrices, piece: Mix, rows: Array) -> Seconds:
+def mixed(prices: ServedPrices, piece: HyperConnection, rows: Array) -> Seconds:
     """Streams of a residual mixed into an input, or an output into them, over `rows` tokens [s]."""
     asked = hyper_connection(np.maximum(rows, 1.0), piece.width, before=piece.before, streams=float(piece.streams))
     return prices.ask(asked)

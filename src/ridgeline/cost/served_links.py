@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.all_reduce import all_reduce_seconds
-from ridgeline.cost.engine_limits import dispatch_seconds
-from ridgeline.cost.limits import bare_links, limited, link_limit_s
+from ridgeline.cost.host_times import dispatch_seconds
 from ridgeline.cost.machine import Machine, kernel_start_s, outside
-from ridgeline.cost.network import collective_seconds, path, send_seconds
-from ridgeline.cost.seconds import Seconds, unfitted
+from ridgeline.cost.network import collective_seconds, datasheet_links, link_limit_s, path, send_seconds
+from ridgeline.cost.seconds import Seconds, limited, unfitted
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.pieces import Pass, Reduce, Trade
+from ridgeline.lower.pieces import Core, Elementwise, ExpertAllToAll, Reduce
 from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
 
 Array = NDArray[np.float64]
@@ -28,7 +27,7 @@ class LinkPrices:
     """Prices passes, collectives and sends of served layers on one machine with one engine's all-reduces."""
 
     def __init__(self, machine: Machine, *, engine: str = "", version: str = "") -> None:
-        self.machine, self.part, self._bare = machine, machine.part, bare_links(machine)
+        self.machine, self.part, self._datasheet_links = machine, machine.part, datasheet_links(machine)
         self.dispatch_s = dispatch_seconds(self.part)
         self.engine, self.version = _ENGINES.get(engine, ""), version if engine in _ENGINES else ""
 
@@ -37,7 +36,7 @@ class LinkPrices:
         lost = np.full(shape, kernels * constant("launch.stream"))
         return Seconds(mid=lost, low=0.5 * lost, high=2.0 * lost, compute=0.0 * lost, memory=0.0 * lost)
 
-    def stream(self, piece: Pass, rows: Array) -> Seconds:
+    def stream(self, piece: Elementwise, rows: Array) -> Seconds:
         """A pass over elements of 16 bits: launch, first load, and bytes at the stream's rate [s].
 
         A processor that is the device issues a kernel and then runs it, so its launch is the time to issue one.
@@ -61,7 +60,7 @@ class LinkPrices:
             found = self.collective(CollectiveKind.ALL_GATHER, size, ranks)
         else:
             found = self.all_reduce(size, ranks)
-        return limited(unfitted(found), link_limit_s(self._bare, size, ranks))
+        return limited(unfitted(found), link_limit_s(self._datasheet_links, size, ranks))
 
     def reduced_on_the_way(self, piece: Reduce, rows: Array, ranks: int) -> Seconds:
         """How long links are busy with a reduction (or gathering) that is part of the kernels on either side [s].
@@ -81,7 +80,7 @@ class LinkPrices:
         work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size_bytes, ranks=ranks, stride=stride)
         return np.asarray(collective_seconds(work, self.machine), dtype=float)
 
-    def passed_on(self, piece: Trade, tokens: Array) -> Seconds:
+    def passed_on(self, piece: ExpertAllToAll, tokens: Array) -> Seconds:
         """Rows of the mean rank's `tokens` from expert to expert: out to all of them, and together where they stay [s].
 
         All-to-alls of as many bytes as keep the busier of both links busy for as long as these rows do:
@@ -103,7 +102,22 @@ class LinkPrices:
     def gathered(self, size_bytes: Array, ranks: int) -> Seconds:
         """An all-gather of so many bytes of all ranks together [s]."""
         found = unfitted(self.collective(CollectiveKind.ALL_GATHER, size_bytes, ranks))
-        return limited(found, link_limit_s(self._bare, size_bytes, ranks))
+        return limited(found, link_limit_s(self._datasheet_links, size_bytes, ranks))
+
+    def context_parts(self, core: Core, sequences: Array) -> Seconds:
+        """What ranks that hold parts of contexts send each other for one token of each sequence [s].
+
+        The queries of all are gathered; each rank sends every other its heads' sums over its part, in 16 bits, with
+        the weight of the part, in 32; whoever has the head adds them up. Source: sglang, advanced_features/dcp; Helix
+        (Bhatia and others, 2025, arXiv:2507.07120), section 2.
+        """
+        heads = core.heads * core.ranks
+        asked = heads * core.query_elements + (core.token_elements if core.kv_heads > 1.0 else 0.0)
+        parts = sequences * heads * (2.0 * core.result_elements + 4.0)
+        moved = self.collective(CollectiveKind.ALL_GATHER, 2.0 * sequences * asked, core.ranks)
+        moved = moved + self.collective(CollectiveKind.ALL_TO_ALL, parts, core.ranks)
+        added = self.streamed(parts + 2.0 * sequences * core.heads * core.result_elements, 1.0)
+        return unfitted(moved) + added
 
     def group(self, ranks: int) -> Machine:
         """The machine of `ranks` of the devices."""
@@ -111,7 +125,7 @@ class LinkPrices:
 
     def send(self, size_bytes: Number, stride: int) -> Seconds:
         """Activations sent to the next pipeline stage, `stride` devices away [s]."""
-        found, limit = (send_seconds(size_bytes, stride, one) for one in (self.machine, self._bare))
+        found, limit = (send_seconds(size_bytes, stride, one) for one in (self.machine, self._datasheet_links))
         return limited(unfitted(np.asarray(found, dtype=float)), np.asarray(limit, dtype=float))
 
     def outward(self, size_bytes: Array) -> Seconds:

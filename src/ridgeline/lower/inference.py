@@ -31,20 +31,20 @@ from ridgeline.graph.ops import (
     Split,
 )
 from ridgeline.lower.pieces import (
-    Choice,
+    CompressedKV,
     Core,
-    Entries,
+    Elementwise,
+    ExpertAllToAll,
     Experts,
     Fusions,
+    HyperConnection,
     LayerKind,
-    Mix,
-    Pass,
     Piece,
     Product,
     Recurrence,
     Reduce,
     Served,
-    Trade,
+    TopKIndexer,
 )
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.deployment_rules import check_divides
@@ -68,13 +68,13 @@ def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) 
     tp = deployment.tp
     head: list[Piece] = [
         Product(name="lm_head", n=graph.vocab / tp, k=graph.hidden, part="plain", rows="sequences"),
-        Pass(name="sample", elements=2.0 * graph.vocab, kernels=3.0, rows="sequences"),
+        Elementwise(name="sample", elements=2.0 * graph.vocab, kernels=3.0, rows="sequences"),
     ]
-    embedding: list[Piece] = [Pass(name="embed", elements=2.0 * graph.hidden)]
+    embedding: list[Piece] = [Elementwise(name="embed", elements=2.0 * graph.hidden)]
     if tp > 1:
         head.insert(1, Reduce(width=graph.vocab, rows="sequences", gather=True))
         embedding.append(Reduce(width=graph.hidden))
-    norm = Pass(name="final_norm", elements=2.0 * graph.hidden)
+    norm = Elementwise(name="final_norm", elements=2.0 * graph.hidden)
     return Served(kinds=tuple(kinds), embedding=tuple(embedding), head=(norm, *head), hidden=graph.hidden)
 
 
@@ -107,14 +107,14 @@ def _launched(op: Op, pieces: list[Piece], fusions: Fusions, *, reduced: bool) -
         if fusions.chains and isinstance(piece, Product):
             yield from [replace(piece, n=piece.n / op.kernels)] * int(op.kernels)
             continue
-        if fusions.chains and isinstance(piece, Pass) and isinstance(op, ElementwiseOp) and op.kernels > 1:
+        if fusions.chains and isinstance(piece, Elementwise) and isinstance(op, ElementwiseOp) and op.kernels > 1:
             share = piece.elements / max(op.read + op.write, 1e-9)
             elements = share * max(op.read + op.write, 2.0 * op.kernels * op.write)
             piece = replace(piece, elements=elements, kernels=float(op.kernels))
-        if isinstance(op, ResidualOp) and op.branches == 1 and isinstance(piece, Pass) and not fusions.norm:
+        if isinstance(op, ResidualOp) and op.branches == 1 and isinstance(piece, Elementwise) and not fusions.norm:
             piece = replace(piece, kernels=1.0)
         summed = isinstance(op, NormOp) and op.role is Role.ENTRY
-        if summed and isinstance(piece, Pass) and fusions.reduced_norm and reduced:
+        if summed and isinstance(piece, Elementwise) and fusions.reduced_norm and reduced:
             piece = replace(piece, kernels=0.0)
         yield piece
 
@@ -123,10 +123,10 @@ def _apart(pieces: Iterable[Piece], least: int) -> Iterator[Piece]:
     """The pieces, and a launch for each of `least` kernels that none of them stands for."""
     known = 0.0
     for piece in pieces:
-        known += piece.kernels if isinstance(piece, Pass) else 1.0
+        known += piece.kernels if isinstance(piece, Elementwise) else 1.0
         yield piece
     if least > known:
-        yield Pass(name="apart", elements=0.0, kernels=least - known)
+        yield Elementwise(name="apart", elements=0.0, kernels=least - known)
 
 
 def _check(graph: Graph, deployment: Deployment, *, whole_groups: bool) -> None:
@@ -164,7 +164,7 @@ def _op(op: Op, block: Block, deployment: Deployment, cut: float) -> Iterator[Pi
         return  # done by the sparse core
     if isinstance(op, GemmOp):
         if op.wide:
-            yield Pass(name="widened", elements=_WIDENED * op.k)
+            yield Elementwise(name="widened", elements=_WIDENED * op.k)
         yield _product(op, block.attention, tp, cut)
     elif isinstance(op, AttentionOp):
         window = min(op.window or op.chunk or 0, op.chunk or op.window or 0)
@@ -175,7 +175,7 @@ def _op(op: Op, block: Block, deployment: Deployment, cut: float) -> Iterator[Pi
             chunked=op.chunk is not None and op.window is None, latent=op.latent, ranks=ranks,
             choice=_choice(op, block), entries=_entries(op, block, cut),
         )  # fmt: skip
-        yield Pass(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim) / ranks)
+        yield Elementwise(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim) / ranks)
     elif isinstance(op, ScanOp):
         state = op.heads * op.qk_dim * op.v_dim * _STATE_BYTES / tp
         yield Recurrence(
@@ -189,14 +189,14 @@ def _op(op: Op, block: Block, deployment: Deployment, cut: float) -> Iterator[Pi
     elif isinstance(op, NormOp) and op.role is Role.QUERY_KEY and op.params_split and tp > 1:
         yield from _norm_of_ranks(op, tp)
     elif isinstance(op, HyperConnectionOp):
-        yield Mix(width=op.width, streams=op.streams, before=op.before)
+        yield HyperConnection(width=op.width, streams=op.streams, before=op.before)
     elif isinstance(op, RoutingOp) or op.region is Region.EXPERT:
         return  # done by the experts' own kernels
     elif isinstance(op, ElementwiseOp):
         share = 1.0 if op.region is Region.SEQUENCE else 1.0 / tp
         fused = isinstance(op, ResidualOp) and op.branches == 1  # added by the norm that follows
         shared = isinstance(op, ActivationOp) and op.shared
-        yield Pass(
+        yield Elementwise(
             name=op.name, elements=(op.read + op.write) * share, kernels=0.0 if fused else 1.0,
             rows="shared" if shared else "tokens",
         )  # fmt: skip
@@ -208,26 +208,26 @@ def _norm_of_ranks(op: NormOp, tp: int) -> Iterator[Piece]:
     Sums are two numbers of 32 bits a token, one of queries and one of keys. Source: vllm, MiniMaxText01RMSNormTP of
     model_executor/layers/mamba/linear_attn.py; sglang, pull request #14416: three kernels.
     """
-    yield Pass(name="qk_sums", elements=op.read / tp)
+    yield Elementwise(name="qk_sums", elements=op.read / tp)
     yield Reduce(width=_SUMS_WIDTH)
-    yield Pass(name=op.name, elements=(op.read + op.write) / tp)
+    yield Elementwise(name=op.name, elements=(op.read + op.write) / tp)
 
 
-def _choice(op: AttentionOp, block: Block) -> Choice | None:
+def _choice(op: AttentionOp, block: Block) -> TopKIndexer | None:
     """How latent keys are chosen; None where all are seen."""
     down, up, keys = block.gemm(Role.QUERY_DOWN), block.gemm(Role.QUERY_UP), block.gemm(Role.KEY_DOWN)
     if not op.latent or op.top is None or keys is None:
         return None
     rank = up.k if down is not None and up is not None else 0
-    return Choice(top=op.top, heads=op.index_heads, dim=op.index_dim, rank=rank, hidden=keys.k)
+    return TopKIndexer(top=op.top, heads=op.index_heads, dim=op.index_dim, rank=rank, hidden=keys.k)
 
 
-def _entries(op: AttentionOp, block: Block, cut: float) -> Entries | None:
-    """Entries or blocks of keys that a core sees, by the projections around it."""
+def _entries(op: AttentionOp, block: Block, cut: float) -> CompressedKV | None:
+    """Compressed keys or blocks of keys that a core sees, by the projections around it."""
     index = block.gemm(Role.INDEX_KEY)
     if op.keys is Keys.BLOCKS and index is not None:
         group = op.heads // op.kv_heads
-        return Entries(
+        return CompressedKV(
             kind="msa", ratio=1, window=0, top=op.top or 0, index_heads=max(1.0, op.index_heads / cut),
             dim=op.index_dim, hidden=index.k, rank=0, out_rank=0, group=group,
         )  # fmt: skip
@@ -235,7 +235,7 @@ def _entries(op: AttentionOp, block: Block, cut: float) -> Entries | None:
     if op.ratio is None or queries is None or keys is None or out is None:
         return None
     group = out.k // op.v_dim
-    return Entries(
+    return CompressedKV(
         kind="hca" if op.top is None else "csa", ratio=op.ratio, window=op.near, top=op.top or 0,
         index_heads=float(op.index_heads), dim=op.index_dim, hidden=keys.k, rank=queries.n,
         out_rank=out.n * group // op.heads, group=group,
@@ -280,7 +280,7 @@ def _edges(block: Block, graph: Graph, deployment: Deployment) -> Iterable[Piece
             ranks = deployment.tp * deployment.dp
             width = next(edge.width for edge in block.boundaries if edge.kind == "expert")
             pieces.append(
-                Trade(
+                ExpertAllToAll(
                     width=width, ranks=ranks, top_k=block.top_k, experts=block.experts,
                     stay=deployment.tokens_stay, inside=deployment.expert_inside, between=deployment.expert_between,
                 )

@@ -35,7 +35,7 @@ class Product:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class TopKIndexer:
     """How a sparse core comes by its keys: the `top` by the scores of `heads` narrow heads, `dim` wide.
 
     Its queries come of a latent of `rank`, its key and weights of the hidden state; 0 heads take the choice of the
@@ -63,7 +63,7 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entries:
+class CompressedKV:
     """Entries that stand for far keys, beside the last `window` ones, or keys that are chosen in blocks.
 
     `kind` is that of the kernels: 'csa' (entries of 4 keys, chosen), 'hca' (of 128, all seen; with a `ratio` of 0 none)
@@ -116,8 +116,8 @@ class Core:
     chunked: bool = False  # the window is that of a chunk
     latent: bool = False
     ranks: int = 1
-    choice: Choice | None = None
-    entries: Entries | None = None
+    choice: TopKIndexer | None = None
+    entries: CompressedKV | None = None
 
     @property
     def token_elements(self) -> float:
@@ -192,7 +192,7 @@ class Experts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pass:
+class Elementwise:
     """A pass over `elements` numbers of each token (or sequence), read and written; `kernels` 0 when fused away."""
 
     name: str
@@ -202,7 +202,7 @@ class Pass:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mix:
+class HyperConnection:
     """`streams` of a residual of `width` mixed into a part's input (`before`), or its output into them."""
 
     width: int
@@ -226,7 +226,7 @@ class Reduce:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trade:
+class ExpertAllToAll:
     """Tokens of attention ranks sent to their experts and back: `width` elements of each, over `ranks` devices.
 
     Where tokens `stay` with their experts, not back but on to those of the next layer: `inside` and `between` are rows
@@ -242,7 +242,7 @@ class Trade:
     between: float | None = None
 
 
-Piece = Product | Core | Recurrence | Experts | Pass | Mix | Reduce | Trade
+Piece = Product | Core | Recurrence | Experts | Elementwise | HyperConnection | Reduce | ExpertAllToAll
 
 
 @dataclass(frozen=True, kw_only=True)

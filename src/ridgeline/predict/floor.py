@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ridgeline.cost.limits import bare_links
+from ridgeline.cost.network import datasheet_links
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.flop import op_flop_per_token
 from ridgeline.predict.predictor import Evaluation, Predictor
@@ -83,7 +83,7 @@ def _links_s(predictor: Predictor, evaluation: Evaluation, least_s: float) -> fl
     """Exchanges at the rate of their links; 0 where even at their price they take no longer than `least_s`."""
     if evaluation.plan.devices == 1 or _linked_s(predictor, evaluation) <= least_s:
         return 0.0
-    bare = bare_links(predictor.machine)
+    bare = datasheet_links(predictor.machine)
     other = Predictor(predictor.model, predictor.cluster, predictor.workload, resolved=bare)
     held, times = other.prepare(evaluation.plan)
     return _linked_s(other, replace(evaluation, held=held, times=times))

@@ -8,8 +8,8 @@ import numpy as np
 
 from ridgeline.cost.answer import ALL, Cost, Rung
 from ridgeline.cost.formats import form
-from ridgeline.cost.limits import bare_links, link_limit_s
 from ridgeline.cost.machine import Machine, machine
+from ridgeline.cost.network import datasheet_links, link_limit_s
 from ridgeline.cost.price_list import Policy, price
 from ridgeline.cost.questions import Asked
 from ridgeline.cost.streams import STREAMS
@@ -89,7 +89,7 @@ def _told(kind: str, cost: Cost, resolved: Machine, *, matrix: str) -> OperatorC
     beyond = max(0.0, size - (part.l2_bytes or constant("device.l2_bytes"))) / part.memory_bytes_per_s
     least_s = max(compute_s, beyond)
     if kind in COLLECTIVES:
-        least_s = float(link_limit_s(bare_links(resolved), size, resolved.cluster.count))
+        least_s = float(link_limit_s(datasheet_links(resolved), size, resolved.cluster.count))
     elif linked or kind in (*COPIES, *LAUNCHES):
         least_s = memory_s if kind in COPIES else 0.0
     return OperatorCost(

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from ridgeline.cost.answer import Cost, interval
 from ridgeline.cost.convolution import Images
-from ridgeline.cost.engine_limits import host_range, host_slowness
 from ridgeline.cost.formats import form
 from ridgeline.cost.host import disk
+from ridgeline.cost.host_times import host_range, host_slowness
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.questions import Worked
 from ridgeline.errors import InputError

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.cost.expert_kernels import WIDE_EXPERT_RANKS
+from ridgeline.cost.engine_kernels import WIDE_EXPERT_RANKS
 from ridgeline.cost.machine import Machine, assumed_facts, machine
 from ridgeline.facts.engine_kernels import gathering
 from ridgeline.facts.engines import engine_policy

@@ -18,7 +18,7 @@ from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import PlanError
 from ridgeline.graph.ops import Role
-from ridgeline.lower.pieces import Experts, Pass, Product, Served
+from ridgeline.lower.pieces import Elementwise, Experts, Product, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.state import Array, Whole
 
@@ -104,7 +104,7 @@ def token_seconds(served: Served, one: Deployment, prices: ServedPrices, tokens:
     total = nothing(tokens.shape)
     for each in _products(served, one):
         elements = each.k + each.n + 2.0 * each.slices * one.adapter_rank
-        asked = Pass(name="adapter", elements=elements, kernels=2.0)
+        asked = Elementwise(name="adapter", elements=elements, kernels=2.0)
         total = total + prices.stream(asked, tokens).times(each.count)
     return total
 
@@ -113,4 +113,4 @@ def sequence_seconds(served: Served, one: Deployment, prices: ServedPrices, sequ
     """What reading the matrices of the different adapters among N sequences takes, (N,) [s]."""
     different = np.minimum(distinct(popularity(one), sequences), float(one.adapter_slots or one.adapters))
     each = adapter_bytes(served, one) / 2.0  # a pass is over numbers of two bytes
-    return prices.stream(Pass(name="adapters", elements=each, kernels=0.0), different)
+    return prices.stream(Elementwise(name="adapters", elements=each, kernels=0.0), different)

@@ -19,7 +19,7 @@ from ridgeline.cost.seconds import Seconds
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.graph.model import Model
-from ridgeline.lower.pieces import Experts, Piece, Served, Trade
+from ridgeline.lower.pieces import ExpertAllToAll, Experts, Piece, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.deployment_rules import check_divides
 from ridgeline.serving.clock import Lines, Times, by_tokens, group_s, head_s, padded, token_s
@@ -53,7 +53,7 @@ def apart_served(served: Served, one: Deployment) -> Served:
         return replace(piece, inner=piece.inner * (one.tp * one.dp // one.ep), ranks=devices)
 
     kinds = [
-        replace(kind, pieces=tuple(moved(piece) for piece in kind.pieces if not isinstance(piece, Trade)))
+        replace(kind, pieces=tuple(moved(piece) for piece in kind.pieces if not isinstance(piece, ExpertAllToAll)))
         for kind in served.kinds
     ]
     return replace(served, kinds=tuple(kinds))

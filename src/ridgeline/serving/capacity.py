@@ -14,7 +14,7 @@ from ridgeline.facts.engines import EnginePolicy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.model import Model, op_params
-from ridgeline.lower.pieces import Core, Experts, LayerKind, Mix, Piece, Product, Recurrence, Served
+from ridgeline.lower.pieces import Core, Experts, HyperConnection, LayerKind, Piece, Product, Recurrence, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.adapters import kept_bytes
 from ridgeline.serving.drafting import draft_bytes
@@ -47,7 +47,7 @@ def piece_bytes(piece: Piece, formats: Formats) -> float:
     if isinstance(piece, Experts):
         held = piece.count / piece.ranks
         return held * (2.0 + piece.gated) * piece.hidden * piece.inner * form(formats.feed).weight_bytes
-    if isinstance(piece, Mix):
+    if isinstance(piece, HyperConnection):
         return piece.weight_bytes
     if isinstance(piece, Core) and piece.choice is not None:
         return piece.choice.elements * form(formats.attention).weight_bytes

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ridgeline.cost.engine_limits import dispatch_seconds, scheduler_slowness
-from ridgeline.cost.expert_kernels import WIDE_EXPERT_RANKS
+from ridgeline.cost.engine_kernels import WIDE_EXPERT_RANKS, OwnKernels
 from ridgeline.cost.formats import EXPERTS_ONLY, Formats, form
+from ridgeline.cost.host_times import dispatch_seconds, scheduler_slowness
 from ridgeline.cost.machine import Machine, of_kind
-from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.errors import PlanError
 from ridgeline.facts.engines import EnginePolicy, EngineUse, ModelTraits, engine_named, engine_policy
 from ridgeline.facts.records import Cluster

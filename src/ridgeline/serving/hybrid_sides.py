@@ -18,7 +18,18 @@ from ridgeline.cost.served_entries import mixed
 from ridgeline.errors import PlanError
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.pieces import Core, Experts, LayerKind, Mix, Pass, Piece, Product, Recurrence, Reduce, Trade
+from ridgeline.lower.pieces import (
+    Core,
+    Elementwise,
+    ExpertAllToAll,
+    Experts,
+    HyperConnection,
+    LayerKind,
+    Piece,
+    Product,
+    Recurrence,
+    Reduce,
+)
 from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.hybrid_model import Hybrid, expert_params
 from ridgeline.serving.launches import Counts, launches
@@ -77,21 +88,21 @@ def device_s(hybrid: Hybrid, pieces: Iterable[Piece], rows: Rows) -> Array:
     for piece in pieces:
         if not isinstance(piece, Experts):
             total = total + _priced(hybrid, prices, piece, rows)
-            started += launches(piece, _NODES) * (_EAGER_PASS if python and isinstance(piece, Pass) else 1.0)
+            started += launches(piece, _NODES) * (_EAGER_PASS if python and isinstance(piece, Elementwise) else 1.0)
     return np.maximum(total.mid, started * constant(_LAUNCH["python" if rows.prompt and not native else loop]))
 
 
 def _priced(hybrid: Hybrid, prices: ServedPrices, piece: Piece, rows: Rows) -> Seconds:
     tokens = rows.tokens
     many = np.full_like(tokens, rows.sequences)
-    if isinstance(piece, Product | Pass | Reduce):
+    if isinstance(piece, Product | Elementwise | Reduce):
         counted = many if piece.rows == "sequences" else tokens
         if isinstance(piece, Product):
             return prices.product(piece, counted)
-        if isinstance(piece, Pass):
+        if isinstance(piece, Elementwise):
             return prices.stream(piece, counted)
         return prices.reduce(piece, counted, hybrid.deployment.tp)
-    if isinstance(piece, Mix):
+    if isinstance(piece, HyperConnection):
         return mixed(prices, piece, tokens)
     if isinstance(piece, Core):
         if rows.prompt:
@@ -101,7 +112,7 @@ def _priced(hybrid: Hybrid, prices: ServedPrices, piece: Piece, rows: Rows) -> S
         if rows.prompt:
             return prices.recurrence(piece, rows.sequences, tokens / rows.sequences)
         return prices.recurrence(piece, many, np.ones_like(many), decode=True)
-    assert isinstance(piece, Trade)
+    assert isinstance(piece, ExpertAllToAll)
     return prices.trade(piece, tokens)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.pieces import Core, Experts, Pass, Piece, Product, Recurrence, Trade
+from ridgeline.lower.pieces import Core, Elementwise, ExpertAllToAll, Experts, Piece, Product, Recurrence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +30,11 @@ def served_counts() -> Counts:
 def launches(piece: Piece, counts: Counts, casts: Callable[[Product], bool] = lambda _: False) -> float:
     """Kernels of one piece of an iteration; a product that `casts` has a cast of its input first [1]."""
     match piece:
-        case Pass():
+        case Elementwise():
             return piece.kernels
         case Experts():
             return counts.experts
-        case Trade():
+        case ExpertAllToAll():
             return counts.trade
         case Recurrence():
             return counts.scan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ridgeline.cost.engine_limits import dispatch_seconds, host_slowness
+from ridgeline.cost.host_times import dispatch_seconds, host_slowness
 from ridgeline.cost.network import send_seconds
 from ridgeline.errors import PlanError
 from ridgeline.facts.mechanisms import constant

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
+from ridgeline.cost.engine_kernels import OwnKernels
 from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import Machine
-from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.seconds import Seconds
 from ridgeline.cost.served import MEASURED_SKEW, ServedPrices
 from ridgeline.facts.engine_kernels import by_batch

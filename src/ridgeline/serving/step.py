@@ -13,16 +13,16 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.engine_kernels import OwnKernels
 from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import Machine
-from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.seconds import Seconds, nothing, stacked
 from ridgeline.graph.model import Model
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import (
     Core,
     Fusions,
-    Mix,
+    HyperConnection,
     Recurrence,
     Served,
 )
@@ -265,7 +265,9 @@ class StepModel:
         if self.deployment.pp == 1:
             return 0.0, 0.0
         stride = self.deployment.tp * self.deployment.dp
-        streams = max((p.streams for kind in self.served.kinds for p in kind.pieces if isinstance(p, Mix)), default=1)
+        streams = max(
+            (p.streams for kind in self.served.kinds for p in kind.pieces if isinstance(p, HyperConnection)), default=1
+        )
         size = 2.0 * self.served.hidden * streams
         one, many = (float(self.prices.send(size * count, stride).mid) for count in (1.0, 1025.0))
         token_s = (many - one) / 1024.0

@@ -10,24 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.clocks import clock_share
+from ridgeline.cost.engine_kernels import OwnKernels
 from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import Machine, of_kind
-from ridgeline.cost.own_kernels import OwnKernels
 from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served_entries import mixed
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import (
     Core,
+    Elementwise,
+    ExpertAllToAll,
     Experts,
+    HyperConnection,
     LayerKind,
-    Mix,
-    Pass,
     Piece,
     Product,
     Recurrence,
     Reduce,
     Served,
-    Trade,
 )
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.adapters import adapter_kernels
@@ -142,13 +142,13 @@ class PieceTimes:
     ) -> Iterable[tuple[Seconds, int]]:
         """Each piece over `rows` of one sort ('tokens', 'shared', 'group' or 'sequences') and how often it runs."""
         for piece, times in self._by_rows.get(of, ()):
-            if isinstance(piece, Pass) and not passes:
+            if isinstance(piece, Elementwise) and not passes:
                 continue
             if isinstance(piece, Experts) and not links:
                 fullest = rows * self._uneven
                 chosen = replace(piece, count=piece.top_k) if self._deployment.alike and piece.ranks == 1 else piece
                 yield self._get(of, chosen, (fullest,), partial(self._piece, chosen, fullest)), times
-            elif links in (None, isinstance(piece, Reduce | Trade)):
+            elif links in (None, isinstance(piece, Reduce | ExpertAllToAll)):
                 yield self._get(of, piece, (rows,), partial(self._piece, piece, rows)), times
 
     @cached_property
@@ -169,14 +169,14 @@ class PieceTimes:
                 return self.prices.product(piece, rows)
             case Experts():
                 return self.expert_prices.experts(piece, rows)
-            case Pass():
+            case Elementwise():
                 return self.prices.stream(piece, rows)
-            case Mix():
+            case HyperConnection():
                 return mixed(self.prices, piece, rows)
             case Reduce():
                 reduce = self.prices.reduced_on_the_way if self.prices.own.pipelined else self.prices.reduce
                 return reduce(piece, rows, self._deployment.tp)
-            case Trade():
+            case ExpertAllToAll():
                 return self.prices.trade(piece, rows)
             case _:
                 raise AssertionError(piece)
@@ -195,7 +195,7 @@ class PieceTimes:
 
 
 def _rows_of(piece: Piece) -> str:
-    if isinstance(piece, Experts | Trade):
+    if isinstance(piece, Experts | ExpertAllToAll):
         return "group"
     if isinstance(piece, Core | Recurrence):
         return ""

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from ridgeline.cost.engine_limits import host_slowness
 from ridgeline.cost.formats import form
 from ridgeline.cost.host import Kernel, disk
+from ridgeline.cost.host_times import host_slowness
 from ridgeline.errors import PlanError
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.mechanisms import constant

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.engine_limits import host_slowness, issue_seconds
+from ridgeline.cost.host_times import host_slowness, issue_seconds
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.own_host import own_host
 from ridgeline.facts.mechanisms import constant

@@ -13,9 +13,9 @@ import numpy as np
 
 from ridgeline.cost import questions
 from ridgeline.cost.convolution import Images
-from ridgeline.cost.engine_limits import host_slowness
 from ridgeline.cost.expert_tables import UNGATED
 from ridgeline.cost.formats import FORMS
+from ridgeline.cost.host_times import host_slowness
 from ridgeline.cost.questions import Worked
 from ridgeline.cost.streams import STREAMS, stream_work
 from ridgeline.errors import InputError, UnitError

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from ridgeline.calibrate.here.kernels import Sizes
 from ridgeline.calibrate.least_squares import fit_values
-from ridgeline.cost.calls import features
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.formats import form as form_of
-from ridgeline.cost.mechanism import Array, Mechanism, device_vector
-from ridgeline.cost.samples import form_sizes
+from ridgeline.cost.mechanism import Array, Mechanism, device_vector, form_sizes
+from ridgeline.cost.own_host import features
 from ridgeline.facts.fits import BANDS_S, CallFit, Fit
 from ridgeline.facts.mechanisms import Parameter, constant, kernel_traits
 from ridgeline.facts.profiles import Measured
