@@ -126,7 +126,7 @@ def test_a_serving_layer_pays_the_cast_that_a_library_s_product_does_not(
         mechanism_alone(monkeypatch)
     cast = (priced(engine) - priced("DeepGEMM")) / 1e3
     if device is MI300X:
-        assert cast == pytest.approx(moved / (device.memory_bytes_per_s * device.stream_share) + GAP)
+        assert cast == pytest.approx(moved / (device.memory_bytes_per_s * device.stream_share) + device.kernel_s)
     else:
         assert moved / device.accelerator.memory_bytes_per_s < cast < 3 * moved / device.memory_bytes_per_s
 
@@ -492,9 +492,9 @@ def test_a_sort_passes_over_its_keys_for_each_digit(tmp_path: Path) -> None:
         SORT | {"op": "radix sort, int8 keys", "dtype": "int8"},
         SORT | {"metric": "throughput", "unit": "Gkeys/s", "value": "20", "shape": "n=67108864 uniform"},
     )
-    assert alone["predicted"] == pytest.approx(1e3 * (36 * keys / rate + 6 * GAP))
-    assert pairs["predicted"] == pytest.approx(1e3 * (68 * keys / rate + 6 * GAP))
-    assert narrow["predicted"] == pytest.approx(1e3 * (3 * keys / rate + 3 * GAP))
+    assert alone["predicted"] == pytest.approx(1e3 * (36 * keys / rate + 6 * card.kernel_s))
+    assert pairs["predicted"] == pytest.approx(1e3 * (68 * keys / rate + 6 * card.kernel_s))
+    assert narrow["predicted"] == pytest.approx(1e3 * (3 * keys / rate + 3 * card.kernel_s))
     assert told["predicted"] == pytest.approx(keys / alone["predicted"] / 1e6)
     assert told["low"] < told["predicted"] < told["high"]
 
@@ -512,8 +512,8 @@ def test_a_call_of_pytorchs_sort_waits_for_the_hosts_launches(tmp_path: Path) ->
     )  # fmt: skip
     eager, launch = constant("launch.host.eager"), constant("launch.host.compiled")
     rate = H100.memory_bytes_per_s * H100.stream_share
-    device_s = 64e6 * (4 + 4 * 2 * 12) / rate + 6 * GAP
-    assert small["predicted"] == pytest.approx(1e3 * (eager + 1024 * 24 / rate + GAP))
+    device_s = 64e6 * (4 + 4 * 2 * 12) / rate + 6 * H100.kernel_s
+    assert small["predicted"] == pytest.approx(1e3 * (eager + 1024 * 24 / rate + H100.kernel_s))
     assert middle["predicted"] == pytest.approx(1e3 * (eager + 5 * launch))
     assert large["predicted"] == pytest.approx(1e3 * (eager + device_s))
 

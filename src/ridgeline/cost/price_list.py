@@ -15,12 +15,11 @@ import numpy as np
 from ridgeline.cost.answer import ALL, Cost, Rung, interval, together
 from ridgeline.cost.attention import attention_cost, attention_interval
 from ridgeline.cost.compute import gemm_cost, stream_cost, under_load
-from ridgeline.cost.convolution import Images
 from ridgeline.cost.formats import Form, form
 from ridgeline.cost.ladder import price as laddered
-from ridgeline.cost.machine import Device, Machine
+from ridgeline.cost.machine import Device, Machine, kernel_start_s
 from ridgeline.cost.network import OPERATIONS, collective_seconds
-from ridgeline.cost.questions import Asked, Formula, Worked, places_reached
+from ridgeline.cost.questions import Asked, Formula, Kernel, Worked, places_reached
 from ridgeline.errors import DomainError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
@@ -122,7 +121,7 @@ def product_works(
 
 
 def by_formula(works: Sequence[Formula], machine: Machine, what: Form, *, attention: str = "flash") -> Cost:
-    """Pieces of work one after another, or collectives side by side, by formulas; a gap for each kernel [s].
+    """Pieces of work one after another, or collectives side by side, by formulas; a start for each kernel [s].
 
     Evidence is that of the rate of the side that lasts longer, of links that of their own; so is the interval, or that
     of attention kernels where theirs was judged.
@@ -135,9 +134,13 @@ def by_formula(works: Sequence[Formula], machine: Machine, what: Form, *, attent
         return Cost(
             seconds=seconds, bytes=works[0].bytes, low_s=low_s, high_s=high_s, evidence=machine.link_evidence
         )  # fmt: skip
-    kernels = (work for work in works if not isinstance(work, Collective))
-    found = together(formula_cost(work, device, what, attention=attention) for work in kernels)
-    seconds = float(found.seconds + found.kernels * constant("launch.device"))
+    kernels = [work for work in works if not isinstance(work, Collective)]
+    costs = [formula_cost(work, device, what, attention=attention) for work in kernels]
+    found = together(costs)
+    starts_s = (
+        float(np.asarray(cost.kernels)) * start_s(work, device) for work, cost in zip(kernels, costs, strict=True)
+    )
+    seconds = float(found.seconds + sum(starts_s))
     rate = f"matrix.{what.matrix}" if found.compute_s >= found.memory_s else "hbm"
     evidence = device.evidence.get(rate, Evidence.DATASHEET)
     low_s, high_s = interval(seconds, evidence)
@@ -148,14 +151,7 @@ def by_formula(works: Sequence[Formula], machine: Machine, what: Form, *, attent
     return replace(found, seconds=seconds, low_s=low_s, high_s=high_s, evidence=evidence, rate=rate)
 
 
-def formula_cost(
-    work: Gemm | Attention | Stream | Images,
-    device: Device,
-    what: Form,
-    *,
-    attention: str = "flash",
-    loaded: bool = False,
-) -> Cost:
+def formula_cost(work: Kernel, device: Device, what: Form, *, attention: str = "flash", loaded: bool = False) -> Cost:
     """One piece of work in a number format by its formula, gaps between kernels excluded; arrays broadcast [s].
 
     `attention` is the generation of fused kernels; `loaded` products follow each other for hours, at the rate that the
@@ -169,3 +165,13 @@ def formula_cost(
     if isinstance(work, Stream):
         return stream_cost(work, device, dtype=what.matrix)
     return work.cost(what, device)
+
+
+def start_s(work: Kernel, device: Device) -> float:
+    """Time of a kernel beside what its formula counts [s]: its launch, or the shortest kernel measured on the device.
+
+    A pass over memory waits for its first and last bytes as well; formulas of products and attention count these.
+    """
+    if isinstance(work, Stream):
+        return device.kernel_s
+    return max(constant("launch.device"), kernel_start_s(device.accelerator))
