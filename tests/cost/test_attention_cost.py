@@ -125,7 +125,7 @@ def test_arrays_of_plans_are_priced_as_one_by_one(device: Device) -> None:
 
 def products_s(device: Device, stored: float) -> float:
     rate = {"rate_flop_per_s": 4e12, "element_bytes": 2.0, "device": device, "result_bytes": stored}
-    found = tile_seconds(1024, 1024, 64, 8, **rate) + tile_seconds(1024, 64, 1024, 8, **rate)  # type: ignore[arg-type]
+    found = tile_seconds((1024, 1024, 64), 8, **rate) + tile_seconds((1024, 64, 1024), 8, **rate)  # type: ignore[arg-type]
     return float(found)
 
 

@@ -22,7 +22,7 @@ LATENCY_S = constant("memory.latency") / 1e9  # cycles at 1 GHz
 
 
 def tiles_s(device: Device, m: float, n: float, k: float, count: float = 1) -> float:
-    return float(tile_seconds(m, n, k, count, rate_flop_per_s=4e12, element_bytes=2, device=device))
+    return float(tile_seconds((m, n, k), count, rate_flop_per_s=4e12, element_bytes=2, device=device))
 
 
 def gemm(m: float, n: float, k: float, **choices: object) -> Gemm:
@@ -57,7 +57,7 @@ def test_k_is_not_split_below_256(device: Device) -> None:
 def test_k_of_a_convolution_is_not_split(device: Device) -> None:
     # one tile of 128 x 32 computes alone: 2 * 128 * 32 FLOP a step = 8.192 ns, 4096 steps; 4 SMs' tiles of 8 KiB stored
     rate = {"rate_flop_per_s": 4e12, "element_bytes": 2, "device": device, "convolution": True}
-    found = float(tile_seconds(128, 32, 4096, 1, **rate))  # type: ignore[arg-type]
+    found = float(tile_seconds((128, 32, 4096), 1, **rate))  # type: ignore[arg-type]
     assert found == pytest.approx(4096 * 8.192e-9 + LATENCY_S + 32.768e-9)
     assert found > 1.9 * tiles_s(device, 128, 32, 4096)  # two tiles of 64 x 64, each on two SMs
 

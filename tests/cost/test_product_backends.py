@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ridgeline.cost import questions
+from ridgeline.cost.engine_kernels import OwnKernels
 from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import machine
 from ridgeline.cost.served import ServedPrices
@@ -22,7 +23,9 @@ PUBLISHED = [
 
 
 def prices(engine: str, backend: str) -> ServedPrices:
-    return ServedPrices(GB200, Formats(feed="fp8_block"), engine=engine, product_backend=backend)
+    return ServedPrices(
+        GB200, Formats(feed="fp8_block"), engine=engine, own=OwnKernels().with_products(engine, backend)
+    )
 
 
 @pytest.mark.parametrize(("m", "n", "us"), PUBLISHED)

@@ -148,7 +148,7 @@ def unfused_attention_cost(work: Attention, device: Device, *, dtype: str) -> Co
     compute: Number = 0.0
     for m, n, k in shapes:
         compute = compute + passes * tile_seconds(
-            m, n, k, matrices, rate_flop_per_s=rate, element_bytes=size, device=device, result_bytes=stored
+            (m, n, k), matrices, rate_flop_per_s=rate, element_bytes=size, device=device, result_bytes=stored
         )
     width = work.qk_dim + work.v_dim
     operands = np.asarray(work.sequences) * (work.heads * work.q_tokens + work.kv_heads * work.kv_tokens) * width

@@ -26,9 +26,7 @@ PAIRED_ARCHITECTURES = frozenset({"blackwell"})
 
 
 def tile_seconds(
-    m: Number,
-    n: Number,
-    k: Number,
+    size: tuple[Number, Number, Number],
     count: Number,
     *,
     rate_flop_per_s: float,
@@ -37,7 +35,7 @@ def tile_seconds(
     result_bytes: float = 2.0,
     convolution: bool = False,
 ) -> Number:
-    """Time of `count` products when tiles are spread over the SMs in waves [s].
+    """Time of `count` products of a size (m, n, k) when tiles are spread over the SMs in waves [s].
 
     For each tile shape: waves = ceil(tiles / SMs); a tile takes the longer of its FLOP at one SM's
     share of the rate and its operands at one SM's share of the L2 bandwidth; each wave pays one
@@ -47,7 +45,7 @@ def tile_seconds(
     Lower bound: no instruction overhead. Source: NVIDIA, Matrix Multiplication Background User's
     Guide (tile and wave quantization). Evidence: derived.
     """
-    sms = device.sm_count
+    (m, n, k), sms = size, device.sm_count
     if sms <= 1:  # one systolic unit: padding to 128 x 128 only
         padded = np.ceil(np.asarray(m) / 128) * 128 * np.ceil(np.asarray(n) / 128) * 128
         return 2 * padded * k * count / rate_flop_per_s
@@ -86,7 +84,7 @@ def gemm_cost(work: Gemm, device: Device, what: Form) -> Cost:
     traffic = (operands + result) * count
     flop = 2.0 * np.asarray(m) * n * k * count
     compute = tile_seconds(
-        m, n, k, count, rate_flop_per_s=device.matrix_rate(what.matrix), device=device, result_bytes=result_bytes,
+        (m, n, k), count, rate_flop_per_s=device.matrix_rate(what.matrix), device=device, result_bytes=result_bytes,
         element_bytes=(what.input_bytes + what.weight_bytes) / 2,
     )  # fmt: skip
     memory = traffic / device.memory_bytes_per_s

@@ -97,7 +97,7 @@ def _products(
 ) -> Cost:
     """`count` products whose operands and results are `moved` bytes, or the `whole` of a convolution [s]."""
     compute = tile_seconds(
-        m, n, k, count, rate_flop_per_s=device.matrix_rate(form.matrix),
+        (m, n, k), count, rate_flop_per_s=device.matrix_rate(form.matrix),
         element_bytes=(form.input_bytes + form.weight_bytes) / 2, device=device, convolution=whole,
     )  # fmt: skip
     memory = moved / device.memory_bytes_per_s

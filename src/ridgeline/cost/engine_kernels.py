@@ -20,6 +20,8 @@ from ridgeline.facts.records import Accelerator
 from ridgeline.lower.pieces import Product
 
 Array = NDArray[np.float64]
+TABLED_ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm"}
+"""Engines whose kernels public tables hold, and their word for them."""
 READ = "read"  # weights of few bits widened in registers
 
 
@@ -78,7 +80,7 @@ class OwnKernels:
 
     def with_products(self, engine: str, backend: str) -> OwnKernels:
         """The same with the products of an engine's `backend`, where they are others than those that were measured."""
-        found = product_backend(engine, backend)
+        found = product_backend(TABLED_ENGINES.get(engine, ""), backend)
         if found is None:
             return self
         return replace(self, tuned_share=found.share, tuned_range=(found.least, found.most), shared_form=found.form)
@@ -224,7 +226,7 @@ def wide_seconds(rows: Array, piece: Product, what: Form, device: Device) -> tup
     """
     n, k, count = piece.n, piece.k, piece.count
     compute = tile_seconds(
-        rows, n, k, count, rate_flop_per_s=device.matrix_rate(what.matrix), element_bytes=what.weight_bytes,
+        (rows, n, k), count, rate_flop_per_s=device.matrix_rate(what.matrix), element_bytes=what.weight_bytes,
         device=device, result_bytes=what.output_bytes,
     )  # fmt: skip
     moved = count * (rows * k * what.input_bytes + n * k * what.weight_bytes + rows * n * what.output_bytes)
@@ -246,7 +248,7 @@ def score_seconds(
     shapes = ((tokens, keys, head_dim), (tokens, head_dim, keys))
     compute = sum(
         tile_seconds(
-            m, n, k, batch * heads, rate_flop_per_s=device.half_rate, element_bytes=2, device=device,
+            (m, n, k), batch * heads, rate_flop_per_s=device.half_rate, element_bytes=2, device=device,
             result_bytes=0.0,
         )
         for m, n, k in shapes

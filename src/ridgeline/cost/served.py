@@ -68,13 +68,12 @@ class ServedPrices(LinkPrices):
         skew: float = MEASURED_SKEW,
         own: OwnKernels | None = None,
         expert_backend: str = "",
-        product_backend: str = "",
         prompts: bool = False,
     ) -> None:
         super().__init__(machine, engine=engine, version=version)
         self._backend = ExpertKernels(self.part, self.engine, expert_backend, formats.feed, prompts=prompts)
         self.formats, self.skew = formats, skew
-        self.own = (own or OwnKernels()).with_products(self.engine, product_backend)
+        self.own = own or OwnKernels()
         self.evidence_used, self.rungs_used = Evidence.HERE, dict[str, Rung]()
 
     @cached_property

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.all_reduce import all_reduce_seconds
+from ridgeline.cost.engine_kernels import TABLED_ENGINES
 from ridgeline.cost.host_times import dispatch_seconds
 from ridgeline.cost.machine import Machine, kernel_start_s, outside
 from ridgeline.cost.network import collective_seconds, datasheet_links, link_limit_s, path, send_seconds
@@ -20,7 +21,6 @@ from ridgeline.lower.pieces import Core, Elementwise, ExpertAllToAll, Reduce
 from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
 
 Array = NDArray[np.float64]
-_ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm"}
 
 
 class LinkPrices:
@@ -29,7 +29,8 @@ class LinkPrices:
     def __init__(self, machine: Machine, *, engine: str = "", version: str = "") -> None:
         self.machine, self.part, self._datasheet_links = machine, machine.part, datasheet_links(machine)
         self.dispatch_s = dispatch_seconds(self.part)
-        self.engine, self.version = _ENGINES.get(engine, ""), version if engine in _ENGINES else ""
+        self.engine = TABLED_ENGINES.get(engine, "")
+        self.version = version if self.engine else ""
 
     def gaps(self, kernels: float, shape: tuple[int, ...]) -> Seconds:
         """What kernels launched one by one lose to those of a graph, on the device [s]."""

@@ -41,8 +41,8 @@ class Shelf:
         )  # fmt: skip
         if key not in self._prices:
             self._prices[key] = ServedPrices(
-                machine, formats, engine=deployment.engine, version=deployment.version, skew=skew, own=own,
-                expert_backend=backend, product_backend=products, prompts=prompts,
+                machine, formats, engine=deployment.engine, version=deployment.version, skew=skew,
+                own=own.with_products(deployment.engine, products), expert_backend=backend, prompts=prompts,
             )  # fmt: skip
         return key, self._prices[key]
 
