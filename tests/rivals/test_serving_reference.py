@@ -17,7 +17,8 @@ from reference_split import Answers, Prompts
 from ridgeline.cost.seconds import Seconds
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.serving import state
+from ridgeline.serving import loop, state
+from ridgeline.serving import replay as replay_room
 from ridgeline.serving.adapters import drawn
 from ridgeline.serving.apart import ApartTables
 from ridgeline.serving.nano import NanoTables
@@ -545,3 +546,19 @@ def test_first_tokens_wait_for_the_launch_of_the_next_prompts() -> None:
     case = Case([engine], [flat_table()], traffic([0.0] * 3, [3] * 3, [2] * 3), Router.ROUND_ROBIN)
     assert [one.first_s for one in case.plain().asked] == [10.0, 15.0, 15.0]
     assert differences(case)[0] == []
+
+
+@pytest.mark.parametrize("batch", range(3))
+def test_the_clock_compiled_is_the_clock_in_plain_python(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same functions run by Python over records of NumPy, to the last bit."""
+
+    def plain(clock: state.Clock, arrivals: np.ndarray, most_s: float) -> float:
+        return loop.replay(state.plain(clock), arrivals, most_s)
+
+    for seed in range(30 * batch, 30 * batch + 30):
+        case = random_case(seed)
+        compiled = case.compiled()
+        with monkeypatch.context() as patch:
+            patch.setattr(replay_room, "_run", plain)
+            for name, value in vars(case.compiled()).items():
+                assert np.array_equal(value, getattr(compiled, name), equal_nan=True), f"case {seed}: {name}"

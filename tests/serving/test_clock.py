@@ -37,7 +37,7 @@ RUNNING = 10.0
 def laid(**tables: np.ndarray) -> tuple[Times, np.ndarray]:
     """Tables as the clock reads them, with the rule that says where they are."""
     times, places = end_to_end([tables])
-    rule = np.zeros(1, dtype=state.RULE)
+    rule = np.zeros(1, dtype=state.RULE).view(np.recarray)
     for name, place in places.items():
         rule[name] = place
     return times, rule

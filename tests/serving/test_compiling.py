@@ -1,135 +1,179 @@
-"""What the clock's functions are compiled with: nothing counted, nothing made, nothing left changed."""
+"""The clock's functions compiled: the same answers as in plain Python, kept on disk, refused where they cannot be."""
 
-import importlib
-import pkgutil
-import sys
+from __future__ import annotations
 
-import numba
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
-import ridgeline.serving
-from ridgeline.serving import compiling
-from ridgeline.serving.compiling import clocked, entered, formula, started
-from ridgeline.serving.loop import replay
+from ridgeline.errors import PlanError
+from ridgeline.serving import compiling, translate
+from ridgeline.serving.compiling import Entered, clocked
+from ridgeline.serving.kinds import REAL
+
+ROW = np.dtype([("count", "i8"), ("time_s", "f8")])
+FEW, MANY = 2, 7
 
 
-def _part(values, index, divisor):
-    return values[index] / divisor
-
-
-def _share(values, index, divisor):  # what is kept on disk goes by the function, not by how it was compiled
-    return values[index] / divisor
-
-
-def _makes_an_array(size):
-    return np.zeros(size)
-
-
-def _counts(values):
-    for index in range(values.size):
-        values[index] += 1.0
+@pytest.fixture(autouse=True)
+def nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
 
 
 @clocked
-def _doubled(value, sign):
-    return 2.0 * value * sign
+def _split(value: float, parts: int) -> tuple[float, int]:
+    return value / parts, parts // FEW
 
 
 @clocked
-def _twice(value):
-    return _doubled(value, 1) + _doubled(value, -1) + _doubled(value, int(value))
+def _fibonacci(n: int) -> int:
+    return n if n < 2 else _fibonacci(n - 1) + _fibonacci(n - 2)
 
 
-def _enters(value):
-    return _twice(value) + _doubled(value, 1)
+@clocked
+def _walk(rows: Any, values: Any, n: int, x: float) -> float:
+    """Every statement and expression that is compiled."""
+    total = 0  # whole at first, real later
+    for i in range(n):
+        row = rows[i]
+        row.count += i
+        rows[i].time_s = row.count * 0.5
+        if (i % 2 == 0 and row.count > 2) or not i:
+            continue
+        total += row.time_s
+        if total > 1e6:
+            break
+    for down in range(n, 0, -2):
+        total -= down
+    first, second = _split(x, -7)
+    lines = (1.0, 2.5, 3.0)
+    total += lines[n % 3] if second in (-4, MANY) else math.inf
+    rows[0].count, rows[1].count = rows[1].count, rows[0].count
+    place = 0
+    while place < values.shape[1] and not (place == 2 or n < 0 < place):
+        values[1][place] = values[0, place] ** 2 + math.log(1.0 + place)
+        place += 1
+    total += math.floor(-2.5) + math.ceil(x) + (-7 % 4) + -7 // 2 + (-7.5 // 2.0) + (7.5 % -2.0) + _fibonacci(10)
+    total += (n ^ 5) + (n << 2) + (n >> 1) + abs(-3) + abs(-x) + int(x) + float(n) + bool(n) + (n > 2) + (1 <= n < 3)
+    return max(first, total, 2) - min(1, second, values.size)
 
 
-def test_no_function_of_the_clock_counts_references() -> None:
-    found = 0
-    for module in pkgutil.iter_modules(ridgeline.serving.__path__, "ridgeline.serving."):
-        for name, function in vars(importlib.import_module(module.name)).items():
-            options = getattr(function, "targetoptions", None)
-            if options is not None:
-                assert options.get("_nrt") is False, f"{module.name}.{name}"
-                found += 1
-    assert replay.targetoptions["nogil"]
-    assert found > 150
+def _given() -> tuple[Any, np.ndarray, int, float]:
+    rows = np.zeros(5, ROW)
+    rows["count"], rows["time_s"] = [5, 3, 0, 1, 2], 0.25
+    return rows, np.arange(6.0).reshape(2, 3), 5, 1.7
 
 
-def test_all_that_is_entered_is_one_library_and_each_function_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    finished, real = [], compiling._Library.finalize
-
-    def finalize(library):
-        finished.append([one.name for one in library._final_module.functions if not one.is_declaration])
-        real(library)
-
-    monkeypatch.setattr(compiling._Library, "finalize", finalize)
-    assert compiling._entry(_enters)(3.0) == 24.0
-    (names,) = finished
-    assert [sum(name in one for one in names) for name in ("_twice", "_doubled")] == [1, 1]
-    assert [len(one.overloads) for one in (_twice, _doubled)] == [1, 1]
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_compiled_as_in_python(n: int) -> None:
+    rows, values, _, x = _given()
+    plain_rows, plain_values, _, _ = _given()
+    found = Entered(_walk)(rows, values, n, x)
+    assert found == _walk(plain_rows.view(np.recarray), plain_values, n, x)
+    assert rows.tolist() == plain_rows.tolist()
+    assert values.tolist() == plain_values.tolist()
 
 
-def test_a_part_that_python_calls_is_compiled_alone_and_stays_usable_in_others() -> None:
-    assert _doubled(3.0, 2) == 12.0
-    assert entered(_enters)(3.0) == 24.0
-    assert _twice(3.0) == 18.0
+def test_whole_numbers_divide_as_in_python_and_by_zero_give_zero() -> None:
+    @clocked
+    def divided(one: int, other: int) -> int:
+        return 1000 * (one // other) + one % other
+
+    @clocked
+    def shared(one: float, other: float) -> float:
+        return one / other
+
+    compiled = Entered(divided)
+    cases = [(a, b) for a in range(-7, 8) for b in (-3, -1, 1, 2, 5)]
+    assert [compiled(*case) for case in cases] == [divided(*case) for case in cases]
+    assert compiled(5, 0) == 0
+    assert Entered(shared)(1.0, 0.0) == math.inf
 
 
-def test_what_is_kept_on_disk_goes_by_all_files_of_the_clock() -> None:
-    files = {file for file, _, _ in compiling._stamp()}
-    for module in ("queues", "looks", "clock", "fairness"):
-        assert importlib.import_module(f"ridgeline.serving.{module}").__file__ in files
-    assert set(replay._cache._cache_file._source_stamp) <= set(compiling._stamp())
+def test_real_numbers_divide_down_as_in_python() -> None:
+    @clocked
+    def divided(one: float, other: float) -> float:
+        return 1000.0 * (one // other) + one % other
+
+    compiled, draw = Entered(divided), np.random.default_rng(1)
+    cases = [(float(a), float(b)) for a, b in draw.normal(0.0, 10.0, (500, 2)).round(1) if b]
+    assert [compiled(*case) for case in cases] == [divided(*case) for case in cases]
 
 
-def test_the_callers_array_has_as_many_owners_after_a_call() -> None:
-    values = np.zeros(3)
-    owners = sys.getrefcount(values)
-    for _ in range(10):
-        clocked(_counts)(values)
-    assert sys.getrefcount(values) == owners
-    assert values.tolist() == [10.0] * 3
+def test_what_was_compiled_is_read_from_disk_and_compiled_again_when_a_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts: list[str] = []
+    real = compiling._optimised
+
+    def optimised(text: str, machine: Any) -> bytes:
+        texts.append(text)
+        return real(text, machine)
+
+    monkeypatch.setattr(compiling, "_optimised", optimised)
+    for _ in range(2):
+        assert Entered(_fibonacci)(12) == 144
+    assert len(texts) == len(list(tmp_path.glob("*_fibonacci*.o"))) == 1
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda one: read(one) + b"#" * (one.suffix == ".py"))
+    assert Entered(_fibonacci)(12) == 144
+    assert len(texts) == 2
+    assert len(list(tmp_path.glob("*_fibonacci*.o"))) == 1
 
 
-def test_a_division_by_zero() -> None:
-    values = np.array([0.0, 3.0])
-    assert formula(_part)(values, 1, 0.0) == np.inf
-    with pytest.raises(ZeroDivisionError):
-        clocked(_share)(values, 1, 0.0)
+def test_compiles_for_the_process_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("", encoding="utf-8")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(blocked))
+    assert Entered(_fibonacci)(10) == 55
 
 
-def test_a_function_that_makes_an_array_is_refused() -> None:
-    with pytest.raises(numba.core.errors.NumbaError):
-        clocked(_makes_an_array)(3)
+def test_each_function_is_written_once_for_numbers_of_any_kind() -> None:
+    @clocked
+    def twice(x: float) -> float:
+        return _split(x, 1)[0] + _split(2, FEW)[0] + _split(True, 3)[0]
+
+    unit = translate.Unit(frozenset(compiling._marked))
+    unit.entry(twice, (REAL,), REAL, "entered")
+    assert len(unit.done) == 1
 
 
-def test_vector_instructions_are_looked_for_again_after_the_first_call() -> None:
-    kept = numba.config.LOOP_VECTORIZE
-    seen = []
-
-    class Function:
-        signatures: tuple[str, ...] = ()
-
-        def __call__(self, value):
-            seen.append(numba.config.LOOP_VECTORIZE)
-            self.signatures = ("float64",)
-            if value < 0:
-                raise ValueError
-            return value
-
-    function = Function()
-    with pytest.raises(ValueError):
-        started(function, -1.0)
-    assert kept == numba.config.LOOP_VECTORIZE
-    assert started(function, 2.0) == 2.0
-    assert seen == [0, kept]
+def _unmarked(value: float) -> float:
+    return value
 
 
-def test_compiles_for_the_process_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def enable_caching(_):
-        raise RuntimeError("cannot cache function: no locator available")
+def _refused() -> list[tuple[Callable[..., Any], str]]:
+    def makes(n: int) -> float:
+        return np.zeros(n)[0]  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(numba.core.registry.CPUDispatcher, "enable_caching", enable_caching)
-    assert entered(_part)(np.array([3.0]), 0, 2.0) == 1.5
+    def calls(n: int) -> float:
+        return _unmarked(n)
+
+    def lists(n: int) -> int:
+        found = [n]
+        return found[0]
+
+    def unknown(n: int) -> int:
+        return n + no_such_name  # type: ignore[name-defined, no-any-return]  # noqa: F821
+
+    def fields(rows: Any) -> int:
+        return rows[0].nothing  # type: ignore[no-any-return]
+
+    def other(n: int) -> float:
+        return _split(n)[0]  # type: ignore[call-arg]
+
+    return [
+        (makes, "np.zeros"), (calls, "'_unmarked' is not marked"), (lists, r"\[n\]"), (unknown, "no_such_name"),
+        (fields, "no field of a record"), (other, "value, parts"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "told"), _refused())
+def test_what_cannot_be_compiled_is_refused_with_its_line(function: Callable[..., Any], told: str) -> None:
+    given: Any = np.zeros(1, ROW) if function.__name__ == "fields" else 3
+    with pytest.raises(PlanError, match=rf"test_compiling.py:\d+: .*{told}"):
+        Entered(clocked(function))(given)

@@ -19,7 +19,7 @@ NAN = float("nan")
 
 
 def one(stage: int, *, came: float = 0.0, first: float = NAN, end: float = NAN, output: int = 11) -> np.ndarray:
-    found = np.zeros((), dtype=state.REQUEST)
+    found = np.zeros((), dtype=state.REQUEST).view(np.recarray)
     for name, value in {"stage": stage, "came_s": came, "first_s": first, "end_s": end, "output": output}.items():
         found[name] = value
     return found
@@ -51,7 +51,7 @@ def test_a_certain_miss_by_hand(request_: np.ndarray, bounds: dict[str, float], 
 def test_who_cannot_reach_the_share_any_more_is_hopeless() -> None:
     """Two of four missed: a half can still keep to the bound, more than a half cannot."""
     late, early = one(state.WAITING), one(state.DECODING, first=0.5)
-    requests = np.array([late, early, late, early], dtype=state.REQUEST)
+    requests = np.array([late, early, late, early], dtype=state.REQUEST).view(np.recarray)
     for least, expected in ((0.4, False), (0.5, False), (0.51, True), (1.0, True)):
         assert hopeless(requests, Stop(ttft_s=1.0, least=least).as_array(), 5.0) is expected
     assert not hopeless(requests, never(), 5.0)

@@ -18,7 +18,6 @@ from ridgeline.cli.simulating import (
     policies_of,
     resolved,
     serving_scenario_of,
-    told_of_compiling,
 )
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.plan.deployment import Router
@@ -73,7 +72,6 @@ def _search(
     from ridgeline.serving.metrics import Objective
     from ridgeline.serving.traffic.asked import asked_traffic
 
-    told_of_compiling()
     traffic, about_traffic = asked_traffic(asked.traffic)
     about_draft = () if asked.draft is None else (f"{asked.draft.name} {_DRAFTS}",)
     assumed = (*asked.assumed, *about(asked, traffic), *about_traffic, *about_draft)
@@ -142,7 +140,6 @@ def rent_serving(subject: str, words: Mapping[str, Any], offers: str, *, as_json
         fact = price(name)
         return None if fact is None else fact.value
 
-    told_of_compiling()
     traffic, about_traffic = asked_traffic(asked.traffic)
     assumed = (*asked.assumed, *about(asked, traffic), *about_traffic)
     objective = Objective(**asked.traffic.get("slo", {}))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.cli.flags import cluster_words, given, is_folder, read_flags
@@ -61,15 +60,6 @@ def policies_of(asked: ServingScenario) -> Callable[..., Any] | None:
     from ridgeline.facts.engines import engine_policy_from_file
 
     return lambda name, version, use: engine_policy_from_file(str(asked.engine_file), version, use)
-
-
-def told_of_compiling() -> None:
-    """Says on the error stream that the request clock is compiled first, where it is not yet."""
-    from ridgeline.serving import loop
-
-    stats: Any = getattr(loop.replay, "stats", None)
-    if stats is not None and not any(Path(stats.cache_path).glob("loop.replay-*.nbc")):
-        print("compiling the request clock, once for this installation: about a minute", file=sys.stderr)
 
 
 def too_long(asked: ServingScenario, traffic: Traffic) -> tuple[str, ...]:
@@ -231,7 +221,6 @@ def _replay(
     from ridgeline.serving.metrics import Objective
     from ridgeline.serving.traffic.asked import asked_traffic
 
-    told_of_compiling()
     traffic, assumed = asked_traffic(asked.traffic)
     run = simulate_serving if asked.draft is None else partial(_with_draft, asked.draft)
     with busy(f"replaying {traffic.requests:,} requests"):

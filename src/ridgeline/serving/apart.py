@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 import numpy as np
-from numba.extending import register_jitable
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.cost.served import ServedPrices
@@ -23,7 +22,7 @@ from ridgeline.lower.pieces import ExpertAllToAll, Experts, Piece, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.deployment_rules import check_divides
 from ridgeline.serving.clock import Lines, Times, by_tokens, group_s, head_s, padded, token_s
-from ridgeline.serving.compiling import formula
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import Array, Record
 from ridgeline.units import bytes_text
 
@@ -163,7 +162,6 @@ def _later(one: Seconds, other: Seconds) -> Seconds:
     return Seconds(**{name: np.maximum(value, getattr(other, name)) for name, value in vars(one).items()})
 
 
-@register_jitable
 def micro_batches_s(
     attention_s: Array | float, experts_s: Array | float, send_s: Array | float, layers: float, micro: float
 ) -> Array:
@@ -194,25 +192,28 @@ def micro_batches_s(
     return (layers - 1.0) * np.maximum(turn, micro * busiest) + turn + (micro - 1.0) * busiest
 
 
-@formula
+@clocked
 def _micro(rule: Record, tokens: float) -> float:
     """Micro-batches of an iteration: no more than it has tokens [1]."""
     return float(min(float(rule.micro_batches), max(tokens, 1.0)))
 
 
-@formula
+@clocked
 def _send_s(times: Times, rule: Record, tokens: float) -> float:
     return by_tokens(times, rule, rule.send, tokens)
 
 
-@formula
+@clocked
 def apart_s(times: Times, rule: Record, attention: float, mean: float, most: float) -> float:
     """Micro-batches of `attention` [s] on the slowest of ranks that have `mean` and at most `most` tokens [s]."""
     experts, send = group_s(times, rule, mean, True), _send_s(times, rule, most)
-    return float(micro_batches_s(attention, experts, send, rule.expert_layers, _micro(rule, most)))
+    layers, micro = float(rule.expert_layers), _micro(rule, most)
+    busiest = max(attention, experts, send) / layers
+    turn = (attention + experts + 2.0 * send) / layers
+    return (layers - 1.0) * max(turn, micro * busiest) + turn + (micro - 1.0) * busiest
 
 
-@formula
+@clocked
 def apart_lines(times: Times, rule: Record, busiest: float, mean: float, least: float) -> Lines:
     """The lines of a decode step over a micro-batch's attention, as `clock.decode_lines`.
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.serving.compiling import formula
+from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import Record
 
 Array = NDArray[np.float64]
@@ -22,7 +22,7 @@ Lines = tuple[float, float, float, float, float, float, float, float, float]  # 
 BIN_LOW_S, BINS_A_FACTOR = 1e-5, 40.0  # 40 bins in each factor of e: 2.5 % wide
 
 
-@formula
+@clocked
 def below(times: Times, grid: int, size: int, at: float) -> int:
     """Place in a grid of the last point that is not beyond `at`, such that another follows it."""
     low, high = 0, size - 1
@@ -35,7 +35,7 @@ def below(times: Times, grid: int, size: int, at: float) -> int:
     return low
 
 
-@formula
+@clocked
 def between(times: Times, grid: int, size: int, table: int, at: float) -> float:
     """A table read at one point: linear between grid points and beyond the last, constant below the first."""
     if at <= times[grid] or size == 1:
@@ -46,7 +46,7 @@ def between(times: Times, grid: int, size: int, table: int, at: float) -> float:
     return float(low + (at - start) / (end - start) * (high - low))
 
 
-@formula
+@clocked
 def between_two(
     times: Times, rows: int, row_count: int, columns: int, column_count: int, table: int, row: float, column: float
 ) -> float:
@@ -60,37 +60,37 @@ def between_two(
     return float(low + share * (between(times, columns, column_count, table + column_count, column) - low))
 
 
-@formula
+@clocked
 def by_tokens(times: Times, rule: Record, table: int, tokens: float) -> float:
     """A table over the tokens of one attention rank, read at one point [s]."""
     return between(times, rule.tokens, rule.tokens_size, table, tokens)
 
 
-@formula
+@clocked
 def by_sequences(times: Times, rule: Record, table: int, sequences: float) -> float:
     """A table over sequences, read at one point [s]."""
     return between(times, rule.sequences, rule.sequences_size, table, sequences)
 
 
-@formula
+@clocked
 def token_s(times: Times, rule: Record, tokens: float) -> float:
     """What the tokens of one attention rank take outside attention [s]."""
     return by_tokens(times, rule, rule.lane, tokens)
 
 
-@formula
+@clocked
 def group_s(times: Times, rule: Record, tokens: float, prompts: bool) -> float:
     """What the experts take when each attention rank brings `tokens`, in a step or in an iteration with prompts [s]."""
     return by_tokens(times, rule, rule.group + (rule.tokens_size if prompts else 0), tokens)
 
 
-@formula
+@clocked
 def head_s(times: Times, rule: Record, sequences: float) -> float:
     """What sampling so many sequences takes [s]."""
     return by_sequences(times, rule, rule.head, sequences)
 
 
-@formula
+@clocked
 def decode_s(times: Times, rule: Record, sequences: float, context: float, cut: bool) -> float:
     """Attention of decoding sequences over their mean context in one iteration, or in both its halves [s]."""
     table = rule.nano_decode if cut else rule.decode
@@ -99,7 +99,7 @@ def decode_s(times: Times, rule: Record, sequences: float, context: float, cut: 
     )
 
 
-@formula
+@clocked
 def padded(times: Times, rule: Record, sequences: float) -> float:
     """Sequences that a captured graph runs for so many [1]; 0 where no graph is large enough."""
     last = rule.graphs_size - 1
@@ -111,13 +111,13 @@ def padded(times: Times, rule: Record, sequences: float) -> float:
     return float(times[rule.graphs + place])
 
 
-@formula
+@clocked
 def in_two(rule: Record, tokens: float) -> bool:
     """Whether an iteration of so many tokens a rank, a mean with its rounding, is cut in two nano-batches."""
     return bool(rule.nano_tokens > 0 and tokens >= max(rule.nano_tokens, 2) - 1e-9)
 
 
-@formula
+@clocked
 def of_one_host(rule: Record, most: float, total: float) -> float:
     """Sequences that one scheduler sees: of each attention rank there is one, which a pipeline's batches share [1].
 
@@ -126,21 +126,21 @@ def of_one_host(rule: Record, most: float, total: float) -> float:
     return float(max(most, total * (rule.hops + 1.0) / rule.ranks))
 
 
-@formula
+@clocked
 def hosted(rule: Record, device_s: float, sequences: float) -> float:
     """An iteration with the host's part: beside the device where the engine overlaps it, else after it [s]."""
     host_s = rule.step_host_s + rule.seq_host_s * sequences
     return float(max(device_s, host_s) if rule.overlapped else device_s + host_s)
 
 
-@formula
+@clocked
 def with_group(times: Times, rule: Record, table: int, tokens: float, shared: float, prompts: bool) -> float:
     """What `tokens` of one rank take, and the experts when each rank brings `shared`: rows of one table [s]."""
     group = table + rule.tokens_size * (2 if prompts else 1)
     return by_tokens(times, rule, table, tokens) + by_tokens(times, rule, group, shared)
 
 
-@formula
+@clocked
 def nano_parts(
     times: Times, rule: Record, tokens: float, shared: float, sampled: float, prompts: bool
 ) -> tuple[float, float, float]:
@@ -155,20 +155,20 @@ def nano_parts(
     )
 
 
-@formula
+@clocked
 def nano_s(rule: Record, compute: float, memory: float, network: float) -> float:
     """Two nano-batches side by side, as `nano.overlapped_s` says [s]."""
     shared = compute + rule.memory_sms * memory + rule.link_sms * network
     return float(rule.exposed_s + max(shared, memory, network, 0.5 * (compute + memory + network)))
 
 
-@formula
+@clocked
 def last_stage(rule: Record, filled: bool) -> float:
     """How often what the last stage alone computes is waited for: by each batch where stages are filled [1]."""
     return float(rule.hops + 1.0 if filled else 1.0)
 
 
-@formula
+@clocked
 def decode_lines(times: Times, rule: Record, busiest: float, mean: float, filled: bool, away_s: float) -> Lines:
     """What does not depend on the context in an iteration that only decodes: the least [s], then lines [s, 1].
 
@@ -195,7 +195,7 @@ def decode_lines(times: Times, rule: Record, busiest: float, mean: float, filled
     )  # fmt: skip
 
 
-@formula
+@clocked
 def chunks_s(times: Times, rule: Record, chunks: NDArray[np.int64], count: int) -> float:
     """Attention of the chunks of prompts in one iteration: one alone, or many that fill the device together [s]."""
     together, longest = 0.0, 0.0
@@ -209,7 +209,7 @@ def chunks_s(times: Times, rule: Record, chunks: NDArray[np.int64], count: int) 
     return max(longest, together)
 
 
-@formula
+@clocked
 def line_at(
     lines: Lines, line: int, from_s: float, to_s: float, width: float, past: float, gained: float
 ) -> tuple[float, float]:
@@ -220,7 +220,7 @@ def line_at(
     return constant_s + low + slope * past, slope * gained
 
 
-@formula
+@clocked
 def run(
     times: Times,
     rule: Record,
@@ -283,7 +283,7 @@ def run(
     return done, elapsed
 
 
-@formula
+@clocked
 def _fewest(first: float, growth: float, count: int, limit_s: float) -> int:
     """The fewest terms of an arithmetic series whose sum reaches `limit_s`, at most `count` [1]."""
     low, high = 1, count
@@ -296,7 +296,7 @@ def _fewest(first: float, growth: float, count: int, limit_s: float) -> int:
     return low
 
 
-@formula
+@clocked
 def _tally_series(histogram: Array, first: float, growth: float, count: int, weight: float) -> None:
     """Counts the steps of a series, as many at once as lie within a bin."""
     last = first + growth * (count - 1)
@@ -309,7 +309,7 @@ def _tally_series(histogram: Array, first: float, growth: float, count: int, wei
         taken = until
 
 
-@formula
+@clocked
 def tally(histogram: Array, seconds: float, weight: float) -> None:
     """Counts `weight` tokens that came `seconds` after the one before."""
     place = int(math.log(max(seconds, BIN_LOW_S) / BIN_LOW_S) * BINS_A_FACTOR)

@@ -1,221 +1,153 @@
-# mypy: disable-error-code="no-untyped-call, misc, attr-defined"
-"""How the functions of the request clock are compiled: by Numba, into one library, without counting references.
+"""How functions of the request clock are compiled: by LLVM, with all that they reach in one library, kept on disk.
 
-Numba compiles a function with two wrappers, for callers in Python and in C, and again with the code of each of its
-callers. Of the clock only `loop.replay` is called from outside: all that it reaches goes into one library, which is
-optimised and kept on disk once (`docs/decisions/0008-clock-hooks.md`).
-
-All arrays come from the caller, who holds them while the clock runs, and none is made on the way. Counted all the same,
-some 25 arrays at each call of a function, nine tenths of the time went into atomic additions
-(`docs/decisions/0006-borrowed-arrays.md`).
+`clocked` marks a function that may be compiled. It stays the Python function that it is, and `Entered` calls it
+compiled (`docs/decisions/0008-clock-hooks.md`).
 """
 
 from __future__ import annotations
 
-import io
+import ctypes
+import hashlib
+import inspect
 import os
+import sys
+import tempfile
 from collections.abc import Callable, Sequence
-from functools import cache
+from pathlib import Path
 from threading import RLock
-from typing import Any, ClassVar, TypeVar, cast
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
-import numba
-from numba.core import types
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, Flags
-from numba.core.compiler_machinery import PassManager, register_pass
-from numba.core.registry import CPUDispatcher
-from numba.core.typed_passes import (
-    InlineOverloads,
-    IRLegalization,
-    NativeLowering,
-    NoPythonBackend,
-    NopythonTypeInference,
-    PreLowerStripPhis,
-)
-from numba.core.untyped_passes import FixupArgs, GenericRewrites, IRProcessing, ReconstructSSA, TranslateByteCode
+import llvmlite
+import llvmlite.binding as llvm
+import numpy as np
+
+from ridgeline.serving.kinds import BOOL, INT, REAL, Kind, State, annotated, kind_of_array, parts_of
+from ridgeline.serving.translate import Unit
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_compiles = RLock()
-_WRAPPER = "_ZN7cpython"  # how the name of a wrapper for Python begins, in place of _ZN
-_PART = {"nopython": True, "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-_WHOLE = {"nopython": True, "_nrt": False}  # a function that makes an array is refused
+_C: dict[str, Any] = {BOOL: ctypes.c_bool, INT: ctypes.c_int64, REAL: ctypes.c_double, "ptr": ctypes.c_void_p}
+_OPTIMISED, _NAME = 2, "entered"
+_marked: set[Any] = set()
+_lock = RLock()
 
 
 def clocked(function: _Function) -> _Function:
-    """A function that walks over records, without Python's lock; a division by zero is an error."""
-    return cast(_Function, _Part(function, nogil=True))
+    """Marks a function of numbers, records and arrays, which the clock may call compiled."""
+    _marked.add(function)
+    return function
 
 
-def formula(function: _Function) -> _Function:
-    """A function of numbers and tables alone, in which a division by zero is infinity or NaN."""
-    return cast(_Function, _Part(function, error_model="numpy"))
+class Entered:
+    """A marked function that Python calls compiled: numbers, arrays and named tuples of arrays in, a number out.
 
-
-def entered(function: _Function) -> _Function:
-    """A clocked function that Python calls: compiled with all that it reaches, and kept on disk where that can be."""
-    whole = _entry(function, nogil=True)
-    try:
-        whole.enable_caching()
-    except RuntimeError:  # no folder to keep the compiled code in: for this process alone
-        return cast(_Function, whole)
-    whole._cache._cache_file._source_stamp = _stamp()  # Numba's own looks at one file
-    return cast(_Function, whole)
-
-
-def address(function: Callable[..., Any], answer: Any, given: Sequence[Any]) -> int:
-    """Address of a function that compiled code calls through a pointer, compiled for these types and kept on disk."""
-    part = function if isinstance(function, _Part) else _part(function)
-    with _compiles:  # a search replays in several threads
-        if part.entry is None:
-            part.entry = entered(part.py_func)
-        started(part.entry.compile, answer(*given))
-        found = part.entry.overloads[tuple(given)]
-    return int(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
-
-
-@cache
-def _part(function: Callable[..., Any]) -> _Part:
-    return _Part(function, nogil=True)
-
-
-def started(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What an entered function returns; where it is compiled first, without vector instructions.
-
-    Nothing in the clock is long enough for them, and to look for them takes time.
+    Compiled code runs without Python's lock.
     """
-    if getattr(function, "signatures", True):
-        return function(*arguments)
-    settings: Any = numba.config
-    with _compiles:
-        kept, settings.LOOP_VECTORIZE = settings.LOOP_VECTORIZE, 0
-        try:
-            return function(*arguments)
-        finally:
-            settings.LOOP_VECTORIZE = kept
 
-
-class _Part(CPUDispatcher):
-    """A function of the clock: compiled in the library of the function that was entered, or alone where it is that."""
-
-    known: ClassVar[list[_Part]] = []
-
-    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
-        super().__init__(function, targetoptions={**_PART, **options}, pipeline_class=_PartPasses)
-        self.options = options
-        self.alone: Any = None
-        self.entry: Any = None
-        self.known.append(self)
-
-    def get_call_template(self, args: Any, kws: Any) -> Any:
-        return super().get_call_template([types.unliteral(one) for one in args], kws)  # once for 1 and for any number
+    def __init__(self, function: Callable[..., Any], answer: Kind = None) -> None:
+        self.function = cast(FunctionType, function)
+        self.answer = answer or annotated(self.function, "return")
+        self._libraries: dict[tuple[Kind, ...], _Library] = {}
 
     def __call__(self, *arguments: Any) -> Any:
-        if self.alone is None:
-            self.alone = _entry(self.py_func, **self.options)
-        return self.alone(*arguments)
+        """What the function answers; compiled first where it is not yet."""
+        kinds = tuple(map(_kind, arguments))
+        called = self.library(kinds).called
+        held = [_operands(kind, argument) for kind, argument in zip(kinds, arguments, strict=True)]
+        return called(*(one for operands, _ in held for one in operands))
+
+    def library(self, kinds: Sequence[Kind]) -> _Library:
+        """The compiled code for arguments of these kinds."""
+        with _lock:
+            if tuple(kinds) not in self._libraries:
+                self._libraries[tuple(kinds)] = _Library(self.function, kinds, self.answer)
+            return self._libraries[tuple(kinds)]
 
 
-def _entry(function: Callable[..., Any], **options: Any) -> Any:
-    return CPUDispatcher(function, targetoptions={**_WHOLE, **options}, pipeline_class=_WholePasses)
+class _Library:
+    """Compiled code of a function and of all that it reaches, from disk where it was compiled before."""
+
+    def __init__(self, function: FunctionType, kinds: Sequence[Kind], answer: Kind) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+        target = llvm.Target.from_default_triple()
+        machine = target.create_target_machine(cpu=cpu, features=features, opt=_OPTIMISED, jit=True)
+        around = sorted(inspect.getclosurevars(function).nonlocals.items())
+        kept = _place(
+            function, repr((cpu, features, llvmlite.__version__, sys.version_info[:2], kinds, answer, around))
+        )
+        code = kept.read_bytes() if kept and kept.exists() else b""
+        if not code:
+            code = _optimised(Unit(frozenset(_marked)).entry(function, kinds, answer, _NAME), machine)
+            _keep(kept, code)
+        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self.engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        self.engine.finalize_object()
+        self.address = int(self.engine.get_function_address(_NAME))
+        given = [_C[part] for kind in kinds for part in parts_of(kind)]
+        self.called = ctypes.CFUNCTYPE(_C[answer] if answer else None, *given)(self.address)
 
 
-def _stamp() -> tuple[tuple[str, int, int], ...]:
-    """Files of the clock's functions, with when and how long they were written."""
-    files = sorted({part.py_func.__code__.co_filename for part in _Part.known})
-    found = ((file, os.stat(file)) for file in files)
-    return tuple((file, one.st_mtime_ns, one.st_size) for file, one in found)
+def _optimised(text: str, machine: Any) -> bytes:
+    """Machine code of a text in LLVM's language."""
+    module = llvm.parse_assembly(text)
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=_OPTIMISED)
+    options.loop_vectorization = options.slp_vectorization = False  # nothing in the clock is long enough
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return cast(bytes, machine.emit_object(module))
 
 
-class _Library(JITCodeLibrary):
-    """Of a function that is entered and all that it reaches: functions are added one by one, and optimised together."""
-
-    open: _Library | None = None  # that whose functions are compiled now
-
-    def add_linking_library(self, library: Any) -> None:
-        if library is not self:
-            super().add_linking_library(library)
-
-    def _optimize_functions(self, ll_module: Any) -> None:
-        ll_module.data_layout = self._codegen._data_layout
-
-    def finalize(self) -> None:
-        names = [one.name for one in self._final_module.functions if not one.is_declaration]
-        wrappers = {name for name in names if name.startswith(("cfunc.", _WRAPPER))}
-        kept = wrappers | {"_ZN" + name.removeprefix(_WRAPPER) for name in wrappers}  # what they call
-        for name in names:
-            function = self._final_module.get_function(name)
-            if name not in kept and function.linkage.name == "external":
-                function.linkage = "internal"  # what is inlined everywhere is dropped
-        super().finalize()
+def _kind(argument: Any) -> Kind:
+    if isinstance(argument, tuple):
+        names = argument._fields  # type: ignore[attr-defined]
+        return State(tuple((name, kind_of_array(one)) for name, one in zip(names, argument, strict=True)))
+    if isinstance(argument, np.ndarray):
+        return kind_of_array(argument)
+    return {bool: BOOL, int: INT, float: REAL}[type(argument)]
 
 
-class _Flags(Flags):
-    """Options of a compilation, one object for those that are alike: Numba compares them at every operation."""
-
-    known: ClassVar[dict[str, _Flags]] = {}
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def copy(self) -> _Flags:
-        return self
+def _operands(kind: Kind, argument: Any) -> tuple[list[Any], Any]:
+    """What compiled code is given, and what must stay as long as it runs."""
+    if isinstance(argument, tuple):
+        table = np.array([one for array in argument for one in _operands(None, array)[0]], dtype=np.int64)
+        return [table.ctypes.data], table
+    if isinstance(argument, np.ndarray):
+        assert argument.flags.c_contiguous
+        return [argument.ctypes.data, *argument.shape], argument
+    return [argument], None
 
 
-class _Passes(CompilerBase):
-    """The passes of Numba that the clock needs."""
+def _place(function: FunctionType, conditions: str) -> Path | None:
+    """Where compiled code is kept on disk: by the text of the clock and of the function's file, and by conditions.
 
-    no_compile = False
-    lowering: Any = NativeLowering
-
-    def __init__(self, typingctx: Any, targetctx: Any, library: Any, args: Any, return_type: Any, flags: Any,
-                 locals: Any) -> None:  # fmt: skip
-        flags.no_compile = self.no_compile
-        flags = _Flags.known.setdefault(flags.summary(), _Flags(flags))
-        super().__init__(typingctx, targetctx, library, args, return_type, flags, locals)
-
-    def define_pipelines(self) -> list[PassManager]:
-        self.state.library = _Library.open
-        passes = PassManager("clock")
-        for one in (
-            TranslateByteCode, FixupArgs, IRProcessing, GenericRewrites, ReconstructSSA, NopythonTypeInference,
-            PreLowerStripPhis, InlineOverloads, IRLegalization, self.lowering, NoPythonBackend,
-        ):  # fmt: skip
-            passes.add_pass(one, one.__name__)
-        passes.finalize()
-        return [passes]
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _PartLowering(NativeLowering):
-    """Lowers a function that nobody outside of its library calls."""
-
-    _name = "part_lowering"
-
-    def run_pass(self, state: Any) -> bool:
-        super().run_pass(state)
-        nobody = io.BytesIO().getvalue  # stands for its address: a builtin that no other function has
-        state.targetctx.insert_user_function(nobody, state.cr.fndesc, [state.library])
-        state.cr = state.cr._replace(cfunc=nobody)
-        return True
-
-
-class _PartPasses(_Passes):
-    no_compile = True
-    lowering = _PartLowering
-
-
-class _WholePasses(_Passes):
-    def _compile_core(self) -> Any:
-        library = _Library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
-        library.enable_object_caching()
-        before, _Library.open = _Library.open, library
+    Beside this file, or where that cannot be written in the user's cache; nowhere where that cannot be either.
+    """
+    here = Path(__file__).parent
+    found = hashlib.sha256(conditions.encode())
+    for file in [*sorted(here.glob("*.py")), Path(function.__code__.co_filename)]:
+        found.update(file.read_bytes() if file.exists() else b"")
+    named = f"{function.__module__}.{function.__qualname__}-{found.hexdigest()[:24]}.o".replace("<locals>", "in")
+    asked = os.environ.get("NUMBA_CACHE_DIR")  # for the pricing of operators too
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline"
+    for folder in [Path(asked)] if asked else [here / "__pycache__", cache]:
         try:
-            for part in _Part.known:
-                part._reset_overloads()  # what another library has
-            return super()._compile_core()
-        finally:
-            _Library.open = before
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder / named
+    return None
+
+
+def _keep(place: Path | None, code: bytes) -> None:
+    """Writes a file at once, so that nobody reads half of it; those of earlier texts go."""
+    if place is None:
+        return
+    for old in place.parent.glob(f"{place.name.rsplit('-', 1)[0]}-*.o"):
+        old.unlink(missing_ok=True)
+    with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
+        file.write(code)
+    os.replace(file.name, place)

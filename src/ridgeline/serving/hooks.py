@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-call"
 """Hooks of the request clock: what a technique may decide, by name, as a compiled function of fixed signature.
 
 The core asks a hook through a pointer, and only where a run has it; what a run has not is not compiled. A technique's
@@ -19,75 +18,65 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numba
-from numba.core import cgutils, types
-from numba.extending import intrinsic
-
 from ridgeline.errors import PlanError
-from ridgeline.serving.compiling import address
-from ridgeline.serving.state import HELD, ORDER, VICTIM, Lists, Records
+from ridgeline.serving.compiling import Entered
+from ridgeline.serving.kinds import BOOL, INT, Kind, Pointer, Row, Table
+from ridgeline.serving.state import HELD, ORDER, RANK, REQUEST, RULE, VICTIM, Whole
+
+_KINDS: dict[str, Kind] = {"ranks": Table(RANK, 1), "requests": Table(REQUEST, 1), "rule": Row(RULE)}
+_entered: dict[tuple[Any, ...], Entered] = {}  # compiled once in a process, for the same numbers around it
+_code: dict[int, Callable[..., Any]] = {}  # functions by where their compiled code begins
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hook:
-    """A question of the clock: its place in `Lists.hooks`, what is given in this order, and what is answered."""
+    """A question of the clock: its place in `Clock.hooks`, what is given in this order, and what is answered.
+
+    Called with where the code of a hook begins, and what is given.
+    """
 
     place: int
     given: tuple[str, ...]
-    answer: Any
+    answer: str
     text: str
 
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Kinds of what is given."""
+        return tuple(_KINDS.get(name, INT) for name in self.given)
 
-HOOKS = {
-    "order": Hook(
-        place=ORDER, given=("requests", "rule", "request", "other"), answer=types.boolean,
-        text="whether `other`, who waits and is as urgent, stays behind `request`, who joins the queue",
-    ),
-    "victim": Hook(
-        place=VICTIM, given=("ranks", "requests", "rule", "rank"), answer=types.int64,
-        text="which running request of a rank gives way when blocks run out; -1: nobody",
-    ),
-    "held": Hook(
-        place=HELD, given=("requests", "rule", "request", "tokens"), answer=types.int64,
-        text="tokens of cache that stay of `tokens` when a prompt is done, and that the first step reads [token]",
-    ),
-}  # fmt: skip
+    @property
+    def pointer(self) -> Pointer:
+        """What compiled code calls."""
+        return Pointer(self.kinds, self.answer)
+
+    def __call__(self, where: int, *given: Any) -> Any:
+        """The answer, where the clock runs in plain Python."""
+        return _code[int(where)](*given)
 
 
-def fill(
-    lists: Lists, hooks: Mapping[str, Callable[..., Any]], *, ranks: Records, requests: Records, rule: Records
-) -> None:
+order = Hook(
+    place=ORDER, given=("requests", "rule", "request", "other"), answer=BOOL,
+    text="whether `other`, who waits and is as urgent, stays behind `request`, who joins the queue",
+)  # fmt: skip
+victim = Hook(
+    place=VICTIM, given=("ranks", "requests", "rule", "rank"), answer=INT,
+    text="which running request of a rank gives way when blocks run out; -1: nobody",
+)  # fmt: skip
+held = Hook(
+    place=HELD, given=("requests", "rule", "request", "tokens"), answer=INT,
+    text="tokens of cache that stay of `tokens` when a prompt is done, and that the first step reads [token]",
+)  # fmt: skip
+HOOKS = {"order": order, "victim": victim, "held": held}
+
+
+def fill(places: Whole, hooks: Mapping[str, Callable[..., Any]]) -> None:
     """Compiles hooks and notes where their code begins. Raises `PlanError` for a name that is no hook."""
-    records = {"ranks": numba.typeof(ranks), "requests": numba.typeof(requests), "rule": numba.from_dtype(rule.dtype)}
     for name, function in hooks.items():
         if name not in HOOKS:
             raise PlanError(f"hook '{name}': the clock has none of that name; give one of {', '.join(HOOKS)}")
         one = HOOKS[name]
-        given = tuple(records.get(each, types.int64) for each in one.given)
-        lists.hooks[one.place] = address(function, one.answer, given)
-
-
-def asked(name: str) -> Any:
-    """What compiled code calls with where a hook's code begins and a tuple of what is given."""
-    answer = HOOKS[name].answer
-
-    @intrinsic
-    def ask(_: Any, where: Any, given: Any) -> Any:
-        known = tuple(types.int64 if isinstance(one, types.Integer) else one for one in given.types)
-
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            convention = context.call_conv
-            pointer = builder.inttoptr(arguments[0], convention.get_function_type(answer, known).as_pointer())
-            values = cgutils.unpack_tuple(builder, arguments[1])
-            cast = [context.cast(builder, *each) for each in zip(values, signature.args[1].types, known, strict=True)]
-            status, found = convention.call_function(builder, pointer, answer, known, cast)
-            with cgutils.if_unlikely(builder, status.is_error):
-                convention.return_status_propagate(builder, status)
-            return found
-
-        return answer(where, given), code
-
-    return ask
-
-
-order, victim, held = asked("order"), asked("victim"), asked("held")
+        around = tuple(cell.cell_contents for cell in getattr(function, "__closure__", None) or ())
+        entered = _entered.setdefault((function.__code__, *around), Entered(function, one.answer))
+        places[one.place] = where = entered.library(one.kinds).address
+        _code[where] = function

@@ -17,7 +17,7 @@ import math
 
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.queues import blocks_of
-from ridgeline.serving.state import Record, Records
+from ridgeline.serving.state import Clock, Record
 
 
 @clocked
@@ -57,22 +57,22 @@ def fetched_tokens(rule: Record, tokens: int) -> int:
 
 
 @clocked
-def cut(ranks: Records, requests: Records, rule: Record, rank: int, request: int, length: int) -> None:
+def cut(clock: Clock, rule: Record, rank: int, request: int, length: int) -> None:
     """Gives back the blocks of a prompt beyond `length` tokens, and what was set aside for them."""
-    if length == requests[request].needed:
+    if length == clock.requests[request].needed:
         return
-    taken = prompt_tokens(rule, requests[request].needed)
-    ranks[rank].used -= blocks_of(taken, rule.block_tokens) - blocks_of(length, rule.block_tokens)
-    left = requests[request].output - requests[request].made
+    taken = prompt_tokens(rule, clock.requests[request].needed)
+    clock.ranks[rank].used -= blocks_of(taken, rule.block_tokens) - blocks_of(length, rule.block_tokens)
+    left = clock.requests[request].output - clock.requests[request].made
     reserved = blocks_of(length + rule.reserve * left, rule.block_tokens)
-    ranks[rank].committed -= requests[request].reserved - reserved
-    requests[request].reserved = reserved
+    clock.ranks[rank].committed -= clock.requests[request].reserved - reserved
+    clock.requests[request].reserved = reserved
 
 
 @clocked
-def fetch_s(ranks: Records, instances: Records, rule: Record, instance: int) -> float:
+def fetch_s(clock: Clock, rule: Record, instance: int) -> float:
     """What the rank that fetches most from host memory takes for it in a step [s]."""
     most = 0
-    for rank in range(instances[instance].first_rank, instances[instance].first_rank + rule.ranks):
-        most = max(most, ranks[rank].fetching)
+    for rank in range(clock.instances[instance].first_rank, clock.instances[instance].first_rank + rule.ranks):
+        most = max(most, clock.ranks[rank].fetching)
     return float(most * rule.fetch_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from ridgeline.serving.clock import Times, hosted, run
+from ridgeline.serving.clock import hosted, run
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.runs import book_run, lines_of, set_run, steps_to_go
 from ridgeline.serving.schedule import ensure_growth, form_batch
@@ -22,148 +22,108 @@ from ridgeline.serving.state import (
     JOINS,
     MIXED,
     NOBODY,
-    Fleet,
-    Lists,
+    Clock,
     Record,
-    Records,
 )
 
 
 @clocked
-def home(instances: Records, instance: int) -> int:
+def home(clock: Clock, instance: int) -> int:
     """The lane under which requests of an instance are counted: that of prompts."""
-    return int(instances[instance].mate if instances[instance].lane == ANSWERS else instance)
+    return int(clock.instances[instance].mate if clock.instances[instance].lane == ANSWERS else instance)
 
 
 @clocked
-def works(instances: Records, instance: int, now_s: float) -> None:
+def works(clock: Clock, instance: int, now_s: float) -> None:
     """Notes that a lane begins to work; its device is busy from then on if the other lane is idle."""
-    if instances[instance].lane != BOTH and instances[instances[instance].mate].at == IDLE:
-        instances[home(instances, instance)].since_s = now_s
+    if clock.instances[instance].lane != BOTH and clock.instances[clock.instances[instance].mate].at == IDLE:
+        clock.instances[home(clock, instance)].since_s = now_s
 
 
 @clocked
-def rests(instances: Records, instance: int, now_s: float, seconds: float) -> None:
+def rests(clock: Clock, instance: int, now_s: float, seconds: float) -> None:
     """Counts the time that an instance's devices were busy, of two lanes when the last one stops."""
-    if instances[instance].lane == BOTH:
-        instances[instance].busy_s += seconds
-    elif instances[instances[instance].mate].at == IDLE:
-        counted = home(instances, instance)
-        instances[counted].busy_s += now_s - instances[counted].since_s
+    if clock.instances[instance].lane == BOTH:
+        clock.instances[instance].busy_s += seconds
+    elif clock.instances[clock.instances[instance].mate].at == IDLE:
+        counted = home(clock, instance)
+        clock.instances[counted].busy_s += now_s - clock.instances[counted].since_s
 
 
 @clocked
-def begin_prompts(
-    ranks: Records,
-    lists: Lists,
-    requests: Records,
-    instances: Records,
-    fleet: Fleet,
-    times: Times,
-    rule: Record,
-    instance: int,
-    now_s: float,
-) -> None:
+def begin_prompts(clock: Clock, rule: Record, instance: int, now_s: float) -> None:
     """Starts the next iteration of prompts, or leaves the lane idle."""
-    mate = instances[instance].mate
-    _catch_up(ranks, lists, instances, fleet, times, rule, mate, now_s)
-    rank = instances[instance].first_rank
-    form_batch(ranks, lists, requests, fleet, rule, rank, math.inf, now_s)
-    instances[instance].begun_s = now_s
-    instances[mate].stirred = 1  # its next step has another share, or another queue
-    if ranks[rank].chunks == 0:
-        instances[instance].at, instances[instance].next_s = IDLE, math.inf
+    mate = clock.instances[instance].mate
+    _catch_up(clock, rule, mate, now_s)
+    rank = clock.instances[instance].first_rank
+    form_batch(clock, rule, rank, math.inf, now_s)
+    clock.instances[instance].begun_s = now_s
+    clock.instances[mate].stirred = 1  # its next step has another share, or another queue
+    if clock.ranks[rank].chunks == 0:
+        clock.instances[instance].at, clock.instances[instance].next_s = IDLE, math.inf
         return
-    seconds, prompts = prompt_s(ranks, lists, instances, times, rule, instance)
-    works(instances, instance, now_s)
-    instances[instance].at, instances[instance].steps = MIXED, 1
-    instances[instance].next_s = now_s + hosted(rule, seconds, prompts)
+    seconds, prompts = prompt_s(clock, rule, instance)
+    works(clock, instance, now_s)
+    clock.instances[instance].at, clock.instances[instance].steps = MIXED, 1
+    clock.instances[instance].next_s = now_s + hosted(rule, seconds, prompts)
 
 
 @clocked
-def begin_answers(
-    ranks: Records,
-    lists: Lists,
-    requests: Records,
-    instances: Records,
-    fleet: Fleet,
-    times: Times,
-    rule: Record,
-    instance: int,
-    now_s: float,
-) -> None:
+def begin_answers(clock: Clock, rule: Record, instance: int, now_s: float) -> None:
     """Starts the next run of decode steps, or leaves the lane idle."""
-    rank, mate = instances[instance].first_rank, instances[instance].mate
-    sent_back = ranks[rank].decoding > 0 and ensure_growth(ranks, lists, requests, fleet, rule, rank)
-    if sent_back and instances[mate].at == IDLE:  # their blocks are free for whoever is next
-        begin_prompts(ranks, lists, requests, instances, fleet, times, rule, mate, now_s)
-        instances[instance].stirred = 0
-    instances[instance].begun_s = now_s
-    if ranks[rank].decoding == 0:
-        instances[instance].at, instances[instance].next_s = IDLE, math.inf
+    rank, mate = clock.instances[instance].first_rank, clock.instances[instance].mate
+    sent_back = clock.ranks[rank].decoding > 0 and ensure_growth(clock, rule, rank)
+    if sent_back and clock.instances[mate].at == IDLE:  # their blocks are free for whoever is next
+        begin_prompts(clock, rule, mate, now_s)
+        clock.instances[instance].stirred = 0
+    clock.instances[instance].begun_s = now_s
+    if clock.ranks[rank].decoding == 0:
+        clock.instances[instance].at, clock.instances[instance].next_s = IDLE, math.inf
         return
-    beside = instances[mate].at == MIXED
-    instances[instance].share = 1.0 - instances[mate].share if beside else 1.0
-    instances[instance].asks = instances[mate].asks if beside else 0.0
-    works(instances, instance, now_s)
-    instances[instance].at = DECODES
-    steps = steps_to_go(ranks, lists, requests, instances, fleet, rule, instance)
-    set_run(ranks, instances, fleet, times, rule, instance, 1 if sent_back else steps, math.inf)
+    beside = clock.instances[mate].at == MIXED
+    clock.instances[instance].share = 1.0 - clock.instances[mate].share if beside else 1.0
+    clock.instances[instance].asks = clock.instances[mate].asks if beside else 0.0
+    works(clock, instance, now_s)
+    clock.instances[instance].at = DECODES
+    steps = steps_to_go(clock, rule, instance)
+    set_run(clock, rule, instance, 1 if sent_back else steps, math.inf)
 
 
 @clocked
-def prompt_joins(
-    ranks: Records,
-    lists: Lists,
-    requests: Records,
-    instances: Records,
-    rule: Record,
-    mate: int,
-    rank: int,
-    request: int,
-) -> None:
+def prompt_joins(clock: Clock, rule: Record, mate: int, rank: int, request: int) -> None:
     """A prompt that is done decodes from the next step on: at once where none runs in the lane beside it."""
-    if mate != NOBODY and instances[mate].at == DECODES:
-        requests[request].stage = JOINS
-        ranks[rank].joining += 1
+    if mate != NOBODY and clock.instances[mate].at == DECODES:
+        clock.requests[request].stage = JOINS
+        clock.ranks[rank].joining += 1
     else:
-        start_decoding(ranks, lists, requests, rule, rank, request)
+        start_decoding(clock, rule, rank, request)
 
 
 @clocked
-def take_in(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int) -> None:
+def take_in(clock: Clock, rule: Record, rank: int) -> None:
     """Those whose prompts were done during a step decode from now on."""
-    request = int(ranks[rank].run_first)
-    while ranks[rank].joining > 0:
-        if requests[request].stage == JOINS:
-            start_decoding(ranks, lists, requests, rule, rank, request)
-            ranks[rank].joining -= 1
-        request = int(requests[request].after)
+    request = int(clock.ranks[rank].run_first)
+    while clock.ranks[rank].joining > 0:
+        if clock.requests[request].stage == JOINS:
+            start_decoding(clock, rule, rank, request)
+            clock.ranks[rank].joining -= 1
+        request = int(clock.requests[request].after)
 
 
 @clocked
-def _catch_up(
-    ranks: Records,
-    lists: Lists,
-    instances: Records,
-    fleet: Fleet,
-    times: Times,
-    rule: Record,
-    instance: int,
-    now: float,
-) -> None:
+def _catch_up(clock: Clock, rule: Record, instance: int, now: float) -> None:
     """Books the steps of a run that have ended before now, and leaves the one that runs."""
-    if instances[instance].at != DECODES or instances[instance].steps < 2:
+    if clock.instances[instance].at != DECODES or clock.instances[instance].steps < 2:
         return
-    rank, begun = instances[instance].first_rank, instances[instance].begun_s
-    sequences = float(ranks[rank].decoding)
-    lines = lines_of(ranks, instances, times, rule, instance, sequences, sequences, 1)  # a divided device is one rank
-    context = ranks[rank].context / sequences
-    most = instances[instance].steps
-    histogram = fleet.histogram
-    done, _ = run(times, rule, sequences, sequences, context, lines, most, now - begun, histogram, 0.0)
+    rank, begun = clock.instances[instance].first_rank, clock.instances[instance].begun_s
+    sequences = float(clock.ranks[rank].decoding)
+    lines = lines_of(clock, rule, instance, sequences, sequences, 1)  # a divided device is one rank
+    context = clock.ranks[rank].context / sequences
+    most = clock.instances[instance].steps
+    histogram = clock.histogram
+    done, _ = run(clock.times, rule, sequences, sequences, context, lines, most, now - begun, histogram, 0.0)
     if done > 1:
-        _, elapsed = run(times, rule, sequences, sequences, context, lines, done - 1, math.inf, histogram, 0.0)
-        book_run(ranks, lists, instances, fleet, times, rule, instance, done - 1, elapsed)
-        instances[instance].begun_s = begun + elapsed
-        instances[instance].steps = most - (done - 1)
+        _, elapsed = run(clock.times, rule, sequences, sequences, context, lines, done - 1, math.inf, histogram, 0.0)
+        book_run(clock, rule, instance, done - 1, elapsed)
+        clock.instances[instance].begun_s = begun + elapsed
+        clock.instances[instance].steps = most - (done - 1)

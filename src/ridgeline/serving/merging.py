@@ -10,22 +10,24 @@ from __future__ import annotations
 import math
 
 from ridgeline.serving.compiling import clocked
-from ridgeline.serving.state import HELPS, IDLE, Fleet, Record, Records
+from ridgeline.serving.state import HELPS, IDLE, Clock, Record
 
 
 @clocked
-def is_free(ranks: Records, instances: Records, instance: int) -> bool:
+def is_free(clock: Clock, instance: int) -> bool:
     """Whether an instance has nothing to do."""
-    rank = instances[instance].first_rank
-    return bool(instances[instance].at == IDLE and ranks[rank].waiting == 0 and ranks[rank].running == 0)
+    rank = clock.instances[instance].first_rank
+    return bool(
+        clock.instances[instance].at == IDLE and clock.ranks[rank].waiting == 0 and clock.ranks[rank].running == 0
+    )
 
 
 @clocked
-def free_beside(ranks: Records, instances: Records, instance: int) -> int:
+def free_beside(clock: Clock, instance: int) -> int:
     """Other instances that have nothing to do [1]."""
     count = 0
-    for other in range(instances.size):
-        count += other != instance and is_free(ranks, instances, other)
+    for other in range(clock.instances.size):
+        count += other != instance and is_free(clock, other)
     return count
 
 
@@ -45,20 +47,20 @@ def ring_s(rule: Record, tokens: float, instances: float) -> float:
 
 
 @clocked
-def merge(ranks: Records, instances: Records, fleet: Fleet, instance: int, count: int) -> None:
+def merge(clock: Clock, instance: int, count: int) -> None:
     """The first `count` free instances help one until its iteration ends."""
-    fleet.system[0].merges += count > 0
-    for other in range(instances.size):
-        if count > 0 and other != instance and is_free(ranks, instances, other):
-            instances[other].at, instances[other].mate = HELPS, instance
-            instances[other].next_s = math.inf
+    clock.system.merges += count > 0
+    for other in range(clock.instances.size):
+        if count > 0 and other != instance and is_free(clock, other):
+            clock.instances[other].at, clock.instances[other].mate = HELPS, instance
+            clock.instances[other].next_s = math.inf
             count -= 1
 
 
 @clocked
-def part(instances: Records, instance: int, seconds: float) -> None:
+def part(clock: Clock, instance: int, seconds: float) -> None:
     """Who helped an instance is free again."""
-    for other in range(instances.size):
-        if instances[other].at == HELPS and instances[other].mate == instance:
-            instances[other].at, instances[other].mate, instances[other].stirred = IDLE, -1, 1
-            instances[other].busy_s += seconds
+    for other in range(clock.instances.size):
+        if clock.instances[other].at == HELPS and clock.instances[other].mate == instance:
+            clock.instances[other].at, clock.instances[other].mate, clock.instances[other].stirred = IDLE, -1, 1
+            clock.instances[other].busy_s += seconds

@@ -7,7 +7,7 @@ import math
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import comes, goes
 from ridgeline.serving.hooks import order
-from ridgeline.serving.state import NOBODY, ORDER, Lists, Record, Records, Whole
+from ridgeline.serving.state import NOBODY, ORDER, Clock, Record, Records, Whole
 
 
 @clocked
@@ -34,19 +34,19 @@ def _rise(ends: Whole, place: int, always: bool) -> None:
 
 
 @clocked
-def push_end(ranks: Records, lists: Lists, rank: int, until: int, request: int) -> None:
+def push_end(clock: Clock, rank: int, until: int, request: int) -> None:
     """Notes that a request ends when the rank has done `until` steps."""
-    ends, place = lists.ends[rank], ranks[rank].ends
-    ranks[rank].ends = place + 1
+    ends, place = clock.ends[rank], clock.ranks[rank].ends
+    clock.ranks[rank].ends = place + 1
     ends[place, 0], ends[place, 1] = until, request
     _rise(ends, place, False)
 
 
 @clocked
-def pop_end(ranks: Records, lists: Lists, rank: int) -> None:
+def pop_end(clock: Clock, rank: int) -> None:
     """Removes the request that ends first."""
-    ends, size = lists.ends[rank], ranks[rank].ends - 1
-    ranks[rank].ends = size
+    ends, size = clock.ends[rank], clock.ranks[rank].ends - 1
+    clock.ranks[rank].ends = size
     _swap(ends[0], ends[size])
     place = 0
     while True:
@@ -61,12 +61,12 @@ def pop_end(ranks: Records, lists: Lists, rank: int) -> None:
 
 
 @clocked
-def drop_end(ranks: Records, lists: Lists, rank: int, request: int) -> None:
+def drop_end(clock: Clock, rank: int, request: int) -> None:
     """Removes a request that is preempted from the order of ends."""
-    for place in range(ranks[rank].ends):
-        if lists.ends[rank, place, 1] == request:
-            _rise(lists.ends[rank], place, True)
-            pop_end(ranks, lists, rank)
+    for place in range(clock.ranks[rank].ends):
+        if clock.ends[rank, place, 1] == request:
+            _rise(clock.ends[rank], place, True)
+            pop_end(clock, rank)
             return
 
 
@@ -81,96 +81,85 @@ def shortest_first(requests: Records, rule: Record, request: int, other: int) ->
 
 
 @clocked
-def _stays_behind(
-    lists: Lists, requests: Records, rule: Record, other: int, request: int, first: bool, by_priority: bool
-) -> bool:
+def _stays_behind(clock: Clock, rule: Record, other: int, request: int, first: bool, by_priority: bool) -> bool:
     """Whether one who waits comes after one who joins: less urgent, or by the hook; of equals if that is `first`."""
-    if (by_priority or rule.shortest) and requests[other].priority != requests[request].priority:
-        return bool(requests[other].priority > requests[request].priority)
+    if (by_priority or rule.shortest) and clock.requests[other].priority != clock.requests[request].priority:
+        return bool(clock.requests[other].priority > clock.requests[request].priority)
     if rule.shortest:
-        if order(lists.hooks[ORDER], (requests, rule, request, other)):
+        if order(clock.hooks[ORDER], clock.requests, rule, request, other):
             return True
-        if order(lists.hooks[ORDER], (requests, rule, other, request)):
+        if order(clock.hooks[ORDER], clock.requests, rule, other, request):
             return False
     return first
 
 
 @clocked
-def join_queue(
-    ranks: Records,
-    lists: Lists,
-    requests: Records,
-    rule: Record,
-    rank: int,
-    request: int,
-    first: bool,
-    by_priority: bool,
-) -> None:
+def join_queue(clock: Clock, rule: Record, rank: int, request: int, first: bool, by_priority: bool) -> None:
     """Puts a request into a rank's queue: last, or first (after a preemption); of all, or of those of its priority.
 
     Where a hook says the order, of those whom it puts before and after none of.
     """
-    comes(ranks, lists, requests, rule, rank, request, first)
-    ranks[rank].waiting += 1
-    before, after = ranks[rank].wait_last, NOBODY
+    comes(clock, rule, rank, request, first)
+    clock.ranks[rank].waiting += 1
+    before, after = clock.ranks[rank].wait_last, NOBODY
     if first and not by_priority and not rule.shortest:
-        before, after = NOBODY, ranks[rank].wait_first
+        before, after = NOBODY, clock.ranks[rank].wait_first
     elif by_priority or rule.shortest:
-        while before != NOBODY and _stays_behind(lists, requests, rule, before, request, first, by_priority):
-            before, after = requests[before].before, before
-    requests[request].before, requests[request].after = before, after
+        while before != NOBODY and _stays_behind(clock, rule, before, request, first, by_priority):
+            before, after = clock.requests[before].before, before
+    clock.requests[request].before, clock.requests[request].after = before, after
     if before == NOBODY:
-        ranks[rank].wait_first = request
+        clock.ranks[rank].wait_first = request
     else:
-        requests[before].after = request
+        clock.requests[before].after = request
     if after == NOBODY:
-        ranks[rank].wait_last = request
+        clock.ranks[rank].wait_last = request
     else:
-        requests[after].before = request
+        clock.requests[after].before = request
 
 
 @clocked
-def leave_queue(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
+def leave_queue(clock: Clock, rule: Record, rank: int, request: int) -> None:
     """Takes a request out of a rank's queue."""
-    goes(ranks, lists, requests, rule, rank, request)
-    before, after = requests[request].before, requests[request].after
+    goes(clock, rule, rank, request)
+    before, after = clock.requests[request].before, clock.requests[request].after
     if before == NOBODY:
-        ranks[rank].wait_first = after
+        clock.ranks[rank].wait_first = after
     else:
-        requests[before].after = after
+        clock.requests[before].after = after
     if after == NOBODY:
-        ranks[rank].wait_last = before
+        clock.ranks[rank].wait_last = before
     else:
-        requests[after].before = before
-    ranks[rank].waiting -= 1
+        clock.requests[after].before = before
+    clock.ranks[rank].waiting -= 1
 
 
 @clocked
-def join_running(ranks: Records, requests: Records, rank: int, request: int) -> None:
+def join_running(clock: Clock, rank: int, request: int) -> None:
     """Adds a request to the end of the order of admission."""
-    last = ranks[rank].run_last
-    requests[request].before, requests[request].after = last, NOBODY
+    last = clock.ranks[rank].run_last
+    clock.requests[request].before, clock.requests[request].after = last, NOBODY
     if last == NOBODY:
-        ranks[rank].run_first = request
+        clock.ranks[rank].run_first = request
     else:
-        requests[last].after = request
-    ranks[rank].run_last = request
-    ranks[rank].running += 1
+        clock.requests[last].after = request
+    clock.ranks[rank].run_last = request
+    clock.ranks[rank].running += 1
 
 
 @clocked
-def leave_running(ranks: Records, requests: Records, rank: int, request: int) -> None:
+def leave_running(clock: Clock, rank: int, request: int) -> None:
     """Takes a request out of the order of admission."""
-    before, after = requests[request].before, requests[request].after
+    before, after = clock.requests[request].before, clock.requests[request].after
     if before == NOBODY:
-        ranks[rank].run_first = after
+        clock.ranks[rank].run_first = after
     else:
-        requests[before].after = after
+        clock.requests[before].after = after
     if after == NOBODY:
-        ranks[rank].run_last = before
+        clock.ranks[rank].run_last = before
     else:
-        requests[after].before = before
-    ranks[rank].running -= 1
+        clock.requests[after].before = before
+    clock.ranks[rank].running -= 1
 
 
 # blocks ----------------------------------------------------------------------------------------------
@@ -189,11 +178,11 @@ def first_growth(rule: Record, length: int) -> int:
 
 
 @clocked
-def held_blocks(requests: Records, rule: Record, request: int, step: int) -> int:
+def held_blocks(clock: Clock, rule: Record, request: int, step: int) -> int:
     """Blocks that a decoding request holds when its rank has done `step` steps, shared ones included [1]."""
-    length = requests[request].length
+    length = clock.requests[request].length
     held = blocks_of(length, rule.block_tokens)
-    since = step - 1 - requests[request].since - first_growth(rule, length)
+    since = step - 1 - clock.requests[request].since - first_growth(rule, length)
     return held + ((since // rule.period + 1) * rule.growth_blocks if since >= 0 else 0)
 
 
@@ -207,27 +196,27 @@ def most_blocks(rule: Record, prompt: int, output: int) -> int:
 
 
 @clocked
-def growth(ranks: Records, lists: Lists, rule: Record, rank: int, steps: int) -> int:
+def growth(clock: Clock, rule: Record, rank: int, steps: int) -> int:
     """Blocks that the decoding sequences of a rank need over its next steps [1]."""
-    phase = lists.phase[rank]
+    phase = clock.phase[rank]
     period = rule.period
     whole = steps // period
-    needed = whole * (ranks[rank].decoding - ranks[rank].asking)  # who has borrowed has all its blocks
+    needed = whole * (clock.ranks[rank].decoding - clock.ranks[rank].asking)  # who has borrowed has all its blocks
     for ahead in range(steps - whole * period):
-        needed += phase[(ranks[rank].step + ahead) % period]
+        needed += phase[(clock.ranks[rank].step + ahead) % period]
     return int(needed * rule.growth_blocks)
 
 
 @clocked
-def steps_that_fit(ranks: Records, lists: Lists, rule: Record, rank: int, available: int, most: int) -> int:
+def steps_that_fit(clock: Clock, rule: Record, rank: int, available: int, most: int) -> int:
     """How many of the next `most` steps the rank's free blocks suffice for [step]."""
-    decoding, period = ranks[rank].decoding - ranks[rank].asking, rule.period
-    if decoding == 0 or growth(ranks, lists, rule, rank, most) <= available:
+    decoding, period = clock.ranks[rank].decoding - clock.ranks[rank].asking, rule.period
+    if decoding == 0 or growth(clock, rule, rank, most) <= available:
         return most
     steps = min((available // (decoding * rule.growth_blocks)) * period, most)
-    left = available - growth(ranks, lists, rule, rank, steps)
+    left = available - growth(clock, rule, rank, steps)
     while steps < most:
-        left -= lists.phase[rank, (ranks[rank].step + steps) % period] * rule.growth_blocks
+        left -= clock.phase[rank, (clock.ranks[rank].step + steps) % period] * rule.growth_blocks
         if left < 0:
             break
         steps += 1
@@ -238,100 +227,102 @@ def steps_that_fit(ranks: Records, lists: Lists, rule: Record, rank: int, availa
 
 
 @clocked
-def resident(lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> int:
+def resident(clock: Clock, rule: Record, rank: int, request: int) -> int:
     """Leading prefix blocks of a prompt that the rank's cache holds [1]; one token is always left to compute."""
     if rule.prefix_tokens == 0:
         return 0
-    start = lists.prefix_start[request]
-    whole = min(lists.prefix_start[request + 1] - start, (requests[request].needed - 1) // rule.prefix_tokens)
+    start = clock.prefix_start[request]
+    whole = min(clock.prefix_start[request + 1] - start, (clock.requests[request].needed - 1) // rule.prefix_tokens)
     found = 0
-    while found < whole and lists.use[rank, lists.prefix_blocks[start + found], 0] >= 0:
+    while found < whole and clock.use[rank, clock.prefix_blocks[start + found], 0] >= 0:
         found += 1
     return int(found)
 
 
 @clocked
-def idle_among(lists: Lists, rank: int, request: int, count: int) -> int:
+def idle_among(clock: Clock, rank: int, request: int, count: int) -> int:
     """How many of the first `count` prefix blocks of a prompt nobody holds [1]."""
-    start, idle = lists.prefix_start[request], 0
+    start, idle = clock.prefix_start[request], 0
     for place in range(count):
-        idle += lists.use[rank, lists.prefix_blocks[start + place], 0] == 0
+        idle += clock.use[rank, clock.prefix_blocks[start + place], 0] == 0
     return idle
 
 
 @clocked
-def _forget(ranks: Records, lists: Lists, rank: int, block: int) -> None:
+def _forget(clock: Clock, rank: int, block: int) -> None:
     """Takes a block out of the order of last use."""
-    older, newer = lists.use[rank, block, 2], lists.use[rank, block, 1]
+    older, newer = clock.use[rank, block, 2], clock.use[rank, block, 1]
     if older == NOBODY:
-        ranks[rank].oldest = newer
+        clock.ranks[rank].oldest = newer
     else:
-        lists.use[rank, older, 1] = newer
+        clock.use[rank, older, 1] = newer
     if newer == NOBODY:
-        ranks[rank].newest = older
+        clock.ranks[rank].newest = older
     else:
-        lists.use[rank, newer, 2] = older
-    ranks[rank].idle_blocks -= 1
+        clock.use[rank, newer, 2] = older
+    clock.ranks[rank].idle_blocks -= 1
 
 
 @clocked
-def _remember(ranks: Records, lists: Lists, rank: int, block: int) -> None:
+def _remember(clock: Clock, rank: int, block: int) -> None:
     """Puts a block that nobody holds at the newest end of the order of last use."""
-    newest = ranks[rank].newest
-    lists.use[rank, block, 2], lists.use[rank, block, 1] = newest, NOBODY
+    newest = clock.ranks[rank].newest
+    clock.use[rank, block, 2], clock.use[rank, block, 1] = newest, NOBODY
     if newest == NOBODY:
-        ranks[rank].oldest = block
+        clock.ranks[rank].oldest = block
     else:
-        lists.use[rank, newest, 1] = block
-    ranks[rank].newest = block
-    ranks[rank].idle_blocks += 1
+        clock.use[rank, newest, 1] = block
+    clock.ranks[rank].newest = block
+    clock.ranks[rank].idle_blocks += 1
 
 
 @clocked
-def hold(ranks: Records, lists: Lists, requests: Records, rank: int, request: int, count: int) -> None:
+def hold(clock: Clock, rank: int, request: int, count: int) -> None:
     """Holds the first `count` prefix blocks of a prompt, all of them resident."""
-    start = lists.prefix_start[request]
+    start = clock.prefix_start[request]
     for place in range(count):
-        block = lists.prefix_blocks[start + place]
-        if lists.use[rank, block, 0] == 0:
-            _forget(ranks, lists, rank, block)
-        lists.use[rank, block, 0] += 1
-    requests[request].shared = count
+        block = clock.prefix_blocks[start + place]
+        if clock.use[rank, block, 0] == 0:
+            _forget(clock, rank, block)
+        clock.use[rank, block, 0] += 1
+    clock.requests[request].shared = count
 
 
 @clocked
-def publish(lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> None:
+def publish(clock: Clock, rule: Record, rank: int, request: int) -> None:
     """Makes the whole prefix blocks of a computed prompt known; those that another published first stay its own."""
     if rule.prefix_tokens == 0:
         return
-    start = lists.prefix_start[request]
-    whole = min(lists.prefix_start[request + 1] - start, requests[request].prompt // rule.prefix_tokens)
-    shared = requests[request].shared
-    while shared < whole and lists.use[rank, lists.prefix_blocks[start + shared], 0] < 0:
-        lists.use[rank, lists.prefix_blocks[start + shared], 0] = 1
+    start = clock.prefix_start[request]
+    whole = min(clock.prefix_start[request + 1] - start, clock.requests[request].prompt // rule.prefix_tokens)
+    shared = clock.requests[request].shared
+    while shared < whole and clock.use[rank, clock.prefix_blocks[start + shared], 0] < 0:
+        clock.use[rank, clock.prefix_blocks[start + shared], 0] = 1
         shared += 1
-    requests[request].shared = shared
+    clock.requests[request].shared = shared
 
 
 @clocked
-def let_go(ranks: Records, lists: Lists, requests: Records, rule: Record, rank: int, request: int) -> int:
+def let_go(clock: Clock, rule: Record, rank: int, request: int) -> int:
     """Releases the prefix blocks of a request; returns the cache blocks that nobody uses any more [1]."""
-    start, freed = lists.prefix_start[request], 0
-    for place in range(requests[request].shared - 1, -1, -1):
-        block = lists.prefix_blocks[start + place]
-        lists.use[rank, block, 0] -= 1
-        if lists.use[rank, block, 0] == 0:
-            _remember(ranks, lists, rank, block)
+    start, freed = clock.prefix_start[request], 0
+    for place in range(clock.requests[request].shared - 1, -1, -1):
+        block = clock.prefix_blocks[start + place]
+        clock.use[rank, block, 0] -= 1
+        if clock.use[rank, block, 0] == 0:
+            _remember(clock, rank, block)
             freed += rule.prefix_tokens // rule.block_tokens
-    requests[request].shared = 0
+    clock.requests[request].shared = 0
     return freed
 
 
 @clocked
-def make_room(ranks: Records, lists: Lists, rule: Record, rank: int, blocks: int) -> None:
+def make_room(clock: Clock, rule: Record, rank: int, blocks: int) -> None:
     """Evicts prefix blocks, the longest unused first, until `blocks` more fit beside what is in use."""
     each = max(rule.prefix_tokens // rule.block_tokens, 1)
-    while ranks[rank].idle_blocks > 0 and (ranks[rank].used + ranks[rank].idle_blocks * each + blocks > rule.capacity):
-        block = ranks[rank].oldest
-        _forget(ranks, lists, rank, block)
-        lists.use[rank, block, 0] = -1
+    while clock.ranks[rank].idle_blocks > 0 and (
+        clock.ranks[rank].used + clock.ranks[rank].idle_blocks * each + blocks > rule.capacity
+    ):
+        block = clock.ranks[rank].oldest
+        _forget(clock, rank, block)
+        clock.use[rank, block, 0] = -1

@@ -12,18 +12,17 @@ from numpy.typing import NDArray
 from ridgeline.errors import DomainError, PlanError
 from ridgeline.plan.deployment import Role, Router
 from ridgeline.seams.serving import hooks_of
-from ridgeline.serving import state
+from ridgeline.serving import loop, state
 from ridgeline.serving.adapters import drawn
 from ridgeline.serving.clock import BIN_LOW_S, BINS, BINS_A_FACTOR
 from ridgeline.serving.comings import Comings, failures_of, scale
-from ridgeline.serving.compiling import started
+from ridgeline.serving.compiling import Entered
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.hooks import fill
-from ridgeline.serving.loop import replay as _run
 from ridgeline.serving.queues import shortest_first
 from ridgeline.serving.rule import pool_role
-from ridgeline.serving.state import Array, Fleet, Records, Whole
+from ridgeline.serving.state import Array, Clock, Record, Records, Whole
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import Stop, never
 from ridgeline.serving.tables import times_of
@@ -37,6 +36,7 @@ _EMPTY = (
     "asking", "far", "guests",
 )  # fmt: skip
 _GOLDEN = 0.6180339887498949  # by definition, the golden section: its multiples fill the unit interval evenly
+_run = Entered(loop.replay)
 _ROUTERS = {Router.ROUND_ROBIN: 0, Router.LEAST_LOADED: 1, Router.PREFIX: 2}
 
 
@@ -158,11 +158,23 @@ def replay_tables(
         borrowers=traffic.requests if borrows else 0,
         built=int(rules["token_budget"].max()) if rules["build_s"].any() else 0,
     )
-    requests, fleet = (
-        _requests(traffic),
-        _fleet(traffic, router, instances, comings or Comings(), stop, fronts or Fronts()),
+    requests = _requests(traffic)
+    clock = Clock(
+        system=_system(traffic, router, instances, comings or Comings()),
+        requests=requests,
+        ranks=ranks,
+        instances=instances,
+        rules=rules,
+        times=times,
+        coming=np.zeros(traffic.requests + 2, dtype=state.COMING),
+        turns=(fronts or Fronts()).first_turns(instances),
+        histogram=np.zeros(BINS),
+        series=np.zeros((state.SAMPLES, 4)),
+        failures_s=failures_of(instances, comings or Comings()),
+        stop=never() if stop is None else stop.as_array(),
+        **lists,
     )
-    fleet.system["by_priority"] |= redraws
+    clock.system["by_priority"] |= redraws
     if rules["slots"].any():
         requests["adapter"] = drawn(engines[0].deployment, traffic.requests)
     if clients is not None:
@@ -170,10 +182,10 @@ def replay_tables(
     requests["front_s"] = front_seconds(engines[0], traffic)
     free = np.flatnonzero(traffic.after < 0)
     arrivals = free[: traffic.concurrency] if traffic.concurrency else free
-    fill(lists, hooks, ranks=ranks, requests=requests, rule=rules)
-    span_s = started(_run, ranks, lists, requests, instances, fleet, times, rules, arrivals, most_s)
-    _invariants(ranks, requests, fleet, rules, most_s)
-    return _result(requests, instances, fleet, rules, span_s)
+    fill(clock.hooks, hooks)
+    span_s = _run(clock, arrivals, most_s)
+    _invariants(clock, most_s)
+    return _result(clock, span_s)
 
 
 def _rules(
@@ -197,26 +209,16 @@ def _rules(
     return rules
 
 
-def _fleet(
-    traffic: Traffic, router: Router, instances: Records, comings: Comings, stop: Stop | None, fronts: Fronts
-) -> Fleet:
+def _system(traffic: Traffic, router: Router, instances: Records, comings: Comings) -> Record:
     concurrency = traffic.concurrency or 0
     if concurrency and (traffic.after >= 0).any():
         raise DomainError("a closed loop of sessions is not defined; give either concurrency or turns that wait")
-    system = np.zeros(1, dtype=state.SYSTEM)
+    system = np.zeros((), dtype=state.SYSTEM)
     system["router"], system["concurrency"] = _ROUTERS[router], concurrency
     system["by_priority"], system["unstarted"] = np.ptp(traffic.priority) > 0, min(concurrency, traffic.requests)
     system["series_s"] = 1.0
     scale(system, instances, comings.autoscale)
-    return Fleet(
-        system=system,
-        turns=fronts.first_turns(instances),
-        coming=np.zeros(traffic.requests + 2, dtype=state.COMING),
-        histogram=np.zeros(BINS),
-        series=np.zeros((state.SAMPLES, 4)),
-        failures_s=failures_of(instances, comings),
-        stop=never() if stop is None else stop.as_array(),
-    )
+    return system
 
 
 def _check(engines: Sequence[Engine]) -> None:
@@ -280,17 +282,18 @@ def _instances(engines: Sequence[Engine], rules: Records) -> Records:
     return instances
 
 
-def _invariants(ranks: Records, requests: Records, fleet: Fleet, rules: Records, most_s: float) -> None:
+def _invariants(clock: Clock, most_s: float) -> None:
     """What must hold after every replay: requests end or are refused, no block is lost or lent twice."""
+    ranks, requests, system, rules = clock.ranks, clock.requests, clock.system, clock.rules
     ended = requests["stage"] == state.ENDED
     settled = ended | (requests["stage"] == state.REFUSED)
-    if most_s >= _FOREVER_S and not fleet.system["stopped"][0] and not settled.all():
+    if most_s >= _FOREVER_S and not system["stopped"] and not settled.all():
         raise AssertionError(f"{int((~settled).sum())} requests neither ended nor were refused")
     if settled.all() and any(ranks[name].any() for name in _EMPTY):
         left = {name: int(ranks[name].sum()) for name in _EMPTY}
         raise AssertionError(f"blocks or requests are left after the last request: {left}")
-    if fleet.system["peak_blocks"][0] > rules["capacity"].max():
-        raise AssertionError(f"{fleet.system['peak_blocks'][0]} blocks were in use of {rules['capacity'].max()}")
+    if system["peak_blocks"] > rules["capacity"].max():
+        raise AssertionError(f"{system['peak_blocks']} blocks were in use of {rules['capacity'].max()}")
     if not (requests["made"][ended] == requests["output"][ended]).all():
         raise AssertionError("a request ended with other than its tokens")
     first, last = requests["first_s"], requests["end_s"]
@@ -298,8 +301,8 @@ def _invariants(ranks: Records, requests: Records, fleet: Fleet, rules: Records,
         raise AssertionError("time went backward")
 
 
-def _result(requests: Records, instances: Records, fleet: Fleet, rules: Records, span_s: float) -> Replay:
-    counted = fleet.system[0]
+def _result(clock: Clock, span_s: float) -> Replay:
+    requests, instances, rules, counted = clock.requests, clock.instances, clock.rules, clock.system
     decode_s, sequence_s = float(counted["decode_s"]), float(counted["sequence_s"])
     instances = instances[instances["lane"] != state.ANSWERS]
     kinds = instances["kind"]
@@ -323,8 +326,8 @@ def _result(requests: Records, instances: Records, fleet: Fleet, rules: Records,
         decode_s=decode_s,
         mean_sequences=sequence_s / decode_s if decode_s else 0.0,
         mean_context=float(counted["context_s"]) / sequence_s if sequence_s else 0.0,
-        histogram=fleet.histogram,
-        series=_filled(fleet.series),
+        histogram=clock.histogram,
+        series=_filled(clock.series),
         series_s=float(counted["series_s"]),
         capacity_blocks=int((rules["capacity"] * rules["ranks"])[kinds].sum()),
         failures=int(counted["failures"]),

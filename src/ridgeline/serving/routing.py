@@ -11,8 +11,7 @@ from ridgeline.serving.state import (
     NOBODY,
     ROUND_ROBIN,
     SAMPLES,
-    Fleet,
-    Lists,
+    Clock,
     Record,
     Records,
 )
@@ -35,13 +34,13 @@ def _swap(coming: Records, one: int, two: int) -> None:
 
 
 @clocked
-def push(fleet: Fleet, at_s: float, request: int) -> None:
+def push(clock: Clock, at_s: float, request: int) -> None:
     """Notes that a request arrives, or that its cache does, at a time."""
-    coming, place = fleet.coming, fleet.system[0].awaited
+    coming, place = clock.coming, clock.system.awaited
     entry = coming[place]
-    entry.at_s, entry.number, entry.request = at_s, fleet.system[0].numbered, request
-    fleet.system[0].awaited += 1
-    fleet.system[0].numbered += 1
+    entry.at_s, entry.number, entry.request = at_s, clock.system.numbered, request
+    clock.system.awaited += 1
+    clock.system.numbered += 1
     while place > 0:
         above = (place - 1) // 2
         if not _sooner(coming[place], coming[above]):
@@ -51,11 +50,11 @@ def push(fleet: Fleet, at_s: float, request: int) -> None:
 
 
 @clocked
-def pop(fleet: Fleet) -> int:
+def pop(clock: Clock) -> int:
     """The request that is next to arrive."""
-    coming, size = fleet.coming, fleet.system[0].awaited - 1
+    coming, size = clock.coming, clock.system.awaited - 1
     found = int(coming[0].request)
-    fleet.system[0].awaited = size
+    clock.system.awaited = size
     _swap(coming, 0, size)
     place = 0
     while True:
@@ -71,12 +70,12 @@ def pop(fleet: Fleet) -> int:
 
 
 @clocked
-def _least_loaded(instances: Records, pool: int) -> tuple[int, int, int]:
+def _least_loaded(clock: Clock, pool: int) -> tuple[int, int, int]:
     """The instance of a pool with the fewest requests, or nobody; the fewest and the most [1]."""
     least, most, chosen = -1, -1, NOBODY
-    for index in range(instances.size):
-        if instances[index].up > 0 and instances[index].takes == pool:
-            load = int(instances[index].load)
+    for index in range(clock.instances.size):
+        if clock.instances[index].up > 0 and clock.instances[index].takes == pool:
+            load = int(clock.instances[index].load)
             if chosen == NOBODY or load < least:
                 least, chosen = load, index
             most = max(most, load)
@@ -84,93 +83,77 @@ def _least_loaded(instances: Records, pool: int) -> tuple[int, int, int]:
 
 
 @clocked
-def choose_instance(
-    ranks: Records,
-    lists: Lists,
-    requests: Records,
-    instances: Records,
-    rules: Records,
-    fleet: Fleet,
-    pool: int,
-    request: int,
-) -> int:
+def choose_instance(clock: Clock, pool: int, request: int) -> int:
     """The instance that a request goes to, by the router's rule; nobody when no instance of the pool is up."""
-    count = instances.size
-    chosen, least, most = _least_loaded(instances, pool)
-    if chosen == NOBODY or fleet.system[0].router == LEAST_LOADED:
+    count = clock.instances.size
+    chosen, least, most = _least_loaded(clock, pool)
+    if chosen == NOBODY or clock.system.router == LEAST_LOADED:
         return chosen
-    if fleet.system[0].router == ROUND_ROBIN:
-        front = front_of(request, fleet.turns.shape[1])
+    if clock.system.router == ROUND_ROBIN:
+        front = front_of(request, clock.turns.shape[1])
         for ahead in range(count):
-            index = int((fleet.turns[pool, front] + ahead) % count)
-            if instances[index].up > 0 and instances[index].takes == pool:
-                fleet.turns[pool, front] = index + 1
+            index = int((clock.turns[pool, front] + ahead) % count)
+            if clock.instances[index].up > 0 and clock.instances[index].takes == pool:
+                clock.turns[pool, front] = index + 1
                 return index
     if most - least > _IMBALANCE and most > _IMBALANCE_SHARE * least:
         return chosen
     longest = 0
-    for rank in range(ranks.size):
-        index = int(ranks[rank].instance)
-        if instances[index].up > 0 and instances[index].takes == pool:
-            found = resident(lists, requests, rules[instances[index].kind], rank, request)
-            lighter = instances[index].load < instances[chosen].load
+    for rank in range(clock.ranks.size):
+        index = int(clock.ranks[rank].instance)
+        if clock.instances[index].up > 0 and clock.instances[index].takes == pool:
+            found = resident(clock, clock.rules[clock.instances[index].kind], rank, request)
+            lighter = clock.instances[index].load < clock.instances[chosen].load
             if found > longest or (found > 0 and found == longest and lighter):
                 longest, chosen = found, index
     return chosen
 
 
 @clocked
-def choose_rank(
-    ranks: Records,
-    lists: Lists,
-    requests: Records,
-    instances: Records,
-    rule: Record,
-    fleet: Fleet,
-    instance: int,
-    request: int,
-) -> int:
+def choose_rank(clock: Clock, rule: Record, instance: int, request: int) -> int:
     """The rank of an instance with the longest prefix of the request, then the fewest requests; or the one drawn."""
-    first = int(instances[instance].first_rank)
+    first = int(clock.instances[instance].first_rank)
     if rule.draws_rank:
         return first + drawn_of(request, int(rule.ranks))
     chosen, fewest, longest = first, -1, 0
     for rank in range(first, first + rule.ranks):
-        load = ranks[rank].waiting + ranks[rank].running
-        found = resident(lists, requests, rule, rank, request) if fleet.system[0].router == LONGEST_PREFIX else 0
+        load = clock.ranks[rank].waiting + clock.ranks[rank].running
+        found = resident(clock, rule, rank, request) if clock.system.router == LONGEST_PREFIX else 0
         if fewest < 0 or found > longest or (found == longest and load < fewest):
             chosen, fewest, longest = rank, load, found
     return chosen
 
 
 @clocked
-def ended(requests: Records, fleet: Fleet, request: int, now_s: float) -> None:
+def ended(clock: Clock, request: int, now_s: float) -> None:
     """Lets what waited for the end of a request arrive: its session's next turn, or a closed loop's next request."""
-    fleet.system[0].done += 1
-    child = requests[request].first_child
+    clock.system.done += 1
+    child = clock.requests[request].first_child
     while child != NOBODY:
-        push(fleet, max(now_s + requests[child].think_s, requests[child].arrival_s), child)
-        child = requests[child].next_child
-    if fleet.system[0].concurrency > 0 and fleet.system[0].unstarted < requests.size:
-        push(fleet, max(now_s, requests[fleet.system[0].unstarted].arrival_s), fleet.system[0].unstarted)
-        fleet.system[0].unstarted += 1
+        push(clock, max(now_s + clock.requests[child].think_s, clock.requests[child].arrival_s), child)
+        child = clock.requests[child].next_child
+    if clock.system.concurrency > 0 and clock.system.unstarted < clock.requests.size:
+        push(clock, max(now_s, clock.requests[clock.system.unstarted].arrival_s), clock.system.unstarted)
+        clock.system.unstarted += 1
 
 
 @clocked
-def sample(ranks: Records, fleet: Fleet, now_s: float) -> None:
+def sample(clock: Clock, now_s: float) -> None:
     """Keeps the most of cache in use, waiting and running requests in each stretch of time."""
-    while now_s >= fleet.system[0].series_s * SAMPLES:  # twice as wide stretches, half as many
+    while now_s >= clock.system.series_s * SAMPLES:  # twice as wide stretches, half as many
         for place in range(SAMPLES // 2):
             for column in range(4):
-                one, two = fleet.series[2 * place, column], fleet.series[2 * place + 1, column]
-                fleet.series[place, column] = max(one, two)
-        fleet.series[SAMPLES // 2 :] = 0.0
-        fleet.system[0].series_s *= 2.0
-    place = int(now_s / fleet.system[0].series_s)
+                one, two = clock.series[2 * place, column], clock.series[2 * place + 1, column]
+                clock.series[place, column] = max(one, two)
+        for place in range(SAMPLES // 2, SAMPLES):
+            for column in range(4):
+                clock.series[place, column] = 0.0
+        clock.system.series_s *= 2.0
+    place = int(now_s / clock.system.series_s)
     used, waiting, running = 0.0, 0.0, 0.0
-    for rank in range(ranks.size):
-        used += ranks[rank].used
-        waiting += ranks[rank].waiting
-        running += ranks[rank].running
-    row = fleet.series[place]
+    for rank in range(clock.ranks.size):
+        used += clock.ranks[rank].used
+        waiting += clock.ranks[rank].waiting
+        running += clock.ranks[rank].running
+    row = clock.series[place]
     row[0], row[1], row[2], row[3] = max(row[0], used), max(row[1], waiting), max(row[2], running), 1.0

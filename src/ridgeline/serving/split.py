@@ -16,8 +16,8 @@ import numpy as np
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.serving.clock import NO, Lines, Times, by_sequences, chunks_s, decode_s, nano_parts, padded, with_group
-from ridgeline.serving.compiling import formula
-from ridgeline.serving.state import Lists, Record, Records
+from ridgeline.serving.compiling import clocked
+from ridgeline.serving.state import Clock, Record
 
 SHARES = 16  # a device is divided in so many parts
 
@@ -45,13 +45,13 @@ def memory_only(found: Seconds) -> Seconds:
     return Seconds(mid=mid, low=low, high=high, compute=0.0 * mid, memory=found.memory)
 
 
-@formula
+@clocked
 def stretch(needed: float, share: float) -> float:
     """How much longer kernels take on a share of the multiprocessors of which `needed` keep them as fast [1]."""
     return max(1.0, needed / share)
 
 
-@formula
+@clocked
 def alone_s(rule: Record, compute: float, memory: float, network: float, share: float) -> float:
     """A stream's iteration on a share of the multiprocessors, nobody else at memory [s].
 
@@ -61,7 +61,7 @@ def alone_s(rule: Record, compute: float, memory: float, network: float, share: 
     return float(rule.exposed_s + compute / share + memory * slow + network * linked)
 
 
-@formula
+@clocked
 def beside_s(seconds: float, busy: float, asked: float) -> float:
     """An iteration of `seconds`, memory `busy` in it, beside a stream that asks for a share of memory's rate [s].
 
@@ -70,14 +70,14 @@ def beside_s(seconds: float, busy: float, asked: float) -> float:
     return max(seconds, busy + asked * seconds)
 
 
-@formula
+@clocked
 def _busy_s(times: Times, rule: Record, tokens: float, sampled: float, prompts: bool) -> float:
     """How long memory is busy in an iteration, attention apart [s]."""
     busy = with_group(times, rule, rule.busy, tokens, tokens, prompts)
     return busy + by_sequences(times, rule, rule.head_busy, sampled)
 
 
-@formula
+@clocked
 def split_lines(times: Times, rule: Record, sequences: float, share: float, asked: float) -> Lines:
     """The lines of a decode step over attention's time, as `clock.decode_lines`: alone on its share, and at memory.
 
@@ -93,43 +93,41 @@ def split_lines(times: Times, rule: Record, sequences: float, share: float, aske
     return (least, constant, slow, moved + asked * constant, 1.0 + asked * slow, NO, 0.0, NO, 0.0)
 
 
-@formula
-def prompt_s(
-    ranks: Records, lists: Lists, instances: Records, times: Times, rule: Record, instance: int
-) -> tuple[float, float]:
+@clocked
+def prompt_s(clock: Clock, rule: Record, instance: int) -> tuple[float, float]:
     """An iteration of prompts and how many there are; notes its share and what it asks of memory [s, 1]."""
-    rank = instances[instance].first_rank
-    tokens, sampled = 0.0, float(ranks[rank].chunks)
-    for place in range(ranks[rank].chunks):
-        tokens += lists.chunks[rank, place, 1]
-    compute, memory, network = nano_parts(times, rule, tokens, tokens, sampled, True)
-    compute += chunks_s(times, rule, lists.chunks[rank], ranks[rank].chunks)
-    busy = _busy_s(times, rule, tokens, sampled, True)
+    rank = clock.instances[instance].first_rank
+    tokens, sampled = 0.0, float(clock.ranks[rank].chunks)
+    for place in range(clock.ranks[rank].chunks):
+        tokens += clock.chunks[rank, place, 1]
+    compute, memory, network = nano_parts(clock.times, rule, tokens, tokens, sampled, True)
+    compute += chunks_s(clock.times, rule, clock.chunks[rank], clock.ranks[rank].chunks)
+    busy = _busy_s(clock.times, rule, tokens, sampled, True)
     share, others = 1.0, 0.0
-    if ranks[rank].decoding > 0:
-        sequences = float(ranks[rank].decoding)
-        captured = padded(times, rule, sequences)
+    if clock.ranks[rank].decoding > 0:
+        sequences = float(clock.ranks[rank].decoding)
+        captured = padded(clock.times, rule, sequences)
         batch = captured if captured > 0.0 else sequences
-        first, second, third = nano_parts(times, rule, batch, batch, batch, False)
-        attention = decode_s(times, rule, sequences, ranks[rank].context / sequences, False)
+        first, second, third = nano_parts(clock.times, rule, batch, batch, batch, False)
+        attention = decode_s(clock.times, rule, sequences, clock.ranks[rank].context / sequences, False)
         second += attention
-        read = _busy_s(times, rule, batch, batch, False) + attention
+        read = _busy_s(clock.times, rule, batch, batch, False) + attention
         share = float(rule.split_share)
         if rule.split_slack > 0.0:
-            filled = ranks[rank].used >= rule.split_fill * rule.capacity
+            filled = clock.ranks[rank].used >= rule.split_fill * rule.capacity
             share = sided_share(rule, filled, compute, memory, network, busy, first, second, third, read)
         elif share == 0.0:
             share = best_share(rule, compute, memory, network, busy, first, second, third, read)
         others = read / alone_s(rule, first, second, third, 1.0 - share)
     own = alone_s(rule, compute, memory, network, share)
-    instances[instance].share, instances[instance].asks = share, busy / own
+    clock.instances[instance].share, clock.instances[instance].asks = share, busy / own
     seconds = beside_s(own, busy, others)
     if tokens > rule.prefill_graphs:
         seconds = max(seconds, rule.eager_s)
     return seconds, sampled
 
 
-@formula
+@clocked
 def best_share(
     rule: Record,
     compute: float,
@@ -160,7 +158,7 @@ def best_share(
     return best
 
 
-@formula
+@clocked
 def sided_share(
     rule: Record,
     filled: bool,

@@ -159,25 +159,6 @@ COMING = _dtype("number request", "at_s")
 """A request that will arrive, or whose cache is on its way, in a heap by (time, number)."""
 
 
-class Lists(NamedTuple):
-    """What ranks hold many of."""
-
-    ends: Whole  # (G, W + 2, 2) step and request, a heap: who ends first
-    phase: Whole  # (G, period) sequences that need a block at the steps that are equal modulo the period
-    chunks: Whole  # (G, W + 1, 3) request, tokens and tokens before them of the iteration that runs
-    prefix_start: Whole  # (R + 1,)
-    prefix_blocks: Whole
-    served: Array  # (G, C) what each client was served until `busy_since`, in weighted tokens
-    busy: Whole  # (G, C) sequences of each client that decode
-    busy_since: Whole  # (G, C) the step since which they do
-    queued: Whole  # (G, C) requests of each client that wait
-    adapters: Whole  # (G, A, 2) serial of the last use of each adapter (0: not loaded), and who runs with it
-    loans: Whole  # (R, G) blocks of each request at each rank that lends them
-    built: Whole  # (G, T + 1) whether kernels are compiled for so many tokens, at the end for more than those
-    hooks: Whole  # (H,) where the code of each hook begins, 0: none (`serving.hooks`)
-    use: Whole  # (G, K, 3) holders of a prefix block (-1: absent), the next newer and the next older idle one
-
-
 SYSTEM = _dtype(
     "router concurrency by_priority awaited numbered unstarted fewest most"
     " iterations preemptions prompt_tokens hit_tokens moves runs done peak_blocks failures starts stopped loads loans"
@@ -194,16 +175,41 @@ of the latter's times weighted with sequences and with tokens of context.
 """
 
 
-class Fleet(NamedTuple):
-    """What all instances share."""
+class Clock(NamedTuple):
+    """All that the compiled clock reads and writes: R requests, G ranks, I instances and what they hold many of."""
 
-    system: Records  # one
+    system: Record
+    requests: Records  # (R,)
+    ranks: Records  # (G,)
+    instances: Records  # (I,)
+    rules: Records  # (X,)
+    times: Array  # tables of all kinds of instances end to end [s] (`serving.tables`)
+    coming: Records  # requests that will arrive, a heap
     turns: Whole  # (3, F) whose turn it is in each pool, by each of F front ends
-    coming: Records
     histogram: Array  # of inter-token latencies
     series: Array  # (SAMPLES, 4) the most blocks in use, waiting and running in a stretch of time; whether visited
     failures_s: Array  # (I, F) time from the start of each instance to its next failure, and then to its repair
     stop: Array  # bounds of `stopping.Stop` and the least share of requests that must keep to them
+    ends: Whole  # (G, W + 2, 2) step and request, a heap: who ends first
+    phase: Whole  # (G, period) sequences that need a block at the steps that are equal modulo the period
+    chunks: Whole  # (G, W + 1, 3) request, tokens and tokens before them of the iteration that runs
+    prefix_start: Whole  # (R + 1,)
+    prefix_blocks: Whole
+    served: Array  # (G, C) what each client was served until `busy_since`, in weighted tokens
+    busy: Whole  # (G, C) sequences of each client that decode
+    busy_since: Whole  # (G, C) the step since which they do
+    queued: Whole  # (G, C) requests of each client that wait
+    adapters: Whole  # (G, A, 2) serial of the last use of each adapter (0: not loaded), and who runs with it
+    loans: Whole  # (R, G) blocks of each request at each rank that lends them
+    built: Whole  # (G, T + 1) whether kernels are compiled for so many tokens, at the end for more than those
+    hooks: Whole  # (H,) where the code of each hook begins, 0: none (`serving.hooks`)
+    use: Whole  # (G, K, 3) holders of a prefix block (-1: absent), the next newer and the next older idle one
+
+
+def plain(clock: Clock) -> Clock:
+    """The same clock for functions that run as they are in Python: records whose fields are attributes."""
+    each: Any = (one.view(np.recarray) if one.dtype.names else one for one in clock)
+    return Clock(*(one if one.ndim else one.reshape(1)[0] for one in each))
 
 
 def empty_ranks(instance: Whole) -> Records:
@@ -218,25 +224,25 @@ def empty_ranks(instance: Whole) -> Records:
 def empty_lists(
     count: int, width: int, period: int, starts: Whole, blocks: Whole, clients: int = 0, adapters: int = 0,
     borrowers: int = 0, built: int = 0,
-) -> Lists:  # fmt: skip
-    """Lists of `count` ranks with room for `width` running sequences; `clients` share a fair queue.
+) -> dict[str, Any]:  # fmt: skip
+    """The lists of `Clock` of `count` ranks with room for `width` running sequences; `clients` share a fair queue.
 
     Kernels may be `built` for up to so many tokens of an iteration.
     """
     distinct = int(blocks.max()) + 1 if blocks.size else 1
-    return Lists(
-        ends=np.zeros((count, width + 2, 2), dtype=np.int64),
-        phase=np.zeros((count, period), dtype=np.int64),
-        chunks=np.zeros((count, width + 1, 3), dtype=np.int64),
-        prefix_start=starts,
-        prefix_blocks=blocks,
-        served=np.zeros((count, clients)),
-        busy=np.zeros((count, clients), dtype=np.int64),
-        busy_since=np.zeros((count, clients), dtype=np.int64),
-        queued=np.zeros((count, clients), dtype=np.int64),
-        adapters=np.zeros((count, adapters, 2), dtype=np.int64),
-        loans=np.zeros((borrowers, count), dtype=np.int64),
-        built=np.zeros((count, built + 1), dtype=np.int64),
-        hooks=np.zeros(HOOKS, dtype=np.int64),
-        use=np.full((count, distinct, 3), NOBODY, dtype=np.int64),
-    )
+    return {
+        "ends": np.zeros((count, width + 2, 2), dtype=np.int64),
+        "phase": np.zeros((count, period), dtype=np.int64),
+        "chunks": np.zeros((count, width + 1, 3), dtype=np.int64),
+        "prefix_start": starts,
+        "prefix_blocks": blocks,
+        "served": np.zeros((count, clients)),
+        "busy": np.zeros((count, clients), dtype=np.int64),
+        "busy_since": np.zeros((count, clients), dtype=np.int64),
+        "queued": np.zeros((count, clients), dtype=np.int64),
+        "adapters": np.zeros((count, adapters, 2), dtype=np.int64),
+        "loans": np.zeros((borrowers, count), dtype=np.int64),
+        "built": np.zeros((count, built + 1), dtype=np.int64),
+        "hooks": np.zeros(HOOKS, dtype=np.int64),
+        "use": np.full((count, distinct, 3), NOBODY, dtype=np.int64),
+    }
