@@ -15,13 +15,13 @@ from ridgeline.calibrate.here.fitting import call_fits
 from ridgeline.calibrate.here.kernels import measured
 from ridgeline.cost.own_host import POINTWISE, call_seconds
 from ridgeline.facts.fits import CallFit
-from ridgeline.facts.profiles import Measured
+from ridgeline.facts.profiles import BenchmarkRow
 
 SCIPY = pytest.importorskip("scipy", reason="fits need SciPy")
 PACES = st.floats(1e-12, 1e-10)
 
 
-def made(values: dict[str, float], noise: float = 0.0) -> list[Measured]:
+def made(values: dict[str, float], noise: float = 0.0) -> list[BenchmarkRow]:
     """Rows of the plan's forward products whose times are a sum of known paces."""
     truth = CallFit(
         call="gemm.forward", form="fp32", ranks=1, values=values, rows=0, held_median=0.0, held_p90=0.0, held_bias=0.0,

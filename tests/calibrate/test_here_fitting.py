@@ -16,7 +16,7 @@ from ridgeline.cost.ladder import price
 from ridgeline.cost.mechanism import device_vector
 from ridgeline.cost.questions import gemm
 from ridgeline.facts.fits import register_own
-from ridgeline.facts.profiles import Measured
+from ridgeline.facts.profiles import BenchmarkRow
 from ridgeline.facts.records import Accelerator, Evidence, Host
 
 PART = Accelerator(
@@ -27,7 +27,7 @@ PART = Accelerator(
 TRUE = {"start_s_": 2e-5, "matrix_share_": 0.6, "memory_share_": 0.7}
 
 
-def rows(shapes: list[Sizes], noise: float = 0.0) -> list[Measured]:
+def rows(shapes: list[Sizes], noise: float = 0.0) -> list[BenchmarkRow]:
     """Times of the formula with known values, each off by `noise` at random."""
     model = mechanism("gemm")
     values = np.array([TRUE.get(p.name, p.low if p.name == "issue_s_" else p.start) for p in model.parameters])
@@ -38,7 +38,7 @@ def rows(shapes: list[Sizes], noise: float = 0.0) -> list[Measured]:
         seconds = float(model.price(table, device_vector(PART, "fp32"), values)[0, 0])
         seconds *= float(np.exp(chance.normal(0, noise)))
         found.append(
-            Measured(kind="gemm", form="fp32", sizes=sizes, seconds=seconds, best_s=seconds, spread=0.0, repeats=5)
+            BenchmarkRow(kind="gemm", form="fp32", sizes=sizes, seconds=seconds, best_s=seconds, spread=0.0, repeats=5)
         )
     return found
 

@@ -15,7 +15,7 @@ from ridgeline.calibrate.here.devices import Found
 from ridgeline.calibrate.here.kernels import attention_work, measured
 from ridgeline.cost.ladder import price
 from ridgeline.cost.questions import gemm
-from ridgeline.facts.profiles import Measured, Profile, profile_cluster, write_profile
+from ridgeline.facts.profiles import BenchmarkRow, Profile, profile_cluster, write_profile
 from ridgeline.graph.load import load
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
@@ -29,12 +29,14 @@ FOUND = Found(
 )  # fmt: skip
 
 
-def row(kind: str, form: str, sizes: shapes.Sizes, seconds: float, flop: float = 0.0, moved: float = 0.0) -> Measured:
+def row(
+    kind: str, form: str, sizes: shapes.Sizes, seconds: float, flop: float = 0.0, moved: float = 0.0
+) -> BenchmarkRow:
     return measured(kind, form, sizes, [seconds] * 3, flop=flop, moved=moved)
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Measured]:
+def rows() -> list[BenchmarkRow]:
     chance = np.random.default_rng(0)
 
     def took(flop: float, rate: float, moved: float) -> float:
@@ -62,7 +64,7 @@ def rows() -> list[Measured]:
     return found
 
 
-def test_a_gpus_rows_become_a_profile_that_prices_products_and_steps(rows: list[Measured], tmp_path: Path) -> None:
+def test_a_gpus_rows_become_a_profile_that_prices_products_and_steps(rows: list[BenchmarkRow], tmp_path: Path) -> None:
     part = accelerator_of(FOUND, rows, when="2026-01-01")
     host, tiers = host_of(FOUND, part, rows, tmp_path), tiers_of(FOUND, part, rows)
     assert part.memory_bytes_per_s == pytest.approx(MEMORY)

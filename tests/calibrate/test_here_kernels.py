@@ -11,7 +11,7 @@ from ridgeline.calibrate.here.devices import Found
 from ridgeline.calibrate.here.kernels import Kernels, measured
 from ridgeline.cost.machine import machine
 from ridgeline.cost.network import send_seconds
-from ridgeline.facts.profiles import Measured
+from ridgeline.facts.profiles import BenchmarkRow
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Host
 
 torch = pytest.importorskip("torch", reason="measuring needs PyTorch: pip install 'ridgeline[measure]'")
@@ -59,7 +59,7 @@ HOST = Host(
 )  # fmt: skip
 
 
-def row(kind: str, size: float, seconds: float) -> Measured:
+def row(kind: str, size: float, seconds: float) -> BenchmarkRow:
     return measured("collective", "any", {"bytes": size, "ranks": 2.0}, [seconds], moved=size, note=kind)
 
 

@@ -17,7 +17,7 @@ from ridgeline.calibrate.here.devices import find
 from ridgeline.calibrate.here.run import calibrate
 from ridgeline.cli.main import run
 from ridgeline.errors import ClusterError, InputError
-from ridgeline.facts.profiles import Measured, read_profile
+from ridgeline.facts.profiles import BenchmarkRow, read_profile
 
 torch = pytest.importorskip("torch", reason="measuring needs PyTorch: pip install 'ridgeline[measure]'")
 BUDGET_S = 4.0
@@ -83,7 +83,7 @@ def test_after_a_kill_the_next_run_goes_on(tmp_path: Path) -> None:
     process.wait()
     assert not path.exists()
     whole = [line for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    written = [Measured(**row) for line in whole[1:] for row in json.loads(line)["rows"]]
+    written = [BenchmarkRow(**row) for line in whole[1:] for row in json.loads(line)["rows"]]
     told: list[str] = []
     _, profile = calibrate(budget_s=2.0, out=path, kind="cpu", told=lambda text, share: told.append(text))
     assert len(written) >= 3

@@ -14,7 +14,7 @@ from ridgeline.errors import ClusterError, InputError
 from ridgeline.facts import profiles
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import fits, own_evidence, own_fits
-from ridgeline.facts.profiles import Measured, Noise, Profile, read_profile, this_machine, write_profile
+from ridgeline.facts.profiles import BenchmarkRow, Noise, Profile, read_profile, this_machine, write_profile
 from ridgeline.facts.records import Accelerator, Evidence, Fact, Host, Tier
 
 CORES = 8
@@ -71,7 +71,7 @@ def made() -> Profile:
         noise=Noise(spread_median=0.02, spread_p90=0.1, drift=0.03, reference_s=(1e-3, 1.02e-3, 1.03e-3)),
         fits=(known,),
         samples=(
-            Measured(kind="gemm", form="fp32", sizes={"m": 1.0}, seconds=1e-3, best_s=9e-4, spread=0.1, repeats=3),
+            BenchmarkRow(kind="gemm", form="fp32", sizes={"m": 1.0}, seconds=1e-3, best_s=9e-4, spread=0.1, repeats=3),
         ),
         left_out=("fp8: torch says no",),
         energy="absent",

@@ -84,7 +84,7 @@ def split_memory(words: Key) -> tuple[Key, float | None]:
 
 
 @cache
-def _rows() -> Mapping[str, store.Row]:
+def _rows() -> Mapping[str, store.TableRow]:
     return {row["name"]: row for row in store.read_tsv("accelerators.tsv")}
 
 
@@ -184,7 +184,7 @@ def accelerator_of(
     )
 
 
-def _facts(row: store.Row) -> Mapping[str, Fact]:
+def _facts(row: store.TableRow) -> Mapping[str, Fact]:
     """Every number of a row with its source; of those that the table leaves out, vector rate and usable memory."""
     exceptions = _exceptions(row)
     facts = {}
@@ -201,7 +201,7 @@ def _facts(row: store.Row) -> Mapping[str, Fact]:
     return MappingProxyType(facts)
 
 
-def _exceptions(row: store.Row) -> dict[str, dict[str, str]]:
+def _exceptions(row: store.TableRow) -> dict[str, dict[str, str]]:
     """Source, rung and conditions of the columns that a row's own are not those of."""
     found = {}
     for part in store.listed(row["exceptions"], " ;; "):

@@ -74,7 +74,7 @@ def _lengths() -> tuple[tuple[str, str, RequestLengths], ...]:
     return tuple((row["models"], row["side"], one) for row, one in zip(rows, found, strict=True))
 
 
-def _quantiles(row: store.Row) -> Mapping[str, tuple[float, ...]]:
+def _quantiles(row: store.TableRow) -> Mapping[str, tuple[float, ...]]:
     names = [name for name in row if re.fullmatch(r"q\d+", name) and row[name]]
     levels = tuple(int(name[1:]) / 100.0 for name in names)
     return {"levels": levels, "tokens": tuple(float(row[name]) for name in names)}
@@ -94,7 +94,7 @@ def predicted_share(model: str, *, results: str) -> float | None:
     return next((float(row["predicted"]) for row in _padded(model, results)), None)
 
 
-def _padded(model: str, results: str) -> list[store.Row]:
+def _padded(model: str, results: str) -> list[store.TableRow]:
     rows = store.read_tsv("padding.tsv")
     found = [row for row in rows if re.search(row["model"], model, re.IGNORECASE) and re.search(row["runs"], results)]
     for row in found:

@@ -233,7 +233,7 @@ def _regions() -> Mapping[str, str]:
     return table
 
 
-def _grid(row: store.Row) -> Fact:
+def _grid(row: store.TableRow) -> Fact:
     return store.fact(float(row["g_per_kwh"]) * KG_PER_J, "kg/J", row, conditions=f"{row['conditions']}, {row['year']}")
 
 

@@ -51,7 +51,7 @@ def cpu(name: str) -> Cpu:
     raise UnknownNameError("processor", name[:80], cpus(), hint="`ridgeline catalog processors` shows all")
 
 
-def _rates(row: store.Row) -> Mapping[str, object]:
+def _rates(row: store.TableRow) -> Mapping[str, object]:
     """Clock, names and the rates that a row derives from cores, clock and operations of one cycle."""
     assumed = store.evidence(row["evidence"], file=row.file) is Evidence.ASSUMED
     derived = row["evidence"] if assumed else "derived"

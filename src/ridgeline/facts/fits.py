@@ -100,7 +100,7 @@ def read_fits(family: str, table: str) -> tuple[Fit, ...]:
     return store.records(Fit, rows, lambda row: {"family": family, **_more(row)})
 
 
-def _more(row: store.Row) -> Mapping[str, Any]:
+def _more(row: store.TableRow) -> Mapping[str, Any]:
     """What a row of fits holds beside its record: parameters, the sizes it was measured at and is chosen for."""
     values = {name: float(cell) for name, cell in row.items() if name not in (*KEYS, *RECORD, TIMED) and cell}
     names, *timed = (word.split(":") for word in row.get(TIMED, "").split() or [""])
@@ -220,7 +220,7 @@ def preferred_engine(known: Iterable[str]) -> str:
     return min(known, key=lambda name: (ENGINES.index(name) if name in ENGINES else len(ENGINES), name), default="")
 
 
-def with_cast_queries(family: str, rows: Iterable[store.Row]) -> Iterator[store.Row]:
+def with_cast_queries(family: str, rows: Iterable[store.TableRow]) -> Iterator[store.TableRow]:
     """Rows of fits, and those of prompts in 8 bits again for 8-bit caches of kernels that read them in no other way.
 
     A kernel that was timed over an 8-bit cache with 16-bit queries too has rows of its own for it. Decode is timed
@@ -228,7 +228,8 @@ def with_cast_queries(family: str, rows: Iterable[store.Row]) -> Iterator[store.
     and trtllm_mha_backend.py (queries go to the cache's format); aiconfigurator, collection_meta.yaml of B200's
     attention tables. Evidence: measured elsewhere, as the rows themselves.
 
-    >>> row = store.Row({"device": "H100-SXM", "engine": "sglang", "version": "0.5.14", "kernel": "fa3", "form": "fp8"})
+    >>> names = {"device": "H100-SXM", "engine": "sglang", "version": "0.5.14", "kernel": "fa3"}
+    >>> row = store.TableRow({**names, "form": "fp8"})
     >>> [one["form"] for one in with_cast_queries("prefill", [row])]
     ['fp8', 'bf16_kv8']
     """

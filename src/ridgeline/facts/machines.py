@@ -63,7 +63,7 @@ class MachineType:
 
 
 @cache
-def machines() -> Mapping[str, store.Row]:
+def machines() -> Mapping[str, store.TableRow]:
     """Rows of the catalog by machine name; a row with several node sizes becomes several."""
     found = {}
     for row in store.read_tsv("clusters.tsv"):
@@ -143,7 +143,7 @@ def _cut(tier: Tier, size: int) -> Tier:
     return replace(tier, size=size, fact=fact)
 
 
-def _inner(text: str, row: store.Row) -> Tier:
+def _inner(text: str, row: store.TableRow) -> Tier:
     topology, link_name, size, *rest = text.split(":")
     kind = link(link_name)
     own = next((float(part) * 1e9 for part in rest if part != "reduction"), None)
@@ -151,7 +151,7 @@ def _inner(text: str, row: store.Row) -> Tier:
     return replace(tier, topology=topology, in_network_reduction="reduction" in rest)
 
 
-def _outer(row: store.Row, node: int) -> tuple[Tier, ...]:
+def _outer(row: store.TableRow, node: int) -> tuple[Tier, ...]:
     kind = link(row["fabric"])
     own = store.number(row, "fabric_gbs", 1e9)
     rate = kind.bandwidth.value / node if own is None else own
@@ -164,7 +164,7 @@ def _outer(row: store.Row, node: int) -> tuple[Tier, ...]:
     return (leaf, replace(whole, name=f"{kind.name} spine", oversubscription=over))
 
 
-def _tier(name: str, size: int, rate: float, latency: Fact, row: store.Row) -> Tier:
+def _tier(name: str, size: int, rate: float, latency: Fact, row: store.TableRow) -> Tier:
     fact = store.fact(rate, "byte/s", row)
     return Tier(name=name, size=size, bytes_per_s=rate, latency_s=latency.value, topology="switch", fact=fact)
 
@@ -172,7 +172,7 @@ def _tier(name: str, size: int, rate: float, latency: Fact, row: store.Row) -> T
 def _generic(accelerator: Accelerator, count: int) -> MachineType:
     """Boards on PCIe slots with one 100 Gb/s port a node, for a device that no row names."""
     node = next((size for size in (1, 2, 4, 8) if size >= count), 8)
-    row = store.Row(
+    row = store.TableRow(
         {
             "fabric": "ethernet-100",
             "fabric_gbs": "",
@@ -195,7 +195,7 @@ def _generic(accelerator: Accelerator, count: int) -> MachineType:
     )
 
 
-def _generic_link(accelerator: Accelerator, node: int, row: store.Row) -> Tier:
+def _generic_link(accelerator: Accelerator, node: int, row: store.TableRow) -> Tier:
     """What joins the devices of a node that no row describes: links that the device declares, else its host bus."""
     pcie, own = link("pcie4"), accelerator.link_bytes_per_s
     if own is None:

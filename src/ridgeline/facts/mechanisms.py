@@ -151,7 +151,7 @@ class PowerFit:
 def power_fits() -> Mapping[str, PowerFit]:
     """The fits of metered devices by name, in the order of `data/power.tsv`."""
 
-    def shares(row: store.Row) -> Mapping[str, Mapping[str, float]]:
+    def shares(row: store.TableRow) -> Mapping[str, Mapping[str, float]]:
         return {"shares": {name: float(row[name]) for name in POWER_SHARES}}
 
     return {one.device: one for one in store.records(PowerFit, store.read_tsv("power.tsv"), shares)}

@@ -273,7 +273,7 @@ class PolicyFiles:
 
         Raises `InputError` with the file's name, line and field of the first defect.
         """
-        return _Reader(self, file, shipped=shipped).program()
+        return _PolicyReader(self, file, shipped=shipped).program()
 
 
 ENGINES = PolicyFiles(what="engine", folder="engines", user_file=ENGINE)
@@ -285,7 +285,7 @@ def _keys(whose: str) -> Mapping[str, Key]:
     return {key.name: key for key in store.records(Key, rows, name="key")}
 
 
-class _Reader:
+class _PolicyReader:
     """One file that is read, and where a complaint about it belongs."""
 
     def __init__(self, policies: PolicyFiles, file: Toml, *, shipped: bool) -> None:

@@ -24,7 +24,7 @@ _OWN_COPY = "own_copy_memory_share_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class BenchmarkRow:
     """One benchmark row: median and best time of repeats [s], and `spread`, half their 10 to 90 % range over it [1]."""
 
     kind: str  # gemm, prefill, decode, stream, copy, launch, collective, disk, reference, ...
@@ -67,7 +67,7 @@ class Profile:
     noise: Noise
     fits: tuple[Fit, ...] = ()
     calls: tuple[CallFit, ...] = ()
-    samples: tuple[Measured, ...] = ()
+    samples: tuple[BenchmarkRow, ...] = ()
     left_out: tuple[str, ...] = field(default=())
     energy: str = ""
 

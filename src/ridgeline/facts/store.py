@@ -22,7 +22,7 @@ _EVIDENCE = {rung.name.lower(): rung for rung in Evidence if rung is not Evidenc
 Record = TypeVar("Record")
 
 
-class Row(dict[str, str]):
+class TableRow(dict[str, str]):
     """The cells of one row of a table by column, and where the row stands."""
 
     file: str = ""
@@ -32,9 +32,9 @@ class Row(dict[str, str]):
         """Raises `InputError` about the row, or about its cell of a column."""
         raise InputError(message, file=self.file, line=self.line, field=column)
 
-    def with_cells(self, cells: Mapping[str, str]) -> Row:
+    def with_cells(self, cells: Mapping[str, str]) -> TableRow:
         """A row of the same place with other cells."""
-        other = Row(cells)
+        other = TableRow(cells)
         other.file, other.line = self.file, self.line
         return other
 
@@ -68,14 +68,14 @@ def names(folder: str, suffix: str) -> tuple[str, ...]:
 
 
 @cache
-def read_tsv(name: str) -> tuple[Row, ...]:
+def read_tsv(name: str) -> tuple[TableRow, ...]:
     """The rows of the tab-separated table `data/<name>`; one header line, '#' lines are comments."""
     lines = enumerate(read_text(name).splitlines(), start=1)
     (_, first), *rest = ((number, line) for number, line in lines if line and not line.startswith("#"))
     header, rows = first.split("\t"), []
     for number, line in rest:
         cells = line.split("\t")
-        row = Row(zip(header, cells, strict=False))
+        row = TableRow(zip(header, cells, strict=False))
         row.file, row.line = f"data/{name}", number
         if len(cells) != len(header):
             row.fail(f"{len(cells)} cells, the header has {len(header)}")
@@ -85,8 +85,8 @@ def read_tsv(name: str) -> tuple[Row, ...]:
 
 def records(
     kind: type[Record],
-    rows: Iterable[Row],
-    more: Callable[[Row], Mapping[str, Any]] = lambda row: {},
+    rows: Iterable[TableRow],
+    more: Callable[[TableRow], Mapping[str, Any]] = lambda row: {},
     **columns: str,
 ) -> tuple[Record, ...]:
     """Rows of a table as records of a dataclass.
@@ -104,7 +104,7 @@ def records(
 
 
 def _cells(
-    row: Row, wanted: Iterable[tuple[str, str, Callable[[str], Any], bool]], values: dict[str, Any]
+    row: TableRow, wanted: Iterable[tuple[str, str, Callable[[str], Any], bool]], values: dict[str, Any]
 ) -> dict[str, Any]:
     """The values of a record's fields, `values` among them."""
     for field, column, read, needed in wanted:
@@ -128,7 +128,7 @@ def facts(name: str) -> Mapping[str, Fact]:
     return dict(zip((row["key"] for row in rows), records(Fact, rows), strict=True))
 
 
-def fact(value: float, unit: str, row: Row, **other: str) -> Fact:
+def fact(value: float, unit: str, row: TableRow, **other: str) -> Fact:
     """A Fact of a table's row, refused when source or evidence is missing; `other` stands for cells of the row."""
     source, conditions, label = (other.get(name, row.get(name, "")) for name in ("source", "conditions", "evidence"))
     if not source:

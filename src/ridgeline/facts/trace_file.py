@@ -78,13 +78,13 @@ def _parsed(file: UserFile, block_tokens: int) -> TraceFile:
     if block_tokens < 1:
         raise InputError(f"block_tokens = {block_tokens}, a prefix block needs >= 1 token", file=name)
     text = trace_text.split(file)
-    parts: list[_Part] = []
+    parts: list[_TraceRows] = []
     dropped: list[Dropped] = []
     blocks, dated = 0, None
     for chunk in text.chunks:
         if dated is None and chunk.lines:
             dated = _holds_dates(chunk.cells["arrival"][:100])
-        part = _Part(chunk, text, block_tokens, LARGEST_BLOCKS - blocks, dated=dated or False)
+        part = _TraceRows(chunk, text, block_tokens, LARGEST_BLOCKS - blocks, dated=dated or False)
         blocks += len(part.blocks)
         parts.append(part)
         dropped.extend(part.dropped)
@@ -100,7 +100,7 @@ def _parsed(file: UserFile, block_tokens: int) -> TraceFile:
     return _joined(parts, dropped, name, block_tokens if "prefix" in text.columns else 0)
 
 
-def _joined(parts: Sequence[_Part], dropped: list[Dropped], name: str, block_tokens: int) -> TraceFile:
+def _joined(parts: Sequence[_TraceRows], dropped: list[Dropped], name: str, block_tokens: int) -> TraceFile:
     arrival = np.concatenate([part.arrival for part in parts])
     late = int(np.count_nonzero(np.diff(arrival) < 0))
     order = np.argsort(arrival, kind="stable") if late else np.arange(len(arrival))
@@ -138,7 +138,7 @@ def _joined(parts: Sequence[_Part], dropped: list[Dropped], name: str, block_tok
     )
 
 
-class _Part:
+class _TraceRows:
     """The usable rows of one chunk as arrays, and the others with their reasons."""
 
     def __init__(self, chunk: Chunk, text: TraceText, block_tokens: int, most_blocks: int, *, dated: bool) -> None:

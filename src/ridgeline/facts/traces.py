@@ -58,19 +58,8 @@ class ClientMix:
 @cache
 def shipped() -> Mapping[str, ShippedTrace]:
     """The shipped files by name."""
-    return {
-        row["name"]: ShippedTrace(
-            name=row["name"],
-            kind=row["kind"],
-            file=row["file"],
-            source=row["source"],
-            licence=row["licence"],
-            rows=int(row["rows"]),
-            block_tokens=int(row["block_tokens"]) if row["block_tokens"] else None,
-            what=row["what"],
-        )
-        for row in store.read_tsv("traces.tsv")
-    }
+    found = store.records(ShippedTrace, store.read_tsv("traces.tsv"))
+    return {one.name: one for one in found}
 
 
 def trace_names() -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from ridgeline.facts.accelerators import accelerator, canonical
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import Fit
 from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.profiles import Measured, Noise, memory_bytes
+from ridgeline.facts.profiles import BenchmarkRow, Noise, memory_bytes
 from ridgeline.facts.records import DISPATCH, DIVIDED, DRIFT, SHARE, Accelerator, Cluster, Evidence, Fact, Host, Tier
 
 SOURCE = "ridgeline calibrate"
@@ -33,7 +33,7 @@ _DISK_BYTES_PER_S = 1e9  # where it was not measured (assumed)
 _LOOPBACK_S = 5e-5  # of one hop between local ranks, where it was not measured (assumed)
 
 
-def accelerator_of(found: Found, rows: Sequence[Measured], *, when: str, tdp_w: float | None = None) -> Accelerator:
+def accelerator_of(found: Found, rows: Sequence[BenchmarkRow], *, when: str, tdp_w: float | None = None) -> Accelerator:
     """The device by its measured rates: best and sustained ones by format, memory, and what the system tells."""
     facts, sustained = rates_of(rows, found.cache_bytes, f"{SOURCE} {when}".strip())
     for name, value in (("memory_bytes", found.memory_bytes), ("l2_bytes", found.cache_bytes)):
@@ -65,10 +65,10 @@ def accelerator_of(found: Found, rows: Sequence[Measured], *, when: str, tdp_w: 
     )
 
 
-def rates_of(rows: Sequence[Measured], cache_bytes: float, source: str) -> tuple[dict[str, Fact], dict[str, Fact]]:
+def rates_of(rows: Sequence[BenchmarkRow], cache_bytes: float, source: str) -> tuple[dict[str, Fact], dict[str, Fact]]:
     """Peaks by their names in `Accelerator.facts`, and sustained rates: best repeats, and best medians."""
 
-    def here(row: Measured, seconds: float, unit: str, words: str) -> Fact:
+    def here(row: BenchmarkRow, seconds: float, unit: str, words: str) -> Fact:
         work = row.flop if unit == "FLOP/s" else row.bytes
         shape = "x".join(f"{size:g}" for size in row.sizes.values())
         conditions = f"{words}, {row.form} {shape}"
@@ -116,7 +116,7 @@ def rates_of(rows: Sequence[Measured], cache_bytes: float, source: str) -> tuple
     return facts, sustained
 
 
-def _shares(rows: Sequence[Measured], source: str) -> dict[str, Fact]:
+def _shares(rows: Sequence[BenchmarkRow], source: str) -> dict[str, Fact]:
     """What one of several ranks that compute at once gets of the rates of the whole processor, by ranks [1]."""
     found: dict[str, Fact] = {}
     for name, kind, form in (("product", "reference", "fp32"), ("triad", "stream", "triad")):
@@ -134,7 +134,7 @@ def _shares(rows: Sequence[Measured], source: str) -> dict[str, Fact]:
     return found
 
 
-def _written_share(streams: Sequence[Measured], rate: float) -> float:
+def _written_share(streams: Sequence[BenchmarkRow], rate: float) -> float:
     """Median rate of streams that write, over the sustained rate [1]; of both rounds the one disturbed less."""
     passes: dict[tuple[str, float], float] = {}
     for row in streams:
@@ -144,14 +144,14 @@ def _written_share(streams: Sequence[Measured], rate: float) -> float:
     return min(1.0, float(np.median(list(passes.values()))) / rate) if passes else 1.0
 
 
-def _beyond_cache(rows: Sequence[Measured], cache_bytes: float) -> list[Measured]:
+def _beyond_cache(rows: Sequence[BenchmarkRow], cache_bytes: float) -> list[BenchmarkRow]:
     """Streams whose arrays do not fit in the cache; the longest ones where none is so long."""
     found = [row for row in rows if row.sizes["array_bytes"] >= _BEYOND * cache_bytes]
     longest = max((row.sizes["array_bytes"] for row in rows), default=0.0)
     return found or [row for row in rows if row.sizes["array_bytes"] == longest]
 
 
-def host_of(found: Found, part: Accelerator, rows: Sequence[Measured], folder: Path) -> Host:
+def host_of(found: Found, part: Accelerator, rows: Sequence[BenchmarkRow], folder: Path) -> Host:
     """The host: memory, its rate, the way to the device, the disk under the profile's folder; its power is unknown."""
     reads = [row.bytes / row.seconds for row in rows if row.kind == "disk" and row.form == "read"]
     own = [row.bytes / row.seconds for row in rows if row.kind == "host_stream"]
@@ -167,7 +167,7 @@ def host_of(found: Found, part: Accelerator, rows: Sequence[Measured], folder: P
     )
 
 
-def tiers_of(found: Found, part: Accelerator, rows: Sequence[Measured], *, by: str = "send") -> tuple[Tier, ...]:
+def tiers_of(found: Found, part: Accelerator, rows: Sequence[BenchmarkRow], *, by: str = "send") -> tuple[Tier, ...]:
     """The tier that joins local ranks: those of the catalog's machine for GPUs it knows, else a shared bus.
 
     The bus has the rate and the latency with which the closed form (`cost/network.py`) of the collective `by` gives
@@ -202,7 +202,7 @@ def fits_of(
     part: Accelerator,
     host: Host,
     tiers: tuple[Tier, ...],
-    rows: Sequence[Measured],
+    rows: Sequence[BenchmarkRow],
     versions: Mapping[str, str],
     when: str,
     *,
@@ -216,7 +216,7 @@ def fits_of(
     if not has_scipy():
         return (), ("fits: SciPy is not installed, so rates answer alone: pip install 'ridgeline[fit]'",)
     found, left_out = [], []
-    groups: dict[tuple[str, str], list[Measured]] = {}
+    groups: dict[tuple[str, str], list[BenchmarkRow]] = {}
     for row in rows:
         if row.kind in ("gemm", "prefill", "decode") or (row.kind == "collective" and row.note in _RINGS):
             groups.setdefault((row.kind, row.form), []).append(row)
@@ -243,7 +243,7 @@ def fits_of(
     return tuple(found), tuple(left_out)
 
 
-def _on_network(row: Measured, part: Accelerator, host: Host, tiers: tuple[Tier, ...]) -> Measured:
+def _on_network(row: BenchmarkRow, part: Accelerator, host: Host, tiers: tuple[Tier, ...]) -> BenchmarkRow:
     """A collective's row with where its group lies, and whether its result replaces what it was given."""
     ranks = int(row.sizes["ranks"])
     local = Cluster(name="here", accelerator=part, count=ranks, tiers=tiers, host=host)
@@ -252,7 +252,7 @@ def _on_network(row: Measured, part: Accelerator, host: Host, tiers: tuple[Tier,
     return replace(row, sizes={**row.sizes, "in_place": in_place, **where})
 
 
-def noise_of(rows: Sequence[Measured]) -> Noise:
+def noise_of(rows: Sequence[BenchmarkRow]) -> Noise:
     """How steady the machine was."""
     spreads = [row.spread for row in rows if row.repeats > 2]
     reference = tuple(row.seconds for row in rows if row.kind == "reference")

@@ -28,7 +28,7 @@ from ridgeline.calibrate.here.kernels import (
     streams,
 )
 from ridgeline.cost.formats import form as form_of
-from ridgeline.facts.profiles import Measured
+from ridgeline.facts.profiles import BenchmarkRow
 
 FORMS = ("fp32", "bf16", "fp16", "int8", "fp8")
 ADAPTIVE = 12  # shapes of each family and format that are chosen by what is known so far
@@ -39,7 +39,7 @@ _SHORTEST_S = 8.0  # share below which collectives are left out
 _CALLS = {"fp32": 12.0, "bf16": 6.0}  # weights of what training steps on a processor are made of
 _SCALES = {"cuda": 4}  # squares grow by it, batches of attention too
 
-Found_ = tuple[list[Measured], list[str]]
+Found_ = tuple[list[BenchmarkRow], list[str]]
 
 
 @dataclass(kw_only=True)
@@ -49,7 +49,7 @@ class Bench:
     torch: Any
     found: Found
     folder: Path
-    rows: list[Measured] = field(default_factory=list)
+    rows: list[BenchmarkRow] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clock = Clock(kind=self.found.kind, torch=self.torch)
@@ -101,7 +101,7 @@ def _reference(bench: Bench, share_s: float) -> Found_:
 
 def _streams(bench: Bench, share_s: float) -> Found_:
     end = time.perf_counter() + share_s
-    rows: list[Measured] = []
+    rows: list[BenchmarkRow] = []
     names = ("triad", "copy", "read")
     sizes = streams(bench.found.cache_bytes, bench.found.memory_bytes)
     for size in sizes:
@@ -159,7 +159,7 @@ def _calls(form: str) -> Callable[[Bench, float], Found_]:
         found = bench.found
         timer = calls.Calls(torch=bench.torch, threads=found.units, cache_bytes=found.cache_bytes)
         plan, end = calls.plan(form), time.perf_counter() + share_s
-        rows: list[Measured] = []
+        rows: list[BenchmarkRow] = []
         for call, sizes in plan:
             if time.perf_counter() > end:
                 return rows, [f"calls {form}: {len(plan) - len(rows)} of {len(plan)}, no time left"]
@@ -182,7 +182,7 @@ def _measure(
     """Times of the planned shapes, then of those least certain, until the share is spent."""
     begin = time.perf_counter()
     end = begin + share_s
-    rows: list[Measured] = []
+    rows: list[BenchmarkRow] = []
     left = [dict(sizes) for sizes in more]
     slots = len(plan) + (ADAPTIVE if more else 0)
     long = missed = 0
@@ -225,7 +225,7 @@ def _launches(bench: Bench, share_s: float) -> Found_:
 
 def _transfers(bench: Bench, share_s: float) -> Found_:
     """Copies between host and device, and a stream of the host's own memory."""
-    rows: list[Measured] = []
+    rows: list[BenchmarkRow] = []
     plan = [(way, size) for size in (2.0**26, 2.0**16, 2.0**20) for way in _WAYS]
     for way, size in plan:
         times = bench.clock.repeats(bench.kernels.transfer(way, size), share_s / (len(plan) + 2))

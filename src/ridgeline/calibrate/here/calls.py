@@ -19,7 +19,7 @@ import numpy as np
 
 from ridgeline.calibrate.here.fitting import KIND
 from ridgeline.calibrate.here.kernels import FEWEST_REPEATS, MOST_REPEATS, Call, Clock, Kernels, Sizes, measured
-from ridgeline.facts.profiles import Measured
+from ridgeline.facts.profiles import BenchmarkRow
 
 FORMS = ("fp32", "bf16")
 _PRODUCTS = {"gemm.forward": 24, "gemm.input": 14, "gemm.weight": 20}
@@ -99,7 +99,7 @@ class Calls:
         )  # the first one of a process takes long
         object.__setattr__(self, "engine_s", min(engine))
 
-    def row(self, call: str, form: str, sizes: Sizes, budget_s: float, *, ranks: int = 1) -> Measured:
+    def row(self, call: str, form: str, sizes: Sizes, budget_s: float, *, ranks: int = 1) -> BenchmarkRow:
         """The time of one call within a budget, without what its autograd engine takes to start [s]."""
         dtype = self.torch.bfloat16 if form == "bf16" else self.torch.float32
         family, way = call.split(".")

@@ -22,7 +22,7 @@ from ridgeline.cost.mechanism import Array, Mechanism, device_vector, form_sizes
 from ridgeline.cost.own_host import features
 from ridgeline.facts.fits import BANDS_S, CallFit, Fit
 from ridgeline.facts.mechanisms import Parameter, constant, kernel_traits
-from ridgeline.facts.profiles import Measured
+from ridgeline.facts.profiles import BenchmarkRow
 from ridgeline.facts.records import Accelerator
 
 Index = NDArray[np.int64]
@@ -76,7 +76,7 @@ class Rows:
         return len(self.seconds)
 
 
-def rows_of(family: str, form: str, rows: Sequence[Measured], part: Accelerator, *, kernel: str = "") -> Rows:
+def rows_of(family: str, form: str, rows: Sequence[BenchmarkRow], part: Accelerator, *, kernel: str = "") -> Rows:
     """The rows of a family as one table of sizes, with the traits of the kernel that ran them."""
     model, what = wide_mechanism(family, kernel), form_of(form)
     sizes = {name: np.array([row.sizes[name] for row in rows]) for name in rows[0].sizes}
@@ -190,7 +190,7 @@ def _bands(ratios: Array, priced: Array) -> tuple[tuple[float, ...], tuple[float
 def least_certain(
     family: str,
     form: str,
-    rows: Sequence[Measured],
+    rows: Sequence[BenchmarkRow],
     part: Accelerator,
     candidates: Sequence[Sizes],
     *,
@@ -230,9 +230,9 @@ _RANGE = 14.0  # logarithms around what a feature would take if it took all
 _SOFT = 0.08  # relative errors beyond it count less and less, as in other fits
 
 
-def call_fits(rows: Sequence[Measured]) -> tuple[tuple[CallFit, ...], tuple[str, ...]]:
+def call_fits(rows: Sequence[BenchmarkRow]) -> tuple[tuple[CallFit, ...], tuple[str, ...]]:
     """The fit of every call, format and number of ranks; and what has none, and why."""
-    groups: dict[tuple[str, str, int], list[Measured]] = {}
+    groups: dict[tuple[str, str, int], list[BenchmarkRow]] = {}
     for row in rows:
         if row.kind == KIND:
             groups.setdefault((row.note, row.form, int(row.sizes["ranks"])), []).append(row)
@@ -248,7 +248,7 @@ def call_fits(rows: Sequence[Measured]) -> tuple[tuple[CallFit, ...], tuple[str,
     return tuple(found), tuple(left_out)
 
 
-def _fit(call: str, form: str, ranks: int, rows: Sequence[Measured]) -> CallFit | None:
+def _fit(call: str, form: str, ranks: int, rows: Sequence[BenchmarkRow]) -> CallFit | None:
     columns = [features(call, row.sizes) for row in rows]
     names = tuple(columns[0])
     table = np.array([[float(np.asarray(one[name])) for name in names] for one in columns])

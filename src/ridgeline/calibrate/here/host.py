@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ridgeline.calibrate.here.kernels import measured
-from ridgeline.facts.profiles import Measured
+from ridgeline.facts.profiles import BenchmarkRow
 
 DISK_BYTES = 256 * 2**20  # written and read at most
 _BLOCK_BYTES = 4 * 2**20
@@ -17,7 +17,7 @@ _COUNTERS = "/sys/class/powercap"
 _WATCHED_S = 0.5
 
 
-def disk(folder: Path, budget_s: float) -> tuple[list[Measured], list[str]]:
+def disk(folder: Path, budget_s: float) -> tuple[list[BenchmarkRow], list[str]]:
     """Sequential write (with its sync) and read of a file in a folder, which is removed; and what was left out."""
     path = folder / _NAME
     block = os.urandom(_BLOCK_BYTES)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.facts.profiles import Measured
+from ridgeline.facts.profiles import BenchmarkRow
 
 Call = Callable[[], Any]
 MOST_REPEATS = 60
@@ -80,10 +80,10 @@ def measured(
     flop: float = 0.0,
     moved: float = 0.0,
     note: str = "",
-) -> Measured:
+) -> BenchmarkRow:
     """A row from the times of repeats: their median and best [s], and half the 10 to 90 % range over the median."""
     low, middle, high = np.quantile(times, (0.1, 0.5, 0.9))
-    return Measured(
+    return BenchmarkRow(
         kind=kind,
         form=form,
         sizes={name: float(size) for name, size in sizes.items()},

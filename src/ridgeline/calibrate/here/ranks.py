@@ -16,7 +16,7 @@ from typing import Any
 
 from ridgeline.calibrate.here import calls
 from ridgeline.calibrate.here.kernels import PRODUCT, TRIAD_BYTES, Clock, Kernels, measured, messages
-from ridgeline.facts.profiles import Measured
+from ridgeline.facts.profiles import BenchmarkRow
 
 START_S = 12.0  # what starting ranks may take beyond the share; importing torch is most of it
 _REPEATS = 60
@@ -46,7 +46,7 @@ class Asked:
 
 def collectives(
     *, kind: str, groups: Sequence[int], threads: int, budget_s: float, most_bytes: float, cache_bytes: float
-) -> tuple[list[Measured], list[str]]:
+) -> tuple[list[BenchmarkRow], list[str]]:
     """Times of collectives over each size of group, in new processes that end with it; and what was left out."""
     with tempfile.TemporaryDirectory(prefix="ridgeline-ranks-") as folder:
         asked = Asked(
@@ -62,14 +62,14 @@ def collectives(
         return _run(asked)
 
 
-def _run(asked: Asked) -> tuple[list[Measured], list[str]]:
+def _run(asked: Asked) -> tuple[list[BenchmarkRow], list[str]]:
     context = get_context("spawn")
     results = context.Queue()
     ranks = [context.Process(target=_rank, args=(asked, rank, results), daemon=True) for rank in range(asked.world)]
     for rank in ranks:
         rank.start()
     end = time.monotonic() + asked.budget_s + 4 * START_S
-    answer: tuple[list[Measured], list[str]] | None = None
+    answer: tuple[list[BenchmarkRow], list[str]] | None = None
     while answer is None and time.monotonic() < end and any(rank.is_alive() for rank in ranks):
         try:
             answer = results.get(timeout=0.2)
@@ -116,8 +116,8 @@ def _rank(asked: Asked, rank: int, results: Any) -> None:
             results.join_thread()
 
 
-def _measure(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> tuple[list[Measured], list[str]]:
-    rows: list[Measured] = []
+def _measure(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> tuple[list[BenchmarkRow], list[str]]:
+    rows: list[BenchmarkRow] = []
     left_out: list[str] = []
     sizes = messages(asked.most_bytes)
     budget_s = (1.0 - _CALLS_SHARE * (asked.kind == "cpu")) * asked.budget_s
@@ -147,7 +147,7 @@ def _measure(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> tup
     return rows, left_out
 
 
-def _together(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> list[Measured]:
+def _together(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> list[BenchmarkRow]:
     """A product and a triad that every rank of a group computes at the same time: the mean rank's time."""
     import torch.distributed as dist
 
@@ -172,11 +172,11 @@ def _together(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> li
     return rows
 
 
-def _calls(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> tuple[list[Measured], list[str]]:
+def _calls(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> tuple[list[BenchmarkRow], list[str]]:
     """The calls of a training step (`calls.py`) by all ranks of a group at the same time: the mean rank's times."""
     import torch.distributed as dist
 
-    rows: list[Measured] = []
+    rows: list[BenchmarkRow] = []
     left_out: list[str] = []
     for ranks, group in groups.items():
         if rank >= ranks:
@@ -186,7 +186,7 @@ def _calls(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> tuple
         timer = calls.Calls(torch=torch, threads=threads, cache_bytes=asked.cache_bytes)
         plans = [(form, call, sizes) for form in calls.FORMS for call, sizes in calls.plan(form)]
         share_s = _CALLS_SHARE * asked.budget_s / len(groups)
-        mine: list[Measured] = []
+        mine: list[BenchmarkRow] = []
         end = time.monotonic() + share_s
         for form, call, sizes in plans:
             if not _agree(torch, asked, float(time.monotonic() < end), group):
@@ -205,7 +205,7 @@ def _calls(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> tuple
     return rows, left_out
 
 
-def _divided(torch: Any, group: Any) -> list[Measured]:
+def _divided(torch: Any, group: Any) -> list[BenchmarkRow]:
     """What the host adds to a linear layer that is divided over ranks, forward and backward: for one of a pair.
 
     Two tiny layers, columns then rows, divided over a group's ranks, and whole; without the sum of each way.

@@ -16,7 +16,15 @@ from ridgeline.calibrate.here.benchmarks import Bench, benchmarks
 from ridgeline.calibrate.here.devices import find, import_torch
 from ridgeline.calibrate.here.fitting import call_fits
 from ridgeline.errors import InputError
-from ridgeline.facts.profiles import FORMAT, Measured, Profile, default_path, fingerprint, sync_folder, write_profile
+from ridgeline.facts.profiles import (
+    FORMAT,
+    BenchmarkRow,
+    Profile,
+    default_path,
+    fingerprint,
+    sync_folder,
+    write_profile,
+)
 
 try:
     import fcntl
@@ -34,7 +42,7 @@ class Journal:
 
     def __init__(self, profile: Path, fingerprint: str) -> None:
         self.path = profile.with_name(profile.name + SUFFIX)
-        self.finished: dict[str, tuple[tuple[Measured, ...], tuple[str, ...], float]] = {}
+        self.finished: dict[str, tuple[tuple[BenchmarkRow, ...], tuple[str, ...], float]] = {}
         self.told = ""
         head = {"format": FORMAT, "fingerprint": fingerprint}
         try:
@@ -51,7 +59,7 @@ class Journal:
             self.told = "an older journal is of another machine or version: starting clean"
             lines = []
         for line in lines[1:]:
-            rows = tuple(Measured(**row) for row in line["rows"])
+            rows = tuple(BenchmarkRow(**row) for row in line["rows"])
             self.add(line["name"], rows, line["left_out"], float(line["seconds"]))
         if self.finished:
             self.told = f"going on from {self.path}: {len(self.finished)} benchmarks are done"
@@ -76,14 +84,14 @@ class Journal:
             try:
                 entry = json.loads(line)
                 if found:
-                    tuple(Measured(**row) for row in entry["rows"])
+                    tuple(BenchmarkRow(**row) for row in entry["rows"])
                     entry["name"], entry["left_out"], float(entry["seconds"])
             except (ValueError, TypeError, KeyError):
                 break
             found.append(entry)
         return found
 
-    def add(self, name: str, rows: Sequence[Measured], left_out: Sequence[str], seconds: float) -> None:
+    def add(self, name: str, rows: Sequence[BenchmarkRow], left_out: Sequence[str], seconds: float) -> None:
         """Writes down a finished benchmark and the time it took [s]; it is on disk when this returns."""
         entry = {
             "name": name,
