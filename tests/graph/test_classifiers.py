@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.classifiers import CLASSIFIERS, classifier
 from ridgeline.graph.flop import model_flop_per_token
+from ridgeline.graph.networks import CLASSIFIERS, classifier
 from ridgeline.graph.ops import AttentionOp, ConvolutionOp, ElementwiseOp, Op
 from ridgeline.graph.pixels import product
 from ridgeline.graph.vision import Turned, squeeze_ops

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import InputError, ModelError, RidgelineError
 from ridgeline.graph.build import build, from_dims
-from ridgeline.graph.families.explicit import FIELDS
 from ridgeline.graph.families.registry import nested, texts, types, wrappers
 from ridgeline.graph.load import catalog, catalog_config, load, parse_config
 from ridgeline.graph.model import Block, op_params
@@ -221,10 +219,6 @@ def test_bad_fields_are_named(change: dict[str, Any], words: str) -> None:
 def test_an_unknown_type_says_how_to_give_dimensions() -> None:
     with pytest.raises(ModelError, match="model_type 'explicit' with layers, hidden, heads, vocab"):
         build({"model_type": "frobnicator"}, name="mine", source="test")
-
-
-def test_explicit_fields_are_the_parameters_of_from_dims() -> None:
-    assert set(FIELDS) == set(signature(from_dims).parameters) - {"name", "source"}
 
 
 def test_a_misspelt_dimension_is_not_a_silent_default() -> None:

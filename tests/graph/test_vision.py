@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.classifiers import classifier
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.model import Block
+from ridgeline.graph.networks import classifier
 from ridgeline.graph.ops import ConvolutionOp, GemmOp, Op
 from ridgeline.graph.vision import RESIDUAL, Turned, residual
 

@@ -60,6 +60,16 @@ def read_toml(name: str) -> dict[str, Any]:
     return tomllib.loads(read_text(name))
 
 
+def toml_records(name: str, section: str, kind: type[Record]) -> dict[str, Record]:
+    """The rows of a section of the TOML file `data/<name>` as records by their key; lists are tuples."""
+
+    def frozen(value: Any) -> Any:
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    rows = read_toml(name)[section].items()
+    return {key: kind(**{field: frozen(value) for field, value in row.items()}) for key, row in rows}
+
+
 @cache
 def names(folder: str, suffix: str) -> tuple[str, ...]:
     """File names in `data/<folder>` that end in `suffix`, without it, sorted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import ModelError, UnknownNameError
 from ridgeline.graph.checkpoint import quantization
@@ -14,6 +14,11 @@ from ridgeline.graph.families.registry import Family, family, nested, texts, typ
 from ridgeline.graph.layers import graph_of
 from ridgeline.graph.model import Graph, Model
 from ridgeline.graph.spec import Attention, GatedDelta, Layer, Lightning, Mlp, Moe, StateSpace
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ridgeline.graph.families.explicit import Dimensions
 
 EXPLICIT = "explicit"
 _SHOWN = 60  # characters of an unknown name that an error repeats
@@ -76,66 +81,15 @@ def _family(config: Mapping[str, Any], name: str) -> tuple[str, Family]:
     return kind, found
 
 
-def from_dims(
-    *,
-    layers: int,
-    hidden: int,
-    heads: int,
-    vocab: int,
-    name: str = "explicit",
-    source: str = "explicit dimensions",
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    ffn: int | None = None,
-    gated: bool = False,
-    activation: str = "gelu",
-    norm: str = "layer",
-    placement: str = "pre",
-    bias: bool | Mapping[str, bool] = True,
-    tied: bool = True,
-    positions: str = "learned",
-    max_positions: int | None = None,
-    experts: int = 0,
-    top_k: int | None = None,
-    expert_ffn: int | None = None,
-    expert_interval: int = 1,
-    shared_experts: int = 0,
-    shared_ffn: int | None = None,
-    dense_layers_first: int = 0,
-    window: int | None = None,
-    global_every: int | None = None,
-    parallel: bool = False,
-    qk_norm: bool = False,
-    encoder: bool = False,
-    causal: bool | None = None,
-    dropout: bool = False,
-    type_vocab: int = 0,
-    embed_norm: bool | None = None,
-    head_bias: bool | None = None,
-    pooler: bool = False,
-) -> Model:
-    """A decoder or encoder from explicit dimensions; defaults are those of a Megatron-LM GPT.
-
-    Parameters
-    ----------
-    ffn, kv_heads, head_dim : default 4 D, H and D / H.
-    gated, activation : act(gate) * up or act(up); 'gelu', 'silu', 'relu' or 'relu2'.
-    norm, placement : 'rms' or 'layer'; 'pre', 'post' (BERT), 'sandwich' or 'output'.
-    bias : one flag, or one each for the parts 'qkv', 'out' (attention output) and 'mlp'.
-    positions : 'rope', 'learned' (a table of `max_positions` rows), 'alibi' or 'none'.
-    experts, top_k, expert_ffn : experts replace the MLP in every `expert_interval`-th layer from
-        `dense_layers_first` on; `shared_ffn` is the summed width of the shared ones.
-    window, global_every : tokens that a query sees; every `global_every`-th layer sees all.
-    qk_norm : a norm on each head's query and key, of the kind `norm`.
-    encoder : attention in both directions and a masked-language head.
-    dropout : masks on both residuals, the embeddings and, when unfused, the attention core.
+def from_dims(*, name: str = EXPLICIT, source: str = "explicit dimensions", **dims: Unpack[Dimensions]) -> Model:
+    """A decoder or encoder from explicit `Dimensions`; defaults are those of a Megatron-LM GPT.
 
     >>> gpt3 = from_dims(layers=96, hidden=12288, heads=96, vocab=51200, max_positions=2048)
     >>> gpt3.graph.params
     174615846912
     """
-    given = {key: value for key, value in locals().items() if value is not None and key not in ("name", "source")}
-    return build({"model_type": EXPLICIT, **given}, name=name, source=source)
+    given = {key: value for key, value in dims.items() if value is not None}
+    return build({"model_type": EXPLICIT, "bias": True, **given}, name=name, source=source)
 
 
 _KEYS = ("text_config", "llm_config", "language_config", "thinker_config")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ridgeline.errors import UnknownNameError
+from ridgeline.facts.store import read_toml
 from ridgeline.graph.model import Model
 from ridgeline.graph.ops import ElementwiseOp, Op, Region, Split
 from ridgeline.graph.parts import linear
@@ -20,16 +21,8 @@ from ridgeline.graph.vision import CLASSES, IMAGE, Layers, Turned, head_ops
 
 LARGE = 299  # pixels of a side that Inception and Xception are trained on
 
-VGG = {"vgg-16": (2, 2, 3, 3, 3), "vgg-19": (2, 2, 4, 4, 4)}
-DENSE = {"densenet-121": (6, 12, 24, 16), "densenet-169": (6, 12, 32, 32), "densenet-201": (6, 12, 48, 32)}
+_TABLES = read_toml("networks.toml")
 GROWTH, NARROWED = 32, 4  # channels that a dense layer adds; its narrow layer over them
-REGULAR: dict[str, tuple[tuple[int, ...], tuple[int, ...], int]] = {
-    "regnety-016": ((2, 6, 17, 2), (48, 120, 336, 888), 24),
-    "regnety-032": ((2, 5, 13, 1), (72, 216, 576, 1512), 24),
-    "regnety-040": ((2, 6, 12, 2), (128, 192, 512, 1088), 64),
-    "regnety-080": ((2, 4, 10, 1), (168, 448, 896, 2016), 56),
-}
-"""Blocks, channels and the width of a group of each stage. Source: table of pycls' model zoo."""
 
 
 def convolutional(name: str, *, turned: Turned = Turned.NONE, fused: bool = False) -> Model:
@@ -88,11 +81,10 @@ def _dense(trunk: Trunk, depths: tuple[int, ...]) -> None:
         trunk.cut("transition")
 
 
-def _regular(trunk: Trunk, name: str) -> None:
+def _regular(trunk: Trunk, depths: tuple[int, ...], widths: tuple[int, ...], group: int) -> None:
     """Grouped bottlenecks that widen nothing, squeezed to a quarter of what enters."""
     trunk.unit(32, 3, stride=2)
     trunk.cut("stem")
-    depths, widths, group = REGULAR[name]
     for depth, filters in zip(depths, widths, strict=True):
         for place in range(depth):
             stride, entering = 1 if place else 2, trunk.channels
@@ -323,9 +315,9 @@ def _inception4(trunk: Trunk) -> None:
 
 
 CONVOLUTIONAL: dict[str, tuple[int, Callable[[Trunk], list[Op] | None]]] = {
-    **{name: (IMAGE, partial(_vgg, depths=depths)) for name, depths in VGG.items()},
-    **{name: (IMAGE, partial(_dense, depths=depths)) for name, depths in DENSE.items()},
-    **{name: (IMAGE, partial(_regular, name=name)) for name in REGULAR},
+    **{name: (IMAGE, partial(_vgg, **row)) for name, row in _TABLES["plain"].items()},
+    **{name: (IMAGE, partial(_dense, **row)) for name, row in _TABLES["dense"].items()},
+    **{name: (IMAGE, partial(_regular, **row)) for name, row in _TABLES["regular"].items()},
     "inception-v3": (LARGE, _inception3),
     "inception-v4": (LARGE, _inception4),
     "xception": (LARGE, _xception),

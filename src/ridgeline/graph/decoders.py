@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import UnknownNameError
+from ridgeline.facts.store import toml_records
 from ridgeline.graph.model import Block, Graph, Model
 from ridgeline.graph.ops import ConvolutionOp, Op, Region
 from ridgeline.graph.pixels import LINEAR, attention, gated, group_norm, kept, mapped, product, riding
@@ -36,11 +37,7 @@ class Film:
     shaped: bool = False
 
 
-FILMS: dict[str, Film] = {
-    "cogvideox": Film(widths=(512, 256, 256, 128), residuals=4, doubled=(0, 1), shaped=True),
-    "hunyuan-video": Film(widths=(512, 512, 256, 128), residuals=3, doubled=(1, 2)),
-    "wan2.1": Film(widths=(384, 384, 192, 96), residuals=3, doubled=(0, 1)),
-}
+FILMS = toml_records("networks.toml", "films", Film)
 
 
 def decoder(channels: int, *, width: int, height: int) -> Model:

@@ -1,14 +1,17 @@
-"""What diffusion transformers are made of: sizes of each by name, and how a picture becomes tokens.
+"""What diffusion transformers are made of, how a picture becomes tokens, and the names that people give them.
 
 Letters: D hidden, F width of a feed-forward.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import ceil
 
-from ridgeline.errors import ModelError
+from ridgeline.errors import ModelError, UnknownNameError
+from ridgeline.facts.store import toml_records
+from ridgeline.graph.diffusion import UNETS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,58 +77,47 @@ class Denoiser:
         return ceil(frames / self.patch[0]) * (picture.width // unit) * (picture.height // unit)
 
 
-DENOISERS: dict[str, Denoiser] = {
-    "flux.1-dev": Denoiser(
-        joint=19, single=38, hidden=3072, heads=24, ffn=12288, words=512, word_width=4096, pooled=768, guided=False,
-        guidance=True,
-    ),
-    "flux.1-schnell": Denoiser(
-        joint=19, single=38, hidden=3072, heads=24, ffn=12288, words=256, word_width=4096, pooled=768, guided=False
-    ),
-    "sd3-medium": Denoiser(
-        joint=24, hidden=1536, heads=24, ffn=6144, words=333, word_width=4096, pooled=2048, turned=False
-    ),
-    "pixart-alpha": Denoiser(
-        cross=28, hidden=1152, heads=16, ffn=4608, words=120, word_width=4096, channels=4, spread=True,
-        sized=384, turned=False,
-    ),
-    "hunyuan-dit": Denoiser(
-        cross=40, hidden=1408, heads=16, ffn=6144, words=333, word_width=1024, channels=4, skips=19, spread=True,
-        encoder="",
-    ),
-    "cogvideox-2b": Denoiser(
-        together=30, hidden=1920, heads=30, ffn=7680, words=226, word_width=4096, shrink=(4, 8), conditioned=512,
-        turned=False, film="cogvideox",
-    ),
-    "cogvideox-5b": Denoiser(
-        together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), conditioned=512,
-        film="cogvideox",
-    ),
-    "consisid": Denoiser(
-        together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), conditioned=512,
-        faced=21, beside=16, film="cogvideox",
-    ),
-    "cogvideox-1.5-5b": Denoiser(
-        together=42, hidden=3072, heads=48, ffn=12288, words=226, word_width=4096, shrink=(4, 8), patch=(2, 2),
-        conditioned=512, film="cogvideox",
-    ),
-    "hunyuan-video": Denoiser(
-        joint=20, single=40, hidden=3072, heads=24, ffn=12288, words=256, word_width=4096, pooled=768, shrink=(4, 8),
-        guided=False, guidance=True, encoder="", film="hunyuan-video",
-    ),
-    "sana-1.6b": Denoiser(
-        linear=20, hidden=2240, heads=20, ffn=5600, words=300, word_width=2304, channels=32, shrink=(1, 32),
-        patch=(1, 1), turned=False, encoder="",
-    ),
-    "latte": Denoiser(
-        cross=28, moving=28, hidden=1152, heads=16, ffn=4608, words=120, word_width=4096, channels=4, spread=True,
-        turned=False,
-    ),
-    "wan2.1-14b": Denoiser(
-        cross=40, hidden=5120, heads=40, ffn=13824, words=512, word_width=4096, shrink=(4, 8), film="wan2.1"
-    ),
-    "wan2.1-1.3b": Denoiser(
-        cross=30, hidden=1536, heads=12, ffn=8960, words=512, word_width=4096, shrink=(4, 8), film="wan2.1"
-    ),
-}  # fmt: skip
-"""Source: config.json of each model's transformer on huggingface.co."""
+DENOISERS = toml_records("networks.toml", "denoisers", Denoiser)
+NAMES: tuple[tuple[str, str], ...] = (
+    (r"^sd[- ]?v?1[.]?[45]$|^stable.diffusion[- ]?v?1[.-][45]$", "stable-diffusion-1"),
+    (r"^sd[- ]?v?2(?:\.[01])?$|^stable.diffusion[- ]?v?2(?:[.-][01])?(?:-base)?$", "stable-diffusion-2"),
+    (r"^sdxl(?:[- ](?:base[- ]?)?1\.0)?$|^stable.diffusion[- ]?xl(?:-base)?(?:[- ]1\.0)?$", "stable-diffusion-xl"),
+    (r"^playground[- ]?v?2(?:\.5)?$", "stable-diffusion-xl"),
+    (r"^flux\.?1?[- .]\[?(dev|schnell)\]?$", r"flux.1-\1"),
+    (r"^flux\.?1?[- ]krea(?:[- ]dev)?$", "flux.1-dev"),
+    (r"^(?:sd|stable.diffusion)[- ]?3[- ]medium$", "sd3-medium"),
+    (r"^pixart[- ](?:alpha|α)$", "pixart-alpha"),
+    (r"^hunyuan-?dit$", "hunyuan-dit"),
+    (r"^cogvideox-(2b|5b)$", r"cogvideox-\1"),
+    (r"^cogvideox-?1\.5-5b$", "cogvideox-1.5-5b"),
+    (r"^consisid\b", "consisid"),
+    (r"^sana[- ]?1\.6b$", "sana-1.6b"),
+    (r"^hunyuan-?video$", "hunyuan-video"),
+    (r"^latte(?:-1)?$", "latte"),
+    (r"^wan-?2\.1[- ](?:t2v[- ])?(1\.3b|14b)$", r"wan2.1-\1"),
+)
+"""Models by their names in tables: (name, model). Some are another's denoiser with weights of their own.
+Source: unet/config.json of playgroundai/playground-v2.5-1024px-aesthetic and transformer/config.json of
+black-forest-labs/FLUX.1-Krea-dev."""
+
+
+def find_diffusion(text: str) -> str | None:
+    """The diffusion model that a name means, its organisation before '/' left out; None where none is meant.
+
+    >>> find_diffusion("black-forest-labs/FLUX.1-dev"), find_diffusion("sdxl")
+    ('flux.1-dev', 'stable-diffusion-xl')
+    """
+    name = text.strip().rsplit("/", 1)[-1]
+    if name.casefold() in (*DENOISERS, *UNETS):
+        return name.casefold()
+    matches = ((re.match(pattern, name, re.IGNORECASE), known) for pattern, known in NAMES)
+    return next((match.expand(known).casefold() for match, known in matches if match), None)
+
+
+def diffusion_model(text: str) -> str:
+    """The diffusion model that a name means; raises `UnknownNameError`, with the nearest names, where none is meant."""
+    found = find_diffusion(text)
+    if found is None:
+        known = (*DENOISERS, *UNETS)
+        raise UnknownNameError("diffusion model", text[:60], known, hint=f"known: {', '.join(known)}")
+    return found

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from ridgeline.errors import UnknownNameError
+from ridgeline.facts.store import toml_records
 from ridgeline.graph.model import Block, Graph, Model
 from ridgeline.graph.ops import ConvolutionOp, ElementwiseOp, Op, Region, Saved
 from ridgeline.graph.vision import Layers, Stage, Turned
@@ -38,13 +39,7 @@ class Detector:
     frozen: bool = True  # norms of the backbone are not trained
 
 
-DETECTORS: dict[str, Detector] = {
-    "retinanet-resnet-50": Detector(kind="retina", backbone="resnet-50", image=COCO_SIDE, classes=91, untrained=1),
-    "retinanet-resnext-50": Detector(kind="retina", backbone="resnext-50-32x4d", image=800, classes=264, untrained=1),
-    "ssd-resnet-50": Detector(kind="ssd", backbone="resnet-50", image=300, classes=81, frozen=False),
-}
-"""RetinaNet of MLPerf has 264 classes of OpenImages. Source: mlcommons/training, single_stage_detector."""
-
+DETECTORS = toml_records("networks.toml", "detectors", Detector)
 ANCHORS = 9  # boxes of RetinaNet at each pixel of a level
 DEFAULTS = (4, 6, 6, 6, 4, 4)  # boxes of SSD300 at each pixel of its six maps
 EXTRA = ((1024, 256, 512), (512, 256, 512), (512, 128, 256), (256, 128, 256), (256, 128, 256))

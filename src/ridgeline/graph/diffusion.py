@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ridgeline.errors import ModelError, UnknownNameError
+from ridgeline.facts.store import toml_records
 from ridgeline.graph.model import Block, Graph, Model
 from ridgeline.graph.ops import ConvolutionOp, Op, Region, Split
 from ridgeline.graph.parts import linear
@@ -38,19 +39,7 @@ class Unet:
     labels: int = 0  # width of what else conditions it: pooled words, sizes and crops
 
 
-UNETS: dict[str, Unet] = {
-    "stable-diffusion-1": Unet(
-        channels=(320, 640, 1280, 1280), depths=(1, 1, 1, 0, 1), context=768, image=512, heads=8
-    ),
-    "stable-diffusion-2": Unet(
-        channels=(320, 640, 1280, 1280), depths=(1, 1, 1, 0, 1), context=1024, image=512, head_dim=64
-    ),
-    "stable-diffusion-xl": Unet(
-        channels=(320, 640, 1280), depths=(0, 2, 10, 10), context=2048, image=1024, head_dim=64, labels=2816
-    ),
-}
-"""Source: v1-inference.yaml of CompVis/stable-diffusion, v2-inference-v.yaml of Stability-AI/stablediffusion,
-sd_xl_base.yaml of Stability-AI/generative-models."""
+UNETS = toml_records("networks.toml", "unets", Unet)
 
 
 def unet(name: str, *, image: int | None = None) -> Model:

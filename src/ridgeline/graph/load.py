@@ -62,7 +62,7 @@ def load(text_or_path: str | Path) -> Model:
             return network(known)
     if looks_like_path or _exists(path):
         return _load_file(path)
-    from ridgeline.graph.diffusion_names import find_diffusion
+    from ridgeline.graph.denoiser_specs import find_diffusion
 
     pictures = find_diffusion(text)
     if pictures is not None:

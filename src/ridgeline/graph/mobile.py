@@ -1,16 +1,16 @@
 """Networks of depthwise convolutions between 1 x 1 ones: MobileNet, MnasNet, EfficientNet, GhostNet.
 
-Sources: Sandler et al. 2018 (arXiv:1801.04381, table 2), Tan et al. 2019 (arXiv:1807.11626), Howard et al. 2019
-(arXiv:1905.02244, table 1), Tan and Le 2019 and 2021 (arXiv:1905.11946, table 1; arXiv:2104.00298, table 4), Han et al.
-2020 (arXiv:1911.11907, table 1). "widese" squeezes to a quarter of the widened channels (DeepLearningExamples).
+Their stages, with sources, are rows of `data/networks.toml`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
 from ridgeline.errors import UnknownNameError
+from ridgeline.facts.store import read_toml
 from ridgeline.graph.model import Model
 from ridgeline.graph.ops import ElementwiseOp, Op, Region, Split
 from ridgeline.graph.parts import linear
@@ -54,10 +54,10 @@ class Mobile:
     unit: int = 8  # squeezes are rounded to multiples of it
 
 
-def _stages(rows: str, squeeze: str = "") -> tuple[Stage, ...]:
+def _stages(rows: Iterable[str], squeeze: str = "") -> tuple[Stage, ...]:
     """Stages of lines 'kind repeats size stride expansion channels [squeeze|noskip]'."""
     found = []
-    for line in rows.split(";"):
+    for line in rows:
         kind, *numbers = line.split()
         words = numbers[5:]
         found.append(
@@ -70,78 +70,19 @@ def _stages(rows: str, squeeze: str = "") -> tuple[Stage, ...]:
     return tuple(found)
 
 
-_EFFICIENT = (
-    "separable 1 3 1 1 16; inverted 2 3 2 6 24; inverted 2 5 2 6 40; inverted 3 3 2 6 80; inverted 3 5 1 6 112;"
-    "inverted 4 5 2 6 192; inverted 1 3 1 6 320"
-)
-_SCALES = {
-    "b0": (1.0, 1.0, 224), "b1": (1.0, 1.1, 240), "b2": (1.1, 1.2, 260), "b3": (1.2, 1.4, 300), "b4": (1.4, 1.8, 380),
-    "b5": (1.6, 2.2, 456), "b6": (1.8, 2.6, 528), "b7": (2.0, 3.1, 600),
-}  # fmt: skip
-"""Width, depth and pixels of a side of EfficientNets. Source: efficientnet_builder.py of tensorflow/tpu."""
+def _rows() -> dict[str, Mobile]:
+    tables = read_toml("networks.toml")
+    found = {name: Mobile(**{**row, "stages": _stages(row["stages"])}) for name, row in tables["mobile"].items()}
+    shared, *sizes = tables["efficient"].items()
+    for size, (width, depth, image) in sizes:
+        for wide, squeeze in (("", "input"), ("widese-", "wide")):
+            found[f"efficientnet-{wide}{size}"] = Mobile(
+                stem=32, stages=_stages(shared[1], squeeze), width=width, depth=depth, image=image, unit=1
+            )
+    return found
 
-MOBILE: dict[str, Mobile] = {
-    "mobilenet-v2": Mobile(
-        stem=32,
-        stages=_stages(
-            "separable 1 3 1 1 16; inverted 2 3 2 6 24; inverted 3 3 2 6 32; inverted 4 3 2 6 64; inverted 3 3 1 6 96;"
-            "inverted 3 3 2 6 160; inverted 1 3 1 6 320"
-        ),
-    ),
-    "mnasnet": Mobile(
-        stem=32,
-        stages=_stages(
-            "separable 1 3 1 1 16 noskip; inverted 3 3 2 3 24; inverted 3 5 2 3 40; inverted 3 5 2 6 80;"
-            "inverted 2 3 1 6 96; inverted 4 5 2 6 192; inverted 1 3 1 6 320 noskip"
-        ),
-        curved=False,
-    ),
-    "mobilenet-v3-large": Mobile(
-        stem=16,
-        stages=_stages(
-            "separable 1 3 1 1 16; inverted 1 3 2 4 24; inverted 1 3 1 3 24; inverted 3 5 2 3 40 wide;"
-            "inverted 1 3 2 6 80; inverted 1 3 1 2.5 80; inverted 2 3 1 2.3 80; inverted 2 3 1 6 112 wide;"
-            "inverted 3 5 2 6 160 wide; plain 1 1 1 1 960 noskip"
-        ),
-        late=True,
-    ),
-    "ghostnet": Mobile(
-        stem=16,
-        stages=_stages(
-            "ghost 1 3 1 1 16; ghost 1 3 2 3 24; ghost 1 3 1 3 24; ghost 1 5 2 3 40 wide; ghost 1 5 1 3 40 wide;"
-            "ghost 1 3 2 6 80; ghost 1 3 1 2.5 80; ghost 2 3 1 2.3 80; ghost 1 3 1 6 112 wide; ghost 1 3 1 6 112 wide;"
-            "ghost 1 5 2 6 160 wide; ghost 1 5 1 6 160; ghost 1 5 1 6 160 wide; ghost 1 5 1 6 160;"
-            "ghost 1 5 1 6 160 wide; plain 1 1 1 1 960 noskip"
-        ),
-        curved=False,
-        late=True,
-        unit=4,
-    ),
-    "efficientnet-v2-s": Mobile(
-        stem=24,
-        stages=_stages(
-            "plain 2 3 1 1 24; fused 4 3 2 4 48; fused 4 3 2 4 64; inverted 6 3 2 4 128 input;"
-            "inverted 9 3 1 6 160 input; inverted 15 3 2 6 256 input"
-        ),
-        image=300,
-        unit=1,
-    ),
-    "efficientnet-v2-m": Mobile(
-        stem=24,
-        stages=_stages(
-            "plain 3 3 1 1 24; fused 5 3 2 4 48; fused 5 3 2 4 80; inverted 7 3 2 4 160 input;"
-            "inverted 14 3 1 6 176 input; inverted 18 3 2 6 304 input; inverted 5 3 1 6 512 input"
-        ),
-        image=384,
-        unit=1,
-    ),
-} | {
-    f"efficientnet-{wide}{size}": Mobile(
-        stem=32, stages=_stages(_EFFICIENT, squeeze), width=width, depth=depth, image=image, unit=1
-    )
-    for size, (width, depth, image) in _SCALES.items()
-    for wide, squeeze in (("", "input"), ("widese-", "wide"))
-}
+
+MOBILE = _rows()
 
 
 def mobile(name: str, *, turned: Turned = Turned.NONE, fused: bool = False, image: int | None = None) -> Model:

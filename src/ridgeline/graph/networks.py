@@ -7,19 +7,23 @@ from dataclasses import replace
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.readings import reading
-from ridgeline.graph.classifiers import CLASSIFIERS, classifier
+from ridgeline.graph.convolutional import CONVOLUTIONAL, convolutional
 from ridgeline.graph.detection import DETECTORS, detector
 from ridgeline.graph.lstm import RECURRENT, recurrent
+from ridgeline.graph.mobile import MOBILE, mobile
 from ridgeline.graph.model import SAMPLE, Model
+from ridgeline.graph.patches import PATCHED, patched
 from ridgeline.graph.recommendation import RECOMMENDERS, recommender
 from ridgeline.graph.regions import REGION_NETWORKS, region_network
 from ridgeline.graph.transformer_xl import SIZES as SEGMENTS
 from ridgeline.graph.transformer_xl import transformer_xl
 from ridgeline.graph.translation import TRANSLATORS, translator
+from ridgeline.graph.vision import RESIDUAL, Turned, residual
 from ridgeline.graph.vision_transformer import SIZES as TRANSFORMERS
 from ridgeline.graph.vision_transformer import vision_tokens, vision_transformer
 from ridgeline.graph.volumes import VOLUMES, volume_unet
 
+CLASSIFIERS = (*RESIDUAL, *MOBILE, *CONVOLUTIONAL, *PATCHED)
 SENTENCE = {"gnmt": 25, "transformer-translation-big": 30, "transformer-translation-base": 30}
 """Tokens of a sentence, the same each way [token] (assumed): WMT14's 4.5e6 pairs have 116e6 English and 110e6 German
 words (arXiv:1508.04025, section 4.1), each of some 1.2 pieces; GNMT leaves out those above 50 tokens."""
@@ -88,3 +92,30 @@ def _built(name: str) -> Model:
             made: Model = build(name)
             return made
     raise UnknownNameError("network", name, networks())
+
+
+def classifier(
+    name: str,
+    *,
+    turned: Turned = Turned.NONE,
+    fused: bool = False,
+    autocast: bool = False,
+    counted: bool = False,
+    image: int | None = None,
+) -> Model:
+    """A network by name; `image` pixels a side in place of its own where its layers allow any size.
+
+    `counted` as for `vision.residual`, whose networks alone have such kernels.
+
+    >>> classifier("mobilenet-v2").graph.params
+    3504872
+    """
+    if name in MOBILE:
+        return mobile(name, turned=turned, fused=fused, image=image)
+    if name in CONVOLUTIONAL:
+        return convolutional(name, turned=turned, fused=fused)
+    if name in PATCHED:
+        return patched(name, turned=turned, autocast=autocast)
+    if name in RESIDUAL:
+        return residual(name, turned=turned, fused=fused, counted=counted)
+    raise UnknownNameError("network", name, CLASSIFIERS)

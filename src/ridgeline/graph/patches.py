@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from ridgeline.errors import UnknownNameError
+from ridgeline.facts.store import read_toml
 from ridgeline.graph.model import Model
 from ridgeline.graph.ops import ElementwiseOp, Op, Region
 from ridgeline.graph.pixels import activated, attention, layer_norm, mapped, narrowed, product, scaled
@@ -19,21 +20,6 @@ from ridgeline.graph.trunk import Trunk
 from ridgeline.graph.vision import IMAGE, Layers, Turned, head_ops
 
 WINDOW, RATIO = 7, 4  # patches of a window's side; width of a feed-forward over that of its layer
-SHIFTED: dict[str, tuple[int, tuple[int, ...], int]] = {
-    "swin-tiny": (96, (2, 2, 6, 2), 3),
-    "swin-small": (96, (2, 2, 18, 2), 3),
-    "swin-base": (128, (2, 2, 18, 2), 4),
-    "swin-large": (192, (2, 2, 18, 2), 6),
-}
-"""Channels, blocks and heads of the first stage."""
-NEXT: dict[str, tuple[int, tuple[int, ...]]] = {
-    "convnext-tiny": (96, (3, 3, 9, 3)),
-    "convnext-small": (96, (3, 3, 27, 3)),
-    "convnext-base": (128, (3, 3, 27, 3)),
-    "convnext-large": (192, (3, 3, 27, 3)),
-}
-CLASSED: dict[str, tuple[int, int, int]] = {"beit-base": (12, 768, 12), "beit-large": (24, 1024, 16)}
-"""Layers, width and heads."""
 
 
 def patched(name: str, *, turned: Turned = Turned.NONE, autocast: bool = False) -> Model:
@@ -115,10 +101,9 @@ def _attended(
     ]
 
 
-def _shifted(trunk: Trunk, name: str) -> tuple[int, int]:
+def _shifted(trunk: Trunk, channels: int, depths: tuple[int, ...], heads: int) -> tuple[int, int]:
     """Stages of windows, every second layer shifted by half of one; four patches merge between stages."""
-    first, depths, heads = SHIFTED[name]
-    tokens, wide = _embedded(trunk, first, 4), first
+    tokens, wide = _embedded(trunk, channels, 4), channels
     trunk.take(layer_norm("embed_norm", wide, tokens))
     trunk.cut("embed")
     for stage, depth in enumerate(depths):
@@ -145,11 +130,10 @@ def _shifted(trunk: Trunk, name: str) -> tuple[int, int]:
     return wide, tokens
 
 
-def _next(trunk: Trunk, name: str) -> tuple[int, int]:
+def _next(trunk: Trunk, channels: int, depths: tuple[int, ...]) -> tuple[int, int]:
     """Depthwise 7 x 7, norm over channels, a feed-forward; tensors turn their layout before and after it."""
-    first, depths = NEXT[name]
     for stage, depth in enumerate(depths):
-        wide = first * 2**stage
+        wide = channels * 2**stage
         if stage:
             trunk.take(layer_norm("halve_norm", trunk.channels, trunk.side**2))
         tokens = _embedded(trunk, wide, 2 if stage else 4)
@@ -166,10 +150,9 @@ def _next(trunk: Trunk, name: str) -> tuple[int, int]:
     return wide, tokens
 
 
-def _classed(trunk: Trunk, name: str) -> tuple[int, int]:
+def _classed(trunk: Trunk, layers: int, width: int, heads: int) -> tuple[int, int]:
     """Patches and a class token, a bias for each pair of distances, scaled branches."""
-    layers, wide, heads = CLASSED[name]
-    tokens = _embedded(trunk, wide, 16) + 1
+    wide, tokens = width, _embedded(trunk, width, 16) + 1
     table = (2 * trunk.side - 1) ** 2 + 3
     trunk.take(mapped("class_token", wide * tokens, params=wide))
     trunk.cut("embed")
@@ -253,9 +236,11 @@ def _talking(trunk: Trunk) -> tuple[int, int]:
 
 
 PATCHED: dict[str, Callable[[Trunk], tuple[int, int]]] = {
-    **{name: partial(_shifted, name=name) for name in SHIFTED},
-    **{name: partial(_next, name=name) for name in NEXT},
-    **{name: partial(_classed, name=name) for name in CLASSED},
+    **{
+        name: partial(build, **row)
+        for kind, build in (("shifted", _shifted), ("next", _next), ("classed", _classed))
+        for name, row in read_toml("networks.toml")[kind].items()
+    },
     "mixer-base": _mixed,
     "gmlp-small": _gates,
     "cait-small-24": _talking,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ridgeline.errors import UnknownNameError
+from ridgeline.facts.store import toml_records
 from ridgeline.graph.model import Block, Boundary, Graph, Model
 from ridgeline.graph.ops import ElementwiseOp, EmbeddingOp, Op, Region, SparseTableOp
 from ridgeline.graph.pixels import kept, mapped, narrowed, product, scaled
@@ -39,14 +40,7 @@ class Recommender:
     states: int = 0
 
 
-RECOMMENDERS: dict[str, Recommender] = {
-    "dlrm-small": Recommender(rows=round(15.0e9 / FP32_BYTES / WIDTH), lookups=TABLES, top=(1024, 1024, 512, 256, 1)),
-    "dlrm-large": Recommender(rows=round(81.9e9 / FP32_BYTES / WIDTH), lookups=TABLES, top=(1024, 1024, 512, 256, 1)),
-    "dlrm-dcnv2": Recommender(
-        rows=204_184_588, lookups=sum(HOTS), top=(1024, 1024, 512, 256, 1), crossed=3, rank=512, states=1
-    ),
-}
-"""Source: DLRM's README, 'model size'; recommendation_v2 of mlcommons/training, num_embeddings_per_feature."""
+RECOMMENDERS = toml_records("networks.toml", "recommenders", Recommender)
 
 
 def recommender(name: str, *, shards: int = 1, autocast: bool = False) -> Model:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import UnknownNameError
+from ridgeline.facts.store import toml_records
 from ridgeline.graph.detection import BOX, COCO_SIDE, PYRAMID, pyramid_ops
 from ridgeline.graph.model import Block, Graph, Model
 from ridgeline.graph.ops import Op
@@ -29,10 +30,7 @@ class Regions:
     masked: bool
 
 
-REGION_NETWORKS: dict[str, Regions] = {
-    "faster-rcnn": Regions(backbone="resnet-50", classes=91, masked=False),
-    "mask-rcnn": Regions(backbone="resnet-50", classes=91, masked=True),
-}
+REGION_NETWORKS = toml_records("networks.toml", "regions", Regions)
 
 
 def region_network(name: str, *, turned: Turned = Turned.NONE, fused: bool = False) -> Model:

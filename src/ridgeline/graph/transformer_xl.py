@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.mechanisms import token_frequency
+from ridgeline.facts.store import toml_records
 from ridgeline.graph.model import Block, Graph, Model
 from ridgeline.graph.ops import (
     AttentionOp,
@@ -47,14 +48,7 @@ class Size:
     cutoffs: tuple[int, ...] = CUTOFFS
 
 
-SIZES = {
-    "transformer-xl-base": Size(layers=16, hidden=512, ffn=2048, segment=192, narrower=1),
-    "transformer-xl-large": Size(layers=18, hidden=1024, ffn=4096, segment=384, narrower=4),
-    "transformer-xl-large-plain": Size(layers=18, hidden=1024, ffn=4096, segment=256, narrower=1, cutoffs=()),
-}
-"""Source: wt103_base.yaml and wt103_large.yaml of the same folder; the last, whose softmax is not adaptive: Lambda's
-deeplearning-benchmark, pytorch/scripts/config_v1/config_pytorch_80GB.sh at aa5addb (no --adaptive, --tgt_len 256).
-"""
+SIZES = toml_records("networks.toml", "transformer_xl", Size)
 
 
 def transformer_xl(name: str, *, sequences: int) -> Model:

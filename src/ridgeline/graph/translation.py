@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import UnknownNameError
+from ridgeline.facts.store import toml_records
 from ridgeline.graph.layers import graph_of
 from ridgeline.graph.model import Model
 from ridgeline.graph.spec import Attention, EmbeddingHead, Layer, Mlp, Norm
@@ -25,11 +26,7 @@ class Size:
     vocab: int
 
 
-TRANSLATORS = {
-    "transformer-translation-base": Size(layers=6, hidden=512, ffn=2048, heads=8, vocab=33_712),
-    "transformer-translation-big": Size(layers=6, hidden=1024, ffn=4096, heads=16, vocab=33_712),
-}
-"""Words: 33,708 pieces of WMT14 in both languages and four marks (NVIDIA/DeepLearningExamples, Transformer)."""
+TRANSLATORS = toml_records("networks.toml", "translators", Size)
 
 
 def translator(name: str) -> Model:

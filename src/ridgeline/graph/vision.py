@@ -12,6 +12,7 @@ from enum import Enum
 from math import ceil
 
 from ridgeline.errors import UnknownNameError
+from ridgeline.facts.store import toml_records
 from ridgeline.graph.model import Block, Graph, Model
 from ridgeline.graph.ops import ConvolutionOp, CrossEntropyOp, ElementwiseOp, Op, Region, Saved, Split
 from ridgeline.graph.parts import linear
@@ -53,18 +54,7 @@ class Residual:
     squeeze: bool = False
 
 
-RESIDUAL: dict[str, Residual] = {
-    "resnet-18": Residual(depths=(2, 2, 2, 2), bottleneck=False),
-    "resnet-34": Residual(depths=(3, 4, 6, 3), bottleneck=False),
-    "resnet-50": Residual(depths=(3, 4, 6, 3)),
-    "resnet-101": Residual(depths=(3, 4, 23, 3)),
-    "resnet-152": Residual(depths=(3, 8, 36, 3)),
-    "wide-resnet-50-2": Residual(depths=(3, 4, 6, 3), width=128),
-    "resnext-50-32x4d": Residual(depths=(3, 4, 6, 3), groups=32, width=4),
-    "resnext-101-32x4d": Residual(depths=(3, 4, 23, 3), groups=32, width=4),
-    "se-resnet-50": Residual(depths=(3, 4, 6, 3), squeeze=True),
-    "se-resnext-101-32x4d": Residual(depths=(3, 4, 23, 3), groups=32, width=4, squeeze=True),
-}
+RESIDUAL = toml_records("networks.toml", "residual", Residual)
 
 
 def residual(name: str, *, turned: Turned = Turned.NONE, fused: bool = False, counted: bool = False) -> Model:

@@ -43,114 +43,32 @@ class Precision:
     block_scaled: bool = False
 
 
+def _recipe(
+    name: str, compute: str, attention: str, sizes: tuple[int, int, int, int], *, quantize: bool = False,
+    block_scaled: bool = False,
+) -> Precision:  # fmt: skip
+    """A recipe; `sizes` are bytes of activations, weights, gradients and master copies."""
+    activation, weight, grad, master = sizes
+    return Precision(
+        name=name, compute=compute, attention=attention, activation_bytes=activation, weight_bytes=weight,
+        grad_bytes=grad, master_bytes=master, quantize=quantize, block_scaled=block_scaled,
+    )  # fmt: skip
+
+
 PRECISIONS: dict[str, Precision] = {
-    p.name: p
-    for p in (
-        Precision(
-            name="fp32",
-            compute="fp32",
-            attention="fp32",
-            activation_bytes=4,
-            weight_bytes=4,
-            grad_bytes=4,
-            master_bytes=0,
-        ),
-        Precision(
-            name="tf32",
-            compute="tf32",
-            attention="tf32",
-            activation_bytes=4,
-            weight_bytes=4,
-            grad_bytes=4,
-            master_bytes=0,
-        ),
-        Precision(
-            name="fp16",
-            compute="fp16",
-            attention="fp16",
-            activation_bytes=2,
-            weight_bytes=2,
-            grad_bytes=4,
-            master_bytes=4,
-        ),
-        Precision(
-            name="bf16",
-            compute="bf16",
-            attention="bf16",
-            activation_bytes=2,
-            weight_bytes=2,
-            grad_bytes=4,
-            master_bytes=4,
-        ),
-        Precision(
-            name="bf16-pure",
-            compute="bf16",
-            attention="bf16",
-            activation_bytes=2,
-            weight_bytes=2,
-            grad_bytes=2,
-            master_bytes=0,
-        ),
-        Precision(
-            name="fp16-amp",
-            compute="fp16",
-            attention="fp16",
-            activation_bytes=2,
-            weight_bytes=4,
-            grad_bytes=4,
-            master_bytes=0,
-        ),
-        Precision(
-            name="bf16-amp",
-            compute="bf16",
-            attention="bf16",
-            activation_bytes=2,
-            weight_bytes=4,
-            grad_bytes=4,
-            master_bytes=0,
-        ),
-        Precision(
-            name="fp8",
-            compute="fp8",
-            attention="bf16",
-            activation_bytes=2,
-            weight_bytes=2,
-            grad_bytes=4,
-            master_bytes=4,
-            quantize=True,
-        ),
-        Precision(
-            name="mxfp8",
-            compute="fp8",
-            attention="bf16",
-            activation_bytes=2,
-            weight_bytes=2,
-            grad_bytes=4,
-            master_bytes=4,
-            quantize=True,
-            block_scaled=True,
-        ),
-        Precision(
-            name="int8",
-            compute="int8",
-            attention="bf16",
-            activation_bytes=2,
-            weight_bytes=2,
-            grad_bytes=4,
-            master_bytes=4,
-            quantize=True,
-        ),
-        Precision(
-            name="nvfp4",
-            compute="fp4",
-            attention="bf16",
-            activation_bytes=2,
-            weight_bytes=2,
-            grad_bytes=4,
-            master_bytes=4,
-            quantize=True,
-            block_scaled=True,
-        ),
+    each.name: each
+    for each in (
+        _recipe("fp32", "fp32", "fp32", (4, 4, 4, 0)),
+        _recipe("tf32", "tf32", "tf32", (4, 4, 4, 0)),
+        _recipe("fp16", "fp16", "fp16", (2, 2, 4, 4)),
+        _recipe("bf16", "bf16", "bf16", (2, 2, 4, 4)),
+        _recipe("bf16-pure", "bf16", "bf16", (2, 2, 2, 0)),
+        _recipe("fp16-amp", "fp16", "fp16", (2, 4, 4, 0)),
+        _recipe("bf16-amp", "bf16", "bf16", (2, 4, 4, 0)),
+        _recipe("fp8", "fp8", "bf16", (2, 2, 4, 4), quantize=True),
+        _recipe("mxfp8", "fp8", "bf16", (2, 2, 4, 4), quantize=True, block_scaled=True),
+        _recipe("int8", "int8", "bf16", (2, 2, 4, 4), quantize=True),
+        _recipe("nvfp4", "fp4", "bf16", (2, 2, 4, 4), quantize=True, block_scaled=True),
     )
 }
 

@@ -13,10 +13,9 @@ from ridgeline.cost.price import PhaseCost
 from ridgeline.errors import PlanError
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.decoders import DEEP_SHRINK, decoder, deep_decoder, film_decoder
-from ridgeline.graph.denoiser_specs import DENOISERS, Picture
+from ridgeline.graph.denoiser_specs import DENOISERS, Picture, diffusion_model
 from ridgeline.graph.denoisers import denoiser, guided
 from ridgeline.graph.diffusion import LATENT
-from ridgeline.graph.diffusion_names import diffusion_model
 from ridgeline.graph.load import load
 from ridgeline.graph.model import Block, Model
 from ridgeline.graph.workload import PRECISIONS, Workload

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ridgeline.errors import InputError
 from ridgeline.facts.user_files import SCENARIO, read_user_file
-from ridgeline.graph.diffusion_names import diffusion_model
+from ridgeline.graph.denoiser_specs import diffusion_model
 from ridgeline.graph.workload import PRECISIONS
 from ridgeline.plan.sampling import LONGEST_SIDE, MOST, OFFLOADS, Division, Sampling
 from ridgeline.scenario.fields import Field, pick, read_fields, whole, yes

@@ -9,9 +9,8 @@ from typing import Any
 from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading, words
 from ridgeline.facts.records import Accelerator
-from ridgeline.graph.denoiser_specs import DENOISERS
+from ridgeline.graph.denoiser_specs import DENOISERS, find_diffusion
 from ridgeline.graph.diffusion import UNETS
-from ridgeline.graph.diffusion_names import find_diffusion
 from ridgeline.plan.sampling import Division, Sampling
 from ridgeline.predict.sampling import SamplingCost, sample
 from ridgeline.validate.hardware import find_device

@@ -8,10 +8,9 @@ from math import log2
 
 from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading
-from ridgeline.graph.classifiers import classifier
 from ridgeline.graph.detection import DETECTORS, detector
 from ridgeline.graph.diffusion import UNETS, unet
-from ridgeline.graph.networks import sample_tokens
+from ridgeline.graph.networks import classifier, sample_tokens
 from ridgeline.graph.regions import REGION_NETWORKS, region_network
 from ridgeline.graph.transformer_xl import SIZES as SEGMENTS
 from ridgeline.graph.transformer_xl import transformer_xl

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypedDict
 
 from ridgeline.errors import ModelError, UnknownNameError
 from ridgeline.graph.config import Fields
@@ -16,41 +17,47 @@ from ridgeline.graph.spec import Attention, EmbeddingHead, Layer, Mlp, Moe, Norm
 ACTIVATIONS = ("gelu", "silu", "relu", "relu2")
 POSITIONS = ("rope", "learned", "alibi", "none")
 PLACEMENTS = ("pre", "post", "sandwich", "output")
-FIELDS = (
-    "layers",
-    "hidden",
-    "heads",
-    "vocab",
-    "kv_heads",
-    "head_dim",
-    "ffn",
-    "gated",
-    "activation",
-    "norm",
-    "placement",
-    "bias",
-    "tied",
-    "positions",
-    "max_positions",
-    "experts",
-    "top_k",
-    "expert_ffn",
-    "expert_interval",
-    "shared_experts",
-    "shared_ffn",
-    "dense_layers_first",
-    "window",
-    "global_every",
-    "parallel",
-    "qk_norm",
-    "encoder",
-    "causal",
-    "dropout",
-    "type_vocab",
-    "embed_norm",
-    "head_bias",
-    "pooler",
-)
+
+
+class Dimensions(TypedDict, total=False):
+    """Dimensions of a decoder or encoder; layers, hidden, heads and vocab are needed."""
+
+    layers: int
+    hidden: int
+    heads: int
+    vocab: int
+    kv_heads: int | None  # default H
+    head_dim: int | None  # default D / H
+    ffn: int | None  # default 4 D
+    gated: bool  # act(gate) * up, not act(up)
+    activation: str  # 'gelu', 'silu', 'relu' or 'relu2'
+    norm: str  # 'rms' or 'layer'
+    placement: str  # 'pre', 'post' (BERT), 'sandwich' or 'output'
+    bias: bool | Mapping[str, bool]  # one flag, or one each for 'qkv', 'out' (attention output) and 'mlp'
+    tied: bool
+    positions: str  # 'rope', 'learned' (a table of `max_positions` rows), 'alibi' or 'none'
+    max_positions: int | None
+    experts: int  # in place of the MLP in every `expert_interval`-th layer from `dense_layers_first` on
+    top_k: int | None
+    expert_ffn: int | None
+    expert_interval: int
+    shared_experts: int
+    shared_ffn: int | None  # the summed width of the shared experts
+    dense_layers_first: int
+    window: int | None  # tokens that a query sees
+    global_every: int | None  # every so many-th layer sees all
+    parallel: bool
+    qk_norm: bool  # a norm on each head's query and key, of the kind `norm`
+    encoder: bool  # attention in both directions and a masked-language head
+    causal: bool | None
+    dropout: bool  # masks on both residuals, the embeddings and, when unfused, the attention core
+    type_vocab: int
+    embed_norm: bool | None
+    head_bias: bool | None
+    pooler: bool
+
+
+FIELDS = tuple(Dimensions.__annotations__)
 _SHOWN = 60  # characters of an unknown field that an error repeats
 _BESIDE = ("model_type", "source", "parameters")  # what a file may hold besides dimensions
 _FFN_RATIO = 4  # F = 4 D where no ffn is given, as in Vaswani et al. 2017
