@@ -47,7 +47,7 @@ def test_a_larger_draft_takes_a_larger_share_and_a_model_itself_less_than_a_step
 
 
 def test_the_cache_shrinks_by_what_the_draft_holds() -> None:
-    report = simulate_drafted(TARGET, load("llama-3.2-1b"), WHERE, [CHAIN], TRAFFIC)
+    report = simulate_drafted(load("llama-3.2-1b"), TARGET, WHERE, [CHAIN], TRAFFIC)
     plain = simulate_serving(TARGET, WHERE, [replace(CHAIN, draft_share=0.1)], TRAFFIC)
     one, (held,), (alone,) = report.deployments[0], report.capacities, plain.capacities
     assert held.weights_bytes == pytest.approx(alone.weights_bytes + one.draft_bytes)
@@ -78,7 +78,7 @@ def test_a_draft_reads_every_prompt_before_the_first_token() -> None:
 def test_pools_both_hold_what_drafts_and_send_its_cache(draft: str | None) -> None:
     """The prefill pool reads prompts with the draft too: its cache travels with the model's."""
     pools = [replace(CHAIN, tp=1, role=role) for role in (Role.PREFILL, Role.DECODE)]
-    run = simulate_serving if draft is None else partial(simulate_drafted, draft=load(draft))
+    run = simulate_serving if draft is None else partial(simulate_drafted, load(draft))
     report = run(model=TARGET, cluster=WHERE, deployments=pools, traffic=TRAFFIC)
     plain = simulate_serving(TARGET, WHERE, [replace(one, draft_tokens=0) for one in pools], TRAFFIC)
     extra = 1 / 32 if draft is None else 16 * 8 * 128 * 2 / (32 * 8 * 256 * 2)
@@ -103,7 +103,7 @@ def test_of_a_pipeline_the_last_stage_holds_the_draft_and_each_batch_waits_for_i
         1.0,
         2.0,
     ]
-    simulate_drafted(TARGET, load("llama-3.2-1b"), WHERE, [one], TRAFFIC)
+    simulate_drafted(load("llama-3.2-1b"), TARGET, WHERE, [one], TRAFFIC)
 
 
 def test_what_is_not_modelled_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

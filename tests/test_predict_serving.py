@@ -16,7 +16,7 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Role
-from ridgeline.predict.serving import queue_of, simulate_serving
+from ridgeline.predict.serving import Operation, queue_of, simulate_serving
 from ridgeline.report.serving import ServingReport
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.comings import Autoscale, Comings
@@ -106,7 +106,7 @@ def test_a_device_without_a_rated_power_has_no_watts() -> None:
 
 def test_what_waits_is_told_beside_what_computes() -> None:
     """A lone request's TTFT is its prompt's iteration and the way to the engine; in a crowd most of it is waiting."""
-    alone = simulate_serving(MODEL, TWO, [deployed()], steady(1), offline=True)
+    alone = simulate_serving(MODEL, TWO, [deployed()], steady(1), operation=Operation(offline=True))
     assert alone.metrics.ttft.p50 == pytest.approx(sum(alone.prefill_parts.values()), rel=0.1)
     assert alone.queue_share == pytest.approx(0.0, abs=0.1)
     crowd = simulate_serving(MODEL, TWO, [deployed()], steady(2000, 0.0))
@@ -114,7 +114,7 @@ def test_what_waits_is_told_beside_what_computes() -> None:
 
 
 def test_a_lone_answer_takes_its_decode_parts_a_token() -> None:
-    alone = simulate_serving(MODEL, TWO, [deployed()], steady(1), offline=True)
+    alone = simulate_serving(MODEL, TWO, [deployed()], steady(1), operation=Operation(offline=True))
     assert alone.metrics.tpot.p50 == pytest.approx(sum(alone.decode_parts.values()), rel=0.05)
 
 
@@ -175,7 +175,8 @@ def test_a_large_fleet_does_as_many_small_ones() -> None:
         where = cluster(f"{devices}xH100-SXM")
         count, part, parts = queue_of(MODEL, where, [deployed(instances=devices)], lengths)
         line = asked_traffic({**lengths, "arrivals": "burst", "requests": count})[0]
-        return simulate_serving(MODEL, where, part, line, offline=True, parts=parts), part[0].instances
+        report = simulate_serving(MODEL, where, part, line, operation=Operation(offline=True), parts=parts)
+        return report, part[0].instances
 
     (one, alone), (many, replayed) = asked(1), asked(100_000)
     assert alone == 1
@@ -195,7 +196,9 @@ def test_pools_are_scaled_each_by_its_own_load() -> None:
     pools = [deployed(role=role, instances=2) for role in (Role.PREFILL, Role.DECODE)]
     busy = asked_traffic({"rate": 40.0, "prompt": (2048, 2048), "output": (64, 64), "requests": 400})[0]
     auto = Comings(autoscale=Autoscale(period_s=1.0, high=4.0, low=1.0, start_s=1.0))
-    found = simulate_serving(load("llama-3.1-8b"), cluster("4xH100-SXM"), pools, busy, comings=auto).replay
+    found = simulate_serving(
+        load("llama-3.1-8b"), cluster("4xH100-SXM"), pools, busy, operation=Operation(comings=auto)
+    ).replay
     assert found.done.all()
     assert found.starts == 2
     assert found.up_s[[0, 2]] == pytest.approx(found.span_s)

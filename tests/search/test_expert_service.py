@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,7 @@ def test_replicas_take_memory() -> None:
 
 def test_a_search_places_for_every_number_of_ranks() -> None:
     space = Space(pools=False, loads=Loads(loads=np.tile(SKEWED, (32, 1)), how=LINEAR))
-    grid = list(deployments(MIXTRAL, EIGHT, {"tp": 1}, space))
+    grid = list(deployments(MIXTRAL, EIGHT, replace(space, fixed={"tp": 1})))
     assert {(one.ep, one.expert_imbalance) for one in grid} == {
         (ep, None if ep == 1 else imbalance(Loads(loads=SKEWED, how=LINEAR), ep)) for ep in {one.ep for one in grid}
     }

@@ -232,10 +232,10 @@ def test_traffic_from_a_file(tmp_path: Path) -> None:
 
 def test_a_search_lets_tokens_stay_where_traffic_is_known() -> None:
     known = Loads(loads=np.ones((32, 8)), how=AFFINITY, flow=ring(32, 8, 0.9))
-    grid = list(deployments(MIXTRAL, cluster("8xH100-SXM"), {}, Space(pools=False, loads=known)))
+    grid = list(deployments(MIXTRAL, cluster("8xH100-SXM"), Space(pools=False, loads=known)))
     stays = [one for one in grid if one.tokens_stay]
     assert {(one.dp, one.ep) for one in stays} == {(2, 2), (4, 4), (8, 8)}
     assert all(one.expert_inside is not None for one in stays)
     assert len([one for one in grid if not one.tokens_stay]) > len(stays)
     plain = Space(pools=False, loads=Loads(loads=np.ones((32, 8))))
-    assert not any(one.tokens_stay for one in deployments(MIXTRAL, cluster("8xH100-SXM"), {}, plain))
+    assert not any(one.tokens_stay for one in deployments(MIXTRAL, cluster("8xH100-SXM"), plain))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ def asked(longest: int) -> Traffic:
 
 def best(longest: int, **stated: Any) -> Any:
     found = search_serving(
-        MODEL, FOUR, asked(longest), Objective(), stated={"tp": 1, "pp": 1, **stated}, space=SPACE, top=9
+        MODEL, FOUR, asked(longest), Objective(), space=replace(SPACE, fixed={"tp": 1, "pp": 1, **stated}), top=9
     )
     return found.ranked
 
@@ -49,6 +50,6 @@ def test_requests_beyond_a_cache_borrow() -> None:
 def test_what_is_stated_is_kept_to_degrees_that_it_has() -> None:
     mixtral, eight = load("mixtral-8x7b"), cluster("8xH100-SXM")
     for stated in ({"borrows": True}, {"elastic_tokens": 4096}):
-        grid = list(deployments(mixtral, eight, stated, Space(pools=False), longest=100_000))
+        grid = list(deployments(mixtral, eight, Space(pools=False, fixed=stated), longest=100_000))
         assert grid
         assert {(one.dp, one.pp, one.kv_ranks) for one in grid} == {(1, 1, 1)}

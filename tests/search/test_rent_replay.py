@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -107,9 +108,8 @@ def test_bursts_that_the_sum_of_loads_does_not_see_take_the_next_mix(together: i
 def test_instances_that_are_down_serve_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three rented two are needed up: the replay has two."""
     asked, goal = asked_traffic({"rate": 8.0, "prompt": (64, 64), "output": (8, 8), "requests": 60})[0], Objective()
-    fleet = rent_fleet(
-        load("gpt2"), offers_of("T4", lambda _: 1.0), asked, goal, availability=0.9, availability_target=0.99
-    )
+    (offer,) = offers_of("T4", lambda _: 1.0)
+    fleet = rent_fleet(load("gpt2"), [replace(offer, availability=0.9)], asked, goal, availability_target=0.99)
     (one,) = [each for each in fleet.rent.rented if each.rented]
     assert one.needed < one.rented
     seen = []

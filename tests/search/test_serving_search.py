@@ -14,7 +14,7 @@ from ridgeline.errors import NoPlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Role, Router
-from ridgeline.predict.serving import simulate_serving
+from ridgeline.predict.serving import Operation, simulate_serving
 from ridgeline.report.serving_json import ranked_as_dict
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.search import serving
@@ -191,14 +191,14 @@ def test_pools_are_tried_beside_whole_instances() -> None:
 
 def test_the_grid_of_a_dense_model_by_hand() -> None:
     """Degrees (1,1) (1,2) (1,4) (2,1) (2,2) (4,1), three budgets, two batches."""
-    grid = list(deployments(MODEL, FOUR, {}, WHOLE))
+    grid = list(deployments(MODEL, FOUR, WHOLE))
     assert {(one.tp, one.pp) for one in grid} == {(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)}
     assert len(grid) == len(set(grid)) == 6 * 3 * 2
     assert {(one.dp, one.ep, one.weights) for one in grid} == {(1, 1, "")}
 
 
 def test_experts_are_divided_or_whole() -> None:
-    grid = list(deployments(SPARSE, EIGHT, {}, WHOLE))
+    grid = list(deployments(SPARSE, EIGHT, WHOLE))
     assert {one.ep for one in grid if one.dp > 1 and one.tp == 1} == {2, 4, 8}
     assert all((one.tp * one.dp) % one.ep == 0 and 8 % one.ep == 0 for one in grid)
     assert all(one.instance_devices <= 8 for one in grid)
@@ -206,7 +206,7 @@ def test_experts_are_divided_or_whole() -> None:
 
 def test_narrower_formats_are_those_of_the_device() -> None:
     def weights(name: str) -> set[str]:
-        return {one.weights for one in deployments(MODEL, cluster(name), {}, Space(quantize=True))}
+        return {one.weights for one in deployments(MODEL, cluster(name), Space(quantize=True))}
 
     assert weights("1xA100-SXM-80GB") == {""}
     assert weights("1xH100-SXM") == {"", "fp8"}
@@ -215,7 +215,7 @@ def test_narrower_formats_are_those_of_the_device() -> None:
 
 def test_stated_words_hold_everywhere() -> None:
     stated = {"tp": 2, "kv": "fp8", "token_budget": 999, "engine": "sglang 0.4"}
-    grid = list(deployments(MODEL, FOUR, stated, WHOLE))
+    grid = list(deployments(MODEL, FOUR, replace(WHOLE, fixed=stated)))
     assert {(one.tp, one.kv, one.token_budget, one.engine, one.version) for one in grid} == {
         (2, "fp8", 999, "sglang", "0.4")
     }
@@ -225,26 +225,30 @@ def test_stated_words_hold_everywhere() -> None:
     "stated", [{"kv_fetched": 512}, {"nano_tokens": 512}, {"two_batch_overlap": True}, {"split": True}]
 )
 def test_words_for_one_stage_leave_pipelines_out(stated: dict[str, int]) -> None:
-    assert {(one.tp, one.pp) for one in deployments(MODEL, FOUR, stated, WHOLE)} == {(1, 1), (2, 1), (4, 1)}
-    assert {one.pp for one in deployments(MODEL, FOUR, {"kv_kept": 512}, WHOLE)} == {1, 2, 4}
+    assert {(one.tp, one.pp) for one in deployments(MODEL, FOUR, replace(WHOLE, fixed=stated))} == {
+        (1, 1),
+        (2, 1),
+        (4, 1),
+    }
+    assert {one.pp for one in deployments(MODEL, FOUR, replace(WHOLE, fixed={"kv_kept": 512}))} == {1, 2, 4}
 
 
 def test_nano_batches_are_searched_with_attention_ranks() -> None:
-    grid = list(deployments(SPARSE, EIGHT, {"nano_tokens": 512}, WHOLE))
+    grid = list(deployments(SPARSE, EIGHT, replace(WHOLE, fixed={"nano_tokens": 512})))
     assert {one.pp for one in grid} == {1}
     assert {one.tp for one in grid} == {one.dp for one in grid} == {1, 2, 4, 8}
     assert {one.ep for one in grid} > {1}
 
 
 def test_cut_caches_are_not_sent_between_pools() -> None:
-    result = search_serving(MODEL, FOUR, load_of(50), BOUNDS, stated={"kv_kept": 512, "tp": 1}, top=1000)
+    result = search_serving(MODEL, FOUR, load_of(50), BOUNDS, space=Space(fixed={"kv_kept": 512, "tp": 1}), top=1000)
     assert {len(one.deployments) for one in result.ranked} == {1}
     assert {each.technique for one in result.ranked for each in one.deployments} == {("kv-budget(tokens=512)",)}
     assert not result.refused
 
 
 def test_divided_devices_are_searched_without_pools() -> None:
-    result = search_serving(MODEL, FOUR, load_of(50), BOUNDS, stated={"split": True, "tp": 1}, top=1000)
+    result = search_serving(MODEL, FOUR, load_of(50), BOUNDS, space=Space(fixed={"split": True, "tp": 1}), top=1000)
     assert {len(one.deployments) for one in result.ranked} == {1}
     assert {(each.split, each.pp) for one in result.ranked for each in one.deployments} == {(True, 1)}
     assert not result.refused
@@ -285,19 +289,21 @@ def test_pools_count_among_the_fewest_devices() -> None:
 def test_experts_scaled_in_blocks_are_not_cut_within_one(name: str) -> None:
     """Qwen3-30B-A3B's experts are 768 wide, six blocks of 128: two ranks hold three, four would hold one and a half."""
     model, stated = load("qwen3-30b-a3b"), {"engine": name, "weights": "fp8_block"}
-    result = search_serving(model, EIGHT, load_of(30), BOUNDS, stated=stated, space=WHOLE, top=1000)
+    result = search_serving(model, EIGHT, load_of(30), BOUNDS, space=replace(WHOLE, fixed=stated), top=1000)
     cut = {one.tp * one.dp // one.ep for each in result.ranked for one in each.deployments}
     assert cut == {1, 2}
     (why,) = (reason for reason in result.refused if "blocks of 128" in reason)
     assert result.refused[why] > 0
     with pytest.raises(NoPlanError, match="blocks of 128"):
-        search_serving(model, EIGHT, load_of(30), BOUNDS, stated={**stated, "tp": 4, "ep": 1, "dp": 1}, space=WHOLE)
+        search_serving(
+            model, EIGHT, load_of(30), BOUNDS, space=replace(WHOLE, fixed={**stated, "tp": 4, "ep": 1, "dp": 1})
+        )
 
 
 @pytest.mark.parametrize(("name", "weights"), [("vllm", "fp8"), ("vllm", "bf16"), ("trtllm", "fp8_block")])
 def test_experts_of_one_scale_are_cut_anywhere(name: str, weights: str) -> None:
     stated = {"engine": name, "weights": weights, "tp": 4, "dp": 1, "ep": 1}
-    result = search_serving(load("qwen3-30b-a3b"), EIGHT, load_of(30), BOUNDS, stated=stated, space=WHOLE)
+    result = search_serving(load("qwen3-30b-a3b"), EIGHT, load_of(30), BOUNDS, space=replace(WHOLE, fixed=stated))
     assert result.ranked
     assert not result.refused
 
@@ -306,7 +312,9 @@ def test_the_best_hangs_on_what_its_own_replay_does() -> None:
     """The search tells evidence and sensitivities of its best by the functions that `simulate` uses."""
     result = found(30)
     best, fewest = result.ranked[0], result.fewest
-    report = simulate_serving(MODEL, FOUR, best.deployments, load_of(30), objective=BOUNDS, router=Router.LEAST_LOADED)
+    report = simulate_serving(
+        MODEL, FOUR, best.deployments, load_of(30), objective=BOUNDS, operation=Operation(router=Router.LEAST_LOADED)
+    )
     assert best.known == report.known
     assert best.what_if == report.what_if
     assert len(best.what_if) == 2

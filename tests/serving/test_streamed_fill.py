@@ -132,6 +132,6 @@ def test_what_does_not_fit_is_refused_with_what_it_takes() -> None:
 
 def test_others_that_stream_are_not_priced_by_this_loop() -> None:
     words: dict[str, Any] = {"batch": 1, **LENGTHS}
-    other = offloaded(load("opt-30b"), T4, WEIGHTS_16, asked(), engine="accelerate", **words)
+    other = offloaded(load("opt-30b"), T4, WEIGHTS_16, asked(engine="accelerate"), **words)
     gated = offloaded(load("llama-3.1-8b"), T4, WEIGHTS_16, asked(), **words)
     assert (other.placement, gated.placement) == ("", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -208,9 +209,9 @@ def test_the_best_of_a_fleet_of_two_kinds_is_no_worse_than_that_of_either() -> N
     asked = traffic([0.5 * place for place in range(12)], [256] * 12, [32] * 12)
     space, stated = Space(token_budgets=(None,), max_seqs=(None,), pools=False, micro_batches=(3,)), {"max_seqs": 64}
     goal = Objective(ttft_s=5.0, tpot_s=1.0)
-    mixed = search_serving(load("mixtral-8x7b"), both(), asked, goal, stated=stated, space=space)
+    mixed = search_serving(load("mixtral-8x7b"), both(), asked, goal, space=replace(space, fixed=stated))
     alone = [
-        search_serving(load("mixtral-8x7b"), cluster(name), asked, goal, stated=stated, space=space)
+        search_serving(load("mixtral-8x7b"), cluster(name), asked, goal, space=replace(space, fixed=stated))
         for name in ("8xL40S", "8xH100-SXM")
     ]
     assert mixed.ranked[0].devices == min(one.ranked[0].devices for one in alone)

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 from ridgeline.calibrate.here.run import Told
 from ridgeline.calibrate.here.run import calibrate as measure
+from ridgeline.cli.screen import printed
 from ridgeline.facts.fits import Fit
 from ridgeline.facts.profiles import Profile, default_path
-from ridgeline.report.blocks import Block, Line, Table, blank, show
+from ridgeline.report.as_json import picked
+from ridgeline.report.blocks import Block, Line, Table, blank
 from ridgeline.units import bytes_text, parse, rate_text, time_text
 
 _WIDTH = 110  # columns when piped
 _MANY = 1e6  # rows of a product, from which a bound is none
 
 
-def calibrate(budget: str, out: str | None, *, force: bool, device: str, as_json: bool) -> None:
+def calibrate(given: SimpleNamespace) -> None:
     """Measures within a budget of time, writes the profile and prints its rates, fits, noise and what was left out."""
-    budget_s = parse(budget, "s", field="--budget")
+    budget_s = parse(given.budget, "s", field="--budget")
+    out, kind = Path(given.out) if given.out else None, given.device.casefold()
     with _progress() as told:
-        path, profile = measure(
-            budget_s=budget_s, out=Path(out) if out else None, force=force, kind=device.casefold(), told=told
-        )
-    if as_json:
-        print(json.dumps(_as_dict(path, profile), indent=1, allow_nan=False))
-    else:
-        show(_blocks(path, profile), sys.stdout, width=_WIDTH)
+        path, profile = measure(budget_s=budget_s, out=out, force=given.force, kind=kind, told=told)
+    printed(given.as_json, lambda: _as_dict(path, profile), lambda: _blocks(path, profile), width=_WIDTH)
 
 
 @contextmanager
@@ -117,27 +115,16 @@ def _rows_text(fit: Fit) -> str:
 
 
 def _as_dict(path: Path, profile: Profile) -> dict[str, object]:
-    part, noise = profile.accelerator, profile.noise
+    part = profile.accelerator
     return {
-        "profile": str(path),
-        "on": _on(path),
-        "device": part.name,
-        "kind": profile.kind,
-        "count": profile.count,
-        "date": profile.date,
-        "budget_s": profile.budget_s,
-        "spent_s": profile.spent_s,
-        "versions": dict(profile.versions),
-        "peak_flop_per_s": dict(part.peak_flop_per_s),
-        "memory_bytes_per_s": part.memory_bytes_per_s,
+        "profile": str(path), "on": _on(path), "device": part.name,
+        **picked(profile, "kind", "count", "date", "budget_s", "spent_s", "versions"),
+        **picked(part, "peak_flop_per_s", "memory_bytes_per_s"),
         "rows": len(profile.samples),
         "fits": [
-            {"family": fit.family, "form": fit.form, "kernel": fit.kernel, "rows": fit.rows,
-             "median_ape": fit.held_median, "p90_ape": fit.held_p90}
+            {**picked(fit, "family", "form", "kernel", "rows"), "median_ape": fit.held_median, "p90_ape": fit.held_p90}
             for fit in profile.fits
         ],
-        "noise": {"spread_median": noise.spread_median, "spread_p90": noise.spread_p90, "drift": noise.drift,
-                  "load": noise.load},
-        "energy": profile.energy,
-        "left_out": list(profile.left_out),
+        "noise": picked(profile.noise, "spread_median", "spread_p90", "drift", "load"),
+        **picked(profile, "energy", "left_out"),
     }  # fmt: skip

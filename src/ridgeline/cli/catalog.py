@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from ridgeline.cli.screen import printed
 from ridgeline.facts.records import Accelerator, Cluster, Fact
 from ridgeline.graph.model import Model
 from ridgeline.report.as_json import as_value, cluster_as_dict, model_as_dict
-from ridgeline.report.blocks import Block, Line, Table, blank, show
+from ridgeline.report.blocks import Block, Line, Table, blank
 from ridgeline.report.text import count_text
 from ridgeline.units import bytes_text, rate_text, time_text
 
@@ -21,15 +21,12 @@ _WIDTH = 160  # columns of a list that is piped
 Answer = tuple[list[Block], Any]  # the printed and the JSON form
 
 
-def catalog(kind: str, name: str | None, *, as_json: bool) -> None:
+def catalog(given: SimpleNamespace) -> None:
     """Prints the list of a kind, or all facts of one name."""
-    listed, told = KINDS[kind]
-    blocks, answer = listed() if name is None else told(name)
-    if as_json:
-        answer = {"kind": kind, "entries": answer} if name is None else answer
-        print(json.dumps(answer, indent=1, allow_nan=False))
-    else:
-        show(blocks, sys.stdout, width=_WIDTH)
+    listed, told = KINDS[given.kind]
+    blocks, answer = listed() if given.name is None else told(given.name)
+    answer = {"kind": given.kind, "entries": answer} if given.name is None else answer
+    printed(given.as_json, lambda: answer, lambda: blocks, width=_WIDTH)
 
 
 def fact_text(fact: Fact) -> str:

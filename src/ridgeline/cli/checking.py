@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
+from types import SimpleNamespace
 
 from ridgeline.cli.keeping import kept
-from ridgeline.cli.progress import progress_bar
+from ridgeline.cli.screen import printed, progress_bar
 from ridgeline.facts.user_files import TRUTH, read_user_file
 from ridgeline.predict.operator import RUNGS
 from ridgeline.report.as_json import as_value
-from ridgeline.report.blocks import show
 from ridgeline.report.check_text import check_blocks
 from ridgeline.search.complete import complete
 from ridgeline.validate.check import Checker
@@ -20,13 +18,14 @@ from ridgeline.validate.score import summarise
 _WIDTH = 160  # columns of a table that is piped
 
 
-def check(path: str, *, evidence: str, blind: bool, as_json: bool) -> None:
+def check(given: SimpleNamespace) -> None:
     """Prints every row's answer and the summary; progress goes to standard error when that is a terminal.
 
     `blind` hides from a prediction where its row comes from. Answers are kept as they come, so that a killed check
     of a regular file goes on where it stopped.
     """
-    file = read_user_file(path, TRUTH)
+    evidence, blind = given.evidence, given.blind
+    file = read_user_file(given.table, TRUTH)
     table = table_of(file)
     checker = Checker(completer=complete, rungs=RUNGS[evidence], blind=blind)
     question = f"{evidence} {blind}\n".encode() + file.raw if file.again else None
@@ -39,7 +38,9 @@ def check(path: str, *, evidence: str, blind: bool, as_json: bool) -> None:
                     told(place, len(table.rows))
     rows = answered.answers
     summary = summarise(rows, kind=table.kind)
-    if as_json:
-        print(json.dumps({"path": path, "rows": rows, "summary": as_value(summary)}, indent=1, allow_nan=False))
-    else:
-        show(check_blocks(rows, summary), sys.stdout, width=_WIDTH)
+    printed(
+        given.as_json,
+        lambda: {"path": given.table, "rows": rows, "summary": as_value(summary)},
+        lambda: check_blocks(rows, summary),
+        width=_WIDTH,
+    )

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from ridgeline.cli.flags import flags_of
 from ridgeline.errors import UnknownNameError
+from ridgeline.scenario.fields import Field
 from ridgeline.scenario.synonyms import called_here
 
 Misused: Any = typer.BadParameter.__mro__[1]
@@ -83,7 +89,8 @@ class _Plain:
 
 
 class Command(_Plain, TyperCommand):
-    """One command; of an option that is not there it names what that is called here, where another program has it."""
+    """One command; its help lists options under their headings, its own first. Of an option that is not there it names
+    what that is called here, where another program has it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Reads the arguments; raises Typer's error, with the options that are near, for those it cannot read."""
@@ -97,43 +104,70 @@ class Command(_Plain, TyperCommand):
             raise
         return rest
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes arguments, the command's own options, then one section a heading."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            own = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            if record is not None:
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or own, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
 
-_builders: dict[str, Callable[[], Any]] = {}
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A command: the function of this room that answers it, its own arguments and options, and tables of fields.
+
+    The function gets one value: the own ones as attributes, and as `words` those of the fields, None where not given.
+    """
+
+    run: str  # 'module.function'
+    help: str
+    short_help: str
+    epilog: str | None = None
+    own: Mapping[str, tuple[Any, Any]]  # by name: the annotated type and the default
+    fields: Mapping[str, tuple[Field, ...]] = field(default_factory=dict)  # by heading
+
+    def build(self, name: str) -> Any:
+        """The command, as Typer runs it."""
+        shown = [
+            inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for each, (kind, default) in self.own.items()
+        ]
+        shown += flags_of(self.fields)
+
+        def call(**words: Any) -> None:
+            own = {each: words.pop(each) for each in self.own}
+            plain = {each: value.value if isinstance(value, Enum) else value for each, value in own.items()}
+            module, _, function = self.run.partition(".")
+            getattr(import_module(f"ridgeline.cli.{module}"), function)(SimpleNamespace(**plain, words=words))
+
+        call.__doc__ = self.help
+        call.__annotations__ = {one.name: one.annotation for one in shown}
+        setattr(call, "__signature__", inspect.Signature(shown))  # noqa: B010  (mypy knows no such attribute)
+        alone = typer.Typer(
+            add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=SETTINGS
+        )
+        alone.command(name, cls=Command, short_help=self.short_help, epilog=self.epilog)(call)
+        return get_command(alone)
 
 
-def command(
-    name: str,
-    *,
-    flags: Callable[[Callable[..., None]], Callable[..., None]] | None = None,
-    cls: type[Command] = Command,
-    **texts: str,
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Registers a function as a command; `flags` adds those made from fields, `texts` are its short help and epilog."""
-
-    def add(function: Callable[..., None]) -> Callable[..., None]:
-        def build() -> Any:
-            alone = typer.Typer(
-                add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=SETTINGS
-            )
-            alone.command(name, cls=cls, **texts)(function if flags is None else flags(function))  # type: ignore[arg-type]
-            return get_command(alone)
-
-        _builders[name] = build
-        return function
-
-    return add
+COMMANDS: dict[str, Spec] = {}
 
 
 class Commands(_Plain, TyperGroup):
-    """The commands that `command` registered, in its order; a name that is none of them builds all, for the nearest."""
+    """The commands of `COMMANDS`, in its order; a name that is none of them builds all, for the nearest."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names of all commands."""
-        return list(_builders)
+        return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a name, built at its first use; None when there is none."""
-        for name in (cmd_name,) if cmd_name in _builders else _builders:
+        for name in (cmd_name,) if cmd_name in COMMANDS else COMMANDS:
             if name not in self.commands:
-                self.commands[name] = _builders[name]()
+                self.commands[name] = COMMANDS[name].build(name)
         return self.commands.get(cmd_name)

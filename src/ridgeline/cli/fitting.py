@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from ridgeline.calibrate.power import POWER, refit_power
 from ridgeline.calibrate.refit import refit
 from ridgeline.calibrate.rungs import JUDGED, judge, write_rungs
+from ridgeline.cli.screen import printed
 from ridgeline.cost.readers import READERS
 from ridgeline.errors import UnknownNameError
-from ridgeline.report.blocks import Table, show
-
-_WIDTH = 100  # columns when piped
+from ridgeline.report.blocks import Table
 
 
-def fit(out: str, families: tuple[str, ...], *, processes: int, rungs: bool, as_json: bool) -> None:
+def fit(given: SimpleNamespace) -> None:
     """Writes a table of fits per family, or with `rungs` the intervals of the rungs that answer from them."""
-    known = (*READERS, POWER)
+    out, families, known = given.out, tuple(given.families or ()), (*READERS, POWER)
     for name in families:
         if name not in known:
             raise UnknownNameError("operator family", name, known, hint=f"known: {', '.join(known)}")
-    if rungs:
-        _judge(Path(out), families or tuple(READERS), as_json=as_json)
+    if given.rungs:
+        _judge(Path(out), families or tuple(READERS), as_json=given.as_json)
         return
     timed = tuple(name for name in families if name != POWER)
-    counts = refit(Path(out), families=timed, processes=processes, done=_told) if timed or not families else {}
+    counts = refit(Path(out), families=timed, processes=given.processes, done=_told) if timed or not families else {}
     if POWER in families or not families:
         counts[POWER] = refit_power(Path(out))
-    if as_json:
-        print(json.dumps({"folder": out, "fits": counts}, indent=1))
-    else:
-        rows = tuple((family, str(count), f"{out}/{family}.tsv") for family, count in counts.items())
-        show([Table(columns=("family", "fits", "table"), rows=rows)], sys.stdout, width=_WIDTH)
+    rows = tuple((family, str(count), f"{out}/{family}.tsv") for family, count in counts.items())
+    table = Table(columns=("family", "fits", "table"), rows=rows)
+    printed(given.as_json, lambda: {"folder": out, "fits": counts}, lambda: [table])
 
 
 def _judge(folder: Path, families: tuple[str, ...], *, as_json: bool) -> None:
     found = {family: tuple(judge(family)) for family in families}
     path = write_rungs(folder, found)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for family, judged in found.items():
         for rung in JUDGED:
             ratios = np.concatenate(
@@ -50,30 +48,15 @@ def _judge(folder: Path, families: tuple[str, ...], *, as_json: bool) -> None:
             answered = np.isfinite(ratios)
             error = np.abs(ratios[answered] - 1)
             if len(error):
-                rows.append(
-                    {
-                        "family": family,
-                        "rung": rung.value,
-                        "rows": len(ratios),
-                        "answered": int(answered.sum()),
-                        "median_ape": float(np.median(error)),
-                        "p90_ape": float(np.quantile(error, 0.9)),
-                    }
-                )
-    if as_json:
-        print(json.dumps({"table": str(path), "rows": rows}, indent=1))
-        return
+                told = {"family": family, "rung": rung.value, "rows": len(ratios), "answered": int(answered.sum())}
+                rows.append(told | {"median_ape": float(np.median(error)), "p90_ape": float(np.quantile(error, 0.9))})
     cells = tuple(
-        (
-            str(row["family"]),
-            str(row["rung"]),
-            f"{row['answered']} of {row['rows']}",
-            f"{row['median_ape']:.1%}",
-            f"{row['p90_ape']:.1%}",
-        )
+        (row["family"], row["rung"], "{answered} of {rows}".format(**row),
+         f"{row['median_ape']:.1%}", f"{row['p90_ape']:.1%}")
         for row in rows
-    )
-    show([Table(columns=("family", "rung", "answered", "median", "p90"), rows=cells)], sys.stdout, width=_WIDTH)
+    )  # fmt: skip
+    table = Table(columns=("family", "rung", "answered", "median", "p90"), rows=cells)
+    printed(as_json, lambda: {"table": str(path), "rows": rows}, lambda: [table])
 
 
 def _told(place: str, at: int, total: int) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-from ridgeline.cli.commands import Command
 from ridgeline.errors import InputError
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, count, read_fields
 
@@ -34,24 +32,8 @@ PLAN_NAMES = frozenset(field.name for field in PLAN_FIELDS)
 SHARED = "Training and serving"  # the heading of words that are in several tables of a command
 
 
-class Grouped(Command):
-    """A command whose help lists its options under the headings that `with_flags` was given, its own first."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes arguments, the command's own options, then one section a heading."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            own = "Arguments" if parameter.param_type_name == "argument" else "Options"
-            if record is not None:
-                sections.setdefault(getattr(parameter, "rich_help_panel", None) or own, []).append(record)
-        for heading, records in sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(records)
-
-
-def with_flags(groups: Mapping[str, tuple[Field, ...]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds a flag per field to a command whose last parameter is `**words`, under the heading of its table.
+def flags_of(groups: Mapping[str, tuple[Field, ...]]) -> list[inspect.Parameter]:
+    """A parameter per field of some tables, under the heading of its table.
 
     A flag that is not given is None; one that is given is text (True or False for a switch), for
     the field's own reader. A word of two tables is one flag, under a heading of its own.
@@ -62,21 +44,7 @@ def with_flags(groups: Mapping[str, tuple[Field, ...]]) -> Callable[[Callable[..
         for field in table:
             headings[field.name] = SHARED if field.name in fields else heading
             fields.setdefault(field.name, field)
-
-    def add(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True).parameters.values()
-        shown = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        shown += [_parameter(field, headings[name]) for name, field in fields.items()]
-
-        def call(**words: Any) -> None:
-            command(**words)
-
-        call.__doc__ = command.__doc__
-        call.__annotations__ = {one.name: one.annotation for one in shown}
-        setattr(call, "__signature__", inspect.Signature(shown))  # noqa: B010  (mypy knows no such attribute)
-        return call
-
-    return add
+    return [_parameter(field, headings[name]) for name, field in fields.items()]
 
 
 def _parameter(field: Field, heading: str) -> inspect.Parameter:
@@ -96,22 +64,11 @@ def read_flags(words: Mapping[str, Any], fields: tuple[Field, ...]) -> dict[str,
     return read_fields(table, fields, lambda name, message: InputError(message, field=flags[name]))
 
 
+def flag_of(name: str) -> str:
+    """A field's name as its flag."""
+    return "--" + name.replace("_", "-")
+
+
 def given(words: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
     """The flags among `names` that the person gave."""
     return {name: value for name, value in words.items() if name in names and value is not None}
-
-
-def cluster_words(on: str | None, region: object) -> dict[str, object]:
-    """The table of a cluster that `--on` and `--region` stand for; empty where neither is said."""
-    words: dict[str, object] = {} if region is None else {"region": region}
-    if on is not None:
-        words["file" if on.endswith(".toml") else "name"] = str(Path(on).resolve()) if on.endswith(".toml") else on
-    return words
-
-
-def is_folder(text: str) -> bool:
-    """Whether a text is the path of a folder; one that can be no path at all, too long or with a null, is none."""
-    try:
-        return bool(text) and Path(text).is_dir()
-    except (OSError, ValueError):
-        return False

@@ -2,89 +2,71 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ridgeline.cli.screen import printed
 from ridgeline.errors import InputError
 from ridgeline.facts.clusters import cluster
-from ridgeline.report.blocks import Block, Line, Table, blank, show
+from ridgeline.report.as_json import choices, cluster_as_dict, model_as_dict, picked
+from ridgeline.report.blocks import Block, Line, Table, blank
 from ridgeline.units import bytes_text, time_text, whole_number
 
 if TYPE_CHECKING:
     from ridgeline.judge.verdict import JudgeSettings, Verdict
     from ridgeline.run.gap import PlanComparison
-    from ridgeline.run.measured import Phase
+    from ridgeline.run.measured import Comparison, Phase
 
 _WIDTH = 120  # columns when piped
 
 
-def measure(
-    subject: str | None,
-    kernel: str | None,
-    words: Mapping[str, Any],
-    *,
-    serve: bool,
-    device: str,
-    repeats: int | None,
-    **given: Any,
-) -> None:
+def measure(given: SimpleNamespace) -> None:
     """Runs a plan, or judges kernels with `kernel`; raises InputError for a device that is not there."""
-    if (subject is None) == (kernel is None):
+    if (given.subject is None) == (given.kernel is None):
         raise InputError("say what: MODEL or SCENARIO.toml to run a plan, or --kernel FILE to judge a kernel")
     from ridgeline.judge.kernels import require_device
 
-    require_device(device)
-    if kernel is not None:
-        if given.pop("append") is not None:
-            raise InputError("kernels have no row in tables of training runs", field="--append")
-        measure_kernels(kernel, device=device, repeats=repeats or 20, **given)
-        return
-    assert subject is not None
-    kept = {name: given[name] for name in ("on", "limit_s", "append", "as_json")}
-    if serve:
-        if kept.pop("append") is not None:
-            raise InputError("batches have no row in tables of training runs", field="--append")
-        measure_batch(subject, words, device=device, repeats=repeats or 5, **kept)
-        return
-    measure_plan(subject, words, device=device, repeats=repeats or 5, **kept)
+    require_device(given.device)
+    what = "kernels" if given.kernel is not None else "batches"
+    if given.append is not None and (given.kernel is not None or given.serve):
+        raise InputError(f"{what} have no row in tables of training runs", field="--append")
+    if given.kernel is not None:
+        measure_kernels(given)
+    else:
+        (measure_batch if given.serve else measure_plan)(given)
 
 
-def measure_plan(
-    subject: str,
-    words: Mapping[str, Any],
-    *,
-    on: str | None,
-    device: str,
-    repeats: int,
-    limit_s: float,
-    append: str | None,
-    as_json: bool,
-) -> None:
+def _timed(given: SimpleNamespace) -> dict[str, Any]:
+    """Where a plan or batch is run, how often and how long at most."""
+    return {"repeats": given.repeats or 5, "device": given.device, "limit_s": given.limit}
+
+
+def measure_plan(given: SimpleNamespace) -> None:
     """Runs a training plan on local devices and prints predicted against measured, phase by phase."""
     from importlib.metadata import version
 
-    from ridgeline.cli.planning import blamed_on, scenario_of
+    from ridgeline.cli.asking import blamed_on, scenario_of
     from ridgeline.run.append import append_rows, rows_of
     from ridgeline.run.gap import compare_plan
 
-    asked = scenario_of(subject, _machine(subject, on, words), words, planned=True)
+    machine = _machine(given.subject, given.on, given.words)
+    asked = scenario_of(given.subject, machine, given.words, planned=True)
     assert asked.plan is not None
     with blamed_on(asked):
-        found = compare_plan(
-            asked.model, asked.cluster, asked.workload, asked.plan, repeats=repeats, device=device, limit_s=limit_s
-        )
-    if append is not None:
-        append_rows(append, rows_of(found, engine=f"ridgeline measure, torch {version('torch')}"))
-    if as_json:
-        print(json.dumps({**_comparison(found), "assumed": list(asked.assumed)}, indent=1, allow_nan=False))
-    else:
-        show(_plan_blocks(found, asked.assumed), sys.stdout, width=_WIDTH)
+        found = compare_plan(asked.model, asked.cluster, asked.workload, asked.plan, **_timed(given))
+    if given.append is not None:
+        append_rows(given.append, rows_of(found, engine=f"ridgeline measure, torch {version('torch')}"))
+    printed(
+        given.as_json,
+        lambda: {**_comparison(found), "assumed": list(asked.assumed)},
+        lambda: _plan_blocks(found, asked.assumed),
+        width=_WIDTH,
+    )
 
 
 def _machine(subject: str, on: str | None, words: Mapping[str, Any]) -> str | None:
@@ -105,93 +87,81 @@ def _machine(subject: str, on: str | None, words: Mapping[str, Any]) -> str | No
     return f"{max(1, ranks)}xhere"
 
 
-def measure_batch(
-    subject: str,
-    words: Mapping[str, Any],
-    *,
-    on: str | None,
-    device: str,
-    repeats: int,
-    limit_s: float,
-    as_json: bool,
-) -> None:
+def measure_batch(given: SimpleNamespace) -> None:
     """Runs one static batch on local devices and prints predicted against measured, by phase."""
-    from ridgeline.cli.simulating import serving_scenario_of
+    from ridgeline.cli.asking import serving_scenario_of
     from ridgeline.run.gap import compare_batch
     from ridgeline.serving.traffic.asked import asked_traffic
 
-    size = words.get("batch") or "1"
+    subject, words = given.subject, given.words
     engine = words.get("engine") or (None if subject.endswith(".toml") else "transformers")
     asked = serving_scenario_of(
-        subject, _machine(subject, on, words), {**words, "batch": None, "requests": size, "engine": engine}
-    )
+        subject, _machine(subject, given.on, words),
+        {**words, "batch": None, "requests": words.get("batch") or "1", "engine": engine},
+    )  # fmt: skip
     if len(asked.deployments) != 1:
         raise InputError("two pools are not run here; leave prefill and decode out", field="plan")
     kept = {name: asked.traffic[name] for name in ("prompt", "output", "requests") if name in asked.traffic}
     traffic, assumed = asked_traffic({**kept, "arrivals": "burst"})
-    found = compare_batch(
-        asked.model, asked.cluster, asked.deployments[0], traffic, repeats=repeats, device=device, limit_s=limit_s
-    )
-    if as_json:
-        answer = {
-            "device": device,
-            "phases": [vars(one) | {"error": one.error, "covered": one.covered} for one in found.phases],
-            "widest_gap": found.widest,
-            "widest_gap_share": found.widest_share,
+    found = compare_batch(asked.model, asked.cluster, asked.deployments[0], traffic, **_timed(given))
+    count = len(found.measured.phases_s)
+    told = f"{asked.model.name} on {asked.cluster.name}, {traffic.requests} sequences, {count} batches"
+    printed(
+        given.as_json,
+        lambda: {
+            "device": given.device,
+            **_phases(found),
             "batches_s": [one["batch"] for one in found.measured.phases_s],
-            "memory_bytes": list(found.measured.memory_bytes),
-            "process_bytes": list(found.measured.process_bytes),
+            **picked(found.measured, "memory_bytes", "process_bytes"),
             "remarks": list(found.remarks),
             "assumed": list(assumed),
-        }
-        print(json.dumps(answer, indent=1, allow_nan=False))
-        return
-    count = len(found.measured.phases_s)
-    show(
-        [
-            Line(text=f"{asked.model.name} on {asked.cluster.name}, {traffic.requests} sequences, {count} batches"),
-            blank(),
-            _phase_table(found.phases),
-            blank(),
-            *_widest(found.widest, found.widest_share, [*found.remarks, *_assumed(assumed)]),
-        ],
-        sys.stdout,
+        },
+        lambda: [Line(text=told), *_gap_blocks(found, [*found.remarks, *_assumed(assumed)])],
         width=_WIDTH,
     )
 
 
-def _comparison(found: PlanComparison) -> dict[str, Any]:
-    from ridgeline.report.as_json import choices, cluster_as_dict, model_as_dict
+def _phases(found: Comparison[Any]) -> dict[str, Any]:
+    return {
+        "phases": [vars(one) | {"error": one.error, "covered": one.covered} for one in found.phases],
+        "widest_gap": found.widest,
+        "widest_gap_share": found.widest_share,
+    }
 
-    report = found.report
+
+def _comparison(found: PlanComparison) -> dict[str, Any]:
+    report, seen = found.report, found.measured
     return {
         "model": model_as_dict(report.model),
         "cluster": cluster_as_dict(report.cluster),
         "workload": choices(report.workload),
         "plan": choices(report.plan),
-        "device": found.measured.device,
-        "phases": [vars(one) | {"error": one.error, "covered": one.covered} for one in found.phases],
-        "widest_gap": found.widest,
-        "widest_gap_share": found.widest_share,
-        "losses": list(found.measured.losses),
-        "steps_s": [one["step"] for one in found.measured.phases_s],
-        "memory_bytes": list(found.measured.memory_bytes),
-        "process_bytes": list(found.measured.process_bytes),
+        "device": seen.device,
+        **_phases(found),
+        "losses": list(seen.losses),
+        "steps_s": [one["step"] for one in seen.phases_s],
+        **picked(seen, "memory_bytes", "process_bytes"),
         "idle_share": found.idle_share,
-        "idle_shares": list(found.measured.idle_shares),
-        "collectives": {name: dict(entry) for name, entry in found.measured.collectives.items()},
+        **picked(seen, "idle_shares", "collectives"),
         "remarks": list(found.remarks),
     }
 
 
-def _plan_blocks(found: PlanComparison, assumed: Sequence[str]) -> Iterator[Block]:
+def _plan_blocks(found: PlanComparison, assumed: Sequence[str]) -> list[Block]:
     report = found.report
     ranks = f"{report.plan.devices} rank{'s' * (report.plan.devices > 1)}"
-    yield Line(text=f"{report.model.name} on {report.cluster.name}, {ranks}, {len(found.measured.phases_s)} steps")
+    told = f"{report.model.name} on {report.cluster.name}, {ranks}, {len(found.measured.phases_s)} steps"
+    return [Line(text=told), *_gap_blocks(found, [*_beside(found), *found.remarks, *_assumed(assumed)])]
+
+
+def _gap_blocks(found: Comparison[Any], notes: Sequence[str]) -> Iterator[Block]:
+    """The phases, which of them explains most of the gap, and notes."""
     yield blank()
     yield _phase_table(found.phases)
     yield blank()
-    yield from _widest(found.widest, found.widest_share, [*_beside(found), *found.remarks, *_assumed(assumed)])
+    yield Line(text=f"{found.widest} explains most of the gap: {found.widest_share:.0%} of the phases' differences")
+    for text in notes:
+        yield Line(text=text, indent=2, hang=2)
 
 
 def _beside(found: PlanComparison) -> Iterator[str]:
@@ -206,12 +176,6 @@ def _beside(found: PlanComparison) -> Iterator[str]:
 
 def _assumed(texts: Sequence[str]) -> list[str]:
     return [f"assumed: {one}" for one in texts]
-
-
-def _widest(name: str, share: float, notes: Sequence[str]) -> Iterator[Line]:
-    yield Line(text=f"{name} explains most of the gap: {share:.0%} of the phases' differences")
-    for text in notes:
-        yield Line(text=text, indent=2, hang=2)
 
 
 def _phase_table(phases: Sequence[Phase]) -> Table:
@@ -233,65 +197,51 @@ def _phase_table(phases: Sequence[Phase]) -> Table:
     return Table(columns=columns, rows=tuple(rows), right=frozenset({"predicted", "measured", "error"}))
 
 
-def measure_kernels(
-    path: str,
-    *,
-    candidate: str,
-    on: str | None,
-    device: str,
-    repeats: int,
-    limit_s: float,
-    compiled: bool,
-    as_json: bool,
-) -> None:
+def measure_kernels(given: SimpleNamespace) -> None:
     """Judges a kernel file or a folder of them; ends with 1 when a candidate is wrong or cheats."""
     from ridgeline.judge.kernels import judge_files, kernel_files
     from ridgeline.judge.verdict import as_dict, fast_p
 
-    files = kernel_files(path)
-    settings = _settings(on, device=device, repeats=repeats, limit_s=limit_s, compiled=compiled)
-    verdicts = judge_files(files, candidate, settings)
+    files = kernel_files(given.kernel)
+    verdicts = judge_files(files, given.candidate, _settings(given))
     shares = fast_p(verdicts)
-    if as_json:
-        rows = [as_dict(one) for one in verdicts]
-        print(json.dumps({"kernels": rows, "fast_p": shares}, indent=1, allow_nan=False))
-    else:
-        show([*_kernel_blocks(verdicts), *_shares(shares, len(verdicts))], sys.stdout, width=_WIDTH)
+    printed(
+        given.as_json,
+        lambda: {"kernels": [as_dict(one) for one in verdicts], "fast_p": shares},
+        lambda: [*_kernel_blocks(verdicts), *_shares(shares, len(verdicts))],
+        width=_WIDTH,
+    )
     if not all(one.correct for one in verdicts):
         raise typer.Exit(1)
 
 
-def _settings(on: str | None, **given: Any) -> JudgeSettings:
+def _settings(given: SimpleNamespace) -> JudgeSettings:
     from ridgeline.judge.verdict import JudgeSettings
 
-    if on is None:
-        return JudgeSettings(**given)
-    part = cluster(on).accelerator
+    run: dict[str, Any] = {**_timed(given), "repeats": given.repeats or 20, "compiled": given.compiled}
+    if given.on is None:
+        return JudgeSettings(**run)
+    part = cluster(given.on).accelerator
     sustained = {name: fact.value for name, fact in part.sustained.items()}
     rates = {name: sustained.get(f"matrix.{name}", peak) for name, peak in part.peak_flop_per_s.items()}
     if not rates:
         raise InputError(f"{part.name} has no product rate, so there is no roofline", field="--on")
     moved = sustained.get("hbm", part.memory_bytes_per_s)
     source = f"rates of {part.name}, measured where they are known"
-    return JudgeSettings(flop_per_s=rates, bytes_per_s=moved, rates_source=source, **given)
+    return JudgeSettings(flop_per_s=rates, bytes_per_s=moved, rates_source=source, **run)
 
 
 def _kernel_blocks(verdicts: Sequence[Verdict]) -> Iterator[Block]:
     rows = []
     for one in verdicts:
         spent = one.candidate_time
-        rows.append(
-            (
-                Path(one.file).stem,
-                one.candidate,
-                "right" if one.correct else ", ".join(found.name for found in one.findings),
-                "" if spent is None else time_text(spent.median_s),
-                "" if spent is None else f"{time_text(spent.low_s)} to {time_text(spent.high_s)}",
-                "" if one.speedup is None else f"{one.speedup:.2f}",
-                _compiled(one),
-                "" if one.roof_share is None else f"{one.roof_share:.0%}",
-            )
-        )
+        took = ("", "") if spent is None else (
+            time_text(spent.median_s), f"{time_text(spent.low_s)} to {time_text(spent.high_s)}"
+        )  # fmt: skip
+        judged = "right" if one.correct else ", ".join(found.name for found in one.findings)
+        eager = "" if one.speedup is None else f"{one.speedup:.2f}"
+        roof = "" if one.roof_share is None else f"{one.roof_share:.0%}"
+        rows.append((Path(one.file).stem, one.candidate, judged, *took, eager, _compiled(one), roof))
     columns = ("task", "candidate", "judged", "median", "p10 to p90", "x eager", "x compiled", "of roofline")
     yield Table(columns=columns, rows=tuple(rows), right=frozenset({"median", "x eager", "x compiled", "of roofline"}))
     yield blank()

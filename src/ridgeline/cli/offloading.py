@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ridgeline.cli.asking import said_as
+from ridgeline.cli.screen import printed
 from ridgeline.errors import InputError
 from ridgeline.scenario.serving import ServingScenario
 from ridgeline.scenario.serving_fields import OFFLOAD_FIELDS
+
+if TYPE_CHECKING:
+    from ridgeline.predict.offloaded import Offload
 
 _HOST = ("offload", "cpu", "dram", "storage")
 _USUAL = {"prompt": (1024, 1024), "output": (256, 256)}  # tokens, where nothing is said
@@ -21,15 +24,14 @@ def refuse_offload(asked: ServingScenario) -> None:
     if "offload" in asked.stated:
         raise InputError(
             "weights in host memory are modelled for a static batch; ask `ridgeline predict --serve`, or leave it out",
-            field="--offload" if asked.file is None else "plan.offload", file=asked.file,
+            field=said_as(asked, "plan", "offload"), file=asked.file,
         )  # fmt: skip
 
 
 def predict_offloaded(asked: ServingScenario, *, batch: int | None, as_json: bool) -> None:
     """Prints the times of one static batch; raises NoPlanError where its weights fit in no memory."""
-    from ridgeline.predict.offloaded import ORDERS, TECHNIQUES, Offload, offloaded
-    from ridgeline.report.blocks import show
-    from ridgeline.report.offloaded import offload_as_dict, offload_blocks
+    from ridgeline.predict.offloaded import ORDERS, TECHNIQUES, offloaded
+    from ridgeline.report.offloaded import offload_as_dict
 
     stated = asked.stated
     _refuse_unused(asked, _USED)
@@ -39,68 +41,60 @@ def predict_offloaded(asked: ServingScenario, *, batch: int | None, as_json: boo
     if not alone and not {"tp", "pp"} & stated.keys():
         degree = "pp" if technique.name == "LAYERS" else "tp"
         deployment = replace(deployment, **{degree: asked.cluster.count})  # type: ignore[arg-type]
-    prompt, output = (round(sum(asked.traffic.get(name, usual)) / 2) for name, usual in _USUAL.items())
+    prompt, output = _lengths(asked)
     report = offloaded(
-        asked.model,
-        asked.cluster,
-        deployment,
-        Offload(
-            technique=technique,
-            processors=stated.get("cpu", ""),
-            dram_bytes=stated.get("dram"),
+        asked.model, asked.cluster, deployment,
+        _offload(
+            asked,
+            engine=str(stated.get("engine", "")),
             share=stated.get("device_share"),
             order=ORDERS[stated["device_order"]] if "device_order" in stated else None,
-            storage=stated.get("storage", ""),
             layerwise=stated.get("layerwise", False),
         ),
-        engine=str(stated.get("engine", "")),
-        batch=batch or 1,
-        prompt_tokens=prompt,
-        output_tokens=output,
+        batch=batch or 1, prompt_tokens=prompt, output_tokens=output,
         assumed=(*asked.assumed, *_unsaid(asked, batch)),
-    )
-    if as_json:
-        print(json.dumps(offload_as_dict(report), indent=1, allow_nan=False))
-    else:
-        show(offload_blocks(report), sys.stdout)
+    )  # fmt: skip
+    printed(as_json, lambda: offload_as_dict(report), report.blocks)
 
 
 def plan_offloaded(asked: ServingScenario, *, as_json: bool) -> None:
     """Prints the best placement of streamed weights; raises NoPlanError where not one sequence fits."""
-    from ridgeline.predict.offloaded import Offload
-    from ridgeline.report.blocks import show
-    from ridgeline.report.offloaded import policy_as_dict, policy_blocks
+    from ridgeline.report.offloaded import policy_as_dict
     from ridgeline.search.offload_policy import best_policy
-    from ridgeline.serving.hybrid_placement import Technique
 
-    stated = asked.stated
     _refuse_unused(asked, ("weights", *_HOST))
-    if stated["offload"] != "streamed":
+    if asked.stated["offload"] != "streamed":
         raise InputError("a search places streamed weights alone; ask predict --serve of others", field="--offload")
-    prompt, output = (round(sum(asked.traffic.get(name, usual)) / 2) for name, usual in _USUAL.items())
+    prompt, output = _lengths(asked)
     report = best_policy(
-        asked.model,
-        asked.cluster,
-        asked.deployments[0],
-        Offload(
-            technique=Technique.STREAMED, processors=stated.get("cpu", ""), dram_bytes=stated.get("dram"),
-            storage=stated.get("storage", ""),
-        ),
-        prompt_tokens=prompt,
-        output_tokens=output,
+        asked.model, asked.cluster, asked.deployments[0], _offload(asked), prompt_tokens=prompt, output_tokens=output,
         assumed=(*asked.assumed, *_unsaid(asked, 1)),
     )  # fmt: skip
-    if as_json:
-        print(json.dumps(policy_as_dict(report), indent=1, allow_nan=False))
-    else:
-        show(policy_blocks(report), sys.stdout)
+    printed(as_json, lambda: policy_as_dict(report), report.blocks)
+
+
+def _lengths(asked: ServingScenario) -> tuple[int, int]:
+    """Mean prompt and output [token]."""
+    prompt, output = (round(sum(asked.traffic.get(name, usual)) / 2) for name, usual in _USUAL.items())
+    return prompt, output
+
+
+def _offload(asked: ServingScenario, **said: Any) -> Offload:
+    """Where weights lie, as a person said it."""
+    from ridgeline.predict.offloaded import TECHNIQUES, Offload
+
+    stated = asked.stated
+    return Offload(
+        technique=TECHNIQUES[stated["offload"]], processors=stated.get("cpu", ""), dram_bytes=stated.get("dram"),
+        storage=stated.get("storage", ""), **said,
+    )  # fmt: skip
 
 
 def _refuse_unused(asked: ServingScenario, used: tuple[str, ...]) -> None:
     """Raises for words of a deployment that weights in host memory are not modelled with."""
     for name in asked.stated:
         if name not in used:
-            field = "--" + name.replace("_", "-") if asked.file is None else f"plan.{name}"
+            field = said_as(asked, "plan", name)
             raise InputError("is not modelled with offload; leave it out", field=field, file=asked.file)
 
 

@@ -2,62 +2,58 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from ridgeline.cli.screen import printed
 from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import ENGINES
 from ridgeline.predict.operator import operator_cost, usual_format
 from ridgeline.predict.operator_shapes import KINDS
-from ridgeline.report.blocks import Line, show
+from ridgeline.report.blocks import Line
 from ridgeline.report.operator import OperatorCost, operator_blocks
 from ridgeline.units import time_text
 
-_WIDTH = 120  # columns when piped
 
-
-def operate(
-    kind: str, shape: str, dtype: str, on: str, options: Mapping[str, Any], *, picture: str | None, as_json: bool
-) -> None:
+def operate(given: SimpleNamespace) -> None:
     """Prints the price of an operator on each machine named, separated by commas; draws the roofline when asked."""
+    kind, shape, on = given.kind, given.shape, given.on
     if kind not in KINDS:
         raise UnknownNameError("operator", kind, KINDS, hint=f"known: {', '.join(KINDS)}")
-    engine = str(options.get("library", "")).partition(" ")[0].casefold()
+    engine = given.library.partition(" ")[0].casefold()
     if engine and engine not in ENGINES:
         known = "known: " + ", ".join(ENGINES)
         raise InputError(str(UnknownNameError("library", engine, ENGINES, hint=known)), field="--library")
+    options: dict[str, Any] = {
+        "causal": not given.full, "backward": given.backward, "window": given.window, "cache_dtype": given.kv_dtype,
+        "skew": given.skew,
+    }  # fmt: skip
     _refuse_idle(kind, options)
     machines = [name.strip() for name in on.split(",") if name.strip()]
     if not machines:
         raise InputError("names no machine; say one or some, e.g. --on H100-SXM,MI300X", field="--on", value=on)
-    formats = [dtype or usual_format(kind, cluster(name).accelerator) for name in machines]
+    options |= {"library": given.library, "evidence": given.evidence}
+    formats = [given.dtype or usual_format(kind, cluster(name).accelerator) for name in machines]
     found = [
         operator_cost(kind, shape, one, cluster(name), **options) for name, one in zip(machines, formats, strict=True)
     ]
-    told = [] if dtype else _without_bf16(machines, formats)
-    dtype = dtype or formats[0]
-    if picture is not None:
-        _draw(picture, f"{kind} {shape} {dtype}", machines, found)
-    if as_json:
-        rows = [
-            {name: value for name, value in vars(cost).items() if name != "power"}
-            | {"dtype": one, "evidence": cost.evidence.label, "flop_per_s": cost.flop_per_s, "energy_j": cost.energy_j}
-            | {"power_w": cost.power_w, "power_low_w": None, "power_high_w": None}
-            | ({} if cost.power is None else {"power_low_w": cost.power.low_w, "power_high_w": cost.power.high_w})
-            for one, cost in zip(formats, found, strict=True)
-        ]
-        said = {"kind": kind, "shape": shape, "dtype": dtype, "rows": rows, **({"assumed": told} if told else {})}
-        print(json.dumps(said, indent=1, allow_nan=False))
-    else:
-        show(
-            [*operator_blocks(found), *(Line(text=f"- assumed: {text}", indent=2) for text in told)],
-            sys.stdout,
-            width=_WIDTH,
-        )
+    told = [] if given.dtype else _without_bf16(machines, formats)
+    dtype = given.dtype or formats[0]
+    if given.picture is not None:
+        _draw(given.picture, f"{kind} {shape} {dtype}", machines, found)
+    rows = [
+        {name: value for name, value in vars(cost).items() if name != "power"}
+        | {"dtype": one, "evidence": cost.evidence.label, "flop_per_s": cost.flop_per_s, "energy_j": cost.energy_j}
+        | {"power_w": cost.power_w, "power_low_w": None, "power_high_w": None}
+        | ({} if cost.power is None else {"power_low_w": cost.power.low_w, "power_high_w": cost.power.high_w})
+        for one, cost in zip(formats, found, strict=True)
+    ]
+    said = {"kind": kind, "shape": shape, "dtype": dtype, "rows": rows, **({"assumed": told} if told else {})}
+    notes = (Line(text=f"- assumed: {text}", indent=2) for text in told)
+    printed(given.as_json, lambda: said, lambda: [*operator_blocks(found), *notes], width=OperatorCost.width)
 
 
 def _without_bf16(machines: list[str], formats: list[str]) -> list[str]:

@@ -1,80 +1,212 @@
-"""What several commands take: their arguments and options, and the examples and flags of their help."""
+"""What each command takes: its arguments and options, the tables of its flags, its help and its examples."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from inspect import Parameter
+from typing import Annotated, Any
 
 import typer
 
+from ridgeline.cli.commands import COMMANDS, Spec
+from ridgeline.cli.flags import LIMIT_FIELDS, STATED_FIELDS
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
-from ridgeline.scenario.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS
+from ridgeline.scenario.serving_fields import (
+    BATCH_FIELDS,
+    DEPLOYMENT_FIELDS,
+    HOST_FIELDS,
+    OFFLOAD_FIELDS,
+    TRAFFIC_FIELDS,
+)
+
+Kind = StrEnum("Kind", ["models", "accelerators", "clusters", "processors"])
+Evidence = StrEnum("Evidence", ["measured", "datasheet"])
+OperatorEvidence = StrEnum("OperatorEvidence", ["measured", "fitted", "borrowed", "datasheet"])
 
 
-class Kind(StrEnum):
-    """What the catalog lists."""
-
-    MODELS = "models"
-    ACCELERATORS = "accelerators"
-    CLUSTERS = "clusters"
-    PROCESSORS = "processors"
+def _argument(kind: Any, help_: str, default: Any = Parameter.empty, **more: Any) -> tuple[Any, Any]:
+    return Annotated[kind, typer.Argument(help=help_, **more)], default
 
 
-class Evidence(StrEnum):
-    """The best rung of evidence that a prediction may use."""
-
-    MEASURED = "measured"
-    DATASHEET = "datasheet"
+def _option(kind: Any, flag: str, help_: str, default: Any = None, **more: Any) -> tuple[Any, Any]:
+    return Annotated[kind, typer.Option(flag, help=help_, **more)], default
 
 
-class OperatorEvidence(StrEnum):
-    """The best rung that may answer for an operator."""
-
-    MEASURED = "measured"  # tables of measured kernels, when they are installed
-    FITTED = "fitted"  # mechanisms with values fitted to the device's kernels
-    BORROWED = "borrowed"  # with values of other devices only
-    DATASHEET = "datasheet"
-
-
-Subject = Annotated[
-    str, typer.Argument(metavar="MODEL|SCENARIO.toml", help="catalog name, config.json (file or folder), or a scenario")
-]
-On = Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="e.g. 64xH100-SXM, or a cluster's TOML file")]
-Region = Annotated[
-    str | None,
-    typer.Option("--region", metavar="NAME", help="where it stands, for its carbon: FR, Germany ..."),
-]
-Kinds = Annotated[Kind, typer.Argument(help="what to list")]
-Named = Annotated[str | None, typer.Argument(help="one entry, with all that is known of it")]
-Json = Annotated[bool, typer.Option("--json", help="print JSON with stable keys and SI numbers")]
-Rung = Annotated[Evidence, typer.Option("--evidence", help="rates that others measured, or the datasheet's alone")]
-Blind = Annotated[bool, typer.Option("--blind", help="use nothing that a row does not say: no recipe of its source")]
-
-OperatorRung = Annotated[
-    OperatorEvidence,
-    typer.Option("--evidence", help="best rung: measured tables, fits, fits of other devices, or the datasheet alone"),
-]
-Train = Annotated[bool, typer.Option("--train", help="the workload is training, unless --serve", show_default=False)]
-Serve = Annotated[bool, typer.Option("--serve", help="the workload is serving: say traffic and an objective")]
-
-PLAN_EXAMPLES = """\b
-Examples:
-  ridgeline plan llama-3.1-8b --on 8xH100-SXM --seq-len 8192 --tokens 100B
-  ridgeline plan qwen3-32b --serve --on 8xH100-SXM --rate 8
-      --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms"""
-PREDICT_EXAMPLES = """\b
-Examples:
-  ridgeline predict llama-3.1-8b --on 8xH100-SXM --zero 3 --micro-batch 1
-  ridgeline predict llama-3.1-8b --serve --on 1xH100-SXM --batch 32
-  ridgeline predict mixtral-8x7b --serve --on 1xRTX-4090
-      --offload computed --cpu Xeon-Gold-6454S --dram 512GB"""
-SIMULATE_EXAMPLES = """\b
-Example:
-  ridgeline simulate qwen3-32b --on 2xH100-SXM --tp 2 --rate 2
-      --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms"""
-RUN_FLAGS = {
+_TEXT, _COUNT = str | None, int | None
+_SUBJECT = _argument(str, "catalog name, config.json (file or folder), or a scenario", metavar="MODEL|SCENARIO.toml")
+_ON = _option(_TEXT, "--on", "e.g. 64xH100-SXM, or a cluster's TOML file", metavar="CLUSTER")
+_REGION = _option(_TEXT, "--region", "where it stands, for its carbon: FR, Germany ...", metavar="NAME")
+_NAMED = _argument(_TEXT, "one entry, with all that is known of it", None)
+_JSON = _option(bool, "--json", "print JSON with stable keys and SI numbers", False)
+_RUNG = _option(Evidence, "--evidence", "rates that others measured, or the datasheet's alone", Evidence("measured"))
+_OPERATOR_RUNG = _option(
+    OperatorEvidence, "--evidence", "best rung: measured tables, fits, fits of other devices, or the datasheet alone",
+    OperatorEvidence("measured"),
+)  # fmt: skip
+_TRAIN = _option(bool, "--train", "the workload is training, unless --serve", True, show_default=False)
+_SERVE = _option(bool, "--serve", "the workload is serving: say traffic and an objective", False)
+_RUN_FLAGS = {
     "Training: the workload": WORKLOAD_FIELDS,
     "Training: the plan": PLAN_FIELDS,
     "Serving: the batch": BATCH_FIELDS,
     "Serving: the deployment": DEPLOYMENT_FIELDS,
 }
+
+COMMANDS["plan"] = Spec(
+    run="planning.plan",
+    short_help="Find the best plan for a workload.",
+    help="Find the best plan for a workload on a cluster; flags of a plan (--tp 8) are kept as given.",
+    epilog="""\b
+Examples:
+  ridgeline plan llama-3.1-8b --on 8xH100-SXM --seq-len 8192 --tokens 100B
+  ridgeline plan qwen3-32b --serve --on 8xH100-SXM --rate 8
+      --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
+    own={
+        "subject": _SUBJECT, "on": _ON, "region": _REGION, "train": _TRAIN, "serve": _SERVE,
+        "quantize": _option(
+            bool, "--quantize", "with --serve: also try weights and caches narrower than the model's", False
+        ),
+        "pools": _option(bool, "--pools/--no-pools", "with --serve: also try prefill and decode pools", True),
+        "min_devices": _option(
+            bool, "--min-devices", "with --serve: the fewest devices that keep to the objective", False
+        ),
+        "rent": _option(_TEXT, "--rent", "with --serve: rent the cheapest of H100-SXM=16,L40S", metavar="OFFERS"),
+        "evidence": _RUNG,
+        "exhaustive": _option(bool, "--exhaustive", "try every schedule, sharding and micro-batch", False),
+        "top": _option(int, "--top", "plans to show", 5, min=1, max=100),
+        "as_json": _JSON,
+    },
+    fields={
+        "Training: the workload": WORKLOAD_FIELDS,
+        "Training: the plan; what is given is kept": STATED_FIELDS,
+        "Training: bounds of the search": LIMIT_FIELDS,
+        "Serving: traffic and objective": TRAFFIC_FIELDS,
+        "Serving: the deployment; what is given is kept": DEPLOYMENT_FIELDS,
+        "Serving: weights in host memory": HOST_FIELDS,
+    },
+)  # fmt: skip
+COMMANDS["predict"] = Spec(
+    run="planning.predict",
+    short_help="Explain one plan to the operator.",
+    help="Explain one plan to the layer: time, memory, energy, money, and what limits it.",
+    epilog="""\b
+Examples:
+  ridgeline predict llama-3.1-8b --on 8xH100-SXM --zero 3 --micro-batch 1
+  ridgeline predict llama-3.1-8b --serve --on 1xH100-SXM --batch 32
+  ridgeline predict mixtral-8x7b --serve --on 1xRTX-4090
+      --offload computed --cpu Xeon-Gold-6454S --dram 512GB""",
+    own={
+        "subject": _SUBJECT, "on": _ON, "region": _REGION, "train": _TRAIN, "serve": _SERVE, "evidence": _RUNG,
+        "trace": _option(_TEXT, "--trace", "write the timeline as a Chrome trace, for Perfetto", metavar="FILE"),
+        "as_json": _JSON,
+    },
+    fields={**_RUN_FLAGS, "Serving: weights in host memory": OFFLOAD_FIELDS},
+)  # fmt: skip
+COMMANDS["simulate"] = Spec(
+    run="simulating.simulate",
+    short_help="Replay traffic on a deployment.",
+    help="Replay a trace, a rate or users on a deployment: latencies by quantile, goodput, cache, energy, money.",
+    epilog="""\b
+Example:
+  ridgeline simulate qwen3-32b --on 2xH100-SXM --tp 2 --rate 2
+      --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
+    own={"subject": _SUBJECT, "on": _ON, "region": _REGION, "as_json": _JSON},
+    fields={"Traffic and objective": TRAFFIC_FIELDS, "Deployment": DEPLOYMENT_FIELDS},
+)
+COMMANDS["op"] = Spec(
+    run="operating.operate",
+    short_help="Price one operator on some machines.",
+    help="Price one product, attention, experts, stream of bytes or collective: time, rate, bytes, what binds it.",
+    own={
+        "kind": _argument(str, "gemm, prefill, decode, mla_decode, experts, stream, all_reduce, ..."),
+        "shape": _argument(str, "4096x4096x14336, 4x4096x32x8x128, or a size such as 256MiB"),
+        "dtype": _argument(str, "bf16 (else fp16, fp32), fp8, fp8_block, nvfp4, int4_wo, ...", ""),
+        "on": _option(
+            str, "--on", "e.g. H100-SXM,MI300X or 8xH100-SXM", "H100-SXM", metavar="MACHINE[,MACHINE]"
+        ),
+        "full": _option(bool, "--full", "attention without the causal mask", False),
+        "backward": _option(bool, "--backward", "attention's backward", False),
+        "window": _option(int, "--window", "sliding window of attention [token]; 0 none", 0, min=0),
+        "kv_dtype": _option(str, "--kv-dtype", "format of the KV cache, if narrower: fp8", ""),
+        "skew": _option(float, "--skew", "power law of rows per expert; 0 balanced", 0.0, min=0, max=4),
+        "library": _option(
+            str, "--library", "whose kernels: vllm, sglang, trtllm, nccl", "", metavar="ENGINE [VERSION]"
+        ),
+        "evidence": _OPERATOR_RUNG,
+        "picture": _option(_TEXT, "--picture", "draw the roofline of the machines", metavar="FILE.svg"),
+        "as_json": _JSON,
+    },
+)  # fmt: skip
+COMMANDS["catalog"] = Spec(
+    run="catalog.catalog",
+    short_help="Show facts with source and evidence.",
+    help="Show models, accelerators, clusters or processors of hosts: facts with source and evidence.",
+    own={"kind": _argument(Kind, "what to list"), "name": _NAMED, "as_json": _JSON},
+)
+COMMANDS["techniques"] = Spec(
+    run="techniques.techniques",
+    short_help="Show techniques: optimizers, schedules, yours.",
+    help="Show techniques, built in or of an installed package: what each does, its parameters, seams and sources.",
+    own={"name": _NAMED, "as_json": _JSON},
+)
+COMMANDS["check"] = Spec(
+    run="checking.check",
+    short_help="Compare predictions with measurements.",
+    help="Predict every row of a table of measurements and say how wrong it was.",
+    own={
+        "table": _argument(str, "table of measurements, one header line", metavar="FILE.tsv"),
+        "evidence": _OPERATOR_RUNG,
+        "blind": _option(bool, "--blind", "use nothing that a row does not say: no recipe of its source", False),
+        "as_json": _JSON,
+    },
+)  # fmt: skip
+COMMANDS["fit"] = Spec(
+    run="fitting.fit",
+    short_help="Refit the mechanisms from public operator tables.",
+    help="Refit every device, operator family and library version from the public tables of ridgeline[measured].",
+    own={
+        "out": _option(str, "--out", "where the tables of fits are written", "fits", metavar="FOLDER"),
+        "families": _option(list[str] | None, "--family", "only this family; may be repeated"),
+        "processes": _option(int, "--processes", "fits at a time", 2, min=1, max=256),
+        "rungs": _option(
+            bool, "--rungs", "judge the shipped fits on rows that no fit used, instead of refitting", False
+        ),
+        "as_json": _JSON,
+    },
+)  # fmt: skip
+COMMANDS["calibrate"] = Spec(
+    run="calibrating.calibrate",
+    short_help="Measure this machine and write its profile.",
+    help="Measure what this machine can do, for --on here and --on profile:FILE; needs ridgeline[measure].",
+    own={
+        "budget": _option(str, "--budget", "time to spend, e.g. 30s or 5min", "2min", metavar="TIME"),
+        "out": _option(_TEXT, "--out", "where the profile is written; for --on here by default", metavar="FILE"),
+        "force": _option(bool, "--force", "replace a profile that exists", False),
+        "device": _option(str, "--device", "cuda, mps or cpu; default the best", "", metavar="KIND"),
+        "as_json": _JSON,
+    },
+)  # fmt: skip
+COMMANDS["measure"] = Spec(
+    run="measuring.measure",
+    short_help="Run a plan here, or judge a kernel.",
+    help="Run a training plan or a batch on local devices, predicted against measured; or judge a candidate kernel.",
+    own={
+        "subject": _argument(_TEXT, "what to run for real, as for predict", None, metavar="[MODEL|SCENARIO.toml]"),
+        "on": _ON,
+        "train": _TRAIN,
+        "serve": _option(bool, "--serve", "run a static batch: prompts, then token by token", False),
+        "kernel": _option(_TEXT, "--kernel", "judge kernel files instead of a plan", metavar="FILE|FOLDER"),
+        "candidate": _option(
+            str, "--candidate", "with --kernel: which function is judged", "candidate", metavar="NAME"
+        ),
+        "compiled": _option(bool, "--compile", "with --kernel: also time torch.compile on the reference", False),
+        "device": _option(str, "--device", "where it runs", "cpu", metavar="cpu|cuda"),
+        "repeats": _option(
+            _COUNT, "--repeats", "timed steps (5) or calls (20)", min=1, max=10_000, show_default=False
+        ),
+        "limit": _option(float, "--limit", "seconds before a run is stopped", 900, min=1),
+        "append": _option(_TEXT, "--append", "add the measured rows to your own table", metavar="FILE.tsv"),
+        "as_json": _JSON,
+    },
+    fields=_RUN_FLAGS,
+)  # fmt: skip

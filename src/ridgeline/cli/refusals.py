@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -68,11 +67,6 @@ class Counted:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._out, name)
-
-
-def print_refusal(told: dict[str, Any]) -> None:
-    """Prints a refusal on standard output, where a program reads answers."""
-    print(json.dumps(told, indent=1, allow_nan=False))
 
 
 def _told(text: str, exit_code: int, **known: Any) -> dict[str, Any]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from ridgeline.cli.asking import cluster_words
+from ridgeline.cli.flags import flag_of
+from ridgeline.cli.screen import printed
 from ridgeline.errors import InputError, ModelError, NoPlanError, PlanError
 from ridgeline.memory.sampling import SamplingMemory
 from ridgeline.plan.sampling import OFFLOADS
 from ridgeline.predict.sampling import SamplingCost, sample
-from ridgeline.report.blocks import Block, Line, Table, blank, show
+from ridgeline.report.blocks import Block, Line, Table, blank
 from ridgeline.scenario.sampling import SamplingScenario, read_sampling
 from ridgeline.units import bytes_text, time_text
 
@@ -23,21 +23,15 @@ def predict_sampling(subject: str, on: str | None, words: Mapping[str, Any], *, 
     """Prints how long a batch of pictures takes; of flags, --on alone is read."""
     given = [name for name, value in words.items() if value is not None]
     if given:
-        flag = "--" + given[0].replace("_", "-")
-        raise InputError("pictures are asked in the scenario file; only --on may differ from it", field=flag)
-    tables = (
-        {} if on is None else {"cluster": {"file": str(Path(on).resolve())} if on.endswith(".toml") else {"name": on}}
-    )
-    asked = read_sampling(subject, tables)
+        told = "pictures are asked in the scenario file; only --on may differ from it"
+        raise InputError(told, field=flag_of(given[0]))
+    asked = read_sampling(subject, {} if on is None else {"cluster": cluster_words(on, None)})
     try:
         cost = sample(asked.model, asked.cluster, asked.asked, asked.by)
     except (ModelError, PlanError) as error:
         section = "plan" if isinstance(error, PlanError) else "workload"
         raise InputError(str(error), file=subject, field=section) from None
-    if as_json:
-        print(json.dumps(_as_dict(asked, cost), indent=1, allow_nan=False))
-    else:
-        show(_blocks(asked, cost), sys.stdout, width=_WIDTH)
+    printed(as_json, lambda: _as_dict(asked, cost), lambda: _blocks(asked, cost), width=_WIDTH)
     if not cost.memory.fits:
         raise NoPlanError(_too_large(asked, cost.memory))
 

@@ -2,95 +2,60 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.cli.flags import cluster_words, given, is_folder, read_flags
+from ridgeline.cli.asking import blamed_on_word, serving_scenario_of
+from ridgeline.cli.flags import read_flags
 from ridgeline.cli.offloading import predict_offloaded, refuse_offload
 from ridgeline.cli.placing import with_placement
-from ridgeline.cli.progress import busy
-from ridgeline.errors import DomainError, InputError, NoPlanError, UnknownNameError
-from ridgeline.scenario.serving import ServingScenario, read_serving, serving_from_words
-from ridgeline.scenario.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
+from ridgeline.cli.screen import busy, printed
+from ridgeline.errors import InputError, NoPlanError
+from ridgeline.scenario.serving import ServingScenario
+from ridgeline.scenario.serving_fields import BATCH_FIELDS
 
 if TYPE_CHECKING:
     from ridgeline.cost.machine import Machine
     from ridgeline.facts.records import Cluster
+    from ridgeline.predict.serving import Operation
     from ridgeline.serving.traffic.traffic import Traffic
 
 MEASURED = "measured"  # rates that others measured, the best that may answer
-TRAFFIC_NAMES = frozenset(field.name for field in TRAFFIC_FIELDS)
-DEPLOYMENT_NAMES = frozenset(field.name for field in (*DEPLOYMENT_FIELDS, *OFFLOAD_FIELDS))
 _OF_BATCHES = ("prompt", "output", "requests", "seed", "slo")  # of a scenario's traffic; how it arrives does not matter
 
 
-def serving_scenario_of(subject: str, on: str | None, words: Mapping[str, Any]) -> ServingScenario:
-    """The serving scenario that a command line describes; flags win over the scenario file."""
-    machine = cluster_words(on, words.get("region"))
-    words = {name: value for name, value in words.items() if name != "region"}
-    for name, value in words.items():
-        if value is not None and name not in TRAFFIC_NAMES | DEPLOYMENT_NAMES | {"batch"}:
-            raise InputError("is a word of training, not of serving", field="--" + name.replace("_", "-"))
-    tables: dict[str, dict[str, object]] = {
-        "workload": given(words, TRAFFIC_NAMES),
-        "plan": given(words, DEPLOYMENT_NAMES),
-    }
-    if machine:
-        tables["cluster"] = machine
-    if subject.endswith(".toml"):
-        return read_serving(subject, tables)
-    is_file = subject.endswith(".json") or is_folder(subject)
-    tables["model"] = {"config" if is_file else "name": subject}
-    if on is None:
-        raise InputError("say which machine, e.g. --on 8xH100-SXM", field="--on")
-    return serving_from_words(tables)
+def policies_of(asked: ServingScenario) -> Callable[..., Any]:
+    """Where engines' policies come from: a person's own file, or those that ship."""
+    from ridgeline.facts.engines import engine_policy, engine_policy_from_file
 
-
-def policies_of(asked: ServingScenario) -> Callable[..., Any] | None:
-    """Where engines' policies come from: a person's own file, or those that ship (None)."""
     if asked.engine_file is None:
-        return None
-    from ridgeline.facts.engines import engine_policy_from_file
-
+        return engine_policy
     return lambda name, version, use: engine_policy_from_file(str(asked.engine_file), version, use)
 
 
-def too_long(asked: ServingScenario, traffic: Traffic) -> tuple[str, ...]:
-    """That requests are longer than the positions that the model knows, where any is."""
+def about(asked: ServingScenario, traffic: Traffic) -> tuple[str, ...]:
+    """What a person should know of what was asked: requests beyond the model's positions, an engine that is newer than
+    those whose habits are known."""
     most, longest = asked.model.max_positions, int((traffic.prompt_tokens + traffic.output_tokens).max())
-    if most is None or longest <= most:
-        return ()
-    return (
+    found = () if most is None or longest <= most else (
         f"requests of up to {longest:,} tokens are served although {asked.model.name} has {most:,} positions; engines"
         " refuse them unless told otherwise",
-    )
-
-
-def newer_engine(asked: ServingScenario) -> tuple[str, ...]:
-    """That an engine's version is beyond the newest whose habits are known, where it is."""
+    )  # fmt: skip
     from ridgeline.facts.engines import engine_known, newest_policy
     from ridgeline.facts.policies import version_key
 
     one = asked.deployments[0]
     if asked.engine_file is not None or not one.version or not engine_known(one.engine):
-        return ()
+        return found
     newest = newest_policy(one.engine)
     numbers = version_key(one.version)
     if newest == "0" or not all(map(math.isfinite, numbers)) or numbers <= version_key(newest):
-        return ()
-    return (f"{one.engine} {one.version} does as {newest}, the newest whose habits are known",)
-
-
-def about(asked: ServingScenario, traffic: Traffic) -> tuple[str, ...]:
-    """What a person should know of what was asked."""
-    return (*too_long(asked, traffic), *newer_engine(asked))
+        return found
+    return (*found, f"{one.engine} {one.version} does as {newest}, the newest whose habits are known")
 
 
 def comings_of(asked: ServingScenario) -> Any:
@@ -118,36 +83,16 @@ def fronts_of(asked: ServingScenario) -> Any:
     return Fronts(count=count, seed=asked.traffic.get("seed", 0))
 
 
-def simulate(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
+def simulate(given: SimpleNamespace) -> None:
     """Prints what a deployment does under traffic; raises NoPlanError when it will not start."""
-    asked = with_placement(serving_scenario_of(subject, on, words))
+    given.words["region"] = given.region
+    asked = with_placement(serving_scenario_of(given.subject, given.on, given.words))
     refuse_offload(asked)
     if asked.stated.get("apart") and not any(one.expert_devices for one in asked.deployments):
         raise InputError("says nothing of how many devices hold the experts; say --expert-devices", field="--apart")
     _needs_experts_beside(asked)
     with blamed_on_word(asked):
-        _replay(asked, as_json=as_json)
-
-
-@contextmanager
-def blamed_on_word(asked: ServingScenario) -> Iterator[None]:
-    """Errors about a name that is in no catalog, or no number format, name the word of the scenario that says it."""
-    try:
-        yield
-    except (UnknownNameError, DomainError) as error:
-        quoted = re.search(r"'([^']+)'", str(error))
-        words = {"workload": asked.traffic, "plan": asked.stated}
-        said = [
-            (section, name)
-            for section, table in words.items()
-            for name, value in table.items()
-            if quoted is not None and isinstance(value, str) and value.startswith(quoted[1])
-        ]
-        if len(said) != 1:
-            raise
-        section, name = said[0]
-        field = "--" + name.replace("_", "-") if asked.file is None else f"{section}.{name}"
-        raise InputError(str(error), file=asked.file, field=field, value=words[section][name]) from None
+        _replay(asked, as_json=given.as_json)
 
 
 def _needs_experts_beside(asked: ServingScenario) -> None:
@@ -158,24 +103,23 @@ def _needs_experts_beside(asked: ServingScenario) -> None:
         )
 
 
-def predict_batch(
-    subject: str, on: str | None, words: Mapping[str, Any], *, evidence: str = MEASURED, as_json: bool
-) -> None:
+def predict_batch(given: SimpleNamespace) -> None:
     """Prints what a deployment does with one static batch, or with a queue that never runs dry."""
-    batch = read_flags({"batch": words.get("batch")}, BATCH_FIELDS)
-    asked = with_placement(serving_scenario_of(subject, on, {**words, "requests": batch.get("batch")}))
+    batch = read_flags({"batch": given.words.get("batch")}, BATCH_FIELDS)
+    words = {**given.words, "requests": batch.get("batch")}
+    asked = with_placement(serving_scenario_of(given.subject, given.on, words))
     if "offload" in asked.stated:
-        measured_only(evidence, "--offload")
-        predict_offloaded(asked, batch=batch.get("batch"), as_json=as_json)
+        measured_only(given.evidence, "--offload")
+        predict_offloaded(asked, batch=batch.get("batch"), as_json=given.as_json)
         return
     _needs_experts_beside(asked)
     kept = {name: value for name, value in asked.traffic.items() if name in _OF_BATCHES}
     asked = replace(asked, traffic={**kept, "arrivals": "burst"})
     parts = 1.0
     with blamed_on_word(asked):
-        if words.get("batch") is None:
+        if not batch:
             asked, parts = _queued(asked)
-        _replay(asked, as_json=as_json, evidence=evidence, offline=True, parts=parts)
+        _replay(asked, as_json=given.as_json, evidence=given.evidence, offline=True, parts=parts)
 
 
 def _queued(asked: ServingScenario) -> tuple[ServingScenario, float]:
@@ -204,25 +148,27 @@ def resolved(cluster: Cluster, evidence: str) -> Machine:
     return machine(cluster, datasheet_only=evidence != MEASURED)
 
 
-def _with_draft(draft: Any, model: Any, *others: Any, **words: Any) -> Any:
-    """`simulate_serving` with a model that drafts."""
-    from ridgeline.predict.drafts import simulate_drafted
+def operation_of(asked: ServingScenario, **said: Any) -> Operation:
+    """How a fleet is run and priced, as a person said it and the command has it."""
+    from ridgeline.predict.serving import Operation
 
-    return simulate_drafted(model, draft, *others, **words)
+    return Operation(policies=policies_of(asked), **said)
 
 
 def _replay(
     asked: ServingScenario, *, as_json: bool, evidence: str = MEASURED, offline: bool = False, parts: float = 1.0
 ) -> None:
     from ridgeline.predict.serving import simulate_serving
-    from ridgeline.report.blocks import show
-    from ridgeline.report.serving import serving_blocks
     from ridgeline.report.serving_json import serving_as_dict
     from ridgeline.serving.metrics import Objective
     from ridgeline.serving.traffic.asked import asked_traffic
 
     traffic, assumed = asked_traffic(asked.traffic)
-    run = simulate_serving if asked.draft is None else partial(_with_draft, asked.draft)
+    run = simulate_serving
+    if asked.draft is not None:
+        from ridgeline.predict.drafts import simulate_drafted
+
+        run = partial(simulate_drafted, asked.draft)
     with busy(f"replaying {traffic.requests:,} requests"):
         report = run(
             asked.model,
@@ -230,19 +176,14 @@ def _replay(
             asked.deployments,
             traffic,
             objective=Objective(**asked.traffic.get("slo", {})),
-            router=asked.router,
+            operation=operation_of(
+                asked, router=asked.router, resolved=resolved(asked.cluster, evidence), offline=offline,
+                comings=comings_of(asked), fronts=fronts_of(asked),
+            ),
             assumed=(*asked.assumed, *about(asked, traffic), *assumed),
-            resolved=resolved(asked.cluster, evidence),
-            policies=policies_of(asked),
-            offline=offline,
-            comings=comings_of(asked),
-            fronts=fronts_of(asked),
             parts=parts,
-        )
-    if as_json:
-        print(json.dumps(serving_as_dict(report), indent=1, allow_nan=False))
-    else:
-        show(serving_blocks(report), sys.stdout)
+        )  # fmt: skip
+    printed(as_json, lambda: serving_as_dict(report), report.blocks)
     if report.metrics.refused == traffic.requests:
         raise NoPlanError(
             f"every request is longer than the {report.capacities[-1].cache_tokens:,} tokens of cache of one rank;"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
-import sys
 from dataclasses import Field
 from math import isinf
+from types import SimpleNamespace
 from typing import Any
 
+from ridgeline.cli.screen import printed
 from ridgeline.errors import PlanError, UnknownNameError
 from ridgeline.facts.store import sources
-from ridgeline.report.blocks import Block, Line, Table, blank, show
+from ridgeline.report.blocks import Block, Line, Table, blank
 from ridgeline.scenario.fields import SERVING_FAMILIES, TECHNIQUES, WORDS, WORKLOAD_FIELDS
 from ridgeline.seams.registry import families, kind, names
 from ridgeline.seams.technique import Technique
@@ -21,20 +21,17 @@ ALWAYS = WORDS | SERVING_FAMILIES  # families that a word of their own names
 _WIDTH = 160  # columns of a list that is piped
 
 
-def techniques(name: str | None, *, as_json: bool) -> None:
+def techniques(given: SimpleNamespace) -> None:
     """Prints the list of all techniques, or the page of one; raises `UnknownNameError` for a name that none has."""
-    if name is None:
+    if given.name is None:
         found = entries()
         rows = tuple((one["key"], one["family"], one["summary"] or one["error"]) for one in found)
         blocks: list[Block] = [Table(columns=("technique", "family", "what it does"), rows=rows, indent=0)]
         answer: Any = {"entries": found}
     else:
-        answer = technique_as_dict(_found(name))
+        answer = technique_as_dict(_found(given.name))
         blocks = _page(answer)
-    if as_json:
-        print(json.dumps(answer, indent=1, allow_nan=False))
-    else:
-        show(blocks, sys.stdout, width=_WIDTH)
+    printed(given.as_json, lambda: answer, lambda: blocks, width=_WIDTH)
 
 
 def entries() -> list[dict[str, str]]:

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 
 from ridgeline.cost.machine import Machine, machine
-from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Role
-from ridgeline.predict.serving import simulate_serving
+from ridgeline.predict.serving import Operation, simulate_serving
 from ridgeline.report.serving import ServingReport
 from ridgeline.scenario.serving import fitting_instances
 from ridgeline.serving.capacity import token_bytes
-from ridgeline.serving.engine import Engine, Policies, engine
+from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts
 from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.units import bytes_text
@@ -28,7 +27,7 @@ _ROUNDS = 2  # replays: the first, for one sequence, tells at which batch the se
 
 def drafted(
     model: Model, draft: Model, where: Machine, one: Deployment, *, batch: float, context: float, prompt: float,
-    policies: Policies | None = None, offline: bool = False,
+    operation: Operation = Operation(),  # noqa: B008  (immutable)
 ) -> Deployment:  # fmt: skip
     """The deployment with what a model that drafts takes, at a batch [sequence] and context [token] of one rank.
 
@@ -44,9 +43,8 @@ def drafted(
         next_acceptance=(), draft_share=None, draft_prompt_share=None, pp=1, role=Role.WHOLE,
         draft_bytes=0.0, draft_token_bytes=0.0, expert_skew=None, ep=1,
     )  # fmt: skip
-    known = policies or engine_policy
     small, large = (
-        engine(each, where, deployment, policies=known, offline=offline)
+        engine(each, where, deployment, policies=operation.policies, offline=operation.offline)
         for each, deployment in ((draft, alone), (model, one))
     )
     longest = max(int(context) + 1, int(prompt) + 1, 2)
@@ -63,7 +61,12 @@ def drafted(
 
 
 def drafted_for(
-    model: Model, draft: Model, cluster: Cluster, traffic: Traffic, *, policies: Policies | None = None
+    model: Model,
+    draft: Model,
+    cluster: Cluster,
+    traffic: Traffic,
+    *,
+    operation: Operation = Operation(),  # noqa: B008
 ) -> Callable[[Deployment], Deployment]:
     """What gives a deployment that a search tries the share and the memory of a model that drafts.
 
@@ -79,7 +82,7 @@ def drafted_for(
 
     def found(one: Deployment) -> Deployment:
         if one not in known:
-            made = engine(model, where, one, policies=policies or engine_policy)
+            made = engine(model, where, one, policies=operation.policies)
             ranks = max(1, fitting_instances(one, cluster)) * one.dp * one.pp
             most = float(made.policy.max_seqs)
             if traffic.concurrency is not None:
@@ -87,7 +90,14 @@ def drafted_for(
             else:
                 batch = _pace(made, rate * output / ranks, prompt + output / 2.0, most)
             known[one] = drafted(
-                model, draft, where, one, batch=batch, context=prompt + output / 2.0, prompt=prompt, policies=policies
+                model,
+                draft,
+                where,
+                one,
+                batch=batch,
+                context=prompt + output / 2.0,
+                prompt=prompt,
+                operation=operation,
             )
         return known[one]
 
@@ -111,22 +121,21 @@ def _device_s(parts: Mapping[str, float]) -> float:
 
 
 def simulate_drafted(
-    model: Model, draft: Model, cluster: Cluster, deployments: Sequence[Deployment], traffic: Traffic, **words: Any
-) -> ServingReport:
+    draft: Model, model: Model, cluster: Cluster, deployments: Sequence[Deployment], traffic: Traffic, *,
+    operation: Operation = Operation(), assumed: Sequence[str] = (), **asked: Any,  # noqa: B008
+) -> ServingReport:  # fmt: skip
     """`simulate_serving` with a model that drafts, at the mean batch and context of the replay itself."""
-    where = words.pop("resolved", None) or machine(cluster)
+    where = operation.resolved or machine(cluster)
+    operation = replace(operation, resolved=where)
     prompt = float(np.mean(traffic.prompt_tokens))
     batch, context = 1.0, float(np.mean(traffic.prompt_tokens + traffic.output_tokens / 2.0))
-    kept = {name: words[name] for name in ("policies", "offline") if name in words}
-    assumed = tuple(words.pop("assumed", ()))
     for _ in range(_ROUNDS):
         chosen = [
-            drafted(model, draft, where, one, batch=batch, context=context, prompt=prompt, **kept)
+            drafted(model, draft, where, one, batch=batch, context=context, prompt=prompt, operation=operation)
             for one in deployments
         ]
-        report = simulate_serving(
-            model, cluster, chosen, traffic, resolved=where, assumed=(*assumed, _told(draft, chosen[-1])), **words
-        )
+        told = (*assumed, _told(draft, chosen[-1]))
+        report = simulate_serving(model, cluster, chosen, traffic, operation=operation, assumed=told, **asked)
         last = chosen[-1]
         batch = max(1.0, report.replay.mean_sequences / (last.dp * last.pp))
         context = report.replay.mean_context or context

@@ -56,6 +56,7 @@ class Offload:
     """
 
     technique: Technique
+    engine: str = ""  # whose habits are taken; '': those of the technique's own
     processors: str = ""
     dram_bytes: float | None = None
     share: float | None = None
@@ -66,7 +67,7 @@ class Offload:
 
 
 def offloaded(
-    model: Model, cluster: Cluster, deployment: Deployment, asked: Offload, *, engine: str = "", batch: int = 1,
+    model: Model, cluster: Cluster, deployment: Deployment, asked: Offload, *, batch: int = 1,
     prompt_tokens: int = 1024, output_tokens: int = 256, assumed: Sequence[str] = (),
 ) -> OffloadReport:  # fmt: skip
     """Times of one static batch whose weights devices do not hold [s].
@@ -77,14 +78,14 @@ def offloaded(
     described, `PlanError` where the model has no such parts. Source: docs/offload.md; evidence: derived.
     """
     technique = asked.technique
-    name = engine or _ENGINES.get(technique, "llama.cpp")
+    name = asked.engine or _ENGINES.get(technique, "llama.cpp")
     if not any(re.search(pattern, name, re.IGNORECASE) for pattern, _ in HABITS):
         raise InputError(f"'{name}' is not known to keep weights in host memory; known: {_KNOWN}", field="--engine")
     _check_parts(model, technique)
     deployment, why = with_formats(deployment, model, cluster)
     hybrid, said = hybrid_of(model, cluster, deployment, asked, name)
     host = hybrid.host
-    said += [] if engine else [f"an engine that does as {name} does, as none was named"]
+    said += [] if asked.engine else [f"an engine that does as {name} does, as none was named"]
     if _in_blocks(hybrid, name):
         share, first, step, where = _block(hybrid, asked, batch, prompt_tokens, output_tokens)
         said += ["values of 16 bits; a disk that is written as fast as it is read"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,23 @@ _SAME_ANSWERS = "answers are as long with a part of the cache as with all of it;
 _QUEUE_ROUNDS, _FEWEST_QUEUED, MOST_QUEUED = 5, 64, 20_000
 
 
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """How a fleet is run, and what its prices rest on.
+
+    `comings` says how instances come and go, `fronts` through which front ends requests come in (None: one), `offline`
+    that they are handed over within the engine's process and not sent to a server. `resolved` is the cluster with the
+    rates to price by, those that others measured by default; `policies` gives the engines', those that ship by default.
+    """
+
+    router: Router | None = None
+    comings: Comings | None = None
+    fronts: Fronts | None = None
+    offline: bool = False
+    resolved: Machine | None = None
+    policies: Policies = engine_policy
+
+
 def simulate_serving(
     model: Model,
     cluster: Cluster,
@@ -54,28 +71,23 @@ def simulate_serving(
     traffic: Traffic,
     *,
     objective: Objective | None = None,
-    router: Router | None = None,
-    assumed: Sequence[str] = (),
-    resolved: Machine | None = None,
-    policies: Policies | None = None,
-    offline: bool = False,
-    comings: Comings | None = None,
-    fronts: Fronts | None = None,
+    operation: Operation = Operation(),
     parts: float = 1.0,
+    assumed: Sequence[str] = (),
 ) -> ServingReport:
     """Replays traffic on deployments of one model and explains what came out.
 
-    `offline` says that requests are handed over within the engine's process, not sent to a server; `comings` how
-    instances come and go, `fronts` the front ends that requests come in through, one by default. The report is that
-    of `parts` such fleets beside each other, each with such traffic.
+    The report is that of `parts` such fleets beside each other, each with such traffic.
     Raises `NoPlanError` where an engine will not start, `PlanError` for degrees or a fleet that cannot be.
     """
     begun = time.perf_counter()
-    where = resolved or machine(cluster)
+    where, goal = operation.resolved or machine(cluster), objective or Objective()
     deployments, why = _formed(model, cluster, deployments)
 
     def build(machine: Machine) -> list[Engine]:
-        return [engine(model, machine, one, policies=policies or engine_policy, offline=offline) for one in deployments]
+        return [
+            engine(model, machine, one, policies=operation.policies, offline=operation.offline) for one in deployments
+        ]
 
     engines = build(where)
     ends_at = traffic.prompt_tokens + traffic.output_tokens
@@ -83,9 +95,10 @@ def simulate_serving(
     for one in engines:
         _ = one.capacity  # engines that will not start say so before anything is priced
     tables = [one.tables(**lengths) for one in engines]
-    way: dict[str, Any] = {"router": router or deployments[0].router, "comings": comings, "fronts": fronts}
+    way: dict[str, Any] = {
+        "router": operation.router or deployments[0].router, "comings": operation.comings, "fronts": operation.fronts,
+    }  # fmt: skip
     found = replay_tables(engines, tables, traffic, **way)
-    goal = objective or Objective()
     ends = [(one, measure(one, traffic, goal)) for one in replay_ends(engines, tables, traffic, **way)]
     alone = measure(found, traffic, goal)
     drawn = sampling(found, traffic, alone, goal)

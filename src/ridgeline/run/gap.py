@@ -17,7 +17,7 @@ from ridgeline.plan.plan import Plan
 from ridgeline.predict import Evaluation, Predictor
 from ridgeline.predict.explain import explain
 from ridgeline.predict.floor import stage_parts
-from ridgeline.predict.serving import simulate_serving
+from ridgeline.predict.serving import Operation, simulate_serving
 from ridgeline.report.report import Report
 from ridgeline.report.serving import ServingReport
 from ridgeline.run.launch import launch
@@ -171,7 +171,7 @@ def compare_batch(
     prompt, output = (int(np.max(part)) for part in (traffic.prompt_tokens, traffic.output_tokens))
     if np.ptp(traffic.prompt_tokens) or np.ptp(traffic.output_tokens):
         raise WorkloadError("a batch of unequal lengths is not run here; give one number for prompt and one for output")
-    report = simulate_serving(model, cluster, (deployment,), traffic, offline=True)
+    report = simulate_serving(model, cluster, (deployment,), traffic, operation=Operation(offline=True))
     words = {"batch": batch, "prompt": prompt, "output": output}
     measured = launch(asked, repeats=repeats, device=device, limit_s=limit_s, generate=words)
     phases = batch_phases(report, measured)

@@ -17,6 +17,7 @@ import numpy as np
 from ridgeline.cost.machine import machine
 from ridgeline.errors import InputError, NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster
+from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Router
@@ -45,11 +46,15 @@ _HALVINGS = 6  # of the interval in which the highest rate lies: 1.6 % of it
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """Accelerators that can be rented: `limit` devices at most (None: any number), at `usd_per_h` each."""
+    """Accelerators that can be rented: `limit` devices at most (None: any number), at `usd_per_h` each.
+
+    `availability` is the probability that an instance of them is up [1].
+    """
 
     accelerator: str
     limit: int | None
     usd_per_h: float
+    availability: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,8 +168,7 @@ def rent_fleet(
     objective: Objective,
     *,
     stated: Mapping[str, Any] | None = None,
-    policies: Policies | None = None,
-    availability: float = 1.0,
+    policies: Policies = engine_policy,
     availability_target: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> RentedFleet:
@@ -190,7 +194,7 @@ def rent_fleet(
             price_usd_per_hour=offer.usd_per_h * one.deployment.instance_devices,
             most_per_s=most,
             devices=one.deployment.instance_devices,
-            availability=availability,
+            availability=offer.availability,
         )
         options.append(option)
         kept.append((name, one.deployment, option))
@@ -217,20 +221,20 @@ def _options(
     model: Model,
     offer: Offer,
     stated: Mapping[str, Any],
-    policies: Policies | None,
+    policies: Policies,
     traffic: Traffic,
     refused: dict[str, str],
 ) -> list[tuple[Offer, Engine, StepTables]]:
     """Instances of an offer that start: within a node, one budget each."""
     node = cluster(f"8x{offer.accelerator}") if offer.limit is None or offer.limit >= 8 else _node(offer)
     where = machine(node)
-    space = Space(token_budgets=(None,), max_seqs=(None,), pools=False, most_pp=1)
+    space = Space(token_budgets=(None,), max_seqs=(None,), pools=False, most_pp=1, fixed=stated)
     longest_prompt = int(np.max(traffic.prompt_tokens))
     longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
     found = []
-    for one in deployments(model, node, stated, space, longest=longest):
+    for one in deployments(model, node, space, longest=longest):
         try:
-            made = engine(model, where, one, **({} if policies is None else {"policies": policies}))  # type: ignore[arg-type]
+            made = engine(model, where, one, policies=policies)
             _ = made.capacity
         except (NoPlanError, PlanError) as error:
             refused.setdefault(f"{one.instance_devices}x{offer.accelerator}", str(error))

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from ridgeline.cost.machine import Machine, machine
+from ridgeline.cost.machine import machine
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.predict.serving import Operation
 from ridgeline.report.serving_search import Candidate, ServingSearch
 from ridgeline.search.serving_candidates import Bench, Stopped, Tried, reason
 from ridgeline.search.serving_space import Space, deployments, fleets
-from ridgeline.serving.engine import Policies
 from ridgeline.serving.metrics import ATTAINED, Objective
 from ridgeline.serving.traffic.traffic import Traffic
 
@@ -38,35 +37,28 @@ def search_serving(
     traffic: Traffic,
     objective: Objective,
     *,
-    stated: Mapping[str, Any] | None = None,
-    space: Space | None = None,
-    router: Router = Router.LEAST_LOADED,
+    space: Space = Space(),  # noqa: B008  (immutable)
     top: int = 5,
-    policies: Policies | None = None,
+    operation: Operation = Operation(router=Router.LEAST_LOADED),  # noqa: B008
     progress: Callable[[int, int], None] | None = None,
-    drafted: Callable[[Deployment], Deployment] | None = None,
-    resolved: Machine | None = None,
 ) -> ServingSearch:
     """The best deployments of a model on a cluster for traffic under an objective.
 
     Ranked by goodput, among those that keep to the objective by devices, then by TPOT; of those that miss it alike the
     one whose slowest percent comes nearest to it. `fewest` is the one with the
-    fewest devices that still keeps to it. `drafted` gives each shape what a model that drafts takes; `resolved` is the
-    cluster with the rates to price it by, those that others measured by default.
-    Raises `NoPlanError` when none starts.
+    fewest devices that still keeps to it. Raises `NoPlanError` when none starts.
     """
     begun = time.perf_counter()
-    chosen = space or Space()
     bench = Bench(
-        model=model, machine=resolved or machine(cluster), cluster=cluster, traffic=traffic, objective=objective,
-        router=router, policies=policies,
+        model=model, machine=operation.resolved or machine(cluster), cluster=cluster, traffic=traffic,
+        objective=objective, router=operation.router, policies=operation.policies,
     )  # fmt: skip
     refused: Counter[str] = Counter()
     closest: list[NoPlanError] = []
     longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
-    grid = deployments(model, cluster, stated or {}, chosen, longest=longest)
-    shapes = list(_started(grid, bench, refused, closest, drafted))
-    candidates = list(fleets(shapes, cluster, chosen, bench.get, traffic, stated or {}))
+    grid = deployments(model, cluster, space, longest=longest)
+    shapes = list(_started(grid, bench, refused, closest, space.drafted))
+    candidates = list(fleets(shapes, cluster, space, bench.get, traffic))
     found, pruned = _replayed(candidates, bench, top, refused, progress)
     if not found:
         why = refused.most_common(1)[0][0] if refused else "no degrees divide the model"

@@ -11,7 +11,6 @@ import numpy as np
 
 from ridgeline.cost.machine import Machine
 from ridgeline.errors import NoPlanError, PlanError, RidgelineError
-from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Role, Router
@@ -53,8 +52,8 @@ class Bench:
     cluster: Cluster
     traffic: Traffic
     objective: Objective
-    router: Router
-    policies: Policies | None
+    router: Router | None
+    policies: Policies
     _shelf: Shelf = field(default_factory=Shelf)
     _engines: dict[Deployment, tuple[Engine, StepTables, int]] = field(default_factory=dict)
     _tables: dict[Hashable, tuple[StepTables, int]] = field(default_factory=dict)
@@ -68,7 +67,7 @@ class Bench:
         """The engine, tables and number of a shape, whatever its role and count of instances."""
         key = replace(one, instances=1, role=Role.WHOLE, router=Router.ROUND_ROBIN)
         if key not in self._engines:
-            made = engine(self.model, self.machine, key, policies=self.policies or engine_policy, shelf=self._shelf)
+            made = engine(self.model, self.machine, key, policies=self.policies, shelf=self._shelf)
             _ = made.capacity
             if why := cut_blocks(made):
                 raise PlanError(why)
@@ -106,17 +105,15 @@ class Bench:
         engines = [one for one, _ in pairs]
         most_s = last * _BEYOND + 600.0 if last > 0 else 1e9
         tables = [tables for _, tables in pairs]
-        return engines, replay_tables(
-            engines, tables, self.traffic, router=self.router, most_s=most_s, stop=stop
-        )  # fmt: skip
+        router = self.router or fleet[0].router
+        return engines, replay_tables(engines, tables, self.traffic, router=router, most_s=most_s, stop=stop)
 
     def explained(self, one: Candidate) -> Candidate:
         """A candidate with what its mean decode step and its mean prompt hang on, as of any replay."""
         engines, found = self._replayed(one.deployments, None)
 
         def build(machine: Machine) -> list[Engine]:
-            policies = self.policies or engine_policy
-            return [engine(self.model, machine, each, policies=policies) for each in one.deployments]
+            return [engine(self.model, machine, each, policies=self.policies) for each in one.deployments]
 
         hangs = held(engines, build, self.machine, mean_of(engines, found, self.traffic))
         return replace(one, known=hangs.known, what_if=hangs.what_if)

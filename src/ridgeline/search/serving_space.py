@@ -46,55 +46,56 @@ class Space:
     # Prompts that several instances compute, and contexts that are divided over ranks which would hold the same cache.
     elastic_tokens: int = _whole("serve.elastic_tokens")
     long_tokens: int = _whole("serve.long_tokens")
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # options of a deployment that a person stated
+    drafted: Callable[[Deployment], Deployment] | None = None  # gives a shape what a model that drafts takes
+
+    def choices(self, name: str, values: Iterable[Any]) -> list[Any]:
+        """The stated value of an option, else the values that are worth trying."""
+        return [self.fixed[name]] if name in self.fixed else list(values)
 
 
 def _powers(most: int) -> list[int]:
     return [2**place for place in range(most.bit_length()) if 2**place <= most]
 
 
-def deployments(
-    model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space, *, longest: int = 0
-) -> Iterator[Deployment]:
+def deployments(model: Model, cluster: Cluster, space: Space, *, longest: int = 0) -> Iterator[Deployment]:
     """Shapes of one instance for contexts of up to `longest` tokens, those with what a person stated only.
 
     In a fleet of two kinds of devices each kind may hold whole instances, or attention with experts on the other.
     """
+    stated = space.fixed
     if cluster.secondary is None:
-        yield from _of_kind(model, cluster, stated, space, longest)
+        yield from _of_kind(model, cluster, space, longest)
         return
     for kind in (cluster.accelerator.name, cluster.secondary.cluster.accelerator.name):
         own = cluster.of_kind(kind)
         if "expert_devices" not in stated and not stated.get("apart"):
-            whole = _of_kind(model, replace(own, secondary=None), stated, space, longest)
+            whole = _of_kind(model, replace(own, secondary=None), space, longest)
             yield from (replace(one, kind=kind) for one in whole)
-        yield from _experts_beside(model, own, stated, space, longest)
+        yield from _experts_beside(model, own, space, longest)
 
 
-def _experts_beside(
-    model: Model, own: Cluster, stated: Mapping[str, Any], space: Space, longest: int
-) -> Iterator[Deployment]:
+def _experts_beside(model: Model, own: Cluster, space: Space, longest: int) -> Iterator[Deployment]:
     """Shapes with attention on the devices of a cluster and experts on those beside it."""
     assert own.secondary is not None
     there = own.secondary.cluster
-    split = {**stated, "apart": True}
-    parts = (stated["micro_batches"],) if "micro_batches" in stated else space.micro_batches
-    if "pp" in stated or "ep" in stated:
+    if "pp" in space.fixed or "ep" in space.fixed:
         return
-    for one in _of_kind(model, own, split, space, longest):
-        for micro in parts:
+    apart = replace(space, fixed={**space.fixed, "apart": True})
+    for one in _of_kind(model, own, apart, longest):
+        for micro in space.choices("micro_batches", space.micro_batches):
             yield replace(
                 one, kind=own.accelerator.name, expert_kind=there.accelerator.name, micro_batches=micro
             )  # fmt: skip
 
 
-def _of_kind(
-    model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space, longest: int
-) -> Iterator[Deployment]:
+def _of_kind(model: Model, cluster: Cluster, space: Space, longest: int) -> Iterator[Deployment]:
     """Shapes of one instance on devices of one kind, or with experts beside them where they are to be apart."""
+    stated = space.fixed
     fixed = deployment_words(stated) | drafts_of(stated)
     name, _, version = str(stated.get("engine", "vllm")).partition(" ")
     fixed |= {"engine": name, "version": version.strip()}
-    if other := _own(model, cluster, stated).other_weights:
+    if other := _own(model, cluster, space).other_weights:
         fixed["other_weights"] = other
     if "preemption" in stated:
         fixed["preemption"] = Preemption(stated["preemption"])
@@ -104,10 +105,10 @@ def _of_kind(
     if space.loads is not None and space.loads.flow is not None and "tokens_stay" not in stated:
         stays = (False, True)
     experts = max((block.experts for block in model.graph.blocks.values()), default=0)
-    for degrees in _divided(_degrees(model, cluster, stated, space), model, stated, longest >= space.long_tokens):
-        for formats in _formats(model, cluster, stated, space):
-            for budget in _options("token_budget", space.token_budgets, stated):
-                for seqs in _options("max_seqs", space.max_seqs, stated):
+    for degrees in _divided(_degrees(model, cluster, space), model, space, longest >= space.long_tokens):
+        for formats in _formats(model, cluster, space):
+            for budget in space.choices("token_budget", space.token_budgets):
+                for seqs in space.choices("max_seqs", space.max_seqs):
                     for stay in stays:
                         if stay and not _may_stay(degrees):
                             continue
@@ -123,24 +124,21 @@ def _may_stay(degrees: Mapping[str, int]) -> bool:
     return degrees["tp"] == degrees["pp"] == 1 < degrees["dp"] == degrees["ep"] and "expert_devices" not in degrees
 
 
-def _options(name: str, values: Sequence[int | None], stated: Mapping[str, Any]) -> Sequence[int | None]:
-    return (stated[name],) if name in stated else values
-
-
-def _degrees(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space) -> Iterator[dict[str, int]]:
+def _degrees(model: Model, cluster: Cluster, space: Space) -> Iterator[dict[str, int]]:
+    stated = space.fixed
     graph = model.graph
     experts = max((block.experts for block in graph.blocks.values()), default=0)
     node = min(cluster.tiers[0].size if cluster.tiers else 1, cluster.count)
-    for tp in _given("tp", _powers(min(node, cluster.count)), stated):
+    for tp in space.choices("tp", _powers(min(node, cluster.count))):
         if any(op.heads % tp for op in graph.attentions):
             continue
         alone = {"nano_tokens", "kv_fetched", "expert_devices", "elastic_tokens"} & stated.keys()
         one_stage = alone or any(stated.get(name) for name in ("split", "apart", "borrows", "two_batch_overlap"))
         stages = 1 if one_stage else min(space.most_pp, len(graph.layers))
-        for pp in _given("pp", _powers(stages), stated):
+        for pp in space.choices("pp", _powers(stages)):
             one_rank = "elastic_tokens" in stated or stated.get("split") or stated.get("borrows")
             spreads = experts and not one_rank
-            for dp in _given("dp", _powers(cluster.count) if spreads else [1], stated):
+            for dp in space.choices("dp", _powers(cluster.count) if spreads else [1]):
                 ranks = tp * dp
                 if ranks * pp > cluster.count or (pp > 1 and dp > 1 and "pp" not in stated):
                     continue
@@ -154,15 +152,14 @@ def _degrees(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: S
                     continue
                 more = experts + stated.get("expert_redundant", 0)
                 whole = [one for one in spread if not experts or experts % one == 0 or more % one == 0]
-                for ep in _given("ep", whole, stated):
+                for ep in space.choices("ep", whole):
                     if ranks % ep == 0:
                         yield {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
 
 
-def _divided(
-    grid: Iterable[dict[str, int]], model: Model, stated: Mapping[str, Any], long: bool
-) -> Iterator[dict[str, int]]:
+def _divided(grid: Iterable[dict[str, int]], model: Model, space: Space, long: bool) -> Iterator[dict[str, int]]:
     """Degrees with contexts whole and, where they are `long` and nothing stated forbids it, held once by all ranks."""
+    stated = space.fixed
     heads = min(
         (1 if op.latent else op.kv_heads for op in model.graph.attentions),
         default=0,
@@ -178,28 +175,25 @@ def _divided(
             yield {**degrees, "kv_ranks": copies}
 
 
-def _given(name: str, values: Iterable[int], stated: Mapping[str, Any]) -> list[int]:
-    return [stated[name]] if name in stated else list(values)
-
-
-def _own(model: Model, cluster: Cluster, stated: Mapping[str, Any]) -> Deployment:
+def _own(model: Model, cluster: Cluster, space: Space) -> Deployment:
     """A deployment in the stated formats, else in the checkpoint's own."""
+    stated = space.fixed
     asked = Deployment(weights=stated.get("weights", ""), other_weights=stated.get("attention_weights", ""))
     return with_formats(asked, model, cluster)[0]
 
 
-def _formats(model: Model, cluster: Cluster, stated: Mapping[str, Any], space: Space) -> Iterator[dict[str, str]]:
+def _formats(model: Model, cluster: Cluster, space: Space) -> Iterator[dict[str, str]]:
     """Formats of weights and cache: as stated, else the checkpoint's own and, where admitted, narrower ones."""
     rates = rates_of_both(cluster)
-    own = _own(model, cluster, stated).weights
+    own = _own(model, cluster, space).weights
     least_bytes = form(own or "bf16").weight_bytes
     narrower = [
         name
         for rate, name in _NARROW_WEIGHTS
         if space.quantize and rate in rates and form(name).weight_bytes < least_bytes
     ]
-    weights = [own] if "weights" in stated else [own, *narrower]
-    caches = [stated["kv"]] if "kv" in stated else ["", *(["fp8"] if space.quantize and "fp8" in rates else [])]
+    weights = [own] if "weights" in space.fixed else [own, *narrower]
+    caches = space.choices("kv", ["", *(["fp8"] if space.quantize and "fp8" in rates else [])])
     for one in weights:
         for cache in caches:
             yield {"weights": one, "kv": cache}
@@ -211,16 +205,16 @@ def fleets(
     space: Space,
     ready: Callable[[Deployment], tuple[Engine, StepTables]],
     traffic: Traffic,
-    stated: Mapping[str, Any],
 ) -> Iterator[tuple[Deployment, ...]]:
     """Fleets that fill the cluster: whole instances of each shape, and pools of two shapes near their balance."""
+    stated = space.fixed
     for one in shapes:
         most = fitting_instances(one, cluster)
         whole = replace(one, instances=min(stated.get("instances", most), most))
         yield (whole,)
         yield from ((other,) for other in _long_prompts(whole, space, ready, traffic))
     if cluster.secondary is not None:
-        yield from _both_kinds(shapes, cluster, stated)
+        yield from _both_kinds(shapes, cluster, space)
         return
     if (
         not space.pools
@@ -259,13 +253,11 @@ def _long_prompts(
         yield replaced(one, borrows=True)
 
 
-def _both_kinds(
-    shapes: Sequence[Deployment], cluster: Cluster, stated: Mapping[str, Any]
-) -> Iterator[tuple[Deployment, ...]]:
+def _both_kinds(shapes: Sequence[Deployment], cluster: Cluster, space: Space) -> Iterator[tuple[Deployment, ...]]:
     """Whole instances on devices of both kinds at once, alike in all but their degrees."""
     whole = [one for one in shapes if not one.expert_kind]
     first = [one for one in whole if one.kind == cluster.accelerator.name]
-    if "instances" in stated:
+    if "instances" in space.fixed:
         return
     for one in first:
         for other in whole:

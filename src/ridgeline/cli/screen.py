@@ -1,10 +1,32 @@
-"""How far a long command is: bars and spinners on a terminal's error stream, nothing elsewhere."""
+"""What a person sees: the answer on standard output, bars and spinners on a terminal's error stream."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ridgeline.report.blocks import Block
+
+
+def printed(
+    as_json: bool, answer: Callable[[], Any], blocks: Callable[[], Iterable[Block]], *, width: int = 100
+) -> None:
+    """Prints an answer: one JSON object, or its blocks, of `width` columns where they are piped."""
+    if as_json:
+        print_json(answer())
+        return
+    from ridgeline.report.blocks import show
+
+    show(blocks(), sys.stdout, width=width)
+
+
+def print_json(answer: Any) -> None:
+    """Prints one JSON object."""
+    print(json.dumps(answer, indent=1, allow_nan=False))
 
 
 @contextmanager

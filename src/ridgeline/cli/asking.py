@@ -1,0 +1,136 @@
+"""From a command line to a scenario, and from an error to what was said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ridgeline.cli.flags import LIMIT_NAMES, PLAN_NAMES, WORKLOAD_NAMES, flag_of, given
+from ridgeline.errors import (
+    ClusterError,
+    DomainError,
+    InputError,
+    ModelError,
+    PlanError,
+    UnknownNameError,
+    WorkloadError,
+)
+from ridgeline.scenario.serving import ServingScenario, read_serving, serving_from_words
+from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
+from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words
+
+TRAFFIC_NAMES = frozenset(field.name for field in TRAFFIC_FIELDS)
+DEPLOYMENT_NAMES = frozenset(field.name for field in (*DEPLOYMENT_FIELDS, *OFFLOAD_FIELDS))
+_TABLE_AT_FAULT = {PlanError: "plan", ModelError: "model", ClusterError: "cluster"}
+
+
+def scenario_of(subject: str, on: str | None, words: Mapping[str, Any], *, planned: bool) -> Scenario:
+    """The scenario that a command line describes; flags win over the scenario file.
+
+    With `planned` the scenario has a plan, made of defaults where nothing is said.
+    """
+    _refuse_others(
+        words, WORKLOAD_NAMES | PLAN_NAMES | LIMIT_NAMES, "is a word of serving; add --serve, or leave it out"
+    )
+    sections = {"workload": WORKLOAD_NAMES, **({"plan": PLAN_NAMES} if planned else {})}
+    tables = _tables(subject, on, words, sections)
+    if subject.endswith(".toml"):
+        return read_scenario(subject, tables)
+    if on is None:
+        raise InputError("say which machine, e.g. --on 64xH100-SXM", field="--on")
+    return scenario_from_words(tables)
+
+
+def serving_scenario_of(subject: str, on: str | None, words: Mapping[str, Any]) -> ServingScenario:
+    """The serving scenario that a command line describes; flags win over the scenario file."""
+    _refuse_others(words, TRAFFIC_NAMES | DEPLOYMENT_NAMES | {"batch"}, "is a word of training, not of serving")
+    tables = _tables(subject, on, words, {"workload": TRAFFIC_NAMES, "plan": DEPLOYMENT_NAMES})
+    if subject.endswith(".toml"):
+        return read_serving(subject, tables)
+    if on is None:
+        raise InputError("say which machine, e.g. --on 8xH100-SXM", field="--on")
+    return serving_from_words(tables)
+
+
+def _refuse_others(words: Mapping[str, Any], known: frozenset[str], said: str) -> None:
+    for name, value in words.items():
+        if value is not None and name not in known | {"region"}:
+            raise InputError(said, field=flag_of(name))
+
+
+def _tables(
+    subject: str, on: str | None, words: Mapping[str, Any], sections: Mapping[str, frozenset[str]]
+) -> dict[str, dict[str, object]]:
+    """The tables of a scenario that flags stand for; the model's where the subject is no scenario."""
+    tables: dict[str, dict[str, object]] = {section: given(words, names) for section, names in sections.items()}
+    machine = cluster_words(on, words.get("region"))
+    if machine:
+        tables["cluster"] = machine
+    if not subject.endswith(".toml"):
+        tables["model"] = {"config" if subject.endswith(".json") or is_folder(subject) else "name": subject}
+    return tables
+
+
+def cluster_words(on: str | None, region: object) -> dict[str, object]:
+    """The table of a cluster that `--on` and `--region` stand for; empty where neither is said."""
+    words: dict[str, object] = {} if region is None else {"region": region}
+    if on is not None:
+        words["file" if on.endswith(".toml") else "name"] = str(Path(on).resolve()) if on.endswith(".toml") else on
+    return words
+
+
+def is_folder(text: str) -> bool:
+    """Whether a text is the path of a folder; one that can be no path at all, too long or with a null, is none."""
+    try:
+        return bool(text) and Path(text).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def said_as(asked: ServingScenario, section: str, name: str) -> str:
+    """How a person said a word of a serving scenario: a flag, or a field of the file's table."""
+    return flag_of(name) if asked.file is None else f"{section}.{name}"
+
+
+@contextmanager
+def blamed_on(asked: Scenario) -> Iterator[None]:
+    """Errors about a scenario that was read from a file name that file and the table that is at fault."""
+    try:
+        yield
+    except (PlanError, WorkloadError, ModelError, ClusterError, DomainError) as error:
+        if asked.file is None:
+            raise
+        message = str(error).removeprefix("plan: ").removeprefix("workload: ")
+        section = _TABLE_AT_FAULT.get(type(error), "workload")
+        raise InputError(message, file=asked.file, line=_line_of(asked, section, message), field=section) from None
+
+
+def _line_of(asked: Scenario, section: str, message: str) -> int | None:
+    """The line of the first word of a section that a message names, else of the section itself."""
+    named = [asked.lines[section, word] for word in re.findall(r"\w+", message) if (section, word) in asked.lines]
+    return next(iter(named), asked.lines.get((section, ""), asked.lines.get(("", section))))
+
+
+@contextmanager
+def blamed_on_word(asked: ServingScenario) -> Iterator[None]:
+    """Errors about a name that is in no catalog, or no number format, name the word of the scenario that says it."""
+    try:
+        yield
+    except (UnknownNameError, DomainError) as error:
+        quoted = re.search(r"'([^']+)'", str(error))
+        words = {"workload": asked.traffic, "plan": asked.stated}
+        said = [
+            (section, name)
+            for section, table in words.items()
+            for name, value in table.items()
+            if quoted is not None and isinstance(value, str) and value.startswith(quoted[1])
+        ]
+        if len(said) != 1:
+            raise
+        section, name = said[0]
+        raise InputError(
+            str(error), file=asked.file, field=said_as(asked, section, name), value=words[section][name]
+        ) from None
