@@ -158,7 +158,7 @@ def test_equal_engines_are_replayed_once() -> None:
     policy = engine(MODEL, machine(FOUR), one).policy
     bench = Bench(
         model=MODEL, machine=machine(FOUR), cluster=FOUR, traffic=load_of(30), objective=BOUNDS,
-        router=Router.LEAST_LOADED, policies=None,
+        router=Router.LEAST_LOADED,
     )  # fmt: skip
     said = replace(one, token_budget=policy.token_budget, max_seqs=policy.max_seqs)
     other = replace(one, token_budget=policy.token_budget // 2)

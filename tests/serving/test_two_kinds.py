@@ -178,12 +178,12 @@ def test_a_scenario_names_the_devices_beside() -> None:
 
 
 def test_a_search_tries_both_kinds_and_splits_over_both() -> None:
-    grid = list(deployments(load("mixtral-8x7b"), both(), {"tp": 1}, Space(micro_batches=(3,))))
+    grid = list(deployments(load("mixtral-8x7b"), both(), Space(micro_batches=(3,), fixed={"tp": 1})))
     apart = {(one.kind, one.dp, one.expert_devices) for one in grid if one.expert_kind}
     assert apart == {(kind, dp, e) for kind in ("L40S", "H100-SXM") for dp in (1, 2, 4, 8) for e in (1, 2, 4, 8)}
     assert {one.kind for one in grid if not one.expert_devices} == {"L40S", "H100-SXM"}
     assert all(one.expert_kind != one.kind for one in grid)
-    only = list(deployments(load("mixtral-8x7b"), both(), {"tp": 1, "apart": True}, Space()))
+    only = list(deployments(load("mixtral-8x7b"), both(), Space(fixed={"tp": 1, "apart": True})))
     assert only
     assert all(one.expert_kind for one in only)
     assert {one.micro_batches for one in only} == {2, 3, 4}
@@ -199,7 +199,7 @@ def test_fleets_fill_both_kinds() -> None:
     def none(one: Deployment) -> tuple[Engine, StepTables]:
         return made(**{name: getattr(one, name) for name in ("kind", "expert_kind", "tp", "dp", "expert_devices")})
 
-    found = list(fleets(shapes, both(), Space(), none, asked, {}))
+    found = list(fleets(shapes, both(), Space(), none, asked))
     counts = [tuple(one.instances for one in fleet) for fleet in found]
     assert counts == [(2,), (4,), (2,), (2, 4)]  # each alone, and whole instances of both kinds at once
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ridgeline.cost.machine import Machine
 from ridgeline.errors import NoPlanError, PlanError, RidgelineError
+from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Role, Router
@@ -53,7 +54,7 @@ class Bench:
     traffic: Traffic
     objective: Objective
     router: Router | None
-    policies: Policies
+    policies: Policies = engine_policy
     _shelf: Shelf = field(default_factory=Shelf)
     _engines: dict[Deployment, tuple[Engine, StepTables, int]] = field(default_factory=dict)
     _tables: dict[Hashable, tuple[StepTables, int]] = field(default_factory=dict)
