@@ -388,7 +388,7 @@ def main() -> None:
         "# Claims of papers",
         "",
         "Written by `bench_claims.py`: both sides of each comparison are predicted here for the case as the paper",
-        "describes it; nothing is fitted to it. Where less comes out, `docs/serving.md` says what is missing.",
+        "describes it; nothing is fitted to it. Where less comes out, `docs/serving/` says what is missing.",
     ]
     for claim in CLAIMS:
         begun = time.perf_counter()

@@ -72,7 +72,9 @@ def test_pages_link_to_pages_that_exist() -> None:
 
 def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    pages = [path.name for path in (ROOT / "docs").glob("*.md") if path.name != "index.md"]
+    folders = ("", "serving/")
+    pages = [f"{name}{path.name}" for name in folders for path in (ROOT / "docs" / name).glob("*.md")]
+    pages.remove("index.md")
     assert not [name for name in pages if f"]({name})" not in index]
 
 
@@ -101,7 +103,7 @@ def test_what_the_command_page_does_from_python_runs(capsys: pytest.CaptureFixtu
 def shown_operators() -> list[tuple[str, list[str], list[str]]]:
     """Page, words and shown lines of every `ridgeline op` of the pages that fits answer, with or without a wheel."""
     found = []
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in sorted((ROOT / "docs").rglob("*.md")):
         for piece in page.read_text(encoding="utf-8").split("\n    ridgeline ")[1:]:
             command, *rest = piece.split("\n")
             lines = [line.split() for line in takewhile(lambda line: line.startswith("    ") or not line, rest)]

@@ -115,7 +115,7 @@ def test_a_test_names_it(one: type[Technique]) -> None:
 def test_a_page_or_an_example_tells_of_it(one: type[Technique]) -> None:
     """Besides lists that are made from the registry: what it is good for, where it is described or used."""
     named = re.compile(rf"(?<![\w-]){re.escape(one.key)}(?![\w-])")
-    pages = [page for page in (ROOT / "docs").glob("*.md") if page.name not in (PAGE.name, "scenario.md")]
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.name not in (PAGE.name, "scenario.md")]
     texts = (path.read_text(encoding="utf-8") for path in (*pages, *(ROOT / "examples").glob("*.toml")))
     assert any(map(named.search, texts)), f"no page of docs/ and no example tells of '{one.key}'"
 
