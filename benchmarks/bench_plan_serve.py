@@ -149,7 +149,7 @@ def page() -> list[str]:
         *(row for rows, _ in answered for row in rows),
         "",
         prose(
-            "Ridgeline is asked for Poisson arrivals, prompts of 4,000 and answers of 1,000 tokens, and an objective:"
+            "Ridgeline is asked for Poisson arrivals, prompts of 4,000 and outputs of 1,000 tokens, and an objective:"
             " every deployment of its grid, pools of prefill and decode included, is replayed on the same 1,000"
             " requests with its own queues. AIConfigurator is asked with its own defaults, which have the same lengths,"
             " for its best by means of a steady state without arrivals; its targets of TPOT and its pairing of pools"

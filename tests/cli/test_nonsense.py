@@ -135,7 +135,7 @@ def test_a_switch_of_serving_is_not_dropped_where_training_is_planned(
     capsys: pytest.CaptureFixture[str], words: list[str], flag: str
 ) -> None:
     code, said = ask(capsys, "plan", "gpt2", *words)
-    assert (code, said.strip()) == (2, f"error: field '{flag}': is a word of serving; add --serve, or leave it out")
+    assert (code, said.strip()) == (2, f"error: field '{flag}': is an option of serving; add --serve, or leave it out")
 
 
 @pytest.mark.parametrize("words", [["--on", "8xL40S"], ["--min-devices"], ["--quantize"], ["--no-pools"]])

@@ -164,7 +164,7 @@ def test_a_scenario_file_equals_its_flags(capsys: pytest.CaptureFixture[str], tm
         (["--prefill", "1xtp1", "--decode", "1xtp1"], "field '--prefill': the search chooses pools itself"),
         (["--autoscale", "high=9,low=1"], "field '--autoscale': a search leaves the fleet as it is"),
         (["--rent", "H100-SXM"], "field '--on': --rent chooses among its own offers"),
-        (["--global-batch", "8"], "field '--global-batch': is a word of training, not of serving"),
+        (["--global-batch", "8"], "field '--global-batch': is an option of training, not of serving"),
         (["--engine", "vlm"], "unknown engine 'vlm'; nearest: vLLM"),
         (["--slo", "ttft"], "'ttft' is no bound"),
         (["--tp", "16"], "16 devices are asked for"),

@@ -418,7 +418,7 @@ def test_words_that_cannot_be_used(capsys: pytest.CaptureFixture[str], words: li
             "does not divide 32 attention",
         ),
         (["simulate", "missing.toml"], "missing.toml: no such file"),
-        ([*BATCH, "--batch", "3", "--zero", "1"], "field '--zero': is a word of training, not of serving"),
+        ([*BATCH, "--batch", "3", "--zero", "1"], "field '--zero': is an option of training, not of serving"),
         ([*BATCH, "--batch", "0"], "field '--batch': '0' is out of range"),
     ],
 )

@@ -206,11 +206,11 @@ def test_a_scenario_of_the_other_kind_is_told_its_command(tmp_path: Path) -> Non
     training.write_text(head + 'task = "pretrain"\n', encoding="utf-8")
     serving.write_text(head + "rate = 2\n", encoding="utf-8")
     with pytest.raises(
-        InputError, match=r"training\.toml:4: field 'workload\.task': is a word of training, not of serv"
+        InputError, match=r"training\.toml:4: field 'workload\.task': is an option of training, not of serv"
     ):
         read_serving(training, {})
     with pytest.raises(
-        InputError, match=r"serving\.toml:4: field 'workload\.rate': is a word of serving; `ridgeline sim"
+        InputError, match=r"serving\.toml:4: field 'workload\.rate': is an option of serving; `ridgeline sim"
     ):
         read_scenario(serving)
 

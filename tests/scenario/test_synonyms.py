@@ -60,10 +60,10 @@ def test_a_command_names_the_flag(capsys: pytest.CaptureFixture[str], words: lis
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("[workload]\ntensor_parallel = 2", "here it is called tp, which is a word of [plan]; write it there"),
-        ("[workload]\nzero = 1", "is a word of [plan]; write it there"),
-        ("[plan]\nseq_len = 512", "is a word of [workload]; write it there"),
-        ("[plan]\nmax_seqs = 16", "is a word of serving"),
+        ("[workload]\ntensor_parallel = 2", "here it is called tp, which is an option of [plan]; write it there"),
+        ("[workload]\nzero = 1", "is an option of [plan]; write it there"),
+        ("[plan]\nseq_len = 512", "is an option of [workload]; write it there"),
+        ("[plan]\nmax_seqs = 16", "is an option of serving"),
     ],
 )
 def test_a_word_in_the_wrong_table_is_sent_to_its_own(

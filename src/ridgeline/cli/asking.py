@@ -33,7 +33,7 @@ def scenario_of(subject: str, on: str | None, words: Mapping[str, Any], *, plann
     With `planned` the scenario has a plan, made of defaults where nothing is said.
     """
     _refuse_others(
-        words, WORKLOAD_NAMES | PLAN_NAMES | LIMIT_NAMES, "is a word of serving; add --serve, or leave it out"
+        words, WORKLOAD_NAMES | PLAN_NAMES | LIMIT_NAMES, "is an option of serving; add --serve, or leave it out"
     )
     sections = {"workload": WORKLOAD_NAMES, **({"plan": PLAN_NAMES} if planned else {})}
     tables = _tables(subject, on, words, sections)
@@ -46,7 +46,7 @@ def scenario_of(subject: str, on: str | None, words: Mapping[str, Any], *, plann
 
 def serving_scenario_of(subject: str, on: str | None, words: Mapping[str, Any]) -> ServingScenario:
     """The serving scenario that a command line describes; flags win over the scenario file."""
-    _refuse_others(words, TRAFFIC_NAMES | DEPLOYMENT_NAMES | {"batch"}, "is a word of training, not of serving")
+    _refuse_others(words, TRAFFIC_NAMES | DEPLOYMENT_NAMES | {"batch"}, "is an option of training, not of serving")
     tables = _tables(subject, on, words, {"workload": TRAFFIC_NAMES, "plan": DEPLOYMENT_NAMES})
     if subject.endswith(".toml"):
         return read_serving(subject, tables)

@@ -61,11 +61,11 @@ def _refuse_idle(given: SimpleNamespace) -> None:
     }  # fmt: skip
     for flag, said in of_serving.items():
         if said and not given.serve:
-            raise InputError("is a word of serving; add --serve, or leave it out", field=flag)
+            raise InputError("is an option of serving; add --serve, or leave it out", field=flag)
         if said and given.rent is not None and flag != "--rent":
             raise InputError("--rent chooses machines by their price alone; leave one of them out", field=flag)
     if given.serve and given.exhaustive:
-        raise InputError("is a word of training; leave it out, or --serve", field="--exhaustive")
+        raise InputError("is an option of training; leave it out, or --serve", field="--exhaustive")
     if given.rent is not None and given.on is not None:
         raise InputError("--rent chooses among its own offers; leave one of them out", field="--on")
 

@@ -108,7 +108,7 @@ def offload_blocks(report: OffloadReport) -> list[Block]:
     """The report in words and tables."""
     title = (
         f"{report.model} on {report.cluster}: {counted(report.batch, 'sequence')} of {report.prompt_tokens:,} prompt"
-        f" and {report.output_tokens:,} answer tokens, {report.technique}"
+        f" and {report.output_tokens:,} output tokens, {report.technique}"
     )
     latency, rate = report.latency, report.batch * report.output_tokens
     fewest, most = (f"{rate / end:,.3g}" for end in (latency.high, latency.low))
@@ -223,8 +223,8 @@ def policy_blocks(report: PolicyReport) -> list[Block]:
         ("throughput", f"{report.tokens_per_s:.4g} output tokens/s ({ends}), prompts included"),
         ("block", f"{block:,} sequences share a fetch of the weights: {report.gpu_batches:,} of {report.gpu_batch:,}"),
         ("attention", f"of decoding sequences by {where}"),
-        ("time", f"{time_text(report.prefill_s)} for a block's prompts, {time_text(report.decode_s)} for its answers"),
-        ("busy", f"in prompts {_sides(report.prefill)}; in answers {_sides(report.decode)}"),
+        ("time", f"{time_text(report.prefill_s)} for a block's prompts, {time_text(report.decode_s)} for its outputs"),
+        ("busy", f"in prompts {_sides(report.prefill)}; in outputs {_sides(report.decode)}"),
         (
             "search",
             "no block is sooner at these rates"

@@ -174,7 +174,7 @@ def _title(report: ServingReport) -> str:
     rate = f", {traffic.rate_per_s:.3g} requests/s" if traffic.rate_per_s else ""
     return (
         f"{asked.name} on {report.cluster.name}: {report.traffic_name}, {counted(traffic.requests, 'request')}{rate},"
-        f" prompts of {traffic.prompt.mean:,.0f} and answers of {traffic.output.mean:,.0f} tokens on average"
+        f" prompts of {traffic.prompt.mean:,.0f} and outputs of {traffic.output.mean:,.0f} tokens on average"
     )
 
 

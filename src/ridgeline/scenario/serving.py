@@ -35,7 +35,7 @@ _ABOUT: Mapping[str, tuple[str, ...]] = {
 }
 
 
-_TOLD = "is a word of training, not of serving; `ridgeline plan` and `predict` read it without --serve"
+_TOLD = "is an option of training, not of serving; `ridgeline plan` and `predict` read it without --serve"
 _OF_PLAN = (*DEPLOYMENT_FIELDS, *OFFLOAD_FIELDS)
 _OF_TRAINING = {entry.name: _TOLD for entry in WORKLOAD_FIELDS} | words_of("plan", _OF_PLAN)
 

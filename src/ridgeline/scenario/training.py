@@ -193,7 +193,7 @@ def cluster_in(tables: Mapping[str, Table], place: Place) -> Cluster:
 
 def _build(tables: Mapping[str, Table], place: Place) -> Scenario:
     model, cluster, written = model_and_cluster(tables, place)
-    told = "is a word of serving; `ridgeline simulate` reads it, `plan` and `predict` with --serve"
+    told = "is an option of serving; `ridgeline simulate` reads it, `plan` and `predict` with --serve"
     traffic = dict.fromkeys((entry.name for entry in TRAFFIC_FIELDS), told) | words_of("plan", PLAN_FIELDS)
     deployment = dict.fromkeys((entry.name for entry in DEPLOYMENT_FIELDS), told) | words_of(
         "workload", WORKLOAD_FIELDS
@@ -221,7 +221,7 @@ def _build(tables: Mapping[str, Table], place: Place) -> Scenario:
 
 def words_of(section: str, fields: tuple[Field, ...]) -> dict[str, str]:
     """What is said of the words of a section where another's are read."""
-    return dict.fromkeys((entry.name for entry in fields), f"is a word of [{section}]; write it there")
+    return dict.fromkeys((entry.name for entry in fields), f"is an option of [{section}]; write it there")
 
 
 def failing(section: str, place: Place) -> Callable[[str, str], InputError]:

@@ -50,7 +50,7 @@ def best_policy(
     held, price = evaluate(job, machine, policy).tier_bytes, cluster.price_usd_per_device_h
     ends = [band(spent) for spent in run.parts()]
     low_s, high_s = (run.prefill_s * ends[0][end] + run.decode_s * ends[1][end] for end in (0, 1))
-    lengths = f"{prompt_tokens:,} prompt and {output_tokens:,} answer tokens"
+    lengths = f"{prompt_tokens:,} prompt and {output_tokens:,} output tokens"
     known = {name: float(value) for name, value in vars(machine).items() if name.endswith("_per_s")}
     return PolicyReport(
         title=f"{model.name} on one {cluster.accelerator.name}: streamed weights, requests of {lengths}",
