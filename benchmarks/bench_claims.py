@@ -23,8 +23,7 @@ from ridgeline.graph.load import load
 from ridgeline.lower.pieces import ExpertAllToAll
 from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.search.expert_service import AFFINITY, BALANCED, LINEAR, Loads, placed
-from ridgeline.search.expert_traffic import routes_of
+from ridgeline.search.expert_service import AFFINITY, BALANCED, LINEAR, Loads, placed, routes_of
 from ridgeline.serving.engine import engine
 from ridgeline.serving.metrics import Metrics, decode_parts, measure
 from ridgeline.serving.replay import replay_tables

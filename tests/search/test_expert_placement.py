@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ridgeline.errors import InputError, PlanError
-from ridgeline.search.expert_bounds import load_bound, replica_counts, traffic_bound
-from ridgeline.search.expert_placement import Experts, evaluate, lower_bound, place
+from ridgeline.search.expert_placement import (
+    Experts,
+    evaluate,
+    load_bound,
+    lower_bound,
+    place,
+    replica_counts,
+    traffic_bound,
+)
 
 Floats = NDArray[np.float64]
 

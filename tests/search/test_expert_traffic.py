@@ -17,8 +17,7 @@ from ridgeline.lower.pieces import ExpertAllToAll
 from ridgeline.lower.work import CollectiveKind
 from ridgeline.scenario.serving import serving_from_words
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.search.expert_service import AFFINITY, LINEAR, Loads, flow_of, lies, placed
-from ridgeline.search.expert_traffic import Routes, crossing, routes_of
+from ridgeline.search.expert_service import AFFINITY, LINEAR, Loads, Routes, crossing, flow_of, lies, placed, routes_of
 from ridgeline.search.serving_space import Space, deployments
 from ridgeline.serving.engine import engine
 

@@ -15,7 +15,7 @@ from ridgeline.graph.load import load
 from ridgeline.predict.offloaded import Offload, hybrid_of
 from ridgeline.report.offloaded import PolicyReport
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.search.offload_policy import best_policy
+from ridgeline.search.offload_placement import best_policy
 from ridgeline.serving.hybrid_placement import Technique
 from ridgeline.serving.hybrid_sides import link_bytes_per_s
 from ridgeline.serving.streamed_machine import job_of, machine_of

@@ -16,7 +16,7 @@ from ridgeline.graph.load import load
 from ridgeline.predict.offloaded import Offload, hybrid_of, offloaded
 from ridgeline.report.offloaded import OffloadReport, PolicyReport
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.search.offload_policy import best_policy
+from ridgeline.search.offload_placement import best_policy
 from ridgeline.serving.hybrid_placement import Technique
 from ridgeline.serving.streamed_costs import CACHE, HIDDEN, WEIGHTS, Machine, Method
 from ridgeline.serving.streamed_fill import filled

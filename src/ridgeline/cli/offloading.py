@@ -60,7 +60,7 @@ def predict_offloaded(asked: ServingScenario, *, batch: int | None, as_json: boo
 def plan_offloaded(asked: ServingScenario, *, as_json: bool) -> None:
     """Prints the best placement of streamed weights; raises NoPlanError where not one sequence fits."""
     from ridgeline.report.offloaded import policy_as_dict
-    from ridgeline.search.offload_policy import best_policy
+    from ridgeline.search.offload_placement import best_policy
 
     _refuse_unused(asked, ("weights", *_HOST))
     if asked.stated["offload"] != "streamed":

@@ -92,8 +92,7 @@ def with_placement(asked: ServingScenario) -> ServingScenario:
     loads = loads_from(asked)
     if loads is None:
         return asked
-    from ridgeline.search.expert_service import placed
-    from ridgeline.search.expert_traffic import routes_of
+    from ridgeline.search.expert_service import placed, routes_of
 
     routes = routes_of(asked.model, asked.cluster)
     experts = max((block.experts for block in asked.model.graph.blocks.values()), default=0)

@@ -23,8 +23,7 @@ from numpy.typing import ArrayLike
 
 from ridgeline.errors import NoPlanError
 from ridgeline.search.programs import INFINITE, Answer, Draft, Floats, Whole, gap
-from ridgeline.search.rent_problem import Option, Problem
-from ridgeline.search.rent_start import good_mix
+from ridgeline.search.rent_problem import Option, Problem, good_mix
 from ridgeline.search.rent_utilisation import up_probability
 
 __all__ = ["Binding", "Option", "Problem", "Rent", "Rented", "mix_text", "nearest_limits", "rent"]

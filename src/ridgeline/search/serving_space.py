@@ -17,8 +17,7 @@ from ridgeline.plan.deployment import Deployment, Preemption, Role
 from ridgeline.scenario.serving import drafts_of, fitting_instances
 from ridgeline.scenario.serving_words import deployed, deployment_words, replaced
 from ridgeline.seams.serving import KVEviction, of
-from ridgeline.search.expert_service import Known, Loads, placed
-from ridgeline.search.expert_traffic import routes_of
+from ridgeline.search.expert_service import Known, Loads, placed, routes_of
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts
 from ridgeline.serving.step import StepTables
