@@ -68,6 +68,8 @@ def why(framework: str, *, split: tuple[int, ...] | None = None, job: dict[str, 
         ("deepspeed", {"cp": 2, "zero": 3, "context_style": "ulysses"}, ""),
         ("deepspeed@0.18", {"ep": 4, "zero": 3}, "DeepSpeed 0.18 does not run zero 3 with ep 4"),
         ("deepspeed", {"ep": 4, "zero": 3}, ""),
+        ("fsdp", {"zero": 3, "loss": "own-loss"}, ""),  # the model's own code
+        ("megatron", {"loss": "own-loss"}, "Megatron-LM does not run loss own-loss; it runs whole"),
         ("deepspeed", {"offload_activations": True}, "DeepSpeed does not run offload_activations with recompute none"),
         ("deepspeed", {"offload_activations": True, "recompute": "full"}, ""),
         ("maxtext", {"pp": 4}, "MaxText does not run schedule 1f1b; it runs gpipe"),

@@ -6,6 +6,7 @@ import pytest
 
 from ridgeline.errors import PlanError
 from ridgeline.graph.load import load
+from ridgeline.seams import registry
 from ridgeline.seams.registry import technique
 from ridgeline.seams.resolve import rewritten, together
 
@@ -25,3 +26,10 @@ def test_a_slot_has_one_owner() -> None:
 def test_a_model_without_techniques_is_itself() -> None:
     model = load("gpt2")
     assert rewritten(model, ()) is model
+
+
+def test_a_key_of_two_families_is_refused_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"losses": {"twice": "one:Loss"}, "queues": {"twice": "other:Queue"}}
+    monkeypatch.setattr(registry, "modules", lambda family: known.get(family, {}))
+    with pytest.raises(PlanError, match=r"one of the losses \(one:Loss\) and one of the queues \(other:Queue\)"):
+        registry.listed("twice")

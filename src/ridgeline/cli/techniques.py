@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from ridgeline.cli.screen import printed
-from ridgeline.errors import PlanError, UnknownNameError
+from ridgeline.errors import PlanError
 from ridgeline.facts.store import sources
 from ridgeline.report.blocks import Block, Line, Table, blank
 from ridgeline.scenario.fields import SERVING_FAMILIES, TECHNIQUES, WORDS, WORKLOAD_FIELDS
-from ridgeline.seams.registry import families, kind, names
+from ridgeline.seams.registry import families, family_of, kind, names
 from ridgeline.seams.technique import Technique
 
 ALWAYS = WORDS | SERVING_FAMILIES  # families that a word of their own names
@@ -50,10 +50,7 @@ def entries() -> list[dict[str, str]]:
 
 def _found(name: str) -> type[Technique]:
     """The technique of a key, of whatever family."""
-    known = {key: family for family in families() for key in names(family)}
-    if name not in known:
-        raise UnknownNameError("technique", name, known)
-    return kind(known[name], name)
+    return kind(family_of(name), name)
 
 
 def technique_as_dict(one: type[Technique]) -> dict[str, Any]:
@@ -68,6 +65,10 @@ def technique_as_dict(one: type[Technique]) -> dict[str, Any]:
         "parameters": [_parameter(name, each) for name, each in one.parameters().items()],
         "seams": [filled for seam in _seams(one) for filled in _filled(one, seam)],
         "declares": {name: getattr(one, name) for seam in _seams(one) for name in _declared(one, seam)},
+        "worth_trying": list(one.axes()),
+        "quality": one.quality,
+        "claims": list(one.claims),
+        "export": dict(vars(one).get("export", {})),
         "owns": sorted(one.slots()),
         "needs": sorted(one.needs),
         "sources": [_source(each) for each in one.source],
@@ -157,6 +158,10 @@ def _page(one: dict[str, Any]) -> list[Block]:
     blocks += [
         blank(),
         *([Line(text=f"declares {declares}")] if declares else []),
+        *(Line(text=f"tried    by a search for what fits, as {text}") for text in one["worth_trying"]),
+        *([Line(text=f"quality  {one['quality']}", hang=9)] if one["quality"] else []),
+        *(Line(text=f"claims   {claim}", hang=9) for claim in one["claims"]),
+        *(Line(text=f"in       {program}: {words}", hang=9) for program, words in one["export"].items()),
         Line(text=f"owns     {', '.join(one['owns']) or 'nothing'}"),
         Line(text=f"needs    {', '.join(one['needs']) or 'nothing'}"),
         Line(text=f"code     {one['module']}"),

@@ -109,7 +109,7 @@ def framework_rules(
     yield "recompute_layers", ~_flag(plans, "recompute_layers") | policy.recompute_some_layers
     yield from _offload_rules(policy, plans, ranks)
     yield "optimizer_in_backward", ~_flag(plans, "optimizer_in_backward") | policy.optimizer_in_backward
-    yield "loss", np.isin(plans["loss"], policy.losses)
+    yield "loss", np.isin(plans["loss"], policy.losses) | ("any" in policy.losses)
 
 
 def _sharding_rules(

@@ -13,6 +13,7 @@ from ridgeline.energy.power import step_energy_j, step_power_range
 from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.workload import Task
+from ridgeline.lower.params import optimizer_states
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import Collective
 from ridgeline.predict.floor import peak_flop_per_s, recomputed_flop, stage_parts, step_floor_s
@@ -20,9 +21,13 @@ from ridgeline.predict.predictor import Evaluation, Predictor
 from ridgeline.predict.step_interval import step_interval
 from ridgeline.report.evidence import Known, lowest
 from ridgeline.report.report import Estimate, OpRow, Report, Share, StageMemory
+from ridgeline.seams.context import context_style
+from ridgeline.seams.loss import cross_entropy
 from ridgeline.seams.registry import listed
+from ridgeline.seams.technique import Technique
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.parts import by_resource
+from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stage_times import StageTimes
 from ridgeline.training.step import step_tasks
 from ridgeline.units import bytes_text
@@ -289,6 +294,19 @@ class _Explainer:
         waits = np.asarray(times.host_wait_s) + np.asarray(times.host_back_wait_s)
         return float(np.sum(2.0 * np.asarray(times.host_copy_s) - waits, axis=-1).max()) * self.it.passes
 
+    def _applied(self) -> list[Technique]:
+        """Techniques of the run: those that a plan lists, then of each family the one that does something in it."""
+        plan, stages = self.it.plan, self.predictor.stages
+        found = [listed(text) for text in plan.technique]
+        found += [optimizer_states(self.predictor.workload), cross_entropy(plan.loss)]
+        if plan.pp > 1:
+            found.append(pipeline_schedule(plan.schedule))
+        if plan.cp > 1:
+            found.append(context_style(plan.context_style))
+        if stages.rule(plan.recompute).repeats():
+            found.append(stages.rule(plan.recompute))
+        return found
+
     def sources(self) -> tuple[str, ...]:
         accelerator = self.predictor.cluster.accelerator
         used = [
@@ -299,7 +317,7 @@ class _Explainer:
         used += [
             fact.source for name, fact in accelerator.facts.items() if name in ("memory_bytes", "peak_flop_per_s.bf16")
         ]
-        used += [key for text in self.it.plan.technique for key in listed(text).source]
+        used += [key for one in self._applied() for key in one.source]
         used += [tier.fact.source for tier in self.predictor.cluster.tiers if tier.fact is not None]
         return tuple(dict.fromkeys(used))
 

@@ -60,11 +60,21 @@ def families() -> tuple[str, ...]:
 
 def listed(text: str) -> Technique:
     """The technique that one word names, of whatever family; raises as `technique` does."""
-    key = text.partition("(")[0].strip()
-    known = {name: family for family in families() for name in names(family)}
-    if key not in known:
-        raise UnknownNameError("technique", key, known)
-    return technique(known[key], text)
+    return technique(family_of(text.partition("(")[0].strip()), text)
+
+
+def family_of(key: str) -> str:
+    """The family of a technique.
+
+    Raises `UnknownNameError` for a key of none, `PlanError` for one that two packages gave to different families.
+    """
+    found = [family for family in families() if key in names(family)]
+    if not found:
+        raise UnknownNameError("technique", key, [name for family in families() for name in names(family)])
+    if len(found) > 1:
+        places = " and ".join(f"one of the {family} ({modules(family)[key]})" for family in found)
+        raise PlanError(f"technique '{key}': the key is taken twice, by {places}; rename one of them")
+    return found[0]
 
 
 def names(family: str) -> tuple[str, ...]:

@@ -30,7 +30,9 @@ class Technique:
     `key` is the word that people write; `family` the folder that it is in, of which a scenario has one, as it has one
     optimizer, unless they are not `exclusive`. `source` are keys of `data/sources.bib`,
     or an address where the file is not of this package. `owns` are the slots that it fills alone: two owners of a slot
-    are refused. `needs` are slots that something must fill. The docstring is its page: what it does, where it stops.
+    are refused. `needs` are slots that something must fill. `quality` says what it costs in accuracy and who measured
+    it, `claims` what its authors say that it gains, `export` how programs call it in their own configuration. The
+    docstring is its page: what it does, where it stops.
     """
 
     key: ClassVar[str] = ""
@@ -39,6 +41,9 @@ class Technique:
     source: ClassVar[tuple[str, ...]] = ()
     owns: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
+    quality: ClassVar[str] = ""
+    claims: ClassVar[tuple[str, ...]] = ()
+    export: ClassVar[dict[str, str]] = {}
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -64,6 +69,11 @@ class Technique:
     def slots(cls) -> frozenset[str]:
         """What it fills alone: its family where that is exclusive, and what it owns besides."""
         return cls.owns | ({cls.family} if cls.exclusive else frozenset())
+
+    @classmethod
+    def axes(cls) -> tuple[str, ...]:
+        """Texts of it that a search for what fits tries where a plan does not name another of its family."""
+        return ()
 
     @classmethod
     def summary(cls) -> str:

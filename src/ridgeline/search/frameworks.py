@@ -63,7 +63,7 @@ def space_of(space: Space, policy: FrameworkPolicy) -> Space:
         offload_weights=both(space.offload_weights, "weights" in policy.offload),
         offload_activations=both(space.offload_activations, "activations" in policy.offload),
         optimizer_in_backward=both(space.optimizer_in_backward, policy.optimizer_in_backward),
-        loss=tuple(one for one in space.loss if technique_name(one) in policy.losses) or (Plan.loss,),
+        loss=tuple(one for one in space.loss if {technique_name(one), "any"} & {*policy.losses}) or (Plan.loss,),
         balance_stages=space.balance_stages and "any" in (policy.layer_splits, policy.chunk_splits),
     )
 

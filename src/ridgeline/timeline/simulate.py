@@ -38,22 +38,22 @@ def _sweep(
     stream: Numbers,
     dep_start: Numbers,
     dep: Numbers,
-    start_s: Numbers,
-    end_s: Numbers,
-    next_task: Numbers,
-    cursor: Numbers,
-    waiter: Numbers,
-    head: Numbers,
+    times_s: Numbers,
+    of_task: Numbers,
+    of_stream: Numbers,
     free_s: Numbers,
-    next_waiter: Numbers,
-    runnable: Numbers,
 ) -> int:
     """Fill start and end of every task that can run; return how many did.
 
     Each stream runs ahead until its head task meets an unfinished dependency, then joins the list
     of streams that wait for it and is made runnable when it ends. Every task and every dependency
-    is passed once: O(tasks + dependencies). `end_s` is -1 until known.
+    is passed once: O(tasks + dependencies). `times_s` are starts and ends, -1 until known; `of_task` the next
+    of its stream, the dependency it looks at and the stream that waits for it; `of_stream` the head task, the next
+    stream that waits for the same task and the runnable ones; `free_s` when a stream is free.
     """
+    start_s, end_s = times_s[0], times_s[1]
+    next_task, cursor, waiter = of_task[0], of_task[1], of_task[2]
+    head, next_waiter, runnable = of_stream[0], of_stream[1], of_stream[2]
     streams = len(head)
     for task in range(len(stream) - 1, -1, -1):
         next_task[task] = head[stream[task]]
@@ -120,10 +120,9 @@ def simulate(tasks: TaskGraph, *, compiled: bool | None = None) -> Timeline:
     if count and not (np.isfinite(duration_s).all() and duration_s.min() >= 0.0):
         _refuse_duration(tasks, duration_s)
     dep_start = np.ascontiguousarray(tasks.dep_start, dtype=np.int64)
-    start_s, end_s = np.zeros(count), np.full(count, -1.0)
+    times_s = np.stack((np.zeros(count), np.full(count, -1.0)))
     absent = np.full(count, -1, dtype=np.int64)
-    lane_absent = np.full(streams, -1, dtype=np.int64)
-    work = (absent.copy(), dep_start[:-1].copy(), absent, lane_absent.copy(), np.zeros(streams))
+    of_stream = np.full((3, streams), -1, dtype=np.int64)
     done = run_on_lists(
         _sweep,
         (
@@ -132,10 +131,11 @@ def simulate(tasks: TaskGraph, *, compiled: bool | None = None) -> Timeline:
             dep_start,
             np.ascontiguousarray(tasks.dep, dtype=np.int64),
         ),
-        (start_s, end_s, *work, lane_absent, np.empty(streams, dtype=np.int64)),
+        (times_s, np.stack((absent, dep_start[:-1], absent)), of_stream, np.zeros(streams)),
         plain_s=count * _TASK_S,
         force=compiled,
     )
+    start_s, end_s = times_s
     if done < count:
         _refuse_circle(tasks, end_s, done)
     return Timeline(start_s=start_s, end_s=end_s, makespan_s=float(end_s.max()) if count else 0.0)

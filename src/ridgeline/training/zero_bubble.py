@@ -59,10 +59,16 @@ class Filled:
     longest_span_s: float
 
 
-# Rows of the kernel's tables. Per position: how many of each have run, and how many forwards the skeleton has passed.
-RAN_FORWARD, RAN_INPUT, RAN_WEIGHT, PASSED = 0, 1, 2, 3
-# Per stage: activations held, tasks placed, place in the skeleton, weight parts queued and taken from the queue.
-HELD, PLACED, CURSOR, QUEUED, TAKEN = 0, 1, 2, 3, 4
+# Rows of the kernel's tables. Times per position: of its parts (0 to 2), of what forward and input backward hand on (3,
+# 4), and the least gap that a weight part or a forward before its turn fills (5, 6).
+SEND, LEAST_WEIGHT, LEAST_FORWARD = 3, 5, 6
+# Per position: how many of each have run, how many forwards the skeleton has passed, and its stage.
+RAN_FORWARD, RAN_INPUT, RAN_WEIGHT, PASSED, STAGE = 0, 1, 2, 3, 4
+# Per stage: activations held, tasks placed, place in the skeleton, weight parts queued and taken from the queue,
+# and the most activations that it may hold.
+HELD, PLACED, CURSOR, QUEUED, TAKEN, CAP = 0, 1, 2, 3, 4, 5
+# What is placed: kind, position and micro-batch of each task, and the positions of queued weight parts.
+KIND, POSITION, MICRO_BATCH, QUEUE = 0, 1, 2, 3
 # Per stage: when it decides next, when its first task started and its latest ends.
 WAKE, FIRST, LATEST = 0, 1, 2
 WAIT, RUN_FORWARD, RUN_INPUT, RUN_WEIGHT = -1, 0, 2, 3
@@ -72,10 +78,7 @@ WAIT, RUN_FORWARD, RUN_INPUT, RUN_WEIGHT = -1, 0, 2, 3
 def _choose(
     stage: int,
     now_s: float,
-    micro_batches: int,
-    patience: float,
     times_s: Numbers,
-    cap: Numbers,
     skeleton: Numbers,
     ready_s: Numbers,
     ran: Numbers,
@@ -83,7 +86,8 @@ def _choose(
     queue: Numbers,
 ) -> tuple[int, int, float]:
     """What a stage does now: action, position, and, for WAIT, the time at which to ask again."""
-    entries = len(skeleton[0]) // len(cap)
+    entries = len(skeleton[0]) // len(lane[CAP])
+    micro_batches = len(ready_s[0]) // len(times_s[0])
     place = stage * entries + lane[CURSOR][stage]
     waiting_weight = (
         queue[stage * entries // 2 + lane[TAKEN][stage]] if lane[TAKEN][stage] < lane[QUEUED][stage] else -1
@@ -95,7 +99,7 @@ def _choose(
         due_s = ready_s[1][position * micro_batches + ran[RAN_INPUT][position]]
         if due_s <= now_s:
             return RUN_INPUT, position, now_s
-    elif lane[HELD][stage] < cap[stage]:
+    elif lane[HELD][stage] < lane[CAP][stage]:
         due_s = ready_s[0][position * micro_batches + ran[RAN_FORWARD][position]]
         if due_s <= now_s:
             return RUN_FORWARD, position, now_s
@@ -103,12 +107,12 @@ def _choose(
         return RUN_WEIGHT, waiting_weight, now_s
     else:
         return WAIT, position, NEVER_S
-    if waiting_weight >= 0 and due_s - now_s >= patience * times_s[2][waiting_weight]:
+    if waiting_weight >= 0 and due_s - now_s >= times_s[LEAST_WEIGHT][waiting_weight]:
         return RUN_WEIGHT, waiting_weight, now_s
     next_forward = ran[RAN_FORWARD][stage]
-    if next_forward < skeleton[2][place] and lane[HELD][stage] < cap[stage]:
+    if next_forward < skeleton[2][place] and lane[HELD][stage] < lane[CAP][stage]:
         early_s = ready_s[0][stage * micro_batches + next_forward]
-        if early_s <= now_s and due_s - now_s >= patience * times_s[0][stage]:
+        if early_s <= now_s and due_s - now_s >= times_s[LEAST_FORWARD][stage]:
             return RUN_FORWARD, stage, now_s
         if now_s < early_s < due_s:
             return WAIT, stage, early_s
@@ -139,23 +143,19 @@ def _seat(changed: int, wake_s: Numbers, winner: Numbers) -> None:
 
 @kernel
 def _fill(
-    micro_batches: int,
-    patience: float,
-    send_s: Numbers,
     times_s: Numbers,
-    cap: Numbers,
-    stage_at: Numbers,
     skeleton: Numbers,
     out: Numbers,
     ready_s: Numbers,
     ran: Numbers,
     lane: Numbers,
-    queue: Numbers,
     clock_s: Numbers,
     winner: Numbers,
 ) -> int:
     """Fill a skeleton in order of time; return the number of tasks placed, short of all if memory blocks."""
-    stages, length = len(cap), len(stage_at)
+    stages, length = len(lane[CAP]), len(times_s[0])
+    micro_batches = len(ready_s[0]) // length
+    queue = out[QUEUE]
     entries = len(skeleton[0]) // stages
     tasks = 3 * entries // 2
     placed = 0
@@ -165,9 +165,7 @@ def _fill(
         if now_s >= NEVER_S:
             return placed
         _pass_early(stage, skeleton, ran, lane, entries)
-        action, position, ask_s = _choose(
-            stage, now_s, micro_batches, patience, times_s, cap, skeleton, ready_s, ran, lane, queue
-        )
+        action, position, ask_s = _choose(stage, now_s, times_s, skeleton, ready_s, ran, lane, queue)
         if action == WAIT:
             clock_s[WAKE][stage] = ask_s
             _seat(stage, clock_s[WAKE], winner)
@@ -183,9 +181,9 @@ def _fill(
         else:
             receiver = position + 1 if action == RUN_FORWARD else position - 1
             if 0 <= receiver < length:
-                other = stage_at[receiver]
+                other = ran[STAGE][receiver]
                 if other != stage:
-                    arrival_s = end_s + send_s[part][position]
+                    arrival_s = end_s + times_s[SEND + part][position]
                 ready_s[part][receiver * micro_batches + micro_batch] = arrival_s
             elif action == RUN_FORWARD:
                 ready_s[1][position * micro_batches + micro_batch] = end_s
@@ -196,9 +194,9 @@ def _fill(
                 lane[QUEUED][stage] += 1
                 lane[CURSOR][stage] += 1
         place = stage * tasks + lane[PLACED][stage]
-        out[0][place] = action
-        out[1][place] = position
-        out[2][place] = micro_batch
+        out[KIND][place] = action
+        out[POSITION][place] = position
+        out[MICRO_BATCH][place] = micro_batch
         if lane[PLACED][stage] == 0:
             clock_s[FIRST][stage] = now_s
         lane[PLACED][stage] += 1
@@ -234,8 +232,6 @@ def fill(
     stages, chunks = chain.shape
     length, tasks = chain.size, 3 * chunks * micro_batches
     leaves = 1 << max(stages - 1, 1).bit_length()
-    stage_at = np.empty(length, dtype=np.int64)
-    stage_at[chain] = np.arange(stages)[:, None]
     ready = np.full((2, length * micro_batches), NEVER_S)
     ready[0, :micro_batches] = 0.0
     clock = np.full((3, leaves), NEVER_S)
@@ -245,28 +241,25 @@ def fill(
     winner[leaves:] = np.arange(leaves)
     for node in range(leaves - 1, 0, -1):
         winner[node] = winner[2 * node]
-    out = np.empty((3, stages * tasks), dtype=np.int64)
-    ran, lane = np.zeros((4, length), dtype=np.int64), np.zeros((5, stages), dtype=np.int64)
-    queue = np.empty(stages * tasks // 3, dtype=np.int64)
+    out = np.empty((4, stages * tasks), dtype=np.int64)
+    ran, lane = np.zeros((5, length), dtype=np.int64), np.zeros((6, stages), dtype=np.int64)
+    ran[STAGE, chain] = np.arange(stages)[:, None]
+    lane[CAP] = cap
+    sends = np.broadcast_to(send_s, (2, length))
     placed = run_on_lists(
         _fill,
         (
-            micro_batches,
-            float(skeleton.patience),
-            np.ascontiguousarray(np.broadcast_to(send_s, (2, length)), dtype=np.float64),
-            np.ascontiguousarray(times_s, dtype=np.float64),
-            np.ascontiguousarray(cap, dtype=np.int64),
-            stage_at,
+            np.concatenate((times_s, sends, skeleton.patience * times_s[[2, 0]])),
             np.stack((skeleton.position.ravel(), skeleton.kind.ravel(), skeleton.allowed.ravel())),
         ),
-        (out, ready, ran, lane, queue, clock, winner),
+        (out, ready, ran, lane, clock, winner),
         plain_s=(stages * tasks if steps is None else steps) * _TASK_S,
         force=compiled,
     )
     if placed < stages * tasks:
         return None
     first, latest = clock[FIRST, :stages], clock[LATEST, :stages]
-    kind, position, micro_batch = out.reshape(3, stages, tasks)
+    kind, position, micro_batch = out[:QUEUE].reshape(3, stages, tasks)
     return Filled(
         kind=kind,
         position=position,

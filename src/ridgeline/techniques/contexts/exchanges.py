@@ -26,6 +26,10 @@ class Ring(ContextStyle):
 
     key: ClassVar[str] = "ring"
     source: ClassVar[tuple[str, ...]] = ("ring-attention-2023",)
+    export: ClassVar[dict[str, str]] = {
+        "Megatron-LM": "--cp-comm-type p2p",
+        "torchtitan": "context_parallel_rotate_method = 'alltoall'",
+    }
     halves: ClassVar[bool] = True
     by_turns: ClassVar[bool] = True
 
@@ -45,6 +49,10 @@ class Gathered(ContextStyle):
 
     key: ClassVar[str] = "allgather"
     source: ClassVar[tuple[str, ...]] = ("transformer-engine", "llama-3-2024")
+    export: ClassVar[dict[str, str]] = {
+        "Megatron-LM": "--cp-comm-type all_gather",
+        "torchtitan": "context_parallel_rotate_method = 'allgather'",
+    }
     halves: ClassVar[bool] = True
 
     def exchanges(self, attended: Attended, *, backward: bool) -> Iterable[Exchange | Layouts]:
@@ -61,6 +69,7 @@ class Ulysses(ContextStyle):
 
     key: ClassVar[str] = "ulysses"
     source: ClassVar[tuple[str, ...]] = ("ulysses-2023",)
+    export: ClassVar[dict[str, str]] = {"Megatron-LM": "--cp-comm-type a2a"}
     by_heads: ClassVar[bool] = True
 
     def exchanges(self, attended: Attended, *, backward: bool) -> Iterable[Exchange | Layouts]:

@@ -61,8 +61,12 @@ class Fused(CrossEntropy):
 
     key: ClassVar[str] = "fused"
     source: ClassVar[tuple[str, ...]] = ("liger-kernel-2024",)
-    tried: ClassVar[bool] = True
     early_gradient: ClassVar[bool] = True
+
+    @classmethod
+    def axes(cls) -> tuple[str, ...]:
+        """As it is."""
+        return (cls.key,)
 
     def held_bytes(self, logits: Logits) -> ArrayLike:
         """A chunk's logits and the gradient of the hidden states [byte]."""

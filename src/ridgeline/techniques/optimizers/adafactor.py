@@ -17,6 +17,7 @@ class Adafactor(OptimizerStates):
 
     key: ClassVar[str] = "adafactor"
     source: ClassVar[tuple[str, ...]] = ("adafactor-2018",)
+    export: ClassVar[dict[str, str]] = {"Transformers": "optim = 'adafactor'"}
 
     def state_bytes(self, tensor: Tensor) -> float:
         """State of one tensor [byte]: 4 (m + n), or 4 of every number where there is no matrix."""

@@ -14,6 +14,7 @@ class AdamW(Elementwise):
 
     key: ClassVar[str] = "adamw"
     source: ClassVar[tuple[str, ...]] = ("adamw-2019",)
+    export: ClassVar[dict[str, str]] = {"Transformers": "optim = 'adamw_torch'"}
     two_moments: ClassVar[bool] = True
     bytes_each: ClassVar[float] = 2 * FP32_BYTES
 

@@ -14,6 +14,7 @@ class EightBitAdamW(Elementwise):
 
     key: ClassVar[str] = "adamw-8bit"
     source: ClassVar[tuple[str, ...]] = ("eight-bit-optimizers-2022",)
+    export: ClassVar[dict[str, str]] = {"Transformers": "optim = 'adamw_bnb_8bit'"}
     bytes_each: ClassVar[float] = 2.0
 
 
@@ -23,6 +24,7 @@ class PagedAdamW(Elementwise):
 
     key: ClassVar[str] = "paged-adamw"
     source: ClassVar[tuple[str, ...]] = ("qlora-2023",)
+    export: ClassVar[dict[str, str]] = {"Transformers": "optim = 'paged_adamw_32bit'"}
     bytes_each: ClassVar[float] = 2 * FP32_BYTES
     paged: ClassVar[bool] = True
 
@@ -33,4 +35,5 @@ class PagedEightBitAdamW(EightBitAdamW):
 
     key: ClassVar[str] = "paged-adamw-8bit"
     source: ClassVar[tuple[str, ...]] = ("eight-bit-optimizers-2022", "qlora-2023")
+    export: ClassVar[dict[str, str]] = {"Transformers": "optim = 'paged_adamw_8bit'"}
     paged: ClassVar[bool] = True

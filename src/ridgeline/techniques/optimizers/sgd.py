@@ -14,6 +14,7 @@ class Sgd(Elementwise):
 
     key: ClassVar[str] = "sgd"
     source: ClassVar[tuple[str, ...]] = ("sgd-1951",)
+    export: ClassVar[dict[str, str]] = {"Transformers": "optim = 'sgd'"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,4 +32,5 @@ class Lion(Elementwise):
 
     key: ClassVar[str] = "lion"
     source: ClassVar[tuple[str, ...]] = ("lion-2023",)
+    export: ClassVar[dict[str, str]] = {"Transformers": "optim = 'lion_32bit'"}
     bytes_each: ClassVar[float] = FP32_BYTES

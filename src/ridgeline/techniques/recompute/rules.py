@@ -30,6 +30,7 @@ class CoreAttention(KeepAll):
 
     key: ClassVar[str] = "core-attention"
     source: ClassVar[tuple[str, ...]] = ("selective-recompute-2022",)
+    export: ClassVar[dict[str, str]] = {"Megatron-LM": "--recompute-granularity selective"}
 
     def stays(self, role: str) -> float:
         """Share of the tensors of a role that waits for backward [1]: all that is saved but scores."""
@@ -66,6 +67,7 @@ class WholeLayers(RecomputeRule):
 
     key: ClassVar[str] = "full"
     source: ClassVar[tuple[str, ...]] = ("sublinear-memory-2016",)
+    export: ClassVar[dict[str, str]] = {"Megatron-LM": "--recompute-granularity full"}
     by_layer: ClassVar[bool] = True
 
     def stays(self, role: str) -> float:
