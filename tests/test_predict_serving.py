@@ -19,8 +19,8 @@ from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.predict.serving import Operation, queue_of, simulate_serving
 from ridgeline.report.serving import ServingReport
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.serving.comings import Autoscale, Comings
 from ridgeline.serving.engine import engine
+from ridgeline.serving.fleet_events import Autoscale, FleetEvents
 from ridgeline.serving.metrics import Objective
 from ridgeline.serving.replay import replay
 from ridgeline.serving.traffic.asked import asked_traffic
@@ -195,9 +195,9 @@ def test_pools_are_scaled_each_by_its_own_load() -> None:
     """One instance of each pool is up from the beginning; under the load both pools start others."""
     pools = [deployed(role=role, instances=2) for role in (Role.PREFILL, Role.DECODE)]
     busy = asked_traffic({"rate": 40.0, "prompt": (2048, 2048), "output": (64, 64), "requests": 400})[0]
-    auto = Comings(autoscale=Autoscale(period_s=1.0, high=4.0, low=1.0, start_s=1.0))
+    auto = FleetEvents(autoscale=Autoscale(period_s=1.0, high=4.0, low=1.0, start_s=1.0))
     found = simulate_serving(
-        load("llama-3.1-8b"), cluster("4xH100-SXM"), pools, busy, operation=Operation(comings=auto)
+        load("llama-3.1-8b"), cluster("4xH100-SXM"), pools, busy, operation=Operation(fleet_events=auto)
     ).replay
     assert found.done.all()
     assert found.starts == 2

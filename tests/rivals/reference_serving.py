@@ -51,7 +51,7 @@ class Instance:
     ranks: list[Rank]
     at: str = "idle"
     end_s: float = math.inf
-    mate: Instance | None = None  # the other lane of a split device
+    peer: Instance | None = None  # the other lane of a split device
     done: int = 0  # iterations
     epoch: int = 0
     begun_s: float = 0.0
@@ -61,7 +61,7 @@ class Instance:
     prompted: bool = False  # its last iteration had prompts
     count: int = 0  # iterations since its scheduler last looked for prompts, or since those it holds began to wait
     holding: bool = False
-    heard_s: float = 0.0
+    last_arrival_s: float = 0.0
     merged: int = 1  # instances that compute a prompt together
     built: set[tuple[int, int]] = field(default_factory=set)  # ranks and numbers of tokens that had an iteration
     stood: int = 0  # iterations in which ranks stood
@@ -286,20 +286,20 @@ class Instance:
         every = rule["receive_steps"]
         self.count += 1
         if not any(rank.decoding for rank in self.ranks):
-            self.count, self.heard_s, self.holding = 0, now_s, False
+            self.count, self.last_arrival_s, self.holding = 0, now_s, False
             return self.made_up_s(now_s)
         prepared_s = self.begun_s if rule["ahead"] else math.inf
         if every <= 1:
             return prepared_s
         if rule["holds"] == EACH_LOOK:
-            before_s = self.heard_s
+            before_s = self.last_arrival_s
             if self.prompted and rule["scheduler"] == PREFILL_FIRST:
                 self.count = 0
-                self.heard_s = min(now_s, self.begun_s + rule["eager_s"]) if rule["ahead"] else now_s
-                return self.heard_s
+                self.last_arrival_s = min(now_s, self.begun_s + rule["eager_s"]) if rule["ahead"] else now_s
+                return self.last_arrival_s
             if self.count == every:
-                self.count, self.heard_s = 0, now_s
-            return before_s if rule["ahead"] else self.heard_s
+                self.count, self.last_arrival_s = 0, now_s
+            return before_s if rule["ahead"] else self.last_arrival_s
         tokens = [[one.needed - one.ready for one in rank.queue if not one.late(prepared_s)] for rank in self.ranks]
         if rule["holds"] == WHEN_ALL:
             lets = all(rank.has_prompt(prepared_s) for rank in self.ranks) or not all(
@@ -522,7 +522,7 @@ class Fleet:
             self.moves += 1
             self.push(rank.link_free_s + float(instance.rule["move_start_s"]), one)
         else:
-            waits = instance.mate is not None and instance.mate.at == "decode"  # for the step that runs
+            waits = instance.peer is not None and instance.peer.at == "decode"  # for the step that runs
             one.stage, one.steps = "joins" if waits else "decoding", 0
             if one.stays(rank.rule) < one.needed:
                 goal = one.stays(rank.rule) + rank.rule["reserve"] * (one.output - one.made)

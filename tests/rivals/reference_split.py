@@ -112,17 +112,17 @@ class Answers(Lane):
     def begin(self, now_s: float) -> None:
         """Starts the next step, or idles."""
         (rank,) = self.ranks
-        assert isinstance(self.mate, Prompts)
+        assert isinstance(self.peer, Prompts)
         waiting = len(rank.queue)
         if rank.decoding:
             rank.make_growth_fit()
-        if len(rank.queue) > waiting and self.mate.at == "idle":
-            self.mate.begin(now_s)
+        if len(rank.queue) > waiting and self.peer.at == "idle":
+            self.peer.begin(now_s)
         self.at, self.end_s = "idle", math.inf
         if not rank.decoding:
             return
-        beside = self.mate.at == "mixed"
-        share, asked = (1.0 - self.mate.share, self.mate.asks) if beside else (1.0, 0.0)
+        beside = self.peer.at == "mixed"
+        share, asked = (1.0 - self.peer.share, self.peer.asks) if beside else (1.0, 0.0)
         mine = self.answers()
         own = self.alone(mine, share)
         seconds = max(own, mine[3] + asked * own)

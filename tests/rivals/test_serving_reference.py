@@ -188,7 +188,7 @@ class Case:
                 }  # fmt: skip
                 if rule["split"]:
                     prompts, answers = Prompts(**same, role="whole"), Answers(**same, role="answers")
-                    prompts.mate, answers.mate = answers, prompts
+                    prompts.peer, answers.peer = answers, prompts
                     instances += [prompts, answers]
                 else:
                     instances.append(Instance(**same, role=one.deployment.role.value))

@@ -14,7 +14,7 @@ from ridgeline.cost.seconds import Seconds
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving import state
-from ridgeline.serving.comings import Comings
+from ridgeline.serving.fleet_events import FleetEvents
 from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
@@ -88,7 +88,7 @@ def replayed() -> Replays:
         *,
         instances: int = 1,
         router: Router = Router.ROUND_ROBIN,
-        comings: Comings | None = None,
+        fleet_events: FleetEvents | None = None,
         stop: Stop | None = None,
         deployment: Deployment | None = None,
         fronts: Fronts | None = None,
@@ -99,7 +99,7 @@ def replayed() -> Replays:
         engine = NumbersEngine(
             numbers, replace(deployment or deployed(), instances=instances, role=Role.WHOLE), numbers_table(**times)
         )
-        way = {"router": router, "fronts": fronts, "comings": comings, "stop": stop, "hooks": hooks}
+        way = {"router": router, "fronts": fronts, "fleet_events": fleet_events, "stop": stop, "hooks": hooks}
         return replay_tables([engine], [engine.table], traffic, **way)  # type: ignore[arg-type, list-item]
 
     return run
@@ -131,11 +131,11 @@ def numbered() -> Callable[..., Replay]:
         asked: Traffic,
         change: Callable[[StepTables], StepTables],
         times: dict[str, float],
-        comings: Comings | None = None,
+        fleet_events: FleetEvents | None = None,
         **numbers: float,
     ) -> Replay:
         table = change(numbers_table(**times))
         engine = NumbersEngine(numbers, deployed(), table)
-        return replay_tables([engine], [table], asked, router=Router.ROUND_ROBIN, comings=comings)  # type: ignore[list-item]
+        return replay_tables([engine], [table], asked, router=Router.ROUND_ROBIN, fleet_events=fleet_events)  # type: ignore[list-item]
 
     return run

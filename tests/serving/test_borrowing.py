@@ -13,8 +13,8 @@ from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.serving.comings import Autoscale, Comings
 from ridgeline.serving.engine import engine
+from ridgeline.serving.fleet_events import Autoscale, FleetEvents
 from ridgeline.serving.replay import Replay, replay
 from ridgeline.serving.traffic.traffic import traffic
 
@@ -160,4 +160,4 @@ def test_fleets_and_engines_that_cannot_lend_are_refused() -> None:
 
 def test_a_fleet_that_changes_does_not_lend(replayed: Replays) -> None:
     with pytest.raises(PlanError, match="stay up"):
-        run(replayed, traffic([0.0], [192], [2]), comings=Comings(autoscale=Autoscale(high=4, low=1)))
+        run(replayed, traffic([0.0], [192], [2]), fleet_events=FleetEvents(autoscale=Autoscale(high=4, low=1)))

@@ -10,7 +10,7 @@ import pytest
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Router
 from ridgeline.serving import state
-from ridgeline.serving.comings import Autoscale, Comings, Failures
+from ridgeline.serving.fleet_events import Autoscale, Failures, FleetEvents
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.traffic.traffic import traffic
 
@@ -22,8 +22,8 @@ def test_a_failure_loses_caches_but_no_request(replayed: Replays) -> None:
     asked = traffic(np.arange(40) * 5.0, np.full(40, 10), np.full(40, 50))
     options = {"instances": 3, "router": Router.LEAST_LOADED, "lane_s": 1.0, "token_s": 0.05}
     calm = replayed(asked, **options)
-    comings = Comings(failures=Failures(mean_up_s=40.0, mean_down_s=10.0, seed=1))
-    found = replayed(asked, **options, comings=comings)
+    fleet_events = FleetEvents(failures=Failures(mean_up_s=40.0, mean_down_s=10.0, seed=1))
+    found = replayed(asked, **options, fleet_events=fleet_events)
     assert found.failures > 5
     assert found.done.all()
     assert found.preempted.sum() > 0  # of what a failure sent back
@@ -33,7 +33,9 @@ def test_a_failure_loses_caches_but_no_request(replayed: Replays) -> None:
 
 def test_a_fleet_that_is_wholly_down_waits_for_its_repair(replayed: Replays) -> None:
     asked = traffic([0.0], [4], [60])
-    found = replayed(asked, lane_s=1.0, comings=Comings(failures=Failures(mean_up_s=20.0, mean_down_s=30.0, seed=3)))
+    found = replayed(
+        asked, lane_s=1.0, fleet_events=FleetEvents(failures=Failures(mean_up_s=20.0, mean_down_s=30.0, seed=3))
+    )
     assert found.done.all()
     assert found.failures >= 1
     assert found.end_s[0] > 60.0  # one step a token, and the repairs
@@ -44,7 +46,7 @@ def test_load_starts_instances_and_stops_them(replayed: Replays) -> None:
     asked = traffic(np.r_[np.zeros(60), 400.0], np.full(61, 1), np.full(61, 10))
     options = {"instances": 4, "router": Router.LEAST_LOADED, "max_seqs": 2, "lane_s": 1.0}
     auto = Autoscale(period_s=2.0, high=4.0, low=1.0, start_s=5.0, fewest=1)
-    found = replayed(asked, **options, comings=Comings(autoscale=auto))
+    found = replayed(asked, **options, fleet_events=FleetEvents(autoscale=auto))
     assert found.done.all()
     assert found.starts >= 3
     one = replayed(asked, **{**options, "instances": 1})
@@ -53,7 +55,7 @@ def test_load_starts_instances_and_stops_them(replayed: Replays) -> None:
     assert found.up_s[0] == pytest.approx(found.span_s, rel=0.5)
 
 
-def test_without_comings_everything_is_up_all_the_time(replayed: Replays) -> None:
+def test_without_fleet_events_everything_is_up_all_the_time(replayed: Replays) -> None:
     found = replayed(traffic([0.0, 1.0], [4, 4], [4, 4]), instances=2, scheduler=state.PREFILL_FIRST, lane_s=1.0)
     np.testing.assert_allclose(found.up_s, found.span_s)
     assert (found.failures, found.starts) == (0, 0)

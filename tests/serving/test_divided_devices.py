@@ -19,9 +19,9 @@ from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Preemption, Role, Router
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving import state
-from ridgeline.serving.comings import Autoscale, Comings
 from ridgeline.serving.ends import LOW, table_at
 from ridgeline.serving.engine import engine
+from ridgeline.serving.fleet_events import Autoscale, FleetEvents
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.split import SplitTables, alone_s, best_share, memory_only, sided_share
 from ridgeline.serving.traffic.traffic import Traffic, traffic
@@ -255,6 +255,6 @@ def test_engines_that_swap_or_start_together_are_not_divided() -> None:
 
 
 def test_instances_that_come_and_go_are_not_divided(numbered: Callable[..., Replay]) -> None:
-    auto = Comings(autoscale=Autoscale(high=2, low=1))
+    auto = FleetEvents(autoscale=Autoscale(high=2, low=1))
     with pytest.raises(PlanError, match="autoscale and failures are not modelled"):
-        numbered(traffic([0.0], [1], [1]), lambda table: table, {}, comings=auto, split=1)
+        numbered(traffic([0.0], [1], [1]), lambda table: table, {}, fleet_events=auto, split=1)

@@ -14,8 +14,8 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Role
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.serving.comings import Autoscale, Comings
 from ridgeline.serving.engine import engine
+from ridgeline.serving.fleet_events import Autoscale, FleetEvents
 from ridgeline.serving.replay import Replay, replay
 from ridgeline.serving.traffic.traffic import traffic
 
@@ -102,7 +102,7 @@ def test_what_is_not_modelled_is_refused(words: dict[str, Any], told: str) -> No
 
 def test_fleets_and_engines_that_do_not_merge_are_refused(replayed: Replays) -> None:
     with pytest.raises(PlanError, match="stay up"):
-        run(replayed, traffic([0.0], [60], [2]), comings=Comings(autoscale=Autoscale(high=4, low=1)))
+        run(replayed, traffic([0.0], [60], [2]), fleet_events=FleetEvents(autoscale=Autoscale(high=4, low=1)))
     one = engine(
         load("llama-3.1-8b"), machine(cluster("1xH100-SXM")), deployed(engine="Transformers", elastic_tokens=64)
     )

@@ -58,12 +58,12 @@ def about(asked: ServingScenario, traffic: Traffic) -> tuple[str, ...]:
     return (*found, f"{one.engine} {one.version} does as {newest}, the newest whose habits are known")
 
 
-def comings_of(asked: ServingScenario) -> Any:
+def fleet_events_of(asked: ServingScenario) -> Any:
     """How instances come and go, as a person said it."""
-    from ridgeline.serving.comings import Autoscale, Comings, Failures
+    from ridgeline.serving.fleet_events import Autoscale, Failures, FleetEvents
 
     auto, failures = asked.stated.get("autoscale"), asked.stated.get("failures")
-    return Comings(
+    return FleetEvents(
         autoscale=None if auto is None else Autoscale(**auto),
         failures=None if failures is None else Failures(**failures, seed=asked.traffic.get("seed", 0)),
     )
@@ -178,7 +178,7 @@ def _replay(
             objective=Objective(**asked.traffic.get("slo", {})),
             operation=operation_of(
                 asked, router=asked.router, resolved=resolved(asked.cluster, evidence), offline=offline,
-                comings=comings_of(asked), fronts=fronts_of(asked),
+                fleet_events=fleet_events_of(asked), fronts=fronts_of(asked),
             ),
             assumed=(*asked.assumed, *about(asked, traffic), *assumed),
             parts=parts,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ridgeline.serving.borrowing import borrow, debt
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import charge
-from ridgeline.serving.kept import prompt_tokens
+from ridgeline.serving.kv_eviction import prompt_tokens
 from ridgeline.serving.loading import loadable, take_adapter
 from ridgeline.serving.queues import (
     blocks_of,
@@ -19,6 +18,7 @@ from ridgeline.serving.queues import (
     most_blocks,
     resident,
 )
+from ridgeline.serving.remote_kv import borrow, debt
 from ridgeline.serving.state import MIXED_BATCHES, PREFILLING, Clock, Record
 
 

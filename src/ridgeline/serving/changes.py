@@ -51,9 +51,9 @@ def change(clock: Clock, now_s: float) -> None:
         if one.starts_s <= now_s:
             one.starts_s, one.up, one.up_since_s = math.inf, 1, now_s
             one.fails_s = now_s + _gap(clock, index, 2 * one.failures)
-            one.stirred = 1
+            one.dirty = 1
         elif one.up and one.fails_s <= now_s:
-            one.up, one.failing, one.stirred = 0, 1, 1
+            one.up, one.failing, one.dirty = 0, 1, 1
             one.up_s += now_s - one.up_since_s
             one.starts_s = now_s + _gap(clock, index, 2 * one.failures + 1)
             one.fails_s = math.inf

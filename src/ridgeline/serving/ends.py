@@ -18,8 +18,8 @@ import numpy as np
 from ridgeline.cost.seconds import Seconds
 from ridgeline.facts.mechanisms import constant
 from ridgeline.plan.deployment import Router
-from ridgeline.serving.comings import Comings
 from ridgeline.serving.engine import Engine
+from ridgeline.serving.fleet_events import FleetEvents
 from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
@@ -87,7 +87,7 @@ def replay_at(
     factor: float = 1.0,
     causes: Sequence[str] = CAUSES,
     fronts: Fronts | None = None,
-    comings: Comings | None = None,
+    fleet_events: FleetEvents | None = None,
     stop: Stop | None = None,
 ) -> Replay:
     """The replay with every engine's times of the `causes` at a place of their interval, times a factor.
@@ -101,7 +101,7 @@ def replay_at(
         traffic,
         router=router,
         fronts=fronts,
-        comings=comings,
+        fleet_events=fleet_events,
         stop=stop,
     )
 
@@ -113,7 +113,7 @@ def replay_ends(
     *,
     router: Router,
     fronts: Fronts | None = None,
-    comings: Comings | None = None,
+    fleet_events: FleetEvents | None = None,
 ) -> tuple[Replay, ...]:
     """The replays of the low and of the high end of every time, of each pool in turn; `interval` joins what they give.
 
@@ -132,7 +132,7 @@ def replay_ends(
             router=router,
             causes=causes,
             fronts=None if fronts is None else replace(fronts, seed=fronts.seed + draw),
-            comings=comings,
+            fleet_events=fleet_events,
         )
         for draw, (role, end, causes) in enumerate(cases, start=1)
     )

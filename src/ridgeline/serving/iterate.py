@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from ridgeline.serving.apart import apart_s
-from ridgeline.serving.borrowing import borrowed_s, owes_soon
 from ridgeline.serving.clock import (
     chunks_s,
     decode_s,
@@ -21,10 +20,10 @@ from ridgeline.serving.clock import (
     token_s,
 )
 from ridgeline.serving.compiling import clocked
+from ridgeline.serving.elastic import free_beside, merge, part, parted, ring_s
 from ridgeline.serving.fairness import head
-from ridgeline.serving.lanes import begin_answers, begin_prompts, home, prompt_joins, rests, take_in
-from ridgeline.serving.looks import known_until, pass_on_late, result_s, steps_to_look
-from ridgeline.serving.merging import free_beside, merge, part, parted, ring_s
+from ridgeline.serving.polling import known_until, pass_on_late, result_s, steps_to_look
+from ridgeline.serving.remote_kv import borrowed_s, owes_soon
 from ridgeline.serving.routing import ended, push, sample
 from ridgeline.serving.runs import book_run, catch_up, cut_called, set_run, standing, step_ranks, steps_to_go
 from ridgeline.serving.schedule import form_batch
@@ -42,6 +41,7 @@ from ridgeline.serving.state import (
     Clock,
     Record,
 )
+from ridgeline.serving.streams import begin_answers, begin_prompts, home, prompt_joins, rests, take_in
 from ridgeline.serving.urgency import redraw
 
 
@@ -271,7 +271,7 @@ def commit(clock: Clock, rule: Record, instance: int) -> None:
     if clock.instances[instance].lane == ANSWERS:
         take_in(clock, rule, clock.instances[instance].first_rank)
     if clock.instances[instance].lane != BOTH:  # blocks are free for prompts, or the device for answers
-        clock.instances[clock.instances[instance].mate].stirred = 1
+        clock.instances[clock.instances[instance].peer].dirty = 1
 
 
 @clocked
@@ -300,5 +300,5 @@ def _prompts_done(clock: Clock, rule: Record, instance: int, rank: int, now: flo
             clock.system.moves += 1
             push(clock, begin_s + moved_s + rule.move_start_s, request)
         else:
-            prompt_joins(clock, rule, clock.instances[instance].mate, rank, request)
+            prompt_joins(clock, rule, clock.instances[instance].peer, rank, request)
     clock.ranks[rank].chunks = 0

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 
-from ridgeline.serving.borrowing import too_long
 from ridgeline.serving.changes import change, evacuate, next_change, next_start
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.iterate import begin, commit
-from ridgeline.serving.kept import prompt_tokens
+from ridgeline.serving.kv_eviction import prompt_tokens
 from ridgeline.serving.queues import join_queue, leave_running, most_blocks
+from ridgeline.serving.remote_kv import too_long
 from ridgeline.serving.routing import choose_instance, choose_rank, ended, pop, push, sample
 from ridgeline.serving.runs import set_run
 from ridgeline.serving.sequences import release
@@ -56,7 +56,7 @@ def _arrive(clock: Clock, request: int, now_s: float) -> None:
         clock.instances[index].load -= 1
         clock.requests[request].needed = clock.requests[request].prompt + clock.requests[request].made - 1
         clock.requests[request].ready = clock.requests[request].needed
-        clock.instances[index].stirred = 1
+        clock.instances[index].dirty = 1
     elif clock.requests[request].stage == NOT_ARRIVED:
         clock.requests[request].came_s = now_s
         if clock.requests[request].front_s > 0.0:
@@ -83,23 +83,23 @@ def _arrive(clock: Clock, request: int, now_s: float) -> None:
     rank = choose_rank(clock, clock.rules[kind], instance, request)
     clock.requests[request].rank, clock.requests[request].stage = rank, WAITING
     clock.instances[instance].load += 1
-    clock.instances[instance].heard_s = now_s
+    clock.instances[instance].last_arrival_s = now_s
     if clock.rules[kind].redraws > 0:
         clock.requests[request].priority = drawn_priority(clock.rules[kind], request, clock.instances[instance].epoch)
     join_queue(clock, clock.rules[kind], rank, request, False, bool(clock.system.by_priority))
-    clock.instances[instance].stirred = 1
+    clock.instances[instance].dirty = 1
 
 
 @clocked
 def _attend(clock: Clock, now_s: float) -> tuple[int, float]:
-    """Lets stirred instances take note: an idle one begins, a run of decode steps is cut at its next step.
+    """Lets dirty instances take note: an idle one begins, a run of decode steps is cut at its next step.
 
     Returns the instance that is next to end what it is at, and when [s].
     """
     first, first_s = clock.instances.size - 1, math.inf
     for instance in range(clock.instances.size):
-        if clock.instances[instance].stirred:
-            clock.instances[instance].stirred = 0
+        if clock.instances[instance].dirty:
+            clock.instances[instance].dirty = 0
             rule = clock.rules[clock.instances[instance].kind]
             if clock.instances[instance].failing and clock.instances[instance].at == IDLE:
                 evacuate(clock, rule, instance, now_s)
@@ -107,9 +107,9 @@ def _attend(clock: Clock, now_s: float) -> tuple[int, float]:
                 begin(clock, rule, instance, now_s)
             elif clock.instances[instance].at == DECODES:
                 set_run(clock, rule, instance, clock.instances[instance].steps, now_s)
-        mate = clock.instances[instance].mate  # of answers: it may have begun again with what they gave back
-        if clock.instances[instance].lane == ANSWERS and clock.instances[mate].next_s < first_s:
-            first, first_s = mate, clock.instances[mate].next_s
+        peer = clock.instances[instance].peer  # of answers: it may have begun again with what they gave back
+        if clock.instances[instance].lane == ANSWERS and clock.instances[peer].next_s < first_s:
+            first, first_s = peer, clock.instances[peer].next_s
         if clock.instances[instance].next_s < first_s:
             first, first_s = instance, clock.instances[instance].next_s
     if clock.rules[0].borrows:  # who began later may have cut the run of one before it
@@ -153,7 +153,7 @@ def replay(clock: Clock, arrivals: Whole, most_s: float) -> float:
         if iteration_s <= now:
             rule = clock.rules[clock.instances[instance].kind]
             commit(clock, rule, instance)
-            clock.instances[instance].at, clock.instances[instance].stirred = IDLE, 1
+            clock.instances[instance].at, clock.instances[instance].dirty = IDLE, 1
             continue
         if coming_s <= now:
             request = pop(clock)

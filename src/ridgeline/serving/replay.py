@@ -15,9 +15,9 @@ from ridgeline.seams.serving import hooks_of
 from ridgeline.serving import loop, state
 from ridgeline.serving.adapters import drawn
 from ridgeline.serving.clock import BIN_LOW_S, BINS, BINS_A_FACTOR
-from ridgeline.serving.comings import Comings, failures_of, scale
 from ridgeline.serving.compiling import Entered
 from ridgeline.serving.engine import Engine
+from ridgeline.serving.fleet_events import FleetEvents, failures_of, scale
 from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.hooks import fill
 from ridgeline.serving.queues import shortest_first
@@ -111,11 +111,11 @@ def replay_tables(
     router: Router,
     most_s: float = _FOREVER_S,
     fronts: Fronts | None = None,
-    comings: Comings | None = None,
+    fleet_events: FleetEvents | None = None,
     stop: Stop | None = None,
     hooks: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Replay:
-    """As `replay`, with the tables of each engine at hand; `comings` says how instances come and go.
+    """As `replay`, with the tables of each engine at hand; `fleet_events` says how instances come and go.
 
     Requests come in through any of `fronts`, one by default. With `stop` it ends as soon as an objective is certainly
     missed, and says so (`stopped`). What `hooks` decide, compiled functions by name, is told in `serving.hooks`.
@@ -126,10 +126,10 @@ def replay_tables(
     instances = _instances(engines, rules)
     whole = np.flatnonzero(instances["lane"] != state.ANSWERS)
     owner = np.repeat(whole, rules["ranks"][instances["kind"][whole]])
-    if len(whole) < len(instances) and (comings or Comings()) != Comings():
+    if len(whole) < len(instances) and (fleet_events or FleetEvents()) != FleetEvents():
         raise PlanError("deployment: split, but autoscale and failures are not modelled with it; leave them out")
     borrows = bool(rules["borrows"].any())
-    if (borrows or rules["elastic"].any()) and (len(engines) > 1 or (comings or Comings()) != Comings()):
+    if (borrows or rules["elastic"].any()) and (len(engines) > 1 or (fleet_events or FleetEvents()) != FleetEvents()):
         raise PlanError(
             "deployment: borrows and elastic_tokens are modelled among instances that are alike and stay up; give one"
             " deployment, without autoscale and failures"
@@ -160,7 +160,7 @@ def replay_tables(
     )
     requests = _requests(traffic)
     clock = Clock(
-        system=_system(traffic, router, instances, comings or Comings()),
+        system=_system(traffic, router, instances, fleet_events or FleetEvents()),
         requests=requests,
         ranks=ranks,
         instances=instances,
@@ -170,7 +170,7 @@ def replay_tables(
         turns=(fronts or Fronts()).first_turns(instances),
         histogram=np.zeros(BINS),
         series=np.zeros((state.SAMPLES, 4)),
-        failures_s=failures_of(instances, comings or Comings()),
+        failures_s=failures_of(instances, fleet_events or FleetEvents()),
         stop=never() if stop is None else stop.as_array(),
         **lists,
     )
@@ -209,7 +209,7 @@ def _rules(
     return rules
 
 
-def _system(traffic: Traffic, router: Router, instances: Records, comings: Comings) -> Record:
+def _system(traffic: Traffic, router: Router, instances: Records, fleet_events: FleetEvents) -> Record:
     concurrency = traffic.concurrency or 0
     if concurrency and (traffic.after >= 0).any():
         raise DomainError("a closed loop of sessions is not defined; give either concurrency or turns that wait")
@@ -217,7 +217,7 @@ def _system(traffic: Traffic, router: Router, instances: Records, comings: Comin
     system["router"], system["concurrency"] = _ROUTERS[router], concurrency
     system["by_priority"], system["unstarted"] = np.ptp(traffic.priority) > 0, min(concurrency, traffic.requests)
     system["series_s"] = 1.0
-    scale(system, instances, comings.autoscale)
+    scale(system, instances, fleet_events.autoscale)
     return system
 
 
@@ -271,9 +271,9 @@ def _instances(engines: Sequence[Engine], rules: Records) -> Records:
     answers = instances["lane"] == state.ANSWERS
     sizes = np.where(answers, 0, rules["ranks"][instances["kind"]])
     instances["first_rank"] = np.cumsum(sizes) - np.where(answers, 1, sizes)
-    instances["mate"] = state.NOBODY
-    instances["mate"][answers] = np.flatnonzero(answers) - 1
-    instances["mate"][np.flatnonzero(answers) - 1] = np.flatnonzero(answers)
+    instances["peer"] = state.NOBODY
+    instances["peer"][answers] = np.flatnonzero(answers) - 1
+    instances["peer"][np.flatnonzero(answers) - 1] = np.flatnonzero(answers)
     instances["next_s"], instances["up"] = np.inf, 1
     instances["starts_s"] = instances["fails_s"] = np.inf
     roles = np.array([pool_role(one.deployment) for one in engines])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from ridgeline.serving.apart import apart_lines
-from ridgeline.serving.borrowing import borrow_lines, steps_done
 from ridgeline.serving.clock import Lines, decode_lines, of_one_host, run, tally
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import steps_to_turn
-from ridgeline.serving.kept import fetch_s
+from ridgeline.serving.kv_eviction import fetch_s
 from ridgeline.serving.queues import growth, make_room, steps_that_fit
+from ridgeline.serving.remote_kv import borrow_lines, steps_done
 from ridgeline.serving.schedule import ensure_growth
 from ridgeline.serving.split import split_lines
 from ridgeline.serving.state import (
@@ -190,4 +190,4 @@ def cut_called(clock: Clock, rule: Record, now_s: float, freed: bool) -> None:
             set_run(clock, rule, instance, clock.instances[instance].steps, now_s)
         clock.ranks[rank].called = 0
         if freed and clock.ranks[rank].waiting > 0:
-            clock.instances[instance].stirred = 1
+            clock.instances[instance].dirty = 1

@@ -8,8 +8,8 @@ from ridgeline.serving.admission import admit, fits
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import head, see
 from ridgeline.serving.hooks import victim
-from ridgeline.serving.kept import seen_tokens
-from ridgeline.serving.looks import late
+from ridgeline.serving.kv_eviction import seen_tokens
+from ridgeline.serving.polling import late
 from ridgeline.serving.queues import drop_end, growth, join_queue, leave_running, resident
 from ridgeline.serving.sequences import release, start_decoding, stop_decoding
 from ridgeline.serving.state import (

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ridgeline.serving.borrowing import asks, give_back
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import decodes
 from ridgeline.serving.hooks import held
-from ridgeline.serving.kept import cut, fetched_tokens, held_tokens, prompt_tokens, read_tokens
+from ridgeline.serving.kv_eviction import cut, fetched_tokens, held_tokens, prompt_tokens, read_tokens
 from ridgeline.serving.loading import leave_adapter
 from ridgeline.serving.queues import (
     blocks_of,
@@ -20,6 +19,7 @@ from ridgeline.serving.queues import (
     publish,
     push_end,
 )
+from ridgeline.serving.remote_kv import asks, give_back
 from ridgeline.serving.state import DECODING, ENDED, HELD, NOBODY, Clock, Record
 
 

@@ -136,23 +136,22 @@ prompt with it; it `stands` for so many sequences that it takes in.
 """
 
 INSTANCE = _dtype(
-    "kind first_rank at stirred steps up gives takes load iterations stalled failing failures lane mate epoch looked"
+    "kind first_rank at dirty steps up gives takes load iterations stalled failing failures lane peer epoch looked"
     " prompted chained",
-    "next_s begun_s busy_s stalled_s starts_s fails_s up_since_s up_s share asks since_s heard_s looked_s"
+    "next_s begun_s busy_s stalled_s starts_s fails_s up_since_s up_s share asks since_s last_arrival_s looked_s"
     " guests formed_s",
 )
-"""One instance of the engine: what it is `at` and until `next_s`, for how many `steps`; `stirred` by an event.
+"""One instance of the engine: what it is `at` and until `next_s`, for how many `steps`; `dirty` by an event.
 
 `gives` 1: it sends requests on after their first token; `takes` 1 those that arrive, 2 those sent on; `load` requests
 that have not ended; `up` takes requests, from `starts_s` on where it is not yet, until `fails_s`; `failing` it gives
 back its requests after the step that runs; `up_s` it has been up; `stalled_s` that `stalled` decoding sequences have
-waited for prompts since their last token. A split instance is two entries with one rank, each other's `mate`: the
+waited for prompts since their last token. A split instance is two entries with one rank, each other's `peer`: the
 `lane` of prompts, then that of answers; `share` of the multiprocessors in the iteration that runs, `asks` the share of
-memory's rate that prompts ask for while they run, in the lane of answers as its run takes it;
-busy `since_s`. In what runs `guests` tokens of others are read. The last request came at `heard_s`; its scheduler
-looked for prompts when it had done `looked` iterations (-1: none wait), at `looked_s`; whether the last iteration had
-any (`prompted`), and was made up (`formed_s`) while the one before it ran (`chained`). Priorities were drawn for its
-`epoch`.
+memory's rate that prompts ask for while they run, in the lane of answers as its run takes it; busy `since_s`. In what
+runs `guests` tokens of others are read. The last request came at `last_arrival_s`; its scheduler looked for prompts
+when it had done `looked` iterations (-1: none wait), at `looked_s`; whether the last iteration had any (`prompted`),
+and was made up (`formed_s`) while the one before it ran (`chained`). Priorities were drawn for its `epoch`.
 """
 
 COMING = _dtype("number request", "at_s")

@@ -30,13 +30,13 @@ from ridgeline.serving.state import (
 @clocked
 def home(clock: Clock, instance: int) -> int:
     """The lane under which requests of an instance are counted: that of prompts."""
-    return int(clock.instances[instance].mate if clock.instances[instance].lane == ANSWERS else instance)
+    return int(clock.instances[instance].peer if clock.instances[instance].lane == ANSWERS else instance)
 
 
 @clocked
 def works(clock: Clock, instance: int, now_s: float) -> None:
     """Notes that a lane begins to work; its device is busy from then on if the other lane is idle."""
-    if clock.instances[instance].lane != BOTH and clock.instances[clock.instances[instance].mate].at == IDLE:
+    if clock.instances[instance].lane != BOTH and clock.instances[clock.instances[instance].peer].at == IDLE:
         clock.instances[home(clock, instance)].since_s = now_s
 
 
@@ -45,7 +45,7 @@ def rests(clock: Clock, instance: int, now_s: float, seconds: float) -> None:
     """Counts the time that an instance's devices were busy, of two lanes when the last one stops."""
     if clock.instances[instance].lane == BOTH:
         clock.instances[instance].busy_s += seconds
-    elif clock.instances[clock.instances[instance].mate].at == IDLE:
+    elif clock.instances[clock.instances[instance].peer].at == IDLE:
         counted = home(clock, instance)
         clock.instances[counted].busy_s += now_s - clock.instances[counted].since_s
 
@@ -53,12 +53,12 @@ def rests(clock: Clock, instance: int, now_s: float, seconds: float) -> None:
 @clocked
 def begin_prompts(clock: Clock, rule: Record, instance: int, now_s: float) -> None:
     """Starts the next iteration of prompts, or leaves the lane idle."""
-    mate = clock.instances[instance].mate
-    _catch_up(clock, rule, mate, now_s)
+    peer = clock.instances[instance].peer
+    _catch_up(clock, rule, peer, now_s)
     rank = clock.instances[instance].first_rank
     form_batch(clock, rule, rank, math.inf, now_s)
     clock.instances[instance].begun_s = now_s
-    clock.instances[mate].stirred = 1  # its next step has another share, or another queue
+    clock.instances[peer].dirty = 1  # its next step has another share, or another queue
     if clock.ranks[rank].chunks == 0:
         clock.instances[instance].at, clock.instances[instance].next_s = IDLE, math.inf
         return
@@ -71,18 +71,18 @@ def begin_prompts(clock: Clock, rule: Record, instance: int, now_s: float) -> No
 @clocked
 def begin_answers(clock: Clock, rule: Record, instance: int, now_s: float) -> None:
     """Starts the next run of decode steps, or leaves the lane idle."""
-    rank, mate = clock.instances[instance].first_rank, clock.instances[instance].mate
+    rank, peer = clock.instances[instance].first_rank, clock.instances[instance].peer
     sent_back = clock.ranks[rank].decoding > 0 and ensure_growth(clock, rule, rank)
-    if sent_back and clock.instances[mate].at == IDLE:  # their blocks are free for whoever is next
-        begin_prompts(clock, rule, mate, now_s)
-        clock.instances[instance].stirred = 0
+    if sent_back and clock.instances[peer].at == IDLE:  # their blocks are free for whoever is next
+        begin_prompts(clock, rule, peer, now_s)
+        clock.instances[instance].dirty = 0
     clock.instances[instance].begun_s = now_s
     if clock.ranks[rank].decoding == 0:
         clock.instances[instance].at, clock.instances[instance].next_s = IDLE, math.inf
         return
-    beside = clock.instances[mate].at == MIXED
-    clock.instances[instance].share = 1.0 - clock.instances[mate].share if beside else 1.0
-    clock.instances[instance].asks = clock.instances[mate].asks if beside else 0.0
+    beside = clock.instances[peer].at == MIXED
+    clock.instances[instance].share = 1.0 - clock.instances[peer].share if beside else 1.0
+    clock.instances[instance].asks = clock.instances[peer].asks if beside else 0.0
     works(clock, instance, now_s)
     clock.instances[instance].at = DECODES
     steps = steps_to_go(clock, rule, instance)
@@ -90,9 +90,9 @@ def begin_answers(clock: Clock, rule: Record, instance: int, now_s: float) -> No
 
 
 @clocked
-def prompt_joins(clock: Clock, rule: Record, mate: int, rank: int, request: int) -> None:
+def prompt_joins(clock: Clock, rule: Record, peer: int, rank: int, request: int) -> None:
     """A prompt that is done decodes from the next step on: at once where none runs in the lane beside it."""
-    if mate != NOBODY and clock.instances[mate].at == DECODES:
+    if peer != NOBODY and clock.instances[peer].at == DECODES:
         clock.requests[request].stage = JOINS
         clock.ranks[rank].joining += 1
     else:

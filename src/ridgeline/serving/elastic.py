@@ -52,7 +52,7 @@ def merge(clock: Clock, instance: int, count: int) -> None:
     clock.system.merges += count > 0
     for other in range(clock.instances.size):
         if count > 0 and other != instance and is_free(clock, other):
-            clock.instances[other].at, clock.instances[other].mate = HELPS, instance
+            clock.instances[other].at, clock.instances[other].peer = HELPS, instance
             clock.instances[other].next_s = math.inf
             count -= 1
 
@@ -61,6 +61,6 @@ def merge(clock: Clock, instance: int, count: int) -> None:
 def part(clock: Clock, instance: int, seconds: float) -> None:
     """Who helped an instance is free again."""
     for other in range(clock.instances.size):
-        if clock.instances[other].at == HELPS and clock.instances[other].mate == instance:
-            clock.instances[other].at, clock.instances[other].mate, clock.instances[other].stirred = IDLE, -1, 1
+        if clock.instances[other].at == HELPS and clock.instances[other].peer == instance:
+            clock.instances[other].at, clock.instances[other].peer, clock.instances[other].dirty = IDLE, -1, 1
             clock.instances[other].busy_s += seconds

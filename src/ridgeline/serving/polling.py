@@ -107,14 +107,14 @@ def steps_to_look(clock: Clock, rule: Record, instance: int, known_s: float) -> 
     waiting = 0
     for rank in range(clock.instances[instance].first_rank, clock.instances[instance].first_rank + rule.ranks):
         waiting += clock.ranks[rank].waiting
-    heard = rule.holds == EACH_LOOK and clock.instances[instance].heard_s <= known_s  # what they lack is room
+    heard = rule.holds == EACH_LOOK and clock.instances[instance].last_arrival_s <= known_s  # what they lack is room
     if waiting == 0 or heard:
         return int(rule.capacity * rule.block_tokens + 1)
     gone = clock.instances[instance].iterations - clock.instances[instance].looked
     next_one = rule.ahead and gone == 0  # the look was for the iteration after this
     if rule.holds != EACH_LOOK:
         next_one = (
-            clock.instances[instance].heard_s > clock.instances[instance].looked_s
+            clock.instances[instance].last_arrival_s > clock.instances[instance].looked_s
         )  # nobody knew yet who came last
     if rule.receive_steps <= 1 or clock.instances[instance].looked < 0 or next_one:
         return 1

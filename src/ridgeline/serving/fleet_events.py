@@ -48,18 +48,18 @@ class Failures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comings:
+class FleetEvents:
     """How instances come and go; by default none does."""
 
     autoscale: Autoscale | None = None
     failures: Failures | None = None
 
 
-def failures_of(instances: Records, comings: Comings) -> Array:
+def failures_of(instances: Records, fleet_events: FleetEvents) -> Array:
     """Times (I, F) from each instance's start to its failure and then to its repair, in turn [s]; notes the first."""
-    if comings.failures is None:
+    if fleet_events.failures is None:
         return np.zeros((len(instances), 0))
-    law, rng = comings.failures, np.random.default_rng(comings.failures.seed)
+    law, rng = fleet_events.failures, np.random.default_rng(fleet_events.failures.seed)
     drawn = rng.exponential((law.mean_up_s, law.mean_down_s), (len(instances), _FAILURES, 2))
     drawn = drawn.reshape(len(instances), 2 * _FAILURES)
     instances["fails_s"] = np.where(instances["up"] > 0, drawn[:, 0], np.inf)
