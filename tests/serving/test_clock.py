@@ -116,7 +116,7 @@ def test_a_run_is_the_sum_of_its_steps(
     found = decode_of(seed, gained=gained, overlapped=overlapped, cut=cut)
     histogram = np.zeros(BINS)
     done, elapsed = run(
-        found.times, found.rule[0], sequences, RUNNING, context, found.lines, steps, math.inf, histogram, 3.0
+        found.times, found.rule[0], (sequences, RUNNING, context), found.lines, steps, math.inf, histogram, 3.0
     )
     one_by_one = found.steps_s(sequences, context, steps)
     assert done == steps
@@ -142,7 +142,7 @@ def test_a_run_is_cut_at_the_first_step_that_ends_at_the_limit_or_later(
 ) -> None:
     found = decode_of(seed, gained=gained, overlapped=overlapped, cut=cut)
     done, elapsed = run(
-        found.times, found.rule[0], sequences, RUNNING, context, found.lines, steps, limit_s, np.zeros(BINS), 0.0
+        found.times, found.rule[0], (sequences, RUNNING, context), found.lines, steps, limit_s, np.zeros(BINS), 0.0
     )
     ends = list(itertools.accumulate(found.steps_s(sequences, context, steps)))
     reached = next((place + 1 for place, end in enumerate(ends) if end >= limit_s), steps)
@@ -190,20 +190,20 @@ def test_a_run_of_known_series() -> None:
     times, rule = laid(sequences=grid, contexts=grid, decode=slope, nano_decode=2.0 * slope)
     rule["gained"] = 1.0
     nobody = np.zeros(BINS)
-    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 0.0), 4, math.inf, nobody, 0.0) == (4, 14.0)
-    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 0.0), 100, 9.0, nobody, 0.0) == (3, 9.0)
-    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 0.0), 100, 9.001, nobody, 0.0) == (4, 14.0)
-    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 2.0, 0.0), 3, math.inf, nobody, 0.0) == (3, 15.0)  # 3, 5, 7
-    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (
+    assert run(times, rule[0], (1.0, 1.0, 1.0), line(1.0, 1.0, 0.0), 4, math.inf, nobody, 0.0) == (4, 14.0)
+    assert run(times, rule[0], (1.0, 1.0, 1.0), line(1.0, 1.0, 0.0), 100, 9.0, nobody, 0.0) == (3, 9.0)
+    assert run(times, rule[0], (1.0, 1.0, 1.0), line(1.0, 1.0, 0.0), 100, 9.001, nobody, 0.0) == (4, 14.0)
+    assert run(times, rule[0], (1.0, 1.0, 1.0), line(1.0, 2.0, 0.0), 3, math.inf, nobody, 0.0) == (3, 15.0)  # 3, 5, 7
+    assert run(times, rule[0], (1.0, 1.0, 1.0), line(1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (
         4,
         16.0,
     )  # 3.5, 3.5, 4, 5
     rule["step_host_s"] = 0.5
-    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (4, 18.0)
+    assert run(times, rule[0], (1.0, 1.0, 1.0), line(1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (4, 18.0)
     rule["overlapped"] = 1
-    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (4, 16.0)
+    assert run(times, rule[0], (1.0, 1.0, 1.0), line(1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (4, 16.0)
     rule["step_host_s"] = 4.5
-    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (
+    assert run(times, rule[0], (1.0, 1.0, 1.0), line(1.0, 1.0, 3.5), 4, math.inf, nobody, 0.0) == (
         4,
         18.5,
     )  # 4.5 thrice, 5
@@ -220,9 +220,9 @@ def test_a_run_of_nano_batches_changes_what_binds() -> None:
     rule["gained"] = 1.0
     lines = (0.0, 1.0, 0.5, 0.0, 1.0, 5.0, 0.0, 0.0, 0.75)
     nobody = np.zeros(BINS)
-    assert run(times, rule[0], 1.0, 1.0, 1.0, lines, 4, math.inf, nobody, 0.0) == (4, 24.0)
-    assert run(times, rule[0], 1.0, 1.0, 1.0, lines, 4, 10.0, nobody, 0.0) == (2, 10.0)
-    assert run(times, rule[0], 1.0, 1.0, 1.0, line(1.0, 1.0, 0.0), 4, math.inf, nobody, 0.0) == (4, 14.0)
+    assert run(times, rule[0], (1.0, 1.0, 1.0), lines, 4, math.inf, nobody, 0.0) == (4, 24.0)
+    assert run(times, rule[0], (1.0, 1.0, 1.0), lines, 4, 10.0, nobody, 0.0) == (2, 10.0)
+    assert run(times, rule[0], (1.0, 1.0, 1.0), line(1.0, 1.0, 0.0), 4, math.inf, nobody, 0.0) == (4, 14.0)
 
 
 @given(seed=SEEDS, size=st.integers(2, 12))

@@ -127,7 +127,7 @@ def test_full_caches_send_back_who_decodes_never_who_is_at_a_prompt(divided: Cal
 def test_a_share_that_is_chosen_is_the_best_of_sixteenths() -> None:
     """A prompt of 4 s of compute beside a step of 4 s at memory, busy for 2: what memory does not need."""
     rule = rule_of(memory_sms=0.5, link_sms=0.1)
-    share = best_share(rule, 4.0, 0.0, 0.0, 0.0, 0.0, 4.0, 0.0, 2.0)
+    share = best_share(rule, (4.0, 0.0, 0.0, 0.0), (0.0, 4.0, 0.0, 2.0))
     assert share == 0.5  # more would slow the step as much as it speeds the prompt, less only slows the prompt
 
     def gets_on(x: float) -> float:
@@ -147,7 +147,7 @@ def test_the_side_that_is_favoured_takes_what_the_other_can_spare() -> None:
     for slack in (1.25, 1.0):
         rule = rule_of(memory_sms=0.5, link_sms=0.1, split_slack=slack)
         for filled in (False, True):
-            found[slack, filled] = sided_share(rule, filled, 4.0, 0.0, 0.0, 0.0, 0.0, 4.0, 0.0, 0.0)
+            found[slack, filled] = sided_share(rule, filled, (4.0, 0.0, 0.0, 0.0), (0.0, 4.0, 0.0, 0.0))
     assert found == {(1.25, False): 9 / 16, (1.25, True): 13 / 16, (1.0, False): 0.5, (1.0, True): 15 / 16}
 
 
@@ -175,7 +175,7 @@ def test_side_by_side_is_never_worse_than_taking_turns_where_memory_suffices(
 ) -> None:
     """With nothing at memory's rate the best share gets on at least as fast as one after the other."""
     rule = rule_of(memory_sms=0.5)
-    x = best_share(rule, c, m, 0.0, 0.0, other_c, other_m, 0.0, 0.0)
+    x = best_share(rule, (c, m, 0.0, 0.0), (other_c, other_m, 0.0, 0.0))
     gets_on = (c + m) / alone_s(rule, c, m, 0.0, x) + (other_c + other_m) / alone_s(rule, other_c, other_m, 0.0, 1 - x)
     assert gets_on >= 1.0 - 1e-9
 

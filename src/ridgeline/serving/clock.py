@@ -19,6 +19,7 @@ Times = Array  # tables of all kinds of instances end to end [s]; a rule says wh
 BINS = 640  # of the histogram of inter-token latencies
 LINES, NO = 4, -np.inf  # an iteration that decodes takes the most of so many lines over attention's time; no line
 Lines = tuple[float, float, float, float, float, float, float, float, float]  # the least, then constants and factors
+Batch = tuple[float, float, float]  # sequences of the busiest rank, of one scheduler, mean context [1, 1, token]
 BIN_LOW_S, BINS_A_FACTOR = 1e-5, 40.0  # 40 bins in each factor of e: 2.5 % wide
 
 
@@ -222,22 +223,14 @@ def line_at(
 
 @clocked
 def run(
-    times: Times,
-    rule: Record,
-    sequences: float,
-    running: float,
-    context: float,
-    lines: Lines,
-    steps: int,
-    limit_s: float,
-    histogram: Array,
-    weight: float,
+    times: Times, rule: Record, batch: Batch, lines: Lines, steps: int, limit_s: float, histogram: Array, weight: float
 ) -> tuple[int, float]:
     """Decode steps that fit and their time [s]: all `steps`, or up to the first that ends at `limit_s` or later.
 
     Context grows by what is gained each step; between two grid points the steps' times are an arithmetic series.
     With a `weight` above 0 each step's time is counted in the histogram.
     """
+    sequences, running, context = batch
     done, elapsed = 0, 0.0
     least_s = lines[0]
     cut = lines[3] > NO

@@ -135,8 +135,8 @@ def steps_done(clock: Clock, rule: Record, instance: int, lines: Lines, now_s: f
     running = of_one_host(rule, here, here)
     context, most = clock.ranks[rank].context / sequences, clock.instances[instance].steps
     limit_s, histogram = now_s - clock.instances[instance].begun_s, clock.histogram
-    done, _ = run(clock.times, rule, sequences, running, context, lines, most, limit_s, histogram, 0.0)
+    done, _ = run(clock.times, rule, (sequences, running, context), lines, most, limit_s, histogram, 0.0)
     if done < 2:
         return 0, 0.0
-    _, elapsed = run(clock.times, rule, sequences, running, context, lines, done - 1, math.inf, histogram, 0.0)
+    _, elapsed = run(clock.times, rule, (sequences, running, context), lines, done - 1, math.inf, histogram, 0.0)
     return done - 1, elapsed

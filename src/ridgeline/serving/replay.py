@@ -149,14 +149,12 @@ def replay_tables(
     clients = clients_of(traffic) if rules["fair"].any() else None
     lists = state.empty_lists(
         len(ranks),
-        int(rules["max_seqs"].max()),
-        int(rules["period"].max()),
+        rules,
         np.ascontiguousarray(traffic.prefix_start, dtype=np.int64),
         np.ascontiguousarray(traffic.prefix_blocks if rules["prefix_tokens"].any() else [], dtype=np.int64),
         0 if clients is None else int(clients.max()) + 1,
         engines[0].deployment.adapters if rules["slots"].any() else 0,
-        borrowers=traffic.requests if borrows else 0,
-        built=int(rules["token_budget"].max()) if rules["build_s"].any() else 0,
+        traffic.requests if borrows else 0,
     )
     requests = _requests(traffic)
     clock = Clock(

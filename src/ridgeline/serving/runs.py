@@ -104,14 +104,14 @@ def set_run(clock: Clock, rule: Record, instance: int, steps: int, limit_s: floa
     lines = lines_of(clock, rule, instance, sequences, total, active)
     context = clock.ranks[best].context / max(clock.ranks[best].decoding, 1)
     if moved > 0.0 and rule.beside:  # the first step is no shorter than what moves
-        _, step_s = run(clock.times, rule, sequences, running, context, lines, 1, math.inf, clock.histogram, 0.0)
+        _, step_s = run(clock.times, rule, (sequences, running, context), lines, 1, math.inf, clock.histogram, 0.0)
         moved = max(0.0, moved - step_s)
     begun = clock.instances[instance].begun_s + moved
     done, elapsed = run(
-        clock.times, rule, sequences, running, context, lines, steps, limit_s - begun, clock.histogram, 0.0
+        clock.times, rule, (sequences, running, context), lines, steps, limit_s - begun, clock.histogram, 0.0
     )
     if done == 0:
-        done, elapsed = run(clock.times, rule, sequences, running, context, lines, 1, math.inf, clock.histogram, 0.0)
+        done, elapsed = run(clock.times, rule, (sequences, running, context), lines, 1, math.inf, clock.histogram, 0.0)
     clock.instances[instance].steps, clock.instances[instance].next_s = done, begun + elapsed
 
 
@@ -128,7 +128,7 @@ def _count_run(clock: Clock, rule: Record, instance: int, steps: int, seconds: f
         tally(clock.histogram, seconds / steps, (total - waited) * rule.gained)
         clock.instances[instance].stalled_s = 0.0
         context, steps = context + rule.gained, steps - 1
-    run(clock.times, rule, sequences, running, context, lines, steps, math.inf, clock.histogram, total * rule.gained)
+    run(clock.times, rule, (sequences, running, context), lines, steps, math.inf, clock.histogram, total * rule.gained)
     clock.system.decode_s += seconds
     clock.system.sequence_s += total * seconds
     for rank in range(clock.instances[instance].first_rank, clock.instances[instance].first_rank + rule.ranks):

@@ -19,6 +19,7 @@ from ridgeline.serving.clock import NO, Lines, Times, by_sequences, chunks_s, de
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import Clock, Record
 
+Stream = tuple[float, float, float, float]  # c, m, n and b of an iteration of one stream [s]
 SHARES = 16  # a device is divided in so many parts
 
 
@@ -115,9 +116,9 @@ def prompt_s(clock: Clock, rule: Record, instance: int) -> tuple[float, float]:
         share = float(rule.split_share)
         if rule.split_slack > 0.0:
             filled = clock.ranks[rank].used >= rule.split_fill * rule.capacity
-            share = sided_share(rule, filled, compute, memory, network, busy, first, second, third, read)
+            share = sided_share(rule, filled, (compute, memory, network, busy), (first, second, third, read))
         elif share == 0.0:
-            share = best_share(rule, compute, memory, network, busy, first, second, third, read)
+            share = best_share(rule, (compute, memory, network, busy), (first, second, third, read))
         others = read / alone_s(rule, first, second, third, 1.0 - share)
     own = alone_s(rule, compute, memory, network, share)
     clock.instances[instance].share, clock.instances[instance].asks = share, busy / own
@@ -128,30 +129,22 @@ def prompt_s(clock: Clock, rule: Record, instance: int) -> tuple[float, float]:
 
 
 @clocked
-def best_share(
-    rule: Record,
-    compute: float,
-    memory: float,
-    network: float,
-    busy: float,
-    other_compute: float,
-    other_memory: float,
-    other_network: float,
-    other_busy: float,
-) -> float:
+def best_share(rule: Record, own: Stream, other: Stream) -> float:
     """The share of multiprocessors with which both streams together get on most [1].
 
     Maximises the sum over both of the time alone on the whole device over that beside the other; 1 is taking turns.
     """
+    compute, memory, network, busy = own
+    other_compute, other_memory, other_network, other_busy = other
     whole = alone_s(rule, compute, memory, network, 1.0)
     other_whole = alone_s(rule, other_compute, other_memory, other_network, 1.0)
     best, most = 0.5, 0.0
     for part in range(1, SHARES):
         share = part / SHARES
         mine = alone_s(rule, compute, memory, network, share)
-        other = alone_s(rule, other_compute, other_memory, other_network, 1.0 - share)
-        seconds = beside_s(mine, busy, other_busy / other)
-        other_seconds = beside_s(other, other_busy, busy / mine)
+        theirs = alone_s(rule, other_compute, other_memory, other_network, 1.0 - share)
+        seconds = beside_s(mine, busy, other_busy / theirs)
+        other_seconds = beside_s(theirs, other_busy, busy / mine)
         found = whole / seconds + other_whole / other_seconds
         if found > most:
             best, most = share, found
@@ -159,23 +152,14 @@ def best_share(
 
 
 @clocked
-def sided_share(
-    rule: Record,
-    filled: bool,
-    compute: float,
-    memory: float,
-    network: float,
-    busy: float,
-    other_compute: float,
-    other_memory: float,
-    other_network: float,
-    other_busy: float,
-) -> float:
+def sided_share(rule: Record, filled: bool, own: Stream, other: Stream) -> float:
     """The share with which one side is shortest while the other takes at most `split_slack` times its time alone [1].
 
     The favoured side is prompts, or decode steps where the cache is `filled`; where no share keeps the other side to
     its bound, that with which it is shortest.
     """
+    compute, memory, network, busy = own
+    other_compute, other_memory, other_network, other_busy = other
     whole = alone_s(rule, other_compute, other_memory, other_network, 1.0)
     if filled:
         whole = alone_s(rule, compute, memory, network, 1.0)
@@ -184,8 +168,8 @@ def sided_share(
     for part in range(1, SHARES):
         share = part / SHARES
         mine = alone_s(rule, compute, memory, network, share)
-        other = alone_s(rule, other_compute, other_memory, other_network, 1.0 - share)
-        favoured, bound = beside_s(mine, busy, other_busy / other), beside_s(other, other_busy, busy / mine)
+        theirs = alone_s(rule, other_compute, other_memory, other_network, 1.0 - share)
+        favoured, bound = beside_s(mine, busy, other_busy / theirs), beside_s(theirs, other_busy, busy / mine)
         if filled:
             favoured, bound = bound, favoured
         if bound <= rule.split_slack * whole:

@@ -221,13 +221,11 @@ def empty_ranks(instance: Whole) -> Records:
 
 
 def empty_lists(
-    count: int, width: int, period: int, starts: Whole, blocks: Whole, clients: int = 0, adapters: int = 0,
-    borrowers: int = 0, built: int = 0,
-) -> dict[str, Any]:  # fmt: skip
-    """The lists of `Clock` of `count` ranks with room for `width` running sequences; `clients` share a fair queue.
-
-    Kernels may be `built` for up to so many tokens of an iteration.
-    """
+    count: int, rules: Records, starts: Whole, blocks: Whole, clients: int, adapters: int, borrowers: int
+) -> dict[str, Any]:
+    """The lists of `Clock` of `count` ranks with room for the most running sequences; `clients` share a fair queue."""
+    width, period = int(rules["max_seqs"].max()), int(rules["period"].max())
+    built = int(rules["token_budget"].max()) if rules["build_s"].any() else 0
     distinct = int(blocks.max()) + 1 if blocks.size else 1
     return {
         "ends": np.zeros((count, width + 2, 2), dtype=np.int64),

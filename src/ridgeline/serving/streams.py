@@ -121,9 +121,9 @@ def _catch_up(clock: Clock, rule: Record, instance: int, now: float) -> None:
     context = clock.ranks[rank].context / sequences
     most = clock.instances[instance].steps
     histogram = clock.histogram
-    done, _ = run(clock.times, rule, sequences, sequences, context, lines, most, now - begun, histogram, 0.0)
+    done, _ = run(clock.times, rule, (sequences, sequences, context), lines, most, now - begun, histogram, 0.0)
     if done > 1:
-        _, elapsed = run(clock.times, rule, sequences, sequences, context, lines, done - 1, math.inf, histogram, 0.0)
+        _, elapsed = run(clock.times, rule, (sequences, sequences, context), lines, done - 1, math.inf, histogram, 0.0)
         book_run(clock, rule, instance, done - 1, elapsed)
         clock.instances[instance].begun_s = begun + elapsed
         clock.instances[instance].steps = most - (done - 1)
