@@ -51,9 +51,9 @@ _QUEUE_ROUNDS, _FEWEST_QUEUED, MOST_QUEUED = 5, 64, 20_000
 class Operation:
     """How a fleet is run, and what its prices rest on.
 
-    `fleet_events` says how instances come and go, `fronts` through which front ends requests come in (None: one), `offline`
-    that they are handed over within the engine's process and not sent to a server. `resolved` is the cluster with the
-    rates to price by, those that others measured by default; `policies` gives the engines', those that ship by default.
+    `fleet_events` says how instances come and go, `fronts` through which front ends requests come in (None: one),
+    `offline` that they are handed over within the engine's process and not sent to a server. `resolved` is the cluster
+    with the rates to price by, those that others measured by default; `policies` gives the engines', those that ship by default.
     """
 
     router: Router | None = None
@@ -96,7 +96,8 @@ def simulate_serving(
         _ = one.capacity  # engines that will not start say so before anything is priced
     tables = [one.tables(**lengths) for one in engines]
     way: dict[str, Any] = {
-        "router": operation.router or deployments[0].router, "fleet_events": operation.fleet_events, "fronts": operation.fronts,
+        "router": operation.router or deployments[0].router, "fleet_events": operation.fleet_events,
+        "fronts": operation.fronts,
     }  # fmt: skip
     found = replay_tables(engines, tables, traffic, **way)
     ends = [(one, measure(one, traffic, goal)) for one in replay_ends(engines, tables, traffic, **way)]
