@@ -53,7 +53,8 @@ class Operation:
 
     `fleet_events` says how instances come and go, `fronts` through which front ends requests come in (None: one),
     `offline` that they are handed over within the engine's process and not sent to a server. `resolved` is the cluster
-    with the rates to price by, those that others measured by default; `policies` gives the engines', those that ship by default.
+    with the rates to price by, those that others measured by default; `policies` gives the engines', those that ship by
+    default.
     """
 
     router: Router | None = None
